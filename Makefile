@@ -1,0 +1,45 @@
+# The two commands of the README. Everything they need is made in .venv.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+
+.PHONY: sweep test slurm-lab slurm-lab-stop slurm-packages clean help
+
+help:
+	@echo "make sweep   a sweep of real XLA flags over a real JAX training job, on this machine"
+	@echo "make test    the project's own tests"
+	@echo "make slurm-lab   start four slurmd on this machine (root, Debian's packages); -stop ends it"
+	@echo "make clean   remove .venv, .tox and caches; measured trials in .xlatune stay"
+
+sweep: $(VENV)/.sweep
+	$(BIN)/pytest sweeps/test_quickstart.py -n 2
+
+test: $(VENV)/.test slurm-packages
+	$(BIN)/tox run -e lint,types,py311
+
+# A pipeline tests on a real Slurm and never skips it; elsewhere nobody's machine is changed unasked.
+slurm-packages:
+	@if [ -n "$$CI" ]; then $(PYTHON) tests/slurm/lab.py install --accounting; fi
+
+slurm-lab:
+	$(PYTHON) tests/slurm/lab.py start
+
+slurm-lab-stop:
+	$(PYTHON) tests/slurm/lab.py stop
+
+$(VENV)/.made:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "Python 3.11 or newer is needed; say: make PYTHON=/path/to/python3.11 $(MAKECMDGOALS)"; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	touch $@
+
+$(VENV)/.sweep: $(VENV)/.made pyproject.toml
+	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[quickstart]'
+	touch $@
+
+$(VENV)/.test: $(VENV)/.made
+	$(BIN)/pip install --quiet --disable-pip-version-check 'tox>=4.22'
+	touch $@
+
+clean:
+	rm -rf $(VENV) .tox .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,0 +1,115 @@
+"""How many profiles are settled by compiling alone, without a GPU, and in how many seconds.
+
+    python -m venv v; v/bin/pip install "jax==0.10.2" "jax-cuda12-pjrt==0.10.2"    # no CUDA needed
+    python benchmarks/evidence_screen.py --python v/bin/python [--programs fsdp pp tp]
+
+Every profile of a list such as a team has is compiled for an H100 by `pytest_xlatune.screening`, in
+a process of its own, for the three programs of `screen_programs.py`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import resource
+import sys
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+
+from pytest_xlatune import profile
+from pytest_xlatune.evidence.screened import screened_line
+from pytest_xlatune.screening import by_function, device_memory_bytes, screen
+
+# what XLA asks of a device, for an H100 SXM (its data sheet)
+TARGET = """
+gpu_device_info {
+  threads_per_block_limit: 1024  threads_per_warp: 32  shared_memory_per_block: 49152
+  shared_memory_per_core: 233472  threads_per_core_limit: 2048  core_count: 132
+  fpus_per_core: 128  block_dim_limit_x: 2147483647  block_dim_limit_y: 65535
+  block_dim_limit_z: 65535  memory_bandwidth: 3352320000000  l2_cache_size: 52428800
+  clock_rate_ghz: 1.98  device_memory_size: 84942979072  shared_memory_per_block_optin: 232448
+  cuda_compute_capability { major: 9 }
+  registers_per_core_limit: 65536  registers_per_block_limit: 65536
+}
+platform_name: "CUDA"
+dnn_version_info { major: 9 minor: 10 }
+device_description_str: "NVIDIA H100 80GB HBM3"
+"""
+
+G = "--xla_gpu_"
+PROFILES = {
+    "ag-128m": f"{G}all_gather_combine_threshold_bytes=134217728",
+    "ag-1g": f"{G}all_gather_combine_threshold_bytes=1073741824",
+    "ag-8g": f"{G}all_gather_combine_threshold_bytes=8589934592",
+    "ar-1g": f"{G}all_reduce_combine_threshold_bytes=1073741824",
+    "rs-1g": f"{G}reduce_scatter_combine_threshold_bytes=1073741824",
+    "pipelined-ag": f"{G}enable_pipelined_all_gather=true",
+    "pipelined-rs": f"{G}enable_pipelined_reduce_scatter=true",
+    "pipelined-ar": f"{G}enable_pipelined_all_reduce=true",
+    "pipeline-ag-on": f"{G}pipeline_all_gather=on",
+    "double-buffering": f"{G}enable_while_loop_double_buffering=true",
+    "overlap-2": f"{G}experimental_parallel_collective_overlap_limit=2",
+    "overlap-4": f"{G}experimental_parallel_collective_overlap_limit=4",
+    "lhs": f"{G}enable_latency_hiding_scheduler=true",
+    "lhs-slop-95": f"{G}memory_limit_slop_factor=95",
+    "sol-off": f"{G}enable_analytical_sol_latency_estimator=false",
+    "sync-collectives": f"{G}disable_async_collectives=allcollectives",
+    "p2p-alone": f"{G}enable_pipelined_p2p=true",
+    "decomposer-alone": f"{G}collective_permute_decomposer_threshold=1024",
+    "p2p-decomposed": f"{G}enable_pipelined_p2p=true "
+    f"{G}collective_permute_decomposer_threshold=1024",
+    "windowed-einsum": f"{G}threshold_for_windowed_einsum_mib=0 "
+    f"{G}multi_streamed_windowed_einsum=false",
+    "ag-by-dim-off": f"{G}enable_all_gather_combine_by_dim=false",
+    "triton-off": f"{G}enable_triton_gemm=false",
+    "no-remat": "--xla_disable_hlo_passes=rematerialization",
+    "priority-off": f"{G}enable_highest_priority_async_stream=false",
+    "graphs-off": f"{G}enable_command_buffer=",
+    "nccl-channels": f"{G}nccl_collective_max_nchannels=16",
+    "async-ag-of-old": f"{G}enable_async_all_gather=true",
+    "ag-suffix": f"{G}all_gather_combine_threshold_bytes=1G",
+}
+
+
+def _cpu_s() -> float:
+    """Return the CPU seconds of the compilations so far: what a loaded machine does not change."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--python", default=sys.executable)
+    parser.add_argument("--programs", nargs="+", default=["fsdp", "pp", "tp"])
+    options = parser.parse_args()
+    profiles = [profile(name, flags) for name, flags in PROFILES.items()]
+    with tempfile.TemporaryDirectory() as name:
+        target = Path(name, "h100.txtpb")
+        target.write_text(TARGET)
+        for program in options.programs:
+            way = by_function(
+                f"screen_programs:{program}",
+                target=target,
+                topology="1x1x8",
+                python=options.python,
+                folder=Path(__file__).parent,
+            )
+            limit = device_memory_bytes(target)
+            found, begin, cpu_s = [], time.perf_counter(), _cpu_s()
+            for each in screen(profiles, way, folder=Path(name, program), memory_limit_bytes=limit):
+                found.append(each)
+                print(f"{program:5}", screened_line(each, 18)[:150], flush=True)
+            spent = time.perf_counter() - begin
+            counts = Counter("as another profile" if e.twin else str(e.cls) for e in found)
+            print(
+                f"{program}: {sum(e.is_settled for e in found)} of {len(found)} settled in "
+                f"{spent:.0f} s, {_cpu_s() - cpu_s:.0f} s of CPU: "
+                + ", ".join(f"{count} {said}" for said, count in counts.most_common())
+                + "\n",
+                flush=True,
+            )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,238 @@
+"""A cluster that never was: job scores with known truth, drawn from a stated noise model.
+
+It feeds the production code (study.propose, stats.score, study.conclude) and holds no statistics of
+its own. One job, one step, in logarithms of Tokens/s/device:
+
+    profile's effect + drift(time) + job effect + AR(1) step noise - warm-up - stragglers - pauses
+
+Everything follows from (world, seed). `render` writes the same steps as a MaxText log.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from pytest_xlatune.cells import Cell, Parallelism, Protocol, Stage, Trial
+from pytest_xlatune.profiles import Profile, profile
+from pytest_xlatune.results import (
+    Conclusion,
+    NoScore,
+    Outcome,
+    State,
+    StepRecord,
+    TrialResult,
+    TrialStatus,
+)
+from pytest_xlatune.stats.score import score
+from pytest_xlatune.studies.tuning import TuningStudy
+
+BASE_STEP_S = 28.8
+TOKENS = 28672.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class World:
+    """The truth of a simulated cluster; shares and sizes are fractions, not percent.
+
+    Attributes:
+        effects: true relative effect of the first profiles; `other` is that of the rest.
+        sigma_job: standard deviation of the job effect.
+        heavy_tails: the job effect is a scaled t(4).
+        bad_jobs: share of jobs that are 2-5 % slow.
+        step_sd, phi: of the AR(1) noise inside a job.
+        drift, drift_size: "none", "linear", "step", "walk" or "sine", over the budget of jobs.
+        stragglers: share of steps that are 5-30 % slower.
+        straggling: share of steps by profile index, where a profile causes them.
+        pauses: share of steps that the host delays by half a step; the next one pays it back.
+        warm_tau: steps of the warm-up's decay; `long_warm` is the share of jobs with 2.5.
+        cold_first: how much slower the first job of every block is.
+        failed: share of jobs that nobody could measure.
+        steps, profiles, budget: of the sweep.
+        profiler: every trial is profiled.
+    """
+
+    name: str
+    effects: tuple[float, ...] = ()
+    other: float = 0.0
+    sigma_job: float = 0.006
+    heavy_tails: bool = False
+    bad_jobs: float = 0.0
+    step_sd: float = 0.005
+    phi: float = 0.5
+    drift: str = "linear"
+    drift_size: float = 0.01
+    stragglers: float = 0.03
+    straggling: dict[int, float] = field(default_factory=dict)
+    pauses: float = 0.0
+    warm_tau: float = 0.9
+    long_warm: float = 0.0
+    cold_first: float = 0.0
+    failed: float = 0.0
+    steps: int = 15
+    profiles: int = 25
+    budget: int = 50
+    profiler: bool = False
+
+    def truth(self, at: int) -> float:
+        """Return the true relative effect of profile number `at`."""
+        return self.effects[at] if at < len(self.effects) else self.other
+
+    def declared(self) -> tuple[Profile, ...]:
+        """Return the profiles of the world, p000 first."""
+        return tuple(
+            profile(f"p{at:03d}", f"--xla_gpu_simulated_knob={at}") for at in range(self.profiles)
+        )
+
+    def cell(self) -> Cell:
+        """Return the cell they are measured on."""
+        profiler = {"profiler": "xplane", "skip_first_steps": 4} if self.profiler else {}
+        return Cell(
+            model_tag="simulated",
+            parallelism=Parallelism.parse("FSDP=8"),
+            per_device_batch_size=7,
+            max_target_length=4096,
+            protocol=Protocol(steps=self.steps, **profiler),  # type: ignore[arg-type]
+        )
+
+
+class Cluster:
+    """Runs trials one after the other in a world."""
+
+    def __init__(self, world: World, seed: int) -> None:
+        self.world = world
+        self.random = np.random.default_rng([seed, 20240917])
+        self.jobs = 0
+        self.last_block = 0
+        self.drift = _drift(world, self.random)
+
+    def steps(self, trials: Sequence[Trial]) -> list[list[StepRecord]]:
+        """Run trials in order and return the step records of each, as a log would show them."""
+        logs = self._levels(trials)[:, None] + self._noise(len(trials))
+        seconds = BASE_STEP_S * np.exp(-logs)
+        seconds *= self._slow_steps(trials)
+        seconds[:, 0] += 3 * BASE_STEP_S  # compilation
+        paused = self.random.random(seconds.shape) < self.world.pauses
+        delay = np.where(paused, 0.5 * BASE_STEP_S, 0.0)
+        seconds += delay
+        seconds[:, 1:] -= delay[:, :-1]
+        if self.world.profiler:
+            seconds[:, [4, 7]] += 0.4 * BASE_STEP_S
+            seconds[:, [5, 8]] -= 0.3 * BASE_STEP_S
+        tgs = np.round(TOKENS / seconds, 3).tolist()
+        rounded = np.round(seconds, 3).tolist()
+        return [
+            [
+                StepRecord(step=at, step_s=s, tgs=t, loss=11.0 - 0.05 * at)
+                for at, (s, t) in enumerate(zip(*row, strict=True))
+            ]
+            for row in zip(rounded, tgs, strict=True)
+        ]
+
+    def run(self, trials: Sequence[Trial]) -> list[TrialResult]:
+        """Run trials in order and score them with the production score."""
+        protocol = trials[0].protocol
+        started = self.jobs
+        failed = self.random.random(len(trials)) < self.world.failed
+        results = []
+        for at, (trial, records) in enumerate(zip(trials, self.steps(trials), strict=True)):
+            found = score(records, protocol=protocol, tokens_per_device_step=TOKENS)
+            outcome = Outcome(state=State.COMPLETED, start_s=1000.0 * (started + at))
+            if failed[at]:
+                found = NoScore(reason="node failure")
+            if isinstance(found, NoScore):
+                status, reason, value = TrialStatus.UNMEASURED, found.reason, None
+            else:
+                status, reason, value = TrialStatus.MEASURED, "", found
+            results.append(
+                TrialResult(trial=trial, status=status, score=value, reason=reason, outcome=outcome)
+            )
+        return results
+
+    def _levels(self, trials: Sequence[Trial]) -> np.ndarray:
+        world, n = self.world, len(trials)
+        if world.heavy_tails:
+            job = self.random.standard_t(4, n) / math.sqrt(2) * world.sigma_job
+        else:
+            job = self.random.normal(0, world.sigma_job, n)
+        bad = self.random.random(n) < world.bad_jobs
+        levels = job - np.where(bad, self.random.uniform(0.02, 0.05, n), 0.0)
+        for at, trial in enumerate(trials):
+            index = _index(trial)
+            if index is not None:
+                levels[at] += math.log1p(world.truth(index))
+            is_first = trial.stage is Stage.CONFIRM and trial.block != self.last_block
+            levels[at] -= world.cold_first if is_first else 0.0
+            levels[at] += self.drift[self.jobs % len(self.drift)]
+            self.last_block = trial.block
+            self.jobs += 1
+        return levels
+
+    def _noise(self, n: int) -> np.ndarray:
+        world = self.world
+        white = self.random.normal(0, 1, (n, world.steps))
+        noise = np.empty_like(white)
+        noise[:, 0] = white[:, 0]
+        for at in range(1, world.steps):
+            noise[:, at] = world.phi * noise[:, at - 1]
+            noise[:, at] += math.sqrt(1 - world.phi**2) * white[:, at]
+        tau = np.where(self.random.random(n) < world.long_warm, 2.5, world.warm_tau)
+        warm = 0.25 * np.exp(-np.arange(world.steps)[None, :] / tau[:, None])
+        return world.step_sd * noise - warm
+
+    def _slow_steps(self, trials: Sequence[Trial]) -> np.ndarray:
+        world, shape = self.world, (len(trials), self.world.steps)
+        shares = [world.straggling.get(_index(t) or 0, world.stragglers)
+                  if _index(t) is not None else world.stragglers for t in trials]  # fmt: skip
+        slow = self.random.random(shape) < np.array(shares)[:, None]
+        return np.where(slow, 1 + self.random.uniform(0.05, 0.30, shape), 1.0)
+
+
+def sweep(world: World, seed: int) -> tuple[Conclusion, list[TrialResult]]:
+    """Run one sweep to its end, with the code that runs in production."""
+    study = TuningStudy(
+        cell=world.cell(), profiles=world.declared(), budget=world.budget, seed=seed
+    )
+    return drive(study, Cluster(world, seed))
+
+
+def drive(study: TuningStudy, cluster: Cluster) -> tuple[Conclusion, list[TrialResult]]:
+    """Propose, run, repeat; then conclude."""
+    history: list[TrialResult] = []
+    while trials := study.propose(history):
+        history += cluster.run(trials)
+    return study.conclude(history), history
+
+
+def render(records: Sequence[StepRecord], *, rank: str = "") -> str:
+    """Write steps as the lines of a MaxText log."""
+    prefix = f"{rank}: " if rank else ""
+    return "".join(
+        f"{prefix}completed step: {r.step}, seconds: {r.step_s:.3f}, TFLOP/s/device: "
+        f"{(r.tgs or 0) * 0.25:.3f}, Tokens/s/device: {r.tgs:.3f}, total_weights: 57344, "
+        f"loss: {r.loss:.3f}\n"
+        for r in records
+    )
+
+
+def _index(trial: Trial) -> int | None:
+    """Return the number of a simulated profile; None for the baseline and its alias."""
+    return int(trial.profile.id[1:]) if trial.profile.flags else None
+
+
+def _drift(world: World, random: np.random.Generator) -> np.ndarray:
+    n, size = world.budget, world.drift_size
+    sign = random.choice([-1.0, 1.0])
+    time = np.arange(n) / max(n - 1, 1)
+    if world.drift == "linear":
+        return np.asarray(sign * size * (time - 0.5))
+    if world.drift == "step":
+        return np.where(np.arange(n) >= random.integers(1, n), sign * size, 0.0)
+    if world.drift == "walk":
+        return np.asarray(np.cumsum(random.normal(0, size / math.sqrt(n), n)))
+    if world.drift == "sine":
+        return np.asarray(size * np.sin(2 * math.pi * (2 * time + random.random())))
+    return np.zeros(n)

@@ -1,0 +1,68 @@
+"""Sweeps of XLA flags and NCCL variables as pytest runs, with verdicts whose error rates are known.
+
+The names below are the public API, imported on first use: `import pytest_xlatune` costs nothing.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pytest_xlatune.cells import Cell, Parallelism, Protocol, Resources
+    from pytest_xlatune.deployed import deployed_env
+    from pytest_xlatune.errors import ConfigError, LedgerError, SubmissionError, XlatuneError
+    from pytest_xlatune.profiles import Profile, profile, restore_default
+    from pytest_xlatune.results import Conclusion, Score, Verdict, VerdictKind
+    from pytest_xlatune.studies.gate import Gate
+    from pytest_xlatune.sweep import Sweep
+
+__version__ = "0.1.0"
+
+_HOME = {
+    "Cell": "cells",
+    "Parallelism": "cells",
+    "Protocol": "cells",
+    "Resources": "cells",
+    "deployed_env": "deployed",
+    "ConfigError": "errors",
+    "Gate": "studies.gate",
+    "LedgerError": "errors",
+    "SubmissionError": "errors",
+    "XlatuneError": "errors",
+    "Profile": "profiles",
+    "profile": "profiles",
+    "restore_default": "profiles",
+    "Conclusion": "results",
+    "Score": "results",
+    "Verdict": "results",
+    "VerdictKind": "results",
+    "Sweep": "sweep",
+}
+
+__all__ = [
+    "Cell",
+    "Conclusion",
+    "ConfigError",
+    "Gate",
+    "LedgerError",
+    "Parallelism",
+    "Profile",
+    "Protocol",
+    "Resources",
+    "Score",
+    "SubmissionError",
+    "Sweep",
+    "Verdict",
+    "VerdictKind",
+    "XlatuneError",
+    "deployed_env",
+    "profile",
+    "restore_default",
+]
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_HOME[name]}"), name)

@@ -1,0 +1,126 @@
+"""What an ended attempt is worth: its findings, what follows, and its score.
+
+The one place where the log, the metrics file, the outcome, the playbook and the score meet. It
+reads no file and no clock: texts and values in, one `Assessment` out, so a recorded attempt is
+assessed again to the same result.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pytest_xlatune.cells import Cell, Trial
+from pytest_xlatune.logs import LogReport
+from pytest_xlatune.logs.triage import diagnose, primary
+from pytest_xlatune.recovery import Decision, Next, RetryPolicy, decide
+from pytest_xlatune.results import (
+    Action,
+    Finding,
+    Outcome,
+    Score,
+    StepRecord,
+    TrialStatus,
+)
+from pytest_xlatune.stats.score import score
+from pytest_xlatune.stats.validity import effective
+
+FLAGS_NOT_EFFECTIVE = "flags-not-effective"
+NO_SCORE = "no-score"
+
+STATUS = {
+    Next.ACCEPT: TrialStatus.MEASURED,
+    Next.DROP: TrialStatus.DROPPED,
+    Next.GIVE_UP: TrialStatus.UNMEASURED,
+    Next.STOP: TrialStatus.UNMEASURED,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Assessment:
+    """What is known after an attempt.
+
+    Attributes:
+        findings: everything diagnosed, the root cause first.
+        decision: what follows.
+        score: where the attempt is accepted.
+    """
+
+    findings: tuple[Finding, ...]
+    decision: Decision
+    score: Score | None = None
+
+    @property
+    def status(self) -> TrialStatus | None:
+        """The trial's final status; None where another attempt follows."""
+        return STATUS.get(self.decision.next)
+
+
+def assess(
+    trial: Trial,
+    cell: Cell,
+    outcome: Outcome,
+    report: LogReport,
+    *,
+    metrics: Sequence[StepRecord] = (),
+    stalled_s: float | None = None,
+    earlier: Sequence[str] = (),
+    policy: RetryPolicy | None = None,
+) -> Assessment:
+    """Assess one ended attempt.
+
+    Args:
+        trial: what was run.
+        cell: in which cell.
+        outcome: how it ended.
+        report: its log.
+        metrics: unrounded steps of MaxText's metrics file, preferred to those of the log.
+        stalled_s: seconds without a step after which we ended it ourselves; None if we did not.
+        earlier: failure classes of its earlier attempts.
+        policy: the site's rules.
+    """
+    findings = diagnose(report, outcome, trial.protocol, stalled_s=stalled_s)
+    findings = (*findings, *_flag_findings(trial, cell, report))
+    cause = primary(findings)
+    decision = decide(outcome, cause, earlier=earlier, policy=policy)
+    scored = None
+    if decision.next is Next.ACCEPT:
+        found = score(
+            steps_of(report, metrics),
+            protocol=trial.protocol,
+            tokens_per_device_step=cell.tokens_per_device_step,
+        )
+        if isinstance(found, Score):
+            scored = found
+        else:
+            cause = Finding(cls=NO_SCORE, action=Action.RETRY, text=found.reason)
+            findings = (*findings, cause)
+            decision = decide(outcome, cause, earlier=earlier, policy=policy)
+    if trial.is_baseline and decision.next is Next.DROP:
+        reason = f"the cell as deployed cannot run: {decision.reason}"
+        decision = dataclasses.replace(decision, next=Next.STOP, reason=reason)
+    ordered = sorted(findings, key=lambda each: each != cause)
+    return Assessment(findings=tuple(ordered), decision=decision, score=scored)
+
+
+def steps_of(report: LogReport, metrics: Sequence[StepRecord]) -> Sequence[StepRecord]:
+    """Return the steps to go by: of the metrics file where it tells as much as the log.
+
+    Its writer may have died before the log's.
+    """
+    return metrics if metrics and len(metrics) >= len(report.steps) else report.steps
+
+
+def _flag_findings(trial: Trial, cell: Cell, report: LogReport) -> tuple[Finding, ...]:
+    """Hold the settings that the log shows against those that were asked for."""
+    effect = effective(
+        trial.profile,
+        deployed=cell.deployed.get("XLA_FLAGS", ""),
+        shown=report.xla_flags,
+        shown_env=report.env or None,
+    )
+    return tuple(
+        Finding(cls=FLAGS_NOT_EFFECTIVE, action=Action.DROP, text=reason)
+        for reason in effect.reasons
+    )

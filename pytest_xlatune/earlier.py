@@ -1,0 +1,128 @@
+"""What an earlier time left in files: a stored baseline, the calibration of a cell.
+
+Neither is taken silently: a stored baseline only where the user names its file, a calibration only
+as a prior for planning, and both only if they are of the same cell. This module measures nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pytest_xlatune.cells import Cell
+from pytest_xlatune.errors import ConfigError, LedgerError
+from pytest_xlatune.records import Record
+from pytest_xlatune.report.calibration import noise_figures
+from pytest_xlatune.results import TrialResult
+from pytest_xlatune.stats.noise import Noise
+from pytest_xlatune.studies.gate import StoredBaseline
+from pytest_xlatune.studies.tuning_history import usable
+
+CALIBRATION = "calibration.json"  # beside the ledger of the cell
+SCHEMA = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Calibration(Record):
+    """How noisy a cell was found to be.
+
+    Attributes:
+        cell_digest: which cell.
+        noise: of its jobs and steps, as fractions.
+        outlook: what budgets of jobs could see with it, in words.
+        trial_ids: of the jobs behind it, in the order they ran.
+        written: when, ISO 8601.
+        schema: raised when a field changes its meaning.
+    """
+
+    cell_digest: str
+    noise: Noise
+    outlook: str
+    trial_ids: tuple[str, ...]
+    written: str
+    schema: int = SCHEMA
+
+    @property
+    def figures(self) -> tuple[str, ...]:
+        """What was found, one sentence each."""
+        noise = self.noise
+        return noise_figures(
+            sigma=(noise.sigma_job, noise.sigma_low, noise.sigma_high),
+            step_sd=noise.step_sd,
+            lag1=noise.lag1,
+            straggler_rate=noise.straggler_rate,
+            drift=noise.drift,
+            steady_from=noise.steady_from,
+        )
+
+
+def write_calibration(folder: Path, calibration: Calibration) -> Path:
+    """Put a calibration beside the ledger in `folder`, whole or not at all.
+
+    Raises:
+        LedgerError: it cannot be written.
+    """
+    path = folder / CALIBRATION
+    aside = path.with_name(f".{path.name}.{os.getpid()}")
+    text = json.dumps(calibration.to_json(), indent=2, sort_keys=True, allow_nan=False)
+    try:
+        aside.write_text(f"{text}\n", encoding="utf-8")
+        aside.replace(path)
+    except OSError as error:
+        raise LedgerError(f"{path} cannot be written: {error}") from error
+    return path
+
+
+def read_calibration(folder: Path, cell: Cell) -> Calibration | None:
+    """Return the calibration in a cell's folder; None where there is none of this very cell.
+
+    Raises:
+        LedgerError: there is one that cannot be read.
+    """
+    path = folder / CALIBRATION
+    try:
+        found = Calibration.from_json(json.loads(path.read_text(encoding="utf-8")))
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, LedgerError) as error:
+        raise LedgerError(
+            f"{path} cannot be read: {error}; calibrate again, or remove it"
+        ) from error
+    return found if found.cell_digest == cell.digest else None
+
+
+def read_stored(path: Path, cell: Cell) -> StoredBaseline:
+    """Return the baseline trials of a `leaderboard.json` or `gate.json` of the same cell.
+
+    Raises:
+        ConfigError: there is no such file, it is no report, of another cell, or has no baseline.
+    """
+    try:
+        document: Any = json.loads(path.read_text(encoding="utf-8"))
+        trials = [
+            TrialResult.from_json({name: each[name] for name in each if name != "id"})
+            for each in document["trials"]
+        ]
+        digest, written = document["cell_digest"], document["written"]
+    except FileNotFoundError:
+        raise ConfigError(
+            f"the stored baseline {path} does not exist; run the gate without `stored` once and "
+            "keep the gate.json that it writes"
+        ) from None
+    except (OSError, ValueError, KeyError, TypeError, LedgerError) as error:
+        raise ConfigError(
+            f"the stored baseline {path} is no report of ours ({type(error).__name__}: {error}); "
+            "name a leaderboard.json or gate.json"
+        ) from None
+    if digest != cell.digest:
+        raise ConfigError(
+            f"the stored baseline {path} was measured on another cell ({digest}, this one is "
+            f"{cell.digest}): numbers of two cells cannot be compared. Measure the baseline again"
+        )
+    baselines = tuple(each for each in trials if each.trial.is_baseline and usable(each))
+    if not baselines:
+        raise ConfigError(f"the stored baseline {path} holds no baseline trial with a score")
+    return StoredBaseline(source=path.name, written=str(written), trials=baselines)

@@ -1,0 +1,269 @@
+"""The events of an xplane line as numpy columns, a million of them in a fraction of a second.
+
+Every event of a block keeps a cursor; one turn of the loop reads the next field of all of them.
+What does not look like a profiler's own output (field order, numbers above 56 bits, strings where
+numbers are usual) is read again one by one: slow and right. Only the wire format and the numbers
+of XLine, XEvent and XStat are known here, not what a stat means.
+
+Format: tsl/profiler/protobuf/xplane.proto.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pytest_xlatune.evidence.chain import follow
+from pytest_xlatune.evidence.trace import ABSENT, Ints
+from pytest_xlatune.evidence.wire import (
+    LENGTH,
+    VARINT,
+    Bytes,
+    WireError,
+    fields,
+    padded,
+    signed,
+    text,
+    varints,
+    words,
+)
+
+BLOCK = 1 << 14  # events per turn: the temporaries stay in the cache
+LIMIT_PS = 1 << 61  # 26 days; no sum of two overflows
+
+# XEvent: the tag byte that each field is written with
+_NAME, _OFFSET, _DURATION, _STATS = 0x08, 0x10, 0x18, 0x22
+# XStat: the id, then one of these
+_STAT_ID, _STAT_UINT, _STAT_INT, _STAT_REF = 0x08, 0x18, 0x20, 0x38
+# field numbers: XLine.name, XLine.timestamp_ns, XLine.events and XEvent.stats alike,
+# XEvent.num_occurrences, XStat.str_value
+_LINE_NAME, _TIMESTAMP, _EVENTS, _OCCURRENCES, _STRING = 2, 3, 4, 5, 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Line:
+    """An XLine: its name, the clock that its events count from, and where their tags lie."""
+
+    name: str
+    timestamp_ns: int
+    data: Bytes  # the whole file: lines are large, and not copied
+    tags: Ints
+    end: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Columns:
+    """Metadata id, offset and duration of each timed event, and the stats asked for (or ABSENT)."""
+
+    name: Ints
+    offset_ps: Ints
+    duration_ps: Ints
+    stats: dict[str, Ints]
+
+    def stat(self, column: str) -> Ints:
+        """Return a column of stats; ABSENT everywhere when the plane has no such stat."""
+        found = self.stats.get(column)
+        return np.full(len(self.name), ABSENT, np.int64) if found is None else found
+
+    def where(self, mask: NDArray[np.bool_]) -> Columns:
+        """Return the events that the mask chooses."""
+        return Columns(
+            name=self.name[mask],
+            offset_ps=self.offset_ps[mask],
+            duration_ps=self.duration_ps[mask],
+            stats={each: column[mask] for each, column in self.stats.items()},
+        )
+
+
+def line_name(data: Bytes, start: int, end: int) -> str:
+    """Return the name of the XLine between two positions, without looking at its events."""
+    for number, kind, begin, stop in fields(data, start, end):
+        if (number, kind) == (_LINE_NAME, LENGTH):
+            return text(data, begin, stop)
+        if number >= _EVENTS:
+            break
+    return ""
+
+
+def read_line(data: Bytes, start: int, end: int) -> Line:
+    """Find the events of the XLine between two positions.
+
+    Raises:
+        WireError: the bytes are no message.
+    """
+    name, timestamp_ns, at = "", 0, start
+    tags: list[Ints] = []
+    while at < end:
+        found, at = follow(data, at, end)
+        tags.append(found)
+        if at >= end:
+            break
+        number, kind, begin, stop = next(fields(data, at, end))
+        if (number, kind) == (_LINE_NAME, LENGTH):
+            name = text(data, begin, stop)
+        elif (number, kind) == (_TIMESTAMP, VARINT):
+            timestamp_ns = signed(begin)
+        elif (number, kind) == (_EVENTS, LENGTH):
+            tags.append(np.array([at], np.int64))
+        at = stop
+    if at > end:
+        raise WireError(f"an event that ends {at - end} bytes behind its line")
+    return Line(
+        name=name,
+        timestamp_ns=timestamp_ns,
+        data=data,
+        tags=np.concatenate([np.zeros(0, np.int64), *tags]),
+        end=end,
+    )
+
+
+def decode(
+    line: Line, wanted: Mapping[str, int], *, intern: Callable[[str], int], first: bool = False
+) -> Iterator[Columns]:
+    """Decode the timed events of a line, block by block; aggregates are left out.
+
+    Args:
+        line: what `read_line` found.
+        wanted: name of a column -> id of the stat that fills it.
+        intern: gives the stat id under which a string value is known.
+        first: an event bears one of the wanted stats at most; look no further than the first.
+
+    Raises:
+        WireError: an event is no message, or its time is out of range.
+    """
+    slots = _slots(tuple(wanted.values()))
+    tags = line.tags
+    for begin in range(0, len(tags), BLOCK):
+        at = tags[begin : begin + BLOCK]
+        end = int(tags[begin + BLOCK]) if begin + BLOCK < len(tags) else line.end
+        block = _Block(padded(line.data, int(at[0]), end), at - at[0], len(wanted), first=first)
+        for row in block.lockstep(slots):
+            block.one_by_one(row, tuple(wanted.values()), intern)
+        block.check_times()
+        yield Columns(
+            name=block.name[block.timed],
+            offset_ps=block.offset_ps[block.timed],
+            duration_ps=block.duration_ps[block.timed],
+            stats={each: block.stats[row][block.timed] for row, each in enumerate(wanted)},
+        )
+
+
+def _slots(ids: tuple[int, ...]) -> NDArray[np.int8]:
+    """Return a table from stat id to row; ids beyond its end are not wanted."""
+    slots = np.full(max((each for each in ids if each < BLOCK), default=0) + 2, ABSENT, np.int8)
+    for row, each in enumerate(ids):
+        if each < BLOCK:
+            slots[each] = row
+    return slots
+
+
+class _Block:
+    """Some events of a line on their way into columns."""
+
+    def __init__(self, data: bytes, tags: Ints, wanted: int, *, first: bool) -> None:
+        size = len(tags)
+        self._data = data
+        self._octets = np.frombuffer(data, np.uint8)
+        self._words = words(data)
+        length, width = varints(self._words, tags + 1)
+        self._begins = tags + 1 + width
+        self._ends = self._begins + length
+        self._first = first
+        self.name = np.zeros(size, np.int64)
+        self.offset_ps = np.zeros(size, np.int64)
+        self.duration_ps = np.zeros(size, np.int64)
+        self.timed = np.ones(size, bool)
+        self.stats = np.full((wanted, size), ABSENT, np.int64)
+
+    def check_times(self) -> None:
+        for column in (self.offset_ps, self.duration_ps):
+            if column.size and (column.min() < 0 or column.max() > LIMIT_PS):
+                raise WireError(f"event times from {column.min()} to {column.max()} ps")
+
+    def lockstep(self, slots: NDArray[np.int8]) -> Ints:
+        """Decode all events at once; return the rows that must be read one by one."""
+        filled = self._begins < self._ends  # an empty message is an event of zeros
+        rows = np.flatnonzero(filled)
+        at, stop = self._begins[rows], self._ends[rows]
+        odd: list[Ints] = []
+        columns = ((_NAME, self.name), (_OFFSET, self.offset_ps), (_DURATION, self.duration_ps))
+        while rows.size:
+            tag = self._octets[at]
+            value, size = varints(self._words, at + 1)
+            behind = at + 1 + size
+            stats = tag == _STATS
+            following = np.where(stats, behind + value, behind)
+            known = stats.copy()
+            for each, column in columns:
+                hit = tag == each
+                if hit.any():
+                    column[rows[hit]] = value[hit]
+                    known |= hit
+            known &= (size > 0) & (following <= stop)
+            alive = following < stop
+            which = np.flatnonzero(stats & known)
+            if which.size:
+                fine, found = self._stat(behind[which], following[which], slots, rows[which])
+                known[which[~fine]] = False
+                if self._first:
+                    alive[which[found]] = False
+            if not known.all():
+                odd.append(rows[~known])
+                alive &= known
+            if alive.all():
+                at = following
+            else:
+                rows, at, stop = rows[alive], following[alive], stop[alive]
+        return np.concatenate(odd) if odd else np.zeros(0, np.int64)
+
+    def _stat(
+        self, at: Ints, stop: Ints, slots: NDArray[np.int8], rows: Ints
+    ) -> tuple[NDArray[np.bool_], Ints]:
+        """Read an XStat of each row: which could be read so, and which were wanted."""
+        ident, size = varints(self._words, at + 1)
+        fine = (self._octets[at] == _STAT_ID) & (size > 0) & (at + 1 + size <= stop)
+        slot = slots[np.minimum(ident, len(slots) - 1)]
+        wanted = np.flatnonzero((slot != ABSENT) & fine)
+        if wanted.size:
+            at = at[wanted] + 1 + size[wanted]
+            tag = self._octets[at]
+            value, size = varints(self._words, at + 1)
+            plain = (tag == _STAT_UINT) | (tag == _STAT_INT) | (tag == _STAT_REF)
+            plain &= (size > 0) & (at + 1 + size <= stop[wanted])
+            self.stats[slot[wanted[plain]], rows[wanted[plain]]] = value[plain]
+            fine[wanted[~plain]] = False
+        return fine, wanted
+
+    def one_by_one(self, row: int, wanted: tuple[int, ...], intern: Callable[[str], int]) -> None:
+        """Decode one event the slow way."""
+        self.name[row] = self.offset_ps[row] = self.duration_ps[row] = 0
+        self.stats[:, row] = ABSENT
+        numbers = {1: self.name, 2: self.offset_ps, 3: self.duration_ps}
+        begin, end = int(self._begins[row]), int(self._ends[row])
+        for number, kind, start, stop in fields(self._data, begin, end):
+            if kind == VARINT and number in numbers:
+                numbers[number][row] = signed(start)
+            elif kind == VARINT and number == _OCCURRENCES:
+                self.timed[row] = False
+            elif kind == LENGTH and number == _EVENTS:
+                ident, value = read_stat(self._data, start, stop)
+                if ident in wanted and value is not None:
+                    known = intern(value) if isinstance(value, str) else value
+                    self.stats[wanted.index(ident), row] = known
+
+
+def read_stat(data: Bytes, start: int, end: int) -> tuple[int, int | str | None]:
+    """Read an XStat: its id and a number, a string or None (a double, bytes); a ref is its id."""
+    ident = 0
+    value: int | str | None = None
+    for number, kind, begin, stop in fields(data, start, end):
+        if kind == VARINT and number == 1:
+            ident = signed(begin)
+        elif kind == VARINT:
+            value = signed(begin)
+        elif kind == LENGTH and number == _STRING:
+            value = text(data, begin, stop)
+    return ident, value

@@ -1,0 +1,383 @@
+"""Traces to where the time of each GPU and step went; two of those to what made the difference.
+
+`drill` takes traces one by one and keeps of each only sums, so that the captures of many hosts fit
+in memory. Everything it keeps is integer picoseconds over all devices and steps; a figure "per GPU
+per step" is that sum over `devices x steps`, nothing else. Truncated captures are named and left
+out, never averaged.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pytest_xlatune.errors import ParseError
+from pytest_xlatune.evidence.families import FAMILIES, KINDS, OTHER, Family, Kind, classify
+from pytest_xlatune.evidence.steps import Assignment, Rule, assign
+from pytest_xlatune.evidence.timeline import Timeline, timeline
+from pytest_xlatune.evidence.trace import ABSENT, Backend, Device, Events, Ints, Trace, joined
+from pytest_xlatune.records import Record
+
+LONG = 0.01  # a blocker's mean duration is at least this share of a step's span
+_COMPUTE = KINDS.index(Kind.COMPUTE)
+ALONE = 0.9  # and at least this share of its time has nothing beside it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row(Record):
+    """Kernels taken together: those of a name, an HLO operation or a family."""
+
+    name: str
+    family: str
+    kind: Kind
+    count: int = 0
+    sum_ps: int = 0
+    alone_ps: int = 0  # with nothing beside them on their device
+    main_ps: int = 0  # on their device's main stream
+    longest_ps: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gpu(Record):
+    """One device: its name, the file it came from, and its time in each step."""
+
+    source: str
+    name: str
+    main_stream: str
+    steps: tuple[Timeline, ...]
+    outside: Timeline  # kernels that belong to no step
+
+    @property
+    def total(self) -> Timeline:
+        """The sum over the steps."""
+        return sum(self.steps, Timeline())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drill(Record):
+    """Where the time went: sums over all devices and steps."""
+
+    sources: tuple[str, ...]
+    formats: tuple[str, ...]
+    backend: Backend
+    launcher: str
+    rule: Rule
+    even: bool
+    steps: tuple[int, ...]
+    divided_by: int  # steps that a sum covers; more than len(steps) where the rule is `whole`
+    gpus: tuple[Gpu, ...]
+    planes_present: int
+    families: tuple[Row, ...]
+    kernels: tuple[Row, ...]
+    ops: tuple[Row, ...]
+    attributed_ps: int  # kernel time with an hlo_op
+    excluded: tuple[str, ...] = field(default=())  # truncated or unreadable, with the reason
+    warnings: tuple[str, ...] = field(default=())
+    step_s: float | None = None  # from a companion run without profiler
+
+    @property
+    def total(self) -> Timeline:
+        """The sum over devices and steps."""
+        return sum((gpu.total for gpu in self.gpus), Timeline())
+
+    @property
+    def gpu_steps(self) -> int:
+        """What a sum is divided by to be per GPU per step."""
+        return len(self.gpus) * self.divided_by
+
+    @property
+    def blockers(self) -> tuple[Row, ...]:
+        """Long kernels of the main stream with nothing beside them, the costliest first.
+
+        None on CPU, where a device has one stream at most.
+        """
+        if self.backend is Backend.CPU:
+            return ()
+        long_ps = LONG * self.total.span_ps / max(1, self.gpu_steps)
+        found = (
+            row
+            for row in self.kernels
+            if row.sum_ps >= long_ps * row.count
+            and row.alone_ps >= ALONE * row.sum_ps > 0
+            and row.main_ps == row.sum_ps
+        )
+        return tuple(sorted(found, key=lambda row: -row.alone_ps))
+
+    @property
+    def spread(self) -> float:
+        """The busiest device's compute over the median one, minus one."""
+        compute = [gpu.total.compute_ps for gpu in self.gpus]
+        middle = float(np.median(compute))
+        return max(compute) / middle - 1 if middle else 0.0
+
+    @property
+    def straggler(self) -> Gpu:
+        """The device that computes longest: the others wait for it in their collectives."""
+        return max(self.gpus, key=lambda gpu: gpu.total.compute_ps)
+
+
+@dataclass(slots=True)
+class _Sums:
+    """Rows under way, by key."""
+
+    rows: dict[tuple[str, str, Kind], list[int]] = field(default_factory=dict)
+
+    def add(self, key: tuple[str, str, Kind], values: Sequence[int]) -> None:
+        """Add a count, three sums, and the longest of them."""
+        row = self.rows.setdefault(key, [0, 0, 0, 0, 0])
+        for i, value in enumerate(values[:4]):
+            row[i] += value
+        row[4] = max(row[4], values[4])
+
+    def sorted(self) -> tuple[Row, ...]:
+        found = (
+            Row(
+                name=name,
+                family=family,
+                kind=kind,
+                count=count,
+                sum_ps=sum_ps,
+                alone_ps=alone_ps,
+                main_ps=main_ps,
+                longest_ps=longest_ps,
+            )
+            for (name, family, kind), (count, sum_ps, alone_ps, main_ps, longest_ps)
+            in self.rows.items()
+        )  # fmt: skip
+        return tuple(sorted(found, key=lambda row: (-row.sum_ps, row.name)))
+
+
+def drill(
+    traces: Iterable[Trace | ParseError],
+    *,
+    families: Sequence[Family] = FAMILIES,
+    nodes: int | None = None,
+    gpus_per_node: int | None = None,
+    steps: int | None = None,
+    step_s: float | None = None,
+) -> Drill:
+    """Reduce the captures of one profiling window to where the time went.
+
+    Args:
+        traces: one per process, consumed one by one; what could not be read is its error.
+        families: first match names the family of a kernel, the rest is `other`.
+        nodes: how many nodes the job had, where known.
+        gpus_per_node: how many GPUs each had.
+        steps: how many steps were profiled.
+        step_s: step time of a companion run without profiler, in seconds.
+
+    Raises:
+        ParseError: nothing to drill, captures that do not belong together, a device or step count
+            other than the given one.
+    """
+    work = _Work(families)
+    for trace in traces:
+        if isinstance(trace, ParseError):
+            work.excluded.append(str(trace))
+        else:
+            work.add(trace, steps)
+    return work.result(nodes=nodes, gpus_per_node=gpus_per_node, steps=steps, step_s=step_s)
+
+
+class _Work:
+    def __init__(self, families: Sequence[Family]) -> None:
+        self._families = families
+        self._labels = (*(each.name for each in families), OTHER.name)
+        self._kernels, self._ops, self._groups = _Sums(), _Sums(), _Sums()
+        self._attributed_ps = 0
+        self._gpus: list[Gpu] = []
+        self._sources: list[str] = []
+        self._formats: set[str] = set()
+        self._backends: set[Backend] = set()
+        self.excluded: list[str] = []
+        self._warnings: list[str] = []
+        self._planes = 0
+        self._rules: dict[str, Assignment] = {}
+        self._windows: list[tuple[int, int, str]] = []
+
+    def add(self, trace: Trace, steps: int | None) -> None:
+        """Reduce one capture to sums."""
+        self._warnings += [f"{trace.source}: {text}" for text in trace.warnings]
+        if trace.truncated is not None:
+            self.excluded.append(f"{trace.source}: {trace.truncated}")
+            return
+        if not trace.devices:
+            self._warnings.append(
+                f"{trace.source}: no kernel in it ({trace.planes_present} device planes, all idle)"
+            )
+            return
+        if trace.started_unix_ns and trace.stopped_unix_ns:
+            window = (trace.started_unix_ns, trace.stopped_unix_ns, trace.source)
+            self._windows.append(window)
+        self._sources.append(trace.source)
+        self._formats.add(trace.format)
+        self._planes += trace.planes_present
+        events = [joined([each.events for each in device.streams]) for device in trace.devices]
+        found = assign(trace, events, steps=steps)
+        self._rules[trace.source] = found
+        family, kind = classify(trace.names, self._families)
+        for device, each, step in zip(trace.devices, events, found.of, strict=True):
+            self._backends.add(device.backend)
+            main, on_main = _main_stream(device, kind)
+            alone, timelines = _timelines(each, step, len(found.steps), kind[each.name])
+            self._gpus.append(
+                Gpu(
+                    source=trace.source,
+                    name=device.name,
+                    main_stream=main,
+                    steps=timelines[:-1],
+                    outside=timelines[-1],
+                )
+            )
+            inside = step != ABSENT
+            sums = (alone, np.where(on_main, each.duration_ps, 0))
+            self._rows(trace, each.take(inside), [column[inside] for column in sums], family)
+
+    def _rows(self, trace: Trace, events: Events, more: Sequence[Ints], family: Ints) -> None:
+        """Add up the kernels by name, which gives the families, and by operation and family."""
+        columns = [events.duration_ps, *more]
+        kinds = (*self._families, OTHER)
+        for name, values in _grouped(events.name, columns):
+            label = int(family[name])
+            named = (self._labels[label], kinds[label].kind)
+            self._kernels.add((trace.names[name], *named), values)
+            self._groups.add((named[0], *named), values)
+        for key, values in _grouped((events.op + 1) << 32 | family[events.name], columns):
+            op, label = (key >> 32) - 1, key & 0xFFFFFFFF
+            if op != ABSENT:
+                self._attributed_ps += values[1]
+                self._ops.add((trace.names[op], self._labels[label], kinds[label].kind), values)
+
+    def result(
+        self,
+        *,
+        nodes: int | None,
+        gpus_per_node: int | None,
+        steps: int | None,
+        step_s: float | None,
+    ) -> Drill:
+        """Return what was added, after checking that it belongs together."""
+        if not self._gpus:
+            raise ParseError(
+                "nothing to drill: "
+                + ("; ".join([*self.excluded, *self._warnings]) or "no capture was given")
+            )
+        first = next(iter(self._rules.values()))
+        self._check_windows()
+        for source, found in self._rules.items():
+            if (found.rule, found.steps) != (first.rule, first.steps):
+                raise ParseError(
+                    f"{source}: steps {_numbers(found.steps)} by rule {found.rule}, where "
+                    f"{self._sources[0]} has {_numbers(first.steps)} by {first.rule}: the captures "
+                    "are not of one window; give those of one window only"
+                )
+        whole = first.rule is Rule.WHOLE
+        if steps and not whole and len(first.steps) != steps:
+            raise ParseError(
+                f"{self._sources[0]}: {len(first.steps)} steps found ({_numbers(first.steps)}, by "
+                f"{first.rule}), {steps} expected: check --steps and the profiler's window"
+            )
+        expected = nodes * (gpus_per_node or 0) if nodes else 0
+        if expected and expected != len(self._gpus):
+            raise ParseError(
+                f"{len(self._gpus)} devices with kernels in {len(self._sources)} captures, "
+                f"{nodes} x {gpus_per_node} = {expected} expected: a timestamp folder of the "
+                "window is missing, or captures of another window are among them"
+                + ("; left out: " + "; ".join(self.excluded) if self.excluded else "")
+            )
+        even = all(each.even for each in self._rules.values())
+        return Drill(
+            sources=tuple(self._sources),
+            formats=tuple(sorted(self._formats)),
+            backend=next(iter(self._backends)),
+            launcher=self._launcher(gpus_per_node),
+            rule=first.rule,
+            even=even,
+            steps=first.steps,
+            divided_by=(steps or 1) if whole else len(first.steps),
+            gpus=tuple(self._gpus),
+            planes_present=self._planes,
+            families=self._groups.sorted(),
+            kernels=self._kernels.sorted(),
+            ops=self._ops.sorted(),
+            attributed_ps=self._attributed_ps,
+            excluded=tuple(self.excluded),
+            warnings=tuple(self._warnings),
+            step_s=step_s,
+        )
+
+    def _check_windows(self) -> None:
+        """Captures of one window overlap in time; two windows of a job do not."""
+        for start, _, source in self._windows:
+            for _, stop, other in self._windows:
+                if start > stop:
+                    raise ParseError(
+                        f"{source} starts after {other} ends: these are two profiling windows; "
+                        "give the captures of one"
+                    )
+
+    def _launcher(self, gpus_per_node: int | None) -> str:
+        counts = Counter(Counter(gpu.source for gpu in self._gpus).values())
+        if len(counts) > 1:
+            found = ", ".join(f"{files} with {gpus}" for gpus, files in sorted(counts.items()))
+            raise ParseError(
+                f"captures with different numbers of devices ({found}): files are missing or of "
+                "another job"
+            )
+        (gpus,) = counts
+        if gpus == 1 and (len(self._sources) > 1 or (gpus_per_node or 1) > 1):
+            return "one process per GPU"
+        if gpus == 1:
+            return "one process with one GPU"
+        return f"one process per node, {gpus} GPUs each"
+
+
+def _grouped(keys: Ints, columns: Sequence[Ints]) -> Iterator[tuple[int, list[int]]]:
+    """Yield each key with its count, the sum of every column, and the maximum of the first."""
+    order = np.argsort(keys, kind="stable")
+    unique, begins = np.unique(keys[order], return_index=True)
+    if not len(unique):
+        return
+    count = np.diff(begins, append=len(keys))
+    sums = [np.add.reduceat(column[order], begins) for column in columns]
+    longest = np.maximum.reduceat(columns[0][order], begins)
+    table = np.stack([unique, count, *sums, longest], axis=1)
+    for key, *values in table.tolist():
+        yield key, values
+
+
+def _main_stream(device: Device, kind: Ints) -> tuple[str, NDArray[np.bool_]]:
+    """Return the stream that computes most, and which kernels are on it.
+
+    On the CPU backend a device has no stream: its operations wander between threads.
+    """
+    streams = device.streams
+    sizes = [len(each.events) for each in streams]
+    if device.backend is Backend.CPU:
+        return "all threads", np.ones(sum(sizes), bool)
+    compute = [
+        int(each.events.duration_ps[kind[each.events.name] == _COMPUTE].sum()) for each in streams
+    ]
+    main = compute.index(max(compute))
+    return streams[main].name, np.repeat(np.arange(len(streams)) == main, sizes)
+
+
+def _timelines(
+    events: Events, step: Ints, steps: int, kind: Ints
+) -> tuple[Ints, tuple[Timeline, ...]]:
+    """Return each kernel's time alone, and a timeline for every step and one for the rest."""
+    alone = np.zeros(len(events), np.int64)
+    found = []
+    for number in (*range(steps), ABSENT):
+        here = np.flatnonzero(step == number)
+        line, alone[here] = timeline(events.start_ps[here], events.end_ps[here], kind[here])
+        found.append(line)
+    return alone, tuple(found)
+
+
+def _numbers(steps: Sequence[int]) -> str:
+    return ", ".join(map(str, steps)) or "none"

@@ -1,0 +1,132 @@
+"""The protobuf wire format, read twice: message by message, and a million messages at once.
+
+Small messages (planes, names) are walked in Python by `fields`. The events of a trace line are
+decoded by numpy in lockstep: every event keeps a cursor, one turn reads the next field of all of
+them. This module knows nothing of traces. It never trusts a length: whatever does not fit raises
+`WireError`, a ValueError whose message says what and at which byte; the caller adds the file.
+
+Format: https://protobuf.dev/programming-guides/encoding/
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+Bytes = bytes | memoryview
+Ints = NDArray[np.int64]
+
+VARINT: Final = 0
+FIXED64: Final = 1
+LENGTH: Final = 2
+FIXED32: Final = 5
+PADDING: Final = 16  # bytes behind a block, so that an 8-byte read at any cursor stays inside
+
+_CONTINUE = np.uint64(0x8080808080808080)
+_PAYLOAD = np.uint64(0x7F7F7F7F7F7F7F7F)
+_ONES = np.uint64(0x0101010101010101)
+# 7-bit groups of a varint move together in three steps: 8 groups -> 4 of 14 -> 2 of 28 -> 56 bits
+_FOLDS = tuple(
+    (np.uint64(high), np.uint64(low), np.uint64(shift))
+    for high, low, shift in (
+        (0x7F007F007F007F00, 0x007F007F007F007F, 1),
+        (0x3FFF00003FFF0000, 0x00003FFF00003FFF, 2),
+        (0x0FFFFFFF00000000, 0x000000000FFFFFFF, 4),
+    )
+)
+_ONE, _HIGH, _LOW = np.uint64(1), np.uint64(0x80), np.uint64(0x7F)
+_TOP = np.uint64(56)
+
+
+class WireError(ValueError):
+    """The bytes are no protobuf message; the text says what was found and at which byte."""
+
+
+def varint(data: Bytes, at: int, end: int) -> tuple[int, int]:
+    """Return the varint at `at` and the position behind it.
+
+    Raises:
+        WireError: it runs past `end` or past ten bytes.
+    """
+    value = shift = 0
+    for position in range(at, min(end, at + 10)):
+        byte = data[position]
+        value |= (byte & 0x7F) << shift
+        if not byte & 0x80:
+            return value & 0xFFFFFFFFFFFFFFFF, position + 1
+        shift += 7
+    raise WireError(f"a number that does not end at byte {at}")
+
+
+def signed(value: int) -> int:
+    """Return the int64 that an unsigned varint stands for."""
+    return value - (1 << 64) if value >> 63 else value
+
+
+def fields(data: Bytes, start: int, end: int) -> Iterator[tuple[int, int, int, int]]:
+    """Walk a message: (field number, wire type, begin, end) of each value.
+
+    For a VARINT, `begin` is its value and `end` is where it stops.
+
+    Raises:
+        WireError: an unknown wire type, a length beyond `end`, a number that does not end.
+    """
+    at = start
+    while at < end:
+        begin = at
+        tag, at = varint(data, at, end)
+        number, kind = tag >> 3, tag & 7
+        if number == 0:
+            raise WireError(f"field number 0 at byte {begin}")
+        if kind == VARINT:
+            value, at = varint(data, at, end)
+            yield number, kind, value, at
+            continue
+        if kind == LENGTH:
+            size, at = varint(data, at, end)
+        elif kind in {FIXED64, FIXED32}:
+            size = 8 if kind == FIXED64 else 4
+        else:
+            raise WireError(f"wire type {kind} at byte {begin}")
+        if size > end - at:
+            raise WireError(f"a length of {size} at byte {begin}, where {end - at} are left")
+        yield number, kind, at, at + size
+        at += size
+
+
+def text(data: Bytes, start: int, end: int) -> str:
+    """Return the string between two positions; bytes that are no UTF-8 show as U+FFFD."""
+    return bytes(data[start:end]).decode("utf-8", "replace")
+
+
+def padded(data: Bytes, start: int, end: int) -> bytes:
+    """Return a copy with `PADDING` zero bytes behind it, as `words` needs."""
+    return b"".join((data[start:end], bytes(PADDING)))
+
+
+def words(data: bytes) -> NDArray[np.uint64]:
+    """Return a view whose element i is the little-endian 64-bit word at byte i of padded data."""
+    return np.ndarray(shape=(len(data) - 7,), dtype="<u8", buffer=data, strides=(1,))
+
+
+def varints(view: NDArray[np.uint64], at: Ints) -> tuple[Ints, Ints]:
+    """Decode a varint at each position: values and sizes in bytes.
+
+    A varint of more than 8 bytes (more than 56 bits) has size 0: the caller takes it one by one.
+    """
+    found = view[at]
+    if not (found & _HIGH).any():  # one byte each: lengths and most ids
+        found &= _LOW
+        return found.view(np.int64), np.ones(len(at), np.int64)
+    stop = ~found & _CONTINUE
+    keep = stop ^ (stop - _ONE)  # all bits up to and with the first stop bit
+    size = ((keep & _ONES) * _ONES) >> _TOP
+    size[stop == 0] = 0
+    found &= keep
+    found &= _PAYLOAD
+    for high, low, shift in _FOLDS:
+        found = ((found & high) >> shift) | (found & low)
+    return found.view(np.int64), size.view(np.int64)

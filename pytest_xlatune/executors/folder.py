@@ -1,0 +1,105 @@
+"""The folder of an attempt: what is in it under which name, and how it is read.
+
+The payload writes these files and names them. This module starts nothing and asks no scheduler.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from pytest_xlatune.cells import LaunchSpec
+from pytest_xlatune.errors import LedgerError
+from pytest_xlatune.executors import payload
+from pytest_xlatune.records import Json, Record
+from pytest_xlatune.results import Outcome
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessRecord(Record):
+    """A process, told from any later one of the same id.
+
+    Attributes:
+        host: where it runs.
+        boot_id: of the kernel that it runs under.
+        pid: its id.
+        start_ticks: when it started, in clock ticks since boot.
+        at_s: seconds since the epoch when this was written down, by the host's clock.
+    """
+
+    host: str
+    boot_id: str
+    pid: int
+    start_ticks: int
+    at_s: float
+
+    @property
+    def is_here(self) -> bool:
+        """Whether this machine can tell if the process runs."""
+        return self.host == socket.gethostname()
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether the process runs here and now."""
+        return (
+            payload.boot() == (self.host, self.boot_id)
+            and payload.start_ticks(self.pid) == self.start_ticks
+        )
+
+
+def write_spec(folder: Path, spec: LaunchSpec) -> None:
+    """Create the folder with the `spec.json` that the payload reads."""
+    folder.mkdir(parents=True, exist_ok=True)
+    payload.write_json(folder / payload.SPEC, spec.to_json())
+
+
+def read_claim(folder: Path, *, rank: int = 0) -> ProcessRecord | None:
+    """Return which payload runs a rank; None before there is one."""
+    return _process(folder / payload.claimed_name(rank))
+
+
+def read_started(folder: Path, *, rank: int = 0) -> ProcessRecord | None:
+    """Return a rank's trainer; None before it is started."""
+    return _process(folder / payload.started_name(rank))
+
+
+def read_outcomes(folder: Path) -> Mapping[int, Outcome]:
+    """Return how each rank ended that has ended so far, by rank; 0 is the first."""
+    names = {0: payload.outcome_name(0)}
+    for path in folder.glob("outcome.*.json"):
+        # the outcome of a rank:  outcome.12.json
+        rank = path.name.split(".")[1]
+        if rank.isdigit():
+            names[int(rank)] = path.name
+    found = ((rank, _read(folder / name)) for rank, name in sorted(names.items()))
+    return {rank: Outcome.from_json(data) for rank, data in found if data is not None}
+
+
+def log_files(folder: Path) -> Mapping[int, Path]:
+    """Return the logs that exist, by rank."""
+    # the log of a rank:  log.12.txt
+    found = ((path.name.split(".")[1], path) for path in folder.glob("log.*.txt"))
+    return dict(sorted((int(rank), path) for rank, path in found if rank.isdigit()))
+
+
+def _process(path: Path) -> ProcessRecord | None:
+    data = _read(path)
+    return None if data is None else ProcessRecord.from_json(data)
+
+
+def _read(path: Path) -> Json | None:
+    try:
+        text = path.read_bytes()
+    except FileNotFoundError:
+        return None
+    try:
+        return json.loads(text)
+    except ValueError:
+        if path.name.startswith("claimed"):
+            return None  # its writer is at it: a claim appears before its content
+        raise LedgerError(
+            f"{path}: found {text[:60]!r}, expected JSON; the file was damaged after it was written"
+        ) from None

@@ -1,0 +1,233 @@
+"""Run trials on this machine through submitit's local executor, one at a time.
+
+submitit starts the payload; we watch the folder, for its job object dies with the process that
+made it. A short-lived process of its own makes the submission, which
+
+* gives the job a session of its own, so that Ctrl-C in pytest does not end it;
+* keeps the environment of pytest, secrets included, from the job: only what the launch spec
+  inherits is handed on, and what an interpreter needs to start;
+* leaves the running job without a parent that would warn of it when it ends.
+
+One trial at a time is a lock on the machine that the payload holds, so it binds every session of
+this user, however many processes each has. This module decides nothing about what ended how.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from pytest_xlatune.cells import LaunchSpec, Resources
+from pytest_xlatune.errors import SubmissionError
+from pytest_xlatune.executors import Resumed, payload
+from pytest_xlatune.executors.folder import (
+    ProcessRecord,
+    read_claim,
+    read_outcomes,
+    read_started,
+    write_spec,
+)
+from pytest_xlatune.results import Outcome, State, Submission
+
+LOCK_VARIABLE = "XLATUNE_MACHINE_LOCK"
+_JOB = "job.json"  # the job's id and the comment it was submitted with
+_NOTES = "submit.txt"  # what the submitting process had to say
+_SUBMIT_TIMEOUT_S = 120.0
+_FOR_EVER_MIN = (
+    10 * 365 * 24 * 60
+)  # the payload keeps the deadline; submitit's default is 2 minutes
+_GPUS = "CUDA_VISIBLE_DEVICES"
+_NEEDED = (
+    "HOME", "LANG", "LC_*", "LD_LIBRARY_PATH", "PATH", "PYTHONHOME", "PYTHONPATH", "TMPDIR"
+)  # fmt: skip
+
+
+def machine_lock() -> Path:
+    """Return the file whose lock lets one trial of this user run on this machine at a time.
+
+    Not below TMPDIR: sessions that differ in it still share the machine. XLATUNE_MACHINE_LOCK
+    names another file, for those who have split the machine (or run the harness's own tests).
+    """
+    chosen = os.environ.get(LOCK_VARIABLE)
+    return Path(chosen) if chosen else Path(f"/tmp/xlatune-{os.getuid()}/machine.lock")  # noqa: S108
+
+
+class LocalExecutor:
+    """An `Executor` for this machine."""
+
+    name = "local"
+    max_in_flight = 1
+
+    def __init__(self, *, lock: Path | None = None) -> None:
+        self._lock = lock or machine_lock()
+
+    def submit(
+        self,
+        spec: LaunchSpec,
+        *,
+        folder: Path,
+        job_name: str,  # noqa: ARG002 - a process has none
+        comment: str,
+        nodelist: Sequence[str],
+        resources: Resources,
+    ) -> str:
+        """Start the payload for `folder` and return the job id: `<pid>.<start in ticks>`.
+
+        A folder that was submitted before, with the same comment, is not submitted again: its job
+        id is returned, whether that job runs, has ended or was killed.
+
+        Raises:
+            SubmissionError: another machine or several nodes are asked for, the folder belongs to
+                another attempt, or no process could be started.
+        """
+        if set(nodelist) - {socket.gethostname(), "localhost"} or resources.nodes > 1:
+            raise SubmissionError(
+                f"the local executor runs on {socket.gethostname()} only, found nodes "
+                f"{', '.join(nodelist) or resources.nodes}; leave the node list out, or use Slurm"
+            )
+        known = _read_job(folder)
+        if known is None:
+            write_spec(folder, _with_gpus(spec))
+            _submit(folder, comment=comment, lock=self._lock, inherit=spec.inherit)
+            known = _read_job(folder)
+        if known is None:
+            raise SubmissionError(f"{folder} was submitted but names no job; see {_NOTES} in it")
+        if known["comment"] != comment:
+            raise SubmissionError(
+                f"{folder} already holds the attempt {known['comment']!r}, expected {comment!r}; "
+                "every attempt needs a folder of its own"
+            )
+        return known["job_id"]
+
+    def poll(self, submissions: Sequence[Submission], *, root: Path) -> Mapping[str, Outcome]:
+        """Return where each job stands, from its folder and the processes named there."""
+        return {each.job_id: _standing(root / each.folder, each.job_id) for each in submissions}
+
+    def cancel(self, submissions: Sequence[Submission], *, root: Path) -> None:
+        """End these jobs, those that have not begun included; a few seconds, then SIGKILL."""
+        for each in submissions:
+            folder = root / each.folder
+            if read_outcomes(folder):
+                continue
+            (folder / payload.CANCEL).touch()
+            claim = read_claim(folder)
+            if claim is not None and claim.is_alive:
+                _signal(claim, signal.SIGTERM)
+            elif claim is not None and (trainer := read_started(folder)) is not None:
+                payload.end_leftovers(trainer.to_json())
+
+    def resume(self, nodes: Sequence[str]) -> Resumed:  # noqa: ARG002
+        """Say that this machine is in nobody's hands but its owner's."""
+        return Resumed(faults=(f"{socket.gethostname()} has no scheduler that could resume it",))
+
+
+def _standing(folder: Path, job_id: str) -> Outcome:
+    # a last look after the processes: the outcome may have been written in between
+    return _ended(folder) or _unfinished(folder, job_id) or _ended(folder) or _lost(folder)
+
+
+def _ended(folder: Path) -> Outcome | None:
+    return read_outcomes(folder).get(0)
+
+
+def _unfinished(folder: Path, job_id: str) -> Outcome | None:
+    claim, trainer = read_claim(folder), read_started(folder)
+    if claim is None:
+        pid, _, ticks = job_id.partition(".")
+        is_coming = payload.start_ticks(int(pid)) == int(ticks)
+        return Outcome(state=State.PENDING, reason="starting") if is_coming else None
+    if claim.is_here and not claim.is_alive:
+        return None
+    reason = "" if claim.is_here else f"runs on {claim.host}; only that machine can see if it lives"
+    if trainer is None:
+        return Outcome(state=State.PENDING, reason=reason or "waits for the machine")
+    return Outcome(state=State.RUNNING, nodes=(trainer.host,), start_s=trainer.at_s, reason=reason)
+
+
+def _lost(folder: Path) -> Outcome:
+    trainer = read_started(folder)
+    if (folder / payload.CANCEL).exists():
+        state, reason = State.CANCELLED, "ended before it could say how"
+    else:
+        state, reason = State.LOST, "its process is gone and left no outcome: killed?"
+    return Outcome(
+        state=state,
+        nodes=(trainer.host,) if trainer else (),
+        start_s=trainer.at_s if trainer else None,
+        reason=reason,
+    )
+
+
+def _signal(process: ProcessRecord, number: signal.Signals) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        descriptor = os.pidfd_open(process.pid)
+        try:
+            if process.is_alive:  # what the descriptor holds is it, and stays it
+                signal.pidfd_send_signal(descriptor, number)
+        finally:
+            os.close(descriptor)
+
+
+def _with_gpus(spec: LaunchSpec) -> LaunchSpec:
+    """Pass on our own CUDA_VISIBLE_DEVICES: submitit's local executor empties the payload's."""
+    if _GPUS in spec.env or _GPUS in spec.unset or not payload.is_inherited(_GPUS, spec.inherit):
+        return spec
+    value = os.environ.get(_GPUS)
+    if value is None:
+        return dataclasses.replace(spec, unset=(*spec.unset, _GPUS))
+    return dataclasses.replace(spec, env={**spec.env, _GPUS: value})
+
+
+def _submit(folder: Path, *, comment: str, lock: Path, inherit: Sequence[str]) -> None:
+    argv = [sys.executable, "-m", __name__, str(folder.absolute()), str(lock.absolute()), comment]
+    notes = folder / _NOTES
+    with notes.open("wb") as file:
+        try:
+            done = subprocess.run(
+                argv,
+                env=payload.inherited((*_NEEDED, *inherit)),
+                stdin=subprocess.DEVNULL,
+                stdout=file,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                timeout=_SUBMIT_TIMEOUT_S,
+                check=False,
+            )
+        except (OSError, subprocess.SubprocessError) as error:
+            raise SubmissionError(f"{folder} could not be submitted: {error}") from error
+    if done.returncode:
+        said = notes.read_text(encoding="utf-8", errors="replace").strip()
+        raise SubmissionError(
+            f"{folder} could not be submitted: exit status {done.returncode}, {said[-500:]!r}"
+        )
+
+
+def _read_job(folder: Path) -> dict[str, str] | None:
+    try:
+        job: dict[str, str] = json.loads((folder / _JOB).read_text(encoding="ascii"))
+    except FileNotFoundError:
+        return None
+    return job
+
+
+def _main(folder: str, lock: str, comment: str) -> None:
+    """Submit one attempt and write down its job: what the short-lived process does."""
+    import submitit  # noqa: PLC0415 - only who submits pays for it
+
+    executor = submitit.LocalExecutor(Path(folder) / "submitit", max_num_timeout=0)
+    executor.update_parameters(timeout_min=_FOR_EVER_MIN, stderr_to_stdout=True)
+    job = executor.submit(payload.run, folder, lock)
+    job_id = f"{job.job_id}.{payload.start_ticks(int(job.job_id)) or 0}"
+    payload.write_json(Path(folder) / _JOB, {"job_id": job_id, "comment": comment})
+
+
+if __name__ == "__main__":
+    _main(*sys.argv[1:])

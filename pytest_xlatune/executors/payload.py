@@ -1,0 +1,389 @@
+"""Run one rank of one trial on its node: environment, process, log, deadline, outcome.
+
+This module is standard library only and imports nothing of ours: it is all that a node needs. It
+knows neither submitit nor Slurm beyond the variables that tell its rank and node, and it judges
+nothing: what a log says is read elsewhere. Whatever the workload does is data, never an exception.
+
+The package's docstring lists the files. Only the node knows the attempt's folder and the rank, so
+`{xlatune.folder}` and `{xlatune.rank}` are replaced in `argv` and in the values of `env`; nothing
+else is touched.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import fcntl
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+SPEC = "spec.json"
+CANCEL = "cancel"
+GRACE_S = 5.0  # between SIGTERM and SIGKILL
+_LOCK_POLL_S = 0.25
+_REAP_POLL_S = 0.05
+_REAP_LIMIT_S = 10.0  # a process in an uninterruptible wait outlives SIGKILL
+_STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36  # linux/prctl.h
+
+
+def claimed_name(rank: int = 0) -> str:
+    """Return the name of the file that says which payload runs a rank."""
+    return _name("claimed", rank)
+
+
+def started_name(rank: int = 0) -> str:
+    """Return the name of the file that says which process is a rank's trainer."""
+    return _name("started", rank)
+
+
+def outcome_name(rank: int = 0) -> str:
+    """Return the name of the file that says how a rank ended."""
+    return _name("outcome", rank)
+
+
+def log_name(rank: int = 0) -> str:
+    """Return the name of a rank's log."""
+    return f"log.{rank}.txt"
+
+
+def start_ticks(pid: int) -> int | None:
+    """Return when a process started, in clock ticks since boot; None when it is gone.
+
+    With it a process is told from a later one of the same id. A zombie is gone.
+    """
+    found = _stat(pid)
+    return found.start_ticks if found else None
+
+
+def run(folder: str, machine_lock: str = "") -> dict[str, Any]:
+    """Run this rank's share of the attempt in `folder` and return its outcome.
+
+    The process belongs to the trial from here on: signals, and all processes below it. With
+    `machine_lock`, a file, the trainer starts only while no other payload holds that lock.
+
+    Under Slurm an unsuccessful rank ends this process with the trainer's own status, so that
+    `srun --kill-on-bad-exit` ends the other ranks and the scheduler's books say FAILED.
+    """
+    where = Path(folder).absolute()
+    rank = int(os.environ.get("SLURM_PROCID") or 0)
+    stop = _Stop()
+    if not _claim(where, rank):
+        return {"state": "failed", "reason": "another payload has claimed this attempt"}
+    try:
+        outcome = _run(where, rank, machine_lock, stop)
+    except Exception as error:  # noqa: BLE001 - an attempt without an outcome would be waited for
+        outcome = _outcome("failed", reason=f"the payload failed: {type(error).__name__}: {error}")
+    write_json(where / outcome_name(rank), outcome)
+    if outcome["state"] != "completed" and "SLURM_PROCID" in os.environ:
+        sys.exit(outcome["exit_code"] or 128 + (outcome["signal"] or 0))
+    return outcome
+
+
+def is_inherited(name: str, names: Iterable[str]) -> bool:
+    """Return whether `names` lets a variable through; `SLURM_*` means all that begin so."""
+    return any(name.startswith(each[:-1]) if each.endswith("*") else name == each for each in names)
+
+
+def inherited(names: Iterable[str]) -> dict[bytes, bytes]:
+    """Return what of our own environment `names` lets through, byte for byte."""
+    names = tuple(names)
+    return {
+        name: value
+        for name, value in os.environb.items()
+        if is_inherited(name.decode("utf-8", "surrogateescape"), names)
+    }
+
+
+def end_leftovers(started: Mapping[str, Any]) -> None:
+    """Kill what a trainer left behind whose payload was killed outright, and wait for its end.
+
+    Args:
+        started: the content of its `started.json`. Its process id is the session id of all that it
+            started, as long as none left that session; another boot or host is left alone, and so
+            is the session of a later process of that id.
+    """
+    session, ticks = started["pid"], started["start_ticks"]
+    if boot() != (started["host"], started["boot_id"]):
+        return
+    until_s = time.monotonic() + _REAP_LIMIT_S
+    while start_ticks(session) in (None, ticks) and time.monotonic() < until_s:
+        everyone = _processes().items()
+        left = [pid for pid, it in everyone if it.session == session and it.start_ticks >= ticks]
+        if not left:
+            return
+        for pid in left:
+            _kill(pid, signal.SIGKILL)
+        time.sleep(_REAP_POLL_S)
+
+
+class _Stop:
+    """Everything that ends a wait early: a signal to us, or the end of a child."""
+
+    def __init__(self) -> None:
+        self.reason = ""
+        self._pipe, write_end = os.pipe()
+        os.set_blocking(write_end, False)
+        os.set_blocking(self._pipe, False)
+        # the interpreter itself writes each signal's number: nothing is lost between two waits
+        signal.set_wakeup_fd(write_end, warn_on_full_buffer=False)
+        for number in (*_STOP_SIGNALS, signal.SIGCHLD):
+            signal.signal(number, lambda *_: None)
+
+    def wait(self, timeout_s: float) -> None:
+        """Sleep until a signal comes, at most so long."""
+        if select.select([self._pipe], [], [], max(0.0, timeout_s))[0]:
+            for number in os.read(self._pipe, 4096):
+                if number in _STOP_SIGNALS and not self.reason:
+                    self.reason = f"cancelled by {signal.Signals(number).name}"
+
+
+def _run(folder: Path, rank: int, machine_lock: str, stop: _Stop) -> dict[str, Any]:
+    spec = json.loads((folder / SPEC).read_text(encoding="utf-8"))
+    for name, text in spec.get("files", {}).items():
+        _write_file(folder, name, text)
+    with _machine(machine_lock, stop, folder) as held:
+        if not held or (folder / CANCEL).exists():
+            return _outcome("cancelled", reason=stop.reason or "cancelled before the start")
+        return _train(spec, folder, rank, stop)
+
+
+def _train(spec: Mapping[str, Any], folder: Path, rank: int, stop: _Stop) -> dict[str, Any]:
+    start_s, began_s = time.time(), time.monotonic()
+    try:
+        trainer = _start(spec, folder, rank)
+    except (OSError, ValueError, subprocess.SubprocessError) as error:
+        reason = f"{spec['argv'][:1]} could not be started: {error}"
+        return _outcome("failed", start_s=start_s, reason=reason)
+    try:
+        write_json(folder / started_name(rank), {**_identity(trainer.pid), "at_s": start_s})
+        deadline_s = began_s + spec["deadline_s"]
+        while trainer.poll() is None and not stop.reason and time.monotonic() < deadline_s:
+            stop.wait(deadline_s - time.monotonic())
+        stop.wait(0)  # a scheduler signals the trainer and us at once; it may be the quicker one
+        ended_by_itself = trainer.poll() is not None
+    finally:
+        _end_everything(trainer, stop)
+    code = trainer.returncode
+    if ended_by_itself and (code == 0 or not stop.reason):
+        state, reason = ("completed" if code == 0 else "failed"), ""
+    elif stop.reason:
+        state, reason = "cancelled", stop.reason
+    else:
+        state, reason = "timeout", f"killed after {spec['deadline_s']} s, the trial's deadline"
+    is_exit = code is not None and code >= 0
+    return _outcome(
+        state,
+        exit_code=code if is_exit else None,
+        signal=None if is_exit or code is None else -code,
+        start_s=start_s,
+        reason=reason,
+    )
+
+
+def _start(spec: Mapping[str, Any], folder: Path, rank: int) -> subprocess.Popen[bytes]:
+    libc = ctypes.CDLL(None, use_errno=True)
+    # what leaves the trainer's process group comes back to us as a child instead of escaping
+    libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    parent = os.getpid()
+
+    def die_with_parent() -> None:
+        libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        if os.getppid() != parent:  # it died before the line above
+            os._exit(1)
+
+    def fill(text: str) -> bytes:
+        text = text.replace("{xlatune.folder}", str(folder))
+        return _bytes(text.replace("{xlatune.rank}", str(rank)))
+
+    with (folder / log_name(rank)).open("ab") as log:
+        return subprocess.Popen(
+            [fill(each) for each in spec["argv"]],
+            env=_environment(spec, fill),
+            cwd=spec.get("cwd") or folder,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            preexec_fn=die_with_parent,  # noqa: PLW1509 - two system calls, no threads of ours
+        )
+
+
+def _end_everything(trainer: subprocess.Popen[bytes], stop: _Stop) -> None:
+    """End the trainer and every process below us: SIGTERM, then SIGKILL, until none is left."""
+    until_s = time.monotonic() + GRACE_S
+    _signal_all(signal.SIGTERM)
+    while _is_left(trainer) and time.monotonic() < until_s:
+        stop.wait(_REAP_POLL_S)
+    until_s = time.monotonic() + _REAP_LIMIT_S
+    while _is_left(trainer) and time.monotonic() < until_s:
+        _signal_all(signal.SIGKILL)  # again and again: they may fork
+        stop.wait(_REAP_POLL_S)
+
+
+def _is_left(trainer: subprocess.Popen[bytes]) -> bool:
+    """Reap what has ended; return whether anything below us still runs."""
+    if trainer.poll() is None:
+        return True
+    try:
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+    except ChildProcessError:
+        return False
+    return True
+
+
+def _signal_all(number: signal.Signals) -> None:
+    everyone = _processes().items()
+    below = {os.getpid()}
+    while more := {pid for pid, it in everyone if it.parent in below} - below:
+        below |= more
+    for pid in below - {os.getpid()}:
+        _kill(pid, number)
+
+
+def _kill(pid: int, number: signal.Signals) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.kill(pid, number)
+
+
+class _Process(NamedTuple):
+    parent: int
+    session: int
+    start_ticks: int
+
+
+def _stat(pid: int) -> _Process | None:
+    # /proc/<pid>/stat, where the name may hold anything:  4711 (a (b) c) S 1 4711 4711 0 -1 ...
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return None
+    state, *fields = text.rpartition(")")[2].split()
+    if state in "ZX":
+        return None
+    return _Process(int(fields[0]), int(fields[2]), int(fields[18]))
+
+
+def _processes() -> dict[int, _Process]:
+    """Return every process that runs here, by its id."""
+    names = (entry.name for entry in Path("/proc").iterdir())
+    found = ((int(name), _stat(int(name))) for name in names if name.isdigit())
+    return {pid: process for pid, process in found if process is not None}
+
+
+@contextlib.contextmanager
+def _machine(lock: str, stop: _Stop, folder: Path) -> Iterator[bool]:
+    """Hold the machine's lock; give False when we were asked to stop before we had it.
+
+    Its file names the folder of whoever holds it. A holder that was killed outright could neither
+    clear that nor end all that its trainer had started, so the next one does.
+    """
+    if not lock:
+        yield True
+        return
+    path = Path(lock)
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with path.open("a+", encoding="utf-8") as file:
+        while not _try_lock(file.fileno()):
+            stop.wait(_LOCK_POLL_S)
+            if stop.reason:
+                yield False
+                return
+        file.seek(0)
+        with contextlib.suppress(OSError, ValueError, KeyError):
+            end_leftovers(json.loads((Path(file.read()) / started_name()).read_bytes()))
+        file.truncate(0)
+        file.write(str(folder))
+        file.flush()
+        yield True
+        file.truncate(0)
+
+
+def _try_lock(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _environment(spec: Mapping[str, Any], fill: Callable[[str], bytes]) -> dict[bytes, bytes]:
+    """Build the whole environment: what may be inherited, then `env` as it is, less `unset`."""
+    environment = inherited(spec.get("inherit", ()))
+    environment |= {_bytes(name): fill(value) for name, value in spec.get("env", {}).items()}
+    for name in spec.get("unset", ()):
+        environment.pop(_bytes(name), None)
+    return environment
+
+
+def _bytes(text: str) -> bytes:
+    """Encode whatever the locale of the node is; undecodable bytes come back as they were."""
+    return text.encode("utf-8", "surrogateescape")
+
+
+def _name(kind: str, rank: int) -> str:
+    return f"{kind}.{rank}.json" if rank else f"{kind}.json"
+
+
+def _node() -> str:
+    # several slurmd on one machine share its host name
+    return os.environ.get("SLURMD_NODENAME") or socket.gethostname()
+
+
+def boot() -> tuple[str, str]:
+    """Return this machine's host name and the id of its current boot."""
+    boot_id = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii")
+    return socket.gethostname(), boot_id.strip()
+
+
+def _identity(pid: int) -> dict[str, Any]:
+    host, boot_id = boot()
+    return {"host": host, "boot_id": boot_id, "pid": pid, "start_ticks": start_ticks(pid) or 0}
+
+
+def _outcome(state: str, **known: Any) -> dict[str, Any]:
+    """Return an `Outcome` as JSON that ends now."""
+    empty = {"exit_code": None, "signal": None, "start_s": None, "reason": ""}
+    return {"state": state, "nodes": [_node()], "end_s": time.time(), **empty, **known}
+
+
+def _claim(folder: Path, rank: int) -> bool:
+    try:
+        with (folder / claimed_name(rank)).open("x", encoding="ascii") as file:
+            json.dump({**_identity(os.getpid()), "at_s": time.time()}, file)
+    except FileExistsError:
+        return False
+    return True
+
+
+def _write_file(folder: Path, name: str, text: str) -> None:
+    path = (folder / name).resolve()
+    if not path.is_relative_to(folder.resolve()):
+        raise ValueError(f"files: {name!r} leads out of the attempt's folder")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    _replace(path, _bytes(text))
+
+
+def write_json(path: Path, data: Mapping[str, Any]) -> None:
+    """Write a file of JSON that a reader sees whole or not at all."""
+    _replace(path, json.dumps(data).encode("ascii"))
+
+
+def _replace(path: Path, content: bytes) -> None:
+    """Write a file that a reader sees whole or not at all; several ranks may write the same."""
+    part = path.with_name(f".{path.name}.{socket.gethostname()}.{os.getpid()}")
+    with part.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    part.replace(path)

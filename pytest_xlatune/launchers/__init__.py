@@ -1,0 +1,44 @@
+"""A trial to a launch spec: how the trainer is spelled. Pure; nothing is started here.
+
+A launcher knows no scheduler and no executor: it turns a trial and its cell into plain data that
+the payload carries out wherever the trial runs. What it would have to read (env files, the
+trainer's configuration) is read on the node.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from pytest_xlatune.cells import Cell, LaunchSpec, Trial
+
+
+class Launcher(Protocol):
+    """The whole contract."""
+
+    def describe(self) -> str:
+        """Return one line that says all of how trials are started; it goes into `Cell.launcher`.
+
+        Two launchers that could give one trial two speeds describe themselves differently.
+        """
+        ...
+
+    def env_files_of(self, cell: Cell) -> tuple[str, ...]:
+        """Return the shell files that are deployed for a cell, absolute paths."""
+        ...
+
+    @property
+    def interpreter(self) -> str:
+        """The Python whose XLA reads the flags, as it is started; "" where none is named."""
+        ...
+
+    def files(self, cell: Cell) -> tuple[str, ...]:
+        """Return the absolute paths that must exist where trials run."""
+        ...
+
+    def launch(self, trial: Trial, cell: Cell) -> LaunchSpec:
+        """Return what the payload does for this trial; the same for the same arguments.
+
+        Raises:
+            ConfigError: the cell or the profile asks for what this launcher cannot say.
+        """
+        ...

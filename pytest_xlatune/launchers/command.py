@@ -1,0 +1,153 @@
+"""Any command line with `{placeholders}`: the launcher of a trainer that we know nothing of.
+
+    CommandLauncher(argv=("train.sh", "--steps={steps}", "{overrides}"))
+
+    {model_tag} {config_tag} {parallelism}              of the cell
+    {per_device_batch_size} {max_target_length}         of the cell; an error where it has none
+    {steps} {dataset_type}                              of the protocol
+    {profile} {trial}                                   ids
+    {folder}                                            the attempt's folder
+    {metrics_file}                                      a file in it for MaxText's metrics
+    {overrides}   an argument of its own: becomes the cell's, then the profile's `key=value`
+    {{ }}         braces
+
+A command cannot be told to profile: an evidence trial of it is the XLA dump alone.
+"""
+
+from __future__ import annotations
+
+import shlex
+import string
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from pytest_xlatune.cells import Cell, LaunchSpec, Trial
+from pytest_xlatune.errors import ConfigError
+from pytest_xlatune.launchers.program import (
+    FOLDER,
+    METRICS_FILE,
+    Program,
+    metrics_file_of,
+    number,
+)
+
+OVERRIDES = "{overrides}"
+PLACEHOLDERS = (
+    *("model_tag", "config_tag", "parallelism", "per_device_batch_size", "max_target_length"),
+    *("steps", "dataset_type", "profile", "trial", "folder", "metrics_file"),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommandLauncher(Program):
+    """Start `argv` after filling in its placeholders; nothing goes through a shell.
+
+    Raises:
+        ConfigError: an unknown placeholder or a stray brace; at construction, before any trial.
+    """
+
+    argv: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        Program.__post_init__(self)
+        if not self.argv:
+            raise ConfigError("command launcher: argv is empty; name the program to start")
+        for argument in self.argv:
+            if argument != OVERRIDES:
+                _check(argument)
+
+    def describe(self) -> str:
+        """Return the command line as written, and where it runs."""
+        return f"command {shlex.join(self.argv)} {self.where()}".rstrip()
+
+    @property
+    def interpreter(self) -> str:
+        """The program, if its name says that it is a Python."""
+        name = self.argv[0].rpartition("/")[2]
+        return self.argv[0] if name.startswith("python") else ""
+
+    def files(self, cell: Cell) -> tuple[str, ...]:
+        """Return what must exist where trials run: the program, and scripts by their names."""
+        named = [self.argv[0], *(each for each in self.argv[1:] if each.endswith((".py", ".sh")))]
+        return (
+            *Program.files(self, cell),
+            *(each for each in named if each.startswith("/") and "{" not in each),
+        )
+
+    def launch(self, trial: Trial, cell: Cell) -> LaunchSpec:
+        """Return the filled-in command.
+
+        Raises:
+            ConfigError: a placeholder without a value, or overrides with no place to go.
+        """
+        overrides = {**cell.overrides, **trial.profile.overrides}
+        if overrides and OVERRIDES not in self.argv:
+            raise ConfigError(
+                f"profile {trial.profile.id!r}: override {next(iter(overrides))!r} would be lost, "
+                f"for the command has no argument {OVERRIDES}: {shlex.join(self.argv)}"
+            )
+        values = _values(trial, cell)
+        argv: list[str] = []
+        for argument in self.argv:
+            if argument == OVERRIDES:
+                argv += [f"{key}={value}" for key, value in overrides.items()]
+            else:
+                argv.append(_fill(argument, values))
+        is_written = any("metrics_file" in _names(each) for each in self.argv)
+        metrics_file = metrics_file_of(cell) if is_written else ""
+        return self.start(argv, trial=trial, cell=cell, metrics_file=metrics_file)
+
+
+def _values(trial: Trial, cell: Cell) -> Mapping[str, str | None]:
+    batch = cell.per_device_batch_size
+    length = cell.max_target_length
+    return {
+        "model_tag": cell.model_tag,
+        "config_tag": cell.config_tag,
+        "parallelism": str(cell.parallelism),
+        "per_device_batch_size": None if batch is None else number(batch),
+        "max_target_length": None if length is None else number(length),
+        "steps": str(trial.protocol.steps),
+        "dataset_type": trial.protocol.dataset_type,
+        "profile": trial.profile.id,
+        "trial": trial.id,
+        "folder": FOLDER,
+        "metrics_file": f"{FOLDER}/{METRICS_FILE}",
+    }
+
+
+def _fill(argument: str, values: Mapping[str, str | None]) -> str:
+    filled = []
+    for literal, name, _, _ in string.Formatter().parse(argument):
+        filled.append(literal)
+        if name is not None:
+            value = values[name]
+            if value is None:
+                raise ConfigError(
+                    f"command launcher: {argument!r} needs the cell's {name}, which is not set; "
+                    f"give Cell({name}=...)"
+                )
+            filled.append(value)
+    return "".join(filled)
+
+
+def _names(argument: str) -> set[str]:
+    return {name for _, name, _, _ in string.Formatter().parse(argument) if name is not None}
+
+
+def _check(argument: str) -> None:
+    where = f"the command's argument {argument!r}"
+    try:
+        parts = list(string.Formatter().parse(argument))
+    except ValueError as error:
+        raise ConfigError(
+            f"{where}: {error}; write {{{{ and }}}} for braces that are no placeholder"
+        ) from None
+    for _, name, spec, conversion in parts:
+        if name == "overrides":
+            raise ConfigError(f"{where}: {OVERRIDES} must be an argument of its own")
+        if name is not None and (name not in PLACEHOLDERS or spec or conversion):
+            found = name + (f"!{conversion}" if conversion else "") + (f":{spec}" if spec else "")
+            raise ConfigError.unknown(
+                "placeholder", found, valid=(*PLACEHOLDERS, "overrides"), where=where
+            )

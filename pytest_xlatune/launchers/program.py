@@ -1,0 +1,198 @@
+"""A program in a trial's folder: the directory and the environment that every launcher gives it.
+
+The environment of a trial is, later ones win: the node's variables named in `inherit`; the cell's
+deployed environment; the env files, sourced in order; the profile. A profile's flags are appended
+to whatever XLA_FLAGS holds by then. Without env files this is composed here and no shell is
+involved. With them it has to happen on the node: `profile.env.sh` is written into the folder and a
+few lines of bash source one file after the other and then become the program.
+
+This module must not know what the program is, nor read an env file.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import PurePosixPath
+
+from pytest_xlatune.cells import Cell, LaunchSpec, Stage, Trial
+from pytest_xlatune.errors import ConfigError
+from pytest_xlatune.profiles import Flag, append_flags, parse_flags, shell_exports
+
+# What a program needs of its node to run at all; jax.distributed finds its peers by SLURM's.
+INHERIT = (
+    *("PATH", "HOME", "USER", "LOGNAME", "TMPDIR", "LANG", "LC_ALL", "TZ", "LD_LIBRARY_PATH"),
+    *("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "SLURM_*"),
+)
+
+PROFILE_FILE = "profile.env.sh"
+DUMP_FOLDER = "xla_dump"
+METRICS_FILE = "metrics.jsonl"
+
+# Stands for the attempt's folder until its path is known. The blanks make XLA's own quoting
+# enclose it, for the path may hold some.
+FOLDER = "<folder of the attempt>"
+
+_EVIDENCE_FLAGS = (
+    Flag(name="xla_dump_to", value=f"{FOLDER}/{DUMP_FOLDER}"),
+    Flag(name="xla_dump_hlo_as_text"),
+    Flag(name="xla_dump_hlo_module_re", value="^jit_train_step$"),
+)
+# A cached executable is dumped without its HLO before and after optimisation.
+_EVIDENCE_ENV = {"JAX_ENABLE_COMPILATION_CACHE": "false"}
+
+# A syntax error in a sourced file would not stop bash; `bash -n` finds it first.
+_SOURCE = """\
+bash -n {file} || {{ echo "xlatune: this env file cannot be read: "{file} >&2; exit 78; }}
+. {file}
+"""
+# The array keeps the command from env files that say `set --`; `set -e` stops at a variable that
+# bash refuses to set. Exit code 78 is EX_CONFIG of sysexits.h.
+_WRAPPER = """\
+xlatune_folder=$PWD
+xlatune_argv=("${{@//"{token}"/"$PWD"}}")
+cd -- {cwd} || exit 78
+{sources}set -e
+. "$xlatune_folder/{profile_file}"
+exec "${{xlatune_argv[@]}}"
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Program:
+    """Where a program runs and what its environment is made of.
+
+    Attributes:
+        env_files: shell files that are deployed, absolute paths, sourced in this order by bash;
+            `{model_tag}` in one is the cell's.
+        inherit: names of the node's variables that are passed on; `SLURM_*` is all that begin so.
+        cwd: absolute directory the program runs in; "" is the attempt's folder.
+    """
+
+    env_files: tuple[str, ...] = ()
+    inherit: tuple[str, ...] = INHERIT
+    cwd: str = ""
+
+    def __post_init__(self) -> None:
+        for kind, path in [*(("env file", each) for each in self.env_files), ("cwd", self.cwd)]:
+            if path:
+                check_absolute(path, kind)
+        if any(fnmatchcase("XLA_FLAGS", each) for each in self.inherit):
+            raise ConfigError(
+                "launcher: `inherit` lets XLA_FLAGS through, so what a trial is measured on would "
+                "depend on the shell the sweep was started from; put its text into the cell's "
+                "`deployed`"
+            )
+
+    @property
+    def interpreter(self) -> str:
+        """The Python that is started; "" where the program is none."""
+        return ""
+
+    def env_files_of(self, cell: Cell) -> tuple[str, ...]:
+        """Return the env files of a cell."""
+        return tuple(for_model(path, cell) for path in self.env_files)
+
+    def files(self, cell: Cell) -> tuple[str, ...]:
+        """Return the absolute paths that must exist where trials run."""
+        return tuple(path for path in (*self.env_files_of(cell), self.cwd) if path)
+
+    def where(self) -> str:
+        """Describe what differs from a bare folder, for `describe`; "" when nothing does."""
+        parts = [f"env_file={shlex.quote(path)}" for path in self.env_files]
+        if self.inherit != INHERIT:
+            parts.append(f"inherit={','.join(self.inherit)}")
+        if self.cwd:
+            parts.append(f"cwd={shlex.quote(self.cwd)}")
+        return " ".join(parts)
+
+    def start(
+        self, argv: Sequence[str], *, trial: Trial, cell: Cell, metrics_file: str = ""
+    ) -> LaunchSpec:
+        """Return the spec that runs `argv` with the trial's environment.
+
+        `FOLDER` in `argv` stands for the attempt's folder.
+
+        Raises:
+            ConfigError: XLA would not read the deployed XLA_FLAGS to its end, and so never reach
+                the profile.
+        """
+        deployed = cell.deployed.get("XLA_FLAGS", "")
+        parse_flags(deployed, where="the deployed XLA_FLAGS")
+        is_evidence = trial.stage is Stage.EVIDENCE
+        flags = (*trial.profile.flags, *(_EVIDENCE_FLAGS if is_evidence else ()))
+        env = trial.profile.env | (_EVIDENCE_ENV if is_evidence else {})
+        if self.env_files or self.cwd:
+            command, files = self._wrapped(argv, cell), {PROFILE_FILE: _fragment(trial, flags, env)}
+            composed = dict(cell.deployed)
+        else:
+            command, files = tuple(map(_here, argv)), {}
+            composed = cell.deployed | env
+            if flags:
+                composed["XLA_FLAGS"] = _here(append_flags(deployed, flags))
+        return LaunchSpec(
+            argv=command,
+            env=composed,
+            inherit=self.inherit,
+            files=files,
+            metrics_file=metrics_file,
+            last_step=trial.protocol.last_step,
+            deadline_s=trial.protocol.deadline_s,
+        )
+
+    def _wrapped(self, argv: Sequence[str], cell: Cell) -> tuple[str, ...]:
+        script = _WRAPPER.format(
+            token=FOLDER,
+            cwd=shlex.quote(self.cwd or "."),
+            sources="".join(
+                _SOURCE.format(file=shlex.quote(path)) for path in self.env_files_of(cell)
+            ),
+            profile_file=PROFILE_FILE,
+        )
+        # --norc: a bash that believes it was started by sshd reads ~/.bashrc even with -c
+        return ("bash", "--norc", "--noprofile", "-c", script, "xlatune", *argv)
+
+
+def check_absolute(path: str, kind: str) -> None:
+    """Refuse a relative path: a trial runs in a folder of its own.
+
+    Raises:
+        ConfigError: naming the path and what it is.
+    """
+    if not PurePosixPath(path).is_absolute():
+        raise ConfigError(
+            f"launcher: the {kind} {path!r} is relative, but a trial runs in a folder of its own; "
+            "give an absolute path, e.g. str(Path(__file__).parent / ...)"
+        )
+
+
+def metrics_file_of(cell: Cell) -> str:
+    """Return the metrics file that can be trusted, relative to the folder; "" where none can.
+
+    Every process of MaxText appends its own steps to the one file it is given, so that on several
+    nodes the log of each rank tells more.
+    """
+    return METRICS_FILE if len(cell.nodelist) <= 1 else ""
+
+
+def number(value: float) -> str:
+    """Write a number as a trainer's argument: `7` for 7.0, every digit otherwise."""
+    return str(int(value)) if float(value).is_integer() else repr(value)
+
+
+def _fragment(trial: Trial, flags: Sequence[Flag], env: dict[str, str]) -> str:
+    exports = shell_exports(flags, env)
+    # the token holds blanks, so it stands inside single quotes: close, expand, open again
+    exports = exports.replace(FOLDER, "'\"$xlatune_folder\"'")
+    return f"# profile {trial.profile.id}, applied after every env file\n{exports}"
+
+
+def _here(text: str) -> str:
+    return text.replace(f"{FOLDER}/", "").replace(FOLDER, ".")
+
+
+def for_model(path: str, cell: Cell) -> str:
+    """Return a path with the cell's model tag for `{model_tag}`."""
+    return path.replace("{model_tag}", cell.model_tag)

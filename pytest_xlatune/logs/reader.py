@@ -1,0 +1,338 @@
+"""Bytes of a growing log in, events out; the report at any moment. Does no input itself.
+
+    reader = LogReader()
+    for chunk in chunks:
+        for event in reader.feed(chunk): ...
+    reader.close()
+    reader.report()
+
+The same bytes give the same events however they are cut into chunks. Memory is bounded whatever
+the log holds: a line is cut at 64 KiB, findings and settings are counted, steps are of one rank.
+
+Whose steps: rank 0 by its label; without labels whoever prints a step id first. Which start: the
+last. A start begins where settings or Memstats are printed after a step was, or where a step id
+goes back. Ranks that print the same step are no start, which is why going back needs more than two
+steps, and ends to count once two ranks were seen.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+
+from pytest_xlatune.logs import maxtext
+from pytest_xlatune.logs.events import Event, LogReport, NewStart, Phase, PhaseChange
+from pytest_xlatune.logs.maxtext import Origin
+from pytest_xlatune.logs.sieve import Sieve
+from pytest_xlatune.logs.signatures import is_benign, words
+from pytest_xlatune.logs.triage import classify
+from pytest_xlatune.results import Action, Finding, StepRecord
+
+_LINE_BYTES = 1 << 16
+_WINDOW_BYTES = 1 << 15  # few windows then hold a line worth reading
+_TAIL_BYTES = 1 << 13
+_TAIL_LINES, _TAIL_CHARS = 5, 160
+_EVIDENCE_CHARS = 500
+_RANKS_APART = 2  # steps by which a slower rank may print later
+_MOST_STEPS = 100_000
+_MOST_SETTINGS = 4096
+_MOST_DETAILS = 8  # different findings of one class that are kept
+_MOST_ORIGINS = 1024
+
+_STEP_WORD = "completed "
+_ENVIRONMENT_WORDS = (
+    "nccl_", "rccl_", "xla_", "jax_", "hsa_", "hip_", "ucx_", "nvte_", "libtpu_",
+)  # fmt: skip
+_CONFIG_WORD = "config param "
+_MEMSTATS_WORD = "memstats: after params"
+_ENDING = frozenset({"cancelled", "time-limit", "preempted", "preemption-notice"})
+_SIEVE_WORDS = (*words(), _STEP_WORD, *_ENVIRONMENT_WORDS, _CONFIG_WORD, _MEMSTATS_WORD)
+
+
+@dataclass(slots=True)
+class _Settings:
+    """Names and values; where several origins print one, the preferred origin's last word."""
+
+    values: dict[str, tuple[tuple[int, int], str]] = field(default_factory=dict)
+
+    def put(self, name: str, value: str, origin: Origin) -> None:
+        known = self.values.get(name)
+        if known is None and len(self.values) >= _MOST_SETTINGS:
+            return
+        if known is None or origin.preference <= known[0]:
+            self.values[name] = (origin.preference, value)
+
+    def plain(self) -> dict[str, str]:
+        return {name: value for name, (_, value) in self.values.items()}
+
+
+@dataclass(slots=True)
+class _Start:
+    """What belongs to one start of the program."""
+
+    index: int = 0
+    phase: Phase = Phase.BEFORE_MEMSTATS
+    home: Origin | None = None
+    steps: dict[int, StepRecord] = field(default_factory=dict)
+    last: int = -1  # highest step id; only read where `steps` is not empty
+    repeated: bool = False
+    others: set[Origin] = field(default_factory=set)
+    dropped_steps: int = 0
+    after_cancel: int = 0
+    env: _Settings = field(default_factory=_Settings)
+    config: _Settings = field(default_factory=_Settings)
+
+
+class LogReader:
+    """Reads one log. Feed it bytes as they come; ask at any time."""
+
+    def __init__(self) -> None:
+        self._sieve = Sieve(_SIEVE_WORDS)
+        self._held = bytearray()  # an unfinished line, cut at _LINE_BYTES
+        self._tail = b""
+        self._lines = 0
+        self._bytes = 0
+        self._start = _Start()
+        self._cancelled = False
+        self._findings: dict[tuple[str, str], Finding] = {}
+        self._unkept = 0
+        self._cut_flags = False
+        self._events: list[Event] = []
+        self._closed = False
+
+    @property
+    def last_step(self) -> int | None:
+        """The highest step id of the last start; None before its first step."""
+        return self._start.last if self._start.steps else None
+
+    @property
+    def phase(self) -> Phase:
+        """How far the last start came."""
+        return self._start.phase
+
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        """All findings so far, in order of first appearance."""
+        return tuple(self._findings.values())
+
+    @property
+    def fatal(self) -> tuple[Finding, ...]:
+        """Those findings that ask for something: the job will not measure what it should."""
+        return tuple(each for each in self.findings if each.action is not Action.NONE)
+
+    def feed(self, chunk: bytes) -> list[Event]:
+        """Read more of the log; return what its complete lines say, in order."""
+        if self._closed:
+            raise ValueError("this log was closed; read another one with a new LogReader")
+        for at in range(0, len(chunk), _WINDOW_BYTES):
+            self._read(chunk[at : at + _WINDOW_BYTES])
+        return self._taken()
+
+    def close(self) -> list[Event]:
+        """Read a torn last line, of which only complete fields count. Idempotent."""
+        if not self._closed and self._held:
+            self._lines += 1
+            self._examine(bytes(self._held), self._lines, torn=True)
+            self._held.clear()
+        self._closed = True
+        return self._taken()
+
+    def report(self) -> LogReport:
+        """Return what is known so far; before `close`, without an unfinished last line."""
+        start = self._start
+        env = start.env.plain()
+        return LogReport(
+            steps=tuple(start.steps.values()),
+            findings=self.findings,
+            xla_flags=env.pop("XLA_FLAGS", None),
+            env=env,
+            config=start.config.plain(),
+            phase=start.phase,
+            lines=self._lines,
+            size_bytes=self._bytes,
+            starts=start.index + 1,
+            steps_after_cancel=start.after_cancel,
+            tail=self._last_lines(),
+            notes=self._notes(),
+        )
+
+    def _taken(self) -> list[Event]:
+        events, self._events = self._events, []
+        return events
+
+    def _read(self, piece: bytes) -> None:
+        self._bytes += len(piece)
+        whole = piece if len(piece) >= _TAIL_BYTES else self._tail + piece
+        self._tail = whole[-_TAIL_BYTES:]
+        end = piece.rfind(b"\n") + 1
+        if end:
+            block = bytes(self._held) + piece[:end] if self._held else piece[:end]
+            self._held.clear()
+            total, found = self._sieve.lines(block)
+            for index, line in found:
+                self._examine(line, self._lines + index + 1)
+            self._lines += total
+        room = _LINE_BYTES - len(self._held)
+        self._held += piece[end : end + room]
+
+    def _examine(self, line: bytes, number: int, *, torn: bool = False) -> None:
+        cut = len(line) >= _LINE_BYTES
+        if cut or torn:
+            # what is beyond the cut must not count in one chunking and not in another
+            line = line[:_LINE_BYTES]
+            if not self._sieve.may_hold(line):
+                return
+        segments = maxtext.plain_segments(line)
+        for index, segment in enumerate(segments):
+            origin, text = maxtext.split_origin(segment)
+            is_torn = (torn or cut) and index == len(segments) - 1
+            self._examine_text(text, segment, origin, number, is_torn)
+
+    def _examine_text(
+        self,
+        text: str,
+        segment: str,
+        origin: Origin,
+        number: int,
+        is_torn: bool,  # noqa: FBT001
+    ) -> None:
+        low = text.lower()
+        if _STEP_WORD in low:
+            whole = maxtext.without_torn_field(text) if is_torn else text
+            steps = maxtext.parse_steps(whole, label=origin.label)
+            for record in steps:
+                self._step(record, origin, number, segment)
+            if steps:
+                return
+        if _CONFIG_WORD in low and (setting := maxtext.parse_config(text)):
+            self._begin_if_trained(origin, number)
+            self._start.config.put(*setting, origin)
+        elif setting := maxtext.parse_environment(text):
+            self._begin_if_trained(origin, number)
+            if is_torn and setting[0] == "XLA_FLAGS":
+                self._cut_flags = True
+            else:
+                self._start.env.put(*setting, origin)
+        elif _MEMSTATS_WORD in low:
+            self._begin_if_trained(origin, number)
+            if self._start.phase is Phase.BEFORE_MEMSTATS:
+                self._enter(Phase.COMPILING, number)
+        elif finding := classify(text, line=number, evidence=segment):
+            self._find(finding)
+
+    def _step(self, record: StepRecord, origin: Origin, number: int, segment: str) -> None:
+        if record.loss is not None and not math.isfinite(record.loss):
+            finding = Finding(
+                cls="numerical-failure",
+                action=Action.DROP,
+                line=number,
+                text=segment.strip()[:_EVIDENCE_CHARS],
+                detail=f"loss {record.loss}",
+            )
+            self._find(finding)
+        if not self._is_at_home(origin):
+            return
+        start = self._start
+        if start.steps and record.step <= start.last:
+            if start.last - record.step > _RANKS_APART and not start.repeated:
+                start = self._begin(number, settings_of=start)
+                start.home = origin
+            elif record.step in start.steps:
+                start.repeated = True
+                return
+        self._enter(Phase.TRAINING, number)
+        record = replace(record, start=start.index)
+        start.last = max(start.last, record.step) if start.steps else record.step
+        start.steps[record.step] = record
+        start.after_cancel += self._cancelled
+        if len(start.steps) > _MOST_STEPS:
+            del start.steps[next(iter(start.steps))]
+            start.dropped_steps += 1
+        self._events.append(record)
+
+    def _is_at_home(self, origin: Origin) -> bool:
+        """Whether steps of this origin count; a better one than before takes its place."""
+        start = self._start
+        home = start.home
+        if home is not None and origin != home:
+            better = origin.preference < home.preference
+            if len(start.others) < _MOST_ORIGINS:
+                start.others.add(home if better else origin)
+            if not better:
+                return False
+            start.steps.clear()
+        start.home = origin
+        return True
+
+    def _begin_if_trained(self, origin: Origin, number: int) -> None:
+        """Begin a new start when its settings or Memstats are printed after a step was."""
+        home = self._start.home
+        if self._start.phase is not Phase.TRAINING or home is None:
+            return
+        if origin.rank in ("", home.rank) and not (self._start.repeated and home.rank == ""):
+            self._begin(number)
+
+    def _begin(self, number: int, *, settings_of: _Start | None = None) -> _Start:
+        index = self._start.index + 1
+        self._start = _Start(index=index)
+        if settings_of is not None:  # none were printed in between: they still hold
+            self._start.env, self._start.config = settings_of.env, settings_of.config
+        self._cancelled = False
+        self._findings = {
+            key: replace(each, action=Action.NONE) for key, each in self._findings.items()
+        }
+        self._events.append(NewStart(start=index, line=number))
+        return self._start
+
+    def _enter(self, phase: Phase, number: int) -> None:
+        if self._start.phase is not phase:
+            self._start.phase = phase
+            self._events.append(PhaseChange(phase=phase, line=number))
+
+    def _find(self, finding: Finding) -> None:
+        self._cancelled |= finding.cls in _ENDING
+        key = (finding.cls, finding.detail)
+        known = self._findings.get(key)
+        if known is not None and (known.action is finding.action):
+            self._findings[key] = replace(known, count=known.count + 1)
+        elif (
+            known is None and sum(cls == finding.cls for cls, _ in self._findings) >= _MOST_DETAILS
+        ):
+            self._unkept += 1
+        else:  # new, or of an earlier start: then the new line is the evidence
+            self._findings.pop(key, None)
+            self._findings[key] = replace(finding, count=known.count + 1 if known else 1)
+            self._events.append(finding)
+
+    def _last_lines(self) -> tuple[str, ...]:
+        first = 1 if self._bytes > _TAIL_BYTES else 0
+        texts = [
+            part.strip()[:_TAIL_CHARS]
+            for line in self._tail.split(b"\n")[first:]
+            for part in maxtext.plain_segments(line)
+            if _STEP_WORD not in part and not is_benign(part)
+        ]
+        return tuple(texts[-_TAIL_LINES:])
+
+    def _notes(self) -> tuple[str, ...]:
+        start = self._start
+        whose = (start.home.label if start.home else "") or "the one without a label"
+        cases = (
+            (start.index, f"the log holds {start.index + 1} starts; these steps are of the last"),
+            (start.others, f"{len(start.others) + 1} origins print steps; these are of {whose}"),
+            (start.repeated, "several ranks print a step alike; the first line of each counts"),
+            (start.dropped_steps, f"{start.dropped_steps} earlier steps are not kept"),
+            (self._unkept, f"{self._unkept} more findings are not kept"),
+            (self._cut_flags, "the line of XLA_FLAGS is cut and was not used"),
+        )
+        return tuple(text for is_so, text in cases if is_so)
+
+
+def read_log(chunks: Iterable[bytes]) -> LogReport:
+    """Read a whole log, e.g. an open binary file, and return its report."""
+    reader = LogReader()
+    for chunk in chunks:
+        reader.feed(chunk)
+    reader.close()
+    return reader.report()

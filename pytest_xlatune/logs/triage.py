@@ -1,0 +1,174 @@
+"""What went wrong: one line -> finding; a report and an outcome -> all findings; the root cause.
+
+Pure. Decides classes and what they ask for, never what happens next: that is the playbook's.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+
+from pytest_xlatune.cells import Protocol
+from pytest_xlatune.logs.events import LogReport, Phase
+from pytest_xlatune.logs.row import Tier
+from pytest_xlatune.logs.signatures import DIAGNOSED, SIGNATURES, is_benign
+from pytest_xlatune.results import Action, Finding, Outcome, State
+
+_EVIDENCE_CHARS = 500
+_RUNAWAY_BYTES = 500_000_000
+_SIGKILL, _SIGTERM, _SIGINT = 9, 15, 2
+_HANG = {
+    Phase.BEFORE_MEMSTATS: "hang-init",
+    Phase.COMPILING: "hang-silent-oom",
+    Phase.TRAINING: "hang-mid-training",
+}
+_PLACES = tuple((word, place) for place, row in enumerate(SIGNATURES) for word in row.words)
+_TIERS = {
+    **{cls: tier for cls, (_, tier, _) in DIAGNOSED.items()},
+    # rows of one class may differ; the class ranks as its most telling row
+    **{row.cls: row.tier for row in sorted(SIGNATURES, key=lambda row: -row.tier)},
+}
+
+
+def classify(text: str, *, line: int = 0, evidence: str = "") -> Finding | None:
+    """Return the finding that one line without its prefix makes, None for a harmless one."""
+    low = text.lower()
+    places = {place for word, place in _PLACES if word in low}
+    if not places or is_benign(text):
+        return None
+    for place in sorted(places):
+        row = SIGNATURES[place]
+        match = row.pattern.search(text)
+        if match is not None:
+            return Finding(
+                cls=row.cls,
+                action=row.action,
+                line=line,
+                text=(evidence or text).strip()[:_EVIDENCE_CHARS],
+                detail=row.detail(match)[:_EVIDENCE_CHARS],
+            )
+    return None
+
+
+def diagnose(
+    report: LogReport, outcome: Outcome, protocol: Protocol, *, stalled_s: float | None = None
+) -> tuple[Finding, ...]:
+    """Return what the log says and what only its combination with the outcome tells.
+
+    Args:
+        report: of the attempt's log.
+        outcome: how the attempt ended, or that it runs.
+        protocol: the trial's.
+        stalled_s: seconds without progress when whoever watches calls it a hang; else None.
+    """
+    numerical = tuple(_numerical(report))
+    complete = report.last_step is not None and report.last_step >= protocol.last_step
+    measured = complete and report.steps_after_cancel == 0
+    told = (*report.findings, *numerical)
+    if measured:
+        # what the log complains of did not keep the job from its steps
+        told = tuple(
+            each if each.cls == "numerical-failure" else replace(each, action=Action.NONE)
+            for each in told
+        )
+        is_numerical = any(each.cls == "numerical-failure" for each in told)
+        if outcome.state.is_final and outcome.state is not State.COMPLETED:
+            soft = () if is_numerical else (_diagnosed("soft-success", _how(outcome)),)
+            return (*told, *soft)
+    stalled = None if complete else stalled_s
+    return (*told, *_combined(report, outcome, protocol, told=told, stalled_s=stalled))
+
+
+def primary(findings: Iterable[Finding]) -> Finding | None:
+    """Choose the root cause.
+
+    Findings that ask for something come before those that ask for nothing; a cause comes before
+    what follows from it, before generic words; then the earliest line counts.
+    """
+    return min(
+        findings,
+        key=lambda each: (
+            each.action is Action.NONE,
+            _TIERS.get(each.cls, Tier.CAUSE),
+            each.line or math.inf,
+        ),
+        default=None,
+    )
+
+
+def _combined(
+    report: LogReport,
+    outcome: Outcome,
+    protocol: Protocol,
+    *,
+    told: tuple[Finding, ...],
+    stalled_s: float | None,
+) -> Iterator[Finding]:
+    """Yield what follows from log and outcome together; each class once."""
+    known = {each.cls for each in told}
+    state = outcome.state
+    if report.steps_after_cancel:
+        yield _diagnosed("steps-after-cancel", f"{report.steps_after_cancel} steps")
+    if not report.steps and report.size_bytes > _RUNAWAY_BYTES:
+        yield _diagnosed("runaway-log", f"{report.size_bytes / 1e6:.0f} MB")
+    if stalled_s is not None:
+        yield _diagnosed(_HANG[report.phase], f"{stalled_s:.0f} s without a step", report)
+    elif state is State.COMPLETED:
+        usable = _usable(report, protocol)
+        if not report.steps:
+            yield _diagnosed("no-steps", "", report)
+        elif usable < protocol.min_steps:
+            yield _diagnosed("too-few-steps", f"{usable} of {protocol.min_steps}")
+    elif state.is_final:
+        cls = _class_of_end(outcome)
+        explained = any(each.action is not Action.NONE for each in told)
+        if cls not in known and not (explained and cls in ("exit-code", "unknown-death")):
+            yield _diagnosed(cls, _how(outcome), report)
+
+
+def _class_of_end(outcome: Outcome) -> str:
+    """Name how an attempt ended when its log explains nothing."""
+    by_state = {
+        State.TIMEOUT: "time-limit",
+        State.CANCELLED: "cancelled",
+        State.NODE_FAIL: "node-fail",
+        State.LOST: "lost",
+    }
+    signal = outcome.signal or max((outcome.exit_code or 0) - 128, 0)
+    if outcome.state in by_state:
+        return by_state[outcome.state]
+    if signal == _SIGKILL:
+        return "killed"
+    if signal:
+        return "cancelled" if signal in (_SIGTERM, _SIGINT) else "signal-kill"
+    return "exit-code" if outcome.exit_code else "unknown-death"
+
+
+def _how(outcome: Outcome) -> str:
+    if outcome.signal:
+        return f"signal {outcome.signal}"
+    return f"exit {outcome.exit_code}" if outcome.exit_code is not None else outcome.state.value
+
+
+def _usable(report: LogReport, protocol: Protocol) -> int:
+    """Count the steps of the window."""
+    return sum(each.step >= protocol.first_step and each.kind == "step" for each in report.steps)
+
+
+def _numerical(report: LogReport) -> Iterator[Finding]:
+    """Yield a finding where a loss of the report is not finite and no line was blamed yet."""
+    if any(each.cls == "numerical-failure" for each in report.findings):
+        return
+    for each in report.steps:
+        if each.loss is not None and not math.isfinite(each.loss):
+            yield _diagnosed("numerical-failure", f"loss {each.loss} at step {each.step}")
+            return
+
+
+def _diagnosed(cls: str, detail: str, report: LogReport | None = None) -> Finding:
+    action, _, when = DIAGNOSED[cls]
+    evidence = "\n".join(report.tail) if report else ""
+    return Finding(
+        cls=cls, action=action, text=(evidence or when)[-_EVIDENCE_CHARS:], detail=detail
+    )

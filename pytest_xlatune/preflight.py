@@ -1,0 +1,241 @@
+"""Look before anything is submitted, and say everything that is wrong at once.
+
+Faults keep a campaign from beginning; notes are for people and go into the ledger. The look is
+cheap where the trials run on this machine. On Slurm the nodes are asked once, before the first
+trial of a cell, whether they see what the trials need. This module changes nothing but a marker in
+the work directory that it takes away again.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from pytest_xlatune.cells import Cell, Resources
+from pytest_xlatune.errors import ConfigError
+from pytest_xlatune.launchers import Launcher
+from pytest_xlatune.profiles import Profile, append_flags, parse_flags
+
+MIN_FREE_BYTES = 1 << 30
+_LEFTOVER = "TUNE_PROFILE"
+_FLAGS_TIMEOUT_S = 60.0
+_PARSE_FLAGS = "from jaxlib import xla_client as x; x.CompileOptions()"
+# the same line from jaxlib 0.4 to 0.12:
+# F1120 08:41:35.850612   18489 parse_flags_from_env.cc:234] Unknown flags in XLA_FLAGS: --xla_a --b
+_UNKNOWN = re.compile(r"parse_flags_from_env\.cc:\d+\] Unknown flags? in XLA_FLAGS: (.*)")
+# command_line_flags.cc:93] Couldn't interpret value nota for flag xla_cpu_enable_fast_math.
+_BAD_VALUE = re.compile(r"(Couldn't interpret value .*? for flag \w+|Illegal value for --.*)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Preflight:
+    """What was found: faults that must be mended first, and notes."""
+
+    faults: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    def raise_faults(self, what: str) -> None:
+        """Say all faults in one message.
+
+        Raises:
+            ConfigError: there is one.
+        """
+        if self.faults:
+            listed = "".join(f"\n  - {fault}" for fault in self.faults)
+            raise ConfigError(f"{what} cannot begin, nothing was submitted:{listed}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Site:
+    """Where a campaign is about to run.
+
+    Attributes:
+        cell: what is held fixed.
+        launcher: how its trials are started.
+        resources: what a scheduler is asked for.
+        executor: "slurm" or "local".
+        folder: the campaign's, need not exist yet.
+        is_first: whether no trial of the cell has run yet.
+        is_busy: whether trials of the cell may be running now.
+    """
+
+    cell: Cell
+    launcher: Launcher
+    resources: Resources
+    executor: str
+    folder: Path
+    is_first: bool = True
+    is_busy: bool = False
+
+
+def look(site: Site) -> Preflight:
+    """Return everything that is wrong with a site."""
+    faults = [*_folder_faults(site.folder), *_leftovers(site.launcher.env_files_of(site.cell))]
+    needed = [*site.launcher.files(site.cell)]
+    if site.cell.image.startswith("/"):
+        needed.append(site.cell.image)
+    if site.executor != "slurm":
+        return Preflight(faults=(*faults, *_absent(needed)))
+    node_faults = _node_faults(site)
+    notes: list[str] = []
+    if site.is_first and site.cell.nodelist and not faults and not node_faults:
+        seen, notes = _from_the_nodes(site, needed)
+        faults += seen
+    elif site.is_first:
+        # whether the nodes see a file that is not here, only they can say
+        notes += [f"not looked for on the nodes: {fault}" for fault in _absent(needed)]
+    return Preflight(faults=(*faults, *node_faults), notes=tuple(notes))
+
+
+def look_at_flags(
+    profiles: Sequence[Profile], *, deployed: str, python: str, environ: Mapping[str, str]
+) -> Preflight:
+    """Ask the XLA of the trainer's interpreter which flags it knows.
+
+    One process for all profiles; one for each where a value is bad, for XLA then says nothing of
+    unknown flags. An unknown flag is a note, since the sweep drops its profile by itself; that no
+    profile's flags are known is a fault, since it is no sweep.
+
+    Args:
+        profiles: the selected ones.
+        deployed: XLA_FLAGS as deployed.
+        python: the interpreter; "" where the launcher names none.
+        environ: of this process, for PATH and HOME.
+    """
+    flagged = [each for each in profiles if each.flags]
+    path = shutil.which(python) if python else None
+    if not flagged or path is None:
+        why = f"{python} is not on this machine" if python else "the launcher names no interpreter"
+        return Preflight(notes=(f"flags were not checked: {why}",) if flagged else ())
+    everything = append_flags(deployed, [flag for each in flagged for flag in each.flags])
+    said = _parse(everything, python=path, environ=environ)
+    if said is None:
+        return Preflight()
+    notes = []
+    unknown = _unknown_names(said)
+    for each in flagged:
+        own = {flag.name for flag in each.flags}
+        if unknown:
+            found = ", ".join(f"--{name}" for name in sorted(own & unknown))
+            words = f"unknown to this XLA: {found}" if found else ""
+        else:
+            words = _complaint(
+                _parse(append_flags(deployed, each.flags), python=path, environ=environ)
+            )
+        if words:
+            notes.append(f"profile {each.id}: {words}")
+    if unknown & {flag.name for flag in parse_flags(deployed)}:
+        return Preflight(faults=(f"deployed XLA_FLAGS: {_complaint(said)}",), notes=tuple(notes))
+    if not notes:
+        return Preflight(notes=(f"flags were not checked: {said.strip()[-200:]}",))
+    if len(notes) == len(flagged):
+        return Preflight(faults=(f"{path} knows the flags of no profile", *notes))
+    return Preflight(notes=tuple(notes))
+
+
+def _folder_faults(folder: Path) -> Iterator[str]:
+    marker = folder / f"preflight.{os.getpid()}"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        marker.write_text("written to see whether it can be\n", encoding="utf-8")
+        marker.unlink()
+        free_bytes = shutil.disk_usage(folder).free
+    except OSError as error:
+        yield f"work directory {folder} cannot be written: {error.strerror or error}"
+        return
+    if free_bytes < MIN_FREE_BYTES:
+        yield (
+            f"work directory {folder} has {free_bytes / 2**20:.0f} MiB free, expected at least "
+            f"{MIN_FREE_BYTES >> 20}: logs and dumps would be cut"
+        )
+
+
+def _leftovers(env_files: Iterable[str]) -> Iterator[str]:
+    for name in env_files:
+        try:
+            lines = Path(name).read_text(encoding="utf-8", errors="replace").splitlines()
+        except OSError:
+            continue  # told with the other files
+        for number, line in enumerate(lines, start=1):
+            if _LEFTOVER in line.partition("#")[0]:
+                yield (
+                    f"{name}:{number}: {_LEFTOVER} is left over from tuning by hand; it would be "
+                    "part of every trial, the baseline included. Take it out"
+                )
+                break
+
+
+def _absent(paths: Iterable[str]) -> list[str]:
+    return [f"{path} does not exist on this machine" for path in paths if not Path(path).exists()]
+
+
+def _node_faults(site: Site) -> tuple[str, ...]:
+    if not site.cell.nodelist:
+        return ()
+    from pytest_xlatune.executors.slurm_nodes import check_nodes  # noqa: PLC0415
+
+    return check_nodes(
+        site.cell.nodelist,
+        partition=site.resources.options.get("partition", ""),
+        idle=not site.is_busy,
+    )
+
+
+def _from_the_nodes(site: Site, needed: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Return faults and notes of what the nodes see, the work directory included."""
+    from pytest_xlatune.executors.slurm_sight import look as look_from_nodes  # noqa: PLC0415
+
+    marker = site.folder / f"preflight.{os.getpid()}"
+    marker.touch()
+    try:
+        sight = look_from_nodes(
+            [str(marker), *needed],
+            nodelist=site.cell.nodelist,
+            options=site.resources.options,
+        )
+    finally:
+        marker.unlink()
+    if sight.why_not:
+        return [], [f"nobody looked from the nodes: {sight.why_not}", *_absent(needed)]
+    return [
+        f"{', '.join(nodes)} cannot see "
+        + (f"the work directory {site.folder}" if path == str(marker) else path)
+        for path, nodes in sight.unseen.items()
+    ], []
+
+
+def _parse(flags: str, *, python: str, environ: Mapping[str, str]) -> str | None:
+    """Have XLA parse flags; None where it likes them, else what it says."""
+    kept = {name: environ[name] for name in ("PATH", "HOME", "LD_LIBRARY_PATH") if name in environ}
+    try:
+        done = subprocess.run(
+            [python, "-c", _PARSE_FLAGS],
+            env={**kept, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": flags},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=_FLAGS_TIMEOUT_S,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return str(error)
+    return None if done.returncode == 0 else done.stderr
+
+
+def _complaint(said: str | None) -> str:
+    if said is None:
+        return ""
+    match = _UNKNOWN.search(said) or _BAD_VALUE.search(said)
+    return match[0].partition("] ")[2] or match[0] if match else said.strip()[-200:]
+
+
+def _unknown_names(said: str) -> frozenset[str]:
+    match = _UNKNOWN.search(said)
+    words = match[1].split() if match else []
+    return frozenset(word.lstrip("-").partition("=")[0] for word in words)

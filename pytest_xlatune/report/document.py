@@ -1,0 +1,93 @@
+"""The document model: what is said, before anyone knows how it is rendered.
+
+Text is plain, but for one convention: what stands between backticks is literal (a flag, an id, a
+log line). Foreign text comes in through `literal` or `plain`, so it can never open a literal by
+itself. Everything is formatted already; a renderer only lays it out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Column:
+    """A column of a table; `wrap` is for long text that may be broken where room is short."""
+
+    title: str
+    align: Literal["left", "right"] = "left"
+    wrap: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    """A table; `title` stands above it, and each row has one text for each column."""
+
+    title: str = ""
+    columns: tuple[Column, ...]
+    rows: tuple[tuple[str, ...], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Text:
+    """A paragraph."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bullets:
+    """A list."""
+
+    items: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Code:
+    """Lines to be copied as they stand; backticks mean nothing here."""
+
+    text: str
+    language: str = ""
+
+
+Block = Table | Text | Bullets | Code
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Section:
+    """A titled part of a document."""
+
+    title: str
+    blocks: tuple[Block, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Document:
+    """A title, the bullets under it, and sections."""
+
+    title: str
+    header: tuple[str, ...]
+    sections: tuple[Section, ...]
+
+
+def plain(text: str) -> str:
+    """Bring foreign text into one line of plain text.
+
+    A log line may hold anything; what is not printable, such as the escape sequences of a terminal,
+    becomes a blank.
+    """
+    printable = "".join(char if char.isprintable() else " " for char in text)
+    return " ".join(printable.replace("`", "'").split())
+
+
+def literal(text: str) -> str:
+    """Bring foreign text into one line between backticks; "" stays empty."""
+    line = plain(text)
+    return f"`{line}`" if line else ""
+
+
+def literals(texts: Iterable[str]) -> str:
+    """List foreign texts, each between backticks."""
+    return ", ".join(map(literal, texts))

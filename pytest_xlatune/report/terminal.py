@@ -1,0 +1,100 @@
+"""A document to lines of a terminal, no wider than it. Must not know what the document is about.
+
+No colour codes: who prints the lines knows whether colours are welcome.
+"""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from collections.abc import Iterator
+
+from tabulate import tabulate
+
+from pytest_xlatune.report.document import Block, Bullets, Code, Document, Table, Text
+
+_GAP = 2  # blanks between two columns of tabulate's "simple" format
+_PADDING = 2  # tabulate keeps a column this much wider than its title
+_NARROWEST = 8  # no column is broken into less
+_LONG_WORD = 16  # from here on a word, mostly a flag, may be broken anywhere
+# where textwrap breaks a line:  baseline-|deployed |5
+_BETWEEN_WORDS = re.compile(r"\s+|(?<=[A-Za-z]-)(?=[A-Za-z])")
+
+
+def render(document: Document, *, width: int = 80) -> list[str]:
+    """Return the lines of the document; code blocks alone may be wider than `width`."""
+    lines = [*_wrapped(document.title, width)]
+    lines += _block(Bullets(items=document.header), width)
+    for section in document.sections:
+        lines += ["", *_wrapped(section.title, width)]
+        for block in section.blocks:
+            lines += ["", *_block(block, width)]
+    return lines
+
+
+def _block(block: Block, width: int) -> Iterator[str]:
+    match block:
+        case Text():
+            yield from _wrapped(_bare(block.text), width)
+        case Bullets():
+            for item in block.items:
+                yield from _wrapped(f"  * {_bare(item)}", width, indent="    ")
+        case Code():
+            yield from (f"    {line}".rstrip() for line in block.text.splitlines())
+        case Table():
+            if block.title:
+                yield from _wrapped(_bare(block.title), width)
+            yield from _table(block, width)
+
+
+def _table(table: Table, width: int) -> list[str]:
+    rows = [[_bare(text) for text in row] for row in table.rows]
+    titles = [column.title for column in table.columns]
+    widths = _widths(table, rows, width) if rows else None
+    text = tabulate(
+        rows,
+        headers=titles,
+        tablefmt="simple",
+        disable_numparse=True,
+        colalign=[column.align for column in table.columns] if rows else None,
+        maxcolwidths=widths,
+        maxheadercolwidths=widths,
+    )
+    return [line.rstrip() for line in text.splitlines()]
+
+
+def _widths(table: Table, rows: list[list[str]], width: int) -> list[int]:
+    """Return the widths of the columns: those that may break give way until all fit."""
+    cells = [list(column) for column in zip(*rows, strict=True)]
+    words = [max(map(_longest_word, column)) for column in cells]
+    heads = [_longest_word(column.title) + _PADDING for column in table.columns]
+    widths = [max(head, *map(len, column)) for head, column in zip(heads, cells, strict=True)]
+    # first between words, then through words that are long anyway, then through any
+    for least in (
+        [min(word, _LONG_WORD) for word in words],
+        [word if word < _LONG_WORD else _NARROWEST for word in words],
+        [_NARROWEST for _ in words],
+    ):
+        floors = [max(pair) for pair in zip(least, heads, strict=True)]
+        while sum(widths) + _GAP * (len(widths) - 1) > width:
+            breakable = [
+                at
+                for at, column in enumerate(table.columns)
+                if column.wrap and widths[at] > floors[at]
+            ]
+            if not breakable:
+                break
+            widths[max(breakable, key=lambda at: widths[at])] -= 1
+    return widths
+
+
+def _longest_word(text: str) -> int:
+    return max(map(len, _BETWEEN_WORDS.split(text)))
+
+
+def _wrapped(text: str, width: int, *, indent: str = "") -> list[str]:
+    return textwrap.wrap(text, max(width, _NARROWEST), subsequent_indent=indent)
+
+
+def _bare(text: str) -> str:
+    return text.replace("`", "")

@@ -1,0 +1,47 @@
+"""Compile a user's function for a target, in a process of its own: flags are parsed once in each.
+
+    python -P screening_worker.py MODULE:FUNCTION TARGET TOPOLOGY
+
+MODULE is imported from the working directory. FUNCTION is called with the devices and returns a
+jitted function and its arguments, which may be shapes (`jax.ShapeDtypeStruct`). TARGET is "cpu", or
+the file of a GPU target configuration; TOPOLOGY is `partitions x hosts x devices` of it, e.g.
+`1x1x8`. The program is written by `--xla_dump_to`. Imports jax and nothing of ours, so that any
+interpreter with a JAX can run it.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+
+def main(program: str, target: str, topology: str) -> None:
+    """Compile, and leave the rest to the dump."""
+    os.environ["JAX_PLATFORMS"] = "cpu"  # the arguments need no device, and there may be none
+    import jax  # noqa: PLC0415 - only after the platform is chosen
+
+    platform, devices = "cpu", jax.devices()
+    if target != "cpu":
+        platform, devices = "cuda", _described(Path(target), topology)
+    module, _, function = program.partition(":")
+    sys.path.insert(0, str(Path.cwd()))
+    jitted, arguments = getattr(importlib.import_module(module), function)(devices)
+    jitted.trace(*arguments).lower(lowering_platforms=(platform,)).compile()
+
+
+def _described(target: Path, topology: str) -> list[Any]:
+    """Return the devices of a target that is not here; its plugin's wheel compiles for it."""
+    from jax.experimental import topologies  # noqa: PLC0415
+
+    config = target.read_text(encoding="utf-8")
+    described = topologies.get_topology_desc(
+        "", platform="cuda", target_config=config, topology=topology
+    )
+    return list(described.devices)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

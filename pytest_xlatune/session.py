@@ -1,0 +1,192 @@
+"""The sweeps of one pytest session: what of each is selected, and its campaign.
+
+Every process of the session (the xdist workers, the controlling process, or the only one) holds a
+`Session` with the same id and options. This module knows pytest's items and configuration; what it
+builds knows nothing of them.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from pytest_xlatune import preflight
+from pytest_xlatune.campaign import Campaign, Setup
+from pytest_xlatune.earlier import read_calibration
+from pytest_xlatune.errors import ConfigError
+from pytest_xlatune.jobs import executor_named
+from pytest_xlatune.ledger import LedgerState
+from pytest_xlatune.options import Options
+from pytest_xlatune.studies import Study
+from pytest_xlatune.sweep import ResolvedSweep, Sweep, inputs_of
+from pytest_xlatune.versions import versions
+
+
+@dataclass(slots=True, kw_only=True)
+class Selection:
+    """What this run asks of one sweep.
+
+    Attributes:
+        sweep: with the user's inputs.
+        profiles: ids of the profiles that a selected test explores.
+        confirm: whether a selected test awaits the confirmation.
+    """
+
+    sweep: ResolvedSweep
+    profiles: set[str] = field(default_factory=set)
+    confirm: bool = False
+
+    def study(self, folder: Path) -> Study:
+        """Return the study that answers this selection; `folder` is the cell's.
+
+        Raises:
+            ConfigError, LedgerError: see `ResolvedSweep.study` and `read_calibration`.
+        """
+        calibration = read_calibration(folder, self.sweep.cell)
+        # the confirmation alone takes its finalists from all profiles, and screens what is missing
+        is_all = self.confirm and not self.profiles
+        selected = None if is_all else frozenset(self.profiles)
+        sigma = calibration.noise.sigma_job if calibration else None
+        return self.sweep.study(selected=selected, confirm=self.confirm, sigma=sigma)
+
+
+class Session:
+    """The sweeps of this session in this process."""
+
+    def __init__(self, options: Options, session_id: str, *, config: pytest.Config) -> None:
+        self.options = options
+        self.id = session_id
+        self._config = config
+        self._selections: dict[str, Selection] = {}
+        self._campaigns: dict[str, Campaign] = {}
+
+    @property
+    def roll(self) -> Path:
+        """The file in which the processes of this session name the folders that they use."""
+        return self.options.workdir / "sessions" / f"{self.id}.txt"
+
+    def select(self, sweeping: Mapping[pytest.Item, Sweep]) -> None:
+        """Read from the selected tests what is asked of each sweep.
+
+        Raises:
+            ConfigError: a sweep lacks an input, or two sweeps have one name.
+        """
+        selections: dict[str, Selection] = {}
+        for item, sweep in sweeping.items():
+            known = selections.get(sweep.name)
+            if known is None:
+                resolved = sweep.resolve(inputs_of(self.options, self._config.rootpath))
+                known = selections[sweep.name] = Selection(sweep=resolved)
+            elif known.sweep.sweep is not sweep:
+                raise ConfigError(
+                    f"two sweep files declare a sweep named {sweep.name!r}: rename one of them"
+                )
+            params = getattr(getattr(item, "callspec", None), "params", {})
+            if "profile" in params:
+                known.profiles.add(params["profile"].id)
+            known.confirm = known.confirm or "finalist" in params
+        self._selections = selections
+
+    def selection(self, sweep: Sweep) -> Selection:
+        """Return what this run asks of a sweep."""
+        return self._selections[sweep.name]
+
+    def studies(self) -> list[tuple[ResolvedSweep, Study]]:
+        """Return each selected sweep with its study."""
+        return [
+            (each.sweep, each.study(self.options.workdir / each.sweep.folder))
+            for each in self._selections.values()
+        ]
+
+    def campaign(self, sweep: Sweep) -> Campaign:
+        """Return the campaign of a sweep, opened.
+
+        Raises:
+            ConfigError, LedgerError: it cannot begin.
+        """
+        if sweep.name not in self._campaigns:
+            selection = self._selections[sweep.name]
+            study = selection.study(self.options.workdir / selection.sweep.folder)
+            self._campaigns[sweep.name] = self.run(selection.sweep, study)
+        return self._campaigns[sweep.name]
+
+    def run(self, resolved: ResolvedSweep, study: Study) -> Campaign:
+        """Return the campaign that runs a study into the ledger of the sweep's cell, opened.
+
+        Raises:
+            ConfigError, LedgerError: it cannot begin.
+        """
+        folder = self.options.workdir / resolved.folder
+
+        def is_ready(state: LedgerState) -> tuple[str, ...]:
+            site = self.site(resolved, is_first=not state.opened, is_busy=bool(state.in_flight()))
+            found = preflight.look(site)
+            found.raise_faults(f"sweep {resolved.sweep.name!r}")
+            return found.notes
+
+        setup = Setup(
+            sweep=resolved.sweep.name,
+            cell=resolved.cell,
+            launcher=resolved.sweep.launcher,
+            executor=executor_named(resolved.executor),
+            resources=resolved.resources,
+            folder=folder,
+            session=self.id,
+            policy=resolved.sweep.retry_policy,
+            versions=versions(),
+            recover=lambda found, nodes: bool(
+                self._config.hook.pytest_xlatune_recover(
+                    sweep=resolved.sweep.name, decision=found.decision, nodes=nodes
+                )
+            ),
+            check=is_ready,
+        )
+        campaign = Campaign(setup, study)
+        campaign.open(fresh=self.options.fresh)
+        self._sign(folder)
+        return campaign
+
+    def site(self, resolved: ResolvedSweep, *, is_first: bool, is_busy: bool) -> preflight.Site:
+        """Return where the trials of a sweep run, for a look at it."""
+        return preflight.Site(
+            cell=resolved.cell,
+            launcher=resolved.sweep.launcher,
+            resources=resolved.resources,
+            executor=resolved.executor,
+            folder=self.options.workdir / resolved.folder,
+            is_first=is_first,
+            is_busy=is_busy,
+        )
+
+    def preflight(self, sweep: Sweep) -> preflight.Preflight:
+        """Look at the site of a sweep and at the flags of its selected profiles.
+
+        Raises:
+            ConfigError: everything that is wrong, in one message.
+        """
+        selection = self._selections[sweep.name]
+        resolved = selection.sweep
+        state = self.campaign(sweep).view().state
+        site = self.site(resolved, is_first=False, is_busy=bool(state.trials))
+        found = preflight.look(site)
+        flags = preflight.look_at_flags(
+            [each for each in sweep.profiles if each.id in selection.profiles] or sweep.profiles,
+            deployed=resolved.cell.deployed.get("XLA_FLAGS", ""),
+            python=sweep.launcher.interpreter,
+            environ=os.environ,
+        )
+        found = preflight.Preflight(
+            faults=(*found.faults, *flags.faults), notes=(*state.notes, *found.notes, *flags.notes)
+        )
+        found.raise_faults(f"sweep {sweep.name!r}")
+        return found
+
+    def _sign(self, folder: Path) -> None:
+        """Tell the controlling process which folder to follow."""
+        self.roll.parent.mkdir(parents=True, exist_ok=True)
+        with self.roll.open("a", encoding="utf-8") as file:
+            file.write(f"{folder}\n")

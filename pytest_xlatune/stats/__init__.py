@@ -1,0 +1,1 @@
+"""Steps to a score, scores to a comparison, what a plan can see. Pure."""

@@ -1,0 +1,113 @@
+"""The noise of a cell, from jobs of the baseline against itself.
+
+What planning needs to know before it promises anything: how far two jobs of one configuration are
+apart, and what happens inside a job. A dozen jobs give sigma to within a quarter.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from statistics import fmean, stdev
+
+from scipy import special
+
+from pytest_xlatune.records import Record
+from pytest_xlatune.results import Score, StepRecord
+from pytest_xlatune.stats.line import fit_line
+from pytest_xlatune.stats.warmup import steady_start
+
+MIN_SCORES = 4
+MIN_LENGTH = 4  # steps inside a job, below which their correlation is anything
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Noise(Record):
+    """What jobs of one configuration differ by, as fractions.
+
+    Attributes:
+        sigma_job: standard deviation of a job's score about the drift line.
+        sigma_low, sigma_high: 95 % interval of it.
+        step_sd: standard deviation of a kept step inside its job; None where no steps were given.
+        lag1: correlation of neighbouring kept steps inside a job; None likewise.
+        straggler_rate: share of the window's steps that were dropped as slow.
+        drift: change along the line from the first job to the last.
+        steady_from: first steady step, pooled; None where there are too few jobs to say.
+        jobs: scored jobs behind it.
+    """
+
+    sigma_job: float
+    sigma_low: float
+    sigma_high: float
+    step_sd: float | None
+    lag1: float | None
+    straggler_rate: float
+    drift: float
+    steady_from: int | None
+    jobs: int
+
+
+def estimate_noise(
+    scores: Sequence[Score], *, steps: Sequence[Sequence[StepRecord]] = ()
+) -> Noise | None:
+    """Estimate the noise from scores in the order the jobs ran; None with fewer than four.
+
+    `steps` are the records of the same jobs, in the same order.
+    """
+    usable = [score for score in scores if math.isfinite(score.value)]
+    line = fit_line([(float(at), score.value) for at, score in enumerate(usable)])
+    if line is None or line.n < MIN_SCORES:
+        return None
+    sigma = math.sqrt(line.squares / line.df)
+    low, high = (
+        math.sqrt(line.squares / (2 * float(special.gammaincinv(line.df / 2, p))))
+        for p in (0.975, 0.025)
+    )
+    inside = [
+        levels
+        for score, records in zip(scores, steps, strict=False)
+        if len(levels := _kept(score, records)) > 1
+    ]
+    within = math.fsum(stdev(levels) ** 2 for levels in inside)
+    seen = sum(score.n_steps + len(score.dropped) for score in usable)
+    return Noise(
+        sigma_job=sigma,
+        sigma_low=low,
+        sigma_high=high,
+        step_sd=math.sqrt(within / len(inside)) if inside else None,
+        lag1=_lag1(inside),
+        straggler_rate=sum(score.stragglers for score in usable) / max(seen, 1),
+        drift=line.slope * (line.n - 1),
+        steady_from=steady_start(steps),
+        jobs=line.n,
+    )
+
+
+def _kept(score: Score, records: Sequence[StepRecord]) -> list[float]:
+    """Return log seconds of the steps behind a score, less their mean."""
+    first, last = score.window
+    logs = [
+        math.log(record.step_s)
+        for record in sorted(records, key=lambda r: r.step)
+        if first <= record.step <= last
+        and record.step not in score.dropped
+        and record.step_s is not None
+        and record.step_s > 0
+    ]
+    level = fmean(logs) if logs else 0.0
+    return [x - level for x in logs]
+
+
+def _lag1(inside: Sequence[Sequence[float]]) -> float | None:
+    """Return the pooled lag-1 correlation, corrected for the means that were taken off.
+
+    With n values E r = rho - (1 + 4 rho) / n (Marriott and Pope, Biometrika 41, 1954).
+    """
+    squares = math.fsum(x * x for levels in inside for x in levels)
+    length = fmean(len(levels) for levels in inside) if inside else 0.0
+    if not squares or length <= MIN_LENGTH:
+        return None
+    raw = math.fsum(x * y for levels in inside for x, y in pairwise(levels)) / squares
+    return min(max((raw * length + 1) / (length - MIN_LENGTH), -1.0), 1.0)

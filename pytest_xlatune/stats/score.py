@@ -1,0 +1,254 @@
+"""Steps of one job to its score: the logarithm of tokens over time in steady state.
+
+The job is the experimental unit: what happens in here shapes one number and is no evidence of
+anything else. This module must not know of profiles, of other jobs or of logs.
+
+A step's printed seconds are the host's time between two dispatches. They telescope: a pause makes
+its own step slow and the next one impossibly fast, so a mean of rates is wrong by any amount and
+tokens over time is right. Windows are by step id and the same for all jobs of a comparison.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Iterable, Sequence
+from statistics import median
+from typing import TypeGuard
+
+from pytest_xlatune.cells import Protocol
+from pytest_xlatune.results import NoScore, Score, StepRecord
+
+PROFILED_FIRST_STEP = 9
+SCREEN_FLOOR = 0.01  # no step within 1 % of the median is ever dropped
+SCREEN_MADS = 4 * 1.4826
+GUARD_MADS = 4.0
+GUARD_STEPS = 4  # the guard moves the start of the window by so many steps at most
+GUARD_TAIL = 6
+SCATTER = 0.10  # a limit this wide finds no outlier: half the window may be one
+UNSTEADY_FLOOR = 0.015
+# the error of a difference of two medians of n/2 values each, 2.5 times
+UNSTEADY_ERRORS = 2.5 * 1.2533
+INVARIANT_TOLERANCE = 0.005
+PRINTED_RESOLUTION_S = 0.0005  # seconds are printed with three digits
+
+# step id and seconds: what the arithmetic below works on
+_Timed = tuple[int, float]
+
+
+def score(
+    steps: Sequence[StepRecord], *, protocol: Protocol, tokens_per_device_step: float | None
+) -> Score | NoScore:
+    """Return the score of a job, or why it has none.
+
+    Args:
+        steps: records in any order; repeats, other ranks and earlier starts may be among them.
+        protocol: the cell's: window, profiler, evaluation, usable steps needed.
+        tokens_per_device_step: TGS x seconds of a healthy step; None takes it from the steps.
+    """
+    if not steps:
+        return NoScore(reason="no step was logged")
+    bad = sorted({r.step for r in steps if r.loss is not None and not math.isfinite(r.loss)})
+    if bad:
+        return NoScore(reason=f"the loss is not finite from step {bad[0]} on")
+    records = _one_rank(steps)
+    wanted = window_steps(protocol, resumed_at=records[0].step)
+    if len(wanted) < protocol.min_steps:
+        return NoScore(reason=_too_short(protocol, wanted, resumed_at=records[0].step))
+    allowed = frozenset(wanted)
+    inside = [r for r in records if r.step in allowed and r.kind == "step"]
+    tokens = _tokens(inside, tokens_per_device_step)
+    timed = [] if tokens is None else _timed(inside, tokens)
+    if tokens is None or len(timed) < protocol.min_steps:
+        return NoScore(
+            reason=f"{len(timed)} usable steps in the window {wanted[0]}-{wanted[-1]}, "
+            f"{protocol.min_steps} needed (last step seen: {records[-1].step})"
+        )
+    late = _guarded(timed, protocol)
+    dropped, stragglers, limit = _screened(late)
+    kept = [each for each in late if each[0] not in dropped]
+    if len(kept) < protocol.min_steps:
+        return NoScore(
+            reason=f"{len(kept)} usable steps are left after {len(dropped)} outliers in the window "
+            f"{late[0][0]}-{late[-1][0]}, {protocol.min_steps} needed; run more steps"
+        )
+    tgs = tokens * len(kept) / math.fsum(s for _, s in kept)
+    flags = {
+        "not-steady": _is_unsteady(timed),
+        "scattered-steps": limit > SCATTER,
+        "stragglers": stragglers > 0,
+        "invariant-violated": _violates(inside, tokens_per_device_step or tokens),
+        "incomplete": timed[-1][0] < wanted[-1],
+        "resumed": records[0].step > 0,
+    }
+    losses = [r.loss for r in records if r.loss is not None]
+    return Score(
+        value=math.log(tgs),
+        tgs=tgs,
+        step_s=math.fsum(s for _, s in kept) / len(kept),
+        n_steps=len(kept),
+        window=(late[0][0], late[-1][0]),
+        dropped=tuple(sorted(dropped)),
+        stragglers=stragglers,
+        window_tgs=tokens * len(timed) / math.fsum(s for _, s in timed),
+        loss=losses[-1] if losses else None,
+        flags=tuple(name for name, is_set in flags.items() if is_set),
+    )
+
+
+@functools.lru_cache(maxsize=256)
+def window_steps(protocol: Protocol, *, resumed_at: int = 0) -> tuple[int, ...]:
+    """Return the step ids that a protocol scores, in order.
+
+    Left out are the warm-up after (re)start, the capture and write-back of a profiler with the step
+    after it, and each evaluation step with the two after it.
+    """
+    first = max(protocol.first_step, PROFILED_FIRST_STEP if protocol.profiler else 0)
+    first += resumed_at
+    captured: range | tuple[int, ...] = ()
+    if protocol.profiler:
+        start = protocol.skip_first_steps + resumed_at
+        captured = range(start, start + protocol.profiler_steps + 2)
+    every = protocol.eval_interval
+    return tuple(
+        step
+        for step in range(first, protocol.last_step + 1)
+        if step not in captured
+        # an evaluation follows every step whose id + 1 is a multiple of the interval
+        and not (every and any((step + 1 - lag) % every == 0 for lag in range(3)))
+    )
+
+
+def _too_short(protocol: Protocol, wanted: Sequence[int], *, resumed_at: int) -> str:
+    causes = []
+    if protocol.profiler:
+        end = protocol.skip_first_steps + protocol.profiler_steps + 1
+        causes.append(f"the profiler takes steps {protocol.skip_first_steps}-{end}")
+    if protocol.eval_interval:
+        causes.append(f"an evaluation every {protocol.eval_interval} steps takes three steps each")
+    if resumed_at:
+        causes.append(f"the run resumed at step {resumed_at}")
+    why = f": {', '.join(causes)}" if causes else ""
+    return (
+        f"{len(wanted)} usable steps in {protocol.steps}, {protocol.min_steps} needed{why}; "
+        "run more steps"
+    )
+
+
+def _one_rank(steps: Sequence[StepRecord]) -> list[StepRecord]:
+    """Return one record per step id, of the last start and one rank, ordered by step.
+
+    Rank 0 if its label is there, else the lowest. Where unlabelled ranks print the same step the
+    slowest counts: the step is over when its last rank is.
+    """
+    start = max(r.start for r in steps)
+    label = min({r.label for r in steps if r.start == start}, key=_rank_order)
+    chosen: dict[int, StepRecord] = {}
+    for record in steps:
+        if record.start == start and record.label == label:
+            other = chosen.get(record.step)
+            if other is None or _slowness(record) > _slowness(other):
+                chosen[record.step] = record
+    return [chosen[step] for step in sorted(chosen)]
+
+
+def _rank_order(label: str) -> tuple[bool, int, str]:
+    return (not label.isdecimal(), int(label) if label.isdecimal() else 0, label)
+
+
+def _slowness(record: StepRecord) -> tuple[float, float, float]:
+    """Order two records of one step without regard to the order they came in."""
+    return (
+        record.step_s if _is_measure(record.step_s) else -math.inf,
+        -record.tgs if _is_measure(record.tgs) else -math.inf,
+        -math.inf if record.loss is None else record.loss,
+    )
+
+
+def _is_measure(value: float | None) -> TypeGuard[float]:
+    return value is not None and 0 < value < math.inf
+
+
+def _products(records: Iterable[StepRecord]) -> list[tuple[float, float]]:
+    """Return (TGS x seconds, seconds) of the records that have both."""
+    return [
+        (r.tgs * r.step_s, r.step_s)
+        for r in records
+        if _is_measure(r.tgs) and _is_measure(r.step_s)
+    ]
+
+
+def _tokens(records: Iterable[StepRecord], declared: float | None) -> float | None:
+    """Return the tokens of a step: as the log's own two figures say, else as declared."""
+    products = _products(records)
+    return median(product for product, _ in products) if products else declared
+
+
+def _timed(records: Iterable[StepRecord], tokens: float) -> list[_Timed]:
+    """Return (step, seconds); from TGS where printed, for it has more digits than the seconds."""
+    timed = []
+    for record in records:
+        if _is_measure(record.tgs):
+            timed.append((record.step, tokens / record.tgs))
+        elif _is_measure(record.step_s):
+            timed.append((record.step, record.step_s))
+    return timed
+
+
+def _violates(records: Iterable[StepRecord], tokens: float) -> bool:
+    """Whether TGS x seconds of any step differs from `tokens` by more than rounding explains."""
+    return any(
+        abs(product / tokens - 1) > INVARIANT_TOLERANCE + PRINTED_RESOLUTION_S / step_s
+        for product, step_s in _products(records)
+    )
+
+
+def _guarded(timed: list[_Timed], protocol: Protocol) -> list[_Timed]:
+    """Skip first steps that are still slower than the end of the job."""
+    tail = [math.log(s) for _, s in timed[-GUARD_TAIL:]]
+    level = median(tail)
+    limit = level + max(GUARD_MADS * median(abs(x - level) for x in tail), SCREEN_FLOOR)
+    at = 0
+    last_skipped = timed[0][0] + GUARD_STEPS
+    while (
+        len(timed) - at > protocol.min_steps
+        and timed[at][0] < last_skipped
+        and math.log(timed[at][1]) > limit
+    ):
+        at += 1
+    return timed[at:]
+
+
+def _screened(timed: Sequence[_Timed]) -> tuple[set[int], int, float]:
+    """Return the step ids to drop, how many of them were slow, and the limit used.
+
+    Two-sided. A slow step takes the fast one that pays it back along, even where that one alone
+    would pass: half the limit is enough to betray it.
+    """
+    logs = [(step, math.log(s)) for step, s in timed]
+    level = median(x for _, x in logs)
+    limit = max(SCREEN_MADS * median(abs(x - level) for _, x in logs), SCREEN_FLOOR)
+    dropped: set[int] = set()
+    stragglers = 0
+    slow_at = -1
+    for step, x in logs:
+        if x - level > limit:
+            stragglers += 1
+            slow_at = step
+            dropped.add(step)
+        elif level - x > limit or (step == slow_at + 1 and level - x > limit / 2):
+            dropped.add(step)
+    return dropped, stragglers, limit
+
+
+def _is_unsteady(timed: Sequence[_Timed]) -> bool:
+    """Whether the medians of the window's halves differ by more than their scatter explains."""
+    logs = [math.log(s) for _, s in timed]
+    half = len(logs) // 2
+    parts = (logs[:half], logs[-half:])
+    levels = [median(part) for part in parts]
+    scatter = 1.4826 * median(
+        abs(x - level) for part, level in zip(parts, levels, strict=True) for x in part
+    )
+    limit = max(UNSTEADY_FLOOR, UNSTEADY_ERRORS * scatter * math.sqrt(2 / half))
+    return abs(levels[0] - levels[1]) > limit

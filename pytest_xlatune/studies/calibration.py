@@ -1,0 +1,112 @@
+"""How noisy a cell is: the baseline against itself, a dozen times.
+
+An A/A study. It compares nothing, so it spends no alpha; its trials are its own, and no sweep takes
+them for baselines measured beside its profiles. This module must not know of executors or logs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from pytest_xlatune.cells import Cell, Stage, Trial
+from pytest_xlatune.errors import ConfigError
+from pytest_xlatune.profiles import BASELINE, Profile
+from pytest_xlatune.records import Record
+from pytest_xlatune.results import Conclusion, TrialResult
+from pytest_xlatune.stats.capacity import outlook
+from pytest_xlatune.stats.noise import MIN_SCORES, estimate_noise
+from pytest_xlatune.studies import History
+from pytest_xlatune.studies.tuning_history import Past, read, usable
+from pytest_xlatune.studies.tuning_verdicts import baseline
+
+KIND = "calibration"
+JOBS = 12  # gives the noise to within a quarter
+
+
+@dataclass(frozen=True, kw_only=True)
+class CalibrationStudy(Record):
+    """So many jobs of a cell as deployed.
+
+    Not slotted, for what is derived from the fields is computed once.
+    """
+
+    cell: Cell
+    jobs: int = JOBS
+
+    def __post_init__(self) -> None:
+        if self.jobs < MIN_SCORES:
+            raise ConfigError(
+                f"a calibration of {self.jobs} jobs says nothing: {MIN_SCORES} are the least, "
+                f"{JOBS} give the noise to within a quarter"
+            )
+
+    @property
+    def name(self) -> str:
+        """The study's word."""
+        return KIND
+
+    @property
+    def profiles(self) -> tuple[Profile, ...]:
+        """None: the baseline is compared with itself."""
+        return ()
+
+    def whole(self) -> CalibrationStudy:
+        """Return itself."""
+        return self
+
+    def left(self, history: History) -> int:
+        """Return how many trials are still to come."""
+        return len(self.propose(history))
+
+    def propose(self, history: History) -> tuple[Trial, ...]:
+        """Return the jobs that are not over."""
+        past = self._past(history)
+        return tuple(trial for trial in self._trials if not past.is_final(trial))
+
+    def conclude(self, history: History) -> Conclusion:
+        """Return the baseline's line, the job noise, and what budgets could see with it."""
+        past = self._past(history)
+        scores = [score for each in scored(history) if (score := usable(each))]
+        noise = estimate_noise(scores)
+        return Conclusion(
+            verdicts=(),
+            baseline=baseline(past),
+            sigma=noise.sigma_job if noise else None,
+            complete=not self.propose(history),
+            notes=(outlook(noise.sigma_job),) if noise else (),
+        )
+
+    @cached_property
+    def _trials(self) -> tuple[Trial, ...]:
+        return tuple(
+            Trial(
+                cell_digest=self.cell.digest,
+                profile=BASELINE,
+                protocol=self.cell.protocol,
+                study=KIND,
+                stage=Stage.SCREEN,
+                position=at,
+            )
+            for at in range(self.jobs)
+        )
+
+    def _past(self, history: History) -> Past:
+        cell = self.cell
+        return read(
+            history, cell_digest=cell.digest, protocol=cell.protocol, declared={}, study=KIND
+        )
+
+
+def scored(history: History) -> list[TrialResult]:
+    """Return the jobs of a calibration that have a score, in the order they ran."""
+    found = [each for each in history if each.trial.study == KIND and usable(each) is not None]
+    starts = [each.outcome.start_s if each.outcome else None for each in found]
+    if None in starts:
+        return sorted(found, key=lambda each: each.trial.position)
+    return [each for _, each in sorted(zip(starts, found, strict=True), key=_start)]
+
+
+def _start(pair: tuple[float | None, TrialResult]) -> tuple[float, int]:
+    start_s, result = pair
+    return start_s or 0.0, result.trial.position

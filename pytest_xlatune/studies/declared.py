@@ -1,0 +1,33 @@
+"""From a ledger's declaration back to the study that was declared."""
+
+from __future__ import annotations
+
+import json
+
+from pytest_xlatune.errors import LedgerError
+from pytest_xlatune.studies import Study, calibration, gate
+from pytest_xlatune.studies.calibration import CalibrationStudy
+from pytest_xlatune.studies.gate import GateStudy
+from pytest_xlatune.studies.tuning import TuningStudy
+from pytest_xlatune.studies.tuning_layout import STUDY
+
+_STUDIES: dict[str, type[TuningStudy | GateStudy | CalibrationStudy]] = {
+    STUDY: TuningStudy,
+    gate.KIND: GateStudy,
+    calibration.KIND: CalibrationStudy,
+}
+
+
+def study_of(name: str, declared: str) -> Study:
+    """Return the study of this name from its JSON text.
+
+    Raises:
+        LedgerError: it is none that is known here.
+    """
+    kind = name.partition("-")[0]
+    if kind not in _STUDIES:
+        raise LedgerError(
+            f"the ledger holds a study {name!r}; known are {', '.join(sorted(_STUDIES))}. Was it "
+            "written by a newer version?"
+        )
+    return _STUDIES[kind].from_json(json.loads(declared))

@@ -1,0 +1,137 @@
+"""The conclusion of a tuning sweep: its verdicts in order, what it could see, what it excludes.
+
+Works at any moment of a sweep. Nothing here plans a trial.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from pytest_xlatune.results import Comparison, Conclusion, Verdict, VerdictKind, relative
+from pytest_xlatune.stats.capacity import MIN_DF, Plan, Refusal, outlook
+from pytest_xlatune.stats.compare import stops
+from pytest_xlatune.stats.line import combine, upper_bound
+from pytest_xlatune.studies.tuning_layout import ALIAS
+from pytest_xlatune.studies.tuning_reading import Reading, percent
+from pytest_xlatune.studies.tuning_verdicts import baseline, verdict
+
+BOUND = 0.02
+_CONFIRMED = (
+    VerdictKind.FASTER,
+    VerdictKind.SLOWER,
+    VerdictKind.EQUIVALENT,
+    VerdictKind.INCONCLUSIVE,
+)
+
+
+def conclusion(reading: Reading) -> Conclusion:
+    """Return the verdicts, confirmed ones first, each group by delta."""
+    verdicts = [verdict(reading, profile_id) for profile_id in reading.declared]
+    shown = [each for each in verdicts if each is not None]
+    fit = reading.looks[-1].fit if reading.looks else None
+    if fit is not None and fit.df >= MIN_DF:
+        sigma: float | None = fit.sigma
+    else:
+        sigma = reading.screen.sigma
+    bound = _bound(reading)
+    return Conclusion(
+        verdicts=tuple(sorted(shown, key=_standing)),
+        baseline=baseline(reading.past),
+        finalists=reading.finalists,
+        bound=bound,
+        mde80=_mde80(reading),
+        sigma=sigma,
+        alpha_spent=reading.confirmation.alpha_spent if reading.confirmation else 0.0,
+        complete=reading.is_complete,
+        notes=tuple(_notes(reading, shown, bound)),
+    )
+
+
+def _standing(verdict: Verdict) -> tuple[int, float]:
+    group = 0 if verdict.kind in _CONFIRMED and verdict.delta is not None else 1
+    if verdict.kind not in (*_CONFIRMED, VerdictKind.SCREENED) or verdict.n == 0:
+        group = 2
+    return group, math.inf if verdict.delta is None else -verdict.delta
+
+
+def _bound(reading: Reading) -> float | None:
+    """Return M: no selected and scored profile beats the baseline by more, at 95 %.
+
+    The largest over profiles of the smaller of two bounds at 2.5 % each, from the screen alone and
+    from screen and blocks together; sigma is pooled. No multiplicity factor: the claim is of all.
+    """
+    ranked = reading.screen
+    if not reading.is_screened or (
+        reading.finalists and reading.confirmation and not reading.looks
+    ):
+        return None
+    fit = reading.looks[-1].fit if reading.looks else None
+    squares, df = ranked.squares, ranked.df
+    if fit is not None and fit.df > 0:
+        squares, df = squares + fit.sigma**2 * fit.df, df + fit.df
+    wanted = [each for each in ranked.standings if each in reading.selected]
+    if df < MIN_DF or squares <= 0 or not wanted or not math.isfinite(squares):
+        return None
+    sigma = math.sqrt(squares / df)
+    bounds = []
+    for profile_id in wanted:
+        standing = ranked.standings[profile_id]
+        own = [upper_bound(standing.estimate, standing.variance, sigma=sigma, df=df)]
+        arm = fit.arms.get(profile_id) if fit else None
+        if arm is not None:
+            both = combine([(standing.estimate, standing.variance), (arm.estimate, arm.variance)])
+            own.append(upper_bound(*both, sigma=sigma, df=df))
+        bounds.append(min(own))
+    return relative(max(bounds))
+
+
+def _mde80(reading: Reading) -> float | None:
+    """Return what the confirmation finds: as measured, else as planned; None if it only ranks."""
+    for look in reading.looks[-1:]:
+        found = [each.mde80 for each in look.comparisons.values() if isinstance(each, Comparison)]
+        return relative(max(found)) if found else None
+    return reading.layout.mde80(reading.sigma) if isinstance(reading.layout, Plan) else None
+
+
+def _notes(reading: Reading, verdicts: Sequence[Verdict], bound: float | None) -> list[str]:
+    past = reading.past
+    notes = []
+    if not reading.declared:
+        notes.append(outlook(reading.screen.sigma or reading.sigma))
+    elif isinstance(reading.layout, Refusal):
+        notes.append(f"{reading.layout.what}: {reading.layout.why}")
+    elif not reading.looks:
+        planned = reading.layout.mde80(reading.sigma)
+        notes.append(
+            f"with a job noise of {100 * reading.sigma:.2f} % this plan ({reading.layout.jobs} "
+            f"jobs) confirms {percent(planned)} with 80 % power"
+        )
+    for look in reading.looks[-1:]:
+        notes += [
+            f"stop rule reached: {each} is at {percent(relative(found.estimate))}, at least "
+            f"{percent(relative(found.lower))}"
+            for each, found in look.comparisons.items()
+            if each != ALIAS.id and isinstance(found, Comparison) and stops(found)
+        ]
+        control = look.comparisons.get(ALIAS.id)
+        if isinstance(control, Comparison):
+            low, high = (percent(relative(end)) for end in control.ci95)
+            notes.append(f"A/A control: the baseline against itself is between {low} and {high}")
+    if bound is not None:
+        text = f"no measured profile beats the baseline by more than {percent(bound)} (95 %)"
+        is_bounded = bound < BOUND
+        notes.append(f"{text}; bounded at {percent(BOUND)}" if is_bounded else text)
+    if reading.screen.baselines == 1 and reading.screen.standings:
+        notes.append("the screen has a single baseline: drift and noise cannot be told apart")
+    if past.undeclared:
+        notes.append(f"no longer declared, ignored: {', '.join(sorted(past.undeclared))}")
+    if past.changed:
+        names = ", ".join(sorted(past.changed))
+        notes.append(f"settings changed since they were measured, old trials ignored: {names}")
+    if past.foreign:
+        notes.append(f"{past.foreign} trials of another cell, protocol or study were ignored")
+    absent = len(reading.declared) - len(verdicts)
+    if absent:
+        notes.append(f"{absent} declared profiles are neither selected nor measured")
+    return notes

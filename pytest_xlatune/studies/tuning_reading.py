@@ -1,0 +1,73 @@
+"""All that the verdicts of a tuning sweep rest on, and the words that they share.
+
+Holds what was read and decides nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from pytest_xlatune.cells import Stage
+from pytest_xlatune.profiles import Profile
+from pytest_xlatune.stats.capacity import Plan, Refusal
+from pytest_xlatune.stats.validity import different_loss
+from pytest_xlatune.studies.tuning_confirm import Confirmation, Look
+from pytest_xlatune.studies.tuning_history import Past, usable
+from pytest_xlatune.studies.tuning_screen import Screen
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """All that the verdicts rest on.
+
+    Attributes:
+        declared: the profiles by id, in declared order.
+        selected: ids of this run.
+        repeats: profile -> what has the same effective settings.
+        past, screen, confirmation: what was measured; no confirmation before the screen is over.
+        finalists: in rank order.
+        layout: the plan of the sweep.
+        sigma: job noise to plan with.
+        loss_tolerance: relative.
+        is_screened, is_complete: whether this run's screen, and everything of it, is over.
+    """
+
+    declared: Mapping[str, Profile]
+    selected: frozenset[str]
+    repeats: Mapping[str, str]
+    past: Past
+    screen: Screen
+    confirmation: Confirmation | None
+    finalists: tuple[str, ...]
+    layout: Plan | Refusal
+    sigma: float
+    loss_tolerance: float
+    is_screened: bool
+    is_complete: bool
+
+    @property
+    def looks(self) -> tuple[Look, ...]:
+        """The looks taken at complete blocks."""
+        return self.confirmation.looks if self.confirmation else ()
+
+
+def loss_reason(past: Past, profile_id: str, *, tolerance: float) -> str:
+    """Return how a profile's loss differs from the baselines', "" where it does not."""
+    reference = past.baseline_loss
+    if reference is None:
+        return ""
+    for stage in (Stage.SCREEN, Stage.CONFIRM):
+        for each in past.of_profile(profile_id, stage):
+            score = usable(each)
+            if score is None or score.loss is None:
+                continue
+            reason = different_loss(score.loss, reference, tolerance=tolerance)
+            if reason:
+                return reason
+    return ""
+
+
+def percent(change: float) -> str:
+    """Write a relative change: +0.034 is "+3.4 %"."""
+    return f"{100 * change:+.1f} %"

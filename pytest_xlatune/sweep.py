@@ -1,0 +1,381 @@
+"""What a sweep file declares, and what the user's inputs make of it.
+
+A `Sweep` holds everything about a cell but what only the user knows: the model, the parallelism and
+the node slot are never guessed. `resolve` puts both together and names everything that is missing
+at once. Nothing is submitted or read here.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from pytest_xlatune.cells import Cell, Parallelism, Protocol, Resources
+from pytest_xlatune.earlier import read_stored
+from pytest_xlatune.errors import ConfigError
+from pytest_xlatune.executors.hostlist import expand
+from pytest_xlatune.launchers import Launcher
+from pytest_xlatune.options import Options
+from pytest_xlatune.profiles import Profile, check_unique
+from pytest_xlatune.records import digest
+from pytest_xlatune.recovery import RetryPolicy
+from pytest_xlatune.stats.capacity import Plan
+from pytest_xlatune.studies import Study
+from pytest_xlatune.studies.calibration import CalibrationStudy
+from pytest_xlatune.studies.gate import Gate, GateStudy
+from pytest_xlatune.studies.tuning import TuningStudy
+
+SWEEP_NAME = "SWEEP"  # what a sweep file calls its sweep
+ExecutorName = Literal["local", "slurm"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inputs:
+    """What the user said about a cell, on the command line, in the environment or in an ini file.
+
+    None everywhere means that nothing was said and the sweep file decides.
+    """
+
+    model_tag: str | None = None
+    parallelism: str | None = None
+    config_tag: str | None = None
+    per_device_batch_size: float | None = None
+    nodelist: tuple[str, ...] | None = None
+    nodes: int | None = None
+    partition: str | None = None
+    scheduler_options: Mapping[str, str] = field(default_factory=dict)
+    executor: ExecutorName | None = None
+    budget: int | None = None
+    seed: int | None = None
+    root: Path | None = None  # of the project: paths below it are named relative to it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sweep:
+    """A sweep as its file declares it.
+
+    Attributes:
+        name: a slug; names the folders of its trials and of its reports.
+        launcher: how a trial is started.
+        profiles: all declared profiles; the baseline is measured by itself and not among them.
+        model_tag, parallelism, config_tag, per_device_batch_size, max_target_length, image,
+        deployed, overrides, devices, protocol: see `cells.Cell`; None is asked of the user.
+        resources: what a scheduler is asked for.
+        executor: "slurm", or "local" for this machine.
+        nodelist: the pinned nodes; None is asked of the user where the executor is Slurm.
+        retry_policy: the site's rules on top of the playbook.
+        budget: trials in all; seed: of the order.
+        screen_baselines: in each wave's queue; 0 lets the planner choose from the budget.
+        finalists, blocks, block_baselines: K, r and c0 of the confirmation; 0 as above.
+        second_blocks, sigma_prior, equivalence, loss_tolerance: see `studies.tuning.TuningStudy`;
+        without a `sigma_prior` a calibration of the very cell is it.
+        gate: what makes it a regression gate of the profiles instead of a sweep of them.
+    """
+
+    name: str
+    launcher: Launcher
+    profiles: tuple[Profile, ...]
+    model_tag: str | None = None
+    parallelism: str | None = None
+    config_tag: str = ""
+    per_device_batch_size: float | None = None
+    max_target_length: int | None = None
+    image: str = ""
+    deployed: Mapping[str, str] = field(default_factory=dict)
+    overrides: Mapping[str, str] = field(default_factory=dict)
+    devices: int = 0
+    protocol: Protocol = field(default_factory=Protocol)
+    resources: Resources = field(default_factory=Resources)
+    executor: ExecutorName = "slurm"
+    nodelist: tuple[str, ...] | None = None
+    retry_policy: RetryPolicy = field(default_factory=RetryPolicy)
+    budget: int = 50
+    seed: int = 0
+    screen_baselines: int = 0
+    finalists: int = 0
+    blocks: int = 0
+    block_baselines: int = 0
+    second_blocks: int = 0
+    sigma_prior: float | None = None
+    equivalence: float = 0.01
+    loss_tolerance: float = 0.02
+    gate: Gate | None = None
+
+    def __post_init__(self) -> None:
+        if not re.fullmatch(r"[a-z0-9][a-z0-9_-]*", self.name):
+            raise ConfigError(f"sweep name {self.name!r}: expected lower case letters, digits, _ -")
+        check_unique(self.profiles, where=f"sweep {self.name!r}")
+
+    @property
+    def waves(self) -> tuple[str, ...]:
+        """The waves that have a profile, in declared order."""
+        return tuple(dict.fromkeys(each.wave for each in self.profiles))
+
+    def wave_profiles(self, wave: str) -> tuple[Profile, ...]:
+        """Return the profiles of a wave, in declared order.
+
+        Raises:
+            ConfigError: no profile belongs to it.
+        """
+        found = tuple(each for each in self.profiles if each.wave == wave)
+        if not found:
+            raise ConfigError.unknown(
+                "wave", wave, valid=self.waves, where=f"sweep {self.name!r} (no profile is in it)"
+            )
+        return found
+
+    def find(self, profile_id: str) -> Profile:
+        """Return the profile of this id.
+
+        Raises:
+            ConfigError: there is none; names the nearest.
+        """
+        for each in self.profiles:
+            if each.id == profile_id:
+                return each
+        raise ConfigError.unknown(
+            "profile",
+            profile_id,
+            valid=[each.id for each in self.profiles],
+            where=f"sweep {self.name!r}",
+        )
+
+    def finalist_count(self, *, budget: int | None = None) -> int:
+        """Return how many profiles the confirmation takes, whatever the cell; 0 where it has none.
+
+        Raises:
+            ConfigError: the profiles do not fit the budget.
+        """
+        anywhere = Cell(model_tag=self.name, parallelism=Parallelism.parse("FSDP=1"))
+        resolved = ResolvedSweep(
+            sweep=self,
+            cell=anywhere,
+            resources=self.resources,
+            executor=self.executor,
+            budget=budget or self.budget,
+            seed=self.seed,
+        )
+        layout = resolved.tuning().layout
+        return layout.finalists if isinstance(layout, Plan) else 0
+
+    def resolve(self, inputs: Inputs) -> ResolvedSweep:
+        """Put the user's inputs on top and return the sweep that can run.
+
+        Raises:
+            ConfigError: an input is missing (all of them are named at once) or does not fit.
+        """
+        model_tag = inputs.model_tag or self.model_tag
+        parallelism = inputs.parallelism or self.parallelism
+        executor = inputs.executor or self.executor
+        nodelist = inputs.nodelist if inputs.nodelist is not None else self.nodelist
+        nodes = inputs.nodes or self.resources.nodes or len(nodelist or ())
+        missing = [
+            text
+            for absent, text in (
+                (not model_tag, "the model (--xlatune-model)"),
+                (not parallelism, "the parallelism (--xlatune-parallelism, e.g. PP=8)"),
+                (
+                    executor == "slurm" and not nodes,
+                    "the node slot (--xlatune-nodelist 'node[001-008]', or --xlatune-nodes N)",
+                ),
+            )
+            if absent
+        ]
+        if missing or not model_tag or not parallelism:
+            raise ConfigError(
+                f"sweep {self.name!r} is missing {'; '.join(missing)}. These are never guessed: "
+                "they decide what is measured"
+            )
+        if nodelist and nodes != len(nodelist):
+            raise ConfigError(
+                f"sweep {self.name!r}: {nodes} nodes were asked for, but the node list names "
+                f"{len(nodelist)}: {','.join(nodelist)}"
+            )
+        options = {**self.resources.options, **inputs.scheduler_options}
+        if inputs.partition:
+            options["partition"] = inputs.partition
+        cell = Cell(
+            model_tag=model_tag,
+            parallelism=Parallelism.parse(parallelism),
+            config_tag=self.config_tag if inputs.config_tag is None else inputs.config_tag,
+            per_device_batch_size=(
+                self.per_device_batch_size
+                if inputs.per_device_batch_size is None
+                else inputs.per_device_batch_size
+            ),
+            max_target_length=self.max_target_length,
+            nodelist=tuple(nodelist or ()),
+            image=self.image,
+            launcher=_below(self.launcher.describe(), inputs.root),
+            deployed=dict(self.deployed),
+            overrides=dict(self.overrides),
+            devices=self.devices,
+            protocol=self.protocol,
+        )
+        resources = Resources(
+            nodes=nodes,
+            tasks_per_node=self.resources.tasks_per_node,
+            time_limit_s=self.resources.time_limit_s,
+            queue_limit_s=self.resources.queue_limit_s,
+            options=options,
+        )
+        return ResolvedSweep(
+            sweep=self,
+            cell=cell,
+            resources=resources,
+            executor=executor,
+            budget=self.budget if inputs.budget is None else inputs.budget,
+            seed=self.seed if inputs.seed is None else inputs.seed,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResolvedSweep:
+    """A sweep with nothing left to ask."""
+
+    sweep: Sweep
+    cell: Cell
+    resources: Resources
+    executor: ExecutorName
+    budget: int
+    seed: int
+
+    @property
+    def folder(self) -> Path:
+        """The folder of the cell below the work directory, the same whatever nodes it is pinned to.
+
+        Other nodes are then found in the ledger and refused, not measured beside it in silence.
+        """
+        cell = self.cell
+        identity = {**cell.to_json(), "nodelist": [], "protocol": cell.protocol.identity}
+        # from a label:  deepseek3-671b PP=2,FSDP=4 pdbs=7
+        label = re.sub(r"[^A-Za-z0-9.=_-]+", "-", cell.label)
+        return Path(self.sweep.name) / f"{label}-{digest(identity, length=8)}"
+
+    def study(
+        self,
+        *,
+        selected: frozenset[str] | None = None,
+        confirm: bool = True,
+        sigma: float | None = None,
+    ) -> Study:
+        """Return the study that this sweep asks for: of tuning, or its gate.
+
+        Args:
+            selected: ids of the profiles that are asked about; None is all of them.
+            confirm: whether the confirmation of a tuning study is asked for.
+            sigma: the job noise that a calibration found.
+
+        Raises:
+            ConfigError: the profiles do not fit the budget, or a stored baseline does not the cell.
+        """
+        if self.sweep.gate is None:
+            return self.tuning(selected=selected, confirm=confirm, sigma=sigma)
+        return self._gated(self.sweep.gate, selected)
+
+    def check(self) -> None:
+        """Spell every trial that can be named before anything has run.
+
+        Raises:
+            ConfigError: the profiles do not fit the budget, or the launcher cannot start one.
+        """
+        for trial in self.study().propose(()):
+            self.sweep.launcher.launch(trial, self.cell)
+
+    def calibration(self, jobs: int) -> CalibrationStudy:
+        """Return the study of the cell's noise.
+
+        Raises:
+            ConfigError: too few jobs.
+        """
+        return CalibrationStudy(cell=self.cell, jobs=jobs)
+
+    def _gated(self, gate: Gate, selected: frozenset[str] | None) -> GateStudy:
+        sweep = self.sweep
+        return GateStudy(
+            cell=self.cell,
+            # without one that is selected it is about all, e.g. where a test names its profile
+            profiles=tuple(each for each in sweep.profiles if not selected or each.id in selected),
+            gate=gate,
+            budget=self.budget,
+            seed=self.seed,
+            stored=read_stored(Path(gate.stored), self.cell) if gate.stored else None,
+            loss_tolerance=sweep.loss_tolerance,
+        )
+
+    def tuning(
+        self,
+        *,
+        selected: frozenset[str] | None = None,
+        confirm: bool = True,
+        sigma: float | None = None,
+    ) -> TuningStudy:
+        """Return the tuning study; arguments and errors are those of `study`."""
+        sweep = self.sweep
+        return TuningStudy(
+            cell=self.cell,
+            profiles=sweep.profiles,
+            selected=selected,
+            confirm=confirm,
+            budget=self.budget,
+            seed=self.seed,
+            screen_baselines=sweep.screen_baselines,
+            finalists=sweep.finalists,
+            blocks=sweep.blocks,
+            block_baselines=sweep.block_baselines,
+            second_blocks=sweep.second_blocks,
+            sigma_prior=sigma if sweep.sigma_prior is None else sweep.sigma_prior,
+            equivalence=sweep.equivalence,
+            loss_tolerance=sweep.loss_tolerance,
+        )
+
+
+def _below(text: str, root: Path | None) -> str:
+    """Name paths below the project relative to it: the cell is the same in another checkout."""
+    return text.replace(f"{root}/", "") if root else text
+
+
+def inputs_of(options: Options, root: Path) -> Inputs:
+    """Return the user's options as inputs of a sweep.
+
+    Raises:
+        ConfigError: a malformed node list.
+    """
+    return Inputs(
+        model_tag=options.model,
+        parallelism=options.parallelism,
+        config_tag=options.config_tag,
+        per_device_batch_size=options.pdbs,
+        nodelist=expand(options.nodelist) if options.nodelist else None,
+        nodes=options.nodes,
+        partition=options.partition,
+        scheduler_options=options.slurm or {},
+        executor=options.executor,
+        budget=options.budget,
+        seed=options.seed,
+        root=root,
+    )
+
+
+def load_sweep(path: Path) -> Sweep:
+    """Import a sweep file and return what it declares.
+
+    Raises:
+        ConfigError: there is no such file, it cannot be imported, or it declares no sweep.
+    """
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    if spec is None or spec.loader is None or not path.is_file():
+        raise ConfigError(f"{path} is not a sweep file; name one such as sweeps/test_quickstart.py")
+    module = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:  # a user's file may raise anything
+        raise ConfigError(f"{path} cannot be imported: {type(error).__name__}: {error}") from error
+    found = getattr(module, SWEEP_NAME, None)
+    if not isinstance(found, Sweep):
+        raise ConfigError(f"{path} declares no {SWEEP_NAME} = Sweep(...)")
+    return found

@@ -1,0 +1,131 @@
+"""Who takes the next turn, and whether anybody waits: agreement between processes over files.
+
+Every process that waits for a cell may look after it, one at a time. The one that did so last keeps
+at it; when it stops waiting it says so, when it is killed its silence does. flock ends with its
+holder, so nothing is ever left locked. This module knows nothing of what a turn does.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+from pytest_xlatune.errors import LedgerError
+
+SILENCE_S = 1.5  # after so long without a turn of the process that drives, another one drives
+_RETRY_S = 0.1
+_NOBODY = 0
+
+
+class Turns:
+    """The turns of one folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._lock = FileLock(folder / "turn.lock", fallback_to_soft=False)
+        self._beat = folder / "turn.beat"  # process id of who drives; its age says when it last did
+        self._waiters = folder / "waiters.lock"
+
+    @contextlib.contextmanager
+    def next(self) -> Iterator[bool]:
+        """Give whether the next turn is ours; if so it lasts as long as the context."""
+        if self._is_driven():
+            yield False
+            return
+        try:
+            self._lock.acquire(blocking=False)
+        except Timeout:
+            yield False
+            return
+        try:
+            self._say(os.getpid())
+            yield True
+        finally:
+            self._lock.release()
+
+    @contextlib.contextmanager
+    def mine(self, *, wait_s: float) -> Iterator[None]:
+        """Take the turn now, waiting for the one that is being taken.
+
+        Raises:
+            LedgerError: it did not end in time, or the folder cannot be written.
+        """
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            self._lock.acquire(timeout=wait_s)
+        except Timeout:
+            raise LedgerError(
+                f"{self._folder} has been in use by another process for {wait_s:.0f} s; end it "
+                "(it may be stopped or out of disk), then run again"
+            ) from None
+        except (OSError, NotImplementedError) as error:
+            raise LedgerError(
+                f"{self._folder} cannot be used: {error}; choose a work directory that can be "
+                "written, on a file system with flock (--xlatune-workdir)"
+            ) from error
+        try:
+            yield
+        finally:
+            self._lock.release()
+
+    @contextlib.contextmanager
+    def waiting(self) -> Iterator[None]:
+        """Count as waiting: what somebody waits for is not cancelled."""
+        descriptor = os.open(self._waiters, os.O_RDWR | os.O_CREAT, 0o666)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_SH)
+            yield
+        finally:
+            os.close(descriptor)
+            if self._driver() == os.getpid():
+                # the others need not find out by our silence
+                self._say(_NOBODY)
+
+    @contextlib.contextmanager
+    def nobody_waits(self, *, patience_s: float = 3.0) -> Iterator[bool]:
+        """Give whether no process waits, and keep it so as long as the context lasts.
+
+        `patience_s` is for the processes of our own session that are ending just now.
+        """
+        descriptor = os.open(self._waiters, os.O_RDWR | os.O_CREAT, 0o666)
+        try:
+            yield self._is_alone(descriptor, until_s=time.monotonic() + patience_s)
+        finally:
+            os.close(descriptor)
+
+    def _is_alone(self, descriptor: int, *, until_s: float) -> bool:
+        while True:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if time.monotonic() > until_s:
+                    return False
+                time.sleep(_RETRY_S)
+            else:
+                return True
+
+    def _is_driven(self) -> bool:
+        driver = self._driver()
+        if driver in (_NOBODY, os.getpid()):
+            return False
+        try:
+            age_s = time.time() - self._beat.stat().st_mtime
+        except OSError:
+            return False
+        # a clock that jumped back makes it old, not young for ever
+        return 0 <= age_s < SILENCE_S
+
+    def _driver(self) -> int:
+        try:
+            return int(self._beat.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return _NOBODY
+
+    def _say(self, driver: int) -> None:
+        self._beat.write_text(f"{driver}\n", encoding="utf-8")

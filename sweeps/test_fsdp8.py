@@ -1,0 +1,152 @@
+"""Fully sharded data parallelism over eight slices: which XLA flags help a MaxText cell.
+
+    pytest sweeps/test_fsdp8.py --xlatune-model llama3.1-405b --xlatune-nodelist 'node[001-008]'
+
+The inputs, the environment variables of the site and the manner of the candidates are those of
+`test_pp8.py`.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from pytest_xlatune import Protocol, Resources, Sweep, profile
+from pytest_xlatune.launchers.maxtext import MaxTextLauncher
+
+MAXTEXT = os.environ.get("XLATUNE_MAXTEXT_DIR", "/workspace/maxtext")
+OVERLAP = "--xla_gpu_experimental_parallel_collective_overlap_limit"
+AG = "--xla_gpu_all_gather_combine_threshold_bytes"
+RS = "--xla_gpu_reduce_scatter_combine_threshold_bytes"
+GIB = 1 << 30
+
+PROFILES = (
+    *(
+        profile(
+            f"ag-{name}",
+            f"{AG}={size_bytes}",
+            note="all-gathers combined up to this size; equal to the default below two tensors, "
+            "and above one layer in a scanned model",
+        )
+        for name, size_bytes in (
+            ("256m", GIB >> 2),
+            ("512m", GIB >> 1),
+            ("1g", GIB),
+            ("2g", 2 * GIB),
+        )
+    ),
+    profile("ag-rs-1g", f"{AG}={GIB} {RS}={GIB}", note="reduce-scatters too"),
+    profile(
+        "o1",
+        env={"JAX_OPTIMIZATION_LEVEL": "O1"},
+        note="JAX's own bundle: latency hiding, pipelined collectives, loops unrolled by two",
+    ),
+    profile(
+        "double-buffering",
+        "--xla_gpu_enable_while_loop_double_buffering=true",
+        note="unrolls the loop by two; needs scan_layers, costs memory",
+    ),
+    profile(
+        "pipelined-ag",
+        "--xla_gpu_enable_pipelined_all_gather=true",
+        note="the next iteration's all-gather early; out of memory at scale. An alias since 0.11.2",
+    ),
+    profile(
+        "pipelined-ar",
+        "--xla_gpu_enable_pipelined_all_reduce=true",
+        note="gradients that become reduce-scatters included; an alias since 0.11.2",
+    ),
+    profile(
+        "overlap-2",
+        f"{OVERLAP}=2",
+        note="two collectives in flight: on one ring they contend; needs latency hiding",
+    ),
+    profile(
+        "latency-hiding",
+        "--xla_gpu_enable_latency_hiding_scheduler=true",
+        note="a no-op on Hopper and Blackwell since 0.7.2 and where the image sets it; the lever "
+        "on MI300/MI355 before 0.12",
+    ),
+    profile(
+        "async-priority-off",
+        "--xla_gpu_enable_highest_priority_async_stream=false",
+        note="`=true` is the default of every version, so only `=false` is a change",
+    ),
+    profile(
+        "control-pipelined-rs",
+        "--xla_gpu_enable_pipelined_reduce_scatter=true",
+        note="the default since 0.4.35, a no-op: an A/A control that shows the noise",
+    ),
+    profile("ag-1g-overlap-2", f"{AG}={GIB} {OVERLAP}=2", wave="wave3", note="both"),
+    profile(
+        "ag-1g-double-buffering",
+        f"{AG}={GIB} --xla_gpu_enable_while_loop_double_buffering=true",
+        wave="wave3",
+        note="both",
+    ),
+    profile(
+        "buffer-16m",
+        env={"NCCL_BUFFSIZE": "16777216"},
+        wave="wave4",
+        note="bytes: NCCL reads `16M` as 16",
+    ),
+    profile(
+        "proto-simple",
+        env={"NCCL_PROTO": "Simple"},
+        wave="wave4",
+        note="what large messages take anyway: mostly a no-op",
+    ),
+    profile(
+        "mem-95",
+        env={"XLA_PYTHON_CLIENT_MEM_FRACTION": ".95"},
+        wave="wave4",
+        note="a larger pool; where XLA_CLIENT_MEM_FRACTION is deployed JAX refuses both",
+    ),
+)
+
+SWEEP = Sweep(
+    name="fsdp8",
+    parallelism="FSDP=8",
+    launcher=MaxTextLauncher(
+        python=os.environ.get("XLATUNE_MAXTEXT_PYTHON", "python3"),
+        cwd=MAXTEXT,
+        config=os.environ.get("XLATUNE_MAXTEXT_CONFIG", "src/MaxText/configs/base.yml"),
+        env_files=(
+            str(Path(__file__).parent / "maxtext" / "coordinator.env.sh"),
+            *filter(None, os.environ.get("XLATUNE_MAXTEXT_ENV", "").split(":")),
+        ),
+    ),
+    overrides={
+        "model_name": "{model_tag}",
+        "hardware": "gpu",
+        "jax_distributed_heartbeat_timeout_seconds": "99999",
+    },
+    profiles=PROFILES,
+    protocol=Protocol(steps=15, first_step=5, deadline_s=2700),
+    resources=Resources(time_limit_s=2760),
+    budget=50,
+)
+
+
+@pytest.mark.wave1
+def test_baseline(preflight, pinned_nodes, baseline_deployed):
+    """The site is ready and the cell as deployed trains."""
+    assert baseline_deployed.n >= 1, (preflight.notes, pinned_nodes)
+
+
+@pytest.mark.wave2
+@pytest.mark.wave3
+@pytest.mark.wave4
+def test_profile(measure, profile):
+    """Each profile once: it ranks, and proves nothing."""
+    measured = measure(profile)
+    assert measured.not_slower, measured.paragraph
+
+
+@pytest.mark.confirm
+def test_finalist(measure, finalist):
+    """The best of the screen, again in fresh blocks: only this decides."""
+    measured = measure(finalist)
+    assert measured.not_slower, measured.paragraph

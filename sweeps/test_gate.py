@@ -1,0 +1,57 @@
+"""A regression gate on the quickstart's cell: may this go out?
+
+    pytest sweeps/test_gate.py --junitxml=junit.xml          # exit code 0: it may
+
+The candidate puts the compiler's level back to its default, which the deployed environment lowers.
+It is measured beside the deployed cell in blocks. `key` tells this run of the gate from the last:
+give it the commit, and a new commit is never held against the trials of an old one.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from pytest_xlatune import Gate, Protocol, Sweep, deployed_env, profile
+from pytest_xlatune.launchers.maxtext import MaxTextLauncher
+
+HERE = Path(__file__).parent / "quickstart"
+
+SWEEP = Sweep(
+    name="gate",
+    model_tag="quickstart",
+    parallelism="FSDP=4",
+    devices=4,
+    per_device_batch_size=2,
+    max_target_length=64,
+    launcher=MaxTextLauncher(
+        python=sys.executable,
+        module=str(HERE / "train.py"),
+        config=str(HERE / "configs" / "quickstart.yml"),
+        axis_prefix={"FSDP": "ici", "PP": "ici"},  # a CPU has no slices
+    ),
+    deployed=deployed_env(HERE / "configs" / "quickstart.env.sh"),
+    profiles=(
+        profile(
+            "restored",
+            "--xla_backend_optimization_level=3",
+            note="the compiler's default level",
+        ),
+    ),
+    protocol=Protocol(steps=20, first_step=8, deadline_s=300),
+    executor="local",
+    gate=Gate(
+        margin=0.05,  # this machine is a noisy one
+        blocks=4,
+        key=os.environ.get("CI_COMMIT_SHA", ""),
+    ),
+)
+
+
+@pytest.mark.gate
+def test_no_regression(measure, profile):
+    """A loss of the margin or more is excluded; what cannot be told fails, and says so."""
+    assert measure(profile).no_regression

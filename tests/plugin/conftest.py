@@ -1,0 +1,143 @@
+"""A sweep over a trainer that only pretends: everything around it is real."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+# Prints MaxText's lines; how fast depends on the flags, how it ends on the profile's variables.
+TRAINER = """\
+import hashlib, os, signal, sys, time
+flags = os.environ.get("XLA_FLAGS", "")
+print("Show all environment variables:")
+print(f"XLA_FLAGS={flags}", flush=True)
+if "--xla_bogus" in flags:
+    print("F1120 09:03:25.888154 14479 parse_flags_from_env.cc:234] "
+          "Unknown flag in XLA_FLAGS: --xla_bogus=1", file=sys.stderr)
+    sys.exit(1)
+first = not os.path.exists(os.environ["MARK"]) if "MARK" in os.environ else False
+if first:
+    open(os.environ["MARK"], "w").close()
+    os.kill(os.getpid(), signal.SIGKILL)
+time.sleep(float(os.environ.get("SLEEP_S", "0")))
+speed = 1000.0
+for flag, factor in (("--xla_fast", 1.10), ("--xla_slow", 0.80)):
+    if flag in flags:
+        speed *= factor
+noise = int(hashlib.sha256(sys.argv[2].encode()).hexdigest()[:8], 16) / 2**32 - 0.5
+speed *= 1 + 0.002 * noise
+loss = "nan" if "LOSS_NAN" in os.environ else "7.1"
+for step in range(int(sys.argv[1])):
+    print(f"completed step: {step}, seconds: {512 / speed:.6f}, TFLOP/s/device: 0.1, "
+          f"Tokens/s/device: {speed:.3f}, total_weights: 512, loss: {loss}", flush=True)
+if loss == "nan":
+    print("Aborting training due to NaN loss.")
+    sys.exit(1)
+"""
+
+SWEEP_FILE = """\
+import sys
+from pathlib import Path
+
+import pytest
+
+from pytest_xlatune import Protocol, Sweep, profile
+from pytest_xlatune.launchers.command import CommandLauncher
+
+SWEEP = Sweep(
+    name="pretend",
+    model_tag="pretend",
+    parallelism="FSDP=4",
+    launcher=CommandLauncher(
+        argv=(sys.executable, str(Path(__file__).parent / "trainer.py"), "{steps}", "{trial}")
+    ),
+    deployed={"XLA_FLAGS": "--xla_deployed=1"},
+    profiles=(
+        PROFILES
+    ),
+    protocol=Protocol(steps=12),
+    executor="local",
+    screen_baselines=2,
+    finalists=2,
+    blocks=3,
+    block_baselines=1,
+    budget=40,
+)
+
+
+@pytest.mark.wave1
+def test_baseline(baseline_deployed):
+    assert baseline_deployed.n >= 2
+
+
+@pytest.mark.wave2
+def test_flag(measure, profile):
+    measured = measure(profile)
+    assert measured.not_slower, measured.paragraph
+
+
+@pytest.mark.confirm
+def test_finalist(measure, finalist):
+    measured = measure(finalist)
+    assert measured.not_slower, measured.paragraph
+"""
+
+PROFILES = """\
+        profile("fast", "--xla_fast=1"),
+        profile("same", "--xla_other=1"),
+        profile("unknown", "--xla_bogus=1"),
+"""
+
+
+class Folder:
+    """A project with one sweep, and what its runs left behind."""
+
+    def __init__(self, pytester: pytest.Pytester) -> None:
+        self.pytester = pytester
+        self.path = pytester.path
+
+    def write(self, *, profiles: str = PROFILES, text: str = SWEEP_FILE) -> None:
+        (self.path / "trainer.py").write_text(TRAINER, encoding="utf-8")
+        sweep = text.replace("        PROFILES\n", profiles)
+        (self.path / "test_sweep.py").write_text(sweep, encoding="utf-8")
+
+    def run(self, *args: str, plugin: bool = True) -> pytest.RunResult:
+        """Run pytest in a process of its own, as a user does."""
+        named = ["-p", "xlatune"] if plugin else []
+        return self.pytester.runpytest_subprocess(*named, "test_sweep.py", *args, timeout=240)
+
+    def events(self, kind: str) -> list[dict[str, Any]]:
+        """Every event of this kind in all ledgers, those moved aside included."""
+        lines = [
+            json.loads(line)
+            for path in sorted(self.path.glob(".xlatune/pretend/*/ledger*.jsonl"))
+            for line in path.read_text(encoding="utf-8").splitlines()
+            if line.endswith("}")  # a torn line does not
+        ]
+        return [line for line in lines if line["event"] == kind]
+
+    @property
+    def submitted(self) -> list[str]:
+        return [line["submission"]["trial_id"] for line in self.events("attempt-submitted")]
+
+    def read(self, name: str) -> str:
+        return (self.path / name).read_text(encoding="utf-8")
+
+
+@pytest.fixture
+def folder(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Folder:
+    # these trials measure nothing: they need not take turns with real ones on this machine
+    monkeypatch.setenv("XLATUNE_MACHINE_LOCK", str(tmp_path / "machine.lock"))
+    monkeypatch.setenv("PYTHONPATH", "")
+    made = Folder(pytester)
+    made.write()
+    return made
+
+
+@pytest.fixture
+def python() -> str:
+    return sys.executable

@@ -1,0 +1,133 @@
+"""Bad input ends in one clear message before anything is submitted, and loses nothing measured."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+WORKERS = pytest.mark.parametrize("workers", [(), ("-n2",)], ids=["alone", "two workers"])
+
+# (what is changed in the sweep file, options, what the message says)
+MISTAKES = {
+    "a duplicate profile id": (
+        ('"same"', '"fast"'),
+        (),
+        "*duplicate profile id 'fast' ('--xla_fast=1' and '--xla_other=1')*",
+    ),
+    "an id that -k cannot select": (('"same"', '"a,b"'), (), "*profile id 'a,b': expected*"),
+    "a malformed flag": (
+        ("--xla_fast=1", "--xla_fast true"),
+        (),
+        "*profile 'fast': 'true' does not begin with '--': XLA stops reading here*",
+    ),
+    "a marker argument that does not exist": (
+        ("@pytest.mark.wave2", '@pytest.mark.wave2(profile=["fast"])'),
+        (),
+        "*unknown argument 'profile' in @pytest.mark.wave2; did you mean 'profiles'*",
+    ),
+    "a profile id that does not exist": (
+        ("@pytest.mark.wave2", '@pytest.mark.wave2(profiles=["fsat"])'),
+        (),
+        "*unknown profile 'fsat' in sweep 'pretend'; did you mean 'fast'*",
+    ),
+    "a wave without profiles": (
+        ("@pytest.mark.wave2", "@pytest.mark.wave3"),
+        (),
+        "*unknown wave 'wave3' in sweep 'pretend'*Known: wave2*",
+    ),
+    "missing inputs, all of them": (
+        ('    model_tag="pretend",\n    parallelism="FSDP=4",\n', ""),
+        ("--xlatune-executor=slurm",),
+        "*is missing the model*; the parallelism*; the node slot*never guessed*",
+    ),
+    "axes that do not multiply to the devices": (
+        ('parallelism="FSDP=4"', 'parallelism="FSDP=4", devices=8'),
+        (),
+        "*the axes multiply to 4, but the cell has 8 devices*",
+    ),
+    "an unknown axis": ((), ("--xlatune-parallelism=FDSP=4",), "*did you mean 'FSDP'*"),
+    "too small a budget": ((), ("--xlatune-budget=5",), "*the budget is 5*"),
+    "deployed flags that XLA would not read to the end": (
+        ("--xla_deployed=1", "--xla_deployed=1 , --xla_b"),
+        (),
+        "*XLA stops reading here*",
+    ),
+}
+
+
+@WORKERS
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_mistake_is_one_message_and_exit_code_4(
+    folder: Any, mistake: str, workers: tuple[str, ...]
+) -> None:
+    change, options, message = MISTAKES[mistake]
+    text = folder.read("test_sweep.py")
+    if change:
+        assert change[0] in text
+        text = text.replace(*change)
+    (folder.path / "test_sweep.py").write_text(text, encoding="utf-8")
+    done = folder.run(*options, *workers)
+    done.stdout.fnmatch_lines([message])
+    assert done.ret == pytest.ExitCode.USAGE_ERROR
+    done.stdout.no_fnmatch_line("*INTERNALERROR*")
+    done.stdout.no_fnmatch_line("*Traceback*")
+    assert not folder.submitted
+
+
+def test_a_wrong_option_ends_the_run_before_collection(folder: Any) -> None:
+    done = folder.run("--xlatune-budget=many")
+    assert done.ret == pytest.ExitCode.USAGE_ERROR
+    done.stderr.fnmatch_lines(["ERROR: --xlatune-budget: found 'many', expected N*"])
+
+
+def test_an_unwritable_work_directory(folder: Any) -> None:
+    (folder.path / "file").write_text("", encoding="utf-8")
+    done = folder.run("-k", "fast", "--xlatune-workdir=file/below")
+    done.assert_outcomes(errors=1)
+    done.stdout.fnmatch_lines(["*file/below*Not a directory*"])
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        pytest.param(
+            lambda text: text.replace('"schema":1', '"schema":9', 1),
+            "*ledger.jsonl:1: written by schema 9, this version reads up to 1*--xlatune-fresh*",
+            id="a newer schema",
+        ),
+        pytest.param(
+            lambda text: text.replace('"event":"trial-planned"', '"event":"tri', 1),
+            "*ledger.jsonl:2: unreadable line*",
+            id="a damaged inner line",
+        ),
+        pytest.param(lambda _: "hello\n", "*is not a ledger*", id="no ledger at all"),
+    ],
+)
+def test_a_ledger_that_cannot_be_read_is_named_and_left_as_it_is(
+    folder: Any, damage: Any, message: str
+) -> None:
+    folder.run("-k", "fast").assert_outcomes(passed=1)
+    (path,) = folder.path.glob(".xlatune/pretend/*/ledger.jsonl")
+    whole = path.read_text(encoding="utf-8")
+    path.write_text(damage(whole), encoding="utf-8")
+    done = folder.run("-k", "fast")
+    done.assert_outcomes(errors=1)
+    done.stdout.fnmatch_lines([message])
+    assert path.read_text(encoding="utf-8") == damage(whole)
+
+    path.write_text(whole, encoding="utf-8")
+    submitted = folder.submitted
+    folder.run("-k", "fast").assert_outcomes(passed=1)
+    assert folder.submitted == submitted
+
+
+def test_a_torn_last_line_loses_one_event_and_no_trial(folder: Any) -> None:
+    folder.run("-k", "fast").assert_outcomes(passed=1)
+    (path,) = folder.path.glob(".xlatune/pretend/*/ledger.jsonl")
+    submitted = folder.submitted
+    whole = path.read_bytes()
+    Path(path).write_bytes(whole[: len(whole) - 40])  # the last event: the end of a trial
+    folder.run("-k", "fast").assert_outcomes(passed=1)
+    assert folder.submitted == submitted

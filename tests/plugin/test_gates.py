@@ -1,0 +1,106 @@
+"""A gate as a pytest run: pass, regression, cannot tell, cannot run; and a calibration."""
+
+from __future__ import annotations
+
+import json
+import xml.etree.ElementTree as ET
+from typing import Any
+
+import pytest
+
+GATE_FILE = """\
+import sys
+from pathlib import Path
+
+import pytest
+
+from pytest_xlatune import Gate, Protocol, Sweep, profile
+from pytest_xlatune.launchers.command import CommandLauncher
+
+SWEEP = Sweep(
+    name="pretend",
+    model_tag="pretend",
+    parallelism="FSDP=4",
+    launcher=CommandLauncher(
+        argv=(sys.executable, str(Path(__file__).parent / "trainer.py"), "{steps}", "{trial}")
+    ),
+    deployed={"XLA_FLAGS": "--xla_deployed=1"},
+    profiles=(
+        PROFILES
+    ),
+    protocol=Protocol(steps=12),
+    executor="local",
+    gate=Gate(margin=0.01, blocks=4, block_baselines=1),
+)
+
+
+@pytest.mark.gate
+def test_gate(measure, profile):
+    assert measure(profile).no_regression
+
+
+@pytest.mark.calibrate(jobs=4)
+def test_noise(calibration):
+    assert calibration.noise.jobs == 4
+"""
+CANDIDATES = """\
+        profile("good", "--xla_other=1"),
+        profile("slow", "--xla_slow=1"),
+        profile("wild", "--xla_wild=1"),
+"""
+# one candidate whose jobs scatter by a fifth
+WILD = 'speed *= 1 + (0.2 if "--xla_wild" in flags else 0.002) * noise'
+
+
+@pytest.fixture
+def gate(folder: Any) -> Any:
+    folder.write(text=GATE_FILE, profiles=CANDIDATES)
+    trainer = folder.read("trainer.py").replace("speed *= 1 + 0.002 * noise", WILD)
+    (folder.path / "trainer.py").write_text(trainer, encoding="utf-8")
+    return folder
+
+
+def test_each_candidate_has_its_own_end(gate: Any) -> None:
+    done = gate.run("-m", "gate", "-k", "good or slow", "--xlatune-negative=xfail")
+    done.assert_outcomes(passed=1, failed=1, deselected=2)
+    assert done.ret == 1
+    assert len(gate.submitted) == 12
+    done.stdout.fnmatch_lines(["E * assert regression: slow, delta -*", "1 pass, 1 regression"])
+    again = gate.run("-m", "gate", "-k", "good or slow", "-n2")
+    again.assert_outcomes(passed=1, failed=1)
+    assert len(gate.submitted) == 12, "a gate that was run is not run again"
+
+    # by itself, for its noise is not the others'
+    wild = gate.run("-m", "gate", "-k", "wild", "--junitxml=junit.xml")
+    assert wild.ret == 1
+    assert len(gate.submitted) == 12 + 8, "baselines are measured beside it, not taken from before"
+    wild.stdout.fnmatch_lines(
+        ["E * assert cannot tell: wild, delta *", "1 cannot tell", "* cannot tell: wild: *"]
+    )
+    (case,) = ET.parse(gate.path / "junit.xml").iter("testcase")
+    said = {each.attrib["name"]: each.attrib["value"] for each in case.iter("property")}
+    assert said["xlatune.verdict"] == "INCONCLUSIVE"
+    (failure,) = case.iter("failure")
+    assert "cannot tell: wild" in failure.attrib["message"]
+    assert "would settle it" in said["xlatune"]
+    conclusion = json.loads(gate.read("reports/pretend/gate.json"))["conclusion"]
+    assert [each["kind"] for each in conclusion["verdicts"]] == ["INCONCLUSIVE"]
+    assert not (gate.path / "reports" / "pretend-tuning.md").exists()
+
+
+def test_a_candidate_that_cannot_run_fails_its_gate(gate: Any) -> None:
+    gate.write(text=GATE_FILE, profiles='        profile("unknown", "--xla_bogus=1"),\n')
+    done = gate.run("-m", "gate")
+    done.assert_outcomes(failed=1, deselected=1)
+    done.stdout.fnmatch_lines(["*unknown is no regression: refused, the measurement is invalid*"])
+
+
+def test_a_calibration_is_kept_for_the_next_plan(gate: Any) -> None:
+    done = gate.run("-m", "calibrate")
+    done.assert_outcomes(passed=1, deselected=3)
+    (path,) = gate.path.glob(".xlatune/pretend/*/calibration.json")
+    noise = json.loads(path.read_text(encoding="utf-8"))["noise"]
+    assert 0 < noise["sigma_job"] < 0.01
+    assert (noise["jobs"], noise["straggler_rate"]) == (4, 0)
+    assert len(gate.submitted) == 4
+    done.stdout.fnmatch_lines(["*job noise: * % (95 % interval *", "*65 jobs: *"])

@@ -1,0 +1,156 @@
+"""A sweep as a pytest run: the outcomes, the ledger, the exit codes, with and without workers."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import xml.etree.ElementTree as ET
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+WORKERS = pytest.mark.parametrize("workers", [(), ("-n2",)], ids=["alone", "two workers"])
+SCREEN, BLOCKS = 2 + 3, 3 * 3
+
+
+@WORKERS
+def test_a_sweep_measures_once_and_concludes_the_same_again(
+    folder: Any, workers: tuple[str, ...]
+) -> None:
+    first = folder.run(*workers, "--junitxml=junit.xml")
+    first.assert_outcomes(passed=5, xfailed=1)
+    assert first.ret == 0
+    assert len(folder.submitted) == len(set(folder.submitted)) == 2 + SCREEN - 1 + BLOCKS - 1
+    conclusion = json.loads(folder.read("reports/pretend/leaderboard.json"))["conclusion"]
+    assert [each["kind"] for each in conclusion["verdicts"]][:2] == ["FASTER", "EQUIVALENT"]
+    assert conclusion["complete"]
+    first.stdout.fnmatch_lines(
+        ["*pretend FSDP=4 fast (job *) * TGS * s/step screened +*% | *screened*"]
+    )
+    assert "FASTER" in folder.read("reports/pretend-tuning.md")
+
+    again = folder.run("-n4" if not workers else "-n0", "-v")
+    again.assert_outcomes(passed=5, xfailed=1)
+    assert len(folder.submitted) == len(set(folder.submitted))
+    assert not folder.events("attempt-ended")[SCREEN + BLOCKS :]
+    repeated = json.loads(folder.read("reports/pretend/leaderboard.json"))["conclusion"]
+    assert repeated == conclusion
+    again.stdout.fnmatch_lines(["*14 trials are reused from the ledger*"])
+
+
+def test_junit_carries_the_figures(folder: Any) -> None:
+    folder.run("-m", "wave2", "--junitxml=junit.xml")
+    cases = ET.parse(folder.path / "junit.xml").iter("testcase")
+    figures = {
+        case.attrib["name"]: {p.attrib["name"]: p.attrib["value"] for p in case.iter("property")}
+        for case in cases
+    }
+    fast = figures["test_flag[fast]"]
+    assert fast["xlatune.verdict"] == "SCREENED"
+    assert float(fast["xlatune.delta_pct"]) == pytest.approx(10, abs=0.5)
+    assert json.loads(fast["xlatune"])["n"] == int(fast["xlatune.n"]) == 1
+    assert "ci95" not in fast
+    assert figures["test_flag[unknown]"]["xlatune.verdict"] == "INVALID"
+
+
+@WORKERS
+def test_a_selection_keeps_the_baselines_and_a_later_one_reuses(
+    folder: Any, workers: tuple[str, ...]
+) -> None:
+    folder.run("-k", "fast", *workers).assert_outcomes(passed=1)
+    names = [trial.split("-swave2")[0] for trial in folder.submitted]
+    assert sorted(names) == ["baseline-deployed", "baseline-deployed", "fast"]
+    folder.run("-m", "wave2", *workers).assert_outcomes(passed=2, xfailed=1)
+    assert len(folder.submitted) == len(set(folder.submitted)) == SCREEN
+
+
+def test_the_confirmation_alone_screens_what_is_missing(folder: Any) -> None:
+    folder.run("-m", "confirm").assert_outcomes(passed=2)
+    assert len(folder.submitted) == SCREEN + BLOCKS
+
+
+def test_fresh_measures_everything_again_and_deletes_nothing(folder: Any) -> None:
+    folder.run("-k", "fast")
+    before = folder.submitted
+    folder.run("-k", "fast", "--xlatune-fresh", "-n2").assert_outcomes(passed=1)
+    assert sorted(folder.submitted) == sorted([*before, *before])
+
+
+def test_what_nothing_may_submit(folder: Any) -> None:
+    collected = folder.run("--collect-only", "-q")
+    collected.stdout.fnmatch_lines(["*test_flag?fast?*", "*test_finalist?finalist-1?*"])
+    off = folder.run("--no-xlatune")
+    off.assert_outcomes(deselected=6)
+    plan = folder.run("--xlatune-plan", "-n2")
+    plan.stdout.fnmatch_lines(
+        ["*5 trials of the screen, then 3 blocks*", "*--xla_deployed=1 --xla_fast=1*"]
+    )
+    assert not folder.submitted
+    assert not (folder.path / ".xlatune").exists()
+
+
+def test_an_unrelated_run_is_left_alone(folder: Any) -> None:
+    folder.pytester.makepyfile(
+        test_other="SWEEP = 'of another kind'\ndef test_passes():\n    pass\n"
+    )
+    folder.pytester.makeconftest("""
+        import sys
+        def pytest_unconfigure():
+            heavy = {"scipy", "numpy", "submitit", "yaml", "tabulate", "filelock"}
+            print("imported:", sorted(heavy & sys.modules.keys()))
+    """)
+    for workers in ((), ("-n2",)):
+        done = folder.pytester.runpytest_subprocess("-p", "xlatune", "test_other.py", *workers)
+        done.assert_outcomes(passed=1)
+        done.stdout.no_fnmatch_line("*xlatune:*")
+        done.stdout.fnmatch_lines(["imported: []"])
+    assert not (folder.path / ".xlatune").exists()
+
+
+def test_without_the_plugin_the_projects_sweeps_are_left_out() -> None:
+    root = Path(__file__).parents[2]
+    argv = [sys.executable, "-m", "pytest", "-p", "no:xlatune", "sweeps", "--collect-only", "-q"]
+    done = subprocess.run(argv, cwd=root, capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == pytest.ExitCode.NO_TESTS_COLLECTED, done.stdout + done.stderr
+
+
+@WORKERS
+def test_a_confirmed_loss_fails_or_xfails_as_asked(folder: Any, workers: tuple[str, ...]) -> None:
+    # it looked fast once: the screen's run of it was lucky
+    folder.write(profiles='        profile("slow", "--xla_slow=1"),\n')
+    text = folder.read("test_sweep.py").replace("blocks=3", "blocks=4")
+    (folder.path / "test_sweep.py").write_text(text, encoding="utf-8")
+    trainer = folder.read("trainer.py").replace(
+        "speed *= 1 +", 'speed *= 1.5 if sys.argv[2].startswith("slow-swave2") else 1\nspeed *= 1 +'
+    )
+    (folder.path / "trainer.py").write_text(trainer, encoding="utf-8")
+    done = folder.run(*workers)
+    done.assert_outcomes(passed=2, failed=1)
+    assert done.ret == 1
+    done.stdout.fnmatch_lines(["*AssertionError: slow SLOWER*"])
+    folder.run("--xlatune-negative=xfail").assert_outcomes(passed=2, xfailed=1)
+
+
+def test_what_nobody_could_measure_is_an_error_and_is_tried_again(folder: Any) -> None:
+    late = (
+        '        profile("late", env={"SLEEP_S": "60"}),\n        profile("fast", "--xla_fast"),\n'
+    )
+    folder.write(profiles=late)
+    text = folder.read("test_sweep.py").replace("steps=12", "steps=12, deadline_s=2")
+    (folder.path / "test_sweep.py").write_text(text, encoding="utf-8")
+    done = folder.run("-m", "wave2")
+    done.assert_outcomes(passed=1, errors=1)
+    done.stdout.fnmatch_lines(["late INVALID (not measured): nobody could measure it: time-limit*"])
+    folder.run("-m", "wave2").assert_outcomes(passed=1, errors=1)
+    assert sum(trial.startswith("late") for trial in folder.submitted) == 2
+
+
+def test_nan_and_an_unknown_flag_are_dropped_with_their_reason(folder: Any) -> None:
+    nan = '        profile("nan", env={"LOSS_NAN": "1"}),\n'
+    folder.write(profiles=nan + '        profile("unknown", "--xla_bogus=1"),\n')
+    done = folder.run("-m", "wave2", "-rx")
+    done.assert_outcomes(xfailed=2)
+    done.stdout.fnmatch_lines(["*nan INVALID (dropped): numerical-failure*"])
+    done.stdout.fnmatch_lines(["*unknown INVALID (dropped): unknown-flag*"])

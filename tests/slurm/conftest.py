@@ -1,0 +1,252 @@
+"""The lab for the tests: one per machine, started by whoever comes first, one test at a time."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+from filelock import FileLock
+
+from pytest_xlatune.cells import LaunchSpec, Resources
+from pytest_xlatune.executors.slurm import SlurmExecutor
+from pytest_xlatune.results import Outcome, State, Submission
+
+
+def load_lab() -> ModuleType:
+    """Import lab.py beside this file: `tests/` is no package."""
+    spec = importlib.util.spec_from_file_location(
+        "xlatune_slurm_lab", Path(__file__).with_name("lab.py")
+    )
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def require(lab: ModuleType, *, accounting: bool = False) -> None:
+    """Skip where the lab cannot run; in CI that is an error, for there it must."""
+    if why := lab.missing(accounting=accounting):
+        if os.environ.get("CI"):
+            pytest.fail(f"CI runs the Slurm tests and does not skip them, but {why}")
+        pytest.skip(f"no Slurm to test on: {why}")
+
+
+@pytest.fixture(scope="session")
+def lab_in_use() -> Iterator[ModuleType]:
+    """A lab that is up; the last test process to leave stops it, unless a person started it."""
+    lab = load_lab()
+    require(lab)
+    guard = FileLock(f"{lab.FOLDER}.lock")
+    me = lab.FOLDER / lab.USERS / str(os.getpid())
+    with guard:
+        started_by_tests = me.parent.exists() or not lab.is_up()
+        if not lab.is_up():
+            lab.start()
+        if started_by_tests:
+            lab.note_users([me.name])
+    yield lab
+    with guard:
+        if me.exists():
+            me.unlink()
+            if not any(Path("/proc", user.name).exists() for user in me.parent.iterdir()):
+                lab.stop()
+
+
+@pytest.fixture(scope="session")
+def one_at_a_time() -> FileLock:
+    return FileLock(f"{load_lab().FOLDER}.test.lock")
+
+
+@pytest.fixture(scope="module")
+def lab_with_accounting(lab_in_use: ModuleType, one_at_a_time: FileLock) -> Iterator[None]:
+    """The lab with slurmdbd for a whole module; nobody else uses it meanwhile."""
+    require(lab_in_use, accounting=True)
+    with one_at_a_time:
+        before = lab_in_use.has_accounting()
+        lab_in_use.restart(accounting=True)
+        yield
+        lab_in_use.restart(accounting=before)
+
+
+@pytest.fixture
+def lab(
+    lab_in_use: ModuleType, one_at_a_time: FileLock, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[ModuleType]:
+    """The lab to oneself, all nodes idle; whatever a test did to it is mended afterwards."""
+    with one_at_a_time:
+        for name, value in lab_in_use.environment().items():
+            monkeypatch.setenv(name, value)
+        yield lab_in_use
+        lab_in_use.mend()
+
+
+class Trials:
+    """Submits and watches trials on the lab."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.executor = self.new_executor()
+
+    def new_executor(self, **options: Any) -> SlurmExecutor:
+        """An executor that remembers nothing, as another process would have it."""
+        return SlurmExecutor(**{"round_s": 0.3, **options})
+
+    def arguments(
+        self, name: str, nodelist: Sequence[str] = ("node001", "node002"), **resources: Any
+    ) -> dict[str, Any]:
+        return {
+            "folder": self.root / name / "1",
+            "job_name": f"xl-{name}",
+            "comment": f"xlatune:{self.root.name}:{name}:1",
+            "nodelist": tuple(nodelist),
+            "resources": Resources(**{"time_limit_s": 600, **resources}),
+        }
+
+    def submit(
+        self,
+        name: str,
+        command: str | Sequence[str],
+        nodelist: Sequence[str] = ("node001", "node002"),
+        *,
+        spec: dict[str, Any] | None = None,
+        **resources: Any,
+    ) -> Submission:
+        argv = ("bash", "-c", command) if isinstance(command, str) else tuple(command)
+        job_id = self.executor.submit(
+            LaunchSpec(argv=argv, **({"inherit": ("PATH",)} | (spec or {}))),
+            **self.arguments(name, nodelist, **resources),
+        )
+        return Submission(
+            trial_id=name, attempt=1, executor="slurm", job_id=job_id, folder=f"{name}/1"
+        )
+
+    def folder(self, submission: Submission) -> Path:
+        return self.root / submission.folder
+
+    def log(self, submission: Submission, rank: int = 0) -> str:
+        return (self.folder(submission) / f"log.{rank}.txt").read_text()
+
+    def poll(self, submission: Submission) -> Outcome:
+        return self.executor.poll([submission], root=self.root)[submission.job_id]
+
+    def end(self, submission: Submission, *, timeout_s: float = 90) -> Outcome:
+        """Wait until Slurm says that it is over."""
+        wait_until(lambda: self.poll(submission).state.is_final, timeout_s=timeout_s)
+        return self.poll(submission)
+
+    def running(self, submission: Submission, ranks: int = 2) -> None:
+        """Wait until the trainer runs on every rank."""
+        folder = self.folder(submission)
+        wait_until(lambda: len(list(folder.glob("started*.json"))) == ranks)
+        wait_until(lambda: self.poll(submission).state is State.RUNNING)
+
+
+@pytest.fixture
+def trials(lab: ModuleType, tmp_path: Path) -> Trials:
+    return Trials(tmp_path)
+
+
+def wait_until(ready: Callable[[], bool], *, timeout_s: float = 60) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not ready():
+        assert time.monotonic() < deadline, f"not within {timeout_s:.0f} s"
+        time.sleep(0.1)
+
+
+@pytest.fixture(name="wait_until")
+def wait_until_fixture() -> Callable[..., None]:
+    return wait_until
+
+
+def slurm(*argv: str) -> str:
+    """Run one of Slurm's commands as an operator would."""
+    done = subprocess.run(argv, capture_output=True, text=True, check=True, timeout=60)
+    return done.stdout
+
+
+@pytest.fixture(name="slurm")
+def slurm_fixture(lab: ModuleType) -> Callable[..., str]:
+    return slurm
+
+
+class Project:
+    """A user's folder with one sweep in it, and what sessions of pytest left behind."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._started: list[subprocess.Popen[bytes]] = []
+
+    def start(self, sweep: str, *args: str) -> subprocess.Popen[bytes]:
+        """Start a session in the background; its words are in `said`."""
+        argv = [sys.executable, "-m", "pytest", sweep, "-p", "no:cacheprovider", *args]
+        argv += ["--xlatune-workdir", str(self.path / "work")]
+        argv += ["--xlatune-reports", str(self.path / "reports")]
+        with (self.path / f"session.{len(self._started)}.txt").open("wb") as said:
+            process = subprocess.Popen(
+                argv, cwd=self.path, stdout=said, stderr=subprocess.STDOUT, start_new_session=True
+            )
+        self._started.append(process)
+        return process
+
+    def run(self, sweep: str, *args: str, timeout_s: float = 240) -> str:
+        """Run a session to its end and return its words."""
+        self.start(sweep, *args).wait(timeout_s)
+        return self.said
+
+    @property
+    def said(self) -> str:
+        """What the last session printed."""
+        path = self.path / f"session.{len(self._started) - 1}.txt"
+        return path.read_text(encoding="utf-8", errors="replace")
+
+    def end(self) -> None:
+        for process in self._started:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+    def events(self, kind: str) -> list[dict[str, Any]]:
+        """Every event of this kind in the ledger."""
+        return [
+            line
+            for path in sorted(self.path.glob("work/*/*/ledger*.jsonl"))
+            for line in map(json.loads, path.read_text(encoding="utf-8").splitlines())
+            if line["event"] == kind
+        ]
+
+    @property
+    def submitted(self) -> list[str]:
+        """The trials that were submitted, by job."""
+        return [line["submission"]["trial_id"] for line in self.events("attempt-submitted")]
+
+    @property
+    def measured(self) -> list[str]:
+        """The trials that have a score, in the order they ended."""
+        return [
+            line["result"]["trial"]["profile"]["id"]
+            for line in self.events("trial-ended")
+            if line["result"]["status"] == "measured"
+        ]
+
+    def jobs(self, lab: ModuleType) -> int:
+        """How many jobs Slurm itself has seen of this folder, by its job completion file."""
+        completed = Path(lab.FOLDER, "log", "jobcomp.txt").read_text(encoding="utf-8")
+        return completed.count(f"WorkDir={self.path}")
+
+
+@pytest.fixture
+def project(lab: ModuleType, tmp_path: Path) -> Iterator[Project]:
+    made = Project(tmp_path)
+    yield made
+    made.end()

@@ -1,0 +1,426 @@
+"""A real Slurm cluster of four nodes on one machine, for tests and for trying things out.
+
+    python tests/slurm/lab.py install [--accounting]   Debian's packages, by apt-get (for CI)
+    python tests/slurm/lab.py start [--accounting]     munge, slurmctld, four slurmd
+    python tests/slurm/lab.py env                      what to `eval` to talk to it
+    python tests/slurm/lab.py status
+    python tests/slurm/lab.py stop                     every process of it, and its folder
+
+It needs root and Debian's packages slurm-wlm and munge (with accounting: slurmdbd and
+mariadb-server), and nothing else: own folder, own ports, own munge key; the machine's own Slurm,
+if it has one, is not touched. The only trace outside its folder is a line in /etc/hosts that makes
+the node names resolve, for JAX looks its coordinator up by that name; `stop` takes it out again.
+One lab per machine. Standard library only.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+
+FOLDER = Path("/tmp/xlatune-slurm-lab")
+CONF = FOLDER / "slurm.conf"
+NODES = tuple(f"node{i:03d}" for i in range(1, 5))
+PORTS = {"slurmctld": 26817, "slurmdbd": 26819, "mariadb": 26806, "slurmd": 27001}
+PROGRAMS = ("munged", "mungekey", "slurmctld", "slurmd", "sbatch", "srun")
+ACCOUNTING_PROGRAMS = ("slurmdbd", "mariadbd", "mariadb-install-db")
+PACKAGES = ("slurm-wlm", "munge")
+ACCOUNTING_PACKAGES = ("slurmdbd", "mariadb-server")
+MIN_JOB_AGE_S = 10
+USERS = "users"
+HOSTS = Path("/etc/hosts")
+HOSTS_LINE = f"127.0.0.1 {' '.join(NODES)} # xlatune slurm lab\n"
+# the daemons live here and are on no ordinary user's PATH
+os.environ["PATH"] += ":/usr/sbin:/sbin"
+
+SLURM_CONF = """\
+ClusterName=xlatunelab
+SlurmctldHost={host}(127.0.0.1)
+SlurmctldPort={slurmctld}
+AuthType=auth/munge
+AuthInfo=socket={folder}/munge/socket
+CredType=cred/munge
+SlurmUser=root
+SlurmdUser=root
+StateSaveLocation={folder}/state
+SlurmdSpoolDir={folder}/spool.%n
+SlurmctldPidFile={folder}/run/slurmctld.pid
+SlurmdPidFile={folder}/run/slurmd.%n.pid
+SlurmctldLogFile={folder}/log/slurmctld.log
+SlurmdLogFile={folder}/log/slurmd.%n.log
+SlurmdParameters=config_overrides
+MailProg=/bin/true
+MpiDefault=none
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+SelectType=select/cons_tres
+SelectTypeParameters=CR_Core
+JobAcctGatherType=jobacct_gather/none
+JobCompType=jobcomp/filetxt
+JobCompLoc={folder}/log/jobcomp.txt
+AccountingStorageType={storage}
+ReturnToService=2
+# a real cluster is patient; a test is not
+KillWait=3
+MinJobAge={min_job_age}
+SlurmdTimeout=10
+SlurmctldTimeout=10
+MessageTimeout=5
+SchedulerParameters=batch_sched_delay=0,sched_interval=2,sched_min_interval=0,bf_interval=1
+NodeName={nodes} NodeHostname={host} NodeAddr=127.0.0.1 Port={slurmd} CPUs=2 RealMemory=4000
+PartitionName=lab Nodes={nodes} Default=YES MaxTime=INFINITE State=UP
+PartitionName=half Nodes=node[001-002] MaxTime=INFINITE State=UP
+"""
+SLURMDBD_CONF = """\
+AuthType=auth/munge
+AuthInfo=socket={folder}/munge/socket
+DbdHost={host}
+DbdAddr=127.0.0.1
+DbdPort={slurmdbd}
+SlurmUser=root
+LogFile={folder}/log/slurmdbd.log
+PidFile={folder}/run/slurmdbd.pid
+StorageType=accounting_storage/mysql
+StorageHost=127.0.0.1
+StoragePort={mariadb}
+StorageUser=slurm
+StoragePass=lab
+StorageLoc=slurm_acct_db
+"""
+
+
+class LabError(Exception):
+    """The lab cannot be started; the message says what is missing."""
+
+
+def missing(*, accounting: bool = False) -> str:
+    """Return what keeps the lab from starting, "" when nothing does."""
+    wanted = PROGRAMS + (ACCOUNTING_PROGRAMS if accounting else ())
+    absent = [name for name in wanted if shutil.which(name) is None]
+    if absent:
+        return (
+            f"not installed: {', '.join(absent)} (Debian's packages {' '.join(PACKAGES)}; "
+            "`python tests/slurm/lab.py install` installs them)"
+        )
+    return "" if os.geteuid() == 0 else "the lab needs root: four slurmd run jobs as their user"
+
+
+def environment() -> dict[str, str]:
+    """Return the variables that make Slurm's commands talk to the lab."""
+    return {"SLURM_CONF": str(CONF)}
+
+
+def is_up() -> bool:
+    """Whether the lab's controller answers and all its nodes are idle or at work."""
+    if not CONF.exists():
+        return False
+    alive = {"idle", "allocated", "mixed", "completing"}
+    return len(states := _states()) == len(NODES) and set(states) <= alive
+
+
+def has_accounting() -> bool:
+    """Whether the running lab has slurmdbd."""
+    return (FOLDER / "slurmdbd.conf").exists()
+
+
+def start(*, accounting: bool = False) -> None:
+    """Start the lab from nothing; what a dead one left behind is cleared away.
+
+    Raises:
+        LabError: something is missing, or a daemon does not come up.
+    """
+    if why := missing(accounting=accounting):
+        raise LabError(why)
+    stop()
+    for name in ("munge", "state", "run", "log", *(f"spool.{node}" for node in NODES)):
+        (FOLDER / name).mkdir(parents=True, mode=0o755)
+    host = socket.gethostname().split(".", maxsplit=1)[0]
+    facts = {
+        "folder": FOLDER,
+        "host": host,
+        "nodes": f"node[001-{len(NODES):03d}]",
+        "min_job_age": MIN_JOB_AGE_S,
+        **PORTS,
+        "slurmd": f"[{PORTS['slurmd']}-{PORTS['slurmd'] + len(NODES) - 1}]",
+        "storage": "accounting_storage/" + ("slurmdbd" if accounting else "none"),
+    }
+    storage = (
+        "AccountingStorageHost=127.0.0.1\n"
+        f"AccountingStoragePort={PORTS['slurmdbd']}\n"
+        f"AccountingStoragePass={FOLDER}/munge/socket\n"  # what else would be a password
+    )
+    CONF.write_text(SLURM_CONF.format(**facts) + (storage if accounting else ""))
+    _resolve_names(present=True)
+    _start_munge()
+    if accounting:
+        dbd = FOLDER / "slurmdbd.conf"
+        dbd.write_text(SLURMDBD_CONF.format(**{**facts, "slurmdbd": PORTS["slurmdbd"]}))
+        dbd.chmod(0o600)
+        _start_accounting()
+    start_controller()
+    for node in NODES:
+        start_node(node)
+    _wait_for("the nodes", is_up)
+
+
+def restart(*, accounting: bool) -> None:
+    """Start the lab afresh, with slurmdbd or without; who uses it stays noted."""
+    users = FOLDER / USERS
+    names = [user.name for user in users.iterdir()] if users.exists() else None
+    start(accounting=accounting)
+    if names is not None:
+        note_users(names)
+
+
+def note_users(names: Iterable[str]) -> None:
+    """Note the test processes, by id, that use a lab that tests started."""
+    (FOLDER / USERS).mkdir(exist_ok=True)
+    for name in names:
+        (FOLDER / USERS / name).touch()
+
+
+def stop() -> None:
+    """End every process of the lab and remove its folder. Harmless when there is none."""
+    for ask in (signal.SIGTERM, signal.SIGKILL):
+        deadline = time.monotonic() + 5
+        # whoever is asked to end may just have started another
+        while (pids := processes()) and time.monotonic() < deadline:
+            for pid in pids:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, ask)
+            time.sleep(0.2)
+    _resolve_names(present=False)
+    shutil.rmtree(FOLDER, ignore_errors=True)
+    if left := processes():
+        raise LabError(f"processes {left} of the lab do not end")
+
+
+def processes() -> list[int]:
+    """Return the ids of the lab's processes: daemons, job steps and what jobs started."""
+    marks = (f"SLURM_CONF={CONF}".encode(), f"XLATUNE_LAB={FOLDER}".encode())
+    found = set()
+    parents: dict[int, int] = {}
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit() or int(entry.name) == os.getpid():
+            continue
+        with contextlib.suppress(OSError, IndexError):
+            pid = int(entry.name)
+            # a line of /proc/<pid>/stat:  4711 (slurmd) S 1 4711 ...
+            state, parent = (entry / "stat").read_text().rpartition(")")[2].split()[:2]
+            if state == "Z":
+                continue
+            parents[pid] = int(parent)
+            name = (entry / "comm").read_text().strip()
+            variables = (entry / "environ").read_bytes().split(b"\0")
+            ours = name.startswith(("slurm", "munged", "mariadb")) or b"SLURM_JOB_ID" in b"".join(
+                variables
+            )
+            if ours and any(mark in variables for mark in marks):
+                found.add(pid)
+    while more := {pid for pid, parent in parents.items() if parent in found} - found:
+        found |= more
+    return sorted(found - {os.getpid()})
+
+
+def start_controller() -> None:
+    """Start slurmctld; its saved state is read if there is any."""
+    _daemon("slurmctld")
+    _wait_for("slurmctld", lambda: _call("scontrol", "ping").returncode == 0)
+
+
+def kill_controller() -> None:
+    """Kill slurmctld outright."""
+    _kill("slurmctld")
+
+
+def state_saved_at() -> float:
+    """Return when the controller last saved what it knows of jobs, in seconds since the epoch."""
+    return (FOLDER / "state" / "job_state").stat().st_mtime
+
+
+def start_node(node: str) -> None:
+    """Start the slurmd of a node."""
+    _daemon("slurmd", "-N", node)
+
+
+def kill_node(node: str) -> None:
+    """Kill the slurmd of a node outright; its jobs' processes live on."""
+    _kill(f"slurmd.{node}")
+
+
+def mend() -> None:
+    """Cancel every job and bring back every daemon and node, however they were left."""
+    if _call("scontrol", "ping").returncode or not pid_of("slurmctld"):
+        start_controller()
+    _call("scancel", "--user=root")
+    for node in NODES:
+        if not pid_of(f"slurmd.{node}"):
+            start_node(node)
+    _wait_for("the end of all jobs", lambda: not _call("squeue", "-h").stdout)
+    states = _call("sinfo", "-h", "-N", "-p", "lab", "-o", "%N %T").stdout.splitlines()
+    for node in [line.split()[0] for line in states if not line.endswith(" idle")]:
+        _call("scontrol", "update", f"nodename={node}", "state=resume")
+    _wait_for("idle nodes", lambda: set(_states()) == {"idle"})
+
+
+def _states() -> list[str]:
+    return _call("sinfo", "-h", "-N", "-p", "lab", "-o", "%T").stdout.split()
+
+
+def pid_of(name: str) -> int:
+    """Return the id of a daemon that runs, 0 where it does not."""
+    with contextlib.suppress(OSError, ValueError):
+        pid = int((FOLDER / "run" / f"{name}.pid").read_text())
+        return pid if pid in processes() else 0
+    return 0
+
+
+def _kill(name: str) -> None:
+    if pid := pid_of(name):
+        os.kill(pid, signal.SIGKILL)
+
+
+def _daemon(*argv: str) -> None:
+    done = subprocess.run(
+        argv,
+        env={**os.environ, **environment(), "XLATUNE_LAB": str(FOLDER)},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    if done.returncode:
+        raise LabError(f"{' '.join(argv)} ended with {done.returncode}: {done.stderr.strip()}")
+
+
+def _start_munge() -> None:
+    munge = FOLDER / "munge"
+    subprocess.run(["mungekey", "--create", f"--keyfile={munge}/key"], check=True)
+    files = ("key-file=key", "socket=socket", "pid-file=pid", "log-file=log", "seed-file=seed")
+    _daemon("munged", "--force", *(f"--{each.replace('=', f'={munge}/')}" for each in files))
+    _wait_for("munged", (munge / "socket").exists)
+
+
+def _start_accounting() -> None:
+    data = FOLDER / "mariadb"
+    user = ["--no-defaults", "--user=root", f"--datadir={data}"]
+    subprocess.run(
+        ["mariadb-install-db", *user, "--auth-root-authentication-method=normal", "--skip-test-db"],
+        check=True,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    grant = data / "grant.sql"
+    grant.write_text(
+        "create database slurm_acct_db;\n"
+        "create user slurm@localhost identified by 'lab';\n"
+        "grant all on slurm_acct_db.* to slurm@localhost;\n"
+    )
+    server = [
+        "mariadbd",
+        *user,
+        f"--port={PORTS['mariadb']}",
+        "--bind-address=127.0.0.1",
+        f"--socket={data}/socket",
+        f"--pid-file={data}/pid",
+        f"--init-file={grant}",
+        f"--log-error={FOLDER}/log/mariadb.log",
+        "--innodb-buffer-pool-size=64M",
+    ]
+    _daemon("sh", "-c", 'setsid "$@" >/dev/null 2>&1 &', "sh", *server)
+    _wait_for("mariadbd", lambda: _listens(PORTS["mariadb"]))
+    _daemon("slurmdbd")
+    _wait_for("slurmdbd", lambda: _listens(PORTS["slurmdbd"]))
+    _wait_for(
+        "sacctmgr", lambda: _call("sacctmgr", "-i", "add", "cluster", "xlatunelab").returncode == 0
+    )
+
+
+def _resolve_names(*, present: bool) -> None:
+    """Write in place: /etc/hosts is often a mount that nothing can be renamed onto."""
+    lines = HOSTS.read_text().splitlines(keepends=True)
+    others = [line for line in lines if line != HOSTS_LINE]
+    wanted = [*others, HOSTS_LINE] if present else others
+    if wanted != lines:
+        HOSTS.write_text("".join(wanted))
+
+
+def _call(*argv: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        argv,
+        env={**os.environ, **environment()},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+
+
+def _listens(port: int) -> bool:
+    with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
+        return True
+    return False
+
+
+def _wait_for(what: str, ready: Callable[[], bool], *, timeout_s: float = 60) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not ready():
+        if time.monotonic() > deadline:
+            raise LabError(f"{what} did not come up in {timeout_s:.0f} s; see {FOLDER / 'log'}")
+        time.sleep(0.1)
+
+
+def _install(*, accounting: bool) -> None:
+    packages = PACKAGES + (ACCOUNTING_PACKAGES if accounting else ())
+    env = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+    subprocess.run(["apt-get", "update", "-q"], check=True, env=env)
+    subprocess.run(
+        ["apt-get", "install", "-y", "-q", "--no-install-recommends", *packages],
+        check=True,
+        env=env,
+    )
+
+
+def _status() -> Iterator[str]:
+    yield f"{'up' if is_up() else 'down'}, {'with' if has_accounting() else 'without'} slurmdbd"
+    if CONF.exists():
+        yield _call("sinfo", "-N").stdout.rstrip()
+        yield _call("squeue").stdout.rstrip()
+
+
+def main(argv: list[str]) -> int:
+    """Run one of the commands above."""
+    parser = argparse.ArgumentParser(description="A real Slurm of four nodes on this machine.")
+    parser.add_argument("command", choices=["install", "start", "stop", "status", "env"])
+    parser.add_argument("--accounting", action="store_true", help="with slurmdbd and mariadb")
+    given = parser.parse_args(argv)
+    try:
+        if given.command == "install":
+            _install(accounting=given.accounting)
+        elif given.command == "start":
+            start(accounting=given.accounting)
+        elif given.command == "stop":
+            stop()
+        elif given.command == "env":
+            sys.stdout.writelines(f"export {k}={v}\n" for k, v in environment().items())
+        else:
+            sys.stdout.writelines(f"{line}\n" for line in _status())
+    except LabError as error:
+        sys.stderr.write(f"lab: {error}\n")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,57 @@
+"""The same cluster with slurmdbd: what sacct knows after the controller has forgotten."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from pytest_xlatune.executors.slurm_commands import run_command
+from pytest_xlatune.results import State
+
+Trials = Any  # of conftest.py, which cannot be imported from here
+
+
+pytestmark = pytest.mark.usefixtures("lab_with_accounting")
+
+
+def test_sacct_tells_the_end_of_jobs_that_the_controller_has_forgotten(
+    trials: Trials, slurm: Callable[..., str], wait_until: Callable[..., None]
+) -> None:
+    good = trials.submit("good", "true")
+    down = trials.submit("down", "sleep 300", ("node003", "node004"))
+    never = trials.submit("never", "true", options={"hold": ""})
+    trials.running(down)
+    slurm("scontrol", "update", "nodename=node004", "state=down", "reason=lab")
+    slurm("scancel", never.job_id)
+    assert trials.end(good).state is State.COMPLETED
+    assert trials.end(down).state is State.NODE_FAIL
+    wait_until(lambda: not slurm("squeue", "-h", "-t", "all"), timeout_s=60)
+
+    seen = trials.new_executor().poll([good, down, never], root=trials.root)
+    assert seen[good.job_id].state is State.COMPLETED
+    assert seen[down.job_id].state is State.NODE_FAIL
+    assert seen[never.job_id].state is State.CANCELLED
+    assert seen[never.job_id].reason.startswith("CANCELLED by 0")
+
+    # the folder's own evidence gone, the books still know the attempt
+    for path in (trials.folder(good) / "submitit").iterdir():
+        path.unlink()
+    arguments = trials.arguments("good")
+    wanted = {key: arguments[key] for key in ("folder", "job_name", "comment")}
+    assert trials.executor.find(**wanted) == good.job_id
+
+
+def test_slurmdbd_that_goes_away_in_the_middle_is_not_missed(
+    trials: Trials, lab: ModuleType
+) -> None:
+    running = trials.submit("middle", "sleep 2; exit 6")
+    trials.running(running)
+    os.kill(lab.pid_of("slurmdbd"), signal.SIGKILL)
+    assert run_command(["sacct"]).code != 0
+    outcome = trials.end(running)
+    assert (outcome.state, outcome.exit_code) == (State.FAILED, 6)

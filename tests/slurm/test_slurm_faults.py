@@ -1,0 +1,373 @@
+"""Faults on a real cluster, seen through whole sessions: what each ends in, and nothing twice.
+
+The trainer only pretends, so that a trial takes a second; pytest, the campaign, Slurm and the
+faults are real. `docs/slurm.md` holds the same list as a table.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+Project = Any  # of conftest.py, which cannot be imported from here
+Wait = Callable[..., None]
+
+SLOT = ("--xlatune-nodelist", "node[001-002]")
+TRIALS = 3  # a baseline, the profile with the fault, one more
+
+# Rank 0 prints MaxText's lines. HOLD: every rank waits for that file first; SAY: a line that is
+# printed once, and the job fails with it.
+TRAINER = """\
+import os, pathlib, sys, time
+hold, say = os.environ.get("HOLD"), os.environ.get("SAY")
+print("Show all environment variables:")
+print(f"XLA_FLAGS={os.environ['XLA_FLAGS']}", flush=True)
+while hold and not os.path.exists(hold):
+    time.sleep(0.05)
+if os.environ["SLURM_PROCID"] != "0":
+    sys.exit(0)
+once = pathlib.Path(os.environ["ONCE"]) if "ONCE" in os.environ else None
+if say and not (once and once.exists()):
+    if once:
+        once.touch()
+    print(say, flush=True)
+    sys.exit(1)
+loss = os.environ.get("LOSS", "7.1")
+for step in range(12):
+    print(f"completed step: {step}, seconds: 0.512, TFLOP/s/device: 0.1, "
+          f"Tokens/s/device: 1000.{step}, total_weights: 512, loss: {loss}", flush=True)
+"""
+SWEEP = """\
+import sys
+from pathlib import Path
+
+import pytest
+
+from pytest_xlatune import Protocol, Resources, Sweep, profile
+from pytest_xlatune.launchers.command import CommandLauncher
+
+HERE = Path(__file__).parent
+SWEEP = Sweep(
+    name="faults",
+    model_tag="pretend",
+    parallelism="FSDP=2",
+    launcher=CommandLauncher(argv=(sys.executable, str(HERE / "trainer.py"))),
+    deployed={"XLA_FLAGS": "--xla_deployed=1"},
+    profiles=(PROFILES,),
+    protocol=Protocol(steps=12),
+    resources=Resources(time_limit_s=300),
+    screen_baselines=1,
+    budget=40,
+)
+
+
+@pytest.mark.wave2
+def test_flag(measure, profile):
+    measured = measure(profile)
+    assert measured.not_slower, measured.paragraph
+"""
+OOM = "RESOURCE_EXHAUSTED: Out of memory while trying to allocate 171.96GiB."
+UNKNOWN = "F1120 09:03:25.888154 1 parse_flags_from_env.cc:234] Unknown flag in XLA_FLAGS: --xla_x"
+NIC = "mlx5_0: Got completion with error IBV_WC_RETRY_EXC_ERR(12) vendor_err=129"
+
+
+def profiles(**env: str) -> str:
+    return f'profile("victim", "--xla_victim=1", env={env!r}), profile("after", "--xla_after=1")'
+
+
+class Faults:
+    """A project with the sweep above, on two nodes."""
+
+    def __init__(self, project: Project, wait_until: Wait) -> None:
+        self.project = project
+        self.wait_until = wait_until
+        self.path: Path = project.path
+        self.go = self.path / "go"
+
+    def write(self, declared: str, *, conftest: str = "") -> None:
+        (self.path / "trainer.py").write_text(TRAINER)
+        (self.path / "test_sweep.py").write_text(SWEEP.replace("PROFILES,", declared))
+        (self.path / "conftest.py").write_text(conftest)
+
+    def hold(self) -> None:
+        """Make the victim wait for `go`."""
+        self.write(profiles(HOLD=str(self.go)))
+
+    def start(self, *args: str, slot: tuple[str, ...] = SLOT) -> subprocess.Popen[bytes]:
+        process: subprocess.Popen[bytes] = self.project.start("test_sweep.py", *slot, *args)
+        return process
+
+    def run(self, *args: str, slot: tuple[str, ...] = SLOT) -> str:
+        return str(self.project.run("test_sweep.py", *slot, *args))
+
+    def victim(self, *, ranks: int = 2) -> Path:
+        """Wait until the victim runs on all its ranks; return its attempt's folder."""
+        found: list[Path] = []
+
+        def is_running() -> bool:
+            found[:] = self.path.glob("work/*/*/*/victim-*.1/started*.json")
+            return len(found) == ranks
+
+        self.wait_until(is_running)
+        return found[0].parent
+
+    def job(self) -> str:
+        """Return the victim's first job id."""
+        return next(
+            str(line["submission"]["job_id"])
+            for line in self.project.events("attempt-submitted")
+            if line["submission"]["trial_id"].startswith("victim")
+        )
+
+    def decided(self) -> list[tuple[str, str]]:
+        return [(line["next"], line["cls"]) for line in self.project.events("decided")]
+
+    def states(self) -> list[str]:
+        """How the victim's attempts ended."""
+        return [
+            line["outcome"]["state"]
+            for line in self.project.events("attempt-ended")
+            if line["trial_id"].startswith("victim")
+        ]
+
+    def finished(self, process: subprocess.Popen[bytes]) -> str:
+        process.wait(120)
+        return str(self.project.said)
+
+    def assert_measured_once(self, *extra: str) -> None:
+        assert sorted(self.project.measured) == sorted(["after", "baseline-deployed", *extra])
+
+
+@pytest.fixture
+def faults(project: Project, wait_until: Wait) -> Iterator[Faults]:
+    made = Faults(project, wait_until)
+    yield made
+    made.go.touch()
+
+
+def test_what_the_log_says_drops_the_profile(faults: Faults) -> None:
+    says = [("oom", {"SAY": OOM}), ("unknown", {"SAY": UNKNOWN}), ("nan", {"LOSS": "nan"})]
+    faults.write(
+        ", ".join(f'profile("{name}", "--xla_{name}=1", env={env!r})' for name, env in says)
+    )
+    said = faults.run()
+    assert "3 xfailed" in said, said
+    assert sorted(faults.decided()) == [
+        ("drop", "numerical-failure"),
+        ("drop", "oom-gpu"),
+        ("drop", "unknown-flag"),
+    ]
+    assert "171.96" in said
+    assert len(faults.project.submitted) == 4, "no drop is tried again"
+
+
+def test_a_node_that_goes_down_is_resumed_and_the_trial_run_again(
+    faults: Faults, slurm: Callable[..., str]
+) -> None:
+    faults.hold()
+    session = faults.start()
+    faults.victim()
+    slurm("scontrol", "update", "nodename=node002", "state=down", "reason=lab")
+    faults.wait_until(lambda: faults.states() == ["node-fail"])
+    faults.go.touch()
+    said = faults.finished(session)
+    assert "2 passed" in said, said
+    assert faults.states() == ["node-fail", "completed"]
+    assert faults.decided() == [("retry", "node-fail")]
+    assert any("node002" in note["text"] for note in faults.project.events("noted"))
+    faults.assert_measured_once("victim")
+
+
+def test_a_node_drained_under_the_queue_is_resumed(
+    faults: Faults, slurm: Callable[..., str]
+) -> None:
+    faults.hold()
+    session = faults.start()
+    faults.victim()
+    slurm("scontrol", "update", "nodename=node002", "state=drain", "reason=flaky")
+    faults.go.touch()
+    said = faults.finished(session)
+    assert "2 passed" in said, said
+    assert faults.decided() == []
+    faults.assert_measured_once("victim")
+    assert len(faults.project.submitted) == TRIALS
+
+
+def test_a_node_drained_before_the_start_is_named_and_nothing_submitted(
+    faults: Faults, slurm: Callable[..., str], lab: ModuleType
+) -> None:
+    faults.write(profiles())
+    slurm("scontrol", "update", "nodename=node002", "state=drain", "reason=bad-nic")
+    (faults.path / "trainer.py").unlink()
+    said = faults.run()
+    assert "cannot begin, nothing was submitted" in said, said
+    assert "node002 is drained, expected idle: bad-nic" in said
+    assert faults.project.jobs(lab) == 0
+    slurm("scontrol", "update", "nodename=node002", "state=resume")
+    said = faults.run(slot=("--xlatune-nodelist", "node[001-002]"))
+    assert "node001, node002 cannot see" in said, said
+    assert not faults.project.submitted
+
+
+def test_a_dead_node_stops_the_sweep_with_a_message(
+    faults: Faults, slurm: Callable[..., str], lab: ModuleType
+) -> None:
+    faults.hold()
+    session = faults.start()
+    faults.victim()
+    lab.kill_node("node002")
+    faults.wait_until(lambda: "down" in slurm("sinfo", "-h", "-n", "node002", "-o", "%T"))
+    said = faults.finished(session)
+    assert "[xla-tuning STOP] pretend FSDP=2 sweep halted" in said, said
+    assert "node002" in said
+    assert faults.decided()[0][0] == "stop"
+    assert faults.decided()[0][1] in ("node-fail", "node-drain")
+    lab.start_node("node002")
+    faults.wait_until(lambda: "idle" in slurm("sinfo", "-h", "-n", "node002", "-o", "%T"))
+    faults.go.touch()
+    assert "2 passed" in faults.run()
+    faults.assert_measured_once("victim")
+
+
+def test_a_cancel_from_outside_is_nobodys_fault_and_measured_by_the_next_run(
+    faults: Faults, slurm: Callable[..., str]
+) -> None:
+    faults.hold()
+    session = faults.start()
+    faults.victim()
+    slurm("scancel", faults.job())
+    said = faults.finished(session)
+    assert "1 passed, 1 error" in said, said
+    assert faults.decided() == [("give-up", "cancelled")]
+    assert faults.states() == ["cancelled"]
+    faults.go.touch()
+    assert "2 passed" in faults.run()
+    faults.assert_measured_once("victim")
+    assert len(faults.project.submitted) == TRIALS + 1
+
+
+def test_a_time_limit_is_an_error_and_not_tried_again(
+    faults: Faults, slurm: Callable[..., str]
+) -> None:
+    faults.hold()
+    session = faults.start()
+    faults.victim()
+    slurm("scontrol", "update", f"jobid={faults.job()}", "EndTime=now+1")
+    said = faults.finished(session)
+    assert "1 passed, 1 error" in said, said
+    assert faults.decided() == [("give-up", "time-limit")]
+    assert faults.states() == ["timeout"]
+    faults.assert_measured_once()
+
+
+def test_a_killed_rank_is_run_again(faults: Faults) -> None:
+    faults.hold()
+    session = faults.start()
+    faults.victim()
+    pid = next(
+        int(path.parent.name)
+        for path in Path("/proc").glob("[0-9]*/cmdline")
+        if is_trainer(path, faults.path) and rank_of(path.parent) == b"1"
+    )
+    os.kill(pid, signal.SIGKILL)
+    faults.wait_until(lambda: len(faults.states()) == 1)
+    faults.go.touch()
+    said = faults.finished(session)
+    assert "2 passed" in said, said
+    assert faults.decided() == [("retry", "killed")]
+    assert faults.states() == ["failed", "completed"]
+    faults.assert_measured_once("victim")
+
+
+def is_trainer(path: Path, folder: Path) -> bool:
+    try:
+        words = path.read_bytes().split(b"\0")
+    except OSError:
+        return False
+    return str(folder / "trainer.py").encode() in words[:2]
+
+
+def rank_of(process: Path) -> bytes:
+    pairs = (process / "environ").read_bytes().split(b"\0")
+    return next(pair[13:] for pair in pairs if pair.startswith(b"SLURM_PROCID="))
+
+
+@pytest.mark.parametrize("has_hook", [True, False], ids=["a site that resets it", "nobody can"])
+def test_a_nic_fault_needs_the_site(faults: Faults, *, has_hook: bool) -> None:
+    hook = "def pytest_xlatune_recover(sweep, decision, nodes):\n    return True\n"
+    faults.write(
+        profiles(SAY=NIC, ONCE=str(faults.path / "once")), conftest=hook if has_hook else ""
+    )
+    said = faults.run()
+    if has_hook:
+        assert "2 passed" in said, said
+        assert faults.decided() == [("retry", "nic-fault")]
+        faults.assert_measured_once("victim")
+    else:
+        assert "[xla-tuning STOP]" in said, said
+        assert "IBV_WC_RETRY_EXC_ERR" in faults.project.events("decided")[0]["evidence"]
+        assert faults.decided()[0] == ("stop", "nic-fault")
+
+
+def test_the_controller_may_die_and_come_back(
+    faults: Faults, lab: ModuleType, slurm: Callable[..., str]
+) -> None:
+    faults.hold()
+    session = faults.start("-n2")
+    faults.victim()
+    faults.wait_until(lambda: len(faults.project.submitted) == TRIALS)
+    since_s = lab.state_saved_at()
+    slurm("scontrol", "update", f"jobid={faults.job()}", "TimeLimit=500")
+    faults.wait_until(lambda: lab.state_saved_at() > since_s)
+    lab.kill_controller()
+    faults.go.touch()
+    lab.start_controller()
+    said = faults.finished(session)
+    assert "2 passed" in said, said
+    assert faults.decided() == []
+    assert faults.project.jobs(lab) == len(faults.project.submitted) == TRIALS
+    faults.assert_measured_once("victim")
+
+
+def test_killed_workers_controllers_and_rivals_lose_and_double_nothing(
+    faults: Faults, lab: ModuleType
+) -> None:
+    faults.hold()
+    session = faults.start("-n2")
+    faults.victim()
+    path = Path(f"/proc/{session.pid}/task/{session.pid}/children")
+    workers = [int(each) for each in path.read_text(encoding="ascii").split()]
+    os.kill(workers[0], signal.SIGKILL)
+    rival = faults.start("-n0")
+    os.killpg(session.pid, signal.SIGKILL)
+    session.wait()
+    third = faults.start("-n2")
+    faults.go.touch()
+    assert [rival.wait(120), third.wait(120)] == [0, 0], faults.project.said
+    assert faults.project.jobs(lab) == len(faults.project.submitted) == TRIALS
+    faults.assert_measured_once("victim")
+
+
+def test_the_nodes_of_the_first_trial_are_those_of_all(
+    faults: Faults, lab: ModuleType, slurm: Callable[..., str]
+) -> None:
+    faults.write(profiles())
+    partition = ("--xlatune-partition", "half")
+    assert "2 passed" in faults.run("-n2", slot=("--xlatune-nodes", "1", *partition))
+    (pinned,) = faults.project.events("nodes-pinned")
+    ended = [line["outcome"]["nodes"] for line in faults.project.events("attempt-ended")]
+    assert ended == [pinned["nodes"]] * TRIALS
+    said = faults.run(slot=("--xlatune-nodelist", "node[003-004]"))
+    assert f"the scheduler picked {pinned['nodes'][0]}" in said, said
+    assert "--xlatune-new-baseline" in said
+    assert len(faults.project.submitted) == TRIALS
+    again = ("--xlatune-nodelist", "node[003-004]")
+    assert "2 passed" in faults.run("--xlatune-new-baseline", slot=again)
+    assert len(faults.project.submitted) == 2 * TRIALS

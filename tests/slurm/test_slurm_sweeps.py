@@ -1,0 +1,57 @@
+"""Whole sweeps on the lab, as a user runs them: interrupted, resumed, with and without workers."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+Project = Any  # of conftest.py, which cannot be imported from here
+
+LAB_SWEEP = str(Path(__file__).with_name("lab_sweep.py"))
+NODES = ("--xlatune-nodelist", "node[001-004]")
+SCREEN = ("-m", "wave1 or wave2")
+TRIALS = 4  # two baselines, two profiles; the unknown flag is dropped
+
+
+def test_a_killed_jax_sweep_over_four_nodes_is_resumed_without_a_further_job(
+    project: Project, lab: ModuleType, wait_until: Callable[..., None]
+) -> None:
+    first = project.start(LAB_SWEEP, "-n", "4", *SCREEN, *NODES)
+    wait_until(lambda: len(project.measured) == 1, timeout_s=120)
+    os.killpg(first.pid, signal.SIGKILL)  # the controller and its workers
+    first.wait()
+    before = len(project.submitted)
+    said = project.run(LAB_SWEEP, "-n", "4", *SCREEN, *NODES)
+    assert "2 passed" in said, said
+    assert "1 xfailed" in said, said
+    assert "trials are reused from the ledger" in said
+    assert before >= 2
+    assert len(project.submitted) == len(set(project.submitted)) == TRIALS
+    assert sorted(project.measured) == ["baseline-deployed", "baseline-deployed", "opt-level-1"]
+    nodes = {tuple(line["outcome"]["nodes"]) for line in project.events("attempt-ended")}
+    assert nodes == {("node001", "node002", "node003", "node004")}
+
+    said = project.run(LAB_SWEEP, "-n", "0", *SCREEN, *NODES)
+    assert "2 passed" in said, said
+    said = project.run(LAB_SWEEP, "-n", "0", *SCREEN, "--xlatune-nodelist", "node[001-003]")
+    assert "were measured on another cell: nodelist was" in said, said
+    assert project.jobs(lab) == len(project.submitted) == TRIALS
+
+
+def test_every_node_learns_its_coordinator(trials: Any) -> None:
+    """`sweeps/maxtext/coordinator.env.sh` is what MaxText's hardware=gpu joins its processes by."""
+    file = Path(__file__).parents[2] / "sweeps" / "maxtext" / "coordinator.env.sh"
+    names = ("JAX_COORDINATOR_IP", "JAX_COORDINATOR_PORT", "NNODES", "NODE_RANK")
+    shown = " ".join(f"${name}" for name in names)
+    nodes = ("node004", "node002", "node003")
+    done = trials.submit(
+        "join", f". {file}; echo {shown}", nodes, spec={"inherit": ("PATH", "SLURM_*")}
+    )
+    assert trials.end(done).state == "completed"
+    port = 61440 + int(done.job_id) % 4096
+    said = [trials.log(done, rank).split() for rank in range(3)]
+    assert said == [["node002", str(port), "3", str(rank)] for rank in range(3)]

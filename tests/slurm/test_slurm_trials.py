@@ -1,0 +1,369 @@
+"""Trials on a real Slurm of four nodes: what is submitted, what the job sees, how it ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from pytest_xlatune.errors import SubmissionError
+from pytest_xlatune.executors import SchedulerDown
+from pytest_xlatune.executors.slurm_nodes import check_nodes
+from pytest_xlatune.results import State
+
+Trials = Any  # of conftest.py, which cannot be imported from here
+ALL = ("node001", "node002", "node003", "node004")
+ENVIRONMENT = (
+    sys.executable,
+    "-c",
+    "import json, os; print(json.dumps(dict(os.environ)))",
+)
+
+
+def job_facts(text: str) -> dict[str, str]:
+    return dict(re.findall(r"(\S+?)=(\S*)", text))
+
+
+def jobs_named(slurm: Callable[..., str], name: str) -> list[str]:
+    return slurm("squeue", "-h", "-t", "all", "-n", name, "-o", "%i").split()
+
+
+@pytest.mark.parametrize(
+    "nodelist", [("node003", "node002"), ALL], ids=["two pinned nodes", "all four nodes"]
+)
+def test_a_trial_runs_once_on_each_pinned_node(
+    trials: Trials, slurm: Callable[..., str], nodelist: Sequence[str]
+) -> None:
+    done = trials.submit("pin", "echo on $SLURMD_NODENAME", nodelist, spec={"inherit": ("SLURM*",)})
+    outcome = trials.end(done)
+    assert outcome.state is State.COMPLETED, outcome
+    assert outcome.exit_code == 0
+    assert set(outcome.nodes) == set(nodelist)
+    said = [trials.log(done, rank).strip() for rank in range(len(nodelist))]
+    assert sorted(said) == sorted(f"on {name}" for name in nodelist)
+    facts = job_facts(slurm("scontrol", "show", "job", "-o", done.job_id))
+    assert facts["OverSubscribe"] == "NO"
+    assert facts["Requeue"] == "0"
+    assert facts["Restarts"] == "0"
+    assert facts["JobName"] == "xl-pin"
+    assert facts["Comment"] == trials.arguments("pin")["comment"]
+
+
+def test_without_a_node_list_the_outcome_tells_which_nodes_it_got(trials: Trials) -> None:
+    done = trials.submit("any", "true", (), nodes=2, options={"partition": "half"})
+    outcome = trials.end(done)
+    assert outcome.state is State.COMPLETED, outcome
+    assert sorted(outcome.nodes) == ["node001", "node002"]
+
+
+def test_the_dry_run_is_the_script_that_is_submitted(trials: Trials) -> None:
+    arguments = trials.arguments("dry", options={"partition": "half", "nice": "7"})
+    shown = trials.executor.script(**arguments)
+    done = trials.submit("dry", "true", options={"partition": "half", "nice": "7"})
+    script = trials.folder(done) / "submitit" / f"{done.job_id}_submission.sh"
+    assert shown == script.read_text()
+    assert trials.end(done).state is State.COMPLETED
+
+
+def test_site_options_reach_slurm(trials: Trials, slurm: Callable[..., str]) -> None:
+    options = {"partition": "half", "nice": "7", "cpus_per_task": "2", "srun.cpu-bind": "none"}
+    done = trials.submit("site", "sleep 20", options=options)
+    trials.running(done)
+    facts = job_facts(slurm("scontrol", "show", "job", "-o", done.job_id))
+    assert (facts["Partition"], facts["Nice"], facts["CPUs/Task"]) == ("half", "7", "2")
+
+
+def test_no_secret_of_the_submitter_is_in_the_job(
+    trials: Trials, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    secrets = dict.fromkeys(("SECRET_TOKEN", "SLURM_TOKEN", "HF_TOKEN"), "hush-hush")
+    # variables of sbatch that would let the secrets in, or the job out of its pins
+    steering = {
+        "SBATCH_EXPORT": "ALL",
+        "SBATCH_PARTITION": "nowhere",
+        "SBATCH_JOB_NAME": "other",
+        "SLURM_NTASKS": "9",
+        "SLURM_MEM_PER_CPU": "1",
+    }
+    for name, value in (secrets | steering).items():
+        monkeypatch.setenv(name, value)
+    # everything that the payload could pass on is passed on
+    done = trials.submit("secret", ENVIRONMENT, spec={"inherit": ("*",)})
+    outcome = trials.end(done)
+    assert outcome.state is State.COMPLETED, outcome
+    for rank in (0, 1):
+        log = trials.log(done, rank)
+        assert "hush-hush" not in log
+        seen = json.loads(log)
+        assert not secrets.keys() & seen.keys()
+        assert seen["HOME"], "the node's login environment is there"
+        assert seen["SLURM_NTASKS"] == "2"
+    script = trials.folder(done) / "submitit" / f"{done.job_id}_submission.sh"
+    assert "hush-hush" not in script.read_text()
+
+
+def test_flags_arrive_byte_for_byte_on_every_rank(trials: Trials) -> None:
+    exact = {
+        "XLA_FLAGS": '--xla_a=1,2,3 --xla_b=\'x y\' --xla_c="q\\"q"  --xla_d= --xla_e=$HOME;`id`',
+        "NCCL_IB_HCA": "rdma0,rdma1:1,^mlx5_0",
+        "EMPTY": "",
+        "LINES": "one\ntwo\ttabbed",
+        "UNICODE": "größe 深",
+        "QUOTES": "'\"'\"'",
+    }
+    done = trials.submit("flags", ENVIRONMENT, ALL, spec={"env": exact})
+    assert trials.end(done).state is State.COMPLETED
+    for rank in range(4):
+        seen = json.loads(trials.log(done, rank))
+        assert {name: seen.get(name) for name in exact} == exact
+
+
+def test_the_exit_code_of_the_trainer_is_told(trials: Trials) -> None:
+    done = trials.submit("exit", "exit 41", ("node001",))
+    outcome = trials.end(done)
+    assert (outcome.state, outcome.exit_code, outcome.signal) == (State.FAILED, 41, None)
+
+
+def test_a_payload_that_cannot_run_says_why(trials: Trials) -> None:
+    trials.executor = trials.new_executor(python="/no/such/python")
+    outcome = trials.end(trials.submit("nopython", "true", ("node001",)))
+    assert outcome.state is State.FAILED
+    assert "the payload did not run: " in outcome.reason
+    assert "/no/such/python" in outcome.reason
+
+
+def test_a_bad_node_name_is_refused_at_once(trials: Trials, slurm: Callable[..., str]) -> None:
+    with pytest.raises(SubmissionError, match=r"(?s)node099.*[Ii]nvalid node name") as caught:
+        trials.submit("bad", "true", ("node099",))
+    assert not isinstance(caught.value, SchedulerDown)
+    assert not jobs_named(slurm, "xl-bad")
+
+
+def test_scancel_from_outside_is_known_at_the_next_poll(
+    trials: Trials, slurm: Callable[..., str], lab: ModuleType
+) -> None:
+    done = trials.submit("cancel", "sleep 300")
+    trials.running(done)
+    slurm("scancel", done.job_id)
+    outcome = trials.end(done, timeout_s=20)
+    assert outcome.state is State.CANCELLED
+    assert outcome.reason.startswith("CANCELLED")
+    assert not any("sleep" in command(pid) for pid in lab.processes())
+
+
+def test_our_own_cancel_ends_a_running_and_a_waiting_job(trials: Trials) -> None:
+    running, waiting = (trials.submit(name, "sleep 300") for name in ("run", "wait"))
+    trials.running(running)
+    assert trials.poll(waiting).state is State.PENDING
+    trials.executor.cancel([running, waiting], root=trials.root)
+    assert trials.end(running).state is State.CANCELLED
+    assert trials.end(waiting).state is State.CANCELLED
+    assert not list(trials.folder(waiting).glob("log.*"))
+    trials.executor.cancel([running, waiting], root=trials.root)  # once more does no harm
+
+
+def test_a_job_is_not_over_while_its_processes_hold_the_nodes(
+    trials: Trials, slurm: Callable[..., str]
+) -> None:
+    # as JAX with several processes does: swallow SIGTERM and go on until SIGKILL
+    deaf = "trap '' TERM; echo deaf; while :; do sleep 0.2; done"
+    done = trials.submit("deaf", deaf)
+    trials.running(done)
+    slurm("scancel", done.job_id)
+    outcome = trials.end(done, timeout_s=30)
+    assert outcome.state is State.CANCELLED
+    assert slurm("squeue", "-h", "-j", done.job_id) == ""
+    assert check_nodes(("node001", "node002")) == ()
+
+
+def test_slurms_time_limit_is_a_timeout(trials: Trials, slurm: Callable[..., str]) -> None:
+    done = trials.submit("late", "sleep 300", time_limit_s=60)
+    trials.running(done)
+    # a limit is minutes, and looked at twice a minute: move its end here
+    slurm("scontrol", "update", f"jobid={done.job_id}", "EndTime=now+1")
+    outcome = trials.end(done)
+    assert outcome.state is State.TIMEOUT
+    assert "TIMEOUT" in outcome.reason
+
+
+def test_a_node_that_goes_down_is_a_node_failure(trials: Trials, slurm: Callable[..., str]) -> None:
+    done = trials.submit("down", "sleep 300")
+    trials.running(done)
+    slurm("scontrol", "update", "nodename=node002", "state=down", "reason=lab")
+    outcome = trials.end(done)
+    assert outcome.state is State.NODE_FAIL
+    assert "NODE_FAIL" in outcome.reason
+    assert job_facts(slurm("scontrol", "show", "job", "-o", done.job_id))["Restarts"] == "0"
+
+
+def test_a_killed_slurmd_is_a_node_failure(trials: Trials, lab: ModuleType) -> None:
+    done = trials.submit("slurmd", "sleep 300")
+    trials.running(done)
+    lab.kill_node("node002")
+    assert trials.end(done).state is State.NODE_FAIL
+
+
+def test_nodes_drained_before_the_start_are_told_and_the_job_waits(
+    trials: Trials, slurm: Callable[..., str]
+) -> None:
+    slurm("scontrol", "update", "nodename=node002", "state=drain", "reason=bad nic")
+    assert check_nodes(("node001", "node002", "node9")) == (
+        "node9 does not exist in this cluster; did you mean node004?",
+        "node002 is drained, expected idle: bad nic",
+    )
+    done = trials.submit("drained", "true")
+    assert trials.poll(done).state is State.PENDING
+    slurm("scontrol", "update", "nodename=node002", "state=resume")
+    assert trials.end(done).state is State.COMPLETED
+
+
+@pytest.mark.parametrize(
+    "victim", ["started.1.json", "claimed.1.json"], ids=["the trainer", "the payload itself"]
+)
+def test_kill_9_of_one_rank_ends_all_of_them(trials: Trials, lab: ModuleType, victim: str) -> None:
+    done = trials.submit("rank", "sleep 300", ALL)
+    trials.running(done, ranks=4)
+    os.kill(json.loads((trials.folder(done) / victim).read_text())["pid"], signal.SIGKILL)
+    outcome = trials.end(done, timeout_s=30)
+    assert (outcome.state, outcome.exit_code, outcome.signal) == (State.FAILED, None, 9)
+    assert not any("sleep" in command(pid) for pid in lab.processes())
+
+
+def test_kill_9_of_slurmctld_loses_nothing(
+    trials: Trials, lab: ModuleType, slurm: Callable[..., str], wait_until: Callable[..., None]
+) -> None:
+    running = trials.submit("survives", "until [ -e go ]; do sleep 0.1; done; exit 5")
+    trials.running(running)
+    # what the controller has not saved yet (5 s at most) it does not know after a kill -9
+    since_s = time.time()
+    slurm("scontrol", "update", f"jobid={running.job_id}", "TimeLimit=500")
+    wait_until(lambda: lab.state_saved_at() > since_s)
+    lab.kill_controller()
+    with pytest.raises(SchedulerDown, match="has not answered"):
+        trials.end(running)
+    with pytest.raises(SchedulerDown):
+        trials.submit("meanwhile", "true")
+    lab.start_controller()
+    (trials.folder(running) / "go").touch()
+    outcome = trials.end(running)
+    assert (outcome.state, outcome.exit_code) == (State.FAILED, 5)
+    assert trials.end(trials.submit("meanwhile", "true")).state is State.COMPLETED
+    assert len(jobs_named(slurm, "xl-meanwhile")) == 1
+
+
+def test_jobs_that_slurm_has_forgotten_are_still_over(
+    trials: Trials, lab: ModuleType, slurm: Callable[..., str], wait_until: Callable[..., None]
+) -> None:
+    good = trials.submit("good", "true")
+    bad = trials.submit("bad", "exit 3", ("node003",))
+    never = trials.submit("never", "true", options={"hold": ""})
+    assert trials.poll(never).state is State.PENDING
+    slurm("scancel", never.job_id)
+    wait_until(lambda: not slurm("squeue", "-h", "-t", "all"), timeout_s=60)
+
+    watched = [good, bad, never]
+    someone_else = trials.new_executor(round_s=0)
+    seen = [someone_else.poll(watched, root=trials.root) for _ in range(3)]
+    assert [each[good.job_id].state for each in seen] == [State.COMPLETED] * 3
+    assert (seen[0][bad.job_id].state, seen[0][bad.job_id].exit_code) == (State.FAILED, 3)
+    assert seen[0][good.job_id].nodes == ("node001", "node002")
+    states = [each[never.job_id].state for each in seen]
+    assert states == [State.PENDING, State.PENDING, State.LOST]
+
+    told = trials.new_executor(completions=lab.FOLDER / "log" / "jobcomp.txt")
+    outcome = told.poll([never], root=trials.root)[never.job_id]
+    assert outcome.state is State.CANCELLED, "the job completion file knows better than LOST"
+
+
+WRAPPER = {
+    "the answer is lost": 'echo "sbatch: error: Batch job submission failed: Socket timed out on '
+    'send/recv operation" >&2; exit 1',
+    "the submitter dies": "kill -9 $PPID",
+}
+
+
+@pytest.mark.parametrize("accident", WRAPPER)
+def test_nothing_is_submitted_twice(
+    trials: Trials,
+    slurm: Callable[..., str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    accident: str,
+) -> None:
+    name = f"twice-{tmp_path.name}"
+    real = subprocess.run(["which", "sbatch"], capture_output=True, text=True, check=True).stdout
+    wrapper = tmp_path / "bin" / "sbatch"
+    wrapper.parent.mkdir()
+    wrapper.write_text(f'#!/bin/bash\n{real.strip()} "$@" >/dev/null\n{WRAPPER[accident]}\n')
+    wrapper.chmod(0o755)
+    with monkeypatch.context() as patch:
+        patch.setenv("PATH", f"{wrapper.parent}:{os.environ['PATH']}")
+        arguments = {**trials.arguments(name), "folder": str(trials.root / name / "1")}
+        code = f"""\
+            from pathlib import Path
+            from pytest_xlatune.cells import LaunchSpec, Resources
+            from pytest_xlatune.executors.slurm import SlurmExecutor
+            print(SlurmExecutor().submit(
+                LaunchSpec(argv=("sleep", "2")),
+                **{arguments!r} | dict(folder=Path({arguments["folder"]!r})),
+            ))
+            """
+        first = subprocess.run(
+            [sys.executable, "-c", textwrap.dedent(code)],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    died = accident == "the submitter dies"
+    assert first.returncode == (-signal.SIGKILL if died else 0), first.stderr
+    # the next session submits what was intended and finds it running
+    done = trials.submit(name, ("sleep", "2"))
+    assert jobs_named(slurm, f"xl-{name}") == [done.job_id]
+    assert died or first.stdout.strip() == done.job_id
+    outcome = trials.end(done)
+    assert outcome.state is State.COMPLETED, outcome
+    assert trials.submit(name, ("sleep", "2")) == done, "and so it does when it is over"
+
+
+def test_jax_trains_over_two_nodes_as_one(trials: Trials) -> None:
+    """One process per node over gloo; JAX finds Slurm, and the nodes' names, by itself."""
+    trainer = Path(__file__).parents[2] / "sweeps" / "quickstart" / "train.py"
+    tiny = (
+        "steps=3 max_target_length=16 base_emb_dim=32 base_num_decoder_layers=2 base_mlp_dim=64 "
+        "head_dim=8 vocab_size=64 log_config=false"
+    )
+    devices = "--xla_force_host_platform_device_count=2"
+    done = trials.submit(
+        "jax",
+        f"{sys.executable} {trainer} hardware=gpu_multiprocess dcn_data_parallelism=2 {tiny}",
+        spec={
+            "env": {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": devices},
+            "inherit": ("PATH", "HOME", "SLURM_*"),
+        },
+    )
+    outcome = trials.end(done, timeout_s=180)
+    logs = [trials.log(done, rank) for rank in (0, 1)]
+    assert outcome.state is State.COMPLETED, (outcome, *logs)
+    for log in logs:
+        assert "completed step: 2" in log
+    losses = [re.findall(r"loss: (\S+)", log) for log in logs]
+    assert losses[0] == losses[1]
+    assert len(losses[0]) == 3
+
+
+def command(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
+    except OSError:
+        return ""

@@ -1,0 +1,211 @@
+"""One attempt: what pins the nodes, what a queue that does not move asks for, who helps a retry."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_xlatune.attempts import Attempts, Setup
+from pytest_xlatune.cells import Cell, LaunchSpec, Parallelism, Protocol, Resources, Stage, Trial
+from pytest_xlatune.executors import Resumed
+from pytest_xlatune.launchers.command import CommandLauncher
+from pytest_xlatune.ledger import (
+    AttemptEnded,
+    AttemptSubmitted,
+    CampaignOpened,
+    Decided,
+    Entry,
+    Event,
+    LedgerState,
+    NodesPinned,
+    Noted,
+    TrialPlanned,
+    replay,
+)
+from pytest_xlatune.profiles import profile
+from pytest_xlatune.results import Outcome, State, Submission
+
+NODES = ("node001", "node002")
+FIT, DEAD = Resumed(), Resumed(faults=("node002 is down: bad nic",))
+BACK = Resumed(nodes=("node002",))
+DRAINED = Outcome(state=State.PENDING, reason="PENDING (ReqNodeNotAvail, UnavailableNodes:node002)")
+LOST_NODE = Outcome(state=State.NODE_FAIL, reason="NODE_FAIL (NodeDown)", nodes=NODES)
+JOB = Submission(trial_id="", attempt=1, executor="slurm", job_id="7", folder="first/one.1")
+
+
+class Site:
+    """An executor that runs nothing and says of its nodes what it is told to."""
+
+    name = "slurm"
+    max_in_flight = 8
+
+    def __init__(self, *answers: Resumed) -> None:
+        self.answers = list(answers)
+        self.asked: list[tuple[str, ...]] = []
+        self.cancelled: list[str] = []
+
+    def submit(self, spec: LaunchSpec, *, nodelist: Sequence[str], **_: Any) -> str:
+        return ",".join(nodelist) or "any"
+
+    def poll(self, submissions: Sequence[Submission], *, root: Path) -> Mapping[str, Outcome]:
+        return {}
+
+    def cancel(self, submissions: Sequence[Submission], *, root: Path) -> None:
+        self.cancelled += [each.job_id for each in submissions]
+
+    def resume(self, nodes: Sequence[str]) -> Resumed:
+        self.asked.append(tuple(nodes))
+        return self.answers.pop(0) if self.answers else DEAD
+
+
+class Case:
+    """One campaign's attempts with one job in flight, and a clock."""
+
+    def __init__(
+        self,
+        folder: Path,
+        *answers: Resumed,
+        nodelist: tuple[str, ...] = NODES,
+        queue_limit_s: int = 0,
+        recover: bool | None = None,
+    ) -> None:
+        self.site = Site(*answers)
+        self.now_s = 0.0
+        cell = Cell(
+            model_tag="pretend",
+            parallelism=Parallelism.parse("FSDP=2"),
+            nodelist=nodelist,
+            protocol=Protocol(steps=12),
+        )
+        setup = Setup(
+            sweep="s",
+            cell=cell,
+            launcher=CommandLauncher(argv=("trainer",)),
+            executor=self.site,
+            resources=Resources(nodes=2, queue_limit_s=queue_limit_s),
+            folder=folder,
+            session="first",
+            recover=None if recover is None else lambda *_: bool(recover),
+        )
+        self.attempts = Attempts(setup, now=lambda: self.now_s)
+        self.trial = Trial(
+            cell_digest=cell.digest,
+            profile=profile("one", "--xla_a=1"),
+            protocol=cell.protocol,
+            study="tuning",
+            stage=Stage.SCREEN,
+        )
+        self.job = Submission.from_json(JOB.to_json() | {"trial_id": self.trial.id})
+        self.state = LedgerState()
+        self.write(
+            CampaignOpened(cell=cell, study="tuning", session="first"),
+            TrialPlanned(trial=self.trial),
+            AttemptSubmitted(submission=self.job),
+        )
+
+    def write(self, *events: Event) -> None:
+        entries = [Entry(number=1, at_s=self.now_s, event=event) for event in events]
+        self.state = replay(entries, onto=self.state)
+
+    def wait(self, outcome: Outcome) -> tuple[Event, ...]:
+        events = self.attempts.wait_in_queue(self.state, {self.job.job_id: outcome})
+        self.write(*events)
+        return events
+
+    def look(self, outcome: Outcome) -> tuple[Event, ...]:
+        events = self.attempts.look(self.state, self.job, outcome)
+        self.write(*events)
+        return events
+
+
+def test_the_first_trial_pins_the_nodes_for_all(tmp_path: Path) -> None:
+    case = Case(tmp_path, nodelist=())
+    running = Outcome(state=State.RUNNING, nodes=("node004", "node003"))
+    assert case.look(running) == (NodesPinned(nodes=("node003", "node004")),)
+    assert case.look(running) == (), "once"
+    intended = case.attempts.intend(case.state, case.trial)
+    (submitted,) = case.attempts.hand_over(
+        case.state, case.trial, intended.attempt, intended.comment
+    )
+    assert isinstance(submitted, AttemptSubmitted)
+    assert submitted.submission.job_id == "node003,node004"
+
+
+def test_named_nodes_are_not_pinned_again(tmp_path: Path) -> None:
+    assert Case(tmp_path).look(Outcome(state=State.RUNNING, nodes=NODES)) == ()
+
+
+def test_a_queue_that_a_drained_node_holds_is_freed(tmp_path: Path) -> None:
+    case = Case(tmp_path, BACK)
+    assert case.wait(DRAINED) == (Noted(text="node-drain: resumed node002"),)
+    assert case.site.asked == [NODES]
+    case.now_s += 5
+    assert case.wait(DRAINED) == (), "it is given time to start"
+
+
+def test_a_queue_behind_others_is_no_fault(tmp_path: Path) -> None:
+    case = Case(tmp_path, FIT)
+    assert case.wait(Outcome(state=State.PENDING, reason="PENDING (Resources)")) == ()
+    assert case.site.asked == []
+    assert case.wait(DRAINED) == (), "the nodes are fit: Slurm will say so soon"
+
+
+def test_a_node_that_stays_away_stops_the_sweep(tmp_path: Path) -> None:
+    (stop,) = Case(tmp_path, DEAD).wait(DRAINED)
+    assert isinstance(stop, Decided)
+    assert (stop.next, stop.cls) == ("stop", "node-drain")
+    assert "node002 is down: bad nic" in stop.reason
+    assert "UnavailableNodes:node002" in stop.evidence
+
+
+def test_a_node_is_brought_back_twice_and_no_more(tmp_path: Path) -> None:
+    case = Case(tmp_path, BACK, BACK, BACK)
+    for _ in range(2):
+        assert isinstance(case.wait(DRAINED)[0], Noted)
+        case.now_s += 60
+    (stop,) = case.wait(DRAINED)
+    assert isinstance(stop, Decided)
+    assert "resumed 2 times without a measured trial" in stop.reason
+
+
+def test_the_queues_budget_is_the_users(tmp_path: Path) -> None:
+    case = Case(tmp_path, queue_limit_s=100)
+    behind = Outcome(state=State.PENDING, reason="PENDING (Priority)")
+    assert case.wait(behind) == ()
+    case.now_s = 99
+    assert case.wait(behind) == ()
+    assert case.wait(Outcome(state=State.RUNNING)) == ()
+    case.now_s = 150
+    assert case.wait(behind) == (), "a trial that ran in between starts it anew"
+    case.now_s = 251
+    (stop,) = case.wait(behind)
+    assert isinstance(stop, Decided)
+    assert (stop.next, stop.cls) == ("stop", "queue-limit")
+    assert stop.evidence == "PENDING (Priority)"
+
+
+@pytest.mark.parametrize(
+    ("answers", "recover", "following"),
+    [
+        pytest.param((BACK,), None, "retry", id="resumed"),
+        pytest.param((FIT,), None, "retry", id="fit already"),
+        pytest.param((DEAD,), True, "retry", id="the site helps where RESUME does not"),
+        pytest.param((DEAD,), False, "stop", id="nobody can"),
+        pytest.param((DEAD,), None, "stop", id="no hook"),
+    ],
+)
+def test_a_node_failure_is_retried_when_the_node_is_back(
+    tmp_path: Path, answers: tuple[Resumed, ...], recover: bool | None, following: str
+) -> None:
+    events = Case(tmp_path, *answers, recover=recover).look(LOST_NODE)
+    (ended,) = (each for each in events if isinstance(each, AttemptEnded))
+    (decided,) = (each for each in events if isinstance(each, Decided))
+    assert ended.outcome.state is State.NODE_FAIL
+    assert (decided.next, decided.cls) == (following, "node-fail")
+    assert decided.evidence == "NODE_FAIL (NodeDown)"
+    assert any(isinstance(each, Noted) for each in events) is (following == "retry")
+    if following == "stop":
+        assert "node002 is down: bad nic" in decided.reason

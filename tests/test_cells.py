@@ -1,0 +1,119 @@
+"""Cells and trials: what is held fixed, and the identity that a ledger lives by."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from pytest_xlatune.cells import Cell, LaunchSpec, Parallelism, Protocol, Stage, Trial
+from pytest_xlatune.errors import ConfigError
+from pytest_xlatune.profiles import BASELINE, profile
+
+CELL = Cell(
+    model_tag="llama3.1-405b",
+    parallelism=Parallelism.parse("PP=2,FSDP=4"),
+    per_device_batch_size=7,
+    max_target_length=4096,
+    devices=8,
+)
+
+
+def trial(**changes: object) -> Trial:
+    base = Trial(
+        cell_digest=CELL.digest,
+        profile=profile("overlap-2", "--xla_a=1"),
+        protocol=CELL.protocol,
+        study="tuning",
+        stage=Stage.SCREEN,
+        group="wave2",
+    )
+    return dataclasses.replace(base, **changes)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("text", ["FSDP=8", "pp=2, fsdp=4", "TP=1", "DP=2,TP=2,EP=2"])
+def test_parallelism_reads_what_it_writes(text: str) -> None:
+    parsed = Parallelism.parse(text)
+    assert Parallelism.parse(str(parsed)) == parsed
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "expected AXIS=DEGREE"),
+        ("8", "expected AXIS=DEGREE"),
+        ("FSDP=0", "expected AXIS=DEGREE"),
+        ("FSDP=-1", "expected AXIS=DEGREE"),
+        ("FSDP=2,FSDP=4", "given twice"),
+        ("FDSP=8", "did you mean 'FSDP'"),
+    ],
+)
+def test_bad_parallelism_shows_itself(text: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        Parallelism.parse(text)
+
+
+def test_axes_must_multiply_to_the_devices() -> None:
+    with pytest.raises(ConfigError, match="multiply to 8, but the cell has 16 devices"):
+        dataclasses.replace(CELL, devices=16)
+
+
+def test_a_cell_on_other_nodes_is_another_cell() -> None:
+    assert dataclasses.replace(CELL, nodelist=("node001",)).digest != CELL.digest
+    assert Cell.from_json(CELL.to_json()).digest == CELL.digest
+
+
+def test_label_and_invariant() -> None:
+    assert CELL.label == "llama3.1-405b PP=2,FSDP=4 pdbs=7"
+    assert CELL.tokens_per_device_step == 28672
+    assert dataclasses.replace(CELL, max_target_length=None).tokens_per_device_step is None
+
+
+@pytest.mark.parametrize("tag", ["", "a b", "../x", "-x", "a/b"])
+def test_a_model_tag_is_a_file_name(tag: str) -> None:
+    with pytest.raises(ConfigError, match="model tag"):
+        dataclasses.replace(CELL, model_tag=tag)
+
+
+@pytest.mark.parametrize("name", ["steps", "min_steps", "deadline_s"])
+def test_a_protocol_without_steps_is_refused(name: str) -> None:
+    with pytest.raises(ConfigError, match=f"{name} is 0"):
+        dataclasses.replace(Protocol(), **{name: 0})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        pytest.param({"profile": profile("overlap-2", "--xla_a=2")}, id="another flag"),
+        pytest.param({"profile": profile("overlap-3", "--xla_a=1")}, id="another name"),
+        {"stage": Stage.CONFIRM},
+        {"block": 1},
+        {"position": 1},
+        {"group": "wave3"},
+        {"study": "gate"},
+        {"cell_digest": "0" * 16},
+        {"protocol": Protocol(steps=25)},
+    ],
+    ids=lambda changes: f"another {next(iter(changes))}",
+)
+def test_identity_covers_everything_that_matters(changes: dict[str, object]) -> None:
+    assert trial(**changes).id != trial().id
+
+
+def test_identity_ignores_words_and_patience() -> None:
+    reworded = profile("overlap-2", "--xla_a=1", note="because", wave="wave9")
+    assert trial(profile=reworded).id == trial().id
+    patient = dataclasses.replace(CELL.protocol, deadline_s=9)
+    assert trial(protocol=patient).id == trial().id
+    assert dataclasses.replace(CELL, protocol=patient).digest == CELL.digest
+
+
+def test_a_trial_survives_json_and_knows_the_baseline() -> None:
+    assert Trial.from_json(trial().to_json()) == trial()
+    assert trial(profile=BASELINE).is_baseline
+    assert not trial().is_baseline
+
+
+def test_a_launch_spec_survives_json() -> None:
+    spec = LaunchSpec(argv=("python", "train.py"), env={"NCCL_IB_HCA": "a:1,^b"}, inherit=("PATH",))
+    assert LaunchSpec.from_json(spec.to_json()) == spec

@@ -1,0 +1,148 @@
+"""The command line: what it prints, and how it refuses."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from pytest_xlatune.cli import main
+
+STEP = (
+    "completed step: {}, seconds: 0.500, TFLOP/s/device: 1.5, Tokens/s/device: {:.3f}, "
+    "total_weights: 512, loss: {}\n"
+)
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    path = tmp_path / "job.log"
+    lines = [STEP.format(step, 1024, 7.1) for step in range(15)]
+    path.write_text("XLA_FLAGS=--xla_a=1\n" + "".join(lines), encoding="utf-8")
+    return path
+
+
+def test_steps_as_json(log: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["steps", "--json", str(log)]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["schema"] == 1
+    (entry,) = document["logs"]
+    assert list(entry) == [
+        "path", "status", "steps", "score", "no_score_reason", "findings", "xla_flags",
+    ]  # fmt: skip
+    assert entry["steps"][3] == {
+        "step": 3, "seconds": 0.5, "tgs": 1024.0, "tflops": 1.5, "mfu": None, "loss": 7.1,
+    }  # fmt: skip
+    assert list(entry["score"]) == ["tgs", "step_s", "n_steps", "window", "dropped", "flags"]
+    assert entry["score"]["tgs"] == pytest.approx(1024)
+    assert entry["score"]["window"] == [5, 14]
+    assert (entry["status"], entry["no_score_reason"]) == ("ok", None)
+    assert entry["xla_flags"] == "--xla_a=1"
+
+
+def test_absent_is_null_and_nan_is_a_word(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "nan.log"
+    path.write_text(STEP.format(0, 1024, "nan"), encoding="utf-8")
+    main(["steps", "--json", str(path)])
+    (entry,) = json.loads(capsys.readouterr().out)["logs"]
+    assert entry["steps"][0]["loss"] == "nan"
+    assert entry["score"] is None
+    assert "not finite" in entry["no_score_reason"]
+    assert entry["status"] == "numerical-failure"
+    assert entry["findings"][0]["class"] == "numerical-failure"
+
+
+def test_steps_and_triage_as_text(log: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["steps", str(log)]) == 0
+    shown = capsys.readouterr().out
+    assert "TGS 1024.0, 0.5000 s/step" in shown
+    assert "  14" in shown
+    assert main(["triage", str(log)]) == 0
+    assert "nothing that is known to matter" in capsys.readouterr().out
+    with log.open("a", encoding="utf-8") as file:
+        file.write("RESOURCE_EXHAUSTED: Out of memory while trying to allocate 171.96GiB\n")
+    assert main(["triage", str(log)]) == 0
+    shown = capsys.readouterr().out
+    assert "oom-gpu" in shown
+    assert "171.96" in shown
+
+
+def test_what_is_no_log_is_named_and_the_others_are_still_read(
+    log: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = tmp_path / "picture.png"
+    other.write_bytes(bytes(range(256)) * 40)
+    assert main(["steps", "--json", str(other), str(tmp_path / "gone.log"), str(log)]) == 2
+    said = capsys.readouterr()
+    assert [Path(each["path"]).name for each in json.loads(said.out)["logs"]] == ["job.log"]
+    assert "picture.png is not the log of a training job" in said.err
+    assert "gone.log cannot be read: No such file" in said.err
+
+
+def test_the_profiler_that_the_configuration_names_moves_the_window(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "profiled.log"
+    config = "".join(
+        f"Config param {key}: {value}\n"
+        for key, value in {
+            "profiler": "xplane",
+            "skip_first_n_steps_for_profiler": 5,
+            "profiler_steps": 3,
+            "steps": 25,
+            "per_device_batch_size": 2,
+            "max_target_length": 256,
+        }.items()
+    )
+    steps = "".join(STEP.format(step, 1024, 7.1) for step in range(25))
+    path.write_text(config + steps, encoding="utf-8")
+    main(["steps", "--json", str(path)])
+    (entry,) = json.loads(capsys.readouterr().out)["logs"]
+    assert entry["score"]["window"][0] > 9
+
+
+def test_reports_and_jobs_without_a_sweep_say_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for command in ("report", "jobs"):
+        assert main([command]) == 2
+        assert "run one, or name another --workdir" in capsys.readouterr().err
+    assert main(["jobs", "pretend"]) == 2
+    assert "unknown sweep 'pretend'" in capsys.readouterr().err
+
+
+def test_a_plan_shows_the_trials_and_the_commands(capsys: pytest.CaptureFixture[str]) -> None:
+    sweep = Path(__file__).parents[1] / "sweeps" / "test_quickstart.py"
+    assert main(["plan", str(sweep)]) == 0
+    shown = capsys.readouterr().out
+    assert "smallest effect confirmed with 80 % power" in shown
+    assert "ici_fsdp_parallelism=4" in shown
+    assert main(["plan", str(sweep), "--parallelism", "FSDP=8"]) == 2
+    assert "multiply to 8, but the cell has 4 devices" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (None, "is not a sweep file"),
+        ("X = 1\n", "declares no SWEEP"),
+        ("import nothing_of_that_name\n", "cannot be imported: ModuleNotFoundError"),
+        (
+            "from pytest_xlatune import profile\nprofile('A')\n",
+            "cannot be imported: ConfigError: profile id 'A'",
+        ),
+    ],
+    ids=["no file", "no sweep", "a failing import", "a bad profile"],
+)
+def test_a_bad_sweep_file_is_one_message(
+    tmp_path: Path, text: str | None, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "test_x.py"
+    if text is not None:
+        path.write_text(text, encoding="utf-8")
+    assert main(["plan", str(path)]) == 2
+    assert message in capsys.readouterr().err

@@ -1,0 +1,99 @@
+"""Host lists: Slurm's notation to names and back."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_xlatune.errors import ConfigError
+from pytest_xlatune.executors.hostlist import compress, expand
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        pytest.param("login", ["login"], id="a plain name"),
+        pytest.param("a,b-1,c.d_e", ["a", "b-1", "c.d_e"], id="plain names"),
+        pytest.param("node[001-003]", ["node001", "node002", "node003"], id="padding is kept"),
+        pytest.param("n[9-11]", ["n9", "n10", "n11"], id="no padding, more digits on the way"),
+        pytest.param("n[098-101]", ["n098", "n099", "n100", "n101"], id="padding runs full"),
+        pytest.param("n[1,3,7-8]", ["n1", "n3", "n7", "n8"], id="numbers and ranges"),
+        pytest.param("n[5,1-2]", ["n5", "n1", "n2"], id="the order is kept"),
+        pytest.param("r[1-2]n[1-2]", ["r1n1", "r1n2", "r2n1", "r2n2"], id="two dimensions"),
+        pytest.param("n[1-2]-ib", ["n1-ib", "n2-ib"], id="a suffix"),
+        pytest.param("n[001-002,007],gpu-a[1-2]",
+                     ["n001", "n002", "n007", "gpu-a1", "gpu-a2"], id="two groups"),
+    ],
+)  # fmt: skip
+def test_expand(text: str, names: list[str]) -> None:
+    assert expand(text) == tuple(names)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        pytest.param("", "a name is missing at character 1", id="empty"),
+        pytest.param("a,,b", "a name is missing at character 3", id="a comma too many"),
+        pytest.param("a,", "a name is missing at character 3", id="a comma at the end"),
+        pytest.param("n[1-", "expected , or ] at character 4", id="a range without an end"),
+        pytest.param("n[1", "expected , or ] at character 4", id="no closing bracket"),
+        pytest.param("n[", "expected a number or a range .* at character 3", id="nothing inside"),
+        pytest.param("n[a]", "expected a number or a range .* at character 3", id="a letter"),
+        pytest.param("n[3-1]", "3-1 is backwards .* at character 3", id="backwards"),
+        pytest.param("n[0-99999999]", "beyond 65536 nodes at character 3", id="absurdly wide"),
+        pytest.param("n1]", "unexpected ']' at character 3", id="no opening bracket"),
+        pytest.param("n1 n2", "unexpected ' ' at character 3", id="a space for a comma"),
+        pytest.param("n1,n[1-2]", "n1 is named twice", id="a node named twice"),
+    ],
+)
+def test_a_malformed_list_is_refused_with_the_place(text: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message) as caught:
+        expand(text)
+    assert repr(text) in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("names", "text"),
+    [
+        pytest.param([], "", id="none"),
+        pytest.param(["n1"], "n1", id="one needs no brackets"),
+        pytest.param(["n1", "n2", "n3"], "n[1-3]", id="a run"),
+        pytest.param(["n1", "n3"], "n[1,3]", id="a gap"),
+        pytest.param(["n9", "n10"], "n[9-10]", id="a run over a power of ten"),
+        pytest.param(["n09", "n10"], "n[09-10]", id="a padded run over a power of ten"),
+        pytest.param(["n1", "n02"], "n[1,02]", id="different padding is no run"),
+        pytest.param(["a1", "b2"], "a1,b2", id="different prefixes"),
+        pytest.param(["a1-ib", "a2-ib"], "a[1-2]-ib", id="a suffix"),
+        pytest.param(["x", "n1", "n2", "y"], "x,n[1-2],y", id="names without numbers"),
+        pytest.param(["n2", "n1"], "n[2,1]", id="the order is kept"),
+    ],
+)
+def test_compress(names: list[str], text: str) -> None:
+    assert compress(names) == text
+
+
+NAMES = st.lists(
+    st.one_of(
+        st.from_regex(r"[A-Za-z][A-Za-z0-9._-]{0,8}", fullmatch=True),
+        st.builds("node{:03d}".format, st.integers(0, 1200)),
+        st.builds("gpu-a{}-ib".format, st.integers(0, 30)),
+    ),
+    min_size=1,
+    unique=True,
+)
+
+
+@given(NAMES)
+def test_expand_reads_back_what_compress_wrote(names: list[str]) -> None:
+    assert expand(compress(names)) == tuple(names)
+
+
+@given(st.text("n01[]-, a", max_size=12))
+def test_any_text_is_names_or_a_config_error(text: str) -> None:
+    try:
+        names = expand(text)
+    except ConfigError:
+        return
+    assert all(names)
+    assert expand(compress(names)) == names

@@ -1,0 +1,161 @@
+"""Log and outcome together: what went wrong, and which of it is the root cause."""
+
+from __future__ import annotations
+
+import pytest
+
+from pytest_xlatune.cells import Protocol
+from pytest_xlatune.logs import LogReport, Phase, read_log
+from pytest_xlatune.logs.triage import diagnose, primary
+from pytest_xlatune.results import Action, Finding, Outcome, State, StepRecord
+
+PROTOCOL = Protocol(steps=15)
+OOM = "RESOURCE_EXHAUSTED: Out of memory while trying to allocate 9.00GiB."
+NCCL = "n1:1:2 [0] NCCL WARN Timeout waiting for rank 3"
+BEAT = "UNAVAILABLE: The following tasks are unhealthy (stopped sending heartbeats):"
+SIGTERM = "W0112 07:08:09.4 80 preemption_notifier.cc:89] SIGTERM caught at 2026-01-12"
+CANCELLED = "slurmstepd: error: *** JOB 8 ON n1 CANCELLED AT 2026-01-12T07:08:09 ***"
+TIME = "slurmstepd: error: *** JOB 8 ON n1 CANCELLED AT 2026-01-12T07:08:09 DUE TO TIME LIMIT ***"
+RAISED = ["Traceback (most recent call last):", "ValueError: a shape"]
+
+
+def steps(first: int, last: int, loss: str = "7.0") -> list[str]:
+    return [
+        f"completed step: {each}, seconds: 1.000, Tokens/s/device: 9.000, loss: {loss}"
+        for each in range(first, last + 1)
+    ]
+
+
+ALL = steps(0, 14)
+DONE = Outcome(state=State.COMPLETED, exit_code=0)
+FAILED = Outcome(state=State.FAILED, exit_code=1)
+RUNNING = Outcome(state=State.RUNNING)
+
+
+def report_of(lines: list[str]) -> LogReport:
+    return read_log(["".join(f"{each}\n" for each in lines).encode()])
+
+
+CASES: dict[str, tuple[list[str], Outcome, str | None, Action]] = {
+    "a good run has no cause": (ALL, DONE, None, Action.NONE),
+    "all steps and exit 1": (ALL, FAILED, "soft-success", Action.SUCCESS),
+    "all steps and exit 143": (
+        ALL, Outcome(state=State.FAILED, exit_code=143), "soft-success", Action.SUCCESS),
+    "all steps and a time limit": (
+        [*ALL, TIME], Outcome(state=State.TIMEOUT), "soft-success", Action.SUCCESS),
+    "all steps, then a crash at the end": (
+        [*ALL, "Segmentation fault"], Outcome(state=State.FAILED, signal=11), "soft-success",
+        Action.SUCCESS),
+    "all steps, then a scancel": (
+        [*ALL, CANCELLED], Outcome(state=State.CANCELLED), "soft-success", Action.SUCCESS),
+    "all steps, but the last ones after SIGTERM": (
+        [*steps(0, 6), SIGTERM, *steps(7, 14)], Outcome(state=State.CANCELLED),
+        "steps-after-cancel", Action.RETRY),
+    "the same with exit 0": (
+        [*steps(0, 6), SIGTERM, *steps(7, 14)], DONE, "steps-after-cancel", Action.RETRY),
+    "exit 0 with NaN": (steps(0, 14, "nan"), DONE, "numerical-failure", Action.DROP),
+    "exit 1 with NaN in every step": (
+        steps(0, 14, "nan"), FAILED, "numerical-failure", Action.DROP),
+    "a logged exception in a good run": ([*RAISED, *ALL], DONE, "python-exception", Action.NONE),
+    "a run that died of OOM": ([*steps(0, 0), OOM], FAILED, "oom-gpu", Action.DROP),
+    "OOM that a launcher reports as success": ([OOM], DONE, "oom-gpu", Action.DROP),
+    "the cascade": ([*steps(0, 1), OOM, NCCL, BEAT, *RAISED], FAILED, "oom-gpu", Action.DROP),
+    "the cascade, the cause flushed last": (
+        [*steps(0, 1), BEAT, NCCL, *RAISED, OOM], FAILED, "oom-gpu", Action.DROP),
+    "consequences only": (
+        [*steps(0, 1), NCCL, BEAT, *RAISED], FAILED, "nccl-error", Action.RETRY),
+    "an exception, its message before its header": (
+        RAISED, FAILED, "python-exception", Action.DROP),
+    "a non-zero exit without a word": (
+        ["so long"], Outcome(state=State.FAILED, exit_code=3), "exit-code", Action.RETRY),
+    "no exit code, no signal": (
+        [], Outcome(state=State.FAILED), "unknown-death", Action.RETRY),
+    "SIGKILL": (steps(0, 3), Outcome(state=State.FAILED, signal=9), "killed", Action.RETRY),
+    "exit 137": (
+        steps(0, 3), Outcome(state=State.FAILED, exit_code=137), "killed", Action.RETRY),
+    "SIGABRT": ([], Outcome(state=State.FAILED, signal=6), "signal-kill", Action.RETRY),
+    "exit 143 before the last step": (
+        steps(0, 3), Outcome(state=State.FAILED, exit_code=143), "cancelled", Action.NONE),
+    "a node died": ([], Outcome(state=State.NODE_FAIL), "node-fail", Action.RESUME_NODE),
+    "nobody knows it": ([], Outcome(state=State.LOST), "lost", Action.RETRY),
+    "a time limit while compiling": (
+        ["Memstats: After params initialized:", TIME], Outcome(state=State.TIMEOUT),
+        "time-limit", Action.NONE),
+    "cancelled": (
+        [*steps(0, 3), CANCELLED], Outcome(state=State.CANCELLED), "cancelled", Action.NONE),
+    "exit 0 without a step": (["hello"], DONE, "no-steps", Action.DROP),
+    "exit 0 with too few steps": (steps(0, 8), DONE, "too-few-steps", Action.RETRY),
+    "exit 0, enough steps but not all": (steps(0, 12), DONE, None, Action.NONE),
+    "OOM before the last step that a launcher reports as success": (
+        [*steps(0, 12), OOM], DONE, "oom-gpu", Action.DROP),
+    "still running": (steps(0, 3), RUNNING, None, Action.NONE),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("lines", "outcome", "cls", "action"), CASES.values(), ids=CASES.keys())
+def test_the_root_cause(
+    lines: list[str], outcome: Outcome, cls: str | None, action: Action
+) -> None:
+    cause = primary(diagnose(report_of(lines), outcome, PROTOCOL))
+    assert (cause.cls if cause else None) == cls
+    if cause is not None:
+        assert cause.action is action
+
+
+@pytest.mark.parametrize(
+    ("lines", "cls", "action"),
+    [
+        (["NCCL_DEBUG=INFO"], "hang-init", Action.RETRY),
+        (["Memstats: After params initialized:"], "hang-silent-oom", Action.DROP),
+        (steps(0, 3), "hang-mid-training", Action.RETRY),
+    ],
+)
+def test_a_hang_is_named_by_its_phase(lines: list[str], cls: str, action: Action) -> None:
+    for outcome in (RUNNING, Outcome(state=State.CANCELLED)):
+        cause = primary(diagnose(report_of(lines), outcome, PROTOCOL, stalled_s=700.0))
+        assert cause is not None
+        assert (cause.cls, cause.action) == (cls, action)
+        assert cause.detail == "700 s without a step"
+
+
+def test_a_hang_after_the_last_step_is_a_success() -> None:
+    outcome = Outcome(state=State.CANCELLED)
+    cause = primary(diagnose(report_of(ALL), outcome, PROTOCOL, stalled_s=700.0))
+    assert cause is not None
+    assert cause.cls == "soft-success"
+
+
+def test_a_hang_with_a_cause_in_the_log_has_that_cause() -> None:
+    cause = primary(diagnose(report_of([OOM]), RUNNING, PROTOCOL, stalled_s=700.0))
+    assert cause is not None
+    assert cause.cls == "oom-gpu"
+
+
+def test_all_findings_are_reported_with_the_cause() -> None:
+    findings = diagnose(report_of([OOM, NCCL, BEAT]), FAILED, PROTOCOL)
+    assert [each.cls for each in findings] == ["oom-gpu", "nccl-error", "heartbeat-timeout"]
+
+
+def test_an_unexplained_end_shows_the_last_lines() -> None:
+    (finding,) = diagnose(report_of(["hello", "so long", ALL[0]]), FAILED, PROTOCOL)
+    assert (finding.text, finding.detail) == ("hello\nso long", "exit 1")
+
+
+def test_a_runaway_log_is_named() -> None:
+    report = LogReport(size_bytes=600_000_000, phase=Phase.BEFORE_MEMSTATS)
+    cause = primary(diagnose(report, Outcome(state=State.CANCELLED), PROTOCOL))
+    assert cause is not None
+    assert (cause.cls, cause.detail) == ("runaway-log", "600 MB")
+
+
+def test_a_loss_that_only_the_steps_show_is_a_finding() -> None:
+    report = LogReport(steps=tuple(StepRecord(step=each, loss=float("inf")) for each in range(15)))
+    (finding,) = diagnose(report, DONE, PROTOCOL)
+    assert (finding.cls, finding.detail) == ("numerical-failure", "loss inf at step 0")
+
+
+def test_primary_of_nothing_and_of_foreign_classes() -> None:
+    assert primary(()) is None
+    foreign = Finding(cls="flags-not-effective", action=Action.DROP)
+    harmless = Finding(cls="cancelled", action=Action.NONE, line=1)
+    assert primary((harmless, foreign)) is foreign

@@ -1,0 +1,112 @@
+"""Messages to people: they arrive, and the target's secret is nowhere else."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_xlatune.errors import ConfigError
+from pytest_xlatune.notify import Notifier, read_targets
+
+SECRET = "hush-hush-token"
+
+
+class Inbox(HTTPServer):
+    """Keeps what is posted to it, and answers as told."""
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.messages: list[dict[str, Any]] = []
+        self.answer = 200
+
+    @property
+    def target(self) -> str:
+        return f"json://127.0.0.1:{self.server_port}/{SECRET}/"
+
+
+class Handler(BaseHTTPRequestHandler):
+    server: Inbox
+
+    def do_POST(self) -> None:
+        length = int(self.headers["Content-Length"])
+        self.server.messages.append(json.loads(self.rfile.read(length)))
+        self.send_response(self.server.answer)
+        self.end_headers()
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002
+        pass
+
+
+@pytest.fixture
+def inbox() -> Iterator[Inbox]:
+    server = Inbox()
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    yield server
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def test_a_message_arrives_and_nothing_is_logged(
+    inbox: Inbox, caplog: pytest.LogCaptureFixture
+) -> None:
+    notifier = Notifier((inbox.target,))
+    with caplog.at_level(logging.DEBUG):
+        assert notifier.send(title="halted", body="Reason: a node") == ""
+    (message,) = inbox.messages
+    assert (message["title"], message["message"]) == ("halted", "Reason: a node")
+    assert SECRET not in caplog.text
+    assert SECRET not in repr(notifier)
+
+
+@pytest.mark.parametrize(
+    ("target", "says"),
+    [
+        pytest.param("no target at all", "is no URL that Apprise knows", id="no URL"),
+        pytest.param(f"nosuch://{SECRET}", "is no URL that Apprise knows", id="unknown service"),
+        pytest.param(f"json://127.0.0.1:9/{SECRET}", "was not delivered", id="nobody there"),
+    ],
+)
+def test_what_cannot_be_sent_is_one_warning(
+    target: str, says: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    notifier = Notifier((target,))
+    with caplog.at_level(logging.DEBUG):
+        warning = notifier.send(title="t", body="b")
+    assert says in warning
+    assert SECRET not in warning + caplog.text
+    assert notifier.send(title="t", body="b") == ""
+
+
+def test_a_refusal_is_a_warning(inbox: Inbox) -> None:
+    inbox.answer = 500
+    assert "was not delivered" in Notifier((inbox.target,)).send(title="t", body="b")
+
+
+def test_nobody_to_tell_is_silent_and_needs_no_apprise(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "apprise", None)
+    assert Notifier(()).send(title="t", body="b") == ""
+    assert "pytest-xlatune[notify]" in Notifier(("json://x",)).send(title="t", body="b")
+
+
+def test_targets_come_from_the_file_or_the_environment(tmp_path: Path) -> None:
+    file = tmp_path / "targets"
+    file.write_text("# the team's channel\n\n tgram://a/b \nmailto://c\n")
+    environ = {"XLATUNE_NOTIFY_URL": "json://one json://two"}
+    assert read_targets(environ, file) == ("tgram://a/b", "mailto://c")
+    assert read_targets(environ) == ("json://one", "json://two")
+    assert read_targets({}) == ()
+    file.write_text("# nobody\n")
+    with pytest.raises(ConfigError, match="names no notification target"):
+        read_targets({}, file)
+    with pytest.raises(ConfigError, match="No such file"):
+        read_targets({}, tmp_path / "absent")

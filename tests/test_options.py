@@ -1,0 +1,65 @@
+"""Options: command line, then environment, then ini; a wrong value names its place."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_xlatune.errors import ConfigError
+from pytest_xlatune.options import OPTIONS, resolve_options
+
+ROOT = Path("/project")
+
+
+def test_what_comes_first_wins() -> None:
+    def budget(command_line: dict[str, Any], environ: dict[str, str], ini: dict[str, str]) -> Any:
+        return resolve_options(command_line, environ, ini, root=ROOT).budget
+
+    line, environ, ini = {"xlatune_budget": "3"}, {"XLATUNE_BUDGET": "2"}, {"xlatune_budget": "1"}
+    assert budget(line, environ, ini) == 3
+    assert budget({"xlatune_budget": None}, environ, ini) == 2
+    assert budget({}, {"XLATUNE_BUDGET": ""}, ini) == 1
+    assert budget({}, {}, {"xlatune_budget": ""}) is None
+
+
+def test_directories_are_relative_to_the_root() -> None:
+    options = resolve_options({}, {"XLATUNE_WORKDIR": "/scratch/x"}, {}, root=ROOT)
+    assert (options.workdir, options.reports) == (Path("/scratch/x"), ROOT / "reports")
+
+
+def test_switches_are_off_unless_given() -> None:
+    options = resolve_options({"no_xlatune": True, "xlatune_fresh": False}, {}, {}, root=ROOT)
+    assert (options.is_off, options.fresh, options.keep_jobs) == (True, False, False)
+
+
+@pytest.mark.parametrize(
+    ("key", "text", "message"),
+    [
+        ("budget", "many", r"--xlatune-budget: found 'many', expected N"),
+        ("nodes", "0", r"--xlatune-nodes: found '0'.*positive integer"),
+        ("pdbs", "x", r"--xlatune-pdbs: found 'x'"),
+        ("slurm", "account", r"--xlatune-slurm: found 'account'.*key=value,key=value"),
+        ("executor", "slrum", r"unknown value 'slrum' in --xlatune-executor; did you mean 'slurm'"),
+        ("negative", "pass", r"unknown value 'pass' in --xlatune-negative"),
+    ],
+)
+def test_a_wrong_value_names_its_place(key: str, text: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        resolve_options({f"xlatune_{key}": text}, {}, {}, root=ROOT)
+    with pytest.raises(ConfigError, match=f"XLATUNE_{key.upper()}"):
+        resolve_options({}, {f"XLATUNE_{key.upper()}": text}, {}, root=ROOT)
+    with pytest.raises(ConfigError, match=f"ini key xlatune_{key}"):
+        resolve_options({}, {}, {f"xlatune_{key}": text}, root=ROOT)
+
+
+def test_scheduler_options_are_pairs() -> None:
+    options = resolve_options({"xlatune_slurm": "account=a, qos=x=y"}, {}, {}, root=ROOT)
+    assert options.slurm == {"account": "a", "qos": "x=y"}
+
+
+def test_help_is_written_as_pytest_writes_it() -> None:
+    for option in OPTIONS:
+        assert option.help[0].isupper()
+        assert not option.help.endswith(".")

@@ -1,0 +1,214 @@
+"""XLA_FLAGS as XLA itself reads it: parse and format invert, last wins, merge is associative."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_xlatune.errors import ConfigError
+from pytest_xlatune.profiles import (
+    APPENDING,
+    BASELINE,
+    BASELINE_ID,
+    Flag,
+    Flags,
+    Profile,
+    append_flags,
+    check_unique,
+    diff_values,
+    effective_values,
+    format_flags,
+    merge_flags,
+    parse_flags,
+    profile,
+    restore_default,
+    settings_digest,
+)
+
+NAMES = st.from_regex(r"xla_[a-z_]{1,12}", fullmatch=True)
+VALUES = st.one_of(
+    st.none(),
+    st.just(""),
+    st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=12),
+)
+FLAG = st.builds(lambda name, value: Flag(name=name, value=value), NAMES, VALUES)
+FLAGS = st.lists(
+    st.one_of(
+        FLAG,
+        st.builds(
+            lambda name, value: Flag(name=name, value=value),
+            st.sampled_from([*sorted(APPENDING)[:2], "xla_a", "xla_gpu_pipeline_all_gather",
+                             "xla_gpu_enable_pipelined_all_gather"]),
+            VALUES,
+        ),
+    ),
+    max_size=8,
+).map(tuple)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        pytest.param("", [], id="an empty text has no flags"),
+        pytest.param(" \t\r\n ", [], id="white space alone has no flags"),
+        pytest.param("--xla_a=1 --xla_b=2", [("xla_a", "1"), ("xla_b", "2")], id="two flags"),
+        pytest.param("\n--xla_a=1\r\n\t--xla_b", [("xla_a", "1"), ("xla_b", None)], id="any space"),
+        pytest.param(
+            "--xla_gpu_enable_command_buffer=",
+            [("xla_gpu_enable_command_buffer", "")],
+            id="an empty value is not a bare flag",
+        ),
+        pytest.param("--xla_a=''", [("xla_a", "")], id="empty single quotes are an empty value"),
+        pytest.param("--xla_a='x y' --b=1", [("xla_a", "x y"), ("b", "1")], id="quotes hold space"),
+        pytest.param(r'--xla_a="x\"y\\"', [("xla_a", 'x"y\\')], id="escapes in double quotes"),
+        pytest.param(r"--xla_a='x\y'", [("xla_a", r"x\y")], id="no escapes in single quotes"),
+        pytest.param("--xla_a=b'c d", None, id="a quote inside a value does not quote"),
+        pytest.param("--xla_a=+X,-Y", [("xla_a", "+X,-Y")], id="relative lists pass"),
+        pytest.param("--xla_a='1'--xla_b=2", [("xla_a", "1"), ("xla_b", "2")], id="glued on quote"),
+    ],
+)
+def test_parse(text: str, expected: list[tuple[str, str | None]] | None) -> None:
+    if expected is None:
+        with pytest.raises(ConfigError):
+            parse_flags(text)
+        return
+    assert [(flag.name, flag.value) for flag in parse_flags(text)] == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        pytest.param("flags.txt --xla_a=1", "name of a file", id="a word first is a file name"),
+        pytest.param("--xla_a=1 , --xla_b=2", "silently drops ', --xla_b=2'", id="a stray comma"),
+        pytest.param("--xla_a=1 # why\n--xla_b=2", "silently drops", id="a comment"),
+        pytest.param("--xla_a true", "silently drops 'true'", id="a value after a space"),
+        pytest.param("-xla_a=1", "malformed flag '-xla_a=1'", id="a single dash"),
+        pytest.param("--=1", "malformed flag", id="no name"),
+        pytest.param("--xla.a=1", "malformed flag", id="a dot in the name"),
+        pytest.param("--xla_a='x", "never closes", id="an open quote"),
+    ],
+)
+def test_what_xla_drops_or_refuses_is_an_error(text: str, message: str) -> None:
+    with pytest.raises(ConfigError, match="here") as caught:
+        parse_flags(text, where="here")
+    assert message in str(caught.value)
+
+
+@given(FLAGS)
+def test_parse_and_format_invert(flags: Flags) -> None:
+    assert parse_flags(format_flags(flags)) == flags
+
+
+@given(FLAGS, FLAGS, FLAGS)
+def test_merge_is_associative(a: Flags, b: Flags, c: Flags) -> None:
+    assert merge_flags(merge_flags(a, b), c) == merge_flags(a, merge_flags(b, c))
+    assert merge_flags(a, b, c) == merge_flags(merge_flags(a, b), c)
+
+
+@given(FLAGS, FLAG)
+def test_the_last_one_wins(flags: Flags, last: Flag) -> None:
+    effective = effective_values([*flags, last])
+    value = "true" if last.value is None else last.value
+    if last.name in APPENDING:
+        assert effective[last.name].endswith(value)
+    else:
+        assert effective[last.name] == value
+
+
+@given(FLAGS, FLAGS)
+def test_what_is_appended_equals_what_is_merged(deployed: Flags, more: Flags) -> None:
+    text = append_flags(format_flags(deployed), more)
+    assert effective_values(parse_flags(text)) == effective_values(merge_flags(deployed, more))
+
+
+@given(FLAGS)
+def test_digest_knows_settings_not_spelling(flags: Flags) -> None:
+    assert settings_digest(flags, {}) == settings_digest(merge_flags(flags), {})
+    assert settings_digest([*flags, Flag(name="xla_new", value="1")], {}) != settings_digest(
+        flags, {}
+    )
+    assert settings_digest(flags, {"NCCL_ALGO": "Ring"}) != settings_digest(flags, {})
+
+
+def test_two_names_of_one_field_override_each_other() -> None:
+    flags = parse_flags(
+        "--xla_gpu_enable_pipelined_all_gather=true --xla_gpu_pipeline_all_gather=off"
+    )
+    assert effective_values(flags) == {"xla_gpu_pipeline_all_gather": "off"}
+
+
+def test_appending_flags_add_up() -> None:
+    flags = parse_flags("--xla_disable_hlo_passes=fusion --xla_disable_hlo_passes=algsimp")
+    assert effective_values(flags) == {"xla_disable_hlo_passes": "fusion,algsimp"}
+
+
+def test_deployed_text_stays_byte_for_byte() -> None:
+    deployed = "  --xla_a='1 2'   --xla_b  "
+    assert append_flags(deployed, parse_flags("--xla_c")) == "--xla_a='1 2'   --xla_b --xla_c"
+    assert append_flags("", ()) == ""
+
+
+def test_restore_default_puts_every_deployed_flag_back() -> None:
+    deployed = parse_flags("--xla_a=9 --xla_b --xla_a=8")
+    restored = restore_default(deployed, {"xla_a": "1", "xla_b": "false"})
+    assert effective_values([*deployed, *restored]) == {"xla_a": "1", "xla_b": "false"}
+
+
+def test_restore_default_refuses_what_appending_cannot_undo() -> None:
+    with pytest.raises(ConfigError, match="cannot be restored by appending"):
+        restore_default(parse_flags("--xla_disable_hlo_passes=fusion"), {})
+    with pytest.raises(ConfigError, match="no default is stated for the deployed flag --xla_a"):
+        restore_default(parse_flags("--xla_a=1"), {"xla_b": "2"})
+
+
+def test_diff_names_both_sides() -> None:
+    found = diff_values({"a": "1", "b": "2"}, {"b": "3", "c": ""})
+    assert [(each.name, each.before, each.after) for each in found] == [
+        ("a", "1", None),
+        ("b", "2", "3"),
+        ("c", None, ""),
+    ]
+
+
+@pytest.mark.parametrize("bad", ["", "Overlap", "a b", "a=1", "a,b", "a@b", "-a", "x" * 65, "ä"])
+def test_an_id_that_k_cannot_select_is_refused(bad: str) -> None:
+    with pytest.raises(ConfigError, match="profile id"):
+        profile(bad)
+
+
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (lambda: Profile(id="a", env={"XLA_FLAGS": "--xla_a"}), "would replace what is deployed"),
+        (lambda: Profile(id="a", env={"1X": "y"}), "no name of a variable"),
+        (lambda: Profile(id="a", env={"X": "\0"}), "NUL"),
+        (lambda: Flag(name="--xla_a"), "without dashes"),
+        (lambda: profile("a", "--xla_a oops"), "profile 'a'"),
+    ],
+    ids=["XLA_FLAGS in env", "a bad variable", "NUL", "dashes in a name", "the id in the message"],
+)
+def test_a_profile_that_exists_is_valid(build: object, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        build()  # type: ignore[operator]
+
+
+@given(
+    st.dictionaries(
+        st.from_regex(r"NCCL_[A-Z]{1,6}", fullmatch=True),
+        st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"])),
+    ),
+    FLAGS,
+)
+def test_a_profile_survives_json(env: dict[str, str], flags: Flags) -> None:
+    each = Profile(id="p", env=env, flags=flags, overrides={"k": "v"})
+    assert Profile.from_json(each.to_json()) == each
+
+
+def test_duplicate_ids_name_both_settings() -> None:
+    twice = [profile("a", "--xla_x=1"), profile("a", "--xla_x=2")]
+    with pytest.raises(ConfigError, match=r"duplicate profile id 'a' .*xla_x=1.*xla_x=2"):
+        check_unique(twice, where="sweep")
+    with pytest.raises(ConfigError, match=BASELINE_ID):
+        check_unique([BASELINE], where="sweep")
+    check_unique([profile("a"), profile("b")], where="sweep")

@@ -1,0 +1,136 @@
+"""Records: builtins only, an equal value back, strict about what they do not know."""
+
+from __future__ import annotations
+
+import json
+import math
+import pickle
+from dataclasses import dataclass
+from enum import StrEnum
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_xlatune import errors
+from pytest_xlatune.errors import ConfigError, LedgerError
+from pytest_xlatune.records import Record, canonical, digest
+
+
+class Colour(StrEnum):
+    RED = "red"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inner(Record):
+    number: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outer(Record):
+    name: str
+    maybe: int | None = None
+    pair: tuple[int, str] = (0, "")
+    many: tuple[Inner, ...] = ()
+    table: dict[str, float | None]
+    colour: Colour = Colour.RED
+    flag: bool = False
+    words: frozenset[str] | None = None
+
+
+INNER = st.builds(Inner, number=st.floats(allow_nan=False))
+OUTER = st.builds(
+    Outer,
+    name=st.text(st.characters(exclude_categories=["Cs"])),
+    maybe=st.none() | st.integers(),
+    pair=st.tuples(st.integers(), st.just("x")),
+    many=st.lists(INNER, max_size=3).map(tuple),
+    table=st.dictionaries(st.text(max_size=3), st.none() | st.floats(allow_nan=False), max_size=3),
+    flag=st.booleans(),
+    words=st.none() | st.frozensets(st.text(max_size=2), max_size=3),
+)
+
+
+@given(OUTER)
+def test_a_record_comes_back_equal_through_json_text(record: Outer) -> None:
+    text = json.dumps(record.to_json(), allow_nan=False)
+    assert Outer.from_json(json.loads(text)) == record
+
+
+def test_nan_is_a_word() -> None:
+    assert Inner(number=math.nan).to_json() == {"number": "nan"}
+    assert math.isnan(Inner.from_json({"number": "nan"}).number)
+    assert Inner.from_json({"number": 3}).number == 3.0
+
+
+GOOD = Outer(name="a", table={}).to_json()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"later": 1}, "unknown field 'later'"),
+        ({"name": 5}, r"Outer.name: expected .*str.*found 5"),
+        ({"maybe": "5"}, "Outer.maybe"),
+        ({"maybe": True}, "Outer.maybe"),
+        ({"pair": [1]}, "Outer.pair"),
+        ({"pair": 1}, "Outer.pair"),
+        ({"many": [{"number": "many"}]}, "Inner.number"),
+        ({"colour": "blue"}, "Outer.colour"),
+        ({"table": []}, "Outer.table"),
+        ({"flag": 1}, "Outer.flag"),
+        ({"words": "ab"}, "Outer.words"),
+    ],
+    ids=[
+        "an unknown field",
+        "a number for a text",
+        "a text for a number",
+        "a truth for a number",
+        "a short tuple",
+        "no list",
+        "deep inside",
+        "no such word",
+        "a list for a table",
+        "a number for a truth",
+        "a text for a set",
+    ],
+)
+def test_a_wrong_value_names_its_place(change: dict[str, object], message: str) -> None:
+    with pytest.raises(LedgerError, match=message):
+        Outer.from_json(GOOD | change)
+
+
+def test_a_missing_field_and_a_list_are_refused() -> None:
+    with pytest.raises(LedgerError, match="name"):
+        Outer.from_json({"table": {}})
+    with pytest.raises(LedgerError, match="expected a mapping"):
+        Outer.from_json([])
+
+
+def test_a_foreign_number_is_refused_before_it_reaches_xdist() -> None:
+    class Foreign(float):
+        """What numpy.float64 is: a subclass of float."""
+
+    with pytest.raises(TypeError, match="builtins only"):
+        Inner(number=Foreign(1.0)).to_json()
+
+
+def test_digest_ignores_order_and_sees_values() -> None:
+    assert digest({"a": 1, "b": 2}) == digest({"b": 2, "a": 1})
+    assert digest({"a": 1}) != digest({"a": 2})
+    assert canonical({"b": "é", "a": [1.5]}) == '{"a":[1.5],"b":"\\u00e9"}'
+    with pytest.raises(ValueError, match="Out of range"):
+        canonical(math.nan)
+
+
+@pytest.mark.parametrize("name", ["ConfigError", "SubmissionError", "LedgerError"])
+def test_every_error_survives_pickling(name: str) -> None:
+    error = getattr(errors, name)("what was found")
+    again = pickle.loads(pickle.dumps(error))
+    assert (type(again), str(again)) == (type(error), "what was found")
+
+
+def test_an_unknown_name_comes_with_the_nearest() -> None:
+    message = str(ConfigError.unknown("wave", "wave22", valid=["wave2", "confirm"], where="-m"))
+    assert message == "unknown wave 'wave22' in -m; did you mean 'wave2'? Known: confirm, wave2"
+    assert "Known: none" in str(ConfigError.unknown("wave", "x", valid=[], where="-m"))

@@ -1,0 +1,124 @@
+"""The playbook: class -> what follows, by status and never by value."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+
+import pytest
+
+from pytest_xlatune import recovery
+from pytest_xlatune.errors import ConfigError
+from pytest_xlatune.recovery import Next, RetryPolicy, Rule, decide
+from pytest_xlatune.results import Action, Finding, Outcome, State
+
+OK = Outcome(state=State.COMPLETED, exit_code=0)
+FAILED = Outcome(state=State.FAILED, exit_code=1)
+
+
+def finding(cls: str, action: Action = Action.RETRY, text: str = "the line") -> Finding:
+    return Finding(cls=cls, action=action, text=text)
+
+
+@pytest.mark.parametrize(
+    ("outcome", "cause", "earlier", "expected"),
+    [
+        pytest.param(OK, None, (), Next.ACCEPT, id="a clean end is scored"),
+        pytest.param(
+            FAILED, finding("soft-success", Action.SUCCESS), (), Next.ACCEPT,
+            id="exit 143 after the last step is success",
+        ),
+        pytest.param(OK, finding("note", Action.NONE), (), Next.ACCEPT, id="a note alone"),
+        pytest.param(
+            FAILED, finding("unknown-flag", Action.DROP), (), Next.DROP, id="bad flag drops"
+        ),
+        pytest.param(FAILED, finding("oom-gpu", Action.DROP), (), Next.DROP, id="OOM drops"),
+        pytest.param(
+            OK, finding("numerical-failure", Action.DROP), (), Next.DROP,
+            id="NaN drops though the exit code is 0",
+        ),
+        pytest.param(FAILED, finding("hang-init"), (), Next.RETRY, id="a first init flake"),
+        pytest.param(
+            FAILED, finding("hang-init"), ("hang-init",) * 2, Next.DROP,
+            id="a third init flake drops the profile",
+        ),
+        pytest.param(
+            FAILED, finding("jax-coord-timeout"), ("jax-coord-timeout",), Next.STOP,
+            id="a second coordinator timeout in a row stops",
+        ),
+        pytest.param(
+            FAILED, finding("jax-coord-timeout"), ("jax-coord-timeout", "killed"), Next.RETRY,
+            id="one that is not in a row does not",
+        ),
+        pytest.param(
+            Outcome(state=State.NODE_FAIL), None, (), Next.RETRY, id="a dead node is resumed"
+        ),
+        pytest.param(
+            Outcome(state=State.NODE_FAIL), None, ("node-fail",) * 2, Next.STOP,
+            id="a node that dies three times stops",
+        ),
+        pytest.param(
+            Outcome(state=State.FAILED, signal=9), None, (), Next.RETRY, id="kill -9 is retried"
+        ),
+        pytest.param(FAILED, None, (), Next.RETRY, id="an unexplained exit code once more"),
+        pytest.param(FAILED, None, ("exit-code",), Next.GIVE_UP, id="and then not"),
+        pytest.param(
+            Outcome(state=State.TIMEOUT), None, (), Next.GIVE_UP, id="a time limit is not retried"
+        ),
+        pytest.param(
+            Outcome(state=State.TIMEOUT, signal=15), None, (), Next.GIVE_UP,
+            id="nor is a deadline at which we sent the signal",
+        ),
+        pytest.param(
+            Outcome(state=State.CANCELLED), None, (), Next.GIVE_UP, id="scancel is not retried"
+        ),
+        pytest.param(Outcome(state=State.LOST), None, (), Next.RETRY, id="a lost job once more"),
+        pytest.param(
+            FAILED, finding("killed"), ("exit-code", "lost", "killed"), Next.GIVE_UP,
+            id="four attempts are enough",
+        ),
+        pytest.param(FAILED, finding("mystery", Action.STOP), (), Next.STOP, id="a stop is a stop"),
+    ],
+)  # fmt: skip
+def test_playbook(
+    outcome: Outcome, cause: Finding | None, earlier: tuple[str, ...], expected: Next
+) -> None:
+    decision = decide(outcome, cause, earlier=earlier)
+    assert decision.next is expected
+    assert recovery.Decision.from_json(decision.to_json()) == decision
+    if expected is not Next.ACCEPT:
+        assert decision.cls
+        assert decision.cls in decision.reason
+
+
+def test_a_retry_says_what_comes_first_and_how_long_it_waits() -> None:
+    nic = decide(FAILED, finding("nic-fault"))
+    assert (nic.next, nic.before) == (Next.RETRY, Action.HOOK)
+    down = decide(FAILED, finding("slurm-controller-down", Action.WAIT))
+    assert down.backoff_s == 300
+    assert decide(FAILED, finding("nic-fault"), earlier=("nic-fault",)).before is Action.NONE
+
+
+def test_a_site_rule_comes_first_but_never_softens_a_drop() -> None:
+    policy = RetryPolicy(rules={"nic-fault": Rule(retries=0, then=Next.STOP)})
+    assert decide(FAILED, finding("nic-fault"), policy=policy).next is Next.STOP
+    soft = RetryPolicy(rules={"oom-gpu": Rule(retries=9)})
+    assert decide(FAILED, finding("oom-gpu", Action.DROP), policy=soft).next is Next.DROP
+
+
+def test_the_evidence_is_the_line_or_the_schedulers_words() -> None:
+    assert decide(FAILED, finding("killed", text="Killed")).evidence == "Killed"
+    told = decide(Outcome(state=State.TIMEOUT, reason="DUE TO TIME LIMIT"), None)
+    assert told.evidence == "DUE TO TIME LIMIT"
+
+
+def test_no_decision_can_see_a_measured_value() -> None:
+    seen = set(inspect.signature(decide).parameters)
+    assert seen == {"outcome", "cause", "earlier", "policy"}
+    fields = {field.name for field in dataclasses.fields(Outcome)}
+    assert not fields & {"score", "tgs", "steps"}
+
+
+def test_a_policy_without_attempts_is_refused() -> None:
+    with pytest.raises(ConfigError, match="max_attempts is 0"):
+        RetryPolicy(max_attempts=0)

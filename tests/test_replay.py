@@ -1,0 +1,207 @@
+"""A ledger concludes again to the same; a calibration is kept and is the prior of what follows."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from pytest_xlatune.calibrating import NotCalibrated, calibrate
+from pytest_xlatune.campaign import Campaign, Setup
+from pytest_xlatune.cells import Resources
+from pytest_xlatune.cli import main
+from pytest_xlatune.earlier import CALIBRATION, read_calibration, read_stored
+from pytest_xlatune.errors import ConfigError, LedgerError
+from pytest_xlatune.jobs import LEDGER
+from pytest_xlatune.launchers.command import CommandLauncher
+from pytest_xlatune.publish import publish, read_known
+from pytest_xlatune.results import Outcome, State
+from pytest_xlatune.studies import Study
+from pytest_xlatune.studies.calibration import CalibrationStudy
+from pytest_xlatune.studies.gate import Gate, GateStudy
+from pytest_xlatune.sweep import Inputs, Sweep
+
+
+def load() -> ModuleType:
+    """Return the tests of the campaign: their scripted executor serves here too."""
+    path = Path(__file__).with_name("test_campaign.py")
+    spec = importlib.util.spec_from_file_location("scripted", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["scripted"] = module  # dataclasses look their module up
+    spec.loader.exec_module(module)
+    return module
+
+
+scripted = load()
+CELL, PROFILES = scripted.CELL, scripted.PROFILES
+
+
+def campaign(
+    folder: Path, study: Study, *, session: str = "first", executor: Any = None
+) -> Campaign:
+    setup = Setup(
+        sweep="pretend",
+        cell=CELL,
+        launcher=CommandLauncher(argv=("trainer", "{steps}")),
+        executor=executor or scripted.ScriptedExecutor(),
+        resources=Resources(),
+        folder=folder / "pretend" / "cell",
+        session=session,
+    )
+    made = Campaign(setup, study)
+    made.open()
+    return made
+
+
+@pytest.fixture
+def swept(tmp_path: Path) -> Path:
+    """Run a whole pretend sweep; the folder of its ledger."""
+    each = scripted.campaign(tmp_path, scripted.ScriptedExecutor())
+    scripted.run(each)
+    return tmp_path / "pretend" / "cell"
+
+
+def test_a_ledger_concludes_to_what_its_reports_say(
+    swept: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    publish(read_known(swept), tmp_path / "reports")
+    published = (tmp_path / "reports" / "pretend" / "leaderboard.json").read_text(encoding="utf-8")
+    for path in (swept, swept / LEDGER):
+        assert main(["conclude", str(path), "--json"]) == 0
+        assert capsys.readouterr().out == published
+    assert main(["conclude", str(swept)]) == 0
+    assert "FASTER" in capsys.readouterr().out
+    copy = tmp_path / "elsewhere.jsonl"
+    copy.write_bytes((swept / LEDGER).read_bytes())
+    main(["conclude", str(copy), "--json"])
+    assert capsys.readouterr().out == published
+
+
+@pytest.mark.parametrize("text", [None, ""], ids=["no such file", "an empty file"])
+def test_what_is_no_ledger_is_refused(
+    tmp_path: Path, text: str | None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "ledger.jsonl"
+    if text is not None:
+        path.write_text(text, encoding="utf-8")
+    assert main(["conclude", str(path)]) == 3
+    assert "is no ledger of a sweep" in capsys.readouterr().err
+
+
+def test_a_gate_runs_as_a_campaign_and_its_baseline_can_be_stored(tmp_path: Path) -> None:
+    study = GateStudy(cell=CELL, profiles=PROFILES[:1], gate=Gate(blocks=4))
+    each = campaign(tmp_path, study)
+    scripted.run(each)
+    assert each.conclude().verdicts[0].kind == "FASTER"
+    known = read_known(each.setup.folder)
+    paths = publish(known, tmp_path / "reports")
+    assert [path.name for path in paths] == ["gate.md", "gate.json"]
+    assert "1 pass" in paths[0].read_text(encoding="utf-8")
+
+    stored = read_stored(paths[1], CELL)
+    assert len(stored.trials) == 4
+    other = type(CELL).from_json(CELL.to_json() | {"config_tag": "sparse"})
+    with pytest.raises(ConfigError, match="another cell"):
+        read_stored(paths[1], other)
+    with pytest.raises(ConfigError, match="is no report of ours"):
+        read_stored(each.setup.folder / LEDGER, CELL)
+    with pytest.raises(ConfigError, match="does not exist"):
+        read_stored(tmp_path / "gone.json", CELL)
+
+
+def test_a_calibration_is_kept_beside_the_ledger_and_the_sweep_keeps_its_own(
+    swept: Path, tmp_path: Path
+) -> None:
+    before = read_known(swept)
+    executor = scripted.ScriptedExecutor()
+    each = campaign(tmp_path, CalibrationStudy(cell=CELL, jobs=6), session="later",
+                    executor=executor)  # fmt: skip
+    scripted.run(each)
+    found = calibrate(each, lambda: None)
+    assert len(executor.submitted) == 6
+    assert found.noise.jobs == 6
+    assert found.noise.sigma_job > 0
+    assert found.noise.step_sd is not None, "its steps are read again from the logs"
+    assert "36 jobs" in found.outlook
+    assert read_calibration(swept, CELL) == found
+    assert read_known(swept).conclusion == before.conclusion
+    other = type(CELL).from_json(CELL.to_json() | {"config_tag": "sparse"})
+    assert read_calibration(swept, other) is None
+    (swept / CALIBRATION).write_text("{", encoding="utf-8")
+    with pytest.raises(LedgerError, match="calibrate again, or remove it"):
+        read_calibration(swept, CELL)
+
+
+def test_a_calibration_without_scores_says_why(tmp_path: Path) -> None:
+    limit = Outcome(state=State.TIMEOUT, reason="DUE TO TIME LIMIT")
+    script = scripted.failing("baseline", scripted.log(steps=2), limit)
+    each = campaign(tmp_path, CalibrationStudy(cell=CELL, jobs=4),
+                    executor=scripted.ScriptedExecutor(script))  # fmt: skip
+    scripted.run(each)
+    with pytest.raises(NotCalibrated, match="0 jobs of the calibration have a score, 4 are needed"):
+        calibrate(each, lambda: None)
+
+
+def test_the_noise_that_was_found_is_the_prior_unless_the_sweep_says_another() -> None:
+    sweep = Sweep(
+        name="pretend",
+        model_tag="pretend",
+        parallelism="FSDP=4",
+        launcher=CommandLauncher(argv=("trainer",)),
+        profiles=PROFILES,
+        executor="local",
+    )
+    assert sweep.resolve(Inputs()).tuning(sigma=0.004).sigma_prior == 0.004
+    told = Sweep(
+        name="pretend",
+        model_tag="pretend",
+        parallelism="FSDP=4",
+        launcher=CommandLauncher(argv=("trainer",)),
+        profiles=PROFILES,
+        executor="local",
+        sigma_prior=0.01,
+    )
+    assert told.resolve(Inputs()).tuning(sigma=0.004).sigma_prior == 0.01
+
+
+def test_calibrate_as_a_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("XLATUNE_MACHINE_LOCK", str(tmp_path / "machine.lock"))
+    monkeypatch.chdir(tmp_path)
+    script = (
+        "import sys\n"
+        "for s in range(12):\n"
+        "    t = 0.5 + 0.001 * (len(sys.argv[1]) + s % 3 + hash(sys.argv[1]) % 7)\n"
+        "    print(f'completed step: {s}, seconds: {t:.6f}, TFLOP/s/device: 0.1, '\n"
+        "          f'Tokens/s/device: {512 / t:.3f}, total_weights: 512, loss: 7.1')\n"
+    )
+    (tmp_path / "trainer.py").write_text(script, encoding="utf-8")
+    (tmp_path / "test_pretend.py").write_text(
+        "import sys\n"
+        "from pathlib import Path\n"
+        "from pytest_xlatune import Protocol, Sweep, profile\n"
+        "from pytest_xlatune.launchers.command import CommandLauncher\n"
+        "SWEEP = Sweep(name='pretend', model_tag='pretend', parallelism='FSDP=4',\n"
+        "    launcher=CommandLauncher(argv=(sys.executable,\n"
+        "        str(Path(__file__).parent / 'trainer.py'), '{trial}')),\n"
+        "    profiles=(profile('x', env={'A': '1'}),), protocol=Protocol(steps=12),\n"
+        "    executor='local', budget=60)\n",
+        encoding="utf-8",
+    )
+    assert main(["calibrate", "test_pretend.py", "--jobs", "4"]) == 0
+    shown = capsys.readouterr().out
+    assert "job noise:" in shown
+    assert "65 jobs" in shown
+    (path,) = (tmp_path / ".xlatune").glob("pretend/*/calibration.json")
+    sigma = json.loads(path.read_text(encoding="utf-8"))["noise"]["sigma_job"]
+    assert main(["plan", "test_pretend.py"]) == 0
+    assert f"{100 * sigma:.1f} % job noise" in capsys.readouterr().out
+    assert main(["calibrate", "test_pretend.py", "--jobs", "3"]) == 2

@@ -1,0 +1,239 @@
+"""Figures, words and renderers: foreign text breaks nothing, no line outgrows the terminal."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pytest_xlatune.cells import Cell, Parallelism, Protocol, Stage, Trial
+from pytest_xlatune.profiles import BASELINE, profile
+from pytest_xlatune.report import figures, markdown, terminal
+from pytest_xlatune.report.document import (
+    Bullets,
+    Code,
+    Column,
+    Document,
+    Section,
+    Table,
+    Text,
+    literal,
+    plain,
+)
+from pytest_xlatune.report.lines import Progress, live_line, paragraph, tally, words
+from pytest_xlatune.results import TrialResult, TrialStatus, Verdict, VerdictKind
+
+ANY_TEXT = st.text(st.characters(codec="utf-8"), max_size=60) | st.sampled_from(
+    ["|", "a|b`c|d`", "`", "``", "\n## x", "<b>*x*", "\\|", "--f=a|b", "\r\n\x0b\x85\u2028"]
+)
+
+
+@pytest.mark.parametrize(
+    ("write", "value", "expected"),
+    [
+        (figures.points, 0.034, "+3.4"),
+        (figures.points, -0.0214, "-2.1"),
+        (figures.points, 0.0, "+0.0"),
+        (figures.points, -0.0, "+0.0"),
+        (figures.points, 0.0002, "+0.02"),
+        (figures.points, -0.0004, "-0.04"),
+        (figures.points, -0.00001, "+0.0"),
+        (figures.points, math.nan, "nan"),
+        (figures.points, -math.inf, "-inf"),
+        (figures.points, None, figures.ABSENT),
+        (figures.percent, 0.034, "+3.4 %"),
+        (figures.percent, None, figures.ABSENT),
+        (figures.size, 0.0129, "1.3 %"),
+        (figures.size, None, figures.ABSENT),
+        (figures.interval, (0.012, 0.034), "[+1.2, +3.4]"),
+        (figures.interval, (-0.0003, 0.2), "[-0.03, +20.0]"),
+        (figures.interval, None, figures.ABSENT),
+        (figures.rate, 994.9, "994.9"),
+        (figures.rate, 15321.44, "15321.4"),
+        (figures.rate, 7.3, "7.300"),
+        (figures.rate, None, figures.ABSENT),
+        (figures.significant, 28.8203, "28.82"),
+        (figures.significant, 0.07104, "0.07104"),
+        (figures.significant, 15321.4, "15321"),
+        (figures.significant, math.nan, "nan"),
+        (figures.duration, 7800, "2 h 10 min"),
+        (figures.duration, 7201, "2 h 1 min"),
+        (figures.duration, 7200, "2 h"),
+        (figures.duration, 61, "2 min"),
+        (figures.duration, 60, "1 min"),
+        (figures.duration, 0.2, "1 s"),
+        (figures.duration, -5, "0 s"),
+        (figures.duration, 97200, "1 d 3 h"),
+        (figures.duration, 86400, "1 d"),
+        (figures.duration, None, figures.ABSENT),
+    ],
+    ids=lambda value: getattr(value, "__name__", str(value)),
+)
+def test_figure(write: Callable[[object], str], value: object, expected: str) -> None:
+    assert write(value) == expected
+
+
+@given(st.floats(-0.9, 9))
+def test_points_keep_the_sign_and_are_near(fraction: float) -> None:
+    shown = float(figures.points(fraction))
+    assert shown == pytest.approx(100 * fraction, abs=0.0501)
+    assert shown * fraction >= 0
+
+
+@pytest.mark.parametrize("name", ["HF_TOKEN", "AWS_SECRET_ACCESS_KEY", "db_password"])
+def test_secrets_are_hidden_by_name(name: str) -> None:
+    env = {name: "hush", "NCCL_ALGO": "Ring", "KEYBOARD": "us"}
+    assert figures.without_secrets(env) == {**env, name: "(hidden)"}
+
+
+def verdict(kind: str, **changes: object) -> Verdict:
+    return Verdict.from_json({"profile": "p", "kind": kind} | changes)
+
+
+@pytest.mark.parametrize(
+    ("given_verdict", "expected"),
+    [
+        (verdict("FASTER", delta=0.1), "FASTER"),
+        (verdict("SCREENED", delta=-0.021, n=1), "screened -2.1 % (n=1)"),
+        (verdict("SCREENED", n=1), f"screened {figures.ABSENT} (n=1)"),
+        (verdict("INCONCLUSIVE", n=4, mde80=0.013), "inconclusive (80 % power at 1.3 %)"),
+        (verdict("INCONCLUSIVE", n=2), "inconclusive"),
+        (verdict("INCONCLUSIVE"), "not measured yet"),
+        (verdict("INVALID", can_run=False), "dropped"),
+        (verdict("INVALID"), "not measured"),
+        (verdict("INVALID", n=1), "not comparable"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_words(given_verdict: Verdict, expected: str) -> None:
+    assert words(given_verdict) == expected
+
+
+@pytest.mark.parametrize("kind", VerdictKind)
+def test_every_kind_has_a_paragraph_with_its_word(kind: VerdictKind) -> None:
+    text = paragraph(Verdict(profile="p", kind=kind, reasons=("first.", "second\n`line`")))
+    assert text.startswith(f"p {kind}")
+    assert text.endswith(": first; second 'line'.")
+
+
+def test_tally_counts_each_kind_that_occurs() -> None:
+    assert tally([verdict("SCREENED"), verdict("FASTER"), verdict("SCREENED")]) == (
+        "1 FASTER, 2 SCREENED"
+    )
+    assert tally([verdict("INCONCLUSIVE"), verdict("INCONCLUSIVE", n=2)]) == (
+        "1 INCONCLUSIVE, 1 not measured yet"
+    )
+    assert tally([]) == "no verdict"
+
+
+CELL = Cell(model_tag="deepseek3-671b", parallelism=Parallelism.parse("PP=8"))
+
+
+def landed(status: TrialStatus, *, stage: Stage = Stage.SCREEN, reason: str = "") -> TrialResult:
+    trial = Trial(
+        cell_digest=CELL.digest,
+        profile=profile("overlap-2", "--xla_a=2"),
+        protocol=Protocol(),
+        study="tuning",
+        stage=stage,
+    )
+    return TrialResult(trial=trial, status=status, reason=reason)
+
+
+def test_live_line_without_a_job_a_score_or_a_guess_of_the_time_left() -> None:
+    result = landed(TrialStatus.UNMEASURED, reason="cancelled\nby hand")
+    line = live_line(result, cell=CELL, verdict=None, progress=Progress.of([result]))
+    assert line == "deepseek3-671b PP=8 overlap-2 not measured: cancelled by hand | 1/1 screened"
+
+
+def test_progress_counts_profiles_in_the_screen_and_trials_in_the_confirmation() -> None:
+    baseline = Trial(
+        cell_digest=CELL.digest,
+        profile=BASELINE,
+        protocol=Protocol(steps=20),
+        study="tuning",
+        stage=Stage.SCREEN,
+    )
+    history = [
+        TrialResult(trial=baseline, status=TrialStatus.RUNNING),
+        landed(TrialStatus.MEASURED),
+        landed(TrialStatus.DROPPED),
+        landed(TrialStatus.PLANNED),
+        landed(TrialStatus.MEASURED, stage=Stage.CONFIRM),
+        landed(TrialStatus.PLANNED, stage=Stage.CONFIRM),
+    ]
+    assert str(Progress.of(history, step=0, left_s=90)) == (
+        "2/3 screened, 1/2 confirmation trials, 1 running step 0/20, about 2 min left"
+    )
+    assert str(Progress.of([])) == "0/0 screened"
+
+
+# --- renderers -------------------------------------------------------------------------------
+
+COLUMNS = (
+    Column(title="Profile", wrap=True),
+    Column(title="Flags", wrap=True),
+    Column(title="TGS", align="right"),
+)
+
+
+def document(*blocks: Table | Text | Bullets | Code) -> Document:
+    return Document(title="t", header=(), sections=(Section(title="s", blocks=blocks),))
+
+
+@given(rows=st.lists(st.tuples(ANY_TEXT, ANY_TEXT, ANY_TEXT), max_size=5))
+def test_foreign_text_never_breaks_a_markdown_table(rows: list[tuple[str, str, str]]) -> None:
+    table = Table(
+        title="x",
+        columns=COLUMNS,
+        rows=tuple(
+            (literal(first), plain(second), literal(third)) for first, second, third in rows
+        ),
+    )
+    lines = markdown.render(document(table)).splitlines()
+    body = lines[lines.index("### x") + 2 :]
+    assert len(body) == 2 + len(rows)
+    for line in body:
+        assert len(re.findall(r"(?<!\\)\|", line)) == 1 + len(COLUMNS)
+        assert line.count("`") % 2 == 0
+
+
+def test_markup_counts_inside_a_literal_only_as_text() -> None:
+    text = markdown.render(document(Text(text="a *b* <c> \\d `e *f* <g> \\h`")))
+    assert text.splitlines()[-1] == "a \\*b\\* \\<c> \\\\d `e *f* <g> \\h`"
+
+
+def test_code_is_fenced_by_more_backticks_than_it_holds() -> None:
+    text = markdown.render(document(Code(text="echo ```\n", language="bash")))
+    assert text.endswith("\n````bash\necho ```\n````\n")
+
+
+@given(
+    rows=st.lists(st.tuples(ANY_TEXT, ANY_TEXT), max_size=4),
+    width=st.integers(40, 200),
+    note=ANY_TEXT,
+)
+@settings(deadline=None)
+def test_no_line_is_wider_than_the_terminal(
+    rows: list[tuple[str, str]], width: int, note: str
+) -> None:
+    table = Table(
+        title=plain(note),
+        columns=COLUMNS,
+        rows=tuple((literal(first), literal(second), "994.9") for first, second in rows),
+    )
+    blocks = (table, Text(text=plain(note)), Bullets(items=(literal(note),)))
+    lines = terminal.render(document(*blocks), width=width)
+    assert max(map(len, lines)) <= width
+    assert all(line.isprintable() and "`" not in line for line in lines)
+
+
+def test_a_terminal_wide_enough_breaks_nothing() -> None:
+    flag = "--xla_gpu_experimental_parallel_collective_overlap_limit=2"
+    table = Table(columns=COLUMNS, rows=((literal("p"), literal(flag), "1.0"),))
+    assert any(flag in line for line in terminal.render(document(table), width=100))
+    assert not any(flag in line for line in terminal.render(document(table), width=60))

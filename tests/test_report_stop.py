@@ -1,0 +1,108 @@
+"""What people are told at night: the stop message, word for word, and the end of a session."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from pytest_xlatune.cells import Cell, Parallelism, Protocol, Stage, Trial
+from pytest_xlatune.profiles import profile
+from pytest_xlatune.report.stop import stop_message, summary_message
+from pytest_xlatune.results import (
+    Conclusion,
+    TrialResult,
+    TrialStatus,
+    Verdict,
+    VerdictKind,
+)
+
+CELL = Cell(model_tag="deepseek3-671b", parallelism=Parallelism.parse("PP=8"))
+NODES = ("node001", "node002")
+
+
+def verdict(name: str, tgs: float | None, delta: float | None, kind: VerdictKind) -> Verdict:
+    return Verdict(profile=name, kind=kind, tgs=tgs, delta=delta, n=int(tgs is not None))
+
+
+CONCLUSION = Conclusion(
+    baseline=verdict("baseline-deployed", 962.2, None, VerdictKind.SCREENED),
+    verdicts=(
+        verdict("slow", 900.0, -0.0647, VerdictKind.SCREENED),
+        verdict("overlap-2", 994.9, 0.034, VerdictKind.SCREENED),
+        verdict("ag-1g", 970.0, 0.0081, VerdictKind.SCREENED),
+        verdict("priority", 960.0, -0.0023, VerdictKind.SCREENED),
+        verdict("other-nodes", 2000.0, 1.0, VerdictKind.INVALID),
+        verdict("mem-95", None, None, VerdictKind.INCONCLUSIVE),
+    ),
+)
+
+
+def result(name: str, status: TrialStatus, *job_ids: str) -> TrialResult:
+    trial = Trial(
+        cell_digest="d",
+        profile=profile(name, "--xla_a=1"),
+        protocol=Protocol(),
+        study="tuning",
+        stage=Stage.SCREEN,
+    )
+    return TrialResult(trial=trial, status=status, job_ids=job_ids)
+
+
+HISTORY = (
+    result("overlap-2", TrialStatus.MEASURED, "14638"),
+    result("ag-1g", TrialStatus.MEASURED, "14640", "14641"),
+    result("mem-95", TrialStatus.PLANNED),
+)
+REASON = "node-drain: node002 is drained: bad nic, and stays so after RESUME: the sweep stops"
+STOPPED = """\
+[xla-tuning STOP] deepseek3-671b PP=8 sweep halted
+Reason: node-drain: node002 is drained: bad nic, and stays so after RESUME: the sweep stops
+Failing node(s): node002; recovery attempted: node-drain: resumed node002; \
+outcome: PENDING (ReqNodeNotAvail)
+Sweep state at stop:
+- Nodelist: node001,node002
+- Profiles tested so far: 4
+- Best so far: overlap-2 @ 994.9 TGS (+3.4 % vs baseline-deployed, SCREENED, n = 1)
+- ag-1g @ 970.0 TGS (+0.8 % vs baseline-deployed, SCREENED, n = 1)
+- priority @ 960.0 TGS (-0.2 % vs baseline-deployed, SCREENED, n = 1)
+- Pending profiles in queue: mem-95
+Artifacts: .xlatune/pp8/cell, jobs 14638 to 14641
+Nothing measured is lost. Run the same command again to go on."""
+
+
+def test_the_stop_message_has_all_that_a_decision_needs() -> None:
+    said = stop_message(
+        cell=CELL,
+        nodes=NODES,
+        reason=REASON,
+        evidence="PENDING (ReqNodeNotAvail)",
+        recovery=["node-drain: resumed node002"],
+        conclusion=CONCLUSION,
+        history=HISTORY,
+        artifacts=".xlatune/pp8/cell",
+    )
+    assert said == STOPPED
+
+
+def test_a_stop_before_anything_ran_says_so() -> None:
+    said = stop_message(
+        cell=CELL,
+        nodes=(),
+        reason="submission-refused: Invalid account",
+        evidence="",
+        recovery=[],
+        conclusion=replace(CONCLUSION, verdicts=()),
+        history=(),
+        artifacts="folder",
+    )
+    assert "Failing node(s): not known; recovery attempted: none; outcome: no evidence" in said
+    assert "- Profiles tested so far: 0\n- Pending profiles in queue: none\n" in said
+
+
+def test_the_end_of_a_session_is_a_tally_and_what_leads() -> None:
+    head, *lines = summary_message(cell=CELL, conclusion=CONCLUSION).splitlines()
+    assert head.startswith("[xla-tuning] deepseek3-671b PP=8: not complete, ")
+    assert [line.split(" @ ")[0] for line in lines] == [
+        "- Best so far: overlap-2",
+        "- ag-1g",
+        "- priority",
+    ]

@@ -1,0 +1,254 @@
+"""Profiles compiled in processes of their own: a stand-in trainer, real JAX, a GPU that is away."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pytest_xlatune.cells import Cell, Parallelism
+from pytest_xlatune.cli import main
+from pytest_xlatune.errors import ConfigError
+from pytest_xlatune.evidence.screened import Class, Screened
+from pytest_xlatune.launchers.command import CommandLauncher
+from pytest_xlatune.profiles import Profile, profile
+from pytest_xlatune.screening import (
+    Way,
+    by_function,
+    by_trainer,
+    device_memory_bytes,
+    screen,
+)
+
+ROOT = Path(__file__).parents[1]
+KEPT = Path(__file__).parent / "data" / "evidence" / "jaxlib-0.12.0"
+# an interpreter with jax and jax-cuda12-pjrt; ours, where it has them
+CUDA_PYTHON = os.environ.get("XLATUNE_CUDA_PYTHON", sys.executable)
+
+needs_jax = pytest.mark.skipif(
+    importlib.util.find_spec("jax") is None, reason="jax is not installed: nothing compiles"
+)
+
+# what a trainer leaves behind, by its flags
+TRAINER = """
+import gzip, os, pathlib, sys
+flags = os.environ["XLA_FLAGS"]
+if "warp" in flags:
+    print("F0112 07:08:09.1 77 a.cc:234] Unknown flag in XLA_FLAGS: --xla_warp", flush=True)
+    os.abort()
+if "hopeless" in flags:
+    print("no luck")
+    sys.exit(3)
+name = "fsdp-ag" if "all_gather" in flags else "fsdp"
+dump = pathlib.Path("xla_dump"); dump.mkdir()
+text = gzip.decompress((pathlib.Path(sys.argv[1]) / f"{name}.txt.gz").read_bytes())
+(dump / "module_1.jit_train_step.sm_9.0_gpu_after_optimizations.txt").write_bytes(text)
+assert sys.argv[2] == "1", "one step is enough"
+"""
+
+
+def stand_in(folder: Path, deployed: str = "") -> Way:
+    (folder / "trainer.py").write_text(TRAINER, encoding="utf-8")
+    launcher = CommandLauncher(
+        argv=(sys.executable, str(folder / "trainer.py"), str(KEPT), "{steps}")
+    )
+    cell = Cell(
+        model_tag="m", parallelism=Parallelism.parse("FSDP=1"), deployed={"XLA_FLAGS": deployed}
+    )
+    return by_trainer(launcher, cell)
+
+
+def screened(folder: Path, way: Way, *profiles: Profile) -> dict[str, Screened]:
+    found = screen(profiles, way, folder=folder / "kept", lock=folder / "lock")
+    return {each.profile: each for each in found}
+
+
+def test_each_profile_is_compiled_and_judged(tmp_path: Path) -> None:
+    found = screened(
+        tmp_path,
+        stand_in(tmp_path),
+        profile("ag", "--xla_gpu_all_gather_combine_threshold_bytes=1"),
+        profile("ag-too", "--xla_gpu_all_gather_combine_threshold_bytes=2"),
+        profile("rs", "--xla_gpu_reduce_scatter_combine_threshold_bytes=1"),
+        profile("warp", "--xla_warp=1"),
+        profile("hopeless", "--xla_hopeless=1"),
+    )
+    assert {name: each.cls for name, each in found.items()} == {
+        "ag": Class.PROGRAM,
+        "ag-too": Class.PROGRAM,
+        "rs": Class.IDENTICAL,
+        "warp": Class.REFUSED,
+        "hopeless": Class.FAILED,
+    }
+    assert (found["ag"].twin, found["ag-too"].twin) == (None, "ag")
+    assert found["warp"].sentence == "Unknown flag in XLA_FLAGS: --xla_warp"
+    assert found["hopeless"].sentence == "no luck"
+    assert found["rs"].took_s > 0
+    kept = sorted(path.name for path in (tmp_path / "kept").iterdir())
+    assert kept == ["ag", "ag-too", "baseline-deployed", "hopeless", "rs", "warp"]
+
+
+def test_a_baseline_that_does_not_compile_ends_the_screening(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="as deployed does not compile: no luck"):
+        screened(tmp_path, stand_in(tmp_path, "--xla_hopeless=1"), profile("a"))
+
+
+def test_a_folder_is_used_once(tmp_path: Path) -> None:
+    way = stand_in(tmp_path)
+    screened(tmp_path, way, profile("a"))
+    with pytest.raises(ConfigError, match="give a folder of its own"):
+        screened(tmp_path, way, profile("b"))
+
+
+@pytest.mark.parametrize(
+    ("program", "target", "topology", "message"),
+    [
+        ("nothing", None, "1x1x8", "expected module:function"),
+        ("a:b", None, "8", "expected partitions x hosts x devices"),
+        ("a:b", "gone.pbtxt", "1x1x8", "no such target configuration"),
+    ],
+)
+def test_what_cannot_be_compiled_is_refused_before(
+    program: str, target: str | None, topology: str, message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        by_function(program, target=Path(target) if target else None, topology=topology)
+
+
+def test_a_target_tells_its_memory(tmp_path: Path) -> None:
+    config = tmp_path / "a.pbtxt"
+    config.write_text("gpu_device_info { core_count: 132 device_memory_size: 84942979072 }")
+    assert device_memory_bytes(config) == 84942979072
+    config.write_text("gpu_device_info { core_count: 132 }")
+    assert device_memory_bytes(config) is None
+
+
+FUNCTION = """
+import jax, jax.numpy as jnp
+from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
+import numpy as np
+
+def step(devices):
+    rows = NamedSharding(Mesh(np.array(devices), ("x",)), P("x"))
+    def train_step(x):
+        return jnp.sum(jnp.tanh(x) * 2 + 1)
+    return jax.jit(train_step, in_shardings=rows), (jax.ShapeDtypeStruct((64, 64), "float32"),)
+"""
+
+
+@needs_jax
+def test_a_function_is_compiled_for_as_many_devices_as_asked(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(FUNCTION, encoding="utf-8")
+    found = screened(
+        tmp_path,
+        by_function("mine:step", topology="1x2x2", folder=tmp_path),
+        profile("fusion-off", "--xla_disable_hlo_passes=fusion"),
+        profile("threshold", "--xla_gpu_all_gather_combine_threshold_bytes=7"),
+        profile("warp", "--xla_cpu_enable_warp_drive=true"),
+        profile("word", "--xla_cpu_enable_fast_math=maybe"),
+    )
+    assert {name: each.cls for name, each in found.items()} == {
+        "fusion-off": Class.PROGRAM,
+        "threshold": Class.IDENTICAL,
+        "warp": Class.REFUSED,
+        "word": Class.REFUSED,
+    }
+    dump = tmp_path / "kept" / "baseline-deployed" / "xla_dump"
+    (text,) = dump.glob("*train_step*after_optimizations.txt")
+    assert "num_partitions=4" in text.read_text(encoding="utf-8")
+
+
+QUICKSTART = """
+import dataclasses, importlib.util
+spec = importlib.util.spec_from_file_location("quickstart_sweep", {path!r})
+module = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(module)
+KEPT = ("gpu-threshold", "nccl-ring", "warp-drive", "fusion-off")
+SWEEP = dataclasses.replace(
+    module.SWEEP, profiles=tuple(each for each in module.PROFILES if each.id in KEPT)
+)
+"""
+
+
+@needs_jax
+@pytest.mark.parametrize("as_json", [False, True], ids=["text", "json"])
+def test_the_quickstart_is_screened_through_its_sweep(
+    tmp_path: Path,
+    as_json: bool,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("XLATUNE_MACHINE_LOCK", str(tmp_path / "lock"))
+    sweep = tmp_path / "test_few.py"
+    path = str(ROOT / "sweeps" / "test_quickstart.py")
+    sweep.write_text(QUICKSTART.format(path=path), encoding="utf-8")
+    assert main(["screen", str(sweep), *(["--json"] if as_json else [])]) == 0
+    out = capsys.readouterr().out
+    if as_json:
+        found = {each["profile"]: each["cls"] for each in json.loads(out)["screened"]}
+        assert found == {
+            "fusion-off": "other program",
+            "gpu-threshold": "identical to the baseline",
+            "nccl-ring": "acts at run time only",
+            "warp-drive": "flag refused",
+        }
+        return
+    assert "2 of 4 profiles need no run" in out
+    assert "What compiling cannot say" in out
+
+
+def test_a_device_that_is_not_here_needs_a_program(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "t.pbtxt").write_text("")
+    sweep = str(ROOT / "sweeps" / "test_quickstart.py")
+    assert main(["screen", sweep, "--target", str(tmp_path / "t.pbtxt")]) == 2
+    assert "name --program module:function" in capsys.readouterr().err
+
+
+def has_cuda_compiler() -> bool:
+    code = "import importlib.util as u; print(bool(u.find_spec('jax_plugins.xla_cuda12')))"
+    try:
+        done = subprocess.run(
+            [CUDA_PYTHON, "-c", code], capture_output=True, text=True, check=True, timeout=60
+        )
+    except (OSError, subprocess.SubprocessError):
+        return False
+    return done.stdout.strip() == "True"
+
+
+@pytest.mark.skipif(not has_cuda_compiler(), reason="the extra screen-cuda is not installed")
+def test_a_gpu_that_is_not_here_is_compiled_for(tmp_path: Path) -> None:
+    spec = importlib.util.spec_from_file_location(
+        "evidence_screen", ROOT / "benchmarks" / "evidence_screen.py"
+    )
+    assert spec is not None
+    assert spec.loader is not None
+    benchmark = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(benchmark)
+    target = tmp_path / "h100.pbtxt"
+    target.write_text(benchmark.TARGET, encoding="utf-8")
+    way = by_function(
+        "screen_programs:fsdp",
+        target=target,
+        topology="1x1x8",
+        python=CUDA_PYTHON,
+        folder=ROOT / "benchmarks",
+    )
+    names = ("ag-128m", "ag-1g", "ar-1g", "priority-off", "graphs-off", "async-ag-of-old")
+    found = screened(tmp_path, way, *(profile(n, benchmark.PROFILES[n]) for n in names))
+    assert {name: each.cls for name, each in found.items()} == {
+        "ag-128m": Class.PROGRAM,
+        "ag-1g": Class.PROGRAM,
+        "ar-1g": Class.IDENTICAL,
+        "priority-off": Class.UNSEEN,
+        "graphs-off": Class.UNSEEN,
+        "async-ag-of-old": Class.REFUSED,
+    }
+    assert found["ag-1g"].twin == "ag-128m"
+    assert "2 of 64 MiB, bytes unchanged" in found["ag-128m"].sentence

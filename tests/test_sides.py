@@ -1,0 +1,182 @@
+"""Two directories of plain logs: what they prove, what they do not, and what is not counted."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from random import Random
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from pytest_xlatune.cli import main
+from pytest_xlatune.errors import ConfigError
+from pytest_xlatune.results import VerdictKind
+from pytest_xlatune.sides import compare_sides
+
+
+def log(tgs: float, *, steps: int = 15, config: str = "", seed: int = 0) -> str:
+    random = Random(f"{tgs} {seed}")
+    lines = [config]
+    for step in range(steps):
+        step_s = 512 / tgs * (1 + random.uniform(-0.002, 0.002))
+        lines.append(
+            f"completed step: {step}, seconds: {step_s:.6f}, TFLOP/s/device: 1.5, "
+            f"Tokens/s/device: {512 / step_s:.4f}, total_weights: 512, loss: 7.1"
+        )
+    return "\n".join([*lines, ""])
+
+
+def side(folder: Path, *tgs: float) -> Path:
+    folder.mkdir(parents=True)
+    for number, each in enumerate(tgs):
+        (folder / f"job-{number}.log").write_text(log(each, seed=number), encoding="utf-8")
+    return folder
+
+
+A = (1000.0, 1003.0, 998.0, 1001.0)
+
+
+@pytest.mark.parametrize(
+    ("b", "kind", "passes"),
+    [
+        pytest.param((1050.0, 1053.0, 1049.0, 1051.0), "FASTER", True, id="faster"),
+        pytest.param((1001.0, 1002.0, 999.0, 1000.0), "EQUIVALENT", True, id="level"),
+        pytest.param((950.0, 951.0, 949.0, 952.0), "SLOWER", False, id="slower"),
+        pytest.param((1080.0, 930.0, 1010.0, 970.0), "INCONCLUSIVE", None, id="noisy"),
+    ],
+)
+def test_several_jobs_a_side(
+    tmp_path: Path, b: tuple[float, ...], kind: str, *, passes: bool | None
+) -> None:
+    found = compare_sides(side(tmp_path / "a", *A), side(tmp_path / "b", *b), margin=0.01)
+    assert (found.verdict.kind, found.passes) == (kind, passes)
+    assert found.verdict.n == 4
+    assert found.exit_code == {True: 0, False: 1, None: 4}[passes]
+    assert "order of these jobs is unknown" in found.verdict.reasons[0]
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "words"),
+    [
+        pytest.param((1000.0,), (1200.0,), "A has 1 and B has 1 scored jobs", id="one each"),
+        pytest.param(A, (1200.0,), "B has 1 scored jobs", id="one on one side"),
+        pytest.param((1000.0, 1001.0), (1200.0, 1201.0), "there are 4 in all", id="two each"),
+    ],
+)
+def test_too_few_jobs_are_no_verdict_and_it_says_what_is_missing(
+    tmp_path: Path, a: tuple[float, ...], b: tuple[float, ...], words: str
+) -> None:
+    found = compare_sides(side(tmp_path / "a", *a), side(tmp_path / "b", *b), margin=0.01)
+    assert found.verdict.kind is VerdictKind.INCONCLUSIVE
+    assert found.verdict.ci95 is None
+    assert found.passes is None
+    assert words in found.verdict.reasons[0]
+    assert "5 in all are the least" in found.verdict.reasons[0]
+    assert found.ratio == pytest.approx(1.2, rel=0.01)
+
+
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    a=st.lists(st.floats(900, 1100), min_size=1, max_size=4, unique=True),
+    b=st.lists(st.floats(900, 1100), min_size=1, max_size=4, unique=True),
+)
+def test_swapping_the_sides_inverts_the_ratio(
+    tmp_path_factory: pytest.TempPathFactory, a: list[float], b: list[float]
+) -> None:
+    b = [each * 1.0001 for each in b]
+    folder = tmp_path_factory.mktemp("swap")
+    one, other = side(folder / "one", *a), side(folder / "other", *b)
+    there, back = compare_sides(one, other), compare_sides(other, one)
+    shutil.rmtree(folder)
+    assert there.ratio is not None
+    assert back.ratio is not None
+    assert there.ratio * back.ratio == pytest.approx(1)
+    mirror = {VerdictKind.FASTER: VerdictKind.SLOWER, VerdictKind.SLOWER: VerdictKind.FASTER}
+    assert back.verdict.kind is mirror.get(there.verdict.kind, there.verdict.kind)
+    if there.verdict.ci95 is not None:
+        assert back.verdict.ci95 is not None
+        low, high = (1 + end for end in there.verdict.ci95)
+        assert [1 / (1 + end) for end in back.verdict.ci95] == pytest.approx([high, low])
+
+
+def test_copies_failures_and_other_files_are_not_counted_and_named(tmp_path: Path) -> None:
+    a, b = side(tmp_path / "a", *A), side(tmp_path / "b", *A[:1])
+    shutil.copy(a / "job-0.log", a / "job-9.log")
+    (a / "notes.md").write_text("which node was slow\n", encoding="utf-8")
+    (a / "oom.log").write_text(
+        log(500.0) + "RESOURCE_EXHAUSTED: Out of memory while trying to allocate 171.96GiB\n",
+        encoding="utf-8",
+    )
+    (a / "short.log").write_text(log(500.0, steps=7), encoding="utf-8")
+    (a / ".hidden").write_text("x", encoding="utf-8")
+    shutil.rmtree(b)
+    found = compare_sides(a, side(b, 1010.0, 1011.0))
+    assert [job.path.name for job in found.a.jobs] == [f"job-{n}.log" for n in range(4)]
+    out = {path.name: reason for path, reason in found.a.left_out}
+    assert "a copy of" in out["job-9.log"]
+    assert "not the log of a training job" in out["notes.md"]
+    assert out["oom.log"].startswith("oom")
+    assert "no score" in out["short.log"]
+    assert ".hidden" not in out
+
+
+def test_a_sub_folder_is_one_job(tmp_path: Path) -> None:
+    a, b = side(tmp_path / "a", *A), tmp_path / "b"
+    for number, tgs in enumerate((1010.0, 1011.0, 1012.0)):
+        folder = b / f"job-{number}"
+        folder.mkdir(parents=True)
+        for rank in (0, 1):
+            (folder / f"log.{rank}.txt").write_text(log(tgs, seed=rank), encoding="utf-8")
+    (b / "two").mkdir()
+    for name in ("x.log", "y.log"):
+        (b / "two" / name).write_text(log(1013.0), encoding="utf-8")
+    found = compare_sides(a, b)
+    assert [job.path.name for job in found.b.jobs] == ["log.0.txt"] * 3
+    reason = "2 logs in the folder of one job: call that of rank 0 log.0.txt"
+    assert found.b.left_out == ((b / "two", reason),)
+
+
+def test_one_window_for_all(tmp_path: Path) -> None:
+    a, b = side(tmp_path / "a", *A), side(tmp_path / "b", 1010.0, 1011.0)
+    (b / "long.log").write_text(log(1012.0, steps=40), encoding="utf-8")
+    found = compare_sides(a, b)
+    assert {job.score.window for s in (found.a, found.b) for job in s.jobs} == {(5, 14)}
+
+
+def test_what_cannot_be_compared_is_refused(tmp_path: Path) -> None:
+    a, b = side(tmp_path / "a", *A), side(tmp_path / "b", 1010.0, 1011.0)
+    with pytest.raises(ConfigError, match="does not exist"):
+        compare_sides(a, tmp_path / "gone")
+    with pytest.raises(ConfigError, match="expected a fraction"):
+        compare_sides(a, b, margin=1.0)
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(ConfigError, match="holds no log of a healthy training job"):
+        compare_sides(a, tmp_path / "empty")
+    shutil.copy(a / "job-0.log", b / "same.log")
+    with pytest.raises(ConfigError, match=r"same log as .*other side"):
+        compare_sides(a, b)
+    config = "Config param profiler: xplane\nConfig param steps: 40\n"
+    (b / "same.log").write_text(log(1010.0, steps=40, config=config), encoding="utf-8")
+    with pytest.raises(ConfigError, match="run differently"):
+        compare_sides(a, b)
+
+
+def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    a, b = side(tmp_path / "a", *A), side(tmp_path / "b", 950.0, 951.0, 949.0)
+    assert main(["compare", str(a), str(b)]) == 0
+    shown = capsys.readouterr().out
+    assert "verdict: SLOWER" in shown
+    assert "job-2.log" in shown
+    assert main(["compare", str(a), str(b), "--gate", "0.01"]) == 1
+    assert "gate at a margin of 1.0%: regression" in capsys.readouterr().out
+    assert main(["compare", str(b), str(a), "--gate", "0.01", "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert list(document) == ["schema", "a", "b", "ratio", "verdict", "gate"]
+    assert document["gate"] == {"margin": 0.01, "passes": True}
+    assert [job["n_steps"] for job in document["b"]["jobs"]] == [10] * 4
+    assert main(["compare", str(a / "job-0.log"), str(b / "job-0.log"), "--gate", "0.01"]) == 4
+    assert "verdict: none" in capsys.readouterr().out
+    assert main(["compare", str(a), str(tmp_path / "gone")]) == 2

@@ -1,0 +1,99 @@
+"""The error rates hold, on few sweeps: `benchmarks/error_rates.py` measures them properly.
+
+Deterministic: the seeds are fixed, so a failure here is a change of the procedure, not bad luck.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+from scipy import stats
+
+from pytest_xlatune.results import Score, VerdictKind
+from pytest_xlatune.stats.score import score
+
+SWEEPS = 150
+BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
+
+
+def load(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, BENCHMARKS / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # dataclasses look their module up
+    spec.loader.exec_module(module)
+    return module
+
+
+simcluster = load("simcluster")
+
+
+def false_winners(world: Any, sweeps: int) -> int:
+    """Count the sweeps with a winner that is none."""
+    return sum(
+        any(
+            verdict.kind is VerdictKind.FASTER and world.truth(int(verdict.profile[1:])) <= 0
+            for verdict in simcluster.sweep(world, seed)[0].verdicts
+        )
+        for seed in range(sweeps)
+    )
+
+
+def most(sweeps: int, rate: float) -> int:
+    """Return the count that a procedure of this rate exceeds once in a thousand tests."""
+    return int(stats.binom.ppf(0.999, sweeps, rate))
+
+
+def test_false_winners_are_one_sweep_in_twenty() -> None:
+    found = false_winners(simcluster.World(name="null"), SWEEPS)
+    assert 0 < found <= most(SWEEPS, 0.055)
+
+
+def test_steps_are_not_the_unit() -> None:
+    """Seven times the steps leave the rate where it was; tests on steps would fail in most."""
+    sweeps = SWEEPS // 3
+    found = false_winners(simcluster.World(name="long", steps=105), sweeps)
+    assert found <= most(sweeps, 0.055)
+
+
+def test_three_winners_of_2_percent_are_found_in_50_jobs() -> None:
+    world = simcluster.World(name="three", effects=(0.02,) * 3)
+    sweeps, found = SWEEPS // 3, 0
+    for seed in range(sweeps):
+        conclusion, history = simcluster.sweep(world, seed)
+        assert len(history) <= world.budget
+        found += sum(
+            verdict.kind is VerdictKind.FASTER and verdict.profile in {"p000", "p001", "p002"}
+            for verdict in conclusion.verdicts
+        )
+    assert found / (3 * sweeps) > 0.80 - 3 * math.sqrt(0.8 * 0.2 / (3 * sweeps))
+
+
+def test_the_same_seed_gives_the_same_digits() -> None:
+    world = simcluster.World(name="any", effects=(0.02,), failed=0.05)
+    assert simcluster.sweep(world, 3) == simcluster.sweep(world, 3)
+
+
+@pytest.mark.parametrize("pauses", [0.0, 0.1])
+def test_a_job_score_is_close_to_the_job(pauses: float) -> None:
+    """Neither stragglers nor pauses that are paid back move the score by more than its noise."""
+    world = simcluster.World(name="one", sigma_job=0.0, drift="none", pauses=pauses)
+    cluster = simcluster.Cluster(world, 1)
+    study = simcluster.TuningStudy(cell=world.cell(), profiles=world.declared())
+    errors = []
+    for records in cluster.steps(study.propose([])):
+        found = score(
+            records, protocol=study.cell.protocol, tokens_per_device_step=simcluster.TOKENS
+        )
+        if isinstance(found, Score):
+            errors.append(found.value - math.log(simcluster.TOKENS / simcluster.BASE_STEP_S))
+    assert len(errors) >= 25
+    assert abs(sum(errors) / len(errors)) < 0.002
+    assert max(abs(error) for error in errors) < 0.015

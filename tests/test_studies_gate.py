@@ -1,0 +1,321 @@
+"""A gate passes only on evidence, says what it cannot tell, and what would settle it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from random import Random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_xlatune.cells import Cell, Parallelism, Stage, Trial
+from pytest_xlatune.errors import ConfigError, LedgerError
+from pytest_xlatune.profiles import BASELINE_ID, profile
+from pytest_xlatune.results import (
+    Conclusion,
+    Outcome,
+    Score,
+    State,
+    TrialResult,
+    TrialStatus,
+    VerdictKind,
+)
+from pytest_xlatune.stats.claims import no_regression
+from pytest_xlatune.studies.calibration import CalibrationStudy
+from pytest_xlatune.studies.declared import study_of
+from pytest_xlatune.studies.gate import Gate, GateStudy, StoredBaseline
+from pytest_xlatune.studies.tuning import TuningStudy
+
+CELL = Cell(model_tag="pretend", parallelism=Parallelism.parse("FSDP=4"))
+NEW = profile("new", "--xla_new=1")
+STUDY = GateStudy(cell=CELL, profiles=(NEW,), gate=Gate(margin=0.01, blocks=4, block_baselines=2))
+PASSES = (VerdictKind.FASTER, VerdictKind.EQUIVALENT)
+
+Tgs = Callable[[Trial, int], float]
+
+
+def result(trial: Trial, tgs: float, *, loss: float = 7.0, stragglers: int = 0) -> TrialResult:
+    score = Score(
+        value=math.log(tgs), tgs=tgs, step_s=512 / tgs, n_steps=10 - stragglers, window=(5, 14),
+        loss=loss, stragglers=stragglers, dropped=tuple(range(5, 5 + stragglers)),
+        window_tgs=tgs / (1 + 0.1 * stragglers),
+    )  # fmt: skip
+    return TrialResult(trial=trial, status=TrialStatus.MEASURED, score=score, job_ids=("1",))
+
+
+def noisy(effect: float, *, sigma: float = 0.002, seed: int = 4) -> Tgs:
+    """Give TGS about 1000, the candidates' times 1 + effect."""
+    random = Random(seed)
+    return lambda trial, _: (
+        1000 * (1 if trial.is_baseline else 1 + effect) * math.exp(random.gauss(0, sigma))
+    )
+
+
+def history(study: GateStudy, tgs: Tgs) -> list[TrialResult]:
+    return [result(trial, tgs(trial, at)) for at, trial in enumerate(study.propose([]))]
+
+
+def concluded(study: GateStudy, tgs: Tgs) -> Conclusion:
+    return study.conclude(history(study, tgs))
+
+
+@pytest.mark.parametrize(
+    ("tgs", "kind", "words"),
+    [
+        pytest.param(noisy(0.05), "FASTER", "no regression: faster by at least", id="faster"),
+        pytest.param(noisy(0.0), "EQUIVALENT", "at worst, the margin is 1.0%", id="level"),
+        pytest.param(noisy(-0.05), "SLOWER", "regression: ", id="slower"),
+        pytest.param(noisy(0.0, sigma=0.02), "INCONCLUSIVE", "cannot tell: ", id="too noisy"),
+        pytest.param(lambda *_: 1000.0, "INCONCLUSIVE", "do not vary at all", id="copies"),
+        pytest.param(
+            lambda trial, at: math.nan if at == 3 else 1000.0 + at,
+            "INCONCLUSIVE", "trials have no score", id="a score is not a number",
+        ),
+    ],
+)  # fmt: skip
+def test_the_verdicts_of_a_gate(tgs: Tgs, kind: str, words: str) -> None:
+    conclusion = concluded(STUDY, tgs)
+    (verdict,) = conclusion.verdicts
+    assert verdict.kind == kind
+    assert words in verdict.reasons[0]
+    assert conclusion.complete
+    assert bool(no_regression(verdict)) == (verdict.kind in PASSES)
+
+
+def test_what_cannot_be_told_says_how_many_trials_would_settle_it() -> None:
+    (verdict,) = concluded(STUDY, noisy(0.0, sigma=0.008, seed=3)).verdicts
+    assert verdict.kind is VerdictKind.INCONCLUSIVE
+    assert "blocks would settle it with 80 % power" in verdict.reasons[0]
+    blocks = int(verdict.reasons[0].split(" blocks would settle")[0].rsplit(" ", 1)[1])
+    assert blocks > STUDY.gate.blocks
+    enough = replace(STUDY, gate=replace(STUDY.gate, blocks=blocks), budget=200)
+    passed = sum(
+        concluded(enough, noisy(0.0, sigma=0.008, seed=seed)).verdicts[0].kind in PASSES
+        for seed in range(40)
+    )
+    assert passed >= 20
+
+
+def test_a_change_at_the_margin_is_told_by_no_reasonable_number() -> None:
+    values = iter((1.0, -1.0, 1.0, -1.0) * 3)
+    (verdict,) = concluded(
+        STUDY,
+        lambda trial, _: 1000 * (1 if trial.is_baseline else 0.9901) * (1 + 0.01 * next(values)),
+    ).verdicts
+    assert verdict.kind is VerdictKind.INCONCLUSIVE
+    assert "too close to the margin" in verdict.reasons[0]
+
+
+def test_nothing_passes_before_all_is_over_or_with_a_trial_missing() -> None:
+    every = history(STUDY, noisy(0.05))
+    for count in range(len(every)):
+        conclusion = STUDY.conclude(every[:count])
+        assert conclusion.verdicts[0].kind is VerdictKind.INCONCLUSIVE
+        assert not conclusion.complete
+        assert STUDY.left(every[:count]) == len(every) - count
+    for at, each in enumerate(every):
+        gone = TrialResult(trial=each.trial, status=TrialStatus.UNMEASURED, reason="node-fail")
+        (verdict,) = STUDY.conclude([*every[:at], gone, *every[at + 1 :]]).verdicts
+        assert verdict.kind is VerdictKind.INCONCLUSIVE
+        assert "1 of 12 trials have no score (node-fail)" in verdict.reasons[0]
+
+
+@given(
+    effect=st.floats(-0.1, 0.1),
+    sigma=st.sampled_from([0.0, 1e-12, 0.002, 0.01, math.nan]),
+    lost=st.sets(st.integers(0, 11)),
+    seed=st.integers(0, 99),
+)
+def test_a_gate_passes_only_on_enough_that_varies(
+    effect: float, sigma: float, lost: set[int], seed: int
+) -> None:
+    random = Random(seed)
+    every = [
+        result(trial, 1000 * (1 if trial.is_baseline else 1 + effect)
+               * (1 + sigma * random.uniform(-1, 1)))
+        for trial in STUDY.propose([])
+    ]  # fmt: skip
+    kept = [
+        TrialResult(trial=each.trial, status=TrialStatus.UNMEASURED) if at in lost else each
+        for at, each in enumerate(every)
+    ]
+    (verdict,) = STUDY.conclude(kept).verdicts
+    if verdict.kind in PASSES:
+        assert not lost
+        assert sigma > 1e-12
+        assert verdict.n == 4
+        assert verdict.ci95 is not None
+
+
+@given(st.integers(0, 200))
+def test_a_loss_of_three_margins_never_passes(seed: int) -> None:
+    (verdict,) = concluded(STUDY, noisy(-0.03, sigma=0.003, seed=seed)).verdicts
+    assert verdict.kind not in PASSES
+
+
+def test_the_rate_of_false_passes_is_one_in_twenty() -> None:
+    sweeps = 400
+    margin = replace(STUDY, gate=Gate(margin=0.01, blocks=4, block_baselines=1))
+    passed = sum(
+        concluded(margin, noisy(-0.01, sigma=0.003, seed=seed)).verdicts[0].kind in PASSES
+        for seed in range(sweeps)
+    )
+    assert 0 < passed <= 0.05 * sweeps + 3 * math.sqrt(0.05 * 0.95 * sweeps)
+
+
+def test_a_candidate_that_cannot_run_ends_its_trials_and_never_passes() -> None:
+    other = profile("other", "--xla_other=1")
+    study = replace(STUDY, profiles=(NEW, other))
+    first = next(trial for trial in study.propose([]) if trial.profile.id == "new")
+    dropped = TrialResult(trial=first, status=TrialStatus.DROPPED, reason="oom-gpu")
+    left = study.propose([dropped])
+    assert {trial.profile.id for trial in left} == {BASELINE_ID, "other"}
+    tgs = noisy(0.0)
+    every = [dropped, *(result(trial, tgs(trial, 0)) for trial in left)]
+    conclusion = study.conclude(every)
+    verdict = conclusion.verdict("new")
+    assert verdict is not None
+    assert (verdict.kind, verdict.can_run, verdict.reasons) == ("INVALID", False, ("oom-gpu",))
+    assert conclusion.complete
+
+
+def test_another_loss_is_no_pass_however_fast() -> None:
+    tgs = noisy(0.05)
+    every = [
+        result(trial, tgs(trial, 0), loss=7.0 if trial.is_baseline else 9.0)
+        for trial in STUDY.propose([])
+    ]
+    (verdict,) = STUDY.conclude(every).verdicts
+    assert verdict.kind is VerdictKind.INVALID
+    assert "loss" in verdict.reasons[0]
+
+
+def test_stragglers_that_the_score_hides_withhold_a_pass() -> None:
+    tgs = noisy(0.0)
+    every = [
+        result(trial, tgs(trial, 0), stragglers=0 if trial.is_baseline else 3)
+        for trial in STUDY.propose([])
+    ]
+    (verdict,) = STUDY.conclude(every).verdicts
+    assert verdict.kind is VerdictKind.INCONCLUSIVE
+    assert "straggle" in verdict.reasons[0]
+
+
+@pytest.mark.parametrize(
+    ("floor", "kind", "words"),
+    [
+        pytest.param(900.0, "EQUIVALENT", "no regression", id="above"),
+        pytest.param(1100.0, "SLOWER", "regression: below the floor: ", id="below"),
+        pytest.param(1000.0, "INCONCLUSIVE", "cannot tell whether it is above", id="at it"),
+    ],
+)
+def test_an_absolute_floor(floor: float, kind: str, words: str) -> None:
+    study = replace(STUDY, gate=replace(STUDY.gate, floor_tgs=floor))
+    (verdict,) = concluded(study, noisy(0.0)).verdicts
+    assert verdict.kind == kind
+    assert verdict.reasons[0].startswith(words)
+
+
+def test_another_key_candidate_or_layout_is_another_gate() -> None:
+    others = [
+        replace(STUDY, gate=replace(STUDY.gate, key="abc123")),
+        replace(STUDY, profiles=(profile("new", "--xla_new=2"),)),
+        replace(STUDY, gate=replace(STUDY.gate, blocks=5)),
+    ]
+    assert len({each.name for each in (STUDY, *others)}) == 4
+    every = history(STUDY, noisy(0.05))
+    assert not STUDY.propose(every)
+    for other in others:
+        assert other.propose(every) == other.propose([])
+    reordered = replace(STUDY, gate=replace(STUDY.gate, margin=0.02))
+    assert reordered.name == STUDY.name, "the same trials answer to another margin"
+
+
+def test_a_stored_baseline_is_used_only_where_named_and_said_so() -> None:
+    trials = history(STUDY, noisy(0.0))
+    baselines = tuple(each for each in trials if each.trial.is_baseline)
+    stored = StoredBaseline(source="old.json", written="2026-01-02", trials=baselines)
+    study = replace(STUDY, stored=stored)
+    assert all(not trial.is_baseline for trial in study.propose([]))
+    conclusion = concluded(study, noisy(0.0, seed=9))
+    (verdict,) = conclusion.verdicts
+    assert verdict.kind is VerdictKind.EQUIVALENT
+    assert "a drift since then is not excluded" in verdict.method
+    assert any("old.json of 2026-01-02" in note for note in conclusion.notes)
+    assert conclusion.baseline.n == 8
+    assert study_of(study.name, _declared(study)) == study
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        pytest.param({"profiles": ()}, "no candidate", id="no candidate"),
+        pytest.param({"budget": 5}, "needs 12 jobs, the budget is 5", id="over the budget"),
+        pytest.param({"gate": Gate(blocks=1)}, "degrees of freedom", id="one block"),
+    ],
+)
+def test_what_a_gate_refuses(change: dict[str, object], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        replace(STUDY, **change)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("demands", "message"),
+    [
+        pytest.param({"margin": 1.0}, "the margin is 1.0", id="a margin in percent"),
+        pytest.param({"margin": math.nan}, "the margin is nan", id="no margin"),
+        pytest.param({"floor_tgs": 0.0}, "the floor is 0.0", id="no floor"),
+        pytest.param({"floor_tgs": 9.0, "blocks": 3}, "4 are needed", id="a floor on three"),
+    ],
+)
+def test_demands_that_mean_nothing(demands: dict[str, float], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        Gate(**demands)  # type: ignore[arg-type]
+
+
+def _declared(study: GateStudy | CalibrationStudy | TuningStudy) -> str:
+    import json  # noqa: PLC0415
+
+    return json.dumps(study.to_json())
+
+
+@pytest.mark.parametrize(
+    "study",
+    [STUDY, CalibrationStudy(cell=CELL), TuningStudy(cell=CELL, profiles=(NEW,))],
+    ids=lambda study: study.name.partition("-")[0],
+)
+def test_a_declared_study_is_read_back(
+    study: GateStudy | CalibrationStudy | TuningStudy,
+) -> None:
+    assert study_of(study.name, _declared(study)) == study
+    assert study.whole() == study
+    with pytest.raises(LedgerError, match="newer version"):
+        study_of("phase-of-the-moon", _declared(study))
+
+
+def test_a_calibration_measures_the_baseline_alone() -> None:
+    study = CalibrationStudy(cell=CELL, jobs=12)
+    trials = study.propose([])
+    assert len(trials) == 12
+    assert all(trial.is_baseline and trial.stage is Stage.SCREEN for trial in trials)
+    random = Random(5)
+    every = [
+        replace(
+            result(trial, 1000 * math.exp(random.gauss(0, 0.006))),
+            outcome=Outcome(state=State.COMPLETED, start_s=float(trial.position)),
+        )
+        for trial in trials
+    ]
+    conclusion = study.conclude(every)
+    assert conclusion.sigma == pytest.approx(0.006, rel=0.5)
+    assert "36 jobs" in conclusion.notes[0]
+    assert conclusion.complete
+    assert study.conclude(every[:3]).sigma is None
+    # a sweep does not take them for its own baselines
+    sweep = TuningStudy(cell=CELL, profiles=(NEW,))
+    assert sweep.propose(every) == sweep.propose([])
+    with pytest.raises(ConfigError, match="4 are the least"):
+        CalibrationStudy(cell=CELL, jobs=3)

@@ -1,0 +1,204 @@
+"""What must not change a verdict: units, names, order, repetition; and what a study must hold."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import cache
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pytest_xlatune.cells import Cell, Parallelism, Stage, Trial
+from pytest_xlatune.profiles import profile
+from pytest_xlatune.records import digest
+from pytest_xlatune.results import (
+    Conclusion,
+    Score,
+    TrialResult,
+    TrialStatus,
+    Verdict,
+    VerdictKind,
+)
+from pytest_xlatune.studies.tuning import TuningStudy
+
+CELL = Cell(model_tag="m", parallelism=Parallelism.parse("FSDP=8"))
+NAMES = ("a", "b", "c", "d", "e", "f")
+FEW = settings(max_examples=25, deadline=None)
+
+seeds = st.integers(0, 10_000)
+effects = st.lists(st.sampled_from([0.0, 0.0, 0.01, 0.03, -0.02]), min_size=6, max_size=6)
+
+
+def study(names: Sequence[str] = NAMES, **changes: object) -> TuningStudy:
+    profiles = tuple(profile(name, f"--xla_gpu_knob={at}") for at, name in enumerate(names))
+    values = {"cell": CELL, "profiles": profiles, "budget": 30} | changes
+    return TuningStudy(**values)  # type: ignore[arg-type]
+
+
+def run(trial: Trial, seed: int, truth: Sequence[float], sigma: float = 0.006) -> TrialResult:
+    uniform = [int(digest([seed, trial.id, at], length=8), 16) / 16**8 for at in range(6)]
+    status = TrialStatus.UNMEASURED if uniform[0] < 0.03 else TrialStatus.MEASURED
+    knob = trial.profile.flags[0].value if trial.profile.flags else None
+    effect = truth[int(knob)] if knob else 0.0
+    value = 6.9 + effect + sigma * math.sqrt(2) * (sum(uniform) - 3)
+    score = Score(
+        value=value, tgs=math.exp(value), step_s=28672 / math.exp(value), n_steps=10, window=(5, 14)
+    )
+    if status is TrialStatus.UNMEASURED:
+        return TrialResult(trial=trial, status=status, reason="node failure")
+    return TrialResult(trial=trial, status=status, score=score, job_ids=(trial.id,))
+
+
+@cache
+def sweep(seed: int, truth: tuple[float, ...], sigma: float = 0.006) -> tuple[TrialResult, ...]:
+    done: list[TrialResult] = []
+    while trials := study(seed=seed).propose(done):
+        done += [run(trial, seed, truth, sigma) for trial in trials]
+    return tuple(done)
+
+
+def same(one: Verdict, other: Verdict) -> bool:
+    """Whether two verdicts say the same of a profile whatever it is called and measured in."""
+    if (one.kind, one.n, one.can_run, one.reasons, one.delta is None) != (
+        other.kind, other.n, other.can_run, other.reasons, other.delta is None,
+    ):  # fmt: skip
+        return False
+    ends = zip((one.delta, *(one.ci95 or ())), (other.delta, *(other.ci95 or ())), strict=True)
+    return all(math.isclose(x or 0, y or 0, abs_tol=1e-9) for x, y in ends)
+
+
+def agree(one: Conclusion, other: Conclusion) -> bool:
+    pairs = zip(one.verdicts, other.verdicts, strict=True)
+    return (
+        all(same(x, y) for x, y in pairs)
+        and math.isclose(one.bound or 0, other.bound or 0, abs_tol=1e-9)
+        and (one.notes, one.alpha_spent) == (other.notes, other.alpha_spent)
+    )
+
+
+@FEW
+@given(seed=seeds, truth=effects, factor=st.sampled_from([1e-3, 0.3, 7.0, 1e6]))
+def test_the_unit_does_not_matter(seed: int, truth: list[float], factor: float) -> None:
+    def scaled(result: TrialResult) -> TrialResult:
+        score = result.score
+        if score is None:
+            return result
+        value = score.value + math.log(factor)
+        return replace(result, score=replace(score, value=value, tgs=score.tgs * factor))
+
+    done = sweep(seed, tuple(truth))
+    whole = study(seed=seed)
+    assert agree(whole.conclude(done), whole.conclude([scaled(each) for each in done]))
+
+
+@FEW
+@given(seed=seeds, truth=effects, names=st.permutations(["z1", "a0", "m", "b.2", "q-q", "k"]))
+def test_names_do_not_matter(seed: int, truth: list[float], names: list[str]) -> None:
+    whole, renamed = study(seed=seed), study(names, seed=seed)
+    of = dict(zip(NAMES, renamed.profiles, strict=True))
+
+    def rename(result: TrialResult) -> TrialResult:
+        new = of.get(result.trial.profile.id, result.trial.profile)
+        return replace(result, trial=replace(result.trial, profile=new))
+
+    done = sweep(seed, tuple(truth))
+    other = [rename(each) for each in done]
+    assert [of[v.profile].id for v in whole.conclude(done).verdicts] == [
+        v.profile for v in renamed.conclude(other).verdicts
+    ]
+    assert agree(whole.conclude(done), renamed.conclude(other))
+    for cut in range(0, len(done), 7):
+        assert [of.get(t.profile.id, t.profile) for t in whole.propose(done[:cut])] == [
+            t.profile for t in renamed.propose(other[:cut])
+        ]
+
+
+@FEW
+@given(seed=seeds, truth=effects, data=st.data())
+def test_order_and_repetition_do_not_matter(
+    seed: int, truth: list[float], data: st.DataObject
+) -> None:
+    done = sweep(seed, tuple(truth))
+    shuffled = data.draw(st.permutations([*done, *done[::3]]))
+    whole = study(seed=seed)
+    assert whole.conclude(shuffled) == whole.conclude(done)
+    assert whole.propose(shuffled) == whole.propose(done)
+
+
+@FEW
+@given(seed=seeds, truth=effects, data=st.data())
+def test_any_part_of_a_history_concludes(
+    seed: int, truth: list[float], data: st.DataObject
+) -> None:
+    done = sweep(seed, tuple(truth))
+    part = data.draw(st.lists(st.sampled_from(done), unique=True))
+    conclusion = study(seed=seed).conclude(part)
+    assert {v.profile for v in conclusion.verdicts} == set(NAMES)
+    assert all(v.ci95 is None for v in conclusion.verdicts if v.kind is VerdictKind.SCREENED)
+    assert all(v.kind is not VerdictKind.FASTER or v.n > 1 for v in conclusion.verdicts)
+
+
+@FEW
+@given(seed=seeds, truth=effects, cut=st.integers(0, 30))
+def test_proposing_is_idempotent(seed: int, truth: list[float], cut: int) -> None:
+    done = list(sweep(seed, tuple(truth))[:cut])
+    whole = study(seed=seed)
+    trials = whole.propose(done)
+    planned = [TrialResult(trial=trial, status=TrialStatus.PLANNED) for trial in trials]
+    assert whole.propose([*done, *planned]) == trials
+    assert len({trial.id for trial in trials}) == len(trials)
+    assert not {t.id for t in trials} & {r.trial.id for r in done}
+
+
+@FEW
+@given(seed=seeds, chosen=st.sets(st.sampled_from(NAMES)))
+def test_a_selection_is_a_filter(seed: int, chosen: set[str]) -> None:
+    everything = study(seed=seed).propose([])
+    some = study(seed=seed, selected=frozenset(chosen)).propose([])
+    assert list(some) == [t for t in everything if t.is_baseline or t.profile.id in chosen]
+
+
+@FEW
+@given(seed=seeds, truth=effects)
+def test_no_sweep_exceeds_its_budget(seed: int, truth: list[float]) -> None:
+    assert len(sweep(seed, tuple(truth))) <= 30
+
+
+@FEW
+@given(seed=seeds, truth=effects, factor=st.sampled_from([2.0, 5.0, 20.0]))
+def test_more_noise_at_equal_means_never_makes_a_winner(
+    seed: int, truth: list[float], factor: float
+) -> None:
+    """Residuals of the blocks grow, the means of every arm stay."""
+    whole = study(seed=seed)
+    done = sweep(seed, tuple(truth))
+    blocks = [r for r in done if r.trial.stage is Stage.CONFIRM and r.score is not None]
+    arms = {r.trial.profile.id for r in blocks}
+    # only a complete stage has arm means that this transformation keeps
+    numbers = {r.trial.block for r in blocks}
+    if len(blocks) != len(numbers) * (len(arms) + 1):
+        return
+    mean = {
+        arm: sum(r.score.value for r in blocks if r.score and r.trial.profile.id == arm)
+        / sum(r.trial.profile.id == arm for r in blocks)
+        for arm in arms
+    }
+
+    def noisier(result: TrialResult) -> TrialResult:
+        score = result.score
+        if score is None or result not in blocks:
+            return result
+        level = mean[result.trial.profile.id]
+        return replace(result, score=replace(score, value=level + factor * (score.value - level)))
+
+    before, after = whole.conclude(done), whole.conclude([noisier(each) for each in done])
+    for one in before.verdicts:
+        other = after.verdict(one.profile)
+        assert other is not None
+        if one.kind is VerdictKind.INCONCLUSIVE:
+            assert other.kind is not VerdictKind.FASTER
+        if one.ci95 is not None:
+            assert other.delta == pytest.approx(one.delta, abs=1e-9)

@@ -1,0 +1,98 @@
+"""The simulated cluster says what it means: its log text, its noise, its failures."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_xlatune.logs import read_log
+from pytest_xlatune.results import Score, StepRecord, TrialStatus
+from pytest_xlatune.stats.noise import Noise, estimate_noise
+from pytest_xlatune.stats.score import score
+
+_SPEC = importlib.util.spec_from_file_location(
+    "simulated", Path(__file__).parents[1] / "benchmarks" / "simcluster.py"
+)
+assert _SPEC is not None
+assert _SPEC.loader is not None
+simulated: Any = importlib.util.module_from_spec(_SPEC)
+sys.modules["simulated"] = simulated  # dataclasses look their module up
+_SPEC.loader.exec_module(simulated)
+
+
+def jobs(count: int, **truth: Any) -> tuple[list[Score], list[list[StepRecord]]]:
+    """Baseline jobs of a world, those with a score."""
+    world = simulated.World(name="any", budget=count, **truth)
+    study = simulated.TuningStudy(cell=world.cell(), profiles=world.declared(), budget=50)
+    baseline = study.propose([])[0]
+    logs = simulated.Cluster(world, 5).steps([baseline] * count)
+    protocol = study.cell.protocol
+    found = [score(each, protocol=protocol, tokens_per_device_step=28672.0) for each in logs]
+    scored = [(s, log) for s, log in zip(found, logs, strict=True) if isinstance(s, Score)]
+    return [s for s, _ in scored], [log for _, log in scored]
+
+
+def estimated(count: int, **truth: Any) -> Noise:
+    scores, steps = jobs(count, **truth)
+    found = estimate_noise(scores, steps=steps)
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize("rank", ["", "0"])
+def test_log_text_scores_like_the_records(rank: str) -> None:
+    world = simulated.World(name="any", stragglers=0.1)
+    study = simulated.TuningStudy(cell=world.cell(), profiles=world.declared())
+    for records in simulated.Cluster(world, 2).steps(study.propose([])[:5]):
+        text = simulated.render(records, rank=rank).encode()
+        read = read_log([text]).steps
+        assert len(read) == len(records)
+        one, other = (
+            score(each, protocol=study.cell.protocol, tokens_per_device_step=None)
+            for each in (records, read)
+        )
+        assert isinstance(one, Score)
+        assert isinstance(other, Score)
+        assert other.value == pytest.approx(one.value, abs=1e-6)
+        assert other.dropped == one.dropped
+
+
+def test_noise_is_recovered() -> None:
+    found = estimated(300, drift="linear", drift_size=0.01, sigma_job=0.006)
+    assert found.sigma_job == pytest.approx(0.0066, rel=0.12)
+    assert found.sigma_low < found.sigma_job < found.sigma_high
+    assert found.step_sd == pytest.approx(0.005, rel=0.2)
+    assert found.lag1 == pytest.approx(0.5, abs=0.12)
+    assert found.straggler_rate == pytest.approx(0.03, abs=0.01)
+    assert abs(found.drift) == pytest.approx(0.01, abs=0.003)
+    assert found.steady_from in {4, 5}
+
+
+def test_a_dozen_jobs_bracket_sigma() -> None:
+    found = estimated(12, drift="none")
+    assert found.sigma_low < 0.0066 < found.sigma_high
+    assert found.sigma_high < 2 * found.sigma_job
+
+
+def test_three_jobs_are_no_calibration() -> None:
+    scores, _ = jobs(3)
+    assert estimate_noise(scores) is None
+
+
+def test_without_steps_the_inside_of_a_job_is_unknown() -> None:
+    scores, _ = jobs(8)
+    found = estimate_noise(scores)
+    assert found is not None
+    assert (found.step_sd, found.lag1, found.steady_from) == (None, None, None)
+
+
+def test_failures_have_no_score() -> None:
+    world = simulated.World(name="any", failed=0.3)
+    _, history = simulated.sweep(world, 1)
+    failed = [each for each in history if each.status is TrialStatus.UNMEASURED]
+    assert 5 < len(failed) < 25
+    assert all(each.score is None and each.reason for each in failed)

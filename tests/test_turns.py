@@ -1,0 +1,118 @@
+"""Who takes the next turn: one process at a time, the next one when it is killed."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from pytest_xlatune.errors import LedgerError
+from pytest_xlatune.turns import SILENCE_S, Turns
+
+HOLD = """
+import sys, time
+from pathlib import Path
+from pytest_xlatune.turns import Turns
+turns = Turns(Path(sys.argv[1]))
+with getattr(turns, sys.argv[2])(**({"wait_s": 5} if sys.argv[2] == "mine" else {})) as given:
+    print("holding", given, flush=True)
+    time.sleep(60)
+"""
+
+
+def other(folder: Path, what: str) -> subprocess.Popen[str]:
+    process = subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(folder), what], stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline().startswith("holding")
+    return process
+
+
+def end(process: subprocess.Popen[str]) -> None:
+    process.kill()
+    process.communicate()
+
+
+def test_the_only_process_always_has_the_next_turn(tmp_path: Path) -> None:
+    turns = Turns(tmp_path)
+    for _ in range(3):
+        with turns.next() as is_mine:
+            assert is_mine
+
+
+def test_a_turn_that_is_being_taken_is_not_given_twice(tmp_path: Path) -> None:
+    process = other(tmp_path, "next")
+    try:
+        with Turns(tmp_path).next() as is_mine:
+            assert not is_mine
+    finally:
+        end(process)
+
+
+def test_a_killed_driver_is_silent_and_then_replaced(tmp_path: Path) -> None:
+    process = other(tmp_path, "next")
+    end(process)
+    turns = Turns(tmp_path)
+    with turns.next() as is_mine:
+        assert not is_mine  # its last turn was a moment ago
+    old_s = time.time() - SILENCE_S - 1
+    os.utime(tmp_path / "turn.beat", (old_s, old_s))
+    with turns.next() as is_mine:
+        assert is_mine
+
+
+def test_a_clock_that_jumps_back_stops_nobody(tmp_path: Path) -> None:
+    (tmp_path / "turn.beat").write_text("1\n", encoding="utf-8")
+    future_s = time.time() + 3600
+    os.utime(tmp_path / "turn.beat", (future_s, future_s))
+    with Turns(tmp_path).next() as is_mine:
+        assert is_mine
+
+
+def test_who_stops_waiting_hands_over_at_once(tmp_path: Path) -> None:
+    turns = Turns(tmp_path)
+    with turns.waiting(), turns.next() as is_mine:
+        assert is_mine
+    assert (tmp_path / "turn.beat").read_text(encoding="utf-8") == "0\n"
+
+
+def test_mine_waits_and_then_says_who_is_in_the_way(tmp_path: Path) -> None:
+    process = other(tmp_path, "mine")
+    try:
+        with (
+            pytest.raises(LedgerError, match="in use by another process"),
+            Turns(tmp_path).mine(wait_s=0.2),
+        ):
+            pass
+        process.send_signal(signal.SIGKILL)
+        with Turns(tmp_path).mine(wait_s=5):
+            pass
+    finally:
+        end(process)
+
+
+def test_an_unwritable_folder_is_one_clear_message(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("", encoding="utf-8")
+    with (
+        pytest.raises(LedgerError, match="choose a work directory"),
+        Turns(tmp_path / "file" / "below").mine(wait_s=0.1),
+    ):
+        pass
+
+
+def test_somebody_waits(tmp_path: Path) -> None:
+    turns = Turns(tmp_path)
+    process = other(tmp_path, "waiting")
+    try:
+        with turns.nobody_waits(patience_s=0.2) as alone:
+            assert not alone
+    finally:
+        end(process)
+    with turns.nobody_waits(patience_s=0.2) as alone:
+        assert alone

@@ -34,16 +34,6 @@ def load_lab() -> ModuleType:
     return module
 
 
-@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Send the tests of the lab to one worker, and first: together they take the longest."""
-    here = Path(__file__).parent
-    for item in items:
-        if here in item.path.parents:
-            item.add_marker(pytest.mark.xdist_group("slurm"))
-    items.sort(key=lambda item: here not in item.path.parents)
-
-
 def require(lab: ModuleType, *, accounting: bool = False) -> None:
     """Skip where the lab cannot run; in CI that is an error, for there it must."""
     if why := lab.missing(accounting=accounting):

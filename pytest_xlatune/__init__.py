@@ -9,7 +9,7 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from pytest_xlatune.cells import Cell, Parallelism, Protocol, Resources
+    from pytest_xlatune.cells import Cell, Parallelism, Patience, Protocol, Resources
     from pytest_xlatune.deployed import deployed_env
     from pytest_xlatune.errors import ConfigError, LedgerError, SubmissionError, XlatuneError
     from pytest_xlatune.profiles import Profile, profile, restore_default
@@ -22,6 +22,7 @@ __version__ = "0.1.0"
 _HOME = {
     "Cell": "cells",
     "Parallelism": "cells",
+    "Patience": "cells",
     "Protocol": "cells",
     "Resources": "cells",
     "deployed_env": "deployed",
@@ -47,6 +48,7 @@ __all__ = [
     "Gate",
     "LedgerError",
     "Parallelism",
+    "Patience",
     "Profile",
     "Protocol",
     "Resources",

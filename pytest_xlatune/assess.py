@@ -65,6 +65,7 @@ def assess(
     *,
     metrics: Sequence[StepRecord] = (),
     stalled_s: float | None = None,
+    fatal: Finding | None = None,
     earlier: Sequence[str] = (),
     policy: RetryPolicy | None = None,
 ) -> Assessment:
@@ -77,12 +78,13 @@ def assess(
         report: its log.
         metrics: unrounded steps of MaxText's metrics file, preferred to those of the log.
         stalled_s: seconds without a step after which we ended it ourselves; None if we did not.
+        fatal: the line for which we ended it ourselves; None if we did not.
         earlier: failure classes of its earlier attempts.
         policy: the site's rules.
     """
     findings = diagnose(report, outcome, trial.protocol, stalled_s=stalled_s)
     findings = (*findings, *_flag_findings(trial, cell, report))
-    cause = primary(findings)
+    cause = _same_line(fatal, findings) or primary(findings)
     decision = decide(outcome, cause, earlier=earlier, policy=policy)
     scored = None
     if decision.next is Next.ACCEPT:
@@ -110,6 +112,17 @@ def steps_of(report: LogReport, metrics: Sequence[StepRecord]) -> Sequence[StepR
     Its writer may have died before the log's.
     """
     return metrics if metrics and len(metrics) >= len(report.steps) else report.steps
+
+
+def _same_line(fatal: Finding | None, findings: Sequence[Finding]) -> Finding | None:
+    """Return the finding of the line that an attempt was ended for, if it still asks for something.
+
+    It asks for nothing where the last step was logged all the same.
+    """
+    if fatal is None:
+        return None
+    found = (each for each in findings if (each.cls, each.detail) == (fatal.cls, fatal.detail))
+    return next((each for each in found if each.action is not Action.NONE), None)
 
 
 def _flag_findings(trial: Trial, cell: Cell, report: LogReport) -> tuple[Finding, ...]:

@@ -7,6 +7,7 @@ before acting on them. This module writes no ledger, and knows neither a study n
 from __future__ import annotations
 
 import dataclasses
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,6 +19,7 @@ from pytest_xlatune.executors import Executor, Resumed, SchedulerDown
 from pytest_xlatune.follow import Follower
 from pytest_xlatune.launchers import Launcher
 from pytest_xlatune.ledger import (
+    AttemptCutShort,
     AttemptEnded,
     AttemptIntended,
     AttemptSubmitted,
@@ -38,6 +40,7 @@ from pytest_xlatune.results import (
     TrialResult,
 )
 
+_ASK_AGAIN_S = 30.0  # between two requests to end the same job
 _LOOK_AT_NODES_S = 30.0  # between two looks at the nodes of a trial that does not start
 _REVIVALS = 2  # of nodes without a measured trial in between
 
@@ -80,10 +83,18 @@ class Setup:
 class Attempts:
     """The attempts of one campaign, as this process sees them."""
 
-    def __init__(self, setup: Setup, *, now: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        setup: Setup,
+        *,
+        now: Callable[[], float],
+        ticks: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._setup = setup
-        self._now = now
-        self._follower = Follower(setup.folder)
+        self._now = now  # for what is written down; it may jump
+        self._ticks = ticks  # for how long something lasts; it never does
+        self._follower = Follower(setup.folder, patience=setup.resources.patience)
+        self._asked_to_end_s: dict[str, float] = {}
         self._revivals = 0
         self._looked_at_nodes_s = float("-inf")
         self._queued_since_s: float | None = None
@@ -142,17 +153,31 @@ class Attempts:
     def look(
         self, state: LedgerState, submission: Submission, outcome: Outcome
     ) -> tuple[Event, ...]:
-        """Return what follows from where a submission stands; one that hangs is ended."""
+        """Return what follows from where a submission stands.
+
+        One that will measure nothing any more is first told as an event, then ended by whoever
+        looks after it next: the ledger knows that the end was ours.
+        """
         if outcome.state is State.LOST:
             # its payload is gone, but maybe not all that the trainer started
-            self._end(submission)
+            self._setup.executor.cancel([submission], root=self._setup.folder)
         if outcome.state.is_final:
             return (*self._pinned(state, outcome), *self._settle(state, submission, outcome))
         if outcome.state is not State.RUNNING:
             return ()
-        if self._follower.look(submission, now_s=self._now()):
+        if _cut_short(state, submission) is not None:
             self._end(submission)
-        return self._pinned(state, outcome)
+            return ()
+        why = self._follower.look(submission, ticks_s=self._ticks())
+        if why is None:
+            return self._pinned(state, outcome)
+        told = AttemptCutShort(
+            trial_id=submission.trial_id,
+            attempt=submission.attempt,
+            still_s=why.still_s,
+            fatal=why.fatal,
+        )
+        return (*self._pinned(state, outcome), told)
 
     def wait_in_queue(
         self, state: LedgerState, outcomes: Mapping[str, Outcome]
@@ -162,7 +187,7 @@ class Attempts:
         Nodes that cannot take the next trial are brought back; one that stays away, or a queue that
         is longer than the user's patience, stops the sweep.
         """
-        now_s, limit_s = self._now(), self._setup.resources.queue_limit_s
+        now_s, limit_s = self._ticks(), self._setup.resources.queue_limit_s
         waiting = [each for each in state.in_flight() if each.job_id in outcomes]
         if not waiting or any(each.state is not State.PENDING for each in outcomes.values()):
             self._queued_since_s = None
@@ -194,7 +219,11 @@ class Attempts:
         return done
 
     def _end(self, submission: Submission) -> None:
-        self._setup.executor.cancel([submission], root=self._setup.folder)
+        """Ask for its end, again after a while: an end takes time, and a scheduler its own."""
+        now_s, asked_s = self._ticks(), self._asked_to_end_s.get(submission.folder)
+        if asked_s is None or now_s - asked_s >= _ASK_AGAIN_S:
+            self._setup.executor.cancel([submission], root=self._setup.folder)
+            self._asked_to_end_s[submission.folder] = now_s
 
     def _pinned(self, state: LedgerState, outcome: Outcome) -> tuple[Event, ...]:
         """Keep the nodes that the first trial got, where nobody named any."""
@@ -209,6 +238,8 @@ class Attempts:
         progress = state.trials[submission.trial_id]
         trial = progress.trial
         read = self._follower.finish(submission)
+        self._asked_to_end_s.pop(submission.folder, None)
+        cut = _cut_short(state, submission)
         earlier = [
             each.cls
             for each in state.decisions
@@ -220,7 +251,8 @@ class Attempts:
             outcome,
             read.report,
             metrics=read.metrics,
-            stalled_s=read.stalled_s,
+            stalled_s=cut.still_s if cut and not cut.fatal else None,
+            fatal=cut.fatal if cut else None,
             earlier=earlier,
             policy=setup.policy,
         )
@@ -239,6 +271,8 @@ class Attempts:
             self._revivals = 0
         else:
             wait_s = decision.backoff_s
+            # what the scheduler decided, its own words prove better than the log's last line
+            is_theirs = outcome.state in _OF_SLURM and cut is None
             events.append(
                 Decided(
                     trial_id=trial.id,
@@ -246,7 +280,7 @@ class Attempts:
                     next=decision.next,
                     cls=decision.cls,
                     reason=decision.reason,
-                    evidence=outcome.reason if outcome.state in _OF_SLURM else decision.evidence,
+                    evidence=outcome.reason if is_theirs else decision.evidence,
                     not_before_s=self._now() + wait_s if wait_s else 0.0,
                 )
             )
@@ -289,7 +323,6 @@ class Attempts:
 # why a job that names its nodes does not start:  ReqNodeNotAvail, UnavailableNodes:node003
 #                        Nodes required for job are DOWN, DRAINED or reserved for jobs in higher ...
 _UNAVAILABLE = ("nodenotavail", "nodes required", "nodes_required", "nodedown", "node_down")
-# what the scheduler decides, its own words prove better than the log's last line
 _OF_SLURM = frozenset({State.NODE_FAIL, State.TIMEOUT, State.CANCELLED, State.LOST})
 _NEEDS_HANDS = frozenset({Action.HOOK, Action.RESUME_NODE})
 
@@ -302,6 +335,10 @@ def measured_steps(result: TrialResult, state: LedgerState, folder: Path) -> Seq
         return ()
     read = Follower(folder).finish(submission)
     return steps_of(read.report, read.metrics)
+
+
+def _cut_short(state: LedgerState, submission: Submission) -> AttemptCutShort | None:
+    return state.trials[submission.trial_id].attempts[submission.attempt].cut_short
 
 
 def _run(state: LedgerState) -> str:

@@ -65,14 +65,23 @@ class View:
 class Campaign:
     """The ledger of one cell, and one study that is run into it."""
 
-    def __init__(self, setup: Setup, study: Study, *, now: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self,
+        setup: Setup,
+        study: Study,
+        *,
+        now: Callable[[], float] = time.time,
+        ticks: Callable[[], float] = time.monotonic,
+    ) -> None:
         self.setup = setup
         self.study = study
         self.ledger = Ledger(setup.folder / LEDGER)
-        self._now = now
+        self._now = now  # for what is written down; it may jump
+        self._ticks = ticks  # for how long something lasts; it never does
         self._state = LedgerState()
         self._view: View | None = None
-        self._attempts = Attempts(setup, now=now)
+        self._attempts = Attempts(setup, now=now, ticks=ticks)
+        self._waits_until: dict[tuple[str, float], float] = {}
         self._turns = Turns(setup.folder)
 
     def open(self, *, fresh: bool = False) -> None:
@@ -247,7 +256,11 @@ class Campaign:
     def _must_wait(self, trial: Trial) -> bool:
         """Whether the back-off of a trial's last decision is not over."""
         times = [d.not_before_s for d in self._state.decisions if d.trial_id == trial.id]
-        return bool(times) and self._now() < times[-1]
+        if not times or not times[-1]:
+            return False
+        # measured once, from here on by a clock that does not jump
+        key, left_s = (trial.id, times[-1]), times[-1] - self._now()
+        return self._ticks() < self._waits_until.setdefault(key, self._ticks() + left_s)
 
     def _write(self, *events: Event) -> None:
         if not events:

@@ -127,6 +127,32 @@ class Protocol(Record):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Patience(Record):
+    """How long a running trial may make no progress; a step is progress, a line of the log is not.
+
+    Seconds of the watching process without suspended time, 1 at least.
+
+    Attributes:
+        before_memstats_s: from the start to `Memstats: After params initialized`.
+        compiling_s: from there to the first step; a large model's first compilation takes long.
+        training_s: between two steps.
+        after_fatal_s: in any phase, after a line that says that the program cannot go on, and three
+            times its last step where that is longer.
+    """
+
+    before_memstats_s: float = 600.0
+    compiling_s: float = 1800.0
+    training_s: float = 600.0
+    after_fatal_s: float = 60.0
+
+    def __post_init__(self) -> None:
+        for name in ("before_memstats_s", "compiling_s", "training_s", "after_fatal_s"):
+            value = getattr(self, name)
+            if not value >= 1:
+                raise ConfigError(f"patience: {name} is {value}, expected at least 1 (seconds)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Resources(Record):
     """What a scheduler is asked for; not part of a cell's identity.
 
@@ -135,6 +161,7 @@ class Resources(Record):
         tasks_per_node: ranks per node, 1 for JAX.
         time_limit_s: Slurm's limit for a trial, in seconds.
         queue_limit_s: how long a trial may wait in the queue, in seconds; 0 is for ever.
+        patience: how long a running trial may make no progress before it is ended.
         options: anything else for the scheduler by key, e.g. partition, account, qos.
     """
 
@@ -142,6 +169,7 @@ class Resources(Record):
     tasks_per_node: int = 1
     time_limit_s: int = 2700
     queue_limit_s: int = 0
+    patience: Patience = field(default_factory=Patience)
     options: dict[str, str] = field(default_factory=dict)
 
     def __hash__(self) -> int:

@@ -1,7 +1,8 @@
 """Follow the logs of running attempts, and read those of ended ones.
 
 A log is read once, from where the last look ended. A hang is no *step* for longer than its phase
-allows, never a quiet or a busy file. This module decides nothing but "this one hangs".
+allows, never a quiet or a busy file; after a line that says that the program cannot go on, patience
+is shorter. This module decides nothing but "this one will measure nothing any more".
 """
 
 from __future__ import annotations
@@ -9,19 +10,28 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from pytest_xlatune.cells import Patience
 from pytest_xlatune.executors.folder import log_files
 from pytest_xlatune.launchers.program import METRICS_FILE
 from pytest_xlatune.logs import LogReader, LogReport, Phase
 from pytest_xlatune.logs.metrics import parse_metrics
-from pytest_xlatune.results import StepRecord, Submission
+from pytest_xlatune.results import Finding, StepRecord, Submission
 
 _CHUNK_BYTES = 1 << 20
-# how long a phase may last without a step: a large model's first compilation takes long
-PATIENCE_S = {
-    Phase.BEFORE_MEMSTATS: 600.0,
-    Phase.COMPILING: 1800.0,
-    Phase.TRAINING: 600.0,
-}
+_STEPS_AFTER_FATAL = 3  # a step may be longer than the patience after a fatal line
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standstill:
+    """Why a running attempt will measure nothing any more.
+
+    Attributes:
+        still_s: seconds without a step.
+        fatal: the line after which it cannot go on; None where there is none.
+    """
+
+    still_s: float
+    fatal: Finding | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,46 +41,50 @@ class Reading:
     Attributes:
         report: of its logs.
         metrics: the steps of its metrics file, () where there is none.
-        stalled_s: seconds without a step after which it was ended as hanging; None if it was not.
     """
 
     report: LogReport
     metrics: tuple[StepRecord, ...] = ()
-    stalled_s: float | None = None
 
 
 @dataclass(slots=True, kw_only=True)
 class _Watch:
-    """One attempt: where we are in its log, and when it last got on."""
+    """One attempt: where we are in its log, when it last got on, and since when it is doomed."""
 
     reader: LogReader = field(default_factory=LogReader)
     offset_bytes: int = 0
-    got_to: tuple[Phase, int | None] | None = None
+    got_to: tuple[int, Phase, int | None] | None = None
     got_on_s: float = 0.0
-    stalled_s: float | None = None
+    fatal: Finding | None = None
+    fatal_since_s: float = 0.0
 
 
 class Follower:
     """The attempts of one work directory that this process looks at."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, *, patience: Patience | None = None) -> None:
         self._root = root
+        self._patience = patience or Patience()
         self._watches: dict[str, _Watch] = {}
 
-    def look(self, submission: Submission, *, now_s: float) -> bool:
-        """Read what is new in a running attempt's log; return whether it hangs and must be ended.
+    def look(self, submission: Submission, *, ticks_s: float) -> Standstill | None:
+        """Read what is new in a running attempt's log; return why it must be ended, if it must.
 
-        `now_s` is of any clock, the same for all looks.
+        `ticks_s` is of a clock that never jumps, the same for all looks.
         """
         watch = self._read(submission)
-        got_to = (watch.reader.phase, watch.reader.last_step)
+        reader, patience = watch.reader, self._patience
+        got_to = (reader.start, reader.phase, reader.last_step)
         if got_to != watch.got_to:
-            watch.got_to, watch.got_on_s = got_to, now_s
-        # a clock that jumped back gives it more time, never less
-        still_s = now_s - watch.got_on_s
-        if still_s > PATIENCE_S[watch.reader.phase] and watch.stalled_s is None:
-            watch.stalled_s = still_s
-        return watch.stalled_s is not None
+            watch.got_to, watch.got_on_s = got_to, ticks_s
+        if reader.fatal != watch.fatal:
+            watch.fatal, watch.fatal_since_s = reader.fatal, ticks_s
+        still_s = ticks_s - watch.got_on_s
+        if watch.fatal is not None:
+            enough_s = max(patience.after_fatal_s, _STEPS_AFTER_FATAL * reader.last_step_s)
+            if min(still_s, ticks_s - watch.fatal_since_s) > enough_s:
+                return Standstill(still_s=still_s, fatal=watch.fatal)
+        return Standstill(still_s=still_s) if still_s > _limit_s(patience, reader.phase) else None
 
     def last_step(self, submission: Submission) -> int | None:
         """Return the last step id seen of an attempt; None before the first."""
@@ -91,7 +105,6 @@ class Follower:
         return Reading(
             report=watch.reader.report(),
             metrics=parse_metrics(text),
-            stalled_s=watch.stalled_s,
         )
 
     def _read(self, submission: Submission) -> _Watch:
@@ -104,3 +117,11 @@ class Follower:
                     watch.reader.feed(chunk)
                     watch.offset_bytes += len(chunk)
         return watch
+
+
+def _limit_s(patience: Patience, phase: Phase) -> float:
+    return {
+        Phase.BEFORE_MEMSTATS: patience.before_memstats_s,
+        Phase.COMPILING: patience.compiling_s,
+        Phase.TRAINING: patience.training_s,
+    }[phase]

@@ -221,6 +221,7 @@ class Sweep:
             tasks_per_node=self.resources.tasks_per_node,
             time_limit_s=self.resources.time_limit_s,
             queue_limit_s=self.resources.queue_limit_s,
+            patience=self.resources.patience,
             options=options,
         )
         return ResolvedSweep(

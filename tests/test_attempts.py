@@ -13,6 +13,7 @@ from pytest_xlatune.cells import Cell, LaunchSpec, Parallelism, Protocol, Resour
 from pytest_xlatune.executors import Resumed
 from pytest_xlatune.launchers.command import CommandLauncher
 from pytest_xlatune.ledger import (
+    AttemptCutShort,
     AttemptEnded,
     AttemptSubmitted,
     CampaignOpened,
@@ -22,6 +23,7 @@ from pytest_xlatune.ledger import (
     LedgerState,
     NodesPinned,
     Noted,
+    TrialEnded,
     TrialPlanned,
     replay,
 )
@@ -90,7 +92,7 @@ class Case:
             session="first",
             recover=None if recover is None else lambda *_: bool(recover),
         )
-        self.attempts = Attempts(setup, now=lambda: self.now_s)
+        self.attempts = Attempts(setup, now=lambda: 1e9, ticks=lambda: self.now_s)
         self.trial = Trial(
             cell_digest=cell.digest,
             profile=profile("one", "--xla_a=1"),
@@ -209,3 +211,82 @@ def test_a_node_failure_is_retried_when_the_node_is_back(
     assert any(isinstance(each, Noted) for each in events) is (following == "retry")
     if following == "stop":
         assert "node002 is down: bad nic" in decided.reason
+
+
+CUT = Outcome(state=State.CANCELLED, reason="CANCELLED by 0", nodes=NODES)
+HANG = "HW Exception by GPU node-5 (Agent handle: 0x55) reason :GPU Hang"
+
+
+def running(case: Case, *lines: str) -> tuple[Event, ...]:
+    log = case.attempts._setup.folder / JOB.folder / "log.0.txt"
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("a", encoding="utf-8") as file:
+        file.writelines(f"{line}\n" for line in lines)
+    return case.look(Outcome(state=State.RUNNING, nodes=NODES))
+
+
+def test_a_fatal_line_is_in_the_ledger_before_the_job_is_ended(tmp_path: Path) -> None:
+    case = Case(tmp_path)
+    assert running(case, "error: RPC failed; HTTP 502", HANG) == ()
+    case.now_s += 61
+    (cut,) = running(case)
+    assert isinstance(cut, AttemptCutShort)
+    assert (cut.fatal and cut.fatal.text, cut.still_s) == (HANG, 61)
+    assert case.site.cancelled == []
+    assert running(case) == ()
+    assert case.site.cancelled == ["7"]
+    case.now_s += 29
+    assert running(case) == ()
+    assert case.site.cancelled == ["7"], "an end takes time"
+    case.now_s += 1
+    assert running(case) == ()
+    assert case.site.cancelled == ["7", "7"]
+
+    decided, ended = case.look(CUT)
+    assert isinstance(decided, Decided)
+    # not the outage before it, nor that the job was cancelled
+    assert (decided.next, decided.cls, decided.evidence) == ("retry", "gpu-hardware", HANG)
+    assert isinstance(ended, AttemptEnded)
+    assert ended.findings[0].cls == "gpu-hardware"
+
+
+def test_whoever_takes_over_knows_that_the_end_was_ours(tmp_path: Path) -> None:
+    first = Case(tmp_path)
+    running(first)
+    first.now_s += 601
+    (cut,) = running(first)
+    assert isinstance(cut, AttemptCutShort)
+    assert cut.fatal is None
+    second = Case(tmp_path)
+    second.write(cut)
+    decided, _ = second.look(CUT)
+    assert isinstance(decided, Decided)
+    assert (decided.next, decided.cls) == ("retry", "hang-init")
+    assert "601 s without a step" in decided.reason
+
+
+def test_a_cancel_that_was_not_ours_is_told_as_one(tmp_path: Path) -> None:
+    case = Case(tmp_path)
+    running(case, "nothing special")
+    decided = case.look(CUT)[0]
+    assert isinstance(decided, Decided)
+    assert (decided.next, decided.cls, decided.evidence) == (
+        "give-up",
+        "cancelled",
+        "CANCELLED by 0",
+    )
+
+
+def test_a_job_that_was_ended_after_its_last_step_is_measured(tmp_path: Path) -> None:
+    case = Case(tmp_path)
+    lines = [
+        f"completed step: {n}, seconds: 0.500, TFLOP/s/device: 1.0, Tokens/s/device: 1000.0, "
+        "loss: 7.100"
+        for n in range(12)
+    ]
+    running(case, *lines, HANG)
+    case.now_s += 61
+    assert isinstance(running(case)[0], AttemptCutShort)
+    ended, _ = case.look(CUT)
+    assert isinstance(ended, TrialEnded)
+    assert ended.result.status == "measured"

@@ -335,10 +335,10 @@ def test_the_reader_answers_while_it_reads() -> None:
     reader = LogReader()
     assert (reader.last_step, reader.phase) == (None, Phase.BEFORE_MEMSTATS)
     reader.feed(text_of([step(0), step(1)]) + b"RESOURCE_EXHAUSTED: Out of memory")
-    assert (reader.last_step, reader.phase, reader.fatal) == (1, Phase.TRAINING, ())
+    assert (reader.last_step, reader.phase, reader.fatal) == (1, Phase.TRAINING, None)
     (event,) = reader.feed(b" while trying to allocate 12.50GiB.\n")
     assert isinstance(event, Finding)
-    assert reader.fatal == (event,)
+    assert reader.fatal == event
     assert (event.cls, event.detail, event.line) == ("oom-gpu", "12.50 GiB", 3)
 
 

@@ -21,6 +21,7 @@ from filelock import FileLock, Timeout
 from pytest_xlatune.errors import LedgerError, XlatuneError
 from pytest_xlatune.ledger.events import (
     EVENTS,
+    AttemptCutShort,
     AttemptEnded,
     AttemptIntended,
     AttemptSubmitted,
@@ -38,6 +39,7 @@ from pytest_xlatune.ledger.state import Attempt, LedgerState, Progress, replay
 __all__ = [
     "SCHEMA",
     "Attempt",
+    "AttemptCutShort",
     "AttemptEnded",
     "AttemptIntended",
     "AttemptSubmitted",

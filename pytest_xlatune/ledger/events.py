@@ -69,6 +69,22 @@ class AttemptSubmitted(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptCutShort(Event):
+    """A running attempt can measure nothing any more: whoever looks after it now ends it.
+
+    Attributes:
+        still_s: seconds without a step.
+        fatal: the line after which it cannot go on; None where it hangs without a word.
+    """
+
+    kind: ClassVar[str] = "attempt-cut-short"
+    trial_id: str
+    attempt: int
+    still_s: float
+    fatal: Finding | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptEnded(Event):
     """How the attempt ended and what its log shows."""
 
@@ -132,6 +148,7 @@ EVENTS: dict[str, type[Event]] = {
         TrialPlanned,
         AttemptIntended,
         AttemptSubmitted,
+        AttemptCutShort,
         AttemptEnded,
         TrialEnded,
         Decided,

@@ -14,6 +14,7 @@ from typing import Any
 from pytest_xlatune.cells import Trial
 from pytest_xlatune.errors import LedgerError
 from pytest_xlatune.ledger.events import (
+    AttemptCutShort,
     AttemptEnded,
     AttemptIntended,
     AttemptSubmitted,
@@ -36,6 +37,7 @@ class Attempt:
     number: int
     comment: str = ""
     submission: Submission | None = None
+    cut_short: AttemptCutShort | None = None
     outcome: Outcome | None = None
     findings: tuple[Finding, ...] = ()
 
@@ -174,6 +176,9 @@ _RULES: dict[type[Event], Callable[[LedgerState, Any], LedgerState]] = {
         state, event.trial_id, event.attempt, comment=event.comment
     ),
     AttemptSubmitted: _submit,
+    AttemptCutShort: lambda state, event: _attempt(
+        state, event.trial_id, event.attempt, cut_short=event
+    ),
     AttemptEnded: lambda state, event: _attempt(
         state, event.trial_id, event.attempt, outcome=event.outcome, findings=event.findings
     ),

@@ -21,6 +21,7 @@ CLUSTER = (
             r"|GPU Hang\b|NVRM: Xid"
         ),
         action=Action.WAIT,
+        is_fatal=True,
         sample="rocdevice.cpp:2900: Aborting with error : HSA_STATUS_ERROR_EXCEPTION: code 0x1016",
     ),
     Row(
@@ -32,6 +33,7 @@ CLUSTER = (
             r"|\w+ cqe with error|local work queue catastrophic error)"
         ),
         action=Action.HOOK,
+        is_fatal=True,
         sample="n3:812:901 [2] NCCL WARN Call to ibv_modify_qp failed with 110 Connection timed "
         "out, on dev mlx5_4:1, curr state INIT",
     ),
@@ -41,6 +43,7 @@ CLUSTER = (
         words=("auto-detect nccl_socket",),
         pattern=re.compile(r"Failed to auto-detect NCCL_SOCKET_IFNAME"),
         action=Action.STOP,
+        is_fatal=True,
         sample="NCCL FATAL: Failed to auto-detect NCCL_SOCKET_IFNAME; ABORTING",
     ),
     Row(
@@ -49,6 +52,7 @@ CLUSTER = (
         words=("node failure", "node_fail"),
         pattern=re.compile(r"DUE TO NODE FAILURE|Node failure on (?P<detail>[\w.-]+)|NODE_FAIL\b"),
         action=Action.RESUME_NODE,
+        is_fatal=True,
         sample="srun: error: Node failure on gpu017",
     ),
     Row(
@@ -125,6 +129,7 @@ CLUSTER = (
             r"|\[FAIL\] Failed to check out"
         ),
         action=Action.STOP,
+        is_fatal=True,
         sample="!!! Unknown model: llama9-7b",
     ),
     Row(
@@ -133,6 +138,7 @@ CLUSTER = (
         words=("find a free port",),
         pattern=re.compile(r"Could not find a free port for (?P<detail>JAX coordinator|Ray)"),
         action=Action.RETRY,
+        is_fatal=True,
         sample="FATAL: Could not find a free port for JAX coordinator",
     ),
     Row(

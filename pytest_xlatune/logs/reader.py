@@ -26,7 +26,7 @@ from pytest_xlatune.logs.events import Event, LogReport, NewStart, Phase, PhaseC
 from pytest_xlatune.logs.maxtext import Origin
 from pytest_xlatune.logs.sieve import Sieve
 from pytest_xlatune.logs.signatures import is_benign, words
-from pytest_xlatune.logs.triage import classify
+from pytest_xlatune.logs.triage import sight
 from pytest_xlatune.results import Action, Finding, StepRecord
 
 _LINE_BYTES = 1 << 16
@@ -35,6 +35,7 @@ _TAIL_BYTES = 1 << 13
 _TAIL_LINES, _TAIL_CHARS = 5, 160
 _EVIDENCE_CHARS = 500
 _RANKS_APART = 2  # steps by which a slower rank may print later
+_STEPS_THAT_REFUTE = 3  # what ran before a fatal line may be printed after it: steps are dispatched
 _MOST_STEPS = 100_000
 _MOST_SETTINGS = 4096
 _MOST_DETAILS = 8  # different findings of one class that are kept
@@ -96,10 +97,17 @@ class LogReader:
         self._start = _Start()
         self._cancelled = False
         self._findings: dict[tuple[str, str], Finding] = {}
+        self._fatal: Finding | None = None
+        self._steps_since_fatal = 0
         self._unkept = 0
         self._cut_flags = False
         self._events: list[Event] = []
         self._closed = False
+
+    @property
+    def start(self) -> int:
+        """Which start of the program this is, from 0."""
+        return self._start.index
 
     @property
     def last_step(self) -> int | None:
@@ -117,9 +125,19 @@ class LogReader:
         return tuple(self._findings.values())
 
     @property
-    def fatal(self) -> tuple[Finding, ...]:
-        """Those findings that ask for something: the job will not measure what it should."""
-        return tuple(each for each in self.findings if each.action is not Action.NONE)
+    def fatal(self) -> Finding | None:
+        """The first line after which the program cannot go on, as long as it did not go on.
+
+        Three further steps, a further phase or a new start refute it.
+        """
+        return self._fatal
+
+    @property
+    def last_step_s(self) -> float:
+        """Seconds that the last printed step took; 0 before there is one that says so."""
+        start = self._start
+        last = start.steps.get(start.last)
+        return (last.step_s or 0.0) if last else 0.0
 
     def feed(self, chunk: bytes) -> list[Event]:
         """Read more of the log; return what its complete lines say, in order."""
@@ -218,8 +236,10 @@ class LogReader:
             self._begin_if_trained(origin, number)
             if self._start.phase is Phase.BEFORE_MEMSTATS:
                 self._enter(Phase.COMPILING, number)
-        elif finding := classify(text, line=number, evidence=segment):
-            self._find(finding)
+        elif seen := sight(text, line=number, evidence=segment):
+            if seen.is_fatal and self._fatal is None:
+                self._fatal, self._steps_since_fatal = seen.finding, 0
+            self._find(seen.finding)
 
     def _step(self, record: StepRecord, origin: Origin, number: int, segment: str) -> None:
         if record.loss is not None and not math.isfinite(record.loss):
@@ -246,6 +266,9 @@ class LogReader:
         start.last = max(start.last, record.step) if start.steps else record.step
         start.steps[record.step] = record
         start.after_cancel += self._cancelled
+        self._steps_since_fatal += 1
+        if self._steps_since_fatal >= _STEPS_THAT_REFUTE:
+            self._fatal = None
         if len(start.steps) > _MOST_STEPS:
             del start.steps[next(iter(start.steps))]
             start.dropped_steps += 1
@@ -279,6 +302,7 @@ class LogReader:
         if settings_of is not None:  # none were printed in between: they still hold
             self._start.env, self._start.config = settings_of.env, settings_of.config
         self._cancelled = False
+        self._fatal = None
         self._findings = {
             key: replace(each, action=Action.NONE) for key, each in self._findings.items()
         }
@@ -287,6 +311,8 @@ class LogReader:
 
     def _enter(self, phase: Phase, number: int) -> None:
         if self._start.phase is not phase:
+            if phase is Phase.COMPILING:
+                self._fatal = None
             self._start.phase = phase
             self._events.append(PhaseChange(phase=phase, line=number))
 

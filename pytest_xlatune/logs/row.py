@@ -39,6 +39,8 @@ class Row:
         pattern: searched in the line without its prefix.
         action: what the class asks for.
         tier: how near to a root cause it is.
+        is_fatal: whether the program that prints it cannot go on; not set where a program may try
+            again, warn, or hold several candidates (autotuning) against each other.
         sample: a line that this row, and no earlier one, matches.
         detail: takes the figure or name out of the match.
     """
@@ -50,4 +52,5 @@ class Row:
     action: Action
     sample: str
     tier: Tier = Tier.CAUSE
+    is_fatal: bool = False
     detail: Callable[[re.Match[str]], str] = named_detail

@@ -76,10 +76,11 @@ def words() -> frozenset[str]:
 
 def table() -> Iterator[str]:
     """Yield the lines of `docs/logs.md`'s table of failure classes, in Markdown."""
-    yield "| class | phase | action | what is seen |"
-    yield "|---|---|---|---|"
+    yield "| class | phase | action | fatal | what is seen |"
+    yield "|---|---|---|---|---|"
     for row in SIGNATURES:
         seen = row.sample.replace("|", "\\|")
-        yield f"| {row.cls} | {row.phase} | {row.action} | `{seen}` |"
+        fatal = "yes" if row.is_fatal else ""
+        yield f"| {row.cls} | {row.phase} | {row.action} | {fatal} | `{seen}` |"
     for cls, (action, _, when) in DIAGNOSED.items():
-        yield f"| {cls} | after the end | {action} | {when} |"
+        yield f"| {cls} | after the end | {action} | | {when} |"

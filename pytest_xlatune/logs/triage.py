@@ -6,12 +6,14 @@ Pure. Decides classes and what they ask for, never what happens next: that is th
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from typing import NamedTuple
 
 from pytest_xlatune.cells import Protocol
 from pytest_xlatune.logs.events import LogReport, Phase
-from pytest_xlatune.logs.row import Tier
+from pytest_xlatune.logs.row import Row, Tier
 from pytest_xlatune.logs.signatures import DIAGNOSED, SIGNATURES, is_benign
 from pytest_xlatune.results import Action, Finding, Outcome, State
 
@@ -23,6 +25,10 @@ _HANG = {
     Phase.COMPILING: "hang-silent-oom",
     Phase.TRAINING: "hang-mid-training",
 }
+# W0112 07:08:09.000001 77 lhs.cc:1]      2026-01-12 07:08:09.123456: F external/xla/flags.cc:225]
+_SEVERITY = re.compile(r"\b([IWEF])\d{4} \d\d:\d\d:\d\d\.\d|\d\d:\d\d:\d\d\.\d+: ([IWEF]) ")
+# jax.errors.JaxRuntimeError: INTERNAL: ...      jaxlib.xla_extension.XlaRuntimeError: INTERNAL: ...
+_RAISED = re.compile(r"(?:jax|jaxlib)\.[\w.]*(?:Jax|Xla)RuntimeError: ")
 _PLACES = tuple((word, place) for place, row in enumerate(SIGNATURES) for word in row.words)
 _TIERS = {
     **{cls: tier for cls, (_, tier, _) in DIAGNOSED.items()},
@@ -31,8 +37,27 @@ _TIERS = {
 }
 
 
+class Sighting(NamedTuple):
+    """What one line makes: its finding, and whether the program that printed it cannot go on."""
+
+    finding: Finding
+    is_fatal: bool
+
+
 def classify(text: str, *, line: int = 0, evidence: str = "") -> Finding | None:
     """Return the finding that one line without its prefix makes, None for a harmless one."""
+    seen = sight(text, line=line, evidence=evidence)
+    return seen.finding if seen else None
+
+
+def sight(text: str, *, line: int = 0, evidence: str = "") -> Sighting | None:
+    """Return what one line makes, None for a harmless one.
+
+    Args:
+        text: the line without its prefix.
+        line: its number.
+        evidence: the line with its prefix, which holds the severity.
+    """
     low = text.lower()
     places = {place for word, place in _PLACES if word in low}
     if not places or is_benign(text):
@@ -41,14 +66,31 @@ def classify(text: str, *, line: int = 0, evidence: str = "") -> Finding | None:
         row = SIGNATURES[place]
         match = row.pattern.search(text)
         if match is not None:
-            return Finding(
+            finding = Finding(
                 cls=row.cls,
                 action=row.action,
                 line=line,
                 text=(evidence or text).strip()[:_EVIDENCE_CHARS],
                 detail=row.detail(match)[:_EVIDENCE_CHARS],
             )
+            return Sighting(finding, is_fatal(text, row, evidence=evidence))
     return None
+
+
+def is_fatal(text: str, row: Row, *, evidence: str = "") -> bool:
+    """Whether a line of this row says that its program cannot go on.
+
+    The logger's own severity counts before the row's: what is logged as a warning is survived, what
+    is logged as fatal is not. An error that JAX raised, at the beginning of a line, is the end of a
+    traceback.
+    """
+    if row.action is Action.NONE:
+        return False
+    found = _SEVERITY.search(evidence)
+    severity = (found[1] or found[2]) if found else ""
+    if severity in ("I", "W"):
+        return False
+    return severity == "F" or row.is_fatal or _RAISED.match(text) is not None
 
 
 def diagnose(

@@ -34,6 +34,7 @@ WORKLOAD = (
             r"|No such compile option: '?(?P<option>\w+)"
         ),
         action=Action.DROP,
+        is_fatal=True,
         sample="F0112 07:08:09.000001 77 parse_flags_from_env.cc:234] "
         "Unknown flags in XLA_FLAGS: --xla_nope=1 --xla_neither",
         detail=lambda match: match["detail"] or match["one"] or match["option"],
@@ -44,6 +45,7 @@ WORKLOAD = (
         words=("interpret value",),
         pattern=re.compile(r"Couldn't interpret value (?P<value>.*?) for flag (?P<flag>[\w.-]+)"),
         action=Action.DROP,
+        is_fatal=True,
         sample="E0112 07:08:09.000001 77 command_line_flags.cc:93] "
         "Couldn't interpret value 2G for flag xla_gpu_all_gather_combine_threshold_bytes.",
         detail=_flag_and_value,
@@ -54,6 +56,7 @@ WORKLOAD = (
         words=("illegal value for",),
         pattern=re.compile(r"Illegal value for (?:--)?(?P<flag>\w+)[ :=]*'?(?P<value>[^'\s]*)"),
         action=Action.DROP,
+        is_fatal=True,
         sample="Illegal value for --xla_gpu_enable_command_buffer 'FUSIN'",
         detail=_flag_and_value,
     ),
@@ -64,6 +67,7 @@ WORKLOAD = (
         pattern=re.compile(r"Flag parsing failed"),
         action=Action.DROP,
         tier=Tier.CONSEQUENCE,
+        is_fatal=True,
         sample="F0112 07:08:09.1 77 parse_flags_from_env.cc:220] Check failed: "
         "tsl::Flags::Parse(argv, flags) Flag parsing failed.",
     ),
@@ -73,6 +77,7 @@ WORKLOAD = (
         words=("to read flags for",),
         pattern=re.compile(r'Could not open file "(?P<detail>[^"]*)" to read flags for'),
         action=Action.DROP,
+        is_fatal=True,
         sample='Could not open file "xla_gpu_autotune_level=0" to read flags for environment '
         'variable "XLA_FLAGS".',
     ),
@@ -87,6 +92,7 @@ WORKLOAD = (
             r"|Failed to (?:CUDA|HIP|Cuda|Hip) (?:host )?[cm]?alloc(?: (?P<asked>\d+ bytes))?"
         ),
         action=Action.DROP,
+        is_fatal=True,
         sample="rocdevice.cpp:3580: Aborting with error : HSA_STATUS_ERROR_OUT_OF_RESOURCES: "
         "no queue. Code: 0x1008 Available Free mem : 31 MB",
         detail=lambda match: match["detail"] or match["asked"] or "",
@@ -105,6 +111,7 @@ WORKLOAD = (
         words=("oom-kill", "oom_kill", "out of memory: kill"),
         pattern=re.compile(r"oom[-_]kill|Out of memory: Kill(?:ed)? process"),
         action=Action.RETRY,
+        is_fatal=True,
         sample="slurmstepd: error: Detected 1 oom_kill event in StepId=41.0. Some of the step "
         "tasks have been OOM Killed.",
     ),
@@ -116,6 +123,7 @@ WORKLOAD = (
             r"(?:[Oo]ut of memory|OOM)(?: while)?(?: trying to allocate| allocating)[ :]*" + _SIZE
         ),
         action=Action.DROP,
+        is_fatal=True,
         sample="jaxlib.xla_extension.XlaRuntimeError: RESOURCE_EXHAUSTED: Out of memory while "
         "trying to allocate 88.25GiB.:",
         detail=_size,
@@ -152,6 +160,7 @@ WORKLOAD = (
         words=("bad_alloc", "memoryerror"),
         pattern=re.compile(r"std::bad_alloc|^MemoryError\b"),
         action=Action.RETRY,
+        is_fatal=True,
         sample="terminate called after throwing an instance of 'std::bad_alloc'",
     ),
     Row(
@@ -163,6 +172,7 @@ WORKLOAD = (
             r"|hipErrorIllegalAddress|CUDA_ERROR_ILLEGAL_ADDRESS"
         ),
         action=Action.DROP,
+        is_fatal=True,
         sample="Memory access fault by GPU node-5 (Agent handle: 0x5581) on address (nil). "
         "Reason: Unknown.",
     ),
@@ -192,6 +202,7 @@ WORKLOAD = (
         words=("check failed",),
         pattern=re.compile(r"Check failed: (?P<detail>.{0,120})"),
         action=Action.DROP,
+        is_fatal=True,
         sample="F0112 07:08:09.2 77 gemm.cc:14] Check failed: dims.size() == 1 (0 vs. 1)",
     ),
     Row(
@@ -203,6 +214,7 @@ WORKLOAD = (
             r"|^Floating point exception)"
         ),
         action=Action.DROP,
+        is_fatal=True,
         sample="IndexError: absl::container_internal::raw_hash_map<>::at",
     ),
     Row(
@@ -211,6 +223,7 @@ WORKLOAD = (
         words=("segmentation fault", "sigsegv"),
         pattern=re.compile(r"Segmentation fault|SIGSEGV"),
         action=Action.RETRY,
+        is_fatal=True,
         sample="Fatal Python error: Segmentation fault",
     ),
     Row(
@@ -219,6 +232,7 @@ WORKLOAD = (
         words=("nan loss", "due to nan"),
         pattern=re.compile(r"Aborting training due to (?P<detail>NaN|Inf\w*) loss"),
         action=Action.DROP,
+        is_fatal=True,
         sample="E0112 07:09:00.3 77 train.py:410] Aborting training due to NaN loss.",
     ),
     Row(
@@ -230,6 +244,7 @@ WORKLOAD = (
             r"|does not match the product of the \w+ parallelism|MAXTEXT CONFIG ERROR"
         ),
         action=Action.DROP,
+        is_fatal=True,
         sample="ValueError: Key stepz was passed at the command line but isn't in config.",
     ),
 )

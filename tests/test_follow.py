@@ -1,0 +1,146 @@
+"""When a running attempt is ended: a phase's patience, a fatal line's, and what refutes a line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pytest_xlatune.cells import Patience
+from pytest_xlatune.errors import ConfigError
+from pytest_xlatune.follow import Follower, Standstill
+from pytest_xlatune.results import Submission
+
+JOB = Submission(trial_id="one", attempt=1, executor="slurm", job_id="7", folder="one.1")
+PATIENCE = Patience(before_memstats_s=600, compiling_s=1800, training_s=500, after_fatal_s=60)
+MEMSTATS = "Memstats: After params initialized:"
+HANG = "HW Exception by GPU node-5 (Agent handle: 0x55) reason :GPU Hang"
+CHECK = "F0112 07:08:09.2 77 gemm.cc:14] Check failed: dims.size() == 1 (0 vs. 1)"
+OOM = "RESOURCE_EXHAUSTED: Out of memory while trying to allocate 171.96GiB."
+TRIED = "W0112 07:08:09.2 77 autotuner.cc:9] RESOURCE_EXHAUSTED: Out of memory allocating 9 bytes"
+RAISED = "jax.errors.JaxRuntimeError: INTERNAL: Failed to compile jit_train_step"
+PTXAS = "ptxas exited with non-zero error code 2"
+BEAT = "UNAVAILABLE: The following tasks are unhealthy (stopped sending heartbeats):"
+DYING = "F0112 07:08:09.2 77 client.h:80] UNAVAILABLE: stopped sending heartbeats"
+CAUGHT = ("Traceback (most recent call last):", "ModuleNotFoundError: No module named 'grain'")
+
+
+def steps(first: int, end: int, step_s: float = 0.5) -> list[str]:
+    return [f"completed step: {n}, seconds: {step_s:.3f}, loss: 7.100" for n in range(first, end)]
+
+
+class Case:
+    def __init__(self, root: Path, patience: Patience = PATIENCE) -> None:
+        self.folder = root / JOB.folder
+        self.folder.mkdir()
+        self.follower = Follower(root, patience=patience)
+
+    def say(self, *lines: str) -> None:
+        with (self.folder / "log.0.txt").open("a", encoding="utf-8") as log:
+            log.writelines(f"{line}\n" for line in lines)
+
+    def look(self, at_s: float) -> Standstill | None:
+        return self.follower.look(JOB, ticks_s=at_s)
+
+
+@pytest.fixture
+def case(tmp_path: Path) -> Case:
+    return Case(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("lines", "limit_s"),
+    [
+        pytest.param([], 600, id="before Memstats, without a log"),
+        pytest.param([MEMSTATS], 1800, id="compiling"),
+        pytest.param([MEMSTATS, *steps(0, 2)], 500, id="training"),
+    ],
+)
+def test_a_hang_is_no_step_for_longer_than_the_phase_allows(
+    case: Case, lines: list[str], limit_s: float
+) -> None:
+    case.say(*lines)
+    assert case.look(1000.0) is None
+    case.say("NCCL INFO Channel 00/02 : 0 1", "still busy")
+    assert case.look(1000.0 + limit_s) is None
+    assert case.look(1001.0 + limit_s) == Standstill(still_s=1 + limit_s)
+
+
+@pytest.mark.parametrize("line", [HANG, CHECK, OOM, RAISED, DYING])
+@pytest.mark.parametrize("phase", [[], [MEMSTATS], [MEMSTATS, *steps(0, 9)]], ids=len)
+def test_a_fatal_line_ends_a_trial_that_stands_still_after_it(
+    case: Case, line: str, phase: list[str]
+) -> None:
+    case.say(*phase)
+    case.look(0)
+    case.say(line, "and words that mean nothing")
+    assert case.look(400) is None, "the grace begins with the line"
+    case.say("more words")
+    assert case.look(460) is None
+    standstill = case.look(461)
+    assert standstill is not None
+    assert standstill.fatal is not None
+    assert standstill.fatal.text == line
+    assert standstill.fatal.line == len(phase) + 1
+
+
+@pytest.mark.parametrize("lines", [[TRIED], [PTXAS], [BEAT], [*CAUGHT], [f"cuInit {OOM}"]])
+def test_what_a_program_may_survive_ends_nothing_before_the_phases_limit(
+    case: Case, lines: list[str]
+) -> None:
+    case.say(MEMSTATS, *lines)
+    case.look(0)
+    assert case.look(1800) is None
+    standstill = case.look(1801)
+    assert standstill is not None
+    assert standstill.fatal is None
+
+
+def test_steps_that_go_on_refute_a_fatal_line(case: Case) -> None:
+    case.say(MEMSTATS, *steps(0, 5), OOM)
+    case.look(0)
+    for step in range(5, 8):
+        case.say(*steps(step, step + 1))
+        assert case.look(50.0 * step) is None
+    assert case.look(700) is None, "a later pause is measured as any other"
+    assert case.look(851) == Standstill(still_s=501)
+
+
+def test_steps_that_were_under_way_do_not_refute_it(case: Case) -> None:
+    case.say(MEMSTATS, *steps(0, 5), OOM)
+    case.look(0)
+    case.say(*steps(5, 7))
+    assert case.look(30) is None
+    assert case.look(90) is None, "the grace begins anew with each step"
+    standstill = case.look(91)
+    assert standstill is not None
+    assert standstill.fatal is not None
+
+
+def test_a_further_phase_or_start_refutes_it(case: Case) -> None:
+    case.say(OOM, MEMSTATS)
+    case.look(0)
+    assert case.look(1700) is None
+    case.say(*steps(0, 6), OOM, MEMSTATS)
+    case.look(1701)
+    assert case.look(3400) is None
+
+
+def test_a_step_may_be_longer_than_the_grace(case: Case) -> None:
+    case.say(MEMSTATS, *steps(0, 6, step_s=100), HANG)
+    case.look(0)
+    assert case.look(300) is None
+    assert case.look(301) is not None
+
+
+def test_the_sites_own_patience_counts(tmp_path: Path) -> None:
+    case = Case(tmp_path, Patience(before_memstats_s=2, after_fatal_s=1))
+    case.look(0)
+    assert case.look(2) is None
+    assert case.look(2.1) is not None
+
+
+@pytest.mark.parametrize("seconds", [0, -1, float("nan")])
+def test_no_patience_at_all_is_refused(seconds: float) -> None:
+    with pytest.raises(ConfigError, match=r"patience: after_fatal_s is .*expected at least 1"):
+        Patience(after_fatal_s=seconds)

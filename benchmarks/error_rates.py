@@ -24,8 +24,20 @@ from pytest_xlatune.results import VerdictKind
 
 BEGIN, END = "<!-- measured: begin -->", "<!-- measured: end -->"
 CHUNK = 50
+COLUMNS = (
+    "world",
+    "sweeps",
+    "false winner",
+    "power a winner",
+    "any winner",
+    "coverage",
+    "bias, points",
+    "window moved",
+    "warm-ups differ",
+)
 
 NULL = World(name="reference")
+LATE = dict.fromkeys(range(25), 2.5)  # every profile warms up longer than the baseline
 THREE = replace(NULL, effects=(0.02,) * 3)
 NULLS = (
     NULL,
@@ -43,6 +55,8 @@ NULLS = (
     replace(NULL, name="10 % stragglers", stragglers=0.10),
     replace(NULL, name="3 % host pauses", pauses=0.03),
     replace(NULL, name="long warm-up in 10 %", long_warm=0.10),
+    replace(NULL, name="long warm-up in all", long_warm=1.0),
+    replace(NULL, name="long warm-up by profile, 25 steps", warming=LATE, steps=25),
     replace(NULL, name="profiled, 25 steps", profiler=True, steps=25),
     replace(NULL, name="40 profiles, 65 jobs", profiles=40, budget=65),
 )
@@ -59,6 +73,9 @@ POWERS = (
     replace(NULL, name="three at +1 %", effects=(0.01,) * 3),
     replace(NULL, name="one at +5 %", effects=(0.05,)),
     replace(NULL, name="one at +5 %, noise 1.0 %", effects=(0.05,), sigma_job=0.010),
+    replace(THREE, name="three at +2 %, long warm-up in all", long_warm=1.0),
+    replace(THREE, name="three at +2 %, long warm-up by profile", warming=LATE),
+    replace(THREE, name="three at +2 %, the same, 25 steps", warming=LATE, steps=25),
 )
 STOPS = (
     replace(NULL, name="one at +4 %", effects=(0.04,)),
@@ -93,6 +110,8 @@ class Tally:
     bound_holds: int = 0
     with_bound: int = 0
     slower: int = 0
+    moved: int = 0
+    flagged: int = 0
 
     def add(self, other: Tally) -> None:
         """Add the counts of another part of the same world."""
@@ -159,6 +178,8 @@ def measure(world: World, seeds: range) -> Tally:
         tally.false_sweeps += false > 0
         tally.found += found
         tally.any_found += found > 0
+        tally.moved += conclusion.first_step is not None
+        tally.flagged += any(note.startswith("profiles differ") for note in conclusion.notes)
         tally.stopped += any(note.startswith("stop rule") for note in conclusion.notes)
         if conclusion.bound is not None:
             tally.with_bound += 1
@@ -279,8 +300,8 @@ def tables(tallies: dict[str, Tally], sweeps: int) -> tuple[str, bool]:
         lines.append(text)
     lines += [
         "",
-        "| world | sweeps | false winner | power a winner | any winner | coverage | bias, points |",
-        "|---|---|---|---|---|---|---|",
+        f"| {' | '.join(COLUMNS)} |",
+        f"|{'---|' * len(COLUMNS)}",
     ]
     for world in ALL:
         tally = tallies[world.name]
@@ -290,6 +311,8 @@ def tables(tallies: dict[str, Tally], sweeps: int) -> tuple[str, bool]:
             _rate(tally.any_rate, tally.sweeps),
             _rate(tally.coverage, tally.confirmed),
             "-" if math.isnan(tally.mean_bias) else f"{100 * tally.mean_bias:+.2f}",
+            f"{100 * tally.moved / tally.sweeps:.1f}",
+            f"{100 * tally.flagged / tally.sweeps:.1f}",
         ]
         lines.append(f"| {world.name} | {tally.sweeps} | {' | '.join(cells)} |")
     return "\n".join(lines) + "\n", good

@@ -49,6 +49,7 @@ class World:
         straggling: share of steps by profile index, where a profile causes them.
         pauses: share of steps that the host delays by half a step; the next one pays it back.
         warm_tau: steps of the warm-up's decay; `long_warm` is the share of jobs with 2.5.
+        warming: steps of the decay by profile index, where a profile warms up differently.
         cold_first: how much slower the first job of every block is.
         failed: share of jobs that nobody could measure.
         steps, profiles, budget: of the sweep.
@@ -70,6 +71,7 @@ class World:
     pauses: float = 0.0
     warm_tau: float = 0.9
     long_warm: float = 0.0
+    warming: dict[int, float] = field(default_factory=dict)
     cold_first: float = 0.0
     failed: float = 0.0
     steps: int = 15
@@ -111,7 +113,7 @@ class Cluster:
 
     def steps(self, trials: Sequence[Trial]) -> list[list[StepRecord]]:
         """Run trials in order and return the step records of each, as a log would show them."""
-        logs = self._levels(trials)[:, None] + self._noise(len(trials))
+        logs = self._levels(trials)[:, None] + self._noise(trials)
         seconds = BASE_STEP_S * np.exp(-logs)
         seconds *= self._slow_steps(trials)
         seconds[:, 0] += 3 * BASE_STEP_S  # compilation
@@ -171,8 +173,8 @@ class Cluster:
             self.jobs += 1
         return levels
 
-    def _noise(self, n: int) -> np.ndarray:
-        world = self.world
+    def _noise(self, trials: Sequence[Trial]) -> np.ndarray:
+        world, n = self.world, len(trials)
         white = self.random.normal(0, 1, (n, world.steps))
         noise = np.empty_like(white)
         noise[:, 0] = white[:, 0]
@@ -180,6 +182,9 @@ class Cluster:
             noise[:, at] = world.phi * noise[:, at - 1]
             noise[:, at] += math.sqrt(1 - world.phi**2) * white[:, at]
         tau = np.where(self.random.random(n) < world.long_warm, 2.5, world.warm_tau)
+        for at, trial in enumerate(trials):
+            index = _index(trial)
+            tau[at] = tau[at] if index is None else world.warming.get(index, tau[at])
         warm = 0.25 * np.exp(-np.arange(world.steps)[None, :] / tau[:, None])
         return world.step_sd * noise - warm
 

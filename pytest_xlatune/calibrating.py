@@ -1,30 +1,27 @@
 """Run the calibration of a cell, and keep what it found beside the ledger.
 
-The trials are run like those of any study. The history holds no steps, so what happens inside a job
-is read again from the logs of the attempts. This module prints nothing and knows nothing of pytest.
+The trials are opened and run like those of any study, and what happens inside a job stands in the
+ledger with its score. This module prints nothing and knows nothing of pytest.
 """
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 
-from pytest_xlatune.attempts import measured_steps
-from pytest_xlatune.campaign import Campaign, Setup, View
+from pytest_xlatune.campaign import Campaign, View
 from pytest_xlatune.earlier import Calibration, write_calibration
 from pytest_xlatune.errors import XlatuneError
-from pytest_xlatune.jobs import executor_named
+from pytest_xlatune.opening import open_campaign
 from pytest_xlatune.report.calibration import calibration as document
 from pytest_xlatune.report.document import Document
-from pytest_xlatune.results import Score
 from pytest_xlatune.stats.capacity import outlook
-from pytest_xlatune.stats.noise import MIN_SCORES, estimate_noise
-from pytest_xlatune.studies.calibration import CalibrationStudy, scored
+from pytest_xlatune.stats.noise import MIN_SCORES
+from pytest_xlatune.studies.calibration import CalibrationStudy, noise_of, scored
 from pytest_xlatune.sweep import ResolvedSweep
-from pytest_xlatune.versions import versions
 
 
 class NotCalibrated(XlatuneError):  # noqa: N818 - it is no error of the harness
@@ -36,24 +33,14 @@ def open_calibration(
 ) -> Campaign:
     """Return the campaign that calibrates a sweep's cell, outside of any pytest session.
 
+    Nobody is there to ask for what needs a person's rights, so a fault that does stops it.
+
     Raises:
         ConfigError, LedgerError: it cannot begin.
     """
-    setup = Setup(
-        sweep=resolved.sweep.name,
-        cell=resolved.cell,
-        launcher=resolved.sweep.launcher,
-        executor=executor_named(resolved.executor),
-        resources=resolved.resources,
-        folder=workdir / resolved.folder,
-        session=f"{time.strftime('%Y%m%dT%H%M%S', time.gmtime())}-{os.urandom(3).hex()}",
-        policy=resolved.sweep.retry_policy,
-        versions=versions(),
-    )
+    session = f"{time.strftime('%Y%m%dT%H%M%S', time.gmtime())}-{os.urandom(3).hex()}"
     resolved.check()
-    campaign = Campaign(setup, study)
-    campaign.open()
-    return campaign
+    return open_campaign(resolved, study, workdir=workdir, session=session)
 
 
 def calibrate(campaign: Campaign, tick: Callable[[], None]) -> Calibration:
@@ -67,12 +54,9 @@ def calibrate(campaign: Campaign, tick: Callable[[], None]) -> Calibration:
     folder = campaign.setup.folder
     view = campaign.wait(lambda view: not view.pending, on_turn=tick)
     jobs = scored(view.history)
-    scores = [each.score for each in jobs if each.score is not None]
-    noise = estimate_noise(
-        scores, steps=[measured_steps(each, view.state, folder) for each in jobs]
-    )
+    noise = noise_of(view.history, campaign.setup.cell)
     if noise is None:
-        raise NotCalibrated(_too_few(view, scores))
+        raise NotCalibrated(_too_few(view, len(jobs)))
     found = Calibration(
         cell_digest=campaign.setup.cell.digest,
         noise=noise,
@@ -95,9 +79,9 @@ def document_of(campaign: Campaign, found: Calibration) -> Document:
     )
 
 
-def _too_few(view: View, scores: Sequence[Score]) -> str:
+def _too_few(view: View, scores: int) -> str:
     reasons = list(dict.fromkeys(each.reason for each in view.history if each.reason))
     return (
-        f"{len(scores)} jobs of the calibration have a score, {MIN_SCORES} are needed"
+        f"{scores} jobs of the calibration have a score, {MIN_SCORES} are needed"
         f"{': ' + '; '.join(reasons) if reasons else ''}. Mend that and calibrate again"
     )

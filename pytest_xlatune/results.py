@@ -41,6 +41,9 @@ class StepRecord(Record):
     kind: str = "step"
 
 
+SETTLED = "settled-by-compiling"  # the class of a trial that needed no run
+
+
 class Action(StrEnum):
     """What a finding asks for. Retries depend on it, never on a measured value."""
 
@@ -151,6 +154,8 @@ class Score(Record):
         window_tgs: tokens over time on the whole window, stragglers included.
         loss: loss of the last step, if printed.
         flags: what a reader should know, e.g. "not-steady", "invariant-violated".
+        timings: (step id, seconds) of every step of the job, the window's and those outside it, so
+            that the job can be scored again in another window; () from an older writer.
     """
 
     value: float
@@ -163,6 +168,7 @@ class Score(Record):
     window_tgs: float | None = None
     loss: float | None = None
     flags: tuple[str, ...] = ()
+    timings: tuple[tuple[int, float], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -296,6 +302,8 @@ class Conclusion(Record):
         sigma: standard deviation of one job's score between jobs.
         alpha_spent: of the sweep's 0.05.
         complete: whether every planned trial is final.
+        first_step: first step of the window that all trials were scored in, where the protocol's
+            begins before steady state; None where it is the protocol's.
         notes: what a reader should know, one sentence each.
     """
 
@@ -307,6 +315,7 @@ class Conclusion(Record):
     sigma: float | None = None
     alpha_spent: float = 0.0
     complete: bool = False
+    first_step: int | None = None
     notes: tuple[str, ...] = ()
 
     def verdict(self, profile_id: str) -> Verdict | None:

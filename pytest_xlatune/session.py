@@ -15,15 +15,13 @@ from pathlib import Path
 import pytest
 
 from pytest_xlatune import preflight
-from pytest_xlatune.campaign import Campaign, Setup
+from pytest_xlatune.campaign import Campaign
 from pytest_xlatune.earlier import read_calibration
 from pytest_xlatune.errors import ConfigError
-from pytest_xlatune.jobs import executor_named
-from pytest_xlatune.ledger import LedgerState
+from pytest_xlatune.opening import open_campaign, site_of
 from pytest_xlatune.options import Options
 from pytest_xlatune.studies import Study
 from pytest_xlatune.sweep import ResolvedSweep, Sweep, inputs_of
-from pytest_xlatune.versions import versions
 
 
 @dataclass(slots=True, kw_only=True)
@@ -120,47 +118,20 @@ class Session:
         Raises:
             ConfigError, LedgerError: it cannot begin.
         """
-        folder = self.options.workdir / resolved.folder
-
-        def is_ready(state: LedgerState) -> tuple[str, ...]:
-            site = self.site(resolved, is_first=not state.opened, is_busy=bool(state.in_flight()))
-            found = preflight.look(site)
-            found.raise_faults(f"sweep {resolved.sweep.name!r}")
-            return found.notes
-
-        setup = Setup(
-            sweep=resolved.sweep.name,
-            cell=resolved.cell,
-            launcher=resolved.sweep.launcher,
-            executor=executor_named(resolved.executor),
-            resources=resolved.resources,
-            folder=folder,
+        campaign = open_campaign(
+            resolved,
+            study,
+            workdir=self.options.workdir,
             session=self.id,
-            policy=resolved.sweep.retry_policy,
-            versions=versions(),
             recover=lambda found, nodes: bool(
                 self._config.hook.pytest_xlatune_recover(
                     sweep=resolved.sweep.name, decision=found.decision, nodes=nodes
                 )
             ),
-            check=is_ready,
+            fresh=self.options.fresh,
         )
-        campaign = Campaign(setup, study)
-        campaign.open(fresh=self.options.fresh)
-        self._sign(folder)
+        self._sign(campaign.setup.folder)
         return campaign
-
-    def site(self, resolved: ResolvedSweep, *, is_first: bool, is_busy: bool) -> preflight.Site:
-        """Return where the trials of a sweep run, for a look at it."""
-        return preflight.Site(
-            cell=resolved.cell,
-            launcher=resolved.sweep.launcher,
-            resources=resolved.resources,
-            executor=resolved.executor,
-            folder=self.options.workdir / resolved.folder,
-            is_first=is_first,
-            is_busy=is_busy,
-        )
 
     def preflight(self, sweep: Sweep) -> preflight.Preflight:
         """Look at the site of a sweep and at the flags of its selected profiles.
@@ -171,7 +142,7 @@ class Session:
         selection = self._selections[sweep.name]
         resolved = selection.sweep
         state = self.campaign(sweep).view().state
-        site = self.site(resolved, is_first=False, is_busy=bool(state.trials))
+        site = site_of(resolved, self.options.workdir, is_first=False, is_busy=bool(state.trials))
         found = preflight.look(site)
         flags = preflight.look_at_flags(
             [each for each in sweep.profiles if each.id in selection.profiles] or sweep.profiles,

@@ -7,9 +7,7 @@ import math
 import pytest
 
 from pytest_xlatune.profiles import Profile, profile
-from pytest_xlatune.results import StepRecord
 from pytest_xlatune.stats.validity import Effect, different_loss, effective
-from pytest_xlatune.stats.warmup import steady_start, window_advice
 
 DEPLOYED = "--xla_gpu_autotune_level=4 --xla_gpu_enable_latency_hiding_scheduler=true"
 OVERLAP = profile("overlap", "--xla_gpu_enable_latency_hiding_scheduler=false")
@@ -73,26 +71,3 @@ def test_variables_in_effect() -> None:
 )
 def test_loss_guard(loss: float, *, differs: bool) -> None:
     assert bool(different_loss(loss, 10.0, tolerance=0.02)) is differs
-
-
-def warming(tau: float, *, jobs: int = 12, steps: int = 15) -> list[list[StepRecord]]:
-    return [
-        [
-            StepRecord(step=at, step_s=30 * math.exp(0.25 * math.exp(-at / tau) + 0.0005 * job))
-            for at in range(steps)
-        ]
-        for job in range(jobs)
-    ]
-
-
-def test_the_pooled_start_finds_the_warm_up() -> None:
-    assert steady_start(warming(0.9)) == 4
-    assert steady_start(warming(2.5)) in {8, 9, 10}
-    assert steady_start(warming(0.9, jobs=11)) is None
-
-
-def test_what_a_late_start_asks_for() -> None:
-    assert window_advice(4, first_step=5, steps=15, min_steps=6) == ""
-    assert window_advice(None, first_step=5, steps=15, min_steps=6) == ""
-    assert "first_step=8" in window_advice(8, first_step=5, steps=15, min_steps=6)
-    assert "use 22" in window_advice(10, first_step=5, steps=15, min_steps=6)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import importlib.util
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from pytest_xlatune.logs import read_log
-from pytest_xlatune.results import Score, StepRecord, TrialStatus
+from pytest_xlatune.results import Score, TrialStatus
 from pytest_xlatune.stats.noise import Noise, estimate_noise
 from pytest_xlatune.stats.score import score
 
@@ -24,7 +25,7 @@ sys.modules["simulated"] = simulated  # dataclasses look their module up
 _SPEC.loader.exec_module(simulated)
 
 
-def jobs(count: int, **truth: Any) -> tuple[list[Score], list[list[StepRecord]]]:
+def jobs(count: int, **truth: Any) -> list[Score]:
     """Baseline jobs of a world, those with a score."""
     world = simulated.World(name="any", budget=count, **truth)
     study = simulated.TuningStudy(cell=world.cell(), profiles=world.declared(), budget=50)
@@ -32,13 +33,11 @@ def jobs(count: int, **truth: Any) -> tuple[list[Score], list[list[StepRecord]]]
     logs = simulated.Cluster(world, 5).steps([baseline] * count)
     protocol = study.cell.protocol
     found = [score(each, protocol=protocol, tokens_per_device_step=28672.0) for each in logs]
-    scored = [(s, log) for s, log in zip(found, logs, strict=True) if isinstance(s, Score)]
-    return [s for s, _ in scored], [log for _, log in scored]
+    return [each for each in found if isinstance(each, Score)]
 
 
 def estimated(count: int, **truth: Any) -> Noise:
-    scores, steps = jobs(count, **truth)
-    found = estimate_noise(scores, steps=steps)
+    found = estimate_noise(jobs(count, **truth))
     assert found is not None
     return found
 
@@ -79,13 +78,11 @@ def test_a_dozen_jobs_bracket_sigma() -> None:
 
 
 def test_three_jobs_are_no_calibration() -> None:
-    scores, _ = jobs(3)
-    assert estimate_noise(scores) is None
+    assert estimate_noise(jobs(3)) is None
 
 
 def test_without_steps_the_inside_of_a_job_is_unknown() -> None:
-    scores, _ = jobs(8)
-    found = estimate_noise(scores)
+    found = estimate_noise([replace(each, timings=()) for each in jobs(8)])
     assert found is not None
     assert (found.step_sd, found.lag1, found.steady_from) == (None, None, None)
 

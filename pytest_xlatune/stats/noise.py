@@ -15,7 +15,7 @@ from statistics import fmean, stdev
 from scipy import special
 
 from pytest_xlatune.records import Record
-from pytest_xlatune.results import Score, StepRecord
+from pytest_xlatune.results import Score
 from pytest_xlatune.stats.line import fit_line
 from pytest_xlatune.stats.warmup import steady_start
 
@@ -30,7 +30,7 @@ class Noise(Record):
     Attributes:
         sigma_job: standard deviation of a job's score about the drift line.
         sigma_low, sigma_high: 95 % interval of it.
-        step_sd: standard deviation of a kept step inside its job; None where no steps were given.
+        step_sd: standard deviation of a kept step inside its job; None where no steps were kept.
         lag1: correlation of neighbouring kept steps inside a job; None likewise.
         straggler_rate: share of the window's steps that were dropped as slow.
         drift: change along the line from the first job to the last.
@@ -49,13 +49,8 @@ class Noise(Record):
     jobs: int
 
 
-def estimate_noise(
-    scores: Sequence[Score], *, steps: Sequence[Sequence[StepRecord]] = ()
-) -> Noise | None:
-    """Estimate the noise from scores in the order the jobs ran; None with fewer than four.
-
-    `steps` are the records of the same jobs, in the same order.
-    """
+def estimate_noise(scores: Sequence[Score]) -> Noise | None:
+    """Estimate the noise from scores in the order the jobs ran; None with fewer than four."""
     usable = [score for score in scores if math.isfinite(score.value)]
     line = fit_line([(float(at), score.value) for at, score in enumerate(usable)])
     if line is None or line.n < MIN_SCORES:
@@ -65,11 +60,7 @@ def estimate_noise(
         math.sqrt(line.squares / (2 * float(special.gammaincinv(line.df / 2, p))))
         for p in (0.975, 0.025)
     )
-    inside = [
-        levels
-        for score, records in zip(scores, steps, strict=False)
-        if len(levels := _kept(score, records)) > 1
-    ]
+    inside = [levels for score in usable if len(levels := _kept(score)) > 1]
     within = math.fsum(stdev(levels) ** 2 for levels in inside)
     seen = sum(score.n_steps + len(score.dropped) for score in usable)
     return Noise(
@@ -80,21 +71,18 @@ def estimate_noise(
         lag1=_lag1(inside),
         straggler_rate=sum(score.stragglers for score in usable) / max(seen, 1),
         drift=line.slope * (line.n - 1),
-        steady_from=steady_start(steps),
+        steady_from=steady_start([score.timings for score in usable]),
         jobs=line.n,
     )
 
 
-def _kept(score: Score, records: Sequence[StepRecord]) -> list[float]:
+def _kept(score: Score) -> list[float]:
     """Return log seconds of the steps behind a score, less their mean."""
     first, last = score.window
     logs = [
-        math.log(record.step_s)
-        for record in sorted(records, key=lambda r: r.step)
-        if first <= record.step <= last
-        and record.step not in score.dropped
-        and record.step_s is not None
-        and record.step_s > 0
+        math.log(seconds)
+        for step, seconds in score.timings
+        if first <= step <= last and step not in score.dropped
     ]
     level = fmean(logs) if logs else 0.0
     return [x - level for x in logs]

@@ -13,6 +13,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from statistics import median
 from typing import TypeGuard
 
@@ -31,6 +32,8 @@ UNSTEADY_FLOOR = 0.015
 UNSTEADY_ERRORS = 2.5 * 1.2533
 INVARIANT_TOLERANCE = 0.005
 PRINTED_RESOLUTION_S = 0.0005  # seconds are printed with three digits
+
+_OF_THE_LOG = ("invariant-violated", "resumed")  # flags that timings cannot tell
 
 # step id and seconds: what the arithmetic below works on
 _Timed = tuple[int, float]
@@ -56,13 +59,61 @@ def score(
     if len(wanted) < protocol.min_steps:
         return NoScore(reason=_too_short(protocol, wanted, resumed_at=records[0].step))
     allowed = frozenset(wanted)
-    inside = [r for r in records if r.step in allowed and r.kind == "step"]
+    own = [r for r in records if r.kind == "step"]
+    inside = [r for r in own if r.step in allowed]
     tokens = _tokens(inside, tokens_per_device_step)
-    timed = [] if tokens is None else _timed(inside, tokens)
+    timed = [] if tokens is None else _timed(own, tokens)
+    found = _scored(timed, tokens, wanted, protocol, seen=records[-1].step)
+    if isinstance(found, NoScore):
+        return found
+    flags = {
+        "invariant-violated": tokens is not None
+        and _violates(inside, tokens_per_device_step or tokens),
+        "resumed": records[0].step > 0,
+    }
+    losses = [r.loss for r in records if r.loss is not None]
+    return replace(
+        found,
+        loss=losses[-1] if losses else None,
+        flags=(*found.flags, *(name for name, is_set in flags.items() if is_set)),
+    )
+
+
+def rescore(scored: Score, *, protocol: Protocol) -> Score | NoScore:
+    """Return the score of the same job in the window of another protocol, from its timings.
+
+    What only the log can tell (loss, a violated invariant, a resumed run) stays as it was.
+    """
+    if not scored.timings:
+        return NoScore(reason="the seconds of its steps were not kept: it has one window only")
+    resumed_at = scored.timings[0][0] if "resumed" in scored.flags else 0
+    wanted = window_steps(protocol, resumed_at=resumed_at)
+    if len(wanted) < protocol.min_steps:
+        return NoScore(reason=_too_short(protocol, wanted, resumed_at=resumed_at))
+    tokens = scored.tgs * scored.step_s
+    seen = scored.timings[-1][0]
+    found = _scored(scored.timings, tokens, wanted, protocol, seen=seen)
+    if isinstance(found, NoScore):
+        return found
+    kept = (name for name in _OF_THE_LOG if name in scored.flags)
+    return replace(found, loss=scored.loss, flags=(*found.flags, *kept))
+
+
+def _scored(
+    every: Sequence[_Timed],
+    tokens: float | None,
+    wanted: Sequence[int],
+    protocol: Protocol,
+    *,
+    seen: int,
+) -> Score | NoScore:
+    """Score the `wanted` ones of all timed steps; `seen` is the last step of the job."""
+    allowed = frozenset(wanted)
+    timed = [each for each in every if each[0] in allowed]
     if tokens is None or len(timed) < protocol.min_steps:
         return NoScore(
             reason=f"{len(timed)} usable steps in the window {wanted[0]}-{wanted[-1]}, "
-            f"{protocol.min_steps} needed (last step seen: {records[-1].step})"
+            f"{protocol.min_steps} needed (last step seen: {seen})"
         )
     late = _guarded(timed, protocol)
     dropped, stragglers, limit = _screened(late)
@@ -77,11 +128,8 @@ def score(
         "not-steady": _is_unsteady(timed),
         "scattered-steps": limit > SCATTER,
         "stragglers": stragglers > 0,
-        "invariant-violated": _violates(inside, tokens_per_device_step or tokens),
         "incomplete": timed[-1][0] < wanted[-1],
-        "resumed": records[0].step > 0,
     }
-    losses = [r.loss for r in records if r.loss is not None]
     return Score(
         value=math.log(tgs),
         tgs=tgs,
@@ -91,8 +139,8 @@ def score(
         dropped=tuple(sorted(dropped)),
         stragglers=stragglers,
         window_tgs=tokens * len(timed) / math.fsum(s for _, s in timed),
-        loss=losses[-1] if losses else None,
         flags=tuple(name for name, is_set in flags.items() if is_set),
+        timings=tuple(every),
     )
 
 

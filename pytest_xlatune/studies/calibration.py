@@ -15,7 +15,7 @@ from pytest_xlatune.profiles import BASELINE, Profile
 from pytest_xlatune.records import Record
 from pytest_xlatune.results import Conclusion, TrialResult
 from pytest_xlatune.stats.capacity import outlook
-from pytest_xlatune.stats.noise import MIN_SCORES, estimate_noise
+from pytest_xlatune.stats.noise import MIN_SCORES, Noise, estimate_noise
 from pytest_xlatune.studies import History
 from pytest_xlatune.studies.tuning_history import Past, read, usable
 from pytest_xlatune.studies.tuning_verdicts import baseline
@@ -67,14 +67,15 @@ class CalibrationStudy(Record):
     def conclude(self, history: History) -> Conclusion:
         """Return the baseline's line, the job noise, and what budgets could see with it."""
         past = self._past(history)
-        scores = [score for each in scored(history) if (score := usable(each))]
-        noise = estimate_noise(scores)
+        noise = _noise(past)
+        window = past.window
         return Conclusion(
             verdicts=(),
             baseline=baseline(past),
             sigma=noise.sigma_job if noise else None,
             complete=not self.propose(history),
-            notes=(outlook(noise.sigma_job),) if noise else (),
+            first_step=window.moved_to,
+            notes=(*((outlook(noise.sigma_job),) if noise else ()), *filter(None, [window.note])),
         )
 
     @cached_property
@@ -92,10 +93,12 @@ class CalibrationStudy(Record):
         )
 
     def _past(self, history: History) -> Past:
-        cell = self.cell
-        return read(
-            history, cell_digest=cell.digest, protocol=cell.protocol, declared={}, study=KIND
-        )
+        return _read(history, self.cell)
+
+
+def noise_of(history: History, cell: Cell) -> Noise | None:
+    """Return what the jobs of a calibration differ by; None with too few scores."""
+    return _noise(_read(history, cell))
 
 
 def scored(history: History) -> list[TrialResult]:
@@ -110,3 +113,12 @@ def scored(history: History) -> list[TrialResult]:
 def _start(pair: tuple[float | None, TrialResult]) -> tuple[float, int]:
     start_s, result = pair
     return start_s or 0.0, result.trial.position
+
+
+def _read(history: History, cell: Cell) -> Past:
+    return read(history, cell_digest=cell.digest, protocol=cell.protocol, declared={}, study=KIND)
+
+
+def _noise(past: Past) -> Noise | None:
+    jobs = scored(tuple(past.screen.values()))
+    return estimate_noise([score for each in jobs if (score := usable(each)) is not None])

@@ -22,6 +22,7 @@ from pytest_xlatune.stats.capacity import MIN_DF
 from pytest_xlatune.stats.gates import Design
 from pytest_xlatune.studies import History
 from pytest_xlatune.studies.gate_verdicts import Gated, conclusion
+from pytest_xlatune.studies.one_window import moved
 from pytest_xlatune.studies.tuning_history import Past, median_loss, read
 from pytest_xlatune.studies.tuning_layout import Orders
 
@@ -187,7 +188,8 @@ class GateStudy(Record):
         )
         if self.stored is None:
             return past
-        stored = self.stored.trials
+        # scored in one window with the candidates beside which they are held
+        stored = tuple(moved(each, past.window) for each in self.stored.trials)
         return replace(
             past,
             runs={**past.runs, (Stage.CONFIRM, BASELINE_ID): stored},

@@ -7,7 +7,7 @@ trial.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -26,6 +26,7 @@ from pytest_xlatune.stats.blocks import BlockFit, BlockScore, fit_blocks
 from pytest_xlatune.stats.capacity import MIN_DF, SWEEP_ALPHA
 from pytest_xlatune.stats.compare import NoComparison, compare, interval90
 from pytest_xlatune.stats.gates import Design, above, gate, settling
+from pytest_xlatune.studies.one_window import Cell, unlike_warmups, unlike_words
 from pytest_xlatune.studies.tuning_history import Past, usable
 from pytest_xlatune.studies.tuning_reading import loss_reason, percent
 from pytest_xlatune.studies.tuning_verdicts import (
@@ -82,28 +83,44 @@ class Gated:
         )
 
     @cached_property
-    def fit(self) -> BlockFit | None:
-        """Least squares of what has a score; a stored baseline is one block with everything."""
+    def cells(self) -> list[Cell]:
+        """What has a score, by block and arm; a stored baseline is one block with everything."""
         kept = [
             (key, each)
             for key, each in sorted(self.past.confirm.items())
             if key[2] not in self.dropped
         ]
         # a block that straddles a change of epoch is two blocks: nothing compares across it
-        scores = [
-            BlockScore(
-                block=0 if self.stored else (key[1], each.epoch), arm=key[2], value=score.value
-            )
+        cells: list[Cell] = [
+            (0 if self.stored else (key[1], each.epoch), key[2], score)
             for key, each in kept
             if (score := usable(each)) is not None
         ]
         if self.stored:
-            scores += [
-                BlockScore(block=0, arm=BASELINE_ID, value=score.value)
+            cells += [
+                (0, BASELINE_ID, score)
                 for each in self.runs(BASELINE_ID)
                 if (score := usable(each)) is not None
             ]
+        return cells
+
+    @cached_property
+    def fit(self) -> BlockFit | None:
+        """Least squares of what has a score."""
+        scores = [
+            BlockScore(block=block, arm=arm, value=score.value) for block, arm, score in self.cells
+        ]
         return fit_blocks(scores, control=BASELINE_ID)
+
+    @cached_property
+    def unlike(self) -> Mapping[str, float]:
+        """The candidates whose steps settle at another time than the baseline's."""
+        return unlike_warmups(
+            self.cells,
+            control=BASELINE_ID,
+            family=len(self.profiles),
+            window=self.past.window,
+        )
 
     def runs(self, profile_id: str) -> Sequence[TrialResult]:
         """Return the trials of a profile."""
@@ -120,7 +137,7 @@ def conclusion(gated: Gated) -> Conclusion:
     """Return the verdicts in declared order."""
     verdicts = tuple(_verdict(gated, each.id) for each in gated.profiles)
     seen = [each.mde80 for each in verdicts if each.mde80 is not None]
-    fit = gated.fit
+    fit, window = gated.fit, gated.past.window
     return Conclusion(
         verdicts=verdicts,
         baseline=baseline(gated.past),
@@ -128,6 +145,7 @@ def conclusion(gated: Gated) -> Conclusion:
         sigma=fit.sigma if fit is not None and fit.df >= MIN_DF else None,
         alpha_spent=SWEEP_ALPHA if gated.past.confirm else 0.0,
         complete=not gated.pending,
+        first_step=window.moved_to,
         notes=tuple(_notes(gated)),
     )
 
@@ -173,6 +191,9 @@ def _compared(gated: Gated, base: Verdict, trials: Sequence[TrialResult]) -> Ver
     # the worst of the claims is the verdict; where all hold it is the first's word
     claims.sort(key=lambda claim: _BADNESS.get(claim[0], 0), reverse=True)
     kind = claims[0][0]
+    reasons = [reason for _, reason in claims]
+    if base.profile in gated.unlike:
+        reasons.append(unlike_words(gated.unlike[base.profile]))
     low, high = found.ci95
     method = f"non-inferiority at {gated.margin:.1%}; {found.method}"
     if gated.stored:
@@ -184,7 +205,7 @@ def _compared(gated: Gated, base: Verdict, trials: Sequence[TrialResult]) -> Ver
         ci95=(relative(low), relative(high)),
         mde80=relative(found.mde80),
         method=method,
-        reasons=(*(reason for _, reason in claims), *base.reasons),
+        reasons=(*reasons, *base.reasons),
     )
 
 
@@ -270,6 +291,8 @@ def _notes(gated: Gated) -> list[str]:
             f"the baseline was not measured beside the candidates but taken from {gated.stored}: "
             "a drift of the cell since then cannot be told from a change"
         )
+    if gated.past.window.note:
+        notes.append(gated.past.window.note)
     if gated.past.changed:
         names = ", ".join(sorted(gated.past.changed))
         notes.append(f"settings changed since they were measured, old trials ignored: {names}")

@@ -6,7 +6,7 @@ Works at any moment of a sweep. Nothing here plans a trial.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from pytest_xlatune.results import Comparison, Conclusion, Verdict, VerdictKind, relative
 from pytest_xlatune.stats.capacity import MIN_DF, Plan, Refusal, outlook
@@ -35,6 +35,7 @@ def conclusion(reading: Reading) -> Conclusion:
     else:
         sigma = reading.screen.sigma
     bound = _bound(reading)
+    window = reading.past.window
     return Conclusion(
         verdicts=tuple(sorted(shown, key=_standing)),
         baseline=baseline(reading.past),
@@ -44,6 +45,7 @@ def conclusion(reading: Reading) -> Conclusion:
         sigma=sigma,
         alpha_spent=reading.confirmation.alpha_spent if reading.confirmation else 0.0,
         complete=reading.is_complete,
+        first_step=window.moved_to,
         notes=tuple(_notes(reading, shown, bound)),
     )
 
@@ -122,6 +124,7 @@ def _notes(reading: Reading, verdicts: Sequence[Verdict], bound: float | None) -
         text = f"no measured profile beats the baseline by more than {percent(bound)} (95 %)"
         is_bounded = bound < BOUND
         notes.append(f"{text}; bounded at {percent(BOUND)}" if is_bounded else text)
+    notes += _window_notes(reading)
     if reading.screen.baselines == 1 and reading.screen.standings:
         notes.append("the screen has a single baseline: drift and noise cannot be told apart")
     if past.undeclared:
@@ -135,3 +138,17 @@ def _notes(reading: Reading, verdicts: Sequence[Verdict], bound: float | None) -
     if absent:
         notes.append(f"{absent} declared profiles are neither selected nor measured")
     return notes
+
+
+def _window_notes(reading: Reading) -> Iterator[str]:
+    """Say where steady state begins, and which profiles warm up unlike the baseline."""
+    window = reading.past.window
+    if window.note:
+        yield window.note
+    for look in reading.looks[-1:]:
+        unlike = [each for each in look.unlike if each != ALIAS.id]
+        if unlike:
+            yield (
+                f"profiles differ in warm-up from the baseline: {', '.join(unlike)}; the window of "
+                f"all trials starts at step {window.first_step}"
+            )

@@ -26,6 +26,7 @@ from pytest_xlatune.stats.capacity import (
     Plan,
 )
 from pytest_xlatune.stats.compare import NoComparison, compare, decide
+from pytest_xlatune.studies.one_window import unlike_warmups
 from pytest_xlatune.studies.tuning_history import Past, usable
 from pytest_xlatune.studies.tuning_layout import ALIAS, Orders
 
@@ -71,12 +72,14 @@ class Look:
         fit: the blocks' least squares; None where no block holds a baseline and something else.
         comparisons: by arm, the alias included, dropped arms left out.
         kinds: the verdict of each.
+        unlike: the arms whose steps settle at another time, see `unlike_warmups`.
     """
 
     alpha: float
     fit: BlockFit | None
     comparisons: Mapping[str, Comparison | NoComparison]
     kinds: Mapping[str, VerdictKind]
+    unlike: Mapping[str, float]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,19 +176,20 @@ def _look(past: Past, groups: Sequence[str], stage: str, equivalence: float) -> 
     dropped = _dropped(past)
     inside = {key: r for key, r in past.confirm.items() if key[0] in groups}
     # a block that straddles a change of epoch is two blocks: nothing compares across it
-    scores = [
-        BlockScore(block=(key[1], inside[key].epoch), arm=key[2], value=score.value)
+    cells = [
+        ((key[1], inside[key].epoch), key[2], score)
         for key in sorted(inside)
         if key[2] not in dropped and (score := usable(inside[key])) is not None
     ]
+    scores = [BlockScore(block=block, arm=arm, value=score.value) for block, arm, score in cells]
     arms = sorted({key[2] for key in inside} - {BASELINE_ID} - dropped.keys())
-    family = len([arm for arm in arms if arm != ALIAS.id])
+    family = max(len([arm for arm in arms if arm != ALIAS.id]), 1)
     alpha = ALPHA[stage]
     fit = fit_blocks(scores, control=BASELINE_ID)
     comparisons: dict[str, Comparison | NoComparison] = {
         arm: NoComparison(reason="no block holds a scored baseline and a scored profile")
         if fit is None
-        else compare(fit, arm, family=max(family, 1), alpha=alpha)
+        else compare(fit, arm, family=family, alpha=alpha)
         for arm in arms
     }
     return Look(
@@ -198,4 +202,5 @@ def _look(past: Past, groups: Sequence[str], stage: str, equivalence: float) -> 
             else VerdictKind.INCONCLUSIVE
             for arm, each in comparisons.items()
         },
+        unlike=unlike_warmups(cells, control=BASELINE_ID, family=family, window=past.window),
     )

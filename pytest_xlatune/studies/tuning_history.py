@@ -14,7 +14,9 @@ from statistics import median
 from pytest_xlatune.cells import Protocol, Stage, Trial
 from pytest_xlatune.profiles import BASELINE, Profile
 from pytest_xlatune.results import Score, TrialResult, TrialStatus
+from pytest_xlatune.stats.warmup import Window
 from pytest_xlatune.studies import History
+from pytest_xlatune.studies.one_window import moved, window_of
 from pytest_xlatune.studies.tuning_layout import ALIAS, STUDY
 
 Place = tuple[str, int, str, int]  # group, block, profile id, position
@@ -32,12 +34,14 @@ class Past:
         foreign: trials of another cell, protocol or study.
         runs: the same trials by stage and profile id, in the order of their places.
         baseline_loss: median loss of the scored baselines; None where none was printed.
+        window: in which all of them are scored.
     """
 
     screen: Mapping[Place, TrialResult]
     confirm: Mapping[Place, TrialResult]
     runs: Mapping[tuple[Stage, str], Sequence[TrialResult]]
     baseline_loss: float | None
+    window: Window
     undeclared: frozenset[str]
     changed: frozenset[str]
     foreign: int
@@ -91,6 +95,10 @@ def read(
             kept[key] = result
     screen = {key: r for key, r in stages[Stage.SCREEN].items() if key[2] in known}
     confirm = stages[Stage.CONFIRM]
+    window = window_of(_scores(screen), _scores(confirm), protocol)
+    if window.is_moved:
+        screen = {key: moved(each, window) for key, each in screen.items()}
+        confirm = {key: moved(each, window) for key, each in confirm.items()}
     runs: dict[tuple[Stage, str], list[TrialResult]] = defaultdict(list)
     for stage, trials in ((Stage.SCREEN, screen), (Stage.CONFIRM, confirm)):
         for key in sorted(trials):
@@ -101,6 +109,7 @@ def read(
         confirm=confirm,
         runs=runs,
         baseline_loss=median_loss(baselines),
+        window=window,
         undeclared=frozenset(undeclared),
         changed=frozenset(changed),
         foreign=foreign,
@@ -124,6 +133,10 @@ def usable(result: TrialResult) -> Score | None:
     if result.status is not TrialStatus.MEASURED or score is None:
         return None
     return score if math.isfinite(score.value) else None
+
+
+def _scores(results: Mapping[Place, TrialResult]) -> list[Score]:
+    return [score for key in sorted(results) if (score := usable(results[key])) is not None]
 
 
 def _same_protocol(trial: Trial, protocol: Protocol) -> bool:

@@ -23,6 +23,7 @@ from pytest_xlatune.results import (
     relative,
 )
 from pytest_xlatune.stats.compare import VETO_P, interval90, straggler_p
+from pytest_xlatune.studies.one_window import unlike_words
 from pytest_xlatune.studies.tuning_confirm import Confirmation, Look
 from pytest_xlatune.studies.tuning_history import Past, usable
 from pytest_xlatune.studies.tuning_reading import Reading, loss_reason, percent
@@ -104,6 +105,8 @@ def _confirmed(reading: Reading, base: Verdict, trials: Sequence[TrialResult]) -
     if kind is VerdictKind.FASTER and veto:
         kind = VerdictKind.INCONCLUSIVE
         reasons = [veto, f"else {reasons[0]}", *reasons[1:]]
+    if base.profile in last.unlike:
+        reasons.append(unlike_words(last.unlike[base.profile]))
     low, high = comparison.ci95
     return replace(
         base,

@@ -1,0 +1,123 @@
+"""The catalog of an axis as the profiles of a wave: what can do something here, and one control.
+
+Pure and deterministic: the same ground gives the same profiles in the same order on every worker.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pytest_xlatune.catalog.entries import Entry, Status, load
+from pytest_xlatune.catalog.ground import Ground, Level, is_control
+from pytest_xlatune.catalog.idle import is_idle
+from pytest_xlatune.catalog.rules import check
+from pytest_xlatune.profiles import ALIASES, Flags, Profile, effective_values, parse_flags
+from pytest_xlatune.records import Record, digest
+from pytest_xlatune.spelling import same_value
+
+_DECIDE = frozenset({"no-op", "unknown-flag"})  # notes that leave a candidate out
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeftOut(Record):
+    """A profile of the catalog that is not worth a trial here, and why."""
+
+    profile: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidates:
+    """Profiles in the order in which they are worth trying, the A/A control last."""
+
+    profiles: tuple[Profile, ...]
+    left_out: tuple[LeftOut, ...]
+
+
+def candidates(axis: str, ground: Ground, *, wave: str = "wave2") -> Candidates:
+    """Choose the catalog's profiles for an axis.
+
+    Args:
+        axis: e.g. FSDP; its own entries come before those of any axis.
+        ground: what is deployed, and what is known of the target. A vendor's settings need its
+            device to be known.
+        wave: of the profiles; a wave of single settings gets one control.
+
+    Raises:
+        ConfigError: no such axis.
+    """
+    kept: list[Profile] = []
+    left: list[LeftOut] = []
+    seen: dict[str, str] = {}
+    entries = load().of_axis(axis)
+    for entry in entries:
+        for profile in entry.profiles if entry.status is Status.CANDIDATE else ():
+            if profile.wave != wave:
+                continue
+            why = _why_not(entry, profile, ground) or _twin(profile, ground, seen)
+            if why:
+                left.append(LeftOut(profile=profile.id, why=why))
+            else:
+                kept.append(profile)
+    if wave == "wave2":
+        kept += _control(entries, ground)
+    return Candidates(profiles=tuple(kept), left_out=tuple(left))
+
+
+def profiles_for(
+    axis: str, *, jaxlib: str = "", deployed: str = "", device: str = ""
+) -> tuple[Profile, ...]:
+    """Return the single-setting profiles of an axis for a sweep file.
+
+    Args:
+        axis: e.g. FSDP.
+        jaxlib: the target's release; "" keeps what only some releases accept.
+        deployed: the deployed XLA_FLAGS.
+        device: architecture, e.g. sm_90 or gfx942; "" leaves out what is one vendor's.
+
+    Raises:
+        ConfigError: no such axis, a malformed text or release.
+    """
+    flags: Flags = parse_flags(deployed, where="the deployed XLA_FLAGS")
+    return candidates(axis, Ground(deployed=flags, jaxlib=jaxlib, device=device)).profiles
+
+
+def _why_not(entry: Entry, profile: Profile, ground: Ground) -> str:
+    vendor = "amd" if ground.device.startswith("gfx") else "nvidia" if ground.device else ""
+    if entry.vendor and entry.vendor != vendor:
+        return f"{entry.vendor}'s; the device is {ground.device or 'not known'}"
+    objections = [
+        each
+        for each in check([profile], ground)
+        if each.profile == profile.id and (each.level is Level.FAULT or each.rule in _DECIDE)
+    ]
+    return objections[0].text if objections else ""
+
+
+def _twin(profile: Profile, ground: Ground, seen: dict[str, str]) -> str:
+    values = effective_values((*ground.deployed, *profile.flags))
+    settings = {
+        ALIASES.get(name, name): _as_new(value) if name in ALIASES else value.lower()
+        for name, value in values.items()
+    }
+    first = seen.setdefault(
+        digest({"flags": settings, "env": {**ground.env, **profile.env}}), profile.id
+    )
+    return "" if first == profile.id else f"the same settings as {first}"
+
+
+def _as_new(value: str) -> str:
+    """Return what a switch of the older name is under the newer one."""
+    return "on" if same_value(value, "true", kind="bool") else "default"
+
+
+def _control(entries: tuple[Entry, ...], ground: Ground) -> list[Profile]:
+    """Return one profile that does nothing here for certain, or none."""
+    controls = [
+        profile
+        for entry in entries
+        if entry.status is Status.CONTROL
+        for profile in entry.profiles
+        if is_control(profile) and not _why_not(entry, profile, ground)
+    ]
+    return [each for each in controls if is_idle(each, ground)][:1]

@@ -1,0 +1,123 @@
+"""When a value does nothing to a program, from the shape of what the compiler made of it.
+
+The shape is plain numbers; who reads dumps fills it. Sizes are those of the deployed program, where
+collectives may be combined already, so only what follows from them for certain is said.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from pytest_xlatune.records import Record
+
+_THRESHOLD = {
+    "xla_gpu_all_gather_combine_threshold_bytes": "all-gather",
+    "xla_gpu_reduce_scatter_combine_threshold_bytes": "reduce-scatter",
+    "xla_gpu_all_reduce_combine_threshold_bytes": "all-reduce",
+    "xla_gpu_collective_permute_combine_threshold_bytes": "collective-permute",
+}
+_NEEDS_LOOP = (
+    "xla_gpu_enable_while_loop_double_buffering",
+    "xla_gpu_enable_pipelined_all_gather",
+    "xla_gpu_enable_pipelined_all_reduce",
+    "xla_gpu_enable_pipelined_reduce_scatter",
+    "xla_gpu_pipeline_all_gather",
+    "xla_gpu_pipeline_all_reduce",
+    "xla_gpu_pipeline_reduce_scatter",
+)
+_NEEDS_PERMUTE = (
+    "xla_gpu_enable_pipelined_p2p",
+    "xla_gpu_collective_permute_decomposer_threshold",
+    "xla_gpu_experimental_pipeline_parallelism_opt_level",
+    "xla_gpu_collective_permute_mode",
+)
+_DECOMPOSER = "xla_gpu_collective_permute_decomposer_threshold"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shape(Record):
+    """The facts of a program that constraints ask for.
+
+    Attributes:
+        groups: kind of collective -> for each computation, the sizes of its results in bytes.
+        loops: how many while loops it has.
+        loop_permutes: sizes of the collective-permutes inside loops, in bytes.
+        has_cycle: whether the source-target pairs of a permute in a loop close a ring.
+    """
+
+    groups: dict[str, tuple[tuple[int, ...], ...]]
+    loops: int
+    loop_permutes: tuple[int, ...] = ()
+    has_cycle: bool = False
+
+
+def out_of_effect(
+    asked: Mapping[str, str], after: Mapping[str, str], shape: Shape
+) -> Iterator[str]:
+    """Say of each flag that is asked for why it does nothing to this program, where it is so.
+
+    Args:
+        asked: flag -> value, of the profile.
+        after: the same with what is deployed below it.
+        shape: of the deployed program.
+    """
+    for name, value in asked.items():
+        if name in _THRESHOLD:
+            why = _threshold(_THRESHOLD[name], value, shape)
+        elif name in _NEEDS_LOOP and not shape.loops:
+            why = "it has no loop (scan_layers=false?)"
+        elif name in _NEEDS_PERMUTE and not shape.groups.get("collective-permute"):
+            why = "it has no collective-permute"
+        elif name == _DECOMPOSER:
+            why = _decomposer(after[name], shape)
+        else:
+            why = ""
+        if why:
+            yield f"--{name}={value} does nothing to this program: {why}"
+
+
+def _threshold(kind: str, value: str, shape: Shape) -> str:
+    computations = shape.groups.get(kind, ())
+    if not computations:
+        return f"it has no {kind}"
+    if not re.fullmatch(r"\d+", value):
+        return ""
+    limit = int(value)
+    largest = max(max(sizes) for sizes in computations)
+    sums = [sum(sorted(sizes)[:2]) for sizes in computations if len(sizes) > 1]
+    # a lower limit takes apart what is combined; a higher one joins what fits
+    if largest > limit:
+        return ""
+    if not sums:
+        return f"no computation has two {kind}s to combine"
+    if min(sums) > limit:
+        return f"no two {kind}s of one computation fit; the smallest two are {min(sums)} bytes"
+    return ""
+
+
+def _decomposer(value: str, shape: Shape) -> str:
+    if not shape.loop_permutes:
+        return "none of its collective-permutes is in a loop"
+    if re.fullmatch(r"\d+", value) and int(value) > max(shape.loop_permutes):
+        return f"its largest collective-permute in a loop is {max(shape.loop_permutes)} bytes"
+    return ""
+
+
+def closes_ring(pairs: str) -> bool:
+    """Return whether source-target pairs lead back to where they began.
+
+    Args:
+        pairs: as HLO writes them: `{{0,1},{1,2},{2,3},{3,0}}`.
+    """
+    # one pair of them:  {0,1}
+    to = {int(source): int(target) for source, target in re.findall(r"\{(\d+),(\d+)\}", pairs)}
+    for start, first in to.items():
+        seen, at = {start}, first
+        while at in to and at not in seen:
+            seen.add(at)
+            at = to[at]
+        if at == start:
+            return True
+    return False

@@ -69,11 +69,14 @@ class Program:
             `{model_tag}` in one is the cell's.
         inherit: names of the node's variables that are passed on; `SLURM_*` is all that begin so.
         cwd: absolute directory the program runs in; "" is the attempt's folder.
+        in_shell: compose the environment where the program starts even without env files, on top
+            of what an image sets; a container asks for it.
     """
 
     env_files: tuple[str, ...] = ()
     inherit: tuple[str, ...] = INHERIT
     cwd: str = ""
+    in_shell: bool = False
 
     def __post_init__(self) -> None:
         for kind, path in [*(("env file", each) for each in self.env_files), ("cwd", self.cwd)]:
@@ -124,7 +127,7 @@ class Program:
         is_evidence = trial.stage is Stage.EVIDENCE
         flags = (*trial.profile.flags, *(_EVIDENCE_FLAGS if is_evidence else ()))
         env = trial.profile.env | (_EVIDENCE_ENV if is_evidence else {})
-        if self.env_files or self.cwd:
+        if self.env_files or self.cwd or self.in_shell:
             command, files = self._wrapped(argv, cell), {PROFILE_FILE: _fragment(trial, flags, env)}
             composed = dict(cell.deployed)
         else:

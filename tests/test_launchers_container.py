@@ -1,0 +1,321 @@
+"""The container launcher: golden commands, refusals, and the shell around stand-in runtimes."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import os
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_xlatune.cells import Cell, LaunchSpec, Parallelism, Protocol, Stage, Trial
+from pytest_xlatune.errors import ConfigError
+from pytest_xlatune.launchers import Launcher
+from pytest_xlatune.launchers.command import CommandLauncher
+from pytest_xlatune.launchers.container import ContainerLauncher
+from pytest_xlatune.launchers.maxtext import MaxTextLauncher
+from pytest_xlatune.launchers.runtimes import ENTRY_FILE, ENV_FILE, HOST_FILE
+from pytest_xlatune.profiles import Profile, profile
+
+GOLDEN = Path(__file__).parent / "data" / "containers"
+SHA = "sha256:" + "0123456789abcdef" * 4
+NAMED = f"rocm/jax-training:maxtext-v26.4@{SHA}"
+SIF, SQSH = f"/shared/images/jax.sif@{SHA}", f"/shared/images/jax.sqsh@{SHA}"
+PROFILE = profile("overlap-2", "--xla_a=2 --xla_b=X,Y", env={"NCCL_IB_HCA": "^mlx5_0:1,mlx5_1"})
+# prints its environment, its arguments and where it is, exactly
+PROBE = "import json, os, sys; print(json.dumps([dict(os.environ), sys.argv[1:], os.getcwd()]))"
+NASTY = {
+    "COMMAS": "FUSION,CUBLAS",
+    "SPACES": " a b  c ",
+    "QUOTES": "it's \"x\" '\"'\"'",
+    "EMPTY": "",
+    "LINES": "two\nlines\n",
+    "DOLLAR": "$HOME `id` $(id) \\ !! ~ *",
+    "WORDS": "größe→∞ %s #x",
+    "FOLDER": "{xlatune.folder}/x y/{xlatune.rank}",
+}
+
+
+def make_cell(image: str = NAMED, **changes: Any) -> Cell:
+    return Cell(model_tag="m", parallelism=Parallelism.parse("FSDP=8"), image=image, **changes)
+
+
+def make_trial(cell: Cell, of: Profile = PROFILE) -> Trial:
+    return Trial(
+        cell_digest=cell.digest, profile=of, protocol=Protocol(), study="tuning", stage=Stage.SCREEN
+    )
+
+
+def maxtext() -> MaxTextLauncher:
+    return MaxTextLauncher(
+        python="/opt/venv/bin/python",
+        config="configs/{model_tag}.gpu.yml",
+        cwd="/workspace/maxtext",
+        env_files=("/opt/train_env.sh", "/shared/env/{model_tag}.env.sh"),
+    )
+
+
+def container(**changes: Any) -> ContainerLauncher:
+    return ContainerLauncher(**{"inner": maxtext(), "mounts": ("/shared",)} | changes)
+
+
+SITES: dict[str, tuple[ContainerLauncher, str]] = {
+    "docker-nvidia": (container(gpus="nvidia", shm_size="256g"), NAMED),
+    "docker-amd": (
+        container(
+            gpus="amd",
+            devices=("/dev/infiniband",),
+            mounts=("/shared", "/scratch/my data:/data:ro"),
+            program="sudo -n docker",
+            args=("--cap-add=IPC_LOCK", "--ulimit=memlock=-1", "--security-opt=seccomp=unconfined"),
+        ),
+        NAMED,
+    ),
+    "podman-nvidia": (container(runtime="podman", gpus="nvidia", as_me=True, pull=True), NAMED),
+    "podman-plain": (
+        ContainerLauncher(
+            inner=CommandLauncher(argv=("train.sh", "--steps={steps}")), runtime="podman"
+        ),
+        SHA,
+    ),
+    "apptainer-nvidia": (container(runtime="apptainer", gpus="nvidia"), SIF),
+    "apptainer-amd": (container(runtime="apptainer", gpus="amd", args=("--writable-tmpfs",)), SIF),
+    "pyxis-nvidia": (container(runtime="pyxis", gpus="nvidia"), SQSH),
+    "pyxis-amd": (container(runtime="pyxis", gpus="amd", mounts=("/shared:/shared:ro",)), SQSH),
+}
+
+
+def rendered(launcher: ContainerLauncher, image: str) -> str:
+    cell = make_cell(image, deployed={"HF_HOME": "/shared/hf", "XLA_FLAGS": "--xla_deployed=1"})
+    spec = launcher.launch(make_trial(cell), cell)
+    parts = [
+        f"# {launcher.describe()}\n# inherits: {' '.join(spec.inherit)}\n{shlex.join(spec.argv)}\n",
+        *(f"\n# ==> {name}\n{text}" for name, text in sorted(spec.files.items())),
+        "\n# ==> looked for on every node\n",
+        *(f"{each}\n" for each in launcher.files(cell)),
+        *(f"{command}   # else: {said}\n" for command, said in launcher.checks(cell)),
+    ]
+    return "".join(parts)
+
+
+@pytest.mark.parametrize("name", SITES)
+def test_the_command_is_as_recorded(name: str) -> None:
+    """XLATUNE_UPDATE_GOLDEN=1 rewrites the files."""
+    path, found = GOLDEN / f"{name}.txt", rendered(*SITES[name])
+    if os.environ.get("XLATUNE_UPDATE_GOLDEN") == "1":
+        path.write_text(found, encoding="utf-8")
+    expected = path.read_text(encoding="utf-8")
+    difference = "\n".join(
+        difflib.unified_diff(expected.splitlines(), found.splitlines(), lineterm="")
+    )
+    assert found == expected, f"\n{difference}\nXLATUNE_UPDATE_GOLDEN=1 records the new text"
+
+
+def test_every_golden_file_belongs_to_a_site() -> None:
+    assert {path.stem for path in GOLDEN.iterdir()} == SITES.keys()
+
+
+@pytest.mark.parametrize("name", SITES)
+def test_every_script_is_shell(name: str) -> None:
+    launcher, image = SITES[name]
+    cell = make_cell(image)
+    for text in launcher.launch(make_trial(cell), cell).files.values():
+        done = subprocess.run(
+            ["bash", "-n"], input=text, text=True, capture_output=True, check=False
+        )
+        assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("name", SITES)
+def test_no_value_of_the_environment_stands_in_a_command_line(name: str) -> None:
+    launcher, image = SITES[name]
+    secret = "hunter2,with a blank"
+    cell = make_cell(image, deployed={"SOME_TOKEN": secret})
+    spec = launcher.launch(make_trial(cell), cell)
+    assert spec.env == {}
+    assert "hunter2" not in "".join(spec.argv) + spec.files[HOST_FILE] + spec.files[ENTRY_FILE]
+    assert f"export SOME_TOKEN='{secret}'" in spec.files[ENV_FILE]
+
+
+def test_it_is_a_launcher_and_part_of_the_cell() -> None:
+    launcher: Launcher = container(gpus="amd")
+    assert launcher.describe() == (
+        f"container docker mounts=/shared gpus=amd around {maxtext().describe()}"
+    )
+    assert container().describe() != container(runtime="podman").describe()
+    assert make_cell(NAMED).digest != make_cell(NAMED.replace("0123", "1123")).digest
+    assert launcher.interpreter == "", "what is inside is asked inside"
+
+
+@pytest.mark.parametrize(
+    ("image", "runtime", "message"),
+    [
+        ("rocm/jax:26.4", "docker", "is not pinned.*RepoDigests"),
+        ("rocm/jax:26.4@sha256:abc", "podman", "is not pinned"),
+        ("/shared/jax.sif", "apptainer", "sha256sum FILE"),
+        ("", "docker", "names no image"),
+        (SIF, "docker", "docker needs an image by name"),
+        (NAMED, "apptainer", "apptainer needs the absolute path of an image file"),
+        (f"jax.sif@{SHA}", "apptainer", "absolute path"),
+    ],
+)
+def test_an_image_must_be_pinned_and_fit(image: str, runtime: str, message: str) -> None:
+    cell = make_cell(image)
+    with pytest.raises(ConfigError, match=message):
+        container(runtime=runtime).launch(make_trial(cell), cell)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"runtime": "dokcer"}, "unknown runtime 'dokcer' in container; did you mean 'docker'"),
+        ({"gpus": "intel"}, "unknown gpus 'intel'.*Known: amd, nvidia"),
+        ({"mounts": ("data",)}, "mount 'data': expected"),
+        ({"mounts": ("/a:/b:rx",)}, "mount '/a:/b:rx'"),
+        ({"mounts": ("/a,b",)}, "without commas"),
+        ({"args": ("--env=A=1",)}, "args has --env, which is set by the cell's `deployed`"),
+        ({"args": ("-d",)}, "a trial is waited for"),
+        ({"runtime": "apptainer", "shm_size": "1g"}, "shm_size means nothing to apptainer"),
+        ({"runtime": "pyxis", "devices": ("/dev/x",)}, "devices means nothing to pyxis"),
+        ({"inner": container()}, "is a container as well"),
+    ],
+)
+def test_what_cannot_be_is_refused(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        container(**changes)
+
+
+def test_the_node_is_asked_for_what_it_has_and_not_for_what_the_image_has() -> None:
+    launcher = container(
+        runtime="podman", mounts=("/data/env:/shared/env", "/data/opt:/opt:ro"), gpus="amd"
+    )
+    cell = make_cell()
+    assert launcher.env_files_of(cell) == ("/data/opt/train_env.sh", "/data/env/m.env.sh")
+    assert launcher.files(cell) == (
+        *("/data/env", "/data/opt", "/data/opt/train_env.sh", "/data/env/m.env.sh"),
+        *("/data/opt/venv/bin/python", "/dev/kfd", "/dev/dri"),
+    )
+
+
+# --- stand-in runtimes: they drop their options and start what would be inside --------------------
+
+STAND_IN = """\
+#!{python}
+import json, os, sys
+words = sys.argv[1:]
+if words[0] == "rm":
+    open({record!r} + ".removed", "w").write(words[-1])
+    sys.exit()
+open({record!r}, "w").write(json.dumps(words))
+start = words.index("bash")
+env = {{"PATH": os.environ["PATH"], "XLA_FLAGS": "--xla_from_image=1"}}
+if os.path.basename(sys.argv[0]) == "srun":
+    env = {{**os.environ, **env, "SLURM_PROCID": "0"}}
+os.execvpe("bash", words[start:], env)
+"""
+
+
+def run_with_stand_in(
+    launcher: ContainerLauncher, image: str, folder: Path, *, deployed: dict[str, str]
+) -> tuple[dict[str, str], list[str], str]:
+    """Do what the payload does on a node whose runtime is the stand-in."""
+    programs = folder / "bin"
+    programs.mkdir()
+    for name in ("docker", "podman", "apptainer", "srun"):
+        text = STAND_IN.format(python=sys.executable, record=str(folder / "asked.json"))
+        (programs / name).write_text(text)
+        (programs / name).chmod(0o755)
+    cell = make_cell(image, deployed=deployed)
+    spec = launcher.launch(make_trial(cell), cell)
+    attempt = folder / "session 1" / "trial.1"
+    attempt.mkdir(parents=True)
+    for name, text in spec.files.items():
+        (attempt / name).write_text(text, encoding="utf-8", newline="")
+    node = {
+        "PATH": f"{programs}:{os.environ['PATH']}",
+        "HOME": "/home/of/the/node",
+        "LD_LIBRARY_PATH": "/of/the/node",
+        "SLURM_PROCID": "3",
+        "SLURM_STEP_NODELIST": "node[001,003]",
+        "CUDA_VISIBLE_DEVICES": "",
+        "SLURMD_NODENAME": "node003",
+        "SECRET_OF_THE_NODE": "x",
+    }
+    kept = {n: v for n, v in node.items() if n in spec.inherit or n.startswith("SLURM_")}
+    done = subprocess.run(
+        [word.replace("{xlatune.folder}", str(attempt)).replace("{xlatune.rank}", "3")
+         for word in spec.argv],
+        env=kept, cwd=attempt, capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    env, argv, cwd = json.loads(done.stdout)
+    return env, argv, cwd
+
+
+RUNTIMES = {"docker": NAMED, "podman": NAMED, "apptainer": SIF, "pyxis": SQSH}
+
+
+@pytest.mark.parametrize("runtime", RUNTIMES)
+def test_the_environment_arrives_byte_for_byte(runtime: str, tmp_path: Path) -> None:
+    inner = CommandLauncher(argv=(sys.executable, "-c", PROBE, "two words", "{folder}"))
+    env, argv, _ = run_with_stand_in(
+        ContainerLauncher(inner=inner, runtime=runtime),
+        RUNTIMES[runtime],
+        tmp_path,
+        deployed=NASTY,
+    )
+    attempt = tmp_path / "session 1" / "trial.1"
+    expected = {**NASTY, "FOLDER": f"{attempt}/x y/3"}
+    assert {name: env[name] for name in NASTY} == expected
+    assert argv == ["two words", str(attempt)]
+    assert env["NCCL_IB_HCA"] == "^mlx5_0:1,mlx5_1"
+    assert env["XLA_FLAGS"] == "--xla_from_image=1 --xla_a=2 --xla_b=X,Y", (
+        "the image's flags are deployed as well, and a profile comes after them"
+    )
+    assert (env["SLURM_PROCID"], env["SLURM_STEP_NODELIST"]) == ("3", "node[001,003]")
+    assert env["CUDA_VISIBLE_DEVICES"] == ""
+    assert "LD_LIBRARY_PATH" not in env
+    assert "SECRET_OF_THE_NODE" not in env
+    assert not list(attempt.glob("container.node.*")), "what the node said does not stay"
+
+
+def test_the_container_is_named_by_its_attempt_and_removed(tmp_path: Path) -> None:
+    inner = CommandLauncher(argv=(sys.executable, "-c", PROBE))
+    launcher = ContainerLauncher(inner=inner, runtime="podman")
+    run_with_stand_in(launcher, NAMED, tmp_path, deployed={})
+    asked = json.loads((tmp_path / "asked.json").read_text())
+    assert "--name=xlt-session-1-trial.1-3" in asked
+    assert "--rm" in asked
+    assert (tmp_path / "asked.json.removed").read_text() == "xlt-session-1-trial.1-3"
+
+
+def test_an_inner_launcher_of_another_kind_keeps_its_own_words() -> None:
+    class Other:
+        interpreter = "python"
+
+        def describe(self) -> str:
+            return "other"
+
+        def env_files_of(self, cell: Cell) -> tuple[str, ...]:
+            return ()
+
+        def files(self, cell: Cell) -> tuple[str, ...]:
+            return ("/in/the/image",)
+
+        def launch(self, trial: Trial, cell: Cell) -> LaunchSpec:
+            return LaunchSpec(
+                argv=("run", "{xlatune.folder}"), env={"A": "1"}, unset=("B",), cwd="/w"
+            )
+
+    cell = make_cell()
+    launcher = ContainerLauncher(inner=Other())
+    spec = launcher.launch(make_trial(cell), cell)
+    assert spec.argv[-4:] == ("{xlatune.folder}", "{xlatune.rank}", "run", "{xlatune.folder}")
+    assert spec.files[ENV_FILE] == "export A=1\nunset B\n"
+    assert "--workdir=/w" in spec.files[HOST_FILE]
+    assert launcher.files(cell) == ()

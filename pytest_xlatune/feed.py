@@ -16,6 +16,7 @@ from pytest_xlatune.ledger import (
     CampaignOpened,
     Decided,
     Entry,
+    EpochBegan,
     Ledger,
     LedgerState,
     NodesPinned,
@@ -88,6 +89,8 @@ class Feed:
             yield Landed(line=f"{event.trial_id}: {event.reason}", sweep=sweep)
         elif isinstance(event, NodesPinned):
             yield Landed(line=f"pinned to {', '.join(event.nodes)}", sweep=sweep)
+        elif isinstance(event, EpochBegan):
+            yield Landed(line=f"a new epoch: {event.reason}", sweep=sweep)
         elif isinstance(event, Noted):
             yield Landed(line=f"note: {event.text}", sweep=sweep)
 

@@ -19,10 +19,10 @@ from pytest_xlatune.ledger import (
     CampaignOpened,
     Decided,
     Entry,
+    EpochBegan,
     Event,
     LedgerState,
     NodesPinned,
-    Noted,
     TrialEnded,
     TrialPlanned,
     replay,
@@ -142,7 +142,7 @@ def test_named_nodes_are_not_pinned_again(tmp_path: Path) -> None:
 
 def test_a_queue_that_a_drained_node_holds_is_freed(tmp_path: Path) -> None:
     case = Case(tmp_path, BACK)
-    assert case.wait(DRAINED) == (Noted(text="node-drain: resumed node002"),)
+    assert case.wait(DRAINED) == (EpochBegan(reason="node-drain: resumed node002"),)
     assert case.site.asked == [NODES]
     case.now_s += 5
     assert case.wait(DRAINED) == (), "it is given time to start"
@@ -166,7 +166,7 @@ def test_a_node_that_stays_away_stops_the_sweep(tmp_path: Path) -> None:
 def test_a_node_is_brought_back_twice_and_no_more(tmp_path: Path) -> None:
     case = Case(tmp_path, BACK, BACK, BACK)
     for _ in range(2):
-        assert isinstance(case.wait(DRAINED)[0], Noted)
+        assert isinstance(case.wait(DRAINED)[0], EpochBegan)
         case.now_s += 60
     (stop,) = case.wait(DRAINED)
     assert isinstance(stop, Decided)
@@ -208,7 +208,7 @@ def test_a_node_failure_is_retried_when_the_node_is_back(
     assert ended.outcome.state is State.NODE_FAIL
     assert (decided.next, decided.cls) == (following, "node-fail")
     assert decided.evidence == "NODE_FAIL (NodeDown)"
-    assert any(isinstance(each, Noted) for each in events) is (following == "retry")
+    assert any(isinstance(each, EpochBegan) for each in events) is (following == "retry")
     if following == "stop":
         assert "node002 is down: bad nic" in decided.reason
 

@@ -5,16 +5,18 @@ from __future__ import annotations
 import json
 
 from pytest_xlatune.errors import LedgerError
-from pytest_xlatune.studies import Study, calibration, gate
+from pytest_xlatune.studies import Study, calibration, evidence, gate
 from pytest_xlatune.studies.calibration import CalibrationStudy
+from pytest_xlatune.studies.evidence import EvidenceStudy
 from pytest_xlatune.studies.gate import GateStudy
 from pytest_xlatune.studies.tuning import TuningStudy
 from pytest_xlatune.studies.tuning_layout import STUDY
 
-_STUDIES: dict[str, type[TuningStudy | GateStudy | CalibrationStudy]] = {
+_STUDIES: dict[str, type[TuningStudy | GateStudy | CalibrationStudy | EvidenceStudy]] = {
     STUDY: TuningStudy,
     gate.KIND: GateStudy,
     calibration.KIND: CalibrationStudy,
+    evidence.KIND: EvidenceStudy,
 }
 
 

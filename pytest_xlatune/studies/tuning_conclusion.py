@@ -127,6 +127,10 @@ def _notes(reading: Reading, verdicts: Sequence[Verdict], bound: float | None) -
     notes += _window_notes(reading)
     if reading.screen.baselines == 1 and reading.screen.standings:
         notes.append("the screen has a single baseline: drift and noise cannot be told apart")
+    if past.epochs > 1:
+        notes.append(
+            f"the nodes changed on the way: {past.epochs} epochs, and nothing is compared across"
+        )
     if past.undeclared:
         notes.append(f"no longer declared, ignored: {', '.join(sorted(past.undeclared))}")
     if past.changed:

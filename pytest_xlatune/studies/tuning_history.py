@@ -35,6 +35,7 @@ class Past:
         runs: the same trials by stage and profile id, in the order of their places.
         baseline_loss: median loss of the scored baselines; None where none was printed.
         window: in which all of them are scored.
+        epochs: in how many their scores lie.
     """
 
     screen: Mapping[Place, TrialResult]
@@ -42,6 +43,7 @@ class Past:
     runs: Mapping[tuple[Stage, str], Sequence[TrialResult]]
     baseline_loss: float | None
     window: Window
+    epochs: int
     undeclared: frozenset[str]
     changed: frozenset[str]
     foreign: int
@@ -110,6 +112,7 @@ def read(
         runs=runs,
         baseline_loss=median_loss(baselines),
         window=window,
+        epochs=len({each.epoch for each in (*screen.values(), *confirm.values()) if usable(each)}),
         undeclared=frozenset(undeclared),
         changed=frozenset(changed),
         foreign=foreign,

@@ -1,12 +1,13 @@
-"""Ask the XLA of an interpreter what it makes of flags: one process, a fork for each text.
+"""Lint profiles: the catalog's rules, and what the XLA of an interpreter makes of their flags.
 
-Starts the interpreter, reads what the worker wrote and what XLA said. What follows is judged in the
-catalog. Only jaxlib is loaded there, no device is touched, and about 30 texts take a second.
+Starts the interpreter once, with a fork for each text; reads what the worker wrote and what XLA
+said. What follows is judged in the catalog. Only jaxlib is loaded there and no device is touched.
 """
 
 from __future__ import annotations
 
 import base64
+import dataclasses
 import json
 import re
 import shutil
@@ -17,9 +18,13 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from pytest_xlatune.catalog.effect import Answer
+from pytest_xlatune.catalog.effect import Answer, examine
+from pytest_xlatune.catalog.ground import Ground, Objection
+from pytest_xlatune.catalog.rules import check
 from pytest_xlatune.errors import ConfigError
 from pytest_xlatune.evidence.options import Schema, read_options, read_schema
+from pytest_xlatune.profiles import Profile
+from pytest_xlatune.records import Record
 
 _WORKER = Path(__file__).with_name("lint_worker.py")
 _TIMEOUT_S = 120.0
@@ -30,6 +35,52 @@ _UNKNOWN = re.compile(r"parse_flags_from_env\.cc:\d+\] Unknown flags? in XLA_FLA
 # command_line_flags.cc:93] Couldn't interpret value nota for flag xla_cpu_enable_fast_math.
 # Illegal value for --xla_gpu_enable_command_buffer 'BOGUS'
 _BAD_VALUE = re.compile(r"(Couldn't interpret value .*? for flag \w+|Illegal value for --.*)")
+
+
+# what XLA itself says better than a table of releases
+_SETTLED = frozenset({"unknown-flag", "no-op", "adds-up"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Linted(Record):
+    """What was found.
+
+    Attributes:
+        objections: to what is deployed first, then in the profiles' order.
+        unchecked: one sentence for each thing that nothing here can tell.
+        jaxlib: the release that was asked; "" where none was.
+    """
+
+    objections: tuple[Objection, ...] = ()
+    unchecked: tuple[str, ...] = ()
+    jaxlib: str = ""
+
+
+def lint(profiles: Sequence[Profile], ground: Ground, target: Target | None = None) -> Linted:
+    """Return everything that is wrong with profiles, and with what is deployed below them.
+
+    Args:
+        profiles: in their order.
+        ground: what is deployed, and what is known of the target.
+        target: the XLA that reads the flags; None leaves it at the tables of the catalog.
+
+    Raises:
+        ConfigError: the target cannot be asked.
+    """
+    if target is None:
+        why = "no XLA was asked: names and defaults are those of the catalog's tables"
+        return Linted(objections=check(profiles, ground), unchecked=(why,), jaxlib=ground.jaxlib)
+    found = examine(profiles, ground.deployed, target, env=ground.env)
+    known = dataclasses.replace(ground, jaxlib=target.jaxlib)
+    ruled = [each for each in check(profiles, known) if each.rule not in _SETTLED]
+    order = {each.id: at for at, each in enumerate(profiles)}
+    return Linted(
+        objections=tuple(
+            sorted((*ruled, *found.objections), key=lambda each: order.get(each.profile, -1))
+        ),
+        unchecked=found.unchecked,
+        jaxlib=target.jaxlib,
+    )
 
 
 @dataclass(slots=True, kw_only=True)

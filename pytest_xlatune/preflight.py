@@ -9,27 +9,17 @@ the work directory that it takes away again.
 from __future__ import annotations
 
 import os
-import re
 import shutil
-import subprocess
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from pytest_xlatune.cells import Cell, Resources
 from pytest_xlatune.errors import ConfigError
 from pytest_xlatune.launchers import Launcher
-from pytest_xlatune.profiles import Profile, append_flags, parse_flags
 
 MIN_FREE_BYTES = 1 << 30
 _LEFTOVER = "TUNE_PROFILE"
-_FLAGS_TIMEOUT_S = 60.0
-_PARSE_FLAGS = "from jaxlib import xla_client as x; x.CompileOptions()"
-# the same line from jaxlib 0.4 to 0.12:
-# F1120 08:41:35.850612   18489 parse_flags_from_env.cc:234] Unknown flags in XLA_FLAGS: --xla_a --b
-_UNKNOWN = re.compile(r"parse_flags_from_env\.cc:\d+\] Unknown flags? in XLA_FLAGS: (.*)")
-# command_line_flags.cc:93] Couldn't interpret value nota for flag xla_cpu_enable_fast_math.
-_BAD_VALUE = re.compile(r"(Couldn't interpret value .*? for flag \w+|Illegal value for --.*)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,52 +80,6 @@ def look(site: Site) -> Preflight:
         # whether the nodes see a file that is not here, only they can say
         notes += [f"not looked for on the nodes: {fault}" for fault in _absent(needed)]
     return Preflight(faults=(*faults, *node_faults), notes=tuple(notes))
-
-
-def look_at_flags(
-    profiles: Sequence[Profile], *, deployed: str, python: str, environ: Mapping[str, str]
-) -> Preflight:
-    """Ask the XLA of the trainer's interpreter which flags it knows.
-
-    One process for all profiles; one for each where a value is bad, for XLA then says nothing of
-    unknown flags. An unknown flag is a note, since the sweep drops its profile by itself; that no
-    profile's flags are known is a fault, since it is no sweep.
-
-    Args:
-        profiles: the selected ones.
-        deployed: XLA_FLAGS as deployed.
-        python: the interpreter; "" where the launcher names none.
-        environ: of this process, for PATH and HOME.
-    """
-    flagged = [each for each in profiles if each.flags]
-    path = shutil.which(python) if python else None
-    if not flagged or path is None:
-        why = f"{python} is not on this machine" if python else "the launcher names no interpreter"
-        return Preflight(notes=(f"flags were not checked: {why}",) if flagged else ())
-    everything = append_flags(deployed, [flag for each in flagged for flag in each.flags])
-    said = _parse(everything, python=path, environ=environ)
-    if said is None:
-        return Preflight()
-    notes = []
-    unknown = _unknown_names(said)
-    for each in flagged:
-        own = {flag.name for flag in each.flags}
-        if unknown:
-            found = ", ".join(f"--{name}" for name in sorted(own & unknown))
-            words = f"unknown to this XLA: {found}" if found else ""
-        else:
-            words = _complaint(
-                _parse(append_flags(deployed, each.flags), python=path, environ=environ)
-            )
-        if words:
-            notes.append(f"profile {each.id}: {words}")
-    if unknown & {flag.name for flag in parse_flags(deployed)}:
-        return Preflight(faults=(f"deployed XLA_FLAGS: {_complaint(said)}",), notes=tuple(notes))
-    if not notes:
-        return Preflight(notes=(f"flags were not checked: {said.strip()[-200:]}",))
-    if len(notes) == len(flagged):
-        return Preflight(faults=(f"{path} knows the flags of no profile", *notes))
-    return Preflight(notes=tuple(notes))
 
 
 def _folder_faults(folder: Path) -> Iterator[str]:
@@ -207,35 +151,3 @@ def _from_the_nodes(site: Site, needed: Sequence[str]) -> tuple[list[str], list[
         + (f"the work directory {site.folder}" if path == str(marker) else path)
         for path, nodes in sight.unseen.items()
     ], []
-
-
-def _parse(flags: str, *, python: str, environ: Mapping[str, str]) -> str | None:
-    """Have XLA parse flags; None where it likes them, else what it says."""
-    kept = {name: environ[name] for name in ("PATH", "HOME", "LD_LIBRARY_PATH") if name in environ}
-    try:
-        done = subprocess.run(
-            [python, "-c", _PARSE_FLAGS],
-            env={**kept, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": flags},
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=_FLAGS_TIMEOUT_S,
-            check=False,
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        return str(error)
-    return None if done.returncode == 0 else done.stderr
-
-
-def _complaint(said: str | None) -> str:
-    if said is None:
-        return ""
-    match = _UNKNOWN.search(said) or _BAD_VALUE.search(said)
-    return match[0].partition("] ")[2] or match[0] if match else said.strip()[-200:]
-
-
-def _unknown_names(said: str) -> frozenset[str]:
-    match = _UNKNOWN.search(said)
-    words = match[1].split() if match else []
-    return frozenset(word.lstrip("-").partition("=")[0] for word in words)

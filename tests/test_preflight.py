@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from pathlib import Path
 
@@ -12,8 +11,7 @@ from pytest_xlatune import preflight
 from pytest_xlatune.cells import Cell, Parallelism, Resources
 from pytest_xlatune.errors import ConfigError
 from pytest_xlatune.launchers.command import CommandLauncher
-from pytest_xlatune.preflight import Preflight, Site, look, look_at_flags
-from pytest_xlatune.profiles import Profile, profile
+from pytest_xlatune.preflight import Preflight, Site, look
 
 
 def site(folder: Path, *, image: str = "", env_files: tuple[str, ...] = ()) -> Site:
@@ -51,51 +49,3 @@ def test_a_folder_that_cannot_be_written_is_a_fault(tmp_path: Path) -> None:
 
 def test_nothing_wrong_is_silent() -> None:
     Preflight(notes=("a note",)).raise_faults("sweep 's'")
-
-
-KNOWN = profile("known", "--xla_cpu_multi_thread_eigen=false")
-UNKNOWN = profile("unknown", "--xla_cpu_enable_warp_drive=true")
-BAD_VALUE = profile("bad-value", "--xla_cpu_enable_fast_math=maybe")
-
-
-@pytest.mark.parametrize(
-    ("profiles", "deployed", "faults", "notes"),
-    [
-        pytest.param([KNOWN], "", 0, (), id="all known"),
-        pytest.param(
-            [KNOWN, UNKNOWN], "", 0,
-            ("profile unknown: unknown to this XLA: --xla_cpu_enable_warp_drive",),
-            id="an unknown one is a note",
-        ),
-        pytest.param(
-            [KNOWN, BAD_VALUE, UNKNOWN], "", 0,
-            ("profile bad-value: Couldn't interpret", "profile unknown: Unknown flag"),
-            id="a bad value hides unknown ones, so each is asked for",
-        ),
-        pytest.param([UNKNOWN], "", 2, (), id="that none is known is a fault"),
-        pytest.param(
-            [KNOWN], "--xla_bogus=1", 1, (), id="an unknown one that is deployed is a fault"
-        ),
-        pytest.param([profile("env", env={"A": "1"})], "", 0, (), id="nothing to ask"),
-    ],
-)  # fmt: skip
-def test_the_trainers_own_xla_says_which_flags_it_knows(
-    profiles: list[Profile], deployed: str, faults: int, notes: tuple[str, ...]
-) -> None:
-    found = look_at_flags(profiles, deployed=deployed, python=sys.executable, environ=os.environ)
-    assert len(found.faults) == faults, found
-    assert len(found.notes) == len(notes), found
-    assert all(said.startswith(note) for said, note in zip(found.notes, notes, strict=True))
-
-
-@pytest.mark.parametrize(
-    ("python", "why"),
-    [
-        pytest.param("", "names no interpreter", id="no interpreter"),
-        pytest.param("/no/such/python", "is not on this machine", id="in a container"),
-    ],
-)
-def test_flags_that_cannot_be_asked_for_are_a_note(python: str, why: str) -> None:
-    found = look_at_flags([KNOWN], deployed="", python=python, environ={})
-    assert not found.faults
-    assert why in found.notes[0]

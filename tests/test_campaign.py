@@ -341,19 +341,35 @@ def test_the_ledger_alone_lists_ends_and_reports(tmp_path: Path) -> None:
     assert all(BASELINE_ID in path.read_text(encoding="utf-8") for path in paths)
 
 
-def test_a_warm_up_that_reaches_into_the_window_is_said_in_the_report(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("steps", "first_step", "said"),
+    [
+        pytest.param(20, 7, "the window of all trials starts at step 7", id="it moves"),
+        pytest.param(12, None, "12 steps are too few, use steps=19", id="there is no room"),
+    ],
+)
+def test_a_warm_up_that_reaches_into_the_window_moves_it_for_all_and_is_said(
+    tmp_path: Path, steps: int, first_step: int | None, said: str
+) -> None:
     def cold(trial_id: str, attempt: int) -> tuple[str, Outcome]:
-        text, outcome = ordinary(trial_id, attempt)
-        warm = text.splitlines()
-        slow = log(992.0).splitlines()  # too near to be screened out
-        return "\n".join([*slow[:7], *warm[7:], ""]), outcome
+        speed = 1000.0 * (1 + (sum(trial_id.encode()) % 7 - 3) / 2000)
+        warm, slow = log(speed, steps=steps), log(0.992 * speed)  # too near to be screened out
+        return "\n".join([*slow.splitlines()[:7], *warm.splitlines()[7:], ""]), OK
 
-    executor = ScriptedExecutor(cold)
-    run(campaign(tmp_path, executor))
+    cell = Cell.from_json(CELL.to_json() | {"protocol": Protocol(steps=steps).to_json()})
+    each = campaign(tmp_path, ScriptedExecutor(cold), cell=cell)
+    run(each)
+    conclusion = each.conclude()
+    assert conclusion.first_step == first_step
+    assert said in " ".join(conclusion.notes)
     (folder,) = find_ledgers(tmp_path)
-    paths = publish(read_known(folder), tmp_path / "reports")
-    said = "Warm-up: steady state begins at step 7: 12 steps leave fewer than 6"
-    assert said in paths[0].read_text(encoding="utf-8")
+    known = read_known(folder)
+    assert known.conclusion == conclusion, "the ledger alone says the same"
+    windows = {result.score.window for result in known.scored if result.score}
+    assert windows == {(first_step or 5, steps - 1)}
+    leaderboard = publish(known, tmp_path / "reports")[0].read_text(encoding="utf-8")
+    assert said in leaderboard
+    assert f"tokens over time of steps {first_step or 5} to {steps - 1}" in leaderboard
 
 
 def test_screened_verdicts_stay_what_they_were_after_the_confirmation(tmp_path: Path) -> None:

@@ -1,0 +1,159 @@
+"""Keys that a release does not have: found by asking it, with where they stand, before any trial."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from pytest_xlatune import Cell, Parallelism, Profile, profile
+from pytest_xlatune.known_keys import look_at_keys
+from pytest_xlatune.launchers.command import CommandLauncher
+from pytest_xlatune.launchers.maxtext import MaxTextLauncher
+from pytest_xlatune.preflight import Preflight
+
+BASE = """\
+# what every model shares
+run_name: ""
+base_output_directory: ""
+steps: 150_001 # of a whole run
+dataset_type: tfds
+per_device_batch_size: 12.0
+max_target_length: 2048
+metrics_file: ""
+remat_policy: 'full'
+logical_axis_rules: [
+                      ['batch', 'data'],
+                    ]
+ici_fsdp_parallelism: -1
+ici_pipeline_parallelism: 1
+"""
+TYPES = """\
+class Lora:
+    rank: int = 8
+
+class Config:
+    lora: Lora
+    emb_dim: int
+    not_a_field = 3
+"""
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    """A package `maxtext` that would fail to be imported: it is only read."""
+    configs = tmp_path / "maxtext" / "configs"
+    configs.mkdir(parents=True)
+    (tmp_path / "maxtext" / "__init__.py").write_text("raise RuntimeError\n")
+    (configs / "base.yml").write_text(BASE)
+    (configs / "types.py").write_text(TYPES)
+    (tmp_path / "tiny.gpu.yml").write_text('base_config: "base.yml"\nremat_policy: minimal\n')
+    return tmp_path
+
+
+def look(
+    checkout: Path,
+    *profiles: Profile,
+    overrides: Mapping[str, str] | None = None,
+    prefix: str = "ici",
+    python: str = sys.executable,
+    module: str = "maxtext.trainers.pre_train.train",
+    environ: Mapping[str, str] = os.environ,
+) -> Preflight:
+    launcher = MaxTextLauncher(
+        config="{model_tag}.gpu.yml",
+        cwd=str(checkout),
+        python=python,
+        module=module,
+        axis_prefix={"FSDP": prefix, "PP": prefix},
+    )
+    cell = Cell(
+        model_tag="tiny",
+        parallelism=Parallelism.parse("FSDP=2"),
+        per_device_batch_size=4,
+        overrides=dict(overrides or {}),
+    )
+    return look_at_keys(launcher, cell, profiles, environ=environ)
+
+
+def test_keys_of_the_base_and_fields_of_the_types_are_known(checkout: Path) -> None:
+    found = look(
+        checkout,
+        profile("remat", overrides={"remat_policy": "minimal"}),
+        overrides={"emb_dim": "64", "lora.rank": "4"},
+    )
+    assert found == Preflight()
+
+
+def test_every_unknown_key_is_named_at_once_with_its_place_and_the_nearest(checkout: Path) -> None:
+    (checkout / "tiny.gpu.yml").write_text('base_config: "base.yml"\n\nremat: full\n')
+    found = look(
+        checkout,
+        profile("typo", overrides={"remat_polisy": "full"}),
+        profile("flag-only", "--xla_no_key_at_all=1"),
+        overrides={"heartbeat_s": "9", "not_a_field": "3"},
+    )
+    base = checkout / "maxtext" / "configs" / "base.yml"
+    lacks = f"(maxtext does not have it: {base})"
+    of_cell = "in cell 'tiny FSDP=2 pdbs=4',"
+    of_profile = "in profile 'typo', remat_polisy=full; did you mean 'remat_policy'?"
+    assert found.faults == (
+        f"unknown key 'remat' in {checkout}/tiny.gpu.yml:3. {lacks}",
+        f"unknown key 'heartbeat_s' {of_cell} heartbeat_s=9. {lacks}",
+        f"unknown key 'not_a_field' {of_cell} not_a_field=3. {lacks}",
+        f"unknown key 'remat_polisy' {of_profile} {lacks}",
+    )
+    assert found.notes == ()
+
+
+def test_an_axis_under_a_prefix_that_the_release_lacks_is_a_fault_of_the_cell(
+    checkout: Path,
+) -> None:
+    found = look(checkout, prefix="dcn")
+    assert [each.partition(" in ")[0] for each in found.faults] == [
+        "unknown key 'dcn_fsdp_parallelism'",
+        "unknown key 'dcn_pipeline_parallelism'",
+    ]
+
+
+def test_a_release_that_validates_nothing_takes_what_a_config_declares(checkout: Path) -> None:
+    (checkout / "maxtext" / "configs" / "types.py").unlink()
+    (checkout / "tiny.gpu.yml").write_text('base_config: "mid.yml"\nmine: 1\n')
+    (checkout / "mid.yml").write_text('base_config: "base.yml"\nmiddle: 1\n')
+    assert look(checkout, overrides={"mine": "2", "middle": "2"}) == Preflight()
+    found = look(checkout, overrides={"emb_dim": "64"})
+    assert [each.partition(" in ")[0] for each in found.faults] == ["unknown key 'emb_dim'"]
+
+
+def test_configs_that_name_each_other_end(checkout: Path) -> None:
+    (checkout / "tiny.gpu.yml").write_text('base_config: "mid.yml"\n')
+    (checkout / "mid.yml").write_text('base_config: "tiny.gpu.yml"\n')
+    assert look(checkout) == Preflight()
+
+
+@pytest.mark.parametrize(
+    ("changes", "note"),
+    [
+        ({"python": "/no/such/python"}, "/no/such/python is not on this machine"),
+        ({"module": "elsewhere.train"}, "has no package elsewhere with a configs/base.yml"),
+    ],
+    ids=["no interpreter here", "no such package"],
+)
+def test_where_nobody_can_be_asked_it_says_so(
+    checkout: Path, changes: dict[str, str], note: str
+) -> None:
+    found = look(checkout, overrides={"nonsense": "1"}, **changes)  # type: ignore[arg-type]
+    assert found.faults == ()
+    assert len(found.notes) == 1
+    assert found.notes[0].startswith("keys were not checked: ")
+    assert note in found.notes[0]
+
+
+def test_other_trainers_have_no_keys_to_look_at(checkout: Path) -> None:
+    assert look(checkout, module="train.py", overrides={"nonsense": "1"}) == Preflight()
+    cell = Cell(model_tag="t", parallelism=Parallelism.parse("FSDP=2"))
+    launcher = CommandLauncher(argv=("train.sh",))
+    assert look_at_keys(launcher, cell, (), environ=os.environ) == Preflight()

@@ -242,6 +242,23 @@ class Cell(Record):
         return self.per_device_batch_size * self.max_target_length
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeployedFile(Record):
+    """A file that deploys a cell, as it was when a sweep began: what a recipe is a patch of.
+
+    Attributes:
+        path: below the repository that holds it, e.g. "configs/llama3.1-405b.env.sh".
+        text: with the values of secrets hidden; "" where there is no such file yet.
+        is_new: whether there is none yet.
+        is_shell: whether a shell sources it; else it is the trainer's configuration.
+    """
+
+    path: str
+    text: str = ""
+    is_new: bool = False
+    is_shell: bool = True
+
+
 def differences(before: Cell, after: Cell) -> str:
     """Say in what two cells differ, e.g. `nodelist was [], is ['node001']`."""
     old, new = before.to_json(), after.to_json()

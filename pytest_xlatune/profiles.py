@@ -11,12 +11,14 @@ XLA drops in silence is an error here.
 
 from __future__ import annotations
 
+import dataclasses
 import re
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from pytest_xlatune.errors import ConfigError
+from pytest_xlatune.hidden import without_secrets
 from pytest_xlatune.records import Record, digest
 
 BASELINE_ID = "baseline-deployed"
@@ -239,10 +241,20 @@ class Profile(Record):
 
     @property
     def settings_text(self) -> str:
-        """Everything the profile sets, as one line a person can paste."""
-        env = (f"{name}={value}" for name, value in self.env.items())
-        overrides = (f"{key}={value}" for key, value in self.overrides.items())
-        return " ".join([*map(str, self.flags), *env, *overrides])
+        """Everything the profile sets, as one line: its identity. To be shown is `shown_text`."""
+        return _in_line(self.flags, self.env, self.overrides)
+
+    @property
+    def shown_text(self) -> str:
+        """Everything the profile sets, as one line a person can paste; secrets are hidden."""
+        return _in_line(self.flags, without_secrets(self.env), without_secrets(self.overrides))
+
+    @property
+    def shown(self) -> Profile:
+        """The profile as it may be shown."""
+        return dataclasses.replace(
+            self, env=without_secrets(self.env), overrides=without_secrets(self.overrides)
+        )
 
 
 BASELINE = Profile(id=BASELINE_ID, wave="wave1", note="the cell as deployed")
@@ -288,10 +300,15 @@ def check_unique(profiles: Sequence[Profile], *, where: str) -> None:
         if each.id in seen:
             raise ConfigError(
                 f"{where}: duplicate profile id {each.id!r} "
-                f"({seen[each.id].settings_text or 'empty'!r} and "
-                f"{each.settings_text or 'empty'!r})"
+                f"({seen[each.id].shown_text or 'empty'!r} and "
+                f"{each.shown_text or 'empty'!r})"
             )
         seen[each.id] = each
+
+
+def _in_line(flags: Flags, env: Mapping[str, str], overrides: Mapping[str, str]) -> str:
+    settings = (f"{name}={value}" for each in (env, overrides) for name, value in each.items())
+    return " ".join([*map(str, flags), *settings])
 
 
 def _skip_space(text: str, at: int) -> int:

@@ -6,36 +6,49 @@ alone, so all of them say the same and anyone can make them again.
 
 from __future__ import annotations
 
-import os
+import json
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from pytest_xlatune.attempts import measured_steps
-from pytest_xlatune.cells import Cell
+from pytest_xlatune.cells import Cell, Stage
 from pytest_xlatune.earlier import read_calibration
 from pytest_xlatune.errors import LedgerError
+from pytest_xlatune.explained import explain
+from pytest_xlatune.hidden import hide, secrets_of
 from pytest_xlatune.jobs import LEDGER
 from pytest_xlatune.ledger import Ledger, LedgerState, replay
 from pytest_xlatune.recovery import Next
 from pytest_xlatune.report import jsonfile, markdown
 from pytest_xlatune.report.calibration import calibration
-from pytest_xlatune.report.document import Document
+from pytest_xlatune.report.covered import Covered, Explanation
+from pytest_xlatune.report.document import Document, mapped
+from pytest_xlatune.report.evidence import evidence
 from pytest_xlatune.report.gate import gate
-from pytest_xlatune.report.leaderboard import leaderboard
+from pytest_xlatune.report.jsonfile import shown, shown_cell
+from pytest_xlatune.report.leaderboard import leaderboard, winner
 from pytest_xlatune.report.stop import stop_message
-from pytest_xlatune.report.tuning import tuning
 from pytest_xlatune.results import Conclusion, TrialResult
-from pytest_xlatune.stats.warmup import steady_start, window_advice
+from pytest_xlatune.settled import was_compiled
+from pytest_xlatune.stats.warmup import Window
 from pytest_xlatune.studies import Study
 from pytest_xlatune.studies.calibration import KIND as KIND_CALIBRATION
 from pytest_xlatune.studies.calibration import CalibrationStudy
 from pytest_xlatune.studies.declared import study_of
+from pytest_xlatune.studies.evidence import KIND as KIND_EVIDENCE
+from pytest_xlatune.studies.evidence import EvidenceStudy
 from pytest_xlatune.studies.gate import GateStudy
+from pytest_xlatune.studies.one_window import moved
 from pytest_xlatune.studies.tuning import TuningStudy
+from pytest_xlatune.tuning_files import add_to_document, write_all, writing
 
 # what the files of a study are called
-_NAMES = {TuningStudy: "leaderboard", GateStudy: "gate", CalibrationStudy: "calibration"}
+_NAMES = {
+    TuningStudy: "leaderboard",
+    GateStudy: "gate",
+    CalibrationStudy: "calibration",
+    EvidenceStudy: "evidence",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,12 +79,47 @@ class Known:
         return replace(cell, nodelist=cell.nodelist or self.state.pinned)
 
     @property
+    def scored(self) -> tuple[TrialResult, ...]:
+        """The history as it was compared: every score in the window of all trials."""
+        first_step = self.conclusion.first_step
+        if first_step is None:
+            return self.history
+        protocol = replace(self.cell.protocol, first_step=first_step)
+        window = Window(protocol=protocol, is_moved=True)
+        return tuple(moved(each, window) for each in self.history)
+
+    @property
+    def evidence(self) -> tuple[TrialResult, ...]:
+        """The evidence trials of other studies on the same cell, in plan order."""
+        own = {each.trial.id for each in self.history}
+        return tuple(
+            each.result
+            for trial_id, each in self.state.trials.items()
+            if each.trial.stage is Stage.EVIDENCE and trial_id not in own
+        )
+
+    @property
+    def secrets(self) -> frozenset[str]:
+        """The values that no text about the cell may show."""
+        return secrets_of(
+            self.cell.deployed,
+            self.cell.overrides,
+            *(settings for each in self.study.profiles for settings in (each.env, each.overrides)),
+        )
+
+    @property
+    def stop_reason(self) -> str:
+        """Why the sweep was stopped, by the playbook or a budget; "" where it was not."""
+        stops = [each for each in self.state.decisions if each.next == Next.STOP]
+        return hide(stops[0].reason, self.secrets) if stops else ""
+
+    @property
     def stopped(self) -> str:
-        """The message to people where the playbook stopped the sweep, else ""."""
+        """The message to people where the sweep was stopped, else ""."""
         stops = [each for each in self.state.decisions if each.next == Next.STOP]
         if not stops:
             return ""
-        return stop_message(
+        message = stop_message(
             cell=self.cell,
             nodes=self.cell.nodelist,
             reason=stops[0].reason,
@@ -81,6 +129,7 @@ class Known:
             history=self.history,
             artifacts=str(self.folder),
         )
+        return hide(message, self.secrets)
 
     @property
     def written(self) -> datetime:
@@ -99,8 +148,10 @@ def read_known(path: Path) -> Known:
     state = replay(entries)
     if not state.opened:
         raise LedgerError(f"{path} is no ledger of a sweep; run the sweep first")
-    # a calibration is about the cell: it has the last word only where nothing was asked of it
-    asked = [each for each in state.opened if each.study != KIND_CALIBRATION]
+    # calibration and evidence are about the cell: they have the last word only where nothing was
+    # asked of it
+    about_cell = (KIND_CALIBRATION, KIND_EVIDENCE)
+    asked = [each for each in state.opened if not each.study.startswith(about_cell)]
     last = (asked or state.opened)[-1]
     study = study_of(last.study, last.declared).whole()
     history = state.history(study.name)
@@ -117,63 +168,86 @@ def read_known(path: Path) -> Known:
 
 def document_of(known: Known) -> Document:
     """Return what is known as a document; dated by the ledger, so it is the same again."""
+    return mapped(_document_of(known), lambda text: hide(text, known.secrets))
+
+
+def _document_of(known: Known) -> Document:
+    if isinstance(known.study, EvidenceStudy):
+        said = {each.trial_id: each for each in known.state.recorded.values()}
+        runs = [
+            (each.result, (*said[name].facts, *said[name].problems) if name in said else ())
+            for name, each in known.state.trials.items()
+            if each.trial.stage is Stage.EVIDENCE
+        ]
+        return evidence(runs, cell=known.cell, now=known.written)
     if isinstance(known.study, CalibrationStudy):
         kept = read_calibration(known.folder, known.cell)
         return calibration(
             known.conclusion,
             cell=known.cell,
-            history=known.history,
+            history=known.scored,
             now=known.written,
             figures=kept.figures if kept else (),
         )
     render = gate if isinstance(known.study, GateStudy) else leaderboard
+    stopped = {} if render is gate else {"stopped": known.stop_reason}
     document = render(
         known.conclusion,
         cell=known.cell,
         profiles=known.study.profiles,
-        history=known.history,
+        history=known.scored,
         now=known.written,
+        **stopped,
     )
-    advice = _warmup(known)
-    return replace(document, header=(*document.header, advice)) if advice else document
-
-
-def _warmup(known: Known) -> str:
-    """Say where steady state begins over all jobs, if the declared window begins before it.
-
-    The one figure that is not in the ledger: the steps are in the attempts' logs, and where those
-    are gone nothing is said.
-    """
-    protocol = known.cell.protocol
-    jobs = [
-        measured_steps(each, known.state, known.folder)
-        for each in known.history
-        if each.score is not None and each.trial.protocol == protocol
-    ]
-    advice = window_advice(
-        steady_start(jobs),
-        first_step=protocol.first_step,
-        steps=protocol.steps,
-        min_steps=protocol.min_steps,
-    )
-    return f"Warm-up: {advice}" if advice else ""
+    compiled = was_compiled(known.state, known.study.profiles, known.history)
+    return replace(document, sections=(*document.sections, *([compiled] if compiled else [])))
 
 
 def json_of(known: Known) -> str:
     """Return what is known as the text of one JSON document."""
-    return jsonfile.render(
+    text = jsonfile.render(
         known.conclusion,
         cell=known.cell,
         profiles=known.study.profiles,
         history=known.history,
         now=known.written,
     )
+    return hide(text, known.secrets)
 
 
-def publish(known: Known, reports: Path) -> tuple[Path, ...]:
-    """Write `<sweep>/leaderboard.md`, `.json` and `<MODEL_TAG>-tuning.md`; return their paths.
+def covered_by(known: Known) -> Covered:
+    """Return what the tuning document says of the cell, without secrets."""
+    best = winner(known.conclusion)
+    covered = Covered(
+        sweep=known.sweep,
+        cell_digest=known.cell.digest,
+        written_s=known.at_s,
+        cell=shown_cell(known.cell),
+        profiles=tuple(each.shown for each in known.study.profiles),
+        conclusion=known.conclusion,
+        history=tuple(map(shown, (*known.scored, *known.evidence))),
+        stopped=known.stop_reason,
+        files=known.state.files,
+        versions=known.state.opened[-1].versions,
+        explanation=explain(known.state, known.folder, best.profile) if best else Explanation(),
+    )
+    # what nobody knows the name of, such as a line of a log, is searched for the values themselves
+    return Covered.from_json(json.loads(hide(json.dumps(covered.to_json()), known.secrets)))
 
-    Of a gate it is `<sweep>/gate.md` and `.json`, of a calibration `<sweep>/calibration.md` and so.
+
+def publish(known: Known, reports: Path, *, zh: bool = False) -> tuple[Path, ...]:
+    """Write `<sweep>/leaderboard.md` and `.json`, and add the cell to `<MODEL_TAG>-tuning.md`.
+
+    Of a gate it is `<sweep>/gate.md` and `.json`, of a calibration `<sweep>/calibration.md` and so,
+    and no tuning document.
+
+    Args:
+        known: the cell.
+        reports: where; made where there is no such directory.
+        zh: whether the tuning document is asked for in Chinese too.
+
+    Returns:
+        The files that were written.
 
     Raises:
         LedgerError: the directory cannot be written; the ledger is whole and can be read again.
@@ -183,24 +257,8 @@ def publish(known: Known, reports: Path) -> tuple[Path, ...]:
         reports / known.sweep / f"{name}.md": markdown.render(document_of(known)),
         reports / known.sweep / f"{name}.json": json_of(known),
     }
-    if isinstance(known.study, TuningStudy):
-        document = tuning(
-            known.conclusion,
-            cell=known.cell,
-            profiles=known.study.profiles,
-            history=known.history,
-            now=known.written,
-        )
-        texts[reports / f"{known.cell.model_tag}-tuning.md"] = markdown.render(document)
-    try:
-        for path, text in texts.items():
-            path.parent.mkdir(parents=True, exist_ok=True)
-            aside = path.with_name(f".{path.name}.{os.getpid()}")
-            aside.write_text(text, encoding="utf-8")
-            aside.replace(path)
-    except OSError as error:
-        raise LedgerError(
-            f"reports cannot be written: {error}; the ledger is whole, so after mending that "
-            "`xlatune report` writes them"
-        ) from error
-    return tuple(texts)
+    with writing():
+        write_all(texts)
+    if not isinstance(known.study, TuningStudy):
+        return tuple(texts)
+    return (*texts, *add_to_document(reports, covered_by(known), zh=zh))

@@ -10,18 +10,24 @@ import json
 import math
 import os
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from pytest_xlatune.cells import Cell, Parallelism, Protocol, Stage, Trial
+from pytest_xlatune.cells import Cell, DeployedFile, Parallelism, Protocol, Stage, Trial
+from pytest_xlatune.hidden import hide_assignments
 from pytest_xlatune.profiles import BASELINE, Profile, profile
 from pytest_xlatune.report import jsonfile, markdown, terminal
+from pytest_xlatune.report.covered import Covered, Explanation, Fact
+from pytest_xlatune.report.deployment import patch_of
 from pytest_xlatune.report.document import Document
+from pytest_xlatune.report.jsonfile import shown_cell
 from pytest_xlatune.report.leaderboard import leaderboard
 from pytest_xlatune.report.lines import Progress, live_line, paragraph, words
+from pytest_xlatune.report.phrases import Language
 from pytest_xlatune.report.tuning import tuning
 from pytest_xlatune.results import (
     Action,
@@ -288,6 +294,107 @@ BEGUN = Conclusion(
 BEGUN_WITH: dict[str, Any] = {"cell": BARE, "profiles": (), "history": (), "now": NOW}
 
 
+ENV_FILE = DeployedFile(
+    path="configs/deepseek3-671b.env.sh",
+    text=hide_assignments(
+        "# tuned on FSDP=8\n"
+        "export HF_TOKEN=do-not-print-me\n"
+        'export XLA_FLAGS="${XLA_FLAGS:+$XLA_FLAGS }--xla_gpu_enable_command_buffer="\n'
+        'export XLA_FLAGS="${XLA_FLAGS:+$XLA_FLAGS }--xla_gpu_autotune_level=0"\n'
+        "export NCCL_IB_HCA='mlx5_0,mlx5_1|mlx5_2'\n"
+        ": the end\n"
+    ),
+)
+CONFIG_FILE = DeployedFile(
+    path="configs/deepseek3-671b.gpu.yml",
+    text='base_config: "base.yml"\nnum_pipeline_microbatches: 8  # of the pipeline\n',
+    is_shell=False,
+)
+EXPLAINED = Explanation(
+    profile="overlap-2",
+    facts=(
+        Fact(
+            kind="HLO",
+            text="up to 2 collectives in flight instead of 1",
+            artifacts=("pp8/cell/run/base.1/xla_dump", "pp8/cell/run/overlap.1/xla_dump"),
+            jobs=("10008", "10009"),
+        ),
+        Fact(
+            kind="step",
+            text="a step takes 0.900 ms less (-3.1 %): exposed communication -0.850 ms",
+            artifacts=("pp8/cell/run/base.1/output", "pp8/cell/run/overlap.1/output"),
+            jobs=("10008", "10009"),
+        ),
+    ),
+    is_identical=False,
+    moved=-0.031,
+)
+COVERED = Covered(
+    sweep="pp8",
+    cell_digest=CELL.digest,
+    written_s=NOW.timestamp(),
+    cell=shown_cell(CELL),
+    profiles=PROFILES,
+    conclusion=CONCLUSION,
+    history=tuple(HISTORY),
+    files=(ENV_FILE, CONFIG_FILE),
+    versions={"pytest-xlatune": "0.1.0", "python": "3.11.2"},
+)
+# nothing is known yet, and the playbook has stopped it
+STOPPED = Covered(
+    sweep="tiny",
+    cell_digest=BARE.digest,
+    written_s=NOW.timestamp(),
+    cell=BARE,
+    profiles=(),
+    conclusion=BEGUN,
+    history=(),
+    stopped="node-drain: node002 is drained and stays so after RESUME",
+)
+
+
+def other_parallelism() -> Covered:
+    """The same model with FSDP=8: what helped with PP=8 hurts, and another recipe wins."""
+    cell = replace(CELL, parallelism=Parallelism.parse("FSDP=8"))
+    winner = profile("overlap-off", f"{OVERLAP}=1", env={"NCCL_ALGO": "Ring,Tree"})
+    turned = replace(BY_ID["overlap-2"], id="overlap-two")
+    once = replace(BY_ID["double-buffering"], id="unrolled")
+    verdicts = (
+        ("overlap-off", "FASTER", 0.116, ("20011", "20012", "20013", "20014")),
+        ("overlap-two", "SLOWER", -0.045, ("20021", "20022", "20023", "20024")),
+        ("unrolled", "SCREENED", 0.002, ("20031",)),
+    )
+    conclusion = Conclusion(
+        verdicts=tuple(
+            Verdict(
+                profile=profile_id,
+                kind=VerdictKind(kind),
+                delta=delta,
+                ci95=None if kind == "SCREENED" else (delta - 0.01, delta + 0.01),
+                n=len(jobs),
+                tgs=score(delta).tgs,
+                step_s=score(delta).step_s,
+                job_ids=jobs,
+            )
+            for profile_id, kind, delta, jobs in verdicts
+        ),
+        baseline=replace(CONCLUSION.baseline, job_ids=("20001", "20002")),
+        finalists=("overlap-off", "overlap-two"),
+        bound=0.13,
+        sigma=0.006,
+        complete=True,
+    )
+    return replace(
+        COVERED,
+        sweep="fsdp8",
+        cell_digest=cell.digest,
+        cell=shown_cell(cell),
+        profiles=(winner, turned, once),
+        conclusion=conclusion,
+        history=(),
+    )
+
+
 def finished_leaderboard() -> Document:
     return leaderboard(CONCLUSION, **FINISHED)
 
@@ -340,14 +447,13 @@ ARTEFACTS: Mapping[str, Callable[[], str]] = {
     ),
     "leaderboard-80.txt": lambda: in_terminal(80),
     "leaderboard-160.txt": lambda: in_terminal(160),
-    "tuning.md": lambda: markdown.render(
-        tuning(
-            CONCLUSION,
-            **FINISHED,
-            evidence=("two collectives are in flight at a time, one without it (job 10008)",),
-        )
+    "tuning.md": lambda: markdown.render(tuning([replace(COVERED, explanation=EXPLAINED)])),
+    "tuning.zh.md": lambda: markdown.render(
+        tuning([replace(COVERED, explanation=EXPLAINED)], Language.CHINESE)
     ),
-    "tuning-begun.md": lambda: markdown.render(tuning(BEGUN, **BEGUN_WITH)),
+    "tuning-two.md": lambda: markdown.render(tuning([other_parallelism(), COVERED])),
+    "tuning-two.patch": lambda: patch_of([other_parallelism(), COVERED]).text,
+    "tuning-stopped.md": lambda: markdown.render(tuning([STOPPED])),
     "live-lines.txt": live_lines,
     "paragraphs.txt": all_paragraphs,
 }
@@ -394,7 +500,7 @@ def test_only_a_faster_profile_has_a_star() -> None:
     no_winner = [each for each in CONCLUSION.verdicts if each.kind is not VerdictKind.FASTER]
     rest = Conclusion(verdicts=tuple(no_winner), baseline=CONCLUSION.baseline)
     assert "★" not in markdown.render(leaderboard(rest, **FINISHED))
-    assert "★" not in markdown.render(tuning(rest, **FINISHED))
+    assert "★" not in markdown.render(tuning([replace(COVERED, conclusion=rest)]))
 
 
 def test_long_tables_keep_the_top_eight_and_the_bottom_five() -> None:
@@ -403,7 +509,7 @@ def test_long_tables_keep_the_top_eight_and_the_bottom_five() -> None:
         for at in range(20)
     )
     conclusion = Conclusion(verdicts=many, baseline=CONCLUSION.baseline)
-    text = markdown.render(tuning(conclusion, **FINISHED))
+    text = markdown.render(tuning([replace(COVERED, conclusion=conclusion)]))
     shown = [each.profile for each in many if f"`{each.profile}`" in text]
     assert shown == [each.profile for each in (*many[:8], *many[15:])]
     assert "7 more profiles between these." in text
@@ -411,29 +517,30 @@ def test_long_tables_keep_the_top_eight_and_the_bottom_five() -> None:
 
 
 def test_why_the_winner_wins_is_not_made_up() -> None:
-    text = markdown.render(tuning(CONCLUSION, **FINISHED))
-    why = text.split("## Why the winner wins")[1].split("\n## ")[0]
-    assert "No evidence (HLO dump, trace) was recorded, so why it wins is not known." in why
+    text = markdown.render(tuning([COVERED]))
+    why = text.split("## Why the winning flag wins")[1].split("\n## ")[0]
+    assert "No evidence (HLO dump, trace) of it and of `baseline-deployed` was recorded" in why
 
 
 def test_overrides_of_the_winner_are_for_the_trainer() -> None:
     best = Verdict(profile="microbatches-16", kind=VerdictKind.FASTER, delta=0.02, n=4)
     conclusion = Conclusion(verdicts=(best,), baseline=CONCLUSION.baseline)
-    text = markdown.render(tuning(conclusion, **FINISHED))
+    covered = replace(COVERED, conclusion=conclusion, files=(ENV_FILE,))
+    text = markdown.render(tuning([covered]))
     deployment = text.split("## Recommended deployment")[1].split("\n## ")[0]
     assert "Give these to the trainer:\n\n```\nnum_pipeline_microbatches=16\n```" in deployment
     assert "export" not in deployment
 
 
 def test_a_winner_whose_settings_are_gone_is_not_read_as_no_winner() -> None:
-    text = markdown.render(tuning(CONCLUSION, **FINISHED | {"profiles": ()}))
+    text = markdown.render(tuning([replace(COVERED, profiles=())]))
     assert "The sweep no longer names the settings of `overlap-2`." in text
     assert "Leave the deployed environment" not in text
 
 
 def test_every_job_is_in_the_appendix_once_in_order() -> None:
-    text = markdown.render(tuning(CONCLUSION, **FINISHED))
-    appendix = text.split("## Appendix: jobs")[1]
+    text = markdown.render(tuning([COVERED]))
+    appendix = text.split("## Appendix: data sources")[1]
     rows = [line.split(" | ")[0].removeprefix("| ") for line in appendix.splitlines()]
     jobs = [int(each) for each in rows if each.isdecimal()]
     assert jobs == sorted(int(job) for each in HISTORY for job in each.job_ids)

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_xlatune.cells import Cell, Parallelism, Protocol, Stage, Trial
+from pytest_xlatune.hidden import without_secrets
 from pytest_xlatune.profiles import BASELINE, profile
 from pytest_xlatune.report import figures, markdown, terminal
 from pytest_xlatune.report.document import (
@@ -87,7 +88,7 @@ def test_points_keep_the_sign_and_are_near(fraction: float) -> None:
 @pytest.mark.parametrize("name", ["HF_TOKEN", "AWS_SECRET_ACCESS_KEY", "db_password"])
 def test_secrets_are_hidden_by_name(name: str) -> None:
     env = {name: "hush", "NCCL_ALGO": "Ring", "KEYBOARD": "us"}
-    assert figures.without_secrets(env) == {**env, name: "(hidden)"}
+    assert without_secrets(env) == {**env, name: "(hidden)"}
 
 
 def verdict(kind: str, **changes: object) -> Verdict:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from pytest_xlatune.cells import Cell, Trial
+from pytest_xlatune.cells import Cell, DeployedFile, Trial
 from pytest_xlatune.records import Record
 from pytest_xlatune.results import Finding, Outcome, Submission, TrialResult
 
@@ -141,6 +141,72 @@ class Noted(Event):
     text: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FilesRead(Event):
+    """The files that deploy the cell, as a session found them; the last such event counts."""
+
+    kind: ClassVar[str] = "files-read"
+    files: tuple[DeployedFile, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProfileCompiled(Event):
+    """What compiling a profile said of it, before any of its trials was queued.
+
+    Attributes:
+        profile: which.
+        key: digest of all that it rests on: program, settings, compiler, limits.
+        cls: its class, e.g. "identical to the baseline".
+        sentence: why.
+        by: what compiled it, and for which device.
+        setting: digest of its program and of what acts at run time; "" where there is no program.
+        later: settings that may act at run time only.
+        took_s: seconds of compiling.
+    """
+
+    kind: ClassVar[str] = "profile-compiled"
+    profile: str
+    key: str
+    cls: str
+    sentence: str
+    by: str = ""
+    setting: str = ""
+    later: tuple[str, ...] = ()
+    took_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvidenceRecorded(Event):
+    """Where the dump and the captures of an evidence trial lie.
+
+    Attributes:
+        trial_id: whose.
+        dump: folder of the compiler's dump, relative to the ledger's folder; "" is none.
+        captures: files of the profiler, relative to the ledger's folder.
+        facts: what they say, one sentence each.
+        problems: one sentence for each thing that could not be read.
+    """
+
+    kind: ClassVar[str] = "evidence-recorded"
+    trial_id: str
+    dump: str = ""
+    captures: tuple[str, ...] = ()
+    facts: tuple[str, ...] = ()
+    problems: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EpochBegan(Event):
+    """The nodes are not what they were: no score from here on compares with one before.
+
+    Attributes:
+        reason: what was done to them, or which others they are.
+    """
+
+    kind: ClassVar[str] = "epoch-began"
+    reason: str
+
+
 EVENTS: dict[str, type[Event]] = {
     each.kind: each
     for each in (
@@ -154,6 +220,10 @@ EVENTS: dict[str, type[Event]] = {
         Decided,
         NodesPinned,
         Noted,
+        EpochBegan,
+        FilesRead,
+        ProfileCompiled,
+        EvidenceRecorded,
     )
 }
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from pytest_xlatune.cells import Trial
+from pytest_xlatune.cells import DeployedFile, Trial
 from pytest_xlatune.errors import LedgerError
 from pytest_xlatune.ledger.events import (
     AttemptCutShort,
@@ -21,9 +21,13 @@ from pytest_xlatune.ledger.events import (
     CampaignOpened,
     Decided,
     Entry,
+    EpochBegan,
     Event,
+    EvidenceRecorded,
+    FilesRead,
     NodesPinned,
     Noted,
+    ProfileCompiled,
     TrialEnded,
     TrialPlanned,
 )
@@ -74,7 +78,8 @@ class Progress:
 class LedgerState:
     """What the events so far add up to; trials in plan order, decisions of the last session.
 
-    `pinned` are the nodes that the scheduler picked for a cell that names none.
+    `pinned` are the nodes that the scheduler picked for a cell that names none; `epoch` counts the
+    times since which they are not what they were, and `nodes` are those of the last measured trial.
     """
 
     opened: tuple[CampaignOpened, ...] = ()
@@ -82,6 +87,11 @@ class LedgerState:
     decisions: tuple[Decided, ...] = ()
     notes: tuple[str, ...] = ()
     pinned: tuple[str, ...] = ()
+    files: tuple[DeployedFile, ...] = ()
+    epoch: int = 0
+    nodes: tuple[str, ...] = ()
+    compiled: dict[str, ProfileCompiled] = field(default_factory=dict)
+    recorded: dict[str, EvidenceRecorded] = field(default_factory=dict)
 
     def history(self, study: str) -> tuple[TrialResult, ...]:
         """Return the results of a study's trials, final or not, in plan order."""
@@ -132,10 +142,19 @@ def _open(state: LedgerState, event: CampaignOpened) -> LedgerState:
     """A new session may try again what nobody could measure in an earlier one."""
     if event.session not in {each.session for each in state.opened}:
         for trial_id, progress in state.trials.items():
-            if progress.ended and progress.ended.status is TrialStatus.UNMEASURED:
+            if progress.ended and _is_open_again(progress.ended):
                 state.trials[trial_id] = dataclasses.replace(progress, ended=None)
         state = dataclasses.replace(state, decisions=())
     return dataclasses.replace(state, opened=(*state.opened, event))
+
+
+def _is_open_again(ended: TrialResult) -> bool:
+    """Whether a new session may try it: nobody could measure it, or it was settled without a run.
+
+    What compiling settles is settled anew by each session, from what the ledger knows.
+    """
+    is_settled = ended.status is TrialStatus.DROPPED and not ended.job_ids
+    return is_settled or ended.status is TrialStatus.UNMEASURED
 
 
 def _plan(state: LedgerState, event: TrialPlanned) -> LedgerState:
@@ -166,7 +185,15 @@ def _end(state: LedgerState, event: TrialEnded) -> LedgerState:
     progress = state.trials.get(trial.id, Progress(trial=trial))
     if progress.ended is None or progress.ended.status is TrialStatus.UNMEASURED:
         state.trials[trial.id] = dataclasses.replace(progress, ended=event.result)
+    outcome = event.result.outcome
+    if event.result.status is TrialStatus.MEASURED and outcome is not None and outcome.nodes:
+        return dataclasses.replace(state, nodes=tuple(sorted(outcome.nodes)))
     return state
+
+
+def _begin_epoch(state: LedgerState, event: EpochBegan) -> LedgerState:
+    notes = (*state.notes, f"{event.reason}: scores before and after are not compared")
+    return dataclasses.replace(state, epoch=state.epoch + 1, notes=notes)
 
 
 _RULES: dict[type[Event], Callable[[LedgerState, Any], LedgerState]] = {
@@ -184,6 +211,14 @@ _RULES: dict[type[Event], Callable[[LedgerState, Any], LedgerState]] = {
     ),
     TrialEnded: _end,
     Decided: lambda state, event: dataclasses.replace(state, decisions=(*state.decisions, event)),
+    FilesRead: lambda state, event: dataclasses.replace(state, files=event.files),
     NodesPinned: lambda state, event: dataclasses.replace(state, pinned=event.nodes),
+    ProfileCompiled: lambda state, event: dataclasses.replace(
+        state, compiled={**state.compiled, event.profile: event}
+    ),
+    EvidenceRecorded: lambda state, event: dataclasses.replace(
+        state, recorded={**state.recorded, event.trial_id: event}
+    ),
+    EpochBegan: _begin_epoch,
     Noted: lambda state, event: dataclasses.replace(state, notes=(*state.notes, event.text)),
 }

@@ -7,9 +7,10 @@ itself. Everything is formatted already; a renderer only lays it out.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import dataclasses
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, cast
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +53,14 @@ class Code:
     language: str = ""
 
 
-Block = Table | Text | Bullets | Code
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Heading:
+    """A heading inside a section: the blocks after it are about one cell of several."""
+
+    text: str
+
+
+Block = Table | Text | Bullets | Code | Heading
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,3 +99,20 @@ def literal(text: str) -> str:
 def literals(texts: Iterable[str]) -> str:
     """List foreign texts, each between backticks."""
     return ", ".join(map(literal, texts))
+
+
+def mapped(document: Document, change: Callable[[str], str]) -> Document:
+    """Return the document with every text in it changed."""
+    return cast("Document", _mapped(document, change))
+
+
+def _mapped(value: object, change: Callable[[str], str]) -> object:
+    if isinstance(value, str):
+        return change(value)
+    if isinstance(value, tuple):
+        return tuple(_mapped(each, change) for each in value)
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        texts = {each.name: getattr(value, each.name) for each in dataclasses.fields(value)}
+        changed = {name: _mapped(each, change) for name, each in texts.items() if name != "align"}
+        return dataclasses.replace(value, **changed)
+    return value

@@ -7,7 +7,6 @@ fractions and are shown in percent.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 
 ABSENT = "–"  # noqa: RUF001 - a dash, not a minus
 
@@ -78,17 +77,3 @@ def duration(seconds: float | None) -> str:
 def counted(number: int, noun: str) -> str:
     """Write a number and its noun, e.g. `1 job`, `3 jobs`."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
-
-
-# parts of a variable's name that say its value is nobody's business
-_SECRET = frozenset(
-    {"TOKEN", "SECRET", "PASSWORD", "PASSWD", "PASS", "CREDENTIAL", "CREDENTIALS", "KEY", "AUTH"}
-)
-
-
-def without_secrets(env: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment with every value hidden whose name speaks of a secret."""
-    return {
-        name: "(hidden)" if _SECRET.intersection(name.upper().split("_")) else value
-        for name, value in env.items()
-    }

@@ -18,11 +18,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import datetime
 
 from pytest_xlatune.cells import Cell
+from pytest_xlatune.hidden import without_secrets
 from pytest_xlatune.profiles import Profile
-from pytest_xlatune.report.figures import without_secrets
 from pytest_xlatune.results import Conclusion, TrialResult
 
 SCHEMA = 1
@@ -37,15 +38,30 @@ def render(
     now: datetime,
 ) -> str:
     """Return the text, one newline at its end."""
-    trials = [{"id": each.trial.id, **each.to_json()} for each in history]
+    trials = [{"id": each.trial.id, **shown(each).to_json()} for each in history]
     document = {
         "schema": SCHEMA,
         "written": now.isoformat(timespec="seconds"),
         "cell_digest": cell.digest,
-        "cell": cell.to_json() | {"deployed": without_secrets(cell.deployed)},
-        "profiles": [each.to_json() for each in profiles],
+        "cell": shown_cell(cell).to_json(),
+        "profiles": [each.shown.to_json() for each in profiles],
         "conclusion": conclusion.to_json(),
         "trials": sorted(trials, key=lambda each: str(each["id"])),
     }
     text = json.dumps(document, indent=2, sort_keys=True, allow_nan=False)
     return f"{text}\n"
+
+
+def shown_cell(cell: Cell) -> Cell:
+    """Return the cell as it may be shown; its digest is then another."""
+    return replace(
+        cell, deployed=without_secrets(cell.deployed), overrides=without_secrets(cell.overrides)
+    )
+
+
+def shown(result: TrialResult) -> TrialResult:
+    """Return the result as it may be shown; its trial's id may then be another."""
+    profile = result.trial.profile
+    if profile.shown == profile:
+        return result
+    return replace(result, trial=replace(result.trial, profile=profile.shown))

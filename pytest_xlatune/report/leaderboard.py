@@ -24,9 +24,9 @@ from pytest_xlatune.report.document import (
     literals,
     plain,
 )
+from pytest_xlatune.report.ending import ending_text
 from pytest_xlatune.report.figures import (
     ABSENT,
-    counted,
     interval,
     points,
     rate,
@@ -34,7 +34,9 @@ from pytest_xlatune.report.figures import (
     size,
 )
 from pytest_xlatune.report.lines import is_pending, tally, words
+from pytest_xlatune.report.phrases import ENGLISH, Say
 from pytest_xlatune.results import (
+    SETTLED,
     Action,
     Conclusion,
     Finding,
@@ -47,6 +49,10 @@ ALPHA = 0.05  # of a sweep; the conclusion says how much of it is spent
 CONFIRMED = frozenset(
     {VerdictKind.FASTER, VerdictKind.SLOWER, VerdictKind.EQUIVALENT, VerdictKind.INCONCLUSIVE}
 )
+
+_SETTLED = "Not run: settled by compiling"
+_DROPPED = "Dropped: cannot run here"
+_NOT_VALID = "No valid measurement"
 
 _COLUMNS = (
     Column(title="Profile", wrap=True),
@@ -74,13 +80,19 @@ def leaderboard(
     profiles: Sequence[Profile],
     history: Sequence[TrialResult],
     now: datetime,
+    stopped: str = "",
 ) -> Document:
-    """Return the leaderboard as a document. `now` is when it is written."""
+    """Return the leaderboard as a document. `now` is when it is written.
+
+    `stopped` is why the sweep was stopped, "" if it was not.
+    """
+    how = ending_text(ENGLISH, conclusion, history=history, stopped=stopped)
+    found = f"{headline(conclusion)} {how}"
     return Document(
         title=f"{cell.label}: leaderboard",
         header=header(conclusion, cell=cell, history=history, now=now),
         sections=(
-            Section(title="What was found", blocks=(Text(text=headline(conclusion)),)),
+            Section(title="What was found", blocks=(Text(text=found),)),
             Section(
                 title="Leaderboard",
                 blocks=tables(conclusion, profiles=profiles, history=history),
@@ -91,37 +103,59 @@ def leaderboard(
 
 
 def header(
-    conclusion: Conclusion, *, cell: Cell, history: Sequence[TrialResult], now: datetime
+    conclusion: Conclusion,
+    *,
+    cell: Cell,
+    history: Sequence[TrialResult],
+    now: datetime,
+    digest: str = "",
+    say: Say = ENGLISH,
 ) -> tuple[str, ...]:
-    """Return the bullets that say what was measured, where, how and when."""
+    """Return the bullets that say what was measured, where, how and when.
+
+    `digest` is the cell's where `cell` itself is only what may be shown of it.
+    """
     protocol = cell.protocol
     jobs = sum(len(each.job_ids) for each in history)
     final = sum(each.status.is_final for each in history)
-    state = "complete" if conclusion.complete else "preliminary"
-    length = "" if cell.max_target_length is None else f", {cell.max_target_length} tokens each"
-    batch = (
-        "the model's own batch size"
-        if cell.per_device_batch_size is None
-        else f"{cell.per_device_batch_size:g} sequences per device and step"
-    )
-    bullets = {
-        "Written": f"{now:%Y-%m-%d %H:%M %Z}".rstrip(),
-        "Model": literal(cell.model_tag),
-        "Parallelism": f"{literal(str(cell.parallelism))}"
-        + (f" on {counted(cell.devices, 'device')}" if cell.devices else ""),
-        "Configuration": literal(cell.config_tag),
-        "Nodes": literals(cell.nodelist) or "this machine",
-        "Image": literal(cell.image),
-        "Launcher": literal(cell.launcher),
-        "Load": f"{batch}{length}, {plain(protocol.dataset_type)} data",
-        "Steady state": f"tokens over time of steps {protocol.first_step} to "
-        f"{protocol.last_step}, in Tokens/s/device (TGS); at least {protocol.min_steps} usable "
-        "steps or no score",
-        "Cell": literal(cell.digest),
-        "State": f"{state}: {final} of {counted(len(history), 'trial')} over, "
-        f"{counted(jobs, 'job')}; {tally(conclusion.verdicts)}",
+    length = cell.max_target_length
+    batch = cell.per_device_batch_size
+    axes = literal(str(cell.parallelism))
+    on = say.count(cell.devices, "device")
+    texts = {
+        "configuration": literal(cell.config_tag),
+        "nodes": literals(cell.nodelist) or say("this-machine"),
+        "image": literal(cell.image),
+        "launcher": literal(cell.launcher),
     }
-    return tuple(f"{name}: {text}" for name, text in bullets.items() if text)
+    return (
+        say("written", text=f"{now:%Y-%m-%d %H:%M %Z}".rstrip()),
+        say("model", text=literal(cell.model_tag)),
+        say("parallelism-on" if cell.devices else "parallelism", axes=axes, devices=on),
+        *(say(key, text=text) for key, text in texts.items() if text),
+        say(
+            "load",
+            batch=say("load-own") if batch is None else say("load-batch", number=f"{batch:g}"),
+            length="" if length is None else say("load-length", number=length),
+            dataset=plain(protocol.dataset_type),
+        ),
+        say(
+            "steady",
+            first=conclusion.first_step or protocol.first_step,
+            last=protocol.last_step,
+            steps=protocol.steps,
+            least=protocol.min_steps,
+        ),
+        say("cell", text=literal(digest or cell.digest)),
+        say(
+            "state",
+            state=say("complete" if conclusion.complete else "preliminary"),
+            final=final,
+            trials=say.count(len(history), "trial"),
+            jobs=say.count(jobs, "job"),
+            tally=tally(conclusion.verdicts),
+        ),
+    )
 
 
 def winner(conclusion: Conclusion) -> Verdict | None:
@@ -130,26 +164,26 @@ def winner(conclusion: Conclusion) -> Verdict | None:
     return next(faster, None)
 
 
-def headline(conclusion: Conclusion) -> str:
+def headline(conclusion: Conclusion, say: Say = ENGLISH) -> str:
     """Say in a few sentences what a reader came for."""
     best = winner(conclusion)
-    if best is None:
-        text = f"No profile is confirmed to be faster than `{BASELINE_ID}`."
-    else:
-        text = (
-            f"★ {literal(best.profile)} is faster than `{BASELINE_ID}` by {points(best.delta)} % "
-            f"(95 % interval {interval(best.ci95)}, n = {best.n})."
+    text = say("no-best")
+    if best is not None:
+        text = say(
+            "best",
+            profile=literal(best.profile),
+            delta=points(best.delta),
+            ci95=interval(best.ci95),
+            n=best.n,
         )
-    if not conclusion.complete:
-        text += " The sweep is not complete."
-    return f"{text} {bound(conclusion)}"
+    return f"{text} {bound(conclusion, say)}"
 
 
-def bound(conclusion: Conclusion) -> str:
+def bound(conclusion: Conclusion, say: Say = ENGLISH) -> str:
     """Say what the sweep excludes."""
     if conclusion.bound is None:
-        return "How much a profile may be better than the baseline (M) is not known."
-    return f"No profile beats the baseline by more than {size(conclusion.bound)} (M, at 95 %)."
+        return say("no-bound")
+    return say("bound", bound=size(conclusion.bound))
 
 
 def sensitivity(conclusion: Conclusion) -> Bullets:
@@ -175,9 +209,10 @@ def tables(
     profiles: Sequence[Profile],
     history: Sequence[TrialResult],
     limit: tuple[int, int] | None = None,
+    say: Say = ENGLISH,
 ) -> tuple[Block, ...]:
     """Return the tables that have rows. `limit` keeps so many of the top and of the bottom."""
-    flags = {each.id: literal(each.settings_text) for each in profiles}
+    flags = {each.id: literal(each.shown_text) for each in profiles}
     pending = [each for each in conclusion.verdicts if is_pending(each)]
     confirmed = [
         each for each in conclusion.verdicts if each.kind in CONFIRMED and not is_pending(each)
@@ -201,16 +236,24 @@ def tables(
         title = "Screened once: ranks, proves nothing"
         blocks.append(Table(title=title, columns=_COLUMNS, rows=rows))
     if left_out:
-        blocks.append(Text(text=f"{counted(left_out, 'more profile')} between these."))
-    for title, can_run in (("Dropped: cannot run here", False), ("No valid measurement", True)):
-        group = [each for each in invalid if each.can_run is can_run]
+        blocks.append(Text(text=say("more-between", profiles=say.count(left_out, "more profile"))))
+    for title in (_SETTLED, _DROPPED, _NOT_VALID):
+        group = [each for each in invalid if _table_of(each, history) == title]
         rows = tuple(_invalid_row(each, flags, history) for each in group)
         if rows:
             blocks.append(Table(title=title, columns=_INVALID_COLUMNS, rows=rows))
     if pending:
         names = literals(each.profile for each in pending)
-        blocks.append(Text(text=f"Not measured yet: {names}."))
+        blocks.append(Text(text=say("pending", names=names)))
     return tuple(blocks)
+
+
+def _table_of(verdict: Verdict, history: Sequence[TrialResult]) -> str:
+    """Return the title of the table that an invalid profile stands in."""
+    if verdict.can_run:
+        return _NOT_VALID
+    finding = evidence_of(verdict.profile, history)
+    return _SETTLED if finding is not None and finding.cls == SETTLED else _DROPPED
 
 
 def evidence_of(profile_id: str, history: Sequence[TrialResult]) -> Finding | None:

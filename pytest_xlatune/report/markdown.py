@@ -5,7 +5,16 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from pytest_xlatune.report.document import Block, Bullets, Code, Document, Section, Table, Text
+from pytest_xlatune.report.document import (
+    Block,
+    Bullets,
+    Code,
+    Document,
+    Heading,
+    Section,
+    Table,
+    Text,
+)
 
 # what would be markup outside a literal:  a * b <c> \d
 _MARKUP = re.compile(r"([\\*<])")
@@ -24,14 +33,18 @@ def render(document: Document) -> str:
 
 def _section(section: Section) -> Iterator[str]:
     yield f"## {_inline(section.title)}"
+    # below a heading of one cell the tables are one level lower
+    level = "####" if any(isinstance(block, Heading) for block in section.blocks) else "###"
     for block in section.blocks:
         if isinstance(block, Table) and block.title:
-            yield f"### {_inline(block.title)}"
+            yield f"{level} {_inline(block.title)}"
         yield _block(block)
 
 
 def _block(block: Block) -> str:
     match block:
+        case Heading():
+            return f"### {_inline(block.text)}"
         case Text():
             return _inline(block.text)
         case Bullets():

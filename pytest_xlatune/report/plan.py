@@ -6,6 +6,7 @@ import shlex
 from collections.abc import Sequence
 
 from pytest_xlatune.cells import Cell, LaunchSpec, Stage, Trial
+from pytest_xlatune.hidden import hide, secrets_of, without_secrets
 from pytest_xlatune.profiles import Profile
 from pytest_xlatune.report.document import (
     Block,
@@ -18,7 +19,6 @@ from pytest_xlatune.report.document import (
     Text,
     literal,
 )
-from pytest_xlatune.report.figures import without_secrets
 
 _TRIAL_COLUMNS = (
     Column(title="#", align="right"),
@@ -46,7 +46,7 @@ def plan(
         scripts: title and text of submission scripts.
     """
     rows = tuple(
-        (str(number), _stage(trial), literal(trial.id), literal(trial.profile.settings_text))
+        (str(number), _stage(trial), literal(trial.id), literal(trial.profile.shown_text))
         for number, trial in enumerate(trials, start=1)
     )
     started = tuple(block for each in launches for block in _launch(*each))
@@ -76,5 +76,6 @@ def _launch(profile: Profile, spec: LaunchSpec) -> tuple[Block, ...]:
         f"{name}={shlex.quote(value)} \\\n" for name, value in without_secrets(spec.env).items()
     )
     files = "".join(f"\n# {name}\n{text}" for name, text in spec.files.items())
-    command = f"{env}{shlex.join(spec.argv)}{files}"
+    secrets = secrets_of(spec.env, profile.env, profile.overrides)
+    command = hide(f"{env}{shlex.join(spec.argv)}{files}", secrets)
     return (Text(text=literal(profile.id)), Code(text=command, language="bash"))

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from tabulate import tabulate
 
-from pytest_xlatune.report.document import Block, Bullets, Code, Document, Table, Text
+from pytest_xlatune.report.document import Block, Bullets, Code, Document, Heading, Table, Text
 
 _GAP = 2  # blanks between two columns of tabulate's "simple" format
 _PADDING = 2  # tabulate keeps a column this much wider than its title
@@ -34,7 +34,7 @@ def render(document: Document, *, width: int = 80) -> list[str]:
 
 def _block(block: Block, width: int) -> Iterator[str]:
     match block:
-        case Text():
+        case Heading() | Text():
             yield from _wrapped(_bare(block.text), width)
         case Bullets():
             for item in block.items:

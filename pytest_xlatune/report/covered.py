@@ -1,0 +1,206 @@
+"""A tuning document as data: the measured cells of one model, kept as JSON beside the markdown.
+
+What the next sweep adds to is this and never the markdown, which nobody parses. All figures are
+those of the ledgers; values whose names speak of a secret are hidden before they come here.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from pytest_xlatune.cells import Cell, DeployedFile
+from pytest_xlatune.errors import LedgerError
+from pytest_xlatune.profiles import Profile, parse_flags, settings_digest
+from pytest_xlatune.records import Record
+from pytest_xlatune.results import Conclusion, TrialResult, Verdict, VerdictKind
+
+SCHEMA = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fact(Record):
+    """One thing that evidence shows between the baseline and the winner.
+
+    Attributes:
+        kind: "HLO", "step", "kernel family" or "overlap".
+        text: the sentence or the figure.
+        artifacts: the files or folders it was read from, below the work directory.
+        jobs: the jobs that left them.
+    """
+
+    kind: str
+    text: str
+    artifacts: tuple[str, ...] = ()
+    jobs: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Explanation(Record):
+    """What recorded evidence says of a winner against `baseline-deployed`.
+
+    Attributes:
+        profile: whose evidence it is; "" where there is none.
+        facts: in the order HLO, step, families, overlap.
+        is_identical: whether the two programs are the same; None where a dump is missing.
+        moved: relative change of a step's span between the traces; None where one is missing.
+        problems: what could not be read, one sentence each.
+    """
+
+    profile: str = ""
+    facts: tuple[Fact, ...] = ()
+    is_identical: bool | None = None
+    moved: float | None = None
+    problems: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Earlier(Record):
+    """An earlier measurement of a cell that was measured again under other conditions.
+
+    Attributes:
+        cell_digest: its identity then.
+        written_s: seconds since the epoch of its last event.
+        baseline: the baseline's line then.
+        best: the winner then; None where there was none.
+        recipe: settings of the winner.
+        deployed: the environment that was deployed then.
+    """
+
+    cell_digest: str
+    written_s: float
+    baseline: Verdict
+    best: Verdict | None = None
+    recipe: Profile | None = None
+    deployed: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Covered(Record):
+    """One cell of a tuning document, with all that is said of it.
+
+    Attributes:
+        sweep: the sweep's name.
+        cell_digest: the cell's identity; secrets are hidden in `cell`, so it cannot be recomputed.
+        written_s: time of the ledger's last event, seconds since the epoch.
+        cell, profiles, conclusion, history: as the ledger and the sweep have them.
+        stopped: why the sweep was stopped, "" if it was not.
+        files: what deploys the cell, as it was when the sweep began.
+        versions: of the software that ran the sweep.
+        explanation: what evidence says of the winner.
+        earlier: the same cell as it was measured before, oldest first.
+    """
+
+    sweep: str
+    cell_digest: str
+    written_s: float
+    cell: Cell
+    profiles: tuple[Profile, ...]
+    conclusion: Conclusion
+    history: tuple[TrialResult, ...]
+    stopped: str = ""
+    files: tuple[DeployedFile, ...] = ()
+    versions: dict[str, str] = field(default_factory=dict)
+    explanation: Explanation = field(default_factory=Explanation)
+    earlier: tuple[Earlier, ...] = ()
+
+    @property
+    def label(self) -> str:
+        """The cell without its model, e.g. `PP=8 sparse pdbs=7`: a document has one model."""
+        return self.cell.label.removeprefix(self.cell.model_tag).strip()
+
+    @property
+    def best(self) -> Verdict | None:
+        """The first of the profiles that are FASTER, None where no profile is."""
+        faster = (each for each in self.conclusion.verdicts if each.kind is VerdictKind.FASTER)
+        return next(faster, None)
+
+    @property
+    def recipe(self) -> Profile | None:
+        """The settings of the winner; None without one, or where the sweep names it no more."""
+        best = self.best
+        return next((each for each in self.profiles if best and each.id == best.profile), None)
+
+    def as_earlier(self) -> Earlier:
+        """Return what is kept of it once the cell is measured anew."""
+        return Earlier(
+            cell_digest=self.cell_digest,
+            written_s=self.written_s,
+            baseline=self.conclusion.baseline,
+            best=self.best,
+            recipe=self.recipe,
+            deployed=self.cell.deployed,
+        )
+
+    def deploys(self, earlier: Earlier) -> bool:
+        """Whether what is deployed now is what was deployed then, with its winner on top.
+
+        Flags and variables alone can be compared; a cell knows its trainer's keys by the file.
+        """
+        if earlier.recipe is None or not (earlier.recipe.flags or earlier.recipe.env):
+            return False
+        then, now = dict(earlier.deployed), dict(self.cell.deployed)
+        before = parse_flags(then.pop("XLA_FLAGS", ""), where="deployed XLA_FLAGS")
+        after = parse_flags(now.pop("XLA_FLAGS", ""), where="deployed XLA_FLAGS")
+        wanted = settings_digest((*before, *earlier.recipe.flags), then | earlier.recipe.env)
+        return settings_digest(after, now) == wanted
+
+
+def names(cells: Sequence[Covered]) -> dict[str, str]:
+    """Return cell digest -> how the document calls the cell; two of one label differ by sweep."""
+    labels = [each.label for each in cells]
+    return {
+        each.cell_digest: each.label
+        if labels.count(each.label) == 1
+        else f"{each.label} ({each.sweep})"
+        for each in cells
+    }
+
+
+def extended(kept: Sequence[Covered], new: Covered) -> tuple[Covered, ...]:
+    """Return the document's cells with `new` among them, in the order they first came.
+
+    A cell that was measured anew takes its own place: the same ledger goes on, another one leaves a
+    line of what it found. Evidence that was read stays, for artifacts may be gone by now.
+    """
+    cells = list(kept)
+    for at, each in enumerate(cells):
+        if (each.sweep, each.label) != (new.sweep, new.label):
+            continue
+        earlier = each.earlier
+        if each.cell_digest != new.cell_digest:
+            earlier = (*each.earlier, each.as_earlier())
+        elif not new.explanation.facts and each.explanation.facts:
+            new = replace(new, explanation=each.explanation)
+        cells[at] = replace(new, earlier=earlier)
+        return tuple(cells)
+    return (*cells, new)
+
+
+def write_cells(cells: Sequence[Covered]) -> str:
+    """Return the JSON text, one newline at its end; keys are sorted, figures as recorded."""
+    data = {"schema": SCHEMA, "cells": [each.to_json() for each in cells]}
+    return json.dumps(data, indent=1, sort_keys=True, allow_nan=False) + "\n"
+
+
+def read_cells(text: str, *, where: str) -> tuple[Covered, ...]:
+    """Read what `write_cells` wrote.
+
+    Raises:
+        LedgerError: it is damaged, or from a newer version.
+    """
+    advice = "move it aside: `xlatune report` writes it again from the ledgers"
+    try:
+        data = json.loads(text)
+        schema, cells = data["schema"], data["cells"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise LedgerError(
+            f"{where} is no tuning document's data ({error!r:.80}); {advice}"
+        ) from None
+    if schema != SCHEMA:
+        raise LedgerError(f"{where}: schema {schema!r}, this version reads {SCHEMA}; {advice}")
+    try:
+        return tuple(Covered.from_json(each) for each in cells)
+    except (LedgerError, TypeError) as error:
+        raise LedgerError(f"{where}: {error}; {advice}") from None

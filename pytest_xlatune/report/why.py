@@ -1,0 +1,93 @@
+"""Why the winner wins: from recorded evidence, or the plain statement that it is not known.
+
+A gain is called explained only where traces of both sides show a step that is shorter by about as
+much as the throughput rose. A changed program alone is a lead, not a cause.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from pytest_xlatune.profiles import BASELINE_ID
+from pytest_xlatune.report.covered import Covered, Explanation
+from pytest_xlatune.report.document import (
+    Block,
+    Bullets,
+    Column,
+    Table,
+    Text,
+    literal,
+    literals,
+    plain,
+)
+from pytest_xlatune.report.figures import ABSENT, percent
+from pytest_xlatune.report.phrases import Say
+from pytest_xlatune.results import Verdict
+
+# share of the expected change of a step that its trace must show: profiling itself costs time
+ENOUGH = 0.5
+WHAT_TO_RUN = "pytest SWEEP_FILE -m wave1_5"
+
+_COLUMNS = (
+    Column(title="Evidence"),
+    Column(title="From baseline-deployed to the winner", wrap=True),
+    Column(title="Artifacts", wrap=True),
+    Column(title="Jobs", wrap=True),
+)
+
+
+def why(covered: Covered, say: Say) -> Iterator[Block]:
+    """Yield what is known of why the winner wins."""
+    best, found = covered.best, covered.explanation
+    if best is None:
+        yield Text(text=say("why-no-winner"))
+        return
+    recipe = covered.recipe
+    yield Text(text=reason(covered, say))
+    if found.facts:
+        rows = tuple(
+            (each.kind, plain(each.text), literals(each.artifacts) or ABSENT, ", ".join(each.jobs))
+            for each in found.facts
+        )
+        title = f"Evidence: {literal(BASELINE_ID)} to {literal(found.profile)}"
+        yield Table(title=title, columns=_COLUMNS, rows=rows)
+    if recipe is not None and recipe.note:
+        yield Text(text=say("why-tried", note=plain(recipe.note).rstrip(".")))
+    if found.problems:
+        yield Bullets(items=tuple(map(plain, found.problems)))
+
+
+def reason(covered: Covered, say: Say) -> str:
+    """Return the sentence that says whether the gain is explained."""
+    best, found = covered.best, covered.explanation
+    if best is None:
+        return say("why-no-winner")
+    command = literal(WHAT_TO_RUN)
+    if not found.facts:
+        return say("why-nothing", command=command)
+    if found.profile != best.profile:
+        return say(
+            "why-other",
+            profile=literal(found.profile),
+            best=literal(best.profile),
+            command=command,
+        )
+    if found.moved is None:
+        key = "why-identical" if found.is_identical else "why-program-only"
+        return say(key, command=command)
+    return say(
+        "why-explained" if is_shown(found, best) else "why-not-shown",
+        moved=percent(found.moved),
+        delta=percent(best.delta),
+        expected=percent(expected(best)),
+    )
+
+
+def expected(best: Verdict) -> float:
+    """Return the relative change of a step's time that a change of TGS is the same as."""
+    return 1 / (1 + (best.delta or 0.0)) - 1
+
+
+def is_shown(found: Explanation, best: Verdict) -> bool:
+    """Whether the traces show the gain: a step that is shorter by at least half of it."""
+    return found.moved is not None and found.moved <= ENOUGH * expected(best) < 0

@@ -9,16 +9,18 @@ This module must not know of executors, ledgers, clocks or logs.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 from pytest_xlatune.cells import Cell, Stage, Trial
 from pytest_xlatune.errors import ConfigError
-from pytest_xlatune.profiles import BASELINE_ID, Profile, check_unique, parse_flags, settings_digest
-from pytest_xlatune.records import Record, canonical
+from pytest_xlatune.profiles import BASELINE_ID, Profile, check_unique
+from pytest_xlatune.records import Record
 from pytest_xlatune.results import Conclusion, TrialStatus
 from pytest_xlatune.stats.capacity import MIN_DF, Plan, Refusal, plan
 from pytest_xlatune.studies import History
+from pytest_xlatune.studies.derived import Around, Rule, Stacks
 from pytest_xlatune.studies.tuning_conclusion import conclusion
 from pytest_xlatune.studies.tuning_confirm import Confirmation, confirm, design, frozen_arms
 from pytest_xlatune.studies.tuning_history import Past, read
@@ -26,10 +28,10 @@ from pytest_xlatune.studies.tuning_layout import (
     ALIAS,
     STUDY,
     Orders,
-    Segment,
     wave_baselines,
     wave_order,
 )
+from pytest_xlatune.studies.tuning_lineup import Declaration, Lineup, check_rules
 from pytest_xlatune.studies.tuning_reading import Reading, loss_reason
 from pytest_xlatune.studies.tuning_screen import Screen, screen
 
@@ -45,7 +47,9 @@ class TuningStudy(Record):
     Attributes:
         cell: what is held fixed.
         profiles: all declared profiles of the sweep in declared order, the baseline left out.
-        selected: ids explored in this run; None is all. Filters, never reorders.
+        stacks, around: rules of the waves that are filled from what earlier ones found.
+        selected: ids explored in this run, and names of slots of derived waves; None is all.
+            Filters, never reorders. A slot brings the waves along that its own reads.
         confirm: whether this run goes on to confirmation.
         budget: jobs of the whole sweep, over all runs of it.
         seed: of the random orders.
@@ -59,6 +63,8 @@ class TuningStudy(Record):
 
     cell: Cell
     profiles: tuple[Profile, ...]
+    stacks: tuple[Stacks, ...] = ()
+    around: tuple[Around, ...] = ()
     selected: frozenset[str] | None = None
     confirm: bool = True
     budget: int = 50
@@ -77,15 +83,13 @@ class TuningStudy(Record):
         check_unique(self.profiles, where=where)
         if any(profile.id == ALIAS.id for profile in self.profiles):
             raise ConfigError(f"{where}: the id {ALIAS.id!r} belongs to the A/A control arm")
-        known = {BASELINE_ID, *(profile.id for profile in self.profiles)}
-        for unknown in sorted((self.selected or frozenset()) - known):
-            raise ConfigError.unknown("profile", unknown, valid=known, where=where)
+        check_rules(self.rules, self.profiles, selected=self.selected, where=where)
         layout = self.layout
-        screened = sum(len(segment.trials) for segment in self.segments)
+        screened = self._count + sum(self._baselines.values())
         jobs = layout.jobs if isinstance(layout, Plan) else screened
         if jobs > self.budget:
             raise ConfigError(
-                f"{where}: {len(self.profiles)} profiles and their baselines need {jobs} jobs, "
+                f"{where}: {self._count} profiles and their baselines need {jobs} jobs, "
                 f"the budget is {self.budget}; raise the budget or declare fewer"
             )
         if isinstance(layout, Plan) and layout.df < MIN_DF:
@@ -101,9 +105,14 @@ class TuningStudy(Record):
         return STUDY
 
     @cached_property
+    def rules(self) -> tuple[Rule, ...]:
+        """The rules of the derived waves, in the order the waves run."""
+        return tuple(sorted((*self.stacks, *self.around), key=lambda rule: wave_order(rule.wave)))
+
+    @cached_property
     def layout(self) -> Plan | Refusal:
         """How the budget is laid out, or why it only ranks."""
-        count = len(self.profiles)
+        count = self._count
         settled = sum(self._wave_baselines.values()) if self._wave_baselines else 0
         planned = plan(
             count, self.budget, reserved_blocks=self.second_blocks, screen_baselines=settled
@@ -127,18 +136,13 @@ class TuningStudy(Record):
             + (arms + in_block) * (blocks + self.second_blocks),
         )
 
-    @cached_property
-    def segments(self) -> tuple[Segment, ...]:
-        """The queue of each wave in the order they run, deselected profiles included."""
-        layout = self.layout
-        if isinstance(layout, Plan):
-            planned = layout.screen_baselines
-        else:
-            planned = max(1, min(5, self.budget - len(self.profiles)))
-        return tuple(
-            self._orders.segment(wave, profiles, baselines=self._wave_baselines.get(wave, planned))
-            for wave, profiles in self._waves.items()
-        )
+    def profiles_of(self, history: History) -> tuple[Profile, ...]:
+        """Return the declared profiles, and those that waves derived from `history`."""
+        return tuple(self._lineup(history).profiles.values())
+
+    def slots_of(self, history: History) -> Mapping[str, Profile]:
+        """Return the profile of each slot of a derived wave that is filled, by the slot's name."""
+        return self._lineup(history).slots
 
     def whole(self) -> TuningStudy:
         """Return the study of all profiles, confirmation included."""
@@ -146,7 +150,19 @@ class TuningStudy(Record):
 
     def left(self, history: History) -> int:
         """Return how many trials are still to come, with the blocks that are not planned yet."""
+        lineup, past = self._read(history)
         left = len(self.propose(history))
+        if lineup.opens:
+            ready = {segment.wave for segment in lineup.plannable}
+            later = sum(
+                (trial.is_baseline or trial.profile.id in lineup.candidates)
+                and not past.is_final(trial)
+                for segment in lineup.segments
+                if segment.wave not in ready
+                for trial in segment.trials
+            )
+            slots = sum(rule.slots for rule in self.rules if rule.wave in lineup.opens)
+            left += later + slots
         is_confirming = any(each.trial.stage is Stage.CONFIRM for each in history)
         if self.confirm and not is_confirming and isinstance(self.layout, Plan):
             left += self.layout.blocks * (self.layout.finalists + self.layout.block_baselines)
@@ -154,27 +170,28 @@ class TuningStudy(Record):
 
     def propose(self, history: History) -> tuple[Trial, ...]:
         """Return the trials to run next: what the screen lacks, then what the blocks lack."""
-        past = self._read(history)
-        pending = self._pending_screen(past)
+        lineup, past = self._read(history)
+        pending = _pending_screen(lineup, past)
         if pending or not self.confirm:
             return pending
-        return self._pending_blocks(past, self._confirmation(past, screen(past, self.segments)))
+        ranked = screen(past, lineup.segments)
+        return _pending_blocks(lineup, past, self._confirmation(lineup, past, ranked))
 
     def conclude(self, history: History) -> Conclusion:
         """Return what is known after any part of the sweep."""
-        past = self._read(history)
-        ranked = screen(past, self.segments)
-        is_screened = not self._pending_screen(past)
+        lineup, past = self._read(history)
+        ranked = screen(past, lineup.segments)
+        is_screened = not _pending_screen(lineup, past)
         # a run that explores only has no finalists, unless an earlier one sent some
         is_confirming = bool(past.confirm) or (self.confirm and is_screened)
-        confirmation = self._confirmation(past, ranked) if is_confirming else None
-        arms = self._arms(past, ranked) if is_confirming else ()
-        pending = self._pending_blocks(past, confirmation) if self.confirm else ()
+        confirmation = self._confirmation(lineup, past, ranked) if is_confirming else None
+        arms = self._arms(lineup, past, ranked) if is_confirming else ()
+        pending = _pending_blocks(lineup, past, confirmation) if self.confirm else ()
         return conclusion(
             Reading(
-                declared=self._declared,
-                selected=self._candidates,
-                repeats=self._repeats,
+                declared=lineup.profiles,
+                selected=lineup.candidates,
+                repeats=lineup.repeats,
                 past=past,
                 screen=ranked,
                 confirmation=confirmation,
@@ -192,18 +209,29 @@ class TuningStudy(Record):
         return Orders(cell=self.cell, cell_digest=self.cell.digest, seed=self.seed)
 
     @cached_property
-    def _declared(self) -> dict[str, Profile]:
-        return {profile.id: profile for profile in self.profiles}
+    def _declaration(self) -> Declaration:
+        return Declaration(
+            orders=self._orders,
+            profiles=self.profiles,
+            rules=self.rules,
+            selected=self.selected,
+            baselines=self._baselines,
+            sigma=self.sigma_prior or DEFAULT_SIGMA,
+            loss_tolerance=self.loss_tolerance,
+        )
+
+    @property
+    def _count(self) -> int:
+        """Profiles that are declared, and slots for derived ones."""
+        return len(self.profiles) + sum(rule.slots for rule in self.rules)
 
     @cached_property
-    def _candidates(self) -> frozenset[str]:
-        declared = frozenset(self._declared)
-        return declared if self.selected is None else declared & self.selected
-
-    @cached_property
-    def _waves(self) -> dict[str, list[Profile]]:
-        waves = sorted({profile.wave for profile in self.profiles} or {"wave1"}, key=wave_order)
-        return {wave: [each for each in self.profiles if each.wave == wave] for wave in waves}
+    def _waves(self) -> dict[str, int]:
+        """Waves in the order they run -> their profiles, slots of derived ones included."""
+        own = [*((each.wave, 1) for each in self.profiles)]
+        own += [(rule.wave, rule.slots) for rule in self.rules]
+        waves = sorted({wave for wave, _ in own} or {"wave1"}, key=wave_order)
+        return {wave: sum(count for other, count in own if other == wave) for wave in waves}
 
     @cached_property
     def _wave_baselines(self) -> dict[str, int]:
@@ -212,56 +240,34 @@ class TuningStudy(Record):
             return dict.fromkeys(self._waves, self.screen_baselines)
         if len(self._waves) == 1:
             return {}
-        return {wave: wave_baselines(len(found)) for wave, found in self._waves.items()}
+        return {wave: wave_baselines(count) for wave, count in self._waves.items()}
 
     @cached_property
-    def _repeats(self) -> dict[str, str]:
-        """Profile -> the baseline or an earlier profile with the same effective settings."""
-        deployed = dict(self.cell.deployed)
-        flags = parse_flags(deployed.pop("XLA_FLAGS", ""), where="deployed XLA_FLAGS")
-        first = {(settings_digest(flags, deployed), canonical({})): BASELINE_ID}
-        repeats = {}
-        for each in self.profiles:
-            settings = settings_digest((*flags, *each.flags), {**deployed, **each.env})
-            owner = first.setdefault((settings, canonical(each.overrides)), each.id)
-            if owner != each.id:
-                repeats[each.id] = owner
-        return repeats
+    def _baselines(self) -> dict[str, int]:
+        """Baselines in the queue of each wave."""
+        layout = self.layout
+        if isinstance(layout, Plan):
+            planned = layout.screen_baselines
+        else:
+            planned = max(1, min(5, self.budget - self._count))
+        return {wave: self._wave_baselines.get(wave, planned) for wave in self._waves}
 
-    def _read(self, history: History) -> Past:
-        return read(
+    def _lineup(self, history: History) -> Lineup:
+        return self._declaration.at(history)
+
+    def _read(self, history: History) -> tuple[Lineup, Past]:
+        lineup = self._lineup(history)
+        past = read(
             history,
             cell_digest=self._orders.cell_digest,
             protocol=self.cell.protocol,
-            declared=self._declared,
+            declared=lineup.profiles,
         )
+        return lineup, past
 
-    def _pending_screen(self, past: Past) -> tuple[Trial, ...]:
-        """Return what the selected waves still lack; the baselines of a wave go with any of it."""
-        wanted = [
-            segment
-            for segment in self.segments
-            if any(trial.profile.id in self._candidates for trial in segment.trials)
-        ] or list(self.segments[:1])
-        return tuple(
-            trial
-            for segment in wanted
-            for trial in segment.trials
-            if (trial.is_baseline or trial.profile.id in self._candidates)
-            and not past.is_final(trial)
-        )
-
-    def _pending_blocks(self, past: Past, confirmation: Confirmation | None) -> tuple[Trial, ...]:
-        if confirmation is None:
-            return ()
-        arms = {trial.profile.id for trial in confirmation.trials}
-        if not arms & self._candidates:
-            return ()
-        return tuple(trial for trial in confirmation.trials if not past.is_final(trial))
-
-    def _confirmation(self, past: Past, ranked: Screen) -> Confirmation | None:
+    def _confirmation(self, lineup: Lineup, past: Past, ranked: Screen) -> Confirmation | None:
         layout = self.layout
-        arms = self._arms(past, ranked)
+        arms = self._arms(lineup, past, ranked)
         if isinstance(layout, Refusal) or not arms:
             return None
         return confirm(
@@ -273,7 +279,7 @@ class TuningStudy(Record):
             equivalence=self.equivalence,
         )
 
-    def _arms(self, past: Past, ranked: Screen) -> tuple[Profile, ...]:
+    def _arms(self, lineup: Lineup, past: Past, ranked: Screen) -> tuple[Profile, ...]:
         """Return the finalists in rank order, then the alias if it runs.
 
         Arms that have confirming trials stay; a stage that was cut off while it was being planned
@@ -281,13 +287,13 @@ class TuningStudy(Record):
         """
         if isinstance(self.layout, Refusal):
             return ()
-        order = {profile.id: at for at, profile in enumerate(self.profiles)}
+        order = {profile_id: at for at, profile_id in enumerate(lineup.profiles)}
 
         def rank(profile_id: str) -> tuple[float, int]:
             return -ranked.standings[profile_id].estimate, order[profile_id]
 
         interesting = sorted(
-            (each for each in ranked.standings if self._is_of_interest(each, past, ranked)),
+            (each for each in ranked.standings if self._is_of_interest(each, lineup, past, ranked)),
             key=rank,
         )[: self.layout.finalists]
         if interesting and len(interesting) < self.layout.finalists:
@@ -298,16 +304,16 @@ class TuningStudy(Record):
             interesting = [each for each in interesting if each not in frozen]
             interesting = [*frozen, *interesting[: max(size - len(frozen), 0)]]
         ranks = {each: rank(each) for each in ranked.standings}
-        declared = {**self._declared, ALIAS.id: ALIAS}
+        declared = {**lineup.profiles, ALIAS.id: ALIAS}
         return tuple(
             declared[each]
             for each in sorted(interesting, key=lambda each: ranks.get(each, (math.inf, 0)))
             if each in declared
         )
 
-    def _is_of_interest(self, profile_id: str, past: Past, ranked: Screen) -> bool:
+    def _is_of_interest(self, profile_id: str, lineup: Lineup, past: Past, ranked: Screen) -> bool:
         """Whether the screen leaves it possible that a profile helps."""
-        if profile_id not in self._candidates or self._repeats.get(profile_id) == BASELINE_ID:
+        if profile_id not in lineup.candidates or lineup.repeats.get(profile_id) == BASELINE_ID:
             return False
         trials = past.of_profile(profile_id, Stage.SCREEN)
         if any(each.status is TrialStatus.DROPPED for each in trials):
@@ -321,3 +327,29 @@ class TuningStudy(Record):
     def _sigma(self, ranked: Screen) -> float:
         """Return the job noise to plan with: the larger of what was known and what was seen."""
         return max(self.sigma_prior or DEFAULT_SIGMA, ranked.sigma or 0.0)
+
+
+def _pending_screen(lineup: Lineup, past: Past) -> tuple[Trial, ...]:
+    """Return what the selected waves still lack; the baselines of a wave go with any of it."""
+    wanted = [
+        segment
+        for segment in lineup.plannable
+        if any(trial.profile.id in lineup.candidates for trial in segment.trials)
+    ] or list(lineup.segments[:1])
+    return tuple(
+        trial
+        for segment in wanted
+        for trial in segment.trials
+        if (trial.is_baseline or trial.profile.id in lineup.candidates) and not past.is_final(trial)
+    )
+
+
+def _pending_blocks(
+    lineup: Lineup, past: Past, confirmation: Confirmation | None
+) -> tuple[Trial, ...]:
+    if confirmation is None:
+        return ()
+    arms = {trial.profile.id for trial in confirmation.trials}
+    if not arms & lineup.candidates:
+        return ()
+    return tuple(trial for trial in confirmation.trials if not past.is_final(trial))

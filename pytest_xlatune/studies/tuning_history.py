@@ -81,8 +81,8 @@ def read(
     foreign = 0
     for result in history:
         trial = result.trial
-        is_ours = trial.cell_digest == cell_digest and trial.study == study
-        if not is_ours or trial.stage not in stages or not _same_protocol(trial, protocol):
+        ours = is_ours(trial, cell_digest=cell_digest, protocol=protocol, study=study)
+        if not ours or trial.stage not in stages:
             foreign += 1
             continue
         profile = known.get(trial.profile.id)
@@ -117,6 +117,12 @@ def read(
         changed=frozenset(changed),
         foreign=foreign,
     )
+
+
+def is_ours(trial: Trial, *, cell_digest: str, protocol: Protocol, study: str = STUDY) -> bool:
+    """Whether a trial is of this study, and of a cell and protocol that compare."""
+    is_same = trial.cell_digest == cell_digest and trial.study == study
+    return is_same and _same_protocol(trial, protocol)
 
 
 def median_loss(results: Sequence[TrialResult]) -> float | None:

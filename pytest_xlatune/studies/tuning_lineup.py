@@ -1,0 +1,277 @@
+"""Which profiles a tuning sweep has at one moment: the declared ones, and those that waves derive.
+
+A derived wave is filled from the screen of the waves before it, once that is over, and from nothing
+else: what comes later moves no slot. Profiles that have trials stay, whatever is read since; the
+rest of the slots are filled by the rule. Fewer where fewer led. Decides no verdict.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from pytest_xlatune.cells import Stage, Trial
+from pytest_xlatune.errors import ConfigError
+from pytest_xlatune.profiles import BASELINE_ID, Profile
+from pytest_xlatune.results import TrialStatus
+from pytest_xlatune.studies import History
+from pytest_xlatune.studies.derived import Effective, Leader, Rule, Slot, slots_of
+from pytest_xlatune.studies.tuning_history import Past, is_ours, read
+from pytest_xlatune.studies.tuning_layout import ALIAS, Orders, Segment, wave_order
+from pytest_xlatune.studies.tuning_reading import loss_reason
+from pytest_xlatune.studies.tuning_screen import screen
+
+LEAD = 1.0  # standard errors above the baseline from which a profile leads
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lineup:
+    """The profiles of a moment.
+
+    Attributes:
+        profiles: by id: the declared in declared order, then the derived in the order of slots.
+        slots: name of a slot that is filled -> its profile.
+        candidates: ids that this run is about.
+        repeats: profile -> what has the same effective settings.
+        segments: the queue of each wave in the order they run.
+        opens: waves that this run asks for and whose slots cannot be filled yet, in order.
+    """
+
+    profiles: Mapping[str, Profile]
+    slots: Mapping[str, Profile]
+    candidates: frozenset[str]
+    repeats: Mapping[str, str]
+    segments: tuple[Segment, ...]
+    opens: tuple[str, ...]
+
+    @property
+    def plannable(self) -> tuple[Segment, ...]:
+        """The queues that can be planned now: those before the first wave that is still open."""
+        for at, segment in enumerate(self.segments):
+            if segment.wave in self.opens:
+                return self.segments[:at]
+        return self.segments
+
+
+@dataclass(frozen=True, kw_only=True)
+class Declaration:
+    """What a sweep says before anything was measured.
+
+    Not slotted, for what is derived from the fields is computed once.
+
+    Attributes:
+        orders: where the random orders come from.
+        profiles: in declared order.
+        rules: of the derived waves.
+        selected: ids of profiles and names of slots; None is all.
+        baselines: wave -> baselines in its queue.
+        sigma: standard deviation of a job's score as far as known before.
+        loss_tolerance: relative.
+    """
+
+    orders: Orders
+    profiles: tuple[Profile, ...]
+    rules: tuple[Rule, ...] = ()
+    selected: frozenset[str] | None = None
+    baselines: Mapping[str, int]
+    sigma: float
+    loss_tolerance: float
+
+    def at(self, history: History) -> Lineup:
+        """Return the profiles that there are after `history`."""
+        if not self.rules:
+            return self._without_rules
+        profiles = list(self.profiles)
+        slots: dict[str, Profile] = {}
+        opens: list[str] = []
+        for rule in self.rules:
+            found, is_open = self._filled(rule, profiles, history)
+            slots |= {slot.name: each for slot, each in zip(self.slots[rule], found, strict=False)}
+            profiles += found
+            if is_open and self._asks_for(rule):
+                opens.append(rule.wave)
+        return self._lineup(profiles, slots, tuple(opens))
+
+    @cached_property
+    def slots(self) -> Mapping[Rule, tuple[Slot, ...]]:
+        """The slots of each rule."""
+        return slots_of(self.rules)
+
+    @cached_property
+    def _without_rules(self) -> Lineup:
+        return self._lineup(self.profiles, {}, ())
+
+    def _lineup(
+        self, profiles: Sequence[Profile], slots: Mapping[str, Profile], opens: tuple[str, ...]
+    ) -> Lineup:
+        return Lineup(
+            profiles={each.id: each for each in profiles},
+            slots=slots,
+            candidates=self._candidates(profiles, slots),
+            repeats=self._effective.repeats(profiles),
+            segments=tuple(self._segments(profiles)),
+            opens=opens,
+        )
+
+    @cached_property
+    def _effective(self) -> Effective:
+        return Effective(self.orders.cell.deployed)
+
+    def _segments(self, profiles: Sequence[Profile], *, before: str = "") -> Iterator[Segment]:
+        for wave in sorted(self.baselines, key=wave_order):
+            if before and wave_order(wave) >= wave_order(before):
+                return
+            own = [each for each in profiles if each.wave == wave]
+            yield self.orders.segment(wave, own, baselines=self.baselines[wave])
+
+    def _asks_for(self, rule: Rule) -> bool:
+        """Whether a slot of it is selected, or one of a later wave, which reads this one."""
+        if self.selected is None:
+            return True
+        return any(
+            slot.name in self.selected
+            for other, slots in self.slots.items()
+            if other is rule or wave_order(other.wave) > wave_order(rule.wave)
+            for slot in slots
+        )
+
+    def _candidates(
+        self, profiles: Sequence[Profile], slots: Mapping[str, Profile]
+    ) -> frozenset[str]:
+        """Return what this run is about; who asks for a slot asks for the waves that it reads."""
+        if self.selected is None:
+            return frozenset(each.id for each in profiles)
+        chosen = {each.id for each in profiles if each.id in self.selected}
+        chosen |= {each.id for name, each in slots.items() if name in self.selected}
+        for rule in self.rules:
+            if any(slot.name in self.selected for slot in self.slots[rule]):
+                chosen |= {each.id for each in _before(rule.wave, profiles)}
+        return frozenset(chosen)
+
+    def _filled(
+        self, rule: Rule, profiles: Sequence[Profile], history: History
+    ) -> tuple[tuple[Profile, ...], bool]:
+        """Return the profiles of a rule's slots, and whether more could come."""
+        pool = _before(rule.wave, profiles)
+        kept = self._kept(rule, pool, profiles, history)
+        leaders = self._leaders(rule, pool, profiles, history)
+        if leaders is None:
+            return kept, len(kept) < rule.slots
+        made = []
+        ids = {each.id for each in profiles}
+        seen = set(map(self._effective.key, (*profiles, ALIAS)))
+        free = rule.slots - len(kept)
+        for each in rule.made(leaders, pool=pool):
+            as_kept = next((old for old in kept if old.id == each.id), None)
+            if as_kept is not None:
+                made.append(as_kept)
+            elif free and each.id not in ids and self._effective.key(each) not in seen:
+                made.append(each)
+                free -= 1
+            else:
+                continue
+            ids.add(each.id)
+            seen.add(self._effective.key(each))
+            if len(made) == rule.slots:
+                break
+        # what is measured and leads no longer comes last
+        return (*made, *(each for each in kept if each.id not in ids)), False
+
+    def _kept(
+        self, rule: Rule, pool: Sequence[Profile], profiles: Sequence[Profile], history: History
+    ) -> tuple[Profile, ...]:
+        """Return the profiles of this rule that have trials."""
+        known, protocol = {each.id for each in profiles}, self.orders.cell.protocol
+        planned = {
+            trial.profile.id: trial.profile
+            for trial in (each.trial for each in history)
+            if trial.stage is Stage.SCREEN
+            and trial.group == rule.wave
+            and not trial.is_baseline
+            and trial.profile.id not in known
+            and is_ours(trial, cell_digest=self.orders.cell_digest, protocol=protocol)
+        }
+        found = {each.id: each for each in rule.kept(planned, pool=pool)}
+        return tuple(found[each] for each in sorted(found))[: rule.slots]
+
+    def _leaders(
+        self, rule: Rule, pool: Sequence[Profile], profiles: Sequence[Profile], history: History
+    ) -> tuple[Leader, ...] | None:
+        """Return what led the waves before, best first; None while they are not over."""
+        declared = {each.id: each for each in pool}
+        past = read(
+            [each for each in history if _is_before(rule.wave, each.trial)],
+            cell_digest=self.orders.cell_digest,
+            protocol=self.orders.cell.protocol,
+            declared=declared,
+        )
+        segments = tuple(
+            each
+            for each in self._segments(profiles, before=rule.wave)
+            # the baselines of a wave that stayed empty are never run
+            if not all(trial.is_baseline for trial in each.trials)
+        )
+        if not all(past.is_final(trial) for each in segments for trial in each.trials):
+            return None
+        ranked = screen(past, segments)
+        sigma = max(self.sigma, ranked.sigma or 0.0)
+        repeats = self._effective.repeats(pool)
+        leaders = [
+            Leader(profile=each, estimate=standing.estimate)
+            for each in pool
+            if (standing := ranked.standings.get(each.id)) is not None
+            and math.isfinite(standing.estimate)
+            and standing.estimate > LEAD * sigma * math.sqrt(standing.variance)
+            and each.id not in repeats
+            and self._is_sound(past, each.id)
+        ]
+        return tuple(sorted(leaders, key=lambda each: -each.estimate))
+
+    def _is_sound(self, past: Past, profile_id: str) -> bool:
+        trials = past.of_profile(profile_id, Stage.SCREEN)
+        is_dropped = any(each.status is TrialStatus.DROPPED for each in trials)
+        return not is_dropped and not loss_reason(past, profile_id, tolerance=self.loss_tolerance)
+
+
+def check_rules(
+    rules: Sequence[Rule],
+    profiles: Sequence[Profile],
+    *,
+    selected: frozenset[str] | None,
+    where: str,
+) -> None:
+    """Refuse rules that nothing can come of, and names that nobody has.
+
+    Raises:
+        ConfigError: a wave that has none before it, two rules of a kind in one wave, a profile
+            that takes a slot's name, a selected name that is neither.
+    """
+    ids = {BASELINE_ID, *(each.id for each in profiles)}
+    kinds = [(rule.kind, rule.wave) for rule in rules]
+    for rule in rules:
+        if not any(wave_order(each.wave) < wave_order(rule.wave) for each in profiles):
+            raise ConfigError(
+                f"{where}: {rule.wave} is derived from the waves before it, and no profile is in "
+                f"one of them; declare single flags in an earlier wave, or name a later one"
+            )
+        if kinds.count((rule.kind, rule.wave)) > 1:
+            raise ConfigError(
+                f"{where}: {rule.wave} has two rules of the kind {rule.kind!r}; give one more slots"
+            )
+    names = {slot.name for slots in slots_of(rules).values() for slot in slots}
+    for taken in sorted(names & ids):
+        raise ConfigError(
+            f"{where}: the id {taken!r} is the name of a slot of a derived wave; choose another id"
+        )
+    for unknown in sorted((selected or frozenset()) - ids - names):
+        raise ConfigError.unknown("profile", unknown, valid=ids | names, where=where)
+
+
+def _before(wave: str, profiles: Sequence[Profile]) -> list[Profile]:
+    return [each for each in profiles if wave_order(each.wave) < wave_order(wave)]
+
+
+def _is_before(wave: str, trial: Trial) -> bool:
+    return trial.stage is Stage.SCREEN and wave_order(trial.group) < wave_order(wave)

@@ -19,16 +19,27 @@ from pytest_xlatune.errors import ConfigError
 VARIABLE = "XLATUNE_NOTIFY_URL"
 
 
-def read_targets(environ: Mapping[str, str], file: Path | None = None) -> tuple[str, ...]:
+def read_targets(
+    environ: Mapping[str, str], file: Path | None = None, *, variable: str | None = None
+) -> tuple[str, ...]:
     """Return the targets that the environment or the file names; () where nobody is to be told.
 
     A file has one target a line; blank lines and lines that begin with # are none. It comes first.
+    `variable` is the name of another variable than `VARIABLE`.
 
     Raises:
-        ConfigError: the file cannot be read, or has no target.
+        ConfigError: the file cannot be read or has no target, or the variable that is named is not
+            set; what it should hold is never shown.
     """
     if file is None:
-        return tuple(environ.get(VARIABLE, "").split())
+        targets = tuple(environ.get(variable or VARIABLE, "").split())
+        if variable and not targets:
+            shown = variable if variable.isidentifier() else "that, which is no name of a variable,"
+            raise ConfigError(
+                f"notify-variable: {shown} is not set; export the Apprise URLs under that name, or "
+                "take the setting out"
+            )
+        return targets
     try:
         lines = [line.strip() for line in file.read_text(encoding="utf-8").splitlines()]
     except (OSError, UnicodeDecodeError) as error:

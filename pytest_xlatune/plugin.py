@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from pytest_xlatune.measured import Measured
     from pytest_xlatune.preflight import Preflight
     from pytest_xlatune.profiles import Profile
+    from pytest_xlatune.recorded import Recorded
     from pytest_xlatune.recovery import RetryPolicy
     from pytest_xlatune.session import Session
     from pytest_xlatune.sweep import Sweep
@@ -78,7 +79,7 @@ def pytest_configure(config: pytest.Config) -> None:
             {option.key: config.getini(option.key) for option in OPTIONS},
             root=config.rootpath,
         )
-        targets = read_targets(os.environ, options.notify_file)
+        targets = read_targets(os.environ, options.notify_file, variable=options.notify_variable)
     except ConfigError as error:
         raise pytest.UsageError(str(error)) from None
     config.stash[_OPTIONS] = options
@@ -106,10 +107,11 @@ def pytest_report_collectionfinish(config: pytest.Config) -> list[str]:
     from pytest_xlatune.plan import plan_of  # noqa: PLC0415
     from pytest_xlatune.report import terminal  # noqa: PLC0415
 
+    workdir = config.stash[_OPTIONS].workdir
     return [
         line
         for resolved, study in config.stash[_SESSION].studies()
-        for line in terminal.render(plan_of(resolved, study))
+        for line in terminal.render(plan_of(resolved, study, workdir=workdir))
     ]
 
 
@@ -162,7 +164,9 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         profiles = _profiles_of(metafunc, sweep)
         metafunc.parametrize("profile", profiles, ids=[each.id for each in profiles])
     if "finalist" in wanted:
-        numbers = range(sweep.finalist_count(budget=metafunc.config.stash[_OPTIONS].budget))
+        options = metafunc.config.stash[_OPTIONS]
+        budget = options.sweeps.get(sweep.name, options).budget
+        numbers = range(sweep.finalist_count(budget=budget))
         metafunc.parametrize(
             "finalist", numbers, ids=[f"finalist-{k + 1}" for k in numbers], indirect=True
         )
@@ -183,9 +187,18 @@ def _profiles_of(metafunc: pytest.Metafunc, sweep: Sweep) -> list[Profile]:
                 where=f"@pytest.mark.{marker.name}",
             )
         ids = marker.kwargs.get("profiles")
-        wave = sweep.wave_profiles(marker.name)
-        found += wave if ids is None else [sweep.find(each) for each in ids]
+        if ids is None:
+            found += sweep.wave_profiles(marker.name)
+        else:
+            found += [_find(sweep, each) for each in ids]
     return found or list(sweep.profiles)
+
+
+def _find(sweep: Sweep, profile_id: str) -> Profile:
+    """Return a profile of the sweep, or the baseline: an evidence run may be of it too."""
+    from pytest_xlatune.profiles import BASELINE  # noqa: PLC0415
+
+    return BASELINE if profile_id == BASELINE.id else sweep.find(profile_id)
 
 
 @pytest.hookimpl(trylast=True)
@@ -287,6 +300,42 @@ def finalist(request: pytest.FixtureRequest, campaign: Campaign) -> Profile:
     if found is None:
         pytest.skip(f"fewer than {number + 1} profiles were of interest after the screen")
     return found
+
+
+@pytest.fixture
+def winner(request: pytest.FixtureRequest, campaign: Campaign) -> Profile:
+    """The profile that the blocks prove fastest, after the last of them; skips where none is."""
+    from pytest_xlatune import awaiting  # noqa: PLC0415
+
+    found = _guarded(request, lambda tick: awaiting.winner(campaign, tick))
+    if found is None:
+        pytest.skip("no profile is confirmed to be faster than the baseline")
+    return found
+
+
+@pytest.fixture
+def evidence(request: pytest.FixtureRequest, sweep: Sweep) -> Callable[[Profile | str], Recorded]:
+    """Return a function that runs a profile once with profiler and dump, in a trial without score.
+
+    It gives where both lie and what they say; what was recorded before is not run again. The
+    profile that the test is parametrised with is recorded before the test begins.
+    """
+    from pytest_xlatune.recording import record, study_of_profile  # noqa: PLC0415
+
+    session = request.config.stash[_SESSION]
+    resolved = session.selection(sweep).sweep
+
+    def evidence_of(profile: Profile | str) -> Recorded:
+        name = profile if isinstance(profile, str) else profile.id
+        return _guarded(
+            request,
+            lambda tick: record(session.run(resolved, study_of_profile(resolved, name)), tick),
+        )
+
+    callspec = getattr(request.node, "callspec", None)
+    if callspec is not None and "profile" in callspec.params:
+        evidence_of(callspec.params["profile"])
+    return evidence_of
 
 
 @pytest.fixture

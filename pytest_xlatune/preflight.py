@@ -10,16 +10,19 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from pytest_xlatune.cells import Cell, Resources
 from pytest_xlatune.errors import ConfigError
-from pytest_xlatune.launchers import Launcher
+from pytest_xlatune.images import image_faults, image_file
+from pytest_xlatune.launchers import Check, Checked, Launcher
 
 MIN_FREE_BYTES = 1 << 30
 _LEFTOVER = "TUNE_PROFILE"
+_CHECK_TIMEOUT_S = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,15 +69,16 @@ class Site:
 def look(site: Site) -> Preflight:
     """Return everything that is wrong with a site."""
     faults = [*_folder_faults(site.folder), *_leftovers(site.launcher.env_files_of(site.cell))]
-    needed = [*site.launcher.files(site.cell)]
-    if site.cell.image.startswith("/"):
-        needed.append(site.cell.image)
+    faults += image_faults(site.cell, site.folder)
+    needed = [*dict.fromkeys((*site.launcher.files(site.cell), image_file(site.cell)))]
+    needed = [path for path in needed if path]
+    checks = site.launcher.checks(site.cell) if isinstance(site.launcher, Checked) else ()
     if site.executor != "slurm":
-        return Preflight(faults=(*faults, *_absent(needed)))
+        return Preflight(faults=(*faults, *_absent(needed), *_unfit(checks)))
     node_faults = _node_faults(site)
     notes: list[str] = []
     if site.is_first and site.cell.nodelist and not faults and not node_faults:
-        seen, notes = _from_the_nodes(site, needed)
+        seen, notes = _from_the_nodes(site, needed, checks)
         faults += seen
     elif site.is_first:
         # whether the nodes see a file that is not here, only they can say
@@ -118,6 +122,24 @@ def _absent(paths: Iterable[str]) -> list[str]:
     return [f"{path} does not exist on this machine" for path in paths if not Path(path).exists()]
 
 
+def _unfit(checks: Iterable[Check]) -> Iterator[str]:
+    """Run the checks of a launcher on this machine."""
+    for command, wrong in checks:
+        try:
+            done = subprocess.run(
+                ["/bin/sh", "-c", command],
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                timeout=_CHECK_TIMEOUT_S,
+                check=False,
+            )
+            is_fit = done.returncode == 0
+        except (OSError, subprocess.TimeoutExpired):
+            is_fit = False
+        if not is_fit:
+            yield f"this machine: {wrong}"
+
+
 def _node_faults(site: Site) -> tuple[str, ...]:
     if not site.cell.nodelist:
         return ()
@@ -130,8 +152,10 @@ def _node_faults(site: Site) -> tuple[str, ...]:
     )
 
 
-def _from_the_nodes(site: Site, needed: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Return faults and notes of what the nodes see, the work directory included."""
+def _from_the_nodes(
+    site: Site, needed: Sequence[str], checks: Sequence[Check]
+) -> tuple[list[str], list[str]]:
+    """Return faults and notes of what the nodes see and can, the work directory included."""
     from pytest_xlatune.executors.slurm_sight import look as look_from_nodes  # noqa: PLC0415
 
     marker = site.folder / f"preflight.{os.getpid()}"
@@ -139,6 +163,7 @@ def _from_the_nodes(site: Site, needed: Sequence[str]) -> tuple[list[str], list[
     try:
         sight = look_from_nodes(
             [str(marker), *needed],
+            checks=checks,
             nodelist=site.cell.nodelist,
             options=site.resources.options,
         )
@@ -146,8 +171,9 @@ def _from_the_nodes(site: Site, needed: Sequence[str]) -> tuple[list[str], list[
         marker.unlink()
     if sight.why_not:
         return [], [f"nobody looked from the nodes: {sight.why_not}", *_absent(needed)]
-    return [
+    unseen = [
         f"{', '.join(nodes)} cannot see "
         + (f"the work directory {site.folder}" if path == str(marker) else path)
         for path, nodes in sight.unseen.items()
-    ], []
+    ]
+    return [*unseen, *(f"{', '.join(nodes)}: {wrong}" for wrong, nodes in sight.unfit.items())], []

@@ -20,6 +20,7 @@ from pytest_xlatune.earlier import read_calibration
 from pytest_xlatune.errors import ConfigError
 from pytest_xlatune.opening import open_campaign, site_of
 from pytest_xlatune.options import Options
+from pytest_xlatune.preflight_flags import ground_of, look_at_flags
 from pytest_xlatune.studies import Study
 from pytest_xlatune.sweep import ResolvedSweep, Sweep, inputs_of
 
@@ -29,11 +30,13 @@ class Selection:
     """What this run asks of one sweep.
 
     Attributes:
+        declared: the sweep as its file has it.
         sweep: with the user's inputs.
         profiles: ids of the profiles that a selected test explores.
         confirm: whether a selected test awaits the confirmation.
     """
 
+    declared: Sweep
     sweep: ResolvedSweep
     profiles: set[str] = field(default_factory=set)
     confirm: bool = False
@@ -78,15 +81,17 @@ class Session:
             known = selections.get(sweep.name)
             if known is None:
                 resolved = sweep.resolve(inputs_of(self.options, self._config.rootpath))
-                known = selections[sweep.name] = Selection(sweep=resolved)
-            elif known.sweep.sweep is not sweep:
+                known = selections[sweep.name] = Selection(declared=sweep, sweep=resolved)
+            elif known.declared is not sweep:
                 raise ConfigError(
                     f"two sweep files declare a sweep named {sweep.name!r}: rename one of them"
                 )
             params = getattr(getattr(item, "callspec", None), "params", {})
-            if "profile" in params:
+            asked = set(getattr(item, "fixturenames", ()))
+            # a profile whose evidence alone is asked for is not measured for it
+            if "profile" in params and (asked & {"measure"} or "evidence" not in asked):
                 known.profiles.add(params["profile"].id)
-            known.confirm = known.confirm or "finalist" in params
+            known.confirm = known.confirm or "finalist" in params or "winner" in asked
         self._selections = selections
 
     def selection(self, sweep: Sweep) -> Selection:
@@ -144,10 +149,10 @@ class Session:
         state = self.campaign(sweep).view().state
         site = site_of(resolved, self.options.workdir, is_first=False, is_busy=bool(state.trials))
         found = preflight.look(site)
-        flags = preflight.look_at_flags(
+        flags = look_at_flags(
             [each for each in sweep.profiles if each.id in selection.profiles] or sweep.profiles,
-            deployed=resolved.cell.deployed.get("XLA_FLAGS", ""),
-            python=sweep.launcher.interpreter,
+            ground_of(resolved.cell, resolved.sweep.launcher),
+            python=resolved.sweep.launcher.interpreter,
             environ=os.environ,
         )
         found = preflight.Preflight(

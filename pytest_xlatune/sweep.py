@@ -7,51 +7,30 @@ at once. Nothing is submitted or read here.
 
 from __future__ import annotations
 
-import importlib.util
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal
 
 from pytest_xlatune.cells import Cell, Parallelism, Protocol, Resources
 from pytest_xlatune.earlier import read_stored
 from pytest_xlatune.errors import ConfigError
-from pytest_xlatune.executors.hostlist import expand
+from pytest_xlatune.inputs import ExecutorName, Inputs, inputs_of
 from pytest_xlatune.launchers import Launcher
-from pytest_xlatune.options import Options
+from pytest_xlatune.launchers.configured import configured
+from pytest_xlatune.limits import Limits
 from pytest_xlatune.profiles import Profile, check_unique
 from pytest_xlatune.records import digest
 from pytest_xlatune.recovery import RetryPolicy
+from pytest_xlatune.screening import Screening
+from pytest_xlatune.screening.ways import Compiler, compiler_of
 from pytest_xlatune.stats.capacity import Plan
 from pytest_xlatune.studies import Study
 from pytest_xlatune.studies.calibration import CalibrationStudy
 from pytest_xlatune.studies.gate import Gate, GateStudy
 from pytest_xlatune.studies.tuning import TuningStudy
 
-SWEEP_NAME = "SWEEP"  # what a sweep file calls its sweep
-ExecutorName = Literal["local", "slurm"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Inputs:
-    """What the user said about a cell, on the command line, in the environment or in an ini file.
-
-    None everywhere means that nothing was said and the sweep file decides.
-    """
-
-    model_tag: str | None = None
-    parallelism: str | None = None
-    config_tag: str | None = None
-    per_device_batch_size: float | None = None
-    nodelist: tuple[str, ...] | None = None
-    nodes: int | None = None
-    partition: str | None = None
-    scheduler_options: Mapping[str, str] = field(default_factory=dict)
-    executor: ExecutorName | None = None
-    budget: int | None = None
-    seed: int | None = None
-    root: Path | None = None  # of the project: paths below it are named relative to it
+__all__ = ["Inputs", "ResolvedSweep", "Sweep", "inputs_of"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,6 +53,10 @@ class Sweep:
         second_blocks, sigma_prior, equivalence, loss_tolerance: see `studies.tuning.TuningStudy`;
         without a `sigma_prior` a calibration of the very cell is it.
         gate: what makes it a regression gate of the profiles instead of a sweep of them.
+        env_file: the file that recipes go into, absolute or below the directory that pytest is
+            started in; "" is the last env file of the launcher.
+        limits: what the sweep may cost beside its trials.
+        screening: how the profiles are compiled before any trial is queued; None is not at all.
     """
 
     name: str
@@ -104,6 +87,9 @@ class Sweep:
     equivalence: float = 0.01
     loss_tolerance: float = 0.02
     gate: Gate | None = None
+    env_file: str = ""
+    limits: Limits = field(default_factory=Limits)
+    screening: Screening | None = None
 
     def __post_init__(self) -> None:
         if not re.fullmatch(r"[a-z0-9][a-z0-9_-]*", self.name):
@@ -168,6 +154,10 @@ class Sweep:
         Raises:
             ConfigError: an input is missing (all of them are named at once) or does not fit.
         """
+        inputs = inputs.of(self.name)
+        launcher = configured(
+            self.launcher, inputs.launcher, inputs.container, where=inputs.where or "the options"
+        )
         model_tag = inputs.model_tag or self.model_tag
         parallelism = inputs.parallelism or self.parallelism
         executor = inputs.executor or self.executor
@@ -207,13 +197,13 @@ class Sweep:
                 if inputs.per_device_batch_size is None
                 else inputs.per_device_batch_size
             ),
-            max_target_length=self.max_target_length,
+            max_target_length=inputs.max_target_length or self.max_target_length,
             nodelist=tuple(nodelist or ()),
-            image=self.image,
-            launcher=_below(self.launcher.describe(), inputs.root),
-            deployed=dict(self.deployed),
-            overrides=dict(self.overrides),
-            devices=self.devices,
+            image=inputs.image or self.image,
+            launcher=_below(launcher.describe(), inputs.root),
+            deployed={**self.deployed, **inputs.deployed},
+            overrides={**self.overrides, **inputs.overrides},
+            devices=inputs.devices or self.devices,
             protocol=self.protocol,
         )
         resources = Resources(
@@ -225,13 +215,21 @@ class Sweep:
             options=options,
         )
         return ResolvedSweep(
-            sweep=self,
+            sweep=self if launcher is self.launcher else replace(self, launcher=launcher),
             cell=cell,
             resources=resources,
             executor=executor,
+            settings=inputs.places,
             budget=self.budget if inputs.budget is None else inputs.budget,
             seed=self.seed if inputs.seed is None else inputs.seed,
+            limits=inputs.limits.over(self.limits),
+            screening=self._screening(inputs),
         )
+
+    def _screening(self, inputs: Inputs) -> Screening | None:
+        if inputs.screening == "off" or self.gate is not None:
+            return None
+        return self.screening or (Screening() if inputs.screening == "on" else None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -244,6 +242,9 @@ class ResolvedSweep:
     executor: ExecutorName
     budget: int
     seed: int
+    limits: Limits = field(default_factory=Limits)
+    screening: Screening | None = None
+    settings: Mapping[str, str] = field(default_factory=dict)  # name -> where it was said
 
     @property
     def folder(self) -> Path:
@@ -282,10 +283,22 @@ class ResolvedSweep:
         """Spell every trial that can be named before anything has run.
 
         Raises:
-            ConfigError: the profiles do not fit the budget, or the launcher cannot start one.
+            ConfigError: the profiles do not fit the budget, the launcher cannot start one, or
+                there is no compiler for them.
         """
+        if self.screening is not None:
+            self.compiler(self.screening)
         for trial in self.study().propose(()):
             self.sweep.launcher.launch(trial, self.cell)
+
+    def compiler(self, screening: Screening) -> Compiler:
+        """Return how the profiles are compiled without measuring them.
+
+        Raises:
+            ConfigError: no such target, or a trainer that would have to run on another machine.
+        """
+        launcher, cell = self.sweep.launcher, self.cell
+        return compiler_of(screening, launcher=launcher, cell=cell, executor=self.executor)
 
     def calibration(self, jobs: int) -> CalibrationStudy:
         """Return the study of the cell's noise.
@@ -338,45 +351,3 @@ class ResolvedSweep:
 def _below(text: str, root: Path | None) -> str:
     """Name paths below the project relative to it: the cell is the same in another checkout."""
     return text.replace(f"{root}/", "") if root else text
-
-
-def inputs_of(options: Options, root: Path) -> Inputs:
-    """Return the user's options as inputs of a sweep.
-
-    Raises:
-        ConfigError: a malformed node list.
-    """
-    return Inputs(
-        model_tag=options.model,
-        parallelism=options.parallelism,
-        config_tag=options.config_tag,
-        per_device_batch_size=options.pdbs,
-        nodelist=expand(options.nodelist) if options.nodelist else None,
-        nodes=options.nodes,
-        partition=options.partition,
-        scheduler_options=options.slurm or {},
-        executor=options.executor,
-        budget=options.budget,
-        seed=options.seed,
-        root=root,
-    )
-
-
-def load_sweep(path: Path) -> Sweep:
-    """Import a sweep file and return what it declares.
-
-    Raises:
-        ConfigError: there is no such file, it cannot be imported, or it declares no sweep.
-    """
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    if spec is None or spec.loader is None or not path.is_file():
-        raise ConfigError(f"{path} is not a sweep file; name one such as sweeps/test_quickstart.py")
-    module = importlib.util.module_from_spec(spec)
-    try:
-        spec.loader.exec_module(module)
-    except Exception as error:  # a user's file may raise anything
-        raise ConfigError(f"{path} cannot be imported: {type(error).__name__}: {error}") from error
-    found = getattr(module, SWEEP_NAME, None)
-    if not isinstance(found, Sweep):
-        raise ConfigError(f"{path} declares no {SWEEP_NAME} = Sweep(...)")
-    return found

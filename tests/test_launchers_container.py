@@ -61,7 +61,8 @@ def maxtext() -> MaxTextLauncher:
 
 
 def container(**changes: Any) -> ContainerLauncher:
-    return ContainerLauncher(**{"inner": maxtext(), "mounts": ("/shared",)} | changes)
+    values: dict[str, Any] = {"inner": maxtext(), "mounts": ("/shared",)}
+    return ContainerLauncher(**values | changes)
 
 
 SITES: dict[str, tuple[ContainerLauncher, str]] = {

@@ -7,9 +7,12 @@ trainer's configuration) is read on the node.
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from pytest_xlatune.cells import Cell, LaunchSpec, Trial
+
+# a shell command, and what is wrong with a node where it fails
+Check = tuple[str, str]
 
 
 class Launcher(Protocol):
@@ -40,5 +43,18 @@ class Launcher(Protocol):
 
         Raises:
             ConfigError: the cell or the profile asks for what this launcher cannot say.
+        """
+        ...
+
+
+@runtime_checkable
+class Checked(Protocol):
+    """What a launcher may say besides: what a node must be able to do."""
+
+    def checks(self, cell: Cell) -> tuple[Check, ...]:
+        """Return what is tried on every node before the first trial; each takes a second at most.
+
+        Raises:
+            ConfigError: the cell asks for what this launcher cannot say.
         """
         ...

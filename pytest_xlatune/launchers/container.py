@@ -141,8 +141,9 @@ class ContainerLauncher:
         return f"{' '.join(parts)} around {self.inner.describe()}"
 
     def env_files_of(self, cell: Cell) -> tuple[str, ...]:
-        """Return the deployed shell files that lie on the node, by their names there."""
-        return self._outside(self.inner.env_files_of(cell))
+        """Return the deployed shell files: by the node's names below a mount, else the image's."""
+        files = self.inner.env_files_of(cell)
+        return tuple((self._outside((path,)) or (path,))[0] for path in files)
 
     @property
     def interpreter(self) -> str:

@@ -119,7 +119,8 @@ exec 4>&1
 # we alone hold the other end of its standard input: when we are killed, the container hears it
 coproc CLIENT {{ exec {command} >&4 2>&1 4>&-; }}
 client=$!
-trap 'asked=1; kill -TERM "$client" 2>/dev/null' TERM INT HUP
+# less than the payload's patience, so that the runtime's own books are right as well
+trap 'asked=1; {program} stop -t 3 "$name" >/dev/null 2>&1 &' TERM INT HUP
 trap '{program} rm --force "$name" >/dev/null 2>&1' EXIT
 asked=1
 while [ -n "$asked" ]; do asked=; wait "$client"; status=$?; done

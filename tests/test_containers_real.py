@@ -1,0 +1,255 @@
+"""Trials in real containers, by podman: the environment, the exit, and nothing left behind.
+
+Podman comes with Debian's packages podman and runc, which CI installs with those of the Slurm lab
+(`make slurm-packages`). The image needs no registry: a few links that lead into the machine's own
+/usr, which is mounted into the container.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tarfile
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from pytest_xlatune.cells import Cell, LaunchSpec, Parallelism, Protocol, Resources, Stage, Trial
+from pytest_xlatune.executors.folder import read_claim, read_started
+from pytest_xlatune.executors.local import LocalExecutor
+from pytest_xlatune.launchers.command import CommandLauncher
+from pytest_xlatune.launchers.container import ContainerLauncher
+from pytest_xlatune.profiles import profile
+from pytest_xlatune.results import Outcome, State, Submission
+
+LINKS = {"bin": "usr/bin", "lib": "usr/lib", "lib64": "usr/lib64", "sbin": "usr/sbin"}
+FOLDERS = ("dev", "proc", "sys", "tmp", "usr", "etc")
+# A machine in a sandbox may set no higher limits than its own, and mixes both kinds of cgroups.
+WAYS = (
+    ("podman", ()),
+    ("podman --runtime runc", ("--ulimit=nofile=1024:1024", "--ulimit=nproc=1024:1024")),
+)
+PROBE = "import json, os; print(json.dumps([dict(os.environ), os.getpid()]))"
+PROFILE = profile("p", "--xla_a=1,2", env={"TRICKY": 'two\nlines, it\'s "x" $HOME '})
+
+
+def podman(*words: str, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
+    return subprocess.run(
+        ["podman", *words], input=stdin, capture_output=True, check=False, timeout=60
+    )
+
+
+@dataclass(frozen=True)
+class Site:
+    """How podman is called on this machine, and the image."""
+
+    image: str
+    program: str
+    args: tuple[str, ...]
+
+    def launcher(self, *argv: str, mounts: tuple[str, ...] = ()) -> ContainerLauncher:
+        return ContainerLauncher(
+            inner=CommandLauncher(argv=argv),
+            runtime="podman",
+            program=self.program,
+            args=self.args,
+            mounts=("/usr:/usr:ro", sys.base_prefix, sys.prefix, *mounts),
+        )
+
+    def spec(self, *argv: str) -> LaunchSpec:
+        cell = Cell(
+            model_tag="m",
+            parallelism=Parallelism.parse("FSDP=1"),
+            image=self.image,
+            deployed={"EMPTY": "", "SOME_TOKEN": "hunter2"},
+        )
+        trial = Trial(
+            cell_digest=cell.digest,
+            profile=PROFILE,
+            protocol=Protocol(),
+            study="tuning",
+            stage=Stage.SCREEN,
+        )
+        return self.launcher(*argv).launch(trial, cell)
+
+
+def _rootfs() -> bytes:
+    made = io.BytesIO()
+    with tarfile.open(fileobj=made, mode="w") as tar:
+        for name in FOLDERS:
+            entry = tarfile.TarInfo(name)
+            entry.type, entry.mode = tarfile.DIRTYPE, 0o755
+            tar.addfile(entry)
+        for name, target in LINKS.items():
+            entry = tarfile.TarInfo(name)
+            entry.type, entry.linkname = tarfile.SYMTYPE, target
+            tar.addfile(entry)
+    return made.getvalue()
+
+
+def _missing(why: str) -> None:
+    if os.environ.get("CI") and os.geteuid() == 0:
+        pytest.fail(f"CI runs containers and does not skip them, but {why}")
+    pytest.skip(f"no container to test with: {why}")
+
+
+@pytest.fixture(scope="module")
+def site() -> Iterator[Site]:
+    if shutil.which("podman") is None:
+        _missing("podman is not installed (Debian's packages podman and runc)")
+    name = f"localhost/xlatune-test-{uuid.uuid4().hex[:8]}"
+    made = podman(
+        "import", "--change", "ENV XLA_FLAGS=--xla_from_image=1", "-", name, stdin=_rootfs()
+    )
+    if made.returncode:
+        _missing(f"podman makes no image: {made.stderr.decode()[-300:]}")
+    said = ""
+    for program, args in WAYS:
+        words = [*program.split()[1:], "run", "--rm", "--network=host", "-v/usr:/usr:ro", *args]
+        done = podman(*words, name, "true")
+        if done.returncode == 0:
+            shown = podman("image", "inspect", "--format", "{{.Digest}}", name)
+            digest = shown.stdout.decode().strip()
+            yield Site(image=f"{name}@{digest}", program=program, args=args)
+            break
+        said += f"{program}: {done.stderr.decode()[-200:]} "
+    else:
+        podman("rmi", "--force", name)
+        _missing(f"podman runs nothing here: {said}")
+    podman("rmi", "--force", name)
+
+
+@dataclass
+class Attempt:
+    """One attempt on this machine."""
+
+    root: Path
+    job_id: str
+    name: str
+
+    @property
+    def folder(self) -> Path:
+        return self.root / "run" / self.name
+
+    @property
+    def log(self) -> str:
+        path = self.folder / "log.0.txt"
+        return path.read_text(errors="replace") if path.exists() else ""
+
+    @property
+    def submission(self) -> Submission:
+        return Submission(
+            trial_id=self.name, attempt=1, executor="local", job_id=self.job_id,
+            folder=f"run/{self.name}",
+        )  # fmt: skip
+
+    def poll(self) -> Outcome:
+        return LocalExecutor().poll([self.submission], root=self.root)[self.job_id]
+
+    def end(self) -> Outcome:
+        wait_until(lambda: self.poll().state.is_final)
+        return self.poll()
+
+    @property
+    def containers(self) -> list[str]:
+        """The processes of the container of this attempt, as the machine itself sees them."""
+        mark = f"{self.folder}/container.entry.sh".encode()
+        return [
+            path.parent.name
+            for path in Path("/proc").glob("[0-9]*/cmdline")
+            if mark in _read(path) and b"podman" not in _read(path).split(b"\0")[0]
+            and b"conmon" not in _read(path).split(b"\0")[0]
+        ]  # fmt: skip
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError:
+        return b""
+
+
+def wait_until(ready: Callable[[], object], *, timeout_s: float = 60) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not ready():
+        assert time.monotonic() < deadline, f"not within {timeout_s:.0f} s"
+        time.sleep(0.1)
+
+
+@pytest.fixture
+def submit(site: Site, tmp_path: Path) -> Callable[..., Attempt]:
+    def submitted(name: str, *argv: str) -> Attempt:
+        job_id = LocalExecutor(lock=tmp_path / "lock").submit(
+            site.spec(*argv),
+            folder=tmp_path / "run" / name,
+            job_name=name,
+            comment=name,
+            nodelist=(),
+            resources=Resources(),
+        )
+        return Attempt(root=tmp_path, job_id=job_id, name=name)
+
+    return submitted
+
+
+def test_the_environment_and_the_outcome(site: Site, submit: Callable[..., Attempt]) -> None:
+    done = submit("env", sys.executable, "-c", PROBE)
+    assert done.end().state is State.COMPLETED, done.log
+    env, pid = json.loads(done.log.splitlines()[-1])
+    assert env["TRICKY"] == PROFILE.env["TRICKY"]
+    assert env["EMPTY"] == ""
+    assert env["XLA_FLAGS"] == "--xla_from_image=1 --xla_a=1,2"
+    assert pid < 20, "it has its own process ids"
+    failed = submit("fails", "bash", "-c", "exit 7").end()
+    assert (failed.state, failed.exit_code) == (State.FAILED, 7)
+    checks = site.launcher("x").checks(Cell(
+        model_tag="m", parallelism=Parallelism.parse("FSDP=1"), image=site.image
+    ))  # fmt: skip
+    assert [subprocess.run(["sh", "-c", each], check=False).returncode for each, _ in checks] == [
+        0, 0,
+    ]  # fmt: skip
+
+
+STUBBORN = "trap 'echo heard' TERM; echo up; while :; do sleep 0.2; done"
+POLITE = "trap 'echo heard; exit 0' TERM; echo up; while :; do sleep 0.2; done"
+
+
+@pytest.mark.parametrize("script", [POLITE, STUBBORN], ids=["polite", "stubborn"])
+def test_a_cancelled_trial_hears_it_and_leaves_no_container(
+    submit: Callable[..., Attempt], script: str
+) -> None:
+    attempt = submit("sleeps", "bash", "-c", script)
+    wait_until(lambda: "up" in attempt.log.splitlines())
+    assert attempt.containers
+    LocalExecutor().cancel([attempt.submission], root=attempt.root)
+    assert attempt.end().state is State.CANCELLED
+    assert "heard" in attempt.log.splitlines()
+    wait_until(lambda: not attempt.containers, timeout_s=10)
+    named = podman("ps", "--format", "{{.Names}}", "--filter", "name=xlt-run-sleeps-0")
+    assert named.stdout == b""
+
+
+@pytest.mark.parametrize("victim", ["the shell around it", "payload and all below it"])
+def test_sigkill_leaves_no_container_running(submit: Callable[..., Attempt], victim: str) -> None:
+    attempt = submit("killed", "bash", "-c", STUBBORN)
+    wait_until(lambda: "up" in attempt.log.splitlines())
+    started, claim = read_started(attempt.folder), read_claim(attempt.folder)
+    assert started is not None
+    assert claim is not None
+    inside = attempt.containers
+    assert inside
+    if victim == "the shell around it":
+        os.kill(started.pid, signal.SIGKILL)
+    else:
+        os.kill(claim.pid, signal.SIGKILL)
+        os.killpg(started.pid, signal.SIGKILL)
+    wait_until(lambda: not attempt.containers, timeout_s=10)

@@ -12,7 +12,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from statistics import fmean
+from statistics import fmean, median
 
 from pytest_xlatune.cells import Protocol
 from pytest_xlatune.errors import ConfigError
@@ -24,11 +24,16 @@ from pytest_xlatune.stats.capacity import MIN_DF, SWEEP_ALPHA
 from pytest_xlatune.stats.claims import MIN_TRIALS
 from pytest_xlatune.stats.compare import NoComparison, compare, decide
 from pytest_xlatune.stats.gates import gate
+from pytest_xlatune.stats.score import rescore
+from pytest_xlatune.stats.validity import different_loss
+from pytest_xlatune.stats.warmup import common_window
 
 EQUIVALENCE = 0.01
+LOSS_TOLERANCE = 0.02
 SCHEMA = 1
 RANK_0 = "log.0.txt"  # of several logs of one job, the one that is read
 _A, _B = "A", "B"
+_EXPECTED = "name a directory with one log, or one sub-folder with a log, per job"
 _HEALTHY = ("ok", "no-score")
 
 
@@ -39,6 +44,7 @@ class Job:
     path: Path
     score: Score
     xla_flags: str | None
+    loss: float | None = None  # at the last step of the window
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,19 +136,41 @@ def compare_sides(a: Path, b: Path, *, margin: float | None = None) -> Compared:
     seen: dict[str, Path] = {}
     found = [_found(path, seen) for path in (a, b)]
     _one_protocol([read for reads, _ in found for read in reads])
-    # one window for all: as long as the shortest job that has a score
-    steps = min(
-        (r.protocol.steps for reads, _ in found for r in reads if isinstance(r.score, Score)),
-        default=None,
-    )
+    steps = [r.protocol.steps for reads, _ in found for r in reads if isinstance(r.score, Score)]
     sides = [
-        _side(path, reads, left_out, steps)
+        _side(path, reads, left_out, min(steps, default=None))
         for path, (reads, left_out) in zip((a, b), found, strict=True)
     ]
-    return _compared(*sides, margin=margin)
+    protocol = next((r.protocol for reads, _ in found for r in reads), Protocol())
+    sides, notes = _in_one_window(sides, replace(protocol, steps=min(steps, default=1)))
+    if len(set(steps)) > 1:
+        notes = (
+            f"the jobs have {min(steps)} to {max(steps)} steps: all end with the shortest's",
+            *notes,
+        )
+    return _compared(*sides, margin=margin, notes=notes)
 
 
-def _compared(a: Side, b: Side, *, margin: float | None) -> Compared:
+def _in_one_window(sides: Sequence[Side], protocol: Protocol) -> tuple[list[Side], tuple[str, ...]]:
+    """Score all jobs in the window that holds for all of them."""
+    window = common_window([job.score for side in sides for job in side.jobs], protocol)
+    notes = (window.note,) if window.note else ()
+    if not window.is_moved:
+        return list(sides), notes
+    moved = []
+    for side in sides:
+        jobs, out = [], list(side.left_out)
+        for job in side.jobs:
+            found = rescore(job.score, protocol=window.protocol)
+            if isinstance(found, Score):
+                jobs.append(replace(job, score=found))
+            else:
+                out.append((job.path, f"no score: {found.reason}"))
+        moved.append(replace(side, jobs=tuple(jobs), left_out=tuple(out)))
+    return moved, notes
+
+
+def _compared(a: Side, b: Side, *, margin: float | None, notes: Sequence[str]) -> Compared:
     scores = [
         BlockScore(block=0, arm=name, value=job.score.value)
         for name, side in ((_A, a), (_B, b))
@@ -164,13 +192,18 @@ def _compared(a: Side, b: Side, *, margin: float | None) -> Compared:
         ratio=None if estimate is None else math.exp(estimate),
         margin=margin,
     )
+    notes = (*notes, *_notes(a, b))
+    differs = _other_loss(a, b)
+    if differs:
+        verdict = replace(base, kind=VerdictKind.INVALID, reasons=(differs, *notes))
+        return replace(compared, verdict=verdict)
     lacking = _lacking(a, b)
     fit = fit_blocks(scores, control=_A)
     result: Comparison | NoComparison = NoComparison(reason=lacking)
     if not lacking and fit is not None:
         result = compare(fit, _B, family=1, alpha=SWEEP_ALPHA)
     if isinstance(result, NoComparison):
-        verdict = replace(base, reasons=(f"no verdict: {result.reason}", *_notes(a, b)))
+        verdict = replace(base, reasons=(f"no verdict: {result.reason}", *notes))
         return replace(compared, verdict=verdict)
     kind = decide(result, equivalence=EQUIVALENCE)
     low, high = (relative(end) for end in result.ci95)
@@ -181,7 +214,7 @@ def _compared(a: Side, b: Side, *, margin: float | None) -> Compared:
         mde80=relative(result.mde80),
         method=f"two samples of {len(a.jobs)} and {len(b.jobs)} jobs, Student, pooled variance, "
         f"one-sided alpha {SWEEP_ALPHA:g}, job noise {result.sigma:.2%}",
-        reasons=_notes(a, b),
+        reasons=tuple(notes),
     )
     passes = None
     if margin is not None:
@@ -192,16 +225,33 @@ def _compared(a: Side, b: Side, *, margin: float | None) -> Compared:
 
 def _lacking(a: Side, b: Side) -> str:
     """Return what is missing for a verdict; "" where nothing is."""
-    counts = {name: len(side.jobs) for name, side in ((_A, a), (_B, b))}
-    short = [f"{name} has {count}" for name, count in counts.items() if count < MIN_TRIALS]
-    total = sum(counts.values())
+    sides = {_A: a, _B: b}
+    short = [
+        f"{name} has {_jobs(len(side.jobs))}"
+        + (f" ({side.left_out[0][1]})" if not side.jobs and side.left_out else "")
+        for name, side in sides.items()
+        if len(side.jobs) < MIN_TRIALS
+    ]
+    total = len(a.jobs) + len(b.jobs)
     if not short and total - 2 >= MIN_DF:
         return ""
-    have = " and ".join(short) or f"there are {total} in all"
     return (
-        f"{have} scored job{'s' if total != 1 else ''}; {MIN_TRIALS} on each side and "
-        f"{MIN_DF + 2} in all are the least. Steps do not make up for jobs: run more jobs"
+        f"{' and '.join(short) or f'there are {_jobs(total)} in all'}; {MIN_TRIALS} on each side "
+        f"and {MIN_DF + 2} in all are the least. Steps do not make up for jobs: run more jobs"
     )
+
+
+def _jobs(count: int) -> str:
+    return f"{count} scored {'job' if count == 1 else 'jobs'}"
+
+
+def _other_loss(a: Side, b: Side) -> str:
+    """Return how the losses of the sides differ at the step that all jobs reach."""
+    losses = [[job.loss for job in side.jobs if job.loss is not None] for side in (a, b)]
+    if not all(losses):
+        return ""
+    reason = different_loss(median(losses[1]), median(losses[0]), tolerance=LOSS_TOLERANCE)
+    return f"not the same training: {reason}" if reason else ""
 
 
 def _notes(a: Side, b: Side) -> tuple[str, ...]:
@@ -215,7 +265,7 @@ def _notes(a: Side, b: Side) -> tuple[str, ...]:
 def _found(path: Path, seen: dict[str, Path]) -> tuple[list[Read], list[tuple[Path, str]]]:
     """Read the logs of a side, each content once; `seen` is shared by the sides."""
     if not path.exists():
-        raise ConfigError(f"{path} does not exist; name a directory with one log per job")
+        raise ConfigError(f"{path} does not exist; {_EXPECTED}")
     reads: list[Read] = []
     left_out: list[tuple[Path, str]] = []
     mine: set[str] = set()
@@ -241,9 +291,19 @@ def _found(path: Path, seen: dict[str, Path]) -> tuple[list[Read], list[tuple[Pa
         mine.add(content)
         reads.append(read)
     if not reads:
-        why = "".join(f"; {job.name}: {reason}" for job, reason in left_out[:3])
-        raise ConfigError(f"{path} holds no log of a healthy training job{why}")
+        raise ConfigError(_nothing_in(path, left_out))
     return reads, left_out
+
+
+def _nothing_in(path: Path, left_out: Sequence[tuple[Path, str]]) -> str:
+    """Say why a side has no job: what lies there, by reason, and what was expected."""
+    if not left_out:
+        return f"{path} is empty: no log of a training job; {_EXPECTED}"
+    names: dict[str, list[str]] = {}
+    for job, reason in left_out:
+        names.setdefault(reason.removeprefix(f"{job} "), []).append(job.name)
+    why = "; ".join(f"{', '.join(found)}: {reason}" for reason, found in names.items())
+    return f"{path} holds no log of a healthy training job ({why}); {_EXPECTED}"
 
 
 def _logs(path: Path) -> Iterator[tuple[Path, str]]:
@@ -293,7 +353,19 @@ def _side(
             protocol = replace(protocol, steps=min(steps, protocol.steps))
         found = score_with(read.report, protocol)
         if isinstance(found, Score):
-            jobs.append(Job(path=read.path, score=found, xla_flags=read.report.xla_flags))
+            jobs.append(
+                Job(
+                    path=read.path,
+                    score=found,
+                    xla_flags=read.report.xla_flags,
+                    loss=_loss_at(read, protocol.last_step),
+                )
+            )
         else:
             out.append((read.path, f"no score: {found.reason}"))
     return Side(path=path, jobs=tuple(jobs), left_out=tuple(out))
+
+
+def _loss_at(read: Read, step: int) -> float | None:
+    losses = [r.loss for r in read.report.steps if r.step == step and r.loss is not None]
+    return losses[-1] if losses else None

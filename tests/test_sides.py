@@ -17,14 +17,14 @@ from pytest_xlatune.results import VerdictKind
 from pytest_xlatune.sides import compare_sides
 
 
-def log(tgs: float, *, steps: int = 15, config: str = "", seed: int = 0) -> str:
+def log(tgs: float, *, steps: int = 15, config: str = "", seed: int = 0, loss: str = "7.1") -> str:
     random = Random(f"{tgs} {seed}")
     lines = [config]
     for step in range(steps):
         step_s = 512 / tgs * (1 + random.uniform(-0.002, 0.002))
         lines.append(
             f"completed step: {step}, seconds: {step_s:.6f}, TFLOP/s/device: 1.5, "
-            f"Tokens/s/device: {512 / step_s:.4f}, total_weights: 512, loss: 7.1"
+            f"Tokens/s/device: {512 / step_s:.4f}, total_weights: 512, loss: {loss}"
         )
     return "\n".join([*lines, ""])
 
@@ -61,9 +61,13 @@ def test_several_jobs_a_side(
 @pytest.mark.parametrize(
     ("a", "b", "words"),
     [
-        pytest.param((1000.0,), (1200.0,), "A has 1 and B has 1 scored jobs", id="one each"),
-        pytest.param(A, (1200.0,), "B has 1 scored jobs", id="one on one side"),
-        pytest.param((1000.0, 1001.0), (1200.0, 1201.0), "there are 4 in all", id="two each"),
+        pytest.param(
+            (1000.0,), (1200.0,), "A has 1 scored job and B has 1 scored job", id="one each"
+        ),
+        pytest.param(A, (1200.0,), "no verdict: B has 1 scored job;", id="one on one side"),
+        pytest.param(
+            (1000.0, 1001.0), (1200.0, 1201.0), "there are 4 scored jobs in all", id="two each"
+        ),
     ],
 )
 def test_too_few_jobs_are_no_verdict_and_it_says_what_is_missing(
@@ -153,7 +157,7 @@ def test_what_cannot_be_compared_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="expected a fraction"):
         compare_sides(a, b, margin=1.0)
     (tmp_path / "empty").mkdir()
-    with pytest.raises(ConfigError, match="holds no log of a healthy training job"):
+    with pytest.raises(ConfigError, match=r"is empty: no log .* per job"):
         compare_sides(a, tmp_path / "empty")
     shutil.copy(a / "job-0.log", b / "same.log")
     with pytest.raises(ConfigError, match=r"same log as .*other side"):
@@ -162,6 +166,64 @@ def test_what_cannot_be_compared_is_refused(tmp_path: Path) -> None:
     (b / "same.log").write_text(log(1010.0, steps=40, config=config), encoding="utf-8")
     with pytest.raises(ConfigError, match="run differently"):
         compare_sides(a, b)
+
+
+def written(folder: Path, *logs: str) -> Path:
+    folder.mkdir(parents=True)
+    for number, text in enumerate(logs):
+        (folder / f"job-{number}.log").write_text(text, encoding="utf-8")
+    return folder
+
+
+def test_another_loss_is_another_training(tmp_path: Path) -> None:
+    a = side(tmp_path / "a", *A)
+    b = written(tmp_path / "b", *(log(1050.0 + at, seed=at, loss="7.9") for at in range(4)))
+    found = compare_sides(a, b, margin=0.01)
+    assert (found.verdict.kind, found.passes) == (VerdictKind.INVALID, None)
+    assert found.verdict.reasons[0].startswith("not the same training: ")
+    assert "7.9" in found.verdict.reasons[0]
+
+
+def test_jobs_of_several_lengths_say_so(tmp_path: Path) -> None:
+    steps = (15, 40, 8, 20)
+    a = written(tmp_path / "a", *(log(1000 + at, steps=n) for at, n in enumerate(steps)))
+    found = compare_sides(a, side(tmp_path / "b", *(1010.0, 1011.0, 1013.0)))
+    assert {job.score.window for s in (found.a, found.b) for job in s.jobs} == {(5, 14)}
+    assert "the jobs have 15 to 40 steps: all end with the shortest's" in found.verdict.reasons
+    assert found.a.left_out[0][1] == "no score: 3 usable steps in 8, 6 needed; run more steps"
+
+
+def test_logs_that_are_no_healthy_jobs_are_told_by_reason(tmp_path: Path) -> None:
+    a = side(tmp_path / "a", *A)
+    bad = written(tmp_path / "bad", log(1000, loss="nan"), log(1001, loss="nan"), "hello\n")
+    with pytest.raises(
+        ConfigError,
+        match=r"bad holds no log of a healthy training job \(job-0.log, job-1.log: "
+        r"numerical-failure: no healthy job; job-2.log: is not the log of a training job",
+    ):
+        compare_sides(a, bad)
+
+
+def test_a_side_without_any_score_says_why(tmp_path: Path) -> None:
+    a = side(tmp_path / "a", *A)
+    odd = [log(1000.0 + at).replace("Tokens/s/device: ", "Tokens/s/device: nan #") for at in (0, 1)]
+    found = compare_sides(a, written(tmp_path / "b", *odd), margin=0.01)
+    assert (found.verdict.kind, found.passes) == (VerdictKind.INCONCLUSIVE, None)
+    assert found.verdict.reasons[0].startswith(
+        "no verdict: B has 0 scored jobs (no score: no step in the window prints both its seconds"
+    )
+
+
+def test_a_warm_up_moves_the_window_of_all_jobs(tmp_path: Path) -> None:
+    def cold(tgs: float, seed: int) -> str:
+        first, rest = log(0.992 * tgs, steps=25, seed=seed), log(tgs, steps=25, seed=seed)
+        return "\n".join([*first.splitlines()[:9], *rest.splitlines()[9:], ""])
+
+    a = written(tmp_path / "a", *(cold(1000.0 + at, at) for at in range(6)))
+    b = written(tmp_path / "b", *(cold(1001.0 + at, at) for at in range(6)))
+    found = compare_sides(a, b)
+    assert {job.score.window for s in (found.a, found.b) for job in s.jobs} == {(8, 24)}
+    assert "the window of all trials starts at step 8" in found.verdict.reasons[0]
 
 
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -62,13 +62,18 @@ def score(
     own = [r for r in records if r.kind == "step"]
     inside = [r for r in own if r.step in allowed]
     tokens = _tokens(inside, tokens_per_device_step)
-    timed = [] if tokens is None else _timed(own, tokens)
+    if tokens is None and inside:
+        return NoScore(
+            reason="no step in the window prints both its seconds and Tokens/s/device as positive "
+            "numbers, and the tokens of a step are not declared"
+        )
+    tokens = tokens or 0.0  # of no step: there is nothing to time
+    timed = _timed(own, tokens) if inside else []
     found = _scored(timed, tokens, wanted, protocol, seen=records[-1].step)
     if isinstance(found, NoScore):
         return found
     flags = {
-        "invariant-violated": tokens is not None
-        and _violates(inside, tokens_per_device_step or tokens),
+        "invariant-violated": _violates(inside, tokens_per_device_step or tokens),
         "resumed": records[0].step > 0,
     }
     losses = [r.loss for r in records if r.loss is not None]
@@ -101,7 +106,7 @@ def rescore(scored: Score, *, protocol: Protocol) -> Score | NoScore:
 
 def _scored(
     every: Sequence[_Timed],
-    tokens: float | None,
+    tokens: float,
     wanted: Sequence[int],
     protocol: Protocol,
     *,
@@ -110,7 +115,7 @@ def _scored(
     """Score the `wanted` ones of all timed steps; `seen` is the last step of the job."""
     allowed = frozenset(wanted)
     timed = [each for each in every if each[0] in allowed]
-    if tokens is None or len(timed) < protocol.min_steps:
+    if len(timed) < protocol.min_steps:
         return NoScore(
             reason=f"{len(timed)} usable steps in the window {wanted[0]}-{wanted[-1]}, "
             f"{protocol.min_steps} needed (last step seen: {seen})"

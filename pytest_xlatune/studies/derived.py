@@ -78,21 +78,23 @@ class Stacks(Record):
         Logarithms of gains that do not touch each other add up; whether they do is measured. Parts
         stand in the order of `pool`; those that set one thing to two values make no stack.
         """
-        place = {each.id: at for at, each in enumerate(pool)}
-        queues = [
-            sorted(
-                itertools.combinations(leaders, size),
-                key=lambda parts: -sum(part.estimate for part in parts),
-            )
-            for size in range(2, self.of + 1)
-        ]
+        queues = [self._of_size(size, leaders, pool) for size in range(2, self.of + 1)]
         for turn in itertools.zip_longest(*queues):
-            for parts in filter(None, turn):
-                ordered = sorted(parts, key=lambda part: place[part.profile.id])
-                found = _stack([part.profile for part in ordered], wave=self.wave)
-                if found is not None:
-                    words = ", ".join(part.words for part in ordered)
-                    yield replace(found, note=f"stacked, for the screen showed {words}")
+            yield from filter(None, turn)
+
+    def _of_size(
+        self, size: int, leaders: Sequence[Leader], pool: Sequence[Profile]
+    ) -> Iterator[Profile]:
+        place = {each.id: at for at, each in enumerate(pool)}
+        for parts in sorted(
+            itertools.combinations(leaders, size),
+            key=lambda parts: -sum(part.estimate for part in parts),
+        ):
+            ordered = sorted(parts, key=lambda part: place[part.profile.id])
+            found = _stack([part.profile for part in ordered], wave=self.wave)
+            if found is not None:
+                words = ", ".join(part.words for part in ordered)
+                yield replace(found, note=f"stacked, for the screen showed {words}")
 
     def kept(self, planned: Mapping[str, Profile], *, pool: Sequence[Profile]) -> Iterator[Profile]:
         """Yield those of the planned profiles that are stacks of `pool`, whatever led since."""
@@ -261,7 +263,7 @@ def _with_value(profile: Profile, key: Key, value: str) -> Profile:
 
 
 def _neighbours(ladder: Sequence[str], value: str) -> list[str]:
-    """Return the next value up and the next down; () where the value has no place on the ladder."""
+    """Return the next value up and the next down; [] where it has no place on the ladder."""
     if value in ladder:
         at = ladder.index(value)
         return [ladder[near] for near in (at + 1, at - 1) if 0 <= near < len(ladder)]
@@ -269,9 +271,9 @@ def _neighbours(ladder: Sequence[str], value: str) -> list[str]:
     rungs = [(found, each) for each in ladder if (found := _number(each)) is not None]
     if number is None or len(rungs) < len(ladder):
         return []
-    above = [rung for rung in rungs if rung[0] > number]
-    below = [rung for rung in rungs if rung[0] < number]
-    return [min(above)[1]] * bool(above) + [max(below)[1]] * bool(below)
+    above = sorted(rung for rung in rungs if rung[0] > number)
+    below = sorted(rung for rung in rungs if rung[0] < number)
+    return [text for _, text in (*above[:1], *below[-1:])]
 
 
 def _number(text: str) -> float | None:

@@ -1,0 +1,372 @@
+"""Waves that are derived from earlier ones: which profiles, when, and always the same ones."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from pytest_xlatune.cells import Cell, Parallelism, Stage, Trial
+from pytest_xlatune.errors import ConfigError
+from pytest_xlatune.profiles import BASELINE_ID, Profile, profile
+from pytest_xlatune.results import TrialResult, TrialStatus, VerdictKind
+from pytest_xlatune.stats.capacity import Plan
+from pytest_xlatune.studies.derived import Around, Leader, Stacks, settings_of
+from pytest_xlatune.studies.tuning import TuningStudy
+from tests.test_studies_tuning import measured, noise
+
+CELL = Cell(
+    model_tag="m",
+    parallelism=Parallelism.parse("PP=8"),
+    per_device_batch_size=7,
+    max_target_length=4096,
+    deployed={"XLA_FLAGS": "--xla_gpu_autotune_level=4"},
+)
+GIB = 1 << 30
+AG = "xla_gpu_all_gather_combine_threshold_bytes"
+LIMIT = "xla_gpu_experimental_parallel_collective_overlap_limit"
+LADDER = {AG: (str(GIB >> 1), str(GIB), str(2 * GIB)), LIMIT: ("2", "4", "8")}
+SINGLES = (
+    profile("overlap-2", f"--{LIMIT}=2"),
+    profile("overlap-4", f"--{LIMIT}=4"),
+    profile("ag-1g", f"--{AG}={GIB}"),
+    profile("double", "--xla_gpu_enable_while_loop_double_buffering=true"),
+    profile("tree", env={"NCCL_ALGO": "Tree"}),
+    profile("default", "--xla_gpu_autotune_level=4"),
+    *(profile(f"hurts-{at}", f"--xla_gpu_knob={at}") for at in range(4)),
+)
+GAINS = {"overlap-2": 0.03, "overlap-4": 0.022, "ag-1g": 0.025, "double": 0.015, "tree": 0.01}
+Answer = Callable[[Trial], TrialResult]
+
+
+def study(**changes: Any) -> TuningStudy:
+    values = {
+        "cell": CELL,
+        "profiles": SINGLES,
+        "stacks": (Stacks(slots=4),),
+        "around": (Around(slots=3, ladders=LADDER),),
+        "budget": 60,
+    } | changes
+    return TuningStudy(**values)
+
+
+def effect(settings: Profile, gains: Mapping[str, float]) -> float:
+    """Log gain of a profile: that of each single whose settings it has."""
+    own = settings_of(settings).items()
+    return sum(
+        gains.get(each.id, 0.0) if each.id in gains else -0.05 * each.id.startswith("hurts")
+        for each in SINGLES
+        if settings_of(each).items() <= own
+    )
+
+
+def cluster(gains: Mapping[str, float] = GAINS, *, sigma: float = 0.001) -> Answer:
+    return lambda trial: measured(trial, 6.9 + effect(trial.profile, gains) + noise(trial, sigma))
+
+
+def run(of: TuningStudy, answer: Answer, *, stop: str = "") -> list[TrialResult]:
+    """Drive a study one trial at a time, as a cluster does; `stop` before that wave."""
+    done: list[TrialResult] = []
+    while trials := of.propose(done):
+        if trials[0].group == stop:
+            break
+        done.append(answer(trials[0]))
+    return done
+
+
+def of_wave(history: Sequence[TrialResult], wave: str) -> set[str]:
+    return {
+        each.trial.profile.id
+        for each in history
+        if each.trial.group == wave and not each.trial.is_baseline
+    }
+
+
+def test_the_waves_run_in_order_and_the_stacks_are_of_what_led() -> None:
+    sweep = study()
+    done = run(sweep, cluster(sigma=0.0001))
+    groups = list(dict.fromkeys(each.trial.group for each in done))
+    assert groups[:3] == ["wave2", "wave3", "wave4"]
+    # pairs and triples in turn; overlap-2 and overlap-4 are two values of one flag
+    assert list(sweep.slots_of(done).items())[:4] == [
+        (f"stack-{at}", next(each for each in sweep.profiles_of(done) if each.id == name))
+        for at, name in enumerate(
+            (
+                "overlap-2+ag-1g",
+                "overlap-2+ag-1g+double",
+                "overlap-4+ag-1g",
+                "overlap-2+ag-1g+tree",
+            ),
+            start=1,
+        )
+    ]
+    assert of_wave(done, "wave3") == {each.id for each in sweep.profiles_of(done)[10:14]}
+    best = sweep.slots_of(done)["stack-1"]
+    assert str(best.flags[0]) == f"--{LIMIT}=2"
+    assert best.note == "stacked, for the screen showed overlap-2 +3.0 %, ag-1g +2.5 %"
+    conclusion = sweep.conclude(done)
+    assert conclusion.complete
+    assert set(conclusion.finalists) <= {each.id for each in sweep.profiles_of(done)[10:]}
+    assert {conclusion.verdicts[at].kind for at in range(3)} == {VerdictKind.FASTER}
+
+
+def test_the_values_are_those_beside_the_leaders() -> None:
+    sweep = study()
+    done = run(sweep, cluster())
+    names = [each.id for name, each in sweep.slots_of(done).items() if name.startswith("around")]
+    # of the stack that led: its first setting goes up, then the second up and down
+    leader = "overlap-2+ag-1g+double"
+    assert names[0].startswith(leader)
+    for name in names:
+        found = next(each for each in sweep.profiles_of(done) if each.id == name)
+        assert (found.wave, "beside" in found.note) == ("wave4", True)
+    assert len(names) == 3
+
+
+@pytest.mark.parametrize(
+    ("value", "beside"),
+    [
+        pytest.param("1", ["2"], id="the first has one neighbour"),
+        pytest.param("2", ["4", "1"], id="up comes first"),
+        pytest.param("4", ["2"], id="so has the last"),
+        pytest.param("3", ["4", "2"], id="between two rungs"),
+        pytest.param("9", ["4"], id="above all"),
+        pytest.param("auto", [], id="no place on the ladder"),
+    ],
+)
+def test_neighbours_on_a_ladder(value: str, beside: list[str]) -> None:
+    leader = Leader(profile=profile("lead", env={"X": value}), estimate=0.02)
+    made = list(Around(ladders={"X": ("1", "2", "4")}).made([leader], pool=[leader.profile]))
+    assert [each.env["X"] for each in made] == beside
+    assert [each.id for each in made] == [f"lead.{each}" for each in beside]
+
+
+def test_a_ladder_reaches_flags_by_either_name_and_overrides() -> None:
+    lead = profile(
+        "lead",
+        "--xla_gpu_enable_pipelined_all_gather=true --xla_a=1",
+        overrides={"microbatches": "8"},
+    )
+    ladders = {
+        "xla_gpu_enable_pipelined_all_gather": ("true", "false"),
+        "microbatches": ("4", "8", "16"),
+    }
+    made = list(Around(ladders=ladders).made([Leader(profile=lead, estimate=0.1)], pool=[lead]))
+    assert [each.settings_text for each in made] == [
+        "--xla_gpu_enable_pipelined_all_gather=false --xla_a=1 microbatches=8",
+        "--xla_gpu_enable_pipelined_all_gather=true --xla_a=1 microbatches=16",
+        "--xla_gpu_enable_pipelined_all_gather=true --xla_a=1 microbatches=4",
+    ]
+    # the value alone would not say which setting it is of
+    assert [each.id for each in made] == ["lead.pag-false", "lead.m-16", "lead.m-4"]
+
+
+def test_long_names_are_cut_and_stay_apart() -> None:
+    long = [profile(f"{letter}{'x' * 50}", f"--xla_{letter}=1") for letter in "abc"]
+    leaders = [Leader(profile=each, estimate=0.01) for each in long]
+    made = list(Stacks(of=3).made(leaders, pool=long))
+    assert len({each.id for each in made}) == 4
+    assert max(len(each.id) for each in made) == 64
+    kept = list(Stacks(of=3).kept({each.id: each for each in made}, pool=long))
+    assert {each.id for each in kept} == {each.id for each in made}
+
+
+def test_nothing_is_derived_before_the_earlier_waves_are_over() -> None:
+    sweep, answer = study(), cluster()
+    queue = sweep.propose([])
+    assert {trial.group for trial in queue} == {"wave2"}
+    done = [answer(trial) for trial in queue[:-1]]
+    assert sweep.propose(done) == queue[-1:]
+    assert not sweep.slots_of(done)
+    assert not sweep.conclude(done).complete
+    # what is left: a baseline, two waves with theirs, the blocks
+    layout = sweep.layout
+    assert isinstance(layout, Plan)
+    blocks = layout.blocks * (layout.finalists + layout.block_baselines)
+    assert sweep.left(done) == 1 + (4 + 2) + (3 + 2) + blocks
+    assert sweep.left([]) == layout.jobs
+
+
+def test_slots_count_as_profiles_in_the_budget() -> None:
+    declared = study(stacks=(), around=(), budget=60).layout
+    derived = study(budget=60).layout
+    assert isinstance(declared, Plan)
+    assert isinstance(derived, Plan)
+    assert derived.jobs <= 60
+    assert derived.blocks < declared.blocks or derived.jobs > declared.jobs
+    with pytest.raises(ConfigError, match="23 profiles and their baselines"):
+        study(budget=20, stacks=(Stacks(slots=10),))
+
+
+def test_where_nothing_leads_nothing_is_derived() -> None:
+    sweep = study()
+    done = run(sweep, cluster({}, sigma=0.0001))
+    assert not sweep.slots_of(done)
+    assert {each.trial.group for each in done if each.trial.stage is Stage.SCREEN} == {"wave2"}
+    assert sweep.conclude(done).complete
+
+
+def test_a_single_leader_has_values_beside_it_and_no_stack() -> None:
+    sweep = study()
+    done = run(sweep, cluster({"overlap-4": 0.03}, sigma=0.0001))
+    assert list(sweep.slots_of(done)) == ["around-1"]
+    # overlap-2 is declared: the value below is measured already
+    assert sweep.slots_of(done)["around-1"].id == "overlap-4.8"
+
+
+def test_what_was_dropped_or_trains_differently_leads_nothing() -> None:
+    answer = cluster()
+
+    def odd(trial: Trial) -> TrialResult:
+        if trial.profile.id == "overlap-2":
+            return TrialResult(trial=trial, status=TrialStatus.DROPPED, reason="out of memory")
+        if trial.profile.id == "ag-1g":
+            return measured(trial, 7.1, loss=3.0)
+        return answer(trial)
+
+    sweep = study()
+    done = run(sweep, odd)
+    left = {"overlap-4", "double", "tree"}
+    assert {name for each in of_wave(done, "wave3") for name in each.split("+")} == left
+
+
+def test_repeats_of_what_is_deployed_lead_nothing() -> None:
+    sweep, answer = study(), cluster()
+
+    def lucky(trial: Trial) -> TrialResult:
+        return measured(trial, 7.2) if trial.profile.id == "default" else answer(trial)
+
+    assert not any("default" in each for each in of_wave(run(sweep, lucky), "wave3"))
+
+
+def test_a_stack_that_somebody_declared_is_not_made_again() -> None:
+    both = profile("both", f"--{AG}={GIB} --{LIMIT}=2", wave="wave5")
+    sweep = study(profiles=(*SINGLES, both))
+    done = run(sweep, cluster(), stop="wave4")
+    assert "overlap-2+ag-1g" not in of_wave(done, "wave3")
+    assert len(of_wave(done, "wave3")) == 4
+
+
+def test_the_same_history_gives_the_same_profiles_in_any_order() -> None:
+    done = run(study(), cluster())
+    names = [each.id for each in study().profiles_of(done)]
+    proposed = study().propose(done[:-3])
+    for seed in range(5):
+        shuffled = random.Random(seed).sample(done, len(done))
+        assert [each.id for each in study().profiles_of(shuffled + done[:4])] == names
+        assert study().conclude(shuffled) == study().conclude(done)
+    for cut in range(len(done)):
+        again = TuningStudy.from_json(study().to_json())
+        # each trial is what the study asks for next, whoever asks
+        assert again.propose(done[:cut])[0] == done[cut].trial
+    assert proposed == study().propose(done[:-3])
+
+
+def test_later_trials_move_no_slot() -> None:
+    sweep, answer = study(), cluster()
+    done = run(sweep, answer)
+    first = run(sweep, answer, stop="wave4")
+    slots = {name: each.id for name, each in sweep.slots_of(first).items() if "stack" in name}
+    assert {n: e.id for n, e in sweep.slots_of(done).items() if "stack" in n} == slots
+
+
+def test_measured_stacks_stay_when_the_screen_is_read_anew() -> None:
+    sweep, answer = study(), cluster()
+    done = run(sweep, answer, stop="wave4")
+    stacks = of_wave(done, "wave3")
+    # a new log reader scores one single differently: another favourite, the same stacks
+    other = [measured(r.trial, 6.9) if r.trial.profile.id == "ag-1g" else r for r in done]
+    assert {e.id for n, e in sweep.slots_of(other).items() if "stack" in n} == stacks
+    # and a single that is declared later is screened first, the stacks as they are
+    more = study(profiles=(*SINGLES, profile("late", "--xla_gpu_late=1")))
+    assert [t.profile.id for t in more.propose(done)] == ["late"]
+    assert {e.id for n, e in more.slots_of(done).items() if "stack" in n} == stacks
+    conclusion = more.conclude(done)
+    assert {conclusion.verdict(each).kind for each in stacks} == {VerdictKind.SCREENED}  # type: ignore[union-attr]
+
+
+def test_freed_slots_are_filled_by_the_same_rule() -> None:
+    sweep, answer = study(), cluster()
+    planned = [
+        *run(sweep, answer, stop="wave3"),
+        *(
+            TrialResult(trial=trial, status=TrialStatus.PLANNED)
+            for trial in sweep.propose(run(sweep, answer, stop="wave3"))
+            if trial.profile.id in {"overlap-4+ag-1g", BASELINE_ID}
+        ),
+    ]
+    assert "overlap-4+ag-1g" in {each.id for each in sweep.slots_of(planned).values()}
+    assert len([each for each in sweep.slots_of(planned) if "stack" in each]) == 4
+
+
+def test_a_selected_slot_brings_the_waves_that_it_reads() -> None:
+    answer = cluster()
+    alone = study(selected=frozenset({"stack-2"}), confirm=False)
+    done = run(alone, answer)
+    assert of_wave(done, "wave2") == {each.id for each in SINGLES}
+    assert of_wave(done, "wave3") == {"overlap-2+ag-1g+double"}
+    # after a session of wave 2 nothing of it is measured again
+    singles = frozenset(each.id for each in SINGLES)
+    before = run(study(selected=singles, confirm=False), answer)
+    assert {trial.group for trial in alone.propose(before)} == {"wave3"}
+    # wave 4 reads wave 3, so all its slots come along
+    later = run(study(selected=frozenset({"around-1"}), confirm=False), answer)
+    assert len(of_wave(later, "wave3")) == 4
+    assert len(of_wave(later, "wave4")) == 1
+
+
+def test_a_selection_without_slots_leaves_the_derived_waves_alone() -> None:
+    some = study(selected=frozenset({"tree", "double"}), confirm=False)
+    assert of_wave(run(some, cluster()), "wave3") == set()
+
+
+def test_a_derived_wave_holds_declared_profiles_too() -> None:
+    second = profile("channels", env={"NCCL_NCHANNELS_PER_NET_PEER": "8"}, wave="wave4")
+    sweep = study(profiles=(*SINGLES, second))
+    done = run(sweep, cluster())
+    assert len(of_wave(done, "wave4")) == 4
+    groups = [each.trial.group for each in done if each.trial.stage is Stage.SCREEN]
+    assert groups == sorted(groups)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        pytest.param({"stacks": (Stacks(wave="wave1"),)}, "derived from the waves before", id="1"),
+        pytest.param({"stacks": (Stacks(), Stacks(slots=2))}, "two rules of the kind", id="twice"),
+        pytest.param(
+            {"profiles": (*SINGLES, profile("stack-1", "--xla_a=1"))}, "name of a slot", id="name"
+        ),
+        pytest.param({"selected": frozenset({"stack-9"})}, "stack-9", id="no such slot"),
+    ],
+)
+def test_rules_that_nothing_can_come_of(changes: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        study(**changes)
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        pytest.param(lambda: Stacks(slots=0), "0 slots", id="no slot"),
+        pytest.param(lambda: Stacks(of=4), "expected 2 or 3", id="four"),
+        pytest.param(lambda: Around(ladders={}), "no ladder", id="no ladder"),
+        pytest.param(lambda: Around(ladders={"--xla_a": ("1", "2")}), "without dashes", id="dash"),
+        pytest.param(lambda: Around(ladders={"xla_a": ("1", "1")}), "different values", id="same"),
+    ],
+)
+def test_malformed_rules(make: Callable[[], object], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        make()
+
+
+def test_old_ledgers_declare_no_rules() -> None:
+    old = study(stacks=(), around=()).to_json()
+    del old["stacks"], old["around"]
+    assert TuningStudy.from_json(old) == study(stacks=(), around=())
+    assert replace(study(), stacks=(), around=()).propose([]) == TuningStudy.from_json(old).propose(
+        []
+    )

@@ -84,15 +84,41 @@ def test_a_ledger_concludes_to_what_its_reports_say(
     assert capsys.readouterr().out == published
 
 
-@pytest.mark.parametrize("text", [None, ""], ids=["no such file", "an empty file"])
-def test_what_is_no_ledger_is_refused(
-    tmp_path: Path, text: str | None, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        pytest.param("gone", "gone does not exist; name the ledger of a cell", id="nothing"),
+        pytest.param("empty.jsonl", "is no ledger of a sweep: nothing was begun", id="empty file"),
+        pytest.param("empty", "empty holds no ledger.jsonl; name the ledger", id="empty folder"),
+        pytest.param(".", "below it 1 cell does; name one of", id="the work directory"),
+        pytest.param("pretend", "below it 1 cell does; name one of", id="the sweep's folder"),
+    ],
+)
+def test_what_is_no_ledger_is_refused_and_says_what_to_name(
+    swept: Path, tmp_path: Path, name: str, words: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    path = tmp_path / "ledger.jsonl"
-    if text is not None:
-        path.write_text(text, encoding="utf-8")
-    assert main(["conclude", str(path)]) == 3
-    assert "is no ledger of a sweep" in capsys.readouterr().err
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "empty.jsonl").touch()
+    assert main(["conclude", str(tmp_path / name)]) == 3
+    said = capsys.readouterr().err
+    assert words in said
+    assert (str(swept) in said) is (name in (".", "pretend"))
+
+
+def test_scores_that_are_no_numbers_conclude_to_nothing(swept: Path) -> None:
+    ledger = swept / LEDGER
+    lines = [json.loads(line) for line in ledger.read_text(encoding="utf-8").splitlines()]
+    for line in lines:
+        if line["event"] == "trial-ended":
+            line["result"]["score"]["value"] = "nan"
+    ledger.write_text(
+        "".join(json.dumps(line, separators=(",", ":")) + "\n" for line in lines),
+        encoding="utf-8",
+    )
+    conclusion = read_known(swept).conclusion
+    assert {each.kind for each in conclusion.verdicts} == {"INVALID"}
+    assert all("its score is not finite" in each.reasons[0] for each in conclusion.verdicts)
+    assert conclusion.bound is None
 
 
 def test_a_gate_runs_as_a_campaign_and_its_baseline_can_be_stored(tmp_path: Path) -> None:
@@ -169,6 +195,30 @@ def test_the_noise_that_was_found_is_the_prior_unless_the_sweep_says_another() -
         sigma_prior=0.01,
     )
     assert told.resolve(Inputs()).tuning(sigma=0.004).sigma_prior == 0.01
+
+
+def test_a_calibration_looks_before_it_submits_like_a_sweep(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "deployed.env.sh").write_text("export TUNE_PROFILE=overlap\n", encoding="utf-8")
+    (tmp_path / "test_pretend.py").write_text(
+        "from pathlib import Path\n"
+        "from pytest_xlatune import Sweep, profile\n"
+        "from pytest_xlatune.launchers.maxtext import MaxTextLauncher\n"
+        "here = Path(__file__).parent\n"
+        "SWEEP = Sweep(name='pretend', model_tag='pretend', parallelism='FSDP=4',\n"
+        "    launcher=MaxTextLauncher(python='/nowhere/python', module='train',\n"
+        "        config=str(here / 'gone.yml'), env_files=(str(here / 'deployed.env.sh'),)),\n"
+        "    profiles=(profile('x', env={'A': '1'}),), executor='local')\n",
+        encoding="utf-8",
+    )
+    assert main(["calibrate", "test_pretend.py"]) == 2
+    said = capsys.readouterr().err
+    assert "cannot begin, nothing was submitted" in said
+    assert "TUNE_PROFILE is left over" in said
+    assert "gone.yml does not exist" in said
+    assert not list((tmp_path / ".xlatune").glob("**/calibration.json"))
 
 
 def test_calibrate_as_a_command(

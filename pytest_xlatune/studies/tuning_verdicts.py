@@ -59,8 +59,7 @@ def _screened(reading: Reading, base: Verdict, trials: Sequence[TrialResult]) ->
     scored = [each for each in trials if usable(each) is not None]
     final = [each for each in trials if each.status.is_final]
     if not scored and final:
-        why = final[0].reason or "its score is not finite"
-        return replace(base, reasons=(f"nobody could measure it: {why}", *base.reasons))
+        return replace(base, reasons=(_unmeasured(final), *base.reasons))
     if not scored:
         why = "not measured yet"
         return replace(base, kind=VerdictKind.INCONCLUSIVE, reasons=(why, *base.reasons))
@@ -82,6 +81,11 @@ def _screened(reading: Reading, base: Verdict, trials: Sequence[TrialResult]) ->
     )
 
 
+def _unmeasured(trials: Sequence[TrialResult]) -> str:
+    why = next((each.reason for each in trials if each.reason), "its score is not finite")
+    return f"nobody could measure it: {why}"
+
+
 def _progress(past: Past, confirmation: Confirmation, profile_id: str) -> str:
     own = [trial for trial in confirmation.trials if trial.profile.id == profile_id]
     done = sum(past.is_final(trial) for trial in own)
@@ -91,6 +95,8 @@ def _progress(past: Past, confirmation: Confirmation, profile_id: str) -> str:
 def _confirmed(reading: Reading, base: Verdict, trials: Sequence[TrialResult]) -> Verdict:
     last = reading.looks[-1]
     comparison = last.comparisons.get(base.profile)
+    if not base.n:
+        return replace(base, reasons=(_unmeasured(trials), *base.reasons))
     if not isinstance(comparison, Comparison):
         why = "it is not among the arms of the blocks" if comparison is None else comparison.reason
         kind = VerdictKind.INCONCLUSIVE

@@ -1,0 +1,191 @@
+"""A table of jobs that somebody ran: an order, its noise, its contradictions, and no verdict."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from statistics import fmean
+
+import pytest
+
+from pytest_xlatune.cells import Cell, Parallelism
+from pytest_xlatune.cli import main
+from pytest_xlatune.errors import ConfigError
+from pytest_xlatune.importing import import_table, read_table, slug
+from pytest_xlatune.jobs import find_ledgers
+from pytest_xlatune.publish import Known, document_of, read_known
+from pytest_xlatune.report import markdown
+from pytest_xlatune.results import VerdictKind
+
+OVERLAP = "--xla_gpu_experimental_parallel_collective_overlap_limit=2"
+PRIORITY = "--xla_gpu_enable_highest_priority_async_stream=true"
+DECOMPOSER = "--xla_gpu_collective_permute_decomposer_threshold"
+# figures of a published sweep on eight nodes; the seconds of 14007 are made up to contradict
+TABLE = f"""\
+Job,Profile,Flags,Env,TGS,step (s),Status
+14001,baseline-deployed,,,955.3,30.01,ok
+14002,hp-stream,{PRIORITY},,972.1,29.49,ok
+14003,cp-1G,{DECOMPOSER}=1073741824,,970.7,29.54,ok
+14004,cp-256M,{DECOMPOSER}=268435456,,961.0,29.84,ok
+14005,overlap2,{OVERLAP},,994.9,28.82,ok
+14006,overlap2,{OVERLAP},,978.6,29.30,ok
+14007,overlap2,{OVERLAP},,989.2,29.99,ok
+14008,pipelined-ag,--xla_gpu_enable_pipelined_all_gather=true,,,,OOM
+14009,p2p,--xla_gpu_enable_pipelined_p2p=true,,904.6,31.70,ok
+14010,tree,,NCCL_ALGO=Tree,,,node failed
+"""
+NO_OPS = ("hp-stream", "cp-1G", "cp-256M")
+CELL = Cell(model_tag="deepseek3-671b", parallelism=Parallelism.parse("PP=8"))
+
+
+def known(workdir: Path, text: str = TABLE, *, no_ops: tuple[str, ...] = NO_OPS) -> Known:
+    rows = read_table(text, where="pp8.csv")
+    folder = import_table(rows, cell=CELL, no_ops=no_ops, sweep="pp8", workdir=workdir, at_s=1e9)
+    return read_known(folder)
+
+
+def test_no_single_run_is_more_than_screened(tmp_path: Path) -> None:
+    conclusion = known(tmp_path).conclusion
+    kinds = {each.profile: each.kind for each in conclusion.verdicts}
+    assert set(kinds.values()) == {VerdictKind.SCREENED, VerdictKind.INVALID}
+    assert kinds["overlap2"] is VerdictKind.SCREENED
+    assert all(each.ci95 is None for each in conclusion.verdicts)
+    assert conclusion.bound is None
+    assert conclusion.alpha_spent == 0
+
+
+def test_profiles_that_do_nothing_are_the_control_and_give_the_noise(tmp_path: Path) -> None:
+    conclusion = known(tmp_path).conclusion
+    control = [math.log(each) for each in (955.3, 972.1, 970.7, 961.0)]
+    repeats = [math.log(each) for each in (994.9, 978.6, 989.2)]
+    squares = sum((value - fmean(group)) ** 2 for group in (control, repeats) for value in group)
+    assert conclusion.sigma == pytest.approx(math.sqrt(squares / 5))
+    overlap = conclusion.verdict("overlap2")
+    assert overlap is not None
+    assert overlap.delta == pytest.approx(math.expm1(fmean(repeats) - fmean(control)))
+    assert overlap.n == 3
+    assert overlap.job_ids == ("14005", "14006", "14007")
+    assert "outside the noise of one comparison" in overlap.reasons[0]
+    assert "the baseline's own runs are -0.98 % from it" in " ".join(conclusion.notes)
+
+
+def test_without_repeats_nothing_is_said_of_noise(tmp_path: Path) -> None:
+    table = "job,profile,flags,tgs\n1,baseline,,100\n2,a,--xla_a=1,103\n"
+    with pytest.raises(ConfigError, match="--tokens N"):
+        known(tmp_path, table, no_ops=())
+    table = "job,profile,flags,tgs,seconds\n1,baseline,,100,2\n2,a,--xla_a=1,103,1.942\n"
+    conclusion = known(tmp_path, table, no_ops=()).conclusion
+    assert conclusion.sigma is None
+    assert conclusion.mde80 is None
+    assert "its noise is not known" in conclusion.verdicts[0].reasons[0]
+    assert "one baseline run: every change has its error in it" in " ".join(conclusion.notes)
+
+
+def test_rows_with_the_same_effective_settings_are_repeats(tmp_path: Path) -> None:
+    # the last of a flag wins, so both do the same
+    table = (
+        "job,profile,flags,tgs,seconds\n1,baseline,,100,2\n"
+        "2,a,--xla_a=1,110,1.8182\n3,b,--xla_a=2 --xla_a=1,112,1.7857\n"
+    )
+    conclusion = known(tmp_path, table, no_ops=()).conclusion
+    assert conclusion.sigma == pytest.approx(abs(math.log(112 / 110)) / math.sqrt(2))
+
+
+def test_contradictions_of_the_invariant_are_listed_and_rounding_is_none(tmp_path: Path) -> None:
+    notes = [each for each in known(tmp_path).conclusion.notes if "contradiction" in each]
+    assert len(notes) == 1
+    assert "job 14007 (overlap2)" in notes[0]
+    assert "989.2 TGS x 29.99 s = 29666.1" in notes[0]
+    coarse = "job,profile,flags,tgs,seconds\n1,baseline,,955,30\n2,a,--xla_a=1,972,29\n"
+    table = coarse + "3,b,--xla_b=1,961,30\n"
+    found = known(tmp_path / "coarse", table, no_ops=()).conclusion.notes
+    assert not [each for each in found if "contradiction" in each]
+
+
+def test_what_has_no_figure_is_dropped_or_unmeasured(tmp_path: Path) -> None:
+    conclusion = known(tmp_path).conclusion
+    oom, tree = conclusion.verdict("pipelined-ag"), conclusion.verdict("tree")
+    assert oom is not None
+    assert tree is not None
+    assert not oom.can_run
+    assert oom.reasons == ("the table says: oom",)
+    assert tree.can_run
+    assert tree.reasons == ("the table says: node failed",)
+
+
+def test_the_document_claims_nothing_of_how_the_jobs_ran(tmp_path: Path) -> None:
+    text = markdown.render(document_of(known(tmp_path)))
+    assert "### Ranks, proves nothing" in text
+    assert "synthetic" not in text
+    assert "Steady state" not in text
+    assert "★" not in text
+    assert "| 14005 | `overlap2` |" in text
+
+
+@pytest.mark.parametrize(
+    ("table", "message"),
+    [
+        pytest.param("a,b\n1,2\n", "has no column job, profile, tgs", id="other columns"),
+        pytest.param("job,profile,tgs\n", "no jobs", id="no rows"),
+        pytest.param("job,profile,tgs\n1,a,5\n", "no row is the baseline", id="no baseline"),
+        pytest.param(
+            "job,profile,tgs\n1,baseline,fast\n2,a,-1\n",
+            "line 2: tgs: found 'fast'.*; line 3: tgs: found '-1'",
+            id="all that is wrong at once",
+        ),
+        pytest.param(
+            "job,profile,flags,tgs\n1,baseline,,5\n2,a,--xla_a=1,5\n3,a,--xla_a=2,5\n",
+            "line 4: profile 'a' has other settings than before",
+            id="one name for two things",
+        ),
+        pytest.param(
+            "job,profile,tgs\n1,baseline,5\n1,a,5\n", "job 1 stands in line 2 too", id="job twice"
+        ),
+        pytest.param(
+            "job,profile,tgs\n1,baseline,5\n2,a,\n", "neither TGS nor seconds", id="no figure"
+        ),
+        pytest.param(
+            "job,profile,flags,tgs\n1,baseline,--xla_a=1,5\n",
+            "baseline-deployed has settings",
+            id="baseline with flags",
+        ),
+        pytest.param(
+            "job,profile,flags,tgs\n1,baseline,,5\n2,a,xla_a=1,5\n",
+            "does not begin with '--'",
+            id="flags that XLA would not read",
+        ),
+    ],
+)
+def test_a_bad_table_is_refused_before_anything_is_written(table: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        read_table(table, where="t.csv")
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("Gco1G + ll128", "gco1g+ll128"),
+        ("baseline", "baseline-deployed"),
+        ("AG 512 MiB (ag only)", "ag-512-mib-ag-only"),
+    ],
+)
+def test_names_of_a_table_become_profile_ids(name: str, expected: str) -> None:
+    assert slug(name) == expected
+
+
+def test_the_command_imports_reports_and_refuses_the_same_table_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "pp8.csv").write_text(TABLE, encoding="utf-8")
+    command = ["import", "pp8.csv", "--model", "deepseek3-671b", "--parallelism", "PP=8"]
+    assert main([*command, "--no-op", "hp-stream"]) == 0
+    assert "Ranks, proves nothing" in capsys.readouterr().out
+    assert (tmp_path / "reports/pp8/leaderboard.md").is_file()
+    assert len(find_ledgers(tmp_path / ".xlatune")) == 1
+    assert main([*command, "--no-op", "hp-stream"]) == 2
+    assert "holds this table already" in capsys.readouterr().err
+    assert main([*command, "--no-op", "overlap3"]) == 2
+    assert "did you mean 'overlap2'?" in capsys.readouterr().err
+    assert main(command[:2]) == 2
+    assert "--model and --parallelism must say which cell this was" in capsys.readouterr().err

@@ -3,7 +3,7 @@
     python -m venv v; v/bin/pip install "jax==0.10.2" "jax-cuda12-pjrt==0.10.2"    # no CUDA needed
     python benchmarks/evidence_screen.py --python v/bin/python [--programs fsdp pp tp]
 
-Every profile of a list such as a team has is compiled for an H100 by `pytest_xlatune.screening`, in
+Every profile of a list such as a team has is compiled for a GPU by `pytest_xlatune.screening`, in
 a process of its own, for the three programs of `screen_programs.py`.
 """
 
@@ -19,23 +19,9 @@ from pathlib import Path
 
 from pytest_xlatune import profile
 from pytest_xlatune.evidence.screened import screened_line
-from pytest_xlatune.screening import by_function, device_memory_bytes, screen
-
-# what XLA asks of a device, for an H100 SXM (its data sheet)
-TARGET = """
-gpu_device_info {
-  threads_per_block_limit: 1024  threads_per_warp: 32  shared_memory_per_block: 49152
-  shared_memory_per_core: 233472  threads_per_core_limit: 2048  core_count: 132
-  fpus_per_core: 128  block_dim_limit_x: 2147483647  block_dim_limit_y: 65535
-  block_dim_limit_z: 65535  memory_bandwidth: 3352320000000  l2_cache_size: 52428800
-  clock_rate_ghz: 1.98  device_memory_size: 84942979072  shared_memory_per_block_optin: 232448
-  cuda_compute_capability { major: 9 }
-  registers_per_core_limit: 65536  registers_per_block_limit: 65536
-}
-platform_name: "CUDA"
-dnn_version_info { major: 9 minor: 10 }
-device_description_str: "NVIDIA H100 80GB HBM3"
-"""
+from pytest_xlatune.screening.compiling import screen
+from pytest_xlatune.screening.targets import find_target, named_targets
+from pytest_xlatune.screening.ways import by_function
 
 G = "--xla_gpu_"
 PROFILES = {
@@ -82,11 +68,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--python", default=sys.executable)
     parser.add_argument("--programs", nargs="+", default=["fsdp", "pp", "tp"])
+    parser.add_argument("--target", choices=named_targets(), default="h100")
     options = parser.parse_args()
     profiles = [profile(name, flags) for name, flags in PROFILES.items()]
     with tempfile.TemporaryDirectory() as name:
-        target = Path(name, "h100.txtpb")
-        target.write_text(TARGET)
+        target = find_target(options.target)
         for program in options.programs:
             way = by_function(
                 f"screen_programs:{program}",
@@ -95,7 +81,7 @@ def main() -> None:
                 python=options.python,
                 folder=Path(__file__).parent,
             )
-            limit = device_memory_bytes(target)
+            limit = target.memory_bytes
             found, begin, cpu_s = [], time.perf_counter(), _cpu_s()
             for each in screen(profiles, way, folder=Path(name, program), memory_limit_bytes=limit):
                 found.append(each)

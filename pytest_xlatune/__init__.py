@@ -14,12 +14,15 @@ if TYPE_CHECKING:
     from pytest_xlatune.errors import ConfigError, LedgerError, SubmissionError, XlatuneError
     from pytest_xlatune.profiles import Profile, profile, restore_default
     from pytest_xlatune.results import Conclusion, Score, Verdict, VerdictKind
+    from pytest_xlatune.screening import Screening
+    from pytest_xlatune.studies.derived import Around, Stacks
     from pytest_xlatune.studies.gate import Gate
     from pytest_xlatune.sweep import Sweep
 
 __version__ = "0.1.0"
 
 _HOME = {
+    "Around": "studies.derived",
     "Cell": "cells",
     "Parallelism": "cells",
     "Patience": "cells",
@@ -36,12 +39,15 @@ _HOME = {
     "restore_default": "profiles",
     "Conclusion": "results",
     "Score": "results",
+    "Screening": "screening",
     "Verdict": "results",
     "VerdictKind": "results",
+    "Stacks": "studies.derived",
     "Sweep": "sweep",
 }
 
 __all__ = [
+    "Around",
     "Cell",
     "Conclusion",
     "ConfigError",
@@ -53,7 +59,9 @@ __all__ = [
     "Protocol",
     "Resources",
     "Score",
+    "Screening",
     "SubmissionError",
+    "Stacks",
     "Sweep",
     "Verdict",
     "VerdictKind",

@@ -15,16 +15,18 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pytest_xlatune.cli_evidence import AGAINST, add_evidence
+from pytest_xlatune.cli_flags import COMMAND as FLAGS
+from pytest_xlatune.cli_flags import add_flags, as_words
+from pytest_xlatune.cli_import import add_import
 from pytest_xlatune.errors import ConfigError, XlatuneError
 from pytest_xlatune.options import OPTIONS, Options, resolve_options
 
 if TYPE_CHECKING:
-    from pytest_xlatune.inspecting import Shown
     from pytest_xlatune.reading import Read
     from pytest_xlatune.report.document import Document
 
 Command = Callable[[argparse.Namespace], int]
-AGAINST = "--against"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -33,6 +35,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     given = sys.argv[1:] if argv is None else list(argv)
     if given[:1] == ["drill"]:  # argparse drops the `--` between the variants
         given = [AGAINST if each == "--" else each for each in given]
+    if given[:1] == [FLAGS]:
+        given = as_words(given)
     arguments = parser.parse_args(given)
     command: Command = arguments.command
     try:
@@ -61,10 +65,19 @@ def _parser() -> argparse.ArgumentParser:
     triage.add_argument("logs", nargs="+", type=Path, metavar="LOG")
     triage.set_defaults(command=_triage)
 
-    _add_evidence(commands)
+    added = (*add_evidence(commands), *add_flags(commands), *add_import(commands))
+    for each, is_of_a_sweep in added:
+        each.set_defaults(command=_print)
+        (_add_options if is_of_a_sweep else _add_workdir)(each)
 
     report = commands.add_parser("report", help="show and write the reports of measured cells")
     _add_places(report)
+    report.add_argument(
+        "--zh",
+        dest="xlatune_zh",
+        action="store_true",
+        help="the tuning document in Chinese too",
+    )
     report.set_defaults(command=_report)
 
     conclude = commands.add_parser("conclude", help="every verdict of a ledger, computed again")
@@ -102,53 +115,18 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _add_evidence(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the commands that read programs and traces."""
-    hlo = commands.add_parser("hlo", help="what the compiler made of a program, or of two")
-    hlo.add_argument("dump", type=Path, metavar="DUMP", help="a folder of --xla_dump_to")
-    hlo.add_argument("other", nargs="?", type=Path, metavar="DUMP2", help="shows what changed")
-    hlo.add_argument("--json", action="store_true", help="one JSON document")
-    hlo.set_defaults(command=_hlo)
-
-    drill = commands.add_parser("drill", help="where the time of a step went, from its traces")
-    drill.add_argument("paths", nargs="+", type=Path, metavar="PATH", help="folders or captures")
-    drill.add_argument(
-        AGAINST, nargs="+", type=Path, metavar="PATH", help="a second variant; `--` says the same"
-    )
-    for name in ("nodes", "gpus-per-node", "steps"):
-        drill.add_argument(f"--{name}", type=_count, metavar="N", help="refused where it differs")
-    drill.add_argument(
-        "--step-time",
-        action="append",
-        type=float,
-        default=[],
-        metavar="SECONDS",
-        help="of a run without profiler; once per variant",
-    )
-    drill.add_argument("--families", type=Path, metavar="FILE", help="JSON: name, kind, pattern")
-    drill.add_argument("--json", action="store_true", help="one JSON document")
-    drill.set_defaults(command=_drill)
-
-    screen = commands.add_parser("screen", help="compile a sweep's profiles; nothing is measured")
-    screen.add_argument("sweep", type=Path, metavar="SWEEP_FILE")
-    for name, metavar, what in (
-        ("program", "MODULE:FUNCTION", "to compile instead of the sweep's own trainer"),
-        ("topology", "PxHxD", "partitions x hosts x devices for it (1x1x1)"),
-        ("python", "PATH", "the interpreter whose JAX compiles it"),
-    ):
-        screen.add_argument(f"--{name}", metavar=metavar, help=what)
-    screen.add_argument("--target", type=Path, metavar="FILE", help="a gpu_target_config.pbtxt")
-    screen.add_argument("--memory-limit", type=float, metavar="GIB", help="of a device")
-    screen.add_argument("--keep", type=Path, metavar="FOLDER", help="for logs and dumps")
-    screen.add_argument("--json", action="store_true", help="one JSON document")
-    _add_options(screen)
-    screen.set_defaults(command=_screen)
-
-
 def _add_places(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("sweeps", nargs="*", metavar="SWEEP", help="names; all without one")
     for option in OPTIONS:
         if option.name in ("workdir", "reports"):
+            parser.add_argument(
+                f"--{option.name}", dest=option.key, metavar=option.metavar, help=option.help
+            )
+
+
+def _add_workdir(parser: argparse.ArgumentParser) -> None:
+    for option in OPTIONS:
+        if option.name == "workdir":
             parser.add_argument(
                 f"--{option.name}", dest=option.key, metavar=option.metavar, help=option.help
             )
@@ -197,29 +175,6 @@ def _triage(arguments: argparse.Namespace) -> int:
     return exit_code
 
 
-def _hlo(arguments: argparse.Namespace) -> int:
-    from pytest_xlatune.inspecting import show_hlo  # noqa: PLC0415
-
-    dumps = [arguments.dump, *filter(None, [arguments.other])]
-    return _print(show_hlo(dumps, as_json=arguments.json))
-
-
-def _drill(arguments: argparse.Namespace) -> int:
-    from pytest_xlatune.inspecting import show_drill  # noqa: PLC0415
-
-    return _print(
-        show_drill(
-            [arguments.paths, *filter(None, [arguments.against])],
-            nodes=arguments.nodes,
-            gpus_per_node=arguments.gpus_per_node,
-            steps=arguments.steps,
-            step_times_s=arguments.step_time,
-            families=arguments.families,
-            as_json=arguments.json,
-        )
-    )
-
-
 def _report(arguments: argparse.Namespace) -> int:
     from pytest_xlatune.publish import document_of, publish, read_known  # noqa: PLC0415
 
@@ -227,7 +182,7 @@ def _report(arguments: argparse.Namespace) -> int:
     for folder in _folders(arguments, options):
         known = read_known(folder)
         _show(document_of(known))
-        for path in publish(known, options.reports):
+        for path in publish(known, options.reports, zh=options.zh):
             print(f"written: {os.path.relpath(path)}")
     return 0
 
@@ -269,7 +224,8 @@ def _calibrate(arguments: argparse.Namespace) -> int:
     from pytest_xlatune.earlier import CALIBRATION  # noqa: PLC0415
     from pytest_xlatune.feed import Feed  # noqa: PLC0415
     from pytest_xlatune.jobs import cancel_unwaited  # noqa: PLC0415
-    from pytest_xlatune.sweep import inputs_of, load_sweep  # noqa: PLC0415
+    from pytest_xlatune.sweep import inputs_of  # noqa: PLC0415
+    from pytest_xlatune.sweep_file import load_sweep  # noqa: PLC0415
 
     options = _options(arguments)
     resolved = load_sweep(arguments.sweep).resolve(inputs_of(options, Path.cwd()))
@@ -305,35 +261,17 @@ def _jobs(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _screen(arguments: argparse.Namespace) -> int:
-    from pytest_xlatune.inspecting import show_screening  # noqa: PLC0415
-    from pytest_xlatune.sweep import inputs_of, load_sweep  # noqa: PLC0415
-
-    resolved = load_sweep(arguments.sweep).resolve(inputs_of(_options(arguments), Path.cwd()))
-    for line in show_screening(
-        resolved,
-        program=arguments.program,
-        target=arguments.target,
-        topology=arguments.topology or "1x1x1",
-        python=arguments.python or sys.executable,
-        memory_limit_gib=arguments.memory_limit,
-        keep=arguments.keep,
-        as_json=arguments.json,
-    ):
-        print(line, flush=True)
-    return 0
-
-
 def _plan(arguments: argparse.Namespace) -> int:
     from pytest_xlatune.earlier import read_calibration  # noqa: PLC0415
     from pytest_xlatune.plan import plan_of  # noqa: PLC0415
-    from pytest_xlatune.sweep import inputs_of, load_sweep  # noqa: PLC0415
+    from pytest_xlatune.sweep import inputs_of  # noqa: PLC0415
+    from pytest_xlatune.sweep_file import load_sweep  # noqa: PLC0415
 
     options = _options(arguments)
     resolved = load_sweep(arguments.sweep).resolve(inputs_of(options, Path.cwd()))
     known = read_calibration(options.workdir / resolved.folder, resolved.cell)
     sigma = known.noise.sigma_job if known else None
-    _show(plan_of(resolved, resolved.study(sigma=sigma)))
+    _show(plan_of(resolved, resolved.study(sigma=sigma), workdir=options.workdir))
     return 0
 
 
@@ -376,15 +314,14 @@ def _show(document: Document) -> None:
     print("\n".join(terminal.render(document, width=width)), end="\n\n")
 
 
-def _print(shown: Shown) -> int:
-    print(shown.text)
-    for problem in shown.problems:
-        print(f"xlatune: {problem}", file=sys.stderr)
-    return ConfigError.exit_code if shown.problems else 0
-
-
-def _count(text: str) -> int:
-    count = int(text)
-    if count < 1:
-        raise argparse.ArgumentTypeError(f"{text} is no count; give 1 or more")
-    return count
+def _print(arguments: argparse.Namespace) -> int:
+    """Print the lines of an evidence command as they come, and what could not be read."""
+    exit_code = 0
+    for shown in arguments.show(arguments, _options(arguments)):
+        exit_code = max(exit_code, shown.exit_code)
+        if shown.text is not None:
+            print(shown.text, flush=True)
+        for problem in shown.problems:
+            print(f"xlatune: {problem}", file=sys.stderr)
+            exit_code = ConfigError.exit_code
+    return exit_code

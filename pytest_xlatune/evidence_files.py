@@ -98,6 +98,15 @@ def read_window(
     return drilled, (*problems, *drilled.excluded)
 
 
+def captures_below(path: Path) -> tuple[Path, ...]:
+    """Return the captures of the one window below a folder, one file per process.
+
+    Raises:
+        ParseError: there is none, or there are two windows.
+    """
+    return tuple(Path(each) for each in choose_captures(_files(path)))
+
+
 def _files(path: Path) -> Iterator[str]:
     if path.is_dir():
         for folder, _, names in os.walk(path):

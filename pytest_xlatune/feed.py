@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
+from pytest_xlatune.cells import Stage
 from pytest_xlatune.jobs import LEDGER
 from pytest_xlatune.ledger import (
     AttemptIntended,
@@ -21,10 +22,11 @@ from pytest_xlatune.ledger import (
     LedgerState,
     NodesPinned,
     Noted,
+    ProfileCompiled,
     TrialEnded,
     replay,
 )
-from pytest_xlatune.report.lines import Progress, live_line
+from pytest_xlatune.report.lines import Progress, evidence_line, live_line
 from pytest_xlatune.results import TrialResult
 from pytest_xlatune.studies import Study
 from pytest_xlatune.studies.declared import study_of
@@ -76,6 +78,9 @@ class Feed:
             trial_id = event.result.trial.id
             if trial_id in self._began_s:
                 self._took_s.append(entry.at_s - self._began_s.pop(trial_id))
+            if event.result.trial.stage is Stage.EVIDENCE:
+                yield Landed(line=evidence_line(event.result, cell=study.cell), sweep=sweep)
+                return
             history = self._state.history(study.name)
             verdict = study.conclude(history).verdict(event.result.trial.profile.id)
             line = live_line(
@@ -84,13 +89,19 @@ class Feed:
                 verdict=verdict,
                 progress=Progress.of(history, left_s=self._left_s(history, study)),
             )
-            yield Landed(line=line, sweep=sweep, result=event.result)
+            # what was settled without a run is no trial that has come in
+            landed = event.result if event.result.job_ids else None
+            yield Landed(line=line, sweep=sweep, result=landed)
         elif isinstance(event, Decided) and event.next in ("retry", "stop", "interrupted"):
             yield Landed(line=f"{event.trial_id}: {event.reason}", sweep=sweep)
         elif isinstance(event, NodesPinned):
             yield Landed(line=f"pinned to {', '.join(event.nodes)}", sweep=sweep)
         elif isinstance(event, EpochBegan):
             yield Landed(line=f"a new epoch: {event.reason}", sweep=sweep)
+        elif isinstance(event, ProfileCompiled):
+            said = f"compiled: {event.cls}: {event.sentence}"
+            line = f"{event.profile} {said} ({event.took_s:.1f} s)"
+            yield Landed(line=line, sweep=sweep)
         elif isinstance(event, Noted):
             yield Landed(line=f"note: {event.text}", sweep=sweep)
 

@@ -7,6 +7,7 @@ sentences are made by the evidence room. It prints nothing.
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -15,7 +16,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TypeVar
 
-from pytest_xlatune.errors import ConfigError, ParseError, XlatuneError
+from pytest_xlatune.errors import ConfigError, LedgerError, ParseError, XlatuneError
 from pytest_xlatune.evidence.families import FAMILIES, Family, parse_families
 from pytest_xlatune.evidence.render import (
     SCHEMA,
@@ -26,8 +27,15 @@ from pytest_xlatune.evidence.render import (
 )
 from pytest_xlatune.evidence.screened import screened_line, summary_lines
 from pytest_xlatune.evidence_files import Window, read_program, read_window
+from pytest_xlatune.jobs import cancel_unwaited
+from pytest_xlatune.profiles import BASELINE_ID
+from pytest_xlatune.publish import read_known
+from pytest_xlatune.recorded import Recorded
+from pytest_xlatune.recording import open_recording, record, study_of_profile
 from pytest_xlatune.records import Json
-from pytest_xlatune.screening import by_function, by_trainer, device_memory_bytes, screen
+from pytest_xlatune.results import VerdictKind
+from pytest_xlatune.screening import Screening
+from pytest_xlatune.screening.compiling import screen
 from pytest_xlatune.sweep import ResolvedSweep
 
 T = TypeVar("T")
@@ -35,10 +43,11 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shown:
-    """What a command shows, and one sentence for each file that is not in it."""
+    """What a command shows, one sentence for each file that is not in it, and its exit code."""
 
     text: str
     problems: tuple[str, ...] = ()
+    exit_code: int = 0
 
 
 def show_hlo(dumps: Sequence[Path], *, as_json: bool) -> Shown:
@@ -120,12 +129,8 @@ def _readable(readers: Sequence[Callable[[], T]]) -> tuple[list[T], tuple[str, .
 
 def show_screening(
     resolved: ResolvedSweep,
+    screening: Screening,
     *,
-    program: str | None,
-    target: Path | None,
-    topology: str,
-    python: str,
-    memory_limit_gib: float | None,
     keep: Path | None,
     as_json: bool,
 ) -> Iterator[str]:
@@ -133,40 +138,24 @@ def show_screening(
 
     Args:
         resolved: the sweep.
-        program: `module:function` to compile; None is the sweep's own trainer, one step of it.
-        target: configuration of a GPU that is not here; None is this machine's CPU.
-        topology: of the target, partitions x hosts x devices.
-        python: the interpreter that has the JAX to compile `program` with.
-        memory_limit_gib: of one device; None is what the target says.
+        screening: how they are compiled.
         keep: a folder for logs and dumps, which are deleted otherwise.
         as_json: one document, at the end.
 
     Raises:
         ConfigError: what is asked for does not fit, or the cell as deployed does not compile.
     """
-    if program:
-        way = by_function(
-            program,
-            target=target,
-            topology=topology,
-            deployed=resolved.cell.deployed,
-            python=python,
-        )
-    elif target or resolved.executor != "local":
-        raise ConfigError(
-            f"sweep {resolved.sweep.name!r}: only a trainer of this machine compiles by running; "
-            "for another device name --program module:function"
-        )
-    else:
-        way = by_trainer(resolved.sweep.launcher, resolved.cell)
-    limit = device_memory_bytes(target) if target else None
-    if memory_limit_gib is not None:
-        limit = int(memory_limit_gib * 2**30)
+    compiler = resolved.compiler(screening)
     profiles = resolved.sweep.profiles
     width = max(len(each.id) for each in profiles)
     found = []
     with TemporaryDirectory() as scratch:
-        for each in screen(profiles, way, folder=keep or Path(scratch), memory_limit_bytes=limit):
+        for each in screen(
+            profiles,
+            compiler.way,
+            folder=keep or Path(scratch),
+            memory_limit_bytes=compiler.memory_limit_bytes,
+        ):
             found.append(each)
             if not as_json:
                 yield screened_line(each, width)
@@ -175,6 +164,55 @@ def show_screening(
         return
     yield ""
     yield from summary_lines(found)
+
+
+def show_evidence(
+    resolved: ResolvedSweep, profiles: Sequence[str], *, workdir: Path
+) -> Iterator[Shown]:
+    """Record profiles one after the other; yield what each left, then what the last changed.
+
+    Args:
+        resolved: the sweep.
+        profiles: ids; () is the baseline and, where the ledger knows one, the winner.
+        workdir: below which the cell has its folder.
+
+    Raises:
+        ConfigError, LedgerError: it cannot begin.
+        CampaignStopped, NotRecorded: a run left nothing.
+    """
+    folder = workdir / resolved.folder
+    named = list(dict.fromkeys(profiles)) or [BASELINE_ID, *_winner(folder)]
+    for each in named:
+        study_of_profile(resolved, each)  # says what is misspelt before anything runs
+    resolved.check()
+    found: list[Recorded] = []
+    try:
+        for each in named:
+            campaign = open_recording(resolved, each, workdir=workdir)
+            found.append(record(campaign, lambda: None))
+            yield Shown(text="\n".join(_left(found[-1])), problems=found[-1].problems)
+    finally:
+        cancel_unwaited(folder)
+    dumps = [each.dump for each in found if each.dump]
+    if len(dumps) == len(found) > 1:
+        yield Shown(text="")
+        yield show_hlo([dumps[0], dumps[-1]], as_json=False)
+
+
+def _winner(folder: Path) -> list[str]:
+    try:
+        conclusion = read_known(folder).conclusion
+    except LedgerError:
+        return []
+    won = [each.profile for each in conclusion.verdicts if each.kind is VerdictKind.FASTER]
+    return won[:1]
+
+
+def _left(found: Recorded) -> Iterator[str]:
+    yield f"{found.profile}: trial {found.trial_id}"
+    yield from (f"  {each}" for each in found.facts)
+    for path in filter(None, [found.dump, *found.captures]):
+        yield f"  {os.path.relpath(path)}"
 
 
 def _families(path: Path) -> tuple[Family, ...]:

@@ -7,6 +7,7 @@ site can do about its nodes is handed in.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -15,8 +16,11 @@ from pytest_xlatune import preflight
 from pytest_xlatune.assess import Assessment
 from pytest_xlatune.campaign import Campaign, Setup
 from pytest_xlatune.cells import Trial
+from pytest_xlatune.deployed_files import deployed_files
 from pytest_xlatune.jobs import executor_named
+from pytest_xlatune.known_keys import look_at_keys
 from pytest_xlatune.ledger import Event, LedgerState
+from pytest_xlatune.preflight_flags import ground_of, look_at_rules
 from pytest_xlatune.studies import Study
 from pytest_xlatune.studies.tuning import TuningStudy
 from pytest_xlatune.sweep import ResolvedSweep
@@ -71,6 +75,14 @@ def open_campaign(
             resolved, workdir, is_first=not state.opened, is_busy=bool(state.in_flight())
         )
         found = preflight.look(site)
+        keys = look_at_keys(
+            resolved.sweep.launcher, resolved.cell, resolved.sweep.profiles, environ=os.environ
+        )
+        ground = ground_of(resolved.cell, resolved.sweep.launcher)
+        rules = look_at_rules(resolved.sweep.profiles, ground)
+        found = preflight.Preflight(
+            faults=(*found.faults, *keys.faults, *rules.faults), notes=(*found.notes, *keys.notes)
+        )
         found.raise_faults(f"sweep {resolved.sweep.name!r}")
         return found.notes
 
@@ -83,6 +95,13 @@ def open_campaign(
         folder=folder,
         session=session,
         policy=resolved.sweep.retry_policy,
+        files=deployed_files(
+            resolved.sweep.launcher,
+            resolved.cell,
+            env_file=resolved.sweep.env_file,
+            root=Path.cwd(),
+        ),
+        limits=resolved.limits,
         versions=versions(),
         recover=recover,
         check=is_ready,

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
 from pytest_xlatune.cells import Stage, Trial
 from pytest_xlatune.profiles import BASELINE
-from pytest_xlatune.report.document import Document
-from pytest_xlatune.report.figures import size
+from pytest_xlatune.report.document import Bullets, Document, Section
+from pytest_xlatune.report.figures import counted, size
 from pytest_xlatune.report.plan import plan
+from pytest_xlatune.settled import Foreseen, foresee
 from pytest_xlatune.stats.capacity import Plan
 from pytest_xlatune.studies import Study
 from pytest_xlatune.studies.gate import GateStudy
@@ -16,13 +21,20 @@ from pytest_xlatune.sweep import ResolvedSweep
 _SIGMAS = (0.003, 0.006, 0.010)  # job noise of a quiet, a usual and a noisy cell
 
 
-def plan_of(resolved: ResolvedSweep, study: Study) -> Document:
-    """Return the plan of a sweep that has measured nothing yet.
+def plan_of(resolved: ResolvedSweep, study: Study, *, workdir: Path) -> Document:
+    """Return the plan of a sweep that has measured nothing yet, and where its settings stand.
+
+    Of the ledger below `workdir` it takes what compiling said before, and nothing else.
 
     Raises:
         ConfigError: a trial cannot be spelled.
+        LedgerError: the ledger cannot be read.
     """
     trials = study.propose(())
+    foreseen = None
+    if isinstance(study, TuningStudy):
+        selected = [each.profile.id for each in trials if not each.is_baseline]
+        foreseen = foresee(resolved, workdir / resolved.folder, selected=selected)
     launcher = resolved.sweep.launcher
     profiles = {trial.profile.id: trial.profile for trial in trials} | {BASELINE.id: BASELINE}
     launches = [
@@ -30,9 +42,40 @@ def plan_of(resolved: ResolvedSweep, study: Study) -> Document:
         for each in sorted(profiles.values(), key=lambda each: not each.is_baseline)
         if any(trial.profile.id == each.id for trial in trials)
     ]
-    return plan(
-        cell=resolved.cell, trials=trials, launches=launches, capacity=_capacity(study, trials)
+    capacity = _capacity(study, trials)
+    said = _settings(resolved.settings)
+    if foreseen is None:
+        document = plan(cell=resolved.cell, trials=trials, launches=launches, capacity=capacity)
+        return replace(document, sections=(*document.sections, *said))
+    left = tuple(each for each in trials if each.profile.id not in foreseen.settled)
+    document = plan(
+        cell=resolved.cell,
+        trials=left,
+        launches=[each for each in launches if each[0].id not in foreseen.settled],
+        capacity=[*capacity, *_compiling(foreseen, saved=len(trials) - len(left))],
     )
+    sections = document.sections
+    section = [foreseen.section] if foreseen.section else []
+    return replace(document, sections=(*sections[:1], *section, *sections[1:], *said))
+
+
+def _settings(places: Mapping[str, str]) -> tuple[Section, ...]:
+    """Say which place decided what; what nobody says is the sweep file's and is not listed."""
+    if not places:
+        return ()
+    lines = tuple(f"{name}: {places[name]}" for name in sorted(places))
+    return (Section(title="Where settings stand", blocks=(Bullets(items=lines),)),)
+
+
+def _compiling(foreseen: Foreseen, *, saved: int) -> list[str]:
+    """Say what is compiled before anything is queued, and what that saves."""
+    lines = []
+    if foreseen.unknown:
+        count = counted(len(foreseen.unknown), "profile")
+        lines.append(f"{count} will be compiled before anything is queued, by {foreseen.by}")
+    if saved:
+        lines.append(f"{counted(saved, 'trial')} of the screen will not be run: compiling said why")
+    return lines
 
 
 def _trial_of(profile_id: str, trials: tuple[Trial, ...]) -> Trial:

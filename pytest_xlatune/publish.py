@@ -18,6 +18,7 @@ from pytest_xlatune.explained import explain
 from pytest_xlatune.hidden import hide, secrets_of
 from pytest_xlatune.jobs import LEDGER
 from pytest_xlatune.ledger import Ledger, LedgerState, replay
+from pytest_xlatune.profiles import Profile
 from pytest_xlatune.recovery import Next
 from pytest_xlatune.report import jsonfile, markdown
 from pytest_xlatune.report.calibration import calibration
@@ -25,6 +26,7 @@ from pytest_xlatune.report.covered import Covered, Explanation
 from pytest_xlatune.report.document import Document, mapped
 from pytest_xlatune.report.evidence import evidence
 from pytest_xlatune.report.gate import gate
+from pytest_xlatune.report.imported import imported
 from pytest_xlatune.report.jsonfile import shown, shown_cell
 from pytest_xlatune.report.leaderboard import leaderboard, winner
 from pytest_xlatune.report.stop import stop_message
@@ -38,16 +40,20 @@ from pytest_xlatune.studies.declared import study_of
 from pytest_xlatune.studies.evidence import KIND as KIND_EVIDENCE
 from pytest_xlatune.studies.evidence import EvidenceStudy
 from pytest_xlatune.studies.gate import GateStudy
+from pytest_xlatune.studies.imported import ImportedStudy
 from pytest_xlatune.studies.one_window import moved
 from pytest_xlatune.studies.tuning import TuningStudy
 from pytest_xlatune.tuning_files import add_to_document, write_all, writing
 
+_CELL = f"*/{LEDGER}"
+_NAME_ONE = "name the ledger of a cell, .xlatune/SWEEP/CELL, or run the sweep first"
 # what the files of a study are called
 _NAMES = {
     TuningStudy: "leaderboard",
     GateStudy: "gate",
     CalibrationStudy: "calibration",
     EvidenceStudy: "evidence",
+    ImportedStudy: "leaderboard",
 }
 
 
@@ -79,6 +85,12 @@ class Known:
         return replace(cell, nodelist=cell.nodelist or self.state.pinned)
 
     @property
+    def profiles(self) -> tuple[Profile, ...]:
+        """What was compared with the baseline, the profiles of derived waves included."""
+        study = self.study
+        return study.profiles_of(self.history) if isinstance(study, TuningStudy) else study.profiles
+
+    @property
     def scored(self) -> tuple[TrialResult, ...]:
         """The history as it was compared: every score in the window of all trials."""
         first_step = self.conclusion.first_step
@@ -104,7 +116,7 @@ class Known:
         return secrets_of(
             self.cell.deployed,
             self.cell.overrides,
-            *(settings for each in self.study.profiles for settings in (each.env, each.overrides)),
+            *(settings for each in self.profiles for settings in (each.env, each.overrides)),
         )
 
     @property
@@ -143,11 +155,11 @@ def read_known(path: Path) -> Known:
     Raises:
         LedgerError: there is none, or it cannot be read.
     """
-    path = path / LEDGER if path.is_dir() else path
+    path = _ledger_at(path)
     entries = Ledger(path).refresh()
     state = replay(entries)
     if not state.opened:
-        raise LedgerError(f"{path} is no ledger of a sweep; run the sweep first")
+        raise LedgerError(f"{path} is no ledger of a sweep: nothing was begun; run the sweep first")
     # calibration and evidence are about the cell: they have the last word only where nothing was
     # asked of it
     about_cell = (KIND_CALIBRATION, KIND_EVIDENCE)
@@ -163,6 +175,21 @@ def read_known(path: Path) -> Known:
         history=history,
         conclusion=study.conclude(history),
         at_s=entries[-1].at_s,
+    )
+
+
+def _ledger_at(path: Path) -> Path:
+    """Return the file of the ledger that a user named; of a folder that holds several, none."""
+    if not path.exists():
+        raise LedgerError(f"{path} does not exist; {_NAME_ONE}")
+    if not path.is_dir() or (path / LEDGER).is_file():
+        return path / LEDGER if path.is_dir() else path
+    below = sorted(str(each.parent) for each in (*path.glob(_CELL), *path.glob(f"*/{_CELL}")))
+    if not below:
+        raise LedgerError(f"{path} holds no {LEDGER}; {_NAME_ONE}")
+    raise LedgerError(
+        f"{path} holds no {LEDGER} itself, but below it {len(below)} cell"
+        f"{'s do' if len(below) > 1 else ' does'}; name one of {', '.join(below)}"
     )
 
 
@@ -189,17 +216,25 @@ def _document_of(known: Known) -> Document:
             now=known.written,
             figures=kept.figures if kept else (),
         )
+    if isinstance(known.study, ImportedStudy):
+        return imported(
+            known.conclusion,
+            cell=known.cell,
+            profiles=known.profiles,
+            history=known.history,
+            now=known.written,
+        )
     render = gate if isinstance(known.study, GateStudy) else leaderboard
     stopped = {} if render is gate else {"stopped": known.stop_reason}
     document = render(
         known.conclusion,
         cell=known.cell,
-        profiles=known.study.profiles,
+        profiles=known.profiles,
         history=known.scored,
         now=known.written,
         **stopped,
     )
-    compiled = was_compiled(known.state, known.study.profiles, known.history)
+    compiled = was_compiled(known.state, known.profiles, known.history)
     return replace(document, sections=(*document.sections, *([compiled] if compiled else [])))
 
 
@@ -208,7 +243,7 @@ def json_of(known: Known) -> str:
     text = jsonfile.render(
         known.conclusion,
         cell=known.cell,
-        profiles=known.study.profiles,
+        profiles=known.profiles,
         history=known.history,
         now=known.written,
     )
@@ -223,7 +258,7 @@ def covered_by(known: Known) -> Covered:
         cell_digest=known.cell.digest,
         written_s=known.at_s,
         cell=shown_cell(known.cell),
-        profiles=tuple(each.shown for each in known.study.profiles),
+        profiles=tuple(each.shown for each in known.profiles),
         conclusion=known.conclusion,
         history=tuple(map(shown, (*known.scored, *known.evidence))),
         stopped=known.stop_reason,

@@ -32,7 +32,7 @@ class Selection:
     Attributes:
         declared: the sweep as its file has it.
         sweep: with the user's inputs.
-        profiles: ids of the profiles that a selected test explores.
+        profiles: ids of the profiles, and names of the slots, that a selected test explores.
         confirm: whether a selected test awaits the confirmation.
     """
 
@@ -91,6 +91,8 @@ class Session:
             # a profile whose evidence alone is asked for is not measured for it
             if "profile" in params and (asked & {"measure"} or "evidence" not in asked):
                 known.profiles.add(params["profile"].id)
+            if "derived" in params:
+                known.profiles.add(params["derived"].name)
             known.confirm = known.confirm or "finalist" in params or "winner" in asked
         self._selections = selections
 

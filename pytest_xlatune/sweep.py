@@ -27,8 +27,10 @@ from pytest_xlatune.screening.ways import Compiler, compiler_of
 from pytest_xlatune.stats.capacity import Plan
 from pytest_xlatune.studies import Study
 from pytest_xlatune.studies.calibration import CalibrationStudy
+from pytest_xlatune.studies.derived import Around, Slot, Stacks, slots_of
 from pytest_xlatune.studies.gate import Gate, GateStudy
 from pytest_xlatune.studies.tuning import TuningStudy
+from pytest_xlatune.studies.tuning_layout import wave_order
 
 __all__ = ["Inputs", "ResolvedSweep", "Sweep", "inputs_of"]
 
@@ -41,6 +43,8 @@ class Sweep:
         name: a slug; names the folders of its trials and of its reports.
         launcher: how a trial is started.
         profiles: all declared profiles; the baseline is measured by itself and not among them.
+        derived: waves whose profiles follow from what earlier ones found.
+        config_tags: the model's other configurations: tag -> what the launcher is told of it.
         model_tag, parallelism, config_tag, per_device_batch_size, max_target_length, image,
         deployed, overrides, devices, protocol: see `cells.Cell`; None is asked of the user.
         resources: what a scheduler is asked for.
@@ -62,6 +66,8 @@ class Sweep:
     name: str
     launcher: Launcher
     profiles: tuple[Profile, ...]
+    derived: tuple[Stacks | Around, ...] = ()
+    config_tags: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     model_tag: str | None = None
     parallelism: str | None = None
     config_tag: str = ""
@@ -113,6 +119,13 @@ class Sweep:
                 "wave", wave, valid=self.waves, where=f"sweep {self.name!r} (no profile is in it)"
             )
         return found
+
+    def slots(self, *waves: str) -> tuple[Slot, ...]:
+        """Return the slots of the derived waves, of these ones if any is named, in order."""
+        found = slots_of(sorted(self.derived, key=lambda rule: wave_order(rule.wave)))
+        return tuple(
+            slot for slots in found.values() for slot in slots if not waves or slot.wave in waves
+        )
 
     def find(self, profile_id: str) -> Profile:
         """Return the profile of this id.
@@ -333,6 +346,8 @@ class ResolvedSweep:
         return TuningStudy(
             cell=self.cell,
             profiles=sweep.profiles,
+            stacks=tuple(rule for rule in sweep.derived if isinstance(rule, Stacks)),
+            around=tuple(rule for rule in sweep.derived if isinstance(rule, Around)),
             selected=selected,
             confirm=confirm,
             budget=self.budget,

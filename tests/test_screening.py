@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,13 +18,10 @@ from pytest_xlatune.errors import ConfigError
 from pytest_xlatune.evidence.screened import Class, Screened
 from pytest_xlatune.launchers.command import CommandLauncher
 from pytest_xlatune.profiles import Profile, profile
-from pytest_xlatune.screening import (
-    Way,
-    by_function,
-    by_trainer,
-    device_memory_bytes,
-    screen,
-)
+from pytest_xlatune.screening import Screening
+from pytest_xlatune.screening.compiling import screen
+from pytest_xlatune.screening.targets import find_target, named_targets
+from pytest_xlatune.screening.ways import Way, by_function, by_trainer
 
 ROOT = Path(__file__).parents[1]
 KEPT = Path(__file__).parent / "data" / "evidence" / "jaxlib-0.12.0"
@@ -106,26 +104,36 @@ def test_a_folder_is_used_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("program", "target", "topology", "message"),
+    ("said", "message"),
     [
-        ("nothing", None, "1x1x8", "expected module:function"),
-        ("a:b", None, "8", "expected partitions x hosts x devices"),
-        ("a:b", "gone.pbtxt", "1x1x8", "no such target configuration"),
+        ({"program": "nothing", "target": "cpu"}, "expected module:function"),
+        ({"program": "a:b", "target": "cpu", "topology": "8"}, "partitions x hosts x devices"),
+        ({"program": "a:b"}, "for which device is it compiled"),
+        ({"target": "h100"}, "name a program"),
+        ({"controls": -1}, "controls is -1"),
     ],
 )
-def test_what_cannot_be_compiled_is_refused_before(
-    program: str, target: str | None, topology: str, message: str
-) -> None:
+def test_what_cannot_be_compiled_is_refused_before(said: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        by_function(program, target=Path(target) if target else None, topology=topology)
+        Screening(**said)
 
 
-def test_a_target_tells_its_memory(tmp_path: Path) -> None:
+def test_a_target_is_a_name_or_a_file_and_tells_its_memory(tmp_path: Path) -> None:
+    assert find_target("H100").memory_bytes == 84942979072
+    assert "cuda_compute_capability" in find_target("b200").text
     config = tmp_path / "a.pbtxt"
-    config.write_text("gpu_device_info { core_count: 132 device_memory_size: 84942979072 }")
-    assert device_memory_bytes(config) == 84942979072
     config.write_text("gpu_device_info { core_count: 132 }")
-    assert device_memory_bytes(config) is None
+    assert find_target(str(config)).memory_bytes is None
+    with pytest.raises(ConfigError, match="did you mean 'h200'"):
+        find_target("h20")
+    with pytest.raises(ConfigError, match="no such target configuration"):
+        find_target("gone.pbtxt")
+
+
+@pytest.mark.parametrize("name", named_targets())
+def test_a_named_target_says_where_its_figures_are_from(name: str) -> None:
+    text = find_target(name).text
+    assert "openxla/xla" in text.partition("gpu_device_info")[0]
 
 
 FUNCTION = """
@@ -202,13 +210,10 @@ def test_the_quickstart_is_screened_through_its_sweep(
     assert "What compiling cannot say" in out
 
 
-def test_a_device_that_is_not_here_needs_a_program(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "t.pbtxt").write_text("")
+def test_a_device_that_is_not_here_needs_a_program(capsys: pytest.CaptureFixture[str]) -> None:
     sweep = str(ROOT / "sweeps" / "test_quickstart.py")
-    assert main(["screen", sweep, "--target", str(tmp_path / "t.pbtxt")]) == 2
-    assert "name --program module:function" in capsys.readouterr().err
+    assert main(["screen", sweep, "--target", "h100"]) == 2
+    assert "name a program, module:function" in capsys.readouterr().err
 
 
 def has_cuda_compiler() -> bool:
@@ -231,11 +236,9 @@ def test_a_gpu_that_is_not_here_is_compiled_for(tmp_path: Path) -> None:
     assert spec.loader is not None
     benchmark = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(benchmark)
-    target = tmp_path / "h100.pbtxt"
-    target.write_text(benchmark.TARGET, encoding="utf-8")
     way = by_function(
         "screen_programs:fsdp",
-        target=target,
+        target=find_target("h100"),
         topology="1x1x8",
         python=CUDA_PYTHON,
         folder=ROOT / "benchmarks",

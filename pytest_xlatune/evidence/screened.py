@@ -8,7 +8,7 @@ profile the baseline, or another profile, under another name.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -16,7 +16,7 @@ from pytest_xlatune.evidence.difference import Change, difference, size
 from pytest_xlatune.evidence.hlo import Program
 from pytest_xlatune.evidence.proof import is_seen
 from pytest_xlatune.profiles import Profile, effective_values
-from pytest_xlatune.records import Record
+from pytest_xlatune.records import Record, digest
 
 LIMITS = (
     "What compiling cannot say: what acts at run time only (stream priority, command buffers, NCCL "
@@ -49,6 +49,7 @@ class Compiled:
     program: Program | None  # None: the compiler made none
     said: str = ""  # its last word where something went wrong
     refused: bool = False  # a flag was unknown to it, or its value
+    is_interrupted: bool = False  # from outside: no program, and nothing of the profile is known
     took_s: float = 0.0
 
 
@@ -61,6 +62,8 @@ class Screened(Record):
     sentence: str
     twin: str | None = None  # an earlier profile that is the same program and setting
     took_s: float = 0.0
+    setting: str = ""  # digest of program and run-time settings; "" where there is no program
+    later: tuple[str, ...] = ()  # settings that may act at run time only
 
     @property
     def is_settled(self) -> bool:
@@ -79,19 +82,21 @@ class Screen:
 
     baseline: Program
     memory_limit_bytes: int | None = None
-    _seen: dict[object, str] = field(default_factory=dict)
+    _seen: dict[str, str] = field(default_factory=dict)
 
     def judge(self, compiled: Compiled) -> Screened:
         """Say what compiling this profile settles."""
-        found, twin = compiled.program, None
+        found, twin, setting = compiled.program, None, ""
+        later: dict[str, str | None] = {}
         if found is None:
             cls = Class.REFUSED if compiled.refused else Class.FAILED
             sentence = compiled.said
         else:
-            cls, sentence = self._compare(compiled.profile, found)
+            later = self._run_time(compiled.profile, found)
+            cls, sentence = self._compare(compiled.profile, found, later)
+            setting = digest([found.digest, sorted(later.items())])
             if cls is not Class.IDENTICAL:
                 name = compiled.profile.id
-                setting = (found.digest, *sorted(self._run_time(compiled.profile, found).items()))
                 first = self._seen.setdefault(setting, name)
                 twin = None if first == name else first
             sentence += f"; then: {compiled.said}" if compiled.said else ""
@@ -101,9 +106,13 @@ class Screen:
             sentence=sentence,
             twin=twin,
             took_s=compiled.took_s,
+            setting=setting,
+            later=tuple(sorted(later)),
         )
 
-    def _compare(self, profile: Profile, found: Program) -> tuple[Class, str]:
+    def _compare(
+        self, profile: Profile, found: Program, unseen: Mapping[str, str | None]
+    ) -> tuple[Class, str]:
         needed, limit = found.memory_bytes, self.memory_limit_bytes
         if needed is not None and limit is not None and needed > limit:
             return Class.MEMORY, f"{size(needed)} of {size(limit)}"
@@ -111,7 +120,6 @@ class Screen:
         if changed.change is not Change.IDENTICAL:
             cls = Class.SCHEDULE if changed.change is Change.SCHEDULE else Class.PROGRAM
             return cls, changed.text
-        unseen = self._run_time(profile, found)
         if unseen:
             return Class.UNSEEN, f"same program; {', '.join(sorted(unseen))} may act later"
         if profile.flags and self._differing(found) == set():

@@ -146,6 +146,14 @@ def live_line(
     return f"{head} {_landed(result, verdict)} | {progress}"
 
 
+def evidence_line(result: TrialResult, *, cell: Cell) -> str:
+    """Say in one line that an evidence run is over: it has no figure."""
+    job = f" (job {result.job_ids[-1]})" if result.job_ids else ""
+    is_there = result.status is TrialStatus.MEASURED
+    said = "ran with profiler and dump" if is_there else f"left no evidence: {result.reason}"
+    return f"{cell.label} {result.trial.profile.id}{job} {plain(said)}"
+
+
 def _landed(result: TrialResult, verdict: Verdict | None) -> str:
     if result.score is None:
         status = "dropped" if result.status is TrialStatus.DROPPED else "not measured"

@@ -5,18 +5,21 @@ from __future__ import annotations
 import json
 
 from pytest_xlatune.errors import LedgerError
-from pytest_xlatune.studies import Study, calibration, evidence, gate
+from pytest_xlatune.studies import Study, calibration, evidence, gate, imported
 from pytest_xlatune.studies.calibration import CalibrationStudy
 from pytest_xlatune.studies.evidence import EvidenceStudy
 from pytest_xlatune.studies.gate import GateStudy
+from pytest_xlatune.studies.imported import ImportedStudy
 from pytest_xlatune.studies.tuning import TuningStudy
 from pytest_xlatune.studies.tuning_layout import STUDY
 
-_STUDIES: dict[str, type[TuningStudy | GateStudy | CalibrationStudy | EvidenceStudy]] = {
+_Kind = TuningStudy | GateStudy | CalibrationStudy | EvidenceStudy | ImportedStudy
+_STUDIES: dict[str, type[_Kind]] = {
     STUDY: TuningStudy,
     gate.KIND: GateStudy,
     calibration.KIND: CalibrationStudy,
     evidence.KIND: EvidenceStudy,
+    imported.KIND: ImportedStudy,
 }
 
 

@@ -1,0 +1,163 @@
+"""Profiles that are compiled before anything is queued: what is left out, and what never is.
+
+The trainer only pretends, but what it dumps is the program of a real compiler.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+KEPT = Path(__file__).parents[1] / "data" / "evidence" / "jaxlib-0.12.0"
+
+# before the steps: what the compiler dumps, by the flags, and how it ends where it refuses them
+DUMPING = f"""\
+import gzip, os, pathlib, re, sys
+flags = os.environ["XLA_FLAGS"]
+with open(os.environ["COUNT"], "a") as file:
+    print("compiled" if sys.argv[1] == "1" else "trained", file=file)
+if "--xla_killed" in flags and sys.argv[1] == "1":
+    os.kill(os.getpid(), 9)
+if "--xla_broken" in flags:
+    sys.exit("the compiler gives up")
+dump = re.search(r"--xla_dump_to='?([^' ]+)", flags)
+if dump and "--xla_bogus" not in flags:
+    name = "fsdp-ag" if "combine_threshold" in flags else "fsdp"
+    folder = pathlib.Path(dump.group(1)); folder.mkdir(parents=True)
+    text = gzip.decompress((pathlib.Path({str(KEPT)!r}) / f"{{name}}.txt.gz").read_bytes())
+    stem = "module_1.jit_train_step.sm_9.0_gpu_after_optimizations"
+    (folder / f"{{stem}}.txt").write_bytes(text)
+"""
+PROFILES = """\
+        profile("fast", "--xla_gpu_all_gather_combine_threshold_bytes=1"),
+        profile("fast-too", "--xla_gpu_all_gather_combine_threshold_bytes=2"),
+        profile("none-1", "--xla_gpu_enable_while_loop_double_buffering=true"),
+        profile("none-2", "--xla_gpu_enable_pipelined_all_gather=true"),
+        profile("nccl", env={"NCCL_ALGO": "Ring"}),
+        profile("priority", "--xla_gpu_enable_highest_priority_async_stream=false"),
+        profile("unknown", "--xla_bogus=1"),
+        profile("broken", "--xla_broken=1"),
+"""
+NOT_RUN = {"fast-too", "none-2", "unknown", "broken"}
+
+
+@pytest.fixture
+def sweep(folder: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+    count = folder.path / "count.txt"
+    folder.write(profiles=PROFILES)
+    trainer = folder.read("trainer.py")
+    (folder.path / "trainer.py").write_text(
+        f"import os; os.environ.setdefault('COUNT', {str(count)!r})\n{DUMPING}{trainer}",
+        encoding="utf-8",
+    )
+    text = folder.read("test_sweep.py").replace(
+        'executor="local",', 'executor="local",\n    screening=Screening(),'
+    )
+    text = text.replace(
+        "from pytest_xlatune import Protocol,", "from pytest_xlatune import Protocol, Screening,"
+    )
+    (folder.path / "test_sweep.py").write_text(text, encoding="utf-8")
+    return folder
+
+
+def compiled(folder: Any) -> int:
+    return folder.read("count.txt").split().count("compiled")
+
+
+def test_what_compiling_settles_is_not_run_and_not_compiled_again(sweep: Any) -> None:
+    done = sweep.run("-m", "wave2", "-rx", "-n2")
+    done.assert_outcomes(passed=4, xfailed=4)
+    said = {each["profile"]: each["cls"] for each in sweep.events("profile-compiled")}
+    assert said == {
+        "fast": "other program",
+        "fast-too": "other program",
+        "none-1": "identical to the baseline",
+        "none-2": "identical to the baseline",
+        "nccl": "acts at run time only",
+        "priority": "acts at run time only",
+        "unknown": "flag refused",
+        "broken": "does not compile",
+    }
+    jobs = sweep.submitted
+    assert {trial.split("-swave2")[0] for trial in jobs} == {"baseline-deployed", *said} - NOT_RUN
+    stands = "the same program and settings as fast, which stands for both"
+    done.stdout.fnmatch_lines(
+        [f"*fast-too INVALID (dropped): not run, settled by compiling: {stands}*"]
+    )
+    board = sweep.read("reports/pretend/leaderboard.md")
+    assert "Not run: settled by compiling" in board
+    assert "4 of 8 profiles need no run" in board
+    assert "| `none-1`" in board.partition("What compiling said")[2]
+
+    plan = sweep.run("--xlatune-plan", "-m", "wave2")
+    plan.stdout.fnmatch_lines(["*4 trials of the screen will not be run*"])
+    plan.stdout.no_fnmatch_line("*will be compiled*")
+    trials = plan.stdout.str().partition("Trials")[2].partition("Commands")[0]
+    assert "none-1-swave2" in trials
+    assert "none-2-swave2" not in trials
+
+    assert compiled(sweep) <= 2 + 8  # each profile once, the baseline by each process that drove
+    before = compiled(sweep)
+    sweep.run("-m", "wave2").assert_outcomes(passed=4, xfailed=4)
+    assert (compiled(sweep), sweep.submitted) == (before, jobs)
+    assert len(sweep.events("profile-compiled")) == len(said)
+
+    for name in ("trainer.py", "test_sweep.py"):
+        (sweep.path / name).unlink()
+    ledger = next(sweep.path.glob(".xlatune/pretend/*/ledger.jsonl"))
+    concluded = sweep.pytester.run("xlatune", "conclude", str(ledger), "--json")
+    verdicts = json.loads(concluded.stdout.str())["conclusion"]["verdicts"]
+    assert {each["profile"] for each in verdicts if not each["can_run"]} == NOT_RUN
+
+
+def test_what_it_rests_on_is_compiled_again_when_it_changes(sweep: Any) -> None:
+    sweep.run("-k", "none-1 or nccl", "-m", "wave2")
+    assert compiled(sweep) == 1 + 2
+    trainer = sweep.read("trainer.py").replace("speed = 1000.0", "speed = 1001.0")
+    (sweep.path / "trainer.py").write_text(trainer, encoding="utf-8")
+    sweep.run("-k", "unknown", "-m", "wave2").assert_outcomes(xfailed=1)
+    assert compiled(sweep) == 1 + 2 + 1 + 1
+    plan = sweep.run("--xlatune-plan", "-m", "wave2")
+    plan.stdout.fnmatch_lines(["*7 profiles will be compiled before anything is queued, by *"])
+
+
+def test_another_profile_stands_only_where_it_is_measured(sweep: Any) -> None:
+    sweep.run("-k", "fast-too").assert_outcomes(passed=1)
+    assert any(trial.startswith("fast-too-") for trial in sweep.submitted)
+
+
+def test_no_control_and_no_screening_by_choice(sweep: Any) -> None:
+    text = sweep.read("test_sweep.py").replace("Screening()", "Screening(controls=0)")
+    (sweep.path / "test_sweep.py").write_text(text, encoding="utf-8")
+    sweep.run("-k", "none-1").assert_outcomes(xfailed=1)
+    # what was settled without a run is measured by a session that compiles nothing
+    sweep.run("-k", "none-1", "--xlatune-screening", "off").assert_outcomes(passed=1)
+    assert any(trial.startswith("none-1-") for trial in sweep.submitted)
+
+
+def test_a_compilation_that_is_killed_settles_nothing(sweep: Any) -> None:
+    text = sweep.read("test_sweep.py").replace('"--xla_broken=1"', '"--xla_killed=1"')
+    (sweep.path / "test_sweep.py").write_text(text, encoding="utf-8")
+    done = sweep.run("-k", "broken")
+    done.assert_outcomes(passed=1)
+    done.stdout.fnmatch_lines(["*note: broken: compiling it was cut short, so it is measured*"])
+    assert not sweep.events("profile-compiled")
+
+
+def test_a_baseline_that_does_not_compile_ends_it_before_any_trial(sweep: Any) -> None:
+    text = sweep.read("test_sweep.py").replace("--xla_deployed=1", "--xla_broken=1")
+    (sweep.path / "test_sweep.py").write_text(text, encoding="utf-8")
+    done = sweep.run("-k", "fast")
+    assert done.ret == 1
+    done.stdout.fnmatch_lines(["*the cell as deployed does not compile: the compiler gives up*"])
+    assert not sweep.submitted
+
+
+def test_a_trainer_of_another_machine_is_refused_at_collection(sweep: Any) -> None:
+    done = sweep.run("-k", "fast", "--xlatune-executor", "slurm", "--xlatune-nodes", "2")
+    assert done.ret == pytest.ExitCode.USAGE_ERROR
+    done.stdout.fnmatch_lines(["*Name a program, module:function, and the target*"])
+    assert not (sweep.path / ".xlatune").exists()

@@ -205,16 +205,5 @@ class _Examiner:
             self._object("twin", profile.id, f"the same settings as {first}: one is measured twice")
 
 
-def difference(one: Flags, other: Flags, ask: Ask) -> dict[str, tuple[str, str]]:
-    """Return the options that two texts set otherwise: name -> (of the first, of the second)."""
-    first, second = ask([format_flags(one), format_flags(other)])
-    before, after = first.options or {}, second.options or {}
-    return {
-        name: (before.get(name, ""), after.get(name, ""))
-        for name in sorted(before.keys() | after.keys())
-        if before.get(name, "") != after.get(name, "")
-    }
-
-
 def _parts(text: str) -> Iterator[str]:
     return (part for part in text.split(",") if part)

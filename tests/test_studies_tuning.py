@@ -560,6 +560,21 @@ def test_a_sweep_without_profiles_calibrates_the_cell() -> None:
     assert (conclusion.verdicts, conclusion.baseline.n, conclusion.complete) == ((), 12, True)
 
 
+def test_who_comes_after_the_finalists_were_fixed_is_told_and_not_confirmed() -> None:
+    run = cluster({"p1": 0.02, "p9": 0.05})
+    done = drive(study(8, budget=60), run)
+    later = study(10, budget=80)
+    done = drive(later, run, done)
+    conclusion = later.conclude(done)
+    assert verdict(conclusion, "p9").kind is VerdictKind.SCREENED
+    assert "p9" not in conclusion.finalists
+    assert conclusion.alpha_spent == 0.05
+    assert any(note.startswith("p9 would be confirmed by now") for note in conclusion.notes)
+    assert not any(
+        "would be confirmed" in note for note in study(8, budget=60).conclude(done).notes
+    )
+
+
 def test_what_the_first_look_decided_stays_decided() -> None:
     """A winner of the first stage is not lost to noise in the blocks that others asked for."""
     sweep = study(6, budget=60, second_blocks=4)

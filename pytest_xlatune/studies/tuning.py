@@ -196,6 +196,7 @@ class TuningStudy(Record):
                 screen=ranked,
                 confirmation=confirmation,
                 finalists=tuple(arm.id for arm in arms if arm.id != ALIAS.id),
+                late=self._late(lineup, past, ranked),
                 layout=self.layout,
                 sigma=self._sigma(ranked),
                 loss_tolerance=self.loss_tolerance,
@@ -287,15 +288,7 @@ class TuningStudy(Record):
         """
         if isinstance(self.layout, Refusal):
             return ()
-        order = {profile_id: at for at, profile_id in enumerate(lineup.profiles)}
-
-        def rank(profile_id: str) -> tuple[float, int]:
-            return -ranked.standings[profile_id].estimate, order[profile_id]
-
-        interesting = sorted(
-            (each for each in ranked.standings if self._is_of_interest(each, lineup, past, ranked)),
-            key=rank,
-        )[: self.layout.finalists]
+        interesting = self._ranking(lineup, past, ranked, most=self.layout.finalists)
         if interesting and len(interesting) < self.layout.finalists:
             interesting.append(ALIAS.id)
         frozen = frozen_arms(past)
@@ -303,13 +296,31 @@ class TuningStudy(Record):
             size = design(past, self.layout, arms=0, second_blocks=0).arms
             interesting = [each for each in interesting if each not in frozen]
             interesting = [*frozen, *interesting[: max(size - len(frozen), 0)]]
-        ranks = {each: rank(each) for each in ranked.standings}
+        ranks = {each: _rank(each, lineup, ranked) for each in ranked.standings}
         declared = {**lineup.profiles, ALIAS.id: ALIAS}
         return tuple(
             declared[each]
             for each in sorted(interesting, key=lambda each: ranks.get(each, (math.inf, 0)))
             if each in declared
         )
+
+    def _ranking(self, lineup: Lineup, past: Past, ranked: Screen, *, most: int) -> list[str]:
+        """Return the first profiles of the screen that are of interest."""
+        found = (
+            each for each in ranked.standings if self._is_of_interest(each, lineup, past, ranked)
+        )
+        return sorted(found, key=lambda each: _rank(each, lineup, ranked))[:most]
+
+    def _late(self, lineup: Lineup, past: Past, ranked: Screen) -> tuple[str, ...]:
+        """Return what would be a finalist by now, had the finalists not been fixed before."""
+        frozen = frozen_arms(past)
+        if not frozen or isinstance(self.layout, Refusal):
+            return ()
+        size = design(past, self.layout, arms=0, second_blocks=0).arms
+        if len(frozen) < size:
+            return ()  # still being planned, and filled up
+        ranking = self._ranking(lineup, past, ranked, most=size)
+        return tuple(each for each in ranking if each not in frozen)
 
     def _is_of_interest(self, profile_id: str, lineup: Lineup, past: Past, ranked: Screen) -> bool:
         """Whether the screen leaves it possible that a profile helps."""
@@ -327,6 +338,10 @@ class TuningStudy(Record):
     def _sigma(self, ranked: Screen) -> float:
         """Return the job noise to plan with: the larger of what was known and what was seen."""
         return max(self.sigma_prior or DEFAULT_SIGMA, ranked.sigma or 0.0)
+
+
+def _rank(profile_id: str, lineup: Lineup, ranked: Screen) -> tuple[float, int]:
+    return -ranked.standings[profile_id].estimate, list(lineup.profiles).index(profile_id)
 
 
 def _pending_screen(lineup: Lineup, past: Past) -> tuple[Trial, ...]:

@@ -127,17 +127,7 @@ def _notes(reading: Reading, verdicts: Sequence[Verdict], bound: float | None) -
     notes += _window_notes(reading)
     if reading.screen.baselines == 1 and reading.screen.standings:
         notes.append("the screen has a single baseline: drift and noise cannot be told apart")
-    if past.epochs > 1:
-        notes.append(
-            f"the nodes changed on the way: {past.epochs} epochs, and nothing is compared across"
-        )
-    if past.undeclared:
-        notes.append(f"no longer declared, ignored: {', '.join(sorted(past.undeclared))}")
-    if past.changed:
-        names = ", ".join(sorted(past.changed))
-        notes.append(f"settings changed since they were measured, old trials ignored: {names}")
-    if past.foreign:
-        notes.append(f"{past.foreign} trials of another cell, protocol or study were ignored")
+    notes += _history_notes(reading)
     absent = len(reading.declared) - len(verdicts)
     if absent:
         notes.append(f"{absent} declared profiles are neither selected nor measured")
@@ -156,3 +146,23 @@ def _window_notes(reading: Reading) -> Iterator[str]:
                 f"profiles differ in warm-up from the baseline: {', '.join(unlike)}; the window of "
                 f"all trials starts at step {window.first_step}"
             )
+
+
+def _history_notes(reading: Reading) -> Iterator[str]:
+    """Say what of the history is not compared, or no longer decided, and why."""
+    past = reading.past
+    if reading.late:
+        yield (
+            f"{', '.join(reading.late)} would be confirmed by now, but the finalists were fixed "
+            "when the confirmation began, and its alpha is spent once: a sweep of its own may "
+            "confirm it"
+        )
+    if past.epochs > 1:
+        yield f"the nodes changed on the way: {past.epochs} epochs, and nothing is compared across"
+    if past.undeclared:
+        yield f"no longer declared, ignored: {', '.join(sorted(past.undeclared))}"
+    if past.changed:
+        names = ", ".join(sorted(past.changed))
+        yield f"settings changed since they were measured, old trials ignored: {names}"
+    if past.foreign:
+        yield f"{past.foreign} trials of another cell, protocol or study were ignored"

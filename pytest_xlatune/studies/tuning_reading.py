@@ -27,6 +27,7 @@ class Reading:
         repeats: profile -> what has the same effective settings.
         past, screen, confirmation: what was measured; no confirmation before the screen is over.
         finalists: in rank order.
+        late: what would be a finalist by now, but was screened after they were fixed.
         layout: the plan of the sweep.
         sigma: job noise to plan with.
         loss_tolerance: relative.
@@ -40,6 +41,7 @@ class Reading:
     screen: Screen
     confirmation: Confirmation | None
     finalists: tuple[str, ...]
+    late: tuple[str, ...]
     layout: Plan | Refusal
     sigma: float
     loss_tolerance: float

@@ -1,6 +1,7 @@
 """How often the tuning study is wrong, measured: the simulated cluster against the bars.
 
     python benchmarks/error_rates.py                     # prints the tables, minutes
+    python benchmarks/error_rates.py --only "two stages" # only worlds of this name, no bars
     python benchmarks/error_rates.py --sweeps 4000 --write docs/statistics.md
 
 Same seeds, same digits. Every sweep goes through study.propose, stats.score and study.conclude.
@@ -62,6 +63,8 @@ NULLS = (
 )
 LONG = replace(NULL, name="105 steps a job", steps=105)
 FAILING = replace(NULL, name="5 % of jobs fail", failed=0.05)
+# 0.04 at four blocks, 0.01 for four more of the same arms where the first look cannot tell
+TWICE = replace(NULL, name="two stages, 70 jobs", second_blocks=4, budget=70)
 HARMFUL = replace(NULL, name="all at -1 %", other=-0.01)
 POWERS = (
     replace(THREE, name="three at +2 %, noise 0.3 %", sigma_job=0.003),
@@ -76,6 +79,7 @@ POWERS = (
     replace(THREE, name="three at +2 %, long warm-up in all", long_warm=1.0),
     replace(THREE, name="three at +2 %, long warm-up by profile", warming=LATE),
     replace(THREE, name="three at +2 %, the same, 25 steps", warming=LATE, steps=25),
+    replace(TWICE, name="three at +1 %, two stages, 70 jobs", effects=(0.01,) * 3),
 )
 STOPS = (
     replace(NULL, name="one at +4 %", effects=(0.04,)),
@@ -88,7 +92,7 @@ BOUNDS = (
 STRAGGLING = replace(
     NULL, name="one at +2 % that straggles 15 %", effects=(0.02,), straggling={0: 0.15}
 )
-ALL = (*NULLS, LONG, FAILING, HARMFUL, *POWERS, *STOPS, *BOUNDS, STRAGGLING)
+ALL = (*NULLS, LONG, FAILING, TWICE, HARMFUL, *POWERS, *STOPS, *BOUNDS, STRAGGLING)
 
 
 @dataclass(kw_only=True)
@@ -214,6 +218,7 @@ BARS = (
     Bar(number="3", demand="false winner, 105 steps a job", worlds=(LONG,), figure=_false,
         high=0.08),
     Bar(number="4", demand="false winner, 5 % fail", worlds=(FAILING,), figure=_false, high=0.08),
+    Bar(number="4a", demand="false winner, two stages", worlds=(TWICE,), figure=_false, high=0.07),
     Bar(number="5", demand="power, noise 0.3 %", worlds=POWERS[:1], figure=lambda t: t.power,
         low=0.975),
     Bar(number="5", demand="power, noise 0.6 %", worlds=POWERS[1:2], figure=lambda t: t.power,
@@ -264,11 +269,16 @@ BARS = (
 )  # fmt: skip
 
 
-def run(sweeps: int, jobs: int) -> dict[str, Tally]:
-    """Measure every world, the reference four times as long, with progress on standard error."""
+def run(sweeps: int, jobs: int, only: str = "") -> dict[str, Tally]:
+    """Measure every world with `only` in its name, with progress on standard error.
+
+    The reference gets four times as many sweeps.
+    """
     tallies = {}
     with ProcessPoolExecutor(jobs) as pool:
         for world in ALL:
+            if only not in world.name:
+                continue
             n = 4 * sweeps if world is NULL else sweeps // 2 if world is LONG else sweeps
             begun, total = time.perf_counter(), Tally()
             chunks = [range(at, min(at + CHUNK, n)) for at in range(0, n, CHUNK)]
@@ -298,12 +308,16 @@ def tables(tallies: dict[str, Tally], sweeps: int) -> tuple[str, bool]:
         text, holds = _bar(bar, [(each, tallies[each.name]) for each in bar.worlds])
         good &= holds
         lines.append(text)
-    lines += [
-        "",
-        f"| {' | '.join(COLUMNS)} |",
-        f"|{'---|' * len(COLUMNS)}",
-    ]
+    lines += ["", *worlds(tallies)]
+    return "\n".join(lines) + "\n", good
+
+
+def worlds(tallies: dict[str, Tally]) -> list[str]:
+    """Return the lines of the table of worlds, those that were measured."""
+    lines = [f"| {' | '.join(COLUMNS)} |", f"|{'---|' * len(COLUMNS)}"]
     for world in ALL:
+        if world.name not in tallies:
+            continue
         tally = tallies[world.name]
         cells = [
             _rate(tally.false_rate, tally.sweeps),
@@ -315,7 +329,7 @@ def tables(tallies: dict[str, Tally], sweeps: int) -> tuple[str, bool]:
             f"{100 * tally.flagged / tally.sweeps:.1f}",
         ]
         lines.append(f"| {world.name} | {tally.sweeps} | {' | '.join(cells)} |")
-    return "\n".join(lines) + "\n", good
+    return lines
 
 
 def _bar(bar: Bar, worlds: Iterable[tuple[World, Tally]]) -> tuple[str, bool]:
@@ -361,9 +375,13 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--sweeps", type=int, default=1000, help="sweeps of every world")
     parser.add_argument("--jobs", type=int, default=1, help="processes")
+    parser.add_argument("--only", default="", help="worlds with this in their name; no bars")
     parser.add_argument("--write", type=Path, help="file whose measured part is rewritten")
     options = parser.parse_args()
     begun = time.perf_counter()
+    if options.only:
+        print("\n".join(worlds(run(options.sweeps, options.jobs, options.only))))
+        return 0
     text, good = tables(run(options.sweeps, options.jobs), options.sweeps)
     print(text)
     print(f"{time.perf_counter() - begun:.0f} s", file=sys.stderr)

@@ -52,7 +52,7 @@ class World:
         warming: steps of the decay by profile index, where a profile warms up differently.
         cold_first: how much slower the first job of every block is.
         failed: share of jobs that nobody could measure.
-        steps, profiles, budget: of the sweep.
+        steps, profiles, budget, second_blocks: of the sweep.
         profiler: every trial is profiled.
     """
 
@@ -77,6 +77,7 @@ class World:
     steps: int = 15
     profiles: int = 25
     budget: int = 50
+    second_blocks: int = 0
     profiler: bool = False
 
     def truth(self, at: int) -> float:
@@ -199,7 +200,11 @@ class Cluster:
 def sweep(world: World, seed: int) -> tuple[Conclusion, list[TrialResult]]:
     """Run one sweep to its end, with the code that runs in production."""
     study = TuningStudy(
-        cell=world.cell(), profiles=world.declared(), budget=world.budget, seed=seed
+        cell=world.cell(),
+        profiles=world.declared(),
+        budget=world.budget,
+        seed=seed,
+        second_blocks=world.second_blocks,
     )
     return drive(study, Cluster(world, seed))
 

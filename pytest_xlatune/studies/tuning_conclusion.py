@@ -97,7 +97,6 @@ def _mde80(reading: Reading) -> float | None:
 
 
 def _notes(reading: Reading, verdicts: Sequence[Verdict], bound: float | None) -> list[str]:
-    past = reading.past
     notes = []
     if not reading.declared:
         notes.append(outlook(reading.screen.sigma or reading.sigma))

@@ -8,10 +8,12 @@ assessed again to the same result.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from pytest_xlatune.cells import Cell, Trial
+from pytest_xlatune.catalog.history import history
+from pytest_xlatune.cells import Cell, Stage, Trial
+from pytest_xlatune.hidden import hide
 from pytest_xlatune.logs import LogReport
 from pytest_xlatune.logs.triage import diagnose, primary
 from pytest_xlatune.recovery import Decision, Next, RetryPolicy, decide
@@ -27,6 +29,7 @@ from pytest_xlatune.stats.score import score
 from pytest_xlatune.stats.validity import effective
 
 FLAGS_NOT_EFFECTIVE = "flags-not-effective"
+FLAGS_UNVERIFIED = "flags-unverified"
 NO_SCORE = "no-score"
 
 STATUS = {
@@ -57,6 +60,25 @@ class Assessment:
         return STATUS.get(self.decision.next)
 
 
+def without_secrets(found: Assessment, secrets: frozenset[str]) -> Assessment:
+    """Return what may be written down: a log quotes whatever it likes."""
+    decision = found.decision
+    return dataclasses.replace(
+        found,
+        findings=tuple(
+            dataclasses.replace(
+                each, text=hide(each.text, secrets), detail=hide(each.detail, secrets)
+            )
+            for each in found.findings
+        ),
+        decision=dataclasses.replace(
+            decision,
+            reason=hide(decision.reason, secrets),
+            evidence=hide(decision.evidence, secrets),
+        ),
+    )
+
+
 def assess(
     trial: Trial,
     cell: Cell,
@@ -66,6 +88,7 @@ def assess(
     metrics: Sequence[StepRecord] = (),
     stalled_s: float | None = None,
     fatal: Finding | None = None,
+    options: Mapping[str, str] | None = None,
     earlier: Sequence[str] = (),
     policy: RetryPolicy | None = None,
 ) -> Assessment:
@@ -79,15 +102,18 @@ def assess(
         metrics: unrounded steps of MaxText's metrics file, preferred to those of the log.
         stalled_s: seconds without a step after which we ended it ourselves; None if we did not.
         fatal: the line for which we ended it ourselves; None if we did not.
+        options: what XLA dumped of its options, where it dumped; None where it did not.
         earlier: failure classes of its earlier attempts.
         policy: the site's rules.
     """
     findings = diagnose(report, outcome, trial.protocol, stalled_s=stalled_s)
-    findings = (*findings, *_flag_findings(trial, cell, report))
+    findings = (*findings, *_flag_findings(trial, cell, report, options))
     cause = _same_line(fatal, findings) or primary(findings)
     decision = decide(outcome, cause, earlier=earlier, policy=policy)
     scored = None
-    if decision.next is Next.ACCEPT:
+    is_evidence = trial.stage is Stage.EVIDENCE
+    # profiler and dump change the time of a step: an evidence run is never scored
+    if decision.next is Next.ACCEPT and not is_evidence:
         found = score(
             steps_of(report, metrics),
             protocol=trial.protocol,
@@ -99,7 +125,7 @@ def assess(
             cause = Finding(cls=NO_SCORE, action=Action.RETRY, text=found.reason)
             findings = (*findings, cause)
             decision = decide(outcome, cause, earlier=earlier, policy=policy)
-    if trial.is_baseline and decision.next is Next.DROP:
+    if trial.is_baseline and decision.next is Next.DROP and not is_evidence:
         reason = f"the cell as deployed cannot run: {decision.reason}"
         decision = dataclasses.replace(decision, next=Next.STOP, reason=reason)
     ordered = sorted(findings, key=lambda each: each != cause)
@@ -125,15 +151,22 @@ def _same_line(fatal: Finding | None, findings: Sequence[Finding]) -> Finding | 
     return next((each for each in found if each.action is not Action.NONE), None)
 
 
-def _flag_findings(trial: Trial, cell: Cell, report: LogReport) -> tuple[Finding, ...]:
-    """Hold the settings that the log shows against those that were asked for."""
+def _flag_findings(
+    trial: Trial, cell: Cell, report: LogReport, options: Mapping[str, str] | None
+) -> tuple[Finding, ...]:
+    """Hold the settings that log and dump show against those that were asked for."""
     effect = effective(
         trial.profile,
         deployed=cell.deployed.get("XLA_FLAGS", ""),
         shown=report.xla_flags,
         shown_env=report.env or None,
+        options=options,
+        defaults=history().defaults,
     )
-    return tuple(
-        Finding(cls=FLAGS_NOT_EFFECTIVE, action=Action.DROP, text=reason)
-        for reason in effect.reasons
+    return (
+        *(
+            Finding(cls=FLAGS_NOT_EFFECTIVE, action=Action.DROP, text=reason)
+            for reason in effect.reasons
+        ),
+        *(Finding(cls=FLAGS_UNVERIFIED, action=Action.NONE, text=note) for note in effect.notes),
     )

@@ -12,32 +12,34 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from pytest_xlatune.assess import Assessment, assess, steps_of
-from pytest_xlatune.cells import Cell, Resources, Trial
+from pytest_xlatune.assess import Assessment, assess, without_secrets
+from pytest_xlatune.cells import Cell, DeployedFile, Resources, Trial
+from pytest_xlatune.dumped import dumped_options
 from pytest_xlatune.errors import SubmissionError
 from pytest_xlatune.executors import Executor, Resumed, SchedulerDown
 from pytest_xlatune.follow import Follower
 from pytest_xlatune.launchers import Launcher
+from pytest_xlatune.launchers.program import DUMP_FOLDER
 from pytest_xlatune.ledger import (
     AttemptCutShort,
     AttemptEnded,
     AttemptIntended,
     AttemptSubmitted,
     Decided,
+    EpochBegan,
     Event,
     LedgerState,
     NodesPinned,
-    Noted,
     TrialEnded,
 )
+from pytest_xlatune.limits import Limits
 from pytest_xlatune.recovery import Next, RetryPolicy
+from pytest_xlatune.report.jsonfile import secrets_in
 from pytest_xlatune.results import (
     Action,
     Outcome,
     State,
-    StepRecord,
     Submission,
-    TrialResult,
 )
 
 _ASK_AGAIN_S = 30.0  # between two requests to end the same job
@@ -58,8 +60,12 @@ class Setup:
         folder: of the ledger and the attempts.
         session: id of the pytest session.
         versions: of the software, by name.
+        files: that deploy the cell, as they are now.
+        limits: what the sweep may cost.
         recover: asks the site to do what needs a person's rights; True when it is done.
         check: looks before anything is submitted; returns notes, raises ConfigError.
+        settle: finds out before anything is submitted which trials need no run: given the state,
+            the pending trials and those of the whole study, one step's events; () when it is done.
     """
 
     sweep: str
@@ -71,8 +77,13 @@ class Setup:
     session: str
     policy: RetryPolicy = field(default_factory=RetryPolicy)
     versions: dict[str, str] = field(default_factory=dict)
+    files: tuple[DeployedFile, ...] = ()
+    limits: Limits = field(default_factory=Limits)
     recover: Callable[[Assessment, tuple[str, ...]], bool] | None = None
     check: Callable[[LedgerState], tuple[str, ...]] | None = None
+    settle: Callable[[LedgerState, Sequence[Trial], Sequence[Trial]], tuple[Event, ...]] | None = (
+        None
+    )
 
     @property
     def picks_nodes(self) -> bool:
@@ -208,7 +219,9 @@ class Attempts:
         if done.faults:
             reason = "; ".join(done.faults)
             return (_stop(first, "node-drain", f"{reason}, and stays so after RESUME", said),)
-        return (Noted(text=f"node-drain: resumed {', '.join(done.nodes)}"),) if done.nodes else ()
+        if not done.nodes:
+            return ()
+        return (EpochBegan(reason=f"node-drain: resumed {', '.join(done.nodes)}"),)
 
     def _revive(self, nodes: tuple[str, ...]) -> Resumed:
         """Bring nodes back, a few times at most: one that fails again and again is not fit."""
@@ -253,9 +266,11 @@ class Attempts:
             metrics=read.metrics,
             stalled_s=cut.still_s if cut and not cut.fatal else None,
             fatal=cut.fatal if cut else None,
+            options=dumped_options(setup.folder / submission.folder / DUMP_FOLDER),
             earlier=earlier,
             policy=setup.policy,
         )
+        found = without_secrets(found, secrets_in(setup.cell, [trial.profile]))
         found, notes = self._prepared(found, setup.cell.nodelist or state.pinned)
         ended = AttemptEnded(
             trial_id=trial.id,
@@ -285,6 +300,8 @@ class Attempts:
                 )
             )
         if found.status is not None:
+            swapped = _swapped(state, outcome) if found.score else ()
+            events += swapped
             result = dataclasses.replace(
                 progress.result,
                 status=found.status,
@@ -292,6 +309,7 @@ class Attempts:
                 reason="" if found.score else decision.reason,
                 findings=(*progress.result.findings, *found.findings),
                 outcome=outcome,
+                epoch=state.epoch + len(swapped),
             )
             events.append(TrialEnded(result=result))
         # last: as long as its end is missing an attempt is looked after, and settled again
@@ -299,7 +317,7 @@ class Attempts:
 
     def _prepared(
         self, found: Assessment, nodes: tuple[str, ...]
-    ) -> tuple[Assessment, tuple[Noted, ...]]:
+    ) -> tuple[Assessment, tuple[Event, ...]]:
         """Do what a retry needs first, or have the site do it; without it the sweep stops."""
         setup, decision = self._setup, found.decision
         if decision.next is not Next.RETRY or decision.before not in _NEEDS_HANDS:
@@ -308,10 +326,12 @@ class Attempts:
         if decision.before is Action.RESUME_NODE:
             done = self._revive(nodes)
             if not done.faults:
-                return found, (Noted(text=f"{decision.cls}: {', '.join(nodes)} are fit again"),)
+                reason = f"{decision.cls}: {', '.join(nodes)} are fit again"
+                return found, (EpochBegan(reason=reason),)
             tried = f"; after scontrol update State=RESUME: {'; '.join(done.faults)}"
         if setup.recover is not None and setup.recover(found, nodes):
-            return found, (Noted(text=f"{decision.cls}: the site did {decision.before}{tried}"),)
+            reason = f"{decision.cls}: the site did {decision.before}{tried}"
+            return found, (EpochBegan(reason=reason),)
         reason = (
             f"{decision.cls}: {decision.before} was needed and nobody did it{tried}: the sweep "
             "stops"
@@ -327,18 +347,16 @@ _OF_SLURM = frozenset({State.NODE_FAIL, State.TIMEOUT, State.CANCELLED, State.LO
 _NEEDS_HANDS = frozenset({Action.HOOK, Action.RESUME_NODE})
 
 
-def measured_steps(result: TrialResult, state: LedgerState, folder: Path) -> Sequence[StepRecord]:
-    """Return the steps of the attempt that was measured; () where its log is gone."""
-    attempts = state.trials[result.trial.id].attempts
-    submission = attempts[max(attempts)].submission
-    if submission is None:
-        return ()
-    read = Follower(folder).finish(submission)
-    return steps_of(read.report, read.metrics)
-
-
 def _cut_short(state: LedgerState, submission: Submission) -> AttemptCutShort | None:
     return state.trials[submission.trial_id].attempts[submission.attempt].cut_short
+
+
+def _swapped(state: LedgerState, outcome: Outcome) -> tuple[EpochBegan, ...]:
+    """Begin an epoch where a trial ran on other nodes than the one that was measured before it."""
+    nodes = tuple(sorted(outcome.nodes))
+    if not nodes or not state.nodes or nodes == state.nodes:
+        return ()
+    return (EpochBegan(reason=f"nodes are {', '.join(nodes)}, were {', '.join(state.nodes)}"),)
 
 
 def _run(state: LedgerState) -> str:

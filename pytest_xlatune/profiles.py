@@ -89,6 +89,21 @@ def parse_flags(text: str, *, where: str = "XLA_FLAGS") -> Flags:
     return tuple(flags)
 
 
+def read_as_xla(text: str) -> tuple[Flags, str]:
+    """Return the flags that XLA reads, and the rest that it drops in silence; "" is none.
+
+    Raises:
+        ConfigError: XLA would read a file, or refuse a token.
+    """
+    flags: list[Flag] = []
+    at = _skip_space(text, 0)
+    while at < len(text) and (not flags or text[at] == "-"):
+        flag, at = _parse_one(text, at, "XLA_FLAGS")
+        flags.append(flag)
+        at = _skip_space(text, at)
+    return tuple(flags), text[at:].strip(_SPACE)
+
+
 def format_flags(flags: Iterable[Flag]) -> str:
     """Write flags as text that `parse_flags`, and XLA, read back as the same flags."""
     return " ".join(map(str, flags))

@@ -254,7 +254,8 @@ def run_with_stand_in(
         env=kept, cwd=attempt, capture_output=True, text=True, timeout=60, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    env, argv, cwd = json.loads(done.stdout)
+    # above it a client that merges both streams hands on what the wrapper tells of XLA_FLAGS
+    env, argv, cwd = json.loads(done.stdout.splitlines()[-1])
     return env, argv, cwd
 
 

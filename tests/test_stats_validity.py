@@ -49,7 +49,7 @@ def test_silence_is_a_note_and_no_failure() -> None:
     found = effective(OVERLAP, deployed=DEPLOYED, shown=None)
     assert not found.reasons
     assert "does not show XLA_FLAGS" in found.notes[0]
-    garbled = effective(OVERLAP, deployed=DEPLOYED, shown="--xla_gpu 'never closed")
+    garbled = effective(OVERLAP, deployed=DEPLOYED, shown="--xla_gpu='never closed")
     assert not garbled.reasons
     assert "cannot be read" in garbled.notes[0]
     assert effective(profile("none"), deployed="", shown=None) == Effect()

@@ -43,6 +43,10 @@ _EVIDENCE_FLAGS = (
 # A cached executable is dumped without its HLO before and after optimisation.
 _EVIDENCE_ENV = {"JAX_ENABLE_COMPILATION_CACHE": "false"}
 
+# What env files come to is known on the node alone: the log tells what the program starts with.
+_SHOW = """\
+printf 'XLA_FLAGS=%s\\n' "${XLA_FLAGS//$'\\n'/ }" >&2
+"""
 # A syntax error in a sourced file would not stop bash; `bash -n` finds it first.
 _SOURCE = """\
 bash -n {file} || {{ echo "xlatune: this env file cannot be read: "{file} >&2; exit 78; }}
@@ -189,7 +193,7 @@ def _fragment(trial: Trial, flags: Sequence[Flag], env: dict[str, str]) -> str:
     exports = shell_exports(flags, env)
     # the token holds blanks, so it stands inside single quotes: close, expand, open again
     exports = exports.replace(FOLDER, "'\"$xlatune_folder\"'")
-    return f"# profile {trial.profile.id}, applied after every env file\n{exports}"
+    return f"# profile {trial.profile.id}, applied after every env file\n{exports}{_SHOW}"
 
 
 def _here(text: str) -> str:

@@ -6,14 +6,23 @@ the log does not say is a note. This module reads no log: it is told what was sh
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 
 from pytest_xlatune.errors import ConfigError
-from pytest_xlatune.profiles import Profile, effective_values, parse_flags
+from pytest_xlatune.profiles import (
+    ALIASES,
+    APPENDING,
+    Profile,
+    effective_values,
+    parse_flags,
+    read_as_xla,
+)
+from pytest_xlatune.spelling import is_relative, same_value
 
-# two spellings of a switch are one value
-_SWITCH = {"1": "true", "0": "false", "t": "true", "f": "false"}
+# a dump does not tell what says where things are rather than what is computed
+_UNTOLD = ("xla_dump_", "xla_force_host_platform_device_count")
+Defaults = Callable[[str], Collection[str]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,16 +44,26 @@ def effective(
     deployed: str,
     shown: str | None,
     shown_env: Mapping[str, str] | None = None,
+    options: Mapping[str, str] | None = None,
+    defaults: Defaults = lambda _: (),
 ) -> Effect:
-    """Compare what should be in effect with what the log shows.
+    """Compare what should be in effect with what the log shows, and with XLA's own word.
 
     Args:
         profile: what was applied on top.
         deployed: text of the deployed XLA_FLAGS.
         shown: text of XLA_FLAGS as the log prints it; None where it does not.
         shown_env: variables as the log prints them, possibly only some; None where it does not.
+        options: what XLA dumped of its options, those at their default left out; None without one.
+        defaults: flag -> every default that it is known to have had, to tell an option at its
+            default from one that was lost.
     """
     flag_reasons, flag_notes = _flags(profile, deployed, shown)
+    if options is not None:
+        dumped = list(_dumped(profile, deployed, options, defaults))
+        # what a log shows was asked for, what a dump shows is so
+        flag_notes = [note for note in flag_notes if shown is not None]
+        flag_reasons = list(dict.fromkeys((*flag_reasons, *dumped)))
     env_reasons, env_notes = _env(profile, shown_env)
     return Effect(reasons=(*flag_reasons, *env_reasons), notes=(*flag_notes, *env_notes))
 
@@ -70,15 +89,51 @@ def _flags(profile: Profile, deployed: str, shown: str | None) -> tuple[list[str
     if shown is None:
         return [], ["the log does not show XLA_FLAGS: that they were in effect is not checked"]
     try:
-        seen = effective_values(parse_flags(shown))
+        read, dropped = read_as_xla(shown)
     except ConfigError as error:
         return [], [f"the XLA_FLAGS that the log shows cannot be read: {error}"]
+    seen = effective_values(read)
+    why = f", for XLA stops reading at {dropped[:40]!r}" if dropped else ""
     return [
         f"--{name} is {_shown(seen.get(name))} in the log, expected {value!r}: the profile was "
-        "not in effect"
+        f"not in effect{why}"
         for name, value in expected.items()
         if not _same(seen.get(name), value)
     ], []
+
+
+def _dumped(
+    profile: Profile, deployed: str, options: Mapping[str, str], defaults: Defaults
+) -> Iterator[str]:
+    """Yield what the options that XLA dumped contradict."""
+    expected = effective_values((*parse_flags(deployed), *profile.flags))
+    for name, value in expected.items():
+        if name.startswith(_UNTOLD) or is_relative(value):
+            continue
+        other = ALIASES.get(name, name)
+        is_alias = other in options and name not in options
+        found = options.get(other if is_alias else name)
+        if found is None:
+            known = defaults(name)
+            if not known or not value or any(same_value(value, each) for each in known):
+                continue
+        elif is_alias:
+            if same_value(value, "true", kind="bool") == (not _is_default(found)):
+                continue
+        elif same_value(value, found) or (name in APPENDING and _parts(value) <= _parts(found)):
+            continue
+        yield (
+            f"--{name} is {'at its default' if found is None else repr(found)} in XLA's dump of "
+            f"its options, expected {value!r}: the profile was not in effect"
+        )
+
+
+def _is_default(mode: str) -> bool:
+    return mode.lower().rpartition("_")[2] in ("default", "off")
+
+
+def _parts(text: str) -> set[str]:
+    return {part for part in text.split(",") if part}
 
 
 def _env(profile: Profile, shown: Mapping[str, str] | None) -> tuple[list[str], list[str]]:
@@ -98,7 +153,4 @@ def _shown(value: str | None) -> str:
 
 
 def _same(seen: str | None, expected: str) -> bool:
-    if seen is None or seen == expected:
-        return seen == expected
-    one, other = seen.lower(), expected.lower()
-    return _SWITCH.get(one, one) == _SWITCH.get(other, other)
+    return seen is not None and same_value(seen, expected)

@@ -16,18 +16,22 @@ from dataclasses import dataclass
 
 from pytest_xlatune.attempts import Attempts, Setup
 from pytest_xlatune.cells import Stage, Trial, differences
+from pytest_xlatune.deployed_files import refuse_changed
 from pytest_xlatune.errors import ConfigError, XlatuneError
 from pytest_xlatune.executors import SchedulerDown
 from pytest_xlatune.jobs import LEDGER
 from pytest_xlatune.ledger import (
     CampaignOpened,
+    Decided,
     Event,
+    FilesRead,
     Ledger,
     LedgerState,
     Noted,
     TrialPlanned,
     replay,
 )
+from pytest_xlatune.limits import Spending
 from pytest_xlatune.recovery import Next
 from pytest_xlatune.results import (
     Conclusion,
@@ -39,6 +43,7 @@ from pytest_xlatune.turns import Turns
 
 __all__ = ["Campaign", "CampaignStopped", "Setup", "View"]
 
+_OPEN_S, _COMPILE_S = 60.0, 1000.0  # how long joining may take, and where profiles are compiled
 TURN_S = 0.25  # how often a waiting process looks
 
 
@@ -83,6 +88,8 @@ class Campaign:
         self._attempts = Attempts(setup, now=now, ticks=ticks)
         self._waits_until: dict[tuple[str, float], float] = {}
         self._turns = Turns(setup.folder)
+        self._is_settled = False
+        self._spending = Spending(nodes=max(setup.resources.nodes, 1))
 
     def open(self, *, fresh: bool = False) -> None:
         """Join the campaign of this session, or begin it. Call once, before anything else.
@@ -94,12 +101,15 @@ class Campaign:
             LedgerError: it cannot be read or written.
         """
         setup = self.setup
-        with self._turns.mine(wait_s=60.0):
+        # somebody may be compiling a profile in the turn before ours
+        with self._turns.mine(wait_s=_OPEN_S if setup.settle is None else _COMPILE_S):
             opened = self.view().state.opened
             if fresh and opened and setup.session not in {each.session for each in opened}:
                 self.ledger.archive(at_s=self._now())
                 self._state, self._view, opened = LedgerState(), None, ()
+                self._spending = Spending(nodes=self._spending.nodes)
             self._refuse_another_cell()
+            self._refuse_changed_files()
             mine = (setup.session, self.study.name)
             if mine not in {(each.session, each.study) for each in opened}:
                 notes = setup.check(self._state) if setup.check is not None else ()
@@ -113,6 +123,7 @@ class Campaign:
                         versions=setup.versions,
                     ),
                     *(Noted(text=note) for note in notes),
+                    *([FilesRead(files=setup.files)] if setup.files != self._state.files else []),
                 )
 
     @property
@@ -147,11 +158,22 @@ class Campaign:
                 "with --xlatune-new-baseline (nothing measured is deleted)"
             )
 
+    def _refuse_changed_files(self) -> None:
+        setup = self.setup
+        refuse_changed(
+            self._state.files,
+            setup.files,
+            launcher=setup.launcher,
+            cell=setup.cell,
+            where=str(setup.folder),
+        )
+
     def view(self) -> View:
         """Return what is known now; costs one `stat` when nothing happened."""
         new = self.ledger.refresh()
         if new or self._view is None:
             self._state = replay(new, onto=self._state)
+            self._spending.feed(new)
             history = self._state.history(self.study.name)
             pending = self.study.propose(history)
             self._view = View(
@@ -161,6 +183,14 @@ class Campaign:
                 stopped=_stop_reason(self._state),
             )
         return self._view
+
+    def journal(self, *events: Event) -> None:
+        """Write down what a run left behind.
+
+        Raises:
+            LedgerError: it cannot be written.
+        """
+        self._write(*events)
 
     def conclude(self, *, screened_only: bool = False) -> Conclusion:
         """Return the study's conclusion; of the screen alone, if that is what is asked."""
@@ -203,7 +233,8 @@ class Campaign:
                 self.view()
                 self._reconcile()
                 self._look_after()
-                self._submit()
+                if not self._settle():
+                    self._submit()
 
     # -- one turn ---------------------------------------------------------------------------------
 
@@ -224,6 +255,18 @@ class Campaign:
             self._write(*self._attempts.look(self._state, submission, outcomes[submission.job_id]))
         self._write(*self._attempts.wait_in_queue(self._state, outcomes))
 
+    def _settle(self) -> bool:
+        """Take a step of finding out which trials need no run; False once that is known."""
+        settle, view = self.setup.settle, self.view()
+        if settle is None or self._is_settled or view.stopped:
+            return False
+        if len(view.state.in_flight()) >= self.setup.executor.max_in_flight:
+            return False
+        events = settle(view.state, view.pending, self.study.whole().propose(view.history))
+        self._is_settled = not events
+        self._write(*events)
+        return bool(events)
+
     def _submit(self) -> None:
         executor = self.setup.executor
         while True:
@@ -243,6 +286,12 @@ class Campaign:
                 return
             new = [trial for trial in view.pending if trial.id not in view.state.trials]
             self._write(*(TrialPlanned(trial=trial) for trial in new))
+            exhausted = self._spending.exhausted(self.setup.limits)
+            if exhausted:
+                # what flies has been paid for: the sweep stops when it has landed
+                if not view.state.in_flight():
+                    self._write(_stopped(ready[0], exhausted))
+                return
             self._submit_one(ready[0])
 
     def _submit_one(self, trial: Trial) -> None:
@@ -267,6 +316,10 @@ class Campaign:
             return
         self.ledger.append_all(events, at_s=self._now())
         self.view()
+
+
+def _stopped(trial: Trial, reason: str) -> Decided:
+    return Decided(trial_id=trial.id, attempt=0, next=Next.STOP, cls="budget", reason=reason)
 
 
 def _stop_reason(state: LedgerState) -> str:

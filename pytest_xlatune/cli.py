@@ -236,7 +236,8 @@ def _calibrate(arguments: argparse.Namespace) -> int:
 
     def tick() -> None:
         for landed in feed.landed():
-            print(landed.line, flush=True)
+            if landed.line:
+                print(landed.line, flush=True)
 
     try:
         found = calibrate(campaign, tick)

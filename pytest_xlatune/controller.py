@@ -113,7 +113,7 @@ class Controller:
         for folder in folders:
             try:
                 known = read_known(folder)
-                paths = publish(known, self._options.reports)
+                paths = publish(known, self._options.reports, zh=self._options.zh)
             except XlatuneError as error:
                 terminalreporter.write_line(f"xlatune: {error}", red=True)
                 continue
@@ -141,7 +141,10 @@ class Controller:
         self._config.hook.pytest_xlatune_concluded(sweep=known.sweep, conclusion=known.conclusion)
         if known.stopped or self._has_news:
             self._tell(
-                known.stopped or summary_message(cell=known.cell, conclusion=known.conclusion)
+                known.stopped
+                or summary_message(
+                    cell=known.cell, conclusion=known.conclusion, history=known.history
+                )
             )
 
     def _tell(self, message: str) -> None:
@@ -163,7 +166,10 @@ class Controller:
                 self._feeds[folder] = Feed(folder, session_id=self.session_id)
             try:
                 for landed in self._feeds[folder].landed():
-                    yield landed.line
+                    if landed.line:
+                        yield landed.line
+                    for message in landed.messages:
+                        self._tell(message)
                     if landed.result is not None:
                         if not self._has_news:
                             self._tell(f"[xla-tuning] first trial is in: {landed.line}")

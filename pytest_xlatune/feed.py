@@ -6,11 +6,12 @@ It reads the ledger and says one line for each trial; it prints nothing and chan
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 
 from pytest_xlatune.cells import Stage
+from pytest_xlatune.hidden import hide
 from pytest_xlatune.jobs import LEDGER
 from pytest_xlatune.ledger import (
     AttemptIntended,
@@ -26,6 +27,8 @@ from pytest_xlatune.ledger import (
     TrialEnded,
     replay,
 )
+from pytest_xlatune.milestones import Milestones
+from pytest_xlatune.report.jsonfile import secrets_in
 from pytest_xlatune.report.lines import Progress, evidence_line, live_line
 from pytest_xlatune.results import TrialResult
 from pytest_xlatune.studies import Study
@@ -34,11 +37,12 @@ from pytest_xlatune.studies.declared import study_of
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Landed:
-    """One line, and the trial that it is about."""
+    """One line, the trial that it is about, and what people are told of it."""
 
     line: str
     sweep: str
     result: TrialResult | None = None
+    messages: tuple[str, ...] = ()
 
 
 class Feed:
@@ -52,20 +56,33 @@ class Feed:
         self._studies: dict[str, Study] = {}
         self._began_s: dict[str, float] = {}
         self._took_s: list[float] = []
+        self._milestones: dict[str, Milestones] = {}
+        self._secrets: frozenset[str] = frozenset()
 
     def landed(self) -> Iterator[Landed]:
-        """Give what has landed since the last call.
+        """Give what has landed since the last call; no line shows a secret.
 
         Raises:
             LedgerError: the ledger cannot be read.
         """
+        for each in self._landed():
+            line = hide(each.line, self._secrets)
+            told = tuple(hide(message, self._secrets) for message in each.messages)
+            yield replace(each, line=line, messages=told)
+
+    def _landed(self) -> Iterator[Landed]:
         for entry in self._ledger.refresh():
             self._state = replay((entry,), onto=self._state)
             event = entry.event
             if isinstance(event, CampaignOpened) and event.session == self._session_id:
                 self._opened = event
-                self._studies[event.study] = study_of(event.study, event.declared)
+                study = self._studies[event.study] = study_of(event.study, event.declared)
+                self._secrets |= secrets_in(study.cell, study.profiles)
                 yield from self._reused(event)
+                milestones = self._milestones[event.study] = Milestones(study)
+                kickoff = milestones.begin(self._state.history(event.study))
+                if kickoff:
+                    yield Landed(line="", sweep=event.sweep, messages=(kickoff,))
             elif self._opened is not None:
                 yield from self._line(entry, self._opened.sweep)
 
@@ -82,16 +99,18 @@ class Feed:
                 yield Landed(line=evidence_line(event.result, cell=study.cell), sweep=sweep)
                 return
             history = self._state.history(study.name)
-            verdict = study.conclude(history).verdict(event.result.trial.profile.id)
+            conclusion = study.conclude(history)
+            left_s = self._left_s(history, study)
             line = live_line(
                 event.result,
                 cell=study.cell,
-                verdict=verdict,
-                progress=Progress.of(history, left_s=self._left_s(history, study)),
+                verdict=conclusion.verdict(event.result.trial.profile.id),
+                progress=Progress.of(history, left_s=left_s),
             )
+            messages = self._milestones[study.name].landed(history, conclusion, left_s=left_s)
             # what was settled without a run is no trial that has come in
             landed = event.result if event.result.job_ids else None
-            yield Landed(line=line, sweep=sweep, result=landed)
+            yield Landed(line=line, sweep=sweep, result=landed, messages=messages)
         elif isinstance(event, Decided) and event.next in ("retry", "stop", "interrupted"):
             yield Landed(line=f"{event.trial_id}: {event.reason}", sweep=sweep)
         elif isinstance(event, NodesPinned):

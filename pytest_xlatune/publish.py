@@ -15,7 +15,7 @@ from pytest_xlatune.cells import Cell, Stage
 from pytest_xlatune.earlier import read_calibration
 from pytest_xlatune.errors import LedgerError
 from pytest_xlatune.explained import explain
-from pytest_xlatune.hidden import hide, secrets_of
+from pytest_xlatune.hidden import hide
 from pytest_xlatune.jobs import LEDGER
 from pytest_xlatune.ledger import Ledger, LedgerState, replay
 from pytest_xlatune.profiles import Profile
@@ -27,7 +27,7 @@ from pytest_xlatune.report.document import Document, mapped
 from pytest_xlatune.report.evidence import evidence
 from pytest_xlatune.report.gate import gate
 from pytest_xlatune.report.imported import imported
-from pytest_xlatune.report.jsonfile import shown, shown_cell
+from pytest_xlatune.report.jsonfile import secrets_in, shown, shown_cell
 from pytest_xlatune.report.leaderboard import leaderboard, winner
 from pytest_xlatune.report.stop import stop_message
 from pytest_xlatune.results import Conclusion, TrialResult
@@ -113,11 +113,7 @@ class Known:
     @property
     def secrets(self) -> frozenset[str]:
         """The values that no text about the cell may show."""
-        return secrets_of(
-            self.cell.deployed,
-            self.cell.overrides,
-            *(settings for each in self.profiles for settings in (each.env, each.overrides)),
-        )
+        return secrets_in(self.cell, self.profiles)
 
     @property
     def stop_reason(self) -> str:

@@ -26,7 +26,8 @@ from pytest_xlatune.launchers.maxtext import MaxTextLauncher
 from pytest_xlatune.profiles import Profile, parse_flags
 
 HERE = Path(__file__).parent / "quickstart"
-DEPLOYED = deployed_env(HERE / "configs" / "quickstart.env.sh")
+ENV_FILE = HERE / "configs" / "quickstart.env.sh"
+DEPLOYED = deployed_env(ENV_FILE)
 
 # what every deployed flag would be, had nobody set it; the devices are the cell itself
 DEFAULTS = {
@@ -118,6 +119,7 @@ SWEEP = Sweep(
         axis_prefix={"FSDP": "ici", "PP": "ici"},  # a CPU has no slices
     ),
     deployed=DEPLOYED,
+    env_file=str(ENV_FILE),
     profiles=PROFILES,
     protocol=Protocol(steps=40, first_step=8, deadline_s=300),
     executor="local",

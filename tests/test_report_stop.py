@@ -99,7 +99,9 @@ def test_a_stop_before_anything_ran_says_so() -> None:
 
 
 def test_the_end_of_a_session_is_a_tally_and_what_leads() -> None:
-    head, *lines = summary_message(cell=CELL, conclusion=CONCLUSION).splitlines()
+    said = summary_message(cell=CELL, conclusion=CONCLUSION, history=HISTORY)
+    head, how, *lines = said.splitlines()
+    assert how == "The sweep is not over: 1 trial still planned. This report is preliminary."
     assert head.startswith("[xla-tuning] deepseek3-671b PP=8: not complete, ")
     assert [line.split(" @ ")[0] for line in lines] == [
         "- Best so far: overlap-2",

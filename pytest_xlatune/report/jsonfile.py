@@ -22,7 +22,7 @@ from dataclasses import replace
 from datetime import datetime
 
 from pytest_xlatune.cells import Cell
-from pytest_xlatune.hidden import without_secrets
+from pytest_xlatune.hidden import secrets_of, without_secrets
 from pytest_xlatune.profiles import Profile
 from pytest_xlatune.results import Conclusion, TrialResult
 
@@ -57,6 +57,12 @@ def shown_cell(cell: Cell) -> Cell:
     return replace(
         cell, deployed=without_secrets(cell.deployed), overrides=without_secrets(cell.overrides)
     )
+
+
+def secrets_in(cell: Cell, profiles: Sequence[Profile]) -> frozenset[str]:
+    """Return the values that no text about a cell may show."""
+    settings = (each for profile in profiles for each in (profile.env, profile.overrides))
+    return secrets_of(cell.deployed, cell.overrides, *settings)
 
 
 def shown(result: TrialResult) -> TrialResult:

@@ -10,8 +10,10 @@ from collections.abc import Sequence
 
 from pytest_xlatune.cells import Cell
 from pytest_xlatune.report.document import plain
+from pytest_xlatune.report.ending import ending_text
 from pytest_xlatune.report.figures import percent, rate
 from pytest_xlatune.report.lines import tally
+from pytest_xlatune.report.phrases import ENGLISH
 from pytest_xlatune.results import Conclusion, TrialResult, Verdict, VerdictKind
 
 _TOP = 3
@@ -62,11 +64,17 @@ def stop_message(
     return "\n".join(lines)
 
 
-def summary_message(*, cell: Cell, conclusion: Conclusion) -> str:
-    """Return what is told at the end of a session: the tally and what leads."""
+def summary_message(*, cell: Cell, conclusion: Conclusion, history: Sequence[TrialResult]) -> str:
+    """Return what is told at the end of a session: the tally, how it ended, and what leads."""
     state = "complete" if conclusion.complete else "not complete"
     lines = [f"[xla-tuning] {cell.label}: {state}, {tally(conclusion.verdicts)}"]
-    return "\n".join([*lines, *_best(_ranked(conclusion))])
+    lines.append(ending_text(ENGLISH, conclusion, history=history, stopped=""))
+    return "\n".join([*lines, *best_lines(conclusion)])
+
+
+def best_lines(conclusion: Conclusion) -> list[str]:
+    """Return what leads so far, at most three lines."""
+    return _best(_ranked(conclusion))
 
 
 def _ranked(conclusion: Conclusion) -> list[Verdict]:

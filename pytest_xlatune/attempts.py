@@ -15,7 +15,7 @@ from pathlib import Path
 from pytest_xlatune.assess import Assessment, assess, without_secrets
 from pytest_xlatune.cells import Cell, DeployedFile, Resources, Trial
 from pytest_xlatune.dumped import dumped_options
-from pytest_xlatune.errors import SubmissionError
+from pytest_xlatune.errors import LedgerError, SubmissionError
 from pytest_xlatune.executors import Executor, Resumed, SchedulerDown
 from pytest_xlatune.follow import Follower
 from pytest_xlatune.launchers import Launcher
@@ -123,6 +123,7 @@ class Attempts:
 
         Raises:
             SchedulerDown: it stays intended; the next turn hands it over.
+            LedgerError: its folder cannot be written; it stays intended.
         """
         setup = self._setup
         folder = f"{_run(state)}/{trial.id}.{number}"
@@ -137,6 +138,12 @@ class Attempts:
             )
         except SchedulerDown:
             raise
+        except OSError as error:
+            # nothing is decided on the trial: it stays intended, and the next session hands it over
+            raise LedgerError(
+                f"{setup.folder / folder} cannot be written: {error}; the work directory must be "
+                "writable, with free space"
+            ) from error
         except SubmissionError as error:
             return (
                 AttemptEnded(

@@ -34,17 +34,23 @@ class Turns:
 
     @contextlib.contextmanager
     def next(self) -> Iterator[bool]:
-        """Give whether the next turn is ours; if so it lasts as long as the context."""
+        """Give whether the next turn is ours; if so it lasts as long as the context.
+
+        Raises:
+            LedgerError: the folder cannot be written.
+        """
         if self._is_driven():
             yield False
             return
         try:
-            self._lock.acquire(blocking=False)
+            with self._explained():
+                self._lock.acquire(blocking=False)
         except Timeout:
             yield False
             return
         try:
-            self._say(os.getpid())
+            with self._explained():
+                self._say(os.getpid())
             yield True
         finally:
             self._lock.release()
@@ -57,18 +63,14 @@ class Turns:
             LedgerError: it did not end in time, or the folder cannot be written.
         """
         try:
-            self._folder.mkdir(parents=True, exist_ok=True)
-            self._lock.acquire(timeout=wait_s)
+            with self._explained():
+                self._folder.mkdir(parents=True, exist_ok=True)
+                self._lock.acquire(timeout=wait_s)
         except Timeout:
             raise LedgerError(
                 f"{self._folder} has been in use by another process for {wait_s:.0f} s; end it "
                 "(it may be stopped or out of disk), then run again"
             ) from None
-        except (OSError, NotImplementedError) as error:
-            raise LedgerError(
-                f"{self._folder} cannot be used: {error}; choose a work directory that can be "
-                "written, on a file system with flock (--xlatune-workdir)"
-            ) from error
         try:
             yield
         finally:
@@ -76,16 +78,22 @@ class Turns:
 
     @contextlib.contextmanager
     def waiting(self) -> Iterator[None]:
-        """Count as waiting: what somebody waits for is not cancelled."""
-        descriptor = os.open(self._waiters, os.O_RDWR | os.O_CREAT, 0o666)
+        """Count as waiting: what somebody waits for is not cancelled.
+
+        Raises:
+            LedgerError: the folder cannot be written.
+        """
+        with self._explained():
+            descriptor = os.open(self._waiters, os.O_RDWR | os.O_CREAT, 0o666)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_SH)
             yield
         finally:
             os.close(descriptor)
             if self._driver() == os.getpid():
-                # the others need not find out by our silence
-                self._say(_NOBODY)
+                # the others need not find out by our silence, but they would
+                with contextlib.suppress(OSError):
+                    self._say(_NOBODY)
 
     @contextlib.contextmanager
     def nobody_waits(self, *, patience_s: float = 3.0) -> Iterator[bool]:
@@ -98,6 +106,18 @@ class Turns:
             yield self._is_alone(descriptor, until_s=time.monotonic() + patience_s)
         finally:
             os.close(descriptor)
+
+    @contextlib.contextmanager
+    def _explained(self) -> Iterator[None]:
+        try:
+            yield
+        except Timeout:
+            raise
+        except (OSError, NotImplementedError) as error:
+            raise LedgerError(
+                f"{self._folder} cannot be used: {error}; choose a work directory that can be "
+                "written, with free space, on a file system with flock (--xlatune-workdir)"
+            ) from error
 
     def _is_alone(self, descriptor: int, *, until_s: float) -> bool:
         while True:

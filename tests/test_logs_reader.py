@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Iterable
 
@@ -457,3 +458,26 @@ def test_any_chunking_gives_the_same_events(data: st.DataObject) -> None:
     log = b"".join(pieces)
     cuts = data.draw(st.lists(st.integers(0, len(log)), max_size=12))
     assert repr(read(log, cuts)) == repr(read(log, []))
+
+
+WHOLE = (
+    "completed step: 7, seconds: 0.512, TFLOP/s/device: 0.1, Tokens/s/device: 990.5, loss: 7.100"
+)
+
+
+@pytest.mark.parametrize("end", range(len("completed step: 7,"), len(WHOLE) - 5, 7))
+def test_a_line_cut_short_gives_way_to_the_whole_one(end: int) -> None:
+    lines = [WHOLE.replace("step: 7", "step: 6"), WHOLE[:end], WHOLE, WHOLE]
+    _, report = read_every_way(text_of(lines))
+    before, after = report.steps
+    assert after == dataclasses.replace(before, step=7)
+
+
+@pytest.mark.parametrize("end", [len("completed step: 7, seconds: 0.5"), len(WHOLE) - 2])
+def test_a_line_cut_inside_a_number_does_not_tell_that_number(end: int) -> None:
+    lines = [WHOLE.replace("step: 7", "step: 6"), WHOLE[:end], WHOLE.replace("step: 7", "step: 8")]
+    _, report = read_every_way(text_of(lines))
+    cut = report.steps[1]
+    told = (cut.step_s, cut.tgs, cut.loss)
+    # the last number of a whole line cannot be told from a cut one, and no score rests on it
+    assert told in [(None, None, None), (0.512, 990.5, 7.1)]

@@ -117,7 +117,9 @@ class LocalExecutor:
             folder = root / each.folder
             if read_outcomes(folder):
                 continue
-            (folder / payload.CANCEL).touch()
+            # a full disk takes no mark, but it must not keep a job from its end
+            with contextlib.suppress(OSError):
+                (folder / payload.CANCEL).touch()
             claim = read_claim(folder)
             if claim is not None and claim.is_alive:
                 _signal(claim, signal.SIGTERM)

@@ -13,6 +13,8 @@ only spares questions.
 
 from __future__ import annotations
 
+import contextlib
+import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -28,6 +30,7 @@ from pytest_xlatune.results import Outcome, State
 ROUND_S = 3.0
 PATIENCE_S = 900.0
 EMPTY_ROUNDS = 3
+_LITTLE_BYTES = 1 << 16
 # slurmdbd was absent: how long until it is asked again
 _NO_ACCOUNTING_S = 300.0
 # a job's folder is `<trial>/<attempt>` below a root that hosts may see under different names
@@ -152,7 +155,8 @@ class Poller:
             return job.outcome
         ranks = list(read_outcomes(folder).values())
         if not ranks and job.outcome.state is State.FAILED:
-            return replace(job.outcome, reason=f"{job.outcome.reason}{_last_words(folder, job)}")
+            why = _full(folder) or _last_words(folder, job)
+            return replace(job.outcome, reason=f"{job.outcome.reason}{why}")
         return slurm_text.merge(job.outcome, ranks)
 
     def _unseen(self, folder: Path) -> Outcome:
@@ -200,6 +204,14 @@ def _same(one: Path, other: Path) -> bool:
 def _unknown_id(error: str) -> bool:
     # slurm_load_jobs error: Invalid job id specified
     return "invalid job id" in error.lower()
+
+
+def _full(folder: Path) -> str:
+    """Say so where the payload could not have written a word."""
+    with contextlib.suppress(OSError):
+        if shutil.disk_usage(folder).free < _LITTLE_BYTES:
+            return "; no space is left in the work directory"
+    return ""
 
 
 def _last_words(folder: Path, job: Job) -> str:

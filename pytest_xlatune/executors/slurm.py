@@ -8,6 +8,7 @@ already accepted. This module knows no ledger and no log of a trainer.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import math
 import os
@@ -208,7 +209,9 @@ class SlurmExecutor:
         if not submissions:
             return
         for each in submissions:
-            (root / each.folder / payload.CANCEL).touch()
+            # a full disk takes no mark, but it must not keep a job from its end
+            with contextlib.suppress(OSError):
+                (root / each.folder / payload.CANCEL).touch()
         answer = self._run(["scancel", *(each.job_id for each in submissions)])
         # scancel: error: Kill job error on job id 4711: Invalid job id specified
         if answer.code and "invalid job id" not in answer.error.lower():

@@ -143,6 +143,12 @@ def without_torn_field(text: str) -> str:
     return text[: text.rfind(",") + 1]
 
 
+def told(record: StepRecord) -> int:
+    """Return how many figures a step's line told."""
+    figures = (record.step_s, record.tgs, record.tflops, record.mfu, record.loss)
+    return sum(each is not None for each in figures)
+
+
 def _kind(match: re.Match[str], text: str) -> str:
     if match["profiler"]:
         return "profiler"

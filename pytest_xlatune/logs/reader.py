@@ -219,6 +219,8 @@ class LogReader:
         if _STEP_WORD in low:
             whole = maxtext.without_torn_field(text) if is_torn else text
             steps = maxtext.parse_steps(whole, label=origin.label)
+            if len(steps) == 1 and self._is_cut(steps[0]):
+                steps = maxtext.parse_steps(maxtext.without_torn_field(text), label=origin.label)
             for record in steps:
                 self._step(record, origin, number, segment)
             if steps:
@@ -259,7 +261,7 @@ class LogReader:
                 start = self._begin(number, settings_of=start)
                 start.home = origin
             elif record.step in start.steps:
-                start.repeated = True
+                self._repeat(record)
                 return
         self._enter(Phase.TRAINING, number)
         record = replace(record, start=start.index)
@@ -273,6 +275,18 @@ class LogReader:
             del start.steps[next(iter(start.steps))]
             start.dropped_steps += 1
         self._events.append(record)
+
+    def _is_cut(self, record: StepRecord) -> bool:
+        """Whether the line of a step tells less than the one before: a writer may have been cut."""
+        before = self._start.steps.get(self._start.last)
+        return before is not None and maxtext.told(record) < maxtext.told(before)
+
+    def _repeat(self, record: StepRecord) -> None:
+        """Keep the first line of a step, unless that one was cut short and this one tells more."""
+        start = self._start
+        start.repeated = True
+        if maxtext.told(record) > maxtext.told(start.steps[record.step]):
+            start.steps[record.step] = replace(record, start=start.index)
 
     def _is_at_home(self, origin: Origin) -> bool:
         """Whether steps of this origin count; a better one than before takes its place."""

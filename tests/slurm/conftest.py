@@ -22,10 +22,10 @@ from pytest_xlatune.executors.slurm import SlurmExecutor
 from pytest_xlatune.results import Outcome, State, Submission
 
 
-def load_lab() -> ModuleType:
-    """Import lab.py beside this file: `tests/` is no package."""
+def load(name: str) -> ModuleType:
+    """Import a file beside this one: `tests/` is no package."""
     spec = importlib.util.spec_from_file_location(
-        "xlatune_slurm_lab", Path(__file__).with_name("lab.py")
+        f"xlatune_slurm_{name}", Path(__file__).with_name(f"{name}.py")
     )
     assert spec is not None
     assert spec.loader is not None
@@ -43,18 +43,21 @@ def require(lab: ModuleType, *, accounting: bool = False) -> None:
 
 
 @pytest.fixture(scope="session")
-def lab_in_use() -> Iterator[ModuleType]:
+def lab_in_use(one_at_a_time: FileLock) -> Iterator[ModuleType]:
     """A lab that is up; the last test process to leave stops it, unless a person started it."""
-    lab = load_lab()
+    lab = load("lab")
     require(lab)
     guard = FileLock(f"{lab.FOLDER}.lock")
     me = lab.FOLDER / lab.USERS / str(os.getpid())
-    with guard:
-        started_by_tests = me.parent.exists() or not lab.is_up()
-        if not lab.is_up():
+    # in the middle of another process's test the lab may look dead, and must not be started afresh
+    with one_at_a_time, guard:
+        is_up = lab.is_up()
+        started_by_tests = me.parent.exists() or not is_up
+        others = [user.name for user in me.parent.iterdir()] if me.parent.exists() else []
+        if not is_up:
             lab.start()
         if started_by_tests:
-            lab.note_users([me.name])
+            lab.note_users([me.name, *others])
     yield lab
     with guard:
         if me.exists():
@@ -65,7 +68,7 @@ def lab_in_use() -> Iterator[ModuleType]:
 
 @pytest.fixture(scope="session")
 def one_at_a_time() -> FileLock:
-    return FileLock(f"{load_lab().FOLDER}.test.lock")
+    return FileLock(f"{load('lab').FOLDER}.test.lock")
 
 
 @pytest.fixture(scope="module")
@@ -221,8 +224,9 @@ class Project:
         return [
             line
             for path in sorted(self.path.glob("work/*/*/ledger*.jsonl"))
-            for line in map(json.loads, path.read_text(encoding="utf-8").splitlines())
-            if line["event"] == kind
+            for text in path.read_text(encoding="utf-8").splitlines()
+            if text.endswith("}")  # a torn line does not
+            if (line := json.loads(text))["event"] == kind
         ]
 
     @property
@@ -250,3 +254,11 @@ def project(lab: ModuleType, tmp_path: Path) -> Iterator[Project]:
     made = Project(tmp_path)
     yield made
     made.end()
+
+
+@pytest.fixture
+def faults(project: Project, wait_until: Callable[..., None]) -> Iterator[Any]:
+    """A sweep with a pretending trainer on two nodes; `pretend.py` says what it can be told."""
+    made = load("pretend").Faults(project, wait_until)
+    yield made
+    made.go.touch()

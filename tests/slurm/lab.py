@@ -259,6 +259,8 @@ def kill_node(node: str) -> None:
 
 def mend() -> None:
     """Cancel every job and bring back every daemon and node, however they were left."""
+    if has_accounting() and not pid_of("slurmdbd"):
+        _start_slurmdbd()
     if _call("scontrol", "ping").returncode or not pid_of("slurmctld"):
         start_controller()
     _call("scancel", "--user=root")
@@ -340,11 +342,15 @@ def _start_accounting() -> None:
     ]
     _daemon("sh", "-c", 'setsid "$@" >/dev/null 2>&1 &', "sh", *server)
     _wait_for("mariadbd", lambda: _listens(PORTS["mariadb"]))
-    _daemon("slurmdbd")
-    _wait_for("slurmdbd", lambda: _listens(PORTS["slurmdbd"]))
+    _start_slurmdbd()
     _wait_for(
         "sacctmgr", lambda: _call("sacctmgr", "-i", "add", "cluster", "xlatunelab").returncode == 0
     )
+
+
+def _start_slurmdbd() -> None:
+    _daemon("slurmdbd")
+    _wait_for("slurmdbd", lambda: _listens(PORTS["slurmdbd"]))
 
 
 def _resolve_names(*, present: bool) -> None:

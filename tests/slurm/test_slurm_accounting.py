@@ -14,7 +14,9 @@ from pytest_xlatune.executors.slurm_commands import run_command
 from pytest_xlatune.results import State
 
 Trials = Any  # of conftest.py, which cannot be imported from here
+Faults = Any  # of pretend.py, likewise
 
+TRIALS = 3  # a baseline, the profile with the fault, one more
 
 pytestmark = pytest.mark.usefixtures("lab_with_accounting")
 
@@ -55,3 +57,17 @@ def test_slurmdbd_that_goes_away_in_the_middle_is_not_missed(
     assert run_command(["sacct"]).code != 0
     outcome = trials.end(running)
     assert (outcome.state, outcome.exit_code) == (State.FAILED, 6)
+
+
+def test_a_sweep_does_not_miss_slurmdbd(faults: Faults, lab: ModuleType) -> None:
+    faults.hold()
+    session = faults.start("-n2")
+    faults.victim()
+    os.kill(lab.pid_of("slurmdbd"), signal.SIGKILL)
+    faults.go.touch()
+    said = faults.finished(session)
+    assert "2 passed" in said, said
+    assert run_command(["sacct"]).code != 0
+    assert faults.decided() == []
+    faults.assert_measured_once("victim")
+    assert len(faults.project.submitted) == faults.project.jobs(lab) == TRIALS

@@ -8,148 +8,20 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
 
-Project = Any  # of conftest.py, which cannot be imported from here
-Wait = Callable[..., None]
+Faults = Any  # of conftest.py, which cannot be imported from here
 
-SLOT = ("--xlatune-nodelist", "node[001-002]")
 TRIALS = 3  # a baseline, the profile with the fault, one more
 
-# Rank 0 prints MaxText's lines. HOLD: every rank waits for that file first; SAY: a line that is
-# printed once, and the job fails with it.
-TRAINER = """\
-import os, pathlib, sys, time
-hold, say = os.environ.get("HOLD"), os.environ.get("SAY")
-print("Show all environment variables:")
-print(f"XLA_FLAGS={os.environ['XLA_FLAGS']}", flush=True)
-while hold and not os.path.exists(hold):
-    time.sleep(0.05)
-if os.environ["SLURM_PROCID"] != "0":
-    sys.exit(0)
-once = pathlib.Path(os.environ["ONCE"]) if "ONCE" in os.environ else None
-if say and not (once and once.exists()):
-    if once:
-        once.touch()
-    print(say, flush=True)
-    sys.exit(1)
-loss = os.environ.get("LOSS", "7.1")
-for step in range(12):
-    print(f"completed step: {step}, seconds: 0.512, TFLOP/s/device: 0.1, "
-          f"Tokens/s/device: 1000.{step}, total_weights: 512, loss: {loss}", flush=True)
-"""
-SWEEP = """\
-import sys
-from pathlib import Path
-
-import pytest
-
-from pytest_xlatune import Protocol, Resources, Sweep, profile
-from pytest_xlatune.launchers.command import CommandLauncher
-
-HERE = Path(__file__).parent
-SWEEP = Sweep(
-    name="faults",
-    model_tag="pretend",
-    parallelism="FSDP=2",
-    launcher=CommandLauncher(argv=(sys.executable, str(HERE / "trainer.py"))),
-    deployed={"XLA_FLAGS": "--xla_deployed=1"},
-    profiles=(PROFILES,),
-    protocol=Protocol(steps=12),
-    resources=Resources(time_limit_s=300),
-    screen_baselines=1,
-    budget=40,
-)
-
-
-@pytest.mark.wave2
-def test_flag(measure, profile):
-    measured = measure(profile)
-    assert measured.not_slower, measured.paragraph
-"""
 OOM = "RESOURCE_EXHAUSTED: Out of memory while trying to allocate 171.96GiB."
 UNKNOWN = "F1120 09:03:25.888154 1 parse_flags_from_env.cc:234] Unknown flag in XLA_FLAGS: --xla_x"
 NIC = "mlx5_0: Got completion with error IBV_WC_RETRY_EXC_ERR(12) vendor_err=129"
-
-
-def profiles(**env: str) -> str:
-    return f'profile("victim", "--xla_victim=1", env={env!r}), profile("after", "--xla_after=1")'
-
-
-class Faults:
-    """A project with the sweep above, on two nodes."""
-
-    def __init__(self, project: Project, wait_until: Wait) -> None:
-        self.project = project
-        self.wait_until = wait_until
-        self.path: Path = project.path
-        self.go = self.path / "go"
-
-    def write(self, declared: str, *, conftest: str = "") -> None:
-        (self.path / "trainer.py").write_text(TRAINER)
-        (self.path / "test_sweep.py").write_text(SWEEP.replace("PROFILES,", declared))
-        (self.path / "conftest.py").write_text(conftest)
-
-    def hold(self) -> None:
-        """Make the victim wait for `go`."""
-        self.write(profiles(HOLD=str(self.go)))
-
-    def start(self, *args: str, slot: tuple[str, ...] = SLOT) -> subprocess.Popen[bytes]:
-        process: subprocess.Popen[bytes] = self.project.start("test_sweep.py", *slot, *args)
-        return process
-
-    def run(self, *args: str, slot: tuple[str, ...] = SLOT) -> str:
-        return str(self.project.run("test_sweep.py", *slot, *args))
-
-    def victim(self, *, ranks: int = 2) -> Path:
-        """Wait until the victim runs on all its ranks; return its attempt's folder."""
-        found: list[Path] = []
-
-        def is_running() -> bool:
-            found[:] = self.path.glob("work/*/*/*/victim-*.1/started*.json")
-            return len(found) == ranks
-
-        self.wait_until(is_running)
-        return found[0].parent
-
-    def job(self) -> str:
-        """Return the victim's first job id."""
-        return next(
-            str(line["submission"]["job_id"])
-            for line in self.project.events("attempt-submitted")
-            if line["submission"]["trial_id"].startswith("victim")
-        )
-
-    def decided(self) -> list[tuple[str, str]]:
-        return [(line["next"], line["cls"]) for line in self.project.events("decided")]
-
-    def states(self) -> list[str]:
-        """How the victim's attempts ended."""
-        return [
-            line["outcome"]["state"]
-            for line in self.project.events("attempt-ended")
-            if line["trial_id"].startswith("victim")
-        ]
-
-    def finished(self, process: subprocess.Popen[bytes]) -> str:
-        process.wait(120)
-        return str(self.project.said)
-
-    def assert_measured_once(self, *extra: str) -> None:
-        assert sorted(self.project.measured) == sorted(["after", "baseline-deployed", *extra])
-
-
-@pytest.fixture
-def faults(project: Project, wait_until: Wait) -> Iterator[Faults]:
-    made = Faults(project, wait_until)
-    yield made
-    made.go.touch()
 
 
 def test_what_the_log_says_drops_the_profile(faults: Faults) -> None:
@@ -203,7 +75,7 @@ def test_a_node_drained_under_the_queue_is_resumed(
 def test_a_node_drained_before_the_start_is_named_and_nothing_submitted(
     faults: Faults, slurm: Callable[..., str], lab: ModuleType
 ) -> None:
-    faults.write(profiles())
+    faults.write(faults.profiles())
     slurm("scontrol", "update", "nodename=node002", "state=drain", "reason=bad-nic")
     (faults.path / "trainer.py").unlink()
     said = faults.run()
@@ -303,7 +175,7 @@ def rank_of(process: Path) -> bytes:
 def test_a_nic_fault_needs_the_site(faults: Faults, *, has_hook: bool) -> None:
     hook = "def pytest_xlatune_recover(sweep, decision, nodes):\n    return True\n"
     faults.write(
-        profiles(SAY=NIC, ONCE=str(faults.path / "once")), conftest=hook if has_hook else ""
+        faults.profiles(SAY=NIC, ONCE=str(faults.path / "once")), conftest=hook if has_hook else ""
     )
     said = faults.run()
     if has_hook:
@@ -358,7 +230,7 @@ def test_killed_workers_controllers_and_rivals_lose_and_double_nothing(
 def test_the_nodes_of_the_first_trial_are_those_of_all(
     faults: Faults, lab: ModuleType, slurm: Callable[..., str]
 ) -> None:
-    faults.write(profiles())
+    faults.write(faults.profiles())
     partition = ("--xlatune-partition", "half")
     assert "2 passed" in faults.run("-n2", slot=("--xlatune-nodes", "1", *partition))
     (pinned,) = faults.project.events("nodes-pinned")

@@ -1,0 +1,78 @@
+"""Trials that stand still on a real cluster: what ends them, as what, and what is run again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+Faults = Any  # of pretend.py, which cannot be imported from here
+
+TRIALS = 3  # a baseline, the profile with the fault, one more
+OOM = "RESOURCE_EXHAUSTED: Out of memory while trying to allocate 171.96GiB."
+CRASH = "Fatal Python error: Segmentation fault"
+
+
+def declare(**profiles: dict[str, str]) -> str:
+    return ", ".join(
+        f'profile("{name}", "--xla_{name}=1", env={env!r})' for name, env in profiles.items()
+    )
+
+
+def trainers(folder: Path) -> list[str]:
+    """Return the trainers of this folder that run on this machine."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            words = path.read_bytes().split(b"\0")
+        except OSError:
+            continue
+        if f"{folder}/trainer.py".encode() in words[:2]:
+            found.append(path.parent.name)
+    return found
+
+
+def test_a_fatal_line_ends_a_trial_whose_processes_stay(faults: Faults) -> None:
+    faults.write(
+        declare(
+            victim={"SAY": CRASH, "STAYS": "1", "ONCE": str(faults.path / "once"), "UNTIL": "3"},
+            huge={"SAY": OOM, "STAYS": "1", "MEMSTATS": "1"},
+        ),
+        patience="after_fatal_s=2",
+    )
+    said = faults.run()
+    assert "1 passed, 1 xfailed" in said, said
+    assert faults.decided() == [("retry", "segfault"), ("drop", "oom-gpu")]
+    assert [each["evidence"] for each in faults.project.events("decided")] == [CRASH, OOM]
+    cut = faults.project.events("attempt-cut-short")
+    assert [each["fatal"]["text"] for each in cut] == [CRASH, OOM]
+    # neither the phase's limit (600 s) nor the trial's (300 s) was waited for
+    assert all(2 <= each["still_s"] < 60 for each in cut)
+    assert faults.states() == ["cancelled", "completed"]
+    assert sorted(faults.project.measured) == ["baseline-deployed", "victim"]
+    assert len(faults.project.submitted) == TRIALS + 1
+    assert not trainers(faults.path)
+
+
+def test_a_hang_ends_as_its_phase_says(faults: Faults) -> None:
+    once = str(faults.path / "once")
+    faults.write(
+        declare(
+            silent={"STAYS": "1"},
+            compiling={"STAYS": "1", "MEMSTATS": "1"},
+            victim={"STAYS": "1", "UNTIL": "4", "ONCE": once},
+        ),
+        patience="before_memstats_s=5, compiling_s=5, training_s=5, after_fatal_s=1",
+    )
+    said = faults.run()
+    assert "1 passed, 2 xfailed" in said, said
+    assert sorted(faults.decided()) == [
+        ("drop", "hang-init"),
+        ("drop", "hang-silent-oom"),
+        ("retry", "hang-init"),
+        ("retry", "hang-init"),
+        ("retry", "hang-mid-training"),
+    ]
+    assert all(each["fatal"] is None for each in faults.project.events("attempt-cut-short"))
+    assert faults.states() == ["cancelled", "completed"]
+    assert sorted(faults.project.measured) == ["baseline-deployed", "victim"]
+    assert len(faults.project.submitted) == 1 + 3 + 1 + 2

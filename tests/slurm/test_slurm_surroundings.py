@@ -1,0 +1,141 @@
+"""What a sweep stands on gives way: the work directory fills up, clocks jump, a log is damaged."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+Faults = Any  # of pretend.py, which cannot be imported from here
+
+TRIALS = 3  # a baseline, the profile with the fault, one more
+HOUR_S = 3600
+
+# In every interpreter of the session and of its jobs: a clock that is put forward and back.
+CLOCK = """\
+import pathlib, sys, time
+_real, _offset = time.time, pathlib.Path(__file__).with_name("offset")
+time.time = lambda: _real() + float(_offset.read_text())
+sys.executable = str(_offset.with_name("python"))
+"""
+
+
+class Disk:
+    """A file system of its own for the work directory."""
+
+    def __init__(self, path: Path) -> None:
+        path.mkdir()
+        self.path = path
+        subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2g", "lab", path], check=True)
+
+    def fill(self) -> None:
+        """Leave no byte free, as if somebody else had written."""
+        used = os.statvfs(self.path)
+        self._resize((used.f_blocks - used.f_bfree) * used.f_frsize)
+
+    def clear(self) -> None:
+        self._resize(2 << 30)
+
+    def _resize(self, size_bytes: int) -> None:
+        subprocess.run(
+            ["mount", "-o", f"remount,size={size_bytes // 1024}k", self.path], check=True
+        )
+
+    def remove(self) -> None:
+        subprocess.run(["umount", "--lazy", self.path], check=True)
+
+
+@pytest.fixture
+def disk(faults: Faults) -> Iterator[Disk]:
+    made = Disk(faults.path / "work")
+    yield made
+    made.remove()
+
+
+def test_a_full_work_directory_ends_the_session_and_the_next_goes_on(
+    faults: Faults, disk: Disk, lab: ModuleType
+) -> None:
+    faults.hold()
+    session = faults.start("-n2")
+    faults.victim()
+    faults.wait_until(lambda: len(faults.project.submitted) == TRIALS)
+    disk.fill()
+    faults.go.touch()
+    said = faults.finished(session)
+    assert "No space left on device" in said, said
+    assert "with free space" in said
+    assert "Traceback" not in said
+    assert "after" not in faults.project.measured
+    said = faults.run()
+    assert "cannot begin, nothing was submitted" in said, said
+    assert "cannot be written: No space left on device" in said
+    disk.clear()
+    said = faults.run()
+    assert "2 passed" in said, said
+    faults.assert_measured_once("victim")
+    decided = faults.decided()
+    assert decided, "what could not be written down was run again"
+    assert {following for following, _ in decided} <= {"retry", "interrupted"}
+    assert len(faults.project.submitted) == faults.project.jobs(lab)
+
+
+def test_clocks_that_jump_end_nothing_and_start_nothing(
+    faults: Faults, lab: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = faults.path / "clock"
+    clock.mkdir()
+    (clock / "sitecustomize.py").write_text(CLOCK)
+    offset = clock / "offset"
+    offset.write_text("0")
+    python = clock / "python"
+    python.write_text(f'#!/bin/sh\nPYTHONPATH={clock} exec {sys.executable} "$@"\n')
+    python.chmod(0o755)
+    monkeypatch.setenv("PYTHONPATH", str(clock))
+    faults.hold()
+    session = faults.start("-n2")
+    faults.victim()
+    seen = len(faults.project.events("noted"))
+    for hours in (5, -5):
+        part = offset.with_name("part")
+        part.write_text(str(hours * HOUR_S))
+        part.replace(offset)
+        wait_for_turns(faults)
+    faults.go.touch()
+    said = faults.finished(session)
+    assert "2 passed" in said, said
+    assert faults.decided() == []
+    assert len(faults.project.events("noted")) == seen
+    faults.assert_measured_once("victim")
+    assert len(faults.project.submitted) == faults.project.jobs(lab) == TRIALS
+    # the fault was there: by the node's clock the victim ended before it began
+    (victim,) = (
+        line["outcome"]
+        for line in faults.project.events("attempt-ended")
+        if line["trial_id"].startswith("victim")
+    )
+    assert victim["end_s"] < victim["start_s"] - 4 * HOUR_S
+
+
+def wait_for_turns(faults: Faults) -> None:
+    """Wait until whoever drives has looked at the jobs several times more."""
+    (beat,) = faults.path.glob("work/*/*/turn.beat")
+    before_ns = beat.stat().st_mtime_ns
+    faults.wait_until(lambda: beat.stat().st_mtime_ns > before_ns + 4_000_000_000)
+
+
+def test_lines_cut_short_or_doubled_change_no_score(faults: Faults) -> None:
+    faults.write(faults.profiles(TORN="1"))
+    said = faults.run()
+    assert "2 passed" in said, said
+    assert faults.decided() == []
+    faults.assert_measured_once("victim")
+    scores = [line["result"]["score"] for line in faults.project.events("trial-ended")]
+    assert {(each["n_steps"], each["tgs"], each["step_s"]) for each in scores} == {
+        (scores[0]["n_steps"], scores[0]["tgs"], scores[0]["step_s"])
+    }

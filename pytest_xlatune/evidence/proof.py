@@ -89,6 +89,8 @@ def _table() -> dict[str, Expectation]:
             "xla_gpu_memory_limit_slop_factor",
             "xla_gpu_enable_analytical_sol_latency_estimator",
             "xla_gpu_analytical_latency_estimator_options",
+            "xla_gpu_experimental_collective_perf_table_path",
+            "xla_gpu_experimental_collective_start_as_early_as_possible",
             "xla_gpu_pgle_profile_file_or_directory_path",
             "xla_gpu_enable_triton_gemm",
             "xla_gpu_enable_cublaslt",

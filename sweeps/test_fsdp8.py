@@ -2,13 +2,11 @@
 
     pytest sweeps/test_fsdp8.py --xlatune-model llama3.1-405b --xlatune-nodelist 'node[001-008]'
 
-The inputs, the environment variables of the site and the manner of the candidates are those of
-`test_pp8.py`.
+The inputs, the settings of the site and the manner of the candidates are those of `test_pp8.py`.
 """
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
@@ -16,7 +14,6 @@ import pytest
 from pytest_xlatune import Protocol, Resources, Sweep, profile
 from pytest_xlatune.launchers.maxtext import MaxTextLauncher
 
-MAXTEXT = os.environ.get("XLATUNE_MAXTEXT_DIR", "/workspace/maxtext")
 OVERLAP = "--xla_gpu_experimental_parallel_collective_overlap_limit"
 AG = "--xla_gpu_all_gather_combine_threshold_bytes"
 RS = "--xla_gpu_reduce_scatter_combine_threshold_bytes"
@@ -110,13 +107,9 @@ SWEEP = Sweep(
     name="fsdp8",
     parallelism="FSDP=8",
     launcher=MaxTextLauncher(
-        python=os.environ.get("XLATUNE_MAXTEXT_PYTHON", "python3"),
-        cwd=MAXTEXT,
-        config=os.environ.get("XLATUNE_MAXTEXT_CONFIG", "src/MaxText/configs/base.yml"),
-        env_files=(
-            str(Path(__file__).parent / "maxtext" / "coordinator.env.sh"),
-            *filter(None, os.environ.get("XLATUNE_MAXTEXT_ENV", "").split(":")),
-        ),
+        cwd="/workspace/maxtext",
+        config="src/MaxText/configs/base.yml",
+        env_files=(str(Path(__file__).parent / "maxtext" / "coordinator.env.sh"),),
     ),
     overrides={
         "model_name": "{model_tag}",

@@ -3,12 +3,15 @@
     pytest sweeps/test_pp8.py -n 4 --xlatune-model deepseek3-671b --xlatune-nodelist 'node[001-008]'
     pytest sweeps/test_pp8.py --xlatune-plan ...        # what would run, and with what
 
-The model and the nodes are asked of the user; the rest of the site comes from options and from
+The model and the nodes are asked of the user. The rest of the site (where MaxText is on the nodes,
+its interpreter, the model's config, the env files that are deployed, a container) has defaults here
+and is said in `xlatune.toml` or by options, see docs/site.md:
 
-    XLATUNE_MAXTEXT_DIR      the checkout on the nodes (default /workspace/maxtext)
-    XLATUNE_MAXTEXT_PYTHON   its interpreter (default python3)
-    XLATUNE_MAXTEXT_CONFIG   the model's config, `{model_tag}` in it (default: MaxText's own)
-    XLATUNE_MAXTEXT_ENV      env files that are deployed, separated by `:`, `{model_tag}` in them
+    [sweeps.pp8.launcher]
+    python = "/opt/venv/bin/python"
+    cwd = "/opt/maxtext"
+    config = "configs/{model_tag}.gpu.yml"
+    env-files = ["/opt/train_env.sh", "/opt/configs/{model_tag}.env.sh"]
 
 The candidates are those of the field as measured on today's compilers: what has become a no-op or
 can abort says so in its note. A profile that cannot run is dropped and named, not an error.
@@ -16,7 +19,6 @@ can abort says so in its note. A profile that cannot run is dropped and named, n
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
@@ -24,7 +26,6 @@ import pytest
 from pytest_xlatune import Protocol, Resources, Sweep, profile
 from pytest_xlatune.launchers.maxtext import MaxTextLauncher
 
-MAXTEXT = os.environ.get("XLATUNE_MAXTEXT_DIR", "/workspace/maxtext")
 OVERLAP = "--xla_gpu_experimental_parallel_collective_overlap_limit"
 AG = "--xla_gpu_all_gather_combine_threshold_bytes"
 GIB = 1 << 30
@@ -125,13 +126,9 @@ SWEEP = Sweep(
     name="pp8",
     parallelism="PP=8",
     launcher=MaxTextLauncher(
-        python=os.environ.get("XLATUNE_MAXTEXT_PYTHON", "python3"),
-        cwd=MAXTEXT,
-        config=os.environ.get("XLATUNE_MAXTEXT_CONFIG", "src/MaxText/configs/base.yml"),
-        env_files=(
-            str(Path(__file__).parent / "maxtext" / "coordinator.env.sh"),
-            *filter(None, os.environ.get("XLATUNE_MAXTEXT_ENV", "").split(":")),
-        ),
+        cwd="/workspace/maxtext",
+        config="src/MaxText/configs/base.yml",
+        env_files=(str(Path(__file__).parent / "maxtext" / "coordinator.env.sh"),),
     ),
     overrides={
         "model_name": "{model_tag}",

@@ -13,6 +13,7 @@ from __future__ import annotations
 import dataclasses
 import datetime as dt
 import difflib
+import inspect
 import json
 import logging
 import math
@@ -56,7 +57,9 @@ class Config:
     run_name: str = "quickstart"
     base_output_directory: str = ""
     hardware: str = "cpu"
+    model_name: str = "default"
     skip_jax_distributed_system: bool = False
+    jax_distributed_heartbeat_timeout_seconds: int = 100
     steps: int = 40
     log_config: bool = True
     metrics_file: str = ""
@@ -133,6 +136,7 @@ class Config:
 
 CHOICES: Mapping[str, tuple[Any, ...]] = {
     "hardware": ("cpu", "gpu", "gpu_multiprocess"),
+    "model_name": ("default", "quickstart"),
     "dataset_type": ("synthetic",),
     "dtype": ("float32", "bfloat16"),
     "remat_policy": ("none", "full"),
@@ -272,11 +276,11 @@ def start_jax(config: Config, environ: Mapping[str, str]) -> None:
     if config.skip_jax_distributed_system:
         return
     if config.hardware == "gpu_multiprocess":
-        jax.distributed.initialize()  # finds Slurm by itself
+        jax.distributed.initialize(**heartbeat(config))  # finds Slurm by itself
         return
     for contract in CONTRACTS:
         if contract[1] in environ:
-            join(contract, environ)
+            join(contract, environ, heartbeat(config))
             return
 
 
@@ -287,7 +291,23 @@ CONTRACTS = (
 )
 
 
-def join(contract: Sequence[str], environ: Mapping[str, str]) -> None:
+def heartbeat(config: Config) -> dict[str, int]:
+    """Return how long the other processes may be silent, as JAX takes it, if a user says so.
+
+    Raises:
+        ConfigError: this JAX cannot be told.
+    """
+    limit_s = config.jax_distributed_heartbeat_timeout_seconds
+    if limit_s == FIELDS["jax_distributed_heartbeat_timeout_seconds"].default:
+        return {}
+    if "heartbeat_timeout_seconds" not in inspect.signature(jax.distributed.initialize).parameters:
+        raise ConfigError(
+            f"jax_distributed_heartbeat_timeout_seconds={limit_s}: JAX {jax.__version__} takes none"
+        )
+    return {"heartbeat_timeout_seconds": limit_s}
+
+
+def join(contract: Sequence[str], environ: Mapping[str, str], options: Mapping[str, int]) -> None:
     """Join the processes that the variables of a contract name; one process needs no joining.
 
     Raises:
@@ -302,7 +322,7 @@ def join(contract: Sequence[str], environ: Mapping[str, str]) -> None:
         raise ConfigError(f"{contract[1]} is set, but {missing} is not") from None
     except ValueError as error:
         raise ConfigError(f"{contract[1]} or {contract[2]}: {error}") from None
-    jax.distributed.initialize(":".join([address, *port]), *numbers)
+    jax.distributed.initialize(":".join([address, *port]), *numbers, **options)
 
 
 def build_mesh(config: Config) -> Mesh:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import math
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -93,3 +94,46 @@ def test_failures_have_no_score() -> None:
     failed = [each for each in history if each.status is TrialStatus.UNMEASURED]
     assert 5 < len(failed) < 25
     assert all(each.score is None and each.reason for each in failed)
+
+
+def test_a_moved_window_changes_nothing_else_that_must_not_change() -> None:
+    """Units, order and a trip through the ledger; and the same digits whenever it is asked."""
+    world = simulated.World(name="any", effects=(0.03,), long_warm=1.0, steps=25, profiles=12)
+    conclusion, history = simulated.sweep(world, 3)
+    assert conclusion.first_step is not None
+    assert conclusion.first_step > 5
+    study = simulated.TuningStudy(
+        cell=world.cell(), profiles=world.declared(), budget=world.budget, seed=3
+    )
+    assert study.conclude(list(reversed(history))) == conclusion
+    assert study.conclude([type(each).from_json(each.to_json()) for each in history]) == conclusion
+
+    def scaled(result: Any, factor: float) -> Any:
+        if result.score is None:
+            return result
+        score = result.score
+        moved = replace(score, value=score.value + math.log(factor), tgs=score.tgs * factor,
+                        window_tgs=score.window_tgs * factor)  # fmt: skip
+        return replace(result, score=moved)
+
+    other = study.conclude([scaled(each, 1e-3) for each in history])
+    assert (other.first_step, other.notes) == (conclusion.first_step, conclusion.notes)
+    for one, two in zip(conclusion.verdicts, other.verdicts, strict=True):
+        assert (one.profile, one.kind) == (two.profile, two.kind)
+        assert two.delta == pytest.approx(one.delta, abs=1e-9)
+
+
+def test_a_profile_that_warms_up_longer_is_told() -> None:
+    """Its score is low by what its early steps are slow; the verdict says so, and why."""
+    world = simulated.World(
+        name="any", effects=(0.03,), warming={0: 2.5}, profiles=8, sigma_job=0.002
+    )
+    conclusion, _ = simulated.sweep(world, 1)
+    (told,) = (each for each in conclusion.verdicts if each.profile == "p000")
+    assert any(reason.startswith("its steps settle later") for reason in told.reasons)
+    assert any(
+        note.startswith("profiles differ in warm-up from the baseline: p000")
+        for note in conclusion.notes
+    )
+    plain, _ = simulated.sweep(replace(world, warming={}), 1)
+    assert not any("settle" in " ".join(each.reasons) for each in plain.verdicts)

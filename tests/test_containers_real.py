@@ -201,7 +201,7 @@ def submit(site: Site, tmp_path: Path) -> Callable[..., Attempt]:
     return submitted
 
 
-def test_the_environment_and_the_outcome(site: Site, submit: Callable[..., Attempt]) -> None:
+def test_the_environment_and_the_outcome(submit: Callable[..., Attempt]) -> None:
     done = submit("env", sys.executable, "-c", PROBE)
     assert done.end().state is State.COMPLETED, done.log
     env, pid = json.loads(done.log.splitlines()[-1])
@@ -211,12 +211,23 @@ def test_the_environment_and_the_outcome(site: Site, submit: Callable[..., Attem
     assert pid < 20, "it has its own process ids"
     failed = submit("fails", "bash", "-c", "exit 7").end()
     assert (failed.state, failed.exit_code) == (State.FAILED, 7)
-    checks = site.launcher("x").checks(Cell(
-        model_tag="m", parallelism=Parallelism.parse("FSDP=1"), image=site.image
-    ))  # fmt: skip
-    assert [subprocess.run(["sh", "-c", each], check=False).returncode for each, _ in checks] == [
-        0, 0,
-    ]  # fmt: skip
+
+
+def test_what_a_node_must_have_is_looked_for(site: Site) -> None:
+    def failing(launcher: ContainerLauncher, image: str = site.image) -> list[str]:
+        cell = Cell(model_tag="m", parallelism=Parallelism.parse("FSDP=1"), image=image)
+        return [
+            wrong
+            for command, wrong in launcher.checks(cell)
+            if subprocess.run(["sh", "-c", command], check=False, capture_output=True).returncode
+        ]
+
+    assert failing(site.launcher(sys.executable)) == []
+    (missing,) = failing(site.launcher("/opt/no/train.sh"))
+    assert "has not all of bash, /opt/no/train.sh: mount what the image has not" in missing
+    other = site.image.partition("@")[0] + "@sha256:" + "0" * 64
+    no_image, _ = failing(site.launcher(sys.executable), other)
+    assert f"has no image {other}; pull or load it there" in no_image
 
 
 STUBBORN = "trap 'echo heard' TERM; echo up; while :; do sleep 0.2; done"

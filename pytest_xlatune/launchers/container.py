@@ -176,7 +176,7 @@ class ContainerLauncher:
         Raises:
             ConfigError: the cell's image is not pinned.
         """
-        return checks(self._asked(cell))
+        return checks(self._asked(cell), self.inner.files(cell))
 
     def launch(self, trial: Trial, cell: Cell) -> LaunchSpec:
         """Return the inner launcher's spec with a container around its command.

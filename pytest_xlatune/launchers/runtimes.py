@@ -17,7 +17,7 @@ Sources: the manuals of docker run, podman run and apptainer exec; pyxis' README
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -188,14 +188,26 @@ def _var(name: str) -> str:
 _FOLDER = _var("folder")
 
 
-def checks(asked: Container) -> tuple[tuple[str, str], ...]:
-    """Return (shell command, what is wrong where it fails) for every node."""
+def checks(asked: Container, inside: Sequence[str]) -> tuple[tuple[str, str], ...]:
+    """Return (shell command, what is wrong where it fails) for every node.
+
+    The last of them starts a container as a trial's is and looks for `inside`: paths that the
+    image or a mount must have. With pyxis that would import the image first, and is not done.
+    """
     program, image = shlex.join(asked.program), shlex.quote(asked.image)
+    looked = ["bash", "-c", 'for each do [ -e "$each" ] || exit 1; done', "bash", *inside]
+    started = (
+        shlex.join([*asked.program, *_SITE_WORDS[asked.runtime](asked), asked.image, *looked]),
+        f"a container of {asked.image} does not start, or has not all of bash"
+        + "".join(f", {path}" for path in inside)
+        + ": mount what the image has not",
+    )
     if asked.runtime is Runtime.PYXIS:
         said = f"{program} has no --container-image: the pyxis plugin of Slurm is not installed"
         return ((f"{program} --help | grep -q -e --container-image", said),)
     if asked.runtime is Runtime.APPTAINER:
-        return ((f"{program} --version >/dev/null 2>&1", f"{program} does not run"),)
+        runs = (f"{program} --version >/dev/null 2>&1", f"{program} does not run")
+        return runs, started
     found = [(f"{program} info >/dev/null 2>&1", f"{program} does not run (try `{program} info`)")]
     if not asked.pull:
         found.append(
@@ -204,37 +216,47 @@ def checks(asked: Container) -> tuple[tuple[str, str], ...]:
                 f"{program} has no image {asked.image}; pull or load it there, or allow `pull`",
             )
         )
+        found.append(started)
     return tuple(found)
 
 
-def _engine(asked: Container) -> list[str]:
-    """Return the words of docker and podman, quoted for the shell."""
+def _engine_site(asked: Container) -> list[str]:
+    """Return the words of docker and podman that every container of a site has."""
     is_podman = asked.runtime is Runtime.PODMAN
     words = [
-        "--interactive", f"--name={_var('name')}",
-        f"--pull={'missing' if asked.pull else 'never'}", "--network=host",
+        "run", "--rm", f"--pull={'missing' if asked.pull else 'never'}", "--network=host",
         f"--shm-size={asked.shm_size}" if asked.shm_size else "--ipc=host",
     ]  # fmt: skip
     if is_podman:
         words.append("--http-proxy=false")  # a proxy's password is in its address
-    if asked.as_me:
-        words.append(f"--user={_var('UID')}:{_var('GROUPS')}")
     if asked.gpus is Gpus.NVIDIA:
         words.append("--device=nvidia.com/gpu=all" if is_podman else "--gpus=all")
     elif asked.gpus is Gpus.AMD:
         words += ["--device=/dev/kfd", "--device=/dev/dri", "--group-add=video"]
     words += [f"--device={each}" for each in asked.devices]
-    words += [f"--volume={each}" for each in asked.mounts]
-    words += [f"--volume={_FOLDER}:{_FOLDER}", f"--workdir={asked.cwd or _FOLDER}", *asked.args]
-    return [shlex.join([*asked.program, "run", "--rm"]), *map(_quoted, words), *_trainer(asked)]
+    return [*words, *(f"--volume={each}" for each in asked.mounts), *asked.args]
+
+
+def _engine(asked: Container) -> list[str]:
+    """Return the command of docker and podman, quoted for the shell."""
+    run, rm, *site = _engine_site(asked)
+    words = ["--interactive", f"--name={_var('name')}", *site]
+    if asked.as_me:
+        words.append(f"--user={_var('UID')}:{_var('GROUPS')}")
+    words += [f"--volume={_FOLDER}:{_FOLDER}", f"--workdir={asked.cwd or _FOLDER}"]
+    return [shlex.join([*asked.program, run, rm]), *map(_quoted, words), *_trainer(asked)]
+
+
+def _apptainer_site(asked: Container) -> list[str]:
+    words = ["exec", "--cleanenv", "--no-home"]
+    words += {Gpus.NVIDIA: ["--nv"], Gpus.AMD: ["--rocm"], Gpus.NONE: []}[asked.gpus]
+    return [*words, *(f"--bind={each}" for each in asked.mounts), *asked.args]
 
 
 def _apptainer(asked: Container) -> list[str]:
-    words = ["--cleanenv", "--no-home"]
-    words += {Gpus.NVIDIA: ["--nv"], Gpus.AMD: ["--rocm"], Gpus.NONE: []}[asked.gpus]
-    words += [f"--bind={each}" for each in asked.mounts]
-    words += [f"--bind={_FOLDER}", f"--pwd={asked.cwd or _FOLDER}", *asked.args]
-    return [shlex.join([*asked.program, "exec"]), *map(_quoted, words), *_trainer(asked)]
+    run, *site = _apptainer_site(asked)
+    words = [*site, f"--bind={_FOLDER}", f"--pwd={asked.cwd or _FOLDER}"]
+    return [shlex.join([*asked.program, run]), *map(_quoted, words), *_trainer(asked)]
 
 
 def _pyxis(asked: Container) -> list[str]:
@@ -256,6 +278,12 @@ def _trainer(asked: Container) -> list[str]:
     return [*image, f'bash --norc --noprofile "$folder/{ENTRY_FILE}" "$folder" "$rank" "$@"']
 
 
+_SITE_WORDS: Mapping[Runtime, Callable[[Container], list[str]]] = {
+    Runtime.DOCKER: _engine_site,
+    Runtime.PODMAN: _engine_site,
+    Runtime.APPTAINER: _apptainer_site,
+    Runtime.PYXIS: lambda _: [],
+}
 _WORDS = {
     Runtime.DOCKER: _engine,
     Runtime.PODMAN: _engine,

@@ -22,6 +22,8 @@ from pathlib import Path
 from simcluster import World, sweep
 
 from pytest_xlatune.results import VerdictKind
+from pytest_xlatune.stats.warmup import Window
+from pytest_xlatune.studies import one_window
 
 BEGIN, END = "<!-- measured: begin -->", "<!-- measured: end -->"
 CHUNK = 50
@@ -78,7 +80,7 @@ POWERS = (
     replace(NULL, name="one at +5 %, noise 1.0 %", effects=(0.05,), sigma_job=0.010),
     replace(THREE, name="three at +2 %, long warm-up in all", long_warm=1.0),
     replace(THREE, name="three at +2 %, long warm-up by profile", warming=LATE),
-    replace(THREE, name="three at +2 %, the same, 25 steps", warming=LATE, steps=25),
+    replace(THREE, name="three at +2 %, long warm-up by profile, 25 steps", warming=LATE, steps=25),
     replace(TWICE, name="three at +1 %, two stages, 70 jobs", effects=(0.01,) * 3),
 )
 STOPS = (
@@ -269,13 +271,18 @@ BARS = (
 )  # fmt: skip
 
 
-def run(sweeps: int, jobs: int, only: str = "") -> dict[str, Tally]:
+def hold_window() -> None:
+    """Never move the window in this process: what moving it is worth is the difference."""
+    one_window.common_window = lambda _, protocol: Window(protocol=protocol)
+
+
+def run(sweeps: int, jobs: int, only: str = "", *, is_held: bool = False) -> dict[str, Tally]:
     """Measure every world with `only` in its name, with progress on standard error.
 
     The reference gets four times as many sweeps.
     """
     tallies = {}
-    with ProcessPoolExecutor(jobs) as pool:
+    with ProcessPoolExecutor(jobs, initializer=hold_window if is_held else None) as pool:
         for world in ALL:
             if only not in world.name:
                 continue
@@ -376,11 +383,13 @@ def main() -> int:
     parser.add_argument("--sweeps", type=int, default=1000, help="sweeps of every world")
     parser.add_argument("--jobs", type=int, default=1, help="processes")
     parser.add_argument("--only", default="", help="worlds with this in their name; no bars")
+    parser.add_argument("--hold-window", action="store_true", help="never move it; no bars")
     parser.add_argument("--write", type=Path, help="file whose measured part is rewritten")
     options = parser.parse_args()
     begun = time.perf_counter()
-    if options.only:
-        print("\n".join(worlds(run(options.sweeps, options.jobs, options.only))))
+    if options.only or options.hold_window:
+        held = options.hold_window
+        print("\n".join(worlds(run(options.sweeps, options.jobs, options.only, is_held=held))))
         return 0
     text, good = tables(run(options.sweeps, options.jobs), options.sweeps)
     print(text)

@@ -9,13 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from pytest_xlatune.campaign import Campaign
+from pytest_xlatune.campaign import Campaign, View
 from pytest_xlatune.cells import Stage
 from pytest_xlatune.errors import XlatuneError
 from pytest_xlatune.measured import Measured
 from pytest_xlatune.profiles import BASELINE_ID, Profile
-from pytest_xlatune.results import VerdictKind
+from pytest_xlatune.results import Conclusion, VerdictKind
+from pytest_xlatune.studies.derived import Slot
 from pytest_xlatune.studies.gate import GateStudy
+from pytest_xlatune.studies.tuning import TuningStudy
+from pytest_xlatune.studies.tuning_layout import wave_order
 
 Tick = Callable[[], None]
 
@@ -46,8 +49,19 @@ def screened(campaign: Campaign, profile: Profile, tick: Tick) -> Measured:
         NotMeasured: nobody could measure it.
         CampaignStopped: the sweep was stopped.
     """
-    campaign.wait(lambda view: view.is_over(Stage.SCREEN, profile.wave), on_turn=tick)
+    campaign.wait(lambda view: _is_over(view, profile.wave), on_turn=tick)
     return _measured(campaign, profile.id, screened_only=True)
+
+
+def derived(campaign: Campaign, slot: Slot, tick: Tick) -> Profile | None:
+    """Return the profile of a derived wave's slot once the wave is over; None: it stayed empty.
+
+    Raises:
+        CampaignStopped: the sweep was stopped.
+    """
+    view = campaign.wait(lambda view: _is_over(view, slot.wave), on_turn=tick)
+    study = campaign.study
+    return study.slots_of(view.history).get(slot.name) if isinstance(study, TuningStudy) else None
 
 
 def finalist(campaign: Campaign, number: int, tick: Tick) -> Profile | None:
@@ -60,7 +74,22 @@ def finalist(campaign: Campaign, number: int, tick: Tick) -> Profile | None:
     finalists = campaign.conclude().finalists
     if number >= len(finalists):
         return None
-    return next(each for each in campaign.study.profiles if each.id == finalists[number])
+    return _profile(campaign, finalists[number])
+
+
+def winner(campaign: Campaign, tick: Tick) -> Profile | None:
+    """Return the profile that is proved fastest, once all blocks are over; None: no profile is.
+
+    Raises:
+        CampaignStopped: the sweep was stopped.
+    """
+    campaign.wait(lambda view: not view.pending, on_turn=tick)
+    return _fastest(campaign, campaign.conclude())
+
+
+def proven(campaign: Campaign, _: Tick) -> Profile | None:
+    """Return the profile that the ledger proves fastest, without measuring; None: none does yet."""
+    return _fastest(campaign, campaign.study.whole().conclude(campaign.view().history))
 
 
 def confirmed(campaign: Campaign, profile: Profile, tick: Tick) -> Measured:
@@ -72,6 +101,28 @@ def confirmed(campaign: Campaign, profile: Profile, tick: Tick) -> Measured:
     """
     campaign.wait(lambda view: not view.pending, on_turn=tick)
     return _measured(campaign, profile.id, screened_only=False)
+
+
+def _fastest(campaign: Campaign, conclusion: Conclusion) -> Profile | None:
+    faster = (each for each in conclusion.verdicts if each.kind is VerdictKind.FASTER)
+    first = next(faster, None)
+    return None if first is None else _profile(campaign, first.profile)
+
+
+def _profile(campaign: Campaign, profile_id: str) -> Profile:
+    study = campaign.study
+    known = study.profiles
+    if isinstance(study, TuningStudy):
+        known = study.profiles_of(campaign.view().history)
+    return next(each for each in known if each.id == profile_id)
+
+
+def _is_over(view: View, wave: str) -> bool:
+    """Whether no screening trial of a wave is to come, nor of one before, which it may read."""
+    return not any(
+        trial.stage is Stage.SCREEN and wave_order(trial.group) <= wave_order(wave)
+        for trial in view.pending
+    )
 
 
 def _measured(campaign: Campaign, profile_id: str, *, screened_only: bool) -> Measured:

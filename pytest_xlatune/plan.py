@@ -95,13 +95,21 @@ def _capacity(study: Study, trials: tuple[Trial, ...]) -> list[str]:
         return [f"{len(trials)} trials of the cell as deployed"]
     screened = sum(trial.stage is Stage.SCREEN for trial in trials)
     layout = study.layout
+    slots = [
+        f"{rule.wave}: {counted(rule.slots, 'slot')} for {rule.words}; what fills them is known "
+        "when those are over"
+        for rule in study.rules
+    ]
+    more = ", then waves that are derived with their baselines" if slots else ""
     if not isinstance(layout, Plan):
-        return [f"{screened} trials", f"{layout.what}: {layout.why}"]
+        return [f"{screened} trials{more}", *slots, f"{layout.what}: {layout.why}"]
     blocks = f"{layout.blocks} blocks of {layout.finalists} + {layout.block_baselines} baselines"
     # of this cell where it is known
     sigmas = _SIGMAS if study.sigma_prior is None else (study.sigma_prior,)
     seen = ", ".join(f"{size(layout.mde80(sigma))} at {size(sigma)} job noise" for sigma in sigmas)
+    jobs = f"{layout.jobs} jobs of {study.budget}"
     return [
-        f"{screened} trials of the screen, then {blocks}: {layout.jobs} jobs of {study.budget}",
+        f"{screened} trials of the screen{more}, then {blocks}: {jobs}",
+        *slots,
         f"smallest effect confirmed with 80 % power: {seen}",
     ]

@@ -18,6 +18,7 @@ from pytest_xlatune.controller import CONTROLLER, IS_USAGE, Controller, new_sess
 from pytest_xlatune.errors import ConfigError, XlatuneError
 from pytest_xlatune.notify import Notifier, read_targets
 from pytest_xlatune.options import OPTIONS, SWITCHES, Options, resolve_options
+from pytest_xlatune.parametrise import NO_TAG, keep_own_wave, parametrise
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from pytest_xlatune.recorded import Recorded
     from pytest_xlatune.recovery import RetryPolicy
     from pytest_xlatune.session import Session
+    from pytest_xlatune.studies.derived import Slot
     from pytest_xlatune.sweep import Sweep
 
 MARKERS = {
@@ -40,7 +42,7 @@ MARKERS = {
     "wave3": "stacks of what led",
     "wave4": "values around the leaders, flags of the second axis",
     "wave5": "pipeline parameters",
-    "wave6": "the winner on the other config tags",
+    "wave6": "the winner on the other config tags, in a gate; takes margin=0.01, blocks=4",
     "confirm": "the finalists in fresh randomised blocks",
     "gate": "a regression gate on TGS",
     "calibrate": "the baseline against itself: the noise of the cell; takes jobs=12",
@@ -155,50 +157,18 @@ def _check_sweep(sweep: Sweep | None, config: pytest.Config, options: Options) -
 
 @pytest.hookimpl(trylast=True)
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Parametrise `profile` by the test's waves, and `finalist` by the size of the confirmation."""
-    wanted = {"profile", "finalist"} & set(metafunc.fixturenames)
+    """Parametrise what stands for one of several: profiles, slots, finalists, config tags."""
     sweep = sweep_of(metafunc.module)
-    if not wanted or sweep is None:
-        return
-    if "profile" in wanted:
-        profiles = _profiles_of(metafunc, sweep)
-        metafunc.parametrize("profile", profiles, ids=[each.id for each in profiles])
-    if "finalist" in wanted:
+    if sweep is not None:
         options = metafunc.config.stash[_OPTIONS]
         budget = options.sweeps.get(sweep.name, options).budget
-        numbers = range(sweep.finalist_count(budget=budget))
-        metafunc.parametrize(
-            "finalist", numbers, ids=[f"finalist-{k + 1}" for k in numbers], indirect=True
-        )
+        parametrise(metafunc, sweep, waves=WAVES, budget=budget)
 
 
-def _profiles_of(metafunc: pytest.Metafunc, sweep: Sweep) -> list[Profile]:
-    """Return the profiles of the test's wave markers, narrowed by their `profiles` argument."""
-    found: list[Profile] = []
-    for marker in metafunc.definition.iter_markers():
-        if marker.name not in WAVES:
-            continue
-        unknown = sorted(marker.kwargs.keys() - {"profiles"})
-        if unknown or marker.args:
-            raise ConfigError.unknown(
-                "argument",
-                unknown[0] if unknown else repr(marker.args[0]),
-                valid=["profiles"],
-                where=f"@pytest.mark.{marker.name}",
-            )
-        ids = marker.kwargs.get("profiles")
-        if ids is None:
-            found += sweep.wave_profiles(marker.name)
-        else:
-            found += [_find(sweep, each) for each in ids]
-    return found or list(sweep.profiles)
-
-
-def _find(sweep: Sweep, profile_id: str) -> Profile:
-    """Return a profile of the sweep, or the baseline: an evidence run may be of it too."""
-    from pytest_xlatune.profiles import BASELINE  # noqa: PLC0415
-
-    return BASELINE if profile_id == BASELINE.id else sweep.find(profile_id)
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Let `-m wave2` select the profiles of wave 2 alone, where one test is for several waves."""
+    if sweep_of(getattr(item, "module", None)) is not None:
+        keep_own_wave(item, WAVES)
 
 
 @pytest.hookimpl(trylast=True)
@@ -303,6 +273,18 @@ def finalist(request: pytest.FixtureRequest, campaign: Campaign) -> Profile:
 
 
 @pytest.fixture
+def derived(request: pytest.FixtureRequest, campaign: Campaign) -> Profile:
+    """One of the profiles that a wave derives from earlier ones, after its wave is over."""
+    from pytest_xlatune import awaiting  # noqa: PLC0415
+
+    slot: Slot = request.param
+    found = _guarded(request, lambda tick: awaiting.derived(campaign, slot, tick))
+    if found is None:
+        pytest.skip(f"{slot.name} stayed empty: nothing more of the waves before {slot.wave} led")
+    return found
+
+
+@pytest.fixture
 def winner(request: pytest.FixtureRequest, campaign: Campaign) -> Profile:
     """The profile that the blocks prove fastest, after the last of them; skips where none is."""
     from pytest_xlatune import awaiting  # noqa: PLC0415
@@ -311,6 +293,31 @@ def winner(request: pytest.FixtureRequest, campaign: Campaign) -> Profile:
     if found is None:
         pytest.skip("no profile is confirmed to be faster than the baseline")
     return found
+
+
+@pytest.fixture
+def winner_elsewhere(request: pytest.FixtureRequest, campaign: Campaign, sweep: Sweep) -> Measured:
+    """The winner in a gate on another of the model's configurations; skips where none is yet."""
+    from pytest_xlatune import awaiting  # noqa: PLC0415
+    from pytest_xlatune.studies.gate import Gate  # noqa: PLC0415
+
+    tag: str = request.param
+    if tag == NO_TAG:
+        pytest.skip(f"sweep {sweep.name!r} has no other configuration: it declares no config_tags")
+    session = request.config.stash[_SESSION]
+    selection = session.selection(sweep)
+    wait = awaiting.winner if selection.confirm else awaiting.proven
+    found = _guarded(request, lambda tick: wait(campaign, tick))
+    if found is None:
+        pytest.skip("no profile is confirmed to be faster yet: run the tests marked confirm first")
+    marker = request.node.get_closest_marker("wave6")
+    gate = Gate(**marker.kwargs) if marker is not None else Gate()
+    there = selection.sweep.elsewhere(tag, found, gate)
+    measured = _guarded(
+        request, lambda tick: awaiting.confirmed(session.run(there, there.study()), found, tick)
+    )
+    request.node.user_properties.extend(measured.properties())
+    return measured
 
 
 @pytest.fixture
@@ -371,6 +378,8 @@ def measure(
     callspec = getattr(request.node, "callspec", None)
     if callspec is not None and "profile" in callspec.params:
         measured_of(callspec.params["profile"])
+    if "derived" in request.fixturenames:
+        measured_of(request.getfixturevalue("derived"))
     return measure
 
 

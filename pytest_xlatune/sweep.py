@@ -101,6 +101,13 @@ class Sweep:
         if not re.fullmatch(r"[a-z0-9][a-z0-9_-]*", self.name):
             raise ConfigError(f"sweep name {self.name!r}: expected lower case letters, digits, _ -")
         check_unique(self.profiles, where=f"sweep {self.name!r}")
+        for tag in self.config_tags:
+            # a tag:  sparse-fp8
+            if not re.fullmatch(r"[a-z0-9][a-z0-9_-]*", tag):
+                raise ConfigError(
+                    f"sweep {self.name!r}: config tag {tag!r}: expected lower case letters, "
+                    "digits, _ -"
+                )
 
     @property
     def waves(self) -> tuple[str, ...]:
@@ -320,6 +327,27 @@ class ResolvedSweep:
             ConfigError: too few jobs.
         """
         return CalibrationStudy(cell=self.cell, jobs=jobs)
+
+    def elsewhere(self, tag: str, winner: Profile, gate: Gate) -> ResolvedSweep:
+        """Return the gate of a winner on another of the model's configurations.
+
+        It is another cell, with a ledger and a report of its own.
+        """
+        sweep = self.sweep
+        overrides = {**self.cell.overrides, **sweep.config_tags[tag]}
+        return replace(
+            self,
+            sweep=replace(
+                sweep,
+                name=f"{sweep.name}-{tag}",
+                profiles=(winner,),
+                derived=(),
+                config_tags={},
+                gate=gate,
+            ),
+            cell=replace(self.cell, config_tag=tag, overrides=overrides),
+            screening=None,
+        )
 
     def _gated(self, gate: Gate, selected: frozenset[str] | None) -> GateStudy:
         sweep = self.sweep

@@ -28,7 +28,7 @@ CELL = Cell(
 GIB = 1 << 30
 AG = "xla_gpu_all_gather_combine_threshold_bytes"
 LIMIT = "xla_gpu_experimental_parallel_collective_overlap_limit"
-LADDER = {AG: (str(GIB >> 1), str(GIB), str(2 * GIB)), LIMIT: ("2", "4", "8")}
+LADDER: dict[str, tuple[str, ...]] = {AG: (str(GIB >> 1), str(GIB), str(2 * GIB)), LIMIT: ("2", "4", "8")}
 SINGLES = (
     profile("overlap-2", f"--{LIMIT}=2"),
     profile("overlap-4", f"--{LIMIT}=4"),
@@ -43,7 +43,7 @@ Answer = Callable[[Trial], TrialResult]
 
 
 def study(**changes: Any) -> TuningStudy:
-    values = {
+    values: dict[str, Any] = {
         "cell": CELL,
         "profiles": SINGLES,
         "stacks": (Stacks(slots=4),),
@@ -150,7 +150,7 @@ def test_a_ladder_reaches_flags_by_either_name_and_overrides() -> None:
         "--xla_gpu_enable_pipelined_all_gather=true --xla_a=1",
         overrides={"microbatches": "8"},
     )
-    ladders = {
+    ladders: dict[str, tuple[str, ...]] = {
         "xla_gpu_enable_pipelined_all_gather": ("true", "false"),
         "microbatches": ("4", "8", "16"),
     }

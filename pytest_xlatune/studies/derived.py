@@ -72,6 +72,12 @@ class Stacks(Record):
         if self.of not in _SIZES:
             raise ConfigError(f"stacks of {self.of}: expected 2 or 3")
 
+    @property
+    def words(self) -> str:
+        """What fills the slots."""
+        sizes = " or ".join(str(size) for size in range(2, self.of + 1))
+        return f"stacks of {sizes} profiles that led the waves before"
+
     def made(self, leaders: Sequence[Leader], *, pool: Sequence[Profile]) -> Iterator[Profile]:
         """Yield the stacks of leaders: sizes in turn, each size by its parts' summed estimates.
 
@@ -142,6 +148,11 @@ class Around(Record):
 
     def __hash__(self) -> int:
         return hash((self.wave, self.slots, tuple(sorted(self.ladders))))
+
+    @property
+    def words(self) -> str:
+        """What fills the slots."""
+        return f"values beside the leaders' of {', '.join(sorted(self.ladders))}"
 
     def made(self, leaders: Sequence[Leader], *, pool: Sequence[Profile]) -> Iterator[Profile]:
         """Yield the neighbours of each leader on its ladders, the best leader's first, up first."""

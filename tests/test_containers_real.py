@@ -1,43 +1,27 @@
-"""Trials in real containers, by podman: the environment, the exit, and nothing left behind.
-
-Podman comes with Debian's packages podman and runc, which CI installs with those of the Slurm lab
-(`make slurm-packages`). The image needs no registry: a few links that lead into the machine's own
-/usr, which is mounted into the container.
-"""
+"""Trials in real containers, by podman: the environment, the exit, and nothing left behind."""
 
 from __future__ import annotations
 
-import io
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
-import tarfile
 import time
-import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from pytest_xlatune.cells import Cell, LaunchSpec, Parallelism, Protocol, Resources, Stage, Trial
+from pytest_xlatune.cells import Cell, Parallelism, Resources
 from pytest_xlatune.executors.folder import read_claim, read_started
 from pytest_xlatune.executors.local import LocalExecutor
-from pytest_xlatune.launchers.command import CommandLauncher
 from pytest_xlatune.launchers.container import ContainerLauncher
 from pytest_xlatune.profiles import profile
 from pytest_xlatune.results import Outcome, State, Submission
 
-LINKS = {"bin": "usr/bin", "lib": "usr/lib", "lib64": "usr/lib64", "sbin": "usr/sbin"}
-FOLDERS = ("dev", "proc", "sys", "tmp", "usr", "etc")
-# A machine in a sandbox may set no higher limits than its own, and mixes both kinds of cgroups.
-WAYS = (
-    ("podman", ()),
-    ("podman --runtime runc", ("--ulimit=nofile=1024:1024", "--ulimit=nproc=1024:1024")),
-)
 PROBE = "import json, os; print(json.dumps([dict(os.environ), os.getpid()]))"
 PROFILE = profile("p", "--xla_a=1,2", env={"TRICKY": 'two\nlines, it\'s "x" $HOME '})
 
@@ -46,86 +30,6 @@ def podman(*words: str, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes
     return subprocess.run(
         ["podman", *words], input=stdin, capture_output=True, check=False, timeout=60
     )
-
-
-@dataclass(frozen=True)
-class Site:
-    """How podman is called on this machine, and the image."""
-
-    image: str
-    program: str
-    args: tuple[str, ...]
-
-    def launcher(self, *argv: str, mounts: tuple[str, ...] = ()) -> ContainerLauncher:
-        return ContainerLauncher(
-            inner=CommandLauncher(argv=argv),
-            runtime="podman",
-            program=self.program,
-            args=self.args,
-            mounts=("/usr:/usr:ro", sys.base_prefix, sys.prefix, *mounts),
-        )
-
-    def spec(self, *argv: str) -> LaunchSpec:
-        cell = Cell(
-            model_tag="m",
-            parallelism=Parallelism.parse("FSDP=1"),
-            image=self.image,
-            deployed={"EMPTY": "", "SOME_TOKEN": "hunter2"},
-        )
-        trial = Trial(
-            cell_digest=cell.digest,
-            profile=PROFILE,
-            protocol=Protocol(),
-            study="tuning",
-            stage=Stage.SCREEN,
-        )
-        return self.launcher(*argv).launch(trial, cell)
-
-
-def _rootfs() -> bytes:
-    made = io.BytesIO()
-    with tarfile.open(fileobj=made, mode="w") as tar:
-        for name in FOLDERS:
-            entry = tarfile.TarInfo(name)
-            entry.type, entry.mode = tarfile.DIRTYPE, 0o755
-            tar.addfile(entry)
-        for name, target in LINKS.items():
-            entry = tarfile.TarInfo(name)
-            entry.type, entry.linkname = tarfile.SYMTYPE, target
-            tar.addfile(entry)
-    return made.getvalue()
-
-
-def _missing(why: str) -> None:
-    if os.environ.get("CI") and os.geteuid() == 0:
-        pytest.fail(f"CI runs containers and does not skip them, but {why}")
-    pytest.skip(f"no container to test with: {why}")
-
-
-@pytest.fixture(scope="module")
-def site() -> Iterator[Site]:
-    if shutil.which("podman") is None:
-        _missing("podman is not installed (Debian's packages podman and runc)")
-    name = f"localhost/xlatune-test-{uuid.uuid4().hex[:8]}"
-    made = podman(
-        "import", "--change", "ENV XLA_FLAGS=--xla_from_image=1", "-", name, stdin=_rootfs()
-    )
-    if made.returncode:
-        _missing(f"podman makes no image: {made.stderr.decode()[-300:]}")
-    said = ""
-    for program, args in WAYS:
-        words = [*program.split()[1:], "run", "--rm", "--network=host", "-v/usr:/usr:ro", *args]
-        done = podman(*words, name, "true")
-        if done.returncode == 0:
-            shown = podman("image", "inspect", "--format", "{{.Digest}}", name)
-            digest = shown.stdout.decode().strip()
-            yield Site(image=f"{name}@{digest}", program=program, args=args)
-            break
-        said += f"{program}: {done.stderr.decode()[-200:]} "
-    else:
-        podman("rmi", "--force", name)
-        _missing(f"podman runs nothing here: {said}")
-    podman("rmi", "--force", name)
 
 
 @dataclass
@@ -186,10 +90,10 @@ def wait_until(ready: Callable[[], object], *, timeout_s: float = 60) -> None:
 
 
 @pytest.fixture
-def submit(site: Site, tmp_path: Path) -> Callable[..., Attempt]:
+def submit(podman_site: Any, tmp_path: Path) -> Callable[..., Attempt]:
     def submitted(name: str, *argv: str) -> Attempt:
         job_id = LocalExecutor(lock=tmp_path / "lock").submit(
-            site.spec(*argv),
+            podman_site.spec(PROFILE, *argv),
             folder=tmp_path / "run" / name,
             job_name=name,
             comment=name,
@@ -213,8 +117,8 @@ def test_the_environment_and_the_outcome(submit: Callable[..., Attempt]) -> None
     assert (failed.state, failed.exit_code) == (State.FAILED, 7)
 
 
-def test_what_a_node_must_have_is_looked_for(site: Site) -> None:
-    def failing(launcher: ContainerLauncher, image: str = site.image) -> list[str]:
+def test_what_a_node_must_have_is_looked_for(podman_site: Any) -> None:
+    def failing(launcher: ContainerLauncher, image: str = podman_site.image) -> list[str]:
         cell = Cell(model_tag="m", parallelism=Parallelism.parse("FSDP=1"), image=image)
         return [
             wrong
@@ -222,11 +126,11 @@ def test_what_a_node_must_have_is_looked_for(site: Site) -> None:
             if subprocess.run(["sh", "-c", command], check=False, capture_output=True).returncode
         ]
 
-    assert failing(site.launcher(sys.executable)) == []
-    (missing,) = failing(site.launcher("/opt/no/train.sh"))
+    assert failing(podman_site.launcher(sys.executable)) == []
+    (missing,) = failing(podman_site.launcher("/opt/no/train.sh"))
     assert "has not all of bash, /opt/no/train.sh: mount what the image has not" in missing
-    other = site.image.partition("@")[0] + "@sha256:" + "0" * 64
-    no_image, _ = failing(site.launcher(sys.executable), other)
+    other = podman_site.image.partition("@")[0] + "@sha256:" + "0" * 64
+    no_image, _ = failing(podman_site.launcher(sys.executable), other)
     assert f"has no image {other}; pull or load it there" in no_image
 
 

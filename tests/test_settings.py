@@ -235,7 +235,7 @@ def test_a_sweep_takes_cell_launcher_and_container_from_the_file(root: Path) -> 
     assert inner.env_files == ("/first.env.sh", "/last.env.sh"), "the site's come last"
     assert found.settings["image"] == "xlatune.toml"
     assert cell.launcher.startswith("container podman")
-    assert made.launcher.env_files == ("/first.env.sh",)
+    assert made.launcher.env_files_of(cell) == ("/first.env.sh",)
     found.check()
 
 

@@ -35,6 +35,8 @@ PROGRAMS = ("munged", "mungekey", "slurmctld", "slurmd", "sbatch", "srun")
 ACCOUNTING_PROGRAMS = ("slurmdbd", "mariadbd", "mariadb-install-db")
 PACKAGES = ("slurm-wlm", "munge")
 ACCOUNTING_PACKAGES = ("slurmdbd", "mariadb-server")
+# not of the lab, but of tests that start trials in containers
+CONTAINER_PACKAGES = ("podman", "runc")
 MIN_JOB_AGE_S = 10
 USERS = "users"
 HOSTS = Path("/etc/hosts")
@@ -388,7 +390,7 @@ def _wait_for(what: str, ready: Callable[[], bool], *, timeout_s: float = 60) ->
 
 
 def _install(*, accounting: bool) -> None:
-    packages = PACKAGES + (ACCOUNTING_PACKAGES if accounting else ())
+    packages = PACKAGES + CONTAINER_PACKAGES + (ACCOUNTING_PACKAGES if accounting else ())
     env = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
     subprocess.run(["apt-get", "update", "-q"], check=True, env=env)
     subprocess.run(

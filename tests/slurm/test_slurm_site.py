@@ -1,0 +1,133 @@
+"""The MaxText sweeps on the lab, by nothing but a settings file; containers under srun."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from pytest_xlatune.executors import slurm_sight
+from pytest_xlatune.profiles import profile
+from pytest_xlatune.results import Submission
+
+Project = Any  # of conftest.py, which cannot be imported from here
+
+PROFILE = profile("p", "--xla_a=1")
+ROOT = Path(__file__).parents[2]
+QUICKSTART = ROOT / "sweeps" / "quickstart"
+# what the two files ask of a site; here the site's trainer is the quickstart's
+SITE = f"""\
+model = "quickstart"
+nodelist = "node[001-004]"
+devices = 4
+pdbs = 4
+max-target-length = 16
+
+[launcher]
+python = "{sys.executable}"
+module = "{QUICKSTART}/train.py"
+config = "{QUICKSTART}/configs/quickstart.yml"
+cwd = "/tmp"
+
+[deployed]
+JAX_PLATFORMS = "cpu"
+XLA_FLAGS = "--xla_backend_optimization_level=0"
+
+[overrides]
+log_config = false
+base_emb_dim = 32
+base_mlp_dim = 64
+head_dim = 8
+vocab_size = 64
+
+[sweeps.pp8]
+parallelism = "PP=4"
+budget = 44
+
+[sweeps.fsdp8]
+parallelism = "FSDP=4"
+budget = 44
+"""
+
+
+@pytest.mark.parametrize(
+    ("sweep", "chosen", "axis"),
+    [
+        ("pp8", "baseline or [overlap-2]", "dcn_pipeline_parallelism=4"),
+        ("fsdp8", "baseline or [ag-1g]", "dcn_fsdp_parallelism=4"),
+    ],
+)
+def test_the_maxtext_sweeps_run_on_the_lab(
+    project: Project, lab: ModuleType, sweep: str, chosen: str, axis: str
+) -> None:
+    (project.path / "xlatune.toml").write_text(SITE, encoding="utf-8")
+    said = project.run(
+        str(ROOT / "sweeps" / f"test_{sweep}.py"),
+        *("-n", "0", "-m", "wave1 or wave2", "-k", chosen),
+        *("--rootdir", str(project.path), "--xlatune-config", "xlatune.toml"),
+        timeout_s=280,
+    )
+    assert " passed" in said, said
+    assert "failed" not in said, said
+    assert "error" not in said.lower(), said
+    logs = list(project.path.glob("work/*/*/*/*/spec.json"))
+    assert logs
+    assert all(axis in path.read_text() for path in logs)
+
+
+def test_a_container_on_every_node_knows_its_rank_and_ends_with_its_job(
+    trials: Any, podman_site: Any, wait_until: Any
+) -> None:
+    """srun around the container: one container a node, started by that node's payload."""
+    probe = 'echo "$SLURM_PROCID of $SLURM_NTASKS: $XLA_FLAGS"; trap "exit 0" TERM; echo up; '
+    spec = podman_site.spec(PROFILE, "bash", "-c", f"{probe} while :; do sleep 0.2; done")
+    arguments = trials.arguments("contained")
+    job_id = trials.executor.submit(spec, **arguments)
+    job = Submission(
+        trial_id="contained", attempt=1, executor="slurm", job_id=job_id, folder="contained/1"
+    )
+
+    def logs() -> list[str]:
+        folder = trials.folder(job)
+        paths = [folder / f"log.{rank}.txt" for rank in (0, 1)]
+        return [path.read_text() if path.exists() else "" for path in paths]
+
+    wait_until(lambda: all("up" in log for log in logs()), timeout_s=120)
+    for rank, log in enumerate(logs()):
+        assert f"{rank} of 2: --xla_from_image=1 --xla_a=1" in log
+    assert len(containers_of(trials.folder(job))) == 2
+    trials.executor.cancel([job], root=trials.root)
+    assert trials.end(job).state == "cancelled"
+    wait_until(lambda: not containers_of(trials.folder(job)), timeout_s=30)
+
+
+def test_the_nodes_are_asked_whether_they_can(lab: ModuleType, tmp_path: Path) -> None:
+    sight = slurm_sight.look(
+        [str(tmp_path), "/no/such/file"],
+        checks=[("true", "never said"), ("exit 3", "this cannot be"), ("cat", "it reads nothing")],
+        nodelist=("node001", "node002"),
+        options={},
+    )
+    both = ("node001", "node002")
+    assert (sight.why_not, dict(sight.unseen)) == ("", {"/no/such/file": both})
+    assert dict(sight.unfit) == {"this cannot be": both}
+
+
+def containers_of(folder: Path) -> list[str]:
+    """The first processes of the containers of an attempt, as the machine itself sees them."""
+    mark = f"{folder}/container.entry.sh".encode()
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            words = path.read_bytes().split(b"\0")
+            # only the entry itself; not who asks for it, and not the shell that minds its input
+            parent = (path.parent / "stat").read_text().rpartition(")")[2].split()[1]
+            above = Path("/proc", parent, "comm").read_text().strip()
+        except OSError:
+            continue
+        if mark in words and words[0] == b"bash" and above == "conmon":
+            found.append(path.parent.name)
+    return found

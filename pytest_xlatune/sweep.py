@@ -219,7 +219,7 @@ class Sweep:
             ),
             max_target_length=inputs.max_target_length or self.max_target_length,
             nodelist=tuple(nodelist or ()),
-            image=inputs.image or self.image,
+            image=self.image if inputs.image is None else inputs.image,
             launcher=_below(launcher.describe(), inputs.root),
             deployed={**self.deployed, **inputs.deployed},
             overrides={**self.overrides, **inputs.overrides},

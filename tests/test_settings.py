@@ -194,6 +194,21 @@ def test_every_option_can_be_set_in_the_file() -> None:
     assert {option.attribute for option in OPTIONS} <= known
 
 
+def test_the_example_of_the_docs_is_read(tmp_path: Path) -> None:
+    text = (Path(__file__).parents[1] / "docs" / "site.md").read_text(encoding="utf-8")
+    (tmp_path / ".git").mkdir()
+    (tmp_path / "xlatune.toml").write_text(text.split("```toml\n")[1].split("```")[0])
+    found = resolved(tmp_path, sweep())
+    found.check()
+    assert resolve(tmp_path).notify_variable == "TEAM_APPRISE_URL"
+    assert (found.cell.model_tag, found.cell.deployed["NCCL_DEBUG"]) == ("deepseek3-671b", "WARN")
+    assert found.resources.options == {"account": "perf", "partition": "long", "qos": "high"}
+    assert found.cell.launcher.startswith("container docker mounts=/shared /data:/data:ro gpus=amd")
+    outside = resolved(tmp_path, sweep("smoke"), model="m")
+    assert isinstance(outside.sweep.launcher, MaxTextLauncher)
+    assert outside.cell.image == ""
+
+
 # --- what a sweep makes of it ---------------------------------------------------------------------
 
 

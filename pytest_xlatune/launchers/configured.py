@@ -5,7 +5,7 @@
 The keys are the launcher's own attributes, with - for _. A value of the site takes the place of the
 sweep file's, but for `env-files`, which come after it: the sweep file's say how processes find each
 other, the site's what is deployed. Settings of a container put the launcher into one, or change the
-one that it is in.
+one that it is in; the runtime `none` takes it out.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from pytest_xlatune.launchers.container import ContainerLauncher
 
 _ADDED = "env_files"
 _NOT_SETTINGS = frozenset({"inner", "in_shell"})
+_NO_CONTAINER = "none"
 _TRUTH = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
 
 
@@ -39,6 +40,8 @@ def configured(
     """
     inner = launcher.inner if isinstance(launcher, ContainerLauncher) else launcher
     changed = _with(inner, settings, f"{where}, launcher") if settings else inner
+    if container.get("runtime") in (_NO_CONTAINER, [_NO_CONTAINER]):
+        return cast("Launcher", changed)
     if isinstance(launcher, ContainerLauncher):
         if not container and changed is inner:
             return launcher

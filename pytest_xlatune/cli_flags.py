@@ -32,6 +32,10 @@ if TYPE_CHECKING:
 COMMAND = "flags"
 
 
+class SyntaxRefusedError(ConfigError):
+    """The text to lint is what is wrong: a finding, not a misuse of the command."""
+
+
 def as_words(given: Sequence[str]) -> list[str]:
     """Return a command line on which argparse takes `--xla_...` for a word, not for an option."""
     return [f" {each}" if each.startswith("--xla_") else each for each in given]
@@ -105,13 +109,17 @@ def _show(arguments: argparse.Namespace, _: Options) -> Iterator[Shown]:
 
 
 def _lint(arguments: argparse.Namespace, options: Options) -> Iterator[Shown]:
-    from pytest_xlatune.flagging import shape_of, show_lint  # noqa: PLC0415
+    from pytest_xlatune.flagging import shape_of, show_lint, show_refused  # noqa: PLC0415
 
-    profiles, ground, python = _profiles(arguments, options)
-    if arguments.dump:
-        ground = dataclasses.replace(ground, program=shape_of(arguments.dump))
     if arguments.python and arguments.jaxlib:
         raise ConfigError("--python asks that XLA, --jaxlib asks none; give one of them")
+    try:
+        profiles, ground, python = _profiles(arguments, options)
+    except SyntaxRefusedError as error:
+        yield show_refused(error, as_json=arguments.json)
+        return
+    if arguments.dump:
+        ground = dataclasses.replace(ground, program=shape_of(arguments.dump))
     yield show_lint(
         profiles,
         ground,
@@ -134,7 +142,10 @@ def _profiles(
     said = deployed_ground(arguments.deployed, jaxlib=arguments.jaxlib, device=arguments.device)
     first = arguments.what[0]
     if not first.strip().endswith(".py"):
-        return (text_profile(arguments.what),), said, sys.executable
+        try:
+            return (text_profile(arguments.what),), said, sys.executable
+        except ConfigError as error:
+            raise SyntaxRefusedError(str(error)) from None
     from pytest_xlatune.sweep import inputs_of  # noqa: PLC0415
     from pytest_xlatune.sweep_file import load_sweep  # noqa: PLC0415
 

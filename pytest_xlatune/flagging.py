@@ -11,7 +11,17 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from pytest_xlatune.catalog import Catalog, Entry, Ground, Status, candidates, history, load
+from pytest_xlatune.catalog import (
+    Catalog,
+    Entry,
+    Ground,
+    Level,
+    Objection,
+    Status,
+    candidates,
+    history,
+    load,
+)
 from pytest_xlatune.catalog.program import Shape, closes_ring
 from pytest_xlatune.cells import Axis
 from pytest_xlatune.errors import ConfigError
@@ -26,7 +36,7 @@ from pytest_xlatune.records import Json
 from pytest_xlatune.sweep import ResolvedSweep
 
 SCHEMA = 1
-_TEXT_ID = "text"  # the profile that words of a command line make
+TEXT_ID = "text"  # the profile that words of a command line make
 
 
 def seen_in(entry: Entry) -> str:
@@ -111,7 +121,7 @@ def text_profile(words: Sequence[str]) -> Profile:
         elif word:
             flags.append(word)
     text = " ".join(flags)
-    return Profile(id=_TEXT_ID, flags=parse_flags(text, where="the text"), env=env)
+    return Profile(id=TEXT_ID, flags=parse_flags(text, where="the text"), env=env)
 
 
 def deployed_ground(text: str, *, jaxlib: str = "", device: str = "") -> Ground:
@@ -121,15 +131,12 @@ def deployed_ground(text: str, *, jaxlib: str = "", device: str = "") -> Ground:
         ConfigError: malformed.
     """
     words = shlex.split(text) if text else []
-    # quotes of a value that holds blanks are the flag's own
-    flags = [_requoted(word) for word in words if word.startswith("-")]
-    rest = text_profile([word for word in words if not word.startswith("-")])
+    env = [word for word in words if "=" in word and word.partition("=")[0].isidentifier()]
+    # the shell's quotes are off; those of a value that holds blanks are the flag's own
+    flags = [_requoted(word) for word in words if word not in env]
     return Ground(
-        deployed=(
-            *parse_flags(" ".join(flags), where="--deployed"),
-            *rest.flags,
-        ),
-        env=rest.env,
+        deployed=parse_flags(" ".join(flags), where="--deployed"),
+        env=text_profile(env).env,
         jaxlib=jaxlib,
         device=device,
     )
@@ -177,16 +184,13 @@ def show_lint(
         ConfigError: the interpreter cannot be asked.
     """
     target = Target(python=python, environ=environ) if python else None
-    found = lint(profiles, ground, target)
-    exit_code = 1 if found.objections else 0
-    if as_json:
-        document = {
-            "schema": SCHEMA,
-            "profiles": [each.id for each in profiles],
-            **found.to_json(),
-        }
-        return Shown(text=_json(document), exit_code=exit_code)
-    return Shown(text="\n".join(_lint_lines(found, len(profiles))), exit_code=exit_code)
+    return _show_linted(lint(profiles, ground, target), profiles, as_json=as_json)
+
+
+def show_refused(error: ConfigError, *, as_json: bool) -> Shown:
+    """Show a text that XLA would not read to its end as what a lint finds in it."""
+    objection = Objection(rule="syntax", level=Level.FAULT, profile=TEXT_ID, text=str(error))
+    return _show_linted(Linted(objections=(objection,)), (), as_json=as_json)
 
 
 def show_diff(
@@ -215,6 +219,15 @@ def show_diff(
     lines = [f"{each.name}: {_value(each.before)} -> {_value(each.after)}" for each in found]
     lines = lines or [f"every option is the same (jaxlib {target.jaxlib})"]
     return Shown(text="\n".join(lines), exit_code=bool(found))
+
+
+def _show_linted(found: Linted, profiles: Sequence[Profile], *, as_json: bool) -> Shown:
+    exit_code = 1 if found.objections else 0
+    if as_json:
+        ids = [each.id for each in profiles]
+        document = {"schema": SCHEMA, "profiles": ids, **found.to_json()}
+        return Shown(text=_json(document), exit_code=exit_code)
+    return Shown(text="\n".join(_lint_lines(found, len(profiles))), exit_code=exit_code)
 
 
 def _lint_lines(found: Linted, count: int) -> Iterator[str]:
@@ -342,9 +355,9 @@ def _span(entry: Entry) -> str:
     if known is None:
         return "none"
     first, newest = history().versions[0], history().versions[-1]
-    since = "" if known.first == first else known.first
-    until = "" if known.last == newest else known.last
-    return f"{since or 'all'} to {until}" if until else f"from {since}" if since else "all"
+    since = "" if known.first == first else f"from {known.first}"
+    until = "" if known.last == newest else f"to {known.last}"
+    return f"{since} {until}".strip() or "all"
 
 
 def _json(document: Json) -> str:

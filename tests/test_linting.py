@@ -1,0 +1,227 @@
+"""The XLA that is installed here: its own options, decoded, and what it refuses."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from pytest_xlatune.catalog import Ground, history, load
+from pytest_xlatune.errors import ConfigError, ParseError
+from pytest_xlatune.evidence.options import Schema, read_options, read_schema
+from pytest_xlatune.linting import Target, lint
+from pytest_xlatune.profiles import format_flags, parse_flags, profile
+
+needs_jaxlib = pytest.mark.skipif(
+    importlib.util.find_spec("jaxlib") is None, reason="jaxlib is not installed: no XLA to ask"
+)
+PASSES = "--xla_disable_hlo_passes=fusion,algsimp --xla_disable_hlo_passes=dce"
+MAP = "--xla_gpu_analytical_latency_estimator_options=nic_speed_gbps=3,gpus_per_node=8"
+
+
+@pytest.fixture(scope="module")
+def target() -> Target:
+    return Target(python=sys.executable, environ=os.environ)
+
+
+@needs_jaxlib
+def test_xlas_own_options_are_those_that_were_probed(target: Target) -> None:
+    """Decoding agrees with the table of releases, option by option, and lists, maps, enums read."""
+    default, changed = target(
+        ["", f"{PASSES} {MAP} --xla_gpu_enable_command_buffer=FUSION --xla_gpu_autotune_level=2"]
+    )
+    assert default.options is not None
+    assert changed.options is not None
+    probed = history()
+    compared = 0
+    for name, value in default.options.items():
+        expected = probed.default(name, target.jaxlib)
+        if expected is not None:
+            assert value.lower() == expected.lower(), name
+            compared += 1
+    # a release that was not probed shares most of its options with its neighbours
+    assert compared > 150 or target.jaxlib not in probed.versions
+    differing = {
+        name: value for name, value in changed.options.items() if default.options[name] != value
+    }
+    estimator = differing.pop("xla_gpu_analytical_latency_estimator_options")
+    assert {"nic_speed_gbps=3", "gpus_per_node=8"} <= set(estimator.split(","))
+    assert differing == {
+        "xla_disable_hlo_passes": "fusion,algsimp,dce",
+        "xla_gpu_enable_command_buffer": "FUSION",
+        "xla_gpu_autotune_level": "2",
+    }
+
+
+@needs_jaxlib
+def test_refusals_are_told_apart_and_none_ends_another(target: Target) -> None:
+    unknown, bad, both, fine = target(
+        [
+            "--xla_bogus=1 --xla_cpu_enable_fast_math=true --xla_foo",
+            "--xla_cpu_enable_fast_math=maybe",
+            "--xla_gpu_enable_command_buffer=BOGUS --xla_bogus=1",
+            "--xla_cpu_enable_fast_math=true",
+        ]
+    )
+    assert unknown.unknown == ("xla_bogus", "xla_foo")
+    assert "Couldn't interpret value maybe for flag xla_cpu_enable_fast_math" in bad.refused
+    assert both.options is None
+    assert both.refused
+    assert fine.options is not None
+
+
+@needs_jaxlib
+def test_a_lint_names_everything_at_once(target: Target) -> None:
+    profiles = [
+        profile("gone", "--xla_gpu_graph_level=0 --xla_gpu_enable_triton_gemm=maybe"),
+        profile("added", "--xla_disable_hlo_passes=fusion"),
+        profile("idle", "--xla_gpu_enable_highest_priority_async_stream=true"),
+        profile("twice", "--xla_gpu_autotune_level=2 --xla_gpu_autotune_level=3"),
+        profile("alone", "--xla_gpu_collective_permute_decomposer_threshold=1024"),
+        profile("buffer", env={"NCCL_BUFFSIZE": "16M"}),
+        profile("fine", "--xla_gpu_enable_triton_gemm=false"),
+        profile("twin", "--xla_gpu_enable_triton_gemm=0"),
+    ]
+    ground = Ground(deployed=parse_flags("--xla_disable_hlo_passes=algsimp"))
+    found = lint(profiles, ground, target)
+    assert [(each.profile, each.rule) for each in found.objections] == [
+        ("gone", "unknown-flag"),
+        ("gone", "bad-value"),
+        ("added", "adds-up"),
+        ("idle", "no-op"),
+        ("twice", "not-in-effect"),
+        ("alone", "partner"),
+        ("buffer", "plain-integer"),
+        ("twin", "twin"),
+    ]
+    assert found.jaxlib == target.jaxlib
+
+
+@needs_jaxlib
+def test_every_value_of_the_catalog_is_one_that_xla_takes(target: Target) -> None:
+    """Of the flags that this release accepts."""
+    profiles = [each for entry in load().entries for each in entry.profiles if each.flags]
+    answers = target([format_flags(each.flags) for each in profiles])
+    refused = {
+        each.id: answer.refused
+        for each, answer in zip(profiles, answers, strict=True)
+        if answer.options is None and not answer.unknown
+    }
+    assert refused == {}
+    wrong = [
+        (each.id, name)
+        for each, answer in zip(profiles, answers, strict=True)
+        for name in answer.unknown
+        if history().is_accepted(name, target.jaxlib)
+    ]
+    assert wrong == []
+
+
+@pytest.mark.parametrize(
+    ("python", "words"),
+    [("/no/such/python", "is not on this machine"), ("false", "it said nothing")],
+)
+def test_an_interpreter_that_cannot_be_asked(python: str, words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        Target(python=python, environ=os.environ)([""])
+
+
+def test_without_an_xla_the_tables_are_asked_and_it_is_said() -> None:
+    found = lint([profile("p", "--xla_gpu_graph_level=0")], Ground(jaxlib="0.8.3"))
+    assert [each.rule for each in found.objections] == ["unknown-flag"]
+    assert "no XLA was asked" in found.unchecked[0]
+
+
+# --- the decoder, without XLA ---------------------------------------------------------------------
+
+
+def varint(value: int) -> bytes:
+    out = b""
+    while value > 0x7F:
+        out, value = out + bytes([value & 0x7F | 0x80]), value >> 7
+    return out + bytes([value])
+
+
+def part(number: int, value: int | bytes) -> bytes:
+    """Encode one field: a number, or bytes behind their length."""
+    if isinstance(value, int):
+        return varint(number << 3) + varint(value & 0xFFFFFFFFFFFFFFFF)
+    return varint(number << 3 | 2) + varint(len(value)) + value
+
+
+def described(name: str, number: int, kind: int, of: str = "", *, repeated: bool = False) -> bytes:
+    named = part(6, of.encode()) if of else b""
+    label = part(4, 3 if repeated else 1)
+    return part(2, part(1, name.encode()) + part(3, number) + label + part(5, kind) + named)
+
+
+MODE = part(1, b"Mode") + b"".join(
+    part(2, part(1, name) + part(2, value)) for name, value in ((b"OFF", 0), (b"ON", 1))
+)
+ENTRY = part(1, b"Entry") + described("key", 1, 9) + described("value", 2, 9) + part(7, part(7, 1))
+MESSAGE = (
+    part(1, b"DebugOptions")
+    + described("flag", 1, 8)
+    + described("level", 2, 5)
+    + described("modes", 3, 14, ".xla.DebugOptions.Mode", repeated=True)
+    + described("map", 4, 11, ".xla.DebugOptions.Entry", repeated=True)
+    + described("text", 5, 9)
+    + described("factor", 6, 2)
+    + described("mode", 7, 14, ".xla.DebugOptions.Mode")
+    + part(3, ENTRY)
+    + part(4, MODE)
+)
+DESCRIPTION = part(1, b"xla/xla.proto") + part(2, b"xla") + part(4, MESSAGE)
+
+
+def options(body: bytes) -> bytes:
+    return part(3, part(3, body))
+
+
+def test_absent_options_are_at_zero() -> None:
+    schema = read_schema(DESCRIPTION)
+    assert read_options(b"", schema) == {
+        "flag": "false", "level": "0", "modes": "", "map": "", "text": "", "factor": "0",
+        "mode": "OFF",
+    }  # fmt: skip
+
+
+def test_every_kind_of_option_is_read() -> None:
+    schema = read_schema(DESCRIPTION + b"\x0a\x09other.proto\xff\xff")
+    pairs = [part(4, part(1, key) + part(2, value)) for key, value in ((b"b", b"2"), (b"a", b"1"))]
+    body = (
+        part(1, 1) + part(2, -1) + part(3, b"\x01\x00") + part(3, 1) + b"".join(pairs)
+        + part(5, "µs".encode()) + b"\x35\x00\x00\x00\x3f" + part(7, 9) + part(99, b"later")
+    )  # fmt: skip
+    assert read_options(options(body), schema) == {
+        "flag": "true", "level": "-1", "modes": "ON,OFF,ON", "map": "a=1,b=2", "text": "µs",
+        "factor": "0.5", "mode": "9",
+    }  # fmt: skip
+
+
+def test_the_last_of_a_scalar_wins_as_in_protobuf() -> None:
+    found = read_options(options(part(2, 1) + part(2, 2)), read_schema(DESCRIPTION))
+    assert found["level"] == "2"
+
+
+@pytest.mark.parametrize("length", range(1, 20))
+def test_cut_options_are_refused_or_whole(length: int) -> None:
+    whole = options(part(5, b"a text of some length"))
+    with pytest.raises(ParseError, match="cannot be read"):
+        read_options(whole[:length], read_schema(DESCRIPTION))
+
+
+@pytest.mark.parametrize("foreign", [b"", b"\x0a\x0dxla/xla.proto", bytes(64), b"\xff" * 64])
+def test_a_foreign_description_is_refused(foreign: bytes) -> None:
+    with pytest.raises(ParseError):
+        read_schema(foreign)
+    assert Schema().options == frozenset()
+
+
+def test_the_worker_imports_nothing_of_ours() -> None:
+    import pytest_xlatune.lint_worker as worker  # noqa: PLC0415
+
+    assert "pytest_xlatune" not in Path(worker.__file__).read_text(encoding="utf-8")

@@ -20,6 +20,7 @@ from pytest_xlatune.evidence.families import FAMILIES, Family
 from pytest_xlatune.evidence.hlo import Program
 from pytest_xlatune.evidence.hlotext import MAX_LINE, read_hlo
 from pytest_xlatune.evidence.trace import Trace
+from pytest_xlatune.launchers.program import DUMP_FOLDER
 
 MAX_SMALL = 1 << 28  # characters of a file beside a program; those of a 300 MB program have 1 << 25
 
@@ -35,12 +36,14 @@ class Window:
 
 
 def read_program(path: Path) -> Program:
-    """Read the step's program of a dump's folder, or the one of a single text file.
+    """Read the step's program of a dump's folder, of a folder with one, or of a single text file.
 
     Raises:
         ConfigError: there is no such file or folder, or it cannot be opened.
         ParseError: no program in it, or one that cannot be read.
     """
+    dump = path / DUMP_FOLDER  # in an attempt's folder, and in a job's of maxtext-slurm
+    path = dump if dump.is_dir() else path
     try:
         if path.is_dir():
             sizes = {each.name: each.stat().st_size for each in os.scandir(path) if each.is_file()}

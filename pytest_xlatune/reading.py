@@ -80,13 +80,27 @@ class Read:
         }
 
 
+def log_of(path: Path) -> Path:
+    """Return the log that is meant: the file itself, or that of a job of maxtext-slurm.
+
+    Its jobs have a folder `<id>-<name>` with a link `log` to `<id>-<name>.log` beside it; both
+    names change when the job has ended: `outputs/<id>` means them too, and the link may be stale.
+    """
+    job = path.name.partition("-")[0]
+    if path.is_file() or not job.isdigit() or not path.parent.is_dir():
+        return path / "log" if (path / "log").is_file() else path
+    beside = sorted(each for each in path.parent.glob(f"{job}-*.log") if each.is_file())
+    return beside[0] if len(beside) == 1 else path
+
+
 def read_one(path: Path) -> Read:
-    """Read a log.
+    """Read a log; a job of maxtext-slurm may be named by its folder or by the front of its name.
 
     Raises:
         ConfigError: it cannot be opened, or nothing in it is of a training job.
     """
     reader = LogReader()
+    path = log_of(path)
     try:
         for chunk in _chunks(path):
             reader.feed(chunk)

@@ -58,6 +58,8 @@ FLOORS: dict[str, tuple[int, set[str], set[str]]] = {
     # runs below the trainer's interpreter, which has nothing of ours
     "keys_worker": (0, set(), set()),
     "known_keys": (4, {"preflight"}, set()),
+    # runs on the login node as a trial's own process: the standard library alone
+    "maxtext_slurm_job": (0, set(), set()),
     "preflight_flags": (4, {"linting", "preflight"}, set()),
     # run below an interpreter that may have jax alone
     "screening_worker": (0, set(), {"jax"}),

@@ -1,4 +1,4 @@
-"""Keys that a release does not have: found by asking it, with where they stand, before any trial."""
+"""Keys that a release does not have: found by asking it, with their place, before any trial."""
 
 from __future__ import annotations
 

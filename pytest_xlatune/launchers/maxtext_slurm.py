@@ -1,0 +1,203 @@
+"""MaxText through a checkout of maxtext-slurm: its `submit.sh`, its containers, its output folders.
+
+That repository submits, so a trial is a process on the login node (the local executor) which makes
+one Slurm job and follows it; `maxtext_slurm_job` is that process. The nodes are pinned by `sbatch`.
+
+What a trial is told goes two ways, because `submit.sh` builds the job's name, and with it names of
+files and folders, from every passthrough:
+
+* keys that can stand in a file's name are passthroughs, `key=value`, as its users write them;
+* the profile's flags and variables, keys that cannot, and the profiler's, are appended to
+  `configs/<model>.env.sh` in a copy of the checkout that only this trial uses. That file is sourced
+  after the image's environment and `train_env.sh`, so a flag there is the last word, which one in
+  `train_env.sh` is not, and `_env_XLA_FLAGS` would replace all that is deployed. MaxText reads a
+  key from the variable M_<KEY>.
+
+Formats: amd-agi/maxtext-slurm, main of 2026-06.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from pytest_xlatune.cells import Cell, LaunchSpec, Stage, Trial
+from pytest_xlatune.errors import ConfigError
+from pytest_xlatune.launchers.maxtext_keys import check_axis_prefix, trial_keys
+from pytest_xlatune.launchers.program import PROFILE_FILE, check_absolute, for_model
+from pytest_xlatune.profiles import shell_exports
+
+# the log and the folder of a job are `<id>-<name>.log`: 255 bytes, less a 7-digit id, `-`, `.log`
+JOB_NAME_BYTES = 243
+DRIVER = "pytest_xlatune.maxtext_slurm_job"
+# Of the shell that pytest was started in; a SLURM_* of an allocation would become the job's.
+INHERIT = ("PATH", "HOME", "USER", "LOGNAME", "LANG", "LC_ALL", "TZ", "SLURM_CONF")
+
+_EVIDENCE_ENV = {"JAX_ENABLE_COMPILATION_CACHE": "false"}
+_EVIDENCE_KEYS = {"_env_ENABLE_XLA_DUMP": "1", "jax_cache_dir": ""}
+_OF_AN_ENV = "_env_"
+# what may stand in a file's name and in a word of a shell:   minimal_with_context  0.5  -1
+_NAMEABLE = re.compile(r"[A-Za-z0-9._,+-]*")
+_PROFILER_KEYS = frozenset({"profiler", "profiler_steps", "skip_first_n_steps_for_profiler"})
+_TAG_CHARACTERS = 24  # of a profile's id, in front of the trial's digest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MaxTextSlurmLauncher:
+    """Start `submit.sh model:tag sbatch... -- key=value...` and follow the job that it makes.
+
+    Attributes:
+        checkout: absolute path of the repository, on a file system that the nodes see.
+        sbatch: arguments for sbatch; they name the nodes: `("-N", "8", "-w", "node[001-008]")`.
+        workspace: where logs and output folders go; "" is the checkout's `outputs`.
+        is_ray: whether jobs run through Ray (RAY=1).
+        axis_prefix: axis -> "dcn" or "ici", where it differs from `maxtext_keys.AXIS_PREFIX`.
+        queue_s: how long a job may wait for its nodes, in seconds, on top of the trial's deadline.
+        inherit: names of this process' variables that `submit.sh` and so the job are given.
+        python: the interpreter that runs the following process.
+    """
+
+    checkout: str
+    sbatch: tuple[str, ...]
+    workspace: str = ""
+    is_ray: bool = False
+    axis_prefix: Mapping[str, str] = field(default_factory=dict)
+    queue_s: int = 24 * 3600
+    inherit: tuple[str, ...] = INHERIT
+    python: str = sys.executable
+
+    def __post_init__(self) -> None:
+        check_absolute(self.checkout, "checkout")
+        if self.workspace:
+            check_absolute(self.workspace, "workspace")
+        check_axis_prefix(self.axis_prefix)
+        if not any(re.match(r"-w|--nodelist", each) for each in self.sbatch):
+            raise ConfigError(
+                f"maxtext-slurm launcher: sbatch={shlex.join(self.sbatch)!r} names no nodes, so "
+                "every trial might run on others; add '-w', 'node[001-008]'"
+            )
+        if "--" in self.sbatch:
+            raise ConfigError(
+                "maxtext-slurm launcher: sbatch holds `--`; what comes after it is MaxText's and "
+                "belongs to the cell's overrides"
+            )
+
+    def describe(self) -> str:
+        """Return checkout, sbatch arguments (the nodes among them), what differs otherwise."""
+        prefixes = " ".join(f"{axis}={self.axis_prefix[axis]}" for axis in sorted(self.axis_prefix))
+        ray = "RAY=1" if self.is_ray else ""
+        return " ".join(
+            filter(None, ("maxtext-slurm", self.checkout, shlex.join(self.sbatch), ray, prefixes))
+        )
+
+    @property
+    def interpreter(self) -> str:
+        """None: the XLA that reads the flags is in the image."""
+        return ""
+
+    def env_files_of(self, cell: Cell) -> tuple[str, ...]:
+        """Return the files that deploy a cell, in the order they are sourced."""
+        names = ("train_env.sh", f"configs/{cell.model_tag}.env.sh")
+        return tuple(f"{self.checkout}/{name}" for name in names)
+
+    def files(self, cell: Cell) -> tuple[str, ...]:
+        """Return what must exist: the model by its exact name, for a part of one is ambiguous."""
+        names = ("submit.sh", "train_env.sh", f"configs/{cell.model_tag}.gpu.yml")
+        return tuple(f"{self.checkout}/{name}" for name in names)
+
+    def launch(self, trial: Trial, cell: Cell) -> LaunchSpec:
+        """Return the process that submits and follows, with the profile's file beside it.
+
+        Raises:
+            ConfigError: a setting that would be lost or replace what is deployed, or a job name
+                that no file system takes.
+        """
+        if cell.deployed:
+            raise ConfigError(
+                f"cell {cell.label!r}: deployed={sorted(cell.deployed)} cannot be put under the "
+                f"checkout's own environment; it belongs into {self.env_files_of(cell)[1]}"
+            )
+        words, variables = self._split(trial, cell)
+        minutes, seconds = divmod(trial.protocol.deadline_s, 60)
+        argv = (
+            *(self.python, "-m", DRIVER),
+            *("--checkout", self.checkout, "--model", cell.model_tag),
+            *("--workspace", self.workspace or f"{self.checkout}/outputs"),
+            *("--name", _job_name(cell, words), "--"),
+            *(f"{cell.model_tag}:{words[0]}", *self.sbatch),
+            *([] if _has_time(self.sbatch) else [f"--time={minutes}:{seconds:02}"]),
+            *("--", *words[1:]),
+        )
+        is_evidence = trial.stage is Stage.EVIDENCE
+        env = {**variables, **trial.profile.env, **(_EVIDENCE_ENV if is_evidence else {})}
+        exports = shell_exports(trial.profile.flags, env)
+        head = f"\n# profile {trial.profile.id}, after all that is deployed\n"
+        return LaunchSpec(
+            argv=argv,
+            env={"RAY": "1"} if self.is_ray else {},
+            inherit=self.inherit,
+            files={PROFILE_FILE: head + exports},
+            last_step=trial.protocol.last_step,
+            deadline_s=trial.protocol.deadline_s + self.queue_s,
+        )
+
+    def _split(self, trial: Trial, cell: Cell) -> tuple[tuple[str, ...], dict[str, str]]:
+        """Return tag and passthroughs, and the variables of the keys that are none."""
+        keys = {
+            key: for_model(value, cell)
+            for key, value in trial_keys(
+                trial, cell, axis_prefix=self.axis_prefix, owned=_OWNED
+            ).items()
+        }
+        for key in keys:
+            name = key.removeprefix(_OF_AN_ENV)
+            if key != name and (name == "XLA_FLAGS" or name in trial.profile.env):
+                raise ConfigError(
+                    f"{key} is exported after profile {trial.profile.id!r} and would replace "
+                    f"{name}, the profile's or what is deployed; put it into the model's env.sh"
+                )
+        if trial.stage is Stage.EVIDENCE:
+            keys |= _EVIDENCE_KEYS
+        named = {
+            key: value
+            for key, value in keys.items()
+            if _NAMEABLE.fullmatch(value) and key not in _PROFILER_KEYS
+        }
+        lost = [key for key in keys if key not in named and key.startswith(_OF_AN_ENV)]
+        if lost:
+            raise ConfigError(
+                f"{lost[0]}={keys[lost[0]]!r} cannot be a passthrough: blanks and `/` break the "
+                "job's name; put it into the model's env.sh or the profile's env"
+            )
+        rest = {f"M_{key.upper()}": value for key, value in keys.items() if key not in named}
+        words = [f"{key}={value}" for key, value in named.items()]
+        digest = trial.id.rpartition("-")[2]
+        tag = f"{trial.profile.id[:_TAG_CHARACTERS].rstrip('-')}-{digest}"
+        if len(_job_name(cell, (tag, *words))) > JOB_NAME_BYTES:
+            tag = digest
+        name = _job_name(cell, (tag, *words))
+        if len(name) > JOB_NAME_BYTES:
+            raise ConfigError(
+                f"maxtext-slurm makes the job's name of its arguments: {len(name)} bytes, at most "
+                f"{JOB_NAME_BYTES} fit a file's name: {name}. Put overrides that all trials share "
+                f"into {self.files(cell)[2]}"
+            )
+        return (tag, *words), rest
+
+
+_OWNED = {
+    "base_output_directory": "nothing: it is the job's folder",
+}
+
+
+def _has_time(sbatch: tuple[str, ...]) -> bool:
+    return any(re.match(r"-t|--time", each) for each in sbatch)
+
+
+def _job_name(cell: Cell, words: tuple[str, ...]) -> str:
+    """Return the name that `submit.sh` gives a job: `JAX-<model>-<tag>-<key>_<value>-...`."""
+    said = [each.removeprefix("--").removeprefix("-").replace("=", "_") for each in words[1:]]
+    return "-".join((f"JAX-{cell.model_tag}", words[0], *said))

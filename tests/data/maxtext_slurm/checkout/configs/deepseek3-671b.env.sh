@@ -1,0 +1,1 @@
+XLA_FLAGS="${XLA_FLAGS:+$XLA_FLAGS }--xla_all_gather=1073741824"; export XLA_FLAGS

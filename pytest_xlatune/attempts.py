@@ -60,6 +60,7 @@ class Setup:
         folder: of the ledger and the attempts.
         session: id of the pytest session.
         versions: of the software, by name.
+        settings: what the user said, by name: where.
         files: that deploy the cell, as they are now.
         limits: what the sweep may cost.
         recover: asks the site to do what needs a person's rights; True when it is done.
@@ -77,6 +78,7 @@ class Setup:
     session: str
     policy: RetryPolicy = field(default_factory=RetryPolicy)
     versions: dict[str, str] = field(default_factory=dict)
+    settings: dict[str, str] = field(default_factory=dict)
     files: tuple[DeployedFile, ...] = ()
     limits: Limits = field(default_factory=Limits)
     recover: Callable[[Assessment, tuple[str, ...]], bool] | None = None

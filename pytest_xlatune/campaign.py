@@ -121,6 +121,7 @@ class Campaign:
                         session=setup.session,
                         declared=json.dumps(self.study.to_json()),
                         versions=setup.versions,
+                        settings=setup.settings,
                     ),
                     *(Noted(text=note) for note in notes),
                     *([FilesRead(files=setup.files)] if setup.files != self._state.files else []),

@@ -118,7 +118,7 @@ def _parser() -> argparse.ArgumentParser:
 def _add_places(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("sweeps", nargs="*", metavar="SWEEP", help="names; all without one")
     for option in OPTIONS:
-        if option.name in ("workdir", "reports"):
+        if option.name in ("workdir", "reports", "config"):
             parser.add_argument(
                 f"--{option.name}", dest=option.key, metavar=option.metavar, help=option.help
             )
@@ -126,7 +126,7 @@ def _add_places(parser: argparse.ArgumentParser) -> None:
 
 def _add_workdir(parser: argparse.ArgumentParser) -> None:
     for option in OPTIONS:
-        if option.name == "workdir":
+        if option.name in ("workdir", "config"):
             parser.add_argument(
                 f"--{option.name}", dest=option.key, metavar=option.metavar, help=option.help
             )
@@ -182,6 +182,8 @@ def _report(arguments: argparse.Namespace) -> int:
     for folder in _folders(arguments, options):
         known = read_known(folder)
         _show(document_of(known))
+        for name, place in sorted(known.state.opened[-1].settings.items()):
+            print(f"{name} was said by {place}")
         for path in publish(known, options.reports, zh=options.zh):
             print(f"written: {os.path.relpath(path)}")
     return 0

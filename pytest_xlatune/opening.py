@@ -103,6 +103,7 @@ def open_campaign(
         ),
         limits=resolved.limits,
         versions=versions(),
+        settings=dict(resolved.settings),
         recover=recover,
         check=is_ready,
         settle=_settler(resolved, study, folder),

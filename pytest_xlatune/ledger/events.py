@@ -31,6 +31,7 @@ class CampaignOpened(Event):
         session: id of the pytest session, shared by all its processes.
         declared: the study as JSON text, so that the ledger alone repeats every conclusion.
         versions: of the software, by name.
+        settings: what the user said, by name: where.
     """
 
     kind: ClassVar[str] = "campaign-opened"
@@ -40,6 +41,7 @@ class CampaignOpened(Event):
     session: str = ""
     declared: str = ""
     versions: dict[str, str] = field(default_factory=dict)
+    settings: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,34 @@
+"""What the catalog's rules find is one message before the first trial; a control is let through."""
+
+from __future__ import annotations
+
+from typing import Any
+
+FAULTY = """\
+        profile("fast", "--xla_fast=1"),
+        profile("buffer", env={"NCCL_BUFFSIZE": "16M"}),
+        profile("threshold", "--xla_gpu_collective_permute_decomposer_threshold=1024"),
+        profile("control-inflated", "--xla_gpu_collective_inflation_factor=2"),
+"""
+CONTROL = """\
+        profile("fast", "--xla_fast=1"),
+        profile("control-threshold", "--xla_gpu_collective_permute_decomposer_threshold=1024"),
+"""
+
+
+def test_faults_are_said_at_once_and_nothing_runs(folder: Any) -> None:
+    folder.write(profiles=FAULTY)
+    result = folder.run("-m", "wave2", "-n", "0")
+    assert result.ret != 0
+    output = result.stdout.str()
+    assert "cannot begin, nothing was submitted" in output
+    assert "profile buffer: NCCL_BUFFSIZE=16M is read as 16" in output
+    assert "[partner]" in output
+    assert "profile control-inflated: --xla_gpu_collective_inflation_factor is never set" in output
+    assert not list(folder.path.rglob("log.0.txt")), "no trial has run"
+
+
+def test_a_control_is_measured(folder: Any) -> None:
+    folder.write(profiles=CONTROL)
+    result = folder.run("-m", "wave2", "-n", "0")
+    result.assert_outcomes(passed=2)

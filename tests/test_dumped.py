@@ -1,0 +1,103 @@
+"""XLA's own dump of its options: read from a folder, and held against what a trial asked for."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pytest_xlatune.assess import FLAGS_NOT_EFFECTIVE, FLAGS_UNVERIFIED, assess
+from pytest_xlatune.cells import Cell, Parallelism, Protocol, Stage, Trial
+from pytest_xlatune.dumped import dumped_options
+from pytest_xlatune.logs.reader import read_log
+from pytest_xlatune.profiles import Profile, profile
+from pytest_xlatune.recovery import Next
+from pytest_xlatune.results import Outcome, State
+
+PROTOCOL = Protocol(steps=12)
+ASKED = profile("asked", "--xla_gpu_autotune_level=0 --xla_disable_hlo_passes=fusion")
+STEPS = "".join(
+    f"completed step: {step}, seconds: 0.5, TFLOP/s/device: 0.1, Tokens/s/device: 1024.0, "
+    "total_weights: 512, loss: 7.1\n"
+    for step in range(PROTOCOL.steps)
+)
+
+needs_jax = pytest.mark.skipif(
+    importlib.util.find_spec("jax") is None, reason="jax is not installed: nothing dumps"
+)
+
+
+def dump(folder: Path, options: str) -> Path:
+    folder.mkdir()
+    program = folder / "module_0001.jit_train_step.cpu_after_optimizations.txt"
+    program.write_text("HloModule jit_train_step\n", encoding="utf-8")
+    (folder / "module_0001.jit_train_step.debug_options").write_text(options, encoding="utf-8")
+    return folder
+
+
+def assessed(of: Profile, options: dict[str, str] | None, *, log: str = STEPS) -> list[str]:
+    cell = Cell(model_tag="m", parallelism=Parallelism.parse("FSDP=1"), protocol=PROTOCOL)
+    trial = Trial(
+        cell_digest=cell.digest, profile=of, protocol=PROTOCOL, study="tuning", stage=Stage.SCREEN
+    )
+    report = read_log([log.encode()])
+    found = assess(trial, cell, Outcome(state=State.COMPLETED), report, options=options)
+    classes = [each.cls for each in found.findings]
+    dropped = FLAGS_NOT_EFFECTIVE in classes
+    assert found.decision.next is (Next.DROP if dropped else Next.ACCEPT)
+    assert (found.score is None) is dropped, "a trial whose flags were lost has no score"
+    return classes
+
+
+def test_flags_that_the_dump_does_not_have_make_a_trial_invalid(tmp_path: Path) -> None:
+    whole = dump(
+        tmp_path / "whole", 'xla_gpu_autotune_level: 0\nxla_disable_hlo_passes: "fusion"\n'
+    )
+    assert assessed(ASKED, dumped_options(whole)) == []
+    lost = dump(tmp_path / "lost", 'xla_disable_hlo_passes: "algsimp"\n')
+    assert assessed(ASKED, dumped_options(lost)) == [FLAGS_NOT_EFFECTIVE] * 2
+
+
+def test_a_log_that_says_nothing_leaves_a_finding_and_the_trial_counts() -> None:
+    assert assessed(ASKED, None) == [FLAGS_UNVERIFIED]
+    assert assessed(ASKED, None, log=f"XLA_FLAGS={ASKED.settings_text}\n{STEPS}") == []
+
+
+@pytest.mark.parametrize("content", ["no folder", "empty", "program only", "cut"])
+def test_no_whole_dump_is_none(tmp_path: Path, content: str) -> None:
+    folder = tmp_path / "dump"
+    if content != "no folder":
+        folder.mkdir()
+    if content == "program only":
+        (folder / "module_0001.jit_f.cpu_after_optimizations.txt").write_text("HloModule f\n")
+    if content == "cut":
+        (folder / "module_0001.jit_f.debug_options").write_text("xla_gpu_autotune_level: 0\n")
+    assert dumped_options(folder) is None
+
+
+@needs_jax
+def test_what_a_real_xla_dumps(tmp_path: Path) -> None:
+    """The first text is in effect; behind the lone comma of the second XLA drops a flag."""
+    flags = "--xla_cpu_enable_fast_math=true"
+    passes = "--xla_disable_hlo_passes=algsimp"
+    asked = profile("asked", f"{passes} {flags}")
+    found = {}
+    for name, text in (("whole", f"{passes} {flags}"), ("cut", f"{passes} , {flags}")):
+        folder = tmp_path / name
+        to = f"--xla_dump_to={folder} --xla_dump_hlo_as_text"
+        kept = {k: v for k, v in os.environ.items() if not k.startswith(("JAX_", "XLA_"))}
+        subprocess.run(
+            [sys.executable, "-c", "import jax; jax.jit(lambda x: x * 2 + 1)(1.0)"],
+            env=kept | {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": f"{to} {text}"},
+            check=True,
+            capture_output=True,
+            timeout=120,
+        )
+        options = dumped_options(folder)
+        assert options is not None
+        found[name] = assessed(asked, options)
+    assert found == {"whole": [], "cut": [FLAGS_NOT_EFFECTIVE]}

@@ -4,9 +4,10 @@
         -- M:TAG -N 8 -w node[001-008] -- steps=15 ...
 
 What is after the first `--` are the arguments of `submit.sh`. The job's log is copied to our
-standard output as it grows; we end as the job ended, and a signal to us cancels it. The current
-directory gets `checkout/` (a copy in which the profile's file is appended to the model's env.sh),
-`maxtext-slurm.json` and links to the job's own folder, which is found by its id: its name changes.
+standard output as it grows; we end as the job ended, and a signal to us cancels it. What is
+submitted is a copy of the checkout in which the profile's file is appended to the model's env.sh.
+The current directory gets `maxtext-slurm.json` and links to the dump and the captures in the job's
+own folder, which is found by its id: its name changes.
 
 Standard library only, and nothing of ours: it judges nothing that it sees.
 """
@@ -60,6 +61,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     copy = copy_of(arguments.checkout, Path.cwd() / "checkout", model=arguments.model)
     end_strays(arguments.name)
     job = submit(copy, given[at + 1 :], workspace=arguments.workspace)
+    shutil.rmtree(copy, ignore_errors=True)  # the job runs from what submit.sh made of it
     if job is None:
         return 1
     _record(job, "submitted", arguments.workspace)
@@ -214,13 +216,17 @@ def _record(job: str, state: str, workspace: Path) -> None:
 
 
 def _link(job: str, workspace: Path) -> None:
-    """Show the job's outputs where the outputs of every other trial are."""
+    """Show the job's captures and dump where those of every other trial are."""
     _, folder = found_by_id(job, workspace)
     if folder is None:
         return
-    for name, target in (("output", folder), ("xla_dump", folder / "xla_dump")):
-        if target.is_dir():
-            Path(name).symlink_to(target, target_is_directory=True)
+    for capture in sorted(folder.rglob("plugins/profile/*/*")):
+        link = Path("output", capture.relative_to(folder))
+        link.parent.mkdir(parents=True, exist_ok=True)
+        link.symlink_to(capture)
+    dump = folder / "xla_dump"
+    if dump.is_dir():
+        Path(dump.name).symlink_to(dump, target_is_directory=True)
 
 
 def _ask(*command: str) -> str:

@@ -23,7 +23,7 @@ import pytest
 from pytest_xlatune import Cell, ConfigError, Parallelism, Profile, Protocol, profile
 from pytest_xlatune.assess import FLAGS_NOT_EFFECTIVE, assess
 from pytest_xlatune.cells import LaunchSpec, Stage, Trial
-from pytest_xlatune.evidence_files import read_program
+from pytest_xlatune.evidence_files import captures_below, read_program
 from pytest_xlatune.launchers import Launcher
 from pytest_xlatune.launchers.maxtext_slurm import JOB_NAME_BYTES, MaxTextSlurmLauncher
 from pytest_xlatune.maxtext_slurm_job import RECORD
@@ -264,9 +264,13 @@ def test_a_profile_is_the_last_word_and_the_checkout_stays_as_it_is(site: Site) 
     assert (sbatch, ray) == ("-N2 -wnode[001-002] --time=45:00", "RAY=1")
     after = sorted(path for path in site.checkout.rglob("*") if ".git/" not in str(path))
     made = [path for path in after if path not in before]
-    assert {path.relative_to(site.outputs).parts[0][:5] for path in made} == {"4711-"}
-    assert not (site.attempt / "checkout" / "outputs").exists()
-    assert not (site.attempt / "checkout" / "secret.local.sh").exists()
+    tops = {path.relative_to(site.outputs).parts[0] for path in made}
+    assert {each[:5] for each in tops} == {".arti", "4711-"}
+    frozen = site.outputs / ".artifacts" / "4711"
+    assert (frozen / "submit.sh").is_file()
+    assert not (frozen / "outputs").exists()
+    assert not (frozen / "secret.local.sh").exists()
+    assert not (site.attempt / "checkout").exists()
     assert f"JOB_NAME={name}\n" in site.log.read_text(encoding="utf-8")
 
 
@@ -288,6 +292,8 @@ def test_outputs_are_found_by_the_front_of_their_name_after_the_tagger_renamed_t
     assert record["folder"] == f"{site.outputs}/4711-JAX-{MODEL}-2N-pdbs7-TGS_994.900"
     dumped = "module_0025.jit_train_step.gfx950_gpu_after_optimizations.txt"
     assert (site.attempt / "xla_dump" / dumped).is_file()
+    captures = [each.name for each in captures_below(site.attempt)]
+    assert captures == ["node001.xplane.pb", "node002.xplane.pb"]
     log = site.log.read_text(encoding="utf-8")
     for variable in ("M_PROFILER=xplane", "M_PROFILER_STEPS=3", "ENABLE_XLA_DUMP=1"):
         assert f"0: {variable}\n" in log

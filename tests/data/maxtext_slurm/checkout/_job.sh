@@ -45,6 +45,9 @@ for ((step = 0; step < 12; step++)); do
     ((step == 3)) && [[ -n $HANG ]] && sleep 600
 done
 if [[ -n ${EXTRACTED_ENV_MAP[ENABLE_XLA_DUMP]} ]]; then
+    profile=$OUTPUT_PATH/${model}_train_test/tensorboard/plugins/profile/2026_06_15_10_00_00
+    mkdir -p "$profile"
+    touch "$profile/node001.xplane.pb" "$profile/node002.xplane.pb"
     mkdir -p "$OUTPUT_PATH/xla_dump"
     echo "HloModule jit_train_step" \
         > "$OUTPUT_PATH/xla_dump/module_0025.jit_train_step.gfx950_gpu_after_optimizations.txt"

@@ -25,7 +25,10 @@ mkdir -p "$folder"
 ln -s "../$id-$name.log" "$folder/log"
 printf '%s\n' "$name" "${sbatch[*]}" "RAY=$RAY" > "$SLURM_STANDIN/submitted"
 echo RUNNING > "$SLURM_STANDIN/state"
-setsid bash "$here/_job.sh" "$id" "$name" "$model" "$@" \
+artifact=$JOB_WORKSPACE/.artifacts/$id
+mkdir -p "$artifact"
+cp -r "$here/." "$artifact"
+setsid bash "$artifact/_job.sh" "$id" "$name" "$model" "$@" \
     > "$folder.log" 2>&1 < /dev/null &
 echo "JOB_NAME=$name"
 echo "Submitted batch job $id"

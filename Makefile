@@ -3,13 +3,14 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: sweep test slurm-lab slurm-lab-stop slurm-packages clean help
+.PHONY: sweep test maxtext maxtext-sweep slurm-lab slurm-lab-stop slurm-packages clean help
 
 help:
 	@echo "make sweep   a sweep of real XLA flags over a real JAX training job, on this machine"
 	@echo "make test    the project's own tests"
+	@echo "make maxtext-sweep   the same with MaxText itself (1.4 GB, 10 minutes); make maxtext installs it"
 	@echo "make slurm-lab   start four slurmd on this machine (root, Debian's packages); -stop ends it"
-	@echo "make clean   remove .venv, .tox and caches; measured trials in .xlatune stay"
+	@echo "make clean   remove .venv, .maxtext, .tox and caches; measured trials in .xlatune stay"
 
 sweep: $(VENV)/.sweep
 	$(BIN)/pytest sweeps/test_quickstart.py -n 2
@@ -20,6 +21,13 @@ test: $(VENV)/.test slurm-packages
 # A pipeline tests on a real Slurm and never skips it; elsewhere nobody's machine is changed unasked.
 slurm-packages:
 	@if [ -n "$$CI" ]; then $(PYTHON) tests/slurm/lab.py install --accounting; fi
+
+# MaxText lives in an environment of its own: it pins a JAX and wants Python 3.12.
+maxtext:
+	$(PYTHON) sweeps/maxtext/make_venv.py .maxtext
+
+maxtext-sweep: maxtext $(VENV)/.sweep
+	$(BIN)/pytest sweeps/test_maxtext_cpu.py -n 1
 
 slurm-lab:
 	$(PYTHON) tests/slurm/lab.py start
@@ -42,4 +50,4 @@ $(VENV)/.test: $(VENV)/.made
 	touch $@
 
 clean:
-	rm -rf $(VENV) .tox .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) .maxtext .tox .mypy_cache .ruff_cache .pytest_cache .hypothesis

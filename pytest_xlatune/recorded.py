@@ -77,6 +77,8 @@ def find_recorded(said: str, workdir: Path) -> Recorded | None:
         ConfigError: such a sweep or trial exists and was not recorded, or several cells have it.
         LedgerError: a ledger cannot be read.
     """
+    if "/" in said:  # a path that is not there
+        return None
     match = _OF_SWEEP.fullmatch(said)
     sweep, profile_id = match.groups() if match else ("", "")
     found: list[Recorded] = []

@@ -36,11 +36,22 @@ def _described(target: Path, topology: str) -> list[Any]:
     """Return the devices of a target that is not here; its plugin's wheel compiles for it."""
     from jax.experimental import topologies  # noqa: PLC0415
 
-    config = target.read_text(encoding="utf-8")
-    described = topologies.get_topology_desc(
-        "", platform="cuda", target_config=config, topology=topology
-    )
+    said = {"target_config": target.read_text(encoding="utf-8"), "topology": topology}
+    try:
+        described = topologies.get_topology_desc("", platform="cuda", **said)
+    except NotImplementedError:
+        _register()
+        described = topologies.get_topology_desc("", platform="cuda", **said)
     return list(described.devices)
+
+
+def _register() -> None:
+    """Register the plugin, which in jaxlib 0.6 does so itself only beside CUDA's libraries."""
+    import jax_plugins.xla_cuda12 as plugin  # noqa: PLC0415
+    from jax._src import xla_bridge  # noqa: PLC0415 - there is no public way
+
+    library = Path(plugin.__file__).with_name("xla_cuda_plugin.so")
+    xla_bridge.register_plugin("cuda", priority=500, library_path=str(library), options={})
 
 
 if __name__ == "__main__":

@@ -182,6 +182,7 @@ class Step:
         return said is not None and said.key == self._key(profile)
 
     def _compile(self, profile: Profile, folder: Path) -> tuple[Event, ...]:
+        key = self._key(profile)  # says what cannot be compiled with, before anything is
         with TemporaryDirectory(prefix="compiling-", dir=folder) as scratch:
             judge = Screen(
                 baseline=self._deployed(Path(scratch)),
@@ -197,7 +198,7 @@ class Step:
         return (
             ProfileCompiled(
                 profile=profile.id,
-                key=self._key(profile),
+                key=key,
                 cls=str(said.cls),
                 sentence=said.sentence,
                 by=self.by,

@@ -1,0 +1,186 @@
+"""Evidence runs as tests: the quickstart's own trainer, made small, and one that cannot profile."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_xlatune.cli import main
+
+QUICKSTART = Path(__file__).parents[2] / "sweeps" / "quickstart"
+
+needs_jax = pytest.mark.skipif(
+    importlib.util.find_spec("jax") is None, reason="jax is not installed: no real CPU evidence"
+)
+
+REAL = f"""\
+import sys
+
+import pytest
+
+from pytest_xlatune import Protocol, Sweep, profile
+from pytest_xlatune.launchers.maxtext import MaxTextLauncher
+
+SWEEP = Sweep(
+    name="pretend",
+    model_tag="tiny",
+    parallelism="FSDP=2",
+    launcher=MaxTextLauncher(
+        python=sys.executable,
+        module={str(QUICKSTART / "train.py")!r},
+        config={str(QUICKSTART / "configs" / "quickstart.yml")!r},
+        axis_prefix={{"FSDP": "ici", "PP": "ici"}},
+    ),
+    deployed={{"XLA_FLAGS": "--xla_force_host_platform_device_count=2"}},
+    overrides={{
+        "base_emb_dim": "32", "base_num_decoder_layers": "2", "base_mlp_dim": "64",
+        "head_dim": "8", "vocab_size": "64",
+    }},
+    per_device_batch_size=2,
+    max_target_length=16,
+    devices=2,
+    profiles=(
+        profile("unfused", "--xla_disable_hlo_passes=fusion"),
+        profile("bogus", "--xla_cpu_enable_warp_drive=true"),
+    ),
+    protocol=Protocol(steps=12, skip_first_steps=3, profiler_steps=2),
+    executor="local",
+    screen_baselines=2,
+    budget=40,
+)
+
+
+@pytest.mark.wave1_5(profiles=["baseline-deployed", "unfused"])
+def test_why(evidence, profile):
+    seen = evidence(profile)
+    assert seen.dump and seen.captures, seen.problems
+    print(*seen.facts, sep="\\n")
+
+
+@pytest.mark.wave2
+def test_of_what_cannot_run(evidence):
+    evidence("bogus")
+"""
+
+
+@needs_jax
+def test_evidence_is_recorded_once_and_found_by_name(
+    folder: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder.write(text=REAL)
+    done = folder.run("-m", "wave1_5", "-s")
+    done.assert_outcomes(passed=2)
+    done.stdout.fnmatch_lines(
+        [
+            "*baseline-deployed (job *) ran with profiler and dump*",
+            "*jit_train_step for cpu: * instructions, * collectives*",
+            "*2 devices, 2 steps: a step spans * ms: compute *",
+        ]
+    )
+    assert len(folder.submitted) == 2
+    recorded = folder.events("evidence-recorded")
+    cell = next(folder.path.glob(".xlatune/pretend/*/ledger.jsonl")).parent
+    for each in recorded:
+        assert (cell / each["dump"]).is_dir()
+        assert all((cell / capture).is_file() for capture in each["captures"])
+        assert not each["problems"]
+    assert all(each["result"]["score"] is None for each in folder.events("trial-ended"))
+
+    folder.run("-m", "wave1_5").assert_outcomes(passed=2)
+    assert len(folder.submitted) == 2
+    assert len(folder.events("evidence-recorded")) == 2
+
+    there = ["--workdir", str(folder.path / ".xlatune")]
+    assert main(["hlo", "pretend:baseline-deployed", "pretend:unfused", "--json", *there]) == 0
+    assert json.loads(capsys.readouterr().out)["difference"]["change"] == "other program"
+    trial = recorded[0]["trial_id"]
+    assert main(["drill", trial, "--", "pretend:unfused", *there]) == 0
+    assert "a step takes" in capsys.readouterr().out
+    assert main(["hlo", "pretend:unfusd", *there]) == 2
+    assert "recorded are baseline-deployed, unfused" in capsys.readouterr().err
+
+    # what cannot run is said, and keeps the sweep from nothing
+    refused = folder.run("-m", "wave2")
+    refused.assert_outcomes(failed=1)
+    refused.stdout.fnmatch_lines(["*bogus left no evidence: unknown-flag*"])
+    assert not [each for each in folder.events("decided") if each["next"] == "stop"]
+
+
+DUMPING = """\
+import os, pathlib, re
+dump = re.search("--xla_dump_to='?([^' ]+)", os.environ["XLA_FLAGS"])
+if dump:
+    folder = pathlib.Path(dump.group(1)); folder.mkdir(parents=True)
+    name = "module_1.jit_train_step.cpu_after_optimizations.txt"
+    (folder / name).write_text('''HloModule jit_train_step, is_scheduled=true
+
+ENTRY %main.1 (a: f32[4]) -> f32[4] {
+  %a = f32[4]{0} parameter(0)
+  ROOT %add.1 = f32[4]{0} add(%a, %a)
+}
+''')
+"""
+TESTS = """
+
+@pytest.mark.wave1_5
+def test_evidence(evidence):
+    assert evidence("baseline-deployed").dump is not None
+
+
+@pytest.mark.confirm
+def test_why_the_winner_wins(evidence, winner):
+    assert evidence(winner).profile == winner.id == "fast"
+"""
+
+
+def test_the_winner_leaves_its_evidence_and_no_score_is_touched(
+    folder: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder.write()
+    (folder.path / "trainer.py").write_text(DUMPING + folder.read("trainer.py"), encoding="utf-8")
+    text = folder.read("test_sweep.py")
+    (folder.path / "test_sweep.py").write_text(text + TESTS, encoding="utf-8")
+    folder.run("-n2").assert_outcomes(passed=7, xfailed=1)
+    studies = [trial.rpartition("-")[0] for trial in folder.submitted]
+    assert sorted(each for each in studies if "-e." in each) == [
+        "baseline-deployed-e.0",
+        "fast-e.0",
+    ]
+    board = json.loads(folder.read("reports/pretend/leaderboard.json"))
+    assert not [each for each in board["trials"] if each["trial"]["stage"] == "evidence"]
+    assert "ignored" not in " ".join(board["conclusion"]["notes"])
+
+    # a command cannot be told to profile: its dump alone is evidence, and that is said
+    there = ["--workdir", str(folder.path / ".xlatune")]
+    assert main(["drill", "pretend:fast", *there]) == 2
+    assert "left no capture: no capture among" in capsys.readouterr().err
+    swept = [str(folder.path / "test_sweep.py"), *there]
+    assert main(["evidence", *swept, "--reports", str(folder.path / "reports")]) == 2
+    out, err = capsys.readouterr()
+    assert out.index("baseline-deployed: trial") < out.index("fast: trial")
+    assert "jit_train_step for cpu: 2 instructions" in out
+    assert "identical" in out
+    assert "no capture among" in err
+    assert len(folder.submitted) == len(studies)
+    measured = next(each for each in folder.submitted if each.startswith("fast-swave2"))
+    assert main(["hlo", measured, *there]) == 2
+    assert "left no dump and no capture; record its profile" in capsys.readouterr().err
+
+
+def test_a_run_without_evidence_and_a_profile_that_is_not(folder: Any) -> None:
+    tests = TESTS.partition("@pytest.mark.confirm")[0].replace("wave1_5", "wave2")
+    text = folder.read("test_sweep.py").partition("@pytest.mark.wave1")[0]
+    (folder.path / "test_sweep.py").write_text(text + tests, encoding="utf-8")
+    done = folder.run()
+    done.assert_outcomes(failed=1)
+    done.stdout.fnmatch_lines(["*baseline-deployed: *xla_dump: no such file or folder*"])
+    (folder.path / "test_sweep.py").write_text(
+        text + tests.replace("baseline-deployed", "fasd"), encoding="utf-8"
+    )
+    done = folder.run()
+    done.assert_outcomes(failed=1)
+    done.stdout.fnmatch_lines(["*unknown profile 'fasd' in sweep 'pretend'; did you mean 'fast'*"])

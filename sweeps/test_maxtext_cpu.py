@@ -2,15 +2,14 @@
 
     make maxtext-sweep      or      pytest sweeps/test_maxtext_cpu.py -n 1
 
-MaxText lives in an environment of its own (`make maxtext` makes `.maxtext`; another one is named by
-XLATUNE_MAXTEXT_PYTHON, the path of its interpreter) and is started as a process. The cell is FSDP=2
-over two forced CPU devices, and what is deployed carries a leftover that costs most of the speed. A
-trial takes half a minute on an idle 2-core machine, most of it importing and compiling.
+MaxText lives in an environment of its own, `.maxtext`, which `make maxtext` makes, and is started
+as a process; `--xlatune-launcher python=PATH` names the interpreter of another. The cell is FSDP=2
+over two forced CPU devices, and what is deployed carries a leftover that costs most of the speed.
+A trial takes half a minute on two idle cores, most of it importing and compiling.
 """
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
@@ -61,7 +60,7 @@ SWEEP = Sweep(
     per_device_batch_size=4,
     max_target_length=128,
     launcher=MaxTextLauncher(
-        python=os.environ.get("XLATUNE_MAXTEXT_PYTHON", str(PYTHON)),
+        python=str(PYTHON),
         module="maxtext.trainers.pre_train.train",
         config=str(HERE / "{model_tag}.gpu.yml"),
         axis_prefix={"FSDP": "ici", "PP": "ici"},  # a CPU has no slices

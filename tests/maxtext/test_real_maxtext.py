@@ -18,17 +18,19 @@ from typing import Any
 import pytest
 
 from pytest_xlatune.cells import Cell
-from pytest_xlatune.known_keys import Keyed, Release, ask, look_at_keys
+from pytest_xlatune.known_keys import Release, ask, look_at_keys
+from pytest_xlatune.launchers.maxtext import MaxTextLauncher
 from pytest_xlatune.profiles import profile
 from pytest_xlatune.sweep import Inputs
 from pytest_xlatune.sweep_file import load_sweep
 
 ROOT = Path(__file__).parents[2]
 SWEEP_FILE = ROOT / "sweeps" / "test_maxtext_cpu.py"
-PYTHON = os.environ.get("XLATUNE_MAXTEXT_PYTHON", "")
+LAUNCHER = os.environ.get("XLATUNE_LAUNCHER", "")  # python=/path/to/python
 
 pytestmark = pytest.mark.skipif(
-    not PYTHON, reason="XLATUNE_MAXTEXT_PYTHON names no MaxText; `tox run -e maxtext` makes one"
+    not LAUNCHER.startswith("python="),
+    reason="XLATUNE_LAUNCHER names no interpreter of a MaxText; `tox run -e maxtext` makes one",
 )
 
 
@@ -52,17 +54,18 @@ def events(workdir: Path, kind: str) -> Iterator[dict[str, Any]]:
 def test_the_release_knows_every_key_of_the_sweep_and_not_that_of_a_fork() -> None:
     sweep = load_sweep(SWEEP_FILE)
     cell = sweep.resolve(Inputs()).cell
-    assert isinstance(sweep.launcher, Keyed)
-    release = ask(sweep.launcher, cell, environ=os.environ)
+    assert isinstance(sweep.launcher, MaxTextLauncher)
+    launcher = dataclasses.replace(sweep.launcher, python=LAUNCHER.removeprefix("python="))
+    release = ask(launcher, cell, environ=os.environ)
     assert isinstance(release, Release)
     assert len(release.known) > 700
-    found = look_at_keys(sweep.launcher, cell, sweep.profiles, environ=os.environ)
+    found = look_at_keys(launcher, cell, sweep.profiles, environ=os.environ)
     assert (found.faults, found.notes) == ((), ())
     fork: Cell = dataclasses.replace(
         cell, overrides={"jax_distributed_heartbeat_timeout_seconds": "99999"}
     )
     typo = profile("typo", overrides={"remat_polisy": "full"})
-    found = look_at_keys(sweep.launcher, fork, (typo,), environ=os.environ)
+    found = look_at_keys(launcher, fork, (typo,), environ=os.environ)
     assert [each.partition(" in ")[0] for each in found.faults] == [
         "unknown key 'jax_distributed_heartbeat_timeout_seconds'",
         "unknown key 'remat_polisy'",

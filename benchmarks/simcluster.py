@@ -28,6 +28,7 @@ from pytest_xlatune.results import (
     TrialStatus,
 )
 from pytest_xlatune.stats.score import score
+from pytest_xlatune.studies.derived import Stacks
 from pytest_xlatune.studies.tuning import TuningStudy
 
 BASE_STEP_S = 28.8
@@ -54,6 +55,7 @@ class World:
         failed: share of jobs that nobody could measure.
         steps, profiles, budget, second_blocks: of the sweep.
         profiler: every trial is profiled.
+        stacks: slots of a wave of stacks of what led; gains of parts multiply.
     """
 
     name: str
@@ -79,15 +81,22 @@ class World:
     budget: int = 50
     second_blocks: int = 0
     profiler: bool = False
+    stacks: int = 0
 
     def truth(self, at: int) -> float:
         """Return the true relative effect of profile number `at`."""
         return self.effects[at] if at < len(self.effects) else self.other
 
+    def truth_of(self, profile_id: str) -> float:
+        """Return the true relative effect of a profile or a stack of several."""
+        return math.expm1(math.fsum(math.log1p(self.truth(at)) for at in _numbers(profile_id)))
+
     def declared(self) -> tuple[Profile, ...]:
-        """Return the profiles of the world, p000 first."""
+        """Return the profiles of the world, p000 first; settings of stacks are their own."""
+        own = "_{at}" if self.stacks else ""
         return tuple(
-            profile(f"p{at:03d}", f"--xla_gpu_simulated_knob={at}") for at in range(self.profiles)
+            profile(f"p{at:03d}", f"--xla_gpu_simulated_knob{own.format(at=at)}={at}")
+            for at in range(self.profiles)
         )
 
     def cell(self) -> Cell:
@@ -164,9 +173,8 @@ class Cluster:
         bad = self.random.random(n) < world.bad_jobs
         levels = job - np.where(bad, self.random.uniform(0.02, 0.05, n), 0.0)
         for at, trial in enumerate(trials):
-            index = _index(trial)
-            if index is not None:
-                levels[at] += math.log1p(world.truth(index))
+            if trial.profile.flags:
+                levels[at] += math.log1p(world.truth_of(trial.profile.id))
             is_first = trial.stage is Stage.CONFIRM and trial.block != self.last_block
             levels[at] -= world.cold_first if is_first else 0.0
             levels[at] += self.drift[self.jobs % len(self.drift)]
@@ -202,6 +210,7 @@ def sweep(world: World, seed: int) -> tuple[Conclusion, list[TrialResult]]:
     study = TuningStudy(
         cell=world.cell(),
         profiles=world.declared(),
+        stacks=(Stacks(slots=world.stacks),) if world.stacks else (),
         budget=world.budget,
         seed=seed,
         second_blocks=world.second_blocks,
@@ -228,9 +237,13 @@ def render(records: Sequence[StepRecord], *, rank: str = "") -> str:
     )
 
 
+def _numbers(profile_id: str) -> list[int]:
+    return [int(part[1:]) for part in profile_id.split("+")]
+
+
 def _index(trial: Trial) -> int | None:
-    """Return the number of a simulated profile; None for the baseline and its alias."""
-    return int(trial.profile.id[1:]) if trial.profile.flags else None
+    """Return the number of a simulated profile, of a stack the first; None for the baseline."""
+    return _numbers(trial.profile.id)[0] if trial.profile.flags else None
 
 
 def _drift(world: World, random: np.random.Generator) -> np.ndarray:

@@ -7,10 +7,13 @@ from dataclasses import replace
 from pathlib import Path
 
 from pytest_xlatune.cells import Stage, Trial
+from pytest_xlatune.deployed_files import deployed_files
 from pytest_xlatune.profiles import BASELINE
+from pytest_xlatune.report.bubbles import bubbles
 from pytest_xlatune.report.document import Bullets, Document, Section
 from pytest_xlatune.report.figures import counted, size
 from pytest_xlatune.report.plan import plan
+from pytest_xlatune.scripts import scripts_of
 from pytest_xlatune.settled import Foreseen, foresee
 from pytest_xlatune.stats.capacity import Plan
 from pytest_xlatune.studies import Study
@@ -43,9 +46,15 @@ def plan_of(resolved: ResolvedSweep, study: Study, *, workdir: Path) -> Document
         if any(trial.profile.id == each.id for trial in trials)
     ]
     capacity = _capacity(study, trials)
-    said = _settings(resolved.settings)
+    said = (*_bubbles(resolved, study), *_settings(resolved.settings))
     if foreseen is None:
-        document = plan(cell=resolved.cell, trials=trials, launches=launches, capacity=capacity)
+        document = plan(
+            cell=resolved.cell,
+            trials=trials,
+            launches=launches,
+            capacity=capacity,
+            scripts=scripts_of(resolved, trials, workdir=workdir),
+        )
         return replace(document, sections=(*document.sections, *said))
     left = tuple(each for each in trials if each.profile.id not in foreseen.settled)
     document = plan(
@@ -53,10 +62,23 @@ def plan_of(resolved: ResolvedSweep, study: Study, *, workdir: Path) -> Document
         trials=left,
         launches=[each for each in launches if each[0].id not in foreseen.settled],
         capacity=[*capacity, *_compiling(foreseen, saved=len(trials) - len(left))],
+        scripts=scripts_of(resolved, left, workdir=workdir),
     )
     sections = document.sections
     section = [foreseen.section] if foreseen.section else []
     return replace(document, sections=(*sections[:1], *section, *sections[1:], *said))
+
+
+def _bubbles(resolved: ResolvedSweep, study: Study) -> tuple[Section, ...]:
+    """Say what the profiles do to the bubble of a pipeline, where there is one."""
+    files = deployed_files(
+        resolved.sweep.launcher,
+        resolved.cell,
+        env_file=resolved.sweep.env_file,
+        root=Path.cwd(),
+    )
+    section = bubbles(resolved.cell, study.profiles, files=files)
+    return () if section is None else (section,)
 
 
 def _settings(places: Mapping[str, str]) -> tuple[Section, ...]:

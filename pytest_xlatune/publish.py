@@ -21,6 +21,7 @@ from pytest_xlatune.ledger import Ledger, LedgerState, replay
 from pytest_xlatune.profiles import Profile
 from pytest_xlatune.recovery import Next
 from pytest_xlatune.report import jsonfile, markdown
+from pytest_xlatune.report.bubbles import bubbles
 from pytest_xlatune.report.calibration import calibration
 from pytest_xlatune.report.covered import Covered, Explanation
 from pytest_xlatune.report.document import Document, mapped
@@ -230,8 +231,11 @@ def _document_of(known: Known) -> Document:
         now=known.written,
         **stopped,
     )
-    compiled = was_compiled(known.state, known.profiles, known.history)
-    return replace(document, sections=(*document.sections, *([compiled] if compiled else [])))
+    shown_too = (
+        was_compiled(known.state, known.profiles, known.history),
+        bubbles(known.cell, known.profiles, files=known.state.files, conclusion=known.conclusion),
+    )
+    return replace(document, sections=(*document.sections, *filter(None, shown_too)))
 
 
 def json_of(known: Known) -> str:

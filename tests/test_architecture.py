@@ -23,6 +23,7 @@ FLOORS: dict[str, tuple[int, set[str], set[str]]] = {
     "profiles": (1, set(), set()),
     "cells": (1, {"profiles"}, set()),
     "results": (1, {"cells", "profiles"}, set()),
+    "pipeline": (1, {"cells", "profiles"}, set()),
     "options": (1, {"settings"}, set()),
     "settings": (1, {"options"}, set()),
     "spelling": (1, set(), set()),
@@ -52,7 +53,8 @@ FLOORS: dict[str, tuple[int, set[str], set[str]]] = {
     "sweep_file": (4, {"sweep"}, set()),
     "evidence_files": (4, set(), set()),
     "dumped": (4, set(), set()),
-    "attempts": (4, {"assess", "dumped", "follow", "limits"}, set()),
+    "naming": (4, set(), set()),
+    "attempts": (4, {"assess", "naming", "dumped", "follow", "limits"}, set()),
     "images": (4, set(), set()),
     "preflight": (4, {"images"}, set()),
     # runs below the trainer's interpreter, which has nothing of ours
@@ -62,7 +64,7 @@ FLOORS: dict[str, tuple[int, set[str], set[str]]] = {
     "maxtext_slurm_job": (0, set(), set()),
     "preflight_flags": (4, {"linting", "preflight"}, set()),
     # run below an interpreter that may have jax alone
-    "screening_worker": (0, set(), {"jax"}),
+    "screening_worker": (0, set(), {"jax", "jax_plugins"}),
     "lint_worker": (0, set(), {"jaxlib"}),
     "linting": (4, set(), set()),
     "screening": (4, {"evidence_files"}, set()),
@@ -75,7 +77,8 @@ FLOORS: dict[str, tuple[int, set[str], set[str]]] = {
     "recorded": (5, set(), set()),
     "recording": (5, {"opening", "recorded"}, set()),
     "settled": (5, set(), set()),
-    "plan": (5, {"settled"}, set()),
+    "scripts": (5, set(), set()),
+    "plan": (5, {"scripts", "settled"}, set()),
     "importing": (5, set(), set()),
     "explained": (5, set(), set()),
     "tuning_files": (5, set(), set()),
@@ -98,7 +101,7 @@ FLOORS: dict[str, tuple[int, set[str], set[str]]] = {
     "plugin": (6, {"parametrise", "hooks", "controller", "session"}, {"pytest"}),
     "__init__": (6, set(), set()),
 }
-PURE = ("profiles", "cells", "results", "records", "catalog", "logs", "stats", "studies",
+PURE = ("profiles", "cells", "pipeline", "results", "records", "catalog", "logs", "stats", "studies",
         "evidence", "launchers", "report")  # fmt: skip
 IMPURE_MODULES = {"os", "subprocess", "time", "socket", "tempfile", "shutil", "random", "threading"}
 # floor 3 stands on floors 0-1 only

@@ -54,7 +54,7 @@ SWEEP = Sweep(
               "{overrides}")
     ),
     deployed={"XLA_FLAGS": "--xla_leftover=1"},
-    overrides={"mode": "plain"},
+    overrides={"mode": "plain", "num_pipeline_repeats": "1"},
     profiles=(
         profile("baseline-no-env", "--xla_leftover=0", wave="wave1"),
         profile("good", "--xla_gain_30=1"),
@@ -156,6 +156,10 @@ def test_all_waves_by_their_markers(waves: Any) -> None:
     assert report["conclusion"]["verdicts"][0]["profile"] == "good+fair+wide.4"
     assert report["conclusion"]["verdicts"][0]["kind"] == "FASTER"
     assert "--xla_width=4" in waves.read("reports/pretend/leaderboard.md")
+    # predicted before, beside what was measured
+    assert "| `more` | 4 | 16 | 1 | 15.8 % | +47.4 |" in waves.read(
+        "reports/pretend/leaderboard.md"
+    )
     assert "FASTER" in waves.read("reports/pretend-tuning.md")
     assert "SLOWER" in waves.read("reports/pretend-dense/gate.md")
     assert "good+fair+wide.4" in waves.read("reports/pretend-long/gate.md")
@@ -195,6 +199,8 @@ def test_what_is_collected_and_planned_names_the_slots(waves: Any) -> None:
         [
             "*wave3: 3 slots for stacks of 2 or 3*",
             "*wave4: 3 slots for values beside*xla_width;*",
+            "*Pipeline bubble*",
+            "*more * 4 * 16 * 1 * 15.8 % * +47.4*",
         ]
     )
     assert not waves.submitted

@@ -1,0 +1,87 @@
+"""The pipeline's bubble, predicted before a sweep and beside what was measured after it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pytest_xlatune.cells import Cell, DeployedFile
+from pytest_xlatune.pipeline import SHAPING, NoPipeline, Pipeline, config_of, pipeline_of, stages_of
+from pytest_xlatune.profiles import BASELINE, Profile
+from pytest_xlatune.report.document import Block, Column, Section, Table, Text, literal, plain
+from pytest_xlatune.report.figures import ABSENT, points, size
+from pytest_xlatune.report.lines import words
+from pytest_xlatune.results import Conclusion
+
+TITLE = "Pipeline bubble"
+_WHAT = (
+    "S stages, M microbatches and V repeats leave a bubble of (S-1)/(M V + S-1), twice the S-1 "
+    "where activations are forwarded with a delay. Predicted is what the bubble alone changes; "
+    "smaller microbatches cost something of their own."
+)
+_COLUMNS = (
+    Column(title="Profile", wrap=True),
+    Column(title="S", align="right"),
+    Column(title="M", align="right"),
+    Column(title="V", align="right"),
+    Column(title="bubble", align="right"),
+    Column(title="predicted delta %", align="right"),
+)
+_MEASURED = (Column(title="measured delta %", align="right"), Column(title="verdict", wrap=True))
+
+
+def bubbles(
+    cell: Cell,
+    profiles: Sequence[Profile],
+    *,
+    files: Sequence[DeployedFile] = (),
+    conclusion: Conclusion | None = None,
+) -> Section | None:
+    """Return the section; None where no profile changes the shape of a pipeline.
+
+    Args:
+        cell: whose pipeline.
+        profiles: those that change its shape are shown.
+        files: the trainer's configuration is one of them, where it is known.
+        conclusion: what was measured; None before.
+    """
+    shaping = [each for each in profiles if each.overrides.keys() & set(SHAPING)]
+    config = config_of(files)
+    base = pipeline_of(cell, BASELINE, config)
+    found = [(each, pipeline_of(cell, each, config)) for each in shaping]
+    if not found or stages_of(cell) == 1:
+        return None
+    columns = _COLUMNS if conclusion is None else (*_COLUMNS, *_MEASURED)
+    rows = [_row(each, its, base, conclusion) for each, its in ((BASELINE, base), *found)]
+    whys = dict.fromkeys(
+        plain(f"{each.id}: {its.reason}.")
+        for each, its in ((BASELINE, base), *found)
+        if isinstance(its, NoPipeline)
+    )
+    blocks: list[Block] = [Text(text=_WHAT), Table(columns=columns, rows=tuple(rows))]
+    return Section(title=TITLE, blocks=(*blocks, *(Text(text=why) for why in whys)))
+
+
+def _row(
+    profile: Profile,
+    its: Pipeline | NoPipeline,
+    base: Pipeline | NoPipeline,
+    conclusion: Conclusion | None,
+) -> tuple[str, ...]:
+    shape = [ABSENT] * 5
+    if isinstance(its, Pipeline):
+        is_told = isinstance(base, Pipeline) and profile is not BASELINE
+        predicted = its.over(base) if is_told and isinstance(base, Pipeline) else None
+        shape = [
+            str(its.stages),
+            str(its.microbatches),
+            str(its.repeats),
+            size(its.bubble),
+            points(predicted),
+        ]
+    if conclusion is None:
+        return literal(profile.id), *shape
+    verdict = conclusion.verdict(profile.id)
+    is_measured = verdict is not None and profile is not BASELINE
+    measured = points(verdict.delta) if verdict and is_measured else ABSENT
+    said = words(verdict) if verdict and is_measured else ABSENT
+    return literal(profile.id), *shape, measured, said

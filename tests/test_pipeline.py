@@ -1,0 +1,178 @@
+"""The bubble of a pipeline: MaxText's own arithmetic, before a sweep and after it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from pytest_xlatune.cells import Cell, DeployedFile, Parallelism
+from pytest_xlatune.pipeline import NoPipeline, Pipeline, config_of, pipeline_of
+from pytest_xlatune.profiles import BASELINE, profile
+from pytest_xlatune.report import markdown
+from pytest_xlatune.report.bubbles import bubbles
+from pytest_xlatune.report.document import Document
+from pytest_xlatune.report.figures import ABSENT
+from pytest_xlatune.results import Conclusion, Verdict, VerdictKind
+
+
+def cell(parallelism: str = "PP=8", **overrides: str) -> Cell:
+    return Cell(
+        model_tag="m", parallelism=Parallelism.parse(parallelism), overrides=dict(overrides)
+    )
+
+
+@pytest.mark.parametrize(
+    ("parallelism", "overrides", "expected"),
+    [
+        pytest.param(
+            "PP=8",
+            {"base_num_decoder_layers": "8"},
+            Pipeline(stages=8, microbatches=8, repeats=1),
+            id="as many microbatches as stages without a word",
+        ),
+        pytest.param(
+            "PP=8",
+            {"base_num_decoder_layers": "64", "num_layers_per_pipeline_stage": "2"},
+            Pipeline(stages=8, microbatches=8, repeats=4),
+            id="repeats follow from the layers",
+        ),
+        pytest.param(
+            "PP=8,FSDP=2",
+            {"num_pipeline_repeats": "2", "num_pipeline_microbatches": "32"},
+            Pipeline(stages=8, microbatches=32, repeats=2),
+            id="or are said",
+        ),
+        pytest.param(
+            "PP=4",
+            {
+                "base_num_decoder_layers": "61",
+                "pipeline_parallel_layers": "56",
+                "num_layers_per_pipeline_stage": "7",
+            },
+            Pipeline(stages=4, microbatches=4, repeats=2),
+            id="of the layers that are in the pipeline",
+        ),
+        pytest.param(
+            "PP=4",
+            {"num_pipeline_repeats": "1", "pipeline_delay_activation_forwarding": "True"},
+            Pipeline(stages=4, microbatches=8, repeats=1, delay=2),
+            id="twice the delay",
+        ),
+        pytest.param(
+            "PP=2",
+            {"num_layers_per_pipeline_stage": "-1", "num_pipeline_microbatches": "4"},
+            Pipeline(stages=2, microbatches=4, repeats=1),
+            id="all layers of a stage at once",
+        ),
+    ],
+)
+def test_the_shape(parallelism: str, overrides: dict[str, str], expected: Pipeline) -> None:
+    assert pipeline_of(cell(parallelism, **overrides), BASELINE) == expected
+
+
+@pytest.mark.parametrize(
+    ("shape", "bubble"),
+    [
+        ((8, 8, 1), 7 / 15),
+        ((8, 16, 1), 7 / 23),
+        ((8, 8, 4), 7 / 39),
+        ((1, 8, 1), 0.0),
+    ],
+)
+def test_the_formula(shape: tuple[int, int, int], bubble: float) -> None:
+    stages, microbatches, repeats = shape
+    own = Pipeline(stages=stages, microbatches=microbatches, repeats=repeats)
+    assert own.bubble == pytest.approx(bubble)
+
+
+def test_a_delay_doubles_the_bubble_and_a_smaller_one_is_a_gain() -> None:
+    one = Pipeline(stages=8, microbatches=16, repeats=1)
+    late = Pipeline(stages=8, microbatches=16, repeats=1, delay=2)
+    assert late.bubble == pytest.approx(14 / 30)
+    # 8 of 15 iterations work, then 16 of 23
+    assert one.over(Pipeline(stages=8, microbatches=8, repeats=1)) == pytest.approx(30 / 23 - 1)
+    assert late.over(late) == 0
+
+
+@pytest.mark.parametrize(
+    ("parallelism", "overrides", "words"),
+    [
+        pytest.param("FSDP=8", {}, "has no pipeline", id="no pipeline"),
+        pytest.param("PP=8", {}, "the layers are not known", id="unknown layers"),
+        pytest.param("PP=8", {"base_num_decoder_layers": "61"}, "61 layers", id="do not divide"),
+        pytest.param("PP=8", {"num_pipeline_repeats": "many"}, "no number", id="no number"),
+        pytest.param("PP=8", {"num_pipeline_repeats": "0"}, "is 0", id="none"),
+        pytest.param(
+            "PP=8",
+            {"num_pipeline_repeats": "1", "num_pipeline_microbatches": "9"},
+            "no multiple of 8",
+            id="microbatches",
+        ),
+        pytest.param(
+            "PP=8",
+            {"base_num_decoder_layers": "64", "global_parameter_scale": "4"},
+            "global_parameter_scale",
+            id="scaled",
+        ),
+    ],
+)
+def test_what_cannot_be_told_says_why(
+    parallelism: str, overrides: dict[str, str], words: str
+) -> None:
+    found = pipeline_of(cell(parallelism, **overrides), BASELINE)
+    assert isinstance(found, NoPipeline)
+    assert words in found.reason
+
+
+def test_a_profile_wins_over_the_cell_and_the_cell_over_the_file() -> None:
+    files = (
+        DeployedFile(path="a.env.sh", text="num_pipeline_repeats: 9"),
+        DeployedFile(
+            path="m.yml",
+            text="# x\nbase_num_decoder_layers: 32  # all\nnum_pipeline_microbatches: '16'\n"
+            "  nested: 1\nnum_layers_per_pipeline_stage: 4\n",
+            is_shell=False,
+        ),
+    )
+    config = config_of(files)
+    assert config == {
+        "base_num_decoder_layers": "32",
+        "num_pipeline_microbatches": "16",
+        "num_layers_per_pipeline_stage": "4",
+    }
+    shallow = cell(num_layers_per_pipeline_stage="2")
+    more = profile("more", overrides={"num_pipeline_microbatches": "32"})
+    assert pipeline_of(cell(), BASELINE, config) == Pipeline(stages=8, microbatches=16, repeats=1)
+    assert pipeline_of(shallow, more, config) == Pipeline(stages=8, microbatches=32, repeats=2)
+
+
+def shown(**changes: Any) -> str:
+    own = cell(num_pipeline_repeats="1")
+    profiles = (
+        profile("flag", "--xla_a=1"),
+        profile("m-16", overrides={"num_pipeline_microbatches": "16"}),
+        profile("m-9", overrides={"num_pipeline_microbatches": "9"}),
+    )
+    section = bubbles(own, profiles, **changes)
+    assert section is not None
+    return markdown.render(Document(title="t", header=(), sections=(section,)))
+
+
+def test_before_and_after() -> None:
+    before = shown()
+    assert f"| `baseline-deployed` | 8 | 8 | 1 | 46.7 % | {ABSENT} |" in before
+    assert "| `m-16` | 8 | 16 | 1 | 30.4 % | +30.4 |" in before
+    assert "m-9: 9 microbatches are no multiple of 8 stages" in before
+    assert "flag" not in before
+    base = Verdict(profile="baseline-deployed", kind=VerdictKind.EQUIVALENT, n=4, delta=0.0)
+    fast = Verdict(profile="m-16", kind=VerdictKind.SCREENED, n=1, delta=0.211)
+    after = shown(conclusion=Conclusion(verdicts=(fast,), baseline=base))
+    assert "| `m-16` | 8 | 16 | 1 | 30.4 % | +30.4 | +21.1 | screened +21.1 % (n=1) |" in after
+
+
+def test_where_nothing_shapes_a_pipeline_there_is_no_section() -> None:
+    flag = profile("flag", "--xla_a=1")
+    more = profile("more", overrides={"num_pipeline_microbatches": "32"})
+    assert bubbles(cell(), [flag]) is None
+    assert bubbles(cell("FSDP=8"), [more]) is None

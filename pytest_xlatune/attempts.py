@@ -33,6 +33,7 @@ from pytest_xlatune.ledger import (
     TrialEnded,
 )
 from pytest_xlatune.limits import Limits
+from pytest_xlatune.naming import comment_of, folder_of, job_name_of
 from pytest_xlatune.recovery import Next, RetryPolicy
 from pytest_xlatune.report.jsonfile import secrets_in
 from pytest_xlatune.results import (
@@ -115,7 +116,7 @@ class Attempts:
     def intend(self, state: LedgerState, trial: Trial) -> AttemptIntended:
         """Return the next attempt of a trial, to be journalled before it is handed over."""
         number = len(state.trials[trial.id].attempts) + 1
-        comment = f"xlatune:{_run(state)}:{trial.id}.{number}"
+        comment = comment_of(_run(state), trial, number)
         return AttemptIntended(trial_id=trial.id, attempt=number, comment=comment)
 
     def hand_over(
@@ -128,12 +129,12 @@ class Attempts:
             LedgerError: its folder cannot be written; it stays intended.
         """
         setup = self._setup
-        folder = f"{_run(state)}/{trial.id}.{number}"
+        folder = folder_of(_run(state), trial, number)
         try:
             job_id = setup.executor.submit(
                 setup.launcher.launch(trial, setup.cell),
                 folder=setup.folder / folder,
-                job_name=f"xlt-{trial.id}",
+                job_name=job_name_of(trial),
                 comment=comment,
                 nodelist=setup.cell.nodelist or state.pinned,
                 resources=setup.resources,

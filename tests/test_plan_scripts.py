@@ -1,0 +1,58 @@
+"""A plan shows the exact submission script of a trial on Slurm, and none on this machine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pytest_xlatune.inputs import Inputs
+from pytest_xlatune.launchers.command import CommandLauncher
+from pytest_xlatune.plan import plan_of
+from pytest_xlatune.profiles import profile
+from pytest_xlatune.report import terminal
+from pytest_xlatune.sweep import Sweep
+
+DECLARED = Sweep(
+    name="s",
+    launcher=CommandLauncher(argv=("train.sh", "{steps}")),
+    profiles=(profile("a", "--xla_a=1"),),
+    model_tag="m",
+    parallelism="FSDP=2",
+    screen_baselines=2,
+    finalists=1,
+    blocks=4,
+    block_baselines=1,
+)
+
+
+def planned(folder: Path, inputs: Inputs) -> str:
+    resolved = DECLARED.resolve(inputs)
+    return "\n".join(terminal.render(plan_of(resolved, resolved.study(), workdir=folder)))
+
+
+def test_the_script_and_where_settings_stand(tmp_path: Path) -> None:
+    said = planned(
+        tmp_path,
+        Inputs(
+            nodelist=("node001", "node002"),
+            scheduler_options={"account": "me"},
+            places={"nodelist": "--xlatune-nodelist", "slurm": "xlatune.toml"},
+        ),
+    )
+    for line in (
+        "#SBATCH --nodelist='node[001-002]'",
+        "#SBATCH --account=me",
+        "#SBATCH --no-requeue",
+        "#SBATCH --job-name=xlt-baseline-deployed-",
+        "the 2 others differ in its",
+        "nodelist: --xlatune-nodelist",
+        "slurm: xlatune.toml",
+    ):
+        assert line in said, line
+    assert not list(tmp_path.rglob("*.pkl")), "nothing is written for a plan"
+    assert not list(tmp_path.iterdir())
+
+
+def test_on_this_machine_there_is_none(tmp_path: Path) -> None:
+    said = planned(tmp_path, Inputs(executor="local"))
+    assert "#SBATCH" not in said
+    assert "Where settings stand" not in said

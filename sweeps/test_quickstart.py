@@ -163,3 +163,19 @@ def test_finalist(measure, finalist):
     """The best of the screen, again in fresh blocks: only this decides."""
     measured = measure(finalist)
     assert measured.not_slower, measured.paragraph
+
+
+@pytest.mark.wave1_5
+def test_evidence(evidence):
+    """Profiler and dump of the cell as deployed, in a run of its own that has no score."""
+    recorded = evidence("baseline-deployed")
+    assert recorded.dump, recorded.problems
+    assert recorded.captures, recorded.problems
+
+
+@pytest.mark.confirm
+def test_why_the_winner_wins(evidence, winner):
+    """The same of what the blocks prove fastest: the tuning document compares both."""
+    recorded = evidence(winner)
+    assert recorded.dump, recorded.problems
+    assert recorded.captures, recorded.problems

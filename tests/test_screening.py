@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import os
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -25,8 +23,6 @@ from pytest_xlatune.screening.ways import Way, by_function, by_trainer
 
 ROOT = Path(__file__).parents[1]
 KEPT = Path(__file__).parent / "data" / "evidence" / "jaxlib-0.12.0"
-# an interpreter with jax and jax-cuda12-pjrt; ours, where it has them
-CUDA_PYTHON = os.environ.get("XLATUNE_CUDA_PYTHON", sys.executable)
 
 needs_jax = pytest.mark.skipif(
     importlib.util.find_spec("jax") is None, reason="jax is not installed: nothing compiles"
@@ -214,44 +210,3 @@ def test_a_device_that_is_not_here_needs_a_program(capsys: pytest.CaptureFixture
     sweep = str(ROOT / "sweeps" / "test_quickstart.py")
     assert main(["screen", sweep, "--target", "h100"]) == 2
     assert "name a program, module:function" in capsys.readouterr().err
-
-
-def has_cuda_compiler() -> bool:
-    code = "import importlib.util as u; print(bool(u.find_spec('jax_plugins.xla_cuda12')))"
-    try:
-        done = subprocess.run(
-            [CUDA_PYTHON, "-c", code], capture_output=True, text=True, check=True, timeout=60
-        )
-    except (OSError, subprocess.SubprocessError):
-        return False
-    return done.stdout.strip() == "True"
-
-
-@pytest.mark.skipif(not has_cuda_compiler(), reason="the extra screen-cuda is not installed")
-def test_a_gpu_that_is_not_here_is_compiled_for(tmp_path: Path) -> None:
-    spec = importlib.util.spec_from_file_location(
-        "evidence_screen", ROOT / "benchmarks" / "evidence_screen.py"
-    )
-    assert spec is not None
-    assert spec.loader is not None
-    benchmark = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(benchmark)
-    way = by_function(
-        "screen_programs:fsdp",
-        target=find_target("h100"),
-        topology="1x1x8",
-        python=CUDA_PYTHON,
-        folder=ROOT / "benchmarks",
-    )
-    names = ("ag-128m", "ag-1g", "ar-1g", "priority-off", "graphs-off", "async-ag-of-old")
-    found = screened(tmp_path, way, *(profile(n, benchmark.PROFILES[n]) for n in names))
-    assert {name: each.cls for name, each in found.items()} == {
-        "ag-128m": Class.PROGRAM,
-        "ag-1g": Class.PROGRAM,
-        "ar-1g": Class.IDENTICAL,
-        "priority-off": Class.UNSEEN,
-        "graphs-off": Class.UNSEEN,
-        "async-ag-of-old": Class.REFUSED,
-    }
-    assert found["ag-1g"].twin == "ag-128m"
-    assert "2 of 64 MiB, bytes unchanged" in found["ag-128m"].sentence

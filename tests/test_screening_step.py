@@ -117,7 +117,8 @@ def run(
     folder: Path,
 ) -> tuple[LedgerState, list[Event]]:
     """Take steps until there are none, as a campaign does."""
-    state, seen = state or LedgerState(), []
+    seen: list[Event] = []
+    state = state or LedgerState()
     for _ in range(50):
         final = {each.trial.id for each in state.trials.values() if each.ended}
         whole = tuple(each for each in trials(*profiles) if each.id not in final)

@@ -16,7 +16,7 @@ sweep: $(VENV)/.sweep
 	$(BIN)/pytest sweeps/test_quickstart.py -n 2
 
 test: $(VENV)/.test slurm-packages
-	$(BIN)/tox run -e lint,types,py311
+	$(BIN)/tox run -e lint,types,py311,cuda-screen
 
 # A pipeline tests on a real Slurm and never skips it; elsewhere nobody's machine is changed unasked.
 slurm-packages:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
+import hashlib
 import sys
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
 from pytest_xlatune import preflight
 from pytest_xlatune.cells import Cell, Parallelism, Resources
 from pytest_xlatune.errors import ConfigError
+from pytest_xlatune.images import image_faults, image_file
 from pytest_xlatune.launchers.command import CommandLauncher
 from pytest_xlatune.preflight import Preflight, Site, look
 
@@ -49,3 +53,44 @@ def test_a_folder_that_cannot_be_written_is_a_fault(tmp_path: Path) -> None:
 
 def test_nothing_wrong_is_silent() -> None:
     Preflight(notes=("a note",)).raise_faults("sweep 's'")
+
+
+class Choosy(CommandLauncher):
+    """A launcher that asks something of the node."""
+
+    def checks(self, cell: Cell) -> tuple[tuple[str, str], ...]:
+        return (("exit 0", "never said"), ("exit 1", "no runtime here"))
+
+
+def test_what_a_launcher_asks_of_the_machine_is_tried(tmp_path: Path) -> None:
+    choosy = dataclasses.replace(site(tmp_path), launcher=Choosy(argv=(sys.executable,)))
+    assert look(choosy).faults == ("this machine: no runtime here",)
+
+
+def test_an_image_file_that_was_written_over_is_a_fault(tmp_path: Path) -> None:
+    image = tmp_path / "jax.sif"
+    image.write_bytes(b"one")
+    digest = hashlib.sha256(b"one").hexdigest()
+    cell = Cell(
+        model_tag="m", parallelism=Parallelism.parse("FSDP=4"), image=f"{image}@sha256:{digest}"
+    )
+    assert image_file(cell) == str(image)
+    assert image_faults(cell, tmp_path) == ()
+    with mock.patch("hashlib.file_digest", side_effect=AssertionError("read twice")):
+        assert image_faults(cell, tmp_path) == ()
+    image.write_bytes(b"other")
+    (fault,) = image_faults(cell, tmp_path)
+    assert "another image lies there now" in fault
+    assert hashlib.sha256(b"other").hexdigest() in fault
+    image.unlink()
+    assert image_faults(cell, tmp_path) == (), "whether it is there is asked elsewhere"
+
+
+def test_an_image_by_name_is_the_runtimes_business(tmp_path: Path) -> None:
+    cell = Cell(
+        model_tag="m",
+        parallelism=Parallelism.parse("FSDP=4"),
+        image=f"rocm/jax:26.4@sha256:{'0' * 64}",
+    )
+    assert image_file(cell) == ""
+    assert image_faults(cell, tmp_path) == ()

@@ -30,6 +30,7 @@ from pytest_xlatune.maxtext_slurm_job import RECORD
 from pytest_xlatune.profiles import BASELINE
 from pytest_xlatune.reading import read_one
 from pytest_xlatune.results import Outcome, State
+from pytest_xlatune.sweep import Inputs
 
 DATA = Path(__file__).parent / "data" / "maxtext_slurm"
 MODEL = "deepseek3-671b"
@@ -370,3 +371,20 @@ def test_the_program_of_a_job_is_found_in_its_folder(tmp_path: Path) -> None:
     by_job, by_dump = read_program(dump.parent), read_program(dump)
     assert by_job == by_dump
     assert by_job.source == str(program)
+
+
+def test_the_sweep_of_the_documentation_is_one() -> None:
+    text = (Path(__file__).parents[1] / "docs" / "maxtext.md").read_text(encoding="utf-8")
+    (block,) = [part.partition("```")[0] for part in text.split("```python\n")[1:]]
+    names: dict[str, Any] = {}
+    exec(compile(block, "docs/maxtext.md", "exec"), names)
+    resolved = names["SWEEP"].resolve(Inputs())
+    resolved.check()
+    (trial,) = [each for each in resolved.study().propose(()) if not each.is_baseline]
+    argv = resolved.sweep.launcher.launch(trial, resolved.cell).argv
+    shown = shlex.join(("submit.sh", *argv[argv.index("--") + 1 :]))
+    digest = trial.id.rpartition("-")[2]
+    written = " ".join(text.partition("    submit.sh")[2].partition("\n\n")[0].split())
+    assert shown.removeprefix("submit.sh ").replace(digest, "784ebde6c2") == written.replace(
+        "\\ ", ""
+    )

@@ -196,6 +196,23 @@ def test_a_compiler_without_its_device_may_fail_by_itself(tmp_path: Path, calls:
     assert not dropped(state)
 
 
+@pytest.mark.parametrize(
+    "flag",
+    ["--xla_gpu_enable_triton_gemm=false", "--xla_gpu_multi_streamed_windowed_einsum=true"],
+)
+@pytest.mark.parametrize("made", ["same", "faster"])
+def test_what_chooses_by_the_device_is_measured_where_it_is_away(
+    tmp_path: Path, calls: list[str], flag: str, made: str
+) -> None:
+    twins = (profile(f"{made}.1", flag), profile(f"{made}.2", f"{flag} {SEEN}=1"))
+    away = Step(compiler(tmp_path, target=find_target("h100")), twins, controls=0)
+    state, _ = run(away, *twins, folder=tmp_path)
+    assert not dropped(state)
+    here = Step(compiler(tmp_path), twins, controls=0)
+    state, _ = run(here, *twins, folder=tmp_path)
+    assert dropped(state) == ({"same.1", "same.2"} if made == "same" else {"faster.2"})
+
+
 def test_a_profile_stands_for_another_only_where_it_is_measured(
     tmp_path: Path, calls: list[str]
 ) -> None:
@@ -328,7 +345,7 @@ def test_a_function_rests_on_its_module_and_the_memory_of_its_target(tmp_path: P
     assert found.sources == (tmp_path / "mine" / "step.py",)
     assert found.memory_limit_bytes == 151397597184
     assert found.place == "1x1x8 h200"
-    assert found.can_fail_by_itself
+    assert found.lacks_device
     tighter = dataclasses.replace(screening, memory_limit_gib=1)
     found = compiler_of(tighter, launcher=None, cell=CELL, executor="slurm")  # type: ignore[arg-type]
     assert found.memory_limit_bytes == 1 << 30

@@ -5,9 +5,9 @@ settings of profile and baseline, the versions of the compiler, the memory limit
 it was nothing is compiled again. Which profiles need no run follows from the events alone, so that
 the plan, the campaign and whoever reads the ledger say the same.
 
-Never left out: a profile with a setting that may act at run time only, whatever its program; one
-that a device's compiler may refuse just because the device is not here; and so many of those
-identical to the baseline as serve for A/A controls.
+Never left out: a profile with a setting that may act at run time only, whatever its program; where
+the device is not here, one that does not compile or whose flags choose by the device; and so many
+of those identical to the baseline as serve for A/A controls.
 """
 
 from __future__ import annotations
@@ -45,6 +45,9 @@ for name in ("jax", "jaxlib", "jax-cuda12-pjrt", "jax-cuda13-pjrt"):
     except metadata.PackageNotFoundError:
         pass
 """
+# what a compiler decides by the device: autotuned kernels, the links and estimates of their speed
+_BY_DEVICE = ("autotun", "cublas", "cudnn", "einsum", "gemm", "latency_estimator", "perf_table",
+              "pgle", "triton")  # fmt: skip
 _CANNOT = frozenset({Class.REFUSED, Class.FAILED, Class.MEMORY})
 
 
@@ -140,12 +143,16 @@ class Step:
         controls = 0
         for each in known:
             owner = first.get(each.setting) if each.setting else None
-            if each.cls == Class.IDENTICAL:
+            is_said = owner is not None and not each.later
+            if (is_said or each.cls == Class.IDENTICAL) and self._chooses_by_device(each.profile):
+                why = "measured: what it chooses cannot be seen without its device"
+                fates[each.profile] = Fate(is_settled=False, why=why)
+            elif each.cls == Class.IDENTICAL:
                 controls += 1
                 fates[each.profile] = self._identical(each, controls)
             elif each.cls in _CANNOT:
                 fates[each.profile] = self._cannot(each)
-            elif owner is not None and not each.later:
+            elif is_said:
                 why = f"the same program and settings as {owner}, which stands for both"
                 fates[each.profile] = Fate(is_settled=True, why=why)
             else:
@@ -170,10 +177,17 @@ class Step:
         return Fate(is_settled=True, why=f"{said.cls}: {said.sentence}")
 
     def _cannot(self, said: ProfileCompiled) -> Fate:
-        if said.cls == Class.FAILED and self._compiler.can_fail_by_itself:
+        if said.cls == Class.FAILED and self._compiler.lacks_device:
             why = "measured: without its device a compiler may fail where it would not beside it"
             return Fate(is_settled=False, why=why)
         return Fate(is_settled=True, why=f"{said.cls}: {said.sentence}")
+
+    def _chooses_by_device(self, profile_id: str) -> bool:
+        """Whether a profile's flags may act on a device although they do not without it."""
+        if not self._compiler.lacks_device:
+            return False
+        (found,) = (each for each in self._profiles if each.id == profile_id)
+        return any(part in flag.name for flag in found.flags for part in _BY_DEVICE)
 
     def _is_known(self, state: LedgerState, profile: Profile) -> bool:
         if profile.id in self._skipped:

@@ -48,8 +48,8 @@ class Compiler:
     memory_limit_bytes: int | None = None
 
     @property
-    def can_fail_by_itself(self) -> bool:
-        """Whether a program may not compile for want of the device: there is no autotuning."""
+    def lacks_device(self) -> bool:
+        """Whether it compiles for a device that is not here: nothing is autotuned."""
         return self.target is not None
 
 

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_xlatune.catalog import Ground, Status, candidates, history, load, profiles_for
+from pytest_xlatune.catalog import (
+    Ground,
+    Status,
+    candidates,
+    history,
+    load,
+    profiles_for,
+    restored,
+)
 from pytest_xlatune.catalog.history import release
 from pytest_xlatune.cells import Axis
 from pytest_xlatune.errors import ConfigError
@@ -186,3 +194,40 @@ def test_a_vendors_settings_need_its_device() -> None:
     nvidia = {each.id for each in profiles_for("FSDP", device="sm_90")}
     assert "hw-queues-2" in amd - nvidia
     assert "max-connections-1" in nvidia - amd
+
+
+IMAGE = "--xla_gpu_autotune_level=0 --xla_disable_hlo_passes=rematerialization"
+
+
+@pytest.mark.parametrize(
+    ("deployed", "image", "flags"),
+    [
+        pytest.param("", "", "", id="nothing is deployed"),
+        pytest.param(
+            "--xla_gpu_autotune_level=2", "", "--xla_gpu_autotune_level=4", id="a release's default"
+        ),
+        pytest.param(
+            f"{IMAGE} --xla_gpu_autotune_level=2", IMAGE, "--xla_gpu_autotune_level=0",
+            id="the image's value, and its appended one as it stands",
+        ),
+        pytest.param(
+            "--xla_gpu_all_gather_mode=symmetric --xla_force_host_platform_device_count=4", "",
+            "--xla_gpu_all_gather_mode=private", id="an enum's word, and what is the cell",
+        ),
+    ],
+)  # fmt: skip
+def test_what_the_image_alone_gives(deployed: str, image: str, flags: str) -> None:
+    assert restored(deployed, jaxlib="0.10.2", image=image).settings_text == flags
+
+
+@pytest.mark.parametrize(
+    ("deployed", "words"),
+    [
+        ("--xla_disable_hlo_passes=fusion", "cannot be restored by appending"),
+        ("--xla_cpu_use_thunk_runtime=false", "no default is stated"),
+        ("--xla_gpu_disable_async_collectives=allgather", "no later flag puts it back"),
+    ],
+)
+def test_what_cannot_be_put_back_is_refused(deployed: str, words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        restored(deployed, jaxlib="0.10.2")

@@ -28,6 +28,10 @@ CIRCLE = Shape(
     has_cycle=True,
 )
 LINE = Shape(groups=CIRCLE.groups, loops=1, loop_permutes=(MIB,))
+PERMUTES_AND_REDUCE = Shape(
+    groups={"collective-permute": ((MIB,),), "all-reduce": ((MIB,),)}, loops=1
+)
+PERMUTES = Shape(groups={"collective-permute": ((MIB,),)}, loops=1)
 UNROLLED = Shape(groups={"all-gather": ((8 * MIB,),)}, loops=0)
 
 
@@ -66,6 +70,9 @@ CASES = [
     ("program", profile("p", f"{AG}={64 * MIB}"), ground(program=UNROLLED)),
     ("program", profile("p", DOUBLE), ground(program=UNROLLED)),
     ("program", profile("p", f"{P2P} {THRESHOLD}"), ground(program=UNROLLED)),
+    ("program", profile("p", env={"NCCL_NCHANNELS_PER_NET_PEER": "8"}), ground(program=UNROLLED)),
+    ("program", profile("p", env={"NCCL_PROTO": "LL"}), ground(program=PERMUTES)),
+    ("aborts", profile("p", env={"NCCL_ALGO": "tree"}), ground(program=UNROLLED)),
     (
         "no-op",
         profile("p", "--xla_gpu_enable_highest_priority_async_stream=1"),
@@ -131,6 +138,11 @@ def test_every_rule_is_shown_to_fire() -> None:
             ground("--xla_gpu_enable_highest_priority_async_stream=false"),
             id="a default that is not what is deployed",
         ),
+        pytest.param(profile("p", env={"NCCL_ALGO": "Tree"}), ground(program=PERMUTES_AND_REDUCE),
+                     id="a tree for an all-reduce"),
+        pytest.param(profile("p", env={"NCCL_ALGO": "Ring"}), ground(program=LINE), id="a ring"),
+        pytest.param(profile("p", env={"NCCL_NCHANNELS_PER_NET_PEER": "8"}), ground(program=LINE),
+                     id="channels of permutes"),
         pytest.param(profile("p", f"{AG}={16 * MIB}"), ground(program=LINE), id="two just fit"),
         pytest.param(profile("p", "--xla_gpu_graph_level=0"), ground(jaxlib="0.6.2"), id="then"),
         pytest.param(profile("p", "--xla_cpu_use_thunk_runtime=false"), ground(), id="no option"),

@@ -9,11 +9,19 @@ from pathlib import Path
 
 import pytest
 
-from pytest_xlatune.catalog import Ground, history, load
+from pytest_xlatune.catalog import Ground, history, load, restored
+from pytest_xlatune.catalog.restoring import defaults_of
 from pytest_xlatune.errors import ConfigError, ParseError
 from pytest_xlatune.evidence.options import Schema, read_options, read_schema
 from pytest_xlatune.linting import Target, lint
-from pytest_xlatune.profiles import format_flags, parse_flags, profile
+from pytest_xlatune.profiles import (
+    APPENDING,
+    Flag,
+    append_flags,
+    format_flags,
+    parse_flags,
+    profile,
+)
 
 needs_jaxlib = pytest.mark.skipif(
     importlib.util.find_spec("jaxlib") is None, reason="jaxlib is not installed: no XLA to ask"
@@ -118,6 +126,28 @@ def test_every_value_of_the_catalog_is_one_that_xla_takes(target: Target) -> Non
         if history().is_accepted(name, target.jaxlib)
     ]
     assert wrong == []
+
+
+@needs_jaxlib
+def test_what_is_put_back_is_xlas_default(target: Target) -> None:
+    """Every flag of the release at its default in one text; and those of the catalog put back."""
+    (first,) = target([""])
+    all_defaults = defaults_of(history().flags, target.jaxlib)
+    spelled = [Flag(name=name, value=value) for name, value in all_defaults.items()]
+    deployed = {
+        entry.name: str(Flag(name=entry.name, value=entry.values[-1]))
+        for entry in load().entries
+        if entry.values and entry.name in all_defaults and entry.name not in APPENDING
+    }
+    text = " ".join(deployed.values())
+    back = restored(text, jaxlib=target.jaxlib)
+    same, changed, after = target([format_flags(spelled), text, append_flags(text, back.flags)])
+    if target.jaxlib in history().versions:
+        assert len(deployed) > 20
+        assert len(spelled) > 200
+    assert same.options == first.options
+    assert changed.options != first.options
+    assert after.options == first.options
 
 
 @pytest.mark.parametrize(

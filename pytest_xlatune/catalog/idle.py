@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from pytest_xlatune.catalog.ground import CONTROL, Case, Ground
 from pytest_xlatune.catalog.history import history, release
-from pytest_xlatune.catalog.program import out_of_effect
+from pytest_xlatune.catalog.program import out_of_effect, variables_out_of_effect
 from pytest_xlatune.profiles import ALIASES, APPENDING, Profile
 from pytest_xlatune.profiles import effective_values as values_of
 from pytest_xlatune.spelling import same_value
@@ -131,3 +131,4 @@ def program(case: Case) -> Iterator[str]:
     """Yield what does nothing to the deployed program."""
     if case.ground.program is not None:
         yield from out_of_effect(case.asked, case.after, case.ground.program)
+        yield from variables_out_of_effect(case.profile.env, case.ground.program)

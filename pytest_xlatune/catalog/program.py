@@ -33,6 +33,10 @@ _NEEDS_PERMUTE = (
     "xla_gpu_experimental_pipeline_parallelism_opt_level",
     "xla_gpu_collective_permute_mode",
 )
+# what NCCL does by send and recv
+_POINT_TO_POINT = frozenset(
+    {"collective-permute", "send", "recv", "all-to-all", "ragged-all-to-all"}
+)
 _DECOMPOSER = "xla_gpu_collective_permute_decomposer_threshold"
 
 
@@ -76,6 +80,27 @@ def out_of_effect(
             why = ""
         if why:
             yield f"--{name}={value} does nothing to this program: {why}"
+
+
+def variables_out_of_effect(env: Mapping[str, str], shape: Shape) -> Iterator[str]:
+    """Say of each variable of a profile why it does nothing to this program, where it is so."""
+    channels = "NCCL_NCHANNELS_PER_NET_PEER"
+    if channels in env and not shape.groups.keys() & _POINT_TO_POINT:
+        yield f"{channels} does nothing to this program: it has no send, recv or all-to-all"
+    for name in ("NCCL_ALGO", "NCCL_PROTO"):
+        if name in env and not shape.groups.keys() - _POINT_TO_POINT:
+            yield f"{name} does nothing to this program: send and recv ignore it"
+
+
+def no_algorithm(env: Mapping[str, str], shape: Shape) -> Iterator[str]:
+    """Say where NCCL has no algorithm of those that NCCL_ALGO leaves for a collective."""
+    # Tree and the like; a list, or one that is negated with ^, may leave another
+    without = sorted(shape.groups.keys() & {"all-gather", "reduce-scatter"})
+    if env.get("NCCL_ALGO", "").lower() == "tree" and without:
+        yield (
+            f"NCCL_ALGO=Tree: NCCL has no tree for {' and '.join(without)}, which this program "
+            "has, and fails; RCCL keeps the ring in silence"
+        )
 
 
 def _threshold(kind: str, value: str, shape: Shape) -> str:

@@ -15,6 +15,7 @@ from pytest_xlatune.catalog import idle
 from pytest_xlatune.catalog.entries import Status, load
 from pytest_xlatune.catalog.ground import Case, Ground, Level, Objection, Rule, is_control
 from pytest_xlatune.catalog.history import history
+from pytest_xlatune.catalog.program import no_algorithm
 from pytest_xlatune.profiles import ALIASES, APPENDING, BASELINE_ID, Profile
 from pytest_xlatune.profiles import effective_values as values_of
 from pytest_xlatune.spelling import same_value
@@ -135,6 +136,8 @@ def _unknown(case: Case) -> Iterator[str]:
 
 def _aborts(case: Case) -> Iterator[str]:
     shape = case.ground.program
+    if shape is not None:
+        yield from no_algorithm(case.profile.env, shape)
     both = {idle.P2P, idle.DECOMPOSER}
     takes = case.is_on(idle.P2P) and idle.DECOMPOSER in case.after and both & case.asked.keys()
     if shape is not None and shape.has_cycle and takes:
@@ -168,7 +171,7 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         name="aborts",
-        says="send and recv for permutes that form a cycle: the compiler aborts",
+        says="send and recv for permutes that form a cycle, or no algorithm left for a collective",
         check=_aborts,
     ),
     Rule(name="partner", says="a flag without the flag it needs", check=idle.partner, is_idle=True),

@@ -25,15 +25,13 @@ class Milestones:
 
     study: Study
     _known: dict[str, VerdictKind] = field(default_factory=dict)
-    _total: int = 0
     _is_past_half: bool = True
 
     def begin(self, history: Sequence[TrialResult]) -> str:
         """Return the message that the session begins, "" where nothing is left to run."""
         done, left = _done(history), self.study.left(history)
         self._known = _confirmed(self.study.conclude(history))
-        self._total = done + left
-        self._is_past_half = 2 * done >= self._total
+        self._is_past_half = done >= left
         if not left:
             return ""
         cell = self.study.cell
@@ -61,11 +59,11 @@ class Milestones:
             said = [paragraph(each) for each in conclusion.verdicts if each.profile in news]
             messages.append("\n".join([f"{_TAG} {label}: confirmed", *said]))
         done = _done(history)
-        self._total = max(self._total, done + self.study.left(history))
-        if not self._is_past_half and 2 * done >= self._total:
+        total = done + self.study.left(history)
+        if not self._is_past_half and 2 * done >= total:
             self._is_past_half = True
             left = f", about {duration(left_s)} left" if left_s is not None else ""
-            head = f"{_TAG} half way: {label}: {done} of {counted(self._total, 'trial')}{left}"
+            head = f"{_TAG} half way: {label}: {done} of {counted(total, 'trial')}{left}"
             lines = [head, f"- {tally(conclusion.verdicts)}", *best_lines(conclusion)]
             messages.append("\n".join(lines))
         return tuple(messages)

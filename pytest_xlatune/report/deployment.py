@@ -18,7 +18,6 @@ from pytest_xlatune.hidden import HIDDEN, is_secret
 from pytest_xlatune.profiles import Profile, effective_values, shell_exports
 from pytest_xlatune.report.covered import Covered
 from pytest_xlatune.report.signs import setting_of
-from pytest_xlatune.results import VerdictKind
 
 CONTEXT = 3  # lines; fewer where one of them is hidden
 # where an axis usually lies, as its variable is named:  MAXTEXT_DCN_PP
@@ -183,7 +182,8 @@ def _disagreement(recipe: Profile, other: Covered) -> tuple[str, ...]:
         verdict = other.conclusion.verdict(profile.id)
         if verdict is None or setting_of(profile) != setting_of(recipe):
             continue
-        if verdict.kind is VerdictKind.SLOWER or not verdict.can_run:
+        # a single run proves no loss, but it is reason enough not to deploy there unasked
+        if (verdict.delta or 0.0) < 0 or not verdict.can_run:
             named += [name for name in mine if name not in named]
     return tuple(named)
 

@@ -1,0 +1,378 @@
+"""The tuning document of a model, end to end from ledgers: every figure in it is recomputed.
+
+Two cells of one model are measured by pretend trials, written into real ledgers, and published into
+one document. Then the markdown is read line by line and held against the lines of the ledgers.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_xlatune.cells import Cell, DeployedFile, Parallelism, Trial
+from pytest_xlatune.feed import Feed
+from pytest_xlatune.jobs import LEDGER
+from pytest_xlatune.ledger import (
+    CampaignOpened,
+    Decided,
+    FilesRead,
+    Ledger,
+    TrialEnded,
+    TrialPlanned,
+)
+from pytest_xlatune.profiles import BASELINE_ID, profile
+from pytest_xlatune.publish import document_of, publish, read_known
+from pytest_xlatune.report import figures, terminal
+from pytest_xlatune.results import Action, Finding, Outcome, Score, State, TrialResult, TrialStatus
+from pytest_xlatune.studies.tuning import TuningStudy
+
+SECRET = "hush-hush-hush"
+PP = Cell(
+    model_tag="tiny",
+    parallelism=Parallelism.parse("PP=8"),
+    per_device_batch_size=7,
+    max_target_length=4096,
+    nodelist=("node001", "node002"),
+    deployed={"XLA_FLAGS": "--xla_deployed=1", "HF_TOKEN": SECRET},
+    overrides={"hf_access_token": SECRET},
+)
+FSDP = replace(PP, parallelism=Parallelism.parse("FSDP=8"))
+OVERLAP = profile("overlap-2", "--xla_overlap=2", note="two fabrics")
+PROFILES = (
+    OVERLAP,
+    profile("slow", "--xla_slow=1"),
+    profile("same", "--xla_same=1"),
+    profile("login", "--xla_login=1", env={"API_KEY": SECRET}),
+    profile("oom", "--xla_oom=1"),
+)
+SPEED = {"overlap-2": 1.10, "slow": 0.90}
+TURNED = {"overlap-2": 0.90, "slow": 1.10}  # what helps one parallelism hurts the other
+
+
+class Measuring:
+    """Trials of a study that come out as told, into a ledger as a campaign writes it."""
+
+    def __init__(self, cell: Cell, workdir: Path, speed: dict[str, float], *, job: int) -> None:
+        self.study = TuningStudy(
+            cell=cell,
+            profiles=PROFILES,
+            budget=60,
+            screen_baselines=3,
+            finalists=2,
+            blocks=3,
+            block_baselines=2,
+        )
+        self.folder = workdir / f"sweep-{str(cell.parallelism).lower().replace('=', '')}" / "cell"
+        self.ledger = Ledger(self.folder / LEDGER)
+        self.speed = speed
+        self.job = job
+        self.at_s = 1.8e9
+        self.history: list[TrialResult] = []
+
+    def write(self, *events: Any) -> None:
+        self.at_s += 60
+        self.ledger.append_all(events, at_s=self.at_s)
+
+    def open(self, session: str = "s1") -> None:
+        opened = CampaignOpened(
+            cell=self.study.cell,
+            study=self.study.name,
+            sweep=self.folder.parent.name,
+            session=session,
+            declared=json.dumps(self.study.to_json()),
+            versions={"pytest-xlatune": "0.1.0"},
+        )
+        text = 'export XLA_FLAGS="${XLA_FLAGS:+$XLA_FLAGS }--xla_deployed=1"\n'
+        files = (DeployedFile(path="configs/tiny.env.sh", text=text),)
+        self.write(opened, FilesRead(files=files))
+
+    def run(self, *, at_most: int = 1000) -> None:
+        for _ in range(at_most):
+            pending = self.study.propose(tuple(self.history))
+            if not pending:
+                return
+            result = self._result(pending[0])
+            self.history.append(result)
+            self.write(TrialPlanned(trial=pending[0]), TrialEnded(result=result))
+
+    def _result(self, trial: Trial) -> TrialResult:
+        self.job += 1
+        noise = int(hashlib.sha256(f"{self.job}".encode()).hexdigest()[:8], 16) / 2**32 - 0.5
+        tgs = 960.0 * self.speed.get(trial.profile.id, 1.0) * (1 + 0.004 * noise)
+        done = {"trial": trial, "job_ids": (str(self.job),)}
+        if trial.profile.id == "oom":
+            text = f"RESOURCE_EXHAUSTED: Out of memory; the token is {SECRET}"
+            finding = Finding(cls="oom-gpu", action=Action.DROP, text=text)
+            outcome = Outcome(state=State.FAILED, exit_code=1)
+            reason = f"out of memory ({SECRET})"
+            return TrialResult(
+                **done,
+                status=TrialStatus.DROPPED,
+                reason=reason,
+                findings=(finding,),
+                outcome=outcome,
+            )
+        score = Score(
+            value=math.log(tgs),
+            tgs=tgs,
+            step_s=7 * 4096 / tgs,
+            n_steps=10,
+            window=(5, 14),
+            loss=7.0,
+        )
+        outcome = Outcome(state=State.COMPLETED, exit_code=0, nodes=PP.nodelist)
+        return TrialResult(**done, status=TrialStatus.MEASURED, score=score, outcome=outcome)
+
+
+@pytest.fixture
+def both(tmp_path: Path) -> tuple[Measuring, Measuring]:
+    """Both cells of the model, measured and published one after the other."""
+    pp = Measuring(PP, tmp_path, SPEED, job=14600)
+    fsdp = Measuring(FSDP, tmp_path, TURNED, job=9970)
+    for each in (pp, fsdp):
+        each.open()
+        each.run()
+        publish(read_known(each.folder), tmp_path / "reports", zh=True)
+    return pp, fsdp
+
+
+def table_rows(markdown: str, title: str) -> list[list[str]]:
+    """The rows of every table whose header begins with a title."""
+    rows: list[list[str]] = []
+    inside = False
+    for line in markdown.splitlines():
+        cells = [each.strip() for each in re.split(r"(?<!\\)\|", line)[1:-1]]
+        if not cells:
+            inside = False
+        elif cells[0] == title:
+            inside = True
+        elif inside and not cells[0].startswith(":-"):
+            rows.append(cells)
+    return rows
+
+
+def results_of(folder: Path) -> list[dict[str, Any]]:
+    """The results in a ledger, by reading its lines and nothing of ours."""
+    lines = (folder / LEDGER).read_text(encoding="utf-8").splitlines()
+    events = [json.loads(line) for line in lines]
+    return [each["result"] for each in events if each["event"] == "trial-ended"]
+
+
+def test_every_job_of_the_appendix_is_a_line_of_a_ledger(
+    both: tuple[Measuring, Measuring], tmp_path: Path
+) -> None:
+    text = (tmp_path / "reports/tiny-tuning.md").read_text(encoding="utf-8")
+    recorded = [
+        (
+            result["job_ids"][0],
+            f"{measuring.study.cell.parallelism} pdbs=7",
+            f"`{result['trial']['profile']['id']}`",
+            " ".join(filter(None, (result["trial"]["stage"], str(result["trial"]["block"] or "")))),
+            f"{result['score']['tgs']:.1f}" if result["score"] else "–",  # noqa: RUF001
+        )
+        for measuring in both
+        for result in results_of(measuring.folder)
+    ]
+    appendix = table_rows(text, "Job")
+    shown = [(row[0], row[1], row[2], row[3], row[6]) for row in appendix]
+    assert sorted(shown) == sorted(recorded)
+    assert [int(row[0]) for row in appendix] == sorted(int(each[0]) for each in recorded)
+
+
+def test_every_row_of_a_leaderboard_is_the_mean_of_its_jobs(
+    both: tuple[Measuring, Measuring], tmp_path: Path
+) -> None:
+    text = (tmp_path / "reports/tiny-tuning.md").read_text(encoding="utf-8")
+    board = text.split("## Tuning leaderboard")[1].split("\n## ")[0]
+    for measuring in both:
+        cell = measuring.study.cell
+        part = board.split(f"### {cell.parallelism} pdbs=7")[1].split("\n### ")[0]
+        conclusion = read_known(measuring.folder).conclusion
+        scores: dict[str, tuple[float, float]] = {
+            result["job_ids"][0]: (result["score"]["tgs"], result["score"]["step_s"])
+            for result in results_of(measuring.folder)
+            if result["score"]
+        }
+        rows = {re.sub(r"[★ `]", "", row[0]): row for row in table_rows(part, "Profile")}
+        assert {*rows} == {BASELINE_ID, *(each.id for each in PROFILES)}
+        for name, row in rows.items():
+            verdict = conclusion.verdict(name)
+            assert verdict is not None
+            if name == "oom":
+                assert row[4] == verdict.job_ids[0]
+                continue
+            pairs = [scores[job] for job in verdict.job_ids]
+            logs = [[math.log(value) for value in each] for each in zip(*pairs, strict=True)]
+            means = [math.exp(sum(each) / len(each)) for each in logs]
+            assert row[2] == f"{means[0]:.1f}"
+            assert row[3] == f"{means[1]:#.4g}"
+            assert row[6] == str(len(pairs)) == str(verdict.n)
+            if name != BASELINE_ID:
+                assert row[4] == figures.points(verdict.delta)
+                baseline = [scores[job][0] for job in conclusion.baseline.job_ids]
+                mean = math.exp(sum(map(math.log, baseline)) / len(baseline))
+                # the drift line moves a delta by less than the noise of a job
+                assert float(row[4]) == pytest.approx(100 * (means[0] / mean - 1), abs=0.6)
+
+
+def test_no_number_of_the_prose_comes_from_nowhere(
+    both: tuple[Measuring, Measuring], tmp_path: Path
+) -> None:
+    text = (tmp_path / "reports/tiny-tuning.md").read_text(encoding="utf-8")
+    text = re.sub(r"```.*?```", "", text, flags=re.DOTALL)
+    prose = [line for line in text.splitlines() if not line.startswith("|")]
+    bare = re.sub(r"`[^`]*`", "", "\n".join(prose))
+    known = {"95", "8", "7", "4096", "15", "5", "14", "6", "2", "0.1.0"}
+    for measuring in both:
+        found = read_known(measuring.folder)
+        history, conclusion = found.history, found.conclusion
+        known |= {str(len(history)), str(sum(len(each.job_ids) for each in history))}
+        known |= set(re.findall(r"\d+", f"{found.written:%Y-%m-%d %H:%M}"))
+        kinds = [each.kind for each in conclusion.verdicts]
+        known |= {str(kinds.count(each)) for each in kinds}
+        for each in (conclusion.baseline, *conclusion.verdicts):
+            shown = f"{each.n} {figures.points(each.delta)} {figures.interval(each.ci95)}"
+            known |= set(re.findall(r"\d[\d.]*", shown))
+        known |= set(re.findall(r"\d[\d.]*", figures.size(conclusion.bound)))
+    numbers = set(re.findall(r"\d+(?:\.\d+)*", bare))
+    assert numbers, "nothing was read"
+    assert numbers <= known
+
+
+def test_the_next_parallelism_extends_and_shows_the_flips(
+    both: tuple[Measuring, Measuring], tmp_path: Path
+) -> None:
+    text = (tmp_path / "reports/tiny-tuning.md").read_text(encoding="utf-8")
+    assert text.startswith("# tiny: XLA tuning, PP=8 and FSDP=8\n")
+    rows = {row[0]: row for row in table_rows(text, "Settings")}
+    # a loser of the screen is never confirmed, so its flip is not either
+    assert rows["`--xla_overlap=2`"][-1] == "opposite in single runs"
+    assert rows["`--xla_slow=1`"][-1] == "opposite in single runs"
+    assert rows["`--xla_oom=1`"][-1] == "cannot run on one"
+    best = {row[0]: row[1] for row in table_rows(text, "Cell")}
+    assert best == {"PP=8 pdbs=7": "★ `overlap-2`", "FSDP=8 pdbs=7": "★ `slow`"}
+    patch = (tmp_path / "reports/tiny-tuning.patch").read_text(encoding="utf-8")
+    assert patch in text
+    assert patch.count("+if [[") == 2
+
+
+def test_publishing_again_changes_nothing(
+    both: tuple[Measuring, Measuring], tmp_path: Path
+) -> None:
+    reports = tmp_path / "reports"
+    before = {path: path.read_bytes() for path in reports.rglob("*") if path.is_file()}
+    for each in both:
+        publish(read_known(each.folder), reports)
+    assert {path: path.read_bytes() for path in reports.rglob("*") if path.is_file()} == before
+
+
+def test_the_chinese_sibling_has_the_same_headings_tables_and_code(
+    both: tuple[Measuring, Measuring], tmp_path: Path
+) -> None:
+    texts = [
+        (tmp_path / f"reports/tiny-tuning{suffix}").read_text(encoding="utf-8")
+        for suffix in (".md", ".zh.md")
+    ]
+
+    def same(text: str) -> list[str]:
+        code = re.findall(r"```.*?```", text, flags=re.DOTALL)
+        text = re.sub(r"```.*?```", "", text, flags=re.DOTALL)
+        return [*code, *(line for line in text.splitlines() if line[:1] in ("#", "|"))]
+
+    english, chinese = texts
+    assert same(english) == same(chinese)
+    assert english.count("\n\n") == chinese.count("\n\n"), "paragraph for paragraph"
+    # prose without a literal, a tag in capitals or a figure: nothing of English is left
+    assert "faster than" not in chinese
+    assert "快于" in chinese
+
+
+def test_no_secret_is_in_any_file_or_line(
+    both: tuple[Measuring, Measuring], tmp_path: Path
+) -> None:
+    files = [path for path in (tmp_path / "reports").rglob("*") if path.is_file()]
+    assert len(files) >= 8
+    for path in files:
+        assert SECRET not in path.read_text(encoding="utf-8"), path
+    known = read_known(both[0].folder)
+    assert SECRET not in "\n".join(terminal.render(document_of(known)))
+    assert "(hidden)" in (tmp_path / "reports/tiny-tuning.md").read_text(encoding="utf-8")
+
+
+def test_a_stopped_sweep_leaves_a_whole_preliminary_document(tmp_path: Path) -> None:
+    measuring = Measuring(PP, tmp_path, SPEED, job=1)
+    measuring.open()
+    measuring.run(at_most=4)
+    reason = f"node-drain: node002 stays drained ({SECRET})"
+    trial = measuring.history[-1].trial
+    measuring.write(Decided(trial_id=trial.id, attempt=1, next="stop", reason=reason))
+    publish(read_known(measuring.folder), tmp_path / "reports")
+    text = (tmp_path / "reports/tiny-tuning.md").read_text(encoding="utf-8")
+    assert "The sweep was stopped, and this report is preliminary." in text
+    assert "The reason as recorded: node-drain: node002 stays drained ((hidden))" in text
+    assert len(table_rows(text, "Job")) == 4
+    titles = re.findall(r"^## (.*)$", text, flags=re.MULTILINE)
+    assert len(titles) == 8, "the header and eight sections; sign flips need two parallelisms"
+    board = (tmp_path / "reports/sweep-pp8/leaderboard.md").read_text(encoding="utf-8")
+    assert "The reason as recorded: node-drain" in board
+
+
+# -- milestones ------------------------------------------------------------------------------------
+
+
+def messages(feed: Feed) -> list[str]:
+    return [message for landed in feed.landed() for message in landed.messages]
+
+
+def test_people_are_told_of_kickoff_half_way_and_each_confirmed_result(tmp_path: Path) -> None:
+    measuring = Measuring(PP, tmp_path, SPEED, job=1)
+    feed = Feed(measuring.folder, session_id="s1")
+    measuring.open()
+    (kickoff,) = messages(feed)
+    assert kickoff.splitlines() == [
+        "[xla-tuning] kickoff: tiny PP=8 pdbs=7",
+        "- 20 trials to run",
+        "- Profiles: 5 and the baseline",
+        "- Nodelist: node001,node002",
+    ]
+    said = []
+    while True:
+        count = len(measuring.history)
+        measuring.run(at_most=1)
+        if len(measuring.history) == count:
+            break
+        said += [(len(measuring.history), each) for each in messages(feed)]
+    (half, text), *confirmed = said
+    assert 2 * half in (len(measuring.history), len(measuring.history) + 1)
+    assert text.startswith("[xla-tuning] half way: tiny PP=8 pdbs=7: ")
+    assert "- Best so far: overlap-2" in text
+    ((at, result),) = confirmed
+    assert at == len(measuring.history), "only the last block decides"
+    assert result.startswith("[xla-tuning] tiny PP=8 pdbs=7: confirmed\noverlap-2 FASTER")
+    assert all(SECRET not in each for _, each in said)
+
+
+def test_a_resumed_session_tells_no_old_news(tmp_path: Path) -> None:
+    measuring = Measuring(PP, tmp_path, SPEED, job=1)
+    measuring.open()
+    measuring.run()
+    feed = Feed(measuring.folder, session_id="s2")
+    measuring.open("s2")
+    assert messages(feed) == []
+
+
+def test_lines_about_trials_show_no_secret(tmp_path: Path) -> None:
+    measuring = Measuring(PP, tmp_path, SPEED, job=1)
+    feed = Feed(measuring.folder, session_id="s1")
+    measuring.open()
+    measuring.run()
+    lines = [landed.line for landed in feed.landed()]
+    assert any("out of memory ((hidden))" in line for line in lines)
+    assert SECRET not in "\n".join(lines)

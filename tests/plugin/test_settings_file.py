@@ -1,0 +1,46 @@
+"""xlatune.toml through pytest: its settings are the sweep's; what is wrong with it ends the run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+SETTINGS = """\
+model = "from-the-file"
+
+[launcher]
+env-files = ["site.env.sh"]
+
+[deployed]
+XLA_FLAGS = "--xla_slow=1"
+
+[sweeps.pretend]
+budget = 30
+workdirs = "typo"
+"""
+
+
+def test_a_wrong_setting_ends_the_run_with_one_message(folder: Any) -> None:
+    folder.write()
+    (folder.path / "xlatune.toml").write_text(SETTINGS)
+    run = folder.run()
+    assert run.ret == pytest.ExitCode.USAGE_ERROR
+    run.stderr.fnmatch_lines(["*unknown setting 'workdirs' in xlatune.toml [[]sweeps.pretend[]]*"])
+    assert "Traceback" not in run.stderr.str()
+
+
+def test_the_file_is_the_sweeps_site_with_workers_and_without(folder: Any) -> None:
+    folder.write()
+    (folder.path / "xlatune.toml").write_text(SETTINGS.replace('workdirs = "typo"\n', ""))
+    (folder.path / "site.env.sh").write_text('export XLA_FLAGS="$XLA_FLAGS --xla_of_the_site=1"\n')
+    plan = folder.run("--xlatune-plan", "-n2")
+    plan.stdout.fnmatch_lines(
+        ["from-the-file FSDP=4: plan", "*budget: xlatune.toml [[]sweeps.pretend[]]*"]
+    )
+    run = folder.run("-n2", "-m", "wave1")
+    run.assert_outcomes(passed=1)
+    (log, *_) = sorted(folder.path.glob(".xlatune/pretend/*/*/*/log.0.txt"))
+    assert "XLA_FLAGS=--xla_slow=1 --xla_of_the_site=1" in log.read_text()
+    opened = folder.events("campaign-opened")
+    assert opened[0]["settings"]["model"] == "xlatune.toml"

@@ -151,7 +151,8 @@ class TuningStudy(Record):
     def left(self, history: History) -> int:
         """Return how many trials are still to come, with the blocks that are not planned yet."""
         lineup, past = self._read(history)
-        left = len(self.propose(history))
+        pending = self.propose(history)
+        left = len(pending)
         if lineup.opens:
             ready = {segment.wave for segment in lineup.plannable}
             later = sum(
@@ -163,7 +164,8 @@ class TuningStudy(Record):
             )
             slots = sum(rule.slots for rule in self.rules if rule.wave in lineup.opens)
             left += later + slots
-        is_confirming = any(each.trial.stage is Stage.CONFIRM for each in history)
+        planned = (*pending, *(each.trial for each in history))
+        is_confirming = any(each.stage is Stage.CONFIRM for each in planned)
         if self.confirm and not is_confirming and isinstance(self.layout, Plan):
             left += self.layout.blocks * (self.layout.finalists + self.layout.block_baselines)
         return left

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 
 from pytest_xlatune.cells import LaunchSpec, Resources
 from pytest_xlatune.errors import ConfigError, SubmissionError
-from pytest_xlatune.executors import Executor, SchedulerDown, slurm_text
+from pytest_xlatune.executors import Executor, SchedulerDown, payload, slurm_text
 from pytest_xlatune.executors.poller import Poller
 from pytest_xlatune.executors.slurm import SlurmExecutor
 from pytest_xlatune.executors.slurm_commands import Answer, run_command
@@ -480,7 +480,7 @@ def test_the_script_says_all_that_keeps_trials_comparable(folder: Path) -> None:
     assert "unset SLURM_JWT" in lines
     srun = next(line for line in lines if line.startswith("srun "))
     assert " --export=ALL --kill-on-bad-exit=1 " in srun
-    assert "/opt/venv/bin/python -u -m submitit.core._submit " in srun
+    assert srun.endswith(f" /opt/venv/bin/python -I -S {payload.__file__} {folder}")
     assert "USR2" not in script
     assert not list(folder.iterdir()), "a dry run writes nothing"
 

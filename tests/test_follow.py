@@ -35,8 +35,8 @@ class Case:
         self.folder.mkdir()
         self.follower = Follower(root, patience=patience)
 
-    def say(self, *lines: str) -> None:
-        with (self.folder / "log.0.txt").open("a", encoding="utf-8") as log:
+    def say(self, *lines: str, rank: int = 0) -> None:
+        with (self.folder / f"log.{rank}.txt").open("a", encoding="utf-8") as log:
             log.writelines(f"{line}\n" for line in lines)
 
     def look(self, at_s: float) -> Standstill | None:
@@ -144,3 +144,35 @@ def test_the_sites_own_patience_counts(tmp_path: Path) -> None:
 def test_no_patience_at_all_is_refused(seconds: float) -> None:
     with pytest.raises(ConfigError, match=r"patience: after_fatal_s is .*expected at least 1"):
         Patience(after_fatal_s=seconds)
+
+
+def test_a_fatal_line_may_be_another_ranks(case: Case) -> None:
+    case.say(MEMSTATS, *steps(0, 5))
+    case.say(MEMSTATS, *steps(0, 5), HANG, rank=3)
+    case.look(0)
+    assert case.look(60) is None
+    standstill = case.look(61)
+    assert standstill is not None
+    assert standstill.fatal is not None
+    assert (standstill.fatal.cls, standstill.fatal.source) == ("gpu-hardware", "log.3.txt")
+    case.say(*steps(5, 8))
+    assert case.look(62) is None
+    assert case.look(560) is None, "rank 0 went on for three steps"
+
+
+def test_what_another_rank_says_is_a_finding_with_its_source(case: Case) -> None:
+    case.say(MEMSTATS, OOM)
+    case.say(MEMSTATS, OOM, rank=1)
+    case.say(MEMSTATS, HANG, "ModuleNotFoundError: No module named 'grain'", rank=2)
+    found = case.follower.finish(JOB).report.findings
+    assert [(each.cls, each.source) for each in found] == [
+        ("oom-gpu", ""),
+        ("gpu-hardware", "log.2.txt"),
+        ("python-exception", "log.2.txt"),
+    ]
+
+
+def test_steps_are_of_rank_0(case: Case) -> None:
+    case.say(*steps(0, 3))
+    case.say(*steps(0, 9), rank=1)
+    assert case.follower.finish(JOB).report.last_step == 2

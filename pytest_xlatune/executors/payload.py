@@ -1,8 +1,9 @@
 """Run one rank of one trial on its node: environment, process, log, deadline, outcome.
 
-This module is standard library only and imports nothing of ours: it is all that a node needs. It
-knows neither submitit nor Slurm beyond the variables that tell its rank and node, and it judges
-nothing: what a log says is read elsewhere. Whatever the workload does is data, never an exception.
+This module is standard library only and imports nothing of ours: its file is all that a node needs,
+as a script or imported. It knows neither submitit nor Slurm beyond the variables that tell its rank
+and node, and it judges nothing: what a log says is read elsewhere. Whatever the workload does is
+data, never an exception.
 
 The package's docstring lists the files. Only the node knows the attempt's folder and the rank, so
 `{xlatune.folder}` and `{xlatune.rank}` are replaced in `argv` and in the values of `env`; nothing
@@ -387,3 +388,7 @@ def _replace(path: Path, content: bytes) -> None:
         file.flush()
         os.fsync(file.fileno())
     part.replace(path)
+
+
+if __name__ == "__main__":
+    run(*sys.argv[1:])

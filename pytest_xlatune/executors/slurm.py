@@ -1,9 +1,10 @@
 """Submit trials to Slurm through submitit, watch them with our own poller, cancel them.
 
-submitit renders the batch script, calls sbatch and runs the payload under srun; its watcher is not
-used. Who may die when: the job's script finds its pickle even if the submitter died before giving
-it its final name, and `submit` called again for the same folder and comment finds the job that was
-already accepted. This module knows no ledger and no log of a trainer.
+submitit renders the batch script and calls sbatch; its watcher is not used, and neither is what it
+starts on a node: srun runs the payload's file itself, so a node needs an interpreter and nothing
+that would have to be imported before every trial. Who may die when: `submit` called again for the
+same folder and comment finds the job that was already accepted. This module knows no ledger and no
+log of a trainer.
 """
 
 from __future__ import annotations
@@ -55,10 +56,8 @@ _OURS = frozenset(
 _OPTION = re.compile(r"(?:srun\.)?[a-z][a-z0-9-]*")
 # a job name that every Slurm command prints so that it can be read back:  xl-overlap-2-3f9c
 _JOB_NAME = re.compile(r"[A-Za-z0-9._-]{1,200}")
-# submitit's pickle before it knows the job's number is 32 hexadecimal digits
-_PICKLE = "?" * 32 + ".pkl"
-# a file that only an accepted job's folder holds:  4711_submitted.pkl
-_ACCEPTED = re.compile(r"(\d+)_(?:submitted\.pkl|submission\.sh)")
+# a file that only an accepted job's folder holds:  4711_begun    4711_submission.sh
+_ACCEPTED = re.compile(r"(\d+)_(?:begun|submission\.sh)")
 
 
 class SlurmExecutor:
@@ -227,7 +226,9 @@ class SlurmExecutor:
         import submitit.core.utils as submitit_errors  # noqa: PLC0415 - not before it is needed
 
         try:
-            job = self._submitit(folder, arguments).submit(payload.run, str(folder))
+            executor = self._submitit(folder, arguments)
+            # `submit` would pickle a function, for a node that then had to import all it refers to
+            job = executor._submit_command(executor._submitit_command_str)  # noqa: SLF001
         except FileNotFoundError:
             return "", "sbatch: command not found on this machine"
         except (
@@ -247,13 +248,22 @@ class SlurmExecutor:
 
 @functools.cache
 def _submitit_class() -> Any:
-    """Return submitit's executor, calling sbatch without what would steer it behind our back."""
+    """Return submitit's executor, which runs our payload as a script.
+
+    It calls sbatch without what would steer it behind our back.
+    """
     from submitit.slurm.slurm import SlurmExecutor as Submitit  # noqa: PLC0415 - slow to import
 
     class Executor(Submitit):
         @classmethod
         def affinity(cls) -> int:
             return 2  # a script can be rendered where there is no srun
+
+        @property
+        def _submitit_command_str(self) -> str:
+            # isolated and without site: the payload needs the standard library only
+            words = (payload.__file__, str(Path(self.folder).parent))
+            return f"{self.python} -I -S {shlex.join(words)}"
 
         def _make_submission_command(self, submission_file_path: Path) -> list[str]:
             dropped = [word for name in steering_names(os.environ) for word in ("-u", name)]
@@ -331,17 +341,13 @@ def site_options(options: Mapping[str, str]) -> tuple[dict[str, Any], list[str]]
 
 def _setup(scripts: Path) -> list[str]:
     """Return the script's lines before srun."""
-    where = shlex.quote(str(scripts))
-    final = f'{where}/"$SLURM_JOB_ID"_submitted.pkl'
     return [
         "unset SLURM_JWT",
-        "# whoever submitted may have died before the pickle got its final name",
-        f"for pickle in {where}/{_PICKLE}; do",
-        f'  [ -e "$pickle" ] && cp "$pickle" {final}.part && mv -f {final}.part {final}',
-        "done",
+        "# whoever submitted may have died before it could write the job's number down",
+        f': > {shlex.quote(str(scripts))}/"$SLURM_JOB_ID"_begun',
     ]
 
 
 def _accepted_ids(folder: Path) -> list[str]:
-    names = [path.name for path in (folder / SCRIPTS).glob("*_subm*")]
+    names = [path.name for path in (folder / SCRIPTS).glob("[0-9]*_*")]
     return [match[1] for name in names if (match := _ACCEPTED.fullmatch(name))]

@@ -84,6 +84,14 @@ def test_flag(measure, profile):
 """
 
 
+# A session asks Slurm every three seconds at most; a test of a few short trials need not wait so.
+ROUNDS = """\
+import functools
+from pytest_xlatune.executors.slurm import SlurmExecutor
+SlurmExecutor.__init__ = functools.partialmethod(SlurmExecutor.__init__, round_s=1.0)
+"""
+
+
 class Faults:
     """A project with the sweep above, on two nodes."""
 
@@ -98,7 +106,7 @@ class Faults:
         sweep = SWEEP.replace("PROFILES,", declared).replace("PATIENCE", patience)
         (self.path / "trainer.py").write_text(TRAINER)
         (self.path / "test_sweep.py").write_text(sweep)
-        (self.path / "conftest.py").write_text(conftest)
+        (self.path / "conftest.py").write_text(ROUNDS + conftest)
 
     def hold(self) -> None:
         """Make the victim wait for `go`."""

@@ -94,7 +94,10 @@ def test_clocks_that_jump_end_nothing_and_start_nothing(
     offset = clock / "offset"
     offset.write_text("0")
     python = clock / "python"
-    python.write_text(f'#!/bin/sh\nPYTHONPATH={clock} exec {sys.executable} "$@"\n')
+    # the payload is started with -I -S, which would keep our clock out
+    python.write_text(
+        f'#!/bin/sh\n[ "$1" != -I ] || shift 2\nPYTHONPATH={clock} exec {sys.executable} "$@"\n'
+    )
     python.chmod(0o755)
     monkeypatch.setenv("PYTHONPATH", str(clock))
     faults.hold()

@@ -252,6 +252,8 @@ def test_kill_9_of_slurmctld_loses_nothing(
     lab.kill_controller()
     with pytest.raises(SchedulerDown, match="has not answered"):
         trials.end(running)
+    # its back-off is half a minute
+    trials.executor = trials.new_executor(sleep=lambda seconds: time.sleep(seconds / 15))
     with pytest.raises(SchedulerDown):
         trials.submit("meanwhile", "true")
     lab.start_controller()
@@ -312,7 +314,7 @@ def test_nothing_is_submitted_twice(
         arguments = {**trials.arguments(name), "folder": str(trials.root / name / "1")}
         code = f"""\
             from pathlib import Path
-            from pytest_xlatune.cells import LaunchSpec, Resources
+            from pytest_xlatune.cells import LaunchSpec, Patience, Resources
             from pytest_xlatune.executors.slurm import SlurmExecutor
             print(SlurmExecutor().submit(
                 LaunchSpec(argv=("sleep", "2")),

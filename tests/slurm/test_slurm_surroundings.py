@@ -53,7 +53,12 @@ class Disk:
 
 @pytest.fixture
 def disk(faults: Faults) -> Iterator[Disk]:
-    made = Disk(faults.path / "work")
+    try:
+        made = Disk(faults.path / "work")
+    except subprocess.CalledProcessError:
+        if os.environ.get("CI"):
+            raise
+        pytest.skip("no file system can be mounted here: that needs CAP_SYS_ADMIN")
     yield made
     made.remove()
 

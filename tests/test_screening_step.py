@@ -335,6 +335,12 @@ def test_an_interpreter_that_cannot_be_run_is_named(tmp_path: Path) -> None:
         run(step, one, folder=tmp_path)
 
 
+def test_an_interpreter_that_is_not_here_is_refused_before(tmp_path: Path) -> None:
+    screening = Screening(program="mine:step", target="cpu", python="/nowhere/python")
+    with pytest.raises(ConfigError, match="/nowhere/python is not on this machine"):
+        compiler_of(screening, launcher=None, cell=CELL, executor="local")  # type: ignore[arg-type]
+
+
 def test_a_function_rests_on_its_module_and_the_memory_of_its_target(tmp_path: Path) -> None:
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "step.py").write_text("", encoding="utf-8")

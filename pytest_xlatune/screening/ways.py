@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import shutil
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -68,14 +69,22 @@ def compiler_of(screening: Screening, *, launcher: Launcher, cell: Cell, executo
                 f"by {executor}. Name a program, module:function, and the target to compile it for"
             )
         named = (Path(each) for each in launcher.files(cell))
+        interpreter = launcher.interpreter
         return Compiler(
             way=by_trainer(launcher, cell),
-            python=launcher.interpreter,
+            # one that is not here is in a container, whose image the spec names
+            python=interpreter if interpreter and shutil.which(interpreter) else "",
             place="this machine, by one step of the trainer",
             sources=tuple(path for path in named if _is_source(path)),
             memory_limit_bytes=limit_bytes,
         )
     target = None if screening.target == CPU else find_target(screening.target)
+    python = screening.python or sys.executable
+    if shutil.which(python) is None:
+        raise ConfigError(
+            f"screening: {python} is not on this machine; name an interpreter that has the JAX to "
+            "compile with"
+        )
     folder = Path(screening.folder or Path.cwd())
     module = screening.program.partition(":")[0].replace(".", "/")
     # the file of a module, or that of a package
@@ -86,10 +95,10 @@ def compiler_of(screening: Screening, *, launcher: Launcher, cell: Cell, executo
             target=target,
             topology=screening.topology,
             deployed=cell.deployed,
-            python=screening.python or sys.executable,
+            python=python,
             folder=folder,
         ),
-        python=screening.python or sys.executable,
+        python=python,
         place=f"{screening.topology} {target.name if target else CPU}",
         target=target,
         sources=tuple(path for path in files if _is_source(path)),

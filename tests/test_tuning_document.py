@@ -106,7 +106,7 @@ class Measuring:
         self.job += 1
         noise = int(hashlib.sha256(f"{self.job}".encode()).hexdigest()[:8], 16) / 2**32 - 0.5
         tgs = 960.0 * self.speed.get(trial.profile.id, 1.0) * (1 + 0.004 * noise)
-        done = {"trial": trial, "job_ids": (str(self.job),)}
+        done: dict[str, Any] = {"trial": trial, "job_ids": (str(self.job),)}
         if trial.profile.id == "oom":
             text = f"RESOURCE_EXHAUSTED: Out of memory; the token is {SECRET}"
             finding = Finding(cls="oom-gpu", action=Action.DROP, text=text)

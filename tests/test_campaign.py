@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 
 import pytest
 
@@ -125,6 +126,7 @@ def campaign(
     cell: Cell = CELL,
     fresh: bool = False,
     recover: bool | None = None,
+    clocks: Mapping[str, Callable[[], float]] = MappingProxyType({}),
 ) -> Campaign:
     setup = Setup(
         sweep="pretend",
@@ -140,7 +142,7 @@ def campaign(
         cell=cell, profiles=profiles, budget=40, screen_baselines=2, finalists=2, blocks=3,
         block_baselines=1,
     )  # fmt: skip
-    made = Campaign(setup, study)
+    made = Campaign(setup, study, **clocks)
     made.open(fresh=fresh)
     return made
 
@@ -384,3 +386,29 @@ def test_screened_verdicts_stay_what_they_were_after_the_confirmation(tmp_path: 
     first = awaiting.finalist(each, 0, lambda: None)
     assert first is not None
     assert awaiting.confirmed(each, first, lambda: None).faster
+
+
+@pytest.mark.parametrize("jump_s", [-7200.0, 0.0, 7200.0], ids=["back", "never", "forward"])
+def test_a_back_off_lasts_as_long_whatever_the_days_clock_does(
+    tmp_path: Path, jump_s: float
+) -> None:
+    outage = "error: RPC failed; HTTP 502 curl 22"
+    shown = {"now": 1e9, "ticks": 0.0}
+
+    def once(trial_id: str, attempt: int) -> tuple[str, Outcome]:
+        return (log(steps=0, last=outage), FAILED) if attempt == 1 else ordinary(trial_id, attempt)
+
+    executor = ScriptedExecutor(once)
+    clocks = {"now": lambda: shown["now"], "ticks": lambda: shown["ticks"]}
+    each = campaign(tmp_path, executor, clocks=clocks)
+    for _ in range(3):
+        each.turn()
+    first = executor.submitted[0]
+    assert executor.submitted == [first]
+    shown["now"] += jump_s
+    for shown["ticks"] in (1.0, 299.0):
+        each.turn()
+        assert executor.submitted == [first], "the outage has 300 s to pass"
+    shown["ticks"] = 301.0
+    each.turn()
+    assert executor.submitted == [first, first]

@@ -53,7 +53,7 @@ def test_a_node_that_goes_down_is_resumed_and_the_trial_run_again(
     assert "2 passed" in said, said
     assert faults.states() == ["node-fail", "completed"]
     assert faults.decided() == [("retry", "node-fail")]
-    assert any("node002" in note["text"] for note in faults.project.events("noted"))
+    assert any("node002" in each["reason"] for each in faults.project.events("epoch-began"))
     faults.assert_measured_once("victim")
 
 

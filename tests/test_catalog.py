@@ -8,10 +8,10 @@ from pytest_xlatune.catalog import (
     Ground,
     Status,
     candidates,
+    defaults_of,
     history,
     load,
     profiles_for,
-    restored,
 )
 from pytest_xlatune.catalog.history import release
 from pytest_xlatune.cells import Axis
@@ -196,38 +196,19 @@ def test_a_vendors_settings_need_its_device() -> None:
     assert "max-connections-1" in nvidia - amd
 
 
-IMAGE = "--xla_gpu_autotune_level=0 --xla_disable_hlo_passes=rematerialization"
-
-
 @pytest.mark.parametrize(
-    ("deployed", "image", "flags"),
+    ("flag", "jaxlib", "default"),
     [
-        pytest.param("", "", "", id="nothing is deployed"),
-        pytest.param(
-            "--xla_gpu_autotune_level=2", "", "--xla_gpu_autotune_level=4", id="a release's default"
-        ),
-        pytest.param(
-            f"{IMAGE} --xla_gpu_autotune_level=2", IMAGE, "--xla_gpu_autotune_level=0",
-            id="the image's value, and its appended one as it stands",
-        ),
-        pytest.param(
-            "--xla_gpu_all_gather_mode=symmetric --xla_force_host_platform_device_count=4", "",
-            "--xla_gpu_all_gather_mode=private", id="an enum's word, and what is the cell",
-        ),
-    ],
-)  # fmt: skip
-def test_what_the_image_alone_gives(deployed: str, image: str, flags: str) -> None:
-    assert restored(deployed, jaxlib="0.10.2", image=image).settings_text == flags
-
-
-@pytest.mark.parametrize(
-    ("deployed", "words"),
-    [
-        ("--xla_disable_hlo_passes=fusion", "cannot be restored by appending"),
-        ("--xla_cpu_use_thunk_runtime=false", "no default is stated"),
-        ("--xla_gpu_disable_async_collectives=allgather", "no later flag puts it back"),
+        ("xla_gpu_autotune_level", "0.10.2", "4"),
+        ("xla_gpu_autotune_level", "", "4"),
+        ("xla_gpu_all_gather_mode", "0.10.2", "private"),
+        ("xla_gpu_pipeline_reduce_scatter", "0.12.0.1", "on"),
+        ("xla_gpu_enable_cublaslt", "", None),
+        ("xla_cpu_use_thunk_runtime", "0.10.2", None),
+        ("xla_gpu_disable_async_collectives", "0.10.2", None),
+        ("xla_gpu_never", "0.10.2", None),
     ],
 )
-def test_what_cannot_be_put_back_is_refused(deployed: str, words: str) -> None:
-    with pytest.raises(ConfigError, match=words):
-        restored(deployed, jaxlib="0.10.2")
+def test_what_puts_a_flag_back(flag: str, jaxlib: str, default: str | None) -> None:
+    """None: unknown, changed over the releases, or not possible by any text."""
+    assert defaults_of([flag], jaxlib).get(flag) == default

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_xlatune.catalog import Ground, history, load, restored
-from pytest_xlatune.catalog.restoring import defaults_of
+from pytest_xlatune.catalog import Ground, defaults_of, history, load
 from pytest_xlatune.errors import ConfigError, ParseError
 from pytest_xlatune.evidence.options import Schema, read_options, read_schema
 from pytest_xlatune.linting import Target, lint
@@ -21,6 +20,7 @@ from pytest_xlatune.profiles import (
     format_flags,
     parse_flags,
     profile,
+    restore_default,
 )
 
 needs_jaxlib = pytest.mark.skipif(
@@ -140,8 +140,8 @@ def test_what_is_put_back_is_xlas_default(target: Target) -> None:
         if entry.values and entry.name in all_defaults and entry.name not in APPENDING
     }
     text = " ".join(deployed.values())
-    back = restored(text, jaxlib=target.jaxlib)
-    same, changed, after = target([format_flags(spelled), text, append_flags(text, back.flags)])
+    back = restore_default(parse_flags(text), all_defaults)
+    same, changed, after = target([format_flags(spelled), text, append_flags(text, back)])
     if target.jaxlib in history().versions:
         assert len(deployed) > 20
         assert len(spelled) > 200

@@ -14,7 +14,7 @@ from pytest_xlatune.catalog.effect import Answer, Examined, examine
 from pytest_xlatune.catalog.entries import Catalog, Entry, Status, load
 from pytest_xlatune.catalog.ground import Ground, Level, Objection
 from pytest_xlatune.catalog.history import History, history
-from pytest_xlatune.catalog.restoring import restored
+from pytest_xlatune.catalog.restoring import defaults_of
 from pytest_xlatune.catalog.rules import RULES, check
 
 __all__ = [
@@ -31,9 +31,9 @@ __all__ = [
     "Status",
     "candidates",
     "check",
+    "defaults_of",
     "examine",
     "history",
     "load",
     "profiles_for",
-    "restored",
 ]

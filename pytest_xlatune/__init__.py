@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from pytest_xlatune.cells import Cell, Parallelism, Patience, Protocol, Resources
     from pytest_xlatune.deployed import deployed_env
     from pytest_xlatune.errors import ConfigError, LedgerError, SubmissionError, XlatuneError
+    from pytest_xlatune.no_env import NoEnv
     from pytest_xlatune.profiles import Profile, profile, restore_default
     from pytest_xlatune.results import Conclusion, Score, Verdict, VerdictKind
     from pytest_xlatune.screening import Screening
@@ -32,6 +33,7 @@ _HOME = {
     "ConfigError": "errors",
     "Gate": "studies.gate",
     "LedgerError": "errors",
+    "NoEnv": "no_env",
     "SubmissionError": "errors",
     "XlatuneError": "errors",
     "Profile": "profiles",
@@ -53,6 +55,7 @@ __all__ = [
     "ConfigError",
     "Gate",
     "LedgerError",
+    "NoEnv",
     "Parallelism",
     "Patience",
     "Profile",

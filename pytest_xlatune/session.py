@@ -18,6 +18,7 @@ from pytest_xlatune import preflight
 from pytest_xlatune.campaign import Campaign
 from pytest_xlatune.earlier import read_calibration
 from pytest_xlatune.errors import ConfigError
+from pytest_xlatune.no_env import NO_ENV_ID
 from pytest_xlatune.opening import open_campaign, site_of
 from pytest_xlatune.options import Options
 from pytest_xlatune.preflight_flags import ground_of, look_at_flags
@@ -91,6 +92,8 @@ class Session:
             # a profile whose evidence alone is asked for is not measured for it
             if "profile" in params and (asked & {"measure"} or "evidence" not in asked):
                 known.profiles.add(params["profile"].id)
+            if "baseline_no_env" in asked and known.sweep.restores:
+                known.profiles.add(NO_ENV_ID)
             if "derived" in params:
                 known.profiles.add(params["derived"].name)
             known.confirm = known.confirm or "finalist" in params or "winner" in asked

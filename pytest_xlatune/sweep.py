@@ -13,23 +13,19 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from pytest_xlatune.cells import Cell, Parallelism, Protocol, Resources
-from pytest_xlatune.earlier import read_stored
 from pytest_xlatune.errors import ConfigError
 from pytest_xlatune.inputs import ExecutorName, Inputs, inputs_of
 from pytest_xlatune.launchers import Launcher
 from pytest_xlatune.launchers.configured import configured
 from pytest_xlatune.limits import Limits
+from pytest_xlatune.no_env import NO_ENV_ID, NoEnv
 from pytest_xlatune.profiles import Profile, check_unique
-from pytest_xlatune.records import digest
 from pytest_xlatune.recovery import RetryPolicy
+from pytest_xlatune.resolved import ResolvedSweep
 from pytest_xlatune.screening import Screening
-from pytest_xlatune.screening.ways import Compiler, compiler_of
 from pytest_xlatune.stats.capacity import Plan
-from pytest_xlatune.studies import Study
-from pytest_xlatune.studies.calibration import CalibrationStudy
 from pytest_xlatune.studies.derived import Around, Slot, Stacks, slots_of
-from pytest_xlatune.studies.gate import Gate, GateStudy
-from pytest_xlatune.studies.tuning import TuningStudy
+from pytest_xlatune.studies.gate import Gate
 from pytest_xlatune.studies.tuning_layout import wave_order
 
 __all__ = ["Inputs", "ResolvedSweep", "Sweep", "inputs_of"]
@@ -43,6 +39,7 @@ class Sweep:
         name: a slug; names the folders of its trials and of its reports.
         launcher: how a trial is started.
         profiles: all declared profiles; the baseline is measured by itself and not among them.
+        no_env: how the profile `baseline-no-env` is made: every deployed flag back to its default.
         derived: waves whose profiles follow from what earlier ones found.
         config_tags: the model's other configurations: tag -> what the launcher is told of it.
         model_tag, parallelism, config_tag, per_device_batch_size, max_target_length, image,
@@ -66,6 +63,7 @@ class Sweep:
     name: str
     launcher: Launcher
     profiles: tuple[Profile, ...]
+    no_env: NoEnv | None = None
     derived: tuple[Stacks | Around, ...] = ()
     config_tags: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     model_tag: str | None = None
@@ -156,9 +154,14 @@ class Sweep:
         Raises:
             ConfigError: the profiles do not fit the budget.
         """
+        sweep = self
+        if self.no_env is not None:
+            # it counts as a profile; what is in it is not known here
+            restored = Profile(id=NO_ENV_ID, wave="wave1", env={"RESTORED": "1"})
+            sweep = replace(self, no_env=None, profiles=(restored, *self.profiles))
         anywhere = Cell(model_tag=self.name, parallelism=Parallelism.parse("FSDP=1"))
         resolved = ResolvedSweep(
-            sweep=self,
+            sweep=sweep,
             cell=anywhere,
             resources=self.resources,
             executor=self.executor,
@@ -234,8 +237,11 @@ class Sweep:
             patience=self.resources.patience,
             options=options,
         )
+        restored = self.no_env.profile(launcher, cell) if self.no_env else None
+        added = () if restored is None or restored.is_baseline else (restored,)
         return ResolvedSweep(
-            sweep=self if launcher is self.launcher else replace(self, launcher=launcher),
+            sweep=replace(self, launcher=launcher, profiles=(*added, *self.profiles)),
+            no_env="" if restored is None or added else restored.note,
             cell=cell,
             resources=resources,
             executor=executor,
@@ -250,145 +256,6 @@ class Sweep:
         if inputs.screening == "off" or self.gate is not None:
             return None
         return self.screening or (Screening() if inputs.screening == "on" else None)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ResolvedSweep:
-    """A sweep with nothing left to ask."""
-
-    sweep: Sweep
-    cell: Cell
-    resources: Resources
-    executor: ExecutorName
-    budget: int
-    seed: int
-    limits: Limits = field(default_factory=Limits)
-    screening: Screening | None = None
-    settings: Mapping[str, str] = field(default_factory=dict)  # name -> where it was said
-
-    @property
-    def folder(self) -> Path:
-        """The folder of the cell below the work directory, the same whatever nodes it is pinned to.
-
-        Other nodes are then found in the ledger and refused, not measured beside it in silence.
-        """
-        cell = self.cell
-        identity = {**cell.to_json(), "nodelist": [], "protocol": cell.protocol.identity}
-        # from a label:  deepseek3-671b PP=2,FSDP=4 pdbs=7
-        label = re.sub(r"[^A-Za-z0-9.=_-]+", "-", cell.label)
-        return Path(self.sweep.name) / f"{label}-{digest(identity, length=8)}"
-
-    def study(
-        self,
-        *,
-        selected: frozenset[str] | None = None,
-        confirm: bool = True,
-        sigma: float | None = None,
-    ) -> Study:
-        """Return the study that this sweep asks for: of tuning, or its gate.
-
-        Args:
-            selected: ids of the profiles that are asked about; None is all of them.
-            confirm: whether the confirmation of a tuning study is asked for.
-            sigma: the job noise that a calibration found.
-
-        Raises:
-            ConfigError: the profiles do not fit the budget, or a stored baseline does not the cell.
-        """
-        if self.sweep.gate is None:
-            return self.tuning(selected=selected, confirm=confirm, sigma=sigma)
-        return self._gated(self.sweep.gate, selected)
-
-    def check(self) -> None:
-        """Spell every trial that can be named before anything has run.
-
-        Raises:
-            ConfigError: the profiles do not fit the budget, the launcher cannot start one, or
-                there is no compiler for them.
-        """
-        if self.screening is not None:
-            self.compiler(self.screening)
-        for trial in self.study().propose(()):
-            self.sweep.launcher.launch(trial, self.cell)
-
-    def compiler(self, screening: Screening) -> Compiler:
-        """Return how the profiles are compiled without measuring them.
-
-        Raises:
-            ConfigError: no such target, or a trainer that would have to run on another machine.
-        """
-        launcher, cell = self.sweep.launcher, self.cell
-        return compiler_of(screening, launcher=launcher, cell=cell, executor=self.executor)
-
-    def calibration(self, jobs: int) -> CalibrationStudy:
-        """Return the study of the cell's noise.
-
-        Raises:
-            ConfigError: too few jobs.
-        """
-        return CalibrationStudy(cell=self.cell, jobs=jobs)
-
-    def elsewhere(self, tag: str, winner: Profile, gate: Gate) -> ResolvedSweep:
-        """Return the gate of a winner on another of the model's configurations.
-
-        It is another cell, with a ledger and a report of its own.
-        """
-        sweep = self.sweep
-        overrides = {**self.cell.overrides, **sweep.config_tags[tag]}
-        return replace(
-            self,
-            sweep=replace(
-                sweep,
-                name=f"{sweep.name}-{tag}",
-                profiles=(winner,),
-                derived=(),
-                config_tags={},
-                gate=gate,
-            ),
-            cell=replace(self.cell, config_tag=tag, overrides=overrides),
-            screening=None,
-        )
-
-    def _gated(self, gate: Gate, selected: frozenset[str] | None) -> GateStudy:
-        sweep = self.sweep
-        return GateStudy(
-            cell=self.cell,
-            # without one that is selected it is about all, e.g. where a test names its profile
-            profiles=tuple(each for each in sweep.profiles if not selected or each.id in selected),
-            gate=gate,
-            budget=self.budget,
-            seed=self.seed,
-            stored=read_stored(Path(gate.stored), self.cell) if gate.stored else None,
-            loss_tolerance=sweep.loss_tolerance,
-        )
-
-    def tuning(
-        self,
-        *,
-        selected: frozenset[str] | None = None,
-        confirm: bool = True,
-        sigma: float | None = None,
-    ) -> TuningStudy:
-        """Return the tuning study; arguments and errors are those of `study`."""
-        sweep = self.sweep
-        return TuningStudy(
-            cell=self.cell,
-            profiles=sweep.profiles,
-            stacks=tuple(rule for rule in sweep.derived if isinstance(rule, Stacks)),
-            around=tuple(rule for rule in sweep.derived if isinstance(rule, Around)),
-            selected=selected,
-            confirm=confirm,
-            budget=self.budget,
-            seed=self.seed,
-            screen_baselines=sweep.screen_baselines,
-            finalists=sweep.finalists,
-            blocks=sweep.blocks,
-            block_baselines=sweep.block_baselines,
-            second_blocks=sweep.second_blocks,
-            sigma_prior=sigma if sweep.sigma_prior is None else sweep.sigma_prior,
-            equivalence=sweep.equivalence,
-            loss_tolerance=sweep.loss_tolerance,
-        )
 
 
 def _below(text: str, root: Path | None) -> str:

@@ -23,7 +23,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_xlatune import Protocol, Resources, Sweep, profile
+from pytest_xlatune import Around, NoEnv, Protocol, Resources, Stacks, Sweep, profile
 from pytest_xlatune.launchers.maxtext import MaxTextLauncher
 
 OVERLAP = "--xla_gpu_experimental_parallel_collective_overlap_limit"
@@ -82,13 +82,6 @@ PROFILES = (
         f"--xla_gpu_collective_permute_decomposer_threshold={GIB}",
         note="a no-op by itself since 0.6: an A/A control that shows the noise",
     ),
-    profile("overlap-2-ag-1g", f"{OVERLAP}=2 {AG}={GIB}", wave="wave3", note="both"),
-    profile(
-        "overlap-2-ar",
-        f"{OVERLAP}=2 --xla_gpu_enable_pipelined_all_reduce=true",
-        wave="wave3",
-        note="both",
-    ),
     profile("ag-1g", f"{AG}={GIB}", wave="wave4", note="the axis inside a stage"),
     profile(
         "channels-8",
@@ -122,6 +115,12 @@ PROFILES = (
     ),
 )
 
+# the values beside what led are taken from here; what leads is known when wave 3 is over
+LADDERS = {
+    OVERLAP.lstrip("-"): ("1", "2", "4", "8"),
+    AG.lstrip("-"): tuple(str(GIB << at >> 2) for at in range(4)),  # 256 MiB to 2 GiB
+}
+
 SWEEP = Sweep(
     name="pp8",
     parallelism="PP=8",
@@ -136,6 +135,12 @@ SWEEP = Sweep(
         "jax_distributed_heartbeat_timeout_seconds": "99999",
     },
     profiles=PROFILES,
+    # with the target's jaxlib here, the compiler's defaults are known: NoEnv(jaxlib="0.7.2")
+    no_env=NoEnv(),
+    derived=(
+        Stacks(wave="wave3", slots=4),
+        Around(wave="wave4", slots=2, ladders=LADDERS),
+    ),
     protocol=Protocol(steps=15, first_step=5, deadline_s=2700),
     resources=Resources(time_limit_s=2760),
     budget=50,
@@ -148,13 +153,27 @@ def test_baseline(preflight, pinned_nodes, baseline_deployed):
     assert baseline_deployed.n >= 1, (preflight.notes, pinned_nodes)
 
 
+@pytest.mark.wave1
+def test_without_env(measure, baseline_no_env):
+    """What the image alone gives; skipped where the defaults of what is deployed are not known."""
+    measured = measure(baseline_no_env)
+    assert measured.not_slower, measured.paragraph
+
+
 @pytest.mark.wave2
-@pytest.mark.wave3
 @pytest.mark.wave4
 @pytest.mark.wave5
 def test_profile(measure, profile):
     """Each profile once: it ranks, and proves nothing."""
     measured = measure(profile)
+    assert measured.not_slower, measured.paragraph
+
+
+@pytest.mark.wave3
+@pytest.mark.wave4
+def test_derived(measure, derived):
+    """Stacks of what led, and values beside the leaders': what they are, earlier waves say."""
+    measured = measure(derived)
     assert measured.not_slower, measured.paragraph
 
 

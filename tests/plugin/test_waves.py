@@ -42,7 +42,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_xlatune import Around, Protocol, Stacks, Sweep, profile
+from pytest_xlatune import Around, NoEnv, Protocol, Stacks, Sweep, profile
 from pytest_xlatune.launchers.command import CommandLauncher
 
 SWEEP = Sweep(
@@ -56,13 +56,13 @@ SWEEP = Sweep(
     deployed={"XLA_FLAGS": "--xla_leftover=1"},
     overrides={"mode": "plain", "num_pipeline_repeats": "1"},
     profiles=(
-        profile("baseline-no-env", "--xla_leftover=0", wave="wave1"),
         profile("good", "--xla_gain_30=1"),
         profile("fair", "--xla_gain_20=1"),
         profile("wide", "--xla_width=2"),
         profile("idle", "--xla_idle=1"),
         profile("more", overrides={"num_pipeline_microbatches": "16"}, wave="wave5"),
     ),
+    no_env=NoEnv(defaults={"xla_leftover": "0"}),
     derived=(
         Stacks(wave="wave3", slots=3),
         Around(wave="wave4", slots=3, ladders={"xla_width": ("1", "2", "4", "8")}),
@@ -79,9 +79,9 @@ SWEEP = Sweep(
 
 
 @pytest.mark.wave1
-def test_without_env(measure, profile, baseline_deployed):
+def test_without_env(measure, baseline_no_env, baseline_deployed):
     assert baseline_deployed.n >= 2
-    assert measure(profile).not_slower
+    assert measure(baseline_no_env).not_slower
 
 
 @pytest.mark.wave2
@@ -189,6 +189,16 @@ def test_slots_that_stay_empty_are_skipped_with_their_reason(waves: Any) -> None
     done = waves.run("-m", "wave3 or wave4", "-n2", "-rs")
     done.assert_outcomes(skipped=6)
     done.stdout.fnmatch_lines(["*SKIPPED*stack-1 stayed empty: nothing more of the waves before*"])
+
+
+def test_without_a_known_default_there_is_no_pair(waves: Any) -> None:
+    text = waves.read("test_sweep.py").replace('defaults={"xla_leftover": "0"}', "")
+    (waves.path / "test_sweep.py").write_text(text, encoding="utf-8")
+    done = waves.run("-m", "wave1", "-rs")
+    done.assert_outcomes(skipped=1)
+    done.stdout.fnmatch_lines(
+        ["*SKIPPED*the default of xla_leftover in every jaxlib is not known*"]
+    )
 
 
 def test_what_is_collected_and_planned_names_the_slots(waves: Any) -> None:

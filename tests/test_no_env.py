@@ -1,0 +1,132 @@
+"""What the image alone gives: every deployed flag back to a default that somebody knows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pytest_xlatune.cells import Cell, Parallelism
+from pytest_xlatune.inputs import Inputs
+from pytest_xlatune.launchers.command import CommandLauncher
+from pytest_xlatune.launchers.maxtext import MaxTextLauncher
+from pytest_xlatune.no_env import NO_ENV_ID, NoEnv
+from pytest_xlatune.profiles import Profile, effective_values, profile
+from pytest_xlatune.sweep import Sweep
+
+COMMAND = CommandLauncher(argv=("train", "{steps}"))
+
+
+def restored(flags: str, how: NoEnv) -> Profile:
+    cell = Cell(
+        model_tag="m", parallelism=Parallelism.parse("FSDP=8"), deployed={"XLA_FLAGS": flags}
+    )
+    return how.profile(COMMAND, cell)
+
+
+def test_defaults_are_those_of_the_targets_release() -> None:
+    flags = "--xla_gpu_all_gather_combine_threshold_bytes=8589934592 --xla_gpu_autotune_level=2"
+    found = restored(flags, NoEnv(jaxlib="0.7.2"))
+    assert (found.id, found.wave) == (NO_ENV_ID, "wave1")
+    assert effective_values(found.flags) == {
+        "xla_gpu_all_gather_combine_threshold_bytes": "31457287",
+        "xla_gpu_autotune_level": "4",
+    }
+
+
+def test_without_a_release_only_what_no_release_changed_is_known() -> None:
+    assert effective_values(restored("--xla_gpu_autotune_level=2", NoEnv()).flags) == {
+        "xla_gpu_autotune_level": "4"
+    }
+    unknown = restored("--xla_gpu_all_gather_combine_threshold_bytes=1", NoEnv())
+    assert unknown.is_baseline
+    assert "the default of xla_gpu_all_gather_combine_threshold_bytes in every jaxlib" in (
+        unknown.note
+    )
+
+
+@pytest.mark.parametrize(
+    ("flags", "how", "words"),
+    [
+        pytest.param("", NoEnv(), "no XLA flag is deployed", id="nothing deployed"),
+        pytest.param(
+            "--xla_mine=1 --xla_ours=2",
+            NoEnv(jaxlib="0.7.2"),
+            "the default of xla_mine, xla_ours in jaxlib 0.7.2 is not known; state it",
+            id="nobody knows, all are named",
+        ),
+        pytest.param(
+            "--xla_gpu_enable_pipelined_all_gather=true",
+            NoEnv(jaxlib="0.12.0.1"),
+            "xla_gpu_enable_pipelined_all_gather",
+            id="an alias whose value is not shown",
+        ),
+        pytest.param(
+            "--xla_disable_hlo_passes=fusion",
+            NoEnv(),
+            "cannot be restored by appending",
+            id="values that add up",
+        ),
+    ],
+)
+def test_there_is_none_and_the_note_says_why(flags: str, how: NoEnv, words: str) -> None:
+    found = restored(flags, how)
+    assert found.is_baseline
+    assert words in found.note
+
+
+def test_what_is_stated_wins_and_what_is_kept_stays() -> None:
+    flags = "--xla_force_host_platform_device_count=4 --xla_gpu_autotune_level=2 --xla_mine=a"
+    how = NoEnv(
+        defaults={"xla_gpu_autotune_level": "3", "xla_mine": ""},
+        keep=("xla_force_host_platform_device_count",),
+    )
+    assert effective_values(restored(flags, how).flags) == {
+        "xla_gpu_autotune_level": "3",
+        "xla_mine": "",
+    }
+
+
+def test_env_files_are_sourced_where_they_can_be_read(tmp_path: Path) -> None:
+    first, second = tmp_path / "image.env.sh", tmp_path / "model.env.sh"
+    first.write_text("export XLA_FLAGS=--xla_gpu_autotune_level=2\n", encoding="utf-8")
+    second.write_text('export XLA_FLAGS="$XLA_FLAGS --xla_mine=1"\n', encoding="utf-8")
+    launcher = MaxTextLauncher(
+        cwd="/opt/maxtext", config="a.yml", env_files=(str(first), str(second))
+    )
+    cell = Cell(model_tag="m", parallelism=Parallelism.parse("FSDP=8"))
+    how = NoEnv(defaults={"xla_mine": "0"})
+    assert [str(flag) for flag in how.profile(launcher, cell).flags] == [
+        "--xla_gpu_autotune_level=4",
+        "--xla_mine=0",
+    ]
+    second.unlink()
+    gone = how.profile(launcher, cell)
+    assert gone.is_baseline
+    assert f"{second} cannot be read here" in gone.note
+
+
+@pytest.mark.parametrize(
+    ("defaults", "ids", "why"),
+    [
+        pytest.param({"xla_mine": "0"}, [NO_ENV_ID, "a"], "", id="known"),
+        pytest.param({}, ["a"], "the default of xla_mine", id="unknown"),
+    ],
+)
+def test_a_sweep_has_it_where_it_can_be_made(
+    defaults: dict[str, str], ids: list[str], why: str
+) -> None:
+    sweep = Sweep(
+        name="s",
+        launcher=COMMAND,
+        profiles=(profile("a", "--xla_a=1"),),
+        no_env=NoEnv(defaults=defaults),
+        deployed={"XLA_FLAGS": "--xla_mine=1"},
+        executor="local",
+    )
+    resolved = sweep.resolve(Inputs(model_tag="m", parallelism="FSDP=8"))
+    assert [each.id for each in resolved.sweep.profiles] == ids
+    assert why in resolved.no_env
+    assert bool(resolved.no_env) is bool(why)
+    assert resolved.restores is (not why)
+    assert sweep.finalist_count() == 2

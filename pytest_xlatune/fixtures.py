@@ -190,10 +190,9 @@ def evidence(request: pytest.FixtureRequest, sweep: Sweep) -> Callable[[Profile 
     resolved = session.selection(sweep).sweep
 
     def evidence_of(profile: Profile | str) -> Recorded:
-        name = profile if isinstance(profile, str) else profile.id
         return _guarded(
             request,
-            lambda tick: record(session.run(resolved, study_of_profile(resolved, name)), tick),
+            lambda tick: record(session.run(resolved, study_of_profile(resolved, profile)), tick),
         )
 
     callspec = getattr(request.node, "callspec", None)

@@ -28,7 +28,7 @@ from pytest_xlatune.evidence.render import (
 from pytest_xlatune.evidence.screened import screened_line, summary_lines
 from pytest_xlatune.evidence_files import Window, read_program, read_window
 from pytest_xlatune.jobs import cancel_unwaited
-from pytest_xlatune.profiles import BASELINE_ID
+from pytest_xlatune.profiles import BASELINE_ID, Profile
 from pytest_xlatune.publish import read_known
 from pytest_xlatune.recorded import Recorded
 from pytest_xlatune.recording import open_recording, record, study_of_profile
@@ -181,7 +181,9 @@ def show_evidence(
         CampaignStopped, NotRecorded: a run left nothing.
     """
     folder = workdir / resolved.folder
-    named = list(dict.fromkeys(profiles)) or [BASELINE_ID, *_winner(folder)]
+    derived = {each.id: each for each in _derived(resolved, folder)}
+    ids = list(dict.fromkeys(profiles)) or [BASELINE_ID, *_winner(folder)]
+    named: list[Profile | str] = [derived.get(each, each) for each in ids]
     for each in named:
         study_of_profile(resolved, each)  # says what is misspelt before anything runs
     resolved.check()
@@ -197,6 +199,16 @@ def show_evidence(
     if len(dumps) == len(found) > 1:
         yield Shown(text="")
         yield show_hlo([dumps[0], dumps[-1]], as_json=False)
+
+
+def _derived(resolved: ResolvedSweep, folder: Path) -> tuple[Profile, ...]:
+    """Return the profiles that waves derived from what the ledger holds."""
+    try:
+        history = read_known(folder).history
+    except LedgerError:
+        return ()
+    known = resolved.tuning().profiles_of(history) if resolved.sweep.gate is None else ()
+    return tuple(each for each in known if each not in resolved.sweep.profiles)
 
 
 def _winner(folder: Path) -> list[str]:

@@ -74,8 +74,8 @@ class NoEnv:
 
     def _restored(self, flags: Flags) -> Flags:
         names = [name for name in effective_values(flags) if name not in APPENDING]
-        known = {name: self._default(name) for name in names}
-        missing = sorted(name for name, default in known.items() if default is None)
+        known = {**defaults_of(names, self.jaxlib), **self.defaults}
+        missing = sorted(set(names) - known.keys())
         if missing:
             release = f"jaxlib {self.jaxlib}" if self.jaxlib else "every jaxlib"
             raise ConfigError(
@@ -83,12 +83,7 @@ class NoEnv:
                 "state it in NoEnv(defaults={...}), name the target's jaxlib there, or list in "
                 "`keep` what is part of the cell"
             )
-        return restore_default(flags, {n: text for n, text in known.items() if text is not None})
-
-    def _default(self, name: str) -> str | None:
-        if name in self.defaults:
-            return self.defaults[name]
-        return defaults_of([name], self.jaxlib).get(name)
+        return restore_default(flags, known)
 
 
 def _none(why: str) -> Profile:

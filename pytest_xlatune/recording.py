@@ -21,7 +21,7 @@ from pytest_xlatune.evidence_files import Window, captures_below, read_program, 
 from pytest_xlatune.launchers.program import DUMP_FOLDER
 from pytest_xlatune.ledger import EvidenceRecorded
 from pytest_xlatune.opening import open_campaign
-from pytest_xlatune.profiles import BASELINE, BASELINE_ID
+from pytest_xlatune.profiles import BASELINE, BASELINE_ID, Profile
 from pytest_xlatune.recorded import Recorded, as_recorded
 from pytest_xlatune.results import TrialResult, TrialStatus
 from pytest_xlatune.studies.evidence import EvidenceStudy
@@ -34,17 +34,20 @@ class NotRecorded(XlatuneError):  # noqa: N818 - it is no error of the harness
     """The run ended without evidence; the message says why."""
 
 
-def study_of_profile(resolved: ResolvedSweep, profile_id: str) -> EvidenceStudy:
+def study_of_profile(resolved: ResolvedSweep, profile: Profile | str) -> EvidenceStudy:
     """Return the study that records a profile of a sweep, or its cell as deployed.
+
+    An id is that of a declared one; a profile may be one that a wave derived.
 
     Raises:
         ConfigError: the sweep has no such profile; names the nearest.
     """
-    profile = BASELINE if profile_id == BASELINE_ID else resolved.sweep.find(profile_id)
+    if isinstance(profile, str):
+        profile = BASELINE if profile == BASELINE_ID else resolved.sweep.find(profile)
     return EvidenceStudy(cell=resolved.cell, profile=profile)
 
 
-def open_recording(resolved: ResolvedSweep, profile: str, *, workdir: Path) -> Campaign:
+def open_recording(resolved: ResolvedSweep, profile: Profile | str, *, workdir: Path) -> Campaign:
     """Return the campaign that records a profile, outside of any pytest session.
 
     Raises:

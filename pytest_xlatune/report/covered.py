@@ -7,11 +7,12 @@ those of the ledgers; values whose names speak of a secret are hidden before the
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from pytest_xlatune.cells import Cell, DeployedFile
 from pytest_xlatune.errors import LedgerError
+from pytest_xlatune.hidden import is_secret
 from pytest_xlatune.profiles import Profile, parse_flags, settings_digest
 from pytest_xlatune.records import Record
 from pytest_xlatune.results import Conclusion, TrialResult, Verdict, VerdictKind
@@ -143,8 +144,15 @@ class Covered(Record):
         then, now = dict(earlier.deployed), dict(self.cell.deployed)
         before = parse_flags(then.pop("XLA_FLAGS", ""), where="deployed XLA_FLAGS")
         after = parse_flags(now.pop("XLA_FLAGS", ""), where="deployed XLA_FLAGS")
-        wanted = settings_digest((*before, *earlier.recipe.flags), then | earlier.recipe.env)
-        return settings_digest(after, now) == wanted
+        wanted = _known(then | earlier.recipe.env)
+        return settings_digest(after, _known(now)) == settings_digest(
+            (*before, *earlier.recipe.flags), wanted
+        )
+
+
+def _known(env: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables whose values are not hidden: the others cannot be compared."""
+    return {name: value for name, value in env.items() if not is_secret(name)}
 
 
 def names(cells: Sequence[Covered]) -> dict[str, str]:

@@ -141,3 +141,9 @@ def folder(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, tmp_path:
 @pytest.fixture
 def python() -> str:
     return sys.executable
+
+
+@pytest.fixture
+def sweep_file() -> str:
+    """The text of the pretend sweep, with PROFILES where its profiles go."""
+    return SWEEP_FILE

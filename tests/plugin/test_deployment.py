@@ -1,0 +1,73 @@
+"""From a sweep to what is deployed: the recommended patch is applied, and the win is there."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+from pytest_xlatune.publish import read_known
+
+SECRET = "hush-hush-hush"
+ENV_FILE = """\
+# what is deployed for the pretend cell
+export XLA_FLAGS="${XLA_FLAGS:+$XLA_FLAGS }--xla_deployed=1"
+"""
+PROFILES = f"""\
+        profile("fast", "--xla_fast=1", env={{"PRETEND_TOKEN": "{SECRET}"}}),
+        profile("same", "--xla_other=1"),
+"""
+
+
+def sweep_text(text: str) -> str:
+    """The pretend sweep, with what is deployed in a file."""
+    text = text.replace(
+        'deployed={"XLA_FLAGS": "--xla_deployed=1"}',
+        "deployed=deployed_env(ENV_FILE),\n    env_file=str(ENV_FILE)",
+    )
+    text = text.replace(
+        "import Protocol, Sweep, profile", "import Protocol, Sweep, deployed_env, profile"
+    )
+    return text.replace(
+        "SWEEP = ", 'ENV_FILE = Path(__file__).parent / "configs" / "pretend.env.sh"\nSWEEP = ', 1
+    )
+
+
+def git(folder: Path, *words: str) -> None:
+    subprocess.run(["git", *words], cwd=folder, check=True, capture_output=True, timeout=60)
+
+
+def test_the_recommended_patch_deploys_the_win_and_the_next_run_shows_it(
+    folder: Any, sweep_file: str
+) -> None:
+    folder.write(profiles=PROFILES, text=sweep_text(sweep_file))
+    (folder.path / "configs").mkdir()
+    (folder.path / "configs" / "pretend.env.sh").write_text(ENV_FILE, encoding="utf-8")
+    git(folder.path, "init", "-q")
+
+    assert folder.run("-n", "0", "--xlatune-zh").ret == 0
+    assert (folder.path / "reports" / "pretend-tuning.zh.md").is_file()
+    document = folder.path / "reports" / "pretend-tuning.md"
+    text = document.read_text(encoding="utf-8")
+    assert "★ `fast`" in text
+    for path in (folder.path / "reports").rglob("*"):
+        assert path.is_dir() or SECRET not in path.read_text(encoding="utf-8"), path
+
+    git(folder.path, "apply", "reports/pretend-tuning.patch")
+    assert folder.run("-n", "0").ret == 0
+    before, after = sorted(
+        (read_known(each.parent) for each in folder.path.glob(".xlatune/pretend/*/ledger.jsonl")),
+        key=lambda known: known.at_s,
+    )
+    won, now = before.conclusion.verdict("fast"), after.conclusion.baseline
+    assert won is not None
+    assert won.tgs is not None
+    assert now.tgs is not None
+    assert abs(now.tgs / won.tgs - 1) < 0.01, "what was measured is what is deployed"
+    assert now.tgs > 1.08 * before.conclusion.baseline.tgs
+    text = document.read_text(encoding="utf-8")
+    assert "The recipe of an earlier measurement of FSDP=4 is deployed now" in text
+    kept = json.loads((folder.path / "reports/pretend-tuning.json").read_text(encoding="utf-8"))
+    (cell,) = kept["cells"]
+    assert cell["earlier"][0]["cell_digest"] == before.cell.digest

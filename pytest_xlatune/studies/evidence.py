@@ -79,5 +79,7 @@ def evidence_protocol(protocol: Protocol) -> Protocol:
         protocol,
         profiler=protocol.profiler or PROFILER,
         steps=protocol.skip_first_steps + protocol.profiler_steps + _AFTER,
+        first_step=0,
+        min_steps=1,  # it has no window to score
         eval_interval=0,
     )

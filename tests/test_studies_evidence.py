@@ -1,0 +1,91 @@
+"""Evidence runs: one per profile, never a measurement; one that fails stops no sweep."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+import pytest
+
+from pytest_xlatune.assess import assess
+from pytest_xlatune.cells import Cell, Parallelism, Protocol, Stage
+from pytest_xlatune.logs.reader import read_log
+from pytest_xlatune.profiles import BASELINE, profile
+from pytest_xlatune.recovery import Next
+from pytest_xlatune.results import Outcome, State, TrialResult, TrialStatus
+from pytest_xlatune.studies.declared import study_of
+from pytest_xlatune.studies.evidence import EvidenceStudy, evidence_protocol
+from pytest_xlatune.studies.tuning import TuningStudy
+
+CELL = Cell(model_tag="m", parallelism=Parallelism.parse("FSDP=8"))
+ONE = profile("overlap-2", "--xla_a=2")
+
+
+def ended(study: EvidenceStudy, status: TrialStatus) -> TrialResult:
+    return TrialResult(trial=study.trial, status=status, job_ids=("7",))
+
+
+@pytest.mark.parametrize("each", [BASELINE, ONE], ids=lambda each: each.id)
+def test_one_run_and_no_verdict(each: object) -> None:
+    study = EvidenceStudy(cell=CELL, profile=each)  # type: ignore[arg-type]
+    (trial,) = study.propose(())
+    assert trial.stage is Stage.EVIDENCE
+    assert study.left(()) == 1
+    for status in (TrialStatus.MEASURED, TrialStatus.DROPPED, TrialStatus.UNMEASURED):
+        history = (ended(study, status),)
+        assert study.propose(history) == ()
+        assert study.conclude(history).complete
+        assert not study.conclude(history).verdicts
+    assert study.propose((ended(study, TrialStatus.RUNNING),)) == (trial,)
+
+
+def test_the_study_is_named_by_what_the_profile_sets() -> None:
+    study = EvidenceStudy(cell=CELL, profile=ONE)
+    reworded = dataclasses.replace(ONE, note="looks good", wave="wave4")
+    assert EvidenceStudy(cell=CELL, profile=reworded).name == study.name
+    assert EvidenceStudy(cell=CELL, profile=reworded).trial.id == study.trial.id
+    other = dataclasses.replace(ONE, env={"NCCL_ALGO": "Ring"})
+    assert EvidenceStudy(cell=CELL, profile=other).name != study.name
+    declared = json.dumps(study.to_json())
+    assert study_of(study.name, declared) == study
+
+
+def test_the_run_is_as_long_as_its_window_needs() -> None:
+    told = Protocol(steps=40, skip_first_steps=12, profiler_steps=4, eval_interval=5)
+    found = evidence_protocol(told)
+    assert (found.profiler, found.steps, found.eval_interval) == ("xplane", 18, 0)
+    named = dataclasses.replace(told, profiler="nsys")
+    assert evidence_protocol(named).profiler == "nsys"
+
+
+def test_no_tuning_study_takes_it_for_a_trial_of_its_own() -> None:
+    study = TuningStudy(cell=CELL, profiles=(ONE,))
+    foreign = [ended(EvidenceStudy(cell=CELL, profile=each), TrialStatus.MEASURED)
+               for each in (BASELINE, ONE)]  # fmt: skip
+    assert study.propose(foreign) == study.propose(())
+    assert study.conclude(foreign).verdicts == study.conclude(()).verdicts
+
+
+STEPS = b"".join(
+    b"completed step: %d, seconds: 0.5, TFLOP/s/device: 1.0, Tokens/s/device: 1024.0, "
+    b"total_weights: 512, loss: 7.1\n" % step
+    for step in range(15)
+)
+
+
+def test_a_run_with_every_step_has_no_score() -> None:
+    trial = EvidenceStudy(cell=CELL, profile=BASELINE).trial
+    outcome = Outcome(state=State.COMPLETED, exit_code=0)
+    found = assess(trial, CELL, outcome, read_log([STEPS]))
+    assert found.decision.next is Next.ACCEPT
+    assert found.score is None
+
+
+def test_a_baseline_that_cannot_be_profiled_stops_nothing() -> None:
+    trial = EvidenceStudy(cell=CELL, profile=BASELINE).trial
+    refused = b"F0112 07:08:09.1 77 parse_flags_from_env.cc:234] Unknown flag in XLA_FLAGS: --x\n"
+    outcome = Outcome(state=State.FAILED, exit_code=1)
+    found = assess(trial, CELL, outcome, read_log([refused]))
+    assert found.decision.next is Next.DROP
+    measured = dataclasses.replace(trial, stage=Stage.SCREEN)
+    assert assess(measured, CELL, outcome, read_log([refused])).decision.next is Next.STOP

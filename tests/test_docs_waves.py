@@ -1,0 +1,43 @@
+"""The example of docs/waves.md is a sweep that can be planned."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+from pytest_xlatune.inputs import Inputs
+from pytest_xlatune.plan import plan_of
+from pytest_xlatune.report import markdown
+
+PAGE = Path(__file__).parents[1] / "docs" / "waves.md"
+
+
+def test_the_example_is_a_sweep(tmp_path: Path) -> None:
+    (code,) = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
+    module: dict[str, Any] = {}
+    exec(code, module)
+    sweep = module["SWEEP"]
+    assert [slot.name for slot in sweep.slots("wave3")] == [f"stack-{at}" for at in range(1, 5)]
+    assert [slot.name for slot in sweep.slots("wave4")] == [f"around-{at}" for at in range(1, 4)]
+    resolved = sweep.resolve(
+        Inputs(
+            model_tag="deepseek3-671b",
+            nodes=8,
+            overrides={"base_num_decoder_layers": "64"},
+            deployed={"XLA_FLAGS": "--xla_gpu_autotune_level=2"},
+        )
+    )
+    assert resolved.restores
+    text = markdown.render(plan_of(resolved, resolved.study(), workdir=tmp_path))
+    assert "| `m-16` | 8 | 16 | 8 | 5.2 % |" in text
+    assert "`baseline-no-env`" in text
+    there = resolved.elsewhere("sparse", sweep.profiles[0], sweep.gate or _gate())
+    assert there.cell.overrides["sparse_matmul"] == "true"
+    assert there.folder != resolved.folder
+
+
+def _gate() -> Any:
+    from pytest_xlatune import Gate  # noqa: PLC0415
+
+    return Gate()

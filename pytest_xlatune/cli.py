@@ -20,7 +20,8 @@ from pytest_xlatune.cli_flags import COMMAND as FLAGS
 from pytest_xlatune.cli_flags import add_flags, as_words
 from pytest_xlatune.cli_import import add_import
 from pytest_xlatune.errors import ConfigError, XlatuneError
-from pytest_xlatune.options import OPTIONS, Options, resolve_options
+from pytest_xlatune.options import OPTIONS, Options
+from pytest_xlatune.resolving import resolve_options
 
 if TYPE_CHECKING:
     from pytest_xlatune.reading import Read

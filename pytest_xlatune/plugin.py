@@ -17,8 +17,9 @@ from pytest_xlatune.controller import CONTROLLER, IS_USAGE, Controller, new_sess
 from pytest_xlatune.errors import ConfigError
 from pytest_xlatune.fixtures import OPTIONS_KEY, SESSION_KEY, sweep_of
 from pytest_xlatune.notify import Notifier, read_targets
-from pytest_xlatune.options import OPTIONS, SWITCHES, Options, resolve_options
+from pytest_xlatune.options import OPTIONS, SWITCHES, Options
 from pytest_xlatune.parametrise import keep_own_wave, parametrise
+from pytest_xlatune.resolving import resolve_options
 
 if TYPE_CHECKING:
     from collections.abc import Generator

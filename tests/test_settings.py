@@ -15,8 +15,9 @@ from pytest_xlatune.launchers.command import CommandLauncher
 from pytest_xlatune.launchers.configured import configured
 from pytest_xlatune.launchers.container import ContainerLauncher
 from pytest_xlatune.launchers.maxtext import MaxTextLauncher
-from pytest_xlatune.options import OPTIONS, Options, resolve_options
+from pytest_xlatune.options import OPTIONS, Options
 from pytest_xlatune.profiles import profile
+from pytest_xlatune.resolving import resolve_options
 from pytest_xlatune.sweep import ResolvedSweep, Sweep
 
 SHA = "sha256:" + "ab" * 32

@@ -26,7 +26,7 @@ from pytest_xlatune.results import Verdict
 
 # share of the expected change of a step that its trace must show: profiling itself costs time
 ENOUGH = 0.5
-WHAT_TO_RUN = "pytest SWEEP_FILE -m wave1_5"
+WHAT_TO_RUN = "xlatune evidence SWEEP_FILE"
 
 _COLUMNS = (
     Column(title="Evidence"),

@@ -1,0 +1,114 @@
+"""Evidence found from ledgers by the names that people type."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from pathlib import Path
+
+import pytest
+
+from pytest_xlatune.cells import Cell, Parallelism, Stage, Trial
+from pytest_xlatune.errors import ConfigError
+from pytest_xlatune.ledger import (
+    CampaignOpened,
+    Event,
+    EvidenceRecorded,
+    Ledger,
+    TrialEnded,
+    TrialPlanned,
+)
+from pytest_xlatune.profiles import BASELINE, Profile, profile
+from pytest_xlatune.recorded import captures_of, dump_of, find_recorded
+from pytest_xlatune.results import Score, TrialResult, TrialStatus
+from pytest_xlatune.studies.evidence import EvidenceStudy
+
+ONE = profile("overlap-2", "--xla_a=2")
+
+
+def cell(axes: str) -> Cell:
+    return Cell(model_tag="m", parallelism=Parallelism.parse(axes))
+
+
+def measured(of: Cell, each: Profile, step_s: float, position: int = 0) -> TrialResult:
+    trial = Trial(
+        cell_digest=of.digest,
+        profile=each,
+        protocol=of.protocol,
+        study="tuning",
+        stage=Stage.SCREEN,
+        position=position,
+    )
+    score = Score(
+        value=math.log(1 / step_s), tgs=1 / step_s, step_s=step_s, n_steps=9, window=(5, 14)
+    )
+    return TrialResult(trial=trial, status=TrialStatus.MEASURED, score=score, job_ids=("1",))
+
+
+def write(workdir: Path, *, sweep: str, axes: str, events: list[Event]) -> Path:
+    folder = workdir / sweep / axes
+    opened = CampaignOpened(cell=cell(axes), study="tuning", sweep=sweep, session="s")
+    Ledger(folder / "ledger.jsonl").append_all([opened, *events], at_s=1.0)
+    return folder
+
+
+def recorded(axes: str, each: Profile, number: int = 0) -> list[Event]:
+    of = cell(axes)
+    if number:  # recorded again, with a longer window
+        longer = dataclasses.replace(of.protocol, profiler_steps=3 + number)
+        of = dataclasses.replace(of, protocol=longer)
+    trial = EvidenceStudy(cell=of, profile=each).trial
+    ended = TrialResult(trial=trial, status=TrialStatus.MEASURED, job_ids=("7",))
+    event = EvidenceRecorded(
+        trial_id=trial.id, dump=f"run/{number}/xla_dump", captures=(f"run/{number}/a.xplane.pb",)
+    )
+    return [TrialPlanned(trial=trial), TrialEnded(result=ended), event]
+
+
+def test_a_profile_of_a_sweep_or_a_trial_stands_for_its_last_evidence(tmp_path: Path) -> None:
+    events = [*recorded("PP=8", BASELINE), *recorded("PP=8", BASELINE, 1), *recorded("PP=8", ONE)]
+    folder = write(tmp_path, sweep="pp8", axes="PP=8", events=events)
+    assert dump_of("pp8:baseline-deployed", tmp_path) == folder / "run/1/xla_dump"
+    first = events[2]
+    assert isinstance(first, EvidenceRecorded)
+    assert dump_of(first.trial_id, tmp_path) == folder / "run/0/xla_dump"
+    paths, step_s = captures_of("pp8:overlap-2", tmp_path)
+    assert list(paths) == [folder / "run/0/a.xplane.pb"]
+    assert step_s is None
+
+
+def test_the_step_time_is_of_trials_of_the_same_profile(tmp_path: Path) -> None:
+    results = [measured(cell("PP=8"), ONE, s, n) for n, s in enumerate((0.5, 0.4, 0.6))]
+    results.append(measured(cell("PP=8"), BASELINE, 9.0))
+    reworded = dataclasses.replace(ONE, note="again", wave="wave4")
+    events: list[Event] = [TrialEnded(result=each) for each in results]
+    write(tmp_path, sweep="pp8", axes="PP=8", events=[*events, *recorded("PP=8", reworded)])
+    assert captures_of("pp8:overlap-2", tmp_path)[1] == 0.5
+
+
+def test_a_path_stays_a_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path, sweep="pp8", axes="PP=8", events=recorded("PP=8", ONE))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "pp8:overlap-2").mkdir()
+    assert dump_of("pp8:overlap-2", tmp_path) == Path("pp8:overlap-2")
+    assert dump_of("gone/xla_dump", tmp_path) == Path("gone/xla_dump")
+    assert captures_of("gone", tmp_path) == ([Path("gone")], None)
+
+
+def test_what_a_name_does_not_say_is_asked_for(tmp_path: Path) -> None:
+    assert find_recorded("pp8", tmp_path) is None
+    with pytest.raises(ConfigError, match="no evidence of it below"):
+        find_recorded("pp8:overlap-2", tmp_path)
+    for axes in ("PP=8", "FSDP=8"):
+        write(tmp_path, sweep="pp8", axes=axes, events=recorded(axes, ONE))
+    with pytest.raises(ConfigError, match="recorded in 2 cells; name the trial: overlap-2-e"):
+        find_recorded("pp8:overlap-2", tmp_path)
+    with pytest.raises(ConfigError, match=r"recorded are overlap-2\. Record it"):
+        find_recorded("pp8:baseline-deployed", tmp_path)
+
+
+def test_a_trial_that_was_only_measured_has_none(tmp_path: Path) -> None:
+    result = measured(cell("PP=8"), ONE, 0.5)
+    write(tmp_path, sweep="pp8", axes="PP=8", events=[TrialEnded(result=result)])
+    with pytest.raises(ConfigError, match="left no dump and no capture; record its profile"):
+        find_recorded(result.trial.id, tmp_path)

@@ -258,7 +258,7 @@ def test_a_sweep_takes_cell_launcher_and_container_from_the_file(root: Path) -> 
 def test_without_settings_the_sweep_file_decides() -> None:
     made = sweep(model_tag="m", executor="local")
     found = made.resolve(Inputs())
-    assert found.sweep is made
+    assert found.sweep.launcher is made.launcher
     assert found.settings == {}
 
 

@@ -42,7 +42,7 @@ USERS = "users"
 HOSTS = Path("/etc/hosts")
 HOSTS_LINE = f"127.0.0.1 {' '.join(NODES)} # xlatune slurm lab\n"
 # the daemons live here and are on no ordinary user's PATH
-os.environ["PATH"] += ":/usr/sbin:/sbin"
+PATH = f"{os.environ['PATH']}:/usr/sbin:/sbin"
 
 SLURM_CONF = """\
 ClusterName=xlatunelab
@@ -107,7 +107,7 @@ class LabError(Exception):
 def missing(*, accounting: bool = False) -> str:
     """Return what keeps the lab from starting, "" when nothing does."""
     wanted = PROGRAMS + (ACCOUNTING_PROGRAMS if accounting else ())
-    absent = [name for name in wanted if shutil.which(name) is None]
+    absent = [name for name in wanted if shutil.which(name, path=PATH) is None]
     if absent:
         return (
             f"not installed: {', '.join(absent)} (Debian's packages {' '.join(PACKAGES)}; "
@@ -296,7 +296,7 @@ def _kill(name: str) -> None:
 def _daemon(*argv: str) -> None:
     done = subprocess.run(
         argv,
-        env={**os.environ, **environment(), "XLATUNE_LAB": str(FOLDER)},
+        env={**os.environ, **environment(), "PATH": PATH, "XLATUNE_LAB": str(FOLDER)},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
@@ -310,7 +310,7 @@ def _daemon(*argv: str) -> None:
 
 def _start_munge() -> None:
     munge = FOLDER / "munge"
-    subprocess.run(["mungekey", "--create", f"--keyfile={munge}/key"], check=True)
+    _daemon("mungekey", "--create", f"--keyfile={munge}/key")
     files = ("key-file=key", "socket=socket", "pid-file=pid", "log-file=log", "seed-file=seed")
     _daemon("munged", "--force", *(f"--{each.replace('=', f'={munge}/')}" for each in files))
     _wait_for("munged", (munge / "socket").exists)
@@ -367,7 +367,7 @@ def _resolve_names(*, present: bool) -> None:
 def _call(*argv: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         argv,
-        env={**os.environ, **environment()},
+        env={**os.environ, **environment(), "PATH": PATH},
         capture_output=True,
         text=True,
         check=False,

@@ -86,8 +86,8 @@ def sbatch(argv: list[str]) -> int:
 
 def watch(job_id: str, script: str) -> int:
     done = subprocess.Popen(["/bin/bash", script])
-    job = jobs()[job_id]
-    save(job | {"pid": str(done.pid)})
+    # beside the job, which scancel writes: neither may undo the other
+    (HERE / f"{job_id}.pid").write_text(str(done.pid))
     code = done.wait()
     if left := jobs().get(job_id):
         state = "COMPLETED" if code == 0 else "FAILED"
@@ -166,7 +166,9 @@ def scancel(argv: list[str]) -> int:
         job = jobs().get(job_id)
         if job is not None and job["JobState"] in ("RUNNING", "PENDING"):
             save(job | {"doom": "CANCELLED"})
-            subprocess.run(["pkill", "-TERM", "-P", job["pid"]], check=False)
+            while not (pid := (HERE / f"{job_id}.pid")).exists() or not pid.read_text():
+                time.sleep(0.02)
+            subprocess.run(["pkill", "-TERM", "-P", pid.read_text()], check=False)
     return 0
 
 

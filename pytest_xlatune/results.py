@@ -41,7 +41,8 @@ class StepRecord(Record):
     kind: str = "step"
 
 
-SETTLED = "settled-by-compiling"  # the class of a trial that needed no run
+SETTLED = "settled-by-compiling"  # the class of a trial that was not run: compiling said enough
+NEEDLESS = "needs no run: "  # how its reason begins where the profile could run, to no purpose
 
 
 class Action(StrEnum):
@@ -287,6 +288,11 @@ class Verdict(Record):
     reasons: tuple[str, ...] = ()
     can_run: bool = True
     job_ids: tuple[str, ...] = ()
+
+    @property
+    def is_needless(self) -> bool:
+        """Whether it was not run because it is the baseline, or another profile, under a name."""
+        return any(each.startswith(NEEDLESS) for each in self.reasons)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,9 +18,8 @@ import pytest
 
 from pytest_xlatune.cli import main
 from pytest_xlatune.evidence.screened import Class
-from pytest_xlatune.evidence_files import read_program
 from pytest_xlatune.profiles import profile
-from pytest_xlatune.screening.compiling import screen
+from pytest_xlatune.screening.compiling import compiled_baseline, screen
 from pytest_xlatune.screening.targets import find_target, named_targets
 from pytest_xlatune.screening.ways import Way, by_function
 
@@ -86,7 +85,7 @@ def test_the_plugin_is_of_the_version_of_jaxlib() -> None:
 
 def test_a_gpu_that_is_not_here_is_compiled_for(tmp_path: Path) -> None:
     profiles = benchmark().PROFILES
-    names = ("ag-128m", "ag-1g", "ar-1g", "priority-off", "graphs-off", "async-ag-of-old")
+    names = ("ag-128m", "ag-1g", "ar-1g", "priority-off", "async-ag-of-old")
     screened = screen(
         [profile(name, profiles[name]) for name in names],
         for_target("h100"),
@@ -99,7 +98,6 @@ def test_a_gpu_that_is_not_here_is_compiled_for(tmp_path: Path) -> None:
         "ag-1g": Class.PROGRAM,
         "ar-1g": Class.IDENTICAL,
         "priority-off": Class.UNSEEN,
-        "graphs-off": Class.UNSEEN,
         "async-ag-of-old": Class.REFUSED,
     }
     assert found["ag-1g"].twin == "ag-128m"
@@ -112,13 +110,7 @@ def test_every_named_target_has_a_test() -> None:
 
 @pytest.mark.parametrize("name", TARGETS)
 def test_the_program_of_a_named_target_is_read(name: str, tmp_path: Path) -> None:
-    one = profile("ag-1g", benchmark().PROFILES["ag-1g"])
-    (found,) = screen(
-        [one], for_target(name), folder=tmp_path / "kept", lock=tmp_path / "lock",
-        memory_limit_bytes=find_target(name).memory_bytes,
-    )  # fmt: skip
-    assert found.cls is Class.PROGRAM
-    program = read_program(tmp_path / "kept" / "baseline-deployed" / "xla_dump")
+    program = compiled_baseline(for_target(name), tmp_path, lock=tmp_path / "lock")
     assert program.target.startswith(TARGETS[name])
     gathers = [each for each in program.of("all-gather") if each.in_loop]
     # two matrices a layer, forwards and backwards, each gathered whole

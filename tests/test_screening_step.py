@@ -158,10 +158,10 @@ def test_what_needs_no_run_is_dropped_with_its_reason(tmp_path: Path, calls: lis
     ended = [each.result for each in events if isinstance(each, TrialEnded)]
     assert {each.findings[0].cls for each in ended} == {SETTLED}
     reasons = {each.trial.profile.id: each.reason for each in ended}
-    assert reasons["refused"] == "not run, settled by compiling: flag refused: refused!"
-    assert reasons["huge"] == (
-        "not run, settled by compiling: needs too much memory: 1 TiB of 64 GiB"
-    )
+    assert reasons["refused"] == "compiling says: flag refused: refused!"
+    assert reasons["huge"] == ("compiling says: needs too much memory: 1 TiB of 64 GiB")
+    assert reasons["same.2"].startswith("needs no run: identical to the baseline: ")
+    assert reasons["faster.2"].startswith("needs no run: the same program and settings as faster.1")
     assert not list(tmp_path.glob("compiling-*")), "no dump is left lying about"
 
 

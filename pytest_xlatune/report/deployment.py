@@ -180,7 +180,7 @@ def _disagreement(recipe: Profile, other: Covered) -> tuple[str, ...]:
     named = [name for name, value in mine.items() if theirs.get(name, value) != value]
     for profile in other.profiles:
         verdict = other.conclusion.verdict(profile.id)
-        if verdict is None or setting_of(profile) != setting_of(recipe):
+        if verdict is None or setting_of(profile) != setting_of(recipe) or verdict.is_needless:
             continue
         # a single run proves no loss, but it is reason enough not to deploy there unasked
         if (verdict.delta or 0.0) < 0 or not verdict.can_run:

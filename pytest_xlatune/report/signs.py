@@ -25,7 +25,9 @@ def sign_flips(cells: Sequence[Covered], say: Say) -> tuple[Block, ...] | None:
     for cell in cells:
         for profile in cell.profiles:
             verdict = cell.conclusion.verdict(profile.id)
-            if verdict is not None and (verdict.delta is not None or not verdict.can_run):
+            if verdict is None or verdict.is_needless:
+                continue
+            if verdict.delta is not None or not verdict.can_run:
                 of_setting = found.setdefault(setting_of(profile), {})
                 of_setting.setdefault(cell.cell_digest, (profile, verdict))
     axes = {each.cell_digest: each.cell.parallelism for each in cells}

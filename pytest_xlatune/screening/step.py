@@ -32,7 +32,7 @@ from pytest_xlatune.ledger import (
 )
 from pytest_xlatune.profiles import BASELINE, Profile
 from pytest_xlatune.records import digest
-from pytest_xlatune.results import SETTLED, Action, Finding, TrialResult, TrialStatus
+from pytest_xlatune.results import NEEDLESS, SETTLED, Action, Finding, TrialResult, TrialStatus
 from pytest_xlatune.screening import compiling
 from pytest_xlatune.screening.ways import Compiler
 
@@ -57,6 +57,7 @@ class Fate:
 
     is_settled: bool
     why: str
+    is_needless: bool = False  # it could run, to no purpose
 
 
 class Step:
@@ -154,7 +155,7 @@ class Step:
                 fates[each.profile] = self._cannot(each)
             elif is_said:
                 why = f"the same program and settings as {owner}, which stands for both"
-                fates[each.profile] = Fate(is_settled=True, why=why)
+                fates[each.profile] = Fate(is_settled=True, why=why, is_needless=True)
             else:
                 fates[each.profile] = Fate(is_settled=False, why="measured")
                 if each.setting and each.profile in standing:
@@ -174,7 +175,8 @@ class Step:
     def _identical(self, said: ProfileCompiled, number: int) -> Fate:
         if number <= self._controls:
             return Fate(is_settled=False, why="measured as an A/A control")
-        return Fate(is_settled=True, why=f"{said.cls}: {said.sentence}")
+        why = f"{said.cls}: {said.sentence}"
+        return Fate(is_settled=True, why=why, is_needless=True)
 
     def _cannot(self, said: ProfileCompiled) -> Fate:
         if said.cls == Class.FAILED and self._compiler.lacks_device:
@@ -284,5 +286,5 @@ def _is_begun(state: LedgerState, trial: Trial) -> bool:
 
 def _settled(trial: Trial, fate: Fate) -> TrialResult:
     finding = Finding(cls=SETTLED, action=Action.DROP, text=fate.why)
-    reason = f"not run, settled by compiling: {fate.why}"
+    reason = f"{NEEDLESS}{fate.why}" if fate.is_needless else f"compiling says: {fate.why}"
     return TrialResult(trial=trial, status=TrialStatus.DROPPED, reason=reason, findings=(finding,))

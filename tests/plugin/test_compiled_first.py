@@ -89,9 +89,7 @@ def test_what_compiling_settles_is_not_run_and_not_compiled_again(
     jobs = sweep.submitted
     assert {trial.split("-swave2")[0] for trial in jobs} == {"baseline-deployed", *said} - NOT_RUN
     stands = "the same program and settings as fast, which stands for both"
-    done.stdout.fnmatch_lines(
-        [f"*fast-too INVALID (dropped): not run, settled by compiling: {stands}*"]
-    )
+    done.stdout.fnmatch_lines([f"*fast-too INVALID (not run): needs no run: {stands}*"])
     board = sweep.read("reports/pretend/leaderboard.md")
     assert "Not run: settled by compiling" in board
     assert "4 of 8 profiles need no run" in board

@@ -56,3 +56,18 @@ def test_on_this_machine_there_is_none(tmp_path: Path) -> None:
     said = planned(tmp_path, Inputs(executor="local"))
     assert "#SBATCH" not in said
     assert "Where settings stand" not in said
+
+
+def test_a_deployed_secret_is_not_shown_where_a_container_reads_it(tmp_path: Path) -> None:
+    said = planned(
+        tmp_path,
+        Inputs(
+            executor="local",
+            image=f"rocm/jax:1@sha256:{'0' * 64}",
+            container={"runtime": "podman"},
+            deployed={"HF_TOKEN": "hunter2-and-more", "HF_HOME": "/shared/hf"},
+        ),
+    )
+    assert "export HF_HOME=/shared/hf" in said
+    assert "export HF_TOKEN=(hidden)" in said
+    assert "hunter2" not in said

@@ -49,7 +49,7 @@ def plan(
         (str(number), _stage(trial), literal(trial.id), literal(trial.profile.shown_text))
         for number, trial in enumerate(trials, start=1)
     )
-    started = tuple(block for each in launches for block in _launch(*each))
+    started = tuple(block for each in launches for block in _launch(*each, cell=cell))
     written = tuple(
         block
         for title, text in scripts
@@ -71,11 +71,12 @@ def _stage(trial: Trial) -> str:
     return f"{trial.group}" if trial.stage is Stage.SCREEN else str(trial.stage)
 
 
-def _launch(profile: Profile, spec: LaunchSpec) -> tuple[Block, ...]:
+def _launch(profile: Profile, spec: LaunchSpec, *, cell: Cell) -> tuple[Block, ...]:
     env = "".join(
         f"{name}={shlex.quote(value)} \\\n" for name, value in without_secrets(spec.env).items()
     )
     files = "".join(f"\n# {name}\n{text}" for name, text in spec.files.items())
-    secrets = secrets_of(spec.env, profile.env, profile.overrides)
+    # a container has what is deployed in a file
+    secrets = secrets_of(spec.env, cell.deployed, profile.env, profile.overrides)
     command = hide(f"{env}{shlex.join(spec.argv)}{files}", secrets)
     return (Text(text=literal(profile.id)), Code(text=command, language="bash"))

@@ -9,7 +9,10 @@ from typing import Any
 
 import pytest
 
+from pytest_xlatune.cells import Cell, Parallelism, Protocol, Stage, Trial
 from pytest_xlatune.executors import slurm_sight
+from pytest_xlatune.launchers.command import CommandLauncher
+from pytest_xlatune.launchers.container import ContainerLauncher
 from pytest_xlatune.profiles import profile
 from pytest_xlatune.results import Submission
 
@@ -102,6 +105,54 @@ def test_a_container_on_every_node_knows_its_rank_and_ends_with_its_job(
     trials.executor.cancel([job], root=trials.root)
     assert trials.end(job).state == "cancelled"
     wait_until(lambda: not containers_of(trials.folder(job)), timeout_s=30)
+
+
+# what pyxis adds to srun taken away again: the step, its variables and its end are Slurm's own
+WITHOUT_PYXIS = """\
+#!/bin/sh
+for each do
+  shift
+  case $each in --container-*|--no-container-*) ;; *) set -- "$@" "$each" ;; esac
+done
+exec srun "$@"
+"""
+
+
+def test_a_step_for_pyxis_is_the_rank_that_it_belongs_to(
+    trials: Any, tmp_path: Path, wait_until: Any
+) -> None:
+    srun = tmp_path / "srun-without-pyxis"
+    srun.write_text(WITHOUT_PYXIS)
+    srun.chmod(0o755)
+    probe = 'echo "$SLURM_PROCID of $SLURM_NTASKS on $SLURM_STEP_NODELIST: $TRICKY"; echo up; '
+    launcher = ContainerLauncher(
+        inner=CommandLauncher(argv=("bash", "-c", f"{probe} exec sleep 300")),
+        runtime="pyxis",
+        program=str(srun),
+    )
+    cell = Cell(
+        model_tag="m",
+        parallelism=Parallelism.parse("FSDP=2"),
+        image=f"{tmp_path}/x.sqsh@sha256:{'0' * 64}",
+        deployed={"TRICKY": "a,b 'c' \"d\""},
+    )
+    trial = Trial(
+        cell_digest=cell.digest,
+        profile=PROFILE,
+        protocol=Protocol(),
+        study="tuning",
+        stage=Stage.SCREEN,
+    )
+    job_id = trials.executor.submit(launcher.launch(trial, cell), **trials.arguments("stepped"))
+    job = Submission(
+        trial_id="stepped", attempt=1, executor="slurm", job_id=job_id, folder="stepped/1"
+    )
+    paths = [trials.folder(job) / f"log.{rank}.txt" for rank in (0, 1)]
+    wait_until(lambda: all(p.exists() and "up\n" in p.read_text() for p in paths), timeout_s=120)
+    for rank, path in enumerate(paths):
+        assert f"{rank} of 2 on node[001-002]: a,b 'c' \"d\"" in path.read_text()
+    trials.executor.cancel([job], root=trials.root)
+    assert trials.end(job).state == "cancelled"
 
 
 def test_the_nodes_are_asked_whether_they_can(lab: ModuleType, tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from pytest_xlatune.cells import Cell, Parallelism, Patience, Protocol, Resources
     from pytest_xlatune.deployed import deployed_env
     from pytest_xlatune.errors import ConfigError, LedgerError, SubmissionError, XlatuneError
+    from pytest_xlatune.limits import Limits
     from pytest_xlatune.no_env import NoEnv
     from pytest_xlatune.profiles import Profile, profile, restore_default
     from pytest_xlatune.results import Conclusion, Score, Verdict, VerdictKind
@@ -25,6 +26,7 @@ __version__ = "0.1.0"
 _HOME = {
     "Around": "studies.derived",
     "Cell": "cells",
+    "Limits": "limits",
     "Parallelism": "cells",
     "Patience": "cells",
     "Protocol": "cells",
@@ -55,6 +57,7 @@ __all__ = [
     "ConfigError",
     "Gate",
     "LedgerError",
+    "Limits",
     "NoEnv",
     "Parallelism",
     "Patience",

@@ -7,13 +7,14 @@ whether they explain the gain the report's.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from pytest_xlatune.cells import Stage
-from pytest_xlatune.errors import XlatuneError
+from pytest_xlatune.errors import ParseError, XlatuneError
 from pytest_xlatune.evidence.comparison import Comparison, Part, compare, milliseconds
 from pytest_xlatune.evidence.difference import Change, Difference, difference
+from pytest_xlatune.evidence.drill import Drill
 from pytest_xlatune.evidence_files import Window, read_program, read_window
 from pytest_xlatune.ledger import EvidenceRecorded, LedgerState
 from pytest_xlatune.profiles import BASELINE_ID
@@ -45,7 +46,8 @@ def explain(state: LedgerState, folder: Path, winner: str) -> Explanation:
         facts = [
             Fact(kind="HLO", text=text, artifacts=dumps, jobs=jobs) for text in program.sentences
         ]
-    traces = _traces(folder, before, after, problems)
+    steps = old.trial.protocol.profiler_steps or None
+    traces = _traces(folder, before, after, problems, steps=steps)
     if traces is not None:
         captures = tuple(str(where / _folder(each)) for each in (before, after))
         facts += [
@@ -88,7 +90,12 @@ def _program(
 
 
 def _traces(
-    folder: Path, before: EvidenceRecorded, after: EvidenceRecorded, problems: list[str]
+    folder: Path,
+    before: EvidenceRecorded,
+    after: EvidenceRecorded,
+    problems: list[str],
+    *,
+    steps: int | None,
 ) -> Comparison | None:
     if not (before.captures and after.captures):
         problems.append("no trace of both sides was recorded")
@@ -96,13 +103,21 @@ def _traces(
     try:
         drills = []
         for side in (before, after):
-            drilled, left_out = read_window([folder / each for each in side.captures], Window())
+            drilled, left_out = _drilled([folder / each for each in side.captures], steps)
             problems += [_below(each, folder) for each in left_out]
             drills.append(drilled)
         return compare(*drills)
     except XlatuneError as error:
         problems.append(_below(str(error), folder))
         return None
+
+
+def _drilled(captures: Sequence[Path], steps: int | None) -> tuple[Drill, tuple[str, ...]]:
+    """Drill a window of so many steps, or of as many as the captures themselves tell."""
+    try:
+        return read_window(captures, Window(steps=steps))
+    except ParseError:
+        return read_window(captures, Window())
 
 
 def _trace_facts(found: Comparison) -> Iterator[tuple[str, str]]:

@@ -1,0 +1,184 @@
+"""Why a winner wins, from dumps and captures on disk: explained, not shown, or not known."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from pytest_xlatune.cells import Cell, Parallelism, Stage, Trial
+from pytest_xlatune.explained import explain
+from pytest_xlatune.ledger import Entry, EvidenceRecorded, TrialEnded, TrialPlanned, replay
+from pytest_xlatune.profiles import BASELINE, Profile, profile
+from pytest_xlatune.report.covered import Covered, Explanation
+from pytest_xlatune.report.document import Table, Text
+from pytest_xlatune.report.phrases import CHINESE, ENGLISH, PHRASES
+from pytest_xlatune.report.why import reason, why
+from pytest_xlatune.results import Conclusion, TrialResult, TrialStatus, Verdict, VerdictKind
+
+DUMPS = Path(__file__).parent / "data" / "evidence" / "jaxlib-0.12.0"
+CELL = Cell(model_tag="tiny", parallelism=Parallelism.parse("FSDP=8"))
+WINNER = profile("ag-1g", "--xla_gpu_all_gather_combine_threshold_bytes=1073741824")
+STEPS = 3
+
+
+def dump(folder: Path, name: str) -> str:
+    """A dump as XLA leaves it: a real program of the GPU compiler."""
+    place = folder / "run" / name / "xla_dump"
+    place.mkdir(parents=True, exist_ok=True)
+    text = gzip.decompress((DUMPS / f"{name}.txt.gz").read_bytes())
+    (place / "module_0001.jit_train_step.sm_9.0_gpu_after_optimizations.txt").write_bytes(text)
+    return f"run/{name}/xla_dump"
+
+
+def capture(folder: Path, name: str, *, compute_us: float, wait_us: float) -> str:
+    """A capture of three steps on one device: a fusion, then a collective that nothing hides."""
+    events: list[dict[str, object]] = [
+        {"ph": "M", "pid": 1, "name": "process_name", "args": {"name": "/device:GPU:0"}},
+        {"ph": "M", "pid": 1, "tid": 7, "name": "thread_name", "args": {"name": "Stream #7"}},
+    ]
+    now_us = 0.0
+    for _ in range(STEPS):
+        for kernel, took_us in (("loop_fusion", compute_us), ("ncclDevKernel_AllGather", wait_us)):
+            events.append(
+                {"ph": "X", "pid": 1, "tid": 7, "ts": now_us, "dur": took_us, "name": kernel}
+            )
+            now_us += took_us
+    path = folder / "run" / name / "host.trace.json.gz"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(gzip.compress(json.dumps({"traceEvents": [*events, {}]}).encode()))
+    return str(path.relative_to(folder))
+
+
+def explained(
+    folder: Path,
+    *,
+    dumps: tuple[str, str] | None = None,
+    waits_us: tuple[float, float] | None = None,
+    winner: Profile = WINNER,
+    lose: bool = False,
+) -> Explanation:
+    """Record evidence of the baseline and of a winner, and ask what it says."""
+    events = []
+    for at, each in enumerate((BASELINE, winner)):
+        trial = Trial(
+            cell_digest=CELL.digest,
+            profile=each,
+            protocol=CELL.protocol,
+            study="evidence",
+            stage=Stage.EVIDENCE,
+        )
+        ended = TrialResult(trial=trial, status=TrialStatus.MEASURED, job_ids=(str(70 + at),))
+        captures = (
+            (capture(folder, str(at), compute_us=800.0, wait_us=waits_us[at]),) if waits_us else ()
+        )
+        recorded = EvidenceRecorded(
+            trial_id=trial.id, dump=dump(folder, dumps[at]) if dumps else "", captures=captures
+        )
+        events += [TrialPlanned(trial=trial), TrialEnded(result=ended), recorded]
+    entries = (Entry(number=at, at_s=0.0, event=event) for at, event in enumerate(events, start=1))
+    state = replay(entries)
+    for path in (each for each in folder.rglob("*") if lose and each.is_file()):
+        path.unlink()
+    return explain(state, folder, winner.id)
+
+
+def covered(found: Explanation, *, delta: float = 0.11) -> Covered:
+    best = Verdict(profile=WINNER.id, kind=VerdictKind.FASTER, delta=delta, n=4)
+    baseline = Verdict(profile=BASELINE.id, kind=VerdictKind.SCREENED)
+    return Covered(
+        sweep="sweep",
+        cell_digest=CELL.digest,
+        written_s=0.0,
+        cell=CELL,
+        profiles=(WINNER,),
+        conclusion=Conclusion(verdicts=(best,), baseline=baseline),
+        history=(),
+        explanation=found,
+    )
+
+
+def test_programs_and_traces_become_facts_with_artifacts_and_jobs(tmp_path: Path) -> None:
+    folder = tmp_path / "sweep" / "cell"
+    found = explained(folder, dumps=("fsdp", "fsdp-ag"), waits_us=(200.0, 100.0))
+    assert found.problems == ()
+    assert found.is_identical is False
+    assert found.moved == pytest.approx(-0.1)
+    kinds = {each.kind for each in found.facts}
+    assert kinds == {"HLO", "step", "kernel family", "overlap"}
+    assert all(each.jobs == ("70", "71") for each in found.facts)
+    hlo = [each for each in found.facts if each.kind == "HLO"]
+    assert any("all-gather" in each.text for each in hlo)
+    assert hlo[0].artifacts == (
+        "sweep/cell/run/fsdp/xla_dump",
+        "sweep/cell/run/fsdp-ag/xla_dump",
+    )
+    families = [each.text for each in found.facts if each.kind == "kernel family"]
+    assert any("0.200 -> 0.100 ms per device and step (-0.100 ms)" in each for each in families)
+    blocks = list(why(covered(found), ENGLISH))
+    assert isinstance(blocks[0], Text)
+    assert blocks[0].text.startswith("The traces show the gain: a step's span changes by -10.0 %")
+    assert isinstance(blocks[1], Table)
+    assert len(blocks[1].rows) == len(found.facts)
+
+
+def test_traces_that_do_not_move_explain_nothing(tmp_path: Path) -> None:
+    found = explained(tmp_path, dumps=("fsdp", "fsdp-ag"), waits_us=(200.0, 200.0))
+    said = reason(covered(found), ENGLISH)
+    assert said.endswith("The evidence does not explain why it wins.")
+    slower = explained(tmp_path, waits_us=(200.0, 300.0))
+    assert "do not show the gain" in reason(covered(slower), ENGLISH)
+
+
+def test_a_step_that_is_a_little_shorter_does_not_explain_a_large_gain(tmp_path: Path) -> None:
+    found = explained(tmp_path, waits_us=(200.0, 180.0))  # 2 % of the step
+    assert "do not show the gain" in reason(covered(found, delta=0.11), ENGLISH)
+    assert "The traces show the gain" in reason(covered(found, delta=0.02), ENGLISH)
+
+
+def test_a_changed_program_alone_is_a_lead_and_no_cause(tmp_path: Path) -> None:
+    found = explained(tmp_path, dumps=("fsdp", "fsdp-ag"))
+    assert "no trace of both sides was recorded" in found.problems
+    assert "Whether that is why it wins is not shown" in reason(covered(found), ENGLISH)
+
+
+def test_identical_programs_explain_nothing_that_a_compiler_does(tmp_path: Path) -> None:
+    found = explained(tmp_path, dumps=("fsdp", "fsdp"))
+    assert found.is_identical is True
+    assert "The two programs are identical" in reason(covered(found), ENGLISH)
+
+
+def test_without_evidence_it_says_what_to_run(tmp_path: Path) -> None:
+    nothing = explain(replay(()), tmp_path, WINNER.id)
+    assert nothing == Explanation()
+    said = reason(covered(nothing), ENGLISH)
+    assert "why it wins is not known. What to run: `xlatune evidence SWEEP_FILE`" in said
+
+
+def test_evidence_of_an_earlier_leader_is_not_taken_for_the_winners(tmp_path: Path) -> None:
+    found = replace(explained(tmp_path, waits_us=(200.0, 100.0)), profile="another")
+    assert "is of `another`, which led before" in reason(covered(found), ENGLISH)
+
+
+def test_artifacts_that_are_gone_are_said_and_name_no_host_path(tmp_path: Path) -> None:
+    folder = tmp_path / "sweep" / "cell"
+    found = explained(folder, dumps=("fsdp", "fsdp-ag"), waits_us=(200.0, 100.0), lose=True)
+    assert found.facts == ()
+    assert found.profile == ""
+    assert len(found.problems) == 2
+    assert str(tmp_path) not in " ".join(found.problems)
+
+
+@pytest.mark.parametrize("key", PHRASES)
+def test_a_phrase_has_the_same_fields_and_literals_in_both_languages(key: str) -> None:
+    english, chinese = PHRASES[key]
+
+    def parts(text: str) -> list[str]:
+        return sorted(re.findall(r"\{\w+\}|`[^`]*`", text))
+
+    assert parts(english) == parts(chinese)
+    assert CHINESE.count(3, "job") == "3 个作业"

@@ -388,3 +388,54 @@ def test_the_sweep_of_the_documentation_is_one() -> None:
     assert shown.removeprefix("submit.sh ").replace(digest, "784ebde6c2") == written.replace(
         "\\ ", ""
     )
+
+
+SWEEP = """\
+import pytest
+from pytest_xlatune import Protocol, Sweep, profile
+from pytest_xlatune.launchers.maxtext_slurm import INHERIT, MaxTextSlurmLauncher
+
+SWEEP = Sweep(
+    name="pretend",
+    model_tag="deepseek3-671b",
+    parallelism="PP=8",
+    per_device_batch_size=7,
+    max_target_length=4096,
+    launcher=MaxTextSlurmLauncher(
+        checkout={checkout!r},
+        sbatch=("-N", "2", "-w", "node[001-002]"),
+        inherit=(*INHERIT, "SLURM_STANDIN"),
+    ),
+    profiles=(profile("bogus", "--xla_bogus=1"), profile("overlap-2", "--xla_of_somebody=2")),
+    protocol=Protocol(steps=12),
+    executor="local",
+    screen_baselines=2,
+)
+
+
+@pytest.mark.wave2
+def test_flag(measure, profile):
+    measured = measure(profile)
+    assert measured.not_slower, measured.paragraph
+"""
+
+
+def test_a_whole_sweep_through_a_checkout(site: Site) -> None:
+    (site.root / "test_sweep.py").write_text(SWEEP.format(checkout=str(site.checkout)))
+    lock = {"XLATUNE_MACHINE_LOCK": str(site.root / "machine.lock")}
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-n", "0", f"--rootdir={site.root}", "test_sweep.py"],
+        env={**site.environ, **lock},
+        cwd=site.root,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-3000:]
+    assert "1 passed, 1 xfailed" in done.stdout
+    jobs = sorted(each.name for each in site.outputs.glob("*.log"))
+    assert [each[:4] for each in jobs] == ["4711", "4712", "4713", "4714"]
+    board = json.loads((site.root / "reports" / "pretend" / "leaderboard.json").read_text())
+    kinds = {each["profile"]: each["kind"] for each in board["conclusion"]["verdicts"]}
+    assert kinds == {"bogus": "INVALID", "overlap-2": "SCREENED"}

@@ -19,7 +19,8 @@ done
 name=JAX-$model-$tag
 ((${#name} + 12 <= 255)) || { echo "[ERROR] JOB_NAME is ${#name}B"; exit 1; }
 
-id=4711
+id=$(cat "$SLURM_STANDIN/next_id" 2> /dev/null || echo 4711)
+echo $((id + 1)) > "$SLURM_STANDIN/next_id"
 folder=$JOB_WORKSPACE/$id-$name
 mkdir -p "$folder"
 ln -s "../$id-$name.log" "$folder/log"

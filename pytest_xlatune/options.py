@@ -14,7 +14,8 @@ from typing import Any, Literal
 Negative = Literal["fail", "xfail"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+# compared and shown nowhere; every method that is made costs each pytest run a little
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class Option:
     """One option that takes a value.
 
@@ -199,7 +200,7 @@ SWITCHES = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class Options:
     """What was said, parsed. None: nothing was said.
 

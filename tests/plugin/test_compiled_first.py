@@ -111,6 +111,7 @@ def test_what_compiling_settles_is_not_run_and_not_compiled_again(
     for name in ("trainer.py", "test_sweep.py"):
         (sweep.path / name).unlink()
     ledger = next(sweep.path.glob(".xlatune/pretend/*/ledger.jsonl"))
+    capsys.readouterr()  # what pytester printed
     assert main(["conclude", str(ledger), "--json"]) == 0
     verdicts = json.loads(capsys.readouterr().out)["conclusion"]["verdicts"]
     assert {each["profile"] for each in verdicts if not each["can_run"]} == NOT_RUN

@@ -95,6 +95,7 @@ def test_evidence_is_recorded_once_and_found_by_name(
     assert len(folder.events("evidence-recorded")) == 2
 
     there = ["--workdir", str(folder.path / ".xlatune")]
+    capsys.readouterr()  # what pytester printed
     assert main(["hlo", "pretend:baseline-deployed", "pretend:unfused", "--json", *there]) == 0
     assert json.loads(capsys.readouterr().out)["difference"]["change"] == "other program"
     trial = recorded[0]["trial_id"]

@@ -84,6 +84,14 @@ def test_baseline(preflight, baseline_deployed):
     assert baseline_deployed.n >= 2
 
 
+@pytest.mark.wave1_5
+def test_evidence(evidence):
+    """Profiler and dump of the cell as deployed, in a run of its own that has no score."""
+    recorded = evidence("baseline-deployed")
+    assert recorded.dump, recorded.problems
+    assert recorded.captures, recorded.problems
+
+
 @pytest.mark.wave2
 def test_single_flag(measure, profile):
     """Each flag by itself, measured once: it ranks, and proves nothing."""
@@ -103,3 +111,11 @@ def test_finalist(measure, finalist):
     """The best of the screen, again in fresh blocks: only this decides."""
     measured = measure(finalist)
     assert measured.not_slower, measured.paragraph
+
+
+@pytest.mark.confirm
+def test_why_the_winner_wins(evidence, winner):
+    """The same of what the blocks prove fastest: the tuning document compares both."""
+    recorded = evidence(winner)
+    assert recorded.dump, recorded.problems
+    assert recorded.captures, recorded.problems

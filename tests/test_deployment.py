@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_xlatune.cells import Cell, DeployedFile, Parallelism
+from pytest_xlatune.cells import Cell, DeployedFile, Parallelism, Protocol, Stage, Trial
 from pytest_xlatune.deployed import deployed_env
 from pytest_xlatune.deployed_files import deployed_files, refuse_changed
 from pytest_xlatune.errors import ConfigError
@@ -17,7 +17,13 @@ from pytest_xlatune.launchers.maxtext import MaxTextLauncher
 from pytest_xlatune.profiles import Profile, append_flags, effective_values, parse_flags, profile
 from pytest_xlatune.report.covered import Covered, extended, names, read_cells, write_cells
 from pytest_xlatune.report.deployment import conflicts, diff, patch_of
-from pytest_xlatune.results import Conclusion, Verdict, VerdictKind
+from pytest_xlatune.results import (
+    Conclusion,
+    TrialResult,
+    TrialStatus,
+    Verdict,
+    VerdictKind,
+)
 
 ENV = "configs/tiny.env.sh"
 YML = "configs/tiny.yml"
@@ -250,6 +256,20 @@ def test_a_cell_that_is_measured_anew_keeps_what_it_was() -> None:
     assert only.deploys(earlier), "what was recommended is what is deployed now"
     other = replace(again, cell=replace(first.cell, deployed={"XLA_FLAGS": "--xla_ag=2"}))
     assert not extended((first,), other)[0].deploys(earlier)
+
+
+def test_a_ledger_that_was_begun_anew_keeps_what_the_old_one_found() -> None:
+    def with_jobs(*jobs: str) -> Covered:
+        trial = Trial(
+            cell_digest="d", profile=AG, protocol=Protocol(), study="tuning", stage=Stage.SCREEN
+        )
+        result = TrialResult(trial=trial, status=TrialStatus.MEASURED, job_ids=jobs)
+        return replace(covered(AG), history=(result,))
+
+    (goes_on,) = extended((with_jobs("1", "2"),), with_jobs("1", "2", "3"))
+    assert goes_on.earlier == ()
+    (anew,) = extended((with_jobs("1", "2"),), with_jobs("7"))
+    assert len(anew.earlier) == 1
 
 
 def test_the_data_comes_back_as_it_was_and_damage_is_named() -> None:

@@ -112,6 +112,11 @@ class Covered(Record):
         return self.cell.label.removeprefix(self.cell.model_tag).strip()
 
     @property
+    def jobs(self) -> frozenset[str]:
+        """All its jobs: another ledger of the same cell has none of them."""
+        return frozenset(job for each in self.history for job in each.job_ids)
+
+    @property
     def best(self) -> Verdict | None:
         """The first of the profiles that are FASTER, None where no profile is."""
         faster = (each for each in self.conclusion.verdicts if each.kind is VerdictKind.FASTER)
@@ -177,7 +182,7 @@ def extended(kept: Sequence[Covered], new: Covered) -> tuple[Covered, ...]:
         if (each.sweep, each.label) != (new.sweep, new.label):
             continue
         earlier = each.earlier
-        if each.cell_digest != new.cell_digest:
+        if each.cell_digest != new.cell_digest or (each.jobs.isdisjoint(new.jobs) and each.jobs):
             earlier = (*each.earlier, each.as_earlier())
         elif not new.explanation.facts and each.explanation.facts:
             new = replace(new, explanation=each.explanation)

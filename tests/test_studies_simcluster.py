@@ -137,3 +137,29 @@ def test_a_profile_that_warms_up_longer_is_told() -> None:
     )
     plain, _ = simulated.sweep(replace(world, warming={}), 1)
     assert not any("settle" in " ".join(each.reasons) for each in plain.verdicts)
+
+
+def test_stacks_of_noise_win_no_more_often_than_anything_else() -> None:
+    world = simulated.World(name="any", stacks=4)
+    winners = arms = 0
+    for seed in range(60):
+        conclusion, history = simulated.sweep(world, seed)
+        assert len(history) <= world.budget
+        arms += sum("+" in each for each in conclusion.finalists)
+        winners += any(each.kind == "FASTER" for each in conclusion.verdicts)
+    # 5 % of sweeps by design; 8 of 60 would be seen in 1 of 100 such tests
+    assert winners < 8
+    assert arms > 10  # they were among what was confirmed
+
+
+def test_stacks_find_what_adds_up() -> None:
+    world = simulated.World(name="any", effects=(0.02, 0.02, 0.02), stacks=4)
+    found = []
+    for seed in range(20):
+        conclusion, _ = simulated.sweep(world, seed)
+        found += [each for each in conclusion.verdicts if each.kind == "FASTER"]
+    truths = [world.truth_of(each.profile) for each in found]
+    assert max(truths) == pytest.approx(1.02**3 - 1)
+    assert sum(truth > 0.039 for truth in truths) > 40
+    inside = [e.ci95[0] <= t <= e.ci95[1] for e, t in zip(found, truths, strict=True)]
+    assert sum(inside) / len(inside) > 0.85

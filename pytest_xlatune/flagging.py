@@ -79,7 +79,7 @@ def show_list(
         }
         return Shown(text=_json(document))
     width = max(len(each.id) for each in found.profiles)
-    lines = [f"{each.id:{width}}  {each.settings_text}" for each in found.profiles]
+    lines = [f"{each.id:{width}}  {each.shown_text}" for each in found.profiles]
     lines += [f"left out: {each.profile}: {each.why}" for each in found.left_out]
     return Shown(text="\n".join(lines))
 
@@ -282,7 +282,7 @@ def _releases(name: str) -> Iterator[str]:
 
 def _paragraph(entry: Entry) -> Iterator[str]:
     yield f"{entry.slug}: {'--' if entry.is_flag else ''}{entry.name} ({entry.status})"
-    profiles = [f"{each.id}: {each.settings_text}" for each in entry.profiles]
+    profiles = [f"{each.id}: {each.shown_text}" for each in entry.profiles]
     for title, text in (
         ("axes", ", ".join(entry.axes)),
         ("what", entry.mechanism),

@@ -65,6 +65,7 @@ def test_the_recommended_patch_deploys_the_win_and_the_next_run_shows_it(
     assert won.tgs is not None
     assert now.tgs is not None
     assert abs(now.tgs / won.tgs - 1) < 0.01, "what was measured is what is deployed"
+    assert before.conclusion.baseline.tgs is not None
     assert now.tgs > 1.08 * before.conclusion.baseline.tgs
     text = document.read_text(encoding="utf-8")
     assert "The recipe of an earlier measurement of FSDP=4 is deployed now" in text

@@ -149,7 +149,7 @@ def test_what_needs_no_run_is_dropped_with_its_reason(tmp_path: Path, calls: lis
         profile("faster.2", f"{SEEN}=4"),
         profile("refused", "--xla_a=1"),
         profile("failed", "--xla_b=1"),
-        profile("huge", "--xla_c=1"),
+        profile("huge", f"{SEEN}=5"),
     )
     step = Step(compiler(tmp_path, memory_limit_bytes=1 << 36), profiles)
     state, events = run(step, *profiles, folder=tmp_path)
@@ -176,13 +176,13 @@ def test_what_needs_no_run_is_dropped_with_its_reason(tmp_path: Path, calls: lis
     ],
     ids=["variable", "stream priority", "override", "unknown to the table", "command buffers"],
 )
-@pytest.mark.parametrize("made", ["same", "faster"])
+@pytest.mark.parametrize("made", ["same", "faster", "huge"])
 def test_what_may_act_at_run_time_is_always_measured(
     tmp_path: Path, calls: list[str], setting: dict[str, object], made: str
 ) -> None:
     settings = {"flags": "", **setting}
     twins = tuple(profile(f"{made}.{n}", **settings) for n in (1, 2))  # type: ignore[arg-type]
-    step = Step(compiler(tmp_path), twins, controls=0)
+    step = Step(compiler(tmp_path, memory_limit_bytes=1 << 36), twins, controls=0)
     state, _ = run(step, *twins, folder=tmp_path)
     assert state.compiled[f"{made}.1"].later
     assert not dropped(state)

@@ -182,6 +182,9 @@ class Step:
         if said.cls == Class.FAILED and self._compiler.lacks_device:
             why = "measured: without its device a compiler may fail where it would not beside it"
             return Fate(is_settled=False, why=why)
+        if said.cls == Class.MEMORY and said.later:
+            why = "measured: a setting of the run time may give it the memory"
+            return Fate(is_settled=False, why=why)
         return Fate(is_settled=True, why=f"{said.cls}: {said.sentence}")
 
     def _chooses_by_device(self, profile_id: str) -> bool:

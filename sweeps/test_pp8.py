@@ -24,6 +24,7 @@ from pathlib import Path
 import pytest
 
 from pytest_xlatune import Around, NoEnv, Protocol, Resources, Stacks, Sweep, profile
+from pytest_xlatune.catalog import ladders_of
 from pytest_xlatune.launchers.maxtext import MaxTextLauncher
 
 OVERLAP = "--xla_gpu_experimental_parallel_collective_overlap_limit"
@@ -115,12 +116,6 @@ PROFILES = (
     ),
 )
 
-# the values beside what led are taken from here; what leads is known when wave 3 is over
-LADDERS = {
-    OVERLAP.lstrip("-"): ("1", "2", "4", "8"),
-    AG.lstrip("-"): tuple(str(GIB << at >> 2) for at in range(4)),  # 256 MiB to 2 GiB
-}
-
 SWEEP = Sweep(
     name="pp8",
     parallelism="PP=8",
@@ -139,7 +134,7 @@ SWEEP = Sweep(
     no_env=NoEnv(),
     derived=(
         Stacks(wave="wave3", slots=4),
-        Around(wave="wave4", slots=2, ladders=LADDERS),
+        Around(wave="wave4", slots=2, ladders=ladders_of("PP")),
     ),
     protocol=Protocol(steps=15, first_step=5, deadline_s=2700),
     resources=Resources(time_limit_s=2760),

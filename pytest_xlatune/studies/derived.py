@@ -32,6 +32,7 @@ from pytest_xlatune.results import relative
 ID_LENGTH = 64
 _MIB, _GIB = 1 << 20, 1 << 30
 _SIZES = (2, 3)
+_NAMED = 3  # ladders that are listed by name
 
 Key = tuple[str, str]  # kind of setting, name
 
@@ -152,7 +153,9 @@ class Around(Record):
     @property
     def words(self) -> str:
         """What fills the slots."""
-        return f"values beside the leaders' of {', '.join(sorted(self.ladders))}"
+        names = ", ".join(sorted(self.ladders))
+        named = names if len(self.ladders) <= _NAMED else f"{len(self.ladders)} settings"
+        return f"values beside the leaders' of {named}"
 
     def made(self, leaders: Sequence[Leader], *, pool: Sequence[Profile]) -> Iterator[Profile]:
         """Yield the neighbours of each leader on its ladders, the best leader's first, up first."""

@@ -16,15 +16,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pytest_xlatune.catalog.effect import Answer, examine
 from pytest_xlatune.catalog.ground import Ground, Objection
 from pytest_xlatune.catalog.rules import check
 from pytest_xlatune.errors import ConfigError
-from pytest_xlatune.evidence.options import Schema, read_options, read_schema
 from pytest_xlatune.profiles import Profile
 from pytest_xlatune.records import Record
+
+if TYPE_CHECKING:
+    from pytest_xlatune.evidence.options import Schema
 
 _WORKER = Path(__file__).with_name("lint_worker.py")
 _TIMEOUT_S = 120.0
@@ -103,6 +105,8 @@ class Target:
         Raises:
             ConfigError: there is no such interpreter, or no jaxlib that answers.
         """
+        from pytest_xlatune.evidence.options import read_schema  # noqa: PLC0415 - numpy
+
         document = self._run(texts)
         self.jaxlib = document["jaxlib"]
         schema = read_schema(base64.b64decode(document["description"]))
@@ -135,6 +139,8 @@ class Target:
 
 
 def _answer(found: Mapping[str, Any], schema: Schema) -> Answer:
+    from pytest_xlatune.evidence.options import read_options  # noqa: PLC0415 - numpy
+
     said: str = found["said"]
     if found["options"] is not None:
         return Answer(options=read_options(base64.b64decode(found["options"]), schema))

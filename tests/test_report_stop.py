@@ -108,3 +108,18 @@ def test_the_end_of_a_session_is_a_tally_and_what_leads() -> None:
         "- ag-1g",
         "- priority",
     ]
+
+
+def test_a_budget_that_is_spent_names_no_failing_node() -> None:
+    said = stop_message(
+        cell=CELL,
+        nodes=NODES,
+        reason="budget: 7.9 of 8 hours with the scheduler are spent",
+        evidence="",
+        recovery=[],
+        conclusion=CONCLUSION,
+        history=HISTORY,
+        artifacts="folder",
+    )
+    assert "Reason: budget: 7.9 of 8 hours" in said
+    assert "Failing node" not in said

@@ -16,6 +16,7 @@ from pytest_xlatune.report.lines import tally
 from pytest_xlatune.report.phrases import ENGLISH
 from pytest_xlatune.results import Conclusion, TrialResult, Verdict, VerdictKind
 
+BUDGET = "budget:"  # how the reason of a stop begins that nothing failed in
 _TOP = 3
 
 
@@ -43,6 +44,7 @@ def stop_message(
         artifacts: where the jobs left their files.
     """
     failing = [node for node in nodes if node in f"{reason} {evidence}"]
+    is_planned = reason.startswith(BUDGET)
     tested = _ranked(conclusion)
     pending = [each.trial.profile.id for each in history if not each.status.is_final]
     outcome = (
@@ -52,7 +54,11 @@ def stop_message(
     lines = [
         f"[xla-tuning STOP] {cell.model_tag} {cell.parallelism} sweep halted",
         f"Reason: {plain(reason)}",
-        f"Failing node(s): {', '.join(failing) or 'not known'}; {outcome}",
+        *(
+            []
+            if is_planned
+            else [f"Failing node(s): {', '.join(failing) or 'not known'}; {outcome}"]
+        ),
         "Sweep state at stop:",
         f"- Nodelist: {','.join(nodes) or 'this machine'}",
         f"- Profiles tested so far: {len(tested)}",

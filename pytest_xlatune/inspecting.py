@@ -36,6 +36,7 @@ from pytest_xlatune.records import Json
 from pytest_xlatune.results import VerdictKind
 from pytest_xlatune.screening import Screening
 from pytest_xlatune.screening.compiling import screen
+from pytest_xlatune.screening.versions import compiled_by
 from pytest_xlatune.sweep import ResolvedSweep
 
 T = TypeVar("T")
@@ -146,6 +147,7 @@ def show_screening(
         ConfigError: what is asked for does not fit, or the cell as deployed does not compile.
     """
     compiler = resolved.compiler(screening)
+    compiled_by(compiler)  # says what cannot be compiled with, before anything is
     profiles = resolved.sweep.profiles
     width = max(len(each.id) for each in profiles)
     found = []

@@ -30,6 +30,7 @@ from pytest_xlatune.results import SETTLED, TrialResult, TrialStatus
 from pytest_xlatune.screening import Screening, compiling
 from pytest_xlatune.screening.step import Step
 from pytest_xlatune.screening.targets import Target, find_target
+from pytest_xlatune.screening.versions import compiled_by
 from pytest_xlatune.screening.ways import Compiler, compiler_of
 
 CELL = Cell(model_tag="m", parallelism=Parallelism.parse("FSDP=1"))
@@ -92,6 +93,8 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         return Compiled(profile=each, program=PROGRAM) if each.is_baseline else outcome(each)
 
     monkeypatch.setattr(compiling, "compiled", compiled)
+    has = ("jaxlib 1", "jax-cuda12-pjrt 1")
+    monkeypatch.setattr("pytest_xlatune.screening.versions._versions", lambda _: has)
     return made
 
 
@@ -258,7 +261,7 @@ def test_what_a_program_rests_on_makes_it_compiled_again(
     if change == "source":
         (tmp_path / "step.py").write_text("def step(): return 1\n", encoding="utf-8")
     elif change == "versions":
-        monkeypatch.setattr("pytest_xlatune.screening.step._versions", lambda _: ("jaxlib 9",))
+        monkeypatch.setattr("pytest_xlatune.screening.versions._versions", lambda _: ("jaxlib 9",))
     elif change == "memory":
         said["memory_limit_bytes"] = 1 << 36
     elif change == "target":
@@ -339,6 +342,23 @@ def test_an_interpreter_that_is_not_here_is_refused_before(tmp_path: Path) -> No
     screening = Screening(program="mine:step", target="cpu", python="/nowhere/python")
     with pytest.raises(ConfigError, match="/nowhere/python is not on this machine"):
         compiler_of(screening, launcher=None, cell=CELL, executor="local")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("has", "message"),
+    [
+        (("jaxlib 2",), "has jaxlib 2 and no CUDA compiler; install jax-cuda12-pjrt==2"),
+        (("jaxlib 2", "jax-cuda12-pjrt 3"), "has jaxlib 2 and jax-cuda12-pjrt 3; install"),
+        ((), "has jaxlib none and no CUDA compiler"),
+    ],
+)
+def test_a_plugin_is_of_the_version_of_its_jaxlib(
+    tmp_path: Path, has: tuple[str, ...], message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pytest_xlatune.screening.versions._versions", lambda _: has)
+    with pytest.raises(ConfigError, match=message):
+        compiled_by(compiler(tmp_path, target=find_target("h100")))
+    assert compiled_by(compiler(tmp_path)).endswith("for here")
 
 
 def test_a_function_rests_on_its_module_and_the_memory_of_its_target(tmp_path: Path) -> None:

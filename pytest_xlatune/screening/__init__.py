@@ -3,6 +3,7 @@
     __init__    how a sweep says that its profiles are compiled first
     targets     devices that are not here, by name
     ways        a profile to the process that compiles it
+    versions    what compiles
     compiling   those processes, and what they left behind
     step        the part of a campaign that does it, from the ledger where it can
 

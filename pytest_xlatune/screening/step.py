@@ -12,7 +12,6 @@ of those identical to the baseline as serve for A/A controls.
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,17 +33,9 @@ from pytest_xlatune.profiles import BASELINE, Profile
 from pytest_xlatune.records import digest
 from pytest_xlatune.results import NEEDLESS, SETTLED, Action, Finding, TrialResult, TrialStatus
 from pytest_xlatune.screening import compiling
+from pytest_xlatune.screening.versions import compiled_by
 from pytest_xlatune.screening.ways import Compiler
 
-_VERSIONS_TIMEOUT_S = 60.0
-_VERSIONS = """
-import importlib.metadata as metadata
-for name in ("jax", "jaxlib", "jax-cuda12-pjrt", "jax-cuda13-pjrt"):
-    try:
-        print(name, metadata.version(name))
-    except metadata.PackageNotFoundError:
-        pass
-"""
 # what a compiler decides by the device: autotuned kernels, the links and estimates of their speed
 _BY_DEVICE = ("autotun", "cublas", "cudnn", "einsum", "gemm", "latency_estimator", "perf_table",
               "pgle", "triton")  # fmt: skip
@@ -165,7 +156,8 @@ class Step:
     @property
     def by(self) -> str:
         """What compiles, and for which device."""
-        return self._by or self._say_by()
+        self._by = self._by or compiled_by(self._compiler)
+        return self._by
 
     @property
     def place(self) -> str:
@@ -253,33 +245,6 @@ class Step:
             }
             self._keys[profile.id] = digest(rests_on)
         return self._keys[profile.id]
-
-    def _say_by(self) -> str:
-        found = _versions(self._compiler.python)
-        self._by = f"{', '.join(found) or 'an unknown jaxlib'} for {self._compiler.place}"
-        return self._by
-
-
-def _versions(python: str) -> tuple[str, ...]:
-    """Return what an interpreter compiles with; () where it cannot say."""
-    if not python:
-        return ()
-    try:
-        done = subprocess.run(
-            [python, "-c", _VERSIONS],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=_VERSIONS_TIMEOUT_S,
-            check=False,
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise ConfigError(
-            f"screening: {python} cannot be run ({error}); name an interpreter that has the JAX to "
-            "compile with"
-        ) from None
-    return tuple(done.stdout.splitlines())
 
 
 def _is_begun(state: LedgerState, trial: Trial) -> bool:

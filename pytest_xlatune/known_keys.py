@@ -85,6 +85,9 @@ def look_at_keys(
         profiles: each may bring more.
         environ: of this process, for PATH and HOME.
     """
+    inside = getattr(launcher, "inner", None)
+    if isinstance(inside, Keyed) and inside.package:
+        return Preflight(notes=(f"keys were not checked: {inside.package} is in an image",))
     if not isinstance(launcher, Keyed) or not launcher.package:
         return Preflight()
     found = ask(launcher, cell, environ=environ)

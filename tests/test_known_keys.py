@@ -12,6 +12,7 @@ import pytest
 from pytest_xlatune import Cell, Parallelism, Profile, profile
 from pytest_xlatune.known_keys import look_at_keys
 from pytest_xlatune.launchers.command import CommandLauncher
+from pytest_xlatune.launchers.container import ContainerLauncher
 from pytest_xlatune.launchers.maxtext import MaxTextLauncher
 from pytest_xlatune.preflight import Preflight
 
@@ -157,3 +158,11 @@ def test_other_trainers_have_no_keys_to_look_at(checkout: Path) -> None:
     cell = Cell(model_tag="t", parallelism=Parallelism.parse("FSDP=2"))
     launcher = CommandLauncher(argv=("train.sh",))
     assert look_at_keys(launcher, cell, (), environ=os.environ) == Preflight()
+
+
+def test_what_is_in_an_image_is_not_looked_for_here() -> None:
+    inner = MaxTextLauncher(config="/configs/tiny.gpu.yml", module="maxtext.trainers.train")
+    launcher = ContainerLauncher(inner=inner, runtime="podman")
+    cell = Cell(model_tag="t", parallelism=Parallelism.parse("FSDP=2"))
+    found = look_at_keys(launcher, cell, (), environ=os.environ)
+    assert found == Preflight(notes=("keys were not checked: maxtext is in an image",))

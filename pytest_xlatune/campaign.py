@@ -88,7 +88,7 @@ class Campaign:
         self._attempts = Attempts(setup, now=now, ticks=ticks)
         self._waits_until: dict[tuple[str, float], float] = {}
         self._turns = Turns(setup.folder)
-        self._is_settled = False
+        self._settled: frozenset[str] = frozenset()
         self._spending = Spending(nodes=max(setup.resources.nodes, 1))
 
     def open(self, *, fresh: bool = False) -> None:
@@ -259,12 +259,15 @@ class Campaign:
     def _settle(self) -> bool:
         """Take a step of finding out which trials need no run; False once that is known."""
         settle, view = self.setup.settle, self.view()
-        if settle is None or self._is_settled or view.stopped:
+        asked = frozenset(trial.profile.id for trial in view.pending)
+        # waves that follow from earlier ones ask for profiles that were not there before
+        if settle is None or asked <= self._settled or view.stopped:
             return False
         if len(view.state.in_flight()) >= self.setup.executor.max_in_flight:
             return False
         events = settle(view.state, view.pending, self.study.whole().propose(view.history))
-        self._is_settled = not events
+        if not events:
+            self._settled |= asked
         self._write(*events)
         return bool(events)
 

@@ -380,3 +380,16 @@ def test_a_function_rests_on_its_module_and_the_memory_of_its_target(tmp_path: P
 def _opened(session: str) -> Entry:
     event = CampaignOpened(cell=CELL, study="tuning", session=session)
     return Entry(number=1, at_s=0.0, event=event)
+
+
+def test_a_profile_that_a_wave_derived_is_compiled_when_it_is_asked_for(
+    tmp_path: Path, calls: list[str]
+) -> None:
+    declared = profile("faster.a", f"{SEEN}=1")
+    derived = profile("huge.a+b", f"{SEEN}=2", wave="wave3")
+    step = Step(compiler(tmp_path, memory_limit_bytes=1 << 35), [declared])
+    state, _ = run(step, declared, folder=tmp_path)
+    assert calls == [BASELINE.id, "faster.a"]
+    state, _ = run(step, declared, derived, state=state, folder=tmp_path)
+    assert calls == [BASELINE.id, "faster.a", "huge.a+b"]
+    assert dropped(state) == {"huge.a+b"}

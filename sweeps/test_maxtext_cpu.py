@@ -66,6 +66,7 @@ SWEEP = Sweep(
         axis_prefix={"FSDP": "ici", "PP": "ici"},  # a CPU has no slices
     ),
     deployed=deployed_env(HERE / "tiny-cpu.env.sh"),
+    env_file=str(HERE / "tiny-cpu.env.sh"),
     profiles=PROFILES,
     protocol=Protocol(steps=30, first_step=8, deadline_s=600),
     executor="local",

@@ -5,7 +5,8 @@
 MaxText lives in an environment of its own, `.maxtext`, which `make maxtext` makes, and is started
 as a process; `--xlatune-launcher python=PATH` names the interpreter of another. The cell is FSDP=2
 over two forced CPU devices, and what is deployed carries a leftover that costs most of the speed.
-A trial takes half a minute on two idle cores, most of it importing and compiling.
+A trial takes 20 to 40 seconds on two cores with little else to do, most of it importing and
+compiling.
 """
 
 from __future__ import annotations

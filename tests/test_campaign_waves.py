@@ -1,0 +1,83 @@
+"""A campaign whose waves follow from earlier ones: in order, resumed, compiled first."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from pytest_xlatune.campaign import Campaign
+from pytest_xlatune.cells import Trial
+from pytest_xlatune.ledger import Event, LedgerState
+from pytest_xlatune.profiles import profile
+from pytest_xlatune.results import Outcome, State
+from pytest_xlatune.studies.derived import Stacks
+from pytest_xlatune.studies.tuning import TuningStudy
+from tests.test_campaign import ScriptedExecutor, campaign, log, run
+
+SINGLES = (
+    profile("fast", "--xla_fast=1"),
+    profile("quick", "--xla_quick=1"),
+    profile("idle", "--xla_idle=1"),
+)
+STACK = "fast+quick"
+OK = Outcome(state=State.COMPLETED, exit_code=0)  # started nobody knows when: as planned
+
+
+def script(trial_id: str, attempt: int) -> tuple[str, Outcome]:
+    name = trial_id.partition("-s")[0]
+    gain = 0.03 * ("fast" in name) + 0.02 * ("quick" in name)
+    return log(1000 * (1 + gain + (sum(trial_id.encode()) % 7 - 3) / 10000)), OK
+
+
+def deriving(folder: Path, executor: ScriptedExecutor, *, session: str = "first") -> Campaign:
+    made = campaign(folder, executor, session=session, profiles=SINGLES)
+    study = made.study
+    assert isinstance(study, TuningStudy)
+    deeper = Campaign(made.setup, dataclasses.replace(study, stacks=(Stacks(slots=1),)))
+    deeper.open()
+    return deeper
+
+
+@pytest.mark.parametrize("in_flight", [1, 4])
+def test_a_derived_wave_runs_after_what_it_reads(tmp_path: Path, in_flight: int) -> None:
+    executor = ScriptedExecutor(script, max_in_flight=in_flight)
+    each = deriving(tmp_path, executor)
+    run(each)
+    waves = [name.rpartition("-s")[2][:5] for name in executor.submitted[: 3 + 2 + 1 + 2]]
+    assert waves == ["wave2"] * 5 + ["wave3"] * 3
+    assert each.conclude().complete
+    assert STACK in each.conclude().finalists
+
+
+def test_a_resumed_campaign_makes_the_same_stack(tmp_path: Path) -> None:
+    executor = ScriptedExecutor(script)
+    first = deriving(tmp_path, executor)
+    for _ in range(20):
+        if not any(name.startswith(STACK) for name in executor.submitted):
+            first.turn()
+    run(deriving(tmp_path, executor, session="second"))
+    assert len(executor.submitted) == len(set(executor.submitted))
+    screened = {name for name in executor.submitted if "-swave3" in name and "+" in name}
+    assert {name.partition("-s")[0] for name in screened} == {STACK}
+
+
+def test_what_is_compiled_first_is_asked_again_for_a_new_wave(tmp_path: Path) -> None:
+    executor = ScriptedExecutor(script)
+    asked: list[frozenset[str]] = []
+
+    def settle(
+        state: LedgerState, pending: Sequence[Trial], whole: Sequence[Trial]
+    ) -> tuple[Event, ...]:
+        asked.append(frozenset(trial.profile.id for trial in pending))
+        return ()
+
+    made = deriving(tmp_path, executor)
+    setup = dataclasses.replace(made.setup, settle=settle)
+    each = Campaign(setup, made.study)
+    each.open()
+    run(each)
+    assert [STACK in one for one in asked[:2]] == [False, True]
+    assert len(asked) < 5  # once for each set of profiles, not at every turn

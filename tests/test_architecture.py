@@ -105,8 +105,8 @@ FLOORS: dict[str, tuple[int, set[str], set[str]]] = {
     "plugin": (6, {"controller", "fixtures", "hooks", "parametrise", "session"}, {"pytest"}),
     "__init__": (6, set(), set()),
 }
-PURE = ("profiles", "cells", "pipeline", "results", "records", "catalog", "logs", "stats", "studies",
-        "evidence", "launchers", "report")  # fmt: skip
+PURE = ("profiles", "cells", "pipeline", "results", "records", "catalog", "logs", "stats",
+        "studies", "evidence", "launchers", "report")  # fmt: skip
 IMPURE_MODULES = {"os", "subprocess", "time", "socket", "tempfile", "shutil", "random", "threading"}
 # floor 3 stands on floors 0-1 only
 SKIPS = {3: {2}}

@@ -14,9 +14,9 @@ from pytest_xlatune.executors import Resumed
 from pytest_xlatune.launchers.command import CommandLauncher
 from pytest_xlatune.ledger import AttemptEnded, AttemptIntended, Entry
 from pytest_xlatune.limits import Limits, Spending
-from pytest_xlatune.resolving import resolve_options
 from pytest_xlatune.profiles import profile
 from pytest_xlatune.publish import read_known
+from pytest_xlatune.resolving import resolve_options
 from pytest_xlatune.results import Outcome, State, Submission
 from pytest_xlatune.studies.tuning import TuningStudy
 

@@ -28,7 +28,10 @@ CELL = Cell(
 GIB = 1 << 30
 AG = "xla_gpu_all_gather_combine_threshold_bytes"
 LIMIT = "xla_gpu_experimental_parallel_collective_overlap_limit"
-LADDER: dict[str, tuple[str, ...]] = {AG: (str(GIB >> 1), str(GIB), str(2 * GIB)), LIMIT: ("2", "4", "8")}
+LADDER: dict[str, tuple[str, ...]] = {
+    AG: (str(GIB >> 1), str(GIB), str(2 * GIB)),
+    LIMIT: ("2", "4", "8"),
+}
 SINGLES = (
     profile("overlap-2", f"--{LIMIT}=2"),
     profile("overlap-4", f"--{LIMIT}=4"),

@@ -2,9 +2,11 @@
 
     python -m venv v; v/bin/pip install "jax==0.10.2" "jax-cuda12-pjrt==0.10.2"    # no CUDA needed
     python benchmarks/evidence_screen.py --python v/bin/python [--programs fsdp pp tp]
+    python benchmarks/evidence_screen.py --python v/bin/python --catalog 0.10.2
 
-Every profile of a list such as a team has is compiled for a GPU by `pytest_xlatune.screening`, in
-a process of its own, for the three programs of `screen_programs.py`.
+Every profile of a list such as a team has, or of what the catalog chooses for the program's axis
+and a release (its rules have then left out what they know to do nothing), is compiled for a GPU by
+`pytest_xlatune.screening`, in a process of its own, for the three programs of `screen_programs.py`.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from collections import Counter
 from pathlib import Path
 
 from pytest_xlatune import profile
+from pytest_xlatune.catalog.candidates import profiles_for
 from pytest_xlatune.evidence.screened import screened_line
 from pytest_xlatune.screening.compiling import screen
 from pytest_xlatune.screening.targets import find_target, named_targets
@@ -69,11 +72,15 @@ def main() -> None:
     parser.add_argument("--python", default=sys.executable)
     parser.add_argument("--programs", nargs="+", default=["fsdp", "pp", "tp"])
     parser.add_argument("--target", choices=named_targets(), default="h100")
+    parser.add_argument("--catalog", metavar="JAXLIB", help="what the catalog has for a release")
     options = parser.parse_args()
     profiles = [profile(name, flags) for name, flags in PROFILES.items()]
     with tempfile.TemporaryDirectory() as name:
         target = find_target(options.target)
         for program in options.programs:
+            if options.catalog:
+                axis, device = program.upper(), "sm_90"
+                profiles = [*profiles_for(axis, jaxlib=options.catalog, device=device)]
             way = by_function(
                 f"screen_programs:{program}",
                 target=target,

@@ -396,7 +396,10 @@ def test_a_lock_that_another_process_holds_is_named(
 ) -> None:
     ledger.append(Noted(text="x"), at_s=0.0)
     monkeypatch.setattr("pytest_xlatune.ledger._LOCK_TIMEOUT_S", 0.05)
-    hold = "import fcntl, sys; f = open(sys.argv[1]); fcntl.flock(f, 2); print(flush=True); sys.stdin.read()"
+    hold = (
+        "import fcntl, sys; f = open(sys.argv[1]); fcntl.flock(f, 2); "
+        "print(flush=True); sys.stdin.read()"
+    )
     with subprocess.Popen(
         [sys.executable, "-c", hold, f"{ledger.path}.lock"],
         stdin=subprocess.PIPE,

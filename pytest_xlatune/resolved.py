@@ -87,13 +87,14 @@ class ResolvedSweep:
         """Spell every trial that can be named before anything has run.
 
         Raises:
-            ConfigError: the profiles do not fit the budget, the launcher cannot start one, or
-                there is no compiler for them.
+            ConfigError: the profiles do not fit the budget, the launcher cannot start one (here
+                or in another of the model's configurations), or there is no compiler for them.
         """
         if self.screening is not None:
             self.compiler(self.screening)
-        for trial in self.study().propose(()):
-            self.sweep.launcher.launch(trial, self.cell)
+        for cell in (self.cell, *map(self._cell_of, self.sweep.config_tags)):
+            for trial in self.study().propose(()):
+                self.sweep.launcher.launch(trial, cell)
 
     def compiler(self, screening: Screening) -> Compiler:
         """Return how the profiles are compiled without measuring them.
@@ -118,7 +119,6 @@ class ResolvedSweep:
         It is another cell, with a ledger and a report of its own.
         """
         sweep = self.sweep
-        overrides = {**self.cell.overrides, **sweep.config_tags[tag]}
         return replace(
             self,
             sweep=replace(
@@ -129,9 +129,13 @@ class ResolvedSweep:
                 config_tags={},
                 gate=gate,
             ),
-            cell=replace(self.cell, config_tag=tag, overrides=overrides),
+            cell=self._cell_of(tag),
             screening=None,
         )
+
+    def _cell_of(self, tag: str) -> Cell:
+        overrides = {**self.cell.overrides, **self.sweep.config_tags[tag]}
+        return replace(self.cell, config_tag=tag, overrides=overrides)
 
     def _gated(self, gate: Gate, selected: frozenset[str] | None) -> GateStudy:
         sweep = self.sweep

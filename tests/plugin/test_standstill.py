@@ -44,8 +44,9 @@ def test_a_fatal_line_ends_the_trial_and_is_its_class(
     (folder.path / "trainer.py").write_text(TRAINER, encoding="utf-8")
     folder.run("-m", "wave2", *workers).assert_outcomes(passed=1, xfailed=1)
     cut = folder.events("attempt-cut-short")
-    assert [each["fatal"]["text"] for each in cut] == [CRASH, OOM]
+    # which of the two came first depends on the digest of the cell
+    assert sorted(each["fatal"]["text"] for each in cut) == [CRASH, OOM]
     decided = [(each["next"], each["cls"], each["evidence"]) for each in folder.events("decided")]
-    assert decided == [("retry", "segfault", CRASH), ("drop", "oom-gpu", OOM)]
+    assert sorted(decided) == [("drop", "oom-gpu", OOM), ("retry", "segfault", CRASH)]
     ended = [each["outcome"]["state"] for each in folder.events("attempt-ended")]
     assert sorted(ended) == ["cancelled", "cancelled", "completed", "completed", "completed"]

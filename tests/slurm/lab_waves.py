@@ -54,7 +54,7 @@ SWEEP = Sweep(
         Stacks(wave="wave3", slots=1),
         Around(wave="wave4", slots=1, ladders={LEVEL: ("0", "1", "2", "3")}),
     ),
-    config_tags={"long": {"max_target_length": "32"}},
+    config_tags={"wide": {"base_mlp_dim": "512"}},
     protocol=Protocol(steps=30, deadline_s=240),
     resources=Resources(time_limit_s=300),
     screen_baselines=2,

@@ -41,10 +41,11 @@ def test_a_fatal_line_ends_a_trial_whose_processes_stay(faults: Faults) -> None:
     )
     said = faults.run()
     assert "1 passed, 1 xfailed" in said, said
-    assert faults.decided() == [("retry", "segfault"), ("drop", "oom-gpu")]
-    assert [each["evidence"] for each in faults.project.events("decided")] == [CRASH, OOM]
+    # which of the two came first depends on the digest of the cell
+    assert sorted(faults.decided()) == [("drop", "oom-gpu"), ("retry", "segfault")]
+    assert sorted(each["evidence"] for each in faults.project.events("decided")) == [CRASH, OOM]
     cut = faults.project.events("attempt-cut-short")
-    assert [each["fatal"]["text"] for each in cut] == [CRASH, OOM]
+    assert sorted(each["fatal"]["text"] for each in cut) == [CRASH, OOM]
     # neither the phase's limit (600 s) nor the trial's (300 s) was waited for
     assert all(2 <= each["still_s"] < 60 for each in cut)
     assert faults.states() == ["cancelled", "completed"]

@@ -11,6 +11,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import pytest
+
 from tests.test_tuning_document import table_rows
 
 Project = Any  # of conftest.py, which cannot be imported from here
@@ -19,6 +21,7 @@ LAB_WAVES = str(Path(__file__).with_name("lab_waves.py"))
 OPTIONS = ("-n", "4", "--xlatune-nodelist", "node[001-004]")
 
 
+@pytest.mark.timeout(1500)  # forty jobs
 def test_all_waves_are_run_by_their_markers_and_the_document_adds_up(
     project: Project, lab: ModuleType, wait_until: Callable[..., None]
 ) -> None:
@@ -28,7 +31,7 @@ def test_all_waves_are_run_by_their_markers_and_the_document_adds_up(
     first.wait()
     said = project.run(LAB_WAVES, "-m", "wave3 or wave4 or wave5", *OPTIONS)
     assert "2 passed" in said or "3 passed" in said, said
-    said = project.run(LAB_WAVES, *OPTIONS, timeout_s=360)
+    said = project.run(LAB_WAVES, *OPTIONS, timeout_s=900)
     assert not re.search(r"[0-9]+ error", said), said
     assert len(project.submitted) == len(set(project.submitted)) == project.jobs(lab)
 

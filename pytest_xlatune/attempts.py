@@ -18,9 +18,11 @@ from pytest_xlatune.dumped import dumped_options
 from pytest_xlatune.errors import LedgerError, SubmissionError
 from pytest_xlatune.executors import Executor, Resumed, SchedulerDown
 from pytest_xlatune.follow import Follower
+from pytest_xlatune.jobs import interrupted
 from pytest_xlatune.launchers import Launcher
 from pytest_xlatune.launchers.program import DUMP_FOLDER
 from pytest_xlatune.ledger import (
+    Attempt,
     AttemptCutShort,
     AttemptEnded,
     AttemptIntended,
@@ -182,11 +184,13 @@ class Attempts:
         if outcome.state is State.LOST:
             # its payload is gone, but maybe not all that the trainer started
             self._setup.executor.cancel([submission], root=self._setup.folder)
+        if outcome.state is State.CANCELLED and _attempt_of(state, submission).is_let_go:
+            return interrupted(submission, outcome)
         if outcome.state.is_final:
             return (*self._pinned(state, outcome), *self._settle(state, submission, outcome))
         if outcome.state is not State.RUNNING:
             return ()
-        if _cut_short(state, submission) is not None:
+        if _attempt_of(state, submission).cut_short is not None:
             self._end(submission)
             return ()
         why = self._follower.look(submission, ticks_s=self._ticks())
@@ -262,7 +266,7 @@ class Attempts:
         trial = progress.trial
         read = self._follower.finish(submission)
         self._asked_to_end_s.pop(submission.folder, None)
-        cut = _cut_short(state, submission)
+        cut = _attempt_of(state, submission).cut_short
         earlier = [
             each.cls
             for each in state.decisions
@@ -357,8 +361,8 @@ _OF_SLURM = frozenset({State.NODE_FAIL, State.TIMEOUT, State.CANCELLED, State.LO
 _NEEDS_HANDS = frozenset({Action.HOOK, Action.RESUME_NODE})
 
 
-def _cut_short(state: LedgerState, submission: Submission) -> AttemptCutShort | None:
-    return state.trials[submission.trial_id].attempts[submission.attempt].cut_short
+def _attempt_of(state: LedgerState, submission: Submission) -> Attempt:
+    return state.trials[submission.trial_id].attempts[submission.attempt]
 
 
 def _swapped(state: LedgerState, outcome: Outcome) -> tuple[EpochBegan, ...]:

@@ -14,7 +14,15 @@ from pathlib import Path
 from pytest_xlatune.cells import Trial
 from pytest_xlatune.errors import ConfigError
 from pytest_xlatune.executors import Executor
-from pytest_xlatune.ledger import AttemptEnded, Decided, Ledger, LedgerState, replay
+from pytest_xlatune.ledger import (
+    AttemptEnded,
+    AttemptLetGo,
+    Decided,
+    Event,
+    Ledger,
+    LedgerState,
+    replay,
+)
 from pytest_xlatune.results import Outcome, Submission
 from pytest_xlatune.turns import Turns
 
@@ -82,23 +90,29 @@ def cancel_unwaited(
         for name in sorted({each.executor for each in flying}):
             executor = executors(name)
             mine = tuple(each for each in flying if each.executor == name)
+            # told first: whoever finds them ended must know that it was us; what cannot be told
+            # runs on
+            told = [AttemptLetGo(trial_id=each.trial_id, attempt=each.attempt) for each in mine]
+            ledger.append_all(told, at_s=time.time())
             executor.cancel(mine, root=folder)
             for submission, outcome in _until_over(executor, mine, folder):
                 ended.append(submission)
-                trial_id, attempt = submission.trial_id, submission.attempt
-                ledger.append_all(
-                    (
-                        AttemptEnded(trial_id=trial_id, attempt=attempt, outcome=outcome),
-                        Decided(
-                            trial_id=trial_id,
-                            attempt=attempt,
-                            next=INTERRUPTED,
-                            reason="ended because nobody waits for it; to be run again",
-                        ),
-                    ),
-                    at_s=time.time(),
-                )
+                ledger.append_all(interrupted(submission, outcome), at_s=time.time())
     return tuple(ended)
+
+
+def interrupted(submission: Submission, outcome: Outcome) -> tuple[Event, ...]:
+    """Return what is written of an attempt that was ended because nobody waited for it."""
+    trial_id, attempt = submission.trial_id, submission.attempt
+    return (
+        Decided(
+            trial_id=trial_id,
+            attempt=attempt,
+            next=INTERRUPTED,
+            reason="ended because nobody waits for it; to be run again",
+        ),
+        AttemptEnded(trial_id=trial_id, attempt=attempt, outcome=outcome),
+    )
 
 
 def _until_over(

@@ -57,7 +57,7 @@ FLOORS: dict[str, tuple[int, set[str], set[str]]] = {
     "evidence_files": (4, set(), set()),
     "dumped": (4, set(), set()),
     "naming": (4, set(), set()),
-    "attempts": (4, {"assess", "naming", "dumped", "follow", "limits"}, set()),
+    "attempts": (4, {"assess", "naming", "dumped", "follow", "jobs", "limits"}, set()),
     "images": (4, set(), set()),
     "preflight": (4, {"images"}, set()),
     # runs below the trainer's interpreter, which has nothing of ours

@@ -317,6 +317,33 @@ def test_other_nodes_are_refused_and_fresh_starts_over(tmp_path: Path) -> None:
     assert len(executor.submitted) == 2 * count
 
 
+class Stopped(BaseException):
+    """The process is gone."""
+
+
+def test_killed_between_our_cancel_and_writing_it_down(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    executor = ScriptedExecutor()
+    executor.holds = True
+    campaign(tmp_path, executor).turn()
+    (folder,) = find_ledgers(tmp_path)
+
+    def gone(*_: object, **__: object) -> None:
+        raise Stopped
+
+    with monkeypatch.context() as patched:
+        patched.setattr(executor, "poll", gone)
+        with pytest.raises(Stopped):
+            cancel_unwaited(folder, executors=lambda _: executor)
+    assert len(executor.cancelled) == 1
+    executor.holds = False
+    # the next session does not take it for somebody else's cancel: it measures all
+    run(campaign(tmp_path, executor, session="second"))
+    assert read_known(folder).conclusion.complete
+    assert not any(each.reason for each in read_known(folder).history)
+
+
 def test_the_ledger_alone_lists_ends_and_reports(tmp_path: Path) -> None:
     executor = ScriptedExecutor()
     executor.holds = True

@@ -87,6 +87,15 @@ class AttemptCutShort(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptLetGo(Event):
+    """Nobody waits for a running attempt any more: it is ended next, and that is nobody's fault."""
+
+    kind: ClassVar[str] = "attempt-let-go"
+    trial_id: str
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptEnded(Event):
     """How the attempt ended and what its log shows."""
 
@@ -217,6 +226,7 @@ EVENTS: dict[str, type[Event]] = {
         AttemptIntended,
         AttemptSubmitted,
         AttemptCutShort,
+        AttemptLetGo,
         AttemptEnded,
         TrialEnded,
         Decided,

@@ -17,6 +17,7 @@ from pytest_xlatune.ledger.events import (
     AttemptCutShort,
     AttemptEnded,
     AttemptIntended,
+    AttemptLetGo,
     AttemptSubmitted,
     CampaignOpened,
     Decided,
@@ -42,6 +43,7 @@ class Attempt:
     comment: str = ""
     submission: Submission | None = None
     cut_short: AttemptCutShort | None = None
+    is_let_go: bool = False
     outcome: Outcome | None = None
     findings: tuple[Finding, ...] = ()
 
@@ -205,6 +207,9 @@ _RULES: dict[type[Event], Callable[[LedgerState, Any], LedgerState]] = {
     AttemptSubmitted: _submit,
     AttemptCutShort: lambda state, event: _attempt(
         state, event.trial_id, event.attempt, cut_short=event
+    ),
+    AttemptLetGo: lambda state, event: _attempt(
+        state, event.trial_id, event.attempt, is_let_go=True
     ),
     AttemptEnded: lambda state, event: _attempt(
         state, event.trial_id, event.attempt, outcome=event.outcome, findings=event.findings

@@ -102,16 +102,10 @@ def test_a_full_work_directory_ends_the_session_and_the_next_goes_on(
     assert "cannot be written: No space left on device" in said
     disk.clear()
     said = faults.run()
-    if "2 passed" not in said:
-        # the first session ended a job that nobody waited for and could not write that down: it
-        # counts as cancelled by somebody, which is measured by the next session
-        assert "nobody could measure it: cancelled" in said, said
-        said = faults.run()
     assert "2 passed" in said, said
     faults.assert_measured_once("victim")
     # what could write its end was adopted, what could not was run again
-    followed = {following for following, _ in faults.decided()}
-    assert followed <= {"retry", "interrupted", "give-up"}
+    assert {following for following, _ in faults.decided()} <= {"retry", "interrupted"}
     assert len(faults.project.submitted) == faults.project.jobs(lab)
 
 

@@ -9,24 +9,24 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from pytest_xlatune.campaign.limits import Limits
     from pytest_xlatune.cells import Cell, Parallelism, Patience, Protocol, Resources
     from pytest_xlatune.deployed import deployed_env
     from pytest_xlatune.errors import ConfigError, LedgerError, SubmissionError, XlatuneError
-    from pytest_xlatune.limits import Limits
-    from pytest_xlatune.no_env import NoEnv
     from pytest_xlatune.profiles import Profile, profile, restore_default
     from pytest_xlatune.results import Conclusion, Score, Verdict, VerdictKind
     from pytest_xlatune.screening import Screening
     from pytest_xlatune.studies.derived import Around, Stacks
     from pytest_xlatune.studies.gate import Gate
-    from pytest_xlatune.sweep import Sweep
+    from pytest_xlatune.sweep.no_env import NoEnv
+    from pytest_xlatune.sweep.sweep import Sweep
 
 __version__ = "0.1.0"
 
 _HOME = {
     "Around": "studies.derived",
     "Cell": "cells",
-    "Limits": "limits",
+    "Limits": "campaign.limits",
     "Parallelism": "cells",
     "Patience": "cells",
     "Protocol": "cells",
@@ -35,7 +35,7 @@ _HOME = {
     "ConfigError": "errors",
     "Gate": "studies.gate",
     "LedgerError": "errors",
-    "NoEnv": "no_env",
+    "NoEnv": "sweep.no_env",
     "SubmissionError": "errors",
     "XlatuneError": "errors",
     "Profile": "profiles",
@@ -47,7 +47,7 @@ _HOME = {
     "Verdict": "results",
     "VerdictKind": "results",
     "Stacks": "studies.derived",
-    "Sweep": "sweep",
+    "Sweep": "sweep.sweep",
 }
 
 __all__ = [

@@ -26,15 +26,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 
+from pytest_xlatune.campaign.jobs import LEDGER
+from pytest_xlatune.campaign.versions import versions
 from pytest_xlatune.cells import Cell, Stage, Trial
 from pytest_xlatune.errors import ConfigError
-from pytest_xlatune.jobs import LEDGER
 from pytest_xlatune.ledger import CampaignOpened, Event, Ledger, TrialEnded, TrialPlanned
 from pytest_xlatune.profiles import BASELINE, BASELINE_ID, Profile, profile
 from pytest_xlatune.records import digest
 from pytest_xlatune.results import Score, TrialResult, TrialStatus
 from pytest_xlatune.studies.imported import CONTRADICTS, KIND, ImportedStudy
-from pytest_xlatune.versions import versions
 
 # column -> the names it goes by in published tables
 COLUMNS: Mapping[str, tuple[str, ...]] = {

@@ -28,7 +28,7 @@ from pytest_xlatune.records import Record
 if TYPE_CHECKING:
     from pytest_xlatune.evidence.options import Schema
 
-_WORKER = Path(__file__).with_name("lint_worker.py")
+_WORKER = Path(__file__).with_name("workers") / "linting.py"
 _TIMEOUT_S = 120.0
 _KEPT = ("PATH", "HOME", "LD_LIBRARY_PATH", "TMPDIR")
 # the same line from jaxlib 0.4 to 0.12:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import io
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tarfile
@@ -25,6 +26,11 @@ from pytest_xlatune.cells import Cell, LaunchSpec, Parallelism, Protocol, Stage,
 from pytest_xlatune.launchers.command import CommandLauncher
 from pytest_xlatune.launchers.container import ContainerLauncher
 from pytest_xlatune.profiles import Profile
+
+# A shell starts what it puts in the background deaf to Ctrl-C, and every child inherits that; the
+# tests send Ctrl-C and mean it.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 LINKS = {"bin": "usr/bin", "lib": "usr/lib", "lib64": "usr/lib64", "sbin": "usr/sbin"}
 FOLDERS = ("dev", "proc", "sys", "tmp", "usr", "etc")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import graphlib
 import subprocess
 import sys
 from pathlib import Path
@@ -20,13 +21,13 @@ FLOORS: dict[str, tuple[int, set[str], set[str]]] = {
     "errors": (0, set(), set()),
     "records": (0, {"errors"}, set()),
     "hidden": (0, set(), set()),
+    # runs below another interpreter: what that has, and nothing of ours
+    "workers": (0, set(), {"jax", "jaxlib", "jax_plugins"}),
     "profiles": (1, set(), set()),
     "cells": (1, {"profiles"}, set()),
     "results": (1, {"cells", "profiles"}, set()),
     "pipeline": (1, {"cells", "profiles"}, set()),
-    "options": (1, set(), set()),
-    "settings": (1, {"options"}, set()),
-    "resolving": (1, {"options", "settings"}, set()),
+    "settings": (1, set(), set()),
     "spelling": (1, set(), set()),
     "catalog": (2, set(), set()),
     "logs": (2, set(), set()),
@@ -40,69 +41,22 @@ FLOORS: dict[str, tuple[int, set[str], set[str]]] = {
     "recovery": (3, set(), set()),
     "notify": (3, set(), {"apprise"}),
     "deployed": (3, set(), set()),
-    # the fourth floor: a campaign, and what it is made of
-    "turns": (4, set(), {"filelock"}),
-    "follow": (4, set(), set()),
-    "deployed_files": (4, set(), set()),
-    "limits": (4, set(), set()),
-    "assess": (4, set(), set()),
-    "jobs": (4, {"turns"}, set()),
-    "versions": (4, set(), set()),
-    "earlier": (4, set(), set()),
-    "inputs": (4, {"limits"}, set()),
-    "no_env": (4, set(), set()),
-    "resolved": (4, {"inputs", "earlier", "limits", "no_env", "screening", "sweep"}, set()),
-    "sweep": (4, {"inputs", "limits", "no_env", "resolved", "screening"}, set()),
-    "sweep_file": (4, {"sweep"}, set()),
+    # the fourth floor: a campaign, and what is asked before it begins
+    "campaign": (4, set(), {"filelock"}),
     "evidence_files": (4, set(), set()),
-    "dumped": (4, set(), set()),
-    "naming": (4, set(), set()),
-    "attempts": (4, {"assess", "naming", "dumped", "follow", "jobs", "limits"}, set()),
-    "images": (4, set(), set()),
-    "preflight": (4, {"images"}, set()),
-    # runs below the trainer's interpreter, which has nothing of ours
-    "keys_worker": (0, set(), set()),
-    "known_keys": (4, {"preflight"}, set()),
-    # runs on the login node as a trial's own process: the standard library alone
-    "maxtext_slurm_job": (0, set(), set()),
-    "preflight_flags": (4, {"linting", "preflight"}, set()),
-    # run below an interpreter that may have jax alone
-    "screening_worker": (0, set(), {"jax", "jax_plugins"}),
-    "lint_worker": (0, set(), {"jaxlib"}),
     "linting": (4, set(), set()),
+    "preflight": (4, {"linting"}, set()),
     "screening": (4, {"evidence_files"}, set()),
-    "campaign": (4, {"attempts", "deployed_files", "jobs", "limits", "turns"}, set()),
+    "sweep": (4, {"campaign", "screening"}, set()),
     # the fifth: what people and tests see of it
     "reading": (5, set(), set()),
-    "sides": (5, {"reading"}, set()),
-    "opening": (5, set(), set()),
-    "calibrating": (5, {"opening"}, set()),
-    "recorded": (5, set(), set()),
-    "recording": (5, {"opening", "recorded"}, set()),
-    "settled": (5, set(), set()),
-    "scripts": (5, set(), set()),
-    "plan": (5, {"scripts", "settled"}, set()),
+    "runs": (5, set(), set()),
+    "publishing": (5, set(), set()),
+    "plan": (5, {"publishing"}, set()),
     "importing": (5, set(), set()),
-    "explained": (5, set(), set()),
-    "tuning_files": (5, set(), set()),
-    "publish": (5, {"explained", "settled", "tuning_files"}, set()),
-    "milestones": (5, set(), set()),
-    "feed": (5, {"milestones"}, set()),
-    "flagging": (5, {"inspecting"}, set()),
-    "inspecting": (5, {"publish", "recorded", "recording"}, set()),
-    "measured": (5, set(), set()),
-    "awaiting": (5, {"measured"}, set()),
     # the sixth: pytest and the command line
-    "cli": (6, {"cli_evidence", "cli_flags", "cli_import"}, set()),
-    "cli_evidence": (6, set(), set()),
-    "cli_flags": (6, set(), set()),
-    "cli_import": (6, set(), set()),
-    "hooks": (6, set(), {"pytest"}),
-    "session": (6, set(), {"pytest"}),
-    "controller": (6, set(), {"pytest"}),
-    "parametrise": (6, set(), {"pytest"}),
-    "fixtures": (6, {"controller", "parametrise", "session"}, {"pytest"}),
-    "plugin": (6, {"controller", "fixtures", "hooks", "parametrise", "session"}, {"pytest"}),
+    "cli": (6, set(), set()),
+    "plugin": (6, set(), {"pytest"}),
     "__init__": (6, set(), set()),
 }
 PURE = ("profiles", "cells", "pipeline", "results", "records", "catalog", "logs", "stats",
@@ -198,6 +152,32 @@ def test_rooms_stay_small_and_well_named(path: Path) -> None:
     assert path.stem == "__main__" or ast.get_docstring(tree), f"{path} does not say what it does"
 
 
+def arrows() -> dict[str, set[str]]:
+    """Module -> modules that it loads, inside functions too; what only types need is no arrow."""
+    dotted = {path: path.relative_to(PACKAGE.parent).with_suffix("").parts for path in MODULES}
+    names = {".".join(parts).removesuffix(".__init__"): path for path, parts in dotted.items()}
+    found: dict[str, set[str]] = {}
+    for name, path in names.items():
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        tree.body = [
+            each
+            for each in tree.body
+            if "TYPE_CHECKING" not in ast.dump(getattr(each, "test", each))
+        ]
+        found[name] = set()
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ImportFrom):
+                loaded = {f"{node.module}.{alias.name}" for alias in node.names} & set(names)
+                found[name] |= loaded or {f"{node.module}"} & set(names)
+    return found
+
+
+def test_no_module_imports_itself_by_way_of_others() -> None:
+    found = arrows()
+    assert "pytest_xlatune.errors" in found["pytest_xlatune.profiles"], "the walk sees nothing"
+    graphlib.TopologicalSorter(found).prepare()  # a cycle raises, and is told
+
+
 def test_the_walk_itself_sees_a_forbidden_arrow(tmp_path: Path) -> None:
     source = tmp_path / "upward.py"
     source.write_text("def late():\n    from pytest_xlatune import campaign\n", encoding="utf-8")
@@ -206,7 +186,7 @@ def test_the_walk_itself_sees_a_forbidden_arrow(tmp_path: Path) -> None:
 
 def test_importing_the_plugin_stays_light() -> None:
     code = (
-        "import sys, pytest; import pytest_xlatune.plugin; "
+        "import sys, pytest; import pytest_xlatune.plugin.plugin; "
         "print([m for m in ('scipy','numpy','submitit','yaml','filelock','tabulate') "
         "if m in sys.modules])"
     )

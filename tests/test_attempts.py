@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pytest_xlatune.attempts import Attempts, Setup
+from pytest_xlatune.campaign.attempts import Attempts, Setup
 from pytest_xlatune.cells import Cell, LaunchSpec, Parallelism, Protocol, Resources, Stage, Trial
 from pytest_xlatune.executors import Resumed
 from pytest_xlatune.launchers.command import CommandLauncher

@@ -8,16 +8,22 @@ from types import MappingProxyType
 
 import pytest
 
-from pytest_xlatune import awaiting
-from pytest_xlatune.campaign import Campaign, CampaignStopped, Setup
+from pytest_xlatune.campaign.campaign import Campaign, CampaignStopped, Setup
+from pytest_xlatune.campaign.jobs import (
+    INTERRUPTED,
+    LEDGER,
+    cancel_unwaited,
+    find_ledgers,
+    list_jobs,
+)
 from pytest_xlatune.cells import Cell, LaunchSpec, Parallelism, Protocol, Resources, Stage
 from pytest_xlatune.errors import ConfigError, SubmissionError
 from pytest_xlatune.executors import Resumed
-from pytest_xlatune.jobs import INTERRUPTED, LEDGER, cancel_unwaited, find_ledgers, list_jobs
 from pytest_xlatune.launchers.command import CommandLauncher
 from pytest_xlatune.ledger import Ledger, replay
+from pytest_xlatune.plugin import awaiting
 from pytest_xlatune.profiles import BASELINE_ID, Profile, profile
-from pytest_xlatune.publish import publish, read_known
+from pytest_xlatune.publishing.publish import publish, read_known
 from pytest_xlatune.results import Outcome, State, Submission, TrialStatus, VerdictKind
 from pytest_xlatune.studies.tuning import TuningStudy
 

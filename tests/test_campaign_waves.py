@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_xlatune.campaign import Campaign
+from pytest_xlatune.campaign.campaign import Campaign
 from pytest_xlatune.cells import Trial
 from pytest_xlatune.ledger import Event, LedgerState
 from pytest_xlatune.profiles import profile

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_xlatune.cli import main
+from pytest_xlatune.cli.main import main
 
 STEP = (
     "completed step: {}, seconds: 0.500, TFLOP/s/device: 1.5, Tokens/s/device: {:.3f}, "

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from pytest_xlatune.cli import main
+from pytest_xlatune.cli.main import main
 
 DATA = Path(__file__).parent / "data" / "evidence"
 QUICKSTART = Path(__file__).parents[1] / "sweeps" / "quickstart"

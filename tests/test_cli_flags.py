@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from pytest_xlatune.cli import main
+from pytest_xlatune.cli.flagging import _shape, deployed_ground, text_profile
+from pytest_xlatune.cli.main import main
 from pytest_xlatune.evidence.hlo import Collective, Loop, Program
-from pytest_xlatune.flagging import _shape, deployed_ground, text_profile
 
 DOCS = Path(__file__).parents[1] / "docs" / "flags.md"
 DATA = Path(__file__).parent / "data" / "evidence"

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from pytest_xlatune.campaign.deployed_files import deployed_files, refuse_changed
 from pytest_xlatune.cells import Cell, DeployedFile, Parallelism, Protocol, Stage, Trial
 from pytest_xlatune.deployed import deployed_env
-from pytest_xlatune.deployed_files import deployed_files, refuse_changed
 from pytest_xlatune.errors import ConfigError
 from pytest_xlatune.hidden import hide_assignments
 from pytest_xlatune.launchers.maxtext import MaxTextLauncher

@@ -6,9 +6,9 @@ import re
 from pathlib import Path
 from typing import Any
 
-from pytest_xlatune.inputs import Inputs
-from pytest_xlatune.plan import plan_of
+from pytest_xlatune.plan.plan import plan_of
 from pytest_xlatune.report import markdown
+from pytest_xlatune.sweep.inputs import Inputs
 
 PAGE = Path(__file__).parents[1] / "docs" / "waves.md"
 

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from pytest_xlatune.assess import FLAGS_NOT_EFFECTIVE, FLAGS_UNVERIFIED, assess
+from pytest_xlatune.campaign.assess import FLAGS_NOT_EFFECTIVE, FLAGS_UNVERIFIED, assess
+from pytest_xlatune.campaign.dumped import dumped_options
 from pytest_xlatune.cells import Cell, Parallelism, Protocol, Stage, Trial
-from pytest_xlatune.dumped import dumped_options
 from pytest_xlatune.logs.reader import read_log
 from pytest_xlatune.profiles import Profile, profile
 from pytest_xlatune.recovery import Next

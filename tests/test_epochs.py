@@ -11,10 +11,10 @@ from types import ModuleType
 
 import pytest
 
-from pytest_xlatune.campaign import Campaign
+from pytest_xlatune.campaign.campaign import Campaign
 from pytest_xlatune.cells import Stage
 from pytest_xlatune.executors import Resumed
-from pytest_xlatune.publish import document_of, read_known
+from pytest_xlatune.publishing.publish import document_of, read_known
 from pytest_xlatune.report import markdown
 from pytest_xlatune.results import Conclusion, Outcome, State, TrialResult, VerdictKind
 

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from pytest_xlatune.cells import Cell, Parallelism, Stage, Trial
-from pytest_xlatune.explained import explain
 from pytest_xlatune.ledger import Entry, EvidenceRecorded, TrialEnded, TrialPlanned, replay
 from pytest_xlatune.profiles import BASELINE, Profile, profile
+from pytest_xlatune.publishing.explained import explain
 from pytest_xlatune.report.covered import Covered, Explanation
 from pytest_xlatune.report.document import Table, Text
 from pytest_xlatune.report.phrases import CHINESE, ENGLISH, PHRASES

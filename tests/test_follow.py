@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from pytest_xlatune.campaign.follow import Follower, Standstill
 from pytest_xlatune.cells import Patience
 from pytest_xlatune.errors import ConfigError
-from pytest_xlatune.follow import Follower, Standstill
 from pytest_xlatune.results import Submission
 
 JOB = Submission(trial_id="one", attempt=1, executor="slurm", job_id="7", folder="one.1")

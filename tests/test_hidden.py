@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_xlatune.assess import Assessment, without_secrets
+from pytest_xlatune.campaign.assess import Assessment, without_secrets
 from pytest_xlatune.cells import Cell, LaunchSpec, Parallelism
 from pytest_xlatune.errors import ConfigError
 from pytest_xlatune.hidden import (

@@ -8,12 +8,12 @@ from statistics import fmean
 
 import pytest
 
+from pytest_xlatune.campaign.jobs import find_ledgers
 from pytest_xlatune.cells import Cell, Parallelism
-from pytest_xlatune.cli import main
+from pytest_xlatune.cli.main import main
 from pytest_xlatune.errors import ConfigError
 from pytest_xlatune.importing import import_table, read_table, slug
-from pytest_xlatune.jobs import find_ledgers
-from pytest_xlatune.publish import Known, document_of, read_known
+from pytest_xlatune.publishing.publish import Known, document_of, read_known
 from pytest_xlatune.report import markdown
 from pytest_xlatune.results import VerdictKind
 

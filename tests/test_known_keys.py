@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from pytest_xlatune import Cell, Parallelism, Profile, profile
-from pytest_xlatune.known_keys import look_at_keys
 from pytest_xlatune.launchers.command import CommandLauncher
 from pytest_xlatune.launchers.container import ContainerLauncher
 from pytest_xlatune.launchers.maxtext import MaxTextLauncher
-from pytest_xlatune.preflight import Preflight
+from pytest_xlatune.preflight.keys import look_at_keys
+from pytest_xlatune.preflight.preflight import Preflight
 
 BASE = """\
 # what every model shares

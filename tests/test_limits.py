@@ -7,17 +7,17 @@ from pathlib import Path
 
 import pytest
 
-from pytest_xlatune.campaign import Campaign, CampaignStopped, Setup
+from pytest_xlatune.campaign.campaign import Campaign, CampaignStopped, Setup
+from pytest_xlatune.campaign.limits import Limits, Spending
 from pytest_xlatune.cells import Cell, LaunchSpec, Parallelism, Protocol, Resources
 from pytest_xlatune.errors import ConfigError
 from pytest_xlatune.executors import Resumed
 from pytest_xlatune.launchers.command import CommandLauncher
 from pytest_xlatune.ledger import AttemptEnded, AttemptIntended, Entry
-from pytest_xlatune.limits import Limits, Spending
 from pytest_xlatune.profiles import profile
-from pytest_xlatune.publish import read_known
-from pytest_xlatune.resolving import resolve_options
+from pytest_xlatune.publishing.publish import read_known
 from pytest_xlatune.results import Outcome, State, Submission
+from pytest_xlatune.settings.resolving import resolve_options
 from pytest_xlatune.studies.tuning import TuningStudy
 
 HOUR_S = 3600.0

@@ -252,6 +252,6 @@ def test_a_foreign_description_is_refused(foreign: bytes) -> None:
 
 
 def test_the_worker_imports_nothing_of_ours() -> None:
-    import pytest_xlatune.lint_worker as worker  # noqa: PLC0415
+    import pytest_xlatune.workers.linting as worker  # noqa: PLC0415
 
     assert "pytest_xlatune" not in Path(worker.__file__).read_text(encoding="utf-8")

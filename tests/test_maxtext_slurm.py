@@ -21,16 +21,16 @@ from typing import Any
 import pytest
 
 from pytest_xlatune import Cell, ConfigError, Parallelism, Profile, Protocol, profile
-from pytest_xlatune.assess import FLAGS_NOT_EFFECTIVE, assess
+from pytest_xlatune.campaign.assess import FLAGS_NOT_EFFECTIVE, assess
 from pytest_xlatune.cells import LaunchSpec, Stage, Trial
 from pytest_xlatune.evidence_files import captures_below, read_program
 from pytest_xlatune.launchers import Launcher
 from pytest_xlatune.launchers.maxtext_slurm import JOB_NAME_BYTES, MaxTextSlurmLauncher
-from pytest_xlatune.maxtext_slurm_job import RECORD
 from pytest_xlatune.profiles import BASELINE
-from pytest_xlatune.reading import read_one
+from pytest_xlatune.reading.reading import read_one
 from pytest_xlatune.results import Outcome, State
-from pytest_xlatune.sweep import Inputs
+from pytest_xlatune.sweep.sweep import Inputs
+from pytest_xlatune.workers.maxtext_slurm import RECORD
 
 DATA = Path(__file__).parent / "data" / "maxtext_slurm"
 MODEL = "deepseek3-671b"

@@ -7,7 +7,7 @@ import math
 
 import pytest
 
-from pytest_xlatune.measured import Measured
+from pytest_xlatune.plugin.measured import Measured
 from pytest_xlatune.results import Verdict, VerdictKind
 
 GAIN = Measured(
@@ -48,7 +48,7 @@ def test_a_single_run_claims_nothing_and_is_not_slower() -> None:
 def test_a_failed_assertion_explains_itself(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(
         """
-        from pytest_xlatune.measured import Measured
+        from pytest_xlatune.plugin.measured import Measured
         from pytest_xlatune.results import Verdict, VerdictKind
 
         def test_gain():

@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from pytest_xlatune.cells import Cell, Parallelism
-from pytest_xlatune.inputs import Inputs
 from pytest_xlatune.launchers.command import CommandLauncher
 from pytest_xlatune.launchers.maxtext import MaxTextLauncher
-from pytest_xlatune.no_env import NO_ENV_ID, NoEnv
 from pytest_xlatune.profiles import Profile, effective_values, profile
-from pytest_xlatune.sweep import Sweep
+from pytest_xlatune.sweep.inputs import Inputs
+from pytest_xlatune.sweep.no_env import NO_ENV_ID, NoEnv
+from pytest_xlatune.sweep.sweep import Sweep
 
 COMMAND = CommandLauncher(argv=("train", "{steps}"))
 

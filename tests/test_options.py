@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from pytest_xlatune.errors import ConfigError
-from pytest_xlatune.options import OPTIONS
-from pytest_xlatune.resolving import resolve_options
+from pytest_xlatune.settings.options import OPTIONS
+from pytest_xlatune.settings.resolving import resolve_options
 
 ROOT = Path("/project")
 

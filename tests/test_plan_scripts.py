@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pytest_xlatune.inputs import Inputs
 from pytest_xlatune.launchers.command import CommandLauncher
-from pytest_xlatune.plan import plan_of
+from pytest_xlatune.plan.plan import plan_of
 from pytest_xlatune.profiles import profile
 from pytest_xlatune.report import terminal
-from pytest_xlatune.sweep import Sweep
+from pytest_xlatune.sweep.inputs import Inputs
+from pytest_xlatune.sweep.sweep import Sweep
 
 DECLARED = Sweep(
     name="s",

@@ -12,7 +12,7 @@ from pytest_xlatune.catalog import Ground
 from pytest_xlatune.cells import Cell, Parallelism
 from pytest_xlatune.errors import ConfigError
 from pytest_xlatune.launchers.command import CommandLauncher
-from pytest_xlatune.preflight_flags import ground_of, look_at_flags, look_at_rules
+from pytest_xlatune.preflight.flags import ground_of, look_at_flags, look_at_rules
 from pytest_xlatune.profiles import Profile, parse_flags, profile
 
 KNOWN = profile("known", "--xla_cpu_multi_thread_eigen=false")

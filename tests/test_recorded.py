@@ -19,8 +19,8 @@ from pytest_xlatune.ledger import (
     TrialPlanned,
 )
 from pytest_xlatune.profiles import BASELINE, Profile, profile
-from pytest_xlatune.recorded import captures_of, dump_of, find_recorded
 from pytest_xlatune.results import Score, TrialResult, TrialStatus
+from pytest_xlatune.runs.recorded import captures_of, dump_of, find_recorded
 from pytest_xlatune.studies.evidence import EvidenceStudy
 
 ONE = profile("overlap-2", "--xla_a=2")

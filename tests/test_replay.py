@@ -11,20 +11,20 @@ from typing import Any
 
 import pytest
 
-from pytest_xlatune.calibrating import NotCalibrated, calibrate
-from pytest_xlatune.campaign import Campaign, Setup
+from pytest_xlatune.campaign.campaign import Campaign, Setup
+from pytest_xlatune.campaign.jobs import LEDGER
 from pytest_xlatune.cells import Resources
-from pytest_xlatune.cli import main
-from pytest_xlatune.earlier import CALIBRATION, read_calibration, read_stored
+from pytest_xlatune.cli.main import main
 from pytest_xlatune.errors import ConfigError, LedgerError
-from pytest_xlatune.jobs import LEDGER
 from pytest_xlatune.launchers.command import CommandLauncher
-from pytest_xlatune.publish import publish, read_known
+from pytest_xlatune.publishing.publish import publish, read_known
 from pytest_xlatune.results import Outcome, State
+from pytest_xlatune.runs.calibrating import NotCalibrated, calibrate
 from pytest_xlatune.studies import Study
 from pytest_xlatune.studies.calibration import CalibrationStudy
 from pytest_xlatune.studies.gate import Gate, GateStudy
-from pytest_xlatune.sweep import Inputs, Sweep
+from pytest_xlatune.sweep.earlier import CALIBRATION, read_calibration, read_stored
+from pytest_xlatune.sweep.sweep import Inputs, Sweep
 
 
 def load() -> ModuleType:

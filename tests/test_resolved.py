@@ -6,8 +6,8 @@ import pytest
 
 from pytest_xlatune import Protocol, Sweep, profile
 from pytest_xlatune.errors import ConfigError
-from pytest_xlatune.inputs import Inputs
 from pytest_xlatune.launchers.maxtext import MaxTextLauncher
+from pytest_xlatune.sweep.inputs import Inputs
 
 
 def sweep(**config_tags: dict[str, str]) -> Sweep:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from pytest_xlatune.cells import Cell, Parallelism
-from pytest_xlatune.cli import main
+from pytest_xlatune.cli.main import main
 from pytest_xlatune.errors import ConfigError
 from pytest_xlatune.evidence.screened import Class, Screened
 from pytest_xlatune.launchers.command import CommandLauncher

@@ -16,7 +16,7 @@ from types import ModuleType
 
 import pytest
 
-from pytest_xlatune.cli import main
+from pytest_xlatune.cli.main import main
 from pytest_xlatune.evidence.screened import Class
 from pytest_xlatune.profiles import profile
 from pytest_xlatune.screening.compiling import compiled_baseline, screen

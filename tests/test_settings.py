@@ -10,15 +10,15 @@ from typing import Any
 import pytest
 
 from pytest_xlatune.errors import ConfigError
-from pytest_xlatune.inputs import Inputs, inputs_of
 from pytest_xlatune.launchers.command import CommandLauncher
 from pytest_xlatune.launchers.configured import configured
 from pytest_xlatune.launchers.container import ContainerLauncher
 from pytest_xlatune.launchers.maxtext import MaxTextLauncher
-from pytest_xlatune.options import OPTIONS, Options
 from pytest_xlatune.profiles import profile
-from pytest_xlatune.resolving import resolve_options
-from pytest_xlatune.sweep import ResolvedSweep, Sweep
+from pytest_xlatune.settings.options import OPTIONS, Options
+from pytest_xlatune.settings.resolving import resolve_options
+from pytest_xlatune.sweep.inputs import Inputs, inputs_of
+from pytest_xlatune.sweep.sweep import ResolvedSweep, Sweep
 
 SHA = "sha256:" + "ab" * 32
 FILE = f"""\
@@ -181,13 +181,13 @@ def test_a_secret_of_another_name_is_not_repeated(root: Path) -> None:
 
 def test_no_file_is_read_and_no_parser_loaded_where_there_is_none(tmp_path: Path) -> None:
     (tmp_path / ".git").mkdir()
-    before = sys.modules.pop("pytest_xlatune.settings", None)
+    before = sys.modules.pop("pytest_xlatune.settings.file", None)
     try:
         assert resolve(tmp_path).file == ""
-        assert "pytest_xlatune.settings" not in sys.modules
+        assert "pytest_xlatune.settings.file" not in sys.modules
     finally:
         if before is not None:
-            sys.modules["pytest_xlatune.settings"] = before
+            sys.modules["pytest_xlatune.settings.file"] = before
 
 
 def test_every_option_can_be_set_in_the_file() -> None:

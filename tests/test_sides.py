@@ -11,10 +11,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pytest_xlatune.cli import main
+from pytest_xlatune.cli.main import main
 from pytest_xlatune.errors import ConfigError
+from pytest_xlatune.reading.sides import compare_sides
 from pytest_xlatune.results import VerdictKind
-from pytest_xlatune.sides import compare_sides
 
 
 def log(tgs: float, *, steps: int = 15, config: str = "", seed: int = 0, loss: str = "7.1") -> str:

@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from pytest_xlatune.assess import assess
+from pytest_xlatune.campaign.assess import assess
 from pytest_xlatune.cells import Cell, Parallelism, Protocol, Stage
 from pytest_xlatune.logs.reader import read_log
 from pytest_xlatune.profiles import BASELINE, profile

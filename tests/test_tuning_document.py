@@ -16,9 +16,8 @@ from typing import Any
 
 import pytest
 
+from pytest_xlatune.campaign.jobs import LEDGER
 from pytest_xlatune.cells import Cell, DeployedFile, Parallelism, Trial
-from pytest_xlatune.feed import Feed
-from pytest_xlatune.jobs import LEDGER
 from pytest_xlatune.ledger import (
     CampaignOpened,
     Decided,
@@ -28,7 +27,8 @@ from pytest_xlatune.ledger import (
     TrialPlanned,
 )
 from pytest_xlatune.profiles import BASELINE_ID, profile
-from pytest_xlatune.publish import document_of, publish, read_known
+from pytest_xlatune.publishing.feed import Feed
+from pytest_xlatune.publishing.publish import document_of, publish, read_known
 from pytest_xlatune.report import figures, terminal
 from pytest_xlatune.results import Action, Finding, Outcome, Score, State, TrialResult, TrialStatus
 from pytest_xlatune.studies.tuning import TuningStudy

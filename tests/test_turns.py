@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
+from pytest_xlatune.campaign.turns import SILENCE_S, Turns
 from pytest_xlatune.errors import LedgerError
-from pytest_xlatune.turns import SILENCE_S, Turns
 
 HOLD = """
 import sys, time
 from pathlib import Path
-from pytest_xlatune.turns import Turns
+from pytest_xlatune.campaign.turns import Turns
 turns = Turns(Path(sys.argv[1]))
 with getattr(turns, sys.argv[2])(**({"wait_s": 5} if sys.argv[2] == "mine" else {})) as given:
     print("holding", given, flush=True)

@@ -1,7 +1,7 @@
 """MaxText through a checkout of maxtext-slurm: its `submit.sh`, its containers, its output folders.
 
 That repository submits, so a trial is a process on the login node (the local executor) which makes
-one Slurm job and follows it; `maxtext_slurm_job` is that process. The nodes are pinned by `sbatch`.
+one Slurm job and follows it; `workers.maxtext_slurm` is that process. `sbatch` pins the nodes.
 
 What a trial is told goes two ways, because `submit.sh` builds the job's name, and with it names of
 files and folders, from every passthrough:
@@ -32,7 +32,7 @@ from pytest_xlatune.profiles import shell_exports
 
 # the log and the folder of a job are `<id>-<name>.log`: 255 bytes, less a 7-digit id, `-`, `.log`
 JOB_NAME_BYTES = 243
-DRIVER = "pytest_xlatune.maxtext_slurm_job"
+DRIVER = "pytest_xlatune.workers.maxtext_slurm"
 # Of the shell that pytest was started in; a SLURM_* of an allocation would become the job's.
 INHERIT = ("PATH", "HOME", "USER", "LOGNAME", "LANG", "LC_ALL", "TZ", "SLURM_CONF")
 

@@ -1,7 +1,7 @@
 """Ways to compile: a profile to a launch spec whose process dumps the program.
 
 Either the sweep's own trainer for one step, on this machine; or a user's function for a device that
-may not be here, in a process of `screening_worker`. Nothing is started here.
+may not be here, in a process of `workers.screening`. Nothing is started here.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from pytest_xlatune.screening.targets import Target, find_target
 Way = Callable[[Profile], LaunchSpec]
 
 DEADLINE_S = 900
-_WORKER = Path(__file__).parents[1] / "screening_worker.py"
+_WORKER = Path(__file__).parents[1] / "workers" / "screening.py"
 _MAX_SOURCE = 1 << 20  # bytes of a file that says what is compiled
 
 
@@ -134,7 +134,7 @@ def by_function(
     python: str = sys.executable,
     folder: Path | None = None,
 ) -> Way:
-    """Compile a user's `module:function`, as `screening_worker` describes it.
+    """Compile a user's `module:function`, as `workers.screening` describes it.
 
     Args:
         program: `module:function`.

@@ -18,11 +18,11 @@ from typing import Any
 import pytest
 
 from pytest_xlatune.cells import Cell
-from pytest_xlatune.known_keys import Release, ask, look_at_keys
 from pytest_xlatune.launchers.maxtext import MaxTextLauncher
+from pytest_xlatune.preflight.keys import Release, ask, look_at_keys
 from pytest_xlatune.profiles import profile
-from pytest_xlatune.sweep import Inputs
-from pytest_xlatune.sweep_file import load_sweep
+from pytest_xlatune.sweep.file import load_sweep
+from pytest_xlatune.sweep.sweep import Inputs
 
 ROOT = Path(__file__).parents[2]
 SWEEP_FILE = ROOT / "sweeps" / "test_maxtext_cpu.py"
@@ -97,7 +97,8 @@ def test_a_baseline_trains_and_an_unknown_flag_is_dropped(workdir: Path) -> None
 
 def test_an_evidence_run_leaves_a_program_and_captures_that_can_be_read(workdir: Path) -> None:
     done = subprocess.run(
-        [sys.executable, "-c", "import sys; from pytest_xlatune.cli import main; sys.exit(main())",
+        [sys.executable, "-c",
+         "import sys; from pytest_xlatune.cli.main import main; sys.exit(main())",
          "evidence", str(SWEEP_FILE), "baseline-deployed", "--workdir", str(workdir)],
         cwd=ROOT,
         capture_output=True,

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from pytest_xlatune.cli import main
+from pytest_xlatune.cli.main import main
 
 KEPT = Path(__file__).parents[1] / "data" / "evidence" / "jaxlib-0.12.0"
 

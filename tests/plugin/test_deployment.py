@@ -7,7 +7,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-from pytest_xlatune.publish import read_known
+from pytest_xlatune.publishing.publish import read_known
 
 SECRET = "hush-hush-hush"
 ENV_FILE = """\

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from pytest_xlatune.cli import main
+from pytest_xlatune.cli.main import main
 
 QUICKSTART = Path(__file__).parents[2] / "sweeps" / "quickstart"
 

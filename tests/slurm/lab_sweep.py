@@ -18,8 +18,8 @@ import pytest
 
 from pytest_xlatune import Profile, Protocol, Resources, Sweep, profile
 from pytest_xlatune.launchers.maxtext import MaxTextLauncher
-from pytest_xlatune.measured import Measured
-from pytest_xlatune.preflight import Preflight
+from pytest_xlatune.plugin.measured import Measured
+from pytest_xlatune.preflight.preflight import Preflight
 
 HERE = Path(__file__).parents[2] / "sweeps" / "quickstart"
 TINY = {

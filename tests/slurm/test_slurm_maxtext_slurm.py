@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from pytest_xlatune.maxtext_slurm_job import PROFILE_FILE, RECORD
+from pytest_xlatune.workers.maxtext_slurm import PROFILE_FILE, RECORD
 
 SUBMIT = """\
 #!/usr/bin/env bash
@@ -44,7 +44,7 @@ def start(lab: ModuleType, tmp_path: Path) -> Callable[[str], subprocess.Popen[b
 
     def call(line: str) -> subprocess.Popen[bytes]:
         argv = [
-            *(sys.executable, "-m", "pytest_xlatune.maxtext_slurm_job"),
+            *(sys.executable, "-m", "pytest_xlatune.workers.maxtext_slurm"),
             *("--checkout", str(checkout), "--model", "tiny"),
             *("--workspace", str(tmp_path), "--name", "JAX-tiny-t1"),
             *("--", "tiny:t1", "-N", "2", "-w", "node[001-002]", "--", line),

@@ -1,0 +1,127 @@
+"""The jobs of a cell, listed and ended from its ledger alone.
+
+Neither the sweep file nor the session that submitted them is needed, so a job outlives both. This
+module measures and decides nothing: a trial ended here has no result and is run again.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from pytest_xlatune.campaign.turns import Turns
+from pytest_xlatune.cells import Trial
+from pytest_xlatune.errors import ConfigError
+from pytest_xlatune.executors import Executor
+from pytest_xlatune.ledger import (
+    AttemptEnded,
+    AttemptLetGo,
+    Decided,
+    Event,
+    Ledger,
+    LedgerState,
+    replay,
+)
+from pytest_xlatune.results import Outcome, Submission
+
+LEDGER = "ledger.jsonl"
+INTERRUPTED = "interrupted"  # the decision on an attempt that was ended because nobody waits for it
+_END_LIMIT_S = 60.0
+_LOOK_S = 0.25
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """One submission of a trial and how it ended, None while that is not in the ledger."""
+
+    trial: Trial
+    submission: Submission
+    outcome: Outcome | None
+
+
+def find_ledgers(work_dir: Path) -> tuple[Path, ...]:
+    """Return the folders below a work directory that hold a ledger."""
+    return tuple(sorted(path.parent for path in work_dir.glob(f"*/*/{LEDGER}")))
+
+
+def executor_named(name: str) -> Executor:
+    """Return the executor of this name.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    if name == "local":
+        from pytest_xlatune.executors.local import LocalExecutor  # noqa: PLC0415
+
+        return LocalExecutor()
+    if name == "slurm":
+        from pytest_xlatune.executors.slurm import SlurmExecutor  # noqa: PLC0415
+
+        return SlurmExecutor()
+    raise ConfigError.unknown("executor", name, valid=["local", "slurm"], where="the sweep")
+
+
+def list_jobs(state: LedgerState) -> tuple[Job, ...]:
+    """Return every submission of a ledger, in plan order."""
+    return tuple(
+        Job(trial=progress.trial, submission=attempt.submission, outcome=attempt.outcome)
+        for progress in state.trials.values()
+        for attempt in progress.attempts.values()
+        if attempt.submission is not None
+    )
+
+
+def cancel_unwaited(
+    folder: Path, *, executors: Callable[[str], Executor] = executor_named
+) -> tuple[Submission, ...]:
+    """End what runs in a cell unless some process waits for it; return what was ended.
+
+    Raises:
+        LedgerError: the ledger cannot be read or written.
+    """
+    ledger, turns = Ledger(folder / LEDGER), Turns(folder)
+    if not replay(ledger.refresh()).in_flight():
+        return ()
+    ended = []
+    with turns.mine(wait_s=10.0), turns.nobody_waits() as alone:
+        flying = replay(ledger.events()).in_flight() if alone else ()
+        for name in sorted({each.executor for each in flying}):
+            executor = executors(name)
+            mine = tuple(each for each in flying if each.executor == name)
+            # told first: whoever finds them ended must know that it was us; what cannot be told
+            # runs on
+            told = [AttemptLetGo(trial_id=each.trial_id, attempt=each.attempt) for each in mine]
+            ledger.append_all(told, at_s=time.time())
+            executor.cancel(mine, root=folder)
+            for submission, outcome in _until_over(executor, mine, folder):
+                ended.append(submission)
+                ledger.append_all(interrupted(submission, outcome), at_s=time.time())
+    return tuple(ended)
+
+
+def interrupted(submission: Submission, outcome: Outcome) -> tuple[Event, ...]:
+    """Return what is written of an attempt that was ended because nobody waited for it."""
+    trial_id, attempt = submission.trial_id, submission.attempt
+    return (
+        Decided(
+            trial_id=trial_id,
+            attempt=attempt,
+            next=INTERRUPTED,
+            reason="ended because nobody waits for it; to be run again",
+        ),
+        AttemptEnded(trial_id=trial_id, attempt=attempt, outcome=outcome),
+    )
+
+
+def _until_over(
+    executor: Executor, flying: tuple[Submission, ...], folder: Path
+) -> Iterator[tuple[Submission, Outcome]]:
+    left = {each.job_id: each for each in flying}
+    until_s = time.monotonic() + _END_LIMIT_S
+    while left and time.monotonic() < until_s:
+        for job_id, outcome in executor.poll(tuple(left.values()), root=folder).items():
+            if outcome.state.is_final:
+                yield left.pop(job_id), outcome
+        time.sleep(_LOOK_S)

@@ -1,0 +1,1 @@
+"""The command line, `xlatune`: parsers, and what the commands show."""

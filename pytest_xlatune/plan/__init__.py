@@ -1,0 +1,1 @@
+"""What a sweep would run, found out without running anything."""

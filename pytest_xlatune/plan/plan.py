@@ -1,0 +1,137 @@
+"""What a sweep would run, found out without running anything."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from pytest_xlatune.campaign.deployed_files import deployed_files
+from pytest_xlatune.cells import Stage, Trial
+from pytest_xlatune.plan.scripts import scripts_of
+from pytest_xlatune.profiles import BASELINE
+from pytest_xlatune.publishing.settled import Foreseen, foresee
+from pytest_xlatune.report.bubbles import bubbles
+from pytest_xlatune.report.document import Bullets, Document, Section
+from pytest_xlatune.report.figures import counted, size
+from pytest_xlatune.report.plan import plan
+from pytest_xlatune.stats.capacity import Plan
+from pytest_xlatune.studies import Study
+from pytest_xlatune.studies.gate import GateStudy
+from pytest_xlatune.studies.tuning import TuningStudy
+from pytest_xlatune.sweep.sweep import ResolvedSweep
+
+_SIGMAS = (0.003, 0.006, 0.010)  # job noise of a quiet, a usual and a noisy cell
+
+
+def plan_of(resolved: ResolvedSweep, study: Study, *, workdir: Path) -> Document:
+    """Return the plan of a sweep that has measured nothing yet, and where its settings stand.
+
+    Of the ledger below `workdir` it takes what compiling said before, and nothing else.
+
+    Raises:
+        ConfigError: a trial cannot be spelled.
+        LedgerError: the ledger cannot be read.
+    """
+    trials = study.propose(())
+    foreseen = None
+    if isinstance(study, TuningStudy):
+        selected = [each.profile.id for each in trials if not each.is_baseline]
+        foreseen = foresee(resolved, workdir / resolved.folder, selected=selected)
+    launcher = resolved.sweep.launcher
+    profiles = {trial.profile.id: trial.profile for trial in trials} | {BASELINE.id: BASELINE}
+    launches = [
+        (each, launcher.launch(_trial_of(each.id, trials), resolved.cell))
+        for each in sorted(profiles.values(), key=lambda each: not each.is_baseline)
+        if any(trial.profile.id == each.id for trial in trials)
+    ]
+    capacity = _capacity(study, trials)
+    said = (*_bubbles(resolved, study), *_settings(resolved.settings))
+    if foreseen is None:
+        document = plan(
+            cell=resolved.cell,
+            trials=trials,
+            launches=launches,
+            capacity=capacity,
+            scripts=scripts_of(resolved, trials, workdir=workdir),
+        )
+        return replace(document, sections=(*document.sections, *said))
+    left = tuple(each for each in trials if each.profile.id not in foreseen.settled)
+    document = plan(
+        cell=resolved.cell,
+        trials=left,
+        launches=[each for each in launches if each[0].id not in foreseen.settled],
+        capacity=[*capacity, *_compiling(foreseen, saved=len(trials) - len(left))],
+        scripts=scripts_of(resolved, left, workdir=workdir),
+    )
+    sections = document.sections
+    section = [foreseen.section] if foreseen.section else []
+    return replace(document, sections=(*sections[:1], *section, *sections[1:], *said))
+
+
+def _bubbles(resolved: ResolvedSweep, study: Study) -> tuple[Section, ...]:
+    """Say what the profiles do to the bubble of a pipeline, where there is one."""
+    files = deployed_files(
+        resolved.sweep.launcher,
+        resolved.cell,
+        env_file=resolved.sweep.env_file,
+        root=Path.cwd(),
+    )
+    section = bubbles(resolved.cell, study.profiles, files=files)
+    return () if section is None else (section,)
+
+
+def _settings(places: Mapping[str, str]) -> tuple[Section, ...]:
+    """Say which place decided what; what nobody says is the sweep file's and is not listed."""
+    if not places:
+        return ()
+    lines = tuple(f"{name}: {places[name]}" for name in sorted(places))
+    return (Section(title="Where settings stand", blocks=(Bullets(items=lines),)),)
+
+
+def _compiling(foreseen: Foreseen, *, saved: int) -> list[str]:
+    """Say what is compiled before anything is queued, and what that saves."""
+    lines = []
+    if foreseen.unknown:
+        count = counted(len(foreseen.unknown), "profile")
+        lines.append(f"{count} will be compiled before anything is queued, by {foreseen.by}")
+    if saved:
+        lines.append(f"{counted(saved, 'trial')} of the screen will not be run: compiling said why")
+    return lines
+
+
+def _trial_of(profile_id: str, trials: tuple[Trial, ...]) -> Trial:
+    return next(trial for trial in trials if trial.profile.id == profile_id)
+
+
+def _capacity(study: Study, trials: tuple[Trial, ...]) -> list[str]:
+    if isinstance(study, GateStudy):
+        design, margin = study.design, study.gate.margin
+        block = f"{design.arms} candidates + {design.baselines} baselines"
+        power = f"with 80 % power up to a job noise of {100 * design.noise(margin):.2f} %"
+        return [
+            f"{design.trials} trials: {design.blocks} blocks of {block}",
+            f"an equal candidate passes at a margin of {size(margin)} {power}",
+        ]
+    if not isinstance(study, TuningStudy):
+        return [f"{len(trials)} trials of the cell as deployed"]
+    screened = sum(trial.stage is Stage.SCREEN for trial in trials)
+    layout = study.layout
+    slots = [
+        f"{rule.wave}: {counted(rule.slots, 'slot')} for {rule.words}; what fills them is known "
+        "when those are over"
+        for rule in study.rules
+    ]
+    more = ", then waves that are derived with their baselines" if slots else ""
+    if not isinstance(layout, Plan):
+        return [f"{screened} trials{more}", *slots, f"{layout.what}: {layout.why}"]
+    blocks = f"{layout.blocks} blocks of {layout.finalists} + {layout.block_baselines} baselines"
+    # of this cell where it is known
+    sigmas = _SIGMAS if study.sigma_prior is None else (study.sigma_prior,)
+    seen = ", ".join(f"{size(layout.mde80(sigma))} at {size(sigma)} job noise" for sigma in sigmas)
+    jobs = f"{layout.jobs} jobs of {study.budget}"
+    return [
+        f"{screened} trials of the screen{more}, then {blocks}: {jobs}",
+        *slots,
+        f"smallest effect confirmed with 80 % power: {seen}",
+    ]

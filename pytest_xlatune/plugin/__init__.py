@@ -1,0 +1,1 @@
+"""The pytest side: options, markers, fixtures, live lines, the summary."""

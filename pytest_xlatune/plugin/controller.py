@@ -1,0 +1,204 @@
+"""The controlling process: live lines, the summary, the reports, the end of the session.
+
+Registered in the process that has the terminal: the only one, or xdist's controller. It follows the
+ledgers that the session's processes name on the roll and never measures anything itself.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pytest_xlatune.errors import XlatuneError
+from pytest_xlatune.notify import Notifier
+from pytest_xlatune.settings.options import Options
+
+if TYPE_CHECKING:
+    from pytest_xlatune.publishing.feed import Feed
+
+CONTROLLER = "xlatune-controller"  # our name among the plugins, and our key on xdist's wire
+IS_USAGE = "xlatune_is_usage"  # set on the report of a collector that the user got wrong
+_LOOK_S = 1.0
+
+
+def new_session_id() -> str:
+    """Return an id that sorts by time and that no other session has."""
+    return f"{time.strftime('%Y%m%dT%H%M%S', time.gmtime())}-{os.urandom(3).hex()}"
+
+
+class Controller:
+    """What one session shows and leaves behind."""
+
+    def __init__(
+        self, config: pytest.Config, options: Options, session_id: str, notifier: Notifier
+    ) -> None:
+        self.session_id = session_id
+        self._notifier = notifier
+        self._has_news = False
+        self._config = config
+        self._options = options
+        self._feeds: dict[Path, Feed] = {}
+        self._over = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._is_usage = False
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_configure_node(self, node: Any) -> None:
+        """Tell an xdist worker which session it belongs to."""
+        node.workerinput[CONTROLLER] = self.session_id
+        if self._thread is None:
+            # xdist's loop has no place for us; its controller runs no tests and captures nothing
+            self._thread = threading.Thread(target=self._follow, name="xlatune", daemon=True)
+            self._thread.start()
+
+    def tick(self) -> None:
+        """Print what has landed since; called while a test of this process waits."""
+        lines = list(self._new_lines())
+        if not lines:
+            return
+        capture = self._config.pluginmanager.getplugin("capturemanager")
+        if capture is None:
+            self._print(lines)
+            return
+        with capture.global_and_fixture_disabled():
+            self._print(lines)
+
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        """Note that what failed to be collected is for the user to mend."""
+        self._is_usage = self._is_usage or bool(vars(report).get(IS_USAGE))
+
+    def pytest_report_teststatus(
+        self, report: pytest.CollectReport | pytest.TestReport
+    ) -> tuple[str, str, str | tuple[str, dict[str, bool]]] | None:
+        """Show what a passed test's verdict was; an inconclusive one is counted by itself."""
+        if not isinstance(report, pytest.TestReport) or report.when != "call":
+            return None
+        said = dict(report.user_properties)
+        words = said.get("xlatune.words")
+        if not report.passed or words is None:
+            return None
+        if said.get("xlatune.verdict") == "INCONCLUSIVE":
+            return "inconclusive", "i", (str(words), {"yellow": True})
+        return "passed", ".", (f"PASSED {words}", {"green": True})
+
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        """End what nobody waits for any more, and tell who is to be told."""
+        self._over.set()
+        if self._thread is not None:
+            self._thread.join()
+        if self._is_usage:
+            session.exitstatus = pytest.ExitCode.USAGE_ERROR
+        if session.config.option.collectonly:
+            return
+        for folder in self._roll():
+            try:
+                self._finish(folder)
+            except XlatuneError as error:
+                self._print([f"xlatune: {error}"])
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        """Show each sweep's leaderboard and where its reports are."""
+        folders = self._roll()
+        if not folders:
+            return  # and nothing was imported
+        from pytest_xlatune.publishing.publish import document_of, publish, read_known  # noqa: PLC0415
+        from pytest_xlatune.report import terminal  # noqa: PLC0415
+
+        for folder in folders:
+            try:
+                known = read_known(folder)
+                paths = publish(known, self._options.reports, zh=self._options.zh)
+            except XlatuneError as error:
+                terminalreporter.write_line(f"xlatune: {error}", red=True)
+                continue
+            terminalreporter.section(f"xlatune: {known.sweep}")
+            width = terminalreporter._tw.fullwidth  # noqa: SLF001 - pytest gives no other way
+            for line in terminal.render(document_of(known), width=width):
+                terminalreporter.write_line(line)
+            for path in paths:
+                terminalreporter.write_line(f"written: {self._shown(path)}")
+            for line in known.stopped.splitlines():
+                terminalreporter.write_line(line, red=True)
+
+    def _finish(self, folder: Path) -> None:
+        from pytest_xlatune.campaign.jobs import cancel_unwaited  # noqa: PLC0415
+        from pytest_xlatune.publishing.publish import read_known  # noqa: PLC0415
+        from pytest_xlatune.report.stop import summary_message  # noqa: PLC0415
+
+        if not self._options.keep_jobs:
+            ended = cancel_unwaited(folder)
+            if ended:
+                jobs = ", ".join(each.job_id for each in ended)
+                self._print([f"xlatune: ended {jobs}, for nobody waits; run again to go on"])
+        self.tick()
+        known = read_known(folder)
+        self._config.hook.pytest_xlatune_concluded(sweep=known.sweep, conclusion=known.conclusion)
+        if known.stopped or self._has_news:
+            self._tell(
+                known.stopped
+                or summary_message(
+                    cell=known.cell, conclusion=known.conclusion, history=known.history
+                )
+            )
+
+    def _tell(self, message: str) -> None:
+        """Send a message to whoever is to be told; what cannot be sent is said here."""
+        title, _, body = message.partition("\n")
+        warning = self._notifier.send(title=title, body=body or title)
+        if warning:
+            self._print([f"xlatune: {warning}"])
+
+    def _follow(self) -> None:
+        while not self._over.wait(_LOOK_S):
+            self._print(self._new_lines())
+
+    def _new_lines(self) -> Iterator[str]:
+        for folder in self._roll():
+            from pytest_xlatune.publishing.feed import Feed  # noqa: PLC0415 - only where a sweep runs
+
+            if folder not in self._feeds:
+                self._feeds[folder] = Feed(folder, session_id=self.session_id)
+            try:
+                for landed in self._feeds[folder].landed():
+                    if landed.line:
+                        yield landed.line
+                    for message in landed.messages:
+                        self._tell(message)
+                    if landed.result is not None:
+                        if not self._has_news:
+                            self._tell(f"[xla-tuning] first trial is in: {landed.line}")
+                        self._has_news = True
+                        self._config.hook.pytest_xlatune_trial_ended(
+                            sweep=landed.sweep, result=landed.result
+                        )
+            except XlatuneError as error:
+                yield f"xlatune: {error}"
+
+    def _roll(self) -> list[Path]:
+        """Return the folders that the processes of this session use."""
+        roll = self._options.workdir / "sessions" / f"{self.session_id}.txt"
+        try:
+            names = roll.read_text(encoding="utf-8").splitlines()
+        except OSError:  # no process has named one, or none could
+            return []
+        return [Path(name) for name in dict.fromkeys(names)]
+
+    def _print(self, lines: Iterator[str] | list[str]) -> None:
+        reporter = self._config.pluginmanager.getplugin("terminalreporter")
+        for line in lines:
+            if reporter is None:
+                continue
+            if reporter._tw.width_of_current_line:  # noqa: SLF001 - xdist's dots are no file's line
+                reporter.write_line("")
+            reporter.currentfspath = None
+            reporter.write_line(line)
+
+    def _shown(self, path: Path) -> str:
+        root = self._config.rootpath
+        return str(path.relative_to(root) if path.is_relative_to(root) else path)

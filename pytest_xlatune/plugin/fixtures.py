@@ -1,0 +1,253 @@
+"""The fixtures of a sweep: each waits for its part of a conclusion, and says what it is.
+
+Thin on purpose: what runs, when, and with which verdict is decided below this floor. Nothing heavy
+is imported before a sweep is collected. `pytest_xlatune.plugin.plugin` brings this module along.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, TypeVar
+
+import pytest
+
+from pytest_xlatune.errors import XlatuneError
+from pytest_xlatune.plugin.controller import CONTROLLER
+from pytest_xlatune.plugin.parametrise import NO_TAG
+from pytest_xlatune.settings.options import Options
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pytest_xlatune.campaign.campaign import Campaign
+    from pytest_xlatune.cells import Cell
+    from pytest_xlatune.plugin.measured import Measured
+    from pytest_xlatune.plugin.session import Session
+    from pytest_xlatune.preflight.preflight import Preflight
+    from pytest_xlatune.profiles import Profile
+    from pytest_xlatune.recovery import RetryPolicy
+    from pytest_xlatune.runs.recorded import Recorded
+    from pytest_xlatune.studies.derived import Slot
+    from pytest_xlatune.sweep.earlier import Calibration
+    from pytest_xlatune.sweep.sweep import Sweep
+
+OPTIONS_KEY = pytest.StashKey[Options]()
+SESSION_KEY: pytest.StashKey[Session] = pytest.StashKey()
+T = TypeVar("T")
+
+
+def sweep_of(module: object) -> Sweep | None:
+    """Return the sweep that a test module declares as SWEEP; a SWEEP of another kind is none."""
+    # who declares a sweep has imported its class; nobody else has to
+    home = sys.modules.get("pytest_xlatune.sweep.sweep")
+    found = getattr(module, "SWEEP", None)
+    return found if home is not None and isinstance(found, home.Sweep) else None
+
+
+@pytest.fixture(scope="module")
+def sweep(request: pytest.FixtureRequest) -> Sweep:
+    """The sweep that this module declares as SWEEP."""
+    found = sweep_of(request.module)
+    if found is None:
+        pytest.fail(f"{request.module.__name__} declares no SWEEP = Sweep(...)", pytrace=False)
+    return found
+
+
+@pytest.fixture(scope="module")
+def cell(request: pytest.FixtureRequest, sweep: Sweep) -> Cell:
+    """What is held fixed: the sweep's cell with the user's inputs."""
+    return request.config.stash[SESSION_KEY].selection(sweep).sweep.cell
+
+
+@pytest.fixture(scope="module")
+def pinned_nodes(request: pytest.FixtureRequest, campaign: Campaign) -> tuple[str, ...]:
+    """The frozen nodes of the cell, looked at before anything is submitted; () is this machine."""
+    return _guarded(request, lambda tick: campaign.wait_for_nodes(on_turn=tick))
+
+
+@pytest.fixture(scope="module")
+def preflight(request: pytest.FixtureRequest, sweep: Sweep) -> Preflight:
+    """What a look at nodes, files and flags found; what forbids the sweep is an error."""
+    return _guarded(request, lambda _: request.config.stash[SESSION_KEY].preflight(sweep))
+
+
+@pytest.fixture(scope="module")
+def retry_policy(sweep: Sweep) -> RetryPolicy:
+    """The site's retry rules on top of the playbook."""
+    return sweep.retry_policy
+
+
+@pytest.fixture(scope="module")
+def campaign(request: pytest.FixtureRequest, sweep: Sweep) -> Campaign:
+    """The cell's ledger and what runs into it, opened by whichever process comes first."""
+    return _guarded(request, lambda _: request.config.stash[SESSION_KEY].campaign(sweep))
+
+
+@pytest.fixture(scope="module")
+def baseline_deployed(request: pytest.FixtureRequest, campaign: Campaign) -> Measured:
+    """All baseline trials of the first wave: a set, never one job."""
+    from pytest_xlatune.plugin import awaiting  # noqa: PLC0415
+
+    return _guarded(request, lambda tick: awaiting.baseline(campaign, tick))
+
+
+@pytest.fixture
+def baseline_no_env(request: pytest.FixtureRequest, sweep: Sweep) -> Profile:
+    """The cell with every deployed flag back to its default; skips where that cannot be made."""
+    resolved = request.config.stash[SESSION_KEY].selection(sweep).sweep
+    if not resolved.restores:
+        pytest.skip(f"no baseline-no-env: {resolved.no_env or 'the sweep asks for none (no_env)'}")
+    restored: Profile = resolved.sweep.find("baseline-no-env")
+    return restored
+
+
+@pytest.fixture
+def calibration(request: pytest.FixtureRequest, sweep: Sweep) -> Calibration:
+    """The noise of the cell, kept for the planning of its next sweeps."""
+    from pytest_xlatune.runs.calibrating import calibrate  # noqa: PLC0415
+    from pytest_xlatune.studies.calibration import JOBS  # noqa: PLC0415
+
+    session = request.config.stash[SESSION_KEY]
+    marker = request.node.get_closest_marker("calibrate")
+    jobs = marker.kwargs.get("jobs", JOBS) if marker is not None else JOBS
+    resolved = session.selection(sweep).sweep
+    return _guarded(
+        request,
+        lambda tick: calibrate(session.run(resolved, resolved.calibration(jobs)), tick),
+    )
+
+
+@pytest.fixture
+def finalist(request: pytest.FixtureRequest, campaign: Campaign) -> Profile:
+    """One of the K profiles that the screen sends to confirmation, after the last block."""
+    from pytest_xlatune.plugin import awaiting  # noqa: PLC0415
+
+    number: int = request.param
+    found = _guarded(request, lambda tick: awaiting.finalist(campaign, number, tick))
+    if found is None:
+        pytest.skip(f"fewer than {number + 1} profiles were of interest after the screen")
+    return found
+
+
+@pytest.fixture
+def derived(request: pytest.FixtureRequest, campaign: Campaign) -> Profile:
+    """One of the profiles that a wave derives from earlier ones, after its wave is over."""
+    from pytest_xlatune.plugin import awaiting  # noqa: PLC0415
+
+    slot: Slot = request.param
+    found = _guarded(request, lambda tick: awaiting.derived(campaign, slot, tick))
+    if found is None:
+        pytest.skip(f"{slot.name} stayed empty: nothing more of the waves before {slot.wave} led")
+    return found
+
+
+@pytest.fixture
+def winner(request: pytest.FixtureRequest, campaign: Campaign) -> Profile:
+    """The profile that the blocks prove fastest, after the last of them; skips where none is."""
+    from pytest_xlatune.plugin import awaiting  # noqa: PLC0415
+
+    found = _guarded(request, lambda tick: awaiting.winner(campaign, tick))
+    if found is None:
+        pytest.skip("no profile is confirmed to be faster than the baseline")
+    return found
+
+
+@pytest.fixture
+def winner_elsewhere(request: pytest.FixtureRequest, campaign: Campaign, sweep: Sweep) -> Measured:
+    """The winner in a gate on another of the model's configurations; skips where none is yet."""
+    from pytest_xlatune.plugin import awaiting  # noqa: PLC0415
+    from pytest_xlatune.studies.gate import Gate  # noqa: PLC0415
+
+    tag: str = request.param
+    if tag == NO_TAG:
+        pytest.skip(f"sweep {sweep.name!r} has no other configuration: it declares no config_tags")
+    session = request.config.stash[SESSION_KEY]
+    selection = session.selection(sweep)
+    wait = awaiting.winner if selection.confirm else awaiting.proven
+    found = _guarded(request, lambda tick: wait(campaign, tick))
+    if found is None:
+        pytest.skip("no profile is confirmed to be faster yet: run the tests marked confirm first")
+    marker = request.node.get_closest_marker("wave6")
+    gate = Gate(**marker.kwargs) if marker is not None else Gate()
+    there = selection.sweep.elsewhere(tag, found, gate)
+    measured = _guarded(
+        request, lambda tick: awaiting.confirmed(session.run(there, there.study()), found, tick)
+    )
+    request.node.user_properties.extend(measured.properties())
+    return measured
+
+
+@pytest.fixture
+def evidence(request: pytest.FixtureRequest, sweep: Sweep) -> Callable[[Profile | str], Recorded]:
+    """Return a function that runs a profile once with profiler and dump, in a trial without score.
+
+    It gives where both lie and what they say; what was recorded before is not run again. The
+    profile that the test is parametrised with is recorded before the test begins.
+    """
+    from pytest_xlatune.runs.recording import record, study_of_profile  # noqa: PLC0415
+
+    session = request.config.stash[SESSION_KEY]
+    resolved = session.selection(sweep).sweep
+
+    def evidence_of(profile: Profile | str) -> Recorded:
+        return _guarded(
+            request,
+            lambda tick: record(session.run(resolved, study_of_profile(resolved, profile)), tick),
+        )
+
+    callspec = getattr(request.node, "callspec", None)
+    if callspec is not None and "profile" in callspec.params:
+        evidence_of(callspec.params["profile"])
+    return evidence_of
+
+
+@pytest.fixture
+def measure(
+    request: pytest.FixtureRequest, campaign: Campaign, sweep: Sweep
+) -> Callable[[Profile | str], Measured]:
+    """Return a function that gives a profile's verdict, waiting for the trials it needs.
+
+    The profile that the test is parametrised with is awaited here, before the test begins: what
+    nobody could measure is an error of the test, not its failure. A profile that cannot run ends
+    the test as xfailed, in a gate as failed.
+    """
+    from pytest_xlatune.plugin import awaiting  # noqa: PLC0415
+
+    is_gate = sweep.gate is not None or request.node.get_closest_marker("gate") is not None
+    is_confirming = sweep.gate is not None or "finalist" in request.fixturenames
+    negative = request.config.stash[OPTIONS_KEY].negative
+
+    def measured_of(profile: Profile | str) -> Measured:
+        each = sweep.find(profile) if isinstance(profile, str) else profile
+        ask = awaiting.confirmed if is_confirming else awaiting.screened
+        return _guarded(request, lambda tick: ask(campaign, each, tick))
+
+    def measure(profile: Profile | str) -> Measured:
+        measured = measured_of(profile)
+        request.node.user_properties.extend(measured.properties())
+        if measured.cannot_run and not is_gate:
+            pytest.xfail(measured.paragraph)
+        if not measured.not_slower and negative == "xfail" and not is_gate:
+            pytest.xfail(measured.paragraph)
+        return measured
+
+    callspec = getattr(request.node, "callspec", None)
+    if callspec is not None and "profile" in callspec.params:
+        measured_of(callspec.params["profile"])
+    for name in {"baseline_no_env", "derived"} & set(request.fixturenames):
+        measured_of(request.getfixturevalue(name))
+    return measure
+
+
+def _guarded(request: pytest.FixtureRequest, ask: Callable[[Callable[[], None]], T]) -> T:
+    """Wait for an answer, with live lines if this is the process that prints them."""
+    controller = request.config.pluginmanager.getplugin(CONTROLLER)
+    try:
+        return ask(controller.tick if controller is not None else _no_tick)
+    except XlatuneError as error:
+        message = str(error)
+    pytest.fail(message, pytrace=False)
+
+
+def _no_tick() -> None:
+    """Do nothing: an xdist worker has no terminal."""

@@ -1,0 +1,173 @@
+"""The sweeps of one pytest session: what of each is selected, and its campaign.
+
+Every process of the session (the xdist workers, the controlling process, or the only one) holds a
+`Session` with the same id and options. This module knows pytest's items and configuration; what it
+builds knows nothing of them.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from pytest_xlatune.campaign.campaign import Campaign
+from pytest_xlatune.errors import ConfigError
+from pytest_xlatune.preflight import preflight
+from pytest_xlatune.preflight.flags import ground_of, look_at_flags
+from pytest_xlatune.runs.opening import open_campaign, site_of
+from pytest_xlatune.settings.options import Options
+from pytest_xlatune.studies import Study
+from pytest_xlatune.sweep.earlier import read_calibration
+from pytest_xlatune.sweep.no_env import NO_ENV_ID
+from pytest_xlatune.sweep.sweep import ResolvedSweep, Sweep, inputs_of
+
+
+@dataclass(slots=True, kw_only=True)
+class Selection:
+    """What this run asks of one sweep.
+
+    Attributes:
+        declared: the sweep as its file has it.
+        sweep: with the user's inputs.
+        profiles: ids of the profiles, and names of the slots, that a selected test explores.
+        confirm: whether a selected test awaits the confirmation.
+    """
+
+    declared: Sweep
+    sweep: ResolvedSweep
+    profiles: set[str] = field(default_factory=set)
+    confirm: bool = False
+
+    def study(self, folder: Path) -> Study:
+        """Return the study that answers this selection; `folder` is the cell's.
+
+        Raises:
+            ConfigError, LedgerError: see `ResolvedSweep.study` and `read_calibration`.
+        """
+        calibration = read_calibration(folder, self.sweep.cell)
+        # the confirmation alone takes its finalists from all profiles, and screens what is missing
+        is_all = self.confirm and not self.profiles
+        selected = None if is_all else frozenset(self.profiles)
+        sigma = calibration.noise.sigma_job if calibration else None
+        return self.sweep.study(selected=selected, confirm=self.confirm, sigma=sigma)
+
+
+class Session:
+    """The sweeps of this session in this process."""
+
+    def __init__(self, options: Options, session_id: str, *, config: pytest.Config) -> None:
+        self.options = options
+        self.id = session_id
+        self._config = config
+        self._selections: dict[str, Selection] = {}
+        self._campaigns: dict[str, Campaign] = {}
+
+    @property
+    def roll(self) -> Path:
+        """The file in which the processes of this session name the folders that they use."""
+        return self.options.workdir / "sessions" / f"{self.id}.txt"
+
+    def select(self, sweeping: Mapping[pytest.Item, Sweep]) -> None:
+        """Read from the selected tests what is asked of each sweep.
+
+        Raises:
+            ConfigError: a sweep lacks an input, or two sweeps have one name.
+        """
+        selections: dict[str, Selection] = {}
+        for item, sweep in sweeping.items():
+            known = selections.get(sweep.name)
+            if known is None:
+                resolved = sweep.resolve(inputs_of(self.options, self._config.rootpath))
+                known = selections[sweep.name] = Selection(declared=sweep, sweep=resolved)
+            elif known.declared is not sweep:
+                raise ConfigError(
+                    f"two sweep files declare a sweep named {sweep.name!r}: rename one of them"
+                )
+            params = getattr(getattr(item, "callspec", None), "params", {})
+            asked = set(getattr(item, "fixturenames", ()))
+            # a profile whose evidence alone is asked for is not measured for it
+            if "profile" in params and (asked & {"measure"} or "evidence" not in asked):
+                known.profiles.add(params["profile"].id)
+            if "baseline_no_env" in asked and known.sweep.restores:
+                known.profiles.add(NO_ENV_ID)
+            if "derived" in params:
+                known.profiles.add(params["derived"].name)
+            known.confirm = known.confirm or "finalist" in params or "winner" in asked
+        self._selections = selections
+
+    def selection(self, sweep: Sweep) -> Selection:
+        """Return what this run asks of a sweep."""
+        return self._selections[sweep.name]
+
+    def studies(self) -> list[tuple[ResolvedSweep, Study]]:
+        """Return each selected sweep with its study."""
+        return [
+            (each.sweep, each.study(self.options.workdir / each.sweep.folder))
+            for each in self._selections.values()
+        ]
+
+    def campaign(self, sweep: Sweep) -> Campaign:
+        """Return the campaign of a sweep, opened.
+
+        Raises:
+            ConfigError, LedgerError: it cannot begin.
+        """
+        if sweep.name not in self._campaigns:
+            selection = self._selections[sweep.name]
+            study = selection.study(self.options.workdir / selection.sweep.folder)
+            self._campaigns[sweep.name] = self.run(selection.sweep, study)
+        return self._campaigns[sweep.name]
+
+    def run(self, resolved: ResolvedSweep, study: Study) -> Campaign:
+        """Return the campaign that runs a study into the ledger of the sweep's cell, opened.
+
+        Raises:
+            ConfigError, LedgerError: it cannot begin.
+        """
+        campaign = open_campaign(
+            resolved,
+            study,
+            workdir=self.options.workdir,
+            session=self.id,
+            recover=lambda found, nodes: bool(
+                self._config.hook.pytest_xlatune_recover(
+                    sweep=resolved.sweep.name, decision=found.decision, nodes=nodes
+                )
+            ),
+            fresh=self.options.fresh,
+        )
+        self._sign(campaign.setup.folder)
+        return campaign
+
+    def preflight(self, sweep: Sweep) -> preflight.Preflight:
+        """Look at the site of a sweep and at the flags of its selected profiles.
+
+        Raises:
+            ConfigError: everything that is wrong, in one message.
+        """
+        selection = self._selections[sweep.name]
+        resolved = selection.sweep
+        state = self.campaign(sweep).view().state
+        site = site_of(resolved, self.options.workdir, is_first=False, is_busy=bool(state.trials))
+        found = preflight.look(site)
+        flags = look_at_flags(
+            [each for each in sweep.profiles if each.id in selection.profiles] or sweep.profiles,
+            ground_of(resolved.cell, resolved.sweep.launcher),
+            python=resolved.sweep.launcher.interpreter,
+            environ=os.environ,
+        )
+        found = preflight.Preflight(
+            faults=(*found.faults, *flags.faults), notes=(*state.notes, *found.notes, *flags.notes)
+        )
+        found.raise_faults(f"sweep {sweep.name!r}")
+        return found
+
+    def _sign(self, folder: Path) -> None:
+        """Tell the controlling process which folder to follow."""
+        self.roll.parent.mkdir(parents=True, exist_ok=True)
+        with self.roll.open("a", encoding="utf-8") as file:
+            file.write(f"{folder}\n")

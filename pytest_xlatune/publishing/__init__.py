@@ -1,0 +1,1 @@
+"""From a ledger to what people read: files, live lines, milestones."""

@@ -1,0 +1,1 @@
+"""Logs that anybody ran: read, scored and compared without a ledger."""

@@ -1,0 +1,1 @@
+"""What a sweep file declares, and what the user's inputs make of it."""

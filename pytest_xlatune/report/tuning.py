@@ -247,7 +247,10 @@ def _negative(covered: Covered, say: Say) -> Iterator[Block]:
         yield Text(text=say("no-negative"))
         return
     chosen = Conclusion(verdicts=found, baseline=conclusion.baseline)
-    yield from tables(chosen, profiles=covered.profiles, history=covered.history, say=say)
+    blocks = tables(chosen, profiles=covered.profiles, history=covered.history, say=say)
+    # the first is of what was confirmed: without a slower profile the baseline stands alone there
+    is_slower = any(each.kind is VerdictKind.SLOWER for each in found)
+    yield from blocks if is_slower else blocks[1:]
 
 
 def _deployment(cells: Sequence[Covered], patch: Patch, say: Say) -> Iterator[Block]:

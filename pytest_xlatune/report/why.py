@@ -7,6 +7,7 @@ much as the throughput rose. A changed program alone is a lead, not a cause.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import zip_longest
 
 from pytest_xlatune.profiles import BASELINE_ID
 from pytest_xlatune.report.covered import Covered, Explanation
@@ -17,7 +18,6 @@ from pytest_xlatune.report.document import (
     Table,
     Text,
     literal,
-    literals,
     plain,
 )
 from pytest_xlatune.report.figures import ABSENT, percent
@@ -31,9 +31,9 @@ WHAT_TO_RUN = "xlatune evidence SWEEP_FILE"
 _COLUMNS = (
     Column(title="Evidence"),
     Column(title="From baseline-deployed to the winner", wrap=True),
-    Column(title="Artifacts", wrap=True),
-    Column(title="Jobs", wrap=True),
+    Column(title="Artifacts"),
 )
+_ARTIFACTS = (Column(title="Artifact"), Column(title="Path", wrap=True), Column(title="Job"))
 
 
 def why(covered: Covered, say: Say) -> Iterator[Block]:
@@ -45,16 +45,34 @@ def why(covered: Covered, say: Say) -> Iterator[Block]:
     recipe = covered.recipe
     yield Text(text=reason(covered, say))
     if found.facts:
-        rows = tuple(
-            (each.kind, plain(each.text), literals(each.artifacts) or ABSENT, ", ".join(each.jobs))
-            for each in found.facts
-        )
-        title = f"Evidence: {literal(BASELINE_ID)} to {literal(found.profile)}"
-        yield Table(title=title, columns=_COLUMNS, rows=rows)
+        yield from _evidence(found)
     if recipe is not None and recipe.note:
         yield Text(text=say("why-tried", note=plain(recipe.note).rstrip(".")))
     if found.problems:
         yield Bullets(items=tuple(map(plain, found.problems)))
+
+
+def _evidence(found: Explanation) -> Iterator[Block]:
+    """Yield the facts, each with the numbers of its artifacts, and the artifacts once."""
+    job_of = {
+        path: job for each in found.facts for path, job in zip_longest(each.artifacts, each.jobs)
+    }
+    number = {path: f"A{k}" for k, path in enumerate(filter(None, job_of), start=1)}
+    facts = tuple(
+        (
+            each.kind,
+            plain(each.text),
+            ", ".join(number[path] for path in each.artifacts) or ABSENT,
+        )
+        for each in found.facts
+    )
+    title = f"Evidence: {literal(BASELINE_ID)} to {literal(found.profile)}"
+    yield Table(title=title, columns=_COLUMNS, rows=facts)
+    if number:
+        rows = tuple(
+            (label, literal(path), job_of[path] or ABSENT) for path, label in number.items()
+        )
+        yield Table(title="Artifacts, below the work directory", columns=_ARTIFACTS, rows=rows)
 
 
 def reason(covered: Covered, say: Say) -> str:

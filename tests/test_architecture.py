@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import graphlib
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -176,6 +177,19 @@ def test_no_module_imports_itself_by_way_of_others() -> None:
     found = arrows()
     assert "pytest_xlatune.errors" in found["pytest_xlatune.profiles"], "the walk sees nothing"
     graphlib.TopologicalSorter(found).prepare()  # a cycle raises, and is told
+
+
+def test_every_room_is_named_where_newcomers_look() -> None:
+    told = (Path(__file__).parents[1] / "docs" / "house.md").read_text(encoding="utf-8")
+    rows = {}
+    for line in told.splitlines():
+        # | 3 | `notify`, `deployed` | messages to people; what env files deploy |
+        cells = [each.strip() for each in line.strip("|").split("|")]
+        if cells[0].isdigit():
+            rows |= {name: int(cells[0]) for name in re.findall(r"`(\w+)`", cells[1])}
+    floors = {name: floor for name, (floor, _, _) in FLOORS.items() if name != "__init__"}
+    assert rows == floors
+    assert set(floors) == {room(path) for path in MODULES} - {"__init__"}
 
 
 def test_the_walk_itself_sees_a_forbidden_arrow(tmp_path: Path) -> None:

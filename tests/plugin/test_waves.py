@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from tests.document.check import unaccounted
+from tests.document.figures import Books
 from tests.plugin.test_kills import start, until
 
 __all__ = ["start"]
@@ -169,6 +171,10 @@ def test_all_waves_by_their_markers(waves: Any) -> None:
     again = waves.run(*workers)
     again.assert_outcomes(passed=15, failed=1)
     assert len(waves.submitted) == SCREEN + BLOCKS
+    # and each figure that people read follows from the ledger
+    (ledger,) = waves.path.glob(".xlatune/pretend/*/ledger.jsonl")
+    for name in ("pretend-tuning.md", "pretend/leaderboard.md"):
+        assert unaccounted(waves.read(f"reports/{name}"), Books(ledger)) == []
 
 
 @WORKERS

@@ -1,0 +1,127 @@
+"""The check of a tuning document is worth something: it lets nothing pass that is changed.
+
+The document is made from a ledger of pretend trials, with a patch, a dropped and a slower profile.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from pytest_xlatune.cells import Trial
+from pytest_xlatune.publishing.publish import publish, read_known
+from pytest_xlatune.results import TrialResult
+from tests.document.check import unaccounted
+from tests.document.figures import Books
+from tests.document.lines import rounds_to
+from tests.test_tuning_document import PP, SPEED, Measuring
+
+
+class Timed(Measuring):
+    """Trials that say when they began: the screen's line goes by it."""
+
+    def _result(self, trial: Trial) -> TrialResult:
+        result = super()._result(trial)
+        if result.outcome is None:
+            return result
+        return replace(result, outcome=replace(result.outcome, start_s=self.at_s))
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str, Books]:
+    """The tuning document, the leaderboard and the ledger of one sweep."""
+    path = tmp_path_factory.mktemp("sweep")
+    cell = replace(PP, deployed={"XLA_FLAGS": "--xla_deployed=1"}, overrides={})
+    measuring = Timed(cell, path, SPEED, job=14600)
+    shown = tuple(each for each in measuring.study.profiles if not each.env)
+    measuring.study = replace(measuring.study, profiles=shown)
+    measuring.open()
+    measuring.run()
+    publish(read_known(measuring.folder), path / "reports")
+    texts = [path / "reports" / name for name in ("tiny-tuning.md", "sweep-pp8/leaderboard.md")]
+    tuning, board = (each.read_text(encoding="utf-8") for each in texts)
+    return tuning, board, Books(measuring.folder / "ledger.jsonl")
+
+
+def changed_digits(text: str) -> list[str]:
+    """The text with each of its digits changed, one at a time."""
+    return [
+        f"{text[: match.start()]}{(int(match[0]) + 1) % 10}{text[match.end() :]}"
+        for match in re.finditer("[0-9]", text)
+    ]
+
+
+def test_a_document_that_follows_from_its_ledger_has_no_complaint(
+    made: tuple[str, str, Books],
+) -> None:
+    tuning, board, books = made
+    assert unaccounted(tuning, books) == []
+    assert unaccounted(board, books) == []
+    assert "oom" in tuning
+    assert "| `slow` |" in tuning
+    assert "diff --git" in tuning
+
+
+def test_every_digit_that_is_changed_is_noticed(made: tuple[str, str, Books]) -> None:
+    tuning, board, books = made
+    for text in (tuning, board):
+        changed = changed_digits(text)
+        assert len(changed) > 150
+        for each in changed:
+            assert unaccounted(each, books), set(each.splitlines()) - set(text.splitlines())
+
+
+@pytest.mark.parametrize(
+    ("pattern", "instead"),
+    [
+        pytest.param(r"\n\| 14603 .*", "", id="a job less"),
+        pytest.param(r"\n(\| 14603 .*)", r"\n\1\n\1", id="a job twice"),
+        pytest.param(r"\+(9\.|10\.)", r"-\1", id="another sign"),
+        pytest.param(r"★ (`overlap-2` \|)", r"\1", id="no star"),
+        pytest.param(r"\n\| `same` .*", "", id="a profile less"),
+        pytest.param(r"screen \| 1 \|", "confirm | 1 |", id="another stage"),
+        pytest.param(r"`node001`, `node002`", "`node001`", id="a node less"),
+        pytest.param(r"\Z", "\nIt was measured 3 times.\n", id="a figure more"),
+        pytest.param(
+            r"\Z", "\n| Flag | Gain |\n| :--- | ---: |\n| a | b |\n", id="a table of its own"
+        ),
+        pytest.param(r"--xla_overlap=2\n", "--xla_overlap=2 --xla_more=1\n", id="a flag more"),
+    ],
+)
+def test_what_is_no_digit_is_noticed_too(
+    made: tuple[str, str, Books], pattern: str, instead: str
+) -> None:
+    tuning, _, books = made
+    changed = re.sub(pattern, instead, tuning, count=1)
+    assert changed != tuning
+    assert unaccounted(changed, books)
+
+
+def test_another_job_in_the_ledger_is_noticed(made: tuple[str, str, Books], tmp_path: Path) -> None:
+    tuning, _, books = made
+    text = (books.folder / "ledger.jsonl").read_text(encoding="utf-8")
+    (tmp_path / "ledger.jsonl").write_text(text.replace('"14605"', '"99999"'), encoding="utf-8")
+    assert unaccounted(tuning, Books(tmp_path / "ledger.jsonl"))
+
+
+@pytest.mark.parametrize(
+    ("value", "shown", "is_right"),
+    [
+        (1092.7008, "1092.7", True),
+        (1092.7008, "1092.8", False),
+        (0.046, "+0.05", True),
+        (-0.046, "+0.05", False),
+        (9.25, "9.2", True),
+        (9.25, "9.3", True),
+        (9.25, "9.4", False),
+        (3, "3", True),
+        (3, "4", False),
+    ],
+)
+def test_a_figure_is_right_where_it_is_the_value_rounded(
+    value: float, shown: str, is_right: bool
+) -> None:
+    assert rounds_to(value, shown) == is_right

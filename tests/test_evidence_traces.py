@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_xlatune.errors import ConfigError, ParseError
-from pytest_xlatune.evidence import xplane
+from pytest_xlatune.evidence import columns, xplane
 from pytest_xlatune.evidence.captures import choose_captures, read_captures
 from pytest_xlatune.evidence.columns import BLOCK, decode, read_line
 from pytest_xlatune.evidence.drill import Drill, drill
@@ -28,7 +28,7 @@ from pytest_xlatune.evidence.steps import Rule
 from pytest_xlatune.evidence.timeline import timeline
 from pytest_xlatune.evidence.trace import Trace
 from pytest_xlatune.evidence.tracejson import read_trace_json
-from pytest_xlatune.evidence.wire import WireError, varint, varints, words
+from pytest_xlatune.evidence.wire import Octets, WireError, varint
 from pytest_xlatune.evidence.xplane import read_xplane
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -381,6 +381,61 @@ def test_a_line_of_many_blocks_keeps_every_event() -> None:
     )
 
 
+SMALL = st.integers(0, 200)
+NUMBER = st.one_of(SMALL, st.integers(0, 1 << 40), st.integers(0, (1 << 60)))
+IDENT = st.one_of(st.integers(0, 6), st.integers(120, 135), st.just(20_000))
+STAT = st.tuples(IDENT, st.sampled_from(["uint", "int", "ref", "text", "none"]), NUMBER)
+EVENT = st.tuples(st.one_of(st.just(0), NUMBER), NUMBER, SMALL, st.lists(STAT, max_size=5))
+
+
+def stat(ident: int, kind: str, value: int) -> bytes:
+    own = {"uint": num(3, value), "int": num(4, value), "ref": num(7, value), "none": b""}
+    return msg(4, num(1, ident) if ident else b"", own.get(kind, msg(5, str(value).encode())))
+
+
+@settings(max_examples=300)
+@given(
+    events=st.lists(EVENT, max_size=40),
+    wanted=st.lists(st.sampled_from([1, 2, 5, 127, 128, 20_000]), unique=True, max_size=3),
+)
+def test_reading_in_lockstep_finds_what_reading_one_by_one_finds(
+    events: list[tuple[int, int, int, list[tuple[int, str, int]]]], wanted: list[int]
+) -> None:
+    line = b"".join(
+        msg(
+            4,
+            num(1, name) if name else b"",  # as protobuf writes it: zeros are left out
+            num(2, offset) if offset else b"",
+            num(3, size) if size else b"",
+            *(stat(*each) for each in stats),
+        )
+        for name, offset, size, stats in events
+    )
+    ids = {str(each): each for each in wanted}
+
+    def found() -> list[list[int]]:
+        parts = list(decode(read_line(line, 0, len(line)), ids, intern=lambda text: -int(text) - 2))
+        names = ("name", "offset_ps", "duration_ps")
+        rows = [[int(i) for part in parts for i in getattr(part, each)] for each in names]
+        return rows + [[int(i) for part in parts for i in part.stats[each]] for each in ids]
+
+    at_once = found()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(columns, "IDS", 0)
+        ids["none"] = 77  # so that there is an id beyond the table
+        assert found()[:-1] == at_once
+    assert at_once[:3] == [[event[i] for event in events] for i in range(3)]
+
+
+@pytest.mark.parametrize("ident", [-3, 1 << 20, 1 << 50])
+def test_a_stat_with_an_unusual_id_is_found(ident: int) -> None:
+    event = msg(4, num(1, 1), num(2, 3), num(3, 4), msg(4, num(1, ident), num(3, 9)))
+    line = msg(2, b"Stream #1") + event * 3
+    plane = msg(2, b"/device:GPU:0") + msg(3, line) + named(4, {1: "k"})
+    trace = read_xplane(msg(1, plane + named(5, {ident: "correlation_id"})), "x")
+    assert trace.devices[0].streams[0].events.launch.tolist() == [9, 9, 9]
+
+
 @pytest.mark.parametrize("size", [100, 1_000, 20_000, 3_000_000])
 def test_an_event_of_any_length_is_read(size: int) -> None:
     space = node(gpus=1)
@@ -655,13 +710,13 @@ def test_the_sweep_equals_counting_every_tick(intervals: list[tuple[int, int, in
 
 @given(st.lists(st.integers(0, (1 << 64) - 1), min_size=1, max_size=50))
 def test_varints_at_once_equal_varints_one_by_one(values: list[int]) -> None:
-    data = b"".join(map(uint, values)) + bytes(16)
+    data = b"".join(map(uint, values))
     at, places = 0, []
     for value in values:
         places.append(at)
         read, at = varint(data, at, len(data))
         assert read == value
-    found, sizes = varints(words(data), np.array(places))
+    found, sizes = Octets(b"before" + data, 6, 6 + len(data)).varints(np.array(places))
     for value, one, size in zip(values, found.tolist(), sizes.tolist(), strict=True):
         assert (one, size) == (value, len(uint(value))) if value < 1 << 56 else size == 0
 

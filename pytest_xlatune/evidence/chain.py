@@ -75,24 +75,33 @@ def _at_once(
     """Follow the chains of all parts, and return what is proved of the first one."""
     bounds = np.linspace(start, end, PARTS + 1).astype(np.int64)
     at, stop = bounds[:-1].copy(), bounds[1:]
-    last = len(octets) - 4
+    limit = np.minimum(stop, len(octets) - 4)
+    ahead = [octets[by:] for by in range(4)]
     visited = []  # of each turn: where each chain is; the end once it has left its part
     steady = np.zeros(PARTS, np.int64)  # the turn since which a chain met tags only
     for turn in range((end - start) // PARTS // SMALL + PARTS):
-        here = np.flatnonzero(at < np.minimum(stop, last))
+        here = np.flatnonzero(at < limit)
         if not here.size:
             break
         place = at[here]
-        length, more = octets[place + 1].astype(np.int64), octets[place + 2].astype(np.int64)
-        long = length >= 0x80  # noqa: PLR2004
-        is_event = (octets[place] == TAG) & ~(long & (more >= 0x80))  # noqa: PLR2004
-        is_event &= octets[place + np.where(long, 3, 2)] == OPENING
-        size = np.where(long, (length & 0x7F | more << 7) + 3, length + 2)
+        tag, length, more, behind = (each.take(place) for each in ahead)
+        long = length >> 7
+        size = (length & 0x7F).astype(np.int64)
+        size += (more * long).astype(np.int64) << 7
+        size += long
+        size += 2
+        is_event = (tag == TAG) & (np.where(long, behind, more) == OPENING)
+        is_event &= (length & more) < 0x80  # noqa: PLR2004
         row = np.full(PARTS, end, np.int64)
-        row[here] = np.where(is_event, place, end)
+        if is_event.all():
+            row[here] = place
+        else:
+            row[here[is_event]] = place[is_event]
+            steady[here[~is_event]] = turn + 1
+            size[~is_event] = 1
         visited.append(row)
-        steady[here[~is_event]] = turn + 1
-        at[here] = place + np.where(is_event, size, 1)
+        place += size
+        at[here] = place
     if not visited:
         return np.zeros(0, np.int64), start
     table = np.stack(visited)
@@ -100,7 +109,7 @@ def _at_once(
     meets = table == arrives
     first = meets.argmax(axis=0)
     # a part that an event spans has no event: who arrives behind it goes on behind it
-    proved = meets.any(axis=0) & (first >= steady) & (at >= np.minimum(stop, last))
+    proved = meets.any(axis=0) & (first >= steady) & (at >= limit)
     count = PARTS if proved.all() else int(proved.argmin())
     if not count:
         return np.zeros(0, np.int64), start

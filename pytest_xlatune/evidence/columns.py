@@ -22,22 +22,23 @@ from pytest_xlatune.evidence.wire import (
     LENGTH,
     VARINT,
     Bytes,
+    Octets,
     WireError,
     fields,
-    padded,
     signed,
     text,
-    varints,
-    words,
 )
 
-BLOCK = 1 << 14  # events per turn: the temporaries stay in the cache
+BLOCK = 1 << 13  # events per turn: the temporaries stay in the cache
+IDS = 1 << 20  # stat ids beyond it are looked for one by one
 LIMIT_PS = 1 << 61  # 26 days; no sum of two overflows
 
 # XEvent: the tag byte that each field is written with
 _NAME, _OFFSET, _DURATION, _STATS = 0x08, 0x10, 0x18, 0x22
 # XStat: the id, then one of these
 _STAT_ID, _STAT_UINT, _STAT_INT, _STAT_REF = 0x08, 0x18, 0x20, 0x38
+_LONG = 0x80  # a varint of more than one byte
+NOWHERE = -1  # the end of a field that is to be read alone
 # field numbers: XLine.name, XLine.timestamp_ns, XLine.events and XEvent.stats alike,
 # XEvent.num_occurrences, XStat.str_value
 _LINE_NAME, _TIMESTAMP, _EVENTS, _OCCURRENCES, _STRING = 2, 3, 4, 5, 5
@@ -139,36 +140,38 @@ def decode(
     for begin in range(0, len(tags), BLOCK):
         at = tags[begin : begin + BLOCK]
         end = int(tags[begin + BLOCK]) if begin + BLOCK < len(tags) else line.end
-        block = _Block(padded(line.data, int(at[0]), end), at - at[0], len(wanted), first=first)
-        for row in block.lockstep(slots):
+        block = _Block(Octets(line.data, int(at[0]), end), at - at[0], len(wanted), first=first)
+        for row in range(len(at)) if slots is None else block.lockstep(slots):
             block.one_by_one(row, tuple(wanted.values()), intern)
         block.check_times()
-        yield Columns(
-            name=block.name[block.timed],
-            offset_ps=block.offset_ps[block.timed],
-            duration_ps=block.duration_ps[block.timed],
-            stats={each: block.stats[row][block.timed] for row, each in enumerate(wanted)},
+        found = Columns(
+            name=block.name,
+            offset_ps=block.offset_ps,
+            duration_ps=block.duration_ps,
+            stats={each: block.stats[row] for row, each in enumerate(wanted)},
         )
+        yield found if block.timed.all() else found.where(block.timed)
 
 
-def _slots(ids: tuple[int, ...]) -> NDArray[np.int8]:
-    """Return a table from stat id to row; ids beyond its end are not wanted."""
-    slots = np.full(max((each for each in ids if each < BLOCK), default=0) + 2, ABSENT, np.int8)
-    for row, each in enumerate(ids):
-        if each < BLOCK:
-            slots[each] = row
+def _slots(ids: tuple[int, ...]) -> NDArray[np.int8] | None:
+    """Return a table from stat id to row; ids beyond its end are not wanted.
+
+    None if an id is none that a profiler gives, which counts them from 0 or 1.
+    """
+    if any(not 0 <= each < IDS for each in ids):
+        return None
+    slots = np.full(max(ids, default=0) + 2, ABSENT, np.int8)
+    slots[list(ids)] = range(len(ids))
     return slots
 
 
 class _Block:
     """Some events of a line on their way into columns."""
 
-    def __init__(self, data: bytes, tags: Ints, wanted: int, *, first: bool) -> None:
+    def __init__(self, octets: Octets, tags: Ints, wanted: int, *, first: bool) -> None:
         size = len(tags)
-        self._data = data
-        self._octets = np.frombuffer(data, np.uint8)
-        self._words = words(data)
-        length, width = varints(self._words, tags + 1)
+        self._octets = octets
+        length, width = octets.varints(tags + 1)
         self._begins = tags + 1 + width
         self._ends = self._begins + length
         self._first = first
@@ -185,57 +188,97 @@ class _Block:
 
     def lockstep(self, slots: NDArray[np.int8]) -> Ints:
         """Decode all events at once; return the rows that must be read one by one."""
-        filled = self._begins < self._ends  # an empty message is an event of zeros
-        rows = np.flatnonzero(filled)
+        rows = np.flatnonzero(self._begins < self._ends)  # an empty message is an event of zeros
         at, stop = self._begins[rows], self._ends[rows]
         odd: list[Ints] = []
-        columns = ((_NAME, self.name), (_OFFSET, self.offset_ps), (_DURATION, self.duration_ps))
         while rows.size:
-            tag = self._octets[at]
-            value, size = varints(self._words, at + 1)
-            behind = at + 1 + size
-            stats = tag == _STATS
-            following = np.where(stats, behind + value, behind)
-            known = stats.copy()
-            for each, column in columns:
-                hit = tag == each
-                if hit.any():
-                    column[rows[hit]] = value[hit]
-                    known |= hit
-            known &= (size > 0) & (following <= stop)
-            alive = following < stop
-            which = np.flatnonzero(stats & known)
-            if which.size:
-                fine, found = self._stat(behind[which], following[which], slots, rows[which])
-                known[which[~fine]] = False
-                if self._first:
-                    alive[which[found]] = False
-            if not known.all():
-                odd.append(rows[~known])
-                alive &= known
+            tag = self._octets.byte(at)
+            if (tag == tag[0]).all():  # as a profiler writes them
+                following, alive = self._field(int(tag[0]), at, stop, rows, slots)
+            else:
+                following, alive = at.copy(), np.ones(len(at), bool)
+                for each in np.flatnonzero(np.bincount(tag)):
+                    which = np.flatnonzero(tag == each)
+                    following[which], alive[which] = self._field(
+                        int(each), at[which], stop[which], rows[which], slots
+                    )
+            if following.min() == NOWHERE:
+                strange = following == NOWHERE
+                odd.append(rows[strange])
+                alive &= ~strange
+            alive &= following < stop
             if alive.all():
                 at = following
             else:
                 rows, at, stop = rows[alive], following[alive], stop[alive]
         return np.concatenate(odd) if odd else np.zeros(0, np.int64)
 
+    def _field(
+        self, tag: int, at: Ints, stop: Ints, rows: Ints, slots: NDArray[np.int8]
+    ) -> tuple[Ints, NDArray[np.bool_]]:
+        """Read a field that all rows have: where it ends, and whether more is asked of the row.
+
+        The end is NOWHERE if the field cannot be read so.
+        """
+        more = np.ones(len(at), bool)
+        if tag == _STATS:
+            return self._stat(at, stop, rows, slots, more), more
+        column = {_NAME: self.name, _OFFSET: self.offset_ps, _DURATION: self.duration_ps}.get(tag)
+        if column is None:
+            return np.full(len(at), NOWHERE, np.int64), more
+        at = at + 1
+        column[rows], size = self._octets.varints(at)
+        at += size
+        at[(size == 0) | (at > stop)] = NOWHERE
+        return at, more
+
     def _stat(
-        self, at: Ints, stop: Ints, slots: NDArray[np.int8], rows: Ints
-    ) -> tuple[NDArray[np.bool_], Ints]:
-        """Read an XStat of each row: which could be read so, and which were wanted."""
-        ident, size = varints(self._words, at + 1)
-        fine = (self._octets[at] == _STAT_ID) & (size > 0) & (at + 1 + size <= stop)
-        slot = slots[np.minimum(ident, len(slots) - 1)]
-        wanted = np.flatnonzero((slot != ABSENT) & fine)
-        if wanted.size:
-            at = at[wanted] + 1 + size[wanted]
-            tag = self._octets[at]
-            value, size = varints(self._words, at + 1)
-            plain = (tag == _STAT_UINT) | (tag == _STAT_INT) | (tag == _STAT_REF)
-            plain &= (size > 0) & (at + 1 + size <= stop[wanted])
-            self.stats[slot[wanted[plain]], rows[wanted[plain]]] = value[plain]
-            fine[wanted[~plain]] = False
-        return fine, wanted
+        self, at: Ints, stop: Ints, rows: Ints, slots: NDArray[np.int8], more: NDArray[np.bool_]
+    ) -> Ints:
+        """Read an XStat of each row: where it ends, or NOWHERE; clear `more` of the last wanted."""
+        octets = self._octets
+        # tag, length, tag of the id, id: nearly always a byte each
+        length, ident = octets.byte(at, 1), octets.byte(at, 3)
+        value_at = at + 4
+        end = at + length
+        end += 2
+        short = (octets.byte(at, 2) == _STAT_ID) & ((length | ident) < _LONG)
+        slot = slots.take(ident, mode="clip")
+        if not short.all():
+            long = np.flatnonzero(~short)
+            end[long], slot[long], value_at[long] = self._long_stat(at[long], slots)
+        end[(end > stop) | (value_at > end)] = NOWHERE
+        wanted = slot != ABSENT
+        if not wanted.any():
+            return end
+        wanted &= end != NOWHERE
+        which = slice(None) if wanted.all() else np.flatnonzero(wanted)
+        at, rows, limit, row = value_at[which], rows[which], end[which], slot[which]
+        tag = octets.byte(at)
+        at += 1
+        value, size = octets.varints(at)
+        at += size
+        plain = (tag == _STAT_UINT) | (tag == _STAT_INT) | (tag == _STAT_REF)
+        plain &= (size > 0) & (at == limit)
+        if not plain.all():
+            end[which] = np.where(plain, limit, NOWHERE)
+        if len(row) and (row == row[0]).all():
+            self.stats[row[0]][rows] = value
+        else:
+            self.stats[row, rows] = value
+        if self._first:
+            more[which] = False
+        return end
+
+    def _long_stat(self, at: Ints, slots: NDArray[np.int8]) -> tuple[Ints, NDArray[np.int8], Ints]:
+        """Return end, slot and place of the value of each stat whose length or id is long."""
+        length, size = self._octets.varints(at + 1)
+        begin = at + 1 + size
+        end = begin + length
+        end[size == 0] = NOWHERE
+        ident, size = self._octets.varints(begin + 1)
+        end[(self._octets.byte(begin) != _STAT_ID) | (size == 0)] = NOWHERE
+        return end, slots.take(ident, mode="clip"), begin + 1 + size
 
     def one_by_one(self, row: int, wanted: tuple[int, ...], intern: Callable[[str], int]) -> None:
         """Decode one event the slow way."""
@@ -243,13 +286,13 @@ class _Block:
         self.stats[:, row] = ABSENT
         numbers = {1: self.name, 2: self.offset_ps, 3: self.duration_ps}
         begin, end = int(self._begins[row]), int(self._ends[row])
-        for number, kind, start, stop in fields(self._data, begin, end):
+        for number, kind, start, stop in fields(self._octets.data, begin, end):
             if kind == VARINT and number in numbers:
                 numbers[number][row] = signed(start)
             elif kind == VARINT and number == _OCCURRENCES:
                 self.timed[row] = False
             elif kind == LENGTH and number == _EVENTS:
-                ident, value = read_stat(self._data, start, stop)
+                ident, value = read_stat(self._octets.data, start, stop)
                 if ident in wanted and value is not None:
                     known = intern(value) if isinstance(value, str) else value
                     self.stats[wanted.index(ident), row] = known

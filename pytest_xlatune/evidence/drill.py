@@ -9,7 +9,7 @@ out, never averaged.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -220,6 +220,8 @@ class _Work:
         found = assign(trace, events, steps=steps)
         self._rules[trace.source] = found
         family, kind = classify(trace.names, self._families)
+        names: list[Ints] = []
+        ops: list[Ints] = []
         for device, each, step in zip(trace.devices, events, found.of, strict=True):
             self._backends.add(device.backend)
             main, on_main = _main_stream(device, kind)
@@ -233,24 +235,28 @@ class _Work:
                     outside=timelines[-1],
                 )
             )
-            inside = step != ABSENT
-            sums = (alone, np.where(on_main, each.duration_ps, 0))
-            self._rows(trace, each.take(inside), [column[inside] for column in sums], family)
+            known = step != ABSENT
+            inside = slice(None) if known.all() else np.flatnonzero(known)
+            sums = (each.duration_ps, alone, np.where(on_main, each.duration_ps, 0))
+            columns = [column[inside] for column in sums]
+            name, op = each.name[inside], each.op[inside]
+            names.append(_grouped(name, columns))
+            ops.append(_grouped((op + 1) * (len(self._families) + 1) + family[name], columns))
+        self._rows(trace, _merged(names), _merged(ops), family)
 
-    def _rows(self, trace: Trace, events: Events, more: Sequence[Ints], family: Ints) -> None:
-        """Add up the kernels by name, which gives the families, and by operation and family."""
-        columns = [events.duration_ps, *more]
+    def _rows(self, trace: Trace, names: Ints, ops: Ints, family: Ints) -> None:
+        """Add sums by name, which give the families too, and by operation and family."""
         kinds = (*self._families, OTHER)
-        for name, values in _grouped(events.name, columns):
+        for name, *values in names.tolist():
             label = int(family[name])
             named = (self._labels[label], kinds[label].kind)
             self._kernels.add((trace.names[name], *named), values)
             self._groups.add((named[0], *named), values)
-        for key, values in _grouped((events.op + 1) << 32 | family[events.name], columns):
-            op, label = (key >> 32) - 1, key & 0xFFFFFFFF
-            if op != ABSENT:
+        for key, *values in ops.tolist():
+            op, label = divmod(key, len(kinds))
+            if op:  # 0 is ABSENT + 1
                 self._attributed_ps += values[1]
-                self._ops.add((trace.names[op], self._labels[label], kinds[label].kind), values)
+                self._ops.add((trace.names[op - 1], self._labels[label], kinds[label].kind), values)
 
     def result(
         self,
@@ -336,18 +342,32 @@ class _Work:
         return f"one process per node, {gpus} GPUs each"
 
 
-def _grouped(keys: Ints, columns: Sequence[Ints]) -> Iterator[tuple[int, list[int]]]:
-    """Yield each key with its count, the sum of every column, and the maximum of the first."""
-    order = np.argsort(keys, kind="stable")
-    unique, begins = np.unique(keys[order], return_index=True)
-    if not len(unique):
-        return
+def _grouped(keys: Ints, columns: Sequence[Ints]) -> Ints:
+    """Return rows of key, count, the sum of every column, and the maximum of the first."""
+    order, begins = _runs(keys)
     count = np.diff(begins, append=len(keys))
     sums = [np.add.reduceat(column[order], begins) for column in columns]
     longest = np.maximum.reduceat(columns[0][order], begins)
-    table = np.stack([unique, count, *sums, longest], axis=1)
-    for key, *values in table.tolist():
-        yield key, values
+    return np.stack([keys[order[begins]], count, *sums, longest], axis=1)
+
+
+def _merged(tables: Sequence[Ints]) -> Ints:
+    """Return tables of `_grouped` as one, with a row for each key."""
+    table = np.concatenate(tables)
+    order, begins = _runs(table[:, 0])
+    table = table[order]
+    sums = np.add.reduceat(table[:, 1:-1], begins)
+    longest = np.maximum.reduceat(table[:, -1:], begins)
+    return np.concatenate([table[begins, :1], sums, longest], axis=1)
+
+
+def _runs(keys: Ints) -> tuple[Ints, Ints]:
+    """Return the order that brings equal keys together, and where in it each key begins."""
+    # numpy sorts 16 bits by counting, which costs a tenth
+    small = len(keys) and keys.max() < 1 << 16
+    order = np.argsort(keys.astype(np.uint16) if small else keys, kind="stable")
+    ordered = keys[order]
+    return order, np.flatnonzero(np.diff(ordered, prepend=ABSENT - 1))
 
 
 def _main_stream(device: Device, kind: Ints) -> tuple[str, NDArray[np.bool_]]:

@@ -21,6 +21,8 @@ import numpy as np
 
 from pytest_xlatune.evidence.trace import ABSENT, Annotation, Events, Ints, Trace
 
+SPARSE = 4  # numbers of launches with wider gaps than so many are searched, not looked up
+
 
 class Rule(StrEnum):
     """How kernels were assigned to steps."""
@@ -69,7 +71,7 @@ def _candidates(trace: Trace, devices: Sequence[Events], steps: int | None) -> I
     numbers = tuple(each.step for each in marks)
     main = _main_module(devices, len(trace.names))
     if marks and len(trace.launches.id):
-        of = tuple(_inside(marks, _launch_times(trace, events)) for events in devices)
+        of = tuple(_inside(marks, each) for each in _launch_times(trace, devices))
         yield _assignment(Rule.LAUNCH, numbers, of, main, devices)
     runs = [_runs(events, main, steps or len(marks) or None) for events in devices]
     known = tuple(each for each in runs if each is not None)
@@ -108,14 +110,22 @@ def _main_module(devices: Sequence[Events], names: int) -> int:
     return int(np.argmax(time[1:])) if time[1:].any() else ABSENT
 
 
-def _launch_times(trace: Trace, events: Events) -> Ints:
-    """Return when each kernel was launched, on the host's clock; ABSENT where it is not known."""
-    ids = trace.launches.id
-    if not len(ids):
-        return np.full(len(events), ABSENT, np.int64)
-    place = np.minimum(np.searchsorted(ids, events.launch), len(ids) - 1)
-    known = (ids[place] == events.launch) & (events.launch != ABSENT)
-    return np.where(known, trace.launches.start_ps[place], ABSENT)
+def _launch_times(trace: Trace, devices: Sequence[Events]) -> Iterator[Ints]:
+    """Yield when each kernel was launched, on the host's clock; ABSENT where it is not known."""
+    ids, start_ps = trace.launches.id, trace.launches.start_ps
+    span = int(ids[-1]) - int(ids[0]) + 1
+    if span > SPARSE * len(ids):
+        for events in devices:
+            place = np.minimum(np.searchsorted(ids, events.launch), len(ids) - 1)
+            yield np.where(ids[place] == events.launch, start_ps[place], ABSENT)
+        return
+    # most calls bear one id more than the call before: a table, with a last place for all others
+    table = np.full(span + 1, ABSENT, np.int64)
+    table[ids - ids[0]] = start_ps
+    for events in devices:
+        place = events.launch - ids[0]
+        place[(events.launch < ids[0]) | (events.launch > ids[-1])] = span
+        yield table.take(place)
 
 
 def _inside(annotations: Sequence[Annotation], time_ps: Ints) -> Ints:

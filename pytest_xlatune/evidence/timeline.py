@@ -74,18 +74,20 @@ def timeline(start_ps: Ints, end_ps: Ints, kind: Ints) -> tuple[Timeline, Ints]:
     points = np.concatenate([start_ps, end_ps])
     order = np.argsort(points, kind="stable")
     width = np.diff(points[order], append=points[order[-1]])
-    change = np.repeat(np.array([1, -1], np.int64), size)[order]
-    kinds = np.concatenate([kind, kind])[order]
-    running = {each: np.cumsum(np.where(kinds == i, change, 0)) > 0 for i, each in enumerate(KINDS)}
-    compute, comm, memory = (running[each] for each in Kind)
-    depth = np.cumsum(change)
+    change = np.repeat(np.array([1, -1], np.int8), size)[order]
+    kinds = np.tile(kind.astype(np.int8), 2)[order]
+    running = [
+        np.cumsum(np.where(kinds == KINDS.index(each), change, 0), dtype=np.int32) for each in Kind
+    ]
+    compute, comm, memory = (each > 0 for each in running)
+    depth = running[0] + running[1] + running[2]
     # time alone up to each point; a kernel's own is the difference between its two ends
     alone = np.concatenate([[0], np.cumsum(np.where(depth == 1, width, 0))[:-1]])
     place = np.empty(2 * size, np.int64)
     place[order] = np.arange(2 * size)
 
     def measure(where: NDArray[np.bool_]) -> int:
-        return int(width[where].sum())
+        return int((width * where).sum())
 
     return (
         Timeline(

@@ -23,7 +23,7 @@ VARINT: Final = 0
 FIXED64: Final = 1
 LENGTH: Final = 2
 FIXED32: Final = 5
-PADDING: Final = 16  # bytes behind a block, so that an 8-byte read at any cursor stays inside
+PADDING: Final = 32  # bytes behind a stretch, so that two words at any cursor lie inside
 
 _CONTINUE = np.uint64(0x8080808080808080)
 _PAYLOAD = np.uint64(0x7F7F7F7F7F7F7F7F)
@@ -37,8 +37,7 @@ _FOLDS = tuple(
         (0x0FFFFFFF00000000, 0x000000000FFFFFFF, 4),
     )
 )
-_ONE, _HIGH, _LOW = np.uint64(1), np.uint64(0x80), np.uint64(0x7F)
-_TOP = np.uint64(56)
+_ONE, _TOP, _BITS = np.uint64(1), np.uint64(56), np.uint64(64)
 
 
 class WireError(ValueError):
@@ -52,6 +51,8 @@ def varint(data: Bytes, at: int, end: int) -> tuple[int, int]:
         WireError: it runs past `end` or past ten bytes.
     """
     value = shift = 0
+    if at < end and data[at] < 0x80:  # noqa: PLR2004  nearly always
+        return data[at], at + 1
     for position in range(at, min(end, at + 10)):
         byte = data[position]
         value |= (byte & 0x7F) << shift
@@ -102,31 +103,67 @@ def text(data: Bytes, start: int, end: int) -> str:
     return bytes(data[start:end]).decode("utf-8", "replace")
 
 
-def padded(data: Bytes, start: int, end: int) -> bytes:
-    """Return a copy with `PADDING` zero bytes behind it, as `words` needs."""
-    return b"".join((data[start:end], bytes(PADDING)))
+class Octets:
+    """A copy of some bytes, read at many positions at once.
 
-
-def words(data: bytes) -> NDArray[np.uint64]:
-    """Return a view whose element i is the little-endian 64-bit word at byte i of padded data."""
-    return np.ndarray(shape=(len(data) - 7,), dtype="<u8", buffer=data, strides=(1,))
-
-
-def varints(view: NDArray[np.uint64], at: Ints) -> tuple[Ints, Ints]:
-    """Decode a varint at each position: values and sizes in bytes.
-
-    A varint of more than 8 bytes (more than 56 bits) has size 0: the caller takes it one by one.
+    Positions count from its begin; none lies more than two behind its end. Of a word at any
+    position numpy reads two aligned ones and shifts: an unaligned read costs it more than that.
     """
-    found = view[at]
-    if not (found & _HIGH).any():  # one byte each: lengths and most ids
-        found &= _LOW
-        return found.view(np.int64), np.ones(len(at), np.int64)
-    stop = ~found & _CONTINUE
-    keep = stop ^ (stop - _ONE)  # all bits up to and with the first stop bit
-    size = ((keep & _ONES) * _ONES) >> _TOP
-    size[stop == 0] = 0
+
+    __slots__ = ("_ahead", "_words", "data")
+
+    def __init__(self, data: Bytes, start: int, end: int) -> None:
+        self.data = b"".join((memoryview(data)[start:end], bytes(PADDING)))
+        octets = np.frombuffer(self.data, np.uint8)
+        self._ahead = tuple(octets[ahead:] for ahead in range(4))
+        self._words = np.frombuffer(self.data, "<u8", count=len(self.data) // 8)
+
+    def byte(self, at: Ints, ahead: int = 0) -> NDArray[np.uint8]:
+        """Return the byte `ahead` (3 at most) of each position."""
+        return self._ahead[ahead].take(at)
+
+    def word(self, at: Ints) -> NDArray[np.uint64]:
+        """Return the little-endian 64-bit word at each position."""
+        place = at >> 3
+        low = self._words.take(place)
+        place += 1
+        high = self._words.take(place)
+        shift = ((at & 7) << 3).view(np.uint64)
+        low >>= shift
+        high <<= _BITS - shift  # numpy shifts 64 bits to 0
+        low |= high
+        return low
+
+    def varints(self, at: Ints) -> tuple[Ints, Ints]:
+        """Decode a varint at each position: values and sizes in bytes.
+
+        A varint of more than 8 bytes (more than 56 bits) has size 0: the caller takes it alone.
+        """
+        first = self.byte(at)
+        long = first >> 7
+        if not long.any():  # one byte each: lengths and most ids
+            return first.astype(np.int64), np.ones(len(at), np.int64)
+        second = self.byte(at, 1)
+        if not (long & second >> 7).any():  # two at most: names, references
+            value = (second * long).astype(np.int64)
+            value <<= 7
+            value |= first & 0x7F
+            return value, long + np.int64(1)
+        return _varints(self.word(at))
+
+
+def _varints(found: NDArray[np.uint64]) -> tuple[Ints, Ints]:
+    """Decode the varint with which each word begins; the words are overwritten."""
+    stop = ~found
+    stop &= _CONTINUE
+    keep = stop - _ONE
+    keep ^= stop  # all bits up to and with the first stop bit
     found &= keep
     found &= _PAYLOAD
     for high, low, shift in _FOLDS:
         found = ((found & high) >> shift) | (found & low)
-    return found.view(np.int64), size.view(np.int64)
+    keep &= _ONES
+    keep *= _ONES
+    keep >>= _TOP
+    keep[stop == 0] = 0
+    return found.view(np.int64), keep.view(np.int64)

@@ -242,22 +242,20 @@ class _Reader:
 
     def _index(self, table: dict[int, str]) -> Callable[[Ints], Ints]:
         """Return the function from ids of this plane to indices of the trace's names."""
-        ids = indices = np.zeros(0, np.int64)
+        ids = np.zeros(0, np.int64)
+        indices = np.full(1, ABSENT, np.int64)  # of each id, and ABSENT for one not in the table
 
         def index(found: Ints) -> Ints:
             nonlocal ids, indices
             if len(ids) != len(table):  # at first, and after a string entered it
                 ids = np.array(sorted(table), np.int64)
-                indices = np.full(len(ids), ABSENT, np.int64)
-            if not len(ids):
-                return np.full(len(found), ABSENT, np.int64)
-            place = np.minimum(np.searchsorted(ids, found), len(ids) - 1)
-            known = ids[place] == found
+                indices = np.full(len(ids) + 1, ABSENT, np.int64)
+            place = _places(ids, found)
             # only names that an event bears enter the table of the trace
-            for each in np.flatnonzero(np.bincount(place[known], minlength=len(ids))):
+            for each in np.flatnonzero(np.bincount(place, minlength=len(ids))[: len(ids)]):
                 if indices[each] == ABSENT:
                     indices[each] = self._names[table[int(ids[each])]]
-            return np.where(known, indices[place], ABSENT)
+            return indices.take(place)
 
         return index
 
@@ -305,6 +303,21 @@ class _Reader:
             self._annotations.append(Annotation(step=int(step[row]), start_ps=begin, end_ps=end))
         calls = (launch != ABSENT) & (columns.stat("ordinal") == ABSENT)
         self._launches.append((launch[calls], start_ps[calls]))
+
+
+def _places(ids: Ints, found: Ints) -> Ints:
+    """Return where each id is in a sorted table without repeats; its length where it is not."""
+    place: Ints
+    if not len(ids) or not len(found):
+        return np.full(len(found), len(ids), np.int64)
+    if int(ids[-1]) - int(ids[0]) == len(ids) - 1:  # without a gap, as profilers number them
+        place = found - ids[0]
+        if place.min() < 0 or place.max() >= len(ids):
+            place[(place < 0) | (place >= len(ids))] = len(ids)
+        return place
+    place = np.searchsorted(ids, found).astype(np.int64, copy=False)
+    place[ids[np.minimum(place, len(ids) - 1)] != found] = len(ids)
+    return place
 
 
 class _Stats:

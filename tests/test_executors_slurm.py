@@ -23,7 +23,7 @@ from pytest_xlatune.cells import LaunchSpec, Resources
 from pytest_xlatune.errors import ConfigError, SubmissionError
 from pytest_xlatune.executors import Executor, SchedulerDown, payload, slurm_text
 from pytest_xlatune.executors.poller import Poller
-from pytest_xlatune.executors.slurm import SlurmExecutor
+from pytest_xlatune.executors.slurm import LOGIN, SlurmExecutor
 from pytest_xlatune.executors.slurm_commands import Answer, run_command
 from pytest_xlatune.executors.slurm_nodes import (
     check_nodes,
@@ -473,11 +473,11 @@ def test_the_script_says_all_that_keeps_trials_comparable(folder: Path) -> None:
     script = SlurmExecutor(python="/opt/venv/bin/python").script(folder=folder, **ARGUMENTS)
     lines = script.splitlines()
     for option in ("nodelist='node[001-002]'", "exclusive", "no-requeue", "signal=CONT@1",
-                   "export=NONE", "nodes=2", "ntasks-per-node=1", "job-name=xl-overlap-2", "time=2",
+                   "export=ALL", "nodes=2", "ntasks-per-node=1", "job-name=xl-overlap-2", "time=2",
                    "comment=xlatune:cell:t1:1", f"chdir={folder}", "partition=lab",
                    "contiguous"):  # fmt: skip
         assert f"#SBATCH --{option}" in lines
-    assert "unset SLURM_JWT" in lines
+    assert lines.index(f". {LOGIN}") < lines.index("unset SLURM_JWT")
     srun = next(line for line in lines if line.startswith("srun "))
     assert " --export=ALL --kill-on-bad-exit=1 " in srun
     assert srun.endswith(f" /opt/venv/bin/python -I -S {payload.__file__} {folder}")
@@ -493,6 +493,13 @@ def test_options_for_srun_reach_srun(folder: Path) -> None:
     assert "#SBATCH --cpus-per-task=8" in script
 
 
+def test_slurm_logs_in_where_the_site_wants_it_to(folder: Path) -> None:
+    lines = SlurmExecutor().script(folder=folder, **with_options(export="NONE")).splitlines()
+    assert "#SBATCH --export=NONE" in lines
+    assert "#SBATCH --export=ALL" not in lines
+    assert f". {LOGIN}" not in lines
+
+
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
@@ -501,8 +508,9 @@ def test_options_for_srun_reach_srun(folder: Path) -> None:
         pytest.param({"comment": "a\nb"}, "job comment", id="a line break in the comment"),
         pytest.param(with_options(nodelist="n1"), "'nodelist' is set by the harness", id="pins"),
         pytest.param(with_options(no_requeue=""), "'no_requeue' is set by", id="underscores"),
-        pytest.param({"resources": Resources(options={"--export": "ALL"})}, "'--export' is set by",
+        pytest.param({"resources": Resources(options={"--signal": "1"})}, "'--signal' is set by",
                      id="dashes"),
+        pytest.param(with_options(export="ALL"), "'export' is 'ALL': expected NONE", id="secrets"),
         pytest.param({"resources": Resources(options={"a b": "1"})}, "Slurm option 'a b': expected",
                      id="no option's name"),
         pytest.param({"resources": Resources(nodes=3)}, "3 nodes are asked for, but the node list "
@@ -529,8 +537,28 @@ def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (commands / name).write_text(f"#!{sys.executable}\n{FAKE.read_text()}")
         (commands / name).chmod(0o755)
     monkeypatch.setenv("PATH", f"{commands}:{os.environ['PATH']}")
-    monkeypatch.setenv("FAKE_SLURM", str(state))
     return state
+
+
+@pytest.mark.parametrize(
+    ("options", "is_given"),
+    [
+        pytest.param({}, False, id="for the job is given what sbatch is given"),
+        pytest.param({"export": "NONE"}, True, id="for Slurm gives the job none of it"),
+    ],
+)
+def test_what_sbatch_is_given(
+    fake: Path, root: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, str], is_given: bool
+) -> None:
+    for name in ("HF_TOKEN", "SLURM_NTASKS", "SLURM_CONF"):
+        monkeypatch.setenv(name, "x")
+    monkeypatch.setenv("BASH_FUNC_which%%", "() { true; }")
+    executor = SlurmExecutor(round_s=0)
+    end(executor, root, submit(executor, root, "true", resources=Resources(options=options)))
+    given = set((fake / "given").read_text().splitlines())
+    assert given >= {"PATH", "HOME", "SLURM_CONF"}
+    assert "SLURM_NTASKS" not in given, "it would steer sbatch"
+    assert ({"HF_TOKEN", "BASH_FUNC_which%%"} <= given) is is_given
 
 
 @pytest.fixture

@@ -32,6 +32,7 @@ from pytest_xlatune.executors.slurm_commands import (
     is_for_now,
     run_command,
     steering_names,
+    unneeded_names,
 )
 from pytest_xlatune.executors.slurm_nodes import resume_nodes
 from pytest_xlatune.results import Outcome, Submission
@@ -40,18 +41,21 @@ from pytest_xlatune.results import Outcome, Submission
 # that a request still in the controller's queue has been worked off when we look
 RETRY_AFTER_S = (1.0, 2.0, 4.0, 8.0, 15.0)
 SCRIPTS = "submitit"  # the folder of submitit's own files, inside the attempt's
+LOGIN = Path(__file__).with_name("login.sh")
 _LOOK_BACK = "now-14days"
 _MINUTE_S = 60
 
 # What the harness decides for every trial: measured trials stay comparable, and ours to find.
 _OURS = frozenset(
     {
-        "array", "chdir", "comment", "error", "exclusive", "export", "export-file", "input",
+        "array", "chdir", "comment", "error", "exclusive", "export-file", "input",
         "job-name", "no-requeue", "nodelist", "nodes", "ntasks", "ntasks-per-node", "open-mode",
         "output", "oversubscribe", "parsable", "requeue", "signal", "test-only", "time", "wait",
         "wrap",
     }
 )  # fmt: skip
+# the one value of the option `export` that a site may ask for: slurmd then logs in for every job
+_SLURM_LOGS_IN = "NONE"
 # an option's name:  cpus-per-task    srun.cpu-bind
 _OPTION = re.compile(r"(?:srun\.)?[a-z][a-z0-9-]*")
 # a job name that every Slurm command prints so that it can be read back:  xl-overlap-2-3f9c
@@ -266,7 +270,9 @@ def _submitit_class() -> Any:
             return f"{self.python} -I -S {shlex.join(words)}"
 
         def _make_submission_command(self, submission_file_path: Path) -> list[str]:
-            dropped = [word for name in steering_names(os.environ) for word in ("-u", name)]
+            logs_in = self.parameters["additional_parameters"]["export"] == _SLURM_LOGS_IN
+            names = steering_names(os.environ) if logs_in else unneeded_names(os.environ)
+            dropped = [word for name in names for word in ("-u", name)]
             return ["env", *dropped, "sbatch", str(submission_file_path)]
 
     return Executor
@@ -301,13 +307,13 @@ def _arguments(
         "ntasks_per_node": resources.tasks_per_node,
         "exclusive": True,
         "time": math.ceil(resources.time_limit_s / _MINUTE_S),
-        "setup": _setup(folder / SCRIPTS),
+        "setup": _setup(folder / SCRIPTS, logs_in=options.get("export") == _SLURM_LOGS_IN),
         "srun_args": ["--export=ALL", "--kill-on-bad-exit=1", *srun_args],
-        # export NONE with srun's ALL: the node's login environment comes in, the submitter's with
-        # its secrets does not. A warning signal that nobody minds takes the place of USR2.
+        # ALL is next to nothing, for sbatch itself is given no more; the script logs in. A warning
+        # signal that nobody minds takes the place of USR2.
         "additional_parameters": {
             "chdir": str(folder),
-            "export": "NONE",
+            "export": "ALL",
             "no-requeue": True,
             "signal": "CONT@1",
             **options,
@@ -329,6 +335,12 @@ def site_options(options: Mapping[str, str]) -> tuple[dict[str, Any], list[str]]
                 f"Slurm option {key!r} is set by the harness for every trial and cannot be passed "
                 "through"
             )
+        if name == "export" and value != _SLURM_LOGS_IN:
+            raise ConfigError(
+                f"Slurm option {key!r} is {value!r}: expected {_SLURM_LOGS_IN}, with which slurmd "
+                "logs in on the node, or nothing, with which the job's script does; what else a "
+                "trial needs belongs into the launcher's env"
+            )
         word = f"--{name.removeprefix('srun.')}" + (f"={value}" if value else "")
         if name.startswith("srun."):
             srun.append(word)
@@ -339,9 +351,10 @@ def site_options(options: Mapping[str, str]) -> tuple[dict[str, Any], list[str]]
     return sbatch, srun
 
 
-def _setup(scripts: Path) -> list[str]:
+def _setup(scripts: Path, *, logs_in: bool) -> list[str]:
     """Return the script's lines before srun."""
     return [
+        *([] if logs_in else [f". {shlex.quote(str(LOGIN))}"]),
         "unset SLURM_JWT",
         "# whoever submitted may have died before it could write the job's number down",
         f': > {shlex.quote(str(scripts))}/"$SLURM_JOB_ID"_begun',

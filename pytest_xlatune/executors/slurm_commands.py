@@ -18,6 +18,16 @@ _STEERING = ("SBATCH_", "SQUEUE_", "SACCT_", "SINFO_", "SCONTROL_", "SCANCEL_", 
 # ... and those without which they do not find or do not enter the cluster.
 _KEPT = frozenset({"SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_CLUSTERS", "SLURM_JWT"})
 
+# All that sbatch is given of the submitter's environment where the job is given sbatch's: to be
+# found, to load its libraries, and to say who submits. The job's script takes it away again.
+_NEEDED = frozenset(
+    {
+        *("HOME", "KRB5CCNAME", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "LOGNAME", "PATH", "SHELL"),
+        *("TZ", "USER"),
+        *_KEPT,
+    }
+)
+
 # The controller is away or busy; the same question may be answered later.
 _AWAY = (
     # slurm_load_jobs error: Unable to contact slurm controller (connect failure)
@@ -90,6 +100,11 @@ def run_command(argv: Sequence[str]) -> Answer:
 def steering_names(environ: Mapping[str, str]) -> list[str]:
     """Return the variables that must not reach a Slurm command, sorted."""
     return sorted(name for name in environ if name.startswith(_STEERING) and name not in _KEPT)
+
+
+def unneeded_names(environ: Mapping[str, str]) -> list[str]:
+    """Return the variables that sbatch can do without, sorted; secrets are among them."""
+    return sorted(environ.keys() - _NEEDED)
 
 
 def is_away(error: str) -> bool:

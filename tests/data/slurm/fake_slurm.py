@@ -1,8 +1,9 @@
 """A Slurm of one file for machines without one: linked as sbatch, srun, squeue and so on.
 
-Its state is a folder, FAKE_SLURM: `<id>.json` per job, `accounting` where it has slurmdbd, `away`
-while its controller does not answer, and `calls`, one line per command that was run. It runs the
-batch script it is given, with one srun task per node, and forgets a job when its file is deleted.
+Its state is a folder, `slurm` beside the folder of the links: `<id>.json` per job, `accounting`
+where it has slurmdbd, `away` while its controller does not answer, `calls`, one line per command
+that was run, and `given`, the names in the environment of the last sbatch. It runs the batch script
+it is given, with one srun task per node, and forgets a job when its file is deleted.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import sys
 import time
 from pathlib import Path
 
-HERE = Path(os.environ["FAKE_SLURM"])
+HERE = Path(__file__).parents[1] / "slurm"
 NODES = tuple(f"node{i:03d}" for i in range(1, 5))
 
 
@@ -46,6 +47,7 @@ def fail(text: str) -> int:
 
 def sbatch(argv: list[str]) -> int:
     script = Path(argv[-1]).read_text()
+    (HERE / "given").write_text("\n".join(sorted(os.environ)))
     given = dict(re.findall(r"^#SBATCH --([a-z-]+)=?(.*)$", script, flags=re.MULTILINE))
     options = {key: shlex.split(value)[0] if value else "" for key, value in given.items()}
     nodes = expand(options.get("nodelist", NODES[0]))
@@ -70,7 +72,7 @@ def sbatch(argv: list[str]) -> int:
     environ = {
         "PATH": os.environ["PATH"],
         "HOME": os.environ["HOME"],
-        "FAKE_SLURM": str(HERE),
+        "XLATUNE_LOGIN": "yes",  # the profile of whoever runs the tests knows no fake
         "SLURM_JOB_ID": job_id,
         "SLURM_JOB_NODELIST": ",".join(nodes),
     }

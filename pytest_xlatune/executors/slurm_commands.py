@@ -28,6 +28,9 @@ _NEEDED = frozenset(
     }
 )
 
+# What Python's readline sets behind the back of os.environ.
+_UNSEEN = ("COLUMNS", "LINES")
+
 # The controller is away or busy; the same question may be answered later.
 _AWAY = (
     # slurm_load_jobs error: Unable to contact slurm controller (connect failure)
@@ -104,7 +107,7 @@ def steering_names(environ: Mapping[str, str]) -> list[str]:
 
 def unneeded_names(environ: Mapping[str, str]) -> list[str]:
     """Return the variables that sbatch can do without, sorted; secrets are among them."""
-    return sorted(environ.keys() - _NEEDED)
+    return sorted({*environ, *_UNSEEN} - _NEEDED)
 
 
 def is_away(error: str) -> bool:

@@ -113,6 +113,22 @@ def test_no_secret_of_the_submitter_is_in_the_job(
     assert "hush-hush" not in script.read_text()
 
 
+def test_the_login_of_our_script_is_the_login_of_slurm(trials: Trials) -> None:
+    seen = []
+    for name, options in (("ours", {}), ("theirs", {"export": "NONE"})):
+        done = trials.submit(name, ENVIRONMENT, spec={"inherit": ("*",)}, options=options)
+        assert trials.end(done).state is State.COMPLETED
+        seen.append(json.loads(trials.log(done)))
+    # the job's own, bash's own, and what other modules of PAM set than the one that reads files
+    others = ("SLURM_", "PWD", "SHLVL", "MAIL", "XDG_")
+    ours, theirs = (
+        {key: value for key, value in each.items() if not key.startswith(others)} for each in seen
+    )
+    assert {key: value for key, value in ours.items() if key in theirs} == theirs
+    # Slurm's reader of a login takes no variable of several lines, and no shell's function
+    assert all("\n" in value or "%%" in key for key, value in ours.items() - theirs.items())
+
+
 def test_flags_arrive_byte_for_byte_on_every_rank(trials: Trials) -> None:
     exact = {
         "XLA_FLAGS": '--xla_a=1,2,3 --xla_b=\'x y\' --xla_c="q\\"q"  --xla_d= --xla_e=$HOME;`id`',

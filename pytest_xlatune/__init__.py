@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from pytest_xlatune.screening import Screening
     from pytest_xlatune.studies.derived import Around, Stacks
     from pytest_xlatune.studies.gate import Gate
+    from pytest_xlatune.studies.singles import Singles
     from pytest_xlatune.sweep.no_env import NoEnv
     from pytest_xlatune.sweep.sweep import Sweep
 
@@ -46,6 +47,7 @@ _HOME = {
     "Screening": "screening",
     "Verdict": "results",
     "VerdictKind": "results",
+    "Singles": "studies.singles",
     "Stacks": "studies.derived",
     "Sweep": "sweep.sweep",
 }
@@ -66,6 +68,7 @@ __all__ = [
     "Resources",
     "Score",
     "Screening",
+    "Singles",
     "Stacks",
     "SubmissionError",
     "Sweep",

@@ -41,6 +41,9 @@ class StepRecord(Record):
     kind: str = "step"
 
 
+# the parts of a step that settings act on: collectives by their kind, and what is no collective
+COLLECTIVES = ("all-gather", "reduce-scatter", "all-reduce", "all-to-all", "collective-permute")
+PARTS = (*COLLECTIVES, "communication", "compute", "copies", "idle")
 SETTLED = "settled-by-compiling"  # the class of a trial that was not run: compiling said enough
 NEEDLESS = "needs no run: "  # how its reason begins where the profile could run, to no purpose
 
@@ -217,6 +220,33 @@ class TrialResult(Record):
     job_ids: tuple[str, ...] = ()
     outcome: Outcome | None = None
     epoch: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shares(Record):
+    """Where the time of a step went in an evidence run, as far as it left something to read.
+
+    Attributes:
+        of_step: part -> its share of a step, 0.2 is 20 %. A collective's, `communication`'s and
+            `copies`' is the time in which nothing else ran; absent where no trace tells it.
+        kinds: of the collectives in the compiled program; None where no dump tells them.
+    """
+
+    of_step: dict[str, float]
+    kinds: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvidenceResult(TrialResult):
+    """What is known of an evidence trial, which has no score.
+
+    Attributes:
+        is_read: whether what it left has been read.
+        shares: what that says; None where it left nothing that can be read.
+    """
+
+    is_read: bool = False
+    shares: Shares | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

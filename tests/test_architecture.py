@@ -33,7 +33,7 @@ FLOORS: dict[str, tuple[int, set[str], set[str]]] = {
     "catalog": (2, set(), set()),
     "logs": (2, set(), set()),
     "stats": (2, set(), {"numpy", "scipy"}),
-    "studies": (2, {"stats"}, set()),
+    "studies": (2, {"stats", "catalog"}, set()),
     "evidence": (2, set(), {"numpy", "scipy"}),
     "launchers": (2, set(), set()),
     "report": (2, set(), {"tabulate"}),
@@ -48,7 +48,7 @@ FLOORS: dict[str, tuple[int, set[str], set[str]]] = {
     "linting": (4, set(), set()),
     "preflight": (4, {"linting"}, set()),
     "screening": (4, {"evidence_files"}, set()),
-    "sweep": (4, {"campaign", "screening"}, set()),
+    "sweep": (4, {"campaign", "screening", "preflight"}, set()),
     # the fifth: what people and tests see of it
     "reading": (5, set(), set()),
     "runs": (5, set(), set()),

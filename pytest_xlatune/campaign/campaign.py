@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from pytest_xlatune.campaign.attempts import Attempts, Setup
@@ -40,6 +40,7 @@ from pytest_xlatune.results import (
     TrialStatus,
 )
 from pytest_xlatune.studies import Study
+from pytest_xlatune.studies.tuning import TuningStudy
 
 __all__ = ["Campaign", "CampaignStopped", "Setup", "View"]
 
@@ -101,8 +102,9 @@ class Campaign:
             LedgerError: it cannot be read or written.
         """
         setup = self.setup
-        # somebody may be compiling a profile in the turn before ours
-        with self._turns.mine(wait_s=_OPEN_S if setup.settle is None else _COMPILE_S):
+        # somebody may be compiling a profile, or reading a trace, in the turn before ours
+        is_quick = setup.settle is None and setup.read is None
+        with self._turns.mine(wait_s=_OPEN_S if is_quick else _COMPILE_S):
             opened = self.view().state.opened
             if fresh and opened and setup.session not in {each.session for each in opened}:
                 self.ledger.archive(at_s=self._now())
@@ -175,7 +177,8 @@ class Campaign:
         if new or self._view is None:
             self._state = replay(new, onto=self._state)
             self._spending.feed(new)
-            history = self._state.history(self.study.name)
+            reads_evidence = isinstance(self.study, TuningStudy) and self.study.reads_evidence
+            history = self._state.history(self.study.name, with_evidence=reads_evidence)
             pending = self.study.propose(history)
             self._view = View(
                 state=self._state,
@@ -197,7 +200,7 @@ class Campaign:
         """Return the study's conclusion; of the screen alone, if that is what is asked."""
         history = self.view().history
         if screened_only:
-            history = tuple(each for each in history if each.trial.stage is Stage.SCREEN)
+            history = tuple(each for each in history if each.trial.stage is not Stage.CONFIRM)
         return self.study.conclude(history)
 
     def wait(
@@ -234,6 +237,7 @@ class Campaign:
                 self.view()
                 self._reconcile()
                 self._look_after()
+                self._read()
                 if not self._settle():
                     self._submit()
 
@@ -255,6 +259,11 @@ class Campaign:
         for submission in flying:
             self._write(*self._attempts.look(self._state, submission, outcomes[submission.job_id]))
         self._write(*self._attempts.wait_in_queue(self._state, outcomes))
+
+    def _read(self) -> None:
+        """Write down what an evidence run left that is over, for the waves that wait for it."""
+        if self.setup.read is not None and _awaits_reading(self.view().pending, self._state):
+            self._write(*self.setup.read(self._state))
 
     def _settle(self) -> bool:
         """Take a step of finding out which trials need no run; False once that is known."""
@@ -320,6 +329,14 @@ class Campaign:
             return
         self.ledger.append_all(events, at_s=self._now())
         self.view()
+
+
+def _awaits_reading(pending: Sequence[Trial], state: LedgerState) -> bool:
+    return any(
+        each.id in state.trials and state.trials[each.id].result.status is TrialStatus.MEASURED
+        for each in pending
+        if each.stage is Stage.EVIDENCE
+    )
 
 
 def _stopped(trial: Trial, reason: str) -> Decided:

@@ -19,6 +19,7 @@ from pytest_xlatune.cells import Axis
 from pytest_xlatune.errors import ConfigError
 from pytest_xlatune.profiles import Flag, Profile, parse_flags
 from pytest_xlatune.records import Record
+from pytest_xlatune.results import PARTS
 
 ANY = "any"  # instead of an axis: whatever the parallelism
 _FILES = ("flags.toml", "variables.toml")
@@ -43,6 +44,7 @@ class Entry(Record):
         name: the flag without dashes, or the variable.
         slug: what its profiles' ids begin with; unique.
         axes: axes of `cells.Axis` on which it may matter, or "any".
+        aims: the parts of a step that it acts on, of `results.PARTS`; () is none that shows there.
         values: what to try; () where only the site knows a value.
         mechanism: what it changes, one sentence.
         source: where this is known from.
@@ -74,6 +76,7 @@ class Entry(Record):
     integer: bool = False
     compile_time: bool = False
     blocked: tuple[str, ...] = ()
+    aims: tuple[str, ...] = ()
 
     @property
     def is_flag(self) -> bool:
@@ -132,6 +135,12 @@ class Catalog:
         """Return the entries of a name or a slug, () without one."""
         return tuple(each for each in self.entries if name in (each.name, each.slug))
 
+    def aims_of(self, profile: Profile) -> tuple[str, ...]:
+        """Return the parts of a step that a profile's settings act on, in the order of `PARTS`."""
+        names = {*(flag.name for flag in profile.flags), *profile.env}
+        found = {aim for each in self.entries if each.name in names for aim in each.aims}
+        return tuple(part for part in PARTS if part in found)
+
     def integers(self) -> frozenset[str]:
         """Return the variables that NCCL reads as plain integers."""
         return frozenset(each.name for each in self.entries if each.integer)
@@ -153,6 +162,11 @@ def load() -> Catalog:
         wrong = [axis for axis in entry.axes if axis != ANY and axis not in Axis.__members__]
         if wrong or not entry.axes:
             raise ConfigError(f"catalog: {entry.slug!r} is of no axis, or of {wrong}")
+        for part in entry.aims:
+            if part not in PARTS:
+                raise ConfigError.unknown(
+                    "part of a step", part, valid=PARTS, where=f"the catalog's {entry.slug!r}"
+                )
     return Catalog(entries=entries)
 
 

@@ -37,7 +37,7 @@ class Objection(Record):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ground:
+class Ground(Record):
     """What profiles are applied to.
 
     Attributes:
@@ -50,7 +50,7 @@ class Ground:
     """
 
     deployed: Flags = ()
-    env: Mapping[str, str] = field(default_factory=dict)
+    env: dict[str, str] = field(default_factory=dict)
     is_complete: bool = True
     jaxlib: str = ""
     device: str = ""

@@ -50,6 +50,21 @@ def check(profiles: Sequence[Profile], ground: Ground) -> tuple[Objection, ...]:
     return tuple(found)
 
 
+def why_not(profile: Profile, ground: Ground) -> str:
+    """Return why a profile that nobody declared is not worth a trial; "" where nothing says so.
+
+    What a rule calls a fault keeps it from running, as it would a declared one. So does what is as
+    deployed anyway, for nobody asked for this very profile; env files on the nodes may change that.
+    """
+    found = (
+        each
+        for each in check([profile], ground)
+        if each.profile == profile.id
+        and (each.level is Level.FAULT or (each.rule == "no-op" and ground.is_complete))
+    )
+    return next((each.text for each in found), "")
+
+
 def _objections(profile: Profile, ground: Ground, rules: Sequence[Rule]) -> Iterator[Objection]:
     asked = values_of(profile.flags)
     case = Case(

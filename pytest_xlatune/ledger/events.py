@@ -10,7 +10,7 @@ from typing import ClassVar
 
 from pytest_xlatune.cells import Cell, DeployedFile, Trial
 from pytest_xlatune.records import Record
-from pytest_xlatune.results import Finding, Outcome, Submission, TrialResult
+from pytest_xlatune.results import Finding, Outcome, Shares, Submission, TrialResult
 
 
 class Event(Record):
@@ -196,6 +196,7 @@ class EvidenceRecorded(Event):
         captures: files of the profiler, relative to the ledger's folder.
         facts: what they say, one sentence each.
         problems: one sentence for each thing that could not be read.
+        shares: where the time of a step went; None from an older writer, or without a trace.
     """
 
     kind: ClassVar[str] = "evidence-recorded"
@@ -204,6 +205,7 @@ class EvidenceRecorded(Event):
     captures: tuple[str, ...] = ()
     facts: tuple[str, ...] = ()
     problems: tuple[str, ...] = ()
+    shares: Shares | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from pytest_xlatune.cells import DeployedFile, Trial
+from pytest_xlatune.cells import DeployedFile, Stage, Trial
 from pytest_xlatune.errors import LedgerError
 from pytest_xlatune.ledger.events import (
     AttemptCutShort,
@@ -32,7 +32,14 @@ from pytest_xlatune.ledger.events import (
     TrialEnded,
     TrialPlanned,
 )
-from pytest_xlatune.results import Finding, Outcome, Submission, TrialResult, TrialStatus
+from pytest_xlatune.results import (
+    EvidenceResult,
+    Finding,
+    Outcome,
+    Submission,
+    TrialResult,
+    TrialStatus,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,9 +102,27 @@ class LedgerState:
     compiled: dict[str, ProfileCompiled] = field(default_factory=dict)
     recorded: dict[str, EvidenceRecorded] = field(default_factory=dict)
 
-    def history(self, study: str) -> tuple[TrialResult, ...]:
-        """Return the results of a study's trials, final or not, in plan order."""
-        return tuple(each.result for each in self.trials.values() if each.trial.study == study)
+    def history(self, study: str, *, with_evidence: bool = False) -> tuple[TrialResult, ...]:
+        """Return the results of a study's trials, final or not, in plan order.
+
+        With the evidence trials of other studies behind them, for a study that reads those.
+        """
+        own = tuple(each.result for each in self.trials.values() if each.trial.study == study)
+        return (*own, *self.evidence()) if with_evidence else own
+
+    def evidence(self) -> tuple[EvidenceResult, ...]:
+        """Return the evidence trials of all studies, in plan order, with what was read of them."""
+        return tuple(
+            self._evidence(each)
+            for each in self.trials.values()
+            if each.trial.stage is Stage.EVIDENCE
+        )
+
+    def _evidence(self, progress: Progress) -> EvidenceResult:
+        result, said = progress.result, self.recorded.get(progress.trial.id)
+        known = {each.name: getattr(result, each.name) for each in dataclasses.fields(TrialResult)}
+        shares = said.shares if said is not None else None
+        return EvidenceResult(**known, is_read=said is not None, shares=shares)
 
     def in_flight(self) -> tuple[Submission, ...]:
         """Return the submissions whose end is not in the ledger: to be polled, or adopted."""

@@ -7,7 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from pytest_xlatune.campaign.deployed_files import deployed_files
+from pytest_xlatune.campaign.jobs import LEDGER
 from pytest_xlatune.cells import Stage, Trial
+from pytest_xlatune.ledger import Ledger, replay
 from pytest_xlatune.plan.scripts import scripts_of
 from pytest_xlatune.profiles import BASELINE
 from pytest_xlatune.publishing.settled import Foreseen, foresee
@@ -15,9 +17,12 @@ from pytest_xlatune.report.bubbles import bubbles
 from pytest_xlatune.report.document import Bullets, Document, Section
 from pytest_xlatune.report.figures import counted, size
 from pytest_xlatune.report.plan import plan
+from pytest_xlatune.results import TrialResult
 from pytest_xlatune.stats.capacity import Plan
 from pytest_xlatune.studies import Study
+from pytest_xlatune.studies.derived import Rule
 from pytest_xlatune.studies.gate import GateStudy
+from pytest_xlatune.studies.singles import Singles
 from pytest_xlatune.studies.tuning import TuningStudy
 from pytest_xlatune.sweep.sweep import ResolvedSweep
 
@@ -27,15 +32,16 @@ _SIGMAS = (0.003, 0.006, 0.010)  # job noise of a quiet, a usual and a noisy cel
 def plan_of(resolved: ResolvedSweep, study: Study, *, workdir: Path) -> Document:
     """Return the plan of a sweep that has measured nothing yet, and where its settings stand.
 
-    Of the ledger below `workdir` it takes what compiling said before, and nothing else.
+    Of the ledger below `workdir` it takes what compiling and evidence said, and nothing else.
 
     Raises:
         ConfigError: a trial cannot be spelled.
         LedgerError: the ledger cannot be read.
     """
-    trials = study.propose(())
-    foreseen = None
+    trials, foreseen = study.propose(()), None
+    filled: tuple[str, ...] = ()
     if isinstance(study, TuningStudy):
+        trials, filled = _ahead(study, workdir / resolved.folder)
         selected = [each.profile.id for each in trials if not each.is_baseline]
         foreseen = foresee(resolved, workdir / resolved.folder, selected=selected)
     launcher = resolved.sweep.launcher
@@ -45,7 +51,7 @@ def plan_of(resolved: ResolvedSweep, study: Study, *, workdir: Path) -> Document
         for each in sorted(profiles.values(), key=lambda each: not each.is_baseline)
         if any(trial.profile.id == each.id for trial in trials)
     ]
-    capacity = _capacity(study, trials)
+    capacity = [*_capacity(study, trials), *filled]
     said = (*_bubbles(resolved, study), *_settings(resolved.settings))
     if foreseen is None:
         document = plan(
@@ -100,6 +106,24 @@ def _compiling(foreseen: Foreseen, *, saved: int) -> list[str]:
     return lines
 
 
+def _ahead(study: TuningStudy, folder: Path) -> tuple[tuple[Trial, ...], tuple[str, ...]]:
+    """Return the trials of a study that has measured nothing, and how slots are filled so far."""
+    recorded: tuple[TrialResult, ...] = ()
+    if study.reads_evidence:
+        recorded = replay(Ledger(folder / LEDGER).refresh()).evidence()
+    ahead, first = study.foreseen(recorded), study.propose(recorded)
+    later = (each for each in ahead.propose(recorded) if each not in first)
+    return (*first, *later), ahead.filled(recorded)
+
+
+def _known_when(rule: Rule) -> str:
+    if not isinstance(rule, Singles):
+        return "what fills them is known when those are over"
+    if not rule.evidence:
+        return "those that are left out, or need no run, make room for the next"
+    return "shown in declared order where that has not been run yet; it is one job more"
+
+
 def _trial_of(profile_id: str, trials: tuple[Trial, ...]) -> Trial:
     return next(trial for trial in trials if trial.profile.id == profile_id)
 
@@ -118,11 +142,11 @@ def _capacity(study: Study, trials: tuple[Trial, ...]) -> list[str]:
     screened = sum(trial.stage is Stage.SCREEN for trial in trials)
     layout = study.layout
     slots = [
-        f"{rule.wave}: {counted(rule.slots, 'slot')} for {rule.words}; what fills them is known "
-        "when those are over"
+        f"{rule.wave}: {counted(rule.slots, 'slot')} for {rule.words}; {_known_when(rule)}"
         for rule in study.rules
     ]
-    more = ", then waves that are derived with their baselines" if slots else ""
+    is_later = any(not isinstance(rule, Singles) for rule in study.rules)
+    more = ", then waves that are derived with their baselines" if is_later else ""
     if not isinstance(layout, Plan):
         return [f"{screened} trials{more}", *slots, f"{layout.what}: {layout.why}"]
     blocks = f"{layout.blocks} blocks of {layout.finalists} + {layout.block_baselines} baselines"

@@ -21,6 +21,7 @@ from pytest_xlatune.studies.tuning import TuningStudy
 from pytest_xlatune.studies.tuning_layout import wave_order
 
 Tick = Callable[[], None]
+_EVIDENCE_WAVE = "wave1_5"  # where an evidence run stands that a wave waits for
 
 
 class NotMeasured(XlatuneError):  # noqa: N818 - it is no error of the harness
@@ -120,8 +121,10 @@ def _profile(campaign: Campaign, profile_id: str) -> Profile:
 def _is_over(view: View, wave: str) -> bool:
     """Whether no screening trial of a wave is to come, nor of one before, which it may read."""
     return not any(
-        trial.stage is Stage.SCREEN and wave_order(trial.group) <= wave_order(wave)
+        wave_order(_EVIDENCE_WAVE if trial.stage is Stage.EVIDENCE else trial.group)
+        <= wave_order(wave)
         for trial in view.pending
+        if trial.stage is not Stage.CONFIRM
     )
 
 

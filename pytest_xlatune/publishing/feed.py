@@ -19,6 +19,7 @@ from pytest_xlatune.ledger import (
     Decided,
     Entry,
     EpochBegan,
+    EvidenceRecorded,
     Ledger,
     LedgerState,
     NodesPinned,
@@ -33,6 +34,7 @@ from pytest_xlatune.report.lines import Progress, evidence_line, live_line
 from pytest_xlatune.results import TrialResult
 from pytest_xlatune.studies import Study
 from pytest_xlatune.studies.declared import study_of
+from pytest_xlatune.studies.tuning import TuningStudy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +82,7 @@ class Feed:
                 self._secrets |= secrets_in(study.cell, study.profiles)
                 yield from self._reused(event)
                 milestones = self._milestones[event.study] = Milestones(study)
-                kickoff = milestones.begin(self._state.history(event.study))
+                kickoff = milestones.begin(_history(self._state, study))
                 if kickoff:
                     yield Landed(line="", sweep=event.sweep, messages=(kickoff,))
             elif self._opened is not None:
@@ -90,15 +92,18 @@ class Feed:
         event = entry.event
         if isinstance(event, AttemptIntended):
             self._began_s[event.trial_id] = entry.at_s
+        elif isinstance(event, TrialEnded) and event.result.trial.stage is Stage.EVIDENCE:
+            for study in list(self._studies.values())[-1:]:
+                yield Landed(line=evidence_line(event.result, cell=study.cell), sweep=sweep)
+        elif isinstance(event, EvidenceRecorded):
+            for said in (*event.facts, *event.problems):
+                yield Landed(line=f"{event.trial_id}: {said}", sweep=sweep)
         elif isinstance(event, TrialEnded) and event.result.trial.study in self._studies:
             study = self._studies[event.result.trial.study]
             trial_id = event.result.trial.id
             if trial_id in self._began_s:
                 self._took_s.append(entry.at_s - self._began_s.pop(trial_id))
-            if event.result.trial.stage is Stage.EVIDENCE:
-                yield Landed(line=evidence_line(event.result, cell=study.cell), sweep=sweep)
-                return
-            history = self._state.history(study.name)
+            history = _history(self._state, study)
             conclusion = study.conclude(history)
             left_s = self._left_s(history, study)
             line = live_line(
@@ -133,3 +138,8 @@ class Feed:
     def _left_s(self, history: tuple[TrialResult, ...], study: Study) -> float | None:
         """Guess the rest from how long the trials of this session took, waiting included."""
         return median(self._took_s) * study.left(history) if self._took_s else None
+
+
+def _history(state: LedgerState, study: Study) -> tuple[TrialResult, ...]:
+    reads_evidence = isinstance(study, TuningStudy) and study.reads_evidence
+    return state.history(study.name, with_evidence=reads_evidence)

@@ -164,13 +164,14 @@ def read_known(path: Path) -> Known:
     last = (asked or state.opened)[-1]
     study = study_of(last.study, last.declared).whole()
     history = state.history(study.name)
+    reads_evidence = isinstance(study, TuningStudy) and study.reads_evidence
     return Known(
         folder=path.parent,
         sweep=last.sweep,
         study=study,
         state=state,
         history=history,
-        conclusion=study.conclude(history),
+        conclusion=study.conclude(state.history(study.name, with_evidence=reads_evidence)),
         at_s=entries[-1].at_s,
     )
 

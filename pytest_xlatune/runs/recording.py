@@ -14,20 +14,13 @@ from pathlib import Path
 
 from pytest_xlatune.campaign.campaign import Campaign
 from pytest_xlatune.errors import XlatuneError
-from pytest_xlatune.evidence.difference import plural, size
-from pytest_xlatune.evidence.drill import Drill
-from pytest_xlatune.evidence.hlo import Program
-from pytest_xlatune.evidence_files import Window, captures_below, read_program, read_window
-from pytest_xlatune.launchers.program import DUMP_FOLDER
-from pytest_xlatune.ledger import EvidenceRecorded
 from pytest_xlatune.profiles import BASELINE, BASELINE_ID, Profile
 from pytest_xlatune.results import TrialResult, TrialStatus
 from pytest_xlatune.runs.opening import open_campaign
+from pytest_xlatune.runs.reading import read_attempt
 from pytest_xlatune.runs.recorded import Recorded, as_recorded
 from pytest_xlatune.studies.evidence import EvidenceStudy
 from pytest_xlatune.sweep.sweep import ResolvedSweep
-
-_PS = 1e-9  # milliseconds of a picosecond
 
 
 class NotRecorded(XlatuneError):  # noqa: N818 - it is no error of the harness
@@ -76,7 +69,7 @@ def record(campaign: Campaign, tick: Callable[[], None]) -> Recorded:
         if result.status is not TrialStatus.MEASURED:
             raise NotRecorded(f"{result.trial.profile.id} left no evidence: {result.reason}")
         submission = _last_folder(campaign, result)
-        known = _read(result.trial.id, folder, submission)
+        known = read_attempt(result.trial.id, folder, submission)
         campaign.journal(known)
     found = as_recorded(known, result.trial, view.state, folder)
     lost = [each for each in (found.dump, *found.captures) if each and not each.exists()]
@@ -100,57 +93,3 @@ def _last_folder(campaign: Campaign, result: TrialResult) -> str:
     if submission is None:
         raise NotRecorded(f"{result.trial.profile.id}: its last attempt was never submitted")
     return submission.folder
-
-
-def _read(trial_id: str, folder: Path, attempt: str) -> EvidenceRecorded:
-    """Read what an attempt left; its folder is `attempt` below the ledger's."""
-    facts: list[str] = []
-    problems: list[str] = []
-    dump = f"{attempt}/{DUMP_FOLDER}"
-    try:
-        facts.append(program_fact(read_program(folder / dump)))
-    except XlatuneError as error:
-        problems.append(str(error))
-        dump = ""
-    captures: tuple[Path, ...] = ()
-    try:
-        captures = captures_below(folder / attempt)
-        drilled, left_out = read_window(captures, Window())
-        facts.append(drill_fact(drilled))
-        problems += left_out
-    except XlatuneError as error:
-        problems.append(str(error))
-    return EvidenceRecorded(
-        trial_id=trial_id,
-        dump=dump,
-        captures=tuple(str(each.relative_to(folder)) for each in captures),
-        facts=tuple(facts),
-        problems=tuple(each.replace(f"{folder}/", "") for each in problems),
-    )
-
-
-def program_fact(program: Program) -> str:
-    """Say in a sentence what the compiler made."""
-    in_loop = sum(each.in_loop for each in program.collectives)
-    memory = "" if program.memory_bytes is None else f", memory {size(program.memory_bytes)}"
-    return (
-        f"{program.module} for {program.target}: {plural(program.instructions, 'instruction')}, "
-        f"{plural(len(program.collectives), 'collective')}, {in_loop} of them in a loop, "
-        f"{plural(len(program.loops), 'loop')}{memory}"
-    )
-
-
-def drill_fact(found: Drill) -> str:
-    """Say in a sentence where the time of a step went."""
-    total, by = found.total, max(1, found.gpu_steps)
-    parts = {
-        "compute": total.compute_ps,
-        "exposed communication": total.exposed_communication_ps,
-        "exposed memory": total.exposed_memory_ps,
-        "idle": total.idle_ps,
-    }
-    said = ", ".join(f"{name} {_PS * part / by:.3f}" for name, part in parts.items())
-    return (
-        f"{plural(len(found.gpus), 'device')}, {plural(found.divided_by, 'step')}: a step spans "
-        f"{_PS * total.span_ps / by:.3f} ms: {said}"
-    )

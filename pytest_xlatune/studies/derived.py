@@ -28,6 +28,7 @@ from pytest_xlatune.profiles import (
 )
 from pytest_xlatune.records import Record, canonical, digest
 from pytest_xlatune.results import relative
+from pytest_xlatune.studies.singles import Singles
 
 ID_LENGTH = 64
 _MIB, _GIB = 1 << 20, 1 << 30
@@ -185,7 +186,7 @@ class Around(Record):
                 yield replace(made, id=_cut(slug), wave=self.wave), f"{key[1]}={own[key]}"
 
 
-Rule = Stacks | Around
+Rule = Stacks | Around | Singles
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -198,7 +199,7 @@ class Slot:
 
 def slots_of(rules: Iterable[Rule]) -> Mapping[Rule, tuple[Slot, ...]]:
     """Return the slots of each rule; those of one kind are numbered through."""
-    numbers = {kind.kind: itertools.count(1) for kind in (Stacks, Around)}
+    numbers = {kind.kind: itertools.count(1) for kind in (Stacks, Around, Singles)}
     return {
         rule: tuple(
             Slot(name=f"{rule.kind}-{next(numbers[rule.kind])}", wave=rule.wave)

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+from pytest_xlatune.catalog.ground import Ground
 from pytest_xlatune.cells import Cell, Stage, Trial
 from pytest_xlatune.errors import ConfigError
 from pytest_xlatune.profiles import BASELINE_ID, Profile, check_unique
@@ -21,6 +22,7 @@ from pytest_xlatune.results import Conclusion, TrialStatus
 from pytest_xlatune.stats.capacity import MIN_DF, Plan, Refusal, plan
 from pytest_xlatune.studies import History
 from pytest_xlatune.studies.derived import Around, Rule, Stacks
+from pytest_xlatune.studies.singles import Singles
 from pytest_xlatune.studies.tuning_conclusion import conclusion
 from pytest_xlatune.studies.tuning_confirm import Confirmation, confirm, design, frozen_arms
 from pytest_xlatune.studies.tuning_history import Past, read
@@ -48,6 +50,8 @@ class TuningStudy(Record):
         cell: what is held fixed.
         profiles: all declared profiles of the sweep in declared order, the baseline left out.
         stacks, around: rules of the waves that are filled from what earlier ones found.
+        singles: rules of the waves that are filled by what an evidence run of the baseline shows.
+        ground: what profiles are applied to, for the rules of the catalog; None asks none of them.
         selected: ids explored in this run, and names of slots of derived waves; None is all.
             Filters, never reorders. A slot brings the waves along that its own reads.
         confirm: whether this run goes on to confirmation.
@@ -65,6 +69,8 @@ class TuningStudy(Record):
     profiles: tuple[Profile, ...]
     stacks: tuple[Stacks, ...] = ()
     around: tuple[Around, ...] = ()
+    singles: tuple[Singles, ...] = ()
+    ground: Ground | None = None
     selected: frozenset[str] | None = None
     confirm: bool = True
     budget: int = 50
@@ -107,7 +113,13 @@ class TuningStudy(Record):
     @cached_property
     def rules(self) -> tuple[Rule, ...]:
         """The rules of the derived waves, in the order the waves run."""
-        return tuple(sorted((*self.stacks, *self.around), key=lambda rule: wave_order(rule.wave)))
+        rules: tuple[Rule, ...] = (*self.singles, *self.stacks, *self.around)
+        return tuple(sorted(rules, key=lambda rule: wave_order(rule.wave)))
+
+    @property
+    def reads_evidence(self) -> bool:
+        """Whether its history holds evidence trials too: `LedgerState.evidence`."""
+        return bool(self.singles)
 
     @cached_property
     def layout(self) -> Plan | Refusal:
@@ -147,6 +159,16 @@ class TuningStudy(Record):
     def whole(self) -> TuningStudy:
         """Return the study of all profiles, confirmation included."""
         return replace(self, selected=None, confirm=True)
+
+    def foreseen(self, history: History) -> TuningStudy:
+        """Return what this study becomes where an evidence run that it awaits says nothing."""
+        if self._lineup(history).evidence is None:
+            return self
+        return replace(self, singles=tuple(replace(each, evidence=False) for each in self.singles))
+
+    def filled(self, history: History) -> tuple[str, ...]:
+        """Return how the slots of derived waves are filled, one sentence each."""
+        return self._lineup(history).said
 
     def left(self, history: History) -> int:
         """Return how many trials are still to come, with the blocks that are not planned yet."""
@@ -202,6 +224,7 @@ class TuningStudy(Record):
                 layout=self.layout,
                 sigma=self._sigma(ranked),
                 loss_tolerance=self.loss_tolerance,
+                said=lineup.said,
                 is_screened=is_screened,
                 is_complete=is_screened and not pending,
             )
@@ -217,6 +240,7 @@ class TuningStudy(Record):
             orders=self._orders,
             profiles=self.profiles,
             rules=self.rules,
+            ground=self.ground,
             selected=self.selected,
             baselines=self._baselines,
             sigma=self.sigma_prior or DEFAULT_SIGMA,
@@ -352,13 +376,16 @@ def _pending_screen(lineup: Lineup, past: Past) -> tuple[Trial, ...]:
         segment
         for segment in lineup.plannable
         if any(trial.profile.id in lineup.candidates for trial in segment.trials)
-    ] or list(lineup.segments[:1])
-    return tuple(
+    ]
+    if not wanted and not lineup.opens:
+        wanted = list(lineup.segments[:1])
+    screened = (
         trial
         for segment in wanted
         for trial in segment.trials
         if (trial.is_baseline or trial.profile.id in lineup.candidates) and not past.is_final(trial)
     )
+    return (*screened, *([] if lineup.evidence is None else [lineup.evidence]))
 
 
 def _pending_blocks(

@@ -127,6 +127,7 @@ def _notes(reading: Reading, verdicts: Sequence[Verdict], bound: float | None) -
     if reading.screen.baselines == 1 and reading.screen.standings:
         notes.append("the screen has a single baseline: drift and noise cannot be told apart")
     notes += _history_notes(reading)
+    notes += reading.said
     absent = len(reading.declared) - len(verdicts)
     if absent:
         notes.append(f"{absent} declared profiles are neither selected nor measured")

@@ -81,6 +81,8 @@ def read(
     foreign = 0
     for result in history:
         trial = result.trial
+        if trial.stage is Stage.EVIDENCE:
+            continue  # it has no score, and nobody takes it for one that has
         ours = is_ours(trial, cell_digest=cell_digest, protocol=protocol, study=study)
         if not ours or trial.stage not in stages:
             foreign += 1

@@ -1,23 +1,37 @@
 """Which profiles a tuning sweep has at one moment: the declared ones, and those that waves derive.
 
-A derived wave is filled from the screen of the waves before it, once that is over, and from nothing
-else: what comes later moves no slot. Profiles that have trials stay, whatever is read since; the
-rest of the slots are filled by the rule. Fewer where fewer led. Decides no verdict.
+A derived wave is filled from the screen of the waves before it, once that is over, or from what an
+evidence run of the baseline shows, and from nothing else: what comes later moves no slot. Profiles
+that have trials stay, whatever is read since; the rest of the slots are filled by the rule. What
+the catalog objects to is passed over, and the next one takes its place. Decides no verdict.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
+from pytest_xlatune.catalog.ground import Ground
+from pytest_xlatune.catalog.rules import why_not
 from pytest_xlatune.cells import Stage, Trial
 from pytest_xlatune.errors import ConfigError
-from pytest_xlatune.profiles import BASELINE_ID, Profile
-from pytest_xlatune.results import TrialStatus
+from pytest_xlatune.profiles import BASELINE, BASELINE_ID, Profile
+from pytest_xlatune.results import TrialResult, TrialStatus
 from pytest_xlatune.studies import History
-from pytest_xlatune.studies.derived import Effective, Leader, Rule, Slot, slots_of
+from pytest_xlatune.studies.chosen import Filled, choose, evidence_of
+from pytest_xlatune.studies.derived import (
+    Around,
+    Effective,
+    Leader,
+    Rule,
+    Slot,
+    Stacks,
+    slots_of,
+)
+from pytest_xlatune.studies.evidence import EvidenceStudy
+from pytest_xlatune.studies.singles import Singles, left_out
 from pytest_xlatune.studies.tuning_history import Past, is_ours, read
 from pytest_xlatune.studies.tuning_layout import ALIAS, Orders, Segment, wave_order
 from pytest_xlatune.studies.tuning_reading import loss_reason
@@ -37,6 +51,8 @@ class Lineup:
         repeats: profile -> what has the same effective settings.
         segments: the queue of each wave in the order they run.
         opens: waves that this run asks for and whose slots cannot be filled yet, in order.
+        evidence: the run of the baseline that they wait for; None where they wait for none.
+        said: how slots were filled, what was passed over and why, one sentence each.
     """
 
     profiles: Mapping[str, Profile]
@@ -45,6 +61,8 @@ class Lineup:
     repeats: Mapping[str, str]
     segments: tuple[Segment, ...]
     opens: tuple[str, ...]
+    evidence: Trial | None = None
+    said: tuple[str, ...] = ()
 
     @property
     def plannable(self) -> tuple[Segment, ...]:
@@ -69,6 +87,7 @@ class Declaration:
         baselines: wave -> baselines in its queue.
         sigma: standard deviation of a job's score as far as known before.
         loss_tolerance: relative.
+        ground: what the catalog's rules are held against; None holds none.
     """
 
     orders: Orders
@@ -78,6 +97,7 @@ class Declaration:
     baselines: Mapping[str, int]
     sigma: float
     loss_tolerance: float
+    ground: Ground | None = None
 
     def at(self, history: History) -> Lineup:
         """Return the profiles that there are after `history`."""
@@ -86,13 +106,22 @@ class Declaration:
         profiles = list(self.profiles)
         slots: dict[str, Profile] = {}
         opens: list[str] = []
+        said: list[str] = []
+        evidence: Trial | None = None
+        is_waiting = False
         for rule in self.rules:
-            found, is_open = self._filled(rule, profiles, history)
-            slots |= {slot.name: each for slot, each in zip(self.slots[rule], found, strict=False)}
-            profiles += found
-            if is_open and self._asks_for(rule):
+            found = self._filled(rule, profiles, history, is_waiting=is_waiting)
+            named = zip(self.slots[rule], found.slotted, strict=False)
+            slots |= {slot.name: each for slot, each in named}
+            profiles += found.profiles
+            said += found.said
+            is_waiting = is_waiting or found.is_open
+            if found.is_open and self._asks_for(rule):
                 opens.append(rule.wave)
-        return self._lineup(profiles, slots, tuple(opens))
+                if found.awaits_evidence:
+                    evidence = self._evidence_trial
+        lineup = self._lineup(profiles, slots, tuple(opens))
+        return replace(lineup, evidence=evidence, said=tuple(said))
 
     @cached_property
     def slots(self) -> Mapping[Rule, tuple[Slot, ...]]:
@@ -146,20 +175,31 @@ class Declaration:
         chosen = {each.id for each in profiles if each.id in self.selected}
         chosen |= {each.id for name, each in slots.items() if name in self.selected}
         for rule in self.rules:
-            if any(slot.name in self.selected for slot in self.slots[rule]):
+            reads = not isinstance(rule, Singles)
+            if reads and any(slot.name in self.selected for slot in self.slots[rule]):
                 chosen |= {each.id for each in _before(rule.wave, profiles)}
         return frozenset(chosen)
 
     def _filled(
-        self, rule: Rule, profiles: Sequence[Profile], history: History
-    ) -> tuple[tuple[Profile, ...], bool]:
-        """Return the profiles of a rule's slots, and whether more could come."""
+        self, rule: Rule, profiles: Sequence[Profile], history: History, *, is_waiting: bool
+    ) -> Filled:
+        """Return the profiles of a rule's slots; `is_waiting` while a wave before is open."""
+        if isinstance(rule, Singles):
+            return choose(
+                rule,
+                evidence=evidence_of(history, self._evidence_trial),
+                planned=self._planned(rule, profiles, history),
+                profiles=profiles,
+                effective=self._effective,
+                why_not=self._why_not,
+            )
         pool = _before(rule.wave, profiles)
         kept = self._kept(rule, pool, profiles, history)
-        leaders = self._leaders(rule, pool, profiles, history)
+        leaders = None if is_waiting else self._leaders(rule, pool, profiles, history)
         if leaders is None:
-            return kept, len(kept) < rule.slots
+            return Filled(profiles=kept, slotted=kept, is_open=len(kept) < rule.slots)
         made = []
+        refused: dict[str, str] = {}
         ids = {each.id for each in profiles}
         seen = set(map(self._effective.key, (*profiles, ALIAS)))
         free = rule.slots - len(kept)
@@ -168,6 +208,10 @@ class Declaration:
             if as_kept is not None:
                 made.append(as_kept)
             elif free and each.id not in ids and self._effective.key(each) not in seen:
+                why = self._why_not(each)
+                if why:
+                    refused[each.id] = why
+                    continue
                 made.append(each)
                 free -= 1
             else:
@@ -177,21 +221,52 @@ class Declaration:
             if len(made) == rule.slots:
                 break
         # what is measured and leads no longer comes last
-        return (*made, *(each for each in kept if each.id not in ids)), False
+        found = (*made, *(each for each in kept if each.id not in ids))
+        return Filled(profiles=found, slotted=found, said=left_out(rule.wave, refused))
+
+    def _planned(
+        self, rule: Rule, profiles: Sequence[Profile], history: History
+    ) -> dict[str, TrialResult]:
+        """Return the screening trials in a rule's wave of profiles that nobody declared."""
+        known, protocol = {each.id for each in profiles}, self.orders.cell.protocol
+        return {
+            each.trial.profile.id: each
+            for each in history
+            if each.trial.stage is Stage.SCREEN
+            and each.trial.group == rule.wave
+            and not each.trial.is_baseline
+            and each.trial.profile.id not in known
+            and is_ours(each.trial, cell_digest=self.orders.cell_digest, protocol=protocol)
+        }
+
+    @cached_property
+    def _evidence_trial(self) -> Trial:
+        return EvidenceStudy(cell=self.orders.cell, profile=BASELINE).trial
+
+    def _why_not(self, profile: Profile) -> str:
+        """Return what the catalog has against a profile that nobody declared."""
+        if self.ground is None:
+            return ""
+        key = f"{profile.id} {profile.settings_text}"
+        if key not in self._objections:
+            self._objections[key] = why_not(profile, self.ground)
+        return self._objections[key]
+
+    @cached_property
+    def _objections(self) -> dict[str, str]:
+        return {}
 
     def _kept(
-        self, rule: Rule, pool: Sequence[Profile], profiles: Sequence[Profile], history: History
+        self,
+        rule: Stacks | Around,
+        pool: Sequence[Profile],
+        profiles: Sequence[Profile],
+        history: History,
     ) -> tuple[Profile, ...]:
         """Return the profiles of this rule that have trials."""
-        known, protocol = {each.id for each in profiles}, self.orders.cell.protocol
         planned = {
-            trial.profile.id: trial.profile
-            for trial in (each.trial for each in history)
-            if trial.stage is Stage.SCREEN
-            and trial.group == rule.wave
-            and not trial.is_baseline
-            and trial.profile.id not in known
-            and is_ours(trial, cell_digest=self.orders.cell_digest, protocol=protocol)
+            name: each.trial.profile
+            for name, each in self._planned(rule, profiles, history).items()
         }
         found = {each.id: each for each in rule.kept(planned, pool=pool)}
         return tuple(found[each] for each in sorted(found))[: rule.slots]
@@ -250,8 +325,12 @@ def check_rules(
     """
     ids = {BASELINE_ID, *(each.id for each in profiles)}
     kinds = [(rule.kind, rule.wave) for rule in rules]
+    sources: list[Profile | Singles] = [*profiles]
+    sources += [rule for rule in rules if isinstance(rule, Singles)]
     for rule in rules:
-        if not any(wave_order(each.wave) < wave_order(rule.wave) for each in profiles):
+        if isinstance(rule, Singles):
+            ids |= {each.id for each in rule.candidates}
+        elif not any(wave_order(each.wave) < wave_order(rule.wave) for each in sources):
             raise ConfigError(
                 f"{where}: {rule.wave} is derived from the waves before it, and no profile is in "
                 f"one of them; declare single flags in an earlier wave, or name a later one"
@@ -265,6 +344,7 @@ def check_rules(
         raise ConfigError(
             f"{where}: the id {taken!r} is the name of a slot of a derived wave; choose another id"
         )
+    ids = {BASELINE_ID, *(each.id for each in profiles)}
     for unknown in sorted((selected or frozenset()) - ids - names):
         raise ConfigError.unknown("profile", unknown, valid=ids | names, where=where)
 

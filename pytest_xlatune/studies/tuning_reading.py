@@ -31,6 +31,7 @@ class Reading:
         layout: the plan of the sweep.
         sigma: job noise to plan with.
         loss_tolerance: relative.
+        said: how derived waves were filled, one sentence each.
         is_screened, is_complete: whether this run's screen, and everything of it, is over.
     """
 
@@ -47,6 +48,7 @@ class Reading:
     loss_tolerance: float
     is_screened: bool
     is_complete: bool
+    said: tuple[str, ...] = ()
 
     @property
     def looks(self) -> tuple[Look, ...]:

@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_xlatune.campaign.limits import Limits
+from pytest_xlatune.catalog.entries import load
+from pytest_xlatune.catalog.ground import Ground
 from pytest_xlatune.cells import Cell, Resources
 from pytest_xlatune.profiles import Profile
 from pytest_xlatune.records import digest
@@ -21,6 +23,7 @@ from pytest_xlatune.studies import Study
 from pytest_xlatune.studies.calibration import CalibrationStudy
 from pytest_xlatune.studies.derived import Around, Stacks
 from pytest_xlatune.studies.gate import Gate, GateStudy
+from pytest_xlatune.studies.singles import Singles
 from pytest_xlatune.studies.tuning import TuningStudy
 from pytest_xlatune.sweep.earlier import read_stored
 from pytest_xlatune.sweep.inputs import ExecutorName
@@ -44,6 +47,7 @@ class ResolvedSweep:
     screening: Screening | None = None
     settings: Mapping[str, str] = field(default_factory=dict)  # name -> where it was said
     no_env: str = ""  # why there is no `baseline-no-env`, where one is asked for
+    ground: Ground | None = None  # what the profiles of derived waves are held against
 
     @property
     def restores(self) -> bool:
@@ -93,7 +97,9 @@ class ResolvedSweep:
         if self.screening is not None:
             self.compiler(self.screening)
         for cell in (self.cell, *map(self._cell_of, self.sweep.config_tags)):
-            for trial in self.study().propose(()):
+            study = self.study()
+            ahead = study.foreseen(()) if isinstance(study, TuningStudy) else study
+            for trial in (*study.propose(()), *ahead.propose(())):
                 self.sweep.launcher.launch(trial, cell)
 
     def compiler(self, screening: Screening) -> Compiler:
@@ -163,6 +169,8 @@ class ResolvedSweep:
             cell=self.cell,
             profiles=sweep.profiles,
             stacks=tuple(rule for rule in sweep.derived if isinstance(rule, Stacks)),
+            singles=tuple(_aimed(rule) for rule in sweep.derived if isinstance(rule, Singles)),
+            ground=self.ground,
             around=tuple(rule for rule in sweep.derived if isinstance(rule, Around)),
             selected=selected,
             confirm=confirm,
@@ -177,3 +185,9 @@ class ResolvedSweep:
             equivalence=sweep.equivalence,
             loss_tolerance=sweep.loss_tolerance,
         )
+
+
+def _aimed(rule: Singles) -> Singles:
+    """Return a rule with what its candidates act on: the rule says so, or else the catalog."""
+    known = {each.id: load().aims_of(each) for each in rule.candidates}
+    return replace(rule, aims={**known, **rule.aims})

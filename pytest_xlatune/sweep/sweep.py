@@ -13,16 +13,20 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from pytest_xlatune.campaign.limits import Limits
+from pytest_xlatune.catalog.ground import Ground
 from pytest_xlatune.cells import Cell, Parallelism, Protocol, Resources
 from pytest_xlatune.errors import ConfigError
+from pytest_xlatune.hidden import is_secret
 from pytest_xlatune.launchers import Launcher
 from pytest_xlatune.launchers.configured import configured
+from pytest_xlatune.preflight.flags import ground_of
 from pytest_xlatune.profiles import Profile, check_unique
 from pytest_xlatune.recovery import RetryPolicy
 from pytest_xlatune.screening import Screening
 from pytest_xlatune.stats.capacity import Plan
 from pytest_xlatune.studies.derived import Around, Slot, Stacks, slots_of
 from pytest_xlatune.studies.gate import Gate
+from pytest_xlatune.studies.singles import Singles
 from pytest_xlatune.studies.tuning_layout import wave_order
 from pytest_xlatune.sweep.inputs import ExecutorName, Inputs, inputs_of
 from pytest_xlatune.sweep.no_env import NO_ENV_ID, NoEnv
@@ -40,7 +44,7 @@ class Sweep:
         launcher: how a trial is started.
         profiles: all declared profiles; the baseline is measured by itself and not among them.
         no_env: how the profile `baseline-no-env` is made: every deployed flag back to its default.
-        derived: waves whose profiles follow from what earlier ones found.
+        derived: waves whose profiles follow from what earlier ones found, or from evidence.
         config_tags: the model's other configurations: tag -> what the launcher is told of it.
         model_tag, parallelism, config_tag, per_device_batch_size, max_target_length, image,
         deployed, overrides, devices, protocol: see `cells.Cell`; None is asked of the user.
@@ -64,7 +68,7 @@ class Sweep:
     launcher: Launcher
     profiles: tuple[Profile, ...]
     no_env: NoEnv | None = None
-    derived: tuple[Stacks | Around, ...] = ()
+    derived: tuple[Singles | Stacks | Around, ...] = ()
     config_tags: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     model_tag: str | None = None
     parallelism: str | None = None
@@ -242,6 +246,7 @@ class Sweep:
         return ResolvedSweep(
             sweep=replace(self, launcher=launcher, profiles=(*added, *self.profiles)),
             no_env="" if restored is None or added else restored.note,
+            ground=_ground(cell, launcher) if self.derived else None,
             cell=cell,
             resources=resources,
             executor=executor,
@@ -256,6 +261,13 @@ class Sweep:
         if inputs.screening == "off" or self.gate is not None:
             return None
         return self.screening or (Screening() if inputs.screening == "on" else None)
+
+
+def _ground(cell: Cell, launcher: Launcher) -> Ground:
+    """Return what derived profiles are held against; what is secret decides no rule."""
+    ground = ground_of(cell, launcher)
+    env = {name: value for name, value in ground.env.items() if not is_secret(name)}
+    return replace(ground, env=env)
 
 
 def _below(text: str, root: Path | None) -> str:

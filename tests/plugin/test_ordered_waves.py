@@ -1,0 +1,181 @@
+"""Wave 2 out of many candidates: what the evidence of the baseline shows decides who has a slot."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from tests.plugin.test_evidence_runs import DUMPING
+
+RAGGED = "--xla_gpu_unsupported_use_ragged_all_to_all_one_shot_kernel=false"
+# a program that gathers and does nothing else between devices
+PROGRAM = """ENTRY %main.1 (a: f32[4]) -> f32[8] {
+  %a = f32[4]{0} parameter(0)
+  ROOT %all-gather.1 = f32[8]{0} all-gather(%a), replica_groups={{0,1}}, dimensions={0}
+}
+"""
+SWEEP_FILE = f"""\
+import sys
+from pathlib import Path
+
+import pytest
+
+from pytest_xlatune import Protocol, Singles, Sweep, profile
+from pytest_xlatune.launchers.command import CommandLauncher
+
+SWEEP = Sweep(
+    name="pretend",
+    model_tag="pretend",
+    parallelism="FSDP=2",
+    launcher=CommandLauncher(
+        argv=(sys.executable, str(Path(__file__).parent / "trainer.py"), "{{steps}}", "{{trial}}")
+    ),
+    deployed={{"XLA_FLAGS": "--xla_deployed=1"}},
+    profiles=(profile("early", "--xla_early=1", wave="wave1"),),
+    derived=(
+        Singles(
+            slots=2,
+            candidates=(
+                profile("ragged-off", "{RAGGED}"),
+                profile("permute", "--xla_gpu_collective_permute_combine_threshold_bytes=9"),
+                profile("deployed", "--xla_deployed=1"),
+                profile("fast", "--xla_fast=1"),
+                profile("gather", "--xla_gpu_all_gather_combine_threshold_bytes=9"),
+            ),
+        ),
+    ),
+    protocol=Protocol(steps=12),
+    executor="local",
+    screen_baselines=2,
+    finalists=1,
+    blocks=3,
+    block_baselines=2,
+    budget=40,
+)
+
+
+@pytest.mark.wave1
+def test_declared(measure, profile):
+    assert measure(profile).not_slower
+
+
+@pytest.mark.wave1_5
+def test_evidence(evidence):
+    assert evidence("baseline-deployed").dump
+
+
+@pytest.mark.wave2
+def test_single(measure, derived):
+    assert measure(derived).n == 1
+
+
+@pytest.mark.confirm
+def test_finalist(measure, finalist):
+    assert measure(finalist).not_slower
+"""
+SCREENED = ["fast", "gather"]  # declared last, and first of what the program can feel
+
+
+@pytest.fixture
+def ordered(folder: Any) -> Any:
+    head, _, tail = DUMPING.partition("ENTRY")
+    dumping = head + PROGRAM + tail[tail.index("'''") :]
+    (folder.path / "trainer.py").write_text(dumping + folder.read("trainer.py"), encoding="utf-8")
+    (folder.path / "test_sweep.py").write_text(SWEEP_FILE, encoding="utf-8")
+    return folder
+
+
+def screened(folder: Any) -> list[str]:
+    return sorted(
+        line["result"]["trial"]["profile"]["id"]
+        for line in folder.events("trial-ended")
+        if line["result"]["trial"]["group"] == "wave2"
+        and line["result"]["trial"]["profile"]["id"] != "baseline-deployed"
+    )
+
+
+def evidence_runs(folder: Any) -> int:
+    return sum("-e." in trial for trial in folder.submitted)
+
+
+@pytest.mark.parametrize("workers", [(), ("-n2",)], ids=["alone", "two workers"])
+def test_the_program_decides_which_candidates_have_a_slot(
+    ordered: Any, workers: tuple[str, ...]
+) -> None:
+    ordered.run(*workers).assert_outcomes(passed=5)
+    assert screened(ordered) == SCREENED
+    assert evidence_runs(ordered) == 1  # the wave's, and the test of wave 1.5 has the same
+    (recorded,) = ordered.events("evidence-recorded")
+    assert recorded["shares"] == {"of_step": {}, "kinds": ["all-gather"]}
+    board = json.loads(ordered.read("reports/pretend/leaderboard.json"))
+    notes = " ".join(board["conclusion"]["notes"])
+    assert "wave2: candidates by the evidence of baseline-deployed-e.0-" in notes
+    assert "wave2: cut, for it has 2 slots" in notes
+    assert "the program has no all-to-all: ragged-off" in notes
+    assert "wave2: deployed left out: the same settings as baseline-deployed" in notes
+    assert "ignored" not in notes
+    document = ordered.read("reports/pretend-tuning.md")
+    assert "candidates by the evidence of" in document
+
+
+def test_a_wave_alone_runs_the_evidence_that_it_needs_and_later_waves_reuse_it(
+    ordered: Any,
+) -> None:
+    done = ordered.run("-m", "wave2", "-n2")
+    done.assert_outcomes(passed=2)
+    done.stdout.fnmatch_lines(["*baseline-deployed* ran with profiler and dump*"])
+    assert screened(ordered) == SCREENED
+    submitted = len(ordered.submitted)
+    ordered.run("-m", "wave1_5 or wave2").assert_outcomes(passed=3)
+    assert len(ordered.submitted) == submitted
+    ordered.run("-k", "single-2", "-m", "wave2").assert_outcomes(passed=1)
+    assert len(ordered.submitted) == submitted
+
+
+def test_wave_one_alone_asks_for_no_evidence(ordered: Any) -> None:
+    ordered.run("-m", "wave1").assert_outcomes(passed=1)
+    assert evidence_runs(ordered) == 0
+
+
+def test_where_the_run_leaves_nothing_the_declared_order_is_taken_and_said(ordered: Any) -> None:
+    text = ordered.read("trainer.py")
+    (ordered.path / "trainer.py").write_text(
+        text.replace("if dump:", "if False:"), encoding="utf-8"
+    )
+    ordered.run("-m", "wave2").assert_outcomes(passed=2)
+    assert screened(ordered) == ["permute", "ragged-off"]
+    board = json.loads(ordered.read("reports/pretend/leaderboard.json"))
+    notes = " ".join(board["conclusion"]["notes"])
+    assert "wave2: candidates in declared order, for the evidence run baseline-deployed-e" in notes
+
+
+def test_the_plan_says_what_may_fill_the_slots(ordered: Any) -> None:
+    done = ordered.run("--xlatune-plan")
+    done.stdout.fnmatch_lines(
+        [
+            "*wave2: 2 slots for single settings out of 5*",
+            "*wave2: candidates in declared order: 1 ragged-off, 2 permute*",
+            "*wave2: cut, for it has 2 slots: fast, gather*",
+            "*evidence  baseline-*",
+            "*wave2     permute-*",
+        ]
+    )
+    assert ordered.submitted == []
+    ordered.run("-m", "wave1_5").assert_outcomes(passed=1)
+    done = ordered.run("--xlatune-plan", "-m", "wave2")
+    done.stdout.fnmatch_lines(["*wave2: candidates by the evidence of*", "*wave2*gather-*"])
+
+
+def test_killed_between_the_evidence_and_reading_it(ordered: Any) -> None:
+    """What the ledger lacks is read by whoever comes next: nothing is run twice."""
+    ordered.run("-m", "wave2").assert_outcomes(passed=2)
+    (ledger,) = ordered.path.glob(".xlatune/pretend/*/ledger.jsonl")
+    lines = ledger.read_text(encoding="utf-8").splitlines(keepends=True)
+    (at,) = (at for at, line in enumerate(lines) if "evidence-recorded" in line)
+    ledger.write_text("".join(lines[:at]), encoding="utf-8")
+    before = evidence_runs(ordered)
+    ordered.run("-m", "wave2").assert_outcomes(passed=2)
+    assert evidence_runs(ordered) == before
+    assert screened(ordered) == SCREENED

@@ -1,0 +1,143 @@
+"""Shares of a step: which collective stands alone, told by operations or by a library's kernels."""
+
+from __future__ import annotations
+
+import pytest
+
+from pytest_xlatune.evidence.drill import Drill, Gpu, Row
+from pytest_xlatune.evidence.families import Kind
+from pytest_xlatune.evidence.hlo import Collective, Program
+from pytest_xlatune.evidence.shares import shares_of
+from pytest_xlatune.evidence.steps import Rule
+from pytest_xlatune.evidence.timeline import Timeline
+from pytest_xlatune.evidence.trace import Backend
+from pytest_xlatune.results import Shares
+
+
+def row(name: str, alone_ps: int, kind: Kind = Kind.COMMUNICATION) -> Row:
+    return Row(name=name, family="f", kind=kind, count=1, sum_ps=alone_ps, alone_ps=alone_ps)
+
+
+def drill(
+    *, ops: tuple[Row, ...] = (), kernels: tuple[Row, ...] = (), span_ps: int = 1000
+) -> Drill:
+    line = Timeline(
+        span_ps=span_ps,
+        busy_ps=900,
+        compute_ps=600,
+        exposed_communication_ps=250,
+        exposed_memory_ps=50,
+    )
+    gpu = Gpu(source="a", name="0", main_stream="1", steps=(line,), outside=Timeline())
+    return Drill(
+        sources=("a",),
+        formats=("xplane",),
+        backend=Backend.GPU,
+        launcher="one process",
+        rule=Rule.LAUNCH,
+        even=True,
+        steps=(3,),
+        divided_by=1,
+        gpus=(gpu,),
+        planes_present=1,
+        families=(),
+        kernels=kernels,
+        ops=ops,
+        attributed_ps=0,
+    )
+
+
+def program(*kinds: str) -> Program:
+    return Program(
+        source="p",
+        module="m",
+        target="gfx942",
+        fingerprint=None,
+        digest="d",
+        unordered="u",
+        instructions=1,
+        opcodes={},
+        collectives=tuple(
+            Collective(
+                name=f"{kind}.{at}",
+                kind=kind,
+                computation="main",
+                size_bytes=1,
+                is_async=True,
+                is_pipelined=False,
+                groups="",
+                stream=None,
+                executions=1,
+                in_loop=False,
+            )
+            for at, kind in enumerate(kinds)
+        ),
+        loops=(),
+        in_flight=0,
+    )
+
+
+WHOLE = {"communication": 0.25, "compute": 0.6, "copies": 0.05, "idle": 0.1}
+
+
+def test_operations_say_which_collective_it_was() -> None:
+    ops = (
+        row("all-gather-start.3", 100),
+        row("all-gather.7", 20),
+        row("reduce-scatter-start", 80),
+        row("ragged-all-to-all.1", 30),
+        row("send-done.2", 20),
+        row("all-gather-fusion-like", 500, Kind.COMPUTE),
+    )
+    assert shares_of(drill(ops=ops), None) == Shares(
+        of_step={
+            "all-gather": 0.12,
+            "reduce-scatter": 0.08,
+            "all-to-all": 0.03,
+            "collective-permute": 0.02,
+            **WHOLE,
+        }
+    )
+
+
+KERNELS = (
+    row("ncclDevKernel_AllGather_RING_LL(ncclDevKernelArgsStorage<4096ul>)", 100),
+    row("ncclDevKernel_ReduceScatter_Sum_bf16_RING_LL", 40),
+    row("ncclDevKernel_SendRecv", 60),
+    row("mscclKernel_Sum_half_LL", 5),
+)
+
+
+@pytest.mark.parametrize(
+    ("kinds", "exchanged"),
+    [
+        (("all-gather", "collective-permute"), {"collective-permute": 0.06}),
+        (("all-gather", "ragged-all-to-all"), {"all-to-all": 0.06}),
+        (("all-to-all", "collective-permute"), {}),
+        ((), {}),
+    ],
+    ids=["a pipeline's", "an exchange of tokens", "either", "nobody knows"],
+)
+def test_a_library_s_send_and_receive_is_of_the_one_kind_that_the_program_has(
+    kinds: tuple[str, ...], exchanged: dict[str, float]
+) -> None:
+    found = shares_of(drill(kernels=KERNELS), program(*kinds))
+    assert found is not None
+    assert found.of_step == {"all-gather": 0.1, "reduce-scatter": 0.04, **exchanged, **WHOLE}
+
+
+def test_a_dump_alone_tells_the_kinds_and_no_time() -> None:
+    found = shares_of(None, program("send", "recv", "all-reduce", "all-reduce"))
+    assert found == Shares(of_step={}, kinds=("all-reduce", "collective-permute"))
+    assert shares_of(drill(span_ps=0), program()) == Shares(of_step={}, kinds=())
+
+
+def test_nothing_tells_nothing() -> None:
+    assert shares_of(None, None) is None
+    assert shares_of(drill(span_ps=0), None) is None
+
+
+def test_shares_go_to_the_ledger_and_back() -> None:
+    found = shares_of(drill(kernels=KERNELS), program("all-to-all"))
+    assert found is not None
+    assert Shares.from_json(found.to_json()) == found

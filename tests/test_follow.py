@@ -9,6 +9,7 @@ import pytest
 from pytest_xlatune.campaign.follow import Follower, Standstill
 from pytest_xlatune.cells import Patience
 from pytest_xlatune.errors import ConfigError
+from pytest_xlatune.logs.triage import primary
 from pytest_xlatune.results import Submission
 
 JOB = Submission(trial_id="one", attempt=1, executor="slurm", job_id="7", folder="one.1")
@@ -23,6 +24,9 @@ PTXAS = "ptxas exited with non-zero error code 2"
 BEAT = "UNAVAILABLE: The following tasks are unhealthy (stopped sending heartbeats):"
 DYING = "F0112 07:08:09.2 77 client.h:80] UNAVAILABLE: stopped sending heartbeats"
 CAUGHT = ("Traceback (most recent call last):", "ModuleNotFoundError: No module named 'grain'")
+
+GLOO = "jax.errors.JaxRuntimeError: UNKNOWN: Gloo all-reduce failed: Connection reset by peer"
+OWN = ("Traceback (most recent call last):", "KeyError: 'batch'")
 
 
 def steps(first: int, end: int, step_s: float = 0.5) -> list[str]:
@@ -170,6 +174,31 @@ def test_what_another_rank_says_is_a_finding_with_its_source(case: Case) -> None
         ("gpu-hardware", "log.2.txt"),
         ("python-exception", "log.2.txt"),
     ]
+
+
+@pytest.mark.parametrize(
+    ("ranks", "cls", "source"),
+    [
+        pytest.param([(GLOO,), OWN], "python-exception", "log.1.txt", id="one that raised"),
+        pytest.param([(GLOO,), (GLOO,), OWN, (GLOO,)], "python-exception", "log.2.txt",
+                     id="one of four that raised"),
+        pytest.param([OWN, (GLOO,)], "python-exception", "", id="rank 0 raised"),
+        pytest.param([(GLOO,), (GLOO, *OWN)], "peer-lost", "", id="one that raised for that"),
+        pytest.param([(GLOO,), (*OWN, GLOO)], "peer-lost", "", id="one whose handler told it"),
+        pytest.param([(GLOO,), ("RuntimeError: collective 7 failed",)], "peer-lost", "",
+                     id="an error that a lost peer raises as well"),
+        pytest.param([(GLOO,), ("KeyboardInterrupt",)], "peer-lost", "", id="one told to end"),
+        pytest.param([(GLOO,), OWN, (OOM,)], "oom-gpu", "log.2.txt", id="a cause is a cause"),
+    ],
+)  # fmt: skip
+def test_the_rank_that_failed_by_itself_names_the_failure(
+    case: Case, ranks: list[tuple[str, ...]], cls: str, source: str
+) -> None:
+    for rank, lines in enumerate(ranks):
+        case.say(MEMSTATS, *lines, rank=rank)
+    cause = primary(case.follower.finish(JOB).report.findings)
+    assert cause is not None
+    assert (cause.cls, cause.source) == (cls, source)
 
 
 def test_steps_are_of_rank_0(case: Case) -> None:

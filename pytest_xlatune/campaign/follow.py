@@ -160,13 +160,17 @@ class Follower:
 
 
 def _others(watch: _Watch) -> Iterator[Finding]:
-    """Yield what other ranks' logs ask for and no rank before them said."""
+    """Yield what other ranks' logs ask for, if any of it was said by no rank before them.
+
+    Then all of it: whether an exception is a rank's own is told by what else its log says.
+    """
     known = {(each.cls, each.detail) for each in watch.reader.findings}
     for rank, tail in sorted(watch.tails.items()):
-        for each in tail.reader.findings:
-            if (each.cls, each.detail) not in known and each.action is not Action.NONE:
-                known.add((each.cls, each.detail))
-                yield replace(each, source=log_name(rank))
+        asks = [each for each in tail.reader.findings if each.action is not Action.NONE]
+        said = {(each.cls, each.detail) for each in asks}
+        if rank and not said <= known:
+            yield from (replace(each, source=log_name(rank)) for each in asks)
+        known |= said
 
 
 def _went_on(then: _Place, now: _Place) -> bool:

@@ -29,6 +29,10 @@ _HANG = {
 _SEVERITY = re.compile(r"\b([IWEF])\d{4} \d\d:\d\d:\d\d\.\d|\d\d:\d\d:\d\d\.\d+: ([IWEF]) ")
 # jax.errors.JaxRuntimeError: INTERNAL: ...      jaxlib.xla_extension.XlaRuntimeError: INTERNAL: ...
 _RAISED = re.compile(r"(?:jax|jaxlib)\.[\w.]*(?:Jax|Xla)RuntimeError: ")
+# ConnectionResetError: [Errno 104] Connection reset by peer      RuntimeError: collective failed
+_OF_OTHERS = re.compile(
+    r"[\w.]*\b(?:\w*RuntimeError|Connection\w*|BrokenPipeError|TimeoutError|OSError|\w*Interrupt)\b"
+)
 _PLACES = tuple((word, place) for place, row in enumerate(SIGNATURES) for word in row.words)
 _TIERS = {
     **{cls: tier for cls, (_, tier, _) in DIAGNOSED.items()},
@@ -126,17 +130,27 @@ def primary(findings: Iterable[Finding]) -> Finding | None:
     """Choose the root cause.
 
     Findings that ask for something come before those that ask for nothing; a cause comes before
-    what follows from it, before generic words; then the earliest line counts.
+    what follows from it, before generic words; then the earliest line counts. Of several logs, one
+    with an exception of its own comes before those whose programs only lost it.
     """
-    return min(
-        findings,
-        key=lambda each: (
-            each.action is Action.NONE,
-            _TIERS.get(each.cls, Tier.CAUSE),
-            each.line or math.inf,
-        ),
-        default=None,
-    )
+    found = tuple(findings)
+    bereft = {each.source for each in found if _tier(each) is Tier.CONSEQUENCE}
+
+    def rank(each: Finding) -> tuple[bool, Tier, bool, float]:
+        is_own = _is_own(each) and each.source not in bereft
+        tier = Tier.CONSEQUENCE if is_own else _tier(each)
+        return each.action is Action.NONE, tier, not is_own, each.line or math.inf
+
+    return min(found, key=rank, default=None)
+
+
+def _tier(finding: Finding) -> Tier:
+    return _TIERS.get(finding.cls, Tier.CAUSE)
+
+
+def _is_own(finding: Finding) -> bool:
+    """Whether an exception is none that the loss of another program raises."""
+    return finding.cls == "python-exception" and not _OF_OTHERS.match(finding.detail)
 
 
 def _combined(

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from pytest_xlatune.errors import ParseError
 from pytest_xlatune.evidence.families import FAMILIES, KINDS, OTHER, Family, Kind, classify
+from pytest_xlatune.evidence.grouped import grouped, merged
 from pytest_xlatune.evidence.steps import Assignment, Rule, assign
 from pytest_xlatune.evidence.timeline import Timeline, timeline
 from pytest_xlatune.evidence.trace import ABSENT, Backend, Device, Events, Ints, Trace, joined
@@ -210,14 +211,21 @@ class _Work:
                 f"{trace.source}: no kernel in it ({trace.planes_present} device planes, all idle)"
             )
             return
+        events = [joined([each.events for each in device.streams]) for device in trace.devices]
+        found = assign(trace, events, steps=steps)
+        if found.cut is not None and not trace.has_all:
+            self.excluded.append(
+                f"{trace.source}: its events end in step {found.cut}, all earlier steps have more "
+                "kernels: a JSON keeps the earliest events up to a limit; give the xplane.pb, or "
+                "profile without Python frames"
+            )
+            return
         if trace.started_unix_ns and trace.stopped_unix_ns:
             window = (trace.started_unix_ns, trace.stopped_unix_ns, trace.source)
             self._windows.append(window)
         self._sources.append(trace.source)
         self._formats.add(trace.format)
         self._planes += trace.planes_present
-        events = [joined([each.events for each in device.streams]) for device in trace.devices]
-        found = assign(trace, events, steps=steps)
         self._rules[trace.source] = found
         family, kind = classify(trace.names, self._families)
         names: list[Ints] = []
@@ -240,9 +248,9 @@ class _Work:
             sums = (each.duration_ps, alone, np.where(on_main, each.duration_ps, 0))
             columns = [column[inside] for column in sums]
             name, op = each.name[inside], each.op[inside]
-            names.append(_grouped(name, columns))
-            ops.append(_grouped((op + 1) * (len(self._families) + 1) + family[name], columns))
-        self._rows(trace, _merged(names), _merged(ops), family)
+            names.append(grouped(name, columns))
+            ops.append(grouped((op + 1) * (len(self._families) + 1) + family[name], columns))
+        self._rows(trace, merged(names), merged(ops), family)
 
     def _rows(self, trace: Trace, names: Ints, ops: Ints, family: Ints) -> None:
         """Add sums by name, which give the families too, and by operation and family."""
@@ -340,34 +348,6 @@ class _Work:
         if gpus == 1:
             return "one process with one GPU"
         return f"one process per node, {gpus} GPUs each"
-
-
-def _grouped(keys: Ints, columns: Sequence[Ints]) -> Ints:
-    """Return rows of key, count, the sum of every column, and the maximum of the first."""
-    order, begins = _runs(keys)
-    count = np.diff(begins, append=len(keys))
-    sums = [np.add.reduceat(column[order], begins) for column in columns]
-    longest = np.maximum.reduceat(columns[0][order], begins)
-    return np.stack([keys[order[begins]], count, *sums, longest], axis=1)
-
-
-def _merged(tables: Sequence[Ints]) -> Ints:
-    """Return tables of `_grouped` as one, with a row for each key."""
-    table = np.concatenate(tables)
-    order, begins = _runs(table[:, 0])
-    table = table[order]
-    sums = np.add.reduceat(table[:, 1:-1], begins)
-    longest = np.maximum.reduceat(table[:, -1:], begins)
-    return np.concatenate([table[begins, :1], sums, longest], axis=1)
-
-
-def _runs(keys: Ints) -> tuple[Ints, Ints]:
-    """Return the order that brings equal keys together, and where in it each key begins."""
-    # numpy sorts 16 bits by counting, which costs a tenth
-    small = len(keys) and keys.max() < 1 << 16
-    order = np.argsort(keys.astype(np.uint16) if small else keys, kind="stable")
-    ordered = keys[order]
-    return order, np.flatnonzero(np.diff(ordered, prepend=ABSENT - 1))
 
 
 def _main_stream(device: Device, kind: Ints) -> tuple[str, NDArray[np.bool_]]:

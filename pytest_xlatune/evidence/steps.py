@@ -41,6 +41,7 @@ class Assignment:
     steps: tuple[int, ...]  # the numbers that the annotations bear, else 0, 1, 2 ...
     of: tuple[Ints, ...]  # parallel to the devices
     even: bool  # every step of every device has as many kernels as any other
+    cut: int | None = None  # the step in which the kernels end, after steps that are even
 
 
 def assign(trace: Trace, devices: Sequence[Events], *, steps: int | None = None) -> Assignment:
@@ -98,8 +99,29 @@ def _assignment(
         ]
     )
     return Assignment(
-        rule=rule, steps=numbers, of=of, even=bool(counts.size and (counts == counts[0, 0]).all())
+        rule=rule,
+        steps=numbers,
+        of=of,
+        even=bool(counts.size and (counts == counts[0, 0]).all()),
+        cut=_cut(numbers, counts),
     )
+
+
+def _cut(numbers: Sequence[int], counts: Ints) -> int | None:
+    """Return the step in which the kernels of all devices end: none is in a later one.
+
+    Args:
+        numbers: of the steps.
+        counts: kernels of each device (rows) in each step.
+    """
+    if not counts.size:
+        return None
+    fewer = np.flatnonzero((counts < counts[0, 0]).any(axis=0))
+    if not fewer.size or not fewer[0]:
+        return None
+    at = fewer[0]
+    ends = (counts[:, :at] == counts[0, 0]).all() and (counts[:, at] <= counts[0, 0]).all()
+    return numbers[at] if ends and not counts[:, at + 1 :].any() else None
 
 
 def _main_module(devices: Sequence[Events], names: int) -> int:

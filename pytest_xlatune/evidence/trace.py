@@ -98,6 +98,7 @@ class Trace:
     host: str | None
     names: tuple[str, ...]
     devices: tuple[Device, ...]
+    has_all: bool  # its format keeps all events, or says that it dropped some
     planes_present: int  # device planes, idle ones included
     annotations: tuple[Annotation, ...]
     launches: Launches

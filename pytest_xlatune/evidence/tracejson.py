@@ -223,6 +223,7 @@ class _Reader:
         return Trace(
             source=self._source,
             format="trace.json",
+            has_all=False,
             host=None,
             names=self._names.all(),
             devices=tuple(

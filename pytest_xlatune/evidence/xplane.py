@@ -107,6 +107,7 @@ class _Reader:
         return Trace(
             source=self._source,
             format="xplane",
+            has_all=True,
             host=hosts[0] if hosts else None,
             names=self._names.all(),
             devices=tuple(devices),

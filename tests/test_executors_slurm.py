@@ -424,6 +424,7 @@ NODES = parse_sinfo(
         "n4 idle lab 48 1000 gpu:8 none",
         "n5 idle lab 96 500 gpu:4 none",
         "n6 idle lab 96 1000 gpu:8 none",
+        "n7 completing lab 96 1000 gpu:8 none",
     )
 )
 
@@ -432,6 +433,7 @@ NODES = parse_sinfo(
     ("names", "options", "faults"),
     [
         pytest.param(["n1", "n6"], {}, (), id="nothing is wrong"),
+        pytest.param(["n1", "n7"], {}, (), id="a job is just ending, maybe of our last session"),
         pytest.param(["n1", "n2"], {}, ("n2 is allocated, expected idle",), id="busy"),
         pytest.param(["n1", "n2"], {"idle": False}, (), id="busy, with jobs of our own"),
         pytest.param(["n6"], {"partition": "big"}, ("n6 is not in partition big (it is in lab)",),

@@ -123,13 +123,15 @@ def node_faults(
     )
 
 
-_USABLE = frozenset({"idle", "allocated", "mixed", "completing"})
+# a node on which a job is just ending is idle in a moment, and a trial that is queued waits for it
+_IDLE = frozenset({"idle", "completing"})
+_USABLE = _IDLE | {"allocated", "mixed"}
 
 
 def _state_faults(node: Node, *, idle: bool) -> Iterable[str]:
     # `*` after a state: the node does not respond; ~ # % @ ^ !: powering up or down, rebooting
     word = node.state.rstrip("*~#%$@^!+-")
-    if word == node.state and (word == "idle" or (not idle and word in _USABLE)):
+    if word == node.state and word in (_IDLE if idle else _USABLE):
         return
     why = f": {node.reason}" if node.reason else ""
     star = ", it does not respond" if node.state.endswith("*") else ""

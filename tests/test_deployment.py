@@ -15,8 +15,18 @@ from pytest_xlatune.errors import ConfigError
 from pytest_xlatune.hidden import hide_assignments
 from pytest_xlatune.launchers.maxtext import MaxTextLauncher
 from pytest_xlatune.profiles import Profile, append_flags, effective_values, parse_flags, profile
-from pytest_xlatune.report.covered import Covered, extended, names, read_cells, write_cells
+from pytest_xlatune.report import markdown
+from pytest_xlatune.report.covered import (
+    Covered,
+    Elsewhere,
+    extended,
+    names,
+    read_cells,
+    write_cells,
+)
 from pytest_xlatune.report.deployment import conflicts, diff, patch_of
+from pytest_xlatune.report.phrases import Language
+from pytest_xlatune.report.tuning import tuning
 from pytest_xlatune.results import (
     Conclusion,
     TrialResult,
@@ -220,6 +230,70 @@ def test_degrees_of_one_axis_are_told_apart_and_configurations_cannot_be() -> No
     made = patch_of([covered(AG, config_tag="dense"), covered(OVERLAP, config_tag="sparse")])
     assert made.text == ""
     assert set(made.missing.values()) == {"no variable tells the conflicting cells apart"}
+
+
+def elsewhere(tag: str, kind: VerdictKind, *, can_run: bool = True) -> Elsewhere:
+    verdict = Verdict(profile="overlap-2", kind=kind, can_run=can_run, n=4)
+    return Elsewhere(config_tag=tag, sweep=f"sweep-{tag}", verdict=verdict)
+
+
+def deployment_of(cell: Covered, language: Language = Language.ENGLISH) -> str:
+    text = markdown.render(tuning((cell,), language))
+    return text.partition("Recommended deployment")[2].partition("## Appendix")[0]
+
+
+@pytest.mark.parametrize(
+    ("found", "words", "has_patch"),
+    [
+        ((), "which it was not held against", True),
+        (
+            (("long", VerdictKind.EQUIVALENT), ("wide", VerdictKind.FASTER)),
+            "excluded with `long`, `wide` too (`sweep-long/gate.md`, `sweep-wide/gate.md`)",
+            True,
+        ),
+        (
+            (("dense", VerdictKind.SLOWER), ("long", VerdictKind.EQUIVALENT)),
+            "conditional: with `dense` it is slower or cannot run (`sweep-dense/gate.md`)",
+            False,
+        ),
+        (
+            (("dense", VerdictKind.INCONCLUSIVE),),
+            "whether it costs anything with `dense` was measured and cannot be told",
+            True,
+        ),
+    ],
+    ids=["wave 6 did not run", "no loss", "harmful in one", "cannot be told"],
+)
+def test_a_recipe_says_for_which_configurations_it_is_shown(
+    found: tuple[tuple[str, VerdictKind], ...], words: str, has_patch: bool
+) -> None:
+    recipe = profile("overlap-2", "--xla_b=2")
+    cell = replace(covered(recipe), elsewhere=tuple(elsewhere(*each) for each in found))
+    said = deployment_of(cell)
+    assert words in said
+    assert bool(patch_of((cell,)).text) is has_patch
+    if not has_patch:
+        assert "dense would get it too, and it was found harmful there" in said
+        assert "--xla_b=2" in said  # by hand
+    assert read_cells(write_cells((cell,)), where="here") == (cell,)
+    chinese = deployment_of(cell, Language.CHINESE)
+    assert all(f"`{tag}`" in chinese for tag, _ in found)
+
+
+def test_what_cannot_run_elsewhere_is_conditional_and_what_nobody_measured_is_not_told() -> None:
+    assert elsewhere("dense", VerdictKind.INVALID, can_run=False).is_harmful
+    nobody = elsewhere("dense", VerdictKind.INVALID)
+    assert not nobody.is_harmful
+    assert not nobody.holds
+
+
+def test_wave_six_is_kept_for_the_recipe_that_it_was_about() -> None:
+    recipe = profile("overlap-2", "--xla_b=2")
+    before = replace(covered(recipe), elsewhere=(elsewhere("dense", VerdictKind.EQUIVALENT),))
+    (same,) = extended((before,), covered(recipe))
+    assert same.elsewhere == before.elsewhere
+    (other,) = extended((before,), covered(profile("overlap-2", "--xla_b=4")))
+    assert other.elsewhere == ()
 
 
 def test_a_recipe_for_a_file_that_has_changed_is_not_deployed() -> None:

@@ -17,6 +17,7 @@ from pytest_xlatune.errors import LedgerError
 from pytest_xlatune.hidden import hide
 from pytest_xlatune.ledger import Ledger, LedgerState, replay
 from pytest_xlatune.profiles import Profile
+from pytest_xlatune.publishing.elsewhere import elsewhere
 from pytest_xlatune.publishing.explained import explain
 from pytest_xlatune.publishing.settled import was_compiled
 from pytest_xlatune.publishing.tuning_files import add_to_document, write_all, writing
@@ -254,6 +255,7 @@ def json_of(known: Known) -> str:
 def covered_by(known: Known) -> Covered:
     """Return what the tuning document says of the cell, without secrets."""
     best = winner(known.conclusion)
+    recipe = next((each for each in known.profiles if best and each.id == best.profile), None)
     covered = Covered(
         sweep=known.sweep,
         cell_digest=known.cell.digest,
@@ -266,6 +268,7 @@ def covered_by(known: Known) -> Covered:
         files=known.state.files,
         versions=known.state.opened[-1].versions,
         explanation=explain(known.state, known.folder, best.profile) if best else Explanation(),
+        elsewhere=elsewhere(known.folder, known.study.cell, recipe) if recipe else (),
     )
     # what nobody knows the name of, such as a line of a log, is searched for the values themselves
     return Covered.from_json(json.loads(hide(json.dumps(covered.to_json()), known.secrets)))

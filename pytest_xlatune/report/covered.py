@@ -78,6 +78,32 @@ class Earlier(Record):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Elsewhere(Record):
+    """What wave 6 says of the winner on another of the model's configurations.
+
+    Attributes:
+        config_tag: of that configuration.
+        sweep: of the gate, which names the folder of its report.
+        verdict: on the winner there.
+    """
+
+    config_tag: str
+    sweep: str
+    verdict: Verdict
+
+    @property
+    def holds(self) -> bool:
+        """Whether a loss is excluded there."""
+        return self.verdict.kind in (VerdictKind.FASTER, VerdictKind.EQUIVALENT)
+
+    @property
+    def is_harmful(self) -> bool:
+        """Whether it is slower there, or cannot run."""
+        cannot_run = self.verdict.kind is VerdictKind.INVALID and not self.verdict.can_run
+        return self.verdict.kind is VerdictKind.SLOWER or cannot_run
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Covered(Record):
     """One cell of a tuning document, with all that is said of it.
 
@@ -91,6 +117,7 @@ class Covered(Record):
         versions: of the software that ran the sweep.
         explanation: what evidence says of the winner.
         earlier: the same cell as it was measured before, oldest first.
+        elsewhere: what wave 6 says of the winner, by configuration.
     """
 
     sweep: str
@@ -105,6 +132,7 @@ class Covered(Record):
     versions: dict[str, str] = field(default_factory=dict)
     explanation: Explanation = field(default_factory=Explanation)
     earlier: tuple[Earlier, ...] = ()
+    elsewhere: tuple[Elsewhere, ...] = ()
 
     @property
     def label(self) -> str:
@@ -186,6 +214,8 @@ def extended(kept: Sequence[Covered], new: Covered) -> tuple[Covered, ...]:
             earlier = (*each.earlier, each.as_earlier())
         elif not new.explanation.facts and each.explanation.facts:
             new = replace(new, explanation=each.explanation)
+        if not new.elsewhere and new.recipe == each.recipe:
+            new = replace(new, elsewhere=each.elsewhere)
         cells[at] = replace(new, earlier=earlier)
         return tuple(cells)
     return (*cells, new)

@@ -101,15 +101,7 @@ def patch_of(cells: Sequence[Covered]) -> Patch:
         mine = [each for each in against if each.cell is cell]
         shell = next((each for each in cell.files if each.is_shell), None)
         config = next((each for each in cell.files if not each.is_shell), None)
-        why = ""
-        if any(not each.guard for each in mine):
-            why = "no variable tells the conflicting cells apart"
-        elif (recipe.flags or recipe.env) and shell is None:
-            why = "the env file that is deployed was not recorded"
-        elif any(_is_stale(each, latest) for each in (shell, config) if each is not None):
-            why = "a file that deploys the cell has changed since"
-        elif recipe.overrides and mine:
-            why = "a configuration file cannot ask for the parallelism"
+        why = _why_not(cell, mine, latest, shell=shell, config=config)
         if why:
             missing[cell.cell_digest] = why
             continue
@@ -135,6 +127,32 @@ def patch_of(cells: Sequence[Covered]) -> Patch:
         cells=tuple(done),
         missing=missing,
     )
+
+
+def _why_not(
+    cell: Covered,
+    against: Sequence[Conflict],
+    latest: Mapping[str, DeployedFile],
+    *,
+    shell: DeployedFile | None,
+    config: DeployedFile | None,
+) -> str:
+    """Return why a recipe cannot be deployed by a file that others read too; "" where it can."""
+    recipe = cell.recipe
+    if recipe is None:
+        return ""
+    harmed = [each.config_tag for each in cell.elsewhere if each.is_harmful]
+    if any(not each.guard for each in against):
+        return "no variable tells the conflicting cells apart"
+    if harmed:
+        return f"{', '.join(harmed)} would get it too, and it was found harmful there"
+    if (recipe.flags or recipe.env) and shell is None:
+        return "the env file that is deployed was not recorded"
+    if any(_is_stale(each, latest) for each in (shell, config) if each is not None):
+        return "a file that deploys the cell has changed since"
+    if recipe.overrides and against:
+        return "a configuration file cannot ask for the parallelism"
+    return ""
 
 
 def recipe_lines(cell: Covered) -> str:

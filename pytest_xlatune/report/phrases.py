@@ -254,8 +254,36 @@ PHRASES: Mapping[str, tuple[str, str]] = {
         ),
     ),
     "measured-on": (
-        "Measured on {cell} only. Another parallelism may turn its sign.",
-        "只在 {cell} 上测量过。换一种并行方式，效果可能反号。",
+        (
+            "Measured on {cell} only. Another parallelism may turn its sign, and so may another "
+            "configuration of the model, which it was not held against."
+        ),
+        (
+            "只在 {cell} 上测量过。换一种并行方式，效果可能反号；换成该模型的另一种配置也可能如此，"
+            "而它尚未在其他配置上检验。"
+        ),
+    ),
+    "holds-elsewhere": (
+        "Measured on {cell}; a loss is excluded with {tags} too ({files}).",
+        "在 {cell} 上测量；在 {tags} 上也已排除损失（{files}）。",
+    ),
+    "harmful-elsewhere": (
+        (
+            "The recipe is conditional: with {tags} it is slower or cannot run ({files}). Give it to "
+            "the jobs of {cell} alone."
+        ),
+        "该方案有条件：在 {tags} 上更慢或无法运行（{files}）。只传给 {cell} 的作业。",
+    ),
+    "untold-elsewhere": (
+        (
+            "The recipe is conditional: whether it costs anything with {tags} was measured and cannot "
+            "be told ({files}). It is shown for {cell}."
+        ),
+        "该方案有条件：在 {tags} 上是否有损失已测量但无法判断（{files}）。它只在 {cell} 上得到证明。",
+    ),
+    "other-parallelism": (
+        "Another parallelism may turn its sign.",
+        "换一种并行方式，效果可能反号。",
     ),
     "outdated": (
         "{cell} was measured before {path} changed; its recipe is in no patch. Measure it again.",

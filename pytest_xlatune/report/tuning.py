@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from pytest_xlatune.cells import DeployedFile
 from pytest_xlatune.hidden import without_secrets
 from pytest_xlatune.profiles import BASELINE_ID
-from pytest_xlatune.report.covered import Covered, names
+from pytest_xlatune.report.covered import Covered, Elsewhere, names
 from pytest_xlatune.report.deployment import Patch, conflicts, patch_of, recipe_lines
 from pytest_xlatune.report.document import (
     Block,
@@ -282,7 +282,29 @@ def _deployment(cells: Sequence[Covered], patch: Patch, say: Say) -> Iterator[Bl
                 )
         yield from _deployed_since(each, name, say)
         if best is not None:
-            yield Text(text=say("measured-on", cell=literal(each.cell.label)))
+            yield from _shown_for(each, say)
+
+
+def _shown_for(covered: Covered, say: Say) -> Iterator[Block]:
+    """Say for which configurations of the model the recipe is shown, and where it does harm."""
+    cell = literal(covered.cell.label)
+    if not covered.elsewhere:
+        yield Text(text=say("measured-on", cell=cell))
+        return
+    kinds: dict[str, list[Elsewhere]] = {
+        "holds-elsewhere": [],
+        "harmful-elsewhere": [],
+        "untold-elsewhere": [],
+    }
+    for each in covered.elsewhere:
+        name = "holds" if each.holds else "harmful" if each.is_harmful else "untold"
+        kinds[f"{name}-elsewhere"].append(each)
+    for phrase, found in kinds.items():
+        if found:
+            tags = literals([each.config_tag for each in found])
+            files = literals([f"{each.sweep}/gate.md" for each in found])
+            yield Text(text=say(phrase, cell=cell, tags=tags, files=files))
+    yield Text(text=say("other-parallelism"))
 
 
 def _by_hand(covered: Covered, reason: str, say: Say) -> Iterator[Block]:

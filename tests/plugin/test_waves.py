@@ -166,6 +166,9 @@ def test_all_waves_by_their_markers(waves: Any) -> None:
     )
     assert "FASTER" in waves.read("reports/pretend-tuning.md")
     assert "SLOWER" in waves.read("reports/pretend-dense/gate.md")
+    document = waves.read("reports/pretend-tuning.md")
+    assert "with `dense` it is slower or cannot run (`pretend-dense/gate.md`)" in document
+    assert "a loss is excluded with `long` too (`pretend-long/gate.md`)" in document
     assert "good+fair+wide.4" in waves.read("reports/pretend-long/gate.md")
     # everything is reused, whoever asks
     again = waves.run(*workers)

@@ -23,8 +23,8 @@ from pathlib import Path
 
 import pytest
 
-from pytest_xlatune import Around, NoEnv, Protocol, Resources, Stacks, Sweep, profile
-from pytest_xlatune.catalog import ladders_of
+from pytest_xlatune import Around, NoEnv, Protocol, Resources, Singles, Stacks, Sweep, profile
+from pytest_xlatune.catalog import ladders_of, profiles_for
 from pytest_xlatune.launchers.maxtext import MaxTextLauncher
 
 OVERLAP = "--xla_gpu_experimental_parallel_collective_overlap_limit"
@@ -133,12 +133,14 @@ SWEEP = Sweep(
     # with the target's jaxlib here, the compiler's defaults are known: NoEnv(jaxlib="0.7.2")
     no_env=NoEnv(),
     derived=(
+        # with the target's device here, its vendor's settings are among them: device="gfx942"
+        Singles(wave="wave2", slots=6, candidates=profiles_for("PP")),
         Stacks(wave="wave3", slots=4),
         Around(wave="wave4", slots=2, ladders=ladders_of("PP")),
     ),
     protocol=Protocol(steps=15, first_step=5, deadline_s=2700),
     resources=Resources(time_limit_s=2760),
-    budget=50,
+    budget=60,
 )
 
 
@@ -164,10 +166,14 @@ def test_profile(measure, profile):
     assert measured.not_slower, measured.paragraph
 
 
+@pytest.mark.wave2
 @pytest.mark.wave3
 @pytest.mark.wave4
 def test_derived(measure, derived):
-    """Stacks of what led, and values beside the leaders': what they are, earlier waves say."""
+    """More of the catalog, stacks of what led, values beside the leaders'.
+
+    What they are, the evidence run of the baseline and earlier waves say.
+    """
     measured = measure(derived)
     assert measured.not_slower, measured.paragraph
 

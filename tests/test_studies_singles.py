@@ -237,13 +237,13 @@ def test_the_reasons_are_in_the_conclusion_and_in_the_profiles() -> None:
     notes = [each for each in sweep.conclude(done).notes if each.startswith("wave2: ")]
     assert notes[0] == (
         f"wave2: candidates by the evidence of {RUN.id}: "
-        "communication alone, 24.0 % of a step: 1 overlap-2; "
-        "collective-permute alone, 20.0 % of a step: 2 permute-8g; "
-        "compute, 70.0 % of a step: 3 triton-off"
+        "1 overlap-2 (communication alone, 24.0 % of a step); "
+        "2 permute-8g (collective-permute alone, 20.0 % of a step); "
+        "3 triton-off (compute, 70.0 % of a step)"
     )
     assert notes[1] == (
-        "wave2: cut, for it has 3 slots: all-gather alone, 3.0 % of a step: ag-1g, ag-2g; "
-        f"{NO_AIM}: unheard-of; the program has no all-to-all: ragged-off"
+        "wave2: cut, for it has 3 slots: ag-1g, ag-2g (all-gather alone, 3.0 % of a step); "
+        f"unheard-of ({NO_AIM}); ragged-off (the program has no all-to-all)"
     )
     first = sweep.slots_of(done)["single-1"]
     assert first.note == ("number 1 of 7 by the evidence (communication alone, 24.0 % of a step)")
@@ -262,9 +262,10 @@ def test_a_candidate_that_is_declared_or_repeats_another_takes_no_slot() -> None
         "ragged-off",
     ]
     notes = sweep.conclude(done).notes
-    assert "wave2: deployed left out: the same settings as baseline-deployed" in notes
-    assert "wave2: ag-1g left out: the sweep declares it itself" in notes
-    assert "wave2: overlap-2 left out: the same settings as as-overlap" in notes
+    assert notes[-1] == (
+        "wave2: left out: deployed (the same settings as baseline-deployed); "
+        "ag-1g (the sweep declares it itself); overlap-2 (the same settings as as-overlap)"
+    )
 
 
 def test_stacks_are_of_the_singles_that_led() -> None:
@@ -349,7 +350,7 @@ def test_a_stack_of_flags_that_exclude_each_other_is_passed_over() -> None:
     assert of_wave(done, "wave3") == {"mem+plain", "client-mem+plain"}
     said = [each for each in held.conclude(done).notes if each.startswith("wave3: ")]
     (sentence,) = said
-    assert sentence.startswith("wave3: mem+client-mem left out: XLA_PYTHON_CLIENT_MEM_FRACTION and")
+    assert sentence.startswith("wave3: left out: mem+client-mem (XLA_PYTHON_CLIENT_MEM_FRACTION")
     assert "which JAX refuses" in sentence
 
 

@@ -120,21 +120,25 @@ def sentences(
         refused: id -> why it gets no slot whatever its place.
     """
     kept = set(chosen)
-    said = [f"{rule.wave}: {_by(rule, evidence)}"]
-    if kept:
-        own = [each for each in order if each.profile.id in kept]
-        said[0] += f": {_grouped(own, are_numbered=True)}"
+    own = [each for each in order if each.profile.id in kept]
     cut = [each for each in order if each.profile.id not in kept and each.profile.id not in refused]
-    if cut:
-        said.append(f"{rule.wave}: cut, for it has {rule.slots} slots: {_grouped(cut)}")
-    return (*said, *left_out(rule.wave, refused))
+    said = f"{rule.wave}: {_by(rule, evidence)}"
+    if own:
+        numbered = [f"{number} {each.profile.id}" for number, each in enumerate(own, start=1)]
+        said += f": {_grouped(numbered, [each.why for each in own])}"
+    slots = f"{rule.slots} slot" + "s" * (rule.slots > 1)
+    named = _grouped([each.profile.id for each in cut], [each.why for each in cut])
+    return (
+        said,
+        *([f"{rule.wave}: cut, for it has {slots}: {named}"] if cut else []),
+        *left_out(rule.wave, refused),
+    )
 
 
 def left_out(wave: str, refused: Mapping[str, str]) -> tuple[str, ...]:
-    """Say what got no slot whatever it promised: id -> why."""
-    said = [f"{wave}: {name} left out: {why}" for name, why in refused.items()]
-    more = len(said) - _NAMED
-    return (*said[:_NAMED], *([f"{wave}: {more} more left out"] if more > 0 else []))
+    """Say in a sentence, or none, what got no slot whatever it promised: id -> why."""
+    named = _grouped(tuple(refused), tuple(refused.values()))
+    return (f"{wave}: left out: {named}",) if refused else ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -189,15 +193,12 @@ def _by(rule: Singles, evidence: EvidenceResult | None) -> str:
     return f"candidates by the evidence of {evidence.trial.id}"
 
 
-def _grouped(order: Sequence[Placed], *, are_numbered: bool = False) -> str:
-    """Name profiles by the reason of their place, with their number where that is asked."""
+def _grouped(names: Sequence[str], reasons: Sequence[str]) -> str:
+    """Name profiles in their order, those of one reason together."""
     groups: dict[str, list[str]] = {}
-    for number, each in enumerate(order, start=1):
-        name = f"{number} {each.profile.id}" if are_numbered else each.profile.id
-        groups.setdefault(each.why, []).append(name)
-    return "; ".join(
-        f"{why}: {_listed(names)}" if why else _listed(names) for why, names in groups.items()
-    )
+    for name, why in zip(names, reasons, strict=True):
+        groups.setdefault(why, []).append(name)
+    return "; ".join(_listed(each) + (f" ({why})" if why else "") for why, each in groups.items())
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -113,8 +113,8 @@ def test_the_program_decides_which_candidates_have_a_slot(
     notes = " ".join(board["conclusion"]["notes"])
     assert "wave2: candidates by the evidence of baseline-deployed-e.0-" in notes
     assert "wave2: cut, for it has 2 slots" in notes
-    assert "the program has no all-to-all: ragged-off" in notes
-    assert "wave2: deployed left out: the same settings as baseline-deployed" in notes
+    assert "ragged-off (the program has no all-to-all)" in notes
+    assert "wave2: left out: deployed (the same settings as baseline-deployed)" in notes
     assert "ignored" not in notes
     document = ordered.read("reports/pretend-tuning.md")
     assert "candidates by the evidence of" in document

@@ -48,11 +48,11 @@ vocab_size = 64
 
 [sweeps.pp8]
 parallelism = "PP=4"
-budget = 44
+budget = 54
 
 [sweeps.fsdp8]
 parallelism = "FSDP=4"
-budget = 44
+budget = 54
 """
 
 

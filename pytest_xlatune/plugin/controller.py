@@ -113,18 +113,20 @@ class Controller:
         for folder in folders:
             try:
                 known = read_known(folder)
-                paths = publish(known, self._options.reports, zh=self._options.zh)
+                terminalreporter.section(f"xlatune: {known.sweep}")
+                width = terminalreporter._tw.fullwidth  # noqa: SLF001 - pytest gives no other way
+                for line in terminal.render(document_of(known), width=width):
+                    terminalreporter.write_line(line)
+                for line in known.stopped.splitlines():
+                    terminalreporter.write_line(line, red=True)
+                # last: the disk may be full, and what was found is read off the terminal then
+                for path in publish(known, self._options.reports, zh=self._options.zh):
+                    terminalreporter.write_line(f"written: {self._shown(path)}")
             except XlatuneError as error:
                 terminalreporter.write_line(f"xlatune: {error}", red=True)
-                continue
-            terminalreporter.section(f"xlatune: {known.sweep}")
-            width = terminalreporter._tw.fullwidth  # noqa: SLF001 - pytest gives no other way
-            for line in terminal.render(document_of(known), width=width):
-                terminalreporter.write_line(line)
-            for path in paths:
-                terminalreporter.write_line(f"written: {self._shown(path)}")
-            for line in known.stopped.splitlines():
-                terminalreporter.write_line(line, red=True)
+                session = terminalreporter._session  # noqa: SLF001 - as above
+                if session.exitstatus == pytest.ExitCode.OK:
+                    session.exitstatus = pytest.ExitCode.INTERNAL_ERROR
 
     def _finish(self, folder: Path) -> None:
         from pytest_xlatune.campaign.jobs import cancel_unwaited  # noqa: PLC0415

@@ -61,8 +61,12 @@ def write_all(texts: Mapping[Path, str]) -> None:
     for path, text in texts.items():
         path.parent.mkdir(parents=True, exist_ok=True)
         aside = path.with_name(f".{path.name}.{os.getpid()}")
-        aside.write_text(text, encoding="utf-8")
-        aside.replace(path)
+        try:
+            aside.write_text(text, encoding="utf-8")
+            aside.replace(path)
+        except OSError:
+            aside.unlink(missing_ok=True)  # half a file, where space is short
+            raise
 
 
 @contextlib.contextmanager

@@ -1,24 +1,31 @@
 """What does the harness cost on a cluster? 40 one-second jobs through it, and as a plain chain.
 
-    python benchmarks/slurm_overhead.py [TRIALS] [ROUNDS]    default 40 1; needs root, on the lab
+    python benchmarks/slurm_overhead.py [--trials 40] [--rounds 1] [--write docs/slurm.md]
 
-The plain chain is what a person would do: 40 `sbatch` calls of `srun` of the same program on the
-same two nodes; it hands the submitter's environment on, secrets and all. With `--export=NONE`, as
-the harness asks for, Slurm first logs in on the node, which is the site's time. The harness runs
-the same 40 as trials of a sweep, by pytest with two workers. Both come in one run, in turn. The
-program itself notes when it began and ended, so an idle gap is the time from one program's end to
-the next one's begin on the same nodes, whatever lies between.
-Controller requests are counted by `sdiag`: those that ask, and those that submit.
+It needs root, and starts the lab of the tests. What is compared, in turn, on the same two nodes:
+
+* the plain chain, what a person would do: a loop of `sbatch` queues all jobs at once, each an
+  `srun` of the program, with the submitter's environment, secrets and all; nobody looks at a log;
+* the same with `--export=NONE`: the submitter's environment stays out, Slurm logs in on the node;
+* the harness: the program as the trials of a sweep, by pytest with two workers. Its environment is
+  that of a login on the node too, and it ends when the reports are written.
+
+Total is from the first command to the end of the last; of a plain chain the end is looked for once
+a second. The program itself notes when it began and ended, so an idle gap is the time from one
+program's end to the next one's begin on the same nodes, whatever lies between. Controller requests
+are counted by `sdiag`: those that ask, and those that submit. Processor time is that of everything
+that was started here, Slurm's commands included, its daemons and the jobs not.
 """
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import importlib.util
 import itertools
-import json
 import os
 import re
+import resource
 import subprocess
 import sys
 import tempfile
@@ -33,7 +40,8 @@ from tabulate import tabulate
 
 LAB = Path(__file__).parents[1] / "tests" / "slurm" / "lab.py"
 NODES = "node[001-002]"
-NAMES = ("plain chain", "plain chain, --export=NONE", "harness")
+NAMES = ("plain chain", "plain chain, `--export=NONE`", "harness, `-n 2`")
+BEGIN, END = "<!-- measured: begin -->", "<!-- measured: end -->"
 QUESTIONS = re.compile(r"REQUEST_(?:JOB|NODE|PARTITION|STATS|STEP|FED)_\w*INFO\w*|REQUEST_PING")
 PROGRAM = """\
 #!/bin/bash
@@ -102,6 +110,12 @@ def memory_mb(pid: int) -> float:
     return total
 
 
+def processor_s() -> float:
+    """Return the processor time of all processes that we started and that have ended."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
 def plain(folder: Path, trials: int, *options: str) -> float:
     script = folder / "job.sh"
     script.write_text(f"#!/bin/bash\nsrun --export=ALL bash {folder}/program.sh {folder}/times\n")
@@ -139,9 +153,9 @@ def measure(way: Any, trials: int) -> dict[str, float]:
         (folder / "times").mkdir()
         (folder / "program.sh").write_text(PROGRAM)
         asked, submitted = requests()
-        begin = time.monotonic()
+        used_s, begin = processor_s(), time.monotonic()
         peak_mb = way(folder, trials)
-        total_s = time.monotonic() - begin
+        total_s, used_s = time.monotonic() - begin, processor_s() - used_s
         asked_now, submitted_now = requests()
         runs = sorted(
             tuple(float(path.with_suffix(kind).read_text()) for kind in (".begin", ".end"))
@@ -155,48 +169,79 @@ def measure(way: Any, trials: int) -> dict[str, float]:
         "gap_s": median(after[0] - before[1] for before, after in itertools.pairwise(runs)),
         "asked": asked_now - asked,
         "submitted": submitted_now - submitted,
+        "processor_s": used_s,
         "peak_mb": peak_mb,
     }
 
 
+def shown(found: dict[str, float]) -> list[str]:
+    times = [f"{found[key]:.2f}" for key in ("total_s", "chain_s", "gap_s")]
+    counts = [f"{found[key]:.0f}" for key in ("asked", "submitted")]
+    peak = f"{found['peak_mb']:.0f}" if found["peak_mb"] else ""
+    return [*times, *counts, f"{found['processor_s']:.1f}", peak]
+
+
+def ratios(ours: dict[str, float], other: dict[str, float]) -> list[str]:
+    if ours is other:
+        return ["", ""]
+    return [
+        f"{ours['total_s'] / other['total_s']:.2f}",
+        f"{ours['gap_s'] - other['gap_s']:+.2f}",
+    ]
+
+
+def report(rounds: list[list[dict[str, float]]], *, trials: int, load: float) -> str:
+    """Return what was measured, as markdown."""
+    rows = [
+        [name, *shown(each), *ratios(found[-1], each)]
+        for found in rounds
+        for name, each in zip(NAMES, found, strict=True)
+    ]
+    heads = ("", "total (s)", "first begin to last end (s)", "median idle gap (s)",
+             "controller asked", "submitted", "processor (s)", "peak memory (MB)",
+             "total, harness : this", "gap (s), harness - this")  # fmt: skip
+    total = median(ours["total_s"] / plain_one["total_s"] for plain_one, _, ours in rounds)
+    gap_s = median(ours["gap_s"] - plain_one["gap_s"] for plain_one, _, ours in rounds)
+    times = "in one run" if len(rounds) == 1 else f"median of {len(rounds)} runs"
+    version = call("sbatch", "--version").strip()
+    return f"""\
+{trials} trials of a one-second program on two nodes of the lab ({version}). Slurm's daemons,
+the jobs and whatever starts them share {os.cpu_count()} CPUs; load average before: {load:.1f}.
+
+{tabulate(rows, heads, tablefmt="github", disable_numparse=True)}
+
+Against the plain chain, {times}: total {total:.2f} times as long (bar: 1.10), median idle gap
+{gap_s:+.2f} s (bar: +1.00 s)."""
+
+
 def main() -> None:
-    trials, rounds = (*map(int, sys.argv[1:]), *(40, 1)[len(sys.argv) - 1 :])
-    lab = load_lab()
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--trials", type=int, default=40)
+    parser.add_argument("--rounds", type=int, default=1)
+    parser.add_argument("--write", type=Path, help="a page with the two comments to write between")
+    arguments = parser.parse_args()
+    load, lab = os.getloadavg()[0], load_lab()
     with FileLock(f"{lab.FOLDER}.test.lock"):
         was_up = lab.is_up()
         if not was_up:
             lab.start()
         os.environ.update(lab.environment())
         try:
-            rows = []
-            for _ in range(rounds):
-                found = [measure(way, trials) for way in (plain, plain_clean, harness)]
-                rows += [
-                    [name, *shown(each), *ratios(found[-1], each)]
-                    for name, each in zip(NAMES, found, strict=True)
-                ]
+            rounds = [
+                [measure(way, arguments.trials) for way in (plain, plain_clean, harness)]
+                for _ in range(arguments.rounds)
+            ]
+            text = report(rounds, trials=arguments.trials, load=load)
         finally:
             if not was_up:
                 lab.stop()
-    heads = ("", "total (s)", "first begin to last end (s)", "median idle gap (s)",
-             "controller asked", "submitted", "peak memory (MB)", "harness : this, total",
-             "harness - this, gap (s)")  # fmt: skip
-    print(
-        f"{trials} trials of a one-second program on two nodes; {json.dumps(os.cpu_count())} CPUs"
-    )
-    print(tabulate(rows, heads, tablefmt="github", disable_numparse=True))
-
-
-def shown(found: dict[str, float]) -> list[str]:
-    times = [f"{found[key]:.2f}" for key in ("total_s", "chain_s", "gap_s")]
-    return [*times, *(f"{found[key]:.0f}" for key in ("asked", "submitted", "peak_mb"))]
-
-
-def ratios(ours: dict[str, float], other: dict[str, float]) -> list[str]:
-    return [
-        f"{ours['total_s'] / other['total_s']:.2f}",
-        f"{ours['gap_s'] - other['gap_s']:+.2f}",
-    ]
+    print(text)
+    if arguments.write:
+        page = arguments.write.read_text(encoding="utf-8")
+        page = re.sub(f"{BEGIN}.*{END}", lambda _: f"{BEGIN}\n{text}\n{END}", page, flags=re.DOTALL)
+        arguments.write.write_text(page, encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -26,6 +26,7 @@ from pytest_xlatune.report.document import (
     plain,
 )
 from pytest_xlatune.report.lines import Progress, live_line, paragraph, tally, words
+from pytest_xlatune.report.trials import jobs_table
 from pytest_xlatune.results import TrialResult, TrialStatus, Verdict, VerdictKind
 
 ANY_TEXT = st.text(st.characters(codec="utf-8"), max_size=60) | st.sampled_from(
@@ -238,3 +239,17 @@ def test_a_terminal_wide_enough_breaks_nothing() -> None:
     table = Table(columns=COLUMNS, rows=((literal("p"), literal(flag), "1.0"),))
     assert any(flag in line for line in terminal.render(document(table), width=100))
     assert not any(flag in line for line in terminal.render(document(table), width=60))
+
+
+def test_jobs_stand_in_the_order_of_their_numbers_those_of_this_machine_too() -> None:
+    ids = ["10475.131", "9990.140", "9990.99", "512_4", "87", "9"]
+    table = jobs_table([(each, *[""] * 7) for each in ids], has_cells=False)
+    assert table is not None
+    assert [row[0] for row in table.rows] == [
+        "9",
+        "87",
+        "9990.99",
+        "9990.140",
+        "10475.131",
+        "512_4",
+    ]

@@ -66,6 +66,7 @@ def _state(result: TrialResult) -> str:
     return str(outcome.state)
 
 
-def _natural(job_id: str) -> tuple[int, int, str]:
-    """Order numbers as numbers, and whatever is no number after them."""
-    return (0, int(job_id), "") if job_id.isdecimal() else (1, 0, job_id)
+def _natural(job_id: str) -> tuple[tuple[int, int, str], ...]:
+    """Order numbers as numbers, those of `9990.1309` too, and whatever is no number after them."""
+    parts = job_id.split(".")
+    return tuple((0, int(each), "") if each.isdecimal() else (1, 0, each) for each in parts)

@@ -278,7 +278,7 @@ class _Check:
 
     def appendix(self, rows: Sequence[list[str]]) -> None:
         expected = {row[0]: row for each in self.books.jobs for row in self.job_rows(each)}
-        if [row[0] for row in rows] != sorted(expected, key=float):
+        if [row[0] for row in rows] != sorted(expected, key=_numbers):
             self.found.wrong("the jobs of the appendix are not those of the ledger, in their order")
         for row in rows:
             wanted = expected.get(row[0], [ABSENT] * len(row))
@@ -337,7 +337,14 @@ class _Check:
         degrees = {axis: int(degree) for axis, degree in self.books.cell["parallelism"]["axes"]}
         stages = degrees["PP"]
         micro = int(said.get("num_pipeline_microbatches", str(stages)))
-        return stages, micro, int(said["num_pipeline_repeats"])
+        # num_layers_per_pipeline_stage=-1: a stage has all its layers at once, nothing repeats
+        is_once = said.get("num_layers_per_pipeline_stage") == "-1"
+        return stages, micro, int(said.get("num_pipeline_repeats", "1" if is_once else "0"))
 
     def settings(self, name: str) -> str:
         return Profile.from_json(dict(self.books.profiles[name])).shown_text
+
+
+def _numbers(job_id: str) -> tuple[int, ...]:
+    """A job's id by its numbers, as a table of jobs is sorted: `9990.1309` before `10475.13`."""
+    return tuple(map(int, job_id.split(".")))

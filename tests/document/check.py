@@ -72,6 +72,7 @@ class _Check:
             f"{model} {self.label}",
             f"configs/{model}.env.sh",
             *(file["path"] for file in books.files),
+            *self.gates(),
         }
         self.prose = Prose(books, self.found, evidence=self.evidence, literals=literals)
         self.tables: Mapping[tuple[str, ...], Callable[[Sequence[list[str]]], None]] = {
@@ -177,6 +178,14 @@ class _Check:
         """Trials and jobs as a leaderboard counts them."""
         own = [e for e in self.books.jobs if e.stage != "evidence"]
         return len(own), sum(len(e.ids) for e in own)
+
+    def gates(self) -> Iterator[str]:
+        """The configurations that wave 6 went to, and its reports: each has a ledger of its own."""
+        sweep = self.books.folder.parent
+        for each in sweep.parent.glob(f"{sweep.name}-*/*/ledger.jsonl"):
+            name = each.parent.parent.name
+            yield name.removeprefix(f"{sweep.name}-")
+            yield f"{name}/gate.md"
 
     # -- tables ----------------------------------------------------------------------------------
 

@@ -92,12 +92,21 @@ def test_a_killed_worker_is_replaced_and_the_rest_goes_on(folder: Any, start: An
     assert len(folder.submitted) == TRIALS
 
 
-@pytest.mark.parametrize("workers", [(), ("-n2",)], ids=["alone", "two workers"])
-def test_a_killed_session_is_adopted(folder: Any, start: Any, workers: tuple[str, ...]) -> None:
+@pytest.mark.parametrize(
+    ("workers", "by"),
+    [
+        pytest.param((), signal.SIGKILL, id="alone"),
+        pytest.param(("-n2",), signal.SIGKILL, id="two workers"),
+        pytest.param((), signal.SIGTERM, id="told to end"),
+    ],
+)
+def test_a_killed_session_is_adopted(
+    folder: Any, start: Any, workers: tuple[str, ...], by: signal.Signals
+) -> None:
     session = start(*workers)
     until(lambda: len(ended(folder)) >= 2 and bool(trainers(folder)))
     (running,) = trainers(folder)
-    os.kill(session.pid, signal.SIGKILL)
+    os.kill(session.pid, by)
     session.wait()
     assert running in trainers(folder)  # a job outlives the session that submitted it
     folder.run("-n2").assert_outcomes(passed=5)

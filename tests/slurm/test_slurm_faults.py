@@ -78,9 +78,10 @@ def test_a_node_drained_before_the_start_is_named_and_nothing_submitted(
     faults.write(faults.profiles())
     slurm("scontrol", "update", "nodename=node002", "state=drain", "reason=bad-nic")
     (faults.path / "trainer.py").unlink()
-    said = faults.run()
+    said = faults.run(slot=("--xlatune-nodelist", "node[001-002],node099"))
     assert "cannot begin, nothing was submitted" in said, said
     assert "node002 is drained, expected idle: bad-nic" in said
+    assert "node099 does not exist in this cluster" in said
     assert faults.project.jobs(lab) == 0
     slurm("scontrol", "update", "nodename=node002", "state=resume")
     said = faults.run(slot=("--xlatune-nodelist", "node[001-002]"))
@@ -214,9 +215,12 @@ def test_killed_workers_controllers_and_rivals_lose_and_double_nothing(
     faults.hold()
     session = faults.start("-n2")
     faults.victim()
+    (beat,) = faults.path.glob("work/*/*/turn.beat")
     path = Path(f"/proc/{session.pid}/task/{session.pid}/children")
     workers = [int(each) for each in path.read_text(encoding="ascii").split()]
-    os.kill(workers[0], signal.SIGKILL)
+    # the one that asks Slurm for all of them, and submits
+    faults.wait_until(lambda: beat.read_text(encoding="utf-8").strip() in map(str, workers))
+    os.kill(int(beat.read_text(encoding="utf-8")), signal.SIGKILL)
     rival = faults.start("-n0")
     os.killpg(session.pid, signal.SIGKILL)
     session.wait()

@@ -28,6 +28,14 @@ class Axis(StrEnum):
     SP = "sequence"
 
 
+_BETWEEN_SLICES = frozenset({"DP", "FSDP", "PP"})
+
+
+def axis_variable(axis: str) -> str:
+    """Return the variable of an axis, named by where it usually lies: MAXTEXT_DCN_PP."""
+    return f"MAXTEXT_{'DCN' if axis in _BETWEEN_SLICES else 'ICI'}_{axis}"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parallelism(Record):
     """The axes of a cell and their degrees, in the order written, e.g. PP=2,FSDP=4."""
@@ -62,6 +70,14 @@ class Parallelism(Record):
 
     def __str__(self) -> str:
         return ",".join(f"{name}={degree}" for name, degree in self.axes)
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """The variables by which an env file can ask for the axes, e.g. MAXTEXT_DCN_PP=8.
+
+        No trainer reads them: the guards of recommended deployments do.
+        """
+        return {axis_variable(axis): str(degree) for axis, degree in self.axes}
 
     @property
     def size(self) -> int:

@@ -10,6 +10,7 @@ import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
+from pytest_xlatune.cells import Parallelism
 from pytest_xlatune.errors import ConfigError
 
 _TIMEOUT_S = 30
@@ -17,18 +18,25 @@ _TIMEOUT_S = 30
 _OWN = frozenset({"_", "SHLVL", "PWD", "OLDPWD", "PATH"})
 
 
-def deployed_env(*files: Path, base: Mapping[str, str] | None = None) -> dict[str, str]:
+def deployed_env(
+    *files: Path, base: Mapping[str, str] | None = None, parallelism: str = ""
+) -> dict[str, str]:
     """Return the variables that the files, sourced in this order, export beyond `base`.
 
-    `base` is the image's own environment; without one the shell starts with nothing but a PATH.
+    Args:
+        files: in the order they are sourced.
+        base: the image's own environment; without one the shell starts with nothing but a PATH.
+        parallelism: the cell's, e.g. "PP=8", where recipes are deployed for some cells only: the
+            variables that their guards read are set, and are no part of what is returned.
 
     Raises:
-        ConfigError: a file is missing or does not run to its end.
+        ConfigError: a file is missing or does not run to its end; no such parallelism.
     """
     for file in files:
         if not file.is_file():
             raise ConfigError(f"env file {file} does not exist; name the file that is deployed")
-    before = {"PATH": "/usr/local/bin:/usr/bin:/bin", **(base or {})}
+    axes = Parallelism.parse(parallelism).variables if parallelism else {}
+    before = {"PATH": "/usr/local/bin:/usr/bin:/bin", **axes, **(base or {})}
     script = 'set -e; for each in "$@"; do . "$each" >&2; done; exec env -0'
     try:
         done = subprocess.run(

@@ -33,7 +33,7 @@ SWEEP = Sweep(
         config=str(HERE / "configs" / "quickstart.yml"),
         axis_prefix={"FSDP": "ici", "PP": "ici"},  # a CPU has no slices
     ),
-    deployed=deployed_env(HERE / "configs" / "quickstart.env.sh"),
+    deployed=deployed_env(HERE / "configs" / "quickstart.env.sh", parallelism="FSDP=4"),
     profiles=(
         profile(
             "restored",

@@ -66,7 +66,7 @@ SWEEP = Sweep(
         config=str(HERE / "{model_tag}.gpu.yml"),
         axis_prefix={"FSDP": "ici", "PP": "ici"},  # a CPU has no slices
     ),
-    deployed=deployed_env(HERE / "tiny-cpu.env.sh"),
+    deployed=deployed_env(HERE / "tiny-cpu.env.sh", parallelism="FSDP=2"),
     env_file=str(HERE / "tiny-cpu.env.sh"),
     profiles=PROFILES,
     protocol=Protocol(steps=30, first_step=8, deadline_s=600),

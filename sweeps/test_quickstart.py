@@ -27,7 +27,7 @@ from pytest_xlatune.profiles import Profile, parse_flags
 
 HERE = Path(__file__).parent / "quickstart"
 ENV_FILE = HERE / "configs" / "quickstart.env.sh"
-DEPLOYED = deployed_env(ENV_FILE)
+DEPLOYED = deployed_env(ENV_FILE, parallelism="FSDP=4")
 
 # what every deployed flag would be, had nobody set it; the devices are the cell itself
 DEFAULTS = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from dataclasses import replace
 from pathlib import Path
@@ -13,8 +14,18 @@ from pytest_xlatune.cells import Cell, DeployedFile, Parallelism, Protocol, Stag
 from pytest_xlatune.deployed import deployed_env
 from pytest_xlatune.errors import ConfigError
 from pytest_xlatune.hidden import hide_assignments
+from pytest_xlatune.launchers.command import CommandLauncher
 from pytest_xlatune.launchers.maxtext import MaxTextLauncher
-from pytest_xlatune.profiles import Profile, append_flags, effective_values, parse_flags, profile
+from pytest_xlatune.launchers.program import FOLDER
+from pytest_xlatune.preflight.flags import ground_of
+from pytest_xlatune.profiles import (
+    BASELINE,
+    Profile,
+    append_flags,
+    effective_values,
+    parse_flags,
+    profile,
+)
 from pytest_xlatune.report import markdown
 from pytest_xlatune.report.covered import (
     Covered,
@@ -219,6 +230,44 @@ def test_a_recipe_that_hurts_elsewhere_is_guarded_and_a_harmless_one_is_not() ->
     other = covered(profile("other", "--xla_z=1"), parallelism="PP=8")
     assert conflicts([covered(AG), other]) == []
     assert "if [[" not in patch_of([covered(AG), other]).text
+
+
+@pytest.mark.parametrize(("axes", "is_deployed"), [("FSDP=8", True), ("PP=8", False)])
+def test_a_trial_whose_env_files_the_node_sources_gets_what_the_guard_reads(
+    axes: str, is_deployed: bool, tmp_path: Path
+) -> None:
+    """The variable is there before the file is sourced; a launcher's own `deployed` has its say."""
+    slow = (profile("other", "--xla_b=2"), VerdictKind.SLOWER)
+    first = covered(profile("overlap-2", "--xla_b=2"))
+    second = covered(profile("idle", "--xla_c=1"), parallelism="PP=8", others=(slow,))
+    root = repository(tmp_path, {ENV: DEPLOYED})
+    apply(root, patch_of((first, second)).text)
+    launcher = CommandLauncher(
+        argv=("bash", "-c", "echo found:$XLA_FLAGS"), env_files=(str(root / ENV),)
+    )
+    cell = Cell(model_tag="tiny", parallelism=Parallelism.parse(axes))
+    trial = Trial(
+        cell_digest=cell.digest,
+        profile=BASELINE,
+        protocol=cell.protocol,
+        study="tuning",
+        stage=Stage.SCREEN,
+    )
+    spec = launcher.launch(trial, cell)
+    folder = tmp_path / "trial"
+    folder.mkdir()
+    for name, text in spec.files.items():
+        (folder / name).write_text(text, encoding="utf-8")
+    argv = [each.replace(FOLDER, str(folder)) for each in spec.argv]
+    done = subprocess.run(
+        argv, cwd=folder, env={"PATH": os.environ["PATH"], **spec.env}, capture_output=True,
+        text=True, check=True, timeout=60,
+    )  # fmt: skip
+    (found,) = (line for line in done.stdout.splitlines() if line.startswith("found:"))
+    assert ("--xla_b=2" in found) is is_deployed
+    ground = ground_of(cell, launcher)
+    assert ("xla_b" in {flag.name for flag in ground.deployed}) is is_deployed
+    assert not [name for name in ground.env if name.startswith("MAXTEXT_")]
 
 
 def test_degrees_of_one_axis_are_told_apart_and_configurations_cannot_be() -> None:

@@ -32,6 +32,7 @@ from pytest_xlatune.profiles import shell_exports
 
 # the log and the folder of a job are `<id>-<name>.log`: 255 bytes, less a 7-digit id, `-`, `.log`
 JOB_NAME_BYTES = 243
+AXES_FILE = "axes.env.sh"
 DRIVER = "pytest_xlatune.workers.maxtext_slurm"
 # Of the shell that pytest was started in; a SLURM_* of an allocation would become the job's.
 INHERIT = ("PATH", "HOME", "USER", "LOGNAME", "LANG", "LC_ALL", "TZ", "SLURM_CONF")
@@ -139,7 +140,10 @@ class MaxTextSlurmLauncher:
             argv=argv,
             env={"RAY": "1"} if self.is_ray else {},
             inherit=self.inherit,
-            files={PROFILE_FILE: head + exports},
+            files={
+                AXES_FILE: shell_exports((), cell.parallelism.variables),
+                PROFILE_FILE: head + exports,
+            },
             last_step=trial.protocol.last_step,
             deadline_s=trial.protocol.deadline_s + self.queue_s,
         )

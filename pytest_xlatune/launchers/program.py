@@ -133,7 +133,9 @@ class Program:
         env = trial.profile.env | (_EVIDENCE_ENV if is_evidence else {})
         if self.env_files or self.cwd or self.in_shell:
             command, files = self._wrapped(argv, cell), {PROFILE_FILE: _fragment(trial, flags, env)}
-            composed = dict(cell.deployed)
+            # a recipe that is deployed for some cells asks which this is
+            asked = cell.parallelism.variables if self.env_files else {}
+            composed = {**asked, **cell.deployed}
         else:
             command, files = tuple(map(_here, argv)), {}
             composed = cell.deployed | env

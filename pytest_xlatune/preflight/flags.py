@@ -31,7 +31,8 @@ def ground_of(cell: Cell, launcher: Launcher) -> Ground:
     deployed, is_complete = dict(cell.deployed), True
     files = [Path(name) for name in launcher.env_files_of(cell)]
     try:
-        deployed |= deployed_env(*files, base=deployed) if files else {}
+        base = {**cell.parallelism.variables, **deployed}
+        deployed |= deployed_env(*files, base=base) if files else {}
     except ConfigError:
         is_complete = False  # made for the nodes; what they set is not known here
     flags = parse_flags(deployed.get("XLA_FLAGS", ""), where="the deployed XLA_FLAGS")

@@ -13,15 +13,13 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from pytest_xlatune.cells import DeployedFile
+from pytest_xlatune.cells import DeployedFile, axis_variable
 from pytest_xlatune.hidden import HIDDEN, is_secret
 from pytest_xlatune.profiles import Profile, effective_values, shell_exports
 from pytest_xlatune.report.covered import Covered
 from pytest_xlatune.report.signs import setting_of
 
 CONTEXT = 3  # lines; fewer where one of them is hidden
-# where an axis usually lies, as its variable is named:  MAXTEXT_DCN_PP
-_DCN = frozenset({"DP", "FSDP", "PP"})
 # the axes in the order in which they tell cells apart; FSDP takes what the others leave
 _AXES = ("PP", "TP", "EP", "CP", "SP", "DP", "FSDP")
 # a path that a diff may name without quoting it
@@ -227,7 +225,7 @@ def _guard(cell: Covered, other: Covered) -> tuple[str, tuple[str, ...]]:
         (each for each in differing if 1 in (mine.get(each, 1), theirs.get(each, 1))), differing[0]
     )
     own, others = mine.get(axis, 1), theirs.get(axis, 1)
-    variable = f"MAXTEXT_{'DCN' if axis in _DCN else 'ICI'}_{axis}"
+    variable = axis_variable(axis)
     test = f"-eq {own}" if own > 1 and others > 1 else "-gt 1" if own > 1 else "-le 1"
     return f'"${{{variable}:-1}}" {test}', (variable,)
 

@@ -56,7 +56,8 @@ class NoEnv:
         if unread:
             return _none(f"{', '.join(unread)} cannot be read here, so what it sets is not known")
         deployed = dict(cell.deployed)
-        deployed |= deployed_env(*files, base=deployed) if files else {}
+        base = {**cell.parallelism.variables, **deployed}
+        deployed |= deployed_env(*files, base=base) if files else {}
         flags = parse_flags(deployed.get("XLA_FLAGS", ""), where="the deployed XLA_FLAGS")
         undone = tuple(flag for flag in flags if flag.name not in self.keep)
         if not undone:

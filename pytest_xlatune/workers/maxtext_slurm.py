@@ -5,9 +5,10 @@
 
 What is after the first `--` are the arguments of `submit.sh`. The job's log is copied to our
 standard output as it grows; we end as the job ended, and a signal to us cancels it. What is
-submitted is a copy of the checkout in which the profile's file is appended to the model's env.sh.
-The current directory gets `maxtext-slurm.json` and links to the dump and the captures in the job's
-own folder, which is found by its id: its name changes.
+submitted is a copy of the checkout in which the model's env.sh begins with the axes, for guards of
+what is deployed, and ends with the profile. The current directory gets `maxtext-slurm.json` and
+links to the dump and the captures in the job's own folder, which is found by its id: its name
+changes.
 
 Standard library only, and nothing of ours: it judges nothing that it sees.
 """
@@ -29,6 +30,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 PROFILE_FILE = "profile.env.sh"
+AXES_FILE = "axes.env.sh"
 RECORD = "maxtext-slurm.json"
 POLL_S = 5.0
 _LOOK_S = 0.5
@@ -106,8 +108,11 @@ def copy_of(checkout: Path, copy: Path, *, model: str) -> Path:
     else:
         git.mkdir()
     env_file = copy / "configs" / f"{model}.env.sh"
-    with env_file.open("a", encoding="utf-8") as file:
-        file.write(Path(PROFILE_FILE).read_text(encoding="utf-8"))
+    # in front of what is deployed stands what its guards read, behind it the profile
+    deployed = env_file.read_text(encoding="utf-8") if env_file.exists() else ""
+    asked, profile = (Path(name).read_text(encoding="utf-8") for name in (AXES_FILE, PROFILE_FILE))
+    env_file.unlink(missing_ok=True)  # it may be a link to the checkout's own
+    env_file.write_text(f"{asked}{deployed}{profile}", encoding="utf-8")
     return copy
 
 

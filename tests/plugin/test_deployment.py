@@ -7,6 +7,8 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from pytest_xlatune.publishing.publish import read_known
 
 SECRET = "hush-hush-hush"
@@ -32,6 +34,16 @@ def sweep_text(text: str) -> str:
     return text.replace(
         "SWEEP = ", 'ENV_FILE = Path(__file__).parent / "configs" / "pretend.env.sh"\nSWEEP = ', 1
     )
+
+
+def guarded_text(text: str) -> str:
+    """The same for a parallelism that the environment names; where stages are, `fast` is slow."""
+    text = sweep_text(text).replace(
+        "deployed_env(ENV_FILE)", "deployed_env(ENV_FILE, parallelism=AXES)"
+    )
+    text = text.replace('parallelism="FSDP=4"', "parallelism=AXES")
+    text = text.replace('"{trial}")', '"{trial}", AXES)')
+    return text.replace("import sys\n", 'import os\nimport sys\n\nAXES = os.environ["AXES"]\n', 1)
 
 
 def git(folder: Path, *words: str) -> None:
@@ -72,3 +84,46 @@ def test_the_recommended_patch_deploys_the_win_and_the_next_run_shows_it(
     kept = json.loads((folder.path / "reports/pretend-tuning.json").read_text(encoding="utf-8"))
     (cell,) = kept["cells"]
     assert cell["earlier"][0]["cell_digest"] == before.cell.digest
+
+
+def test_a_guarded_recipe_is_deployed_where_it_won_and_nowhere_else(
+    folder: Any, sweep_file: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Sweep two parallelisms, apply the patch, sweep both again: the win is in the one cell."""
+    profiles = PROFILES.replace(f', env={{"PRETEND_TOKEN": "{SECRET}"}}', "")
+    folder.write(profiles=profiles, text=guarded_text(sweep_file))
+    trainer = folder.read("trainer.py").replace(
+        "speed *= factor", "speed *= factor if sys.argv[3] == 'FSDP=4' else 0.7"
+    )
+    (folder.path / "trainer.py").write_text(trainer, encoding="utf-8")
+    (folder.path / "configs").mkdir()
+    (folder.path / "configs" / "pretend.env.sh").write_text(ENV_FILE, encoding="utf-8")
+    git(folder.path, "init", "-q")
+    for axes in ("FSDP=4", "PP=4"):
+        monkeypatch.setenv("AXES", axes)
+        folder.run("-n", "0", "-m", "not confirm" if axes == "PP=4" else "")
+    patch = folder.read("reports/pretend-tuning.patch")
+    assert '+if [[ "${MAXTEXT_DCN_PP:-1}" -le 1 ]]; then' in patch
+    git(folder.path, "apply", "reports/pretend-tuning.patch")
+
+    before = len(folder.submitted)
+    monkeypatch.setenv("AXES", "PP=4")
+    folder.run("-n", "0", "-m", "not confirm")
+    assert len(folder.submitted) == before, "what is deployed for PP=4 is what it was"
+    monkeypatch.setenv("AXES", "FSDP=4")
+    assert folder.run("-n", "0").ret == 0
+    found = [
+        read_known(each.parent) for each in folder.path.glob(".xlatune/pretend/*/ledger.jsonl")
+    ]
+    first, again = sorted(
+        (each for each in found if str(each.cell.parallelism) == "FSDP=4"),
+        key=lambda known: known.at_s,
+    )
+    assert "--xla_fast=1" in again.cell.deployed["XLA_FLAGS"]
+    assert "MAXTEXT_DCN_FSDP" not in again.cell.deployed
+    old, new = first.conclusion.baseline.tgs, again.conclusion.baseline.tgs
+    assert old is not None
+    assert new is not None
+    assert new > 1.08 * old
+    text = folder.read("reports/pretend-tuning.md")
+    assert "The recipe of an earlier measurement of FSDP=4 is deployed now" in text

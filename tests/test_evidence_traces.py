@@ -752,7 +752,8 @@ def test_varints_at_once_equal_varints_one_by_one(values: list[int]) -> None:
         places.append(at)
         read, at = varint(data, at, len(data))
         assert read == value
-    found, sizes = Octets(b"before" + data, 6, 6 + len(data)).varints(np.array(places))
+    octets = Octets(b"some bytes before" + data, 17, 17 + len(data))
+    found, sizes = octets.varints(np.array(places) + 17 - octets.start)
     for value, one, size in zip(values, found.tolist(), sizes.tolist(), strict=True):
         assert (one, size) == (value, len(uint(value))) if value < 1 << 56 else size == 0
 

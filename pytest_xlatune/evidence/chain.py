@@ -26,6 +26,13 @@ SHORT = 1 << 16  # bytes; below, one by one is quicker
 STRETCH = 1 << 26  # bytes at a time: what is kept of them is up to half as much
 TRIES = 16  # a file whose chains never meet is no profiler's
 SMALL = 16  # bytes; fewer than an event has, unless the file is no profiler's
+# size of an event with its tag, by the two bytes behind that; 0 where the length has three or more
+_LENGTHS = np.arange(1 << 16)
+_SIZES = np.where(
+    _LENGTHS & 0x80,
+    np.where(_LENGTHS & 0x8000, 0, (_LENGTHS & 0x7F | _LENGTHS >> 8 << 7) + 3),
+    (_LENGTHS & 0x7F) + 2,
+)
 
 
 def follow(data: Bytes, start: int, end: int) -> tuple[Ints, int]:
@@ -80,39 +87,41 @@ def _at_once(
     visited = []  # of each turn: where each chain is; the end once it has left its part
     steady = np.zeros(PARTS, np.int64)  # the turn since which a chain met tags only
     for turn in range((end - start) // PARTS // SMALL + PARTS):
-        here = np.flatnonzero(at < limit)
-        if not here.size:
-            break
+        is_here = at < limit
+        is_whole = bool(is_here.all())  # nearly always
+        here = slice(None) if is_whole else np.flatnonzero(is_here)
         place = at[here]
+        if not place.size:
+            break
         tag, length, more, behind = (each.take(place) for each in ahead)
-        long = length >> 7
-        size = (length & 0x7F).astype(np.int64)
-        size += (more * long).astype(np.int64) << 7
-        size += long
-        size += 2
-        is_event = (tag == TAG) & (np.where(long, behind, more) == OPENING)
-        is_event &= (length & more) < 0x80  # noqa: PLR2004
-        row = np.full(PARTS, end, np.int64)
-        if is_event.all():
-            row[here] = place
-        else:
-            row[here[is_event]] = place[is_event]
-            steady[here[~is_event]] = turn + 1
+        key = more.astype(np.uint16)
+        key <<= 8
+        key |= length
+        size = _SIZES.take(key)
+        is_event = (tag == TAG) & (np.where(length >> 7, behind, more) == OPENING) & (size > 0)
+        row = place
+        if not is_event.all():
+            row = np.where(is_event, place, end)
             size[~is_event] = 1
+            steady[np.arange(PARTS)[here][~is_event]] = turn + 1
+        if is_whole:
+            at = place + size
+        else:
+            at[here] = place + size
+            row, some = np.full(PARTS, end, np.int64), row
+            row[here] = some
         visited.append(row)
-        place += size
-        at[here] = place
     if not visited:
         return np.zeros(0, np.int64), start
-    table = np.stack(visited)
+    table = np.stack(visited, axis=1)  # a row for each part
     arrives = np.concatenate([[start], at[:-1]])
-    meets = table == arrives
-    first = meets.argmax(axis=0)
+    meets = table == arrives[:, None]
+    first = meets.argmax(axis=1)
     # a part that an event spans has no event: who arrives behind it goes on behind it
-    proved = meets.any(axis=0) & (first >= steady) & (at >= limit)
+    proved = meets.any(axis=1) & (first >= steady) & (at >= limit)
     count = PARTS if proved.all() else int(proved.argmin())
     if not count:
         return np.zeros(0, np.int64), start
-    turns = np.arange(len(table))[:, None]
-    kept = (turns >= first) & (table < end)
-    return table.T[:count][kept.T[:count]], int(at[count - 1])
+    kept = table[:count] < end
+    kept &= np.arange(table.shape[1]) >= first[:count, None]
+    return table[:count][kept], int(at[count - 1])

@@ -140,7 +140,8 @@ def decode(
     for begin in range(0, len(tags), BLOCK):
         at = tags[begin : begin + BLOCK]
         end = int(tags[begin + BLOCK]) if begin + BLOCK < len(tags) else line.end
-        block = _Block(Octets(line.data, int(at[0]), end), at - at[0], len(wanted), first=first)
+        octets = Octets(line.data, int(at[0]), end)
+        block = _Block(octets, at - octets.start, len(wanted), first=first)
         for row in range(len(at)) if slots is None else block.lockstep(slots):
             block.one_by_one(row, tuple(wanted.values()), intern)
         block.check_times()

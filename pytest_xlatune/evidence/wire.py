@@ -104,19 +104,27 @@ def text(data: Bytes, start: int, end: int) -> str:
 
 
 class Octets:
-    """A copy of some bytes, read at many positions at once.
+    """Some bytes, read at many positions at once.
 
-    Positions count from its begin; none lies more than two behind its end. Of a word at any
-    position numpy reads two aligned ones and shifts: an unaligned read costs it more than that.
+    Of a word at any position numpy reads two aligned ones and shifts: an unaligned read costs it
+    more than that. No position lies more than two behind the end.
+
+    Attributes:
+        start: positions count from here, a little before the begin that was asked for.
+        data: the bytes, and `PADDING` more of whatever follows.
     """
 
-    __slots__ = ("_ahead", "_words", "data")
+    __slots__ = ("_ahead", "_words", "data", "start")
 
     def __init__(self, data: Bytes, start: int, end: int) -> None:
-        self.data = b"".join((memoryview(data)[start:end], bytes(PADDING)))
+        self.start = start & ~7
+        stop = end + PADDING
+        self.data: Bytes = memoryview(data)[self.start : stop]
+        if stop > len(data):
+            self.data = b"".join((self.data, bytes(stop - len(data))))
         octets = np.frombuffer(self.data, np.uint8)
         self._ahead = tuple(octets[ahead:] for ahead in range(4))
-        self._words = np.frombuffer(self.data, "<u8", count=len(self.data) // 8)
+        self._words = np.frombuffer(self.data, "<u8", count=len(octets) // 8)
 
     def byte(self, at: Ints, ahead: int = 0) -> NDArray[np.uint8]:
         """Return the byte `ahead` (3 at most) of each position."""

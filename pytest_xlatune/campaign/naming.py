@@ -6,8 +6,11 @@ from pytest_xlatune.cells import Trial
 
 
 def job_name_of(trial: Trial) -> str:
-    """Return what a scheduler calls the jobs of a trial."""
-    return f"xlt-{trial.id}"
+    """Return what a scheduler calls the jobs of a trial.
+
+    A stack has a `+` in its id, which no name may have; the digest at the end keeps names apart.
+    """
+    return f"xlt-{trial.id.replace('+', '_')}"
 
 
 def comment_of(run: str, trial: Trial, number: int) -> str:

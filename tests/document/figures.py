@@ -304,24 +304,25 @@ class Books:
     # -- what the sweep could see ----------------------------------------------------------------
 
     @cached_property
-    def sigma(self) -> float:
+    def sigma(self) -> float | None:
         _, squares, df = self._screen
         if self.fit is not None and self.fit.df >= ENOUGH_DF:
             return self.fit.sigma
-        return math.sqrt(squares / df)
+        return math.sqrt(squares / df) if df else None
 
     @cached_property
-    def bound(self) -> float:
-        """M: over all profiles the larger of what each may be worth, at 95 %."""
+    def bound(self) -> float | None:
+        """M: over all profiles the largest of what each may be worth, at 95 %; None before blocks."""
         standings, squares, df = self._screen
         fit = self.fit
-        if fit is not None:
-            squares, df = squares + fit.sigma**2 * fit.df, df + fit.df
+        if fit is None:
+            return None
+        squares, df = squares + fit.sigma**2 * fit.df, df + fit.df
         reach = t_quantile(0.975, df) * math.sqrt(squares / df)
         highest = []
         for name, alone in standings.items():
             ways = [alone]
-            if fit is not None and name in fit.arms:
+            if name in fit.arms:
                 ways.append(combined([alone, fit.arms[name]]))
             highest.append(min(each.value + reach * math.sqrt(each.variance) for each in ways))
         return math.expm1(max(highest))

@@ -794,6 +794,15 @@ def test_a_bad_xplane_is_one_clear_message(data: bytes, says: str) -> None:
         read_xplane(data, "bad.pb")
 
 
+def test_a_bad_event_is_told_by_its_place_in_the_file() -> None:
+    event = msg(4, num(1, 1), num(2, 3), num(3, 4))
+    line = msg(2, b"Stream #1") + event * 100 + msg(4, num(1, 1), b"\x16") + event
+    data = msg(1, msg(2, b"/device:GPU:0"), msg(3, line))
+    at = data.index(b"\x16")
+    with pytest.raises(ParseError, match=rf"wire type 6 at byte {at};"):
+        read_xplane(data, "x")
+
+
 def test_memory_is_bounded_by_a_number_of_events(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(xplane, "MAX_EVENTS", 5)
     with pytest.raises(ParseError, match=r"^x: .*more than 5 events"):

@@ -286,14 +286,15 @@ class _Block:
         self.name[row] = self.offset_ps[row] = self.duration_ps[row] = 0
         self.stats[:, row] = ABSENT
         numbers = {1: self.name, 2: self.offset_ps, 3: self.duration_ps}
-        begin, end = int(self._begins[row]), int(self._ends[row])
-        for number, kind, start, stop in fields(self._octets.data, begin, end):
+        octets = self._octets
+        begin, end = (octets.start + int(each[row]) for each in (self._begins, self._ends))
+        for number, kind, start, stop in fields(octets.data, begin, end):
             if kind == VARINT and number in numbers:
                 numbers[number][row] = signed(start)
             elif kind == VARINT and number == _OCCURRENCES:
                 self.timed[row] = False
             elif kind == LENGTH and number == _EVENTS:
-                ident, value = read_stat(self._octets.data, start, stop)
+                ident, value = read_stat(octets.data, start, stop)
                 if ident in wanted and value is not None:
                     known = intern(value) if isinstance(value, str) else value
                     self.stats[wanted.index(ident), row] = known

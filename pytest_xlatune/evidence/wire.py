@@ -110,21 +110,22 @@ class Octets:
     more than that. No position lies more than two behind the end.
 
     Attributes:
+        data: all that they are part of.
         start: positions count from here, a little before the begin that was asked for.
-        data: the bytes, and `PADDING` more of whatever follows.
     """
 
     __slots__ = ("_ahead", "_words", "data", "start")
 
     def __init__(self, data: Bytes, start: int, end: int) -> None:
+        self.data = data
         self.start = start & ~7
         stop = end + PADDING
-        self.data: Bytes = memoryview(data)[self.start : stop]
+        part: Bytes = memoryview(data)[self.start : stop]
         if stop > len(data):
-            self.data = b"".join((self.data, bytes(stop - len(data))))
-        octets = np.frombuffer(self.data, np.uint8)
+            part = b"".join((part, bytes(stop - len(data))))
+        octets = np.frombuffer(part, np.uint8)
         self._ahead = tuple(octets[ahead:] for ahead in range(4))
-        self._words = np.frombuffer(self.data, "<u8", count=len(octets) // 8)
+        self._words = np.frombuffer(part, "<u8", count=len(part) // 8)
 
     def byte(self, at: Ints, ahead: int = 0) -> NDArray[np.uint8]:
         """Return the byte `ahead` (3 at most) of each position."""

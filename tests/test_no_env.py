@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from pytest_xlatune.cells import Cell, Parallelism
+from pytest_xlatune.errors import ConfigError
 from pytest_xlatune.launchers.command import CommandLauncher
 from pytest_xlatune.launchers.maxtext import MaxTextLauncher
 from pytest_xlatune.profiles import Profile, effective_values, profile
@@ -130,3 +131,30 @@ def test_a_sweep_has_it_where_it_can_be_made(
     assert bool(resolved.no_env) is bool(why)
     assert resolved.restores is (not why)
     assert sweep.finalist_count() == 2
+
+
+def test_variables_stay_but_for_those_that_the_sweep_states() -> None:
+    cell = Cell(
+        model_tag="m",
+        parallelism=Parallelism.parse("FSDP=8"),
+        deployed={
+            "XLA_FLAGS": "--xla_gpu_autotune_level=2",
+            "NCCL_PROTO": "Simple",
+            "NCCL_IB_HCA": "mlx5_0",
+        },
+    )
+    found = NoEnv(variables={"NCCL_PROTO": "LL,LL128,Simple"}).profile(COMMAND, cell)
+    assert found.env == {"NCCL_PROTO": "LL,LL128,Simple"}
+    assert effective_values(found.flags) == {"xla_gpu_autotune_level": "4"}
+    assert found.note.endswith("variables stay as deployed: NCCL_IB_HCA")
+    with pytest.raises(ConfigError, match=r"unknown variable 'NCCL_PROTOS'.*did you mean"):
+        NoEnv(variables={"NCCL_PROTOS": "Simple"}).profile(COMMAND, cell)
+
+
+def test_variables_alone_make_a_pair_too() -> None:
+    cell = Cell(
+        model_tag="m", parallelism=Parallelism.parse("FSDP=8"), deployed={"NCCL_ALGO": "Ring"}
+    )
+    found = NoEnv(variables={"NCCL_ALGO": "Ring,Tree"}).profile(COMMAND, cell)
+    assert (found.id, found.env, found.flags) == (NO_ENV_ID, {"NCCL_ALGO": "Ring,Tree"}, ())
+    assert NoEnv().profile(COMMAND, cell).is_baseline

@@ -134,11 +134,12 @@ PHRASES: Mapping[str, tuple[str, str]] = {
     "restored": (
         (
             "{profile} puts every deployed flag back to its default. Flags whose values XLA adds up "
-            "cannot be put back by appending, so a sweep refuses them there."
+            "cannot be put back by appending, so a sweep refuses them there. Variables stay as deployed "
+            "unless the sweep states a value for them."
         ),
         (
             "{profile} 把每个已部署的标志恢复为默认值。XLA 会累加其值的标志无法通过追加来恢复，"
-            "因此扫描会拒绝这样的配置。"
+            "因此扫描会拒绝这样的配置。环境变量保持已部署的值，除非扫描为其写明取值。"
         ),
     ),
     # -- leaderboard

@@ -2,12 +2,17 @@
 
 What a profile appends wins over what is deployed, so a flag is undone by its default after it. The
 defaults are the compiler's own: from the catalog by the target's jaxlib, or stated by the sweep. A
-default that nobody knows is never guessed. Variables stay as they are deployed.
+default that nobody knows is never guessed.
+
+Variables stay as they are deployed, but for those whose value the sweep states: a profile appends
+and cannot take away, whether an empty variable counts as unset is up to each library, what a
+library takes for an unset one depends on its release and the fabric, and several of them are the
+site (which adapters, which interface), without which the job would measure another network.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -36,11 +41,14 @@ class NoEnv:
         jaxlib: the target's release, e.g. "0.7.2"; "" takes only defaults that no release changed.
         defaults: flag without dashes -> default, on top of the catalog: a vendor's fork may differ.
         keep: flags that stay as deployed, for they are the cell: `xla_force_host_platform_...`.
+        variables: deployed variable -> the value that stands for its default, e.g.
+            `{"NCCL_PROTO": "LL,LL128,Simple"}`; the others stay, and the note names them.
     """
 
     jaxlib: str = ""
     defaults: Mapping[str, str] = field(default_factory=dict)
     keep: tuple[str, ...] = ()
+    variables: Mapping[str, str] = field(default_factory=dict)
 
     def profile(self, launcher: Launcher, cell: Cell) -> Profile:
         """Return the profile `baseline-no-env`; an empty one says in its note why there is none.
@@ -49,7 +57,8 @@ class NoEnv:
         where appending cannot undo a flag.
 
         Raises:
-            ConfigError: the deployed XLA_FLAGS are malformed.
+            ConfigError: the deployed XLA_FLAGS are malformed, or a value is stated for a variable
+                that nobody deploys.
         """
         files = [Path(name) for name in launcher.env_files_of(cell)]
         unread = [str(file) for file in files if not file.is_file()]
@@ -59,8 +68,16 @@ class NoEnv:
         base = {**cell.parallelism.variables, **deployed}
         deployed |= deployed_env(*files, base=base) if files else {}
         flags = parse_flags(deployed.get("XLA_FLAGS", ""), where="the deployed XLA_FLAGS")
+        names = deployed.keys() - {"XLA_FLAGS"}
+        for name in self.variables.keys() - names:
+            raise ConfigError.unknown(
+                "variable",
+                name,
+                valid=sorted(names),
+                where="NoEnv(variables={...}) of what is deployed",
+            )
         undone = tuple(flag for flag in flags if flag.name not in self.keep)
-        if not undone:
+        if not undone and not self.variables:
             return _none("no XLA flag is deployed that could go back to its default")
         try:
             restored = self._restored(undone)
@@ -69,8 +86,9 @@ class NoEnv:
         return Profile(
             id=NO_ENV_ID,
             flags=restored,
+            env=dict(self.variables),
             wave="wave1",
-            note="every deployed flag back to its default: what the image alone gives",
+            note=_note(sorted(names - self.variables.keys())),
         )
 
     def _restored(self, flags: Flags) -> Flags:
@@ -85,6 +103,11 @@ class NoEnv:
                 "`keep` what is part of the cell"
             )
         return restore_default(flags, known)
+
+
+def _note(kept: Sequence[str]) -> str:
+    said = "every deployed flag back to its default"
+    return f"{said}; variables stay as deployed: {', '.join(kept)}" if kept else said
 
 
 def _none(why: str) -> Profile:

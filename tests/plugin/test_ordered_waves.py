@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.plugin.test_evidence_runs import DUMPING
+from tests.plugin.test_evidence_runs import DUMPING, REAL, needs_jax
 
 RAGGED = "--xla_gpu_unsupported_use_ragged_all_to_all_one_shot_kernel=false"
 # a program that gathers and does nothing else between devices
@@ -179,3 +179,47 @@ def test_killed_between_the_evidence_and_reading_it(ordered: Any) -> None:
     ordered.run("-m", "wave2").assert_outcomes(passed=2)
     assert evidence_runs(ordered) == before
     assert screened(ordered) == SCREENED
+
+
+@needs_jax
+def test_a_real_trace_orders_what_acts_on_the_parts_of_a_step(folder: Any) -> None:
+    """The quickstart's trainer on two devices: what it spends a step on is read, not assumed."""
+    text = REAL.replace(
+        "import Protocol, Sweep, profile", "import Protocol, Singles, Sweep, profile"
+    )
+    head, _, tail = text.partition("    profiles=(\n")
+    tail = tail.partition("    ),\n")[2].partition("@pytest.mark")[0]
+    candidates = f"""    profiles=(),
+    derived=(
+        Singles(
+            slots=1,
+            candidates=(
+                profile("ragged-off", "{RAGGED}"),
+                profile("unfused", "--xla_disable_hlo_passes=fusion"),
+                profile("hw-queues", env={{"NCCL_IB_QPS_PER_CONNECTION": "2"}}),
+            ),
+        ),
+    ),
+"""
+    tests = """@pytest.mark.wave2
+def test_single(measure, derived):
+    assert measure(derived).n == 1
+"""
+    folder.write(text=f"{head}{candidates}{tail}{tests}")
+    folder.run("-m", "wave2").assert_outcomes(passed=1)
+    (recorded,) = folder.events("evidence-recorded")
+    shares = recorded["shares"]
+    assert not recorded["problems"]
+    assert {"all-gather", "all-reduce"} & set(shares["kinds"])
+    assert set(shares["of_step"]) > {"all-reduce"}, "the collectives are told apart by operation"
+    # the parts of a step add up: computation, what stands alone, and nothing
+    parts = [shares["of_step"][name] for name in ("compute", "communication", "copies", "idle")]
+    assert abs(sum(parts) - 1) < 1e-9
+    assert all(0 <= each <= 1 for each in shares["of_step"].values())
+    # whatever this machine made of the step, the slot is of the largest weight
+    weights = {
+        "hw-queues": shares["of_step"]["communication"],
+        "unfused": 0.1 * shares["of_step"]["compute"],
+        "ragged-off": shares["of_step"].get("all-to-all", -1.0),
+    }
+    assert screened(folder) == [max(weights, key=lambda each: weights[each])]

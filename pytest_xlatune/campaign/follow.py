@@ -153,9 +153,13 @@ class Follower:
         )
 
     def _read(self, submission: Submission) -> _Watch:
-        watch = self._watches.setdefault(submission.folder, _Watch())
+        watch = self._watches.get(submission.folder)
+        if watch is None:
+            watch = self._watches[submission.folder] = _Watch()
         for rank, path in log_files(self._root / submission.folder).items():
-            watch.tails.setdefault(rank, _Tail()).read(path)
+            if rank not in watch.tails:
+                watch.tails[rank] = _Tail()
+            watch.tails[rank].read(path)
         return watch
 
 

@@ -38,7 +38,7 @@ _NAME, _OFFSET, _DURATION, _STATS = 0x08, 0x10, 0x18, 0x22
 # XStat: the id, then one of these
 _STAT_ID, _STAT_UINT, _STAT_INT, _STAT_REF = 0x08, 0x18, 0x20, 0x38
 _LONG = 0x80  # a varint of more than one byte
-NOWHERE = -1  # the end of a field that is to be read alone
+NOWHERE = 1 << 62  # the end of a field that is to be read alone
 # field numbers: XLine.name, XLine.timestamp_ns, XLine.events and XEvent.stats alike,
 # XEvent.num_occurrences, XStat.str_value
 _LINE_NAME, _TIMESTAMP, _EVENTS, _OCCURRENCES, _STRING = 2, 3, 4, 5, 5
@@ -195,64 +195,52 @@ class _Block:
         while rows.size:
             tag = self._octets.byte(at)
             if (tag == tag[0]).all():  # as a profiler writes them
-                following, alive = self._field(int(tag[0]), at, stop, rows, slots)
+                end = self._field(int(tag[0]), at, stop, rows, slots)
             else:
-                following, alive = at.copy(), np.ones(len(at), bool)
+                end = at.copy()
                 for each in np.flatnonzero(np.bincount(tag)):
                     which = np.flatnonzero(tag == each)
-                    following[which], alive[which] = self._field(
-                        int(each), at[which], stop[which], rows[which], slots
-                    )
-            if following.min() == NOWHERE:
-                strange = following == NOWHERE
-                odd.append(rows[strange])
-                alive &= ~strange
-            alive &= following < stop
+                    end[which] = self._field(int(each), at[which], stop[which], rows[which], slots)
+            alive = end < stop
             if alive.all():
-                at = following
+                at = end
             else:
-                rows, at, stop = rows[alive], following[alive], stop[alive]
+                odd.append(rows[end > stop])  # NOWHERE, or a length beyond the event
+                rows, at, stop = rows[alive], end[alive], stop[alive]
         return np.concatenate(odd) if odd else np.zeros(0, np.int64)
 
-    def _field(
-        self, tag: int, at: Ints, stop: Ints, rows: Ints, slots: NDArray[np.int8]
-    ) -> tuple[Ints, NDArray[np.bool_]]:
-        """Read a field that all rows have: where it ends, and whether more is asked of the row.
-
-        The end is NOWHERE if the field cannot be read so.
-        """
-        more = np.ones(len(at), bool)
+    def _field(self, tag: int, at: Ints, stop: Ints, rows: Ints, slots: NDArray[np.int8]) -> Ints:
+        """Read a field that all rows have: where it ends, or NOWHERE if it cannot be read so."""
         if tag == _STATS:
-            return self._stat(at, stop, rows, slots, more), more
+            return self._stat(at, stop, rows, slots)
         column = {_NAME: self.name, _OFFSET: self.offset_ps, _DURATION: self.duration_ps}.get(tag)
         if column is None:
-            return np.full(len(at), NOWHERE, np.int64), more
-        at = at + 1
-        column[rows], size = self._octets.varints(at)
-        at += size
-        at[(size == 0) | (at > stop)] = NOWHERE
-        return at, more
+            return np.full(len(at), NOWHERE, np.int64)
+        end = at + 1
+        column[rows], size = self._octets.varints(end)
+        end += size
+        if not size.all():
+            end[size == 0] = NOWHERE
+        return end
 
-    def _stat(
-        self, at: Ints, stop: Ints, rows: Ints, slots: NDArray[np.int8], more: NDArray[np.bool_]
-    ) -> Ints:
-        """Read an XStat of each row: where it ends, or NOWHERE; clear `more` of the last wanted."""
+    def _stat(self, at: Ints, stop: Ints, rows: Ints, slots: NDArray[np.int8]) -> Ints:
+        """Read an XStat of each row: where it ends, or NOWHERE; `stop` if no more is wanted."""
         octets = self._octets
         # tag, length, tag of the id, id: nearly always a byte each
         length, ident = octets.byte(at, 1), octets.byte(at, 3)
-        value_at = at + 4
+        short = (octets.byte(at, 2) == _STAT_ID) & ((length | ident) < _LONG) & (length > 1)
         end = at + length
         end += 2
-        short = (octets.byte(at, 2) == _STAT_ID) & ((length | ident) < _LONG)
         slot = slots.take(ident, mode="clip")
-        if not short.all():
-            long = np.flatnonzero(~short)
-            end[long], slot[long], value_at[long] = self._long_stat(at[long], slots)
-        end[(end > stop) | (value_at > end)] = NOWHERE
+        long = np.zeros(0, np.int64) if short.all() else np.flatnonzero(~short)
+        if long.size:
+            end[long], slot[long], of_long = self._long_stat(at[long], slots)
         wanted = slot != ABSENT
         if not wanted.any():
             return end
-        wanted &= end != NOWHERE
+        value_at = at + 4
+        if long.size:
+            value_at[long] = of_long
         which = slice(None) if wanted.all() else np.flatnonzero(wanted)
         at, rows, limit, row = value_at[which], rows[which], end[which], slot[which]
         tag = octets.byte(at)
@@ -261,14 +249,15 @@ class _Block:
         at += size
         plain = (tag == _STAT_UINT) | (tag == _STAT_INT) | (tag == _STAT_REF)
         plain &= (size > 0) & (at == limit)
-        if not plain.all():
+        if self._first:
+            plain &= limit <= stop[which]
+            limit = stop[which]
+        if self._first or not plain.all():
             end[which] = np.where(plain, limit, NOWHERE)
-        if len(row) and (row == row[0]).all():
+        if (row == row[0]).all():
             self.stats[row[0]][rows] = value
         else:
             self.stats[row, rows] = value
-        if self._first:
-            more[which] = False
         return end
 
     def _long_stat(self, at: Ints, slots: NDArray[np.int8]) -> tuple[Ints, NDArray[np.int8], Ints]:
@@ -278,8 +267,10 @@ class _Block:
         end = begin + length
         end[size == 0] = NOWHERE
         ident, size = self._octets.varints(begin + 1)
-        end[(self._octets.byte(begin) != _STAT_ID) | (size == 0)] = NOWHERE
-        return end, slots.take(ident, mode="clip"), begin + 1 + size
+        value_at = begin + 1 + size
+        odd = (self._octets.byte(begin) != _STAT_ID) | (size == 0) | (value_at > end)
+        end[odd] = NOWHERE
+        return end, slots.take(ident, mode="clip"), value_at
 
     def one_by_one(self, row: int, wanted: tuple[int, ...], intern: Callable[[str], int]) -> None:
         """Decode one event the slow way."""

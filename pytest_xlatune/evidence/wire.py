@@ -23,7 +23,7 @@ VARINT: Final = 0
 FIXED64: Final = 1
 LENGTH: Final = 2
 FIXED32: Final = 5
-PADDING: Final = 32  # bytes behind a stretch, so that two words at any cursor lie inside
+PADDING: Final = 48  # bytes behind a stretch, so that two words at any cursor lie inside
 
 _CONTINUE = np.uint64(0x8080808080808080)
 _PAYLOAD = np.uint64(0x7F7F7F7F7F7F7F7F)
@@ -107,7 +107,7 @@ class Octets:
     """Some bytes, read at many positions at once.
 
     Of a word at any position numpy reads two aligned ones and shifts: an unaligned read costs it
-    more than that. No position lies more than two behind the end.
+    more than that. No position lies more than 20 behind the end.
 
     Attributes:
         data: all that they are part of.

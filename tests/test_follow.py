@@ -9,6 +9,7 @@ import pytest
 from pytest_xlatune.campaign.follow import Follower, Standstill
 from pytest_xlatune.cells import Patience
 from pytest_xlatune.errors import ConfigError
+from pytest_xlatune.logs import LogReader
 from pytest_xlatune.logs.triage import primary
 from pytest_xlatune.results import Submission
 
@@ -199,6 +200,22 @@ def test_the_rank_that_failed_by_itself_names_the_failure(
     cause = primary(case.follower.finish(JOB).report.findings)
     assert cause is not None
     assert (cause.cls, cause.source) == (cls, source)
+
+
+def test_a_look_begins_no_log_twice(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[LogReader] = []
+    new = LogReader.__init__
+
+    def count(reader: LogReader) -> None:
+        made.append(reader)
+        new(reader)
+
+    monkeypatch.setattr(LogReader, "__init__", count)
+    for at_s in range(5):
+        for rank in range(8):
+            case.say(f"line {at_s}", rank=rank)
+        case.look(at_s)
+    assert len(made) == 8
 
 
 def test_steps_are_of_rank_0(case: Case) -> None:

@@ -21,13 +21,15 @@ import json
 import math
 import re
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 
 from pytest_xlatune.campaign.jobs import LEDGER
 from pytest_xlatune.campaign.versions import versions
+from pytest_xlatune.catalog.ground import Ground
+from pytest_xlatune.catalog.rules import does_nothing
 from pytest_xlatune.cells import Cell, Stage, Trial
 from pytest_xlatune.errors import ConfigError
 from pytest_xlatune.ledger import CampaignOpened, Event, Ledger, TrialEnded, TrialPlanned
@@ -113,6 +115,7 @@ def import_table(
     workdir: Path,
     at_s: float,
     tokens: float | None = None,
+    ground: Ground | None = None,
 ) -> Path:
     """Write a table into a ledger of its own and return its folder.
 
@@ -124,6 +127,9 @@ def import_table(
         workdir: below which it lies.
         at_s: now, seconds since the epoch.
         tokens: of one device in a step; None is the cell's, else what most rows say.
+        ground: what the profiles were applied to, where the table's author says it: then the
+            catalog's no-ops are controls too. None asks it nothing, for a default that was
+            deployed otherwise is no no-op.
 
     Raises:
         ConfigError: an unknown no-op, a row that cannot be scored, or a ledger that is there.
@@ -139,7 +145,13 @@ def import_table(
             raise ConfigError.unknown(
                 "profile", name, valid=[each.id for each in profiles], where="--no-op"
             )
-    study = ImportedStudy(cell=cell, profiles=profiles, no_ops=tuple(ids), tokens=tokens)
+    study = ImportedStudy(
+        cell=cell,
+        profiles=profiles,
+        no_ops=tuple(ids),
+        tokens=tokens,
+        idle={} if ground is None else _idle(profiles, ground, but=ids),
+    )
     label = re.sub(r"[^A-Za-z0-9.=_-]+", "-", cell.label)
     folder = workdir / sweep / f"{label}-{digest(study.to_json(), length=8)}"
     if (folder / LEDGER).exists():
@@ -158,6 +170,11 @@ def import_table(
     events = [opened, *_events(rows, cell, tokens)]
     Ledger(folder / LEDGER).append_all(events, at_s=at_s)
     return folder
+
+
+def _idle(profiles: Sequence[Profile], ground: Ground, *, but: Container[str]) -> dict[str, str]:
+    found = {each.id: does_nothing(each, ground) for each in profiles if each.id not in but}
+    return {name: why for name, why in found.items() if why}
 
 
 def slug(name: str) -> str:

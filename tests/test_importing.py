@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
+from tempfile import TemporaryDirectory
 
 import pytest
 
 from pytest_xlatune.campaign.jobs import find_ledgers
+from pytest_xlatune.catalog.ground import Ground
 from pytest_xlatune.cells import Cell, Parallelism
 from pytest_xlatune.cli.main import main
 from pytest_xlatune.errors import ConfigError
 from pytest_xlatune.importing import import_table, read_table, slug
+from pytest_xlatune.profiles import parse_flags
 from pytest_xlatune.publishing.publish import Known, document_of, read_known
 from pytest_xlatune.report import markdown
 from pytest_xlatune.results import VerdictKind
+from pytest_xlatune.studies.imported import ImportedStudy
 
 OVERLAP = "--xla_gpu_experimental_parallel_collective_overlap_limit=2"
 PRIORITY = "--xla_gpu_enable_highest_priority_async_stream=true"
@@ -159,6 +164,68 @@ def test_the_document_claims_nothing_of_how_the_jobs_ran(tmp_path: Path) -> None
 def test_a_bad_table_is_refused_before_anything_is_written(table: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         read_table(table, where="t.csv")
+
+
+CONTROLS = """\
+job,profile,flags,tgs
+1,baseline,,1000
+2,priority,--xla_gpu_enable_highest_priority_async_stream=true,1004
+3,decomposer,--xla_gpu_collective_permute_decomposer_threshold=1073741824,996
+4,both,--xla_gpu_enable_highest_priority_async_stream=true --xla_gpu_enable_triton_gemm=false,1010
+5,level,--xla_gpu_autotune_level=2,1002
+6,proto,,1001
+"""
+
+
+def control_group(deployed: str | None) -> tuple[set[str], str]:
+    rows = read_table(CONTROLS, where="t.csv")
+    flags = {"XLA_FLAGS": deployed} if deployed else {}
+    cell = replace(CELL, deployed=flags)
+    known = None if deployed is None else Ground(deployed=parse_flags(deployed), jaxlib="0.7.2")
+    with TemporaryDirectory() as workdir:
+        folder = import_table(
+            rows,
+            cell=cell,
+            no_ops=(),
+            sweep="t",
+            workdir=Path(workdir),
+            at_s=1e9,
+            tokens=4096.0,
+            ground=known,
+        )
+        found = read_known(folder)
+    assert isinstance(found.study, ImportedStudy)
+    return set(found.study.idle), " ".join(found.conclusion.notes)
+
+
+def test_what_the_catalog_knows_to_do_nothing_is_a_control_where_what_is_deployed_is_known() -> (
+    None
+):
+    idle, notes = control_group("--xla_gpu_autotune_level=2")
+    # a no-op beside a flag that acts is none; what is deployed already is one
+    assert idle >= {"priority", "decomposer"}
+    assert "both" not in idle
+    assert "priority is a control, for the catalog says: every setting is deployed already" in notes
+    assert control_group(None) == (set(), control_group(None)[1])
+    assert "the catalog says" not in control_group(None)[1]
+
+
+def test_a_default_that_is_deployed_otherwise_is_no_control() -> None:
+    idle, _ = control_group("--xla_gpu_enable_highest_priority_async_stream=false")
+    assert "priority" not in idle
+    assert "level" not in idle
+
+
+def test_the_catalog_is_asked_by_release_and_what_is_deployed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "t.csv").write_text(CONTROLS, encoding="utf-8")
+    command = ["import", "t.csv", "--model", "m", "--parallelism", "PP=8", "--tokens", "4096"]
+    assert main([*command, "--jaxlib", "0.7.2"]) == 2
+    assert "--jaxlib 0.7.2 without --deployed" in capsys.readouterr().err
+    assert main([*command, "--jaxlib", "0.7.2", "--deployed", ""]) == 0
+    assert "priority is a control, for the catalog" in " ".join(capsys.readouterr().out.split())
 
 
 @pytest.mark.parametrize(

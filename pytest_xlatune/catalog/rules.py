@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from pytest_xlatune.catalog import idle
 from pytest_xlatune.catalog.entries import Status, load
@@ -63,6 +64,20 @@ def why_not(profile: Profile, ground: Ground) -> str:
         and (each.level is Level.FAULT or (each.rule == "no-op" and ground.is_complete))
     )
     return next((each.text for each in found), "")
+
+
+def does_nothing(profile: Profile, ground: Ground) -> str:
+    """Return why all of a profile does nothing for certain; "" where that is not known.
+
+    As certain as what the ground says is deployed. A flag without its partner counts where it is
+    all that the profile sets, for another one beside it may well act.
+    """
+    sole = len(profile.flags) == 1 and not profile.env
+    wanted = {"no-op", "partner"} if sole else {"no-op"}
+    named = replace(profile, id="asked")  # of a control no rule says that it is idle
+    found = (each for each in check([named], ground) if each.profile == named.id)
+    texts = [each.text for each in found if each.rule in wanted] if ground.is_complete else []
+    return "" if profile.overrides or not texts else texts[0].partition(": a run of it")[0]
 
 
 def _objections(profile: Profile, ground: Ground, rules: Sequence[Rule]) -> Iterator[Objection]:

@@ -29,7 +29,13 @@ def add_import(commands: Parsers) -> Iterator[tuple[argparse.ArgumentParser, boo
         metavar="PROFILE",
         help="a profile that is known to do nothing: a control",
     )
-    table.add_argument("--deployed", default="", metavar="FLAGS", help="the XLA_FLAGS deployed")
+    table.add_argument("--deployed", metavar="FLAGS", help="the XLA_FLAGS deployed; may be ''")
+    table.add_argument(
+        "--jaxlib",
+        default="",
+        metavar="VERSION",
+        help="the release; with --deployed, what the catalog knows to do nothing is a control",
+    )
     table.add_argument("--tokens", type=float, metavar="N", help="per device and step")
     table.set_defaults(show=_import)
     yield table, True
@@ -37,6 +43,7 @@ def add_import(commands: Parsers) -> Iterator[tuple[argparse.ArgumentParser, boo
 
 def _import(arguments: argparse.Namespace, options: Options) -> Iterator[Shown]:
     from pytest_xlatune.cells import Cell, Parallelism  # noqa: PLC0415
+    from pytest_xlatune.cli.flagging import deployed_ground  # noqa: PLC0415
     from pytest_xlatune.cli.inspecting import Shown  # noqa: PLC0415
     from pytest_xlatune.executors.hostlist import expand  # noqa: PLC0415
     from pytest_xlatune.importing import import_table, read_table, slug  # noqa: PLC0415
@@ -66,6 +73,14 @@ def _import(arguments: argparse.Namespace, options: Options) -> Iterator[Shown]:
         launcher=f"imported from {path.name}",
         deployed={"XLA_FLAGS": arguments.deployed} if arguments.deployed else {},
     )
+    ground = None
+    if arguments.jaxlib:
+        if arguments.deployed is None:
+            raise ConfigError(
+                f"--jaxlib {arguments.jaxlib} without --deployed: what does nothing depends on "
+                "what is deployed; give its XLA_FLAGS, or --deployed '' where there are none"
+            )
+        ground = deployed_ground(arguments.deployed, jaxlib=arguments.jaxlib)
     folder = import_table(
         rows,
         cell=cell,
@@ -74,6 +89,7 @@ def _import(arguments: argparse.Namespace, options: Options) -> Iterator[Shown]:
         workdir=options.workdir,
         at_s=time.time(),
         tokens=arguments.tokens,
+        ground=ground,
     )
     known = read_known(folder)
     yield Shown(text="\n".join(terminal.render(document_of(known), width=100)) + "\n")

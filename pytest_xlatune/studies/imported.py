@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from statistics import fmean
 
@@ -42,7 +42,8 @@ class ImportedStudy(Record):
     Attributes:
         cell: what the table says was held fixed.
         profiles: in the table's order, the baseline left out.
-        no_ops: ids of profiles that do what the baseline does.
+        no_ops: ids of profiles that do what the baseline does, as somebody said.
+        idle: profile -> why it does what the baseline does, as the catalog knows.
         tokens: of one device in a step, which TGS times seconds must be; None where nobody said.
     """
 
@@ -50,6 +51,7 @@ class ImportedStudy(Record):
     profiles: tuple[Profile, ...]
     no_ops: tuple[str, ...] = ()
     tokens: float | None = None
+    idle: dict[str, str] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -113,7 +115,7 @@ class ImportedStudy(Record):
         return tuple(
             each
             for each, settings in self._settings.items()
-            if settings == same or each in self.no_ops
+            if settings == same or each in self.no_ops or each in self.idle
         )
 
     def _groups(self, scores: Mapping[str, Sequence[float]]) -> list[list[float]]:
@@ -192,6 +194,9 @@ class ImportedStudy(Record):
                 f"noise from runs of equal settings: {100 * noise.sigma:.2f} % between jobs, "
                 f"{noise.df} degrees of freedom"
             )
+        notes += [
+            f"{name} is a control, for the catalog says: {why}" for name, why in self.idle.items()
+        ]
         base = scores.get(BASELINE_ID, [])
         if base and len(control) > len(base):
             shift = relative(fmean(base) - fmean(control))

@@ -23,6 +23,7 @@ from pytest_xlatune.evidence.captures import choose_captures, read_captures
 from pytest_xlatune.evidence.columns import BLOCK, decode, read_line
 from pytest_xlatune.evidence.drill import Drill, drill
 from pytest_xlatune.evidence.families import FAMILIES, KINDS, OTHER, Kind, classify, parse_families
+from pytest_xlatune.evidence.grouped import grouped, merged
 from pytest_xlatune.evidence.render import drill_lines
 from pytest_xlatune.evidence.steps import Rule
 from pytest_xlatune.evidence.timeline import timeline
@@ -317,6 +318,21 @@ def test_work_that_runs_late_stays_in_the_step_that_dispatched_it(space: Space, 
     assert [step.kernels for step in found.gpus[0].steps] == [4, 4, 4]
 
 
+@pytest.mark.parametrize("apart", [1, 1_000_000], ids=["looked up", "searched"])
+def test_a_kernel_whose_launch_is_not_known_belongs_to_no_step(apart: int) -> None:
+    space = Space()
+    for step in range(2):
+        space.host("train", step * 1000, 900, "step_num", step)
+        space.host("cuLaunchKernel", step * 1000 + 1, 1, "correlation_id", 10 + step * apart)
+        space.kernel(0, "Stream #1", "fusion", step * 1000 + 10, 50, correlation=10 + step * apart)
+    for i, unknown in enumerate((8, 11 + apart, 10 + apart // 2 + 2)):
+        space.kernel(0, "Stream #1", "fusion", 300 + i * 10, 1 + i, correlation=unknown)
+    found = drill([space.trace()])
+    assert (found.rule, found.steps) == (Rule.LAUNCH, (0, 1))
+    assert [step.sum_ps for step in found.gpus[0].steps] == [50, 50]
+    assert found.gpus[0].outside.sum_ps == 1 + 2 + 3
+
+
 def test_kernels_without_attribution_fall_back_to_windows() -> None:
     space = Space()
     for step in range(2):
@@ -425,6 +441,32 @@ def test_reading_in_lockstep_finds_what_reading_one_by_one_finds(
         ids["none"] = 77  # so that there is an id beyond the table
         assert found()[:-1] == at_once
     assert at_once[:3] == [[event[i] for event in events] for i in range(3)]
+
+
+@pytest.mark.parametrize(
+    "stats",
+    [
+        pytest.param(b"\x22\x01\x08", id="an id without its number"),
+        pytest.param(b"\x22\x02\x08\x80", id="an id that does not end"),
+        pytest.param(msg(4, num(1, 1), b"\x18"), id="a value without its number"),
+        pytest.param(b"\x22\x7f\x08\x01\x18\x01", id="longer than its event"),
+    ],
+)
+@pytest.mark.parametrize("behind", [b"", msg(4, num(1, 1), num(3, 7))], ids=["last", "not last"])
+def test_a_stat_that_is_none_is_refused(stats: bytes, behind: bytes) -> None:
+    event = msg(4, num(1, 1), num(2, 3), num(3, 4), msg(4, num(1, 1), num(3, 7)))
+    bad = msg(4, num(1, 1), num(2, 3), num(3, 4), stats, behind)
+    plane = msg(2, b"/device:GPU:0") + msg(3, msg(2, b"Stream #1"), event, bad, event)
+    plane += named(5, {1: "correlation_id"})
+    with pytest.raises(ParseError, match="no readable xplane"):
+        read_xplane(msg(1, plane), "x")
+
+
+def test_of_two_values_in_a_stat_the_last_one_counts() -> None:
+    odd = msg(4, num(1, 1), num(3, 7), num(4, 9))
+    plane = msg(2, b"/device:GPU:0") + msg(3, msg(2, b"Stream #1"), msg(4, num(3, 4), odd) * 2)
+    trace = read_xplane(msg(1, plane + named(5, {1: "correlation_id"})), "x")
+    assert trace.devices[0].streams[0].events.launch.tolist() == [9, 9]
 
 
 @pytest.mark.parametrize("ident", [-3, 1 << 20, 1 << 50])
@@ -688,6 +730,26 @@ def test_a_capture_that_cannot_be_read_leaves_the_others_readable() -> None:
 def test_a_kernel_belongs_to_the_first_family_that_finds_it(kernel: str, family: str) -> None:
     (found,), _ = classify([kernel], FAMILIES)
     assert (*(each.name for each in FAMILIES), OTHER.name)[found] == family
+
+
+@given(
+    tables=st.lists(
+        st.lists(st.tuples(st.sampled_from([0, 3, 70_000]), st.integers(0, 99)), max_size=9),
+        min_size=1,
+        max_size=4,
+    )
+)
+def test_groups_add_up_and_keep_the_longest(tables: list[list[tuple[int, int]]]) -> None:
+    parts = []
+    for table in tables:
+        keys, values = (np.array([each[i] for each in table], np.int64) for i in (0, 1))
+        parts.append(grouped(keys, [values, values * 2]))
+    every = [each for table in tables for each in table]
+    assert merged(parts).tolist() == [
+        [key, len(mine), sum(mine), 2 * sum(mine), max(mine)]
+        for key in sorted({key for key, _ in every})
+        for mine in [[value for its, value in every if its == key]]
+    ]
 
 
 def test_own_families_replace_the_built_in_ones() -> None:

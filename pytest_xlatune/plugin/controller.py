@@ -125,7 +125,7 @@ class Controller:
             except XlatuneError as error:
                 terminalreporter.write_line(f"xlatune: {error}", red=True)
                 session = terminalreporter._session  # noqa: SLF001 - as above
-                if session.exitstatus == pytest.ExitCode.OK:
+                if session is not None and session.exitstatus == pytest.ExitCode.OK:
                     session.exitstatus = pytest.ExitCode.INTERNAL_ERROR
 
     def _finish(self, folder: Path) -> None:

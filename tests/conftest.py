@@ -142,3 +142,7 @@ def podman_site() -> Iterator[PodmanSite]:
         podman("rmi", "--force", name)
         _missing(f"podman runs nothing here: {said}")
     podman("rmi", "--force", name)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "timeout(seconds): a limit, where pytest-timeout is there")

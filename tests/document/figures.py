@@ -312,7 +312,7 @@ class Books:
 
     @cached_property
     def bound(self) -> float | None:
-        """M: over all profiles the largest of what each may be worth, at 95 %; None before blocks."""
+        """M: the largest of what each profile may be worth, at 95 %; None before the blocks."""
         standings, squares, df = self._screen
         fit = self.fit
         if fit is None:

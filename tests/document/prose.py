@@ -11,6 +11,7 @@ from tests.document.estimates import ALPHA
 from tests.document.evidence import EvidenceCheck
 from tests.document.figures import ALIAS, BASELINE, BOUNDED, Books, Row
 from tests.document.lines import NUMBER, in_line
+from tests.document.slots import SlotCheck
 
 SHOWN_OF_THE_SCREEN = 8 + 5
 # a sentence whose figures are a definition
@@ -36,6 +37,7 @@ class Prose:
         self.found = found
         self.evidence = evidence
         self.literals = literals
+        self.slots = SlotCheck(books, found)
         self.left_out = 0  # profiles of the screen that are said to be in no table
 
     def check(self, text: str) -> None:
@@ -78,7 +80,7 @@ class Prose:
         template = "the window of all trials starts at step {first}"
         rest = self.found.said(rest, template, first=books.window.first_step)
         rest = self.tried(rest)
-        rest = self.between(rest)
+        rest = self.slots.said(self.between(rest))
         rest, problems = self.evidence.prose(rest)
         for each in problems:
             self.found.wrong(each)

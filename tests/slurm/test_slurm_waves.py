@@ -1,0 +1,74 @@
+"""All waves over the lab's four nodes: interrupted, resumed, and every figure computed again."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from tests.document.check import unaccounted
+from tests.document.figures import Books
+from tests.test_document_check import changed_digits
+
+Project = Any  # of conftest.py, which cannot be imported from here
+
+LAB_WAVES = str(Path(__file__).with_name("lab_waves.py"))
+OPTIONS = ("-n", "4", "-rs", "--xlatune-nodelist", "node[001-004]")
+EARLY = ("-m", "wave1 or wave1_5 or wave2")
+LONG_S = 1200  # of one session on a machine that does much else
+# marker -> its tests, and the trials that it adds
+LATER = {
+    "wave3": (1, 2),
+    "wave4": (1, 2),
+    "wave5": (1, 2),
+    "confirm": (2, 4 * 2 + 1),
+    "wave6": (1, 4 * 2),
+}
+FIRST = 2 + 1 + 3
+
+
+@pytest.mark.timeout(2400)
+def test_all_waves_by_their_markers_interrupted_and_resumed(
+    project: Project, lab: ModuleType, wait_until: Callable[..., None]
+) -> None:
+    first = project.start(LAB_WAVES, *EARLY, *OPTIONS)
+    wait_until(lambda: len(project.measured) >= 2, timeout_s=LONG_S)
+    os.killpg(first.pid, signal.SIGKILL)  # the controller and its workers
+    first.wait()
+    assert len(project.measured) < FIRST, project.said
+    known = [line["result"] for line in project.events("trial-ended")]
+    said = project.run(LAB_WAVES, *EARLY, *OPTIONS, timeout_s=LONG_S)
+    assert re.search(r"\b4 passed", said), said
+    assert [line["result"] for line in project.events("trial-ended")][: len(known)] == known
+    assert len(project.submitted) == len(set(project.submitted)) == FIRST
+
+    for marker, (tests, trials) in LATER.items():
+        before = len(project.submitted)
+        said = project.run(LAB_WAVES, "-m", marker, *OPTIONS, timeout_s=LONG_S)
+        # that a gate cannot tell, or tells of a loss, is an outcome too
+        passed = "passed|failed" if marker == "wave6" else "passed"
+        assert re.search(rf"\b{tests} ({passed})", said), said
+        assert len(project.submitted) == before + trials, said
+    total = FIRST + sum(trials for _, trials in LATER.values())
+    assert len(set(project.submitted)) == project.jobs(lab) == total
+    waves = {line["trial"]["group"] for line in project.events("trial-planned")}
+    assert {"wave1", "wave2", "wave3", "wave4", "wave5", "1-k1r4c1", "k1r4c1"} <= waves
+
+    ledger = next(project.path.glob("work/labwaves/*/ledger.jsonl"))
+    reports = project.path / "reports"
+    tuning = (reports / "labwaves-tuning.md").read_text(encoding="utf-8")
+    board = (reports / "labwaves" / "leaderboard.md").read_text(encoding="utf-8")
+    books = Books(ledger)
+    assert unaccounted(tuning, books) == []
+    assert unaccounted(board, books) == []
+    assert "## Pipeline bubble" in board
+    assert "### Evidence: `baseline-deployed` to " in tuning
+    for each in changed_digits(tuning)[::5]:
+        assert unaccounted(each, books), set(each.splitlines()) - set(tuning.splitlines())
+    assert books.winner in (reports / "labwaves-wide" / "gate.md").read_text(encoding="utf-8")

@@ -181,7 +181,7 @@ def test_no_module_imports_itself_by_way_of_others() -> None:
 
 def test_every_room_is_named_where_newcomers_look() -> None:
     told = (Path(__file__).parents[1] / "docs" / "house.md").read_text(encoding="utf-8")
-    rows = {}
+    rows: dict[str, int] = {}
     for line in told.splitlines():
         # | 3 | `notify`, `deployed` | messages to people; what env files deploy |
         cells = [each.strip() for each in line.strip("|").split("|")]

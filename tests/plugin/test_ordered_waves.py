@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import pytest
 
+from tests.document.check import unaccounted
+from tests.document.figures import Books
 from tests.plugin.test_evidence_runs import DUMPING, REAL, needs_jax
 
 RAGGED = "--xla_gpu_unsupported_use_ragged_all_to_all_one_shot_kernel=false"
@@ -118,6 +121,9 @@ def test_the_program_decides_which_candidates_have_a_slot(
     assert "ignored" not in notes
     document = ordered.read("reports/pretend-tuning.md")
     assert "candidates by the evidence of" in document
+    (ledger,) = ordered.path.glob(".xlatune/pretend/*/ledger.jsonl")
+    for name in ("pretend-tuning.md", "pretend/leaderboard.md"):
+        assert unaccounted(ordered.read(f"reports/{name}"), Books(ledger)) == []
 
 
 def test_a_wave_alone_runs_the_evidence_that_it_needs_and_later_waves_reuse_it(
@@ -223,3 +229,9 @@ def test_single(measure, derived):
         "ragged-off": shares["of_step"].get("all-to-all", -1.0),
     }
     assert screened(folder) == [max(weights, key=lambda each: weights[each])]
+    (ledger,) = folder.path.glob(".xlatune/pretend/*/ledger.jsonl")
+    board = folder.read("reports/pretend/leaderboard.md")
+    assert " % of a step" in board
+    assert not [each for each in unaccounted(board, Books(ledger)) if "wave2" in each]
+    wrong = re.sub(r"[0-9.]+ % of a step", "99.9 % of a step", board, count=1)
+    assert "99.9 is shown, the ledger says" in " ".join(unaccounted(wrong, Books(ledger)))

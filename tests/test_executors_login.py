@@ -109,6 +109,15 @@ def test_functions_that_a_profile_exports_are_there(start: Start, tmp_path: Path
     assert done.stdout == "loaded rocm\n", done.stderr
 
 
+def test_what_a_profile_leaves_running_is_not_waited_for(start: Start, tmp_path: Path) -> None:
+    home = tmp_path / "home of ada"
+    home.mkdir()
+    (home / ".bash_profile").write_text("(sleep 60; touch ~/slept) &\n")
+    done = start("/bin/bash", last="echo started")
+    assert done.stdout == "started\n", done.stderr
+    assert not (home / "slept").exists()
+
+
 def test_what_a_shell_is_told_by_the_site_is_there(start: Start, tmp_path: Path) -> None:
     # neither file may be changed by a test, so the script reads copies of its own
     text = LOGIN.read_text(encoding="utf-8")
@@ -139,6 +148,11 @@ def test_what_a_shell_is_told_by_the_site_is_there(start: Start, tmp_path: Path)
     ("shell", "profile"),
     [
         pytest.param("/bin/bash", "exit 0", id="a profile that ends the shell"),
+        pytest.param(
+            "/bin/bash",
+            "env() { exit 1; }; printf '\\0xlatune begin\\0A=1\\0'; exit 0",
+            id="a profile that ends in the middle",
+        ),
         pytest.param("/bin/false", "", id="an account without a shell"),
         pytest.param("/no/such/shell", "", id="a shell that is not there"),
     ],

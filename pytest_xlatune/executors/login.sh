@@ -29,16 +29,20 @@ if [ -z "${XLATUNE_LOGIN:-}" ]; then
       login+=("${line%%=*}=$value")
     done <"$file"
   done
-  # a shell whose name begins with a dash is a login shell; its profile may print, its `env` comes last
-  start='cd; exec -a "-${SHELL##*/}" "$SHELL" -c "printf \"\\0xlatune login\\0\"; /usr/bin/env -0"'
+  # a shell whose name begins with a dash is a login shell. Its profile may print before, and what
+  # it left running may hold our end of the pipe after: the marks say what is the environment
+  mark='printf "\0xlatune %s\0"'
+  start='cd; exec -a "-${SHELL##*/}" "$SHELL" -c "$1"'
+  tell="$mark begin; /usr/bin/env -0; $mark end"
   while IFS= read -r -d '' pair; do
     case "$said ${pair%%=*}" in
-      'yes OLDPWD' | 'yes PWD' | 'yes SHLVL' | 'yes _') ;;
+      'yes xlatune end') said=all && break ;;
+      'yes ' | 'yes OLDPWD' | 'yes PWD' | 'yes SHLVL' | 'yes _') ;;
       yes*) login+=("$pair") ;;
-      *) [ "$pair" != 'xlatune login' ] || said=yes ;;
+      *) [ "$pair" != 'xlatune begin' ] || said=yes ;;
     esac
-  done < <(timeout -k 5 120 env -i "${login[@]}" /bin/bash -c "$start" </dev/null 2>/dev/null)
-  if [ -z "$said" ]; then
+  done < <(timeout -k 5 120 env -i "${login[@]}" /bin/bash -c "$start" sh "$tell" </dev/null 2>/dev/null)
+  if [ "$said" != all ]; then
     echo "the login shell $shell of $user gave no environment within 120 s; mend its profile, or" \
       'set the Slurm option export = "NONE", so that Slurm logs in by itself' >&2
     exit 1

@@ -10,10 +10,11 @@ import pytest
 
 from pytest_xlatune.campaign.campaign import Campaign
 from pytest_xlatune.cells import Trial
-from pytest_xlatune.ledger import Event, LedgerState
+from pytest_xlatune.ledger import Event, LedgerState, TrialEnded, TrialPlanned
 from pytest_xlatune.profiles import profile
-from pytest_xlatune.results import Outcome, State
+from pytest_xlatune.results import Outcome, State, TrialResult, TrialStatus
 from pytest_xlatune.studies.derived import Stacks
+from pytest_xlatune.studies.singles import Singles
 from pytest_xlatune.studies.tuning import TuningStudy
 from tests.test_campaign import ScriptedExecutor, campaign, log, run
 
@@ -81,3 +82,52 @@ def test_what_is_compiled_first_is_asked_again_for_a_new_wave(tmp_path: Path) ->
     run(each)
     assert [STACK in one for one in asked[:2]] == [False, True]
     assert len(asked) < 5  # once for each set of profiles, not at every turn
+
+
+def test_what_compiling_settles_gives_its_slot_to_the_next_in_every_session(
+    tmp_path: Path,
+) -> None:
+    executor = ScriptedExecutor(script)
+    candidates = (*SINGLES, profile("late", "--xla_late=1"), profile("never", "--xla_never=1"))
+
+    def settle(
+        state: LedgerState, pending: Sequence[Trial], whole: Sequence[Trial]
+    ) -> tuple[Event, ...]:
+        return tuple(
+            event
+            for trial in whole
+            if trial.profile.id == "quick"
+            for event in (
+                TrialPlanned(trial=trial),
+                TrialEnded(
+                    result=TrialResult(
+                        trial=trial, status=TrialStatus.DROPPED, reason="needs no run: identical"
+                    )
+                ),
+            )
+        )
+
+    def choosing(session: str) -> Campaign:
+        made = campaign(tmp_path, executor, session=session, profiles=SINGLES)
+        study = made.study
+        assert isinstance(study, TuningStudy)
+        singles = (Singles(slots=3, candidates=candidates, evidence=False),)
+        setup = dataclasses.replace(made.setup, settle=settle)
+        each = Campaign(setup, dataclasses.replace(study, profiles=(), singles=singles))
+        each.open()
+        return each
+
+    first = choosing("first")
+    run(first)
+    screened = {name.partition("-s")[0] for name in executor.submitted if "-swave2" in name}
+    assert screened - {"baseline-deployed"} == {"fast", "idle", "late"}
+    before = len(executor.submitted)
+    second = choosing("second")
+    assert isinstance(second.study, TuningStudy)
+    run(second)
+    assert len(executor.submitted) == before
+    slots = second.study.slots_of(second.view().history)
+    assert [each.id for each in slots.values()] == ["fast", "idle", "late"]
+    verdict = second.conclude().verdict("quick")
+    assert verdict is not None
+    assert verdict.is_needless

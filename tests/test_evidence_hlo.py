@@ -18,6 +18,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pytest_xlatune.catalog.entries import load as catalog
 from pytest_xlatune.errors import ConfigError, ParseError
 from pytest_xlatune.evidence.comparison import compare
 from pytest_xlatune.evidence.difference import Change, difference, size
@@ -233,6 +234,12 @@ def test_the_program_proves_whether_a_flag_acted(
     found = prove(flag, program(version, before), program(version, after))
     assert found.acted is acted
     assert found.sentence.startswith(f"{found.flag} {acted}")
+
+
+def test_every_flag_of_the_catalog_has_an_expectation() -> None:
+    known = {entry.name for entry in catalog().entries if entry.name.startswith("xla_")}
+    assert len(known) > 40
+    assert known <= EXPECTATIONS.keys()
 
 
 def test_every_expectation_names_a_fact_or_says_why_there_is_none() -> None:

@@ -79,6 +79,9 @@ def _table() -> dict[str, Expectation]:
         ("xla_gpu_experimental_parallel_scale_up_collective_overlap_limit", Fact.IN_FLIGHT, every),
         ("xla_gpu_enable_latency_hiding_scheduler", Fact.ASYNC, every),
         ("xla_gpu_disable_async_collectives", Fact.ASYNC, every),
+        ("xla_gpu_enable_async_collectives", Fact.ASYNC, every),
+        ("xla_gpu_enable_async_all_gather", Fact.ASYNC, gather),
+        ("xla_gpu_enable_async_collective_permute", Fact.ASYNC, permute),
         ("xla_gpu_enable_pipelined_p2p", Fact.DECOMPOSED, permute),
         ("xla_gpu_collective_permute_decomposer_threshold", Fact.DECOMPOSED, permute),
         ("xla_gpu_experimental_pipeline_parallelism_opt_level", Fact.DECOMPOSED, permute),
@@ -87,7 +90,9 @@ def _table() -> dict[str, Expectation]:
         *((flag, Fact.PROGRAM, every) for flag in (
             "xla_gpu_multi_streamed_windowed_einsum",
             "xla_gpu_memory_limit_slop_factor",
+            "xla_gpu_enable_analytical_latency_estimator",
             "xla_gpu_enable_analytical_sol_latency_estimator",
+            "xla_gpu_collective_inflation_factor",
             "xla_gpu_analytical_latency_estimator_options",
             "xla_gpu_experimental_collective_perf_table_path",
             "xla_gpu_experimental_collective_start_as_early_as_possible",
@@ -107,6 +112,7 @@ def _table() -> dict[str, Expectation]:
         "it acts at run time; look at the trace or at NCCL_DEBUG=INFO": (
             "xla_gpu_enable_highest_priority_async_stream",
             "xla_gpu_enable_command_buffer",
+            "xla_gpu_graph_level",
             "xla_gpu_enable_nccl_comm_splitting",
             "xla_gpu_nccl_collective_max_nchannels",
             "xla_gpu_nccl_p2p_max_nchannels",

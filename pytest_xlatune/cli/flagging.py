@@ -286,6 +286,7 @@ def _paragraph(entry: Entry) -> Iterator[str]:
     for title, text in (
         ("axes", ", ".join(entry.axes)),
         ("what", entry.mechanism),
+        ("acts on", ", ".join(entry.aims)),
         ("needs", entry.constraints),
         ("seen in", seen_in(entry)),
         ("the seed", entry.seed),

@@ -43,8 +43,11 @@ def ending_text(
 ) -> str:
     """Return the sentence that says how the sweep stands."""
     left = sum(not each.status.is_final for each in history)
+    how = ending(conclusion, stopped=stopped)
+    # a session that asked for some waves only leaves the others unplanned
+    is_partly = how is Ending.RUNNING and not left
     return say(
-        f"ended-{ending(conclusion, stopped=stopped)}",
+        "ended-partly" if is_partly else f"ended-{how}",
         bound=size(conclusion.bound),
         limit=size(BOUNDED),
         reason=plain(stopped),

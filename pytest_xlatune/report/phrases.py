@@ -85,6 +85,13 @@ PHRASES: Mapping[str, tuple[str, str]] = {
         "The sweep is not over: {left} still planned. This report is preliminary.",
         "扫描尚未结束：还计划 {left}。本报告为初步报告。",
     ),
+    "ended-partly": (
+        (
+            "The sweep is not over: what was asked for so far is measured, the rest is still to come. "
+            "This report is preliminary."
+        ),
+        "扫描尚未结束：目前要求的试验均已完成，其余仍待进行。本报告为初步报告。",
+    ),
     # -- TL;DR
     "best": (
         (

@@ -17,7 +17,7 @@ from datetime import UTC, datetime
 from pytest_xlatune.profiles import Profile
 from tests.document.code import CodeCheck
 from tests.document.complaints import Complaints
-from tests.document.evidence import EvidenceCheck
+from tests.document.evidence import evidence_of
 from tests.document.figures import BASELINE, Books, Job, Row
 from tests.document.lines import ABSENT, blocks, in_line, lines_of, split
 from tests.document.prose import Prose
@@ -33,7 +33,8 @@ INVALID = ("Profile", "Flags", "reason", "evidence", "jobs")
 FIGURES = ("Figure", "Value")
 SETTINGS = ("Setting", "Value")
 JOBS = ("Job", "Profile", "Stage", "Attempt", "State", "TGS", "Remark")
-EVIDENCE = ("Evidence", "From baseline-deployed to the winner", "Artifacts", "Jobs")
+EVIDENCE = ("Evidence", "From baseline-deployed to the winner", "Artifacts")
+ARTIFACTS = ("Artifact", "Path", "Job")
 BUBBLES = (
     *("Profile", "S", "M", "V", "bubble", "predicted delta %", "measured delta %", "verdict"),
 )
@@ -59,7 +60,7 @@ class _Check:
         self.label = " ".join(filter(None, (axes, cell["config_tag"], load)))
         winner = books.winner
         self.code = CodeCheck(books, label=self.label)
-        self.evidence = EvidenceCheck(books)
+        self.evidence = evidence_of(books)
         self.known_titles = {
             f"{model}: XLA tuning, {axes}",
             f"{model} {self.label}: leaderboard",
@@ -83,6 +84,7 @@ class _Check:
             SETTINGS: self.listed,
             JOBS: self.appendix,
             EVIDENCE: self.evidence_rows,
+            ARTIFACTS: self.artifacts,
             BUBBLES: self.bubbles,
         }
 
@@ -317,6 +319,10 @@ class _Check:
         for row in rows:
             for each in self.evidence.complaints(row):
                 self.found.wrong(each)
+
+    def artifacts(self, rows: Sequence[list[str]]) -> None:
+        for each in self.evidence.artifacts(rows):
+            self.found.wrong(each)
 
     def bubbles(self, rows: Sequence[list[str]]) -> None:
         shaped = {name: p for name, p in self.books.profiles.items() if SHAPING & {*p["overrides"]}}

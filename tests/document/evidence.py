@@ -5,6 +5,7 @@ What is in a dump or a trace, the evidence readers say; that their figures add u
 
 from __future__ import annotations
 
+import functools
 import math
 import re
 from collections.abc import Iterator, Sequence
@@ -22,6 +23,12 @@ from tests.document.lines import NUMBER, rounds_to
 MOVED = re.compile(
     rf"([\w ]+): ({NUMBER}) -> ({NUMBER}) ms per device and step \(({NUMBER}) ms\)", re.ASCII
 )
+
+
+@functools.lru_cache(maxsize=4)
+def evidence_of(books: Books) -> EvidenceCheck:
+    """The check of a ledger's evidence: its artifacts are read once."""
+    return EvidenceCheck(books)
 
 
 class EvidenceCheck:
@@ -71,8 +78,8 @@ class EvidenceCheck:
         }
 
     def complaints(self, row: Sequence[str]) -> Iterator[str]:
-        """Complain of a row of the table: kind, what moved, artifacts, jobs."""
-        kind, text, artifacts, jobs = row
+        """Complain of a row of the table: kind, what moved, artifacts by name."""
+        kind, text, names = row
         if not self.sides:
             yield f"{kind}: no evidence of both sides is in the ledger"
             return
@@ -83,16 +90,37 @@ class EvidenceCheck:
             before, after, change = (float(each) for each in match.groups()[1:])
             if not math.isclose(after - before, change, abs_tol=0.00151):
                 yield f"{text!r} does not add up"
-        if jobs != ", ".join(job for _, job in self.sides):
-            yield f"jobs {jobs}, the evidence is of {[job for _, job in self.sides]}"
+        # the dumps first, then the traces, each of the baseline and of the winner
+        at = 0 if kind == "HLO" else len(self.named) - 2
+        expected = ", ".join(list(self.named)[at : at + 2])
+        if names != expected:
+            yield f"{kind}: artifacts {names}, expected {expected}"
+
+    @cached_property
+    def named(self) -> dict[str, tuple[set[str], str]]:
+        """Artifact -> the paths that it may have, and its job."""
         top = self.books.folder.parent.parent
         own = self.books.folder.relative_to(top)
-        for shown, (side, _) in zip(re.findall("`([^`]*)`", artifacts), self.sides, strict=True):
-            known = {str(own / side["dump"])}
-            for each in side["captures"]:
-                known |= {str(parent) for parent in (own / each).parents}
-            if shown not in known or not Path(top, shown).exists():
-                yield f"{shown} was not recorded"
+        dumps = [({str(own / side["dump"])}, job) for side, job in self.sides]
+        traces = [
+            ({str(own / Path(each).parent) for each in side["captures"]}, job)
+            for side, job in self.sides
+        ]
+        kept = [*(dumps if self.facts["HLO"] else []), *traces]
+        return {f"A{at}": each for at, each in enumerate(kept, start=1)}
+
+    def artifacts(self, rows: Sequence[Sequence[str]]) -> Iterator[str]:
+        """Complain of the table that says where each artifact lies."""
+        if [row[0] for row in rows] != list(self.named):
+            yield f"artifacts {[row[0] for row in rows]}, expected {list(self.named)}"
+            return
+        top = self.books.folder.parent.parent
+        for name, path, job in rows:
+            paths, its = self.named[name]
+            if path.strip("`") not in paths or not Path(top, path.strip("`")).exists():
+                yield f"{name}: {path} was not recorded"
+            if job != its:
+                yield f"{name}: job {job}, the evidence is of {its}"
 
     def prose(self, text: str) -> tuple[str, list[str]]:
         """Take away the sentence that weighs the traces against the gain; say what is wrong."""

@@ -63,7 +63,7 @@ SWEEP = Sweep(
     ),
     config_tags={"wide": {"base_mlp_dim": "128"}},
     protocol=Protocol(
-        steps=11, first_step=3, min_steps=6, skip_first_steps=4, profiler_steps=3, deadline_s=240
+        steps=14, first_step=3, min_steps=6, skip_first_steps=4, profiler_steps=3, deadline_s=240
     ),
     resources=Resources(time_limit_s=300),
     screen_baselines=1,

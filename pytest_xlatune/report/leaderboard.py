@@ -209,9 +209,14 @@ def tables(
     profiles: Sequence[Profile],
     history: Sequence[TrialResult],
     limit: tuple[int, int] | None = None,
+    best: Verdict | None = None,
     say: Say = ENGLISH,
 ) -> tuple[Block, ...]:
-    """Return the tables that have rows. `limit` keeps so many of the top and of the bottom."""
+    """Return the tables that have rows.
+
+    `limit` keeps so many of the top and of the bottom; `best` is the sweep's winner where the
+    conclusion holds a part of its verdicts.
+    """
     flags = {each.id: literal(each.shown_text) for each in profiles}
     pending = [each for each in conclusion.verdicts if is_pending(each)]
     confirmed = [
@@ -219,7 +224,7 @@ def tables(
     ]
     screened = [each for each in conclusion.verdicts if each.kind is VerdictKind.SCREENED]
     invalid = [each for each in conclusion.verdicts if each.kind is VerdictKind.INVALID]
-    best = winner(conclusion)
+    best = best or winner(conclusion)
     shown, left_out = _ends(screened, limit)
     blocks: list[Block] = [
         Table(
@@ -231,6 +236,8 @@ def tables(
             ),
         )
     ]
+    if confirmed:
+        blocks.append(Text(text=say("within-blocks")))
     if shown:
         rows = tuple(_row(each, flags, is_winner=False) for each in shown)
         title = "Screened once: ranks, proves nothing"

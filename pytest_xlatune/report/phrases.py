@@ -150,6 +150,13 @@ PHRASES: Mapping[str, tuple[str, str]] = {
         ),
     ),
     # -- leaderboard
+    "within-blocks": (
+        (
+            "delta % compares jobs of the same block; TGS is the mean of all jobs of a row, so the "
+            "ratio of two rows may be another."
+        ),
+        "delta % 比较同一区组内的作业；TGS 是该行全部作业的均值，因此两行之比可能略有不同。",
+    ),
     "more-between": ("{profiles} between these.", "中间还有 {profiles}。"),
     "pending": ("Not measured yet: {names}.", "尚未测量：{names}。"),
     # -- why the winning flag wins

@@ -208,7 +208,9 @@ def _effect(covered: Covered, say: Say) -> Iterator[Block]:
     known = kind in CONFIRMED and kind is not VerdictKind.INCONCLUSIVE
     yield Text(text=say(f"effect-{kind}" if known else "effect-unknown"))
     pair = Conclusion(verdicts=(verdict,), baseline=conclusion.baseline)
-    yield from tables(pair, profiles=covered.profiles, history=covered.history, say=say)
+    yield from tables(
+        pair, profiles=covered.profiles, history=covered.history, best=covered.best, say=say
+    )
     yield Text(text=say("restored", profile=literal(NO_ENV_ID)))
 
 

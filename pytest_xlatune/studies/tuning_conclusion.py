@@ -34,7 +34,7 @@ def conclusion(reading: Reading) -> Conclusion:
         sigma: float | None = fit.sigma
     else:
         sigma = reading.screen.sigma
-    bound = _bound(reading)
+    bound, widest = _bound(reading) or (None, "")
     window = reading.past.window
     return Conclusion(
         verdicts=tuple(sorted(shown, key=_standing)),
@@ -46,7 +46,7 @@ def conclusion(reading: Reading) -> Conclusion:
         alpha_spent=reading.confirmation.alpha_spent if reading.confirmation else 0.0,
         complete=reading.is_complete,
         first_step=window.moved_to,
-        notes=tuple(_notes(reading, shown, bound)),
+        notes=tuple(_notes(reading, shown, bound, widest)),
     )
 
 
@@ -57,11 +57,12 @@ def _standing(verdict: Verdict) -> tuple[int, float]:
     return group, math.inf if verdict.delta is None else -verdict.delta
 
 
-def _bound(reading: Reading) -> float | None:
-    """Return M: no selected and scored profile beats the baseline by more, at 95 %.
+def _bound(reading: Reading) -> tuple[float, str] | None:
+    """Return M, and whose bound it is: no selected and scored profile beats the baseline by more.
 
-    The largest over profiles of the smaller of two bounds at 2.5 % each, from the screen alone and
-    from screen and blocks together; sigma is pooled. No multiplicity factor: the claim is of all.
+    At 95 %: the largest over profiles of the smaller of two bounds at 2.5 % each, from the screen
+    alone and from screen and blocks together; sigma is pooled. No multiplicity factor: the claim is
+    of all.
     """
     ranked = reading.screen
     if not reading.is_screened or (
@@ -76,7 +77,7 @@ def _bound(reading: Reading) -> float | None:
     if df < MIN_DF or squares <= 0 or not wanted or not math.isfinite(squares):
         return None
     sigma = math.sqrt(squares / df)
-    bounds = []
+    bounds: dict[str, float] = {}
     for profile_id in wanted:
         standing = ranked.standings[profile_id]
         own = [upper_bound(standing.estimate, standing.variance, sigma=sigma, df=df)]
@@ -84,8 +85,9 @@ def _bound(reading: Reading) -> float | None:
         if arm is not None:
             both = combine([(standing.estimate, standing.variance), (arm.estimate, arm.variance)])
             own.append(upper_bound(*both, sigma=sigma, df=df))
-        bounds.append(min(own))
-    return relative(max(bounds))
+        bounds[profile_id] = min(own)
+    widest = max(bounds, key=lambda each: bounds[each])
+    return relative(bounds[widest]), widest
 
 
 def _mde80(reading: Reading) -> float | None:
@@ -96,7 +98,9 @@ def _mde80(reading: Reading) -> float | None:
     return reading.layout.mde80(reading.sigma) if isinstance(reading.layout, Plan) else None
 
 
-def _notes(reading: Reading, verdicts: Sequence[Verdict], bound: float | None) -> list[str]:
+def _notes(
+    reading: Reading, verdicts: Sequence[Verdict], bound: float | None, widest: str
+) -> list[str]:
     notes = []
     if not reading.declared:
         notes.append(outlook(reading.screen.sigma or reading.sigma))
@@ -121,8 +125,14 @@ def _notes(reading: Reading, verdicts: Sequence[Verdict], bound: float | None) -
             notes.append(f"A/A control: the baseline against itself is between {low} and {high}")
     if bound is not None:
         text = f"no measured profile beats the baseline by more than {percent(bound)} (95 %)"
+        arms = reading.looks[-1].comparisons if reading.looks else {}
+        once = "" if widest in arms else ", which was screened once"
         is_bounded = bound < BOUND
-        notes.append(f"{text}; bounded at {percent(BOUND)}" if is_bounded else text)
+        notes.append(
+            f"{text}; bounded at {percent(BOUND)}"
+            if is_bounded
+            else f"{text}: so far reaches the interval of {widest}{once}"
+        )
     notes += _window_notes(reading)
     if reading.screen.baselines == 1 and reading.screen.standings:
         notes.append("the screen has a single baseline: drift and noise cannot be told apart")

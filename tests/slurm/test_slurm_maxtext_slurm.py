@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from pytest_xlatune.workers.maxtext_slurm import PROFILE_FILE, RECORD
+from pytest_xlatune.workers.maxtext_slurm import AXES_FILE, PROFILE_FILE, RECORD
 
 SUBMIT = """\
 #!/usr/bin/env bash
@@ -40,6 +40,8 @@ def start(lab: ModuleType, tmp_path: Path) -> Callable[[str], subprocess.Popen[b
     attempt.mkdir()
     (checkout / "submit.sh").write_text(SUBMIT)
     (checkout / "submit.sh").chmod(0o755)
+    # the axes stand in front, the profile has the last word
+    (attempt / AXES_FILE).write_text("export GREETING='it was' SLICES=2\n")
     (attempt / PROFILE_FILE).write_text("export GREETING='it is'\n")
 
     def call(line: str) -> subprocess.Popen[bytes]:
@@ -64,9 +66,9 @@ def ended(process: subprocess.Popen[bytes], root: Path) -> tuple[int, str, dict[
 def test_it_ends_as_its_job_ends(
     start: Callable[[str], subprocess.Popen[bytes]], tmp_path: Path
 ) -> None:
-    code, log, record = ended(start("echo $GREETING done"), tmp_path)
+    code, log, record = ended(start("echo $GREETING done on $SLICES"), tmp_path)
     assert (code, record["state"]) == (0, "COMPLETED")
-    assert "it is done\n" in log
+    assert "it is done on 2\n" in log
     assert "JobState=COMPLETED ExitCode=0:0 NodeList=node[001-002]" in log
     code, log, record = ended(start("echo failing; exit 7"), tmp_path)
     assert (code, record["state"]) == (7, "FAILED")

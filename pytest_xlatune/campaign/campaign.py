@@ -16,6 +16,7 @@ from dataclasses import dataclass
 
 from pytest_xlatune.campaign.attempts import Attempts, Setup
 from pytest_xlatune.campaign.deployed_files import refuse_changed
+from pytest_xlatune.campaign.history import history_of
 from pytest_xlatune.campaign.jobs import LEDGER
 from pytest_xlatune.campaign.limits import Spending
 from pytest_xlatune.campaign.turns import Turns
@@ -40,7 +41,6 @@ from pytest_xlatune.results import (
     TrialStatus,
 )
 from pytest_xlatune.studies import Study
-from pytest_xlatune.studies.tuning import TuningStudy
 
 __all__ = ["Campaign", "CampaignStopped", "Setup", "View"]
 
@@ -177,8 +177,7 @@ class Campaign:
         if new or self._view is None:
             self._state = replay(new, onto=self._state)
             self._spending.feed(new)
-            reads_evidence = isinstance(self.study, TuningStudy) and self.study.reads_evidence
-            history = self._state.history(self.study.name, with_evidence=reads_evidence)
+            history = history_of(self._state, self.study)
             pending = self.study.propose(history)
             self._view = View(
                 state=self._state,

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 
+from pytest_xlatune.campaign.history import history_of
 from pytest_xlatune.campaign.jobs import LEDGER
 from pytest_xlatune.cells import Stage
 from pytest_xlatune.hidden import hide
@@ -34,7 +35,6 @@ from pytest_xlatune.report.lines import Progress, evidence_line, live_line
 from pytest_xlatune.results import TrialResult
 from pytest_xlatune.studies import Study
 from pytest_xlatune.studies.declared import study_of
-from pytest_xlatune.studies.tuning import TuningStudy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,7 +82,7 @@ class Feed:
                 self._secrets |= secrets_in(study.cell, study.profiles)
                 yield from self._reused(event)
                 milestones = self._milestones[event.study] = Milestones(study)
-                kickoff = milestones.begin(_history(self._state, study))
+                kickoff = milestones.begin(history_of(self._state, study))
                 if kickoff:
                     yield Landed(line="", sweep=event.sweep, messages=(kickoff,))
             elif self._opened is not None:
@@ -103,7 +103,7 @@ class Feed:
             trial_id = event.result.trial.id
             if trial_id in self._began_s:
                 self._took_s.append(entry.at_s - self._began_s.pop(trial_id))
-            history = _history(self._state, study)
+            history = history_of(self._state, study)
             conclusion = study.conclude(history)
             left_s = self._left_s(history, study)
             line = live_line(
@@ -138,8 +138,3 @@ class Feed:
     def _left_s(self, history: tuple[TrialResult, ...], study: Study) -> float | None:
         """Guess the rest from how long the trials of this session took, waiting included."""
         return median(self._took_s) * study.left(history) if self._took_s else None
-
-
-def _history(state: LedgerState, study: Study) -> tuple[TrialResult, ...]:
-    reads_evidence = isinstance(study, TuningStudy) and study.reads_evidence
-    return state.history(study.name, with_evidence=reads_evidence)

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
+from pytest_xlatune.campaign.history import history_of
 from pytest_xlatune.campaign.jobs import LEDGER
 from pytest_xlatune.cells import Cell, Stage
 from pytest_xlatune.errors import LedgerError
@@ -165,14 +166,13 @@ def read_known(path: Path) -> Known:
     last = (asked or state.opened)[-1]
     study = study_of(last.study, last.declared).whole()
     history = state.history(study.name)
-    reads_evidence = isinstance(study, TuningStudy) and study.reads_evidence
     return Known(
         folder=path.parent,
         sweep=last.sweep,
         study=study,
         state=state,
         history=history,
-        conclusion=study.conclude(state.history(study.name, with_evidence=reads_evidence)),
+        conclusion=study.conclude(history_of(state, study)),
         at_s=entries[-1].at_s,
     )
 

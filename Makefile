@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 help:
 	@echo "make sweep   a sweep of real XLA flags over a real JAX training job, on this machine"
 	@echo "make test    the project's own tests"
-	@echo "make maxtext-sweep   the same with MaxText itself (1.4 GB, 10 minutes); make maxtext installs it"
+	@echo "make maxtext-sweep   the same with MaxText itself (1.4 GB, 6 to 10 minutes); make maxtext installs it"
 	@echo "make slurm-lab   start four slurmd on this machine (root, Debian's packages); -stop ends it"
 	@echo "make clean   remove .venv, .maxtext, .tox and caches; measured trials in .xlatune stay"
 

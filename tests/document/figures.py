@@ -189,7 +189,7 @@ class Books:
         if not arms:
             return None
         if any(not e.group.startswith("1-k") for e in own):
-            raise NotImplementedError("a confirmation in two stages is not computed again here")
+            raise ValueError("a confirmation in two stages is not computed again here")
         blocks = sorted({(e.block, e.epoch) for e in own})
         design = np.zeros((len(own), len(arms) + len(blocks)))
         for at, each in enumerate(own):

@@ -456,6 +456,31 @@ def test_sinfo_that_does_not_answer_is_a_fault() -> None:
     assert "sinfo does not answer: " in fault
 
 
+@pytest.mark.parametrize(
+    ("states", "faults", "slept"),
+    [
+        pytest.param(["idle*", "idle*", "idle"], (), [2, 3], id="one that was just resumed"),
+        pytest.param(["mixed*", "mixed"], (), [2], id="one of ours that missed a ping"),
+        pytest.param(["idle*"] * 4, ("n2 is idle*, it does not respond, expected idle",),
+                     [2, 3, 5], id="a dead one"),
+        pytest.param(["down*"], ("n2 is down*, it does not respond, expected idle",), [],
+                     id="one that Slurm has given up"),
+    ],
+)  # fmt: skip
+def test_a_node_that_does_not_respond_is_asked_again(
+    states: list[str], faults: tuple[str, ...], slept: list[int]
+) -> None:
+    nodes, waited = Nodes(n1="idle", n2=""), list[float]()
+    said = iter(states)
+
+    def run(argv: Sequence[str]) -> Answer:
+        nodes.states["n2"] = next(said)
+        return nodes(argv)
+
+    assert check_nodes(["n1", "n2"], idle=False, run=run, sleep=waited.append) == faults
+    assert waited == slept
+
+
 # --- the script --------------------------------------------------------------------------------
 
 ARGUMENTS: dict[str, Any] = {

@@ -70,7 +70,7 @@ class Setup:
         check: looks before anything is submitted; returns notes, raises ConfigError.
         settle: finds out before anything is submitted which trials need no run: given the state,
             the pending trials and those of the whole study, one step's events; () when it is done.
-        read: reads what evidence trials left that are over; None where nothing follows from it.
+        read: reads what evidence trials left that are over; None where none has any.
     """
 
     sweep: str

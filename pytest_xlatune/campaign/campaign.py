@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from pytest_xlatune.campaign.attempts import Attempts, Setup
@@ -37,6 +37,7 @@ from pytest_xlatune.ledger import (
 from pytest_xlatune.recovery import Next
 from pytest_xlatune.results import (
     Conclusion,
+    EvidenceResult,
     TrialResult,
     TrialStatus,
 )
@@ -44,7 +45,7 @@ from pytest_xlatune.studies import Study
 
 __all__ = ["Campaign", "CampaignStopped", "Setup", "View"]
 
-_OPEN_S, _COMPILE_S = 60.0, 1000.0  # how long joining may take, and where profiles are compiled
+_OPEN_S, _COMPILE_S = 120.0, 1000.0  # how long joining may take, and where profiles are compiled
 TURN_S = 0.25  # how often a waiting process looks
 
 
@@ -102,9 +103,8 @@ class Campaign:
             LedgerError: it cannot be read or written.
         """
         setup = self.setup
-        # somebody may be compiling a profile, or reading a trace, in the turn before ours
-        is_quick = setup.settle is None and setup.read is None
-        with self._turns.mine(wait_s=_OPEN_S if is_quick else _COMPILE_S):
+        # somebody may be reading a trace, or compiling a profile, in the turn before ours
+        with self._turns.mine(wait_s=_OPEN_S if setup.settle is None else _COMPILE_S):
             opened = self.view().state.opened
             if fresh and opened and setup.session not in {each.session for each in opened}:
                 self.ledger.archive(at_s=self._now())
@@ -187,14 +187,6 @@ class Campaign:
             )
         return self._view
 
-    def journal(self, *events: Event) -> None:
-        """Write down what a run left behind.
-
-        Raises:
-            LedgerError: it cannot be written.
-        """
-        self._write(*events)
-
     def conclude(self, *, screened_only: bool = False) -> Conclusion:
         """Return the study's conclusion; of the screen alone, if that is what is asked."""
         history = self.view().history
@@ -260,8 +252,8 @@ class Campaign:
         self._write(*self._attempts.wait_in_queue(self._state, outcomes))
 
     def _read(self) -> None:
-        """Write down what an evidence run left that is over, for the waves that wait for it."""
-        if self.setup.read is not None and _awaits_reading(self.view().pending, self._state):
+        """Write down what evidence runs left that are over, whichever study waits for it."""
+        if self.setup.read is not None and any(map(_awaits_reading, self._state.evidence())):
             self._write(*self.setup.read(self._state))
 
     def _settle(self) -> bool:
@@ -330,12 +322,8 @@ class Campaign:
         self.view()
 
 
-def _awaits_reading(pending: Sequence[Trial], state: LedgerState) -> bool:
-    return any(
-        each.id in state.trials and state.trials[each.id].result.status is TrialStatus.MEASURED
-        for each in pending
-        if each.stage is Stage.EVIDENCE
-    )
+def _awaits_reading(run: EvidenceResult) -> bool:
+    return run.status is TrialStatus.MEASURED and not run.is_read
 
 
 def _stopped(trial: Trial, reason: str) -> Decided:

@@ -14,6 +14,8 @@ from pytest_xlatune.executors.slurm_text import SEPARATOR
 
 # how long a resumed node may take to answer, before the second try and before the verdict
 _RESUME_WAITS_S = (2.0, 10.0)
+# how long a node may be silent that was just resumed, or whose daemon missed a ping
+_SILENT_WAITS_S = (2.0, 3.0, 5.0)
 _FIELDS = ("%N", "%T", "%R", "%c", "%m", "%G", "%E")
 
 
@@ -39,9 +41,16 @@ class Node:
 
 
 def check_nodes(
-    names: Sequence[str], *, partition: str = "", idle: bool = True, run: Run = run_command
+    names: Sequence[str],
+    *,
+    partition: str = "",
+    idle: bool = True,
+    run: Run = run_command,
+    sleep: Callable[[float], None] = time.sleep,
 ) -> tuple[str, ...]:
     """Return everything that is wrong with the nodes, one message each; () when nothing is.
+
+    A node that does not respond is asked again for 10 s, for one that was just resumed is like it.
 
     Args:
         names: expanded.
@@ -49,11 +58,19 @@ def check_nodes(
         idle: whether a node that is running something is wrong (it is not for a resumed campaign
             whose own jobs run there).
         run: runs a command of Slurm's.
+        sleep: waits so many seconds.
     """
-    answer = run(["sinfo", "-h", "-N", "-o", SEPARATOR.join(_FIELDS)])
-    if answer.code:
-        return (f"sinfo does not answer: {answer.error}",)
-    return node_faults(names, parse_sinfo(answer.out), partition=partition, idle=idle)
+    waits_s = iter(_SILENT_WAITS_S)
+    while True:
+        answer = run(["sinfo", "-h", "-N", "-o", SEPARATOR.join(_FIELDS)])
+        if answer.code:
+            return (f"sinfo does not answer: {answer.error}",)
+        nodes = parse_sinfo(answer.out)
+        is_silent = any(_is_silent(nodes[name]) for name in names if name in nodes)
+        wait_s = next(waits_s, None) if is_silent else None
+        if wait_s is None:
+            return node_faults(names, nodes, partition=partition, idle=idle)
+        sleep(wait_s)
 
 
 def resume_nodes(
@@ -67,7 +84,7 @@ def resume_nodes(
     resumed: list[str] = []
     refused = ""
     for wait_s in _RESUME_WAITS_S:
-        faults = check_nodes(names, idle=False, run=run)
+        faults = check_nodes(names, idle=False, run=run, sleep=sleep)
         unfit = [name for name in names if any(fault.split()[0] == name for fault in faults)]
         if not unfit:
             break
@@ -76,7 +93,7 @@ def resume_nodes(
             refused = f"{name}: {answer.error}" if answer.code else refused
         resumed += [name for name in unfit if name not in resumed]
         sleep(wait_s)
-    faults = check_nodes(names, idle=False, run=run)
+    faults = check_nodes(names, idle=False, run=run, sleep=sleep)
     if faults and refused:
         faults = (*faults, refused)
     return Resumed(nodes=tuple(resumed), faults=faults)
@@ -126,15 +143,20 @@ def node_faults(
 # a node on which a job is just ending is idle in a moment, and a trial that is queued waits for it
 _IDLE = frozenset({"idle", "completing"})
 _USABLE = _IDLE | {"allocated", "mixed"}
+_SILENT = "*"  # after a state: the node does not respond
+_OTHERWISE = "~#%$@^!+-"  # after a state: powering up or down, rebooting, planned
+
+
+def _is_silent(node: Node) -> bool:
+    return node.state.endswith(_SILENT) and node.state.removesuffix(_SILENT) in _USABLE
 
 
 def _state_faults(node: Node, *, idle: bool) -> Iterable[str]:
-    # `*` after a state: the node does not respond; ~ # % @ ^ !: powering up or down, rebooting
-    word = node.state.rstrip("*~#%$@^!+-")
+    word = node.state.rstrip(_SILENT + _OTHERWISE)
     if word == node.state and word in (_IDLE if idle else _USABLE):
         return
     why = f": {node.reason}" if node.reason else ""
-    star = ", it does not respond" if node.state.endswith("*") else ""
+    star = ", it does not respond" if node.state.endswith(_SILENT) else ""
     yield f"{node.name} is {node.state}{star}, expected idle{why}"
 
 

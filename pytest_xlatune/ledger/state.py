@@ -107,7 +107,11 @@ class LedgerState:
 
         With the evidence trials of other studies behind them, for a study that reads those.
         """
-        own = tuple(each.result for each in self.trials.values() if each.trial.study == study)
+        own = tuple(
+            self._evidence(each) if each.trial.stage is Stage.EVIDENCE else each.result
+            for each in self.trials.values()
+            if each.trial.study == study
+        )
         return (*own, *self.evidence()) if with_evidence else own
 
     def evidence(self) -> tuple[EvidenceResult, ...]:

@@ -107,20 +107,17 @@ def open_campaign(
         recover=recover,
         check=is_ready,
         settle=_settler(resolved, study, folder),
-        read=_reader(study, folder),
+        read=partial(_read, folder=folder),
     )
     campaign = Campaign(setup, study)
     campaign.open(fresh=fresh)
     return campaign
 
 
-def _reader(study: Study, folder: Path) -> Callable[[LedgerState], tuple[Event, ...]] | None:
-    """Return what reads evidence trials, for a study whose waves wait for them."""
-    if not isinstance(study, TuningStudy) or not study.reads_evidence:
-        return None
+def _read(state: LedgerState, folder: Path) -> tuple[Event, ...]:
     from pytest_xlatune.runs.reading import read_new  # noqa: PLC0415 - numpy only where it reads
 
-    return partial(read_new, folder=folder)
+    return read_new(state, folder)
 
 
 def _settler(

@@ -1,7 +1,8 @@
 """Record evidence: run a profile once with profiler and dump, and write down where both lie.
 
 The trial is opened, queued and looked after like any other, in the ledger of the same cell; it has
-no score. What it left is read once, so that what cannot be read is known while it can be run again.
+no score. What it left is read once, by the campaign in one of its turns, whoever else waits for it;
+so what cannot be read is known while it can be run again.
 This module prints nothing and knows nothing of pytest.
 """
 
@@ -15,9 +16,7 @@ from pathlib import Path
 from pytest_xlatune.campaign.campaign import Campaign
 from pytest_xlatune.errors import XlatuneError
 from pytest_xlatune.profiles import BASELINE, BASELINE_ID, Profile
-from pytest_xlatune.results import TrialResult, TrialStatus
 from pytest_xlatune.runs.opening import open_campaign
-from pytest_xlatune.runs.reading import read_attempt
 from pytest_xlatune.runs.recorded import Recorded, as_recorded
 from pytest_xlatune.studies.evidence import EvidenceStudy
 from pytest_xlatune.sweep.sweep import ResolvedSweep
@@ -66,11 +65,7 @@ def record(campaign: Campaign, tick: Callable[[], None]) -> Recorded:
     result = view.history[-1]
     known = view.state.recorded.get(result.trial.id)
     if known is None:
-        if result.status is not TrialStatus.MEASURED:
-            raise NotRecorded(f"{result.trial.profile.id} left no evidence: {result.reason}")
-        submission = _last_folder(campaign, result)
-        known = read_attempt(result.trial.id, folder, submission)
-        campaign.journal(known)
+        raise NotRecorded(f"{result.trial.profile.id} left no evidence: {result.reason}")
     found = as_recorded(known, result.trial, view.state, folder)
     lost = [each for each in (found.dump, *found.captures) if each and not each.exists()]
     if lost or not (found.dump or found.captures):
@@ -85,11 +80,3 @@ def _nothing_left(found: Recorded, lost: list[Path]) -> str:
             "recorded again, like everything else"
         )
     return f"{found.profile}: {'; '.join(found.problems) or 'the run left no dump and no capture'}"
-
-
-def _last_folder(campaign: Campaign, result: TrialResult) -> str:
-    attempts = campaign.view().state.trials[result.trial.id].attempts
-    submission = attempts[max(attempts)].submission
-    if submission is None:
-        raise NotRecorded(f"{result.trial.profile.id}: its last attempt was never submitted")
-    return submission.folder

@@ -12,7 +12,14 @@ from functools import cached_property
 from pytest_xlatune.cells import Cell, Protocol, Stage, Trial
 from pytest_xlatune.profiles import BASELINE_ID, Profile
 from pytest_xlatune.records import Record, digest
-from pytest_xlatune.results import Conclusion, Verdict, VerdictKind
+from pytest_xlatune.results import (
+    Conclusion,
+    EvidenceResult,
+    TrialResult,
+    TrialStatus,
+    Verdict,
+    VerdictKind,
+)
 from pytest_xlatune.studies import History
 
 KIND = "evidence"
@@ -61,9 +68,9 @@ class EvidenceStudy(Record):
         return len(self.propose(history))
 
     def propose(self, history: History) -> tuple[Trial, ...]:
-        """Return the run, if it is not over."""
-        is_over = any(each.trial.id == self.trial.id and each.status.is_final for each in history)
-        return () if is_over else (self.trial,)
+        """Return the run, if it is not over or what it left is not read yet."""
+        own = [each for each in history if each.trial.id == self.trial.id]
+        return () if any(_is_over(each) for each in own) else (self.trial,)
 
     def conclude(self, history: History) -> Conclusion:
         """Return that nothing was measured: evidence explains a verdict and is none."""
@@ -71,6 +78,12 @@ class EvidenceStudy(Record):
         baseline = Verdict(profile=BASELINE_ID, kind=VerdictKind.INCONCLUSIVE, reasons=(why,))
         is_over = not self.propose(history)
         return Conclusion(verdicts=(), baseline=baseline, complete=is_over, notes=(why,))
+
+
+def _is_over(run: TrialResult) -> bool:
+    if run.status is TrialStatus.MEASURED:
+        return isinstance(run, EvidenceResult) and run.is_read
+    return run.status.is_final
 
 
 def evidence_protocol(protocol: Protocol) -> Protocol:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import gzip
-from pathlib import Path
 
 import pytest
 
@@ -20,8 +18,8 @@ from pytest_xlatune.evidence.screened import (
     summary_lines,
 )
 from pytest_xlatune.profiles import Profile, profile
+from tests.evidence.programs import text
 
-KEPT = Path(__file__).parent / "data" / "evidence" / "jaxlib-0.12.0"
 GATHER = "xla_gpu_all_gather_combine_threshold_bytes"
 PRIORITY = "xla_gpu_enable_highest_priority_async_stream"
 GRAPHS = "xla_gpu_enable_command_buffer"
@@ -30,8 +28,7 @@ LIMIT = 80 << 30
 
 @functools.cache
 def kept(name: str) -> Program:
-    text = gzip.decompress((KEPT / f"{name}.txt.gz").read_bytes()).decode()
-    return read_hlo(text.splitlines(keepends=True), name)
+    return read_hlo(text("0.12.0", name).splitlines(keepends=True), name)
 
 
 def program(name: str, options: dict[str, str] | None, memory: int | None = None) -> Program:

@@ -1,0 +1,151 @@
+"""Captures made of known figures; their writer shares nothing with the reader."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from typing import Any
+
+from pytest_xlatune.evidence.drill import Drill
+from pytest_xlatune.evidence.trace import Trace
+from pytest_xlatune.evidence.xplane import read_xplane
+
+
+def uint(value: int) -> bytes:
+    value &= (1 << 64) - 1
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    return bytes([*out, value])
+
+
+def num(field: int, value: int) -> bytes:
+    return uint(field << 3) + uint(value)
+
+
+def msg(field: int, *parts: bytes) -> bytes:
+    body = b"".join(parts)
+    return uint(field << 3 | 2) + uint(len(body)) + body
+
+
+def named(field: int, table: dict[int, str]) -> bytes:
+    return b"".join(
+        msg(field, num(1, key), msg(2, num(1, key), msg(2, name.encode())))
+        for key, name in table.items()
+    )
+
+
+class Space:
+    """An XSpace under construction: kernels, launches and step markers."""
+
+    STATS = {"correlation_id": 1, "hlo_op": 2, "hlo_module": 3, "step_num": 4, "x": 5}  # noqa: RUF012
+
+    def __init__(self) -> None:
+        self.names: dict[str, int] = {}
+        self.stats = dict(self.STATS)
+        self.lines: dict[str, dict[str, list[bytes]]] = {"/host:CPU": {"python": []}}
+        self.extra = b""
+
+    def id(self, table: dict[str, int], name: str) -> int:
+        return table.setdefault(name, len(table) + 1)
+
+    def kernel(
+        self,
+        gpu: int,
+        stream: str,
+        name: str,
+        start_ps: int,
+        duration_ps: int,
+        *,
+        op: str | None = None,
+        correlation: int | None = None,
+    ) -> None:
+        stats = b""
+        if correlation is not None:
+            stats += msg(4, num(1, self.STATS["correlation_id"]), num(3, correlation))
+        if op is not None:
+            stats += msg(4, num(1, self.STATS["hlo_op"]), num(7, self.id(self.stats, op)))
+            stats += msg(4, num(1, self.STATS["hlo_module"]), num(7, self.id(self.stats, "jit_f")))
+        line = self.lines.setdefault(f"/device:GPU:{gpu}", {}).setdefault(stream, [])
+        line.append(
+            msg(4, num(1, self.id(self.names, name)), num(2, start_ps), num(3, duration_ps), stats)
+        )
+
+    def host(self, name: str, start_ps: int, duration_ps: int, stat: str, value: int) -> None:
+        self.lines["/host:CPU"]["python"].append(
+            msg(
+                4,
+                num(1, self.id(self.names, name)),
+                num(2, start_ps),
+                num(3, duration_ps),
+                msg(4, num(1, self.STATS[stat]), num(4, value)),
+            )
+        )
+
+    def data(self) -> bytes:
+        planes = []
+        for plane, lines in self.lines.items():
+            body = msg(2, plane.encode())
+            for name, events in lines.items():
+                body += msg(3, msg(2, name.encode()), *events)
+            body += named(4, {v: k for k, v in self.names.items()})
+            body += named(5, {v: k for k, v in self.stats.items()})
+            planes.append(msg(1, body))
+        return b"".join(planes) + self.extra
+
+    def trace(self, source: str = "a.xplane.pb") -> Trace:
+        return read_xplane(self.data(), source)
+
+
+def node(*, steps: int = 3, gpus: int = 2, launches: bool = True, late: int = 0) -> Space:
+    """Make a node with a gemm and a scatter on one stream, an all-gather beside the gemm.
+
+    With `late` every kernel runs that much after the annotation that dispatched it.
+    """
+    space = Space()
+    correlation = 0
+    for step in range(steps):
+        at = step * 1000
+        space.host("train", at, 900, "step_num", 5 + step)
+        for gpu in range(gpus):
+            for stream, name, begin, size in (
+                ("Stream #1(Compute)", "nvjet_gemm", 0, 300),
+                ("Stream #2(Compute)", "ncclDevKernel_AllGather", 200, 200 + gpu),
+                ("Stream #1(Compute)", "input_scatter_fusion_2.kd", 500, 250),
+                ("Stream #3(MemcpyD2D)", "MemcpyD2D", 390, 20),
+            ):
+                correlation += 1
+                space.kernel(
+                    gpu, stream, name, at + begin + late, size, op=name, correlation=correlation
+                )
+                if launches:
+                    space.host("cuLaunchKernel", at + 1, 1, "correlation_id", correlation)
+    return space
+
+
+def reconciles(found: Drill) -> None:
+    """Parts sum to totals to the picosecond."""
+    total = found.total
+    assert sum(row.sum_ps for row in found.families) == total.sum_ps
+    assert sum(row.sum_ps for row in found.kernels) == total.sum_ps
+    assert sum(row.count for row in found.kernels) == total.kernels
+    assert sum(row.sum_ps for row in found.ops) == found.attributed_ps <= total.sum_ps
+    assert total.busy_ps == (
+        total.compute_ps + total.exposed_communication_ps + total.exposed_memory_ps
+    )
+    assert total.sum_ps == total.busy_ps + total.concurrency_ps
+    assert total.span_ps == total.busy_ps + total.idle_ps
+
+
+def trace_json(count: int, *, cut: bool = False) -> bytes:
+    events: list[dict[str, Any]] = [
+        {"ph": "M", "pid": 1, "name": "process_name", "args": {"name": "/device:GPU:0"}},
+        {"ph": "M", "pid": 1, "tid": 7, "name": "thread_name", "args": {"name": "Stream #7"}},
+    ]
+    events += [
+        {"ph": "X", "pid": 1, "tid": 7, "ts": i * 2.5, "dur": 1.25, "name": "fusion"}
+        for i in range(count)
+    ]
+    text = json.dumps({"traceEvents": [*events, {}]})
+    return gzip.compress(text[: -30 if cut else None].encode())

@@ -1,0 +1,150 @@
+"""A capture that is cut, foreign or hostile ends in one clear message."""
+
+from __future__ import annotations
+
+import gzip
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pytest_xlatune.errors import ParseError
+from pytest_xlatune.evidence import xplane
+from pytest_xlatune.evidence.drill import drill
+from pytest_xlatune.evidence.trace import Trace
+from pytest_xlatune.evidence.tracejson import read_trace_json
+from pytest_xlatune.evidence.xplane import read_xplane
+from tests.evidence.captures import msg, node, num, reconciles, trace_json
+
+BOMB = gzip.compress(b'{"traceEvents":[' + b" " * (1 << 27))
+
+
+@pytest.mark.parametrize(
+    ("data", "says"),
+    [
+        pytest.param(b"", "empty", id="an empty file"),
+        pytest.param(b"\x80" * 50, "does not end", id="a number that never ends"),
+        pytest.param(b"\x0a\xff\xff\xff\xff\x0f", "a length of", id="a length beyond the file"),
+        pytest.param(b"\x0a\x00" * 5000, "more than 4096 planes", id="thousands of planes"),
+        pytest.param(b"\x7fELF\x02\x01\x01", "wire type|field", id="a foreign file"),
+        pytest.param(msg(4, b"host"), "no plane", id="no plane"),
+        pytest.param(
+            msg(1, msg(2, b"/device:GPU:0"), msg(3, msg(2, b"Stream #1"), msg(4, num(3, -5)))),
+            "event times",
+            id="a negative duration",
+        ),
+        pytest.param(
+            msg(1, msg(2, b"/device:GPU:0"), msg(3, msg(2, b"Stream #1"), b"\x22\x70\x08")),
+            "ends .* behind",
+            id="an event longer than its line",
+        ),
+        pytest.param(
+            msg(1, msg(2, b"/device:GPU:0"), b"\x1a\x00" * ((1 << 16) + 1)),
+            "more than 65536 lines",
+            id="thousands of lines",
+        ),
+    ],
+)
+def test_a_bad_xplane_is_one_clear_message(data: bytes, says: str) -> None:
+    with pytest.raises(ParseError, match=rf"^bad\.pb: .*({says})"):
+        read_xplane(data, "bad.pb")
+
+
+def test_a_bad_event_is_told_by_its_place_in_the_file() -> None:
+    event = msg(4, num(1, 1), num(2, 3), num(3, 4))
+    line = msg(2, b"Stream #1") + event * 100 + msg(4, num(1, 1), b"\x16") + event
+    data = msg(1, msg(2, b"/device:GPU:0"), msg(3, line))
+    at = data.index(b"\x16")
+    with pytest.raises(ParseError, match=rf"wire type 6 at byte {at};"):
+        read_xplane(data, "x")
+
+
+def test_memory_is_bounded_by_a_number_of_events(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(xplane, "MAX_EVENTS", 5)
+    with pytest.raises(ParseError, match=r"^x: .*more than 5 events"):
+        read_xplane(node().data(), "x")
+
+
+@pytest.mark.parametrize(
+    ("data", "says"),
+    [
+        pytest.param(b"", "empty", id="an empty file"),
+        pytest.param(BOMB, "200 times its size", id="a zip bomb"),
+        pytest.param(trace_json(9, cut=True), "does not end", id="a cut list"),
+        pytest.param(trace_json(900)[:-60], "ends too early", id="a cut file"),
+        pytest.param(b"\x1f\x8b\x08garbage", "error", id="a broken gzip"),
+        pytest.param(b'{"a": 1}', 'no "traceEvents"', id="another JSON"),
+        pytest.param(b'{"traceEvents":[7,', "AttributeError", id="events that are no objects"),
+        pytest.param(b'{"traceEvents":[' + b"[" * 100_000, "Recursion", id="endless nesting"),
+        pytest.param(
+            b'{"traceEvents":[{"ph":"M","name":"process_name","pid":1,'
+            b'"args":{"name":"/device:GPU:0"}},{"ph":"M","name":"thread_name","pid":1,"tid":1,'
+            b'"args":{"name":"Stream"}},{"ph":"X","pid":1,"tid":1,"name":"k","ts":NaN,"dur":1}]}',
+            "a time of NaN",
+            id="a time that is no number",
+        ),
+    ],
+)
+def test_a_bad_trace_json_is_one_clear_message(data: bytes, says: str) -> None:
+    with pytest.raises(ParseError, match=rf"^bad\.gz: .*({says})"):
+        read_trace_json(data, "bad.gz")
+
+
+GOOD = node(steps=2, gpus=1).data()
+GOOD_JSON = trace_json(4)
+PLAIN_JSON = gzip.decompress(GOOD_JSON)
+
+
+@settings(max_examples=300)
+@given(
+    cut=st.integers(0, len(GOOD)),
+    changes=st.lists(st.tuples(st.integers(0, len(GOOD) - 1), st.integers(0, 255)), max_size=8),
+)
+def test_a_mutated_xplane_reads_or_fails_with_one_error(
+    cut: int, changes: list[tuple[int, int]]
+) -> None:
+    data = bytearray(GOOD)
+    for at, byte in changes:
+        data[at] = byte
+    with suppress(ParseError):
+        reconciles(drill([read_xplane(bytes(data[: cut or None]), "x")]))
+
+
+@settings(max_examples=200, deadline=None)
+@given(data=st.data())
+def test_a_mutated_real_capture_reads_or_fails_with_one_error(
+    cpu_capture: Path, data: st.DataObject
+) -> None:
+    real = bytearray(cpu_capture.read_bytes())
+    at = st.integers(0, len(real) - 1)
+    for place, byte in data.draw(st.lists(st.tuples(at, st.integers(0, 255)), max_size=20)):
+        real[place] = byte
+    with suppress(ParseError):
+        reconciles(drill([read_xplane(bytes(real[: data.draw(at) or None]), "x")]))
+
+
+@settings(max_examples=200)
+@given(
+    plain=st.booleans(),
+    changes=st.lists(st.tuples(st.integers(0, 10_000), st.integers(0, 255)), max_size=8),
+)
+def test_a_mutated_trace_json_reads_or_fails_with_one_error(
+    plain: bool, changes: list[tuple[int, int]]
+) -> None:
+    data = bytearray(PLAIN_JSON if plain else GOOD_JSON)
+    for at, byte in changes:
+        data[at % len(data)] = byte
+    with suppress(ParseError):
+        reconciles(drill([read_trace_json(bytes(data), "x")]))
+
+
+@pytest.mark.parametrize("read", [read_xplane, read_trace_json])
+@given(data=st.binary(max_size=200))
+def test_noise_reads_or_fails_with_one_error(
+    read: Callable[[bytes, str], Trace], data: bytes
+) -> None:
+    with suppress(ParseError):
+        assert read(data, "x").source == "x"

@@ -1,0 +1,115 @@
+"""A made capture drills to the figures it was made of: steps, streams, what hides what."""
+
+from __future__ import annotations
+
+import pytest
+
+from pytest_xlatune.evidence.drill import drill
+from pytest_xlatune.evidence.render import drill_lines
+from pytest_xlatune.evidence.steps import Rule
+from tests.evidence.captures import Space, msg, node, num, reconciles
+
+
+def test_a_node_drills_to_the_figures_it_was_made_of() -> None:
+    found = drill([node().trace()], nodes=1, gpus_per_node=2, steps=3)
+    reconciles(found)
+    assert found.launcher == "one process per node, 2 GPUs each"
+    assert (found.rule, found.steps, found.even) == (Rule.LAUNCH, (5, 6, 7), True)
+    assert found.gpu_steps == 6
+    step = found.gpus[1].steps[0]
+    assert step.kernels == 4
+    assert step.sum_ps == 300 + 201 + 250 + 20
+    assert step.compute_ps == 550
+    assert step.overlap_ps == 100
+    assert step.exposed_communication_ps == 101
+    assert step.exposed_memory_ps == 9  # 390..410, of which the all-gather covers 11
+    assert step.span_ps == 750
+    assert step.idle_ps == 90
+    assert found.gpus[0].main_stream == "Stream #1(Compute)"
+    assert [row.name for row in found.blockers] == ["input_scatter_fusion_2.kd"]
+    assert found.blockers[0].alone_ps == 250 * 6
+
+
+@pytest.mark.parametrize(
+    ("space", "rule"),
+    [
+        pytest.param(node(late=950), Rule.LAUNCH, id="work behind its annotation, by its launch"),
+        pytest.param(
+            node(late=950, launches=False), Rule.EXECUTIONS, id="no launches, by counting runs"
+        ),
+    ],
+)
+def test_work_that_runs_late_stays_in_the_step_that_dispatched_it(space: Space, rule: Rule) -> None:
+    found = drill([space.trace()])
+    assert (found.rule, found.steps) == (rule, (5, 6, 7))
+    assert [step.kernels for step in found.gpus[0].steps] == [4, 4, 4]
+
+
+@pytest.mark.parametrize("apart", [1, 1_000_000], ids=["looked up", "searched"])
+def test_a_kernel_whose_launch_is_not_known_belongs_to_no_step(apart: int) -> None:
+    space = Space()
+    for step in range(2):
+        space.host("train", step * 1000, 900, "step_num", step)
+        space.host("cuLaunchKernel", step * 1000 + 1, 1, "correlation_id", 10 + step * apart)
+        space.kernel(0, "Stream #1", "fusion", step * 1000 + 10, 50, correlation=10 + step * apart)
+    for i, unknown in enumerate((8, 11 + apart, 10 + apart // 2 + 2)):
+        space.kernel(0, "Stream #1", "fusion", 300 + i * 10, 1 + i, correlation=unknown)
+    found = drill([space.trace()])
+    assert (found.rule, found.steps) == (Rule.LAUNCH, (0, 1))
+    assert [step.sum_ps for step in found.gpus[0].steps] == [50, 50]
+    assert found.gpus[0].outside.sum_ps == 1 + 2 + 3
+
+
+def test_kernels_without_attribution_fall_back_to_windows() -> None:
+    space = Space()
+    for step in range(2):
+        space.host("train", step * 1000, 900, "step_num", step)
+        space.kernel(0, "Stream #1", "fusion", step * 1000 + 10, 50)
+    space.kernel(0, "Stream #1", "fusion", 950, 5)
+    found = drill([space.trace()])
+    assert (found.rule, found.steps) == (Rule.WINDOWS, (0, 1))
+    assert found.gpus[0].outside.sum_ps == 5
+    assert found.attributed_ps == 0
+
+
+def test_without_any_marker_the_capture_is_one_stretch_over_the_given_steps() -> None:
+    space = Space()
+    for i in range(6):
+        space.kernel(0, "Stream #1", f"fusion_{i}", i * 100, 50)
+    found = drill([space.trace()], steps=3)
+    assert (found.rule, found.gpu_steps) == (Rule.WHOLE, 3)
+    reconciles(found)
+
+
+def test_only_stream_lines_of_device_planes_are_kernels() -> None:
+    space = node(gpus=1)
+    space.kernel(0, "XLA Ops", "fusion.1", 0, 10_000)
+    space.kernel(0, "Steps", "5", 0, 10_000)
+    space.host("ncclDevKernel_on_the_host", 0, 10_000, "x", 1)
+    assert drill([space.trace()]).total == drill([node(gpus=1).trace()]).total
+
+
+def test_aggregated_events_are_no_timeline() -> None:
+    space = node(gpus=1)
+    line = space.lines["/device:GPU:0"]["Stream #1(Compute)"]
+    line.append(msg(4, num(1, 1), num(5, 12), num(3, 10_000)))
+    assert drill([space.trace()]).total == drill([node(gpus=1).trace()]).total
+
+
+def test_a_window_that_cuts_a_step_is_said() -> None:
+    space = node()
+    space.kernel(0, "Stream #1(Compute)", "nvjet_gemm", 2_800, 5, op="nvjet_gemm", correlation=1)
+    found = drill([space.trace()])
+    assert not found.even
+    assert any("cuts a step" in line for line in drill_lines(found))
+
+
+def test_the_straggler_is_the_device_that_computes_longest() -> None:
+    space = node(gpus=4)
+    for step in range(3):
+        space.kernel(2, "Stream #1(Compute)", "slow", step * 1000 + 760, 60, correlation=1 + step)
+        # launched like the first kernels of each step
+    trace = space.trace()
+    found = drill([trace], steps=3)
+    assert found.straggler.name == "/device:GPU:2"
+    assert found.spread > 0

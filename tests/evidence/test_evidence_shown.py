@@ -1,0 +1,135 @@
+"""What people and programs see of evidence: golden files, JSON, comparisons."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import json
+import os
+
+import pytest
+
+from pytest_xlatune.errors import ConfigError
+from pytest_xlatune.evidence.comparison import compare
+from pytest_xlatune.evidence.drill import Drill, Gpu, Row
+from pytest_xlatune.evidence.families import Kind
+from pytest_xlatune.evidence.hlo import Program
+from pytest_xlatune.evidence.render import drill_json, drill_lines, hlo_json, hlo_lines
+from pytest_xlatune.evidence.steps import Rule
+from pytest_xlatune.evidence.timeline import Timeline
+from pytest_xlatune.evidence.trace import Backend
+from tests.evidence.programs import DATA, program
+
+GOLDEN = DATA / "golden"
+
+
+def drilled(scatter_ps: int = 4_000_000_000, *, devices: int = 2) -> Drill:
+    """Make a drill of two devices and two steps, with a scatter that blocks."""
+    gemm, comm = 6_000_000_000, 3_000_000_000
+    step = Timeline(
+        kernels=3, sum_ps=gemm + comm + scatter_ps, span_ps=gemm + scatter_ps + 1_500_000_000,
+        busy_ps=gemm + scatter_ps + 1_000_000_000, compute_ps=gemm + scatter_ps,
+        communication_ps=comm, overlap_ps=2_000_000_000, exposed_communication_ps=1_000_000_000,
+    )  # fmt: skip
+    rows = [
+        ("input_scatter_fusion_2.kd", "scatter fusions", Kind.COMPUTE, scatter_ps, scatter_ps),
+        ("nvjet_hsh_128x256_64x4_2x1_v_bz_TNT", "gemm", Kind.COMPUTE, gemm, 4_000_000_000),
+        ("ncclDevKernel_AllGather_RING_LL", "nccl, rccl", Kind.COMMUNICATION, comm, 1_000_000_000),
+    ]
+    count = 2 * devices
+    kernels = tuple(
+        Row(
+            name=name, family=family, kind=kind, count=count, sum_ps=each * count,
+            alone_ps=alone * count, longest_ps=each,
+            main_ps=each * count if kind is Kind.COMPUTE else 0,
+        )
+        for name, family, kind, each, alone in rows
+    )  # fmt: skip
+    return Drill(
+        sources=("node001.xplane.pb",),
+        formats=("xplane",),
+        backend=Backend.GPU,
+        launcher=f"one process per node, {devices} GPUs each",
+        rule=Rule.LAUNCH,
+        even=True,
+        steps=(5, 6),
+        divided_by=2,
+        gpus=tuple(
+            Gpu(
+                source="node001.xplane.pb",
+                name=f"/device:GPU:{i}",
+                main_stream="Stream #13(Compute)",
+                steps=(step, step),
+                outside=Timeline(),
+            )
+            for i in range(devices)
+        ),
+        planes_present=8,
+        families=tuple(dataclasses.replace(row, name=row.family) for row in kernels),
+        kernels=kernels,
+        ops=kernels,
+        attributed_ps=sum(row.sum_ps for row in kernels),
+        step_s=0.0125,
+    )
+
+
+ARTEFACTS = {
+    "hlo.txt": lambda: hlo_lines(program("0.10.2", "fsdp-ov")),
+    "hlo-difference.txt": lambda: hlo_lines(
+        program("0.12.0", "fsdp"), program("0.12.0", "fsdp-ag")
+    ),
+    "hlo-schedule.txt": lambda: hlo_lines(program("0.12.0", "fsdp"), program("0.12.0", "fsdp-ov")),
+    "hlo-identical.txt": lambda: hlo_lines(
+        program("0.6.2", "fsdp"), program("0.6.2", "fsdp-noasync")
+    ),
+    "drill.txt": lambda: drill_lines(drilled()),
+    "drill-comparison.txt": lambda: drill_lines(drilled(), drilled(40_000_000)),
+}
+
+
+@pytest.mark.parametrize("name", ARTEFACTS)
+def test_rendered_evidence_equals_its_golden_file(name: str) -> None:
+    path, found = GOLDEN / name, "\n".join(ARTEFACTS[name]()) + "\n"
+    if os.environ.get("XLATUNE_UPDATE_GOLDEN") == "1":
+        GOLDEN.mkdir(exist_ok=True)
+        path.write_text(found)
+    expected = path.read_text()
+    changed = difflib.unified_diff(expected.splitlines(), found.splitlines(), lineterm="")
+    assert found == expected, "\n".join([*changed, "XLATUNE_UPDATE_GOLDEN=1 records the new text"])
+
+
+def test_json_of_both_commands_holds_builtins_only() -> None:
+    one, two = program("0.12.0", "fsdp-ov"), program("0.12.0", "fsdp")
+    for value in (hlo_json(one), hlo_json(one, two), drill_json(drilled()),
+                  drill_json(drilled(), drilled(1))):  # fmt: skip
+        assert json.loads(json.dumps(value)) == value
+        assert value["schema"] == 1
+
+
+def test_flags_are_judged_where_both_option_files_are_known() -> None:
+    two = program("0.12.0", "fsdp-ov")
+    limit = "xla_gpu_experimental_parallel_collective_overlap_limit"
+    options = {name: value for name, value in (two.options or {}).items() if name != limit}
+    one = dataclasses.replace(program("0.12.0", "fsdp"), options=options)
+    assert hlo_lines(one, two)[-1].endswith(f"{limit} acted: it changed collectives in flight")
+    one = dataclasses.replace(one, options=options | {"xla_new": "1"})
+    assert [each["flag"] for each in hlo_json(one, two)["proofs"]] == [limit]
+
+
+def test_facts_survive_the_way_through_json() -> None:
+    found = program("0.12.0", "fsdp-ov")
+    assert Program.from_json(json.loads(json.dumps(found.to_json()))) == found
+    assert Drill.from_json(json.loads(json.dumps(drilled().to_json()))) == drilled()
+
+
+def test_variants_of_different_yardsticks_are_refused() -> None:
+    with pytest.raises(ConfigError, match="launcher is one process per node, 2"):
+        compare(drilled(), drilled(devices=4))
+
+
+def test_the_parts_of_a_comparison_sum_to_its_span() -> None:
+    found = compare(drilled(), drilled(40_000_000))
+    assert sum(part.before_s for part in found.parts) == pytest.approx(found.span.before_s)
+    assert sum(part.after_s for part in found.parts) == pytest.approx(found.span.after_s)
+    assert "scatter fusions" in found.sentence
+    assert "less (-34.4%): compute -3.960 ms" in found.sentence

@@ -1,0 +1,119 @@
+"""Kernels to families, families to sums, intervals to what is exposed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_xlatune.errors import ConfigError
+from pytest_xlatune.evidence.drill import drill
+from pytest_xlatune.evidence.families import FAMILIES, KINDS, OTHER, Kind, classify, parse_families
+from pytest_xlatune.evidence.grouped import grouped, merged
+from pytest_xlatune.evidence.timeline import timeline
+from tests.evidence.captures import node, reconciles
+
+
+@pytest.mark.parametrize(
+    ("kernel", "family"),
+    [
+        (
+            "void stream_executor::gpu::RaggedAllToAllKernelImpl<8>()",
+            "ragged all-to-all, in process",
+        ),
+        ("void primus_turbo::deep_ep::intranode::dispatch<4>()", "deep_ep"),
+        ("ncclDevKernel_ReduceScatter_Sum_bf16_RING_LL", "nccl, rccl"),
+        ("rcclGenericKernel", "nccl, rccl"),
+        ("all-gather.10", "other collectives"),
+        ("__amd_rocclr_fillBufferAligned.kd", "copies"),
+        ("MemcpyD2H", "copies"),
+        ("aiter::fmha_bwd_hd128_bf16_causal", "attention"),
+        ("ck_tile::kentry<FmhaFwdKernel>", "attention"),
+        ("Cijk_Ailk_Bljk_BBS_BH_MT256x224x64.kd", "gemm"),
+        ("gemm_fusion_dot_general_1.kd", "gemm"),
+        ("input_scatter_fusion_2.kd", "scatter fusions"),
+        ("loop_convert_fusion.kd", "convert fusions"),
+        ("wrapped_broadcast.kd", "other fusions"),
+        ("_create_and_install_waiters", "other"),
+    ],
+)
+def test_a_kernel_belongs_to_the_first_family_that_finds_it(kernel: str, family: str) -> None:
+    (found,), _ = classify([kernel], FAMILIES)
+    assert (*(each.name for each in FAMILIES), OTHER.name)[found] == family
+
+
+@given(
+    tables=st.lists(
+        st.lists(st.tuples(st.sampled_from([0, 3, 70_000]), st.integers(0, 99)), max_size=9),
+        min_size=1,
+        max_size=4,
+    )
+)
+def test_groups_add_up_and_keep_the_longest(tables: list[list[tuple[int, int]]]) -> None:
+    parts = []
+    for table in tables:
+        keys, values = (np.array([each[i] for each in table], np.int64) for i in (0, 1))
+        parts.append(grouped(keys, [values, values * 2]))
+    every = [each for table in tables for each in table]
+    assert merged(parts).tolist() == [
+        [key, len(mine), sum(mine), 2 * sum(mine), max(mine)]
+        for key in sorted({key for key, _ in every})
+        for mine in [[value for its, value in every if its == key]]
+    ]
+
+
+def test_own_families_replace_the_built_in_ones() -> None:
+    mine = parse_families(
+        [{"name": "router", "kind": "communication", "pattern": "scatter"}], where="f.toml"
+    )
+    found = drill([node().trace()], families=mine)
+    assert {row.name for row in found.families} == {"router", "other"}
+    assert found.total.communication_ps == 250 * 6
+    reconciles(found)
+
+
+@pytest.mark.parametrize(
+    ("data", "says"),
+    [
+        pytest.param({}, "expected a list", id="no list"),
+        pytest.param([{"name": "a"}], "expected name, kind and pattern", id="keys missing"),
+        pytest.param(
+            [{"name": "a", "kind": "computer", "pattern": ""}], "did you mean", id="unknown kind"
+        ),
+        pytest.param(
+            [{"name": "a", "kind": "memory", "pattern": "("}], "pattern '\\('", id="no expression"
+        ),
+    ],
+)
+def test_wrong_families_are_a_usage_error(data: Any, says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        parse_families(data, where="f.toml")
+
+
+INTERVALS = st.lists(
+    st.tuples(st.integers(0, 60), st.integers(0, 20), st.integers(0, len(KINDS) - 1)),
+    min_size=1,
+    max_size=30,
+)
+
+
+@given(INTERVALS)
+def test_the_sweep_equals_counting_every_tick(intervals: list[tuple[int, int, int]]) -> None:
+    start, size, kind = (np.array(column, np.int64) for column in zip(*intervals, strict=True))
+    found, alone = timeline(start, start + size, kind)
+    ticks = range(100)
+    running = [[i for i, (a, n, _) in enumerate(intervals) if a <= tick < a + n] for tick in ticks]
+    kinds = [{Kind(KINDS[intervals[i][2]]) for i in now} for now in running]
+    assert found.sum_ps == sum(len(now) for now in running)
+    assert found.busy_ps == sum(bool(now) for now in running)
+    assert found.compute_ps == sum(Kind.COMPUTE in now for now in kinds)
+    assert found.communication_ps == sum(Kind.COMMUNICATION in now for now in kinds)
+    assert found.overlap_ps == sum({Kind.COMPUTE, Kind.COMMUNICATION} <= now for now in kinds)
+    assert found.exposed_memory_ps == sum(now == {Kind.MEMORY} for now in kinds)
+    assert found.busy_ps == (
+        found.compute_ps + found.exposed_communication_ps + found.exposed_memory_ps
+    )
+    assert list(alone) == [sum(now == [i] for now in running) for i in range(len(intervals))]

@@ -1,0 +1,144 @@
+"""Facts of programs written by hand: executions, bytes, loops; bad ones end in one message."""
+
+from __future__ import annotations
+
+import json
+from contextlib import suppress
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pytest_xlatune.errors import ParseError
+from pytest_xlatune.evidence.difference import size
+from pytest_xlatune.evidence.hlotext import read_hlo
+from pytest_xlatune.evidence.render import hlo_json
+from tests.evidence.programs import GATHER, body, entry, loop, made, program, text
+
+
+@pytest.mark.parametrize(
+    ("computations", "executions", "in_loop"),
+    [
+        pytest.param([entry(GATHER)], 1, False, id="at the top"),
+        pytest.param([body("a", GATHER), entry(loop("w", "a", 6))], 6, True, id="in a loop"),
+        pytest.param(
+            [body("a", GATHER), body("b", loop("w", "a", 3)), entry(loop("v", "b", 4))],
+            12, True, id="in a loop in a loop",
+        ),
+        pytest.param(
+            [body("a", GATHER), entry(loop("w", "a", None))], 1, True, id="of unknown length"
+        ),
+        pytest.param(
+            [body("a", GATHER),
+             entry("%x = f32[4] call(%p), to_apply=%a", "%y = f32[4] call(%p), to_apply=%a")],
+            2, False, id="called twice",
+        ),
+        pytest.param(
+            [body("a", GATHER),
+             entry("%x = f32[4] conditional(%i, %p, %p), branch_computations={%a, %b}")],
+            1, False, id="in a branch",
+        ),
+        pytest.param(
+            [body("a", GATHER), entry("%x = f32[4] fusion(%p), kind=kCustom, calls=%a")],
+            1, False, id="inside a fusion",
+        ),
+    ],
+)  # fmt: skip
+def test_executions_multiply_along_the_calls(
+    computations: list[str], executions: int, in_loop: bool
+) -> None:
+    (found,) = made(*computations).collectives
+    assert (found.executions, found.in_loop) == (executions, in_loop)
+    assert (found.size_bytes, found.groups) == (128, "{{0,1},{2,3}}")
+    assert not found.is_async
+
+
+@pytest.mark.parametrize(
+    ("shape", "size_bytes"),
+    [
+        pytest.param("f32[8,4]{1,0}", 128, id="an array"),
+        pytest.param("bf16[3]", 6, id="two bytes each"),
+        pytest.param("pred[5]", 5, id="booleans"),
+        pytest.param("s4[8]{0:E(4)}", 4, id="half bytes"),
+        pytest.param("f8e4m3fn[16]", 16, id="an eight-bit float"),
+        pytest.param("f32[]", 4, id="a scalar"),
+        pytest.param("f32[0,4]", 0, id="nothing"),
+        pytest.param("f32[8]{0:S(1)}", 32, id="in another memory space"),
+        pytest.param("(f32[2], /*index=1*/bf16[4])", 16, id="a tuple"),
+        pytest.param("token[]", 0, id="a token"),
+    ],
+)
+def test_bytes_are_those_of_the_result(shape: str, size_bytes: int) -> None:
+    (found,) = made(entry(f"%r = {shape} all-reduce(%p), to_apply=%add")).collectives
+    assert found.size_bytes == size_bytes
+
+
+def test_a_start_whose_done_is_elsewhere_is_sized_by_its_own_shape() -> None:
+    start = "%s = (f32[4]{0}, f32[8]{0}, u32[], u32[]) collective-permute-start(%p)"
+    (found,) = made(entry(start)).collectives
+    assert (found.kind, found.size_bytes, found.is_async) == ("collective-permute", 32, True)
+
+
+def test_windowed_einsum_and_unknown_trips_are_facts() -> None:
+    found = made(body("windowed_dot_general_body_ag.1", "%x = f32[4] copy(%p)"),
+                 entry(loop("w", "windowed_dot_general_body_ag.1", None)))  # fmt: skip
+    assert found.loops[0].is_windowed_einsum
+    assert found.unknown_trips == 1
+    assert found.target == "cpu"
+
+
+def test_asynchronous_copies_are_no_collectives() -> None:
+    found = made(
+        body("a", "ROOT %f = f32[4] copy(%p)"),
+        entry(
+            "%s = ((f32[4]), f32[4], u32[]) async-start(%p), calls=%a", "%d = f32[4] async-done(%s)"
+        ),
+    )
+    assert not found.collectives
+    assert found.in_flight == 0
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [(4, "4 B"), (32 << 20, "32 MiB"), (3 << 29, "1.5 GiB"), (1 << 50, "1024 TiB")],
+)
+def test_sizes_read_as_people_write_them(value: int, shown: str) -> None:
+    assert size(value) == shown
+
+
+@pytest.mark.parametrize(
+    ("lines", "says"),
+    [
+        pytest.param("", "no 'HloModule' line", id="an empty file"),
+        pytest.param("\x7fELF\n\x00\x01\n", "no 'HloModule' line", id="a foreign file"),
+        pytest.param("HloModule m\n", "no ENTRY", id="only the header"),
+        pytest.param(f"HloModule m\n{entry(GATHER)[:-2]}\n", "ends inside %main", id="cut off"),
+        pytest.param(
+            "HloModule m\n" + body("a", loop("w", "b", 2)) + "\n" + body("b", loop("v", "a", 2))
+            + "\n" + entry(loop("u", "a", 2)) + "\n",
+            "in a ring", id="computations that call each other",
+        ),
+        pytest.param(
+            "HloModule m\n  " + "x" * (1 << 24) + "\n", "a line of", id="a line without end"
+        ),
+    ],
+)  # fmt: skip
+def test_bad_hlo_is_one_clear_message(lines: str, says: str) -> None:
+    with pytest.raises(ParseError, match=f"^bad.txt: no readable HLO: .*{says}"):
+        read_hlo(lines.splitlines(keepends=True), "bad.txt")
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_mutated_hlo_reads_or_fails_with_one_error(data: st.DataObject) -> None:
+    lines = text("0.12.0", "pp-dec").splitlines(keepends=True)
+    for _ in range(data.draw(st.integers(1, 5))):
+        at = data.draw(st.integers(0, len(lines) - 1))
+        line = lines[at]
+        cut = data.draw(st.integers(0, len(line)))
+        lines[at] = line[:cut] + data.draw(
+            st.sampled_from(["", "}", "{", '"', "((", "%", "9" * 30])
+        )
+    with suppress(ParseError):
+        found = read_hlo(lines, "x")
+        json.dumps(hlo_json(found, program("0.12.0", "pp")))

@@ -1,0 +1,169 @@
+"""Events of an xplane as protobuf may write them, read column by column."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pytest_xlatune.errors import ParseError
+from pytest_xlatune.evidence import columns
+from pytest_xlatune.evidence.columns import BLOCK, decode, read_line
+from pytest_xlatune.evidence.wire import Octets, WireError, varint
+from pytest_xlatune.evidence.xplane import read_xplane
+from tests.evidence.captures import msg, named, node, num, uint
+
+
+def test_odd_encodings_read_the_same_as_usual_ones() -> None:
+    space = node(gpus=1)
+    stats = space.stats
+    string = msg(4, num(1, stats["hlo_op"]), msg(5, b"custom-call.77"))
+    shuffled = msg(4, num(3, 40), string, num(2, 9_000), num(1, space.names["nvjet_gemm"]))
+    wide = msg(4, num(1, 1), num(2, 9_100), num(3, 40), msg(4, num(1, stats["x"]), num(3, 1 << 63)))
+    reverse = msg(4, num(2, 9_200), num(3, 40), msg(4, num(7, 2), num(1, stats["hlo_op"])))
+    space.lines["/device:GPU:0"]["Stream #1(Compute)"] += [shuffled, wide, reverse]
+    (device,) = space.trace().devices
+    events = device.streams[0].events
+    assert list(events.start_ps[-3:]) == [9_000, 9_100, 9_200]
+    assert list(events.duration_ps[-3:]) == [40, 40, 40]
+    assert space.trace().names[events.op[-3]] == "custom-call.77"
+
+
+def test_a_line_of_many_blocks_keeps_every_event() -> None:
+    count = 2 * BLOCK + 7
+    line = msg(2, b"Stream #1") + b"".join(
+        msg(4, num(1, i % 300), num(2, i * 1_000_003), num(3, i)) for i in range(count)
+    )
+    read = read_line(line, 0, len(line))
+    parts = list(decode(read, {}, intern=len))
+    assert np.array_equal(np.concatenate([part.duration_ps for part in parts]), np.arange(count))
+    assert np.array_equal(
+        np.concatenate([part.offset_ps for part in parts]), np.arange(count) * 1_000_003
+    )
+
+
+SMALL = st.integers(0, 200)
+NUMBER = st.one_of(SMALL, st.integers(0, 1 << 40), st.integers(0, (1 << 60)))
+IDENT = st.one_of(st.integers(0, 6), st.integers(120, 135), st.just(20_000))
+STAT = st.tuples(IDENT, st.sampled_from(["uint", "int", "ref", "text", "none"]), NUMBER)
+EVENT = st.tuples(st.one_of(st.just(0), NUMBER), NUMBER, SMALL, st.lists(STAT, max_size=5))
+
+
+def stat(ident: int, kind: str, value: int) -> bytes:
+    own = {"uint": num(3, value), "int": num(4, value), "ref": num(7, value), "none": b""}
+    return msg(4, num(1, ident) if ident else b"", own.get(kind, msg(5, str(value).encode())))
+
+
+@settings(max_examples=300)
+@given(
+    events=st.lists(EVENT, max_size=40),
+    wanted=st.lists(st.sampled_from([1, 2, 5, 127, 128, 20_000]), unique=True, max_size=3),
+)
+def test_reading_in_lockstep_finds_what_reading_one_by_one_finds(
+    events: list[tuple[int, int, int, list[tuple[int, str, int]]]], wanted: list[int]
+) -> None:
+    line = b"".join(
+        msg(
+            4,
+            num(1, name) if name else b"",  # as protobuf writes it: zeros are left out
+            num(2, offset) if offset else b"",
+            num(3, size) if size else b"",
+            *(stat(*each) for each in stats),
+        )
+        for name, offset, size, stats in events
+    )
+    ids = {str(each): each for each in wanted}
+
+    def found() -> list[list[int]]:
+        parts = list(decode(read_line(line, 0, len(line)), ids, intern=lambda text: -int(text) - 2))
+        names = ("name", "offset_ps", "duration_ps")
+        rows = [[int(i) for part in parts for i in getattr(part, each)] for each in names]
+        return rows + [[int(i) for part in parts for i in part.stats[each]] for each in ids]
+
+    at_once = found()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(columns, "IDS", 0)
+        ids["none"] = 77  # so that there is an id beyond the table
+        assert found()[:-1] == at_once
+    assert at_once[:3] == [[event[i] for event in events] for i in range(3)]
+
+
+@pytest.mark.parametrize(
+    "stats",
+    [
+        pytest.param(b"\x22\x01\x08", id="an id without its number"),
+        pytest.param(b"\x22\x02\x08\x80", id="an id that does not end"),
+        pytest.param(msg(4, num(1, 1), b"\x18"), id="a value without its number"),
+        pytest.param(b"\x22\x7f\x08\x01\x18\x01", id="longer than its event"),
+    ],
+)
+@pytest.mark.parametrize("behind", [b"", msg(4, num(1, 1), num(3, 7))], ids=["last", "not last"])
+def test_a_stat_that_is_none_is_refused(stats: bytes, behind: bytes) -> None:
+    event = msg(4, num(1, 1), num(2, 3), num(3, 4), msg(4, num(1, 1), num(3, 7)))
+    bad = msg(4, num(1, 1), num(2, 3), num(3, 4), stats, behind)
+    plane = msg(2, b"/device:GPU:0") + msg(3, msg(2, b"Stream #1"), event, bad, event)
+    plane += named(5, {1: "correlation_id"})
+    with pytest.raises(ParseError, match="no readable xplane"):
+        read_xplane(msg(1, plane), "x")
+
+
+def test_of_two_values_in_a_stat_the_last_one_counts() -> None:
+    odd = msg(4, num(1, 1), num(3, 7), num(4, 9))
+    plane = msg(2, b"/device:GPU:0") + msg(3, msg(2, b"Stream #1"), msg(4, num(3, 4), odd) * 2)
+    trace = read_xplane(msg(1, plane + named(5, {1: "correlation_id"})), "x")
+    assert trace.devices[0].streams[0].events.launch.tolist() == [9, 9]
+
+
+@pytest.mark.parametrize("ident", [-3, 1 << 20, 1 << 50])
+def test_a_stat_with_an_unusual_id_is_found(ident: int) -> None:
+    event = msg(4, num(1, 1), num(2, 3), num(3, 4), msg(4, num(1, ident), num(3, 9)))
+    line = msg(2, b"Stream #1") + event * 3
+    plane = msg(2, b"/device:GPU:0") + msg(3, line) + named(4, {1: "k"})
+    trace = read_xplane(msg(1, plane + named(5, {ident: "correlation_id"})), "x")
+    assert trace.devices[0].streams[0].events.launch.tolist() == [9, 9, 9]
+
+
+@pytest.mark.parametrize("size", [100, 1_000, 20_000, 3_000_000])
+def test_an_event_of_any_length_is_read(size: int) -> None:
+    space = node(gpus=1)
+    line = space.lines["/device:GPU:0"]["Stream #1(Compute)"]
+    padding = msg(4, num(1, space.STATS["x"]), msg(5, b"k" * size))
+    line.insert(1, msg(4, num(1, 1), num(2, 7_000), num(3, 11), padding))
+    (device,) = space.trace().devices
+    events = device.streams[0].events
+    assert (int(events.start_ps[1]), int(events.duration_ps[1]), len(events)) == (7_000, 11, 7)
+
+
+def test_an_event_cut_off_by_the_end_of_the_file_is_refused() -> None:
+    line = msg(2, b"Stream #1") + b"\x22"
+    data = uint(1 << 3 | 2) + uint(len(line) + 20) + msg(2, b"/device:GPU:0") + line
+    with pytest.raises(ParseError, match="a length of"):
+        read_xplane(data, "x")
+    with pytest.raises(WireError, match="cut off"):
+        read_line(line, 0, len(line))
+
+
+def test_clocks_in_unix_nanoseconds_do_not_overflow() -> None:
+    plane = msg(2, b"/device:GPU:0") + named(4, {1: "fusion"})
+    for i, late_ns in enumerate((0, 5)):
+        clock = num(3, 1_771_595_650_217_823_548 + late_ns)
+        plane += msg(
+            3, msg(2, f"Stream #{i}".encode()), clock, msg(4, num(1, 1), num(2, 250), num(3, 10))
+        )
+    (device,) = read_xplane(msg(1, plane), "x").devices
+    assert [int(each.events.start_ps[0]) for each in device.streams] == [250, 5_250]
+
+
+@given(st.lists(st.integers(0, (1 << 64) - 1), min_size=1, max_size=50))
+def test_varints_at_once_equal_varints_one_by_one(values: list[int]) -> None:
+    data = b"".join(map(uint, values))
+    at, places = 0, []
+    for value in values:
+        places.append(at)
+        read, at = varint(data, at, len(data))
+        assert read == value
+    octets = Octets(b"some bytes before" + data, 17, 17 + len(data))
+    found, sizes = octets.varints(np.array(places) + 17 - octets.start)
+    for value, one, size in zip(values, found.tolist(), sizes.tolist(), strict=True):
+        assert (one, size) == (value, len(uint(value))) if value < 1 << 56 else size == 0

@@ -1,0 +1,55 @@
+"""An attempt's folder, this machine, and payloads, none of which outlives its test."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+from tests.executors.machine import Machine
+from tests.executors.payloads import Start
+
+RUN = (
+    "import sys; from pytest_xlatune.executors import payload; payload.GRACE_S = 0.3; "
+    "payload.run(*sys.argv[1:])"
+)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    folder = tmp_path / "t1" / "1"
+    folder.mkdir(parents=True)
+    return folder
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Iterator[Machine]:
+    made = Machine(tmp_path)
+    yield made
+    made.cancel(*made.submissions)
+    for each in made.submissions:
+        made.final(each)
+
+
+@pytest.fixture
+def start() -> Iterator[Start]:
+    """Start payloads that do not outlive the test."""
+    with contextlib.ExitStack() as stack:
+
+        def start(
+            folder: Path, *, lock: str = "", environ: Mapping[str, str] | None = None
+        ) -> subprocess.Popen[bytes]:
+            started = subprocess.Popen(
+                [sys.executable, "-c", RUN, str(folder), lock],
+                env={**os.environ, **(environ or {})},
+            )
+            stack.enter_context(started)
+            stack.callback(started.terminate)
+            return started
+
+        yield start

@@ -1,0 +1,76 @@
+"""Slurm, played: what a job is submitted with, what the commands answer, and who answers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from pytest_xlatune.cells import Resources
+from pytest_xlatune.executors import slurm_text
+from pytest_xlatune.executors.slurm_commands import Answer
+from pytest_xlatune.results import Outcome, State
+
+AWAY = Answer(
+    code=1, err="slurm_load_jobs error: Unable to contact slurm controller (connect failure)"
+)
+UNKNOWN = Answer(code=1, err="slurm_load_jobs error: Invalid job id specified")
+NO_ACCOUNTING = Answer(code=1, err="Slurm accounting storage is disabled")
+
+SCONTROL = (
+    "JobId=31 JobName=xl-overlap-2 UserId=lab(1001) GroupId=lab(1001) MCS_label=N/A Priority=42 "
+    "QOS=(null) JobState={state} Reason={reason} Dependency=(null) Requeue=0 Restarts=0 "
+    "ExitCode={exit} RunTime=00:00:09 StartTime=1795173251 EndTime=1795173260 Deadline=N/A "
+    "AllocNode:Sid=login:77 ReqNodeList=node[002-003] ExcNodeList=(null) NodeList=node[002-003] "
+    "BatchHost=node002 NumNodes=2 TRES=cpu=4,node=2 OverSubscribe=NO "
+    "WorkDir=/lustre/my sweeps/t1/1 Comment=xlatune:a b=c|d  StdErr=/dev/null Power= "
+)
+
+
+def scontrol(state: str, code: str = "0:0", *, reason: str = "None") -> str:
+    return SCONTROL.format(state=state, exit=code, reason=reason)
+
+
+def row(state: str, code: str = "0:0", **changed: str) -> str:
+    values = {
+        "JobID": "31", "State": state, "NodeList": "node[002-003]", "Start": "1795173251",
+        "End": "1795173260", "Reason": "None", "JobName": "xl-overlap-2",
+        "WorkDir": "/lustre/my sweeps/t1/1", "Comment": "xlatune:a b=c|d", "ExitCode": code,
+    }  # fmt: skip
+    return slurm_text.SEPARATOR.join({**values, **changed}[key] for key in slurm_text.SACCT_FIELDS)
+
+
+def rank(
+    state: State, *, code: int | None = None, signal: int | None = None, end_s: float = 20.0
+) -> Outcome:
+    return Outcome(state=state, exit_code=code, signal=signal, start_s=10.0, end_s=end_s)
+
+
+OK = rank(State.COMPLETED, code=0)
+TOLD_TO_END = rank(State.CANCELLED, signal=15, end_s=30.0)
+
+
+class Scripted:
+    """Plays Slurm's commands; counts and keeps what was asked."""
+
+    def __init__(self, **answers: Answer | Sequence[Answer]) -> None:
+        self.answers = {
+            name: [given] if isinstance(given, Answer) else list(given)
+            for name, given in answers.items()
+        }
+        self.asked: list[list[str]] = []
+
+    def __call__(self, argv: Sequence[str]) -> Answer:
+        self.asked.append(list(argv))
+        left = self.answers.get(argv[0], [Answer(code=127, err=f"{argv[0]}: command not found")])
+        return left.pop(0) if len(left) > 1 else left[0]
+
+    def count(self, name: str) -> int:
+        return sum(argv[0] == name for argv in self.asked)
+
+
+ARGUMENTS: dict[str, Any] = {
+    "job_name": "xl-overlap-2",
+    "comment": "xlatune:cell:t1:1",
+    "nodelist": ("node001", "node002"),
+    "resources": Resources(time_limit_s=61, options={"partition": "lab", "contiguous": ""}),
+}

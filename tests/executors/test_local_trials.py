@@ -1,0 +1,195 @@
+"""The local executor: what is submitted runs once, in its own environment, one at a time."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import os
+import socket
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from pytest_xlatune.cells import LaunchSpec, Resources
+from pytest_xlatune.errors import SubmissionError
+from pytest_xlatune.executors import Executor, payload
+from pytest_xlatune.executors.folder import read_outcomes
+from pytest_xlatune.executors.local import LOCK_VARIABLE, LocalExecutor, machine_lock
+from pytest_xlatune.results import State
+from tests.executors.machine import SLEEP, Machine, job_id_of, log, submitter
+from tests.executors.payloads import PATH, TIMED
+from tests.waiting import until
+
+
+def test_it_is_an_executor_of_one_trial_at_a_time() -> None:
+    executor: Executor = LocalExecutor()
+    assert (executor.name, executor.max_in_flight) == ("local", 1)
+
+
+@pytest.mark.parametrize(
+    ("script", "state", "exit_code"),
+    [("echo done", State.COMPLETED, 0), ("echo done; exit 5", State.FAILED, 5)],
+    ids=["exit 0", "exit 5"],
+)
+def test_a_trial_runs_and_its_outcome_is_seen(
+    machine: Machine, script: str, state: State, exit_code: int
+) -> None:
+    job = machine.submit("a", LaunchSpec(argv=("sh", "-c", script), env=PATH))
+    found = machine.final(job)
+    assert (found.state, found.exit_code) == (state, exit_code)
+    assert found.nodes == (payload.boot()[0],)
+    assert log(machine, job) == "done\n"
+
+
+def test_a_running_trial_tells_where_and_since_when(machine: Machine) -> None:
+    before_s = time.time()
+    job = machine.submit("a", SLEEP)
+    machine.running(job)
+    found = machine.poll(job)
+    assert found.nodes == (socket.gethostname(),)
+    assert found.start_s is not None
+    assert before_s <= found.start_s <= time.time()
+
+
+def test_the_environment_of_the_submitter_stays_with_the_submitter(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SECRET_TOKEN", "s3cret")
+    monkeypatch.setenv("SITE_A", "a b,c")
+    spec = LaunchSpec(
+        argv=("sh", "-c", "env -0; sleep 300"), inherit=("PATH", "SITE_*"), env={"B": "x,'y' ^z"}
+    )
+    job = machine.submit("a", spec)
+    claim, _ = machine.running(job)
+    until(lambda: "PATH" in log(machine, job))
+    names = dict(line.split("=", 1) for line in log(machine, job).split("\0") if line)
+    assert names["SITE_A"] == "a b,c"
+    assert names["B"] == "x,'y' ^z"
+    assert "SECRET_TOKEN" not in names
+    assert b"s3cret" not in Path(f"/proc/{claim.pid}/environ").read_bytes()
+    assert all(
+        b"s3cret" not in path.read_bytes()
+        for path in (machine.root / "a").rglob("*")
+        if path.is_file()
+    )
+
+
+@pytest.mark.parametrize(
+    ("ours", "spec", "seen"),
+    [
+        ("0,3", {"inherit": ("CUDA_*",)}, "0,3"),
+        (None, {"inherit": ("CUDA_VISIBLE_DEVICES",)}, "unset"),
+        ("0,3", {}, "unset"),
+        ("0,3", {"inherit": ("CUDA_*",), "env": {**PATH, "CUDA_VISIBLE_DEVICES": "1"}}, "1"),
+        ("0,3", {"inherit": ("CUDA_*",), "unset": ("CUDA_VISIBLE_DEVICES",)}, "unset"),
+    ],
+    ids=[
+        "inherited as the submitter has it",
+        "all of them where the submitter has none",
+        "not inherited",
+        "the spec's own",
+        "taken away",
+    ],
+)
+def test_the_trainer_sees_the_gpus_that_the_spec_says(
+    machine: Machine,
+    monkeypatch: pytest.MonkeyPatch,
+    ours: str | None,
+    spec: dict[str, object],
+    seen: str,
+) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if ours is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", ours)
+    argv = ("sh", "-c", "echo ${CUDA_VISIBLE_DEVICES-unset}")
+    job = machine.submit("a", dataclasses.replace(LaunchSpec(argv=argv, env=PATH), **spec))  # type: ignore[arg-type]
+    machine.final(job)
+    assert log(machine, job) == f"{seen}\n"
+
+
+def test_a_folder_is_submitted_once(machine: Machine) -> None:
+    spec = LaunchSpec(argv=("sh", "-c", "echo run >> runs"), env=PATH)
+    first = machine.submit("a", spec)
+    assert machine.submit("a", spec) == first
+    machine.final(first)
+    assert machine.submit("a", spec) == first
+    assert (machine.root / "a" / "runs").read_text() == "run\n"
+
+
+def test_a_folder_of_another_attempt_is_refused(machine: Machine) -> None:
+    machine.submit("a", LaunchSpec(argv=("true",), env=PATH))
+    with pytest.raises(SubmissionError, match=r"already holds the attempt 'a', expected 'b'"):
+        machine.executor.submit(
+            SLEEP,
+            folder=machine.root / "a",
+            job_name="b",
+            comment="b",
+            nodelist=(),
+            resources=Resources(),
+        )
+
+
+@pytest.mark.parametrize(
+    ("nodelist", "resources"),
+    [(("node001",), Resources()), ((), Resources(nodes=2))],
+    ids=["another node", "two nodes"],
+)
+def test_what_needs_another_machine_is_refused(
+    machine: Machine, nodelist: tuple[str, ...], resources: Resources
+) -> None:
+    with pytest.raises(SubmissionError, match=r"the local executor runs on .* use Slurm"):
+        machine.executor.submit(
+            SLEEP,
+            folder=machine.root / "a",
+            job_name="a",
+            comment="a",
+            nodelist=nodelist,
+            resources=resources,
+        )
+    assert not (machine.root / "a").exists()
+
+
+def test_a_submission_that_fails_says_why(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken = machine.root / "python"
+    broken.write_text("#!/bin/sh\necho no submitit here\nexit 9\n")
+    broken.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(broken))
+    with pytest.raises(SubmissionError, match=r"exit status 9, 'no submitit here'"):
+        machine.submit("a", SLEEP)
+
+
+def test_two_sessions_at_once_never_run_two_trials_at_once(machine: Machine) -> None:
+    argv = (sys.executable, "-S", "-c", TIMED)
+    with submitter(machine, "a", *argv) as first, submitter(machine, "b", *argv) as second:
+        jobs = [
+            machine.submission("a", job_id_of(first)),
+            machine.submission("b", job_id_of(second)),
+        ]
+        spans = []
+        for job in jobs:
+            assert machine.final(job).state is State.COMPLETED
+            spans.append(tuple(map(float, log(machine, job).split())))
+    assert all(one[1] <= other[0] for one, other in itertools.pairwise(sorted(spans)))
+
+
+def test_a_trial_that_waits_for_the_machine_is_pending(machine: Machine) -> None:
+    first = machine.submit("a", SLEEP)
+    machine.running(first)
+    second = machine.submit("b", SLEEP)
+    until(lambda: machine.poll(second).reason == "waits for the machine")
+    assert machine.poll(second).state is State.PENDING
+    machine.cancel(second)
+    assert machine.final(second).state is State.CANCELLED
+    assert not read_outcomes(machine.root / "a")
+
+
+def test_the_machines_lock_is_one_whatever_tmpdir_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(LOCK_VARIABLE, raising=False)
+    monkeypatch.setenv("TMPDIR", "/var/tmp")
+    assert machine_lock() == Path(f"/tmp/xlatune-{os.getuid()}/machine.lock")
+    monkeypatch.setenv(LOCK_VARIABLE, "/somewhere/gpu0.lock")
+    assert machine_lock() == Path("/somewhere/gpu0.lock")

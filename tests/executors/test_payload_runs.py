@@ -1,0 +1,176 @@
+"""The payload: the exact environment, its files, and an outcome however the trainer ends."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from pytest_xlatune.cells import LaunchSpec
+from pytest_xlatune.executors.folder import log_files, read_outcomes, write_spec
+from pytest_xlatune.results import State
+from tests.executors.payloads import PATH, Start, outcome, trainer
+from tests.waiting import LIMIT_S, until
+
+AWKWARD = {
+    "COMMAS": "rdma0,rdma1:1,^mlx5_0",
+    "QUOTES": """--xla_a='x y' "z" `id` $(id) $HOME \\""",
+    "EMPTY": "",
+    "SPACES": "  a  b  ",
+    "NEWLINES": "one\ntwo\r\n",
+    "UNICODE": "naïve ☃",
+    "BYTES": b"\xff\xfe".decode("utf-8", "surrogateescape"),
+    "BRACES": "{rank} {} %j",
+}
+
+
+def environment_of(log: Path) -> dict[bytes, bytes]:
+    lines = log.read_bytes().removesuffix(b"\0").split(b"\0")
+    pairs = (line.partition(b"=") for line in lines)
+    return {name: value for name, _, value in pairs}
+
+
+@pytest.mark.parametrize(
+    ("argv", "end", "reason"),
+    [
+        pytest.param(("true",), (State.COMPLETED, 0, None), "", id="exit 0"),
+        pytest.param(("sh", "-c", "exit 3"), (State.FAILED, 3, None), "", id="exit 3"),
+        pytest.param(("sh", "-c", "kill -9 $$"), (State.FAILED, None, 9), "", id="killed inside"),
+        pytest.param(
+            ("no-such-program",),
+            (State.FAILED, None, None),
+            "could not be started: [Errno 2]",
+            id="no such program",
+        ),
+        pytest.param(("a\0b",), (State.FAILED, None, None), "null byte", id="a NUL in an argument"),
+    ],
+)
+def test_however_the_trainer_ends_there_is_an_outcome(
+    tmp_path: Path,
+    start: Start,
+    argv: tuple[str, ...],
+    end: tuple[State, int | None, int | None],
+    reason: str,
+) -> None:
+    write_spec(tmp_path, LaunchSpec(argv=argv, env=PATH))
+    before_s = time.time()
+    assert start(tmp_path).wait(LIMIT_S) == 0
+    found = outcome(tmp_path)
+    assert (found.state, found.exit_code, found.signal) == end
+    assert reason in found.reason
+    assert found.start_s is not None
+    assert found.end_s is not None
+    assert before_s <= found.start_s <= found.end_s <= time.time()
+    assert len(found.nodes) == 1
+
+
+@pytest.mark.parametrize(
+    ("spec", "reason"),
+    [
+        (LaunchSpec(argv=("true",), cwd="/no/such/place"), "/no/such/place"),
+        (LaunchSpec(argv=("true",), files={"../out.txt": ""}), "leads out of the attempt's folder"),
+        (
+            LaunchSpec(argv=("true",), files={"/tmp/out.txt": ""}),
+            "leads out of the attempt's folder",
+        ),
+        (None, "spec.json"),
+    ],
+    ids=["no working directory", "a file above the folder", "an absolute file", "no spec"],
+)
+def test_a_spec_that_cannot_be_run_fails_with_its_reason(
+    tmp_path: Path, start: Start, spec: LaunchSpec | None, reason: str
+) -> None:
+    if spec is not None:
+        write_spec(tmp_path / "a", spec)
+    (tmp_path / "a").mkdir(exist_ok=True)
+    start(tmp_path / "a").wait(LIMIT_S)
+    assert outcome(tmp_path / "a").state is State.FAILED
+    assert reason in outcome(tmp_path / "a").reason
+
+
+def test_the_environment_is_what_the_spec_says_and_nothing_else(
+    tmp_path: Path, start: Start
+) -> None:
+    spec = LaunchSpec(
+        argv=("env", "-0"),
+        env=AWKWARD,
+        inherit=("PATH", "SITE_*", "ABSENT", "GONE"),
+        unset=("GONE", "SITE_B"),
+    )
+    write_spec(tmp_path, spec)
+    ours = {"SITE_A": "1, 2", "SITE_B": "b", "GONE": "g", "SECRET_TOKEN": "s3cret", "SITEX": "x"}
+    start(tmp_path, environ=ours).wait(LIMIT_S)
+    expected = {name: value.encode("utf-8", "surrogateescape") for name, value in AWKWARD.items()}
+    expected |= {"PATH": PATH["PATH"].encode(), "SITE_A": b"1, 2"}
+    assert environment_of(tmp_path / "log.0.txt") == {
+        name.encode(): value for name, value in expected.items()
+    }
+
+
+def test_what_the_spec_sets_wins_over_what_is_inherited(tmp_path: Path, start: Start) -> None:
+    write_spec(tmp_path, LaunchSpec(argv=("env", "-0"), env={"A": "spec"}, inherit=("A", "PATH")))
+    start(tmp_path, environ={"A": "ours"}).wait(LIMIT_S)
+    assert environment_of(tmp_path / "log.0.txt")[b"A"] == b"spec"
+
+
+def test_folder_and_rank_are_filled_in_where_the_spec_asks_for_them(
+    tmp_path: Path, start: Start
+) -> None:
+    argv = ("sh", "-c", 'echo "$1 $XLA_FLAGS"', "sh", "{xlatune.folder}/metrics.{xlatune.rank}")
+    env = {**PATH, "XLA_FLAGS": "--xla_dump_to={xlatune.folder}/dump.{xlatune.rank}"}
+    write_spec(tmp_path, LaunchSpec(argv=argv, env=env))
+    start(tmp_path, environ={"SLURM_PROCID": "3"}).wait(LIMIT_S)
+    expected = f"{tmp_path}/metrics.3 --xla_dump_to={tmp_path}/dump.3\n"
+    assert (tmp_path / "log.3.txt").read_text() == expected
+
+
+def test_files_are_there_before_the_trainer_starts_in_the_folder(
+    tmp_path: Path, start: Start
+) -> None:
+    files = {"env.sh": "export A='☃'\n", "configs/model.yml": "steps: 15\n"}
+    argv = ("cat", "env.sh", "configs/model.yml")
+    write_spec(tmp_path, LaunchSpec(argv=argv, env=PATH, files=files))
+    start(tmp_path).wait(LIMIT_S)
+    assert (tmp_path / "log.0.txt").read_text(encoding="utf-8") == "".join(files.values())
+
+
+def test_output_and_errors_are_in_one_log_while_the_trainer_runs(
+    tmp_path: Path, start: Start
+) -> None:
+    argv = ("sh", "-c", "echo out; echo err >&2; echo out2; exec sleep 60")
+    write_spec(tmp_path, LaunchSpec(argv=argv, env=PATH))
+    start(tmp_path)
+    log = tmp_path / "log.0.txt"
+    until(lambda: log.exists() and log.read_text() == "out\nerr\nout2\n")
+    assert trainer(tmp_path).is_alive
+    assert not read_outcomes(tmp_path)
+
+
+def test_each_rank_has_its_own_files_and_ends_its_process_as_its_trainer_ended(
+    tmp_path: Path, start: Start
+) -> None:
+    argv = ("sh", "-c", "echo rank {xlatune.rank}; exit $(( {xlatune.rank} * 7 ))")
+    write_spec(tmp_path, LaunchSpec(argv=argv, env=PATH))
+    ranks = [
+        start(tmp_path, environ={"SLURM_PROCID": str(rank), "SLURMD_NODENAME": f"node00{rank}"})
+        for rank in range(3)
+    ]
+    assert [each.wait(LIMIT_S) for each in ranks] == [0, 7, 14]
+    found = read_outcomes(tmp_path)
+    assert {rank: each.exit_code for rank, each in found.items()} == {0: 0, 1: 7, 2: 14}
+    assert [each.nodes for each in found.values()] == [("node000",), ("node001",), ("node002",)]
+    assert {rank: log.read_text() for rank, log in log_files(tmp_path).items()} == {
+        rank: f"rank {rank}\n" for rank in range(3)
+    }
+    assert {each.name for each in tmp_path.glob("outcome*")} == {
+        "outcome.json", "outcome.1.json", "outcome.2.json"
+    }  # fmt: skip
+
+
+def test_an_attempt_is_run_once_however_often_it_is_started(tmp_path: Path, start: Start) -> None:
+    write_spec(tmp_path, LaunchSpec(argv=("sh", "-c", "echo run >> runs"), env=PATH))
+    started = [start(tmp_path) for _ in range(3)]
+    assert [each.wait(LIMIT_S) for each in started] == [0, 0, 0]
+    assert (tmp_path / "runs").read_text() == "run\n"
+    assert outcome(tmp_path).state is State.COMPLETED

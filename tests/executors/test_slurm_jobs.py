@@ -1,0 +1,213 @@
+"""The unmodified executor on a Slurm of one file, whose commands are on PATH.
+
+`tests/slurm/` does the same on a real one.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_xlatune.cells import LaunchSpec, Resources
+from pytest_xlatune.errors import SubmissionError
+from pytest_xlatune.executors import Executor, SchedulerDown
+from pytest_xlatune.executors.slurm import SlurmExecutor
+from pytest_xlatune.executors.slurm_commands import run_command
+from pytest_xlatune.executors.slurm_nodes import check_nodes
+from pytest_xlatune.results import Outcome, State, Submission
+from tests.executors.played import ARGUMENTS
+from tests.waiting import until
+
+FAKE = Path(__file__).parents[1] / "data" / "slurm" / "fake_slurm.py"
+COMMANDS = ("sbatch", "srun", "squeue", "sacct", "scontrol", "scancel", "sinfo")
+
+
+@pytest.fixture
+def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Slurm's commands on PATH, and the folder that is their state."""
+    commands, state = tmp_path / "bin", tmp_path / "slurm"
+    commands.mkdir()
+    state.mkdir()
+    for name in COMMANDS:
+        (commands / name).write_text(f"#!{sys.executable}\n{FAKE.read_text()}")
+        (commands / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{commands}:{os.environ['PATH']}")
+    return state
+
+
+@pytest.mark.parametrize(
+    ("options", "is_given"),
+    [
+        pytest.param({}, False, id="for the job is given what sbatch is given"),
+        pytest.param({"export": "NONE"}, True, id="for Slurm gives the job none of it"),
+    ],
+)
+def test_what_sbatch_is_given(
+    fake: Path, root: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, str], is_given: bool
+) -> None:
+    for name in ("HF_TOKEN", "SLURM_NTASKS", "SLURM_CONF"):
+        monkeypatch.setenv(name, "x")
+    monkeypatch.setenv("BASH_FUNC_which%%", "() { true; }")
+    executor = SlurmExecutor(round_s=0)
+    end(executor, root, submit(executor, root, "true", resources=Resources(options=options)))
+    given = set((fake / "given").read_text().splitlines())
+    assert given >= {"PATH", "HOME", "SLURM_CONF"}
+    assert "SLURM_NTASKS" not in given, "it would steer sbatch"
+    assert ({"HF_TOKEN", "BASH_FUNC_which%%"} <= given) is is_given
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    return tmp_path / "work"
+
+
+def submit(
+    executor: SlurmExecutor, root: Path, *argv: str, name: str = "t1", **changed: Any
+) -> Submission:
+    arguments = {**ARGUMENTS, "job_name": f"xl-{name}", "comment": f"xlatune:{name}:1", **changed}
+    job_id = executor.submit(
+        LaunchSpec(argv=argv, env={"XLA_FLAGS": "--a=1,2 --b='x y'"}, inherit=("PATH",)),
+        folder=root / name / "1",
+        **arguments,
+    )
+    return Submission(trial_id=name, attempt=1, executor="slurm", job_id=job_id, folder=f"{name}/1")
+
+
+def end(executor: SlurmExecutor, root: Path, submission: Submission) -> Outcome:
+    def look() -> Outcome | None:
+        found = executor.poll([submission], root=root)[submission.job_id]
+        return found if found.state.is_final else None
+
+    return until(look)
+
+
+def calls(fake: Path, name: str) -> int:
+    return (fake / "calls").read_text().split().count(name)
+
+
+def test_a_trial_from_submission_to_outcome(fake: Path, root: Path) -> None:
+    executor = SlurmExecutor(round_s=0)
+    contract: Executor = executor
+    assert contract.name == "slurm"
+    done = submit(executor, root, "bash", "-c", 'printf %s "$XLA_FLAGS"')
+    outcome = end(executor, root, done)
+    assert (outcome.state, outcome.exit_code) == (State.COMPLETED, 0)
+    assert outcome.nodes == ("node001", "node002")
+    for each in (0, 1):
+        assert (root / done.folder / f"log.{each}.txt").read_text() == "--a=1,2 --b='x y'"
+    assert executor.submit(
+        LaunchSpec(argv=("false",)), folder=root / done.folder,
+        **{**ARGUMENTS, "job_name": "xl-t1", "comment": "xlatune:t1:1"},
+    ) == done.job_id, "the same attempt again is the same job"  # fmt: skip
+    assert calls(fake, "sbatch") == 1
+
+
+def test_a_failing_trial_and_a_cancelled_one(fake: Path, root: Path) -> None:
+    executor = SlurmExecutor(round_s=0)
+    failing = submit(executor, root, "bash", "-c", "exit 5", name="failing")
+    outcome = end(executor, root, failing)
+    assert (outcome.state, outcome.exit_code) == (State.FAILED, 5)
+    running = submit(executor, root, "sleep", "300", name="running")
+    until((root / running.folder / "started.1.json").exists)
+    executor.cancel([running], root=root)
+    assert end(executor, root, running).state is State.CANCELLED
+    assert (root / running.folder / "cancel").exists()
+
+
+def test_a_job_that_slurm_has_forgotten(fake: Path, root: Path) -> None:
+    executor = SlurmExecutor(round_s=0)
+    done = submit(executor, root, "true")
+    end(executor, root, done)
+    (fake / f"{done.job_id}.json").unlink()
+    outcome = end(SlurmExecutor(), root, done)
+    assert (outcome.state, outcome.exit_code) == (State.COMPLETED, 0)
+
+
+def test_a_refusal_for_good_is_told_at_once(fake: Path, root: Path) -> None:
+    executor = SlurmExecutor(sleep=lambda _: pytest.fail("it was tried again"))
+    with pytest.raises(SubmissionError, match=r"node9.*Invalid node name specified; the script is"):
+        submit(executor, root, "true", nodelist=("node9",), resources=Resources())
+    assert calls(fake, "sbatch") == 1
+
+
+def test_a_controller_that_comes_back_takes_the_job_once(fake: Path, root: Path) -> None:
+    (fake / "away").touch()
+    executor = SlurmExecutor(sleep=lambda _: None, round_s=0)
+    with pytest.raises(SchedulerDown):
+        submit(executor, root, "true")
+    (fake / "away").unlink()
+    done = submit(executor, root, "true")
+    assert end(executor, root, done).state is State.COMPLETED
+    assert len(list(fake.glob("*.json"))) == 1
+
+
+def test_a_lost_answer_is_looked_up_before_another_try(
+    fake: Path, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wrapper = tmp_path / "wrapper"
+    wrapper.mkdir()
+    (wrapper / "sbatch").write_text(
+        f'#!/bin/bash\n{tmp_path}/bin/sbatch "$@" >/dev/null\n'
+        'echo "sbatch: error: Batch job submission failed: Socket timed out on send/recv '
+        'operation" >&2\nexit 1\n'
+    )
+    (wrapper / "sbatch").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{wrapper}:{os.environ['PATH']}")
+    waits: list[float] = []
+    executor = SlurmExecutor(sleep=waits.append, round_s=0)
+    done = submit(executor, root, "true")
+    assert end(executor, root, done).state is State.COMPLETED
+    assert calls(fake, "sbatch") == 1
+    assert waits == [1.0]
+
+
+@pytest.mark.parametrize("keeps_comments", [True, False], ids=["with comments", "without comments"])
+def test_accounting_finds_what_the_controller_has_forgotten(
+    fake: Path, root: Path, *, keeps_comments: bool
+) -> None:
+    executor = SlurmExecutor()
+    attempt: dict[str, Any] = {
+        "folder": root / "t1" / "1",
+        "job_name": "xl-t1",
+        "comment": "xlatune:t1:1",
+    }
+    job = {"JobId": "77", "JobState": "COMPLETED", "NodeList": "node001", "StartTime": "1",
+           "EndTime": "2", "Reason": "None", "JobName": "xl-t1", "ExitCode": "0:0",
+           "WorkDir": str(attempt["folder"]),
+           "Comment": str(attempt["comment"]) if keeps_comments else ""}  # fmt: skip
+    other = job | {"JobId": "70", "WorkDir": "/elsewhere", "Comment": ""}
+    (fake / "accounting").write_text("".join(f"{json.dumps(each)}\n" for each in (other, job)))
+    assert executor.find(**attempt) == "77"
+    assert executor.find(**{**attempt, "folder": root / "t1" / "2", "comment": "new"}) == ""
+
+
+def test_submission_without_slurm_says_so(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "env").symlink_to("/usr/bin/env")
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    with pytest.raises(SubmissionError, match=r"sbatch.*No such file or directory"):
+        submit(SlurmExecutor(), root, "true")
+    assert run_command(["squeue"]).error == "squeue: command not found"
+
+
+def test_the_fake_nodes_are_checked(fake: Path) -> None:
+    assert check_nodes(("node001", "node004")) == ("node004 is drained, expected idle: bad nic",)
+
+
+def test_a_rank_that_is_killed_ends_the_job(fake: Path, root: Path) -> None:
+    executor = SlurmExecutor(round_s=0)
+    running = submit(executor, root, "sleep", "300")
+    started = root / running.folder / "started.1.json"
+    until(started.exists)
+    until(started.with_name("started.json").exists)
+    os.kill(json.loads(started.read_text())["pid"], signal.SIGKILL)
+    outcome = end(executor, root, running)
+    assert (outcome.state, outcome.signal) == (State.FAILED, 9)

@@ -1,0 +1,154 @@
+"""Nodes: which are fit, which are resumed, and what they see."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from pytest_xlatune.executors import slurm_text
+from pytest_xlatune.executors.slurm_commands import Answer
+from pytest_xlatune.executors.slurm_nodes import check_nodes, node_faults, parse_sinfo, resume_nodes
+from pytest_xlatune.executors.slurm_sight import look
+from tests.executors.played import AWAY, Scripted
+
+
+def sinfo(*rows: str) -> str:
+    return "\n".join(line.replace(" ", slurm_text.SEPARATOR) for line in rows)
+
+
+NODES = parse_sinfo(
+    sinfo(
+        "n1 idle lab 96 1000 gpu:8 none",
+        "n1 idle big 96 1000 gpu:8 none",
+        "n2 allocated lab 96 1000 gpu:8 none",
+        "n3 idle* lab 96 1000 gpu:8 gone",
+        "n4 idle lab 48 1000 gpu:8 none",
+        "n5 idle lab 96 500 gpu:4 none",
+        "n6 idle lab 96 1000 gpu:8 none",
+        "n7 completing lab 96 1000 gpu:8 none",
+    )
+)
+
+
+@pytest.mark.parametrize(
+    ("names", "options", "faults"),
+    [
+        pytest.param(["n1", "n6"], {}, (), id="nothing is wrong"),
+        pytest.param(["n1", "n7"], {}, (), id="a job is just ending, maybe of our last session"),
+        pytest.param(["n1", "n2"], {}, ("n2 is allocated, expected idle",), id="busy"),
+        pytest.param(["n1", "n2"], {"idle": False}, (), id="busy, with jobs of our own"),
+        pytest.param(["n6"], {"partition": "big"}, ("n6 is not in partition big (it is in lab)",),
+                     id="another partition"),
+        pytest.param(["n1", "n6", "n4", "n5", "n3", "x7"], {}, (
+            "x7 does not exist in this cluster",
+            "n3 is idle*, it does not respond, expected idle: gone",
+            "n4 has 48 CPUs, most of the nodes have 96",
+            "n5 has 500 MB of memory, most of the nodes have 1000",
+            "n5 has gpu:4 generic resources, most of the nodes have gpu:8",
+        ), id="everything wrong at once"),
+    ],
+)  # fmt: skip
+def test_node_faults(names: list[str], options: dict[str, Any], faults: tuple[str, ...]) -> None:
+    assert node_faults(names, NODES, **options) == faults
+
+
+def test_sinfo_that_does_not_answer_is_a_fault() -> None:
+    (fault,) = check_nodes(["n1"], run=Scripted(sinfo=AWAY))
+    assert "sinfo does not answer: " in fault
+
+
+@pytest.mark.parametrize(
+    ("states", "faults", "slept"),
+    [
+        pytest.param(["idle*", "idle*", "idle"], (), [2, 3], id="one that was just resumed"),
+        pytest.param(["mixed*", "mixed"], (), [2], id="one of ours that missed a ping"),
+        pytest.param(["idle*"] * 4, ("n2 is idle*, it does not respond, expected idle",),
+                     [2, 3, 5], id="a dead one"),
+        pytest.param(["down*"], ("n2 is down*, it does not respond, expected idle",), [],
+                     id="one that Slurm has given up"),
+    ],
+)  # fmt: skip
+def test_a_node_that_does_not_respond_is_asked_again(
+    states: list[str], faults: tuple[str, ...], slept: list[int]
+) -> None:
+    nodes, waited = Nodes(n1="idle", n2=""), list[float]()
+    said = iter(states)
+
+    def run(argv: Sequence[str]) -> Answer:
+        nodes.states["n2"] = next(said)
+        return nodes(argv)
+
+    assert check_nodes(["n1", "n2"], idle=False, run=run, sleep=waited.append) == faults
+    assert waited == slept
+
+
+class Nodes:
+    """Plays sinfo and scontrol: a drained node comes back on RESUME, a dead one does not."""
+
+    def __init__(self, **states: str) -> None:
+        self.states = states
+        self.updates: list[str] = []
+
+    def __call__(self, argv: Sequence[str]) -> Answer:
+        if argv[0] == "sinfo":
+            rows = [
+                f"{name}\x1f{state}\x1flab\x1f2\x1f4000\x1f(null)\x1fnone"
+                for name, state in self.states.items()
+            ]
+            return Answer(code=0, out="\n".join(rows))
+        name = argv[2].removeprefix("NodeName=")
+        self.updates.append(name)
+        if self.states[name] == "drained":
+            self.states[name] = "idle"
+            return Answer(code=0)
+        return Answer(code=1, err="slurm_update error: Invalid node state specified")
+
+
+@pytest.mark.parametrize(
+    ("states", "resumed", "updates", "faults"),
+    [
+        pytest.param({"n1": "idle", "n2": "mixed"}, (), 0, 0, id="fit nodes are left alone"),
+        pytest.param({"n1": "idle", "n2": "drained"}, ("n2",), 1, 0, id="a drained one is back"),
+        pytest.param({"n1": "idle", "n2": "down*"}, ("n2",), 2, 2, id="a dead one, tried twice"),
+    ],
+)
+def test_nodes_are_resumed_twice_at_most(
+    states: dict[str, str], resumed: tuple[str, ...], updates: int, faults: int
+) -> None:
+    nodes, slept = Nodes(**states), list[float]()
+    done = resume_nodes(["n1", "n2"], run=nodes, sleep=slept.append)
+    assert done.nodes == resumed
+    assert len(nodes.updates) == len(slept) == updates
+    assert len(done.faults) == faults
+
+
+@pytest.mark.parametrize(
+    ("answer", "unseen", "why_not"),
+    [
+        pytest.param(Answer(code=0, out="n1\nn2\n"), {}, "", id="both see all"),
+        pytest.param(
+            Answer(code=0, out="n1\nn2\x1f/a/b\nn2\n"), {"/a/b": ("n2",)}, "", id="one does not"
+        ),
+        pytest.param(Answer(code=0, out="n1\n"), {}, "no answer from n2", id="one is silent"),
+        pytest.param(
+            Answer(code=1, err="srun: error: Unable to allocate resources"),
+            {}, "srun: error: Unable to allocate resources", id="no nodes to look from",
+        ),
+    ],
+)  # fmt: skip
+def test_the_nodes_say_what_they_see(
+    answer: Answer, unseen: dict[str, tuple[str, ...]], why_not: str
+) -> None:
+    asked: list[Sequence[str]] = []
+
+    def run(argv: Sequence[str]) -> Answer:
+        asked.append(argv)
+        return answer
+
+    sight = look(
+        ["/a/b"], nodelist=["n1", "n2"], options={"partition": "p", "srun.x": "1"}, run=run
+    )
+    assert (dict(sight.unseen), sight.why_not) == (unseen, why_not)
+    assert {"--partition=p", "--nodelist=n[1-2]", "/a/b"} <= set(asked[0])

@@ -1,0 +1,190 @@
+"""The poller where there is no Slurm: what it asks, how often, and what it decides."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from pytest_xlatune.errors import SubmissionError
+from pytest_xlatune.executors import SchedulerDown, slurm_text
+from pytest_xlatune.executors.poller import Poller
+from pytest_xlatune.executors.slurm_commands import Answer
+from pytest_xlatune.results import Outcome, State
+from tests.executors.played import (
+    AWAY,
+    NO_ACCOUNTING,
+    OK,
+    TOLD_TO_END,
+    UNKNOWN,
+    Scripted,
+    row,
+    scontrol,
+)
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+def rounds(poller: Poller, clock: Clock, folder: Path, count: int) -> list[Outcome]:
+    seen = []
+    for _ in range(count):
+        seen.append(poller.poll({"31": folder})["31"])
+        clock.now += 10
+    return seen
+
+
+def test_one_request_of_the_controller_serves_all_jobs_and_all_askers(
+    clock: Clock, tmp_path: Path
+) -> None:
+    slurm = Scripted(scontrol=Answer(code=0, out=scontrol("RUNNING")), sacct=NO_ACCOUNTING)
+    poller = Poller(run=slurm, clock=clock, round_s=3)
+    folders = {str(31 + i): tmp_path / f"t{i + 1}" / "1" for i in range(40)}
+    for _ in range(50):
+        assert poller.poll(folders)["31"].state is State.RUNNING
+        clock.now += 0.1
+    assert slurm.count("scontrol") == 2, "5 s of asking, a round every 3 s"
+
+
+def test_a_job_that_no_round_has_asked_for_is_pending(clock: Clock, folder: Path) -> None:
+    slurm = Scripted(scontrol=Answer(code=0, out=scontrol("RUNNING")))
+    poller = Poller(run=slurm, clock=clock)
+    assert poller.poll({"31": folder})["31"].state is State.RUNNING
+    assert poller.poll({"31": folder, "32": folder.parent / "2"})["32"].state is State.PENDING
+
+
+def test_nothing_is_asked_about_jobs_that_are_over(clock: Clock, folder: Path) -> None:
+    slurm = Scripted(scontrol=Answer(code=0, out=scontrol("COMPLETED")))
+    seen = rounds(Poller(run=slurm, clock=clock), clock, folder, 5)
+    assert {each.state for each in seen} == {State.COMPLETED}
+    assert len(slurm.asked) == 1
+
+
+def test_completing_is_not_over_whatever_accounting_says(clock: Clock, folder: Path) -> None:
+    slurm = Scripted(
+        scontrol=[Answer(code=0, out=scontrol(word)) for word in ("COMPLETING", "NODE_FAIL")],
+        sacct=Answer(code=0, out=row("COMPLETED")),
+    )
+    seen = rounds(Poller(run=slurm, clock=clock), clock, folder, 2)
+    assert [each.state for each in seen] == [State.RUNNING, State.NODE_FAIL]
+    assert not slurm.count("sacct")
+
+
+def test_accounting_knows_what_the_controller_has_forgotten(clock: Clock, folder: Path) -> None:
+    slurm = Scripted(scontrol=UNKNOWN, sacct=Answer(code=0, out=row("CANCELLED by 0")))
+    (outcome,) = rounds(Poller(run=slurm, clock=clock), clock, folder, 1)
+    assert outcome.state is State.CANCELLED
+    assert outcome.reason == "CANCELLED by 0"
+
+
+def test_squeue_serves_where_scontrol_is_forbidden(clock: Clock, folder: Path) -> None:
+    queue = row("TIMEOUT").rpartition(slurm_text.SEPARATOR)[0]
+    slurm = Scripted(
+        scontrol=Answer(code=1, err="scontrol: Permission denied"), squeue=Answer(code=0, out=queue)
+    )
+    (outcome,) = rounds(Poller(run=slurm, clock=clock), clock, folder, 1)
+    assert outcome.state is State.TIMEOUT
+
+
+def test_three_empty_rounds_in_a_row_are_lost(clock: Clock, folder: Path) -> None:
+    slurm = Scripted(
+        scontrol=[Answer(code=0, out=scontrol("RUNNING")), UNKNOWN, UNKNOWN,
+                  Answer(code=0, out=scontrol("RUNNING")), UNKNOWN],
+        sacct=NO_ACCOUNTING,
+    )  # fmt: skip
+    seen = rounds(Poller(run=slurm, clock=clock), clock, folder, 7)
+    assert [each.state for each in seen] == [State.RUNNING] * 6 + [State.LOST]
+    assert "round 2 of 3" in seen[2].reason
+    assert "round 1 of 3" in seen[4].reason, "an answer in between starts the count again"
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "state"),
+    [
+        pytest.param({"outcome.json": OK, "outcome.1.json": OK}, State.COMPLETED, id="all wrote"),
+        pytest.param({"outcome.json": OK}, State.FAILED, id="a rank ended without a word"),
+        pytest.param({"outcome.json": TOLD_TO_END, "outcome.1.json": TOLD_TO_END},
+                     State.CANCELLED, id="all were told to end"),
+    ],
+)  # fmt: skip
+def test_the_payloads_word_stands_when_slurm_has_forgotten(
+    clock: Clock, folder: Path, outcomes: Mapping[str, Outcome], state: State
+) -> None:
+    for name in ("claimed.json", "claimed.1.json"):
+        (folder / name).write_text("{}")
+    for name, outcome in outcomes.items():
+        (folder / name).write_text(json.dumps(outcome.to_json()))
+    slurm = Scripted(scontrol=UNKNOWN, sacct=NO_ACCOUNTING)
+    (outcome,) = rounds(Poller(run=slurm, clock=clock), clock, folder, 1)
+    assert outcome.state is state
+    assert "Slurm has forgotten the job" in outcome.reason
+
+
+def test_a_stranger_with_the_same_number_is_not_our_job(clock: Clock, tmp_path: Path) -> None:
+    mine = tmp_path / "mine" / "1"
+    slurm = Scripted(scontrol=Answer(code=0, out=scontrol("COMPLETED")), sacct=NO_ACCOUNTING)
+    seen = rounds(Poller(run=slurm, clock=clock), clock, mine, 3)
+    assert [each.state for each in seen] == [State.PENDING, State.PENDING, State.LOST]
+
+
+def test_a_number_that_is_given_away_again_is_another_job(clock: Clock, tmp_path: Path) -> None:
+    first, second = tmp_path / "t1" / "1", tmp_path / "t2" / "1"
+    slurm = Scripted(
+        scontrol=[Answer(code=0, out=scontrol("FAILED", "3:0").replace("my sweeps/t1", "w/t1")),
+                  Answer(code=0, out=scontrol("RUNNING").replace("t1/1", "t2/1"))]
+    )  # fmt: skip
+    poller = Poller(run=slurm, clock=clock, round_s=0)
+    assert poller.poll({"31": first})["31"].state is State.FAILED
+    assert poller.poll({"31": second})["31"].state is State.RUNNING
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        "slurm_load_jobs error: Unable to contact slurm controller (connect failure)",
+        "slurm_load_jobs error: Socket timed out on send/recv operation",
+        "slurm_load_jobs error: Zero Bytes were transmitted or received",
+        "scontrol: Socket timed out (60 s)",
+    ],
+    ids=["no connection", "no answer", "cut off", "the command hangs"],
+)
+def test_a_controller_that_is_away_is_waited_out_and_nothing_is_lost(
+    clock: Clock, folder: Path, error: str
+) -> None:
+    slurm = Scripted(
+        scontrol=[*[Answer(code=1, err=error)] * 60, Answer(code=0, out=scontrol("RUNNING"))]
+    )
+    poller = Poller(run=slurm, clock=clock, patience_s=900)
+    for _ in range(60):
+        with pytest.raises(SchedulerDown, match="has not answered for"):
+            poller.poll({"31": folder})
+        clock.now += 14
+    assert poller.poll({"31": folder})["31"].state is State.RUNNING
+
+
+def test_a_controller_that_stays_away_ends_the_wait(clock: Clock, folder: Path) -> None:
+    poller = Poller(run=Scripted(scontrol=AWAY), clock=clock, patience_s=900)
+    with pytest.raises(SchedulerDown):
+        poller.poll({"31": folder})
+    clock.now += 901
+    with pytest.raises(SubmissionError, match="gave up after 900 s") as caught:
+        poller.poll({"31": folder})
+    assert not isinstance(caught.value, SchedulerDown)
+
+
+def test_slurmdbd_that_is_absent_is_not_asked_every_round(clock: Clock, folder: Path) -> None:
+    slurm = Scripted(scontrol=Answer(code=0, out=""), sacct=NO_ACCOUNTING)
+    rounds(Poller(run=slurm, clock=clock), clock, folder, 2)
+    assert slurm.count("sacct") == 1

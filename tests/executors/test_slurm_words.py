@@ -1,0 +1,144 @@
+"""What Slurm's commands print is read: states, exit codes, and the payload's word beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_xlatune.executors import slurm_text
+from pytest_xlatune.executors.slurm_nodes import parse_sinfo
+from pytest_xlatune.executors.slurm_text import STATES, merge, to_state
+from pytest_xlatune.results import Outcome, State
+from tests.executors.played import OK, TOLD_TO_END, rank, row, scontrol
+
+
+@pytest.mark.parametrize(
+    ("text", "state"),
+    [
+        pytest.param("COMPLETED", State.COMPLETED, id="completed"),
+        pytest.param("CANCELLED by 0", State.CANCELLED, id="with the user who cancelled"),
+        pytest.param("CANCELLED by 1001", State.CANCELLED, id="with another user"),
+        pytest.param("CANCELLED+", State.CANCELLED, id="a plus for what was cut off"),
+        pytest.param("COMPLETI+", State.RUNNING, id="completing, cut short"),
+        pytest.param("COMPLET+", State.RUNNING, id="cut so short that it may be completing"),
+        pytest.param("OUT_OF_ME+", State.FAILED, id="out of memory, cut short"),
+        pytest.param("NODE_FAIL,COMPLETING", State.RUNNING, id="a flag that says not over yet"),
+        pytest.param("FAILED+REQUEUED", State.PENDING, id="requeued after a failure"),
+        pytest.param("PREEMPTED", State.CANCELLED, id="preempted"),
+        pytest.param("BOOT_FAIL", State.NODE_FAIL, id="the node did not boot"),
+        pytest.param("DEADLINE", State.TIMEOUT, id="past its deadline"),
+        pytest.param("SUSPENDED", State.RUNNING, id="suspended is not over"),
+        pytest.param("CONFIGURING", State.PENDING, id="nodes that boot are not running yet"),
+        pytest.param("STAGE_OUT", State.RUNNING, id="staging out is not over"),
+        pytest.param("SIGNALING", State.RUNNING, id="signaling is not over"),
+        pytest.param("WHAT_IS_THIS", State.RUNNING, id="an unknown word is never an end"),
+        pytest.param("", State.RUNNING, id="no word is never an end"),
+    ],
+)
+def test_state_words(text: str, state: State) -> None:
+    assert to_state(text) is state
+
+
+UNFINISHED = sorted(word for word, state in STATES.items() if not state.is_final)
+
+
+@given(st.sampled_from(sorted(STATES)), st.sampled_from(UNFINISHED), st.sampled_from(",+ "))
+def test_an_unfinished_flag_always_wins(word: str, flag: str, between: str) -> None:
+    assert not to_state(f"{word}{between}{flag}").is_final
+    assert not to_state(f"{flag}{between}{word}").is_final
+
+
+@given(st.text("ABCDEFGHIJKLMNOPQRSTUVWXYZ_ +,0", max_size=20))
+def test_only_known_words_are_an_end(text: str) -> None:
+    if to_state(text).is_final:
+        assert any(word[:4] in text for word in STATES)
+
+
+@pytest.mark.parametrize(
+    "jobs",
+    [
+        pytest.param(slurm_text.parse_scontrol(scontrol("TIMEOUT", "0:15")), id="scontrol"),
+        pytest.param(slurm_text.parse_sacct(row("TIMEOUT", "0:15")), id="sacct"),
+        pytest.param(
+            slurm_text.parse_squeue(row("TIMEOUT").rpartition(slurm_text.SEPARATOR)[0]), id="squeue"
+        ),
+    ],
+)
+def test_all_commands_say_the_same(jobs: Mapping[str, slurm_text.Job]) -> None:
+    (job,) = jobs.values()
+    assert (job.job_id, job.name) == ("31", "xl-overlap-2")
+    assert (job.folder, job.comment) == ("/lustre/my sweeps/t1/1", "xlatune:a b=c|d")
+    assert job.outcome.state is State.TIMEOUT
+    assert job.outcome.nodes == ("node002", "node003")
+    assert (job.outcome.start_s, job.outcome.end_s) == (1795173251.0, 1795173260.0)
+    assert job.outcome.signal in (15, None), "squeue does not print it"
+
+
+def test_the_completion_file_is_read_like_scontrol() -> None:
+    line = (
+        "JobId=2 UserId=lab(1001) GroupId=lab(1001) Name=xl-a JobState=CANCELLED Partition=lab "
+        "TimeLimit=1 StartTime=2026-11-20T11:14:11 EndTime=2026-11-20T11:14:20 NodeList=node[1-2] "
+        "NodeCnt=2 ProcCnt=4 WorkDir=/w/t1/1 ReservationName= DerivedExitCode=0:0 ExitCode=0:0 "
+    )
+    job = slurm_text.parse_scontrol(line)["2"]
+    assert (job.outcome.state, job.name, job.folder) == (State.CANCELLED, "xl-a", "/w/t1/1")
+    assert job.outcome.start_s is None, "the controller's local time is no time of ours"
+
+
+@pytest.mark.parametrize(
+    ("code", "read"),
+    [
+        pytest.param("3:0", (3, None), id="an exit code"),
+        pytest.param("0:9", (None, 9), id="a signal"),
+        pytest.param("137:0", (None, 9), id="srun's way to tell a signal"),
+        pytest.param("0:0", (0, None), id="success"),
+        pytest.param("", (None, None), id="nothing"),
+    ],
+)
+def test_exit_codes(code: str, read: tuple[int | None, int | None]) -> None:
+    outcome = slurm_text.parse_sacct(row("FAILED", code))["31"].outcome
+    assert (outcome.exit_code, outcome.signal) == read
+
+
+@given(st.text(max_size=200))
+def test_no_text_of_a_command_is_an_accident(text: str) -> None:
+    for parse in (slurm_text.parse_scontrol, slurm_text.parse_squeue, slurm_text.parse_sacct):
+        parse(text)
+    parse_sinfo(text)
+
+
+@pytest.mark.parametrize(
+    ("slurm", "ranks", "expected"),
+    [
+        pytest.param(State.COMPLETED, [OK, OK], (State.COMPLETED, 0, None), id="all went well"),
+        pytest.param(State.FAILED, [rank(State.FAILED, code=41)], (State.FAILED, 41, None),
+                     id="the trainer's own exit code"),
+        pytest.param(State.FAILED, [TOLD_TO_END, rank(State.FAILED, signal=9)],
+                     (State.FAILED, None, 9), id="the rank that failed first, not its victims"),
+        pytest.param(State.FAILED, [rank(State.FAILED, code=1, end_s=25.0),
+                                    rank(State.FAILED, signal=9, end_s=24.0)],
+                     (State.FAILED, None, 9), id="the earliest of two failures"),
+        pytest.param(State.FAILED, [TOLD_TO_END], (State.FAILED, None, 7),
+                     id="a rank died without a word: Slurm's codes"),
+        pytest.param(State.FAILED, [OK], (State.FAILED, None, 7),
+                     id="one rank went well, another died without a word"),
+        pytest.param(State.FAILED, [rank(State.TIMEOUT, signal=9)], (State.TIMEOUT, None, 9),
+                     id="the trial's own deadline"),
+        pytest.param(State.TIMEOUT, [OK], (State.TIMEOUT, 0, None),
+                     id="a time limit after the trainer was done"),
+        pytest.param(State.NODE_FAIL, [TOLD_TO_END], (State.NODE_FAIL, None, 15), id="a dead node"),
+        pytest.param(State.CANCELLED, [TOLD_TO_END], (State.CANCELLED, None, 15), id="cancelled"),
+        pytest.param(State.CANCELLED, [], (State.CANCELLED, None, 7), id="no payload ever ran"),
+        pytest.param(State.RUNNING, [OK], (State.RUNNING, None, 7),
+                     id="the trainer is done, the nodes are not free"),
+    ],
+)  # fmt: skip
+def test_merge(
+    slurm: State, ranks: list[Outcome], expected: tuple[State, int | None, int | None]
+) -> None:
+    merged = merge(Outcome(state=slurm, signal=7, nodes=("n1",)), ranks)
+    assert (merged.state, merged.exit_code, merged.signal) == expected
+    assert merged.nodes == ("n1",)

@@ -6,13 +6,11 @@ jax-cuda12-pjrt. Where XLATUNE_CUDA_REQUIRED is set nothing is: a compiler that 
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import subprocess
 import sys
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
@@ -22,8 +20,8 @@ from pytest_xlatune.profiles import profile
 from pytest_xlatune.screening.compiling import compiled_baseline, screen
 from pytest_xlatune.screening.targets import find_target, named_targets
 from pytest_xlatune.screening.ways import Way, by_function
+from tests.benchmarks import FOLDER, load
 
-BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 PYTHON = os.environ.get("XLATUNE_CUDA_PYTHON", sys.executable)
 IS_REQUIRED = bool(os.environ.get("XLATUNE_CUDA_REQUIRED"))
 VERSIONS = """
@@ -56,24 +54,13 @@ def lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XLATUNE_MACHINE_LOCK", str(tmp_path / "machine.lock"))
 
 
-def benchmark() -> ModuleType:
-    spec = importlib.util.spec_from_file_location(
-        "evidence_screen", BENCHMARKS / "evidence_screen.py"
-    )
-    assert spec is not None
-    assert spec.loader is not None
-    made = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(made)
-    return made
-
-
 def for_target(name: str) -> Way:
     return by_function(
         "screen_programs:fsdp",
         target=find_target(name),
         topology="1x1x8",
         python=PYTHON,
-        folder=BENCHMARKS,
+        folder=FOLDER,
     )
 
 
@@ -84,7 +71,7 @@ def test_the_plugin_is_of_the_version_of_jaxlib() -> None:
 
 
 def test_a_gpu_that_is_not_here_is_compiled_for(tmp_path: Path) -> None:
-    profiles = benchmark().PROFILES
+    profiles = load("evidence_screen").PROFILES
     names = ("ag-128m", "ag-1g", "ar-1g", "priority-off", "async-ag-of-old")
     screened = screen(
         [profile(name, profiles[name]) for name in names],
@@ -150,7 +137,7 @@ def test_a_sweep_of_a_cluster_is_screened_where_it_is_declared(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     sweep = tmp_path / "test_away.py"
-    sweep.write_text(SWEEP.format(python=PYTHON, folder=str(BENCHMARKS)), encoding="utf-8")
+    sweep.write_text(SWEEP.format(python=PYTHON, folder=str(FOLDER)), encoding="utf-8")
     slot = ["--nodes", "1", "--workdir", str(tmp_path / "work")]
     assert main(["screen", str(sweep), *slot, "--json"]) == 0
     found = {

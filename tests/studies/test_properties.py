@@ -15,14 +15,7 @@ from hypothesis import strategies as st
 from pytest_xlatune.cells import Cell, Parallelism, Stage, Trial
 from pytest_xlatune.profiles import profile
 from pytest_xlatune.records import digest
-from pytest_xlatune.results import (
-    Conclusion,
-    Score,
-    TrialResult,
-    TrialStatus,
-    Verdict,
-    VerdictKind,
-)
+from pytest_xlatune.results import Conclusion, Score, TrialResult, TrialStatus, Verdict, VerdictKind
 from pytest_xlatune.studies.tuning import TuningStudy
 
 CELL = Cell(model_tag="m", parallelism=Parallelism.parse("FSDP=8"))

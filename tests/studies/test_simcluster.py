@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import importlib.util
 import math
-import sys
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,15 +12,9 @@ from pytest_xlatune.logs import read_log
 from pytest_xlatune.results import Score, TrialStatus
 from pytest_xlatune.stats.noise import Noise, estimate_noise
 from pytest_xlatune.stats.score import score
+from tests.benchmarks import load
 
-_SPEC = importlib.util.spec_from_file_location(
-    "simulated", Path(__file__).parents[1] / "benchmarks" / "simcluster.py"
-)
-assert _SPEC is not None
-assert _SPEC.loader is not None
-simulated: Any = importlib.util.module_from_spec(_SPEC)
-sys.modules["simulated"] = simulated  # dataclasses look their module up
-_SPEC.loader.exec_module(simulated)
+simulated: Any = load("simcluster")
 
 
 def jobs(count: int, **truth: Any) -> list[Score]:

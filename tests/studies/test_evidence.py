@@ -12,7 +12,7 @@ from pytest_xlatune.cells import Cell, Parallelism, Protocol, Stage
 from pytest_xlatune.logs.reader import read_log
 from pytest_xlatune.profiles import BASELINE, profile
 from pytest_xlatune.recovery import Next
-from pytest_xlatune.results import Outcome, State, TrialResult, TrialStatus
+from pytest_xlatune.results import EvidenceResult, Outcome, State, TrialResult, TrialStatus
 from pytest_xlatune.studies.declared import study_of
 from pytest_xlatune.studies.evidence import EvidenceStudy, evidence_protocol
 from pytest_xlatune.studies.tuning import TuningStudy
@@ -21,8 +21,9 @@ CELL = Cell(model_tag="m", parallelism=Parallelism.parse("FSDP=8"))
 ONE = profile("overlap-2", "--xla_a=2")
 
 
-def ended(study: EvidenceStudy, status: TrialStatus) -> TrialResult:
-    return TrialResult(trial=study.trial, status=status, job_ids=("7",))
+def ended(study: EvidenceStudy, status: TrialStatus, *, is_read: bool = True) -> TrialResult:
+    is_read = is_read and status is TrialStatus.MEASURED
+    return EvidenceResult(trial=study.trial, status=status, job_ids=("7",), is_read=is_read)
 
 
 @pytest.mark.parametrize("each", [BASELINE, ONE], ids=lambda each: each.id)
@@ -37,6 +38,7 @@ def test_one_run_and_no_verdict(each: object) -> None:
         assert study.conclude(history).complete
         assert not study.conclude(history).verdicts
     assert study.propose((ended(study, TrialStatus.RUNNING),)) == (trial,)
+    assert study.propose((ended(study, TrialStatus.MEASURED, is_read=False),)) == (trial,)
 
 
 def test_the_study_is_named_by_what_the_profile_sets() -> None:

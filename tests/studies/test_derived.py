@@ -3,46 +3,26 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from pytest_xlatune.cells import Cell, Parallelism, Stage, Trial
+from pytest_xlatune.cells import Stage, Trial
 from pytest_xlatune.errors import ConfigError
-from pytest_xlatune.profiles import BASELINE_ID, Profile, profile
+from pytest_xlatune.profiles import BASELINE_ID, profile
 from pytest_xlatune.results import TrialResult, TrialStatus, VerdictKind
 from pytest_xlatune.stats.capacity import Plan
-from pytest_xlatune.studies.derived import Around, Leader, Stacks, settings_of
+from pytest_xlatune.studies.derived import Around, Leader, Stacks
 from pytest_xlatune.studies.tuning import TuningStudy
-from tests.test_studies_tuning import measured, noise
+from tests.studies.answers import measured
+from tests.studies.knobs import AG, CELL, GIB, LIMIT, SINGLES, Answer, cluster, of_wave
 
-CELL = Cell(
-    model_tag="m",
-    parallelism=Parallelism.parse("PP=8"),
-    per_device_batch_size=7,
-    max_target_length=4096,
-    deployed={"XLA_FLAGS": "--xla_gpu_autotune_level=4"},
-)
-GIB = 1 << 30
-AG = "xla_gpu_all_gather_combine_threshold_bytes"
-LIMIT = "xla_gpu_experimental_parallel_collective_overlap_limit"
 LADDER: dict[str, tuple[str, ...]] = {
     AG: (str(GIB >> 1), str(GIB), str(2 * GIB)),
     LIMIT: ("2", "4", "8"),
 }
-SINGLES = (
-    profile("overlap-2", f"--{LIMIT}=2"),
-    profile("overlap-4", f"--{LIMIT}=4"),
-    profile("ag-1g", f"--{AG}={GIB}"),
-    profile("double", "--xla_gpu_enable_while_loop_double_buffering=true"),
-    profile("tree", env={"NCCL_ALGO": "Tree"}),
-    profile("default", "--xla_gpu_autotune_level=4"),
-    *(profile(f"hurts-{at}", f"--xla_gpu_knob={at}") for at in range(4)),
-)
-GAINS = {"overlap-2": 0.03, "overlap-4": 0.022, "ag-1g": 0.025, "double": 0.015, "tree": 0.01}
-Answer = Callable[[Trial], TrialResult]
 
 
 def study(**changes: Any) -> TuningStudy:
@@ -56,20 +36,6 @@ def study(**changes: Any) -> TuningStudy:
     return TuningStudy(**values)
 
 
-def effect(settings: Profile, gains: Mapping[str, float]) -> float:
-    """Log gain of a profile: that of each single whose settings it has."""
-    own = settings_of(settings).items()
-    return sum(
-        gains.get(each.id, 0.0) if each.id in gains else -0.05 * each.id.startswith("hurts")
-        for each in SINGLES
-        if settings_of(each).items() <= own
-    )
-
-
-def cluster(gains: Mapping[str, float] = GAINS, *, sigma: float = 0.001) -> Answer:
-    return lambda trial: measured(trial, 6.9 + effect(trial.profile, gains) + noise(trial, sigma))
-
-
 def run(of: TuningStudy, answer: Answer, *, stop: str = "") -> list[TrialResult]:
     """Drive a study one trial at a time, as a cluster does; `stop` before that wave."""
     done: list[TrialResult] = []
@@ -78,14 +44,6 @@ def run(of: TuningStudy, answer: Answer, *, stop: str = "") -> list[TrialResult]
             break
         done.append(answer(trials[0]))
     return done
-
-
-def of_wave(history: Sequence[TrialResult], wave: str) -> set[str]:
-    return {
-        each.trial.profile.id
-        for each in history
-        if each.trial.group == wave and not each.trial.is_baseline
-    }
 
 
 def test_the_waves_run_in_order_and_the_stacks_are_of_what_led() -> None:

@@ -27,10 +27,9 @@ from pytest_xlatune.studies.derived import Around, Stacks
 from pytest_xlatune.studies.evidence import EvidenceStudy
 from pytest_xlatune.studies.singles import NO_AIM, Singles, placed
 from pytest_xlatune.studies.tuning import TuningStudy
-from tests.test_studies_derived import CELL, GIB, cluster, of_wave
-from tests.test_studies_tuning import measured, noise
+from tests.studies.answers import measured, noise
+from tests.studies.knobs import AG, CELL, GIB, cluster, of_wave
 
-AG = "xla_gpu_all_gather_combine_threshold_bytes"
 PERMUTE = "xla_gpu_collective_permute_combine_threshold_bytes"
 CANDIDATES = (
     profile("ag-1g", f"--{AG}={GIB}"),

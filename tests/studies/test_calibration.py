@@ -5,11 +5,7 @@ Deterministic: the seeds are fixed, so a failure here is a change of the procedu
 
 from __future__ import annotations
 
-import importlib.util
 import math
-import sys
-from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -17,21 +13,9 @@ from scipy import stats
 
 from pytest_xlatune.results import Score, VerdictKind
 from pytest_xlatune.stats.score import score
+from tests.benchmarks import load
 
 SWEEPS = 150
-BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
-
-
-def load(name: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(name, BENCHMARKS / f"{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # dataclasses look their module up
-    spec.loader.exec_module(module)
-    return module
-
-
 simcluster = load("simcluster")
 
 

@@ -1,0 +1,22 @@
+"""The modules of `benchmarks/`, which is a folder of scripts and no package."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+from types import ModuleType
+
+FOLDER = Path(__file__).parents[1] / "benchmarks"
+
+
+def load(name: str) -> ModuleType:
+    """Import a script by its path, once."""
+    if name not in sys.modules:
+        spec = importlib.util.spec_from_file_location(name, FOLDER / f"{name}.py")
+        assert spec is not None
+        assert spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[name] = module  # dataclasses look their module up
+        spec.loader.exec_module(module)
+    return sys.modules[name]

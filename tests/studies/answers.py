@@ -1,0 +1,80 @@
+"""A tuning study of knobs, and a cluster that answers it with effects of known size."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+
+from pytest_xlatune.cells import Cell, Parallelism, Trial
+from pytest_xlatune.profiles import Profile, profile
+from pytest_xlatune.records import digest
+from pytest_xlatune.results import Conclusion, Score, TrialResult, TrialStatus, Verdict
+from pytest_xlatune.studies.tuning import TuningStudy
+
+CELL = Cell(
+    model_tag="m",
+    parallelism=Parallelism.parse("FSDP=8"),
+    per_device_batch_size=7,
+    max_target_length=4096,
+    deployed={"XLA_FLAGS": "--xla_gpu_autotune_level=4"},
+)
+Effects = Mapping[str, float]
+Answer = Callable[[Trial], TrialResult]
+
+
+def knobs(count: int, *, wave: str = "wave2") -> tuple[Profile, ...]:
+    return tuple(profile(f"p{at}", f"--xla_gpu_knob={at}", wave=wave) for at in range(count))
+
+
+def study(count: int = 25, **changes: object) -> TuningStudy:
+    values = {"cell": CELL, "profiles": knobs(count)} | changes
+    return TuningStudy(**values)  # type: ignore[arg-type]
+
+
+def measured(trial: Trial, value: float, **changes: object) -> TrialResult:
+    values = {
+        "value": value,
+        "tgs": math.exp(value),
+        "step_s": 28672 / math.exp(value),
+        "n_steps": 10,
+        "window": (5, 14),
+        "window_tgs": math.exp(value),
+        "loss": 9.5,
+    } | changes
+    return TrialResult(
+        trial=trial,
+        status=TrialStatus.MEASURED,
+        score=Score(**values),  # type: ignore[arg-type]
+        job_ids=(trial.id,),
+    )
+
+
+def noise(trial: Trial, size: float) -> float:
+    """Something like a normal deviate, fixed by the trial's place."""
+    uniform = [int(digest([trial.id, at], length=8), 16) / 16**8 for at in range(12)]
+    return size * (sum(uniform) - 6)
+
+
+def cluster(effects: Effects, *, sigma: float = 0.003) -> Answer:
+    def run(trial: Trial) -> TrialResult:
+        effect = math.log1p(effects.get(trial.profile.id, 0.0))
+        return measured(trial, 6.9 + effect + noise(trial, sigma))
+
+    return run
+
+
+def drive(of: TuningStudy, run: Answer, history: Sequence[TrialResult] = ()) -> list[TrialResult]:
+    done = list(history)
+    while trials := of.propose(done):
+        done += [run(trial) for trial in trials]
+    return done
+
+
+def verdict(conclusion: Conclusion, profile_id: str) -> Verdict:
+    found = conclusion.verdict(profile_id)
+    assert found is not None
+    return found
+
+
+def names(trials: Sequence[Trial]) -> list[str]:
+    return [f"{trial.profile.id}.{trial.position}" for trial in trials]

@@ -1,0 +1,241 @@
+"""The tuning study concludes, at any moment: winners, vetoes, and what nobody can tell."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+
+from pytest_xlatune.cells import Stage, Trial
+from pytest_xlatune.profiles import profile
+from pytest_xlatune.results import TrialResult, TrialStatus, VerdictKind
+from tests.studies.answers import cluster, drive, knobs, measured, study, verdict
+
+
+def test_winners_are_found_and_come_first() -> None:
+    sweep = study()
+    effects = {"p7": 0.03, "p8": 0.05, "p9": 0.04}
+    conclusion = sweep.conclude(drive(sweep, cluster(effects)))
+    assert conclusion.finalists == ("p8", "p9", "p7")
+    assert [v.profile for v in conclusion.verdicts[:3]] == ["p8", "p9", "p7"]
+    for each in conclusion.verdicts[:3]:
+        assert each.kind is VerdictKind.FASTER
+        assert each.ci95 is not None
+        assert each.ci95[0] < effects[each.profile] < each.ci95[1]
+        assert each.n == 4
+        assert len(each.job_ids) == 4
+        assert "Dunnett, K=3, 4 blocks" in each.method
+    rest = conclusion.verdicts[3:]
+    assert {(v.kind, v.n, v.ci95) for v in rest} == {(VerdictKind.SCREENED, 1, None)}
+    assert [v.delta for v in rest] == sorted((v.delta for v in rest), key=lambda d: -(d or 0))
+    assert conclusion.baseline.n == 13
+    assert conclusion.alpha_spent == 0.05
+    assert conclusion.complete
+
+
+def test_the_stop_rule_and_the_bound_are_notes() -> None:
+    conclusion = study().conclude(drive(study(), cluster({"p8": 0.08}, sigma=0.002)))
+    assert any(note.startswith("stop rule reached: p8 is at +8") for note in conclusion.notes)
+    assert conclusion.bound is not None
+    assert conclusion.bound > 0.08
+    nothing = study().conclude(drive(study(), cluster({}, sigma=0.002)))
+    assert nothing.bound is not None
+    assert 0 < nothing.bound < 0.02
+    assert any("bounded at +2.0 %" in note for note in nothing.notes)
+
+
+def test_a_finalist_may_turn_out_slower_but_one_run_never_says_so() -> None:
+    sweep = study()
+
+    def lucky_once(trial: Trial) -> TrialResult:
+        lucky = {"p7": 0.05} if trial.stage is Stage.SCREEN else {"p7": -0.05}
+        return cluster(lucky | {"p1": -0.2})(trial)
+
+    conclusion = sweep.conclude(drive(sweep, lucky_once))
+    assert verdict(conclusion, "p7").kind is VerdictKind.SLOWER
+    once = verdict(conclusion, "p1")
+    assert once.kind is VerdictKind.SCREENED
+    assert once.delta == pytest.approx(-0.2, abs=0.01)
+
+
+def test_nothing_is_decided_before_the_blocks_are_complete() -> None:
+    sweep = study()
+    done = drive(sweep, cluster({"p7": 0.05, "p8": 0.05, "p9": 0.05}))
+    for cut in range(len(done)):
+        partial = sweep.conclude(done[:cut])
+        assert not partial.complete
+        kinds = {v.kind for v in partial.verdicts}
+        assert kinds <= {VerdictKind.SCREENED, VerdictKind.INCONCLUSIVE}
+        assert all(v.ci95 is None for v in partial.verdicts)
+    assert "a finalist: 3 of 4 confirming trials" in " ".join(
+        reason for v in sweep.conclude(done[:-4]).verdicts for reason in v.reasons
+    )
+
+
+def test_an_empty_history_tells_what_the_plan_can_see() -> None:
+    conclusion = study(sigma_prior=0.0066).conclude([])
+    assert conclusion.mde80 == pytest.approx(0.0129, abs=1e-4)
+    assert "confirms +1.3 % with 80 % power" in conclusion.notes[0]
+    assert {(v.kind, v.n) for v in conclusion.verdicts} == {(VerdictKind.INCONCLUSIVE, 0)}
+    assert conclusion.baseline.n == 0
+
+
+@pytest.mark.parametrize(
+    ("status", "reason", "can_run"),
+    [
+        (TrialStatus.DROPPED, "unknown flag --xla_gpu_knob", False),
+        (TrialStatus.UNMEASURED, "node failure", True),
+    ],
+)
+def test_trials_without_a_score(status: TrialStatus, reason: str, *, can_run: bool) -> None:
+    sweep, run = study(), cluster({})
+
+    def failing(trial: Trial) -> TrialResult:
+        if trial.profile.id == "p4":
+            return TrialResult(trial=trial, status=status, reason=reason, job_ids=("17",))
+        return run(trial)
+
+    found = verdict(sweep.conclude(drive(sweep, failing)), "p4")
+    assert (found.kind, found.can_run, found.job_ids) == (VerdictKind.INVALID, can_run, ("17",))
+    assert reason in found.reasons[0]
+    assert found.delta is None
+
+
+def test_another_loss_makes_no_winner() -> None:
+    sweep, run = study(), cluster({"p7": 0.05})
+
+    def careless(trial: Trial) -> TrialResult:
+        result = run(trial)
+        if trial.profile.id != "p7" or result.score is None:
+            return result
+        return replace(result, score=replace(result.score, loss=8.0))
+
+    found = verdict(sweep.conclude(drive(sweep, careless)), "p7")
+    assert found.kind is VerdictKind.INVALID
+    assert "its loss is 8, the baseline's 9.5" in found.reasons[0]
+
+
+def test_stragglers_veto_a_gain_that_they_eat_up() -> None:
+    sweep, run = study(), cluster({"p7": 0.03, "p8": 0.03})
+
+    def stalling(trial: Trial) -> TrialResult:
+        result = run(trial)
+        if trial.profile.id != "p7" or result.score is None:
+            return result
+        slow = replace(
+            result.score, stragglers=3, dropped=(6, 8, 11), n_steps=7,
+            window_tgs=result.score.tgs * 0.96,
+        )  # fmt: skip
+        return replace(result, score=slow)
+
+    conclusion = sweep.conclude(drive(sweep, stalling))
+    found = verdict(conclusion, "p7")
+    assert found.kind is VerdictKind.INCONCLUSIVE
+    assert "12 of its 40 steps straggle against 0 of 80" in found.reasons[0]
+    assert verdict(conclusion, "p8").kind is VerdictKind.FASTER
+
+
+def test_settings_of_the_baseline_are_an_a_a_trial_and_no_candidate() -> None:
+    same = profile("same", "--xla_gpu_autotune_level=4")
+    twin = profile("twin", "--xla_gpu_knob=0")
+    sweep = study(profiles=(*knobs(24), same, twin), budget=60)
+    conclusion = sweep.conclude(drive(sweep, cluster({"same": 0.05, "twin": 0.05})))
+    found = verdict(conclusion, "same")
+    assert found.kind is VerdictKind.SCREENED
+    assert "same effective flags and environment as baseline-deployed" in found.reasons[-1]
+    assert "same effective flags and environment as p0" in " ".join(
+        verdict(conclusion, "twin").reasons
+    )
+
+
+def broken(trials: Sequence[Trial], how: str) -> list[TrialResult]:
+    """A screen and a confirmation that cannot be computed."""
+    run = cluster({"p7": 0.05})
+    results = {
+        "no baseline was scored": lambda t: (
+            TrialResult(trial=t, status=TrialStatus.UNMEASURED, reason="gone")
+            if t.is_baseline
+            else run(t)
+        ),
+        "one baseline was scored": lambda t: (
+            TrialResult(trial=t, status=TrialStatus.UNMEASURED, reason="gone")
+            if t.is_baseline and (t.position or t.stage is Stage.CONFIRM)
+            else run(t)
+        ),
+        "no variance at all": lambda t: measured(t, 6.9 + 0.05 * (t.profile.id == "p7")),
+        "scores are NaN": lambda t: measured(t, math.nan) if t.block else run(t),
+        "scores are infinite": lambda t: measured(t, math.inf, tgs=1.0) if t.block else run(t),
+        "nothing was measured": lambda t: TrialResult(
+            trial=t, status=TrialStatus.UNMEASURED, reason="gone"
+        ),
+        "one block survived": lambda t: (
+            run(t)
+            if t.block < 2
+            else TrialResult(trial=t, status=TrialStatus.UNMEASURED, reason="gone")
+        ),
+    }
+    return [results[how](trial) for trial in trials]
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        "no baseline was scored",
+        "one baseline was scored",
+        "no variance at all",
+        "scores are NaN",
+        "scores are infinite",
+        "nothing was measured",
+        "one block survived",
+    ],
+)
+def test_it_never_fails_open(how: str) -> None:
+    sweep = study()
+    done: list[TrialResult] = []
+    while trials := sweep.propose(done):
+        done += broken(trials, how)
+        conclusion = sweep.conclude(done)
+        for each in conclusion.verdicts:
+            assert each.kind in {
+                VerdictKind.SCREENED,
+                VerdictKind.INCONCLUSIVE,
+                VerdictKind.INVALID,
+            }
+            assert each.reasons
+    assert conclusion.complete
+
+
+def test_two_epochs_are_never_compared_with_each_other() -> None:
+    """After a node swap everything is 10 % faster: no verdict may come of it."""
+    sweep, run = study(), cluster({})
+    done: list[TrialResult] = []
+    while trials := sweep.propose(done):
+        for trial in trials:
+            result, epoch = run(trial), int(len(done) >= 37)
+            score = result.score
+            assert score is not None
+            done.append(
+                replace(result, epoch=epoch, score=replace(score, value=score.value + 0.1 * epoch))
+            )
+    conclusion = sweep.conclude(done)
+    assert all(abs(v.delta or 0) < 0.02 for v in conclusion.verdicts)
+
+
+def test_an_unselected_unmeasured_profile_is_counted_not_listed() -> None:
+    sweep = study(selected=frozenset({"p3"}), confirm=False)
+    conclusion = sweep.conclude(drive(sweep, cluster({})))
+    assert [v.profile for v in conclusion.verdicts] == ["p3"]
+    assert "24 declared profiles are neither selected nor measured" in conclusion.notes
+    assert conclusion.complete
+
+
+def test_a_sweep_without_profiles_calibrates_the_cell() -> None:
+    sweep = study(0, screen_baselines=12)
+    done = drive(sweep, cluster({}, sigma=0.005))
+    assert len(done) == 12
+    conclusion = sweep.conclude(done)
+    assert conclusion.sigma == pytest.approx(0.005, rel=0.5)
+    assert "36 jobs: +" in conclusion.notes[0]
+    assert (conclusion.verdicts, conclusion.baseline.n, conclusion.complete) == ((), 12, True)

@@ -1,0 +1,229 @@
+"""The tuning study proposes: what, in which order, and what it refuses."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from pytest_xlatune.cells import Protocol, Stage, Trial
+from pytest_xlatune.errors import ConfigError
+from pytest_xlatune.profiles import BASELINE_ID, profile
+from pytest_xlatune.results import TrialResult, TrialStatus, VerdictKind
+from pytest_xlatune.studies import Study
+from pytest_xlatune.studies.tuning import TuningStudy
+from tests.studies.answers import CELL, cluster, drive, knobs, measured, names, study, verdict
+
+
+def test_it_is_a_study_and_survives_json() -> None:
+    sweep: Study = study(3, selected=frozenset({"p1"}))
+    again = TuningStudy.from_json(sweep.to_json())
+    assert again == sweep
+    assert again.propose([]) == sweep.propose([])
+
+
+def test_the_screen_measures_all_once_among_five_spread_baselines() -> None:
+    trials = study().propose([])
+    at = [i for i, trial in enumerate(trials) if trial.is_baseline]
+    assert at == [0, 7, 14, 22, 29]
+    assert sorted(t.profile.id for t in trials if not t.is_baseline) == sorted(
+        p.id for p in knobs(25)
+    )
+    assert [t.profile.id for t in trials if not t.is_baseline] != [p.id for p in knobs(25)]
+    assert {(t.stage, t.group, t.block) for t in trials} == {(Stage.SCREEN, "wave2", 0)}
+
+
+def test_the_seed_changes_the_order_and_nothing_else() -> None:
+    one, other = study(seed=1).propose([]), study(seed=2).propose([])
+    assert names(one) != names(other)
+    assert {t.id for t in one} == {t.id for t in other}
+
+
+def test_each_wave_is_a_queue_of_its_own_in_the_order_of_waves() -> None:
+    waves = ("wave10", "wave1_5", "wave2", "wave1")
+    profiles = tuple(
+        replace(each, id=f"{wave}-{each.id}", wave=wave) for wave in waves for each in knobs(3)
+    )
+    trials = TuningStudy(cell=CELL, profiles=profiles, budget=60).propose([])
+    assert list(dict.fromkeys(t.group for t in trials)) == ["wave1", "wave1_5", "wave2", "wave10"]
+    for wave in waves:
+        own = [t for t in trials if t.group == wave]
+        assert own[0].is_baseline
+        assert own[-1].is_baseline
+        assert len(own) == 5
+
+
+def test_a_selection_filters_and_moves_nothing() -> None:
+    everything = study().propose([])
+    some = study(selected=frozenset({"p3", "p9"})).propose([])
+    assert [t for t in everything if t in some] == list(some)
+    assert [t.profile.id for t in some if not t.is_baseline] in (["p3", "p9"], ["p9", "p3"])
+    assert sum(t.is_baseline for t in some) == 5
+
+
+def test_selecting_only_the_baseline_measures_the_baseline() -> None:
+    trials = study(selected=frozenset({BASELINE_ID})).propose([])
+    assert trials
+    assert all(t.is_baseline for t in trials)
+
+
+def test_adding_a_profile_moves_no_other() -> None:
+    before = [t.profile.id for t in study(24).propose([]) if not t.is_baseline]
+    after = [t.profile.id for t in study(25).propose([]) if not t.is_baseline]
+    assert [each for each in after if each != "p24"] == before
+
+
+def test_what_is_final_is_not_proposed_again() -> None:
+    sweep = study()
+    queue = sweep.propose([])
+    done = [measured(queue[3], 6.9), replace(measured(queue[4], 6.9), status=TrialStatus.RUNNING)]
+    assert sweep.propose(done) == (*queue[:3], *queue[4:])
+
+
+def test_confirmation_follows_the_screen_in_mirrored_blocks() -> None:
+    sweep, run = study(), cluster({"p7": 0.03, "p8": 0.03, "p9": 0.03})
+    screened = [run(trial) for trial in sweep.propose([])]
+    trials = sweep.propose(screened)
+    assert {t.profile.id for t in trials} == {"p7", "p8", "p9", BASELINE_ID}
+    assert {(t.stage, t.group) for t in trials} == {(Stage.CONFIRM, "1-k3r4c2")}
+    blocks = [[t for t in trials if t.block == b] for b in (1, 2, 3, 4)]
+    assert [len(block) for block in blocks] == [5] * 4
+    for one, mirror in ((blocks[0], blocks[1]), (blocks[2], blocks[3])):
+        assert names(one) == names(mirror)[::-1]
+    assert len(screened) + len(trials) == 50
+    assert study(confirm=False).propose(screened) == ()
+
+
+def test_finalists_are_frozen_once_one_was_planned() -> None:
+    sweep, run = study(), cluster({"p7": 0.03, "p8": 0.03, "p9": 0.03})
+    screened = [run(trial) for trial in sweep.propose([])]
+    first = sweep.propose(screened)[0]
+    begun = [*screened, TrialResult(trial=first, status=TrialStatus.PLANNED)]
+    # the screen is read anew with another favourite: the begun arms stay
+    again = [measured(r.trial, 8.0) if r.trial.profile.id == "p1" else r for r in begun]
+    arms = {t.profile.id for t in sweep.propose(again)}
+    assert first.profile.id in arms
+    assert sweep.propose(begun) == sweep.propose(screened)
+
+
+def test_a_larger_budget_does_not_prolong_a_begun_confirmation() -> None:
+    run = cluster({"p7": 0.01})
+    done = drive(study(), run)
+    assert study(budget=80).propose(done) == ()
+    assert study(budget=80).conclude(done).verdict("p7") == study().conclude(done).verdict("p7")
+
+
+def test_few_candidates_are_joined_by_one_alias_of_the_baseline() -> None:
+    sweep = study(6, budget=40)
+    run = cluster({f"p{at}": -0.05 for at in range(1, 6)} | {"p0": 0.02}, sigma=0.001)
+    done = drive(sweep, run)
+    arms = {r.trial.profile.id for r in done if r.trial.stage is Stage.CONFIRM}
+    assert arms == {"p0", "baseline-aa", BASELINE_ID}
+    conclusion = sweep.conclude(done)
+    assert conclusion.finalists == ("p0",)
+    assert any("A/A control" in note for note in conclusion.notes)
+    assert verdict(conclusion, "p0").kind is VerdictKind.FASTER
+
+
+def test_where_all_hurt_nothing_is_confirmed() -> None:
+    done = drive(study(), cluster({p.id: -0.05 for p in knobs(25)}))
+    assert {r.trial.stage for r in done} == {Stage.SCREEN}
+    assert study().conclude(done).complete
+
+
+def test_a_dropped_finalist_leaves_its_blocks() -> None:
+    sweep, run = study(), cluster({"p7": 0.03, "p8": 0.03, "p9": 0.03})
+
+    def failing(trial: Trial) -> TrialResult:
+        if trial.profile.id == "p8" and trial.stage is Stage.CONFIRM:
+            return TrialResult(trial=trial, status=TrialStatus.DROPPED, reason="out of memory")
+        return run(trial)
+
+    conclusion = sweep.conclude(drive(sweep, failing))
+    assert verdict(conclusion, "p7").kind is VerdictKind.FASTER
+    assert "K=2" in verdict(conclusion, "p7").method
+    gone = verdict(conclusion, "p8")
+    assert (gone.kind, gone.can_run, gone.reasons[0]) == (
+        VerdictKind.INVALID,
+        False,
+        "out of memory",
+    )
+    assert conclusion.complete
+
+
+def test_small_sweeps_state_their_own_layout() -> None:
+    sweep = study(4, budget=20, screen_baselines=3, finalists=2, blocks=3, block_baselines=2)
+    done = drive(sweep, cluster({"p1": 0.05, "p2": 0.03}))
+    assert len(done) == 4 + 3 + 12
+    assert verdict(sweep.conclude(done), "p1").kind is VerdictKind.FASTER
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        pytest.param({"count": 60}, "need 61 jobs, the budget is 50", id="too many profiles"),
+        pytest.param({"count": 25, "blocks": 9}, "need 75 jobs", id="too many blocks"),
+        pytest.param(
+            {"count": 3, "finalists": 1, "blocks": 2, "block_baselines": 1},
+            "1 degrees of freedom",
+            id="too few blocks",
+        ),
+        pytest.param(
+            {"selected": frozenset({"p99"})}, "unknown profile 'p99'", id="an unknown selection"
+        ),
+        pytest.param(
+            {"profiles": (profile("baseline-aa"),)}, "A/A control arm", id="the alias' own name"
+        ),
+        pytest.param({"profiles": (profile("a"), profile("a"))}, "duplicate", id="an id twice"),
+    ],
+)
+def test_what_is_refused(changes: dict[str, object], words: str) -> None:
+    count = changes.pop("count", 25)
+    assert isinstance(count, int)
+    with pytest.raises(ConfigError, match=words):
+        study(count, **changes)
+
+
+def test_a_budget_that_only_ranks_says_so() -> None:
+    sweep = study(30, budget=36)
+    done = drive(sweep, cluster({"p1": 0.05}))
+    conclusion = sweep.conclude(done)
+    assert len(done) <= 36
+    assert conclusion.notes[0].startswith("ranking only: 36 jobs screen 30 profiles")
+    assert {v.kind for v in conclusion.verdicts} == {VerdictKind.SCREENED}
+    assert conclusion.complete
+
+
+def test_foreign_trials_are_ignored_and_said_so() -> None:
+    sweep, run = study(), cluster({"p7": 0.05, "p8": 0.05, "p9": 0.05})
+    done = drive(sweep, run)
+    other_cell = replace(done[1].trial, cell_digest="0" * 16)
+    profiled = replace(done[1].trial, protocol=Protocol(profiler="xplane", skip_first_steps=4))
+    edited = replace(done[1].trial, profile=profile(done[1].trial.profile.id, "--xla_gpu_other=1"))
+    gone = replace(done[1].trial, profile=profile("gone", "--xla_gpu_gone=1"))
+    strangers = [measured(t, 9.9) for t in (other_cell, profiled, edited, gone)]
+    conclusion = sweep.conclude([*strangers, *done])
+    assert conclusion.verdicts == sweep.conclude(done).verdicts
+    notes = " ".join(conclusion.notes)
+    assert "2 trials of another cell" in notes
+    assert "no longer declared, ignored: gone" in notes
+    assert "old trials ignored: " in notes
+
+
+def test_waves_run_one_by_one_come_to_the_same_as_all_at_once() -> None:
+    profiles = (*knobs(6), *(replace(p, id=f"w3-{p.id}", wave="wave3") for p in knobs(6)))
+    run = cluster({"p2": 0.03, "w3-p4": 0.04})
+
+    def sweep(wave: str, *, confirm: bool) -> TuningStudy:
+        chosen = frozenset(p.id for p in profiles if wave in ("", p.wave))
+        return TuningStudy(cell=CELL, profiles=profiles, selected=chosen, confirm=confirm)
+
+    done = drive(sweep("wave3", confirm=False), run)
+    explored = sweep("wave3", confirm=False).conclude(done)
+    assert (explored.finalists, explored.complete, explored.alpha_spent) == ((), True, 0.0)
+    assert verdict(explored, "w3-p4").kind is VerdictKind.SCREENED
+    done = drive(sweep("wave2", confirm=False), run, done)
+    done = drive(sweep("", confirm=True), run, done)
+    at_once = drive(sweep("", confirm=True), run)
+    assert sweep("", confirm=True).conclude(done) == sweep("", confirm=True).conclude(at_once)
+    assert {r.trial.id for r in done} == {r.trial.id for r in at_once}

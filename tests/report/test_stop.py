@@ -7,13 +7,7 @@ from dataclasses import replace
 from pytest_xlatune.cells import Cell, Parallelism, Protocol, Stage, Trial
 from pytest_xlatune.profiles import profile
 from pytest_xlatune.report.stop import stop_message, summary_message
-from pytest_xlatune.results import (
-    Conclusion,
-    TrialResult,
-    TrialStatus,
-    Verdict,
-    VerdictKind,
-)
+from pytest_xlatune.results import Conclusion, TrialResult, TrialStatus, Verdict, VerdictKind
 
 CELL = Cell(model_tag="deepseek3-671b", parallelism=Parallelism.parse("PP=8"))
 NODES = ("node001", "node002")

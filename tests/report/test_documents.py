@@ -1,0 +1,100 @@
+"""What the documents of a finished sweep hold: tables, the winner, every job, JSON."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+from pytest_xlatune.profiles import Profile
+from pytest_xlatune.report import jsonfile, markdown
+from pytest_xlatune.report.leaderboard import leaderboard
+from pytest_xlatune.report.tuning import tuning
+from pytest_xlatune.results import Conclusion, Verdict, VerdictKind
+from tests.report.covered import COVERED, ENV_FILE
+from tests.report.finished import (
+    BLOCKS,
+    CONCLUSION,
+    FINISHED,
+    HISTORY,
+    PROFILES,
+    finished_leaderboard,
+)
+
+
+def test_confirmed_and_screened_profiles_share_no_table() -> None:
+    sections = markdown.render(finished_leaderboard()).split("### ")
+    confirmed = next(each for each in sections if each.startswith("Confirmed"))
+    screened = next(each for each in sections if each.startswith("Screened once"))
+    for verdict in CONCLUSION.verdicts:
+        row = f"`{verdict.profile}`"
+        is_screened = verdict.kind is VerdictKind.SCREENED
+        assert (row in screened) == is_screened
+        assert (row in confirmed) == (verdict.n == BLOCKS)
+
+
+def test_only_a_faster_profile_has_a_star() -> None:
+    assert "★ `overlap-2`" in markdown.render(finished_leaderboard())
+    no_winner = [each for each in CONCLUSION.verdicts if each.kind is not VerdictKind.FASTER]
+    rest = Conclusion(verdicts=tuple(no_winner), baseline=CONCLUSION.baseline)
+    assert "★" not in markdown.render(leaderboard(rest, **FINISHED))
+    assert "★" not in markdown.render(tuning([replace(COVERED, conclusion=rest)]))
+
+
+def test_long_tables_keep_the_top_eight_and_the_bottom_five() -> None:
+    many = tuple(
+        Verdict(profile=f"p{at:02}", kind=VerdictKind.SCREENED, delta=-at / 1000, n=1)
+        for at in range(20)
+    )
+    conclusion = Conclusion(verdicts=many, baseline=CONCLUSION.baseline)
+    text = markdown.render(tuning([replace(COVERED, conclusion=conclusion)]))
+    shown = [each.profile for each in many if f"`{each.profile}`" in text]
+    assert shown == [each.profile for each in (*many[:8], *many[15:])]
+    assert "7 more profiles between these." in text
+    assert "`p12`" in markdown.render(leaderboard(conclusion, **FINISHED))
+
+
+def test_why_the_winner_wins_is_not_made_up() -> None:
+    text = markdown.render(tuning([COVERED]))
+    why = text.split("## Why the winning flag wins")[1].split("\n## ")[0]
+    assert "No evidence (HLO dump, trace) of it and of `baseline-deployed` was recorded" in why
+
+
+def test_overrides_of_the_winner_are_for_the_trainer() -> None:
+    best = Verdict(profile="microbatches-16", kind=VerdictKind.FASTER, delta=0.02, n=4)
+    conclusion = Conclusion(verdicts=(best,), baseline=CONCLUSION.baseline)
+    covered = replace(COVERED, conclusion=conclusion, files=(ENV_FILE,))
+    text = markdown.render(tuning([covered]))
+    deployment = text.split("## Recommended deployment")[1].split("\n## ")[0]
+    assert "Give these to the trainer:\n\n```\nnum_pipeline_microbatches=16\n```" in deployment
+    assert "export" not in deployment
+
+
+def test_a_winner_whose_settings_are_gone_is_not_read_as_no_winner() -> None:
+    text = markdown.render(tuning([replace(COVERED, profiles=())]))
+    assert "The sweep no longer names the settings of `overlap-2`." in text
+    assert "Leave the deployed environment" not in text
+
+
+def test_every_job_is_in_the_appendix_once_in_order() -> None:
+    text = markdown.render(tuning([COVERED]))
+    appendix = text.split("## Appendix: data sources")[1]
+    rows = [line.split(" | ")[0].removeprefix("| ") for line in appendix.splitlines()]
+    jobs = [int(each) for each in rows if each.isdecimal()]
+    assert jobs == sorted(int(job) for each in HISTORY for job in each.job_ids)
+
+
+def test_json_holds_the_records_themselves() -> None:
+    data = json.loads(jsonfile.render(CONCLUSION, **FINISHED))
+    assert data["schema"] == 1
+    # through text and back: NaN is not equal to itself, its JSON is
+    assert Conclusion.from_json(data["conclusion"]).to_json() == CONCLUSION.to_json()
+    assert [Profile.from_json(each) for each in data["profiles"]] == [*PROFILES]
+    trials = {each.pop("id"): each for each in data["trials"]}
+    assert trials == {each.trial.id: each.to_json() for each in HISTORY}
+    nan = next(each for each in HISTORY if each.trial.profile.id == "fast-math")
+    assert trials[nan.trial.id]["score"]["loss"] == "nan"
+
+
+def test_json_does_not_depend_on_the_order_of_the_history() -> None:
+    backwards = jsonfile.render(CONCLUSION, **FINISHED | {"history": HISTORY[::-1]})
+    assert backwards == jsonfile.render(CONCLUSION, **FINISHED)

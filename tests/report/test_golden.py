@@ -1,0 +1,120 @@
+"""Every rendered artefact of one sweep against its golden file.
+
+XLATUNE_UPDATE_GOLDEN=1 rewrites the files; look at the difference before you commit it.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from pytest_xlatune.cells import Stage
+from pytest_xlatune.report import jsonfile, markdown, terminal
+from pytest_xlatune.report.deployment import patch_of
+from pytest_xlatune.report.leaderboard import leaderboard
+from pytest_xlatune.report.lines import Progress, live_line, paragraph, words
+from pytest_xlatune.report.phrases import Language
+from pytest_xlatune.report.tuning import tuning
+from pytest_xlatune.results import TrialResult, TrialStatus, Verdict, VerdictKind
+from tests.report.covered import BEGUN, BEGUN_WITH, COVERED, EXPLAINED, STOPPED, other_parallelism
+from tests.report.finished import (
+    BLOCKS,
+    CELL,
+    CONCLUSION,
+    FINISHED,
+    HISTORY,
+    TGS,
+    finished_leaderboard,
+)
+
+GOLDEN = Path(__file__).parents[1] / "data" / "golden"
+
+
+def live_lines() -> str:
+    """One line for each kind of landing, as the sweep goes on."""
+    lines = []
+    planned = [TrialResult(trial=each.trial, status=TrialStatus.PLANNED) for each in HISTORY]
+    for at, result in enumerate(HISTORY):
+        is_screening = result.trial.stage is Stage.SCREEN
+        later = [
+            each
+            for each in planned[at + 1 :]
+            if not is_screening or each.trial.stage is Stage.SCREEN
+        ]
+        if later and at % 3 == 0:
+            later[0] = TrialResult(trial=later[0].trial, status=TrialStatus.RUNNING)
+        progress = Progress.of(
+            [*HISTORY[: at + 1], *later], step=8 if at % 2 == 0 else None, left_s=7800 - 190 * at
+        )
+        verdict = CONCLUSION.verdict(result.trial.profile.id)
+        if is_screening and result.score:
+            verdict = Verdict(
+                profile=result.trial.profile.id,
+                kind=VerdictKind.SCREENED,
+                delta=result.score.tgs / TGS - 1,
+                n=1,
+            )
+        elif result.trial.block < BLOCKS:
+            verdict = None
+        lines.append(live_line(result, cell=CELL, verdict=verdict, progress=progress))
+    return "\n".join(lines) + "\n"
+
+
+def all_paragraphs() -> str:
+    verdicts = (CONCLUSION.baseline, *CONCLUSION.verdicts, *BEGUN.verdicts)
+    return "".join(f"[{words(each)}]\n{paragraph(each)}\n\n" for each in verdicts)
+
+
+def in_terminal(width: int) -> str:
+    return "\n".join(terminal.render(finished_leaderboard(), width=width)) + "\n"
+
+
+ARTEFACTS: Mapping[str, Callable[[], str]] = {
+    "leaderboard.md": lambda: markdown.render(finished_leaderboard()),
+    "leaderboard-begun.md": lambda: markdown.render(leaderboard(BEGUN, **BEGUN_WITH)),
+    # every seventh trial says all that a file of 80 kB would
+    "leaderboard.json": lambda: jsonfile.render(
+        CONCLUSION, **FINISHED | {"history": HISTORY[1::7]}
+    ),
+    "leaderboard-80.txt": lambda: in_terminal(80),
+    "leaderboard-160.txt": lambda: in_terminal(160),
+    "tuning.md": lambda: markdown.render(tuning([replace(COVERED, explanation=EXPLAINED)])),
+    "tuning.zh.md": lambda: markdown.render(
+        tuning([replace(COVERED, explanation=EXPLAINED)], Language.CHINESE)
+    ),
+    "tuning-two.md": lambda: markdown.render(tuning([other_parallelism(), COVERED])),
+    "tuning-two.patch": lambda: patch_of([other_parallelism(), COVERED]).text,
+    "tuning-stopped.md": lambda: markdown.render(tuning([STOPPED])),
+    "live-lines.txt": live_lines,
+    "paragraphs.txt": all_paragraphs,
+}
+
+
+@pytest.mark.parametrize("name", ARTEFACTS)
+def test_artefact_is_as_recorded(name: str) -> None:
+    path, found = GOLDEN / name, ARTEFACTS[name]()
+    if os.environ.get("XLATUNE_UPDATE_GOLDEN") == "1":
+        path.write_text(found, encoding="utf-8")
+    expected = path.read_text(encoding="utf-8")
+    difference = "\n".join(
+        difflib.unified_diff(
+            expected.splitlines(), found.splitlines(), f"golden/{name}", "rendered", lineterm=""
+        )
+    )
+    assert found == expected, f"\n{difference}\nXLATUNE_UPDATE_GOLDEN=1 records the new text"
+
+
+def test_every_golden_file_belongs_to_an_artefact() -> None:
+    assert {path.name for path in GOLDEN.iterdir()} == ARTEFACTS.keys()
+
+
+@pytest.mark.parametrize("name", ARTEFACTS)
+def test_no_secret_and_no_python_word_for_absent(name: str) -> None:
+    text = ARTEFACTS[name]()
+    assert "do-not-print-me" not in text
+    assert "None" not in text

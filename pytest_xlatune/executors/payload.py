@@ -34,6 +34,7 @@ _LOCK_POLL_S = 0.25
 _REAP_POLL_S = 0.05
 _REAP_LIMIT_S = 10.0  # a process in an uninterruptible wait outlives SIGKILL
 _STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+_LATE_SIGNAL_S = 5.0  # by how much the trainer may be told to end before we are
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36  # linux/prctl.h
 
 
@@ -170,7 +171,11 @@ def _train(spec: Mapping[str, Any], folder: Path, rank: int, stop: _Stop) -> dic
         deadline_s = began_s + spec["deadline_s"]
         while trainer.poll() is None and not stop.reason and time.monotonic() < deadline_s:
             stop.wait(deadline_s - time.monotonic())
-        stop.wait(0)  # a scheduler signals the trainer and us at once; it may be the quicker one
+        stop.wait(0)
+        # a scheduler signals the trainer and us at once; on a busy node it is the quicker one
+        late_s = time.monotonic() + (_LATE_SIGNAL_S if _was_told(trainer.poll()) else 0.0)
+        while not stop.reason and time.monotonic() < late_s:
+            stop.wait(late_s - time.monotonic())
         ended_by_itself = trainer.poll() is not None
     finally:
         _end_everything(trainer, stop)
@@ -189,6 +194,11 @@ def _train(spec: Mapping[str, Any], folder: Path, rank: int, stop: _Stop) -> dic
         start_s=start_s,
         reason=reason,
     )
+
+
+def _was_told(code: int | None) -> bool:
+    """Whether a trainer ended of a signal that asks for an end, or exits as a shell does of one."""
+    return code is not None and (-code in _STOP_SIGNALS or code - 128 in _STOP_SIGNALS)
 
 
 def _start(spec: Mapping[str, Any], folder: Path, rank: int) -> subprocess.Popen[bytes]:
@@ -297,7 +307,8 @@ def _machine(lock: str, stop: _Stop, folder: Path) -> Iterator[bool]:
     with path.open("a+", encoding="utf-8") as file:
         while not _try_lock(file.fileno()):
             stop.wait(_LOCK_POLL_S)
-            if stop.reason:
+            # who was cancelled before its claim got no signal
+            if stop.reason or (folder / CANCEL).exists():
                 yield False
                 return
         file.seek(0)

@@ -104,6 +104,33 @@ def test_a_trainer_killed_from_outside_has_failed_with_that_signal(
     assert all(is_gone(pid) for pid in pids)
 
 
+# a trainer that a scheduler tells to end; its child lives on and is the payload's when it is gone
+TOLD = """
+import os, time
+trainer = os.getpid()
+if os.fork():
+    os.kill(trainer, 15)
+while os.getppid() == trainer:
+    time.sleep(0.01)
+{then}
+"""
+
+
+@pytest.mark.parametrize(
+    ("then", "state"),
+    [
+        pytest.param("os.kill(os.getppid(), 15)", State.CANCELLED, id="then so are we"),
+        pytest.param("", State.FAILED, id="by somebody else"),
+    ],
+)
+def test_a_trainer_that_is_told_to_end_before_we_are(
+    tmp_path: Path, start: Start, then: str, state: State
+) -> None:
+    write_spec(tmp_path, LaunchSpec(argv=python(TOLD.format(then=then))))
+    start(tmp_path).wait(LIMIT_S)
+    assert (outcome(tmp_path).state, outcome(tmp_path).signal) == (state, signal.SIGTERM)
+
+
 def test_a_trainer_that_saves_and_exits_0_on_sigterm_was_still_cancelled(
     tmp_path: Path, start: Start
 ) -> None:

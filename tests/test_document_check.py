@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -30,20 +31,24 @@ class Timed(Measuring):
         return replace(result, outcome=replace(result.outcome, start_s=self.at_s))
 
 
-@pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str, Books]:
-    """The tuning document, the leaderboard and the ledger of one sweep."""
-    path = tmp_path_factory.mktemp("sweep")
+def published(path: Path, *, at_most: int = 1000, **changes: Any) -> tuple[str, str, Books]:
+    """The tuning document, the leaderboard and the ledger of so many trials of one sweep."""
     cell = replace(PP, deployed={"XLA_FLAGS": "--xla_deployed=1"}, overrides={})
     measuring = Timed(cell, path, SPEED, job=14600)
     shown = tuple(each for each in measuring.study.profiles if not each.env)
-    measuring.study = replace(measuring.study, profiles=shown)
+    measuring.study = replace(measuring.study, profiles=shown, **changes)
     measuring.open()
-    measuring.run()
+    measuring.run(at_most=at_most)
     publish(read_known(measuring.folder), path / "reports")
     texts = [path / "reports" / name for name in ("tiny-tuning.md", "sweep-pp8/leaderboard.md")]
     tuning, board = (each.read_text(encoding="utf-8") for each in texts)
     return tuning, board, Books(measuring.folder / "ledger.jsonl")
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str, Books]:
+    """The tuning document, the leaderboard and the ledger of one sweep."""
+    return published(tmp_path_factory.mktemp("sweep"))
 
 
 def changed_digits(text: str) -> list[str]:
@@ -72,6 +77,33 @@ def test_every_digit_that_is_changed_is_noticed(made: tuple[str, str, Books]) ->
         assert len(changed) > 150
         for each in changed:
             assert unaccounted(each, books), set(each.splitlines()) - set(text.splitlines())
+
+
+ASSUMED = "an assumed job noise of 0.60 % (this cell was not calibrated: 'xlatune calibrate SWEEP_"
+AS_PLANNED = {"finalists": 0, "blocks": 0, "block_baselines": 0}
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        pytest.param({}, ASSUMED, id="of-a-cell-that-nobody-calibrated"),
+        pytest.param({"sigma_prior": 0.004}, "the known job noise of 0.40 %", id="calibrated"),
+        pytest.param({"sigma_prior": 1e-6}, "% that the screen shows", id="less-than-is-seen"),
+        pytest.param({**AS_PLANNED, "budget": 40}, ASSUMED, id="as-planned-by-the-budget"),
+        pytest.param({**AS_PLANNED, "budget": 16}, ASSUMED, id="the-smallest-layout-of-three"),
+    ],
+)
+def test_what_a_plan_confirms_is_told_with_where_its_noise_is_from(
+    tmp_path: Path, changes: dict[str, Any], words: str
+) -> None:
+    tuning, board, books = published(tmp_path, at_most=7, **changes)
+    (said,) = [line for line in board.splitlines() if "this plan (" in line]
+    assert words in said
+    assert said.removeprefix("* ") in tuning
+    for text in (tuning, board):
+        assert unaccounted(text, books) == []
+        for each in changed_digits(said):
+            assert unaccounted(text.replace(said.removeprefix("* "), each[2:]), books)
 
 
 @pytest.mark.parametrize(

@@ -24,6 +24,7 @@ from pytest_xlatune.studies.derived import Rule
 from pytest_xlatune.studies.gate import GateStudy
 from pytest_xlatune.studies.singles import Singles
 from pytest_xlatune.studies.tuning import TuningStudy
+from pytest_xlatune.studies.tuning_reading import DEFAULT_SIGMA, NOT_CALIBRATED
 from pytest_xlatune.sweep.sweep import ResolvedSweep
 
 _SIGMAS = (0.003, 0.006, 0.010)  # job noise of a quiet, a usual and a noisy cell
@@ -153,6 +154,8 @@ def _capacity(study: Study, trials: tuple[Trial, ...]) -> list[str]:
     # of this cell where it is known
     sigmas = _SIGMAS if study.sigma_prior is None else (study.sigma_prior,)
     seen = ", ".join(f"{size(layout.mde80(sigma))} at {size(sigma)} job noise" for sigma in sigmas)
+    if study.sigma_prior is None:
+        seen += f"; {size(DEFAULT_SIGMA)} is assumed, for {NOT_CALIBRATED}"
     jobs = f"{layout.jobs} jobs of {study.budget}"
     return [
         f"{screened} trials of the screen{more}, then {blocks}: {jobs}",

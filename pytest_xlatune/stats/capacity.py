@@ -113,14 +113,21 @@ def mde80(sigma: float, *, critical: float, df: float, variance: float) -> float
     return relative((critical + t_quantile(0.8, df)) * sigma * math.sqrt(variance))
 
 
-def outlook(sigma: float, *, profiles: int = 25, budgets: tuple[int, ...] = (36, 50, 65)) -> str:
-    """Return in words what budgets of jobs could see at a job noise of `sigma`."""
+def outlook(
+    sigma: float,
+    *,
+    profiles: int = 25,
+    budgets: tuple[int, ...] = (36, 50, 65),
+    words: str = "",
+) -> str:
+    """Return in words what budgets of jobs could see at a job noise of `sigma`.
+
+    `words` say that noise, and where it is from, where it is not of this very cell's jobs.
+    """
     seen = []
     for budget in budgets:
         found = plan(profiles, budget)
         what = found.what if isinstance(found, Refusal) else f"+{100 * found.mde80(sigma):.1f} %"
         seen.append(f"{budget} jobs: {what}")
-    return (
-        f"at a job noise of {100 * sigma:.2f} % a sweep of {profiles} profiles confirms with 80 % "
-        f"power: {', '.join(seen)}"
-    )
+    noise = words or f"a job noise of {100 * sigma:.2f} %"
+    return f"at {noise} a sweep of {profiles} profiles confirms with 80 % power: {', '.join(seen)}"

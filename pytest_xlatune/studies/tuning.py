@@ -34,10 +34,8 @@ from pytest_xlatune.studies.tuning_layout import (
     wave_order,
 )
 from pytest_xlatune.studies.tuning_lineup import Declaration, Lineup, check_rules
-from pytest_xlatune.studies.tuning_reading import Reading, loss_reason
+from pytest_xlatune.studies.tuning_reading import JobNoise, Reading, loss_reason
 from pytest_xlatune.studies.tuning_screen import Screen, screen
-
-DEFAULT_SIGMA = 0.006  # of a cell that was never calibrated
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -222,7 +220,7 @@ class TuningStudy(Record):
                 finalists=tuple(arm.id for arm in arms if arm.id != ALIAS.id),
                 late=self._late(lineup, past, ranked),
                 layout=self.layout,
-                sigma=self._sigma(ranked),
+                noise=self._noise(ranked),
                 loss_tolerance=self.loss_tolerance,
                 said=lineup.said,
                 is_screened=is_screened,
@@ -243,7 +241,7 @@ class TuningStudy(Record):
             ground=self.ground,
             selected=self.selected,
             baselines=self._baselines,
-            sigma=self.sigma_prior or DEFAULT_SIGMA,
+            sigma=JobNoise(known=self.sigma_prior).value,
             loss_tolerance=self.loss_tolerance,
         )
 
@@ -358,12 +356,11 @@ class TuningStudy(Record):
         if loss_reason(past, profile_id, tolerance=self.loss_tolerance):
             return False
         standing = ranked.standings[profile_id]
-        reach = 2 * self._sigma(ranked) * math.sqrt(standing.variance)
+        reach = 2 * self._noise(ranked).value * math.sqrt(standing.variance)
         return math.isfinite(standing.estimate) and standing.estimate + reach > 0
 
-    def _sigma(self, ranked: Screen) -> float:
-        """Return the job noise to plan with: the larger of what was known and what was seen."""
-        return max(self.sigma_prior or DEFAULT_SIGMA, ranked.sigma or 0.0)
+    def _noise(self, ranked: Screen) -> JobNoise:
+        return JobNoise(known=self.sigma_prior, seen=ranked.sigma)
 
 
 def _rank(profile_id: str, lineup: Lineup, ranked: Screen) -> tuple[float, int]:

@@ -95,7 +95,7 @@ def _mde80(reading: Reading) -> float | None:
     for look in reading.looks[-1:]:
         found = [each.mde80 for each in look.comparisons.values() if isinstance(each, Comparison)]
         return relative(max(found)) if found else None
-    return reading.layout.mde80(reading.sigma) if isinstance(reading.layout, Plan) else None
+    return reading.layout.mde80(reading.noise.value) if isinstance(reading.layout, Plan) else None
 
 
 def _notes(
@@ -103,14 +103,15 @@ def _notes(
 ) -> list[str]:
     notes = []
     if not reading.declared:
-        notes.append(outlook(reading.screen.sigma or reading.sigma))
+        seen, noise = reading.screen.sigma, reading.noise
+        notes.append(outlook(seen) if seen else outlook(noise.value, words=noise.words))
     elif isinstance(reading.layout, Refusal):
         notes.append(f"{reading.layout.what}: {reading.layout.why}")
     elif not reading.looks:
-        planned = reading.layout.mde80(reading.sigma)
+        planned = reading.layout.mde80(reading.noise.value)
         notes.append(
-            f"with a job noise of {100 * reading.sigma:.2f} % this plan ({reading.layout.jobs} "
-            f"jobs) confirms {percent(planned)} with 80 % power"
+            f"with {reading.noise.words} this plan ({reading.layout.jobs} jobs) confirms "
+            f"{percent(planned)} with 80 % power"
         )
     for look in reading.looks[-1:]:
         notes += [

@@ -16,6 +16,38 @@ from pytest_xlatune.studies.tuning_confirm import Confirmation, Look
 from pytest_xlatune.studies.tuning_history import Past, usable
 from pytest_xlatune.studies.tuning_screen import Screen
 
+DEFAULT_SIGMA = 0.006  # of a cell that was never calibrated
+# what turns the assumption into a figure
+NOT_CALIBRATED = "this cell was not calibrated: `xlatune calibrate SWEEP_FILE`"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobNoise:
+    """The noise of a job's score between jobs, to plan with, and where it comes from.
+
+    Attributes:
+        known: from a calibration of the cell, or as the sweep states it; None where nobody knows.
+        seen: in the screen; None before that tells.
+    """
+
+    known: float | None
+    seen: float | None = None
+
+    @property
+    def value(self) -> float:
+        """The larger of what was known, or else assumed, and what was seen."""
+        return max(self.known or DEFAULT_SIGMA, self.seen or 0.0)
+
+    @property
+    def words(self) -> str:
+        """Say the value and where it is from; what nobody measured is called assumed."""
+        value = f"{100 * self.value:.2f} %"
+        if self.seen is not None and self.seen >= self.value:
+            return f"the job noise of {value} that the screen shows"
+        if self.known:
+            return f"the known job noise of {value}"
+        return f"an assumed job noise of {value} ({NOT_CALIBRATED})"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
@@ -29,7 +61,7 @@ class Reading:
         finalists: in rank order.
         late: what would be a finalist by now, but was screened after they were fixed.
         layout: the plan of the sweep.
-        sigma: job noise to plan with.
+        noise: of a job, to plan with.
         loss_tolerance: relative.
         said: how derived waves were filled, one sentence each.
         is_screened, is_complete: whether this run's screen, and everything of it, is over.
@@ -44,7 +76,7 @@ class Reading:
     finalists: tuple[str, ...]
     late: tuple[str, ...]
     layout: Plan | Refusal
-    sigma: float
+    noise: JobNoise
     loss_tolerance: float
     is_screened: bool
     is_complete: bool

@@ -25,6 +25,7 @@ from pytest_xlatune.results import Score
 from pytest_xlatune.stats.score import rescore
 from pytest_xlatune.stats.warmup import Window, common_window
 from tests.document.estimates import ALPHA, Estimate, Fit, combined, dunnett, t_quantile
+from tests.document.planning import Planned, planned
 
 BASELINE, ALIAS = "baseline-deployed", "baseline-aa"
 BOUNDED = 0.02  # "structurally bounded" is a claim of M below this
@@ -328,8 +329,17 @@ class Books:
         return math.expm1(max(highest))
 
     @cached_property
+    def outlook(self) -> Planned | None:
+        """What is planned; None once it is measured, and where the sweep only ranks."""
+        _, squares, df = self._screen
+        seen = math.sqrt(squares / df) if df else None
+        return None if self.fit else planned(self.declared, seen)
+
+    @cached_property
     def mde80(self) -> float | None:
-        return max(map(self.fit.mde80, self.fit.arms)) if self.fit else None
+        if self.fit is None:
+            return self.outlook.mde80 if self.outlook else None
+        return max(map(self.fit.mde80, self.fit.arms))
 
     @property
     def stopping(self) -> Sequence[str]:

@@ -64,6 +64,8 @@ class Prose:
             ("Sigma, the noise of one job's score between jobs: {bound} %", books.sigma),
         ):
             rest = self.found.said(rest, template, bound=value, percent=True)
+        if books.outlook is not None:
+            rest = books.outlook.said(rest, self.found)
         rest = self.found.said(rest, "Alpha spent: {a} of {of}", a=books.alpha_spent, of=ALPHA)
         if fit is not None:
             rest = rest.replace(f"Method: {fit.method}", "")

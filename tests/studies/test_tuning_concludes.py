@@ -77,7 +77,11 @@ def test_nothing_is_decided_before_the_blocks_are_complete() -> None:
 def test_an_empty_history_tells_what_the_plan_can_see() -> None:
     conclusion = study(sigma_prior=0.0066).conclude([])
     assert conclusion.mde80 == pytest.approx(0.0129, abs=1e-4)
-    assert "confirms +1.3 % with 80 % power" in conclusion.notes[0]
+    assert conclusion.notes[0] == (
+        "with the known job noise of 0.66 % this plan (50 jobs) confirms +1.3 % with 80 % power"
+    )
+    (outlook,) = study(0).conclude([]).notes
+    assert outlook.startswith("at an assumed job noise of 0.60 % (this cell was not calibrated")
     assert {(v.kind, v.n) for v in conclusion.verdicts} == {(VerdictKind.INCONCLUSIVE, 0)}
     assert conclusion.baseline.n == 0
 

@@ -21,14 +21,13 @@ from pytest_xlatune.launchers.container import ContainerLauncher
 from pytest_xlatune.launchers.maxtext import MaxTextLauncher
 from pytest_xlatune.launchers.runtimes import ENTRY_FILE, ENV_FILE, HOST_FILE
 from pytest_xlatune.profiles import Profile, profile
+from tests.launchers.probes import PROBE
 
-GOLDEN = Path(__file__).parent / "data" / "containers"
+GOLDEN = Path(__file__).parents[1] / "data" / "containers"
 SHA = "sha256:" + "0123456789abcdef" * 4
 NAMED = f"rocm/jax-training:maxtext-v26.4@{SHA}"
 SIF, SQSH = f"/shared/images/jax.sif@{SHA}", f"/shared/images/jax.sqsh@{SHA}"
 PROFILE = profile("overlap-2", "--xla_a=2 --xla_b=X,Y", env={"NCCL_IB_HCA": "^mlx5_0:1,mlx5_1"})
-# prints its environment, its arguments and where it is, exactly
-PROBE = "import json, os, sys; print(json.dumps([dict(os.environ), sys.argv[1:], os.getcwd()]))"
 NASTY = {
     "COMMAS": "FUSION,CUBLAS",
     "SPACES": " a b  c ",

@@ -1,0 +1,117 @@
+"""maxtext-slurm to test with: a pretend checkout, a pretend Slurm, and trials to launch."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pytest_xlatune import Cell, Parallelism, Profile, Protocol
+from pytest_xlatune.cells import LaunchSpec, Stage, Trial
+from pytest_xlatune.launchers.maxtext_slurm import MaxTextSlurmLauncher
+from pytest_xlatune.profiles import BASELINE
+from pytest_xlatune.workers.maxtext_slurm import RECORD
+
+DATA = Path(__file__).parents[1] / "data" / "maxtext_slurm"
+MODEL = "deepseek3-671b"
+OVERLAP = "--xla_gpu_experimental_parallel_collective_overlap_limit=2"
+
+
+def make_cell(**changes: Any) -> Cell:
+    values: dict[str, Any] = {
+        "model_tag": MODEL,
+        "parallelism": Parallelism.parse("PP=8"),
+        "per_device_batch_size": 7,
+        "max_target_length": 4096,
+    }
+    return Cell(**values | changes)
+
+
+def make_trial(cell: Cell, of: Profile = BASELINE, *, evidence: bool = False) -> Trial:
+    return Trial(
+        cell_digest=cell.digest,
+        profile=of,
+        protocol=Protocol(profiler="xplane") if evidence else Protocol(),
+        study="tuning",
+        stage=Stage.EVIDENCE if evidence else Stage.SCREEN,
+    )
+
+
+def make_launcher(**changes: Any) -> MaxTextSlurmLauncher:
+    values: dict[str, Any] = {
+        "checkout": "/shared/maxtext-slurm",
+        "sbatch": ("-N", "8", "-w", "node[001-008]"),
+        "is_ray": True,
+        "python": "python3",
+    }
+    return MaxTextSlurmLauncher(**values | changes)
+
+
+def name_of(spec: LaunchSpec) -> str:
+    return spec.argv[spec.argv.index("--name") + 1]
+
+
+class Site:
+    """A pretend checkout, a pretend Slurm, and the folder of an attempt."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.checkout = root / "maxtext slurm"
+        shutil.copytree(DATA / "checkout", self.checkout)
+        self.outputs = self.checkout / "outputs"
+        self.outputs.mkdir()
+        (self.outputs / "big").write_text("never copied")
+        (self.checkout / "secret.local.sh").write_text("never copied")
+        for command in (["init", "-q"], ["add", "."]):
+            subprocess.run(["git", "-C", str(self.checkout), *command], check=True)
+        self.state = root / "state"
+        self.attempt = root / "attempt"
+        bin_folder = root / "bin"
+        for folder in (self.state, self.attempt, bin_folder):
+            folder.mkdir()
+        for name in ("squeue", "scontrol", "scancel"):
+            script = bin_folder / name
+            code = (DATA / "slurm.py").read_text(encoding="utf-8")
+            script.write_text(f"#!{sys.executable}\n{code}")
+            script.chmod(0o755)
+        self.environ = {
+            "PATH": f"{bin_folder}:{os.environ['PATH']}",
+            "HOME": str(root),
+            "SLURM_STANDIN": str(self.state),
+        }
+
+    def start(
+        self, of: Profile, *, evidence: bool = False, **environ: str
+    ) -> subprocess.Popen[bytes]:
+        """Start what a payload would start, as it would."""
+        cell = make_cell()
+        launcher = make_launcher(
+            checkout=str(self.checkout), sbatch=("-N2", "-wnode[001-002]"), python=sys.executable
+        )
+        spec = launcher.launch(make_trial(cell, of, evidence=evidence), cell)
+        for name, text in spec.files.items():
+            (self.attempt / name).write_text(text, encoding="utf-8")
+        with (self.attempt / "log.0.txt").open("wb") as log:
+            return subprocess.Popen(
+                spec.argv,
+                env={**self.environ, **spec.env, **environ},
+                cwd=self.attempt,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+            )
+
+    def run(self, of: Profile, *, evidence: bool = False, **environ: str) -> int:
+        return self.start(of, evidence=evidence, **environ).wait(timeout=120)
+
+    @property
+    def log(self) -> Path:
+        return self.attempt / "log.0.txt"
+
+    def record(self) -> Mapping[str, str]:
+        found: dict[str, str] = json.loads((self.attempt / RECORD).read_text(encoding="utf-8"))
+        return found

@@ -1,0 +1,220 @@
+"""maxtext-slurm: a job of a pretend checkout from end to end, and a whole sweep."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import shlex
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_xlatune import profile
+from pytest_xlatune.campaign.assess import FLAGS_NOT_EFFECTIVE, assess
+from pytest_xlatune.evidence_files import captures_below, read_program
+from pytest_xlatune.profiles import BASELINE
+from pytest_xlatune.reading.reading import read_one
+from pytest_xlatune.results import Outcome, State
+from pytest_xlatune.sweep.sweep import Inputs
+from pytest_xlatune.workers.maxtext_slurm import RECORD
+from tests.launchers.checkout import DATA, MODEL, Site, make_cell, make_trial
+from tests.waiting import LIMIT_S, until
+
+
+def test_a_profile_is_the_last_word_and_the_checkout_stays_as_it_is(site: Site) -> None:
+    before = sorted(path for path in site.checkout.rglob("*") if ".git/" not in str(path))
+    of = profile("ag-8g", "--xla_all_gather=8 --xla_list='a b'", env={"NCCL_PROTO": "it's"})
+    assert site.run(of) == 0
+    read = read_one(site.log)
+    assert read.report.xla_flags == (
+        "--xla_of_the_image=1 --xla_all_gather=8589934592 --xla_all_gather=1073741824 "
+        "--xla_all_gather=8 --xla_list='a b'"
+    )
+    assert read.report.env["NCCL_PROTO"] == "it's"
+    assert read.report.env["NCCL_NCHANNELS_PER_NET_PEER"] == "4"
+    assert [step.tgs for step in read.report.steps] == [994.9] * 12
+    outcome = Outcome(state=State.COMPLETED, exit_code=0)
+    cell = make_cell()
+    found = assess(make_trial(cell, of), cell, outcome, read.report)
+    assert found.score is not None
+    assert found.score.tgs == pytest.approx(994.9, rel=1e-3)
+    name, sbatch, ray = (site.state / "submitted").read_text().splitlines()
+    assert (sbatch, ray) == ("-N2 -wnode[001-002] --time=45:00", "RAY=1")
+    after = sorted(path for path in site.checkout.rglob("*") if ".git/" not in str(path))
+    made = [path for path in after if path not in before]
+    tops = {path.relative_to(site.outputs).parts[0] for path in made}
+    assert {each[:5] for each in tops} == {".arti", "4711-"}
+    frozen = site.outputs / ".artifacts" / "4711"
+    assert (frozen / "submit.sh").is_file()
+    assert not (frozen / "outputs").exists()
+    assert not (frozen / "secret.local.sh").exists()
+    assert not (site.attempt / "checkout").exists()
+    assert f"JOB_NAME={name}\n" in site.log.read_text(encoding="utf-8")
+
+
+def test_a_flag_that_only_train_env_sets_is_seen_not_to_be_effective(site: Site) -> None:
+    assert site.run(BASELINE) == 0
+    cell = make_cell()
+    asked = make_trial(cell, profile("ag-8g", "--xla_all_gather=8589934592"))
+    outcome = Outcome(state=State.COMPLETED, exit_code=0)
+    found = assess(asked, cell, outcome, read_one(site.log).report)
+    assert found.findings[0].cls == FLAGS_NOT_EFFECTIVE
+
+
+def test_outputs_are_found_by_the_front_of_their_name_after_the_tagger_renamed_them(
+    site: Site,
+) -> None:
+    assert site.run(BASELINE, evidence=True) == 0
+    record = site.record()
+    assert (record["job_id"], record["state"]) == ("4711", "COMPLETED")
+    assert record["folder"] == f"{site.outputs}/4711-JAX-{MODEL}-2N-pdbs7-TGS_994.900"
+    dumped = "module_0025.jit_train_step.gfx950_gpu_after_optimizations.txt"
+    assert (site.attempt / "xla_dump" / dumped).is_file()
+    captures = [each.name for each in captures_below(site.attempt)]
+    assert captures == ["node001.xplane.pb", "node002.xplane.pb"]
+    log = site.log.read_text(encoding="utf-8")
+    for variable in ("M_PROFILER=xplane", "M_PROFILER_STEPS=3", "ENABLE_XLA_DUMP=1"):
+        assert f"0: {variable}\n" in log
+    assert "0: argument jax_cache_dir=\n" in log
+    assert log.endswith("JobState=COMPLETED ExitCode=0:0 NodeList=node[001-002]\n")
+
+
+@pytest.mark.parametrize(
+    "named",
+    [
+        lambda outputs: outputs / "4711",
+        lambda outputs: next(each for each in outputs.glob("4711-*") if each.is_dir()),
+        lambda outputs: next(outputs.glob("4711-*.log")),
+    ],
+    ids=["the id", "the folder", "the log"],
+)
+def test_a_job_is_read_by_its_id_its_folder_or_its_log(
+    site: Site, named: Callable[[Path], Path]
+) -> None:
+    assert site.run(BASELINE) == 0
+    read = read_one(named(site.outputs))
+    assert read.report.last_step == 11
+    assert read.path.suffix == ".log"
+
+
+def test_a_failed_job_ends_as_it_did_and_is_diagnosed_from_its_own_log(site: Site) -> None:
+    of = profile("bogus", "--xla_bogus=1")
+    assert site.run(of) == 1
+    cell = make_cell()
+    outcome = Outcome(state=State.FAILED, exit_code=1)
+    found = assess(make_trial(cell, of), cell, outcome, read_one(site.log).report)
+    assert found.findings[0].cls == "unknown-flag"
+    assert found.findings[0].detail == "--xla_bogus=1"
+
+
+def test_what_submit_says_when_it_fails_is_in_the_log(site: Site) -> None:
+    assert site.run(BASELINE, FAIL_SUBMIT="1") == 1
+    log = site.log.read_text(encoding="utf-8")
+    assert "sbatch: error: Batch job submission failed" in log
+    assert "xlatune: submit.sh ended with 1 and no running job" in log
+    assert not (site.attempt / RECORD).exists()
+
+
+def test_a_signal_cancels_the_job(site: Site) -> None:
+    process = site.start(BASELINE, HANG="1")
+    until(lambda: "completed step: 3" in site.log.read_text(encoding="utf-8"))
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(LIMIT_S) == 143
+    assert "scancel 4711" in (site.state / "calls").read_text()
+    assert site.record()["state"] == "CANCELLED"
+
+
+def test_a_job_that_an_earlier_attempt_left_in_the_queue_is_cancelled_first(site: Site) -> None:
+    (site.state / "strays").write_text("4700 4701\n")
+    assert site.run(BASELINE) == 0
+    calls = (site.state / "calls").read_text().splitlines()
+    assert [each for each in calls if each.startswith("scancel")] == [
+        "scancel 4700",
+        "scancel 4701",
+    ]
+    asked = shlex.split(calls[0])
+    assert asked[asked.index("-n") + 1] == (site.state / "submitted").read_text().splitlines()[0]
+
+
+def test_the_program_of_a_job_is_found_in_its_folder(tmp_path: Path) -> None:
+    dump = tmp_path / "4711-JAX-deepseek3-671b" / "xla_dump"
+    dump.mkdir(parents=True)
+    kept = DATA.parent / "evidence" / "jaxlib-0.12.0" / "fsdp-ov.txt.gz"
+    program = dump / "module_0025.jit_train_step.sm_9.0_gpu_after_optimizations.txt"
+    program.write_bytes(gzip.decompress(kept.read_bytes()))
+    by_job, by_dump = read_program(dump.parent), read_program(dump)
+    assert by_job == by_dump
+    assert by_job.source == str(program)
+
+
+def test_the_sweep_of_the_documentation_is_one() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "maxtext.md").read_text(encoding="utf-8")
+    (block,) = [part.partition("```")[0] for part in text.split("```python\n")[1:]]
+    names: dict[str, Any] = {}
+    exec(compile(block, "docs/maxtext.md", "exec"), names)
+    resolved = names["SWEEP"].resolve(Inputs())
+    resolved.check()
+    (trial,) = [each for each in resolved.study().propose(()) if not each.is_baseline]
+    argv = resolved.sweep.launcher.launch(trial, resolved.cell).argv
+    shown = shlex.join(("submit.sh", *argv[argv.index("--") + 1 :]))
+    digest = trial.id.rpartition("-")[2]
+    written = " ".join(text.partition("    submit.sh")[2].partition("\n\n")[0].split())
+    assert shown.removeprefix("submit.sh ").replace(digest, "784ebde6c2") == written.replace(
+        "\\ ", ""
+    )
+
+
+SWEEP = """\
+import pytest
+from pytest_xlatune import Protocol, Sweep, profile
+from pytest_xlatune.launchers.maxtext_slurm import INHERIT, MaxTextSlurmLauncher
+
+SWEEP = Sweep(
+    name="pretend",
+    model_tag="deepseek3-671b",
+    parallelism="PP=8",
+    per_device_batch_size=7,
+    max_target_length=4096,
+    launcher=MaxTextSlurmLauncher(
+        checkout={checkout!r},
+        sbatch=("-N", "2", "-w", "node[001-002]"),
+        inherit=(*INHERIT, "SLURM_STANDIN"),
+    ),
+    profiles=(profile("bogus", "--xla_bogus=1"), profile("overlap-2", "--xla_of_somebody=2")),
+    protocol=Protocol(steps=12),
+    executor="local",
+    screen_baselines=2,
+)
+
+
+@pytest.mark.wave2
+def test_flag(measure, profile):
+    measured = measure(profile)
+    assert measured.not_slower, measured.paragraph
+"""
+
+
+def test_a_whole_sweep_through_a_checkout(site: Site) -> None:
+    (site.root / "test_sweep.py").write_text(SWEEP.format(checkout=str(site.checkout)))
+    lock = {"XLATUNE_MACHINE_LOCK": str(site.root / "machine.lock")}
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-n", "0", f"--rootdir={site.root}", "test_sweep.py"],
+        env={**site.environ, **lock},
+        cwd=site.root,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-3000:]
+    assert "1 passed, 1 xfailed" in done.stdout
+    jobs = sorted(each.name for each in site.outputs.glob("*.log"))
+    assert [each[:4] for each in jobs] == ["4711", "4712", "4713", "4714"]
+    board = json.loads((site.root / "reports" / "pretend" / "leaderboard.json").read_text())
+    kinds = {each["profile"]: each["kind"] for each in board["conclusion"]["verdicts"]}
+    assert kinds == {"bogus": "INVALID", "overlap-2": "SCREENED"}

@@ -1,58 +1,19 @@
-"""The reader: every shape of the step line, any chunking, ranks, starts, bounded memory."""
+"""The step line: every shape of it, glued, torn or cut, in any chunking."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterable
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_xlatune.logs import (
-    Event,
-    LogReader,
-    LogReport,
-    NewStart,
-    Phase,
-    PhaseChange,
-    read_log,
-)
-from pytest_xlatune.results import Action, Finding, StepRecord
+from pytest_xlatune.logs import Phase
+from pytest_xlatune.results import Action, StepRecord
+from tests.logs.lines import read, read_every_way, step, text_of
 
 ABSL = "I0112 07:08:09.123456 140001 metric_logger.py:226] "
-
-
-def step(number: int, tgs: float = 990.5, loss: str = "7.125") -> str:
-    return (
-        f"completed step: {number}, seconds: 28.950, TFLOP/s/device: 261.250, "
-        f"Tokens/s/device: {tgs:.3f}, total_weights: 458752, loss: {loss}"
-    )
-
-
-def text_of(lines: Iterable[str]) -> bytes:
-    return "".join(f"{each}\n" for each in lines).encode()
-
-
-def read(log: bytes, cuts: Iterable[int]) -> tuple[list[Event], LogReport]:
-    reader = LogReader()
-    events: list[Event] = []
-    at = 0
-    for cut in [*sorted(cuts), len(log)]:
-        events += reader.feed(log[at:cut])
-        at = cut
-    events += reader.close()
-    return events, reader.report()
-
-
-def read_every_way(log: bytes) -> tuple[list[Event], LogReport]:
-    """Read whole, byte by byte and in two chunks; all must agree."""
-    whole = read(log, [])
-    assert repr(read(log, range(1, len(log)))) == repr(whole)  # repr: NaN equals NaN
-    for cut in range(0, len(log), max(len(log) // 12, 1)):
-        assert repr(read(log, [cut])) == repr(whole)
-    return whole
 
 
 def only_step(line: str) -> StepRecord:
@@ -228,206 +189,6 @@ def test_of_a_torn_last_line_only_whole_fields_count(
 @pytest.mark.parametrize("line", ["completed st", "completed step: 1", "completed step: "])
 def test_a_step_id_that_may_be_torn_is_no_step(line: str) -> None:
     assert read_every_way(line.encode())[1].steps == ()
-
-
-def test_rank_0_is_read_by_its_label_even_when_it_prints_late() -> None:
-    lines = [
-        f"{rank}: {step(number, 100.0 * (rank + 1))}" for number in range(3) for rank in (1, 0)
-    ]
-    _, report = read_every_way(text_of(lines))
-    assert [(each.step, each.tgs) for each in report.steps] == [(0, 100.0), (1, 100.0), (2, 100.0)]
-    assert report.starts == 1
-    assert any("2 origins" in note for note in report.notes)
-
-
-def test_of_ray_actors_the_head_s_own_is_read() -> None:
-    lines = [
-        f"0: (A pid={pid}{ip}) {step(number, tgs)}"
-        for number in range(3)
-        for pid, ip, tgs in ((5, ", ip=10.0.0.2", 200.0), (4, "", 100.0))
-    ]
-    _, report = read_every_way(text_of(lines))
-    assert [each.tgs for each in report.steps] == [100.0, 100.0, 100.0]
-
-
-def test_without_labels_the_first_line_of_a_step_counts_and_is_noted() -> None:
-    lines = [step(number, tgs) for number in range(6) for tgs in (100.0, 200.0, 300.0)]
-    _, report = read_every_way(text_of(lines))
-    assert [each.tgs for each in report.steps] == [100.0] * 6
-    assert report.starts == 1
-    assert any("several ranks" in note for note in report.notes)
-
-
-def test_a_slower_rank_is_no_new_start() -> None:
-    lines = [step(0), step(1), step(2), step(0), step(3), step(1), step(2), step(4), step(3)]
-    _, report = read_every_way(text_of(lines))
-    assert [each.step for each in report.steps] == [0, 1, 2, 3, 4]
-    assert report.starts == 1
-
-
-STARTS = {
-    "requeued after settings": [
-        *(f"0: {step(each, 1.0)}" for each in range(8)),
-        "0: XLA_FLAGS=--xla_new=1",
-        *(f"0: {step(each, 2.0)}" for each in range(3)),
-    ],
-    "requeued without a word": [
-        *(step(each, 1.0) for each in range(8)),
-        *(step(each, 2.0) for each in range(3)),
-    ],
-    "restarted before the third step, after Memstats": [
-        step(0, 1.0),
-        "Memstats: After params initialized:",
-        *(step(each, 2.0) for each in range(3)),
-    ],
-}
-
-
-@pytest.mark.parametrize("lines", STARTS.values(), ids=STARTS.keys())
-def test_the_last_start_counts(lines: list[str]) -> None:
-    events, report = read_every_way(text_of(lines))
-    assert [(each.step, each.tgs, each.start) for each in report.steps] == [
-        (0, 2.0, 1),
-        (1, 2.0, 1),
-        (2, 2.0, 1),
-    ]
-    assert report.starts == 2
-    assert sum(isinstance(each, NewStart) for each in events) == 1
-
-
-def test_a_resumed_start_keeps_its_own_steps_and_settings() -> None:
-    lines = [
-        "Config param steps: 20",
-        *(step(each, 1.0) for each in range(9)),
-        "Config param steps: 30",
-        "Memstats: After params initialized:",
-        *(step(each, 2.0) for each in range(9, 12)),
-    ]
-    _, report = read_every_way(text_of(lines))
-    assert [(each.step, each.tgs) for each in report.steps] == [(9, 2.0), (10, 2.0), (11, 2.0)]
-    assert report.config == {"steps": "30"}
-
-
-def test_a_second_start_that_hangs_shows_its_own_phase() -> None:
-    lines = [*(step(each) for each in range(9)), "Memstats: After params initialized:"]
-    _, report = read_every_way(text_of(lines))
-    assert (report.last_step, report.phase, report.starts) == (None, Phase.COMPILING, 2)
-
-
-def test_findings_of_an_earlier_start_ask_for_nothing() -> None:
-    failed = "slurmstepd: error: Detected 1 oom_kill event in StepId=4.0"
-    _, report = read_every_way(text_of([step(0), failed, "JAX_PLATFORMS=cpu", step(0)]))
-    assert [(each.cls, each.action) for each in report.findings] == [("oom-host", Action.NONE)]
-
-
-def test_phases_are_told_as_they_begin() -> None:
-    events, report = read_every_way(
-        text_of(["0: Config param steps: 3", "0: Memstats: After params initialized:", step(0)])
-    )
-    changes = [each for each in events if isinstance(each, PhaseChange)]
-    assert [(each.phase, each.line) for each in changes] == [
-        (Phase.COMPILING, 2),
-        (Phase.TRAINING, 3),
-    ]
-    assert report.lines == 3
-
-
-def test_the_reader_answers_while_it_reads() -> None:
-    reader = LogReader()
-    assert (reader.last_step, reader.phase) == (None, Phase.BEFORE_MEMSTATS)
-    reader.feed(text_of([step(0), step(1)]) + b"RESOURCE_EXHAUSTED: Out of memory")
-    assert (reader.last_step, reader.phase, reader.fatal) == (1, Phase.TRAINING, None)
-    (event,) = reader.feed(b" while trying to allocate 12.50GiB.\n")
-    assert isinstance(event, Finding)
-    assert reader.fatal == event
-    assert (event.cls, event.detail, event.line) == ("oom-gpu", "12.50 GiB", 3)
-
-
-def test_a_closed_reader_takes_no_more() -> None:
-    reader = LogReader()
-    reader.close()
-    assert reader.close() == []
-    with pytest.raises(ValueError, match="was closed"):
-        reader.feed(b"x")
-
-
-def test_settings_are_those_of_rank_0_and_the_last_word() -> None:
-    lines = [
-        "1: NCCL_DEBUG=WARN",
-        "0: NCCL_DEBUG=INFO",
-        "2: NCCL_DEBUG=TRACE",
-        "0: XLA_FLAGS=--xla_a=1",
-        " 0: XLA_FLAGS=--xla_a=1 --xla_b='x y'",
-        'declare -x RCCL_X="1 2"',
-        "0: (A pid=7) JAX_PLATFORMS=cpu",
-        "XLA_PYTHON_CLIENT_MEM_FRACTION=.93",
-        "the variable NCCL_IB_HCA=mlx5 is not a line of printenv",
-        "Config param run_name: a: b",
-        ABSL + "Config param steps: 15",
-        "PATH=/usr/bin",
-    ]
-    _, report = read_every_way(text_of(lines))
-    assert report.xla_flags == "--xla_a=1 --xla_b='x y'"
-    assert report.env == {
-        "NCCL_DEBUG": "INFO",
-        "RCCL_X": "1 2",
-        "JAX_PLATFORMS": "cpu",
-        "XLA_PYTHON_CLIENT_MEM_FRACTION": ".93",
-    }
-    assert report.config == {"run_name": "a: b", "steps": "15"}
-
-
-def test_a_log_that_shows_no_flags_says_so() -> None:
-    assert read_log([text_of([step(0)])]).xla_flags is None
-    assert read_log([b"XLA_FLAGS=\n"]).xla_flags == ""
-
-
-def test_identical_findings_are_counted_and_their_number_is_bounded() -> None:
-    oom = "RESOURCE_EXHAUSTED: Out of memory while trying to allocate {} bytes."
-    lines = [oom.format(1)] * 5 + [oom.format(each) for each in range(2, 50)]
-    report = read_log([text_of(lines)])
-    assert (report.findings[0].count, report.findings[0].line) == (5, 1)
-    assert len(report.findings) == 8
-    assert any("41 more findings" in note for note in report.notes)
-
-
-def test_a_megabyte_without_an_end_is_not_kept() -> None:
-    reader = LogReader()
-    for _ in range(64):
-        reader.feed(b"x" * (1 << 16))
-    assert len(reader._held) == 1 << 16
-    reader.feed(text_of(["", step(4)]))
-    report = reader.report()
-    assert (report.last_step, report.lines, report.size_bytes) == (
-        4,
-        2,
-        (1 << 22) + len(step(4)) + 2,
-    )
-
-
-@pytest.mark.parametrize("junk", [65_000, 65_500, 65_536, 70_000, 140_000])
-def test_a_long_line_is_cut_alike_in_every_chunking(junk: int) -> None:
-    log = text_of(["a", "x" * junk + " Killed", step(3), "y" * junk + " " + step(4), step(5)])
-    whole = read(log, [])
-    for size in (1 << 10, 1 << 14, 40_000, 65_536, 65_537, 100_000):
-        assert read(log, range(size, len(log), size)) == whole
-    assert next(each.step for each in whole[1].steps) == 3
-
-
-def test_steps_after_a_cancel_are_counted() -> None:
-    lines = [step(0), "W0112 07:08:09.1 9 p.cc:1] SIGTERM caught at 2026", step(1), step(2)]
-    _, report = read_every_way(text_of(lines))
-    assert (report.last_step, report.steps_after_cancel) == (2, 2)
-
-
-def test_the_tail_is_what_is_neither_step_nor_harmless() -> None:
-    lines = ["first", step(0), "n1 NCCL INFO bye", "strange end", ""]
-    assert read_log([text_of(lines)]).tail == ("first", "strange end")
-
-
-def test_a_report_goes_to_json_and_back() -> None:
-    report = read_log([text_of(["0: XLA_FLAGS=--xla_a", step(0, loss="inf"), "Killed"])])
-    assert LogReport.from_json(report.to_json()) == report
 
 
 PIECES = st.sampled_from(

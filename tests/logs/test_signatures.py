@@ -209,5 +209,5 @@ def test_the_actions_of_what_can_never_run_are_drops() -> None:
 
 
 def test_the_documentation_holds_the_table() -> None:
-    page = Path(__file__).parents[1] / "docs" / "logs.md"
+    page = Path(__file__).parents[2] / "docs" / "logs.md"
     assert "\n".join(table()) in page.read_text(encoding="utf-8")

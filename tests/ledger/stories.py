@@ -1,0 +1,90 @@
+"""A story that a ledger tells: one trial that fails and comes again, another that is planned."""
+
+from __future__ import annotations
+
+from pytest_xlatune.cells import Cell, Parallelism, Protocol, Stage, Trial
+from pytest_xlatune.ledger import (
+    AttemptEnded,
+    AttemptIntended,
+    AttemptSubmitted,
+    CampaignOpened,
+    Decided,
+    Event,
+    Ledger,
+    NodesPinned,
+    Noted,
+    TrialEnded,
+    TrialPlanned,
+)
+from pytest_xlatune.profiles import profile
+from pytest_xlatune.results import (
+    Action,
+    Finding,
+    Outcome,
+    Score,
+    State,
+    Submission,
+    TrialResult,
+    TrialStatus,
+)
+
+CELL = Cell(model_tag="toy-1b", parallelism=Parallelism.parse("FSDP=2"), deployed={"A": "1,2 'x'"})
+
+
+def trial(position: int = 0, *, study: str = "tuning") -> Trial:
+    return Trial(
+        cell_digest=CELL.digest,
+        profile=profile("overlap", "--xla_a=true"),
+        protocol=Protocol(),
+        study=study,
+        stage=Stage.SCREEN,
+        position=position,
+    )
+
+
+def submission(of: Trial, attempt: int = 1) -> Submission:
+    return Submission(
+        trial_id=of.id, attempt=attempt, executor="local", job_id=f"71{attempt}", folder="f"
+    )
+
+
+def result(of: Trial, status: TrialStatus = TrialStatus.MEASURED) -> TrialResult:
+    score = Score(value=4.6, tgs=99.5, step_s=0.25, n_steps=10, window=(5, 14))
+    return TrialResult(trial=of, status=status, score=score, job_ids=("711",))
+
+
+def intended(of: Trial, attempt: int = 1) -> AttemptIntended:
+    return AttemptIntended(trial_id=of.id, attempt=attempt, comment=f"{of.id}.{attempt}")
+
+
+def ended(of: Trial, attempt: int = 1, state: State = State.COMPLETED) -> AttemptEnded:
+    return AttemptEnded(trial_id=of.id, attempt=attempt, outcome=Outcome(state=state))
+
+
+OOM = Finding(cls="oom-gpu", action=Action.DROP, line=7, text="out of memory", detail="3 GiB")
+STORY: tuple[Event, ...] = (
+    CampaignOpened(cell=CELL, study="tuning", session="s1", versions={"pytest-xlatune": "0.1"}),
+    TrialPlanned(trial=trial(0)),
+    TrialPlanned(trial=trial(1)),
+    intended(trial(0)),
+    AttemptSubmitted(submission=submission(trial(0))),
+    AttemptEnded(
+        trial_id=trial(0).id,
+        attempt=1,
+        outcome=Outcome(state=State.NODE_FAIL, nodes=("node001",)),
+        findings=(OOM,),
+    ),
+    Decided(trial_id=trial(0).id, attempt=1, next="retry", cls="node", evidence="node001 died"),
+    intended(trial(0), 2),
+    AttemptSubmitted(submission=submission(trial(0), 2)),
+    ended(trial(0), 2),
+    TrialEnded(result=result(trial(0))),
+    NodesPinned(nodes=("node001", "node002")),
+    Noted(text="torn\nlines, \u2028 and ünïcode"),
+)
+
+
+def write_story(ledger: Ledger) -> bytes:
+    for number, event in enumerate(STORY):
+        ledger.append(event, at_s=100.0 + number)
+    return ledger.path.read_bytes()

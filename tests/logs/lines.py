@@ -1,0 +1,38 @@
+"""Lines of a log, and a reader of them that is asked in every way at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from pytest_xlatune.logs import Event, LogReader, LogReport
+
+
+def step(number: int, tgs: float = 990.5, loss: str = "7.125") -> str:
+    return (
+        f"completed step: {number}, seconds: 28.950, TFLOP/s/device: 261.250, "
+        f"Tokens/s/device: {tgs:.3f}, total_weights: 458752, loss: {loss}"
+    )
+
+
+def text_of(lines: Iterable[str]) -> bytes:
+    return "".join(f"{each}\n" for each in lines).encode()
+
+
+def read(log: bytes, cuts: Iterable[int]) -> tuple[list[Event], LogReport]:
+    reader = LogReader()
+    events: list[Event] = []
+    at = 0
+    for cut in [*sorted(cuts), len(log)]:
+        events += reader.feed(log[at:cut])
+        at = cut
+    events += reader.close()
+    return events, reader.report()
+
+
+def read_every_way(log: bytes) -> tuple[list[Event], LogReport]:
+    """Read whole, byte by byte and in two chunks; all must agree."""
+    whole = read(log, [])
+    assert repr(read(log, range(1, len(log)))) == repr(whole)  # repr: NaN equals NaN
+    for cut in range(0, len(log), max(len(log) // 12, 1)):
+        assert repr(read(log, [cut])) == repr(whole)
+    return whole

@@ -1,0 +1,87 @@
+"""Cells with a winner, and repositories whose files deploy them."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+from pytest_xlatune.cells import Cell, DeployedFile, Parallelism
+from pytest_xlatune.hidden import hide_assignments
+from pytest_xlatune.profiles import Profile, profile
+from pytest_xlatune.report.covered import Covered
+from pytest_xlatune.results import Conclusion, Verdict, VerdictKind
+
+ENV = "configs/tiny.env.sh"
+YML = "configs/tiny.yml"
+DEPLOYED = """\
+# what is deployed
+export XLA_FLAGS="${XLA_FLAGS:+$XLA_FLAGS }--xla_a=1"
+export NCCL_ALGO=Ring
+: the end
+"""
+
+
+def covered(
+    recipe: Profile,
+    *,
+    parallelism: str = "FSDP=8",
+    config_tag: str = "",
+    text: str | None = DEPLOYED,
+    yml: str | None = None,
+    others: tuple[tuple[Profile, VerdictKind], ...] = (),
+    written_s: float = 1e9,
+) -> Covered:
+    """A cell whose winner is `recipe`."""
+    cell = Cell(model_tag="tiny", parallelism=Parallelism.parse(parallelism), config_tag=config_tag)
+    files = []
+    if text is not None:
+        files.append(DeployedFile(path=ENV, text=hide_assignments(text), is_new=not text))
+    if yml is not None:
+        files.append(DeployedFile(path=YML, text=yml, is_shell=False))
+    verdicts = [Verdict(profile=recipe.id, kind=VerdictKind.FASTER, delta=0.1, n=4, tgs=110.0)]
+    verdicts += [
+        Verdict(
+            profile=each.id,
+            kind=kind,
+            can_run=kind is not VerdictKind.INVALID,
+            delta=-0.1 if kind is VerdictKind.SLOWER else None,
+        )
+        for each, kind in others
+    ]
+    return Covered(
+        sweep="sweep",
+        cell_digest=cell.digest,
+        written_s=written_s,
+        cell=cell,
+        profiles=(recipe, *(each for each, _ in others)),
+        conclusion=Conclusion(
+            verdicts=tuple(verdicts),
+            baseline=Verdict(profile="baseline-deployed", kind=VerdictKind.SCREENED, tgs=100.0),
+            complete=True,
+        ),
+        history=(),
+        files=tuple(files),
+    )
+
+
+def git(repository: Path, *words: str) -> None:
+    subprocess.run(["git", *words], cwd=repository, check=True, capture_output=True, timeout=30)
+
+
+def repository(tmp_path: Path, files: dict[str, str]) -> Path:
+    """A git repository with some files, as it would be on another machine."""
+    root = tmp_path / "repository"
+    (root / "configs").mkdir(parents=True)
+    git(root, "init", "-q")
+    for path, text in files.items():
+        (root / path).write_bytes(text.encode())
+    return root
+
+
+def apply(root: Path, patch: str) -> None:
+    (root / "recommended.patch").write_bytes(patch.encode())
+    git(root, "apply", "--check", "recommended.patch")
+    git(root, "apply", "--whitespace=error-all", "recommended.patch")
+
+
+AG, OVERLAP = profile("ag", "--xla_ag=1"), profile("overlap", "--xla_ag=8 --xla_o=2")

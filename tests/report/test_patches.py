@@ -1,0 +1,121 @@
+"""What is recommended is a patch that git takes, and what it deploys is what was measured."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from pytest_xlatune.cells import DeployedFile
+from pytest_xlatune.deployed import deployed_env
+from pytest_xlatune.profiles import Profile, append_flags, effective_values, parse_flags, profile
+from pytest_xlatune.report.covered import extended
+from pytest_xlatune.report.deployment import diff, patch_of
+from pytest_xlatune.results import VerdictKind
+from tests.report.deploying import AG, DEPLOYED, ENV, OVERLAP, YML, apply, covered, repository
+from tests.report.test_guards import elsewhere
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param(DEPLOYED, id="a file as usual"),
+        pytest.param(DEPLOYED.rstrip("\n"), id="its last line does not end"),
+        pytest.param("export XLA_FLAGS=--xla_a=1\n", id="less than the context"),
+        pytest.param("", id="no such file yet"),
+        pytest.param(f"{DEPLOYED}\n\n", id="blank lines at its end"),
+        pytest.param(
+            "export HF_TOKEN=hush-hush\nexport XLA_FLAGS=--xla_a=1\n: a\n", id="a secret near by"
+        ),
+    ],
+)
+@pytest.mark.parametrize(
+    "recipe",
+    [
+        profile("fast", "--xla_b=2 --xla_a=3"),
+        profile("variables", env={"NCCL_ALGO": "Tree", "NCCL_PROTO": "^LL128"}),
+        profile("odd", "--xla_c='two words'", env={"ODD": "a 'b' \"c\" $HOME `id`, \\ and\ttab"}),
+    ],
+    ids=lambda each: each.id,
+)
+def test_git_applies_it_and_the_shell_then_deploys_what_was_measured(
+    tmp_path: Path, text: str, recipe: Profile
+) -> None:
+    root = repository(tmp_path, {ENV: text} if text else {})
+    before = deployed_env(root / ENV) if text else {}
+    apply(root, patch_of([covered(recipe, text=text)]).text)
+    after = deployed_env(root / ENV)
+    flags = append_flags(before.get("XLA_FLAGS", ""), recipe.flags)
+    assert effective_values(parse_flags(after.pop("XLA_FLAGS", ""))) == effective_values(
+        parse_flags(flags)
+    )
+    before.pop("XLA_FLAGS", None)
+    assert after == {**before, **recipe.env}
+
+
+def test_a_secret_is_no_context_and_in_no_patch(tmp_path: Path) -> None:
+    text = "export XLA_FLAGS=--xla_a=1\nexport HF_TOKEN=hush-hush\n"
+    made = patch_of([covered(profile("fast", "--xla_b=2"), text=text)])
+    assert made.text == ""
+    assert "hold a secret" in next(iter(made.missing.values()))
+    secret = profile("secret", "--xla_b=2", env={"API_KEY": "hush-hush"}).shown
+    root = repository(tmp_path, {ENV: DEPLOYED})
+    patch = patch_of([covered(secret)]).text
+    assert "hush" not in patch
+    assert "# API_KEY: set it yourself, its value is not shown" in patch
+    apply(root, patch)
+    assert "API_KEY" not in deployed_env(root / ENV)
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("scan_layers: true\n", "scan_layers: false\n"),
+        ("a: 1\nscan_layers: true  # cheap\nb: 2\n", "a: 1\nscan_layers: false  # cheap\nb: 2\n"),
+        ('scan_layers: "yes"\n', "scan_layers: false\n"),
+        ("scan_layers:\nb: 1\n", "scan_layers: false\nb: 1\n"),
+        ("a: 1", "a: 1\nscan_layers: false\n"),
+        ("# scan_layers: true\na: 1\n", "# scan_layers: true\na: 1\nscan_layers: false\n"),
+    ],
+)
+def test_a_key_of_the_trainer_is_changed_where_it_stands(
+    tmp_path: Path, before: str, after: str
+) -> None:
+    recipe = profile("unrolled", "--xla_b=2", overrides={"scan_layers": "false"})
+    root = repository(tmp_path, {ENV: DEPLOYED, YML: before})
+    apply(root, patch_of([covered(recipe, yml=before)]).text)
+    assert (root / YML).read_text(encoding="utf-8") == after
+
+
+@pytest.mark.parametrize(
+    "yml", ["scan_layers:\n  - true\n", "scan_layers: [1]\n", "scan_layers: 1\nscan_layers: 2\n"]
+)
+def test_a_key_without_a_single_value_is_left_to_people(yml: str) -> None:
+    recipe = profile("unrolled", "--xla_b=2", overrides={"scan_layers": "false"})
+    made = patch_of([covered(recipe, yml=yml)])
+    assert "has no single value" in next(iter(made.missing.values()))
+    assert YML not in made.paths
+    assert ENV in made.paths, "its flags are deployed all the same"
+
+
+def test_wave_six_is_kept_for_the_recipe_that_it_was_about() -> None:
+    recipe = profile("overlap-2", "--xla_b=2")
+    before = replace(covered(recipe), elsewhere=(elsewhere("dense", VerdictKind.EQUIVALENT),))
+    (same,) = extended((before,), covered(recipe))
+    assert same.elsewhere == before.elsewhere
+    (other,) = extended((before,), covered(profile("overlap-2", "--xla_b=4")))
+    assert other.elsewhere == ()
+
+
+def test_a_recipe_for_a_file_that_has_changed_is_not_deployed() -> None:
+    old = covered(AG, written_s=1.0)
+    new = covered(OVERLAP, parallelism="PP=8", text=DEPLOYED + "export MORE=1\n", written_s=2.0)
+    made = patch_of([old, new])
+    assert made.cells == (new.cell_digest,)
+    assert made.missing == {old.cell_digest: "a file that deploys the cell has changed since"}
+
+
+def test_a_path_that_a_diff_cannot_name_is_left_to_people() -> None:
+    for path in ("../out.env.sh", "a b.env.sh", "tab\t.env.sh"):
+        assert diff(DeployedFile(path=path, text="a\n"), "b\n") is None

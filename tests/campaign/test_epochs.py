@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
@@ -17,21 +14,8 @@ from pytest_xlatune.executors import Resumed
 from pytest_xlatune.publishing.publish import document_of, read_known
 from pytest_xlatune.report import markdown
 from pytest_xlatune.results import Conclusion, Outcome, State, TrialResult, VerdictKind
+from tests.campaign import scripted
 
-
-def load() -> ModuleType:
-    """Return the tests of the campaign: their scripted executor serves here too."""
-    path = Path(__file__).with_name("test_campaign.py")
-    spec = importlib.util.spec_from_file_location("scripted_for_epochs", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["scripted_for_epochs"] = module  # dataclasses look their module up
-    spec.loader.exec_module(module)
-    return module
-
-
-scripted = load()
 OLD, NEW = ("node001", "node002"), ("node001", "node009")
 NODE_FAIL = Outcome(state=State.NODE_FAIL, reason="NODE_FAIL (NodeDown)", nodes=OLD)
 

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
-import sys
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -25,21 +22,8 @@ from pytest_xlatune.studies.calibration import CalibrationStudy
 from pytest_xlatune.studies.gate import Gate, GateStudy
 from pytest_xlatune.sweep.earlier import CALIBRATION, read_calibration, read_stored
 from pytest_xlatune.sweep.sweep import Inputs, Sweep
+from tests.campaign import scripted
 
-
-def load() -> ModuleType:
-    """Return the tests of the campaign: their scripted executor serves here too."""
-    path = Path(__file__).with_name("test_campaign.py")
-    spec = importlib.util.spec_from_file_location("scripted", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["scripted"] = module  # dataclasses look their module up
-    spec.loader.exec_module(module)
-    return module
-
-
-scripted = load()
 CELL, PROFILES = scripted.CELL, scripted.PROFILES
 
 

@@ -16,7 +16,7 @@ from pytest_xlatune.results import Outcome, State, TrialResult, TrialStatus
 from pytest_xlatune.studies.derived import Stacks
 from pytest_xlatune.studies.singles import Singles
 from pytest_xlatune.studies.tuning import TuningStudy
-from tests.test_campaign import ScriptedExecutor, campaign, log, run
+from tests.campaign.scripted import ScriptedExecutor, campaign, log, run
 
 SINGLES = (
     profile("fast", "--xla_fast=1"),

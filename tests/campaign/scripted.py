@@ -1,0 +1,160 @@
+"""A campaign on an executor that follows a script: it runs nothing and writes the logs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
+
+from pytest_xlatune.campaign.campaign import Campaign, Setup
+from pytest_xlatune.cells import Cell, LaunchSpec, Parallelism, Protocol, Resources
+from pytest_xlatune.errors import SubmissionError
+from pytest_xlatune.executors import Resumed
+from pytest_xlatune.launchers.command import CommandLauncher
+from pytest_xlatune.profiles import Profile, profile
+from pytest_xlatune.results import Outcome, State, Submission
+from pytest_xlatune.studies.tuning import TuningStudy
+
+STEPS = 12
+CELL = Cell(
+    model_tag="pretend",
+    parallelism=Parallelism.parse("FSDP=4"),
+    protocol=Protocol(steps=STEPS),
+    deployed={"XLA_FLAGS": "--xla_deployed=1"},
+)
+PROFILES = (
+    profile("fast", "--xla_fast=1"),
+    profile("same", "--xla_same=1"),
+)
+OK = Outcome(state=State.COMPLETED, exit_code=0, start_s=0.0, end_s=1.0)
+FAILED = Outcome(state=State.FAILED, exit_code=1)
+KILLED = Outcome(state=State.FAILED, signal=9)
+UNKNOWN_FLAG = "F1120 09:03:25.888154 1 parse_flags_from_env.cc:234] Unknown flag in XLA_FLAGS: --x"
+
+
+def log(speed: float = 1000.0, *, steps: int = STEPS, loss: str = "7.1", last: str = "") -> str:
+    lines = [
+        f"completed step: {step}, seconds: {512 / speed:.6f}, TFLOP/s/device: 0.1, "
+        f"Tokens/s/device: {speed:.3f}, total_weights: 512, loss: {loss}"
+        for step in range(steps)
+    ]
+    return "\n".join([*lines, last, ""])
+
+
+Script = Callable[[str, int], tuple[str, Outcome]]
+
+
+def ordinary(trial_id: str, attempt: int) -> tuple[str, Outcome]:
+    """Give a log whose speed is the profile's, with a little noise of the trial's own."""
+    speed = 1100.0 if trial_id.startswith("fast") else 1000.0
+    return log(speed * (1 + (sum(trial_id.encode()) % 7 - 3) / 2000)), OK
+
+
+class ScriptedExecutor:
+    """Runs nothing: writes the log that the script says and tells the outcome at the next poll."""
+
+    name = "local"
+
+    def __init__(self, script: Script = ordinary, *, max_in_flight: int = 1) -> None:
+        self.script = script
+        self.max_in_flight = max_in_flight
+        self.submitted: list[str] = []
+        self.cancelled: list[str] = []
+        self.refusal = ""
+        self.holds = False  # jobs go on running
+        self.die_after_submit = False
+        self.resumed: list[tuple[str, ...]] = []
+        self.revival = Resumed(faults=("node001 is drained: bad nic",))
+        self._jobs: dict[str, tuple[str, Outcome]] = {}
+
+    def submit(
+        self,
+        spec: LaunchSpec,
+        *,
+        folder: Path,
+        job_name: str,
+        comment: str,
+        nodelist: Sequence[str],
+        resources: Resources,
+    ) -> str:
+        if self.refusal:
+            raise SubmissionError(self.refusal)
+        known = [job_id for job_id, (of, _) in self._jobs.items() if of == comment]
+        if known:
+            return known[0]
+        folder.mkdir(parents=True)
+        trial_id, _, attempt = folder.name.rpartition(".")
+        text, outcome = self.script(trial_id, int(attempt))
+        (folder / "log.0.txt").write_text(text, encoding="utf-8")
+        job_id = f"{len(self._jobs) + 1}"
+        self._jobs[job_id] = (comment, outcome)
+        self.submitted.append(trial_id)
+        if self.die_after_submit:
+            raise KeyboardInterrupt
+        return job_id
+
+    def poll(self, submissions: Sequence[Submission], *, root: Path) -> Mapping[str, Outcome]:
+        return {
+            each.job_id: Outcome(state=State.CANCELLED)
+            if each.job_id in self.cancelled
+            else Outcome(state=State.RUNNING)
+            if self.holds
+            else self._jobs[each.job_id][1]
+            for each in submissions
+        }
+
+    def cancel(self, submissions: Sequence[Submission], *, root: Path) -> None:
+        self.cancelled += [each.job_id for each in submissions]
+
+    def resume(self, nodes: Sequence[str]) -> Resumed:
+        self.resumed.append(tuple(nodes))
+        return self.revival
+
+
+def campaign(
+    folder: Path,
+    executor: ScriptedExecutor,
+    *,
+    session: str = "first",
+    profiles: tuple[Profile, ...] = PROFILES,
+    cell: Cell = CELL,
+    fresh: bool = False,
+    recover: bool | None = None,
+    clocks: Mapping[str, Callable[[], float]] = MappingProxyType({}),
+) -> Campaign:
+    setup = Setup(
+        sweep="pretend",
+        cell=cell,
+        launcher=CommandLauncher(argv=("trainer", "{steps}")),
+        executor=executor,
+        resources=Resources(),
+        folder=folder / "pretend" / "cell",
+        session=session,
+        recover=None if recover is None else lambda *_: bool(recover),
+    )
+    study = TuningStudy(
+        cell=cell, profiles=profiles, budget=40, screen_baselines=2, finalists=2, blocks=3,
+        block_baselines=1,
+    )  # fmt: skip
+    made = Campaign(setup, study, **clocks)
+    made.open(fresh=fresh)
+    return made
+
+
+def run(each: Campaign, *, turns: int = 200) -> None:
+    """Take turns until nothing is left, without sleeping."""
+    for _ in range(turns):
+        view = each.view()
+        if view.stopped or not view.pending:
+            return
+        each.turn()
+    raise AssertionError("the sweep does not end")
+
+
+def failing(which: str, text: str, outcome: Outcome, *, times: int = 99) -> Script:
+    def script(trial_id: str, attempt: int) -> tuple[str, Outcome]:
+        if trial_id.startswith(which) and attempt <= times:
+            return text, outcome
+        return ordinary(trial_id, attempt)
+
+    return script

@@ -1,0 +1,138 @@
+"""A campaign in trouble: what is run again, dropped, waited for, or stops the sweep."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pytest_xlatune.campaign.campaign import CampaignStopped
+from pytest_xlatune.plugin import awaiting
+from pytest_xlatune.profiles import BASELINE_ID
+from pytest_xlatune.results import Outcome, State, TrialStatus, VerdictKind
+from tests.campaign.scripted import (
+    FAILED,
+    KILLED,
+    OK,
+    PROFILES,
+    UNKNOWN_FLAG,
+    ScriptedExecutor,
+    campaign,
+    failing,
+    log,
+    ordinary,
+    run,
+)
+
+
+def test_a_killed_trial_is_run_again_and_counts_once(tmp_path: Path) -> None:
+    executor = ScriptedExecutor(failing("same-s", log(steps=3), KILLED, times=1))
+    each = campaign(tmp_path, executor)
+    run(each)
+    (result,) = (r for r in each.view().history if r.trial.id.startswith("same-s"))
+    assert result.status is TrialStatus.MEASURED
+    assert len(result.job_ids) == 2
+    (decision,) = each.view().state.decisions
+    assert (decision.next, decision.cls) == ("retry", "killed")
+
+
+@pytest.mark.parametrize(
+    ("text", "outcome", "reason"),
+    [
+        pytest.param(UNKNOWN_FLAG + "\n", FAILED, "unknown-flag", id="an unknown flag"),
+        pytest.param(log(loss="nan"), OK, "numerical-failure", id="NaN though it exits with 0"),
+        pytest.param(
+            "XLA_FLAGS=--xla_deployed=1\n" + log(), OK, "flags-not-effective",
+            id="flags that the log does not show",
+        ),
+    ],
+)  # fmt: skip
+def test_a_profile_that_cannot_run_is_dropped_once(
+    tmp_path: Path, text: str, outcome: Outcome, reason: str
+) -> None:
+    executor = ScriptedExecutor(failing("fast", text, outcome))
+    each = campaign(tmp_path, executor)
+    run(each)
+    verdict = each.conclude().verdict("fast")
+    assert verdict is not None
+    assert (verdict.kind, verdict.can_run) == (VerdictKind.INVALID, False)
+    assert reason in " ".join(verdict.reasons)
+    assert [trial for trial in executor.submitted if trial.startswith("fast")] == [
+        executor.submitted[[t.startswith("fast") for t in executor.submitted].index(True)]
+    ]
+
+
+def test_what_nobody_could_measure_is_tried_again_by_the_next_session(tmp_path: Path) -> None:
+    limit = Outcome(state=State.TIMEOUT, reason="DUE TO TIME LIMIT")
+    executor = ScriptedExecutor(failing("same", log(steps=2), limit))
+    each = campaign(tmp_path, executor)
+    run(each)
+    verdict = each.conclude().verdict("same")
+    assert verdict is not None
+    assert (verdict.kind, verdict.can_run) == (VerdictKind.INVALID, True)
+    with pytest.raises(awaiting.NotMeasured, match="time-limit"):
+        awaiting.screened(each, PROFILES[1], lambda: None)
+
+    executor.script = ordinary
+    later = campaign(tmp_path, executor, session="second")
+    run(later)
+    again = later.conclude().verdict("same")
+    assert again is not None
+    assert again.kind is not VerdictKind.INVALID
+
+
+def test_a_baseline_that_cannot_run_stops_the_sweep(tmp_path: Path) -> None:
+    executor = ScriptedExecutor(failing(BASELINE_ID, UNKNOWN_FLAG + "\n", FAILED))
+    each = campaign(tmp_path, executor)
+    run(each)
+    assert each.view().stopped.startswith("the cell as deployed cannot run: unknown-flag")
+    with pytest.raises(CampaignStopped, match="cannot run"):
+        awaiting.baseline(each, lambda: None)
+    assert len(executor.submitted) == 1
+
+
+@pytest.mark.parametrize("is_done", [True, False], ids=["done", "not done"])
+def test_a_retry_that_needs_the_site_waits_for_it(tmp_path: Path, *, is_done: bool) -> None:
+    nic = "mlx5_0: IBV_WC_RETRY_EXC_ERR(12) vendor_err=129\n"
+    executor = ScriptedExecutor(failing("same-s", nic, FAILED, times=1))
+    each = campaign(tmp_path, executor, recover=is_done)
+    run(each)
+    assert bool(each.view().stopped) is not is_done
+
+
+def test_a_refused_submission_stops_with_the_schedulers_words(tmp_path: Path) -> None:
+    executor = ScriptedExecutor()
+    executor.refusal = "Invalid account"
+    each = campaign(tmp_path, executor)
+    run(each)
+    assert each.view().stopped == "submission-refused: Invalid account"
+    executor.refusal = ""
+    later = campaign(tmp_path, executor, session="second")
+    run(later)
+    assert later.conclude().complete
+
+
+@pytest.mark.parametrize("jump_s", [-7200.0, 0.0, 7200.0], ids=["back", "never", "forward"])
+def test_a_back_off_lasts_as_long_whatever_the_days_clock_does(
+    tmp_path: Path, jump_s: float
+) -> None:
+    outage = "error: RPC failed; HTTP 502 curl 22"
+    shown = {"now": 1e9, "ticks": 0.0}
+
+    def once(trial_id: str, attempt: int) -> tuple[str, Outcome]:
+        return (log(steps=0, last=outage), FAILED) if attempt == 1 else ordinary(trial_id, attempt)
+
+    executor = ScriptedExecutor(once)
+    clocks = {"now": lambda: shown["now"], "ticks": lambda: shown["ticks"]}
+    each = campaign(tmp_path, executor, clocks=clocks)
+    for _ in range(3):
+        each.turn()
+    first = executor.submitted[0]
+    assert executor.submitted == [first]
+    shown["now"] += jump_s
+    for shown["ticks"] in (1.0, 299.0):
+        each.turn()
+        assert executor.submitted == [first], "the outage has 300 s to pass"
+    shown["ticks"] = 301.0
+    each.turn()
+    assert executor.submitted == [first, first]

@@ -1,0 +1,186 @@
+"""A campaign is journalled, adopted by the next session, and told from the ledger alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pytest_xlatune.campaign.jobs import (
+    INTERRUPTED,
+    LEDGER,
+    cancel_unwaited,
+    find_ledgers,
+    list_jobs,
+)
+from pytest_xlatune.cells import Cell, Protocol, Stage
+from pytest_xlatune.errors import ConfigError
+from pytest_xlatune.ledger import Ledger, replay
+from pytest_xlatune.plugin import awaiting
+from pytest_xlatune.profiles import BASELINE_ID
+from pytest_xlatune.publishing.publish import publish, read_known
+from pytest_xlatune.results import Outcome, VerdictKind
+from tests.campaign.scripted import CELL, OK, PROFILES, ScriptedExecutor, campaign, log, run
+
+
+def test_a_sweep_runs_to_its_conclusion_and_again_for_nothing(tmp_path: Path) -> None:
+    executor = ScriptedExecutor()
+    first = campaign(tmp_path, executor)
+    run(first)
+    conclusion = first.conclude()
+    verdict = conclusion.verdict("fast")
+    assert verdict is not None
+    assert verdict.kind is VerdictKind.FASTER
+    assert conclusion.complete
+    count = len(executor.submitted)
+    assert count == len(set(executor.submitted)) == 2 + 2 + 3 * 3
+
+    again = campaign(tmp_path, executor, session="second")
+    run(again)
+    assert len(executor.submitted) == count
+    assert again.conclude() == conclusion
+
+
+def test_the_order_is_the_same_however_many_are_in_flight(tmp_path: Path) -> None:
+    one, four = ScriptedExecutor(), ScriptedExecutor(max_in_flight=4)
+    run(campaign(tmp_path / "one", one))
+    run(campaign(tmp_path / "four", four))
+    assert one.submitted == four.submitted
+
+
+def test_an_attempt_is_in_the_ledger_before_it_is_submitted(tmp_path: Path) -> None:
+    executor = ScriptedExecutor()
+    executor.die_after_submit = True
+    with pytest.raises(KeyboardInterrupt):
+        campaign(tmp_path, executor).turn()
+    executor.die_after_submit = False
+    second = campaign(tmp_path, executor, session="second")
+    run(second)
+    assert len(executor.submitted) == len(set(executor.submitted))
+    assert second.conclude().complete
+
+
+def test_a_running_job_is_adopted_by_the_next_session(tmp_path: Path) -> None:
+    executor = ScriptedExecutor()
+    executor.holds = True
+    campaign(tmp_path, executor).turn()
+    assert len(executor.submitted) == 1
+    executor.holds = False
+    run(campaign(tmp_path, executor, session="second"))
+    assert len(executor.submitted) == len(set(executor.submitted))
+
+
+def test_other_nodes_are_refused_and_fresh_starts_over(tmp_path: Path) -> None:
+    executor = ScriptedExecutor()
+    run(campaign(tmp_path, executor))
+    count = len(executor.submitted)
+    moved = Cell.from_json(CELL.to_json() | {"nodelist": ["node002"]})
+    with pytest.raises(
+        ConfigError, match=r"nodelist was \[\], is \['node002'\].*--xlatune-new-baseline"
+    ):
+        campaign(tmp_path, executor, session="second", cell=moved)
+    run(campaign(tmp_path, executor, session="third", cell=moved, fresh=True))
+    assert len(executor.submitted) == 2 * count
+    assert len(list(tmp_path.glob("pretend/cell/ledger*.jsonl"))) == 2
+    # a later process of the same session does not start over again
+    run(campaign(tmp_path, executor, session="third", cell=moved, fresh=True))
+    assert len(executor.submitted) == 2 * count
+
+
+class Stopped(BaseException):
+    """The process is gone."""
+
+
+def test_killed_between_our_cancel_and_writing_it_down(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    executor = ScriptedExecutor()
+    executor.holds = True
+    campaign(tmp_path, executor).turn()
+    (folder,) = find_ledgers(tmp_path)
+
+    def gone(*_: object, **__: object) -> None:
+        raise Stopped
+
+    with monkeypatch.context() as patched:
+        patched.setattr(executor, "poll", gone)
+        with pytest.raises(Stopped):
+            cancel_unwaited(folder, executors=lambda _: executor)
+    assert len(executor.cancelled) == 1
+    executor.holds = False
+    # the next session does not take it for somebody else's cancel: it measures all
+    run(campaign(tmp_path, executor, session="second"))
+    state = replay(Ledger(folder / LEDGER).refresh())
+    assert [each.next for each in state.decisions] == [INTERRUPTED]
+    assert read_known(folder).conclusion.complete
+
+
+def test_the_ledger_alone_lists_ends_and_reports(tmp_path: Path) -> None:
+    executor = ScriptedExecutor()
+    executor.holds = True
+    each = campaign(tmp_path, executor)
+    each.turn()
+    (folder,) = find_ledgers(tmp_path)
+    state = replay(Ledger(folder / LEDGER).refresh())
+    assert [job.outcome for job in list_jobs(state)] == [None]
+    (ended,) = cancel_unwaited(folder, executors=lambda _: executor)
+    assert executor.cancelled == [ended.job_id]
+    assert not cancel_unwaited(folder, executors=lambda _: executor)
+
+    # a trial that was ended so has no result: the next session runs it again
+    executor.holds = False
+    run(campaign(tmp_path, executor, session="second"))
+    known = read_known(folder)
+    assert known.conclusion.complete
+    paths = publish(known, tmp_path / "reports")
+    assert [path.relative_to(tmp_path / "reports").as_posix() for path in paths] == [
+        "pretend/leaderboard.md",
+        "pretend/leaderboard.json",
+        "pretend-tuning.md",
+        "pretend-tuning.json",
+    ]
+    assert all(BASELINE_ID in path.read_text(encoding="utf-8") for path in paths)
+
+
+@pytest.mark.parametrize(
+    ("steps", "first_step", "said"),
+    [
+        pytest.param(20, 7, "the window of all trials starts at step 7", id="it moves"),
+        pytest.param(12, None, "12 steps are too few, use steps=19", id="there is no room"),
+    ],
+)
+def test_a_warm_up_that_reaches_into_the_window_moves_it_for_all_and_is_said(
+    tmp_path: Path, steps: int, first_step: int | None, said: str
+) -> None:
+    def cold(trial_id: str, attempt: int) -> tuple[str, Outcome]:
+        speed = 1000.0 * (1 + (sum(trial_id.encode()) % 7 - 3) / 2000)
+        warm, slow = log(speed, steps=steps), log(0.992 * speed)  # too near to be screened out
+        return "\n".join([*slow.splitlines()[:7], *warm.splitlines()[7:], ""]), OK
+
+    cell = Cell.from_json(CELL.to_json() | {"protocol": Protocol(steps=steps).to_json()})
+    each = campaign(tmp_path, ScriptedExecutor(cold), cell=cell)
+    run(each)
+    conclusion = each.conclude()
+    assert conclusion.first_step == first_step
+    assert said in " ".join(conclusion.notes)
+    (folder,) = find_ledgers(tmp_path)
+    known = read_known(folder)
+    assert known.conclusion == conclusion, "the ledger alone says the same"
+    windows = {result.score.window for result in known.scored if result.score}
+    assert windows == {(first_step or 5, steps - 1)}
+    leaderboard = publish(known, tmp_path / "reports")[0].read_text(encoding="utf-8")
+    assert said in leaderboard
+    assert f"tokens over time of steps {first_step or 5} to {steps - 1}" in leaderboard
+
+
+def test_screened_verdicts_stay_what_they_were_after_the_confirmation(tmp_path: Path) -> None:
+    executor = ScriptedExecutor()
+    each = campaign(tmp_path, executor)
+    before = awaiting.screened(each, PROFILES[0], lambda: None)
+    run(each)
+    assert awaiting.screened(each, PROFILES[0], lambda: None) == before
+    assert before.kind is VerdictKind.SCREENED
+    assert each.view().is_over(Stage.CONFIRM)
+    first = awaiting.finalist(each, 0, lambda: None)
+    assert first is not None
+    assert awaiting.confirmed(each, first, lambda: None).faster

@@ -15,13 +15,26 @@ import sys
 import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from simcluster import World, sweep
+from simcluster import World
+from simworlds import (
+    ALL,
+    BOUNDS,
+    FAILING,
+    HARMFUL,
+    LONG,
+    NULL,
+    NULLS,
+    POWERS,
+    STACKED,
+    STOPS,
+    TWICE,
+)
+from tallies import Tally, measure
 
-from pytest_xlatune.results import VerdictKind
 from pytest_xlatune.stats.warmup import Window
 from pytest_xlatune.studies import one_window
 
@@ -38,164 +51,6 @@ COLUMNS = (
     "window moved",
     "warm-ups differ",
 )
-
-NULL = World(name="reference")
-LATE = dict.fromkeys(range(25), 2.5)  # every profile warms up longer than the baseline
-THREE = replace(NULL, effects=(0.02,) * 3)
-NULLS = (
-    NULL,
-    replace(NULL, name="no drift", drift="none"),
-    replace(NULL, name="job noise 0.3 %", sigma_job=0.003),
-    replace(NULL, name="job noise 1.0 %", sigma_job=0.010),
-    replace(NULL, name="linear drift 3 %", drift_size=0.03),
-    replace(NULL, name="step of 3 %", drift="step", drift_size=0.03),
-    replace(NULL, name="random walk 3 %", drift="walk", drift_size=0.03),
-    replace(NULL, name="sine 1.5 %", drift="sine", drift_size=0.015),
-    replace(NULL, name="t(4) job tails", heavy_tails=True),
-    replace(NULL, name="3 % bad jobs", bad_jobs=0.03),
-    replace(NULL, name="phi 0.9", phi=0.9),
-    replace(NULL, name="first of block 0.5 % slow", cold_first=0.005),
-    replace(NULL, name="10 % stragglers", stragglers=0.10),
-    replace(NULL, name="3 % host pauses", pauses=0.03),
-    replace(NULL, name="long warm-up in 10 %", long_warm=0.10),
-    replace(NULL, name="long warm-up in all", long_warm=1.0),
-    replace(NULL, name="long warm-up by profile, 25 steps", warming=LATE, steps=25),
-    replace(NULL, name="profiled, 25 steps", profiler=True, steps=25),
-    replace(NULL, name="40 profiles, 65 jobs", profiles=40, budget=65),
-)
-LONG = replace(NULL, name="105 steps a job", steps=105)
-FAILING = replace(NULL, name="5 % of jobs fail", failed=0.05)
-# 0.04 at four blocks, 0.01 for four more of the same arms where the first look cannot tell
-TWICE = replace(NULL, name="two stages, 70 jobs", second_blocks=4, budget=70)
-# four slots for stacks of what led, and 25 profiles, in the same 50 jobs
-STACKED = replace(NULL, name="stacks of what led", stacks=4)
-HARMFUL = replace(NULL, name="all at -1 %", other=-0.01)
-POWERS = (
-    replace(THREE, name="three at +2 %, noise 0.3 %", sigma_job=0.003),
-    replace(THREE, name="three at +2 %, noise 0.6 %"),
-    replace(THREE, name="three at +2 %, noise 1.0 %", sigma_job=0.010),
-    replace(THREE, name="three at +2 %, step of 3 %", drift="step", drift_size=0.03),
-    replace(THREE, name="three at +2 %, 10 % stragglers", stragglers=0.10),
-    replace(THREE, name="three at +2 %, 40 in 65", profiles=40, budget=65),
-    replace(NULL, name="three at +1 %", effects=(0.01,) * 3),
-    replace(NULL, name="one at +5 %", effects=(0.05,)),
-    replace(NULL, name="one at +5 %, noise 1.0 %", effects=(0.05,), sigma_job=0.010),
-    replace(THREE, name="three at +2 %, long warm-up in all", long_warm=1.0),
-    replace(THREE, name="three at +2 %, long warm-up by profile", warming=LATE),
-    replace(THREE, name="three at +2 %, long warm-up by profile, 25 steps", warming=LATE, steps=25),
-    replace(TWICE, name="three at +1 %, two stages, 70 jobs", effects=(0.01,) * 3),
-    replace(STACKED, name="three at +2 %, stacks of what led", effects=(0.02,) * 3),
-)
-STOPS = (
-    replace(NULL, name="one at +4 %", effects=(0.04,)),
-    replace(NULL, name="one at +6 %", effects=(0.06,)),
-)
-BOUNDS = (
-    replace(NULL, name="one at +2 %, noise 0.3 %", effects=(0.02,), sigma_job=0.003),
-    replace(NULL, name="one at +3 %, noise 0.3 %", effects=(0.03,), sigma_job=0.003),
-)
-STRAGGLING = replace(
-    NULL, name="one at +2 % that straggles 15 %", effects=(0.02,), straggling={0: 0.15}
-)
-ALL = (*NULLS, LONG, FAILING, TWICE, STACKED, HARMFUL, *POWERS, *STOPS, *BOUNDS, STRAGGLING)
-
-
-@dataclass(kw_only=True)
-class Tally:
-    """Counts over sweeps of one world."""
-
-    sweeps: int = 0
-    false_sweeps: int = 0
-    true_winners: int = 0
-    found: int = 0
-    any_found: int = 0
-    confirmed: int = 0
-    covered: int = 0
-    covered_winners: int = 0
-    bias: list[float] = field(default_factory=list)
-    most_jobs: int = 0
-    stopped: int = 0
-    bounded: int = 0
-    bound_holds: int = 0
-    with_bound: int = 0
-    slower: int = 0
-    moved: int = 0
-    flagged: int = 0
-
-    def add(self, other: Tally) -> None:
-        """Add the counts of another part of the same world."""
-        for each in fields(self):
-            mine, theirs = getattr(self, each.name), getattr(other, each.name)
-            merged = max(mine, theirs) if each.name == "most_jobs" else mine + theirs
-            setattr(self, each.name, merged)
-
-    @property
-    def false_rate(self) -> float:
-        """Share of sweeps with at least one false winner."""
-        return self.false_sweeps / self.sweeps
-
-    @property
-    def power(self) -> float:
-        """Share of true winners that are found."""
-        return self.found / self.true_winners if self.true_winners else math.nan
-
-    @property
-    def any_rate(self) -> float:
-        """Share of sweeps that find at least one."""
-        return self.any_found / self.sweeps if self.true_winners else math.nan
-
-    @property
-    def coverage(self) -> float:
-        """Share of 95 % intervals of confirmed deltas that hold the truth."""
-        return self.covered / self.confirmed if self.confirmed else math.nan
-
-    @property
-    def winner_coverage(self) -> float:
-        """The same, given that it was found."""
-        return self.covered_winners / self.found if self.found else math.nan
-
-    @property
-    def mean_bias(self) -> float:
-        """Mean error of the delta of those found."""
-        return math.fsum(self.bias) / len(self.bias) if self.bias else math.nan
-
-
-def measure(world: World, seeds: range) -> Tally:
-    """Run the sweeps of these seeds and count."""
-    tally = Tally()
-    for seed in seeds:
-        conclusion, history = sweep(world, seed)
-        tally.sweeps += 1
-        tally.most_jobs = max(tally.most_jobs, len(history))
-        truths = [world.truth(at) for at in range(world.profiles)]
-        tally.true_winners += sum(truth > 0 for truth in truths)
-        false, found = 0, 0
-        for verdict in conclusion.verdicts:
-            if verdict.ci95 is None or verdict.delta is None:
-                continue
-            truth = world.truth_of(verdict.profile)
-            is_covered = verdict.ci95[0] <= truth <= verdict.ci95[1]
-            tally.confirmed += 1
-            tally.covered += is_covered
-            tally.slower += verdict.kind is VerdictKind.SLOWER
-            if verdict.kind is VerdictKind.FASTER and truth > 0:
-                found += 1
-                tally.covered_winners += is_covered
-                tally.bias.append(verdict.delta - truth)
-            elif verdict.kind is VerdictKind.FASTER:
-                false += 1
-        tally.false_sweeps += false > 0
-        tally.found += found
-        tally.any_found += found > 0
-        tally.moved += conclusion.first_step is not None
-        tally.flagged += any(note.startswith("profiles differ") for note in conclusion.notes)
-        tally.stopped += any(note.startswith("stop rule") for note in conclusion.notes)
-        if conclusion.bound is not None:
-            tally.with_bound += 1
-            tally.bounded += conclusion.bound < 0.02
-            measured = [world.truth_of(each.profile) for each in conclusion.verdicts]
-            tally.bound_holds += conclusion.bound >= max(*measured, 0.0)
-    return tally
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,0 +1,67 @@
+"""The worlds in which error rates are measured: where nothing helps, and where something does."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from simcluster import World
+
+NULL = World(name="reference")
+LATE = dict.fromkeys(range(25), 2.5)  # every profile warms up longer than the baseline
+THREE = replace(NULL, effects=(0.02,) * 3)
+NULLS = (
+    NULL,
+    replace(NULL, name="no drift", drift="none"),
+    replace(NULL, name="job noise 0.3 %", sigma_job=0.003),
+    replace(NULL, name="job noise 1.0 %", sigma_job=0.010),
+    replace(NULL, name="linear drift 3 %", drift_size=0.03),
+    replace(NULL, name="step of 3 %", drift="step", drift_size=0.03),
+    replace(NULL, name="random walk 3 %", drift="walk", drift_size=0.03),
+    replace(NULL, name="sine 1.5 %", drift="sine", drift_size=0.015),
+    replace(NULL, name="t(4) job tails", heavy_tails=True),
+    replace(NULL, name="3 % bad jobs", bad_jobs=0.03),
+    replace(NULL, name="phi 0.9", phi=0.9),
+    replace(NULL, name="first of block 0.5 % slow", cold_first=0.005),
+    replace(NULL, name="10 % stragglers", stragglers=0.10),
+    replace(NULL, name="3 % host pauses", pauses=0.03),
+    replace(NULL, name="long warm-up in 10 %", long_warm=0.10),
+    replace(NULL, name="long warm-up in all", long_warm=1.0),
+    replace(NULL, name="long warm-up by profile, 25 steps", warming=LATE, steps=25),
+    replace(NULL, name="profiled, 25 steps", profiler=True, steps=25),
+    replace(NULL, name="40 profiles, 65 jobs", profiles=40, budget=65),
+)
+LONG = replace(NULL, name="105 steps a job", steps=105)
+FAILING = replace(NULL, name="5 % of jobs fail", failed=0.05)
+# 0.04 at four blocks, 0.01 for four more of the same arms where the first look cannot tell
+TWICE = replace(NULL, name="two stages, 70 jobs", second_blocks=4, budget=70)
+# four slots for stacks of what led, and 25 profiles, in the same 50 jobs
+STACKED = replace(NULL, name="stacks of what led", stacks=4)
+HARMFUL = replace(NULL, name="all at -1 %", other=-0.01)
+POWERS = (
+    replace(THREE, name="three at +2 %, noise 0.3 %", sigma_job=0.003),
+    replace(THREE, name="three at +2 %, noise 0.6 %"),
+    replace(THREE, name="three at +2 %, noise 1.0 %", sigma_job=0.010),
+    replace(THREE, name="three at +2 %, step of 3 %", drift="step", drift_size=0.03),
+    replace(THREE, name="three at +2 %, 10 % stragglers", stragglers=0.10),
+    replace(THREE, name="three at +2 %, 40 in 65", profiles=40, budget=65),
+    replace(NULL, name="three at +1 %", effects=(0.01,) * 3),
+    replace(NULL, name="one at +5 %", effects=(0.05,)),
+    replace(NULL, name="one at +5 %, noise 1.0 %", effects=(0.05,), sigma_job=0.010),
+    replace(THREE, name="three at +2 %, long warm-up in all", long_warm=1.0),
+    replace(THREE, name="three at +2 %, long warm-up by profile", warming=LATE),
+    replace(THREE, name="three at +2 %, long warm-up by profile, 25 steps", warming=LATE, steps=25),
+    replace(TWICE, name="three at +1 %, two stages, 70 jobs", effects=(0.01,) * 3),
+    replace(STACKED, name="three at +2 %, stacks of what led", effects=(0.02,) * 3),
+)
+STOPS = (
+    replace(NULL, name="one at +4 %", effects=(0.04,)),
+    replace(NULL, name="one at +6 %", effects=(0.06,)),
+)
+BOUNDS = (
+    replace(NULL, name="one at +2 %, noise 0.3 %", effects=(0.02,), sigma_job=0.003),
+    replace(NULL, name="one at +3 %, noise 0.3 %", effects=(0.03,), sigma_job=0.003),
+)
+STRAGGLING = replace(
+    NULL, name="one at +2 % that straggles 15 %", effects=(0.02,), straggling={0: 0.15}
+)
+ALL = (*NULLS, LONG, FAILING, TWICE, STACKED, HARMFUL, *POWERS, *STOPS, *BOUNDS, STRAGGLING)

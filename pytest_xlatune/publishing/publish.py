@@ -20,6 +20,7 @@ from pytest_xlatune.ledger import Ledger, LedgerState, replay
 from pytest_xlatune.profiles import Profile
 from pytest_xlatune.publishing.elsewhere import elsewhere
 from pytest_xlatune.publishing.explained import explain
+from pytest_xlatune.publishing.remarks import remarks_of
 from pytest_xlatune.publishing.settled import was_compiled
 from pytest_xlatune.publishing.tuning_files import add_to_document, write_all, writing
 from pytest_xlatune.recovery import Next
@@ -70,6 +71,7 @@ class Known:
         study: as last declared, with nothing deselected.
         history: the results of its trials, in plan order.
         conclusion: what follows from them.
+        remarks: job id -> why it has no score, where no result says so.
         at_s: time of the last event, seconds since the epoch.
     """
 
@@ -79,6 +81,7 @@ class Known:
     state: LedgerState
     history: tuple[TrialResult, ...]
     conclusion: Conclusion
+    remarks: dict[str, str]
     at_s: float
 
     @property
@@ -173,6 +176,7 @@ def read_known(path: Path) -> Known:
         state=state,
         history=history,
         conclusion=study.conclude(history_of(state, study)),
+        remarks=remarks_of(entries),
         at_s=entries[-1].at_s,
     )
 
@@ -265,6 +269,7 @@ def covered_by(known: Known) -> Covered:
         conclusion=known.conclusion,
         history=tuple(map(shown, (*known.scored, *known.evidence))),
         stopped=known.stop_reason,
+        remarks=known.remarks,
         files=known.state.files,
         versions=known.state.opened[-1].versions,
         explanation=explain(known.state, known.folder, best.profile) if best else Explanation(),

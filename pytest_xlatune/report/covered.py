@@ -113,6 +113,7 @@ class Covered(Record):
         written_s: time of the ledger's last event, seconds since the epoch.
         cell, profiles, conclusion, history: as the ledger and the sweep have them.
         stopped: why the sweep was stopped, "" if it was not.
+        remarks: job id -> why it has no score, where no result says so.
         files: what deploys the cell, as it was when the sweep began.
         versions: of the software that ran the sweep.
         explanation: what evidence says of the winner.
@@ -128,6 +129,7 @@ class Covered(Record):
     conclusion: Conclusion
     history: tuple[TrialResult, ...]
     stopped: str = ""
+    remarks: dict[str, str] = field(default_factory=dict)
     files: tuple[DeployedFile, ...] = ()
     versions: dict[str, str] = field(default_factory=dict)
     explanation: Explanation = field(default_factory=Explanation)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from pytest_xlatune.report.document import Column, Table, literal, plain
 from pytest_xlatune.report.figures import ABSENT, rate
-from pytest_xlatune.results import State, TrialResult
+from pytest_xlatune.results import State, TrialResult, TrialStatus
 
 _COLUMNS = (
     Column(title="Job", wrap=True),
@@ -19,10 +19,16 @@ _COLUMNS = (
 )
 
 
-def job_rows(history: Sequence[TrialResult], *, cell: str = "") -> list[tuple[str, ...]]:
-    """Return a row for each attempt; its first entry is the job id, the last the cell."""
+def job_rows(
+    history: Sequence[TrialResult], *, remarks: Mapping[str, str] | None = None, cell: str = ""
+) -> list[tuple[str, ...]]:
+    """Return a row for each attempt; its first entry is the job id, the last the cell.
+
+    `remarks` say of jobs what the results do not: job id -> why it has no score.
+    """
+    said = remarks or {}
     return [
-        (*_row(result, attempt, job_id), cell)
+        (*_row(result, attempt, job_id, said.get(job_id, "")), cell)
         for result in history
         for attempt, job_id in enumerate(result.job_ids, start=1)
     ]
@@ -39,11 +45,13 @@ def jobs_table(rows: Sequence[tuple[str, ...]], *, has_cells: bool) -> Table | N
     return Table(columns=_COLUMNS, rows=tuple(row[:-1] for row in ordered))
 
 
-def _row(result: TrialResult, attempt: int, job_id: str) -> tuple[str, ...]:
+def _row(result: TrialResult, attempt: int, job_id: str, remark: str) -> tuple[str, ...]:
     trial = result.trial
     stage = " ".join(filter(None, (trial.stage, str(trial.block or ""))))
     is_last = attempt == len(result.job_ids)
     score = result.score if is_last else None
+    if is_last:
+        remark = result.reason or ("" if score else remark)
     return (
         plain(job_id),
         literal(trial.profile.id),
@@ -51,13 +59,14 @@ def _row(result: TrialResult, attempt: int, job_id: str) -> tuple[str, ...]:
         str(attempt),
         _state(result) if is_last else "retried",
         rate(score.tgs if score else None),
-        (plain(result.reason) if is_last else "") or ABSENT,
+        plain(remark) or ABSENT,
     )
 
 
 def _state(result: TrialResult) -> str:
     outcome = result.outcome
-    if outcome is None:
+    # an outcome is of the attempt before, where the next one runs
+    if outcome is None or result.status is TrialStatus.RUNNING:
         return str(result.status)
     if outcome.signal is not None:
         return f"{outcome.state}, signal {outcome.signal}"

@@ -343,6 +343,10 @@ def _appendix(cells: Sequence[Covered], say: Say) -> Block:
     rows = [
         row
         for each in cells
-        for row in job_rows(each.history, cell=called[each.cell_digest] if len(cells) > 1 else "")
+        for row in job_rows(
+            each.history,
+            remarks=each.remarks,
+            cell=called[each.cell_digest] if len(cells) > 1 else "",
+        )
     ]
     return jobs_table(rows, has_cells=len(cells) > 1) or Text(text=say("no-jobs"))

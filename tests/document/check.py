@@ -312,8 +312,14 @@ class _Check:
                 str(attempt),
                 state if is_last else "retried",
                 str(job.score.tgs) if job.score and is_last else ABSENT,
-                (in_line(result["reason"]) if is_last else "") or ABSENT,
+                in_line(self.remark(job, job_id, is_last=is_last)) or ABSENT,
             ]
+
+    def remark(self, job: Job, job_id: str, *, is_last: bool) -> str:
+        """Why a job has no score: what its trial ended for, else what was decided on it."""
+        if is_last and (job.score or job.result["reason"]):
+            return str(job.result["reason"])
+        return self.books.remarks.get(job_id, "")
 
     def evidence_rows(self, rows: Sequence[list[str]]) -> None:
         for row in rows:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -58,6 +59,7 @@ def t_quantile(probability: float, df: int) -> float:
     return float(stats.t.ppf(probability, df))
 
 
+@functools.cache
 def dunnett(arms: int, df: int, *, weight: int) -> float:
     """One-sided, `arms` against one control with `weight` times their jobs.
 

@@ -24,6 +24,7 @@ from pytest_xlatune.cells import Protocol
 from pytest_xlatune.results import Score
 from pytest_xlatune.stats.score import rescore
 from pytest_xlatune.stats.warmup import Window, common_window
+from tests.document.attempts import remarks_of, results_of
 from tests.document.estimates import ALPHA, Estimate, Fit, combined, dunnett, t_quantile
 from tests.document.planning import Planned, planned
 
@@ -98,11 +99,8 @@ class Books:
             if line["event"] == "trial-planned"
             and (line["trial"]["study"] == "tuning" or line["trial"]["stage"] == "evidence")
         }
-        ended = {
-            _place(line["result"]["trial"]): line["result"]
-            for line in lines
-            if line["event"] == "trial-ended"
-        }
+        ended = {_place(each["trial"]): each for each in results_of(lines).values()}
+        self.remarks = remarks_of(lines)
         self.as_recorded = [_job(ended[place]) for place in self.planned if place in ended]
 
     # -- the jobs --------------------------------------------------------------------------------

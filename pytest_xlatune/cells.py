@@ -141,6 +141,20 @@ class Protocol(Record):
         """The id of the last step of a complete trial."""
         return self.steps - 1
 
+    def check_window(self) -> None:
+        """Refuse a protocol under which no trial can have a score.
+
+        Raises:
+            ConfigError: fewer steps from `first_step` to the last than `min_steps`.
+        """
+        usable = self.steps - self.first_step
+        if usable < self.min_steps:
+            raise ConfigError(
+                f"protocol: of {self.steps} steps those from id {self.first_step} on count, "
+                f"{max(usable, 0)} of them, and a score needs {self.min_steps}; "
+                f"ask for steps={self.first_step + self.min_steps} or more"
+            )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Patience(Record):

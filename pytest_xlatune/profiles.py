@@ -235,6 +235,12 @@ class Profile(Record):
                 f"profile id {self.id!r}: expected [a-z0-9][a-z0-9._+-]*, 64 characters at most; "
                 "give a short name and put the flags into `flags`"
             )
+        for name, value in (*self.env.items(), *self.overrides.items()):
+            if not isinstance(value, str):
+                raise ConfigError(
+                    f"profile {self.id!r}: {name} is {value!r:.80} ({type(value).__name__}), "
+                    f"expected a text: write {str(value)!r:.80}"
+                )
         for name, value in self.env.items():
             if name == "XLA_FLAGS":
                 raise ConfigError(
@@ -316,7 +322,7 @@ def check_unique(profiles: Sequence[Profile], *, where: str) -> None:
             raise ConfigError(
                 f"{where}: duplicate profile id {each.id!r} "
                 f"({seen[each.id].shown_text or 'empty'!r} and "
-                f"{each.shown_text or 'empty'!r})"
+                f"{each.shown_text or 'empty'!r}); rename one of them"
             )
         seen[each.id] = each
 

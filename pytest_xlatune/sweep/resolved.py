@@ -91,9 +91,11 @@ class ResolvedSweep:
         """Spell every trial that can be named before anything has run.
 
         Raises:
-            ConfigError: the profiles do not fit the budget, the launcher cannot start one (here
-                or in another of the model's configurations), or there is no compiler for them.
+            ConfigError: the profiles do not fit the budget, no trial could have a score, the
+                launcher cannot start one (here or in another of the model's configurations), or
+                there is no compiler for them.
         """
+        self.cell.protocol.check_window()
         if self.screening is not None:
             self.compiler(self.screening)
         for cell in (self.cell, *map(self._cell_of, self.sweep.config_tags)):

@@ -29,6 +29,7 @@ from pytest_xlatune.studies.gate import Gate
 from pytest_xlatune.studies.singles import Singles
 from pytest_xlatune.studies.tuning_layout import wave_order
 from pytest_xlatune.sweep.inputs import ExecutorName, Inputs, inputs_of
+from pytest_xlatune.sweep.kinds import check_kinds
 from pytest_xlatune.sweep.no_env import NO_ENV_ID, NoEnv
 from pytest_xlatune.sweep.resolved import ResolvedSweep
 
@@ -100,6 +101,10 @@ class Sweep:
     screening: Screening | None = None
 
     def __post_init__(self) -> None:
+        what = f"sweep {self.name!r}"
+        check_kinds(self, what=what)
+        for part in ("launcher", "protocol", "resources", "limits"):
+            check_kinds(getattr(self, part), what=f"{what}, {part}")
         if not re.fullmatch(r"[a-z0-9][a-z0-9_-]*", self.name):
             raise ConfigError(f"sweep name {self.name!r}: expected lower case letters, digits, _ -")
         check_unique(self.profiles, where=f"sweep {self.name!r}")
@@ -172,7 +177,12 @@ class Sweep:
             budget=budget or self.budget,
             seed=self.seed,
         )
-        layout = resolved.tuning().layout
+        try:
+            layout = resolved.tuning().layout
+        except ConfigError as error:
+            # the cell here is nobody's, and no message is to name it
+            text = str(error).replace(f"the sweep of {anywhere.label}", f"sweep {self.name!r}")
+            raise ConfigError(text) from None
         return layout.finalists if isinstance(layout, Plan) else 0
 
     def resolve(self, inputs: Inputs) -> ResolvedSweep:

@@ -7,11 +7,9 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -21,15 +19,11 @@ from pytest_xlatune.executors.local import LocalExecutor
 from pytest_xlatune.launchers.container import ContainerLauncher
 from pytest_xlatune.profiles import profile
 from pytest_xlatune.results import Outcome, State, Submission
+from tests.containers import PodmanSite, podman
+from tests.waiting import until
 
 PROBE = "import json, os; print(json.dumps([dict(os.environ), os.getpid()]))"
 PROFILE = profile("p", "--xla_a=1,2", env={"TRICKY": 'two\nlines, it\'s "x" $HOME '})
-
-
-def podman(*words: str, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
-    return subprocess.run(
-        ["podman", *words], input=stdin, capture_output=True, check=False, timeout=60
-    )
 
 
 @dataclass
@@ -60,7 +54,7 @@ class Attempt:
         return LocalExecutor().poll([self.submission], root=self.root)[self.job_id]
 
     def end(self) -> Outcome:
-        wait_until(lambda: self.poll().state.is_final)
+        until(lambda: self.poll().state.is_final)
         return self.poll()
 
     @property
@@ -82,15 +76,8 @@ def _read(path: Path) -> bytes:
         return b""
 
 
-def wait_until(ready: Callable[[], object], *, timeout_s: float = 60) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not ready():
-        assert time.monotonic() < deadline, f"not within {timeout_s:.0f} s"
-        time.sleep(0.1)
-
-
 @pytest.fixture
-def submit(podman_site: Any, tmp_path: Path) -> Callable[..., Attempt]:
+def submit(podman_site: PodmanSite, tmp_path: Path) -> Callable[..., Attempt]:
     def submitted(name: str, *argv: str) -> Attempt:
         job_id = LocalExecutor(lock=tmp_path / "lock").submit(
             podman_site.spec(PROFILE, *argv),
@@ -117,7 +104,7 @@ def test_the_environment_and_the_outcome(submit: Callable[..., Attempt]) -> None
     assert (failed.state, failed.exit_code) == (State.FAILED, 7)
 
 
-def test_what_a_node_must_have_is_looked_for(podman_site: Any) -> None:
+def test_what_a_node_must_have_is_looked_for(podman_site: PodmanSite) -> None:
     def failing(launcher: ContainerLauncher, image: str = podman_site.image) -> list[str]:
         cell = Cell(model_tag="m", parallelism=Parallelism.parse("FSDP=1"), image=image)
         return [
@@ -143,12 +130,12 @@ def test_a_cancelled_trial_hears_it_and_leaves_no_container(
     submit: Callable[..., Attempt], script: str
 ) -> None:
     attempt = submit("sleeps", "bash", "-c", script)
-    wait_until(lambda: "up" in attempt.log.splitlines())
+    until(lambda: "up" in attempt.log.splitlines())
     assert attempt.containers
     LocalExecutor().cancel([attempt.submission], root=attempt.root)
     assert attempt.end().state is State.CANCELLED
     assert "heard" in attempt.log.splitlines()
-    wait_until(lambda: not attempt.containers, timeout_s=10)
+    until(lambda: not attempt.containers)
     named = podman("ps", "--format", "{{.Names}}", "--filter", "name=xlt-run-sleeps-0")
     assert named.stdout == b""
 
@@ -156,7 +143,7 @@ def test_a_cancelled_trial_hears_it_and_leaves_no_container(
 @pytest.mark.parametrize("victim", ["the shell around it", "payload and all below it"])
 def test_sigkill_leaves_no_container_running(submit: Callable[..., Attempt], victim: str) -> None:
     attempt = submit("killed", "bash", "-c", STUBBORN)
-    wait_until(lambda: "up" in attempt.log.splitlines())
+    until(lambda: "up" in attempt.log.splitlines())
     started, claim = read_started(attempt.folder), read_claim(attempt.folder)
     assert started is not None
     assert claim is not None
@@ -167,4 +154,4 @@ def test_sigkill_leaves_no_container_running(submit: Callable[..., Attempt], vic
     else:
         os.kill(claim.pid, signal.SIGKILL)
         os.killpg(started.pid, signal.SIGKILL)
-    wait_until(lambda: not attempt.containers, timeout_s=10)
+    until(lambda: not attempt.containers)

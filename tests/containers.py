@@ -1,0 +1,81 @@
+"""Containers to test with: podman, and an image that needs no registry.
+
+Podman comes with Debian's packages podman and runc, which CI installs with those of the Slurm lab
+(`make slurm-packages`). The image is a few links that lead into the machine's own /usr, which is
+mounted into the container.
+"""
+
+from __future__ import annotations
+
+import io
+import subprocess
+import sys
+import tarfile
+from dataclasses import dataclass
+
+from pytest_xlatune.cells import Cell, LaunchSpec, Parallelism, Protocol, Stage, Trial
+from pytest_xlatune.launchers.command import CommandLauncher
+from pytest_xlatune.launchers.container import ContainerLauncher
+from pytest_xlatune.profiles import Profile
+
+LINKS = {"bin": "usr/bin", "lib": "usr/lib", "lib64": "usr/lib64", "sbin": "usr/sbin"}
+FOLDERS = ("dev", "proc", "sys", "tmp", "usr", "etc")
+# A machine in a sandbox may set no higher limits than its own, and mixes both kinds of cgroups.
+WAYS = (
+    ("podman", ()),
+    ("podman --runtime runc", ("--ulimit=nofile=1024:1024", "--ulimit=nproc=1024:1024")),
+)
+
+
+def podman(*words: str, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
+    return subprocess.run(
+        ["podman", *words], input=stdin, capture_output=True, check=False, timeout=60
+    )
+
+
+@dataclass(frozen=True)
+class PodmanSite:
+    """How podman is called on this machine, and the image, which sets XLA_FLAGS."""
+
+    image: str
+    program: str
+    args: tuple[str, ...]
+
+    def launcher(self, *argv: str, mounts: tuple[str, ...] = ()) -> ContainerLauncher:
+        return ContainerLauncher(
+            inner=CommandLauncher(argv=argv),
+            runtime="podman",
+            program=self.program,
+            args=self.args,
+            mounts=("/usr:/usr:ro", sys.base_prefix, sys.prefix, *mounts),
+        )
+
+    def spec(self, of: Profile, *argv: str) -> LaunchSpec:
+        cell = Cell(
+            model_tag="m",
+            parallelism=Parallelism.parse("FSDP=1"),
+            image=self.image,
+            deployed={"EMPTY": "", "SOME_TOKEN": "hunter2"},
+        )
+        trial = Trial(
+            cell_digest=cell.digest,
+            profile=of,
+            protocol=Protocol(),
+            study="tuning",
+            stage=Stage.SCREEN,
+        )
+        return self.launcher(*argv).launch(trial, cell)
+
+
+def rootfs() -> bytes:
+    made = io.BytesIO()
+    with tarfile.open(fileobj=made, mode="w") as tar:
+        for name in FOLDERS:
+            entry = tarfile.TarInfo(name)
+            entry.type, entry.mode = tarfile.DIRTYPE, 0o755
+            tar.addfile(entry)
+        for name, target in LINKS.items():
+            entry = tarfile.TarInfo(name)
+            entry.type, entry.linkname = tarfile.SYMTYPE, target
+            tar.addfile(entry)
+    return made.getvalue()

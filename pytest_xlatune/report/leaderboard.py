@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 
-from pytest_xlatune.cells import Cell
+from pytest_xlatune.cells import Cell, Stage
 from pytest_xlatune.profiles import BASELINE_ID, Profile
 from pytest_xlatune.report.document import (
     Block,
@@ -242,6 +242,8 @@ def tables(
         rows = tuple(_row(each, flags, is_winner=False) for each in shown)
         title = "Screened once: ranks, proves nothing"
         blocks.append(Table(title=title, columns=_COLUMNS, rows=rows))
+    if len(_waves(shown, history)) > 1:
+        blocks.append(Text(text=say("own-wave")))
     if left_out:
         blocks.append(Text(text=say("more-between", profiles=say.count(left_out, "more profile"))))
     for title in (_SETTLED, _DROPPED, _NOT_VALID):
@@ -253,6 +255,16 @@ def tables(
         names = literals(each.profile for each in pending)
         blocks.append(Text(text=say("pending", names=names)))
     return tuple(blocks)
+
+
+def _waves(screened: Sequence[Verdict], history: Sequence[TrialResult]) -> set[str]:
+    """Return the waves that profiles were screened in."""
+    ids = {each.profile for each in screened}
+    return {
+        each.trial.group
+        for each in history
+        if each.trial.stage is Stage.SCREEN and each.trial.profile.id in ids and each.score
+    }
 
 
 def _table_of(verdict: Verdict, history: Sequence[TrialResult]) -> str:

@@ -157,6 +157,15 @@ PHRASES: Mapping[str, tuple[str, str]] = {
         ),
         "delta % 比较同一区组内的作业；TGS 是该行全部作业的均值，因此两行之比可能略有不同。",
     ),
+    "own-wave": (
+        (
+            "Each wave was screened beside baselines of its own: delta % is against the line through "
+            "those, so the order of two profiles of different waves is less sure than within one."
+        ),
+        (
+            "每一波筛选都有自己的基线：delta % 相对于穿过这些基线的直线，因此不同波的两个配置之间的次序不如同一波内可靠。"
+        ),
+    ),
     "more-between": ("{profiles} between these.", "中间还有 {profiles}。"),
     "pending": ("Not measured yet: {names}.", "尚未测量：{names}。"),
     # -- why the winning flag wins

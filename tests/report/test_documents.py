@@ -8,8 +8,9 @@ from dataclasses import replace
 from pytest_xlatune.profiles import Profile
 from pytest_xlatune.report import jsonfile, markdown
 from pytest_xlatune.report.leaderboard import leaderboard
+from pytest_xlatune.report.phrases import Language
 from pytest_xlatune.report.tuning import tuning
-from pytest_xlatune.results import Conclusion, Verdict, VerdictKind
+from pytest_xlatune.results import Conclusion, TrialResult, Verdict, VerdictKind
 from tests.report.covered import COVERED, ENV_FILE
 from tests.report.finished import (
     BLOCKS,
@@ -51,6 +52,28 @@ def test_long_tables_keep_the_top_eight_and_the_bottom_five() -> None:
     assert shown == [each.profile for each in (*many[:8], *many[15:])]
     assert "7 more profiles between these." in text
     assert "`p12`" in markdown.render(leaderboard(conclusion, **FINISHED))
+
+
+def test_deltas_of_several_waves_are_said_to_have_baselines_of_their_own() -> None:
+    screened = [v.profile for v in CONCLUSION.verdicts if v.kind is VerdictKind.SCREENED]
+    assert len(screened) > 1
+    last = screened[-1]
+
+    def moved(result: TrialResult) -> TrialResult:
+        wave = "wave3" if result.trial.profile.id == last else "wave2"
+        return replace(result, trial=replace(result.trial, group=wave))
+
+    in_two = [moved(each) for each in HISTORY]
+    for history, expected in ((HISTORY, 0), (in_two, 1)):
+        covered = replace(COVERED, history=tuple(history))
+        board = leaderboard(CONCLUSION, **{**FINISHED, "history": history})
+        for document in (board, tuning([covered])):
+            text = markdown.render(document)
+            assert text.count("Each wave was screened beside baselines of its own") == expected
+        assert markdown.render(tuning([covered], Language.CHINESE)).count("每一波") == expected
+        # a single profile is compared with no other wave
+        alone = replace(CONCLUSION, verdicts=(CONCLUSION.verdict(last) or CONCLUSION.baseline,))
+        assert "Each wave" not in markdown.render(tuning([replace(covered, conclusion=alone)]))
 
 
 def test_why_the_winner_wins_is_not_made_up() -> None:

@@ -1,0 +1,207 @@
+"""Named rules over settings: each fires where it must, and is silent beside it."""
+
+from __future__ import annotations
+
+import pytest
+
+from pytest_xlatune.catalog import RULES, Ground, Level, check
+from pytest_xlatune.catalog.program import Shape, closes_ring
+from pytest_xlatune.profiles import Profile, parse_flags, profile
+
+P2P = "--xla_gpu_enable_pipelined_p2p=true"
+THRESHOLD = "--xla_gpu_collective_permute_decomposer_threshold=1024"
+OVERLAP = "--xla_gpu_experimental_parallel_collective_overlap_limit=2"
+EARLY = "--xla_gpu_experimental_collective_start_as_early_as_possible=true"
+DOUBLE = "--xla_gpu_enable_while_loop_double_buffering=true"
+LHS_OFF = "--xla_gpu_enable_latency_hiding_scheduler=false"
+SOL_OFF = "--xla_gpu_enable_analytical_sol_latency_estimator=false"
+AG = "--xla_gpu_all_gather_combine_threshold_bytes"
+UNROLL = "--xla_gpu_enable_while_loop_unrolling=WHILE_LOOP_UNROLLING_NO_UNROLL"
+WINDOW_MIB = "--xla_gpu_threshold_for_windowed_einsum_mib=0"
+WINDOW_BYTES = "--xla_gpu_operand_bytes_threshold_for_windowed_einsum"
+
+MIB = 1 << 20
+CIRCLE = Shape(
+    groups={"collective-permute": ((MIB,),), "all-gather": ((8 * MIB, 8 * MIB), (4 * MIB,))},
+    loops=1,
+    loop_permutes=(MIB,),
+    has_cycle=True,
+)
+LINE = Shape(groups=CIRCLE.groups, loops=1, loop_permutes=(MIB,))
+PERMUTES_AND_REDUCE = Shape(
+    groups={"collective-permute": ((MIB,),), "all-reduce": ((MIB,),)}, loops=1
+)
+PERMUTES = Shape(groups={"collective-permute": ((MIB,),)}, loops=1)
+UNROLLED = Shape(groups={"all-gather": ((8 * MIB,),)}, loops=0)
+
+
+def rules_of(of: Profile, ground: Ground) -> list[str]:
+    return [each.rule for each in check([of], ground) if each.profile == of.id]
+
+
+def ground(deployed: str = "", **facts: object) -> Ground:
+    return Ground(deployed=parse_flags(deployed), **facts)  # type: ignore[arg-type]
+
+
+CASES = [
+    ("blocked", profile("p", "--xla_gpu_collective_inflation_factor=2"), ground()),
+    ("blocked", profile("p", "--xla_gpu_enable_analytical_latency_estimator=1"), ground()),
+    ("tpu-flag", profile("p", "--xla_tpu_enable_async_collective_fusion=true"), ground()),
+    ("tpu-flag", profile("p", "--megascale_grpc_premap_memory_bytes=1"), ground()),
+    ("plain-integer", profile("p", env={"NCCL_BUFFSIZE": "16M"}), ground()),
+    ("plain-integer", profile("p", env={"NCCL_MAX_NCHANNELS": "many"}), ground()),
+    ("plain-integer", profile("p", env={"NCCL_NOT_IN_THE_CATALOG": "4k"}), ground()),
+    (
+        "memory-fraction",
+        profile("p", env={"XLA_PYTHON_CLIENT_MEM_FRACTION": ".95"}),
+        ground(env={"XLA_CLIENT_MEM_FRACTION": ".9"}),
+    ),
+    ("partner", profile("p", P2P), ground()),
+    ("partner", profile("p", THRESHOLD), ground()),
+    ("partner", profile("p", EARLY), ground()),
+    ("partner", profile("p", "--xla_gpu_multi_streamed_windowed_einsum=false"), ground()),
+    ("latency-hiding", profile("p", OVERLAP), ground(LHS_OFF)),
+    ("latency-hiding", profile("p", OVERLAP), ground(SOL_OFF)),
+    ("latency-hiding", profile("p", OVERLAP), ground(jaxlib="0.6.2")),
+    ("latency-hiding", profile("p", OVERLAP), ground(device="gfx950", jaxlib="0.11.2")),
+    ("overruled", profile("p", DOUBLE), ground(UNROLL)),
+    ("overruled", profile("p", WINDOW_MIB), ground(f"{WINDOW_BYTES}=0")),
+    ("aborts", profile("p", f"{P2P} {THRESHOLD}"), ground(program=CIRCLE)),
+    ("program", profile("p", f"{AG}={64 * MIB}"), ground(program=UNROLLED)),
+    ("program", profile("p", DOUBLE), ground(program=UNROLLED)),
+    ("program", profile("p", f"{P2P} {THRESHOLD}"), ground(program=UNROLLED)),
+    ("program", profile("p", env={"NCCL_NCHANNELS_PER_NET_PEER": "8"}), ground(program=UNROLLED)),
+    ("program", profile("p", env={"NCCL_PROTO": "LL"}), ground(program=PERMUTES)),
+    ("aborts", profile("p", env={"NCCL_ALGO": "tree"}), ground(program=UNROLLED)),
+    (
+        "no-op",
+        profile("p", "--xla_gpu_enable_highest_priority_async_stream=1"),
+        ground(),
+    ),
+    ("no-op", profile("p", "--xla_gpu_autotune_level=4"), ground(jaxlib="0.10.2")),
+    ("no-op", profile("p", env={"NCCL_ALGO": "Ring"}), ground(env={"NCCL_ALGO": "Ring"})),
+    (
+        "adds-up",
+        profile("p", "--xla_disable_hlo_passes=fusion"),
+        ground("--xla_disable_hlo_passes=rematerialization"),
+    ),
+    ("adds-up", profile("p", "--xla_disable_hlo_passes="), ground()),
+    (
+        "second-name",
+        profile(
+            "p",
+            "--xla_gpu_enable_pipelined_all_gather=true --xla_gpu_pipeline_all_gather=off",
+        ),
+        ground(),
+    ),
+    ("unknown-flag", profile("p", "--xla_gpu_graph_level=0"), ground(jaxlib="0.8.3")),
+    ("unknown-flag", profile("p", "--xla_gpu_enable_async_all_gather=true"), ground()),
+]
+
+
+@pytest.mark.parametrize(("rule", "of", "where"), CASES)
+def test_a_rule_fires(rule: str, of: Profile, where: Ground) -> None:
+    assert rule in rules_of(of, where)
+
+
+def test_every_rule_is_shown_to_fire() -> None:
+    shown = {rule for rule, _, where in CASES if where.program is not CIRCLE} | {"aborts"}
+    assert shown == {rule.name for rule in RULES}
+
+
+@pytest.mark.parametrize(
+    ("of", "where"),
+    [
+        pytest.param(profile("p", f"{P2P} {THRESHOLD}"), ground(program=LINE), id="both, no cycle"),
+        pytest.param(profile("p", THRESHOLD), ground(P2P), id="the partner is deployed"),
+        pytest.param(profile("p", THRESHOLD), ground(jaxlib="0.5.3"), id="it needed none then"),
+        pytest.param(
+            profile("p", f"{P2P} --xla_gpu_experimental_pipeline_parallelism_opt_level="
+                    "PIPELINE_PARALLELISM_OPT_LEVEL_ENABLE"), ground(), id="the other way to p2p",
+        ),
+        pytest.param(profile("p", OVERLAP), ground(), id="nobody knows the scheduler"),
+        pytest.param(
+            profile("p", OVERLAP, env={"JAX_OPTIMIZATION_LEVEL": "O1"}), ground(jaxlib="0.6.2"),
+            id="O1 brings the scheduler",
+        ),
+        pytest.param(profile("p", f"{EARLY} {OVERLAP}"), ground(), id="early with its limit"),
+        pytest.param(profile("p", env={"NCCL_BUFFSIZE": "16777216"}), ground(), id="plain"),
+        pytest.param(profile("p", env={"NCCL_BUFFSIZE": "0x1000000"}), ground(), id="hexadecimal"),
+        pytest.param(profile("p", env={"NCCL_PROTO": "^LL128"}), ground(), id="no integer at all"),
+        pytest.param(profile("p", env={"HF_TOKEN_SIZE": "16M"}), ground(), id="not NCCL's"),
+        pytest.param(
+            profile("p", "--xla_gpu_enable_highest_priority_async_stream=false"), ground(),
+            id="the meaningful side of a switch",
+        ),
+        pytest.param(
+            profile("p", "--xla_gpu_enable_highest_priority_async_stream=true"),
+            ground("--xla_gpu_enable_highest_priority_async_stream=false"),
+            id="a default that is not what is deployed",
+        ),
+        pytest.param(profile("p", env={"NCCL_ALGO": "Tree"}), ground(program=PERMUTES_AND_REDUCE),
+                     id="a tree for an all-reduce"),
+        pytest.param(profile("p", env={"NCCL_ALGO": "Ring"}), ground(program=LINE), id="a ring"),
+        pytest.param(profile("p", env={"NCCL_NCHANNELS_PER_NET_PEER": "8"}), ground(program=LINE),
+                     id="channels of permutes"),
+        pytest.param(profile("p", f"{AG}={16 * MIB}"), ground(program=LINE), id="two just fit"),
+        pytest.param(profile("p", "--xla_gpu_graph_level=0"), ground(jaxlib="0.6.2"), id="then"),
+        pytest.param(profile("p", "--xla_cpu_use_thunk_runtime=false"), ground(), id="no option"),
+    ],
+)  # fmt: skip
+def test_beside_a_rule_there_is_silence(of: Profile, where: Ground) -> None:
+    assert rules_of(of, where) == []
+
+
+def test_a_threshold_that_lets_no_two_tensors_meet() -> None:
+    (objection,) = check([profile("p", f"{AG}={10 * MIB}")], ground(program=LINE))
+    assert f"the smallest two are {16 * MIB} bytes" in objection.text
+    assert not check([profile("p", f"{AG}={4 * MIB}")], ground(program=LINE)), "it takes apart"
+
+
+def test_a_control_is_meant_to_do_nothing_but_not_to_do_harm() -> None:
+    assert not check([profile("control-decomposer", THRESHOLD)], ground())
+    blocked = profile("control-inflation", "--xla_gpu_collective_inflation_factor=1")
+    assert [each.rule for each in check([blocked], ground())] == ["blocked"]
+
+
+def test_what_an_unread_env_file_may_mend_is_a_note() -> None:
+    complete, unread = ground(), Ground(is_complete=False)
+    assert [each.level for each in check([profile("p", THRESHOLD)], complete)] == [Level.FAULT]
+    assert [each.level for each in check([profile("p", THRESHOLD)], unread)] == [Level.NOTE]
+
+
+def test_the_message_says_what_to_write() -> None:
+    (objection,) = check([profile("buffer", env={"NCCL_BUFFSIZE": "16M"})], ground())
+    assert str(objection) == (
+        "profile buffer: NCCL_BUFFSIZE=16M is read as 16, the rest is ignored; write 16777216 "
+        "[plain-integer]"
+    )
+
+
+def test_what_is_deployed_is_held_against_the_rules_of_harm() -> None:
+    found = check(
+        [profile("fine", "--xla_gpu_autotune_level=0")],
+        ground(
+            f"--xla_gpu_collective_inflation_factor=0 {THRESHOLD}",
+            env={"NCCL_BUFFSIZE": "4M", "BASH_FUNC_x%%": "() { :; }"},
+        ),
+    )
+    assert [(each.profile, each.rule) for each in found] == [
+        ("baseline-deployed", "blocked"),
+        ("baseline-deployed", "plain-integer"),
+    ]
+    assert str(found[0]).startswith("deployed: ")
+
+
+@pytest.mark.parametrize(
+    ("pairs", "cycle"),
+    [
+        ("{{0,1},{1,2},{2,3},{3,0}}", True),
+        ("{{0,1},{1,2},{2,3}}", False),
+        ("{{0,1},{2,3},{3,2}}", True),
+        ("{{1,1}}", True),
+        ("", False),
+    ],
+)
+def test_source_target_pairs_that_close_a_ring(pairs: str, *, cycle: bool) -> None:
+    assert closes_ring(pairs) is cycle

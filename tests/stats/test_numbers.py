@@ -1,0 +1,107 @@
+"""Critical values, the planner's table, power: figures against independent sources."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from pytest_xlatune.stats.capacity import Plan, Refusal, design_df, mde80, plan
+from pytest_xlatune.stats.critical import bonferroni, dunnett, t_quantile
+
+# Dunnett's one-sided 5 % points for equal groups (JASA 50, 1955, table 1a)
+TABLE_1A = [(2, 5, 2.44), (3, 5, 2.68), (2, 10, 2.15), (3, 10, 2.34), (4, 10, 2.47), (3, 20, 2.19)]
+
+
+@pytest.mark.parametrize(("arms", "df", "expected"), TABLE_1A)
+def test_dunnett_is_the_published_table(arms: int, df: int, expected: float) -> None:
+    assert dunnett(arms, df, control_weight=1, alpha=0.05) == pytest.approx(expected, abs=0.006)
+
+
+@pytest.mark.parametrize("control_weight", [1, 2, 5])
+@pytest.mark.parametrize(("arms", "df"), [(2, 4), (3, 13), (4, 9)])
+@pytest.mark.parametrize("alpha", [0.05, 0.04, 0.01])
+def test_dunnett_leaves_alpha_of_the_multivariate_t(
+    arms: int, df: int, control_weight: int, alpha: float
+) -> None:
+    c = dunnett(arms, df, control_weight=control_weight, alpha=alpha)
+    shape = np.full((arms, arms), 1 / (1 + control_weight))
+    np.fill_diagonal(shape, 1)
+    inside = stats.multivariate_t.cdf(
+        np.full(arms, c), shape=shape, df=df, maxpts=200_000, random_state=7
+    )
+    slope = arms * stats.t.pdf(c, df)  # of the tail in c, at most
+    assert (1 - inside) == pytest.approx(alpha, abs=1e-3 * slope)
+
+
+def test_the_reference_design() -> None:
+    assert dunnett(3, 13, control_weight=2, alpha=0.05) == pytest.approx(2.311, abs=1e-3)
+    assert bonferroni(3, 13, alpha=0.05) == pytest.approx(2.380, abs=1e-3)
+    assert design_df(3, 2, 4) == 13
+
+
+def test_one_arm_is_student() -> None:
+    assert dunnett(1, 7, control_weight=2, alpha=0.05) == t_quantile(0.95, 7)
+    assert t_quantile(0.95, 7) == pytest.approx(float(stats.t.ppf(0.95, 7)), abs=1e-9)
+
+
+def test_dunnett_lies_under_bonferroni() -> None:
+    for arms in (2, 3, 4):
+        assert dunnett(arms, 9, control_weight=2, alpha=0.05) < bonferroni(arms, 9, alpha=0.05)
+
+
+# profiles -> (finalists, baselines per block, blocks) at 36, 50, 60 and 65 jobs; None refuses
+PLANNER: dict[int, list[tuple[int, int, int] | None]] = {
+    20: [(2, 2, 3), (3, 2, 5), (3, 2, 6), (3, 2, 6)],
+    25: [(2, 1, 3), (3, 2, 4), (3, 2, 6), (3, 2, 6)],
+    30: [None, (3, 2, 3), (3, 2, 5), (3, 2, 6)],
+    36: [None, (2, 1, 3), (3, 2, 3), (3, 2, 4)],
+    40: [None, (2, 1, 3), (3, 2, 3), (3, 2, 4)],
+}
+
+
+@pytest.mark.parametrize("profiles", PLANNER)
+def test_planner(profiles: int) -> None:
+    for budget, expected in zip((36, 50, 60, 65), PLANNER[profiles], strict=True):
+        found = plan(profiles, budget)
+        if expected is None:
+            assert isinstance(found, Refusal)
+            assert found.what == "ranking only"
+            assert f"{budget} jobs screen {profiles} profiles" in found.why
+        else:
+            assert isinstance(found, Plan)
+            assert (found.finalists, found.block_baselines, found.blocks) == expected
+            assert found.jobs <= budget
+
+
+@pytest.mark.parametrize("profiles", [1, 2, 3, 5, 8, 12])
+@pytest.mark.parametrize("budget", [10, 20, 36, 50])
+def test_no_plan_costs_more_than_its_budget(profiles: int, budget: int) -> None:
+    found = plan(profiles, budget)
+    if isinstance(found, Plan):
+        assert found.jobs <= budget
+        assert found.df >= 3
+        assert found.finalists <= profiles
+
+
+def test_blocks_in_reserve_are_paid_for() -> None:
+    found = plan(25, 70, reserved_blocks=4)
+    assert isinstance(found, Plan)
+    assert (found.blocks, found.jobs) == (4, 70)
+
+
+@pytest.mark.parametrize(("sigma", "expected"), [(0.0040, 0.78), (0.0066, 1.29), (0.0104, 2.03)])
+def test_mde80_of_the_reference_plan(sigma: float, expected: float) -> None:
+    found = plan(25, 50)
+    assert isinstance(found, Plan)
+    assert 100 * math.log1p(found.mde80(sigma)) == pytest.approx(expected, rel=0.01)
+
+
+@pytest.mark.parametrize(("df", "c"), [(13, 2.311), (9, 2.42), (4, 2.61)])
+def test_mde80_is_found_with_80_percent_power(df: int, c: float) -> None:
+    effect = math.log1p(mde80(0.006, critical=c, df=df, variance=0.375))
+    shift = effect / (0.006 * math.sqrt(0.375))
+    power = float(stats.nct.sf(c, df, shift))
+    assert power == pytest.approx(0.80, abs=0.025 if df < 10 else 0.01)

@@ -1,0 +1,264 @@
+"""The score of one job: window, guard, screen, tokens over time, reasons."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_xlatune.cells import Protocol
+from pytest_xlatune.results import NoScore, Score, StepRecord
+from pytest_xlatune.stats.score import score, window_steps
+
+TOKENS = 28672.0
+PLAIN = Protocol()
+
+
+def job(seconds: Sequence[float], **changes: object) -> list[StepRecord]:
+    """Steps 0.. of these seconds, with the TGS that belongs to them."""
+    return [
+        StepRecord(step=at, step_s=s, tgs=TOKENS / s, loss=10 - at / 10, **changes)  # type: ignore[arg-type]
+        for at, s in enumerate(seconds)
+    ]
+
+
+def steady(steps: int = 15, **slow: float) -> list[StepRecord]:
+    """A healthy job; `s7=40.0` makes step 7 take 40 seconds."""
+    noise = (0.0, 0.05, -0.04, 0.02, -0.06, 0.03, 0.01, -0.02)
+    seconds = [28.8 + noise[at % len(noise)] for at in range(steps)]
+    seconds[0] += 90
+    for name, value in slow.items():
+        seconds[int(name[1:])] = value
+    return job(seconds)
+
+
+def scored(
+    steps: Sequence[StepRecord], protocol: Protocol = PLAIN, tokens: float | None = TOKENS
+) -> Score:
+    found = score(steps, protocol=protocol, tokens_per_device_step=tokens)
+    assert isinstance(found, Score), found
+    return found
+
+
+def refused(
+    steps: Sequence[StepRecord], protocol: Protocol = PLAIN, tokens: float | None = TOKENS
+) -> str:
+    found = score(steps, protocol=protocol, tokens_per_device_step=tokens)
+    assert isinstance(found, NoScore), found
+    return found.reason
+
+
+def test_a_healthy_job_scores_steps_5_to_14() -> None:
+    found = scored(steady())
+    assert (found.window, found.n_steps, found.dropped, found.flags) == ((5, 14), 10, (), ())
+    assert found.tgs == pytest.approx(TOKENS / found.step_s)
+    assert found.value == pytest.approx(math.log(found.tgs))
+    assert found.loss == pytest.approx(8.6)
+
+
+def test_tokens_over_time_is_no_mean_of_rates() -> None:
+    """A pause and the fast step that pays it back cost their time once, in the whole window."""
+    found = scored(steady(s7=43.2, s8=14.4))
+    assert found.dropped == (7, 8)
+    assert found.stragglers == 1
+    assert found.window_tgs == pytest.approx(scored(steady()).tgs, rel=2e-3)
+    assert found.tgs == pytest.approx(scored(steady()).tgs, rel=2e-3)
+
+
+@pytest.mark.parametrize(
+    ("steps", "window", "dropped", "stragglers"),
+    [
+        pytest.param(steady(s9=36.0), (5, 14), (9,), 1, id="one straggler is dropped"),
+        pytest.param(
+            steady(s9=36.0, s10=28.6), (5, 14), (9, 10), 1, id="with a mildly fast follower"
+        ),
+        pytest.param(steady(s10=28.6), (5, 14), (), 0, id="which alone would have stayed"),
+        pytest.param(steady(s9=20.0), (5, 14), (9,), 0, id="a fast step is no straggler"),
+        pytest.param(steady(s5=33.0, s6=30.0), (7, 14), (), 0, id="a cold start is guarded"),
+        pytest.param(
+            steady(s5=33.0, s6=33.0, s7=33.0, s8=33.0, s9=33.0),
+            (9, 14),
+            (9,),
+            1,
+            id="the guard ends at step 9",
+        ),
+        pytest.param(steady(s9=29.05), (5, 14), (), 0, id="under 1 % nothing is dropped"),
+    ],
+)
+def test_screen_and_guard(
+    steps: list[StepRecord], window: tuple[int, int], dropped: tuple[int, ...], stragglers: int
+) -> None:
+    protocol = replace(PLAIN, min_steps=5)
+    found = scored(steps, protocol)
+    assert (found.window, found.dropped, found.stragglers) == (window, dropped, stragglers)
+    assert ("stragglers" in found.flags) == (stragglers > 0)
+
+
+@pytest.mark.parametrize(
+    ("protocol", "expected"),
+    [
+        pytest.param(Protocol(), range(5, 15), id="unprofiled: 5 to the last"),
+        pytest.param(
+            Protocol(profiler="xplane", skip_first_steps=4),
+            range(9, 15),
+            id="profiled early: 9 to the last",
+        ),
+        pytest.param(
+            Protocol(profiler="xplane", skip_first_steps=10, steps=25),
+            [9, *range(15, 25)],
+            id="capture, write-back and the step after are out",
+        ),
+        pytest.param(
+            Protocol(eval_interval=5, steps=20),
+            [7, 8, 12, 13, 17, 18],
+            id="an evaluation and two after it are out",
+        ),
+    ],
+)
+def test_window(protocol: Protocol, expected: Sequence[int]) -> None:
+    assert window_steps(protocol) == tuple(expected)
+
+
+@pytest.mark.parametrize(
+    ("steps", "protocol", "words"),
+    [
+        pytest.param([], PLAIN, "no step", id="an empty log"),
+        pytest.param(steady(10), PLAIN, "5 usable steps", id="a job that died at step 9"),
+        pytest.param(
+            steady(), Protocol(profiler="xplane"), "profiler takes steps 10-14", id="a profiler"
+        ),
+        pytest.param(
+            steady(), Protocol(eval_interval=3), "evaluation every 3", id="evaluation everywhere"
+        ),
+        pytest.param(
+            [*steady()[:-1], StepRecord(step=14, step_s=28.8, tgs=995.0, loss=math.nan)],
+            PLAIN,
+            "not finite from step 14",
+            id="a NaN loss",
+        ),
+        pytest.param(
+            [*steady()[1:], StepRecord(step=0, step_s=99.0, tgs=290.0, loss=math.inf)],
+            PLAIN,
+            "not finite from step 0",
+            id="an infinite loss before the window",
+        ),
+        pytest.param(
+            steady(s6=40, s8=41, s11=43, s13=44),
+            Protocol(min_steps=7),
+            "after 4 outliers",
+            id="too many stragglers",
+        ),
+        pytest.param(
+            [StepRecord(step=at, tgs=math.nan, step_s=0.0) for at in range(15)],
+            PLAIN,
+            "0 usable steps",
+            id="no figure is a number",
+        ),
+    ],
+)
+def test_why_there_is_no_score(steps: list[StepRecord], protocol: Protocol, words: str) -> None:
+    assert words in refused(steps, protocol)
+
+
+def test_tokens_come_from_the_log_or_from_the_cell() -> None:
+    without_tgs = [replace(r, tgs=None) for r in steady()]
+    assert scored(without_tgs).tgs == pytest.approx(scored(steady()).tgs)
+    assert scored(steady(), tokens=None).value == pytest.approx(scored(steady()).value)
+    assert "no step in the window prints both" in refused(without_tgs, tokens=None)
+
+
+def test_an_invariant_that_does_not_hold_is_flagged() -> None:
+    assert "invariant-violated" in scored(steady(), tokens=TOKENS * 2).flags
+    mixed = [replace(r, tgs=(r.tgs or 0) * (1.02 if r.step == 8 else 1)) for r in steady()]
+    assert "invariant-violated" in scored(mixed, tokens=None).flags
+    # seconds of fast steps are rounded coarsely; that is no violation
+    fast = [
+        replace(r, step_s=round(0.0288 + r.step * 1e-5, 3), tgs=TOKENS / (0.0288 + r.step * 1e-5))
+        for r in steady()
+    ]
+    assert "invariant-violated" not in scored(fast).flags
+
+
+def test_a_job_that_slows_down_is_not_steady() -> None:
+    throttled = job([28.8 * 1.008**at for at in range(15)])
+    assert "not-steady" in scored(throttled).flags
+    assert "not-steady" not in scored(steady()).flags
+
+
+def test_steps_that_scatter_widely_say_so() -> None:
+    stalling = steady(s5=43.0, s6=14.0, s8=43.0, s9=14.0, s11=43.0, s13=40.0)
+    assert "scattered-steps" in scored(stalling).flags
+    assert "scattered-steps" not in scored(steady(s9=43.0)).flags
+
+
+def test_one_rank_and_the_last_start_count() -> None:
+    own = [replace(r, label="0") for r in steady()]
+    other = [replace(r, label="1", step_s=99.0, tgs=TOKENS / 99) for r in steady()]
+    assert scored(other + own) == scored(own)
+    first = [replace(r, step_s=50.0, tgs=TOKENS / 50) for r in steady(9)]
+    again = [replace(r, start=1) for r in steady()]
+    assert scored(first + again).value == scored(steady()).value
+
+
+def test_of_unlabelled_ranks_the_slowest_counts() -> None:
+    late = [replace(r, step_s=(r.step_s or 0) + 0.5, tgs=None) for r in steady()]
+    early = [replace(r, tgs=None) for r in steady()]
+    assert scored(early + late).step_s == scored(late).step_s
+
+
+def test_a_resumed_run_warms_up_again() -> None:
+    resumed = [replace(r, step=r.step + 3) for r in steady(15)]
+    found = scored(resumed)
+    assert found.window == (8, 14)
+    assert "resumed" in found.flags
+
+
+def test_a_cut_off_run_says_so() -> None:
+    assert "incomplete" in scored(steady(12)).flags
+
+
+def test_hidden_profiler_steps_do_not_count() -> None:
+    hidden = [replace(r, kind="profiler") if r.step in {6, 7} else r for r in steady()]
+    assert scored(hidden).n_steps == 8
+
+
+noisy = st.lists(st.floats(27.0, 31.0), min_size=15, max_size=15)
+
+
+@given(seconds=noisy, factor=st.sampled_from([1e-3, 0.5, 8.0, 1000.0]))
+def test_the_unit_of_tgs_does_not_matter(seconds: list[float], factor: float) -> None:
+    plain = score(job(seconds), protocol=PLAIN, tokens_per_device_step=None)
+    scaled = score(
+        [replace(r, tgs=(r.tgs or 0) * factor) for r in job(seconds)],
+        protocol=PLAIN,
+        tokens_per_device_step=None,
+    )
+    if isinstance(plain, NoScore):
+        assert isinstance(scaled, NoScore)
+        return
+    assert isinstance(scaled, Score)
+    assert scaled.value == pytest.approx(plain.value + math.log(factor), abs=1e-9)
+    assert (scaled.dropped, scaled.window) == (plain.dropped, plain.window)
+
+
+@given(seconds=noisy, order=st.permutations(range(30)))
+def test_order_and_repetition_of_lines_do_not_matter(
+    seconds: list[float], order: list[int]
+) -> None:
+    once = job(seconds)
+    twice = [(once + once)[at] for at in order]
+    assert score(twice, protocol=PLAIN, tokens_per_device_step=TOKENS) == score(
+        once, protocol=PLAIN, tokens_per_device_step=TOKENS
+    )
+
+
+@given(seconds=noisy)
+def test_a_score_lies_between_its_fastest_and_slowest_step(seconds: list[float]) -> None:
+    found = score(job(seconds), protocol=PLAIN, tokens_per_device_step=TOKENS)
+    if isinstance(found, Score):
+        assert min(seconds) <= found.step_s <= max(seconds)
+        assert found.n_steps >= PLAIN.min_steps

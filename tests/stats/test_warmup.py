@@ -1,0 +1,147 @@
+"""Where steady state begins over all jobs, and the one window that all of them are scored in."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from random import Random
+
+import pytest
+
+from pytest_xlatune.cells import Protocol
+from pytest_xlatune.results import NoScore, Score, StepRecord
+from pytest_xlatune.stats.score import rescore, score
+from pytest_xlatune.stats.warmup import common_window, settling, steady_start
+
+TOKENS = 28672.0
+PLAIN = Protocol()
+
+
+def seconds(tau: float, *, job: int = 0, steps: int = 15, noise: float = 0.0) -> list[float]:
+    random = Random(f"{tau} {job}")
+    return [
+        30 * math.exp(0.25 * math.exp(-at / tau) + 0.0005 * job + random.gauss(0, noise))
+        for at in range(steps)
+    ]
+
+
+def scored(times: Sequence[float], protocol: Protocol = PLAIN) -> Score:
+    steps = [
+        StepRecord(step=at, step_s=each, tgs=TOKENS / each, loss=9.0)
+        for at, each in enumerate(times)
+    ]
+    found = score(steps, protocol=protocol, tokens_per_device_step=TOKENS)
+    assert isinstance(found, Score)
+    return found
+
+
+def warming(
+    tau: float, *, jobs: int = 12, steps: int = 15, noise: float = 0.0
+) -> tuple[list[Score], Protocol]:
+    protocol = Protocol(steps=steps)
+    every = [seconds(tau, job=job, steps=steps, noise=noise) for job in range(jobs)]
+    return [scored(each, protocol) for each in every], protocol
+
+
+def start(tau: float, **how: float) -> int | None:
+    scores, _ = warming(tau, **how)  # type: ignore[arg-type]
+    return steady_start([each.timings for each in scores])
+
+
+def test_the_pooled_start_finds_the_warm_up() -> None:
+    assert start(0.9) == 4
+    assert start(2.5) in {8, 9, 10}
+    assert start(0.9, jobs=11) is None, "too few jobs to say"
+
+
+@pytest.mark.parametrize("noise", [0.02, 0.25])
+def test_noise_alone_is_no_warm_up(noise: float) -> None:
+    """105 steps are 105 chances to be slow by chance: none of them may push the start away."""
+    found = start(0.9, steps=105, jobs=12, noise=noise)
+    assert found is not None
+    assert found <= 5
+
+
+def test_a_slow_step_of_every_job_is_no_warm_up() -> None:
+    scores = [
+        scored([*seconds(0.9, steps=10), 45.0 + job, *[30.0] * 9], Protocol(steps=20))
+        for job in range(12)
+    ]
+    assert steady_start([each.timings for each in scores]) == 4
+
+
+def test_a_cell_that_slows_down_has_no_warm_up() -> None:
+    scores = [scored([30 * 1.004**at for at in range(25)], Protocol(steps=25))] * 12
+    assert not common_window(scores, Protocol(steps=25)).is_moved
+
+
+@pytest.mark.parametrize(
+    ("tau", "steps", "jobs", "moved_to", "words"),
+    [
+        pytest.param(0.9, 15, 12, None, "", id="the window holds"),
+        pytest.param(2.5, 25, 11, None, "", id="too few jobs to say"),
+        pytest.param(2.5, 25, 12, 10, "window of all trials starts at step 10", id="it moves"),
+        pytest.param(2.5, 15, 12, 7, "15 steps are too few, use steps=21", id="as far as it can"),
+        pytest.param(2.5, 13, 12, None, "13 steps are too few, use steps=2", id="no room"),
+    ],
+)
+def test_one_window_for_all(
+    tau: float, steps: int, jobs: int, moved_to: int | None, words: str
+) -> None:
+    scores, protocol = warming(tau, steps=steps, jobs=jobs)
+    window = common_window(scores, protocol)
+    assert window.moved_to == moved_to
+    assert words in window.note
+    assert bool(window.note) is bool(words)
+
+
+def test_it_moves_for_all_or_for_none() -> None:
+    scores, protocol = warming(2.5, steps=25, jobs=14)
+    scores[3] = replace(scores[3], timings=())
+    window = common_window(scores, protocol)
+    assert not window.is_moved
+    assert "the steps of 1 trials were not kept" in window.note
+
+
+def test_a_score_in_another_window_is_the_one_that_the_log_gives_there() -> None:
+    times = [*seconds(2.5, steps=15, noise=0.001), *[30.0] * 4, 36.0, *[30.0] * 5]
+    declared, later = Protocol(steps=25), Protocol(steps=25, first_step=9)
+    found = rescore(scored(times, declared), protocol=later)
+    assert isinstance(found, Score)
+    expected = scored(times, later)
+    assert found.value == pytest.approx(expected.value, abs=1e-12)
+    assert (found.window, found.dropped, found.stragglers) == ((9, 24), (19,), 1)
+    assert replace(found, value=0.0, tgs=0.0, window_tgs=0.0) == replace(
+        expected, value=0.0, tgs=0.0, window_tgs=0.0
+    )
+    back = rescore(found, protocol=declared)
+    assert isinstance(back, Score)
+    assert back.value == pytest.approx(scored(times, declared).value, abs=1e-12)
+
+
+def test_what_only_the_log_tells_stays_told() -> None:
+    steps = [StepRecord(step=at + 20, step_s=30.0, tgs=900.0, loss=7.5) for at in range(20)]
+    protocol = Protocol(steps=40)
+    found = score(steps, protocol=protocol, tokens_per_device_step=TOKENS)
+    assert isinstance(found, Score)
+    assert set(found.flags) == {"resumed", "invariant-violated"}
+    again = rescore(found, protocol=replace(protocol, first_step=7))
+    assert isinstance(again, Score)
+    assert (again.flags, again.loss, again.window) == (found.flags, 7.5, (27, 39))
+
+
+def test_a_job_that_has_too_few_steps_there_says_so() -> None:
+    times = [*[30.0] * 10, 40.0, *[30.0] * 4]
+    found = rescore(scored(times), protocol=replace(PLAIN, first_step=9))
+    assert isinstance(found, NoScore)
+    assert "5 usable steps are left after 1 outliers in the window 9-14" in found.reason
+    gone = rescore(replace(scored(times), timings=()), protocol=PLAIN)
+    assert isinstance(gone, NoScore)
+    assert "were not kept" in gone.reason
+
+
+def test_settling_is_the_first_half_against_the_second() -> None:
+    times = [30.0] * 5 + [30.3] * 5 + [30.0] * 5
+    assert settling(scored(times), PLAIN) == pytest.approx(math.log(1.01))
+    assert settling(replace(scored(times), timings=()), PLAIN) is None

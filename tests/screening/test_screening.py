@@ -21,8 +21,8 @@ from pytest_xlatune.screening.compiling import screen
 from pytest_xlatune.screening.targets import find_target, named_targets
 from pytest_xlatune.screening.ways import Way, by_function, by_trainer
 
-ROOT = Path(__file__).parents[1]
-KEPT = Path(__file__).parent / "data" / "evidence" / "jaxlib-0.12.0"
+ROOT = Path(__file__).parents[2]
+KEPT = Path(__file__).parents[1] / "data" / "evidence" / "jaxlib-0.12.0"
 
 needs_jax = pytest.mark.skipif(
     importlib.util.find_spec("jax") is None, reason="jax is not installed: nothing compiles"

@@ -27,6 +27,7 @@ from pathlib import Path
 from statistics import median
 
 from pytest_xlatune.campaign.jobs import LEDGER
+from pytest_xlatune.campaign.turns import Turns
 from pytest_xlatune.campaign.versions import versions
 from pytest_xlatune.catalog.ground import Ground
 from pytest_xlatune.catalog.rules import does_nothing
@@ -51,6 +52,7 @@ COLUMNS: Mapping[str, tuple[str, ...]] = {
 _OK = frozenset({"", "ok", "pass", "passed", "success", "completed", "complete", "done"})
 # what the profile itself cannot do; anything else is trouble of the site
 _CANNOT = frozenset({"oom", "nan", "unknown flag", "unknown-flag", "invalid flag", "abort"})
+_TURN_S = 60.0  # how long another import of the same table may take
 TOLERANCE = 0.002  # of TGS x seconds, beside what rounding explains
 
 
@@ -154,11 +156,6 @@ def import_table(
     )
     label = re.sub(r"[^A-Za-z0-9.=_-]+", "-", cell.label)
     folder = workdir / sweep / f"{label}-{digest(study.to_json(), length=8)}"
-    if (folder / LEDGER).exists():
-        raise ConfigError(
-            f"{folder} holds this table already; `xlatune report {sweep}` shows it, and another "
-            "--name imports it again"
-        )
     opened = CampaignOpened(
         cell=cell,
         study=KIND,
@@ -168,7 +165,13 @@ def import_table(
         versions=versions(),
     )
     events = [opened, *_events(rows, cell, tokens)]
-    Ledger(folder / LEDGER).append_all(events, at_s=at_s)
+    with Turns(folder).mine(wait_s=_TURN_S):
+        if (folder / LEDGER).exists():
+            raise ConfigError(
+                f"{folder} holds this table already; `xlatune report {sweep}` shows it, and "
+                "another --name imports it again"
+            )
+        Ledger(folder / LEDGER).append_all(events, at_s=at_s)
     return folder
 
 

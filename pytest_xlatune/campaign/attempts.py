@@ -269,11 +269,13 @@ class Attempts:
         read = self._follower.finish(submission)
         self._asked_to_end_s.pop(submission.folder, None)
         cut = _attempt_of(state, submission).cut_short
-        earlier = [
-            each.cls
+        # once for each attempt: whoever was killed before the end was written had decided before
+        earlier = {
+            each.attempt: each.cls
             for each in state.decisions
-            if each.trial_id == trial.id and each.next == Next.RETRY
-        ]
+            if (each.trial_id, each.next) == (trial.id, Next.RETRY)
+            and each.attempt != submission.attempt
+        }
         found = assess(
             trial,
             setup.cell,
@@ -283,7 +285,7 @@ class Attempts:
             stalled_s=cut.still_s if cut and not cut.fatal else None,
             fatal=cut.fatal if cut else None,
             options=dumped_options(setup.folder / submission.folder / DUMP_FOLDER),
-            earlier=earlier,
+            earlier=tuple(earlier.values()),
             policy=setup.policy,
         )
         found = without_secrets(found, secrets_in(setup.cell, [trial.profile]))

@@ -12,16 +12,17 @@ import contextlib
 import json
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
 from pytest_xlatune.campaign.attempts import Attempts, Setup
 from pytest_xlatune.campaign.deployed_files import refuse_changed
 from pytest_xlatune.campaign.history import history_of
-from pytest_xlatune.campaign.jobs import LEDGER
+from pytest_xlatune.campaign.jobs import LEDGER, end_jobs
 from pytest_xlatune.campaign.limits import Spending
 from pytest_xlatune.campaign.turns import Turns
 from pytest_xlatune.cells import Stage, Trial, differences
-from pytest_xlatune.errors import ConfigError, XlatuneError
+from pytest_xlatune.errors import ConfigError, LedgerError, XlatuneError
 from pytest_xlatune.executors import SchedulerDown
 from pytest_xlatune.ledger import (
     CampaignOpened,
@@ -42,6 +43,7 @@ from pytest_xlatune.results import (
     TrialStatus,
 )
 from pytest_xlatune.studies import Study
+from pytest_xlatune.studies.declared import agreed
 
 __all__ = ["Campaign", "CampaignStopped", "Setup", "View"]
 
@@ -96,24 +98,33 @@ class Campaign:
     def open(self, *, fresh: bool = False) -> None:
         """Join the campaign of this session, or begin it. Call once, before anything else.
 
-        With `fresh`, the first process of the session to come moves the ledger aside.
+        With `fresh`, the first process of the session to come moves the ledger aside, after the
+        end of what still runs of it: nobody could read its result.
 
         Raises:
             ConfigError: the ledger belongs to a cell on other nodes, or the site is not ready.
-            LedgerError: it cannot be read or written.
+            LedgerError: it cannot be read or written, or is to be moved aside while another session
+                is at it.
         """
         setup = self.setup
         # somebody may be reading a trace, or compiling a profile, in the turn before ours
         with self._turns.mine(wait_s=_OPEN_S if setup.settle is None else _COMPILE_S):
             opened = self.view().state.opened
             if fresh and opened and setup.session not in {each.session for each in opened}:
-                self.ledger.archive(at_s=self._now())
+                self._move_aside()
                 self._state, self._view, opened = LedgerState(), None, ()
                 self._spending = Spending(nodes=self._spending.nodes)
             self._refuse_another_cell()
             self._refuse_changed_files()
-            mine = (setup.session, self.study.name)
-            if mine not in {(each.session, each.study) for each in opened}:
+            mine = [
+                each.declared
+                for each in opened
+                if (each.session, each.study) == (setup.session, self.study.name)
+            ]
+            if mine:
+                # what was found since the session began is for the next one, in every process
+                self.study, self._view = agreed(self.study, declared=mine[0]), None
+            else:
                 notes = setup.check(self._state) if setup.check is not None else ()
                 self._write(
                     CampaignOpened(
@@ -129,6 +140,10 @@ class Campaign:
                     *([FilesRead(files=setup.files)] if setup.files != self._state.files else []),
                 )
 
+    def attending(self) -> AbstractContextManager[None]:
+        """Count as one that waits, between two waits too; what runs is not ended meanwhile."""
+        return self._turns.attending()
+
     @property
     def nodes(self) -> tuple[str, ...]:
         """The nodes that every trial runs on; () while the scheduler has still to pick them."""
@@ -143,6 +158,16 @@ class Campaign:
         if self.setup.picks_nodes:
             self.wait(lambda view: bool(view.state.pinned), on_turn=on_turn)
         return self.nodes
+
+    def _move_aside(self) -> None:
+        with self._turns.nobody_waits() as alone:
+            if not alone:
+                raise LedgerError(
+                    f"another session is measuring in {self.setup.folder}: end it, or let it come "
+                    "to its end, before you start over"
+                )
+            end_jobs(self.ledger, executors=lambda _: self.setup.executor)
+            self.ledger.archive(at_s=self._now())
 
     def _refuse_another_cell(self) -> None:
         state, setup = self._state, self.setup

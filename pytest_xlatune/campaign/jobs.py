@@ -1,7 +1,8 @@
 """The jobs of a cell, listed and ended from its ledger alone.
 
 Neither the sweep file nor the session that submitted them is needed, so a job outlives both. This
-module measures and decides nothing: a trial ended here has no result and is run again.
+module measures and decides nothing: a trial ended here has no result and is run again, and one that
+came to its own end first is left for the next session, which reads its result.
 """
 
 from __future__ import annotations
@@ -24,10 +25,11 @@ from pytest_xlatune.ledger import (
     LedgerState,
     replay,
 )
-from pytest_xlatune.results import Outcome, Submission
+from pytest_xlatune.results import Outcome, State, Submission
 
 LEDGER = "ledger.jsonl"
 INTERRUPTED = "interrupted"  # the decision on an attempt that was ended because nobody waits for it
+_BY_US = frozenset({State.CANCELLED, State.LOST})  # how an attempt ends that was asked to
 _END_LIMIT_S = 60.0
 _LOOK_S = 0.25
 
@@ -84,18 +86,32 @@ def cancel_unwaited(
     ledger, turns = Ledger(folder / LEDGER), Turns(folder)
     if not replay(ledger.refresh()).in_flight():
         return ()
-    ended = []
-    with turns.mine(wait_s=10.0), turns.nobody_waits() as alone:
-        flying = replay(ledger.events()).in_flight() if alone else ()
-        for name in sorted({each.executor for each in flying}):
-            executor = executors(name)
-            mine = tuple(each for each in flying if each.executor == name)
-            # told first: whoever finds them ended must know that it was us; what cannot be told
-            # runs on
-            told = [AttemptLetGo(trial_id=each.trial_id, attempt=each.attempt) for each in mine]
-            ledger.append_all(told, at_s=time.time())
-            executor.cancel(mine, root=folder)
-            for submission, outcome in _until_over(executor, mine, folder):
+    with turns.nobody_waits() as alone:
+        if not alone:
+            return ()
+        with turns.mine(wait_s=10.0):
+            return end_jobs(ledger, executors=executors)
+
+
+def end_jobs(
+    ledger: Ledger, *, executors: Callable[[str], Executor] = executor_named
+) -> tuple[Submission, ...]:
+    """End what runs in a cell and return it; the turn is the caller's, and nobody waits.
+
+    Raises:
+        LedgerError: the ledger cannot be read or written.
+    """
+    folder, ended = ledger.path.parent, []
+    flying = replay(ledger.events()).in_flight()
+    for name in sorted({each.executor for each in flying}):
+        executor = executors(name)
+        mine = tuple(each for each in flying if each.executor == name)
+        # told first: whoever finds them ended must know that it was us; what cannot be told runs on
+        told = [AttemptLetGo(trial_id=each.trial_id, attempt=each.attempt) for each in mine]
+        ledger.append_all(told, at_s=time.time())
+        executor.cancel(mine, root=folder)
+        for submission, outcome in _until_over(executor, mine, folder):
+            if outcome.state in _BY_US:  # what was quicker than we are has a result
                 ended.append(submission)
                 ledger.append_all(interrupted(submission, outcome), at_s=time.time())
     return tuple(ended)

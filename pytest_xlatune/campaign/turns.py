@@ -78,7 +78,23 @@ class Turns:
 
     @contextlib.contextmanager
     def waiting(self) -> Iterator[None]:
-        """Count as waiting: what somebody waits for is not cancelled.
+        """Count as waiting, and no longer drive when it is over.
+
+        Raises:
+            LedgerError: the folder cannot be written.
+        """
+        try:
+            with self.attending():
+                yield
+        finally:
+            if self._driver() == os.getpid():
+                # the others need not find out by our silence, but they would
+                with contextlib.suppress(OSError):
+                    self._say(_NOBODY)
+
+    @contextlib.contextmanager
+    def attending(self) -> Iterator[None]:
+        """Count as waiting between two waits too: what somebody waits for is not cancelled.
 
         Raises:
             LedgerError: the folder cannot be written.
@@ -86,14 +102,11 @@ class Turns:
         with self._explained():
             descriptor = os.open(self._waiters, os.O_RDWR | os.O_CREAT, 0o666)
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_SH)
+            with self._explained():
+                fcntl.flock(descriptor, fcntl.LOCK_SH)
             yield
         finally:
             os.close(descriptor)
-            if self._driver() == os.getpid():
-                # the others need not find out by our silence, but they would
-                with contextlib.suppress(OSError):
-                    self._say(_NOBODY)
 
     @contextlib.contextmanager
     def nobody_waits(self, *, patience_s: float = 3.0) -> Iterator[bool]:

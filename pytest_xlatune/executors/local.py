@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import fcntl
 import json
 import os
 import signal
@@ -40,6 +41,7 @@ from pytest_xlatune.results import Outcome, State, Submission
 LOCK_VARIABLE = "XLATUNE_MACHINE_LOCK"
 _JOB = "job.json"  # the job's id and the comment it was submitted with
 _NOTES = "submit.txt"  # what the submitting process had to say
+_LOCK = "submit.lock"  # held by the submitting process
 _SUBMIT_TIMEOUT_S = 120.0
 _FOR_EVER_MIN = (
     10 * 365 * 24 * 60
@@ -221,14 +223,22 @@ def _read_job(folder: Path) -> dict[str, str] | None:
 
 
 def _main(folder: str, lock: str, comment: str) -> None:
-    """Submit one attempt and write down its job: what the short-lived process does."""
+    """Submit one attempt and write down its job: what the short-lived process does.
+
+    It outlives a killed session, whose successor submits the attempt again: the second waits for
+    the first, and finds its job.
+    """
     import submitit  # noqa: PLC0415 - only who submits pays for it
 
-    executor = submitit.LocalExecutor(Path(folder) / "submitit", max_num_timeout=0)
-    executor.update_parameters(timeout_min=_FOR_EVER_MIN, stderr_to_stdout=True)
-    job = executor.submit(payload.run, folder, lock)
-    job_id = f"{job.job_id}.{payload.start_ticks(int(job.job_id)) or 0}"
-    payload.write_json(Path(folder) / _JOB, {"job_id": job_id, "comment": comment})
+    with (Path(folder) / _LOCK).open("a") as alone:
+        fcntl.flock(alone, fcntl.LOCK_EX)
+        if _read_job(Path(folder)) is not None:
+            return
+        executor = submitit.LocalExecutor(Path(folder) / "submitit", max_num_timeout=0)
+        executor.update_parameters(timeout_min=_FOR_EVER_MIN, stderr_to_stdout=True)
+        job = executor.submit(payload.run, folder, lock)
+        job_id = f"{job.job_id}.{payload.start_ticks(int(job.job_id)) or 0}"
+        payload.write_json(Path(folder) / _JOB, {"job_id": job_id, "comment": comment})
 
 
 if __name__ == "__main__":

@@ -10,11 +10,13 @@ log of a trainer.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import functools
 import math
 import os
 import re
 import shlex
+import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -41,6 +43,8 @@ from pytest_xlatune.results import Outcome, Submission
 # that a request still in the controller's queue has been worked off when we look
 RETRY_AFTER_S = (1.0, 2.0, 4.0, 8.0, 15.0)
 SCRIPTS = "submitit"  # the folder of submitit's own files, inside the attempt's
+_HELD = "sbatch.lock"  # in it; held as long as an sbatch runs, whoever started it
+_ANOTHER_S = 30
 LOGIN = Path(__file__).with_name("login.sh")
 _LOOK_BACK = "now-14days"
 _MINUTE_S = 60
@@ -114,14 +118,16 @@ class SlurmExecutor:
 
         Raises:
             ConfigError: an option of `resources` is ours to set, or a name is malformed.
-            SchedulerDown: the controller is away; call again later.
+            SchedulerDown: the controller is away, or another session's sbatch still asks it; call
+                again later.
             SubmissionError: it was refused for good; nothing runs.
         """
         folder = folder.resolve()
         arguments = _arguments(folder, job_name, comment, nodelist, resources)
-        seen_before = (folder / SCRIPTS).exists()
-        if seen_before and (found := self.find(folder=folder, job_name=job_name, comment=comment)):
-            return found
+        if (folder / SCRIPTS).exists():
+            self._wait_for_another(folder)
+            if found := self.find(folder=folder, job_name=job_name, comment=comment):
+                return found
         write_spec(folder, spec)
         (folder / SCRIPTS).mkdir(exist_ok=True)
         error = ""
@@ -225,6 +231,16 @@ class SlurmExecutor:
         """Ask Slurm to take drained and dead nodes back; see `slurm_nodes.resume_nodes`."""
         return resume_nodes(nodes, run=self._run, sleep=self._sleep)
 
+    def _wait_for_another(self, folder: Path) -> None:
+        """Wait for the sbatch of a session that was killed: it outlives it, and may be accepted."""
+        with (folder / SCRIPTS / _HELD).open("a") as held:
+            for _ in range(_ANOTHER_S):
+                with contextlib.suppress(BlockingIOError):
+                    fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    return
+                self._sleep(1.0)
+        raise SchedulerDown(f"an sbatch of another session for {folder} is not over yet")
+
     def _sbatch(self, folder: Path, arguments: Mapping[str, Any]) -> tuple[str, str]:
         """Submit once; return the job id and "", or "" and the error."""
         import submitit.core.utils as submitit_errors  # noqa: PLC0415 - not before it is needed
@@ -273,7 +289,8 @@ def _submitit_class() -> Any:
             logs_in = self.parameters["additional_parameters"]["export"] == _SLURM_LOGS_IN
             names = steering_names(os.environ) if logs_in else unneeded_names(os.environ)
             dropped = [word for name in names for word in ("-u", name)]
-            return ["env", *dropped, "sbatch", str(submission_file_path)]
+            held = ["flock", str(Path(self.folder) / _HELD)] if shutil.which("flock") else []
+            return [*held, "env", *dropped, "sbatch", str(submission_file_path)]
 
     return Executor
 

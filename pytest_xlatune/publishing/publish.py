@@ -22,7 +22,7 @@ from pytest_xlatune.publishing.elsewhere import elsewhere
 from pytest_xlatune.publishing.explained import explain
 from pytest_xlatune.publishing.remarks import remarks_of
 from pytest_xlatune.publishing.settled import was_compiled
-from pytest_xlatune.publishing.tuning_files import add_to_document, write_all, writing
+from pytest_xlatune.publishing.tuning_files import add_to_document, alone, write_all, writing
 from pytest_xlatune.recovery import Next
 from pytest_xlatune.report import jsonfile, markdown
 from pytest_xlatune.report.bubbles import bubbles
@@ -285,6 +285,9 @@ def publish(known: Known, reports: Path, *, zh: bool = False) -> tuple[Path, ...
     Of a gate it is `<sweep>/gate.md` and `.json`, of a calibration `<sweep>/calibration.md` and so,
     and no tuning document.
 
+    Sessions of one model may end at the same time: one of them writes at a time, and what it writes
+    is what the ledger says then.
+
     Args:
         known: the cell.
         reports: where; made where there is no such directory.
@@ -296,13 +299,14 @@ def publish(known: Known, reports: Path, *, zh: bool = False) -> tuple[Path, ...
     Raises:
         LedgerError: the directory cannot be written; the ledger is whole and can be read again.
     """
-    name = next(name for kind, name in _NAMES.items() if isinstance(known.study, kind))
-    texts = {
-        reports / known.sweep / f"{name}.md": markdown.render(document_of(known)),
-        reports / known.sweep / f"{name}.json": json_of(known),
-    }
-    with writing():
+    with writing(), alone(reports):
+        known = read_known(known.folder)
+        name = next(name for kind, name in _NAMES.items() if isinstance(known.study, kind))
+        texts = {
+            reports / known.sweep / f"{name}.md": markdown.render(document_of(known)),
+            reports / known.sweep / f"{name}.json": json_of(known),
+        }
         write_all(texts)
-    if not isinstance(known.study, TuningStudy):
-        return tuple(texts)
-    return (*texts, *add_to_document(reports, covered_by(known), zh=zh))
+        if not isinstance(known.study, TuningStudy):
+            return tuple(texts)
+        return (*texts, *add_to_document(reports, covered_by(known), zh=zh))

@@ -5,7 +5,7 @@
     <MODEL_TAG>-tuning.zh.md   the same in Chinese, when asked, or where there is one
     <MODEL_TAG>-tuning.patch   what is recommended, for `git apply`; absent where nothing is
 
-Sweeps of one model may end at the same time, so reading, adding and writing is done under a lock.
+Sweeps of one model may end at the same time: whoever reads, adds and writes holds the folder.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import socket
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -27,28 +28,30 @@ from pytest_xlatune.report.tuning import tuning
 def add_to_document(reports: Path, covered: Covered, *, zh: bool = False) -> tuple[Path, ...]:
     """Add a cell to the tuning document of its model; return the files that were written.
 
+    The caller holds `reports` alone.
+
     Raises:
-        LedgerError: the document's data cannot be read, or its files cannot be written.
+        LedgerError: the document's data cannot be read.
+        OSError: its files cannot be written.
     """
     stem = reports / f"{covered.cell.model_tag}-tuning"
     data, chinese, patch = (
         stem.with_name(f"{stem.name}{suffix}") for suffix in (".json", ".zh.md", ".patch")
     )
-    with writing(), _alone(reports):
-        kept = read_cells(data.read_text("utf-8"), where=str(data)) if data.exists() else ()
-        cells = extended(kept, covered)
-        texts = {
-            stem.with_name(f"{stem.name}.md"): markdown.render(tuning(cells)),
-            data: write_cells(cells),
-        }
-        if zh or chinese.exists():
-            texts[chinese] = markdown.render(tuning(cells, Language.CHINESE))
-        diff = patch_of(cells).text
-        if diff:
-            texts[patch] = diff
-        else:
-            patch.unlink(missing_ok=True)  # what was recommended before no longer is
-        write_all(texts)
+    kept = read_cells(data.read_text("utf-8"), where=str(data)) if data.exists() else ()
+    cells = extended(kept, covered)
+    texts = {
+        stem.with_name(f"{stem.name}.md"): markdown.render(tuning(cells)),
+        data: write_cells(cells),
+    }
+    if zh or chinese.exists():
+        texts[chinese] = markdown.render(tuning(cells, Language.CHINESE))
+    diff = patch_of(cells).text
+    if diff:
+        texts[patch] = diff
+    else:
+        patch.unlink(missing_ok=True)  # what was recommended before no longer is
+    write_all(texts)
     return tuple(texts)
 
 
@@ -60,7 +63,7 @@ def write_all(texts: Mapping[Path, str]) -> None:
     """
     for path, text in texts.items():
         path.parent.mkdir(parents=True, exist_ok=True)
-        aside = path.with_name(f".{path.name}.{os.getpid()}")
+        aside = path.with_name(f".{path.name}.{socket.gethostname()}.{os.getpid()}")
         try:
             aside.write_text(text, encoding="utf-8")
             aside.replace(path)
@@ -86,7 +89,7 @@ def writing() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _alone(folder: Path) -> Iterator[None]:
+def alone(folder: Path) -> Iterator[None]:
     """Hold the folder for oneself; no file is left in it."""
     folder.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(folder, os.O_RDONLY)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 from pytest_xlatune.errors import LedgerError
 from pytest_xlatune.studies import Study, calibration, evidence, gate, imported
@@ -36,3 +37,19 @@ def study_of(name: str, declared: str) -> Study:
             "written by a newer version?"
         )
     return _STUDIES[kind].from_json(json.loads(declared))
+
+
+def agreed(study: Study, *, declared: str) -> Study:
+    """Return a study with the prior that its session began with.
+
+    A calibration may end while a session runs; its processes would plan differently by when each of
+    them came.
+
+    Args:
+        study: as this process has it.
+        declared: the same, as the first process of the session declared it.
+    """
+    first = study_of(study.name, declared)
+    if isinstance(study, TuningStudy) and isinstance(first, TuningStudy):
+        return replace(study, sigma_prior=first.sigma_prior)
+    return study

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -66,7 +67,7 @@ def write_calibration(folder: Path, calibration: Calibration) -> Path:
         LedgerError: it cannot be written.
     """
     path = folder / CALIBRATION
-    aside = path.with_name(f".{path.name}.{os.getpid()}")
+    aside = path.with_name(f".{path.name}.{socket.gethostname()}.{os.getpid()}")
     text = json.dumps(calibration.to_json(), indent=2, sort_keys=True, allow_nan=False)
     try:
         aside.write_text(f"{text}\n", encoding="utf-8")

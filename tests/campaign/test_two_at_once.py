@@ -1,0 +1,150 @@
+"""Two processes at one cell, step by step: nothing finished is lost, nothing is measured twice."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_xlatune.campaign.campaign import Campaign
+from pytest_xlatune.campaign.jobs import INTERRUPTED, LEDGER, cancel_unwaited
+from pytest_xlatune.errors import LedgerError
+from pytest_xlatune.ledger import AttemptEnded, Decided, Event, Ledger, replay
+from pytest_xlatune.results import State, Submission, TrialStatus
+from pytest_xlatune.studies.tuning import TuningStudy
+from tests.campaign.scripted import KILLED, ScriptedExecutor, campaign, failing, log, run
+
+
+class Quicker(ScriptedExecutor):
+    """Its jobs are over when somebody asks for their end."""
+
+    def cancel(self, submissions: Sequence[Submission], *, root: Path) -> None:
+        self.holds = False
+
+
+class Killed(BaseException):
+    """The process is gone."""
+
+
+def state_of(each: Campaign) -> Any:
+    return replay(Ledger(each.setup.folder / LEDGER).refresh())
+
+
+def test_a_trial_that_ends_before_our_cancel_keeps_its_result(tmp_path: Path) -> None:
+    executor = Quicker()
+    executor.holds = True
+    first = campaign(tmp_path, executor)
+    first.turn()
+    assert cancel_unwaited(first.setup.folder, executors=lambda _: executor) == ()
+    assert not state_of(first).decisions, "nobody interrupted it"
+
+    second = campaign(tmp_path, executor, session="second")
+    run(second)
+    assert second.conclude().complete
+    assert len(executor.submitted) == len(set(executor.submitted)), "measured once"
+
+
+def test_nobody_ends_a_job_between_two_waits_of_another_session(tmp_path: Path) -> None:
+    executor = ScriptedExecutor()
+    executor.holds = True
+    first = campaign(tmp_path, executor)
+    first.turn()
+    other = campaign(tmp_path, executor, session="second")
+    with other.attending():  # it waits for nothing now: its next test has not begun
+        assert cancel_unwaited(first.setup.folder, executors=lambda _: executor) == ()
+    assert executor.cancelled == []
+    (ended,) = cancel_unwaited(first.setup.folder, executors=lambda _: executor)
+    assert executor.cancelled == [ended.job_id]
+
+
+def test_a_ledger_in_use_is_not_moved_aside(tmp_path: Path) -> None:
+    executor = ScriptedExecutor()
+    executor.holds = True
+    first = campaign(tmp_path, executor)
+    first.turn()
+    with (
+        first.attending(),
+        pytest.raises(LedgerError, match="another session is measuring"),
+    ):
+        campaign(tmp_path, executor, session="second", fresh=True)
+    assert executor.cancelled == []
+    assert len(first.view().state.in_flight()) == 1, "it goes on"
+
+
+def test_what_still_runs_of_a_ledger_that_is_moved_aside_is_ended(tmp_path: Path) -> None:
+    executor = ScriptedExecutor()
+    executor.holds = True
+    first = campaign(tmp_path, executor)
+    first.turn()
+    campaign(tmp_path, executor, session="second", fresh=True)
+    assert executor.cancelled == ["1"]
+    (aside,) = first.setup.folder.glob("ledger-*.jsonl")
+    decisions = replay(Ledger(aside).refresh()).decisions
+    assert [each.next for each in decisions] == [INTERRUPTED]
+
+
+def test_a_decision_that_is_written_twice_counts_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def attempts(folder: Path, *, is_cut: bool) -> int:
+        """Count the attempts of a trial that never comes to its end."""
+        executor = ScriptedExecutor(failing("same-s", log(steps=3), KILLED))
+        first = campaign(folder, executor)
+        whole = Ledger.append_all
+
+        def cut(self: Ledger, events: Iterable[Event], *, at_s: float) -> None:
+            """Write what a kill leaves of the one write: all lines but the last."""
+            batch = tuple(events)
+            is_end = isinstance(batch[-1], AttemptEnded)
+            if is_end and any(isinstance(each, Decided) for each in batch):
+                whole(self, batch[:-1], at_s=at_s)
+                raise Killed
+            whole(self, batch, at_s=at_s)
+
+        if is_cut:
+            with monkeypatch.context() as patched:
+                patched.setattr(Ledger, "append_all", cut)
+                with pytest.raises(Killed):
+                    run(first)
+        run(campaign(folder, executor))  # another process of the same session
+        return sum(each.startswith("same-s") for each in executor.submitted)
+
+    assert attempts(tmp_path / "cut", is_cut=True) == attempts(tmp_path / "whole", is_cut=False)
+
+
+def test_all_processes_of_a_session_plan_with_what_its_first_one_knew(tmp_path: Path) -> None:
+    executor = ScriptedExecutor()
+    first = campaign(tmp_path, executor)
+    study = first.study
+    assert isinstance(study, TuningStudy)
+    calibrated = replace(study, sigma_prior=0.05)  # a calibration ended before the second came
+
+    second = Campaign(first.setup, calibrated)
+    second.open()
+    assert second.study == study
+    later = Campaign(replace(first.setup, session="second"), calibrated)
+    later.open()
+    assert later.study == calibrated
+
+
+def test_a_lost_job_that_was_let_go_is_run_again(tmp_path: Path) -> None:
+    class Lost(ScriptedExecutor):
+        def poll(self, submissions: Sequence[Submission], *, root: Path) -> Any:
+            said = super().poll(submissions, root=root)
+            return {
+                job_id: replace(each, state=State.LOST) if each.state is State.CANCELLED else each
+                for job_id, each in said.items()
+            }
+
+    executor = Lost()
+    executor.holds = True
+    first = campaign(tmp_path, executor)
+    first.turn()
+    assert len(cancel_unwaited(first.setup.folder, executors=lambda _: executor)) == 1
+    executor.holds = False
+    second = campaign(tmp_path, executor, session="second")
+    run(second)
+    assert {each.status for each in second.view().history} == {TrialStatus.MEASURED}

@@ -1,0 +1,160 @@
+"""An attempt that two processes submit, or that is cancelled before it has begun: one job, once.
+
+A session that is killed leaves behind what it had started to submit with; the next session submits
+the same attempt again, maybe while that is still at it. Every step here waits for the one before.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_xlatune.cells import LaunchSpec
+from pytest_xlatune.executors import SchedulerDown, local, payload
+from pytest_xlatune.executors.folder import read_claim, read_outcomes, write_spec
+from pytest_xlatune.executors.payload import write_json
+from pytest_xlatune.executors.slurm import SlurmExecutor
+from pytest_xlatune.results import Outcome, State, Submission
+from tests.executors.machine import SLEEP, Machine
+from tests.executors.payloads import PATH, Start
+from tests.executors.played import ARGUMENTS
+from tests.waiting import LIMIT_S, until
+
+FAKE = Path(__file__).parents[1] / "data" / "slurm" / "fake_slurm.py"
+SUBMIT = """
+import sys
+from pathlib import Path
+from pytest_xlatune.executors.slurm import SlurmExecutor
+from tests.executors.test_submitted_twice import submit
+submit(SlurmExecutor(round_s=0), Path(sys.argv[1]))
+"""
+
+
+class InBackground:
+    """A call in a thread; its result is awaited."""
+
+    def __init__(self, call: Any) -> None:
+        self._found: list[Any] = []
+        self._thread = threading.Thread(target=lambda: self._found.append(call()), daemon=True)
+        self._thread.start()
+
+    @property
+    def result(self) -> Any:
+        self._thread.join(LIMIT_S)
+        (found,) = self._found
+        return found
+
+
+def test_a_folder_that_another_process_submits_is_not_submitted_again(machine: Machine) -> None:
+    folder = machine.root / "one"
+    folder.mkdir()
+    with (folder / "submit.lock").open("a") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        second = InBackground(lambda: machine.submit("one", SLEEP))
+        # it has come as far as the short-lived process, which waits for us
+        until((folder / "submit.txt").exists)
+        write_json(folder / "job.json", {"job_id": "1.1", "comment": "one"})
+    assert second.result.job_id == "1.1"
+    assert not (folder / "submitit").exists(), "nothing was started"
+    machine.submissions.clear()
+
+
+def test_of_two_submissions_at_once_one_job_comes(machine: Machine) -> None:
+    folder = machine.root / "one"
+    write_spec(folder, SLEEP)
+    argv = [sys.executable, "-m", local.__name__, str(folder), str(machine.root / "lock"), "one"]
+    both = [subprocess.Popen(argv) for _ in range(2)]
+    assert [each.wait(LIMIT_S) for each in both] == [0, 0]
+    submission = machine.submit("one", SLEEP)
+    machine.running(submission)
+    assert len(list((folder / "submitit").glob("*_submitted.pkl"))) == 1
+
+
+def test_cancelled_before_its_claim_it_does_not_wait_for_the_machine(
+    folder: Path, start: Start, tmp_path: Path
+) -> None:
+    with (tmp_path / "lock").open("a") as busy:
+        fcntl.flock(busy, fcntl.LOCK_EX)
+        write_spec(folder, LaunchSpec(argv=("touch", "ran"), env=PATH))
+        start(folder, lock=str(tmp_path / "lock"))
+        until(lambda: read_claim(folder))
+        # who cancels looked for a claim a moment before there was one: there was nobody to signal
+        (folder / payload.CANCEL).touch()
+        ended: Outcome = until(lambda: read_outcomes(folder).get(0))
+    assert (ended.state, ended.reason) == (State.CANCELLED, "cancelled before the start")
+    assert not (folder / "ran").exists()
+
+
+# -- Slurm ----------------------------------------------------------------------------------------
+
+
+def submit(executor: SlurmExecutor, root: Path) -> Submission:
+    job_id = executor.submit(
+        LaunchSpec(argv=("true",), inherit=("PATH",)), folder=root / "t1" / "1", **ARGUMENTS
+    )
+    return Submission(trial_id="t1", attempt=1, executor="slurm", job_id=job_id, folder="t1/1")
+
+
+def is_free(lock: Path) -> bool:
+    with lock.open("a") as file, contextlib.suppress(BlockingIOError):
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return True
+    return False
+
+
+@pytest.fixture
+def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Slurm's commands on PATH, with an sbatch that waits for the file `go`; the fake's state."""
+    real, front, state = (tmp_path / name for name in ("real", "front", "slurm"))
+    for folder in (real, front, state):
+        folder.mkdir()
+    for name in ("sbatch", "srun", "squeue", "sacct", "scontrol", "scancel", "sinfo"):
+        text = FAKE.read_text(encoding="utf-8")
+        (real / name).write_text(f"#!{sys.executable}\n{text}", encoding="utf-8")
+        (real / name).chmod(0o755)
+    (front / "sbatch").write_text(
+        f"#!/bin/bash\ntouch {tmp_path}/asked\n"
+        f"while [ ! -e {tmp_path}/go ]; do sleep 0.05; done\n"
+        f'exec {real}/sbatch "$@"\n',
+        encoding="utf-8",
+    )
+    (front / "sbatch").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{front}:{real}:{os.environ['PATH']}")
+    return state
+
+
+def test_an_sbatch_that_outlives_its_session_is_waited_for(fake: Path, tmp_path: Path) -> None:
+    first = subprocess.Popen([sys.executable, "-c", SUBMIT, str(tmp_path / "work")])
+    try:
+        until((tmp_path / "asked").exists)
+    finally:
+        first.kill()  # the session alone: its sbatch still asks
+        first.wait()
+    waits: list[float] = []
+
+    def sleep(wait_s: float) -> None:
+        waits.append(wait_s)
+        (tmp_path / "go").touch()
+        until(lambda: is_free(tmp_path / "work" / "t1" / "1" / "submitit" / "sbatch.lock"))
+
+    second = submit(SlurmExecutor(round_s=0, sleep=sleep), tmp_path / "work")
+    assert waits, "it did not wait for the first"
+    assert [path.stem for path in fake.glob("*.json")] == [second.job_id]
+
+
+def test_an_sbatch_that_never_ends_is_a_scheduler_that_is_away(fake: Path, tmp_path: Path) -> None:
+    scripts = tmp_path / "work" / "t1" / "1" / "submitit"
+    scripts.mkdir(parents=True)
+    with (scripts / "sbatch.lock").open("a") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        with pytest.raises(SchedulerDown, match="of another session"):
+            submit(SlurmExecutor(sleep=lambda _: None), tmp_path / "work")
+    assert not list(fake.glob("*.json"))

@@ -186,9 +186,11 @@ class Controller:
         """Return the folders that the processes of this session use."""
         roll = self._options.workdir / "sessions" / f"{self.session_id}.txt"
         try:
-            names = roll.read_text(encoding="utf-8").splitlines()
+            lines = roll.read_text(encoding="utf-8").splitlines(keepends=True)
         except OSError:  # no process has named one, or none could
             return []
+        # the last one may be half a name: its writer is at it
+        names = [line.removesuffix("\n") for line in lines if line.endswith("\n")]
         return [Path(name) for name in dict.fromkeys(names)]
 
     def _print(self, lines: Iterator[str] | list[str]) -> None:

@@ -172,6 +172,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     config.stash[SESSION_KEY] = session
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Say that this process waits for nothing any more, before the controller ends what runs."""
+    if SESSION_KEY in session.config.stash:
+        session.config.stash[SESSION_KEY].close()
+
+
 def _session_id(config: pytest.Config) -> str:
     if is_worker(config):
         return str(config.workerinput[CONTROLLER])  # type: ignore[attr-defined]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -65,6 +66,7 @@ class Session:
         self._config = config
         self._selections: dict[str, Selection] = {}
         self._campaigns: dict[str, Campaign] = {}
+        self._attended = ExitStack()
 
     @property
     def roll(self) -> Path:
@@ -140,8 +142,13 @@ class Session:
             ),
             fresh=self.options.fresh,
         )
+        self._attended.enter_context(campaign.attending())
         self._sign(campaign.setup.folder)
         return campaign
+
+    def close(self) -> None:
+        """Wait for nothing any more: what still runs may be ended."""
+        self._attended.close()
 
     def preflight(self, sweep: Sweep) -> preflight.Preflight:
         """Look at the site of a sweep and at the flags of its selected profiles.

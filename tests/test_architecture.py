@@ -153,6 +153,18 @@ def test_rooms_stay_small_and_well_named(path: Path) -> None:
     assert path.stem == "__main__" or ast.get_docstring(tree), f"{path} does not say what it does"
 
 
+def test_rooms_of_the_tests_stay_small_too() -> None:
+    root = Path(__file__).parents[1]
+    paths = [*root.glob("tests/**/*.py"), *root.glob("benchmarks/*.py")]
+    long = {
+        str(path.relative_to(root)): lines
+        for path in paths
+        if (lines := len(path.read_text(encoding="utf-8").splitlines())) > 400
+    }
+    assert len(paths) > 100, "the walk sees nothing"
+    assert not long, "are these two rooms?"
+
+
 def arrows() -> dict[str, set[str]]:
     """Module -> modules that it loads, inside functions too; what only types need is no arrow."""
     dotted = {path: path.relative_to(PACKAGE.parent).with_suffix("").parts for path in MODULES}

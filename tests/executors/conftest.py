@@ -13,10 +13,11 @@ import pytest
 
 from tests.executors.machine import Machine
 from tests.executors.payloads import Start
+from tests.waiting import LIMIT_S
 
 RUN = (
-    "import sys; from pytest_xlatune.executors import payload; payload.GRACE_S = 0.3; "
-    "payload.run(*sys.argv[1:])"
+    "import sys; from pytest_xlatune.executors import payload; "
+    "payload.GRACE_S = float(sys.argv[3]); payload.run(*sys.argv[1:3])"
 )
 
 
@@ -42,10 +43,14 @@ def start() -> Iterator[Start]:
     with contextlib.ExitStack() as stack:
 
         def start(
-            folder: Path, *, lock: str = "", environ: Mapping[str, str] | None = None
+            folder: Path,
+            *,
+            lock: str = "",
+            environ: Mapping[str, str] | None = None,
+            grace_s: float = LIMIT_S,
         ) -> subprocess.Popen[bytes]:
             started = subprocess.Popen(
-                [sys.executable, "-c", RUN, str(folder), lock],
+                [sys.executable, "-c", RUN, str(folder), lock, str(grace_s)],
                 env={**os.environ, **(environ or {})},
             )
             stack.enter_context(started)

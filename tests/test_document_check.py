@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from pytest_xlatune.cells import Trial
+from pytest_xlatune.profiles import profile
 from pytest_xlatune.publishing.publish import publish, read_known
 from pytest_xlatune.results import TrialResult
 from tests.document.check import unaccounted
@@ -31,12 +32,14 @@ class Timed(Measuring):
         return replace(result, outcome=replace(result.outcome, start_s=self.at_s))
 
 
-def published(path: Path, *, at_most: int = 1000, **changes: Any) -> tuple[str, str, Books]:
+def published(
+    path: Path, *, at_most: int = 1000, overrides: dict[str, str] | None = None, **changes: Any
+) -> tuple[str, str, Books]:
     """The tuning document, the leaderboard and the ledger of so many trials of one sweep."""
-    cell = replace(PP, deployed={"XLA_FLAGS": "--xla_deployed=1"}, overrides={})
+    cell = replace(PP, deployed={"XLA_FLAGS": "--xla_deployed=1"}, overrides=overrides or {})
     measuring = Timed(cell, path, SPEED, job=14600)
     shown = tuple(each for each in measuring.study.profiles if not each.env)
-    measuring.study = replace(measuring.study, profiles=shown, **changes)
+    measuring.study = replace(measuring.study, **{"profiles": shown, **changes})
     measuring.open()
     measuring.run(at_most=at_most)
     publish(read_known(measuring.folder), path / "reports")
@@ -104,6 +107,27 @@ def test_what_a_plan_confirms_is_told_with_where_its_noise_is_from(
         assert unaccounted(text, books) == []
         for each in changed_digits(said):
             assert unaccounted(text.replace(said.removeprefix("* "), each[2:]), books)
+
+
+def test_the_bubble_is_computed_from_the_settings_again(tmp_path: Path) -> None:
+    shapes = (
+        profile("deeper", overrides={"num_pipeline_microbatches": "32"}),
+        profile("late", overrides={"pipeline_delay_activation_forwarding": "true"}),
+        profile("odd", overrides={"num_pipeline_microbatches": "12"}),
+        profile("flag", "--xla_overlap=2"),
+    )
+    settings = {"num_pipeline_microbatches": "16", "base_num_decoder_layers": "32"}
+    tuning, board, books = published(tmp_path, overrides=settings, profiles=shapes)
+    assert "| `deeper` | 8 | 32 | 4 | 5.2 % | +5.2 |" in tuning
+    assert "odd: 12 microbatches are no multiple of 8 stages." in tuning
+    for text, level in ((tuning, "###"), (board, "##")):
+        assert unaccounted(text, books) == []
+        before, section = text.split(f"\n{level} Pipeline bubble\n")
+        section, *after = section.split("\n## ")
+        table = section.split("\n\n")[1]
+        for each in changed_digits(table):
+            changed = "\n## ".join([section.replace(table, each), *after])
+            assert unaccounted(f"{before}\n{level} Pipeline bubble\n{changed}", books), each
 
 
 @pytest.mark.parametrize(

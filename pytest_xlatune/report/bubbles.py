@@ -7,17 +7,13 @@ from collections.abc import Sequence
 from pytest_xlatune.cells import Cell, DeployedFile
 from pytest_xlatune.pipeline import SHAPING, NoPipeline, Pipeline, config_of, pipeline_of, stages_of
 from pytest_xlatune.profiles import BASELINE, Profile
-from pytest_xlatune.report.document import Block, Column, Section, Table, Text, literal, plain
+from pytest_xlatune.report.document import Column, Section, Table, Text, literal, plain
 from pytest_xlatune.report.figures import ABSENT, points, size
 from pytest_xlatune.report.lines import words
+from pytest_xlatune.report.phrases import ENGLISH, Say
 from pytest_xlatune.results import Conclusion
 
 TITLE = "Pipeline bubble"
-_WHAT = (
-    "S stages, M microbatches and V repeats leave a bubble of (S-1)/(M V + S-1), twice the S-1 "
-    "where activations are forwarded with a delay. Predicted is what the bubble alone changes; "
-    "smaller microbatches cost something of their own."
-)
 _COLUMNS = (
     Column(title="Profile", wrap=True),
     Column(title="S", align="right"),
@@ -35,6 +31,7 @@ def bubbles(
     *,
     files: Sequence[DeployedFile] = (),
     conclusion: Conclusion | None = None,
+    say: Say = ENGLISH,
 ) -> Section | None:
     """Return the section; None where no profile changes the shape of a pipeline.
 
@@ -43,6 +40,7 @@ def bubbles(
         profiles: those that change its shape are shown.
         files: the trainer's configuration is one of them, where it is known.
         conclusion: what was measured; None before.
+        say: in which language the prose is.
     """
     shaping = [each for each in profiles if each.overrides.keys() & set(SHAPING)]
     config = config_of(files)
@@ -53,12 +51,12 @@ def bubbles(
     columns = _COLUMNS if conclusion is None else (*_COLUMNS, *_MEASURED)
     rows = [_row(each, its, base, conclusion) for each, its in ((BASELINE, base), *found)]
     whys = dict.fromkeys(
-        plain(f"{each.id}: {its.reason}.")
+        say("no-bubble", profile=plain(each.id), reason=plain(its.reason))
         for each, its in ((BASELINE, base), *found)
         if isinstance(its, NoPipeline)
     )
-    blocks: list[Block] = [Text(text=_WHAT), Table(columns=columns, rows=tuple(rows))]
-    return Section(title=TITLE, blocks=(*blocks, *(Text(text=why) for why in whys)))
+    texts = (Text(text=each) for each in (say("bubble"), *whys))
+    return Section(title=TITLE, blocks=(Table(columns=columns, rows=tuple(rows)), *texts))
 
 
 def _row(

@@ -168,6 +168,19 @@ PHRASES: Mapping[str, tuple[str, str]] = {
     ),
     "more-between": ("{profiles} between these.", "中间还有 {profiles}。"),
     "pending": ("Not measured yet: {names}.", "尚未测量：{names}。"),
+    # -- the pipeline
+    "bubble": (
+        (
+            "S stages, M microbatches and V repeats leave a bubble of (S-1)/(M V + S-1), twice the S-1 "
+            "where activations are forwarded with a delay. Predicted is what the bubble alone changes; "
+            "smaller microbatches cost something of their own."
+        ),
+        (
+            "S 个阶段、M 个微批和 V 次重复留下的气泡为 (S-1)/(M V + S-1)；若激活值延迟转发，S-1 加倍。"
+            "预测值只计气泡的变化；更小的微批自身也有代价。"
+        ),
+    ),
+    "no-bubble": ("{profile}: {reason}.", "{profile}（原文）：{reason}。"),
     # -- why the winning flag wins
     "why-no-winner": ("There is no winner to explain.", "没有需要解释的胜出者。"),
     "why-tried": ("Why it was tried: {note}.", "尝试它的理由（原文）：{note}。"),

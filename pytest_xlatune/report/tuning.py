@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 
 from pytest_xlatune.cells import DeployedFile
 from pytest_xlatune.hidden import without_secrets
 from pytest_xlatune.profiles import BASELINE_ID
+from pytest_xlatune.report.bubbles import TITLE, bubbles
 from pytest_xlatune.report.covered import Covered, Elsewhere, names
 from pytest_xlatune.report.deployment import Patch, conflicts, patch_of, recipe_lines
 from pytest_xlatune.report.document import (
@@ -235,6 +237,20 @@ def _leaderboard(covered: Covered, say: Say) -> Iterator[Block]:
         *(("Note", plain(each)) for each in conclusion.notes),
     )
     yield Table(title="What this sweep can tell", columns=_FIGURES, rows=rows)
+    yield from _bubble(covered, say)
+
+
+def _bubble(covered: Covered, say: Say) -> Iterator[Block]:
+    """Show the bubble of a pipeline, where a profile changes the shape of it."""
+    section = bubbles(
+        covered.cell,
+        covered.profiles,
+        files=covered.files,
+        conclusion=covered.conclusion,
+        say=say,
+    )
+    for block in section.blocks if section else ():
+        yield replace(block, title=TITLE) if isinstance(block, Table) else block
 
 
 def _negative(covered: Covered, say: Say) -> Iterator[Block]:

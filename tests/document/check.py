@@ -20,10 +20,10 @@ from tests.document.complaints import Complaints
 from tests.document.evidence import evidence_of
 from tests.document.figures import BASELINE, Books, Job, Row
 from tests.document.lines import ABSENT, blocks, in_line, lines_of, split
+from tests.document.pipeline import SHAPING, Shape, shape_of
 from tests.document.prose import Prose
 
 SCREENED = "Screened once: ranks, proves nothing"
-SHAPING = {"num_pipeline_microbatches", "num_pipeline_repeats", "num_layers_per_pipeline_stage"}
 # in the order in which a header counts them
 KINDS = ("FASTER", "SLOWER", "EQUIVALENT", "INCONCLUSIVE", "SCREENED", "INVALID")
 _DELTA = f"delta % vs {BASELINE}"
@@ -331,36 +331,35 @@ class _Check:
             self.found.wrong(each)
 
     def bubbles(self, rows: Sequence[list[str]]) -> None:
-        shaped = {name: p for name, p in self.books.profiles.items() if SHAPING & {*p["overrides"]}}
+        declared = [each["id"] for each in self.books.declared["profiles"]]
+        names = [*declared, *(self.books.profiles.keys() - {*declared})]
+        shaped = [n for n in names if SHAPING & {*self.books.profiles[n]["overrides"]}]
         if [row[0].strip("`") for row in rows] != [BASELINE, *shaped]:
             self.found.wrong(f"the pipelines are those of {[BASELINE, *shaped]}")
             return
-        bases = self.pipeline({})
-        for row, overrides in zip(
-            rows, ({}, *(p["overrides"] for p in shaped.values())), strict=True
-        ):
-            stages, micro, repeats = self.pipeline(overrides)
-            self.found.texts(row, {1: str(stages), 2: str(micro), 3: str(repeats)})
-            share, before = (
-                (s - 1) / (m * v + s - 1) for s, m, v in ((stages, micro, repeats), bases)
-            )
-            self.found.change(row[4].removesuffix(" %"), share)
-            figures = self.books.rows[row[0].strip("`")]
-            is_base = row[0] == f"`{BASELINE}`"
-            self.found.change(row[5], None if is_base else (1 - share) / (1 - before) - 1)
+        before = self.pipeline(BASELINE)
+        for row, name in zip(rows, (BASELINE, *shaped), strict=True):
+            own, figures = self.pipeline(name), self.books.rows[name]
+            is_base, gain = name == BASELINE, None
+            if isinstance(own, Shape):
+                self.found.texts(row, {1: str(own.stages), 2: str(own.micro), 3: str(own.repeats)})
+                self.found.change(row[4].removesuffix(" %"), own.bubble)
+                if isinstance(before, Shape) and not is_base:
+                    gain = (1 - own.bubble) / (1 - before.bubble) - 1
+            else:
+                self.found.texts(row, dict.fromkeys((1, 2, 3, 4), ABSENT))
+                self.prose.known.add(f"{name}: {own}.")
+            self.found.change(row[5], gain)
             self.found.change(row[6], None if is_base else figures.delta)
             if not is_base:
                 self.verdict(row[7], figures)
 
-    def pipeline(self, overrides: Mapping[str, str]) -> tuple[int, int, int]:
-        """S, M and V as the cell's and the profile's overrides have them, M = S where unsaid."""
-        said = {**self.books.cell["overrides"], **overrides}
+    def pipeline(self, name: str) -> Shape | str:
+        """As the trainer's file has it, the cell on top of that, the profile on top of both."""
         degrees = {axis: int(degree) for axis, degree in self.books.cell["parallelism"]["axes"]}
-        stages = degrees["PP"]
-        micro = int(said.get("num_pipeline_microbatches", str(stages)))
-        # num_layers_per_pipeline_stage=-1: a stage has all its layers at once, nothing repeats
-        is_once = said.get("num_layers_per_pipeline_stage") == "-1"
-        return stages, micro, int(said.get("num_pipeline_repeats", "1" if is_once else "0"))
+        own = {} if name == BASELINE else self.books.profiles[name]["overrides"]
+        said = {**self.books.configured, **self.books.cell["overrides"], **own}
+        return shape_of(said, stages=degrees["PP"])
 
     def settings(self, name: str) -> str:
         return Profile.from_json(dict(self.books.profiles[name])).shown_text

@@ -93,6 +93,10 @@ class Books:
         self.written_s = float(lines[-1]["at"])
         files = [line["files"] for line in lines if line["event"] == "files-read"]
         self.files: Sequence[Mapping[str, Any]] = files[-1] if files else ()
+        texts = [each["text"] for each in self.files if not each["path"].endswith(".sh")]
+        # a top-level key:  num_pipeline_microbatches: 8
+        keys = [line.split("#")[0].split(":", 1) for text in texts for line in text.split("\n")]
+        self.configured = {key[0]: key[1].strip(" \"'") for key in keys if len(key) > 1}
         self.planned = {
             _place(line["trial"]): line["trial"]
             for line in lines
@@ -240,7 +244,10 @@ class Books:
         return max(faster, key=lambda name: self.rows[name].delta or 0.0) if faster else ""
 
     def _baseline(self) -> Row:
-        return _measured([e for e in self.of(BASELINE) if e.score], kind="baseline")
+        own = [each for each in self.of(BASELINE) if each.score]
+        # by their places: every second block runs backwards
+        own.sort(key=lambda e: (e.stage != "screen", e.group, e.block, e.position))
+        return _measured(own, kind="baseline")
 
     def _row(self, name: str) -> Row:
         every, confirmed = self.of(name), self.of(name, "confirm")

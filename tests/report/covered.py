@@ -45,7 +45,10 @@ ENV_FILE = DeployedFile(
 )
 CONFIG_FILE = DeployedFile(
     path="configs/deepseek3-671b.gpu.yml",
-    text='base_config: "base.yml"\nnum_pipeline_microbatches: 8  # of the pipeline\n',
+    text=(
+        'base_config: "base.yml"\nnum_pipeline_microbatches: 8  # of the pipeline\n'
+        "num_pipeline_repeats: 2\n"
+    ),
     is_shell=False,
 )
 EXPLAINED = Explanation(

@@ -1,4 +1,4 @@
-"""How the tests are spread over xdist's workers, and a container for those that want one."""
+"""How the tests are spread over xdist's workers, what properties are tried on, and a container."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import uuid
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import HealthCheck, settings
 from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
 
@@ -18,6 +19,18 @@ from tests.containers import WAYS, PodmanSite, podman, rootfs
 # tests send Ctrl-C and mean it.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# A property holds on a busy machine too, and what CI tries is what was tried before the commit.
+# HYPOTHESIS_PROFILE=new tries new examples.
+settings.register_profile(
+    "same",
+    deadline=None,
+    derandomize=True,
+    print_blob=True,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+settings.register_profile("new", settings.get_profile("same"), derandomize=False)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "same"))
 
 
 class OneWorkerForTheLab(LoadScopeScheduling):  # type: ignore[misc]

@@ -44,61 +44,6 @@ HOSTS_LINE = f"127.0.0.1 {' '.join(NODES)} # xlatune slurm lab\n"
 # the daemons live here and are on no ordinary user's PATH
 PATH = f"{os.environ['PATH']}:/usr/sbin:/sbin"
 
-SLURM_CONF = """\
-ClusterName=xlatunelab
-SlurmctldHost={host}(127.0.0.1)
-SlurmctldPort={slurmctld}
-AuthType=auth/munge
-AuthInfo=socket={folder}/munge/socket
-CredType=cred/munge
-SlurmUser=root
-SlurmdUser=root
-StateSaveLocation={folder}/state
-SlurmdSpoolDir={folder}/spool.%n
-SlurmctldPidFile={folder}/run/slurmctld.pid
-SlurmdPidFile={folder}/run/slurmd.%n.pid
-SlurmctldLogFile={folder}/log/slurmctld.log
-SlurmdLogFile={folder}/log/slurmd.%n.log
-SlurmdParameters=config_overrides
-MailProg=/bin/true
-MpiDefault=none
-ProctrackType=proctrack/linuxproc
-TaskPlugin=task/none
-SelectType=select/cons_tres
-SelectTypeParameters=CR_Core
-JobAcctGatherType=jobacct_gather/none
-JobCompType=jobcomp/filetxt
-JobCompLoc={folder}/log/jobcomp.txt
-AccountingStorageType={storage}
-ReturnToService=2
-# a real cluster is patient; a test is not
-KillWait=3
-MinJobAge={min_job_age}
-SlurmdTimeout=10
-SlurmctldTimeout=10
-MessageTimeout=5
-SchedulerParameters=batch_sched_delay=0,sched_interval=2,sched_min_interval=0,bf_interval=1
-NodeName={nodes} NodeHostname={host} NodeAddr=127.0.0.1 Port={slurmd} CPUs=2 RealMemory=4000
-PartitionName=lab Nodes={nodes} Default=YES MaxTime=INFINITE State=UP
-PartitionName=half Nodes=node[001-002] MaxTime=INFINITE State=UP
-"""
-SLURMDBD_CONF = """\
-AuthType=auth/munge
-AuthInfo=socket={folder}/munge/socket
-DbdHost={host}
-DbdAddr=127.0.0.1
-DbdPort={slurmdbd}
-SlurmUser=root
-LogFile={folder}/log/slurmdbd.log
-PidFile={folder}/run/slurmdbd.pid
-StorageType=accounting_storage/mysql
-StorageHost=127.0.0.1
-StoragePort={mariadb}
-StorageUser=slurm
-StoragePass=lab
-StorageLoc=slurm_acct_db
-"""
-
 
 class LabError(Exception):
     """The lab cannot be started; the message says what is missing."""
@@ -160,12 +105,12 @@ def start(*, accounting: bool = False) -> None:
         f"AccountingStoragePort={PORTS['slurmdbd']}\n"
         f"AccountingStoragePass={FOLDER}/munge/socket\n"  # what else would be a password
     )
-    CONF.write_text(SLURM_CONF.format(**facts) + (storage if accounting else ""))
+    CONF.write_text(_template("slurm.conf").format(**facts) + (storage if accounting else ""))
     _resolve_names(present=True)
     _start_munge()
     if accounting:
         dbd = FOLDER / "slurmdbd.conf"
-        dbd.write_text(SLURMDBD_CONF.format(**{**facts, "slurmdbd": PORTS["slurmdbd"]}))
+        dbd.write_text(_template("slurmdbd.conf").format(**facts))
         dbd.chmod(0o600)
         _start_accounting()
     start_controller()
@@ -306,6 +251,11 @@ def _daemon(*argv: str) -> None:
     )
     if done.returncode:
         raise LabError(f"{' '.join(argv)} ended with {done.returncode}: {done.stderr.strip()}")
+
+
+def _template(name: str) -> str:
+    """Return the text of a configuration file that lies beside this one."""
+    return Path(__file__).with_name(name).read_text(encoding="utf-8")
 
 
 def _start_munge() -> None:

@@ -31,6 +31,7 @@ from pytest_xlatune.stats.validity import effective
 FLAGS_NOT_EFFECTIVE = "flags-not-effective"
 FLAGS_UNVERIFIED = "flags-unverified"
 NO_SCORE = "no-score"
+_UNSCORED = (NO_SCORE, "too-few-steps")  # it ran to its end, well
 
 STATUS = {
     Next.ACCEPT: TrialStatus.MEASURED,
@@ -122,14 +123,23 @@ def assess(
         if isinstance(found, Score):
             scored = found
         else:
-            cause = Finding(cls=NO_SCORE, action=Action.RETRY, text=found.reason)
+            cause = Finding(
+                cls=NO_SCORE, action=Action.RETRY, text=found.reason, detail=found.reason
+            )
             findings = (*findings, cause)
             decision = decide(outcome, cause, earlier=earlier, policy=policy)
-    if trial.is_baseline and decision.next is Next.DROP and not is_evidence:
-        reason = f"the cell as deployed cannot run: {decision.reason}"
+    if trial.is_baseline and not is_evidence and _is_of_all(decision):
+        what = "be scored" if decision.cls in _UNSCORED else "run"
+        reason = f"the cell as deployed cannot {what}: {decision.reason}"
         decision = dataclasses.replace(decision, next=Next.STOP, reason=reason)
     ordered = sorted(findings, key=lambda each: each != cause)
     return Assessment(findings=tuple(ordered), decision=decision, score=scored)
+
+
+def _is_of_all(decision: Decision) -> bool:
+    """Whether what a baseline ended in, no trial of the cell would escape."""
+    is_tried = decision.next is Next.GIVE_UP and decision.cls in (*_UNSCORED, "not-started")
+    return decision.next is Next.DROP or is_tried
 
 
 def steps_of(report: LogReport, metrics: Sequence[StepRecord]) -> Sequence[StepRecord]:

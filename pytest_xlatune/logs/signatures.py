@@ -59,6 +59,7 @@ DIAGNOSED: Mapping[str, tuple[Action, Tier, str]] = {
     "signal-kill": (Action.RETRY, Tier.GENERIC, "another signal"),
     "cancelled": (Action.NONE, Tier.GENERIC, "somebody cancelled the job"),
     "exit-code": (Action.RETRY, Tier.SYMPTOM, "a non-zero exit code and no known signature"),
+    "not-started": (Action.RETRY, Tier.CAUSE, "the program cannot be started on its node"),
     "unknown-death": (Action.RETRY, Tier.SYMPTOM, "failed without exit code, signal or signature"),
     "lost": (Action.RETRY, Tier.SYMPTOM, "nobody knows the job any more"),
 }  # fmt: skip

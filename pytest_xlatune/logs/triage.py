@@ -19,6 +19,7 @@ from pytest_xlatune.results import Action, Finding, Outcome, State
 
 _EVIDENCE_CHARS = 500
 _RUNAWAY_BYTES = 500_000_000
+_NOT_STARTED = "could not be started: "  # the payload's word
 _SIGKILL, _SIGTERM, _SIGINT = 9, 15, 2
 _HANG = {
     Phase.BEFORE_MEMSTATS: "hang-init",
@@ -198,12 +199,16 @@ def _class_of_end(outcome: Outcome) -> str:
         return "killed"
     if signal:
         return "cancelled" if signal in (_SIGTERM, _SIGINT) else "signal-kill"
+    if _NOT_STARTED in outcome.reason:
+        return "not-started"
     return "exit-code" if outcome.exit_code else "unknown-death"
 
 
 def _how(outcome: Outcome) -> str:
     if outcome.signal:
         return f"signal {outcome.signal}"
+    if _NOT_STARTED in outcome.reason:
+        return outcome.reason
     return f"exit {outcome.exit_code}" if outcome.exit_code is not None else outcome.state.value
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -89,6 +90,45 @@ def test_a_baseline_that_cannot_run_stops_the_sweep(tmp_path: Path) -> None:
     with pytest.raises(CampaignStopped, match="cannot run"):
         awaiting.baseline(each, lambda: None)
     assert len(executor.submitted) == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "outcome", "why"),
+    [
+        pytest.param(
+            "",
+            Outcome(state=State.FAILED, reason="['nopython'] could not be started: [Errno 2]"),
+            r"run: not-started \(\['nopython'\] could not be started: \[Errno 2\]\)",
+            id="a program that is not there",
+        ),
+        pytest.param(
+            log().replace("Tokens/s/device", "words"),
+            OK,
+            r"be scored: no-score \(no step in the window prints both",
+            id="Tokens/s/device is never printed",
+        ),
+        pytest.param(
+            log(steps=4), OK, "be scored: too-few-steps", id="the trainer ends early, and well"
+        ),
+    ],
+)
+def test_a_baseline_that_never_has_a_score_stops_the_sweep_at_its_second_attempt(
+    tmp_path: Path, text: str, outcome: Outcome, why: str
+) -> None:
+    executor = ScriptedExecutor(failing(BASELINE_ID, text, outcome))
+    each = campaign(tmp_path, executor)
+    run(each)
+    assert re.match(f"the cell as deployed cannot {why}", each.view().stopped)
+    with pytest.raises(CampaignStopped, match=why):
+        awaiting.baseline(each, lambda: None)
+    assert {trial.rpartition("-")[0] for trial in executor.submitted} == {
+        executor.submitted[0].rpartition("-")[0]
+    }
+
+    executor.script = ordinary
+    later = campaign(tmp_path, executor, session="second")
+    run(later)
+    assert not later.view().stopped
 
 
 @pytest.mark.parametrize("is_done", [True, False], ids=["done", "not done"])

@@ -70,6 +70,9 @@ CASES: dict[str, tuple[list[str], Outcome, str | None, Action]] = {
         ["so long"], Outcome(state=State.FAILED, exit_code=3), "exit-code", Action.RETRY),
     "no exit code, no signal": (
         [], Outcome(state=State.FAILED), "unknown-death", Action.RETRY),
+    "a program that is not there": (
+        [], Outcome(state=State.FAILED, reason="['x'] could not be started: [Errno 2] No such"),
+        "not-started", Action.RETRY),
     "SIGKILL": (steps(0, 3), Outcome(state=State.FAILED, signal=9), "killed", Action.RETRY),
     "exit 137": (
         steps(0, 3), Outcome(state=State.FAILED, exit_code=137), "killed", Action.RETRY),

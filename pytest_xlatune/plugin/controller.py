@@ -17,6 +17,7 @@ import pytest
 
 from pytest_xlatune.errors import XlatuneError
 from pytest_xlatune.notify import Notifier
+from pytest_xlatune.plugin.root import root_of
 from pytest_xlatune.settings.options import Options
 
 if TYPE_CHECKING:
@@ -47,6 +48,7 @@ class Controller:
         self._over = threading.Event()
         self._thread: threading.Thread | None = None
         self._is_usage = False
+        self._told: dict[str, str] = {}  # message of a failure -> the first test that has it
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_configure_node(self, node: Any) -> None:
@@ -72,6 +74,16 @@ class Controller:
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         """Note that what failed to be collected is for the user to mend."""
         self._is_usage = self._is_usage or bool(vars(report).get(IS_USAGE))
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Say in full once what keeps every test of a sweep from running, then in one line."""
+        told = _told_by_fail(report)
+        if told:
+            first = self._told.setdefault(told, report.nodeid)
+            if first != report.nodeid:
+                line = told.splitlines()[0].removesuffix(":")
+                report.longrepr = f"{line} (said in full for {first})"
 
     def pytest_report_teststatus(
         self, report: pytest.CollectReport | pytest.TestReport
@@ -204,5 +216,14 @@ class Controller:
             reporter.write_line(line)
 
     def _shown(self, path: Path) -> str:
-        root = self._config.rootpath
+        root = root_of(self._config)
         return str(path.relative_to(root) if path.is_relative_to(root) else path)
+
+
+def _told_by_fail(report: pytest.TestReport) -> str:
+    """Return the message of a test that ended with one and no place in a file; else ""."""
+    trace = getattr(report.longrepr, "reprtraceback", None)
+    if not report.failed or trace is None:
+        return ""
+    placed = any(getattr(entry, "reprfileloc", None) for entry in trace.reprentries)
+    return "" if placed else str(report.longrepr).strip()

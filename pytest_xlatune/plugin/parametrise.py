@@ -57,6 +57,26 @@ def parametrise(
         metafunc.parametrize("winner_elsewhere", tags, ids=ids, indirect=True)
 
 
+def check_markers(metafunc: pytest.Metafunc) -> None:
+    """Refuse a marker that is nearly one of the registered: its test would be of every wave.
+
+    Raises:
+        ConfigError: names it and the nearest that there is.
+    """
+    import difflib  # noqa: PLC0415 - only whoever has a sweep pays for it
+
+    # a registered marker:  wave6: the winner on the other config tags; takes margin=0.01
+    registered = {
+        line.partition(":")[0].partition("(")[0].strip()
+        for line in metafunc.config.getini("markers")
+    }
+    for name in {marker.name for marker in metafunc.definition.iter_markers()} - registered:
+        near = difflib.get_close_matches(name, registered, n=1, cutoff=0.8)
+        if near or name.startswith("wave"):
+            where = f"{metafunc.function.__name__}, where the ini file does not register it"
+            raise ConfigError.unknown("marker", name, valid=registered, where=where)
+
+
 def keep_own_wave(item: pytest.Item, waves: tuple[str, ...]) -> None:
     """Leave a test of several waves the marker of its own profile's wave, so that `-m` selects one.
 

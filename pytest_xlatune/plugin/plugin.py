@@ -17,7 +17,9 @@ from pytest_xlatune.notify import Notifier, read_targets
 from pytest_xlatune.plugin import fixtures, hooks
 from pytest_xlatune.plugin.controller import CONTROLLER, IS_USAGE, Controller, new_session_id
 from pytest_xlatune.plugin.fixtures import OPTIONS_KEY, SESSION_KEY, sweep_of
-from pytest_xlatune.plugin.parametrise import keep_own_wave, parametrise
+from pytest_xlatune.plugin.parametrise import check_markers, keep_own_wave, parametrise
+from pytest_xlatune.plugin.root import root_of
+from pytest_xlatune.settings.folders import check_folder
 from pytest_xlatune.settings.options import OPTIONS, SWITCHES, Options
 from pytest_xlatune.settings.resolving import resolve_options
 
@@ -67,7 +69,7 @@ def pytest_configure(config: pytest.Config) -> None:
             vars(config.option),
             os.environ,
             {option.key: config.getini(option.key) for option in OPTIONS},
-            root=config.rootpath,
+            root=root_of(config),
         )
         targets = read_targets(os.environ, options.notify_file, variable=options.notify_variable)
     except ConfigError as error:
@@ -133,7 +135,10 @@ def _check_sweep(sweep: Sweep | None, config: pytest.Config, options: Options) -
         return
     from pytest_xlatune.sweep.sweep import inputs_of  # noqa: PLC0415
 
-    sweep.resolve(inputs_of(options, config.rootpath)).check()
+    if not config.option.collectonly:
+        check_folder(options.workdir, option="--xlatune-workdir")
+        check_folder(options.reports, option="--xlatune-reports")
+    sweep.resolve(inputs_of(options, root_of(config))).check()
 
 
 @pytest.hookimpl(trylast=True)
@@ -141,6 +146,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Parametrise what stands for one of several: profiles, slots, finalists, config tags."""
     sweep = sweep_of(metafunc.module)
     if sweep is not None:
+        check_markers(metafunc)
         options = metafunc.config.stash[OPTIONS_KEY]
         budget = options.sweeps.get(sweep.name, options).budget
         parametrise(metafunc, sweep, waves=WAVES, budget=budget)

@@ -17,6 +17,7 @@ import pytest
 
 from pytest_xlatune.campaign.campaign import Campaign
 from pytest_xlatune.errors import ConfigError
+from pytest_xlatune.plugin.root import root_of
 from pytest_xlatune.preflight import preflight
 from pytest_xlatune.preflight.flags import ground_of, look_at_flags
 from pytest_xlatune.runs.opening import open_campaign, site_of
@@ -83,7 +84,7 @@ class Session:
         for item, sweep in sweeping.items():
             known = selections.get(sweep.name)
             if known is None:
-                resolved = sweep.resolve(inputs_of(self.options, self._config.rootpath))
+                resolved = sweep.resolve(inputs_of(self.options, root_of(self._config)))
                 known = selections[sweep.name] = Selection(declared=sweep, sweep=resolved)
             elif known.declared is not sweep:
                 raise ConfigError(

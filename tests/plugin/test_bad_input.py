@@ -47,8 +47,42 @@ MISTAKES = {
         (),
         "*the axes multiply to 4, but the cell has 8 devices*",
     ),
+    "a marker that is nearly one": (
+        ("@pytest.mark.confirm", "@pytest.mark.confrim"),
+        (),
+        "*unknown marker 'confrim' in test_finalist*did you mean 'confirm'*",
+    ),
+    "a wave that does not exist": (
+        ("@pytest.mark.wave2", "@pytest.mark.wave8"),
+        (),
+        "*unknown marker 'wave8' in test_flag*",
+    ),
+    "a number where a text is expected": (
+        ('deployed={"XLA_FLAGS"', 'deployed={"DEPTH": 3, "XLA_FLAGS"'),
+        (),
+        "*DEPTH*is 3 (int), expected a text: write '3'*",
+    ),
+    "too few steps for a score": (
+        ("Protocol(steps=12)", "Protocol(steps=8)"),
+        (),
+        "*of 8 steps those from id 5 on count, 3 of them*ask for steps=11 or more*",
+    ),
+    "a file where the reports are to lie": (
+        (),
+        ("--xlatune-reports=test_sweep.py",),
+        "*--xlatune-reports: *test_sweep.py is a file; name another folder*",
+    ),
+    "a file where the ledgers are to lie": (
+        (),
+        ("--xlatune-workdir=test_sweep.py/below",),
+        "*--xlatune-workdir: *below cannot be made, for *test_sweep.py is a file*",
+    ),
     "an unknown axis": ((), ("--xlatune-parallelism=FDSP=4",), "*did you mean 'FSDP'*"),
-    "too small a budget": ((), ("--xlatune-budget=5",), "*the budget is 5*"),
+    "too small a budget": (
+        (),
+        ("--xlatune-budget=5",),
+        "*: sweep 'pretend': * profiles and their baselines need * jobs, the budget is 5*",
+    ),
     "deployed flags that XLA would not read to the end": (
         ("--xla_deployed=1", "--xla_deployed=1 , --xla_b"),
         (),
@@ -82,11 +116,31 @@ def test_a_wrong_option_ends_the_run_before_collection(folder: Any) -> None:
     done.stderr.fnmatch_lines(["ERROR: --xlatune-budget: found 'many', expected N*"])
 
 
-def test_an_unwritable_work_directory(folder: Any) -> None:
-    (folder.path / "file").write_text("", encoding="utf-8")
-    done = folder.run("-k", "fast", "--xlatune-workdir=file/below")
-    done.assert_outcomes(errors=1)
-    done.stdout.fnmatch_lines(["*file/below*Not a directory*"])
+@WORKERS
+def test_what_keeps_all_tests_from_running_is_said_in_full_once(
+    folder: Any, workers: tuple[str, ...]
+) -> None:
+    text = folder.read("test_sweep.py").replace('"trainer.py"', '"trainr.py"')
+    (folder.path / "test_sweep.py").write_text(text, encoding="utf-8")
+    done = folder.run(*workers)
+    shown = done.stdout.str()
+    assert shown.count("trainr.py does not exist on this machine") == 1
+    assert shown.count("cannot begin, nothing was submitted (said in full for ") > 2
+    assert not folder.submitted
+
+
+def test_without_an_ini_file_the_ledger_lies_where_pytest_was_started(
+    folder: Any, tmp_path: Path
+) -> None:
+    """Values of options that exist as folders take part in what pytest calls its root directory."""
+    for name in ("pytest.ini", "tox.ini", "pyproject.toml"):
+        (folder.path / name).unlink(missing_ok=True)
+    far = tmp_path / "far"
+    far.mkdir()
+    done = folder.run("-k", "fast", "--xlatune-workdir", str(far))
+    done.assert_outcomes(passed=1)
+    assert not (tmp_path / "reports").exists()
+    assert (folder.path / "reports" / "pretend" / "leaderboard.md").exists()
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,8 @@ from collections.abc import Iterable
 
 from pytest_xlatune.logs import Event, LogReader, LogReport
 
+ABSL = "I0112 07:08:09.123456 140001 metric_logger.py:226] "
+
 
 def step(number: int, tgs: float = 990.5, loss: str = "7.125") -> str:
     return (

@@ -6,8 +6,7 @@ import pytest
 
 from pytest_xlatune.logs import LogReader, LogReport, Phase, PhaseChange, read_log
 from pytest_xlatune.results import Finding
-from tests.logs.lines import read, read_every_way, step, text_of
-from tests.logs.test_step_line import ABSL
+from tests.logs.lines import ABSL, read, read_every_way, step, text_of
 
 
 def test_phases_are_told_as_they_begin() -> None:

@@ -11,9 +11,7 @@ from hypothesis import strategies as st
 
 from pytest_xlatune.logs import Phase
 from pytest_xlatune.results import Action, StepRecord
-from tests.logs.lines import read, read_every_way, step, text_of
-
-ABSL = "I0112 07:08:09.123456 140001 metric_logger.py:226] "
+from tests.logs.lines import ABSL, read, read_every_way, step, text_of
 
 
 def only_step(line: str) -> StepRecord:

@@ -8,7 +8,7 @@ from pathlib import Path
 from pytest_xlatune.cells import Cell, DeployedFile, Parallelism
 from pytest_xlatune.hidden import hide_assignments
 from pytest_xlatune.profiles import Profile, profile
-from pytest_xlatune.report.covered import Covered
+from pytest_xlatune.report.covered import Covered, Elsewhere
 from pytest_xlatune.results import Conclusion, Verdict, VerdictKind
 
 ENV = "configs/tiny.env.sh"
@@ -65,7 +65,7 @@ def covered(
 
 
 def git(repository: Path, *words: str) -> None:
-    subprocess.run(["git", *words], cwd=repository, check=True, capture_output=True, timeout=30)
+    subprocess.run(["git", *words], cwd=repository, check=True, capture_output=True, timeout=240)
 
 
 def repository(tmp_path: Path, files: dict[str, str]) -> Path:
@@ -85,3 +85,8 @@ def apply(root: Path, patch: str) -> None:
 
 
 AG, OVERLAP = profile("ag", "--xla_ag=1"), profile("overlap", "--xla_ag=8 --xla_o=2")
+
+
+def elsewhere(tag: str, kind: VerdictKind, *, can_run: bool = True) -> Elsewhere:
+    verdict = Verdict(profile="overlap-2", kind=kind, can_run=can_run, n=4)
+    return Elsewhere(config_tag=tag, sweep=f"sweep-{tag}", verdict=verdict)

@@ -16,12 +16,12 @@ from pytest_xlatune.launchers.program import FOLDER
 from pytest_xlatune.preflight.flags import ground_of
 from pytest_xlatune.profiles import BASELINE, effective_values, parse_flags, profile
 from pytest_xlatune.report import markdown
-from pytest_xlatune.report.covered import Covered, Elsewhere, read_cells, write_cells
+from pytest_xlatune.report.covered import Covered, read_cells, write_cells
 from pytest_xlatune.report.deployment import conflicts, patch_of
 from pytest_xlatune.report.phrases import Language
 from pytest_xlatune.report.tuning import tuning
-from pytest_xlatune.results import Verdict, VerdictKind
-from tests.report.deploying import AG, DEPLOYED, ENV, OVERLAP, apply, covered, repository
+from pytest_xlatune.results import VerdictKind
+from tests.report.deploying import AG, DEPLOYED, ENV, OVERLAP, apply, covered, elsewhere, repository
 
 
 @pytest.mark.parametrize(
@@ -81,7 +81,7 @@ def test_a_trial_whose_env_files_the_node_sources_gets_what_the_guard_reads(
     argv = [each.replace(FOLDER, str(folder)) for each in spec.argv]
     done = subprocess.run(
         argv, cwd=folder, env={"PATH": os.environ["PATH"], **spec.env}, capture_output=True,
-        text=True, check=True, timeout=60,
+        text=True, check=True, timeout=240,
     )  # fmt: skip
     (found,) = (line for line in done.stdout.splitlines() if line.startswith("found:"))
     assert ("--xla_b=2" in found) is is_deployed
@@ -99,11 +99,6 @@ def test_degrees_of_one_axis_are_told_apart_and_configurations_cannot_be() -> No
     made = patch_of([covered(AG, config_tag="dense"), covered(OVERLAP, config_tag="sparse")])
     assert made.text == ""
     assert set(made.missing.values()) == {"no variable tells the conflicting cells apart"}
-
-
-def elsewhere(tag: str, kind: VerdictKind, *, can_run: bool = True) -> Elsewhere:
-    verdict = Verdict(profile="overlap-2", kind=kind, can_run=can_run, n=4)
-    return Elsewhere(config_tag=tag, sweep=f"sweep-{tag}", verdict=verdict)
 
 
 def deployment_of(cell: Covered, language: Language = Language.ENGLISH) -> str:

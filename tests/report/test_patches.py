@@ -13,8 +13,17 @@ from pytest_xlatune.profiles import Profile, append_flags, effective_values, par
 from pytest_xlatune.report.covered import extended
 from pytest_xlatune.report.deployment import diff, patch_of
 from pytest_xlatune.results import VerdictKind
-from tests.report.deploying import AG, DEPLOYED, ENV, OVERLAP, YML, apply, covered, repository
-from tests.report.test_guards import elsewhere
+from tests.report.deploying import (
+    AG,
+    DEPLOYED,
+    ENV,
+    OVERLAP,
+    YML,
+    apply,
+    covered,
+    elsewhere,
+    repository,
+)
 
 
 @pytest.mark.parametrize(

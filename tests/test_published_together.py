@@ -57,20 +57,36 @@ def test_one_session_writes_at_a_time(tmp_path: Path) -> None:
     assert written == markdown.render(document_of(read_known(each.setup.folder)))
 
 
-def test_half_a_name_on_the_roll_is_no_folder_yet(tmp_path: Path) -> None:
+@pytest.fixture
+def controller(tmp_path: Path) -> Controller:
+    """The controller of a session `me`, with a roll and nothing else."""
+
     class Said:
         workdir = tmp_path
 
     options: Any = Said()
     nothing: Any = None
-    controller = Controller(nothing, options, "me", nothing)
+    (tmp_path / "sessions").mkdir()
+    return Controller(nothing, options, "me", nothing)
+
+
+def test_half_a_name_on_the_roll_is_no_folder_yet(controller: Controller, tmp_path: Path) -> None:
     roll = tmp_path / "sessions" / "me.txt"
-    roll.parent.mkdir()
     roll.write_text("/work/one\n/work/tw", encoding="utf-8")
-    assert controller._roll() == [Path("/work/one")]
+    assert controller._roll() == [Path("/work/one")]  # noqa: SLF001 - its one reader
     with roll.open("a", encoding="utf-8") as file:
         file.write("o\n/work/one\n")
-    assert controller._roll() == [Path("/work/one"), Path("/work/two")]
+    assert controller._roll() == [Path("/work/one"), Path("/work/two")]  # noqa: SLF001
+
+
+def test_a_ledger_that_cannot_be_followed_is_said_once(
+    controller: Controller, tmp_path: Path
+) -> None:
+    (tmp_path / "sessions" / "me.txt").write_text(f"{tmp_path}\n", encoding="utf-8")
+    (tmp_path / "ledger.jsonl").write_text("no ledger\n", encoding="utf-8")
+    (said,) = controller._new_lines()  # noqa: SLF001 - what is printed while a session runs
+    assert "is not a ledger" in said
+    assert list(controller._new_lines()) == []  # noqa: SLF001
 
 
 def test_a_table_that_is_imported_at_the_same_time_is_imported_once(

@@ -45,6 +45,7 @@ class Controller:
         self._config = config
         self._options = options
         self._feeds: dict[Path, Feed] = {}
+        self._troubles: dict[Path, str] = {}  # what was last wrong with a folder's ledger
         self._over = threading.Event()
         self._thread: threading.Thread | None = None
         self._is_usage = False
@@ -192,7 +193,10 @@ class Controller:
                             sweep=landed.sweep, result=landed.result
                         )
             except XlatuneError as error:
-                yield f"xlatune: {error}"
+                # once, not at every look
+                if self._troubles.get(folder) != str(error):
+                    self._troubles[folder] = str(error)
+                    yield f"xlatune: {error}"
 
     def _roll(self) -> list[Path]:
         """Return the folders that the processes of this session use."""

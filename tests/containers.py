@@ -29,7 +29,7 @@ WAYS = (
 
 def podman(*words: str, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
     return subprocess.run(
-        ["podman", *words], input=stdin, capture_output=True, check=False, timeout=60
+        ["podman", *words], input=stdin, capture_output=True, check=False, timeout=240
     )
 
 

@@ -217,6 +217,6 @@ def test_importing_the_plugin_stays_light() -> None:
         "if m in sys.modules])"
     )
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=240
     )
     assert done.stdout.strip() == "[]"

@@ -95,7 +95,7 @@ def test_what_a_real_xla_dumps(tmp_path: Path) -> None:
             env=kept | {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": f"{to} {text}"},
             check=True,
             capture_output=True,
-            timeout=120,
+            timeout=240,
         )
         options = dumped_options(folder)
         assert options is not None

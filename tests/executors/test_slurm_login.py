@@ -72,7 +72,7 @@ def start(tmp_path: Path) -> Start:
             text=True,
             check=False,
             umask=0o027,
-            timeout=120,
+            timeout=240,
         )
 
     return start
@@ -139,7 +139,7 @@ def test_what_a_shell_is_told_by_the_site_is_there(start: Start, tmp_path: Path)
     (tmp_path / "slurm script").write_text(whole)
     done = subprocess.run(
         [tmp_path / "slurm script"], env={"PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}"},
-        capture_output=True, text=True, check=True, timeout=120,
+        capture_output=True, text=True, check=True, timeout=240,
     )  # fmt: skip
     assert done.stdout.splitlines() == ["vi", "C.UTF-8", "/first:/usr/bin:/bin", "x=y"]
 

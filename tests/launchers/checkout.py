@@ -106,7 +106,7 @@ class Site:
             )
 
     def run(self, of: Profile, *, evidence: bool = False, **environ: str) -> int:
-        return self.start(of, evidence=evidence, **environ).wait(timeout=120)
+        return self.start(of, evidence=evidence, **environ).wait(timeout=240)
 
     @property
     def log(self) -> Path:

@@ -50,7 +50,7 @@ def run(spec: LaunchSpec, folder: Path) -> tuple[dict[str, str], list[str], str]
         cwd=spec.cwd or folder,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=240,
         check=False,
     )
     assert done.returncode == 0, done.stderr

@@ -250,7 +250,7 @@ def run_with_stand_in(
     done = subprocess.run(
         [word.replace("{xlatune.folder}", str(attempt)).replace("{xlatune.rank}", "3")
          for word in spec.argv],
-        env=kept, cwd=attempt, capture_output=True, text=True, timeout=60, check=False,
+        env=kept, cwd=attempt, capture_output=True, text=True, timeout=240, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     # above it a client that merges both streams hands on what the wrapper tells of XLA_FLAGS

@@ -141,7 +141,7 @@ def test_an_env_file_that_cannot_be_read_stops_the_trial(text: str | None, tmp_p
     spec = probe(env_files=(str(path),)).launch(make_trial(cell), cell)
     (tmp_path / PROFILE_FILE).write_text(spec.files[PROFILE_FILE])
     done = subprocess.run(
-        spec.argv, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
+        spec.argv, cwd=tmp_path, capture_output=True, text=True, timeout=240, check=False
     )
     assert done.returncode == 78
     assert f"xlatune: this env file cannot be read: {path}" in done.stderr
@@ -155,7 +155,7 @@ def test_a_variable_that_bash_will_not_set_stops_the_trial(tmp_path: Path) -> No
     trial = make_trial(cell, profile("p", env={"NCCL_ALGO": "Tree"}))
     spec = probe(env_files=(str(env_file),)).launch(trial, cell)
     (tmp_path / PROFILE_FILE).write_text(spec.files[PROFILE_FILE])
-    done = subprocess.run(spec.argv, cwd=tmp_path, capture_output=True, timeout=60, check=False)
+    done = subprocess.run(spec.argv, cwd=tmp_path, capture_output=True, timeout=240, check=False)
     assert done.returncode != 0
     assert done.stdout == b""
 

@@ -47,7 +47,7 @@ def guarded_text(text: str) -> str:
 
 
 def git(folder: Path, *words: str) -> None:
-    subprocess.run(["git", *words], cwd=folder, check=True, capture_output=True, timeout=60)
+    subprocess.run(["git", *words], cwd=folder, check=True, capture_output=True, timeout=240)
 
 
 def test_the_recommended_patch_deploys_the_win_and_the_next_run_shows_it(

@@ -143,9 +143,9 @@ class Trials:
     def poll(self, submission: Submission) -> Outcome:
         return self.executor.poll([submission], root=self.root)[submission.job_id]
 
-    def end(self, submission: Submission, *, timeout_s: float = 90) -> Outcome:
+    def end(self, submission: Submission) -> Outcome:
         """Wait until Slurm says that it is over."""
-        wait_until(lambda: self.poll(submission).state.is_final, timeout_s=timeout_s)
+        wait_until(lambda: self.poll(submission).state.is_final)
         return self.poll(submission)
 
     def running(self, submission: Submission, ranks: int = 2) -> None:
@@ -160,7 +160,7 @@ def trials(lab: ModuleType, tmp_path: Path) -> Trials:
     return Trials(tmp_path)
 
 
-def wait_until(ready: Callable[[], bool], *, timeout_s: float = 60) -> None:
+def wait_until(ready: Callable[[], bool], *, timeout_s: float = 240) -> None:
     deadline = time.monotonic() + timeout_s
     while not ready():
         assert time.monotonic() < deadline, f"not within {timeout_s:.0f} s"
@@ -174,7 +174,7 @@ def wait_until_fixture() -> Callable[..., None]:
 
 def slurm(*argv: str) -> str:
     """Run one of Slurm's commands as an operator would."""
-    done = subprocess.run(argv, capture_output=True, text=True, check=True, timeout=60)
+    done = subprocess.run(argv, capture_output=True, text=True, check=True, timeout=240)
     return done.stdout
 
 
@@ -202,7 +202,7 @@ class Project:
         self._started.append(process)
         return process
 
-    def run(self, sweep: str, *args: str, timeout_s: float = 240) -> str:
+    def run(self, sweep: str, *args: str, timeout_s: float = 360) -> str:
         """Run a session to its end and return its words."""
         self.start(sweep, *args).wait(timeout_s)
         return self.said

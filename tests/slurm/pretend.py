@@ -157,7 +157,7 @@ class Faults:
         ]
 
     def finished(self, process: subprocess.Popen[bytes]) -> str:
-        process.wait(120)
+        process.wait(240)
         return str(self.project.said)
 
     def assert_measured_once(self, *extra: str) -> None:

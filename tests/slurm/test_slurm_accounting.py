@@ -32,7 +32,7 @@ def test_sacct_tells_the_end_of_jobs_that_the_controller_has_forgotten(
     slurm("scancel", never.job_id)
     assert trials.end(good).state is State.COMPLETED
     assert trials.end(down).state is State.NODE_FAIL
-    wait_until(lambda: not slurm("squeue", "-h", "-t", "all"), timeout_s=60)
+    wait_until(lambda: not slurm("squeue", "-h", "-t", "all"))
 
     seen = trials.new_executor().poll([good, down, never], root=trials.root)
     assert seen[good.job_id].state is State.COMPLETED

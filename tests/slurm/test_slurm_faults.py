@@ -226,7 +226,7 @@ def test_killed_workers_controllers_and_rivals_lose_and_double_nothing(
     session.wait()
     third = faults.start("-n2")
     faults.go.touch()
-    assert [rival.wait(120), third.wait(120)] == [0, 0], faults.project.said
+    assert [rival.wait(240), third.wait(240)] == [0, 0], faults.project.said
     assert faults.project.jobs(lab) == len(faults.project.submitted) == TRIALS
     faults.assert_measured_once("victim")
 

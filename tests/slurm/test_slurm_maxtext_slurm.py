@@ -58,7 +58,7 @@ def start(lab: ModuleType, tmp_path: Path) -> Callable[[str], subprocess.Popen[b
 
 
 def ended(process: subprocess.Popen[bytes], root: Path) -> tuple[int, str, dict[str, Any]]:
-    code = process.wait(timeout=120)
+    code = process.wait(timeout=240)
     record = json.loads((root / "attempt" / RECORD).read_text())
     return code, (root / "attempt" / "log").read_text(), record
 
@@ -84,7 +84,7 @@ def test_a_signal_to_it_cancels_the_job(
 ) -> None:
     process = start("echo begun; sleep 300")
     log = tmp_path / "attempt" / "log"
-    wait_until(lambda: "begun" in log.read_text(), timeout_s=60)
+    wait_until(lambda: "begun" in log.read_text())
     process.send_signal(signal.SIGTERM)
     code, _, record = ended(process, tmp_path)
     assert (code, record["state"]) == (143, "CANCELLED")
@@ -98,7 +98,7 @@ def test_a_job_left_by_a_process_that_was_killed_is_cancelled_by_the_next(
 ) -> None:
     process = start("echo begun; sleep 300")
     log = tmp_path / "attempt" / "log"
-    wait_until(lambda: "begun" in log.read_text(), timeout_s=60)
+    wait_until(lambda: "begun" in log.read_text())
     left = json.loads((tmp_path / "attempt" / RECORD).read_text())["job_id"]
     process.kill()
     process.wait()

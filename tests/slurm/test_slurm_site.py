@@ -98,13 +98,13 @@ def test_a_container_on_every_node_knows_its_rank_and_ends_with_its_job(
         paths = [folder / f"log.{rank}.txt" for rank in (0, 1)]
         return [path.read_text() if path.exists() else "" for path in paths]
 
-    wait_until(lambda: all("up" in log for log in logs()), timeout_s=120)
+    wait_until(lambda: all("up" in log for log in logs()))
     for rank, log in enumerate(logs()):
         assert f"{rank} of 2: --xla_from_image=1 --xla_a=1" in log
     assert len(containers_of(trials.folder(job))) == 2
     trials.executor.cancel([job], root=trials.root)
     assert trials.end(job).state == "cancelled"
-    wait_until(lambda: not containers_of(trials.folder(job)), timeout_s=30)
+    wait_until(lambda: not containers_of(trials.folder(job)))
 
 
 # what pyxis adds to srun taken away again: the step, its variables and its end are Slurm's own
@@ -148,7 +148,7 @@ def test_a_step_for_pyxis_is_the_rank_that_it_belongs_to(
         trial_id="stepped", attempt=1, executor="slurm", job_id=job_id, folder="stepped/1"
     )
     paths = [trials.folder(job) / f"log.{rank}.txt" for rank in (0, 1)]
-    wait_until(lambda: all(p.exists() and "up\n" in p.read_text() for p in paths), timeout_s=120)
+    wait_until(lambda: all(p.exists() and "up\n" in p.read_text() for p in paths))
     for rank, path in enumerate(paths):
         assert f"{rank} of 2 on node[001-002]: a,b 'c' \"d\"" in path.read_text()
     trials.executor.cancel([job], root=trials.root)

@@ -21,7 +21,7 @@ def test_a_killed_jax_sweep_over_four_nodes_is_resumed_without_a_further_job(
     project: Project, lab: ModuleType, wait_until: Callable[..., None]
 ) -> None:
     first = project.start(LAB_SWEEP, "-n", "4", *SCREEN, *NODES)
-    wait_until(lambda: len(project.measured) == 1, timeout_s=120)
+    wait_until(lambda: len(project.measured) == 1)
     os.killpg(first.pid, signal.SIGKILL)  # the controller and its workers
     first.wait()
     before = len(project.submitted)

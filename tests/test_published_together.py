@@ -73,10 +73,10 @@ def controller(tmp_path: Path) -> Controller:
 def test_half_a_name_on_the_roll_is_no_folder_yet(controller: Controller, tmp_path: Path) -> None:
     roll = tmp_path / "sessions" / "me.txt"
     roll.write_text("/work/one\n/work/tw", encoding="utf-8")
-    assert controller._roll() == [Path("/work/one")]  # noqa: SLF001 - its one reader
+    assert controller._roll() == [Path("/work/one")]
     with roll.open("a", encoding="utf-8") as file:
         file.write("o\n/work/one\n")
-    assert controller._roll() == [Path("/work/one"), Path("/work/two")]  # noqa: SLF001
+    assert controller._roll() == [Path("/work/one"), Path("/work/two")]
 
 
 def test_a_ledger_that_cannot_be_followed_is_said_once(
@@ -84,9 +84,9 @@ def test_a_ledger_that_cannot_be_followed_is_said_once(
 ) -> None:
     (tmp_path / "sessions" / "me.txt").write_text(f"{tmp_path}\n", encoding="utf-8")
     (tmp_path / "ledger.jsonl").write_text("no ledger\n", encoding="utf-8")
-    (said,) = controller._new_lines()  # noqa: SLF001 - what is printed while a session runs
+    (said,) = controller._new_lines()
     assert "is not a ledger" in said
-    assert list(controller._new_lines()) == []  # noqa: SLF001
+    assert list(controller._new_lines()) == []
 
 
 def test_a_table_that_is_imported_at_the_same_time_is_imported_once(

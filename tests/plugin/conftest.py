@@ -24,6 +24,8 @@ if first:
     open(os.environ["MARK"], "w").close()
     os.kill(os.getpid(), signal.SIGKILL)
 time.sleep(float(os.environ.get("SLEEP_S", "0")))
+while os.path.exists(os.environ.get("HOLD", "")):
+    time.sleep(0.02)
 speed = 1000.0
 for flag, factor in (("--xla_fast", 1.10), ("--xla_slow", 0.80)):
     if flag in flags:

@@ -6,26 +6,20 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-SLOW = """\
-        profile("fast", "--xla_fast=1", env={"SLEEP_S": "1.5"}),
-        profile("same", "--xla_other=1", env={"SLEEP_S": "1.5"}),
+from tests.waiting import LIMIT_S, until
+
+# they run as long as the file HOLD is there
+PROFILES = """\
+        profile("fast", "--xla_fast=1", env={"HOLD": "FOLDER/hold"}),
+        profile("same", "--xla_other=1", env={"HOLD": "FOLDER/hold"}),
 """
 TRIALS = 2 + 2 + 3 * 3
-LIMIT_S = 150.0
-
-
-def until(happens: Callable[[], bool]) -> None:
-    end_s = time.monotonic() + LIMIT_S
-    while not happens():
-        assert time.monotonic() < end_s, "it never happened"
-        time.sleep(0.05)
 
 
 def children(pid: int) -> list[int]:
@@ -33,23 +27,39 @@ def children(pid: int) -> list[int]:
     return [int(each) for each in path.read_text(encoding="ascii").split()]
 
 
-def trainers(folder: Any) -> list[int]:
-    """Return the running trainers of this folder."""
+def held(folder: Any) -> list[int]:
+    """Return the trainers of this folder that run and go on only when they are told to."""
     found = []
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
+    for path in Path("/proc").glob("[0-9]*/environ"):
         try:
-            command = path.read_bytes()
+            variables = path.read_bytes().split(b"\0")
         except OSError:
             continue
-        if f"{folder.path}/trainer.py".encode() in command.split(b"\0"):
+        is_trainer = f"{folder.path}/trainer.py" in command_of(path.parent)
+        if is_trainer and f"HOLD={folder.path}/hold".encode() in variables:
             found.append(int(path.parent.name))
     return found
+
+
+def command_of(process: Path) -> list[str]:
+    try:
+        return (process / "cmdline").read_text(encoding="utf-8", errors="replace").split("\0")
+    except OSError:
+        return []
+
+
+def hold(folder: Any) -> None:
+    (folder.path / "hold").touch()
+
+
+def let_go(folder: Any) -> None:
+    (folder.path / "hold").unlink()
 
 
 @pytest.fixture
 def start(folder: Any) -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
     """Return a function that starts a session in the background; none outlives the test."""
-    folder.write(profiles=SLOW)
+    folder.write(profiles=PROFILES.replace("FOLDER", str(folder.path)))
     started: list[subprocess.Popen[bytes]] = []
 
     def begin(*args: str) -> subprocess.Popen[bytes]:
@@ -78,14 +88,16 @@ def assert_each_trial_once(folder: Any) -> None:
 
 
 def test_a_killed_worker_is_replaced_and_the_rest_goes_on(folder: Any, start: Any) -> None:
+    hold(folder)
     session = start("-n2")
-    until(lambda: len(ended(folder)) >= 2)
+    until(lambda: held(folder))
     workers = [
         pid
         for pid in children(session.pid)
-        if b"exec(eval" in Path(f"/proc/{pid}/cmdline").read_bytes()
+        if any("exec(eval" in word for word in command_of(Path(f"/proc/{pid}")))
     ]
     os.kill(workers[0], signal.SIGKILL)
+    let_go(folder)
     session.wait(LIMIT_S)
     folder.run().assert_outcomes(passed=5)
     assert_each_trial_once(folder)
@@ -103,21 +115,23 @@ def test_a_killed_worker_is_replaced_and_the_rest_goes_on(folder: Any, start: An
 def test_a_killed_session_is_adopted(
     folder: Any, start: Any, workers: tuple[str, ...], by: signal.Signals
 ) -> None:
+    hold(folder)
     session = start(*workers)
-    until(lambda: len(ended(folder)) >= 2 and bool(trainers(folder)))
-    (running,) = trainers(folder)
+    running = until(lambda: held(folder))
     os.kill(session.pid, by)
     session.wait()
-    assert running in trainers(folder)  # a job outlives the session that submitted it
+    assert held(folder) == running  # a job outlives the session that submitted it
+    let_go(folder)
     folder.run("-n2").assert_outcomes(passed=5)
     assert_each_trial_once(folder)
     assert len(folder.submitted) == TRIALS
 
 
 def test_a_killed_trainer_is_run_again(folder: Any, start: Any) -> None:
+    hold(folder)
     session = start()
-    until(lambda: bool(trainers(folder)) and len(folder.submitted) == 2)
-    os.kill(trainers(folder)[0], signal.SIGKILL)
+    os.kill(until(lambda: held(folder))[0], signal.SIGKILL)
+    let_go(folder)
     assert session.wait(LIMIT_S) == 0
     assert_each_trial_once(folder)
     assert len(folder.submitted) == TRIALS + 1
@@ -126,22 +140,28 @@ def test_a_killed_trainer_is_run_again(folder: Any, start: Any) -> None:
 
 
 def test_ctrl_c_ends_what_nobody_waits_for(folder: Any, start: Any) -> None:
+    hold(folder)
     session = start()
-    until(lambda: bool(trainers(folder)) and len(folder.submitted) >= 2)
+    until(lambda: held(folder))
+    until(lambda: len(folder.submitted) == len(folder.events("attempt-intended")))
     os.kill(session.pid, signal.SIGINT)
     assert session.wait(LIMIT_S) == pytest.ExitCode.INTERRUPTED
-    assert not trainers(folder)
+    assert not held(folder)
     (interrupted,) = folder.events("decided")
     assert interrupted["next"] == "interrupted"
+    let_go(folder)
     folder.run().assert_outcomes(passed=5)
     assert_each_trial_once(folder)
 
 
 def test_ctrl_c_can_leave_it_running(folder: Any, start: Any) -> None:
+    hold(folder)
     session = start("--xlatune-keep-jobs")
-    until(lambda: bool(trainers(folder)) and len(folder.submitted) >= 2)
+    until(lambda: held(folder))
     os.kill(session.pid, signal.SIGINT)
     session.wait(LIMIT_S)
+    assert held(folder)
+    let_go(folder)
     folder.run().assert_outcomes(passed=5)
     assert_each_trial_once(folder)
     assert len(folder.submitted) == TRIALS

@@ -47,7 +47,8 @@ from pytest_xlatune.studies.declared import agreed
 
 __all__ = ["Campaign", "CampaignStopped", "Setup", "View"]
 
-_OPEN_S, _COMPILE_S = 120.0, 1000.0  # how long joining may take, and where profiles are compiled
+_OPEN_S, _COMPILE_S = 120.0, 2000.0  # how long joining may take, and where profiles are compiled
+_COMPILING = "compiling-*"  # a folder that is there as long as one is
 TURN_S = 0.25  # how often a waiting process looks
 
 
@@ -107,8 +108,10 @@ class Campaign:
                 is at it.
         """
         setup = self.setup
-        # somebody may be reading a trace, or compiling a profile, in the turn before ours
-        with self._turns.mine(wait_s=_OPEN_S if setup.settle is None else _COMPILE_S):
+        # somebody may be reading a trace, or compiling a profile, in the turn before ours; what is
+        # opened beside a sweep, such as an evidence run, compiles nothing itself
+        is_compiling = setup.settle is not None or any(setup.folder.glob(_COMPILING))
+        with self._turns.mine(wait_s=_COMPILE_S if is_compiling else _OPEN_S):
             opened = self.view().state.opened
             if fresh and opened and setup.session not in {each.session for each in opened}:
                 self._move_aside()

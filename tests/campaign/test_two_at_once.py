@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 
 from pytest_xlatune.campaign.campaign import Campaign
 from pytest_xlatune.campaign.jobs import INTERRUPTED, LEDGER, cancel_unwaited
+from pytest_xlatune.campaign.turns import Turns
 from pytest_xlatune.errors import LedgerError
 from pytest_xlatune.ledger import AttemptEnded, Decided, Event, Ledger, replay
 from pytest_xlatune.results import State, Submission, TrialStatus
@@ -148,3 +150,27 @@ def test_a_lost_job_that_was_let_go_is_run_again(tmp_path: Path) -> None:
     second = campaign(tmp_path, executor, session="second")
     run(second)
     assert {each.status for each in second.view().history} == {TrialStatus.MEASURED}
+
+
+@pytest.mark.parametrize(
+    ("name", "at_least_s"),
+    [("compiling-x1", 1800.0), ("other", 60.0)],
+    ids=["compiles", "does not"],
+)
+def test_whoever_comes_while_another_compiles_waits_for_both_programs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, at_least_s: float
+) -> None:
+    (tmp_path / "pretend" / "cell" / name).mkdir(parents=True)
+    waits: list[float] = []
+    mine = Turns.mine
+
+    @contextmanager
+    def watched(self: Turns, *, wait_s: float) -> Iterator[None]:
+        waits.append(wait_s)
+        with mine(self, wait_s=wait_s):
+            yield
+
+    monkeypatch.setattr(Turns, "mine", watched)
+    campaign(tmp_path, ScriptedExecutor())
+    (wait_s,) = waits
+    assert at_least_s <= wait_s < 3 * at_least_s

@@ -186,14 +186,8 @@ def _train(spec: Mapping[str, Any], folder: Path, rank: int, stop: _Stop) -> dic
         state, reason = "cancelled", stop.reason
     else:
         state, reason = "timeout", f"killed after {spec['deadline_s']} s, the trial's deadline"
-    is_exit = code is not None and code >= 0
-    return _outcome(
-        state,
-        exit_code=code if is_exit else None,
-        signal=None if is_exit or code is None else -code,
-        start_s=start_s,
-        reason=reason,
-    )
+    ended = {} if code is None else {"exit_code": code} if code >= 0 else {"signal": -code}
+    return _outcome(state, start_s=start_s, reason=reason, **ended)
 
 
 def _was_told(code: int | None) -> bool:

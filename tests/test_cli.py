@@ -70,6 +70,15 @@ def test_steps_and_triage_as_text(log: Path, capsys: pytest.CaptureFixture[str])
     assert "171.96" in shown
 
 
+def test_a_trial_is_named_by_its_folder(log: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = log.parent / "fast-swave2.0-ac98cfcf49.1"
+    folder.mkdir()
+    log.rename(folder / "log.0.txt")
+    (folder / "log.1.txt").write_text("completed step: 0, seconds: 9.0\n", encoding="utf-8")
+    assert main(["steps", str(folder)]) == 0
+    assert "log.0.txt" in capsys.readouterr().out
+
+
 def test_what_is_no_log_is_named_and_the_others_are_still_read(
     log: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -167,7 +167,8 @@ def _triage(arguments: argparse.Namespace) -> int:
     read, exit_code = _read_all(arguments.logs)
     for each in read:
         report = each.report
-        reached = f"{report.lines} lines, phase {report.phase}, last step {report.last_step}"
+        steps = "no step" if report.last_step is None else f"last step {report.last_step}"
+        reached = f"{report.lines} lines, phase {report.phase}, {steps}"
         _show(
             triage_of_log(
                 str(each.path), status=each.status, findings=report.findings, reached=reached

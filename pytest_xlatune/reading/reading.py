@@ -19,6 +19,8 @@ from pytest_xlatune.records import Json
 from pytest_xlatune.results import Action, Finding, NoScore, Score
 from pytest_xlatune.stats.score import score
 
+RANK_0 = "log.0.txt"  # of several logs of one job, the one that is read
+
 SCHEMA = 1
 _CHUNK_BYTES = 1 << 20
 _QUIET = (Action.NONE, Action.SUCCESS)
@@ -81,11 +83,14 @@ class Read:
 
 
 def log_of(path: Path) -> Path:
-    """Return the log that is meant: the file itself, or that of a job of maxtext-slurm.
+    """Return the log that is meant: the file itself, or that of the job whose folder is named.
 
-    Its jobs have a folder `<id>-<name>` with a link `log` to `<id>-<name>.log` beside it; both
-    names change when the job has ended: `outputs/<id>` means them too, and the link may be stale.
+    Of an attempt of ours that is `log.0.txt`. A job of maxtext-slurm has a folder `<id>-<name>`
+    with a link `log` to `<id>-<name>.log` beside it; both names change when the job has ended:
+    `outputs/<id>` means them too, and the link may be stale.
     """
+    if (path / RANK_0).is_file():
+        return path / RANK_0
     job = path.name.partition("-")[0]
     if path.is_file() or not job.isdigit() or not path.parent.is_dir():
         return path / "log" if (path / "log").is_file() else path

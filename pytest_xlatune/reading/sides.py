@@ -16,7 +16,7 @@ from statistics import fmean, median
 
 from pytest_xlatune.cells import Protocol
 from pytest_xlatune.errors import ConfigError
-from pytest_xlatune.reading.reading import Read, read_one, score_with
+from pytest_xlatune.reading.reading import RANK_0, Read, read_one, score_with
 from pytest_xlatune.records import Json
 from pytest_xlatune.results import Comparison, Score, Verdict, VerdictKind, relative
 from pytest_xlatune.stats.blocks import BlockScore, fit_blocks
@@ -31,7 +31,6 @@ from pytest_xlatune.stats.warmup import common_window
 EQUIVALENCE = 0.01
 LOSS_TOLERANCE = 0.02
 SCHEMA = 1
-RANK_0 = "log.0.txt"  # of several logs of one job, the one that is read
 _A, _B = "A", "B"
 _EXPECTED = "name a directory with one log, or one sub-folder with a log, per job"
 _HEALTHY = ("ok", "no-score")

@@ -157,13 +157,17 @@ class Poller:
         if not ranks and job.outcome.state is State.FAILED:
             why = _full(folder) or _last_words(folder, job)
             return replace(job.outcome, reason=f"{job.outcome.reason}{why}")
-        return slurm_text.merge(job.outcome, ranks)
+        outcome = slurm_text.merge(job.outcome, ranks)
+        if outcome.state is State.CANCELLED and _is_whole(folder, ranks):
+            # who cancelled came after the trainer's end: what it measured stands
+            return replace(outcome, state=State.COMPLETED)
+        return outcome
 
     def _unseen(self, folder: Path) -> Outcome:
         """Say what is left to say of a job that no part of Slurm knows any more."""
         ranks = list(read_outcomes(folder).values())
         if ranks:
-            silent = len(list(folder.glob("claimed*.json"))) > len(ranks)
+            silent = _has_silent(folder, ranks)
             gone = "Slurm has forgotten the job" + (", a rank ended without a word" * silent)
             state = State.FAILED if silent else State.COMPLETED
             return slurm_text.merge(Outcome(state=state, reason=gone), ranks)
@@ -199,6 +203,17 @@ def _own(jobs: Mapping[str, Job], folders: Mapping[str, Path]) -> dict[str, Job]
 
 def _same(one: Path, other: Path) -> bool:
     return one.parts[-_FOLDER_PARTS:] == other.parts[-_FOLDER_PARTS:]
+
+
+def _has_silent(folder: Path, ranks: Sequence[Outcome]) -> bool:
+    """Whether a rank began that has not said how it ended."""
+    return len(list(folder.glob("claimed*.json"))) > len(ranks)
+
+
+def _is_whole(folder: Path, ranks: Sequence[Outcome]) -> bool:
+    """Whether every rank that began ran to its end."""
+    is_good = bool(ranks) and all(each.state is State.COMPLETED for each in ranks)
+    return is_good and not _has_silent(folder, ranks)
 
 
 def _unknown_id(error: str) -> bool:

@@ -1,0 +1,66 @@
+"""The sweep file of docs/trainer.md runs, over a trainer that prints what the page asks for."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_xlatune.plugin import fixtures
+from pytest_xlatune.plugin.plugin import MARKERS
+from pytest_xlatune.settings.options import OPTIONS, SWITCHES
+
+PAGE = (Path(__file__).parents[2] / "docs" / "trainer.md").read_text(encoding="utf-8")
+LINE = "    completed step: 7, seconds: 0.5120, Tokens/s/device: 1000.0, loss: 7.103\n"
+TRAINER = """\
+import os, sys
+print("XLA_FLAGS=" + os.environ["XLA_FLAGS"])
+for step in range(int(sys.argv[1].removeprefix("--steps="))):
+    print(LINE.replace("7", str(step), 1), flush=True)
+"""
+
+
+@pytest.mark.parametrize(
+    "line", [LINE, LINE.replace(" Tokens/s/device: 1000.0,", "")], ids=["whole", "without TGS"]
+)
+def test_the_example_runs(folder: Any, line: str) -> None:
+    assert LINE in PAGE
+    (code,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+    (folder.path / "test_sweep.py").write_text(code, encoding="utf-8")
+    text = f"LINE = {line.strip()!r}\n{TRAINER}"
+    (folder.path / "train.py").write_text(text, encoding="utf-8")
+    folder.run("-k", "ring").assert_outcomes(passed=1)
+    report = (folder.path / "reports" / "mine" / "leaderboard.md").read_text(encoding="utf-8")
+    assert "| `ring` | `NCCL_ALGO=Ring` | 1000.0 |" in report
+    assert "not checked" not in report
+
+
+def test_every_option_is_on_the_page_and_none_besides() -> None:
+    (table,) = re.findall(r"\| about \| options \|\n(.*?)\n\n", PAGE, re.DOTALL)
+    known = {option.flag for option in OPTIONS} | {f"--{name}" for name in SWITCHES}
+    assert set(re.findall(r"`(--[a-z-]+)`", table)) == known
+
+
+def test_every_fixture_is_on_the_page_and_none_besides() -> None:
+    (table,) = re.findall(r"\| fixture \| is \|\n(.*?)\n\n", PAGE, re.DOTALL)
+    named = {
+        name.partition("(")[0]
+        for row in table.splitlines()[1:]
+        for name in re.findall(r"`([a-z_()]+)`", row.split("|")[1])
+    }
+    ours = {
+        name
+        for name, value in vars(fixtures).items()
+        if type(value).__name__ == "FixtureFunctionDefinition"
+    }
+    assert ours
+    assert named - {"profile"} == ours  # `profile` is a parameter
+
+
+def test_markers_that_pages_name_exist() -> None:
+    for page in sorted((Path(__file__).parents[2] / "docs").glob("*.md")):
+        text = page.read_text(encoding="utf-8")
+        builtin = {"parametrize", "skip", "skipif", "xfail"}
+        assert set(re.findall(r"pytest\.mark\.(\w+)", text)) <= {*MARKERS, *builtin}, page

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import getpass
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -12,6 +13,7 @@ from pytest_xlatune.executors import Resumed
 from pytest_xlatune.executors.slurm_commands import Run, run_command
 from pytest_xlatune.executors.slurm_text import SEPARATOR
 
+OWN_JOBS = "xlt-"  # how the names of our jobs begin
 # how long a resumed node may take to answer, before the second try and before the verdict
 _RESUME_WAITS_S = (2.0, 10.0)
 # how long a node may be silent that was just resumed, or whose daemon missed a ping
@@ -51,6 +53,7 @@ def check_nodes(
     """Return everything that is wrong with the nodes, one message each; () when nothing is.
 
     A node that does not respond is asked again for 10 s, for one that was just resumed is like it.
+    A node on which trials of ours run, of whichever sweep, is as good as idle: Slurm queues.
 
     Args:
         names: expanded.
@@ -66,10 +69,14 @@ def check_nodes(
         if answer.code:
             return (f"sinfo does not answer: {answer.error}",)
         nodes = parse_sinfo(answer.out)
-        is_silent = any(_is_silent(nodes[name]) for name in names if name in nodes)
-        wait_s = next(waits_s, None) if is_silent else None
+        known = [nodes[name] for name in names if name in nodes]
+        jobs = _jobs_on([node.name for node in known if _is_busy(node)], run) if idle else None
+        # a job that sinfo saw may be over when squeue is asked
+        is_unsure = any(map(_is_silent, known)) or jobs == ()
+        wait_s = next(waits_s, None) if is_unsure else None
         if wait_s is None:
-            return node_faults(names, nodes, partition=partition, idle=idle)
+            is_ours = bool(jobs) and all(map(_is_ours, jobs or ()))
+            return node_faults(names, nodes, partition=partition, idle=idle and not is_ours)
         sleep(wait_s)
 
 
@@ -145,6 +152,27 @@ _IDLE = frozenset({"idle", "completing"})
 _USABLE = _IDLE | {"allocated", "mixed"}
 _SILENT = "*"  # after a state: the node does not respond
 _OTHERWISE = "~#%$@^!+-"  # after a state: powering up or down, rebooting, planned
+
+
+def _is_busy(node: Node) -> bool:
+    return node.state in _USABLE - _IDLE
+
+
+def _is_ours(job: tuple[str, str]) -> bool:
+    user, name = job
+    return user == getpass.getuser() and name.startswith(OWN_JOBS)
+
+
+def _jobs_on(busy: Sequence[str], run: Run) -> tuple[tuple[str, str], ...] | None:
+    """Return user and name of the jobs on these nodes; None where there is nothing to be said."""
+    if not busy:
+        return None
+    form = SEPARATOR.join(("%u", "%j"))
+    answer = run(["squeue", "-h", "-t", "running,completing", "-w", ",".join(busy), "-o", form])
+    if answer.code:
+        return None
+    lines = (line.partition(SEPARATOR) for line in answer.out.splitlines())
+    return tuple((user, name) for user, _, name in lines)
 
 
 def _is_silent(node: Node) -> bool:

@@ -159,9 +159,15 @@ class Session:
         """
         selection = self._selections[sweep.name]
         resolved = selection.sweep
-        state = self.campaign(sweep).view().state
-        site = site_of(resolved, self.options.workdir, is_first=False, is_busy=bool(state.trials))
-        found = preflight.look(site)
+        campaign, workdir = self.campaign(sweep), self.options.workdir
+        while True:
+            state = campaign.view().state
+            is_busy = bool(state.trials)
+            site = site_of(resolved, workdir, is_first=False, is_busy=is_busy)
+            found = preflight.look(site)
+            # another process of the session may have begun while we looked
+            if is_busy or not campaign.view().state.trials:
+                break
         flags = look_at_flags(
             [each for each in sweep.profiles if each.id in selection.profiles] or sweep.profiles,
             ground_of(resolved.cell, resolved.sweep.launcher),

@@ -91,7 +91,7 @@ def _folder_faults(folder: Path) -> Iterator[str]:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         marker.write_text("written to see whether it can be\n", encoding="utf-8")
-        marker.unlink()
+        marker.unlink(missing_ok=True)  # another host may have a process of our id
         free_bytes = shutil.disk_usage(folder).free
     except OSError as error:
         yield f"work directory {folder} cannot be written: {error.strerror or error}"

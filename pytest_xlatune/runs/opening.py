@@ -71,9 +71,9 @@ def open_campaign(
     folder = workdir / resolved.folder
 
     def is_ready(state: LedgerState) -> tuple[str, ...]:
-        site = site_of(
-            resolved, workdir, is_first=not state.opened, is_busy=bool(state.in_flight())
-        )
+        # what was intended may run too: its session was killed before it could say so
+        is_busy = bool(state.in_flight() or state.unresolved())
+        site = site_of(resolved, workdir, is_first=not state.opened, is_busy=is_busy)
         found = preflight.look(site)
         keys = look_at_keys(
             resolved.sweep.launcher, resolved.cell, resolved.sweep.profiles, environ=os.environ

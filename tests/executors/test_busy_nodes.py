@@ -1,0 +1,92 @@
+"""Nodes that are busy with trials of our own, of another sweep or another process, are no fault."""
+
+from __future__ import annotations
+
+import getpass
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from pytest_xlatune.campaign.naming import job_name_of
+from pytest_xlatune.cells import Protocol, Stage, Trial
+from pytest_xlatune.executors import slurm_text
+from pytest_xlatune.executors.slurm_commands import Answer
+from pytest_xlatune.executors.slurm_nodes import OWN_JOBS, check_nodes
+from pytest_xlatune.plugin import session as session_room
+from pytest_xlatune.plugin.session import Session
+from pytest_xlatune.preflight import preflight
+from pytest_xlatune.preflight.preflight import Preflight
+from pytest_xlatune.profiles import BASELINE
+from tests.executors.played import AWAY, Scripted
+
+ME = getpass.getuser()
+BUSY = "n2 is allocated, expected idle"
+
+
+def sinfo(state: str) -> Answer:
+    rows = ["n1 idle lab 96 1000 gpu:8 none", f"n2 {state} lab 96 1000 gpu:8 none"]
+    return Answer(code=0, out="\n".join(rows).replace(" ", slurm_text.SEPARATOR))
+
+
+def jobs(*these: tuple[str, str]) -> Answer:
+    return Answer(code=0, out="\n".join(slurm_text.SEPARATOR.join(each) for each in these))
+
+
+OURS, OTHERS = (ME, "xlt-fast-s.0-1a2b3c"), ("somebody", "xlt-fast-s.0-1a2b3c")
+
+
+@pytest.mark.parametrize(
+    ("sinfos", "squeues", "faults", "slept"),
+    [
+        pytest.param(["allocated"], [jobs(OURS, OURS)], (), [], id="with our trials"),
+        pytest.param(["allocated"], [jobs(OURS, OTHERS)], (BUSY,), [], id="with a stranger's too"),
+        pytest.param(["allocated"], [jobs((ME, "train"))], (BUSY,), [], id="with our own training"),
+        pytest.param(["allocated", "idle"], [jobs()], (), [2.0], id="with one that has just ended"),
+        pytest.param(["allocated"] * 4, [jobs()], (BUSY,), [2.0, 3.0, 5.0],
+                     id="with what we may not see"),
+        pytest.param(["allocated"], [AWAY], (BUSY,), [], id="and squeue does not answer"),
+    ],
+)  # fmt: skip
+def test_a_busy_node(
+    sinfos: list[str], squeues: list[Answer], faults: tuple[str, ...], slept: list[float]
+) -> None:
+    slurm = Scripted(sinfo=[sinfo(state) for state in sinfos], squeue=squeues)
+    waited: list[float] = []
+    assert check_nodes(["n1", "n2"], run=slurm, sleep=waited.append) == faults
+    assert waited == slept
+
+
+def test_our_jobs_are_known_by_their_names() -> None:
+    trial = Trial(
+        cell_digest="x", profile=BASELINE, protocol=Protocol(), study="t", stage=Stage.SCREEN
+    )
+    assert job_name_of(trial).startswith(OWN_JOBS)
+
+
+def test_a_look_during_which_another_process_begins_is_taken_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    trials: dict[str, Any] = {}
+    looks: list[bool] = []
+
+    def look(site: Any) -> Preflight:
+        looks.append(site.is_busy)
+        trials["one"] = "submitted by the other worker, which has the nodes now"
+        return Preflight(faults=() if site.is_busy else (BUSY,))
+
+    view = SimpleNamespace(state=SimpleNamespace(trials=trials, notes=()))
+    nothing: Any = SimpleNamespace(workdir=None)
+    session = Session(nothing, "me", config=nothing)
+    sweep: Any = SimpleNamespace(name="pretend", profiles=())
+    resolved = SimpleNamespace(cell=None, sweep=SimpleNamespace(launcher=SimpleNamespace(
+        interpreter="")))  # fmt: skip
+    one: Any = SimpleNamespace(sweep=resolved, profiles=())
+    session._selections["pretend"] = one
+    monkeypatch.setattr(session, "campaign", lambda _: SimpleNamespace(view=lambda: view))
+    monkeypatch.setattr(preflight, "look", look)
+    monkeypatch.setattr(session_room, "site_of", lambda *_, **said: SimpleNamespace(**said))
+    monkeypatch.setattr(session_room, "ground_of", lambda *_: None)
+    monkeypatch.setattr(session_room, "look_at_flags", lambda *_, **__: Preflight())
+    assert session.preflight(sweep).faults == ()
+    assert looks == [False, True]

@@ -7,6 +7,7 @@ trials incomparable is part of the cell, and so of its digest. A trial's identit
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -243,6 +244,11 @@ class Cell(Record):
         if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._+-]*", self.model_tag):
             raise ConfigError(f"model tag {self.model_tag!r}: expected letters, digits and . _ + -")
         if self.per_device_batch_size is not None:
+            if not 0 < self.per_device_batch_size < math.inf:
+                raise ConfigError(
+                    f"cell: per_device_batch_size is {self.per_device_batch_size}, expected a "
+                    "number above 0"
+                )
             # 7 and 7.0 are one cell, but not one JSON text
             object.__setattr__(self, "per_device_batch_size", float(self.per_device_batch_size))
         if self.devices:

@@ -117,3 +117,9 @@ def test_a_trial_survives_json_and_knows_the_baseline() -> None:
 def test_a_launch_spec_survives_json() -> None:
     spec = LaunchSpec(argv=("python", "train.py"), env={"NCCL_IB_HCA": "a:1,^b"}, inherit=("PATH",))
     assert LaunchSpec.from_json(spec.to_json()) == spec
+
+
+@pytest.mark.parametrize("size", [0, -3, float("inf"), float("nan")])
+def test_a_batch_of_nothing_is_refused(size: float) -> None:
+    with pytest.raises(ConfigError, match=r"per_device_batch_size is .*expected a number above 0"):
+        Cell(model_tag="m", parallelism=Parallelism.parse("DP=1"), per_device_batch_size=size)

@@ -41,6 +41,8 @@ def test_switches_are_off_unless_given() -> None:
         ("budget", "many", r"--xlatune-budget: found 'many', expected N"),
         ("nodes", "0", r"--xlatune-nodes: found '0'.*positive integer"),
         ("pdbs", "x", r"--xlatune-pdbs: found 'x'"),
+        ("pdbs", "0", r"--xlatune-pdbs: found '0'.*a number above 0"),
+        ("pdbs", "nan", r"--xlatune-pdbs: found 'nan'.*a number above 0"),
         ("slurm", "account", r"--xlatune-slurm: found 'account'.*key=value,key=value"),
         ("executor", "slrum", r"unknown value 'slrum' in --xlatune-executor; did you mean 'slurm'"),
         ("negative", "pass", r"unknown value 'pass' in --xlatune-negative"),
@@ -53,6 +55,13 @@ def test_a_wrong_value_names_its_place(key: str, text: str, message: str) -> Non
         resolve_options({}, {f"XLATUNE_{key.upper()}": text}, {}, root=ROOT)
     with pytest.raises(ConfigError, match=f"ini key xlatune_{key}"):
         resolve_options({}, {}, {f"xlatune_{key}": text}, root=ROOT)
+
+
+def test_a_misspelt_variable_is_not_passed_over() -> None:
+    others = {"XLATUNE_MACHINE_LOCK": "x", "XLATUNE_NOTIFY_URL": "x", "XLATUNE_OWN": "x"}
+    resolve_options({}, others, {}, root=ROOT)
+    with pytest.raises(ConfigError, match=r"variable 'XLATUNE_MODLE'.*mean 'XLATUNE_MODEL'"):
+        resolve_options({}, {**others, "XLATUNE_MODLE": "x"}, {}, root=ROOT)
 
 
 def test_scheduler_options_are_pairs() -> None:

@@ -6,6 +6,7 @@ with every pytest run.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -61,6 +62,13 @@ def _positive(text: str) -> int:
     return number
 
 
+def _above_0(text: str) -> float:
+    number = float(text)
+    if not 0 < number < math.inf:
+        raise ValueError("expected a number above 0")
+    return number
+
+
 def _hours(text: str) -> float:
     hours = float(text)
     if not hours > 0:
@@ -99,7 +107,7 @@ OPTIONS = (
     Option(name="model", metavar="TAG", help="Model tag of the cell, e.g. deepseek3-671b"),
     Option(name="parallelism", metavar="AXES", help="Parallelism of the cell, e.g. PP=2,FSDP=4"),
     Option(name="config-tag", metavar="TAG", help="Which of the model's configurations"),
-    Option(name="pdbs", metavar="N", help="Per-device batch size of the cell", parse=float),
+    Option(name="pdbs", metavar="N", help="Per-device batch size of the cell", parse=_above_0),
     Option(
         name="image",
         metavar="IMAGE",

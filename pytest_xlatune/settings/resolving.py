@@ -17,6 +17,8 @@ from pytest_xlatune.settings.options import OPTIONS, TABLES, Option, Options
 if TYPE_CHECKING:
     from pytest_xlatune.settings.file import Settings
 
+_PREFIX = "XLATUNE_"
+
 
 def resolve_options(
     command_line: Mapping[str, Any],
@@ -36,6 +38,7 @@ def resolve_options(
     Raises:
         ConfigError: a value that cannot be read, with the place where it stands.
     """
+    _refuse_misspelt(environ)
     said, places = _said(command_line, environ, ini)
     settings = _settings(said.get("config"), root)
     parts = {} if settings is None else settings.sweeps
@@ -99,6 +102,20 @@ def _drop_slot(names: Iterable[str], said: dict[str, Any], places: dict[str, str
         for name in ("nodelist", "nodes"):
             said.pop(name, None)
             places.pop(name, None)
+
+
+def _refuse_misspelt(environ: Mapping[str, str]) -> None:
+    """Refuse a variable that is nearly that of an option: nobody would see that it says nothing."""
+    known = {option.variable for option in OPTIONS}
+    found = [name for name in environ if name.startswith(_PREFIX) and name not in known]
+    if not found:
+        return
+    import difflib  # noqa: PLC0415 - only who has such a variable pays for it
+
+    names = [each.removeprefix(_PREFIX) for each in sorted(known)]
+    for each in sorted(found):
+        if difflib.get_close_matches(each.removeprefix(_PREFIX), names, n=1, cutoff=0.8):
+            raise ConfigError.unknown("variable", each, valid=known, where="the environment")
 
 
 def _said(

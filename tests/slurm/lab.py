@@ -247,7 +247,7 @@ def _daemon(*argv: str) -> None:
         stderr=subprocess.PIPE,
         text=True,
         check=False,
-        timeout=60,
+        timeout=240,
     )
     if done.returncode:
         raise LabError(f"{' '.join(argv)} ended with {done.returncode}: {done.stderr.strip()}")
@@ -321,7 +321,7 @@ def _call(*argv: str) -> subprocess.CompletedProcess[str]:
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=240,
     )
 
 
@@ -331,7 +331,7 @@ def _listens(port: int) -> bool:
     return False
 
 
-def _wait_for(what: str, ready: Callable[[], bool], *, timeout_s: float = 60) -> None:
+def _wait_for(what: str, ready: Callable[[], bool], *, timeout_s: float = 240) -> None:
     deadline = time.monotonic() + timeout_s
     while not ready():
         if time.monotonic() > deadline:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 CONTROLLER = "xlatune-controller"  # our name among the plugins, and our key on xdist's wire
 IS_USAGE = "xlatune_is_usage"  # set on the report of a collector that the user got wrong
+REFUSED = "xlatune.refused"  # property of a test that a fixture refused: the kind of error
 _LOOK_S = 1.0
 
 
@@ -79,8 +80,8 @@ class Controller:
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Say in full once what keeps every test of a sweep from running, then in one line."""
-        told = _told_by_fail(report)
-        if told:
+        if report.failed and REFUSED in dict(report.user_properties):
+            told = str(report.longrepr).strip()
             first = self._told.setdefault(told, report.nodeid)
             if first != report.nodeid:
                 line = told.splitlines()[0].removesuffix(":")
@@ -222,12 +223,3 @@ class Controller:
     def _shown(self, path: Path) -> str:
         root = root_of(self._config)
         return str(path.relative_to(root) if path.is_relative_to(root) else path)
-
-
-def _told_by_fail(report: pytest.TestReport) -> str:
-    """Return the message of a test that ended with one and no place in a file; else ""."""
-    trace = getattr(report.longrepr, "reprtraceback", None)
-    if not report.failed or trace is None:
-        return ""
-    placed = any(getattr(entry, "reprfileloc", None) for entry in trace.reprentries)
-    return "" if placed else str(report.longrepr).strip()

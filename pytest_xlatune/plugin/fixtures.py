@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, TypeVar
 import pytest
 
 from pytest_xlatune.errors import XlatuneError
-from pytest_xlatune.plugin.controller import CONTROLLER
+from pytest_xlatune.plugin.controller import CONTROLLER, REFUSED
 from pytest_xlatune.plugin.parametrise import NO_TAG
 from pytest_xlatune.settings.options import Options
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Generator
 
     from pytest_xlatune.campaign.campaign import Campaign
     from pytest_xlatune.cells import Cell
@@ -245,8 +245,21 @@ def _guarded(request: pytest.FixtureRequest, ask: Callable[[Callable[[], None]],
     try:
         return ask(controller.tick if controller is not None else _no_tick)
     except XlatuneError as error:
-        message = str(error)
-    pytest.fail(message, pytrace=False)
+        failed = pytest.fail.Exception(str(error), pytrace=False)
+        vars(failed)[REFUSED] = type(error).__name__
+    raise failed
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    call: pytest.CallInfo[None],
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Let the report of a test that a fixture refused say so, and what refused it."""
+    report = yield
+    refused = vars(call.excinfo.value).get(REFUSED) if call.excinfo is not None else None
+    if refused is not None:
+        report.user_properties.append((REFUSED, refused))
+    return report
 
 
 def _no_tick() -> None:

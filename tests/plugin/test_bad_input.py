@@ -129,6 +129,21 @@ def test_what_keeps_all_tests_from_running_is_said_in_full_once(
     assert not folder.submitted
 
 
+@WORKERS
+def test_failures_of_other_tests_are_left_as_they_are(
+    folder: Any, workers: tuple[str, ...]
+) -> None:
+    (folder.path / "test_mine.py").write_text(
+        "import pytest\n"
+        "@pytest.mark.parametrize('number', [1, 2, 3])\n"
+        "def test_mine(number):\n"
+        "    pytest.fail('the same three times', pytrace=False)\n",
+        encoding="utf-8",
+    )
+    done = folder.run("test_mine.py", "-k", "mine", *workers)
+    assert done.stdout.str().splitlines().count("the same three times") == 3
+
+
 def test_without_an_ini_file_the_ledger_lies_where_pytest_was_started(
     folder: Any, tmp_path: Path
 ) -> None:

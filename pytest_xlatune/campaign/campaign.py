@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pytest_xlatune.campaign.attempts import Attempts, Setup
 from pytest_xlatune.campaign.deployed_files import refuse_changed
 from pytest_xlatune.campaign.history import history_of
-from pytest_xlatune.campaign.jobs import LEDGER, end_jobs
+from pytest_xlatune.campaign.jobs import LEDGER, end_jobs, executor_named
 from pytest_xlatune.campaign.limits import Spending
 from pytest_xlatune.campaign.turns import Turns
 from pytest_xlatune.cells import Stage, Trial, differences
@@ -169,7 +169,11 @@ class Campaign:
                     f"another session is measuring in {self.setup.folder}: end it, or let it come "
                     "to its end, before you start over"
                 )
-            end_jobs(self.ledger, executors=lambda _: self.setup.executor)
+            ours = self.setup.executor
+            end_jobs(
+                self.ledger,
+                executors=lambda name: ours if name == ours.name else executor_named(name),
+            )
             self.ledger.archive(at_s=self._now())
 
     def _refuse_another_cell(self) -> None:

@@ -289,7 +289,8 @@ def _submitit_class() -> Any:
             logs_in = self.parameters["additional_parameters"]["export"] == _SLURM_LOGS_IN
             names = steering_names(os.environ) if logs_in else unneeded_names(os.environ)
             dropped = [word for name in names for word in ("-u", name)]
-            held = ["flock", str(Path(self.folder) / _HELD)] if shutil.which("flock") else []
+            # flock itself holds it: what sbatch may leave running does not
+            held = ["flock", "-o", str(Path(self.folder) / _HELD)] if shutil.which("flock") else []
             return [*held, "env", *dropped, "sbatch", str(submission_file_path)]
 
     return Executor

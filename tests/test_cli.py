@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -155,3 +158,13 @@ def test_a_bad_sweep_file_is_one_message(
         path.write_text(text, encoding="utf-8")
     assert main(["plan", str(path)]) == 2
     assert message in capsys.readouterr().err
+
+
+def test_a_reader_that_has_gone_is_no_trouble(log: Path) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)  # `xlatune steps LOG | head`, and head has what it wants
+    code = "import sys; from pytest_xlatune.cli.main import main; sys.exit(main(sys.argv[1:]))"
+    argv = [sys.executable, "-c", code, "steps", str(log)]
+    with os.fdopen(writing, "w") as gone:
+        ended = subprocess.run(argv, stdout=gone, stderr=subprocess.PIPE, text=True, check=False)
+    assert (ended.stderr, ended.returncode) == ("", 0)

@@ -41,7 +41,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = parser.parse_args(given)
     command: Command = arguments.command
     try:
-        return command(arguments)
+        exit_code = command(arguments)
+        sys.stdout.flush()  # a reader that has gone is told here, not when Python ends
+        return exit_code
     except XlatuneError as error:
         print(f"xlatune: {error}", file=sys.stderr)
         return error.exit_code

@@ -7,7 +7,7 @@ collectives may be combined already, so only what follows from them for certain 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from pytest_xlatune.records import Record
@@ -37,6 +37,7 @@ _NEEDS_PERMUTE = (
 _POINT_TO_POINT = frozenset(
     {"collective-permute", "send", "recv", "all-to-all", "ragged-all-to-all"}
 )
+_UNTOLD = "collective-broadcast"
 _DECOMPOSER = "xla_gpu_collective_permute_decomposer_threshold"
 
 
@@ -45,16 +46,26 @@ class Shape(Record):
     """The facts of a program that constraints ask for.
 
     Attributes:
-        groups: kind of collective -> for each computation, the sizes of its results in bytes.
-        loops: how many while loops it has.
-        loop_permutes: sizes of the collective-permutes inside loops, in bytes.
-        has_cycle: whether the source-target pairs of a permute in a loop close a ring.
+        groups: kind of collective -> for each computation, the sizes of its results in bytes; ()
+            where the sizes are not known.
+        loops: how many while loops it has; None is unknown.
+        loop_permutes: sizes of the collective-permutes inside loops, in bytes; None is unknown.
+        has_cycle: whether the source-target pairs of a permute in a loop are known to close a ring.
     """
 
     groups: dict[str, tuple[tuple[int, ...], ...]]
-    loops: int
-    loop_permutes: tuple[int, ...] = ()
+    loops: int | None
+    loop_permutes: tuple[int, ...] | None = ()
     has_cycle: bool = False
+
+    @classmethod
+    def of_kinds(cls, kinds: Iterable[str]) -> Shape:
+        """Return what is known of a program whose collectives are named and nothing else.
+
+        `kinds` are those of `results.Shares`, which do not tell a broadcast: it may be there.
+        """
+        groups: dict[str, tuple[tuple[int, ...], ...]] = dict.fromkeys((*kinds, _UNTOLD), ())
+        return cls(groups=groups, loops=None, loop_permutes=None)
 
 
 def out_of_effect(
@@ -70,9 +81,9 @@ def out_of_effect(
     for name, value in asked.items():
         if name in _THRESHOLD:
             why = _threshold(_THRESHOLD[name], value, shape)
-        elif name in _NEEDS_LOOP and not shape.loops:
+        elif name in _NEEDS_LOOP and shape.loops == 0:
             why = "it has no loop (scan_layers=false?)"
-        elif name in _NEEDS_PERMUTE and not shape.groups.get("collective-permute"):
+        elif name in _NEEDS_PERMUTE and "collective-permute" not in shape.groups:
             why = "it has no collective-permute"
         elif name == _DECOMPOSER:
             why = _decomposer(after[name], shape)
@@ -104,10 +115,10 @@ def no_algorithm(env: Mapping[str, str], shape: Shape) -> Iterator[str]:
 
 
 def _threshold(kind: str, value: str, shape: Shape) -> str:
-    computations = shape.groups.get(kind, ())
-    if not computations:
+    if kind not in shape.groups:
         return f"it has no {kind}"
-    if not re.fullmatch(r"\d+", value):
+    computations = shape.groups[kind]
+    if not computations or not re.fullmatch(r"\d+", value):
         return ""
     limit = int(value)
     largest = max(max(sizes) for sizes in computations)
@@ -123,6 +134,8 @@ def _threshold(kind: str, value: str, shape: Shape) -> str:
 
 
 def _decomposer(value: str, shape: Shape) -> str:
+    if shape.loop_permutes is None:
+        return ""
     if not shape.loop_permutes:
         return "none of its collective-permutes is in a loop"
     if re.fullmatch(r"\d+", value) and int(value) > max(shape.loop_permutes):

@@ -56,7 +56,11 @@ def why_not(profile: Profile, ground: Ground) -> str:
 
     What a rule calls a fault keeps it from running, as it would a declared one. So does what is as
     deployed anyway, for nobody asked for this very profile; env files on the nodes may change that.
+    What does nothing to the deployed program may act beside another flag or key, which makes
+    another program: that is asked of single flags and of variables alone.
     """
+    if len(values_of(profile.flags)) > 1 or profile.overrides:
+        ground = replace(ground, program=None)
     found = (
         each
         for each in check([profile], ground)

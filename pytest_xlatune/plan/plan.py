@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,7 +20,9 @@ from pytest_xlatune.report.plan import plan
 from pytest_xlatune.results import TrialResult
 from pytest_xlatune.stats.capacity import Plan
 from pytest_xlatune.studies import Study
+from pytest_xlatune.studies.chosen import evidence_of, kinds_of
 from pytest_xlatune.studies.derived import Rule
+from pytest_xlatune.studies.evidence import EvidenceStudy
 from pytest_xlatune.studies.gate import GateStudy
 from pytest_xlatune.studies.singles import Singles
 from pytest_xlatune.studies.tuning import TuningStudy
@@ -43,8 +45,7 @@ def plan_of(resolved: ResolvedSweep, study: Study, *, workdir: Path) -> Document
     filled: tuple[str, ...] = ()
     if isinstance(study, TuningStudy):
         trials, filled = _ahead(study, workdir / resolved.folder)
-        selected = [each.profile.id for each in trials if not each.is_baseline]
-        foreseen = foresee(resolved, workdir / resolved.folder, selected=selected)
+        foreseen = foresee(resolved, workdir / resolved.folder, pending=trials)
     launcher = resolved.sweep.launcher
     profiles = {trial.profile.id: trial.profile for trial in trials} | {BASELINE.id: BASELINE}
     launches = [
@@ -68,7 +69,7 @@ def plan_of(resolved: ResolvedSweep, study: Study, *, workdir: Path) -> Document
         cell=resolved.cell,
         trials=left,
         launches=[each for each in launches if each[0].id not in foreseen.settled],
-        capacity=[*capacity, *_compiling(foreseen, saved=len(trials) - len(left))],
+        capacity=[*capacity, *_compiling(foreseen, study, saved=len(trials) - len(left))],
         scripts=scripts_of(resolved, left, workdir=workdir),
     )
     sections = document.sections
@@ -96,12 +97,15 @@ def _settings(places: Mapping[str, str]) -> tuple[Section, ...]:
     return (Section(title="Where settings stand", blocks=(Bullets(items=lines),)),)
 
 
-def _compiling(foreseen: Foreseen, *, saved: int) -> list[str]:
+def _compiling(foreseen: Foreseen, study: Study, *, saved: int) -> list[str]:
     """Say what is compiled before anything is queued, and what that saves."""
     lines = []
     if foreseen.unknown:
         count = counted(len(foreseen.unknown), "profile")
         lines.append(f"{count} will be compiled before anything is queued, by {foreseen.by}")
+    rules = study.rules if isinstance(study, TuningStudy) else ()
+    if any(not isinstance(rule, Singles) for rule in rules):
+        lines.append("what later waves derive is compiled once it is known, before it is queued")
     if saved:
         lines.append(f"{counted(saved, 'trial')} of the screen will not be run: compiling said why")
     return lines
@@ -114,7 +118,22 @@ def _ahead(study: TuningStudy, folder: Path) -> tuple[tuple[Trial, ...], tuple[s
         recorded = replay(Ledger(folder / LEDGER).refresh()).evidence()
     ahead, first = study.foreseen(recorded), study.propose(recorded)
     later = (each for each in ahead.propose(recorded) if each not in first)
-    return (*first, *later), ahead.filled(recorded)
+    return (*first, *later), (*ahead.filled(recorded), *_held(study, recorded))
+
+
+def _held(study: TuningStudy, recorded: Sequence[TrialResult]) -> tuple[str, ...]:
+    """Say what the catalog's rules know of the program that derived profiles act on."""
+    if not study.rules or study.ground is None:
+        return ()
+    run = EvidenceStudy(cell=study.cell, profile=BASELINE).trial
+    kinds = kinds_of(evidence_of(recorded, run))
+    if kinds is not None:
+        named = ", ".join(kinds) or "none"
+        return (f"what is derived must act on the collectives of the baseline's program: {named}",)
+    is_run = any(each.evidence for each in study.singles)
+    how = "" if is_run else ": `xlatune evidence SWEEP_FILE`"
+    unknown = "which derived settings do nothing to the program is known once an evidence run"
+    return (f"{unknown} of the baseline has named its collectives{how}",)
 
 
 def _known_when(rule: Rule) -> str:

@@ -11,12 +11,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pytest_xlatune.campaign.jobs import LEDGER
+from pytest_xlatune.cells import Trial
 from pytest_xlatune.ledger import Ledger, LedgerState, ProfileCompiled, replay
-from pytest_xlatune.profiles import Profile
+from pytest_xlatune.profiles import BASELINE_ID, Profile
 from pytest_xlatune.report.compiled import Row, compiled
 from pytest_xlatune.report.document import Section
 from pytest_xlatune.results import SETTLED, TrialResult
-from pytest_xlatune.screening.step import Fate, Step
+from pytest_xlatune.screening.step import Fate, Step, derived
 from pytest_xlatune.sweep.sweep import ResolvedSweep
 
 
@@ -58,13 +59,13 @@ class Foreseen:
         return compiled(rows, by=self.by) if rows else None
 
 
-def foresee(resolved: ResolvedSweep, folder: Path, *, selected: Sequence[str]) -> Foreseen | None:
+def foresee(resolved: ResolvedSweep, folder: Path, *, pending: Sequence[Trial]) -> Foreseen | None:
     """Return what is known before a sweep begins; None where it compiles nothing first.
 
     Args:
         resolved: the sweep.
         folder: of its campaign; need not exist.
-        selected: ids of the profiles that the run would measure.
+        pending: the trials that the run would begin with, those of derived profiles included.
 
     Raises:
         ConfigError: there is no compiler for it.
@@ -74,9 +75,10 @@ def foresee(resolved: ResolvedSweep, folder: Path, *, selected: Sequence[str]) -
     if screening is None:
         return None
     state = replay(Ledger(folder / LEDGER).refresh())
-    profiles = resolved.sweep.profiles
+    profiles = (*resolved.sweep.profiles, *derived(pending, resolved.sweep.profiles))
+    selected = {each.profile.id for each in pending}
     step = Step(resolved.compiler(screening), profiles, controls=screening.controls)
-    fates = step.fates(state, alive=frozenset(selected))
+    fates = step.fates(state, alive=frozenset(selected - {BASELINE_ID}))
     return Foreseen(
         fates=fates,
         said=tuple(state.compiled[each.id] for each in profiles if each.id in fates),

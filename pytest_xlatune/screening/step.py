@@ -101,7 +101,7 @@ class Step:
             ConfigError: the cell as deployed does not compile.
         """
         wanted = frozenset(each.profile.id for each in pending if each.stage is Stage.SCREEN)
-        self._profiles += _derived(pending, self._profiles)
+        self._profiles += derived(pending, self._profiles)
         for each in self._profiles:
             if each.id in wanted and not self._is_known(state, each):
                 return self._compile(each, folder)
@@ -248,7 +248,7 @@ class Step:
         return self._keys[profile.id]
 
 
-def _derived(pending: Sequence[Trial], known: Sequence[Profile]) -> tuple[Profile, ...]:
+def derived(pending: Sequence[Trial], known: Sequence[Profile]) -> tuple[Profile, ...]:
     """Return the profiles to be screened that no sweep file declares: earlier waves made them."""
     ids = {BASELINE.id, *(each.id for each in known)}
     found = {each.profile.id: each.profile for each in pending if each.stage is Stage.SCREEN}

@@ -122,6 +122,12 @@ def evidence_of(history: History, run: Trial) -> EvidenceResult | None:
     return next(reversed([*lost, *read, *told]), None)
 
 
+def kinds_of(evidence: EvidenceResult | None) -> tuple[str, ...] | None:
+    """Return the collectives of the program, as evidence names them; None where none does."""
+    shares = evidence.shares if evidence is not None else None
+    return None if shares is None else shares.kinds
+
+
 def _is_same(one: Profile, other: Profile) -> bool:
     return (one.flags, one.env, one.overrides) == (other.flags, other.env, other.overrides)
 

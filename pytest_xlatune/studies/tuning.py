@@ -117,7 +117,7 @@ class TuningStudy(Record):
     @property
     def reads_evidence(self) -> bool:
         """Whether its history holds evidence trials too: `LedgerState.evidence`."""
-        return bool(self.singles)
+        return bool(self.rules)
 
     @cached_property
     def layout(self) -> Plan | Refusal:

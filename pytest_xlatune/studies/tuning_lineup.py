@@ -9,18 +9,19 @@ the catalog objects to is passed over, and the next one takes its place. Decides
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 from pytest_xlatune.catalog.ground import Ground
+from pytest_xlatune.catalog.program import Shape
 from pytest_xlatune.catalog.rules import why_not
 from pytest_xlatune.cells import Stage, Trial
 from pytest_xlatune.errors import ConfigError
 from pytest_xlatune.profiles import BASELINE, BASELINE_ID, Profile
 from pytest_xlatune.results import TrialResult, TrialStatus
 from pytest_xlatune.studies import History
-from pytest_xlatune.studies.chosen import Filled, choose, evidence_of
+from pytest_xlatune.studies.chosen import Filled, choose, evidence_of, kinds_of
 from pytest_xlatune.studies.derived import (
     Around,
     Effective,
@@ -191,7 +192,7 @@ class Declaration:
                 planned=self._planned(rule, profiles, history),
                 profiles=profiles,
                 effective=self._effective,
-                why_not=self._why_not,
+                why_not=self._critic(history),
             )
         pool = _before(rule.wave, profiles)
         kept = self._kept(rule, pool, profiles, history)
@@ -202,13 +203,14 @@ class Declaration:
         refused: dict[str, str] = {}
         ids = {each.id for each in profiles}
         seen = set(map(self._effective.key, (*profiles, ALIAS)))
+        why_not = self._critic(history)
         free = rule.slots - len(kept)
         for each in rule.made(leaders, pool=pool):
             as_kept = next((old for old in kept if old.id == each.id), None)
             if as_kept is not None:
                 made.append(as_kept)
             elif free and each.id not in ids and self._effective.key(each) not in seen:
-                why = self._why_not(each)
+                why = why_not(each)
                 if why:
                     refused[each.id] = why
                     continue
@@ -243,17 +245,29 @@ class Declaration:
     def _evidence_trial(self) -> Trial:
         return EvidenceStudy(cell=self.orders.cell, profile=BASELINE).trial
 
-    def _why_not(self, profile: Profile) -> str:
-        """Return what the catalog has against a profile that nobody declared."""
-        if self.ground is None:
-            return ""
-        key = f"{profile.id} {profile.settings_text}"
-        if key not in self._objections:
-            self._objections[key] = why_not(profile, self.ground)
-        return self._objections[key]
+    def _critic(self, history: History) -> Callable[[Profile], str]:
+        """Return what says why a profile that nobody declared is not worth a trial.
+
+        The program is asked too, once an evidence run of the baseline has named its collectives.
+        """
+        ground = self.ground
+        if ground is None:
+            return lambda _: ""
+        kinds = kinds_of(evidence_of(history, self._evidence_trial))
+        if kinds is not None:
+            ground = replace(ground, program=Shape.of_kinds(kinds))
+        known = self._objections.setdefault(kinds, {})
+
+        def say(profile: Profile) -> str:
+            key = f"{profile.id} {profile.settings_text}"
+            if key not in known:
+                known[key] = why_not(profile, ground)
+            return known[key]
+
+        return say
 
     @cached_property
-    def _objections(self) -> dict[str, str]:
+    def _objections(self) -> dict[tuple[str, ...] | None, dict[str, str]]:
         return {}
 
     def _kept(

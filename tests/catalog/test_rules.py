@@ -6,6 +6,7 @@ import pytest
 
 from pytest_xlatune.catalog import RULES, Ground, Level, check
 from pytest_xlatune.catalog.program import Shape, closes_ring
+from pytest_xlatune.catalog.rules import why_not
 from pytest_xlatune.profiles import Profile, parse_flags, profile
 
 P2P = "--xla_gpu_enable_pipelined_p2p=true"
@@ -205,3 +206,40 @@ def test_what_is_deployed_is_held_against_the_rules_of_harm() -> None:
 )
 def test_source_target_pairs_that_close_a_ring(pairs: str, *, cycle: bool) -> None:
     assert closes_ring(pairs) is cycle
+
+
+CHANNELS = profile("p", env={"NCCL_NCHANNELS_PER_NET_PEER": "8"})
+RS = "--xla_gpu_reduce_scatter_combine_threshold_bytes"
+
+
+@pytest.mark.parametrize(
+    ("of", "kind", "said"),
+    [
+        pytest.param(profile("p", f"{RS}=1"), "all-gather", "no reduce-scatter", id="absent"),
+        pytest.param(profile("p", f"{AG}=1"), "all-gather", "", id="of-unknown-size"),
+        pytest.param(profile("p", DOUBLE), "all-gather", "", id="loops-are-not-known"),
+        pytest.param(profile("p", f"{RS}=1 {AG}=1"), "all-gather", "", id="beside-another-flag"),
+        pytest.param(
+            profile("p", f"{RS}=1", overrides={"remat_policy": "full"}), "all-gather", "",
+            id="another-program",
+        ),
+        pytest.param(CHANNELS, "all-gather", "no send, recv or all-to-all", id="variable"),
+        pytest.param(CHANNELS, "collective-permute", "", id="variable-with-its-collective"),
+        pytest.param(
+            profile("p", env={"NCCL_PROTO": "LL"}), "collective-permute", "", id="maybe-broadcast"
+        ),
+        pytest.param(
+            profile("p", env={"NCCL_ALGO": "Tree"}), "all-gather", "has no tree", id="no-algorithm"
+        ),
+        pytest.param(
+            profile("p", f"{P2P} {THRESHOLD}"), "collective-permute", "", id="maybe-a-cycle"
+        ),
+    ],
+)  # fmt: skip
+def test_a_program_of_which_only_the_collectives_are_named(
+    of: Profile, kind: str, said: str
+) -> None:
+    found = why_not(of, ground(program=Shape.of_kinds([kind])))
+    assert said in found
+    assert bool(said) == bool(found)
+    assert not why_not(of, ground())

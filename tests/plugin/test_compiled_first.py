@@ -117,6 +117,37 @@ def test_what_compiling_settles_is_not_run_and_not_compiled_again(
     assert {each["profile"] for each in verdicts if not each["can_run"]} == NOT_RUN
 
 
+SINGLE = """
+from pytest_xlatune import Singles
+import dataclasses
+
+SWEEP = dataclasses.replace(SWEEP, budget=60, derived=(Singles(
+    wave="wave3", slots=2, evidence=False,
+    candidates=(
+        profile("none-3", "--xla_gpu_enable_pipelined_reduce_scatter=true"),
+        profile("fast-3", "--xla_gpu_all_gather_combine_threshold_bytes=3"),
+    ),
+),))
+
+
+@pytest.mark.wave3
+def test_single(measure, derived):
+    assert measure(derived).not_slower
+"""
+
+
+def test_the_plan_shows_what_compiling_said_of_derived_profiles(sweep: Any) -> None:
+    (sweep.path / "test_sweep.py").write_text(sweep.read("test_sweep.py") + SINGLE, "utf-8")
+    plan = sweep.run("--xlatune-plan", "-m", "wave3")
+    plan.stdout.fnmatch_lines(["*2 profiles will be compiled before anything is queued, by *"])
+    sweep.run("-m", "wave3").assert_outcomes(passed=2)
+    plan = sweep.run("--xlatune-plan", "-m", "wave3")
+    plan.stdout.fnmatch_lines(
+        ["*What compiling said*", "*fast-3*other program*", "*none-3*identical to the baseline*"]
+    )
+    plan.stdout.no_fnmatch_line("*will be compiled*")
+
+
 def test_what_it_rests_on_is_compiled_again_when_it_changes(sweep: Any) -> None:
     sweep.run("-k", "none-1 or nccl", "-m", "wave2")
     assert compiled(sweep) == 1 + 2

@@ -164,6 +164,7 @@ def test_the_plan_says_what_may_fill_the_slots(ordered: Any) -> None:
             "*wave2: 2 slots for single settings out of 5*",
             "*wave2: candidates in declared order: 1 ragged-off, 2 permute*",
             "*wave2: cut, for it has 2 slots: fast, gather*",
+            "*which derived settings do nothing to the program is known once an evidence*",
             "*evidence  baseline-*",
             "*wave2     permute-*",
         ]
@@ -171,7 +172,16 @@ def test_the_plan_says_what_may_fill_the_slots(ordered: Any) -> None:
     assert ordered.submitted == []
     ordered.run("-m", "wave1_5").assert_outcomes(passed=1)
     done = ordered.run("--xlatune-plan", "-m", "wave2")
-    done.stdout.fnmatch_lines(["*wave2: candidates by the evidence of*", "*wave2*gather-*"])
+    done.stdout.fnmatch_lines(
+        [
+            "*wave2: candidates by the evidence of*",
+            "*wave2*gather-*",
+        ]
+    )
+    said = " ".join(done.stdout.str().split())
+    assert "=9 does nothing to this program: it has no collective-permute" in said
+    known = "what is derived must act on the collectives of the baseline's program:"
+    assert known in said
 
 
 def test_killed_between_the_evidence_and_reading_it(ordered: Any) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -11,105 +10,28 @@ import pytest
 
 from pytest_xlatune.catalog.entries import load
 from pytest_xlatune.catalog.ground import Ground
-from pytest_xlatune.cells import Stage, Trial
+from pytest_xlatune.cells import Stage
 from pytest_xlatune.errors import ConfigError
-from pytest_xlatune.profiles import BASELINE, Profile, parse_flags, profile
+from pytest_xlatune.profiles import profile
 from pytest_xlatune.results import (
-    SETTLED,
-    Action,
-    EvidenceResult,
-    Finding,
     Shares,
-    TrialResult,
     TrialStatus,
 )
-from pytest_xlatune.studies.derived import Around, Stacks
-from pytest_xlatune.studies.evidence import EvidenceStudy
-from pytest_xlatune.studies.singles import NO_AIM, Singles, placed
+from pytest_xlatune.studies.derived import Stacks
+from pytest_xlatune.studies.singles import NO_AIM, placed
 from pytest_xlatune.studies.tuning import TuningStudy
-from tests.studies.answers import measured, noise
-from tests.studies.knobs import AG, CELL, GIB, cluster, of_wave
-
-PERMUTE = "xla_gpu_collective_permute_combine_threshold_bytes"
-CANDIDATES = (
-    profile("ag-1g", f"--{AG}={GIB}"),
-    profile("ag-2g", f"--{AG}={2 * GIB}"),
-    profile("permute-8g", f"--{PERMUTE}={8 * GIB}"),
-    profile("ragged-off", "--xla_gpu_unsupported_use_ragged_all_to_all_one_shot_kernel=false"),
-    profile("triton-off", "--xla_gpu_enable_triton_gemm=false"),
-    profile("overlap-2", "--xla_gpu_experimental_parallel_collective_overlap_limit=2"),
-    profile("unheard-of", "--xla_gpu_knob=7"),
+from tests.studies.candidates import (
+    CANDIDATES,
+    PIPELINE,
+    RUN,
+    evidence,
+    ids,
+    led,
+    rule,
+    run,
+    study,
 )
-AIMS = {each.id: load().aims_of(each) for each in CANDIDATES}
-RUN = EvidenceStudy(cell=CELL, profile=BASELINE).trial
-PIPELINE = Shares(
-    of_step={
-        "collective-permute": 0.2,
-        "all-gather": 0.03,
-        "communication": 0.24,
-        "compute": 0.7,
-        "copies": 0.0,
-        "idle": 0.05,
-    },
-    kinds=("all-gather", "collective-permute"),
-)
-
-
-def rule(**changes: Any) -> Singles:
-    values: dict[str, Any] = {"slots": 3, "candidates": CANDIDATES, "aims": AIMS} | changes
-    return Singles(**values)
-
-
-def study(*rules: Singles, **changes: Any) -> TuningStudy:
-    values: dict[str, Any] = {
-        "cell": CELL,
-        "profiles": (),
-        "singles": rules or (rule(),),
-        "budget": 60,
-    } | changes
-    return TuningStudy(**values)
-
-
-def evidence(shares: Shares | None = PIPELINE, **changes: Any) -> EvidenceResult:
-    values: dict[str, Any] = {
-        "trial": RUN,
-        "status": TrialStatus.MEASURED,
-        "job_ids": ("7",),
-        "is_read": True,
-        "shares": shares,
-    } | changes
-    return EvidenceResult(**values)
-
-
-def ids(order: Sequence[Any]) -> list[str]:
-    return [each.profile.id for each in order]
-
-
-def run(
-    of: TuningStudy,
-    *,
-    shares: Shares | None = PIPELINE,
-    settled: Sequence[str] = (),
-    gains: Mapping[str, float] | None = None,
-) -> list[TrialResult]:
-    """Drive a study one trial at a time; what compiling settles ends without a job."""
-    answer, done = cluster(gains or {}), list[TrialResult]()
-    while trials := of.propose(done):
-        trial = next((each for each in trials if each.profile.id in settled), trials[0])
-        if trial.stage is Stage.EVIDENCE:
-            done.append(evidence(shares))
-        elif trial.profile.id in settled:
-            done.append(settle(trial))
-        else:
-            done.append(answer(trial))
-    return done
-
-
-def settle(trial: Trial) -> TrialResult:
-    finding = Finding(cls=SETTLED, action=Action.DROP, text="identical to the baseline")
-    return TrialResult(
-        trial=trial, status=TrialStatus.DROPPED, reason="needs no run", findings=(finding,)
-    )
+from tests.studies.knobs import cluster, of_wave
 
 
 def test_slots_go_where_time_is_lost_and_no_part_takes_them_all() -> None:
@@ -313,74 +235,3 @@ def test_a_selected_slot_alone_is_measured() -> None:
 def test_malformed_rules(make: Any, words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         make()
-
-
-# -- the catalog's rules hold for what waves derive ------------------------------------------------
-
-DECOMPOSER = "xla_gpu_collective_permute_decomposer_threshold"
-LADDER: dict[str, tuple[str, ...]] = {"NCCL_BUFFSIZE": ("8388608", "16M", "33554432")}
-
-
-def led(sweep: TuningStudy, names: Sequence[str]) -> list[TrialResult]:
-    """Run a study in which the named profiles lead."""
-    done: list[TrialResult] = []
-    while trials := sweep.propose(done):
-        if trials[0].stage is Stage.EVIDENCE:
-            done.append(evidence())
-            continue
-        parts = trials[0].profile.id.split("+")
-        gain = 0.03 * any(each in names for each in parts)
-        done.append(measured(trials[0], 6.9 + gain + noise(trials[0], 0.0005)))
-    return done
-
-
-def test_a_stack_of_flags_that_exclude_each_other_is_passed_over() -> None:
-    memory = profile("mem", env={"XLA_PYTHON_CLIENT_MEM_FRACTION": ".95"})
-    newer = profile("client-mem", env={"XLA_CLIENT_MEM_FRACTION": ".95"})
-    plain = profile("plain", "--xla_gpu_enable_triton_gemm=false")
-    others = tuple(profile(f"other-{at}", f"--xla_gpu_knob={at}") for at in range(4))
-    sweep = study(
-        singles=(), profiles=(memory, newer, plain, *others), stacks=(Stacks(slots=3, of=2),)
-    )
-    done = led(sweep, ["mem", "client-mem", "plain"])
-    assert "mem+client-mem" in of_wave(done, "wave3")  # without a ground no rule is held
-    held = replace(sweep, ground=Ground())
-    done = led(held, ["mem", "client-mem", "plain"])
-    assert of_wave(done, "wave3") == {"mem+plain", "client-mem+plain"}
-    said = [each for each in held.conclude(done).notes if each.startswith("wave3: ")]
-    (sentence,) = said
-    assert sentence.startswith("wave3: left out: mem+client-mem (XLA_PYTHON_CLIENT_MEM_FRACTION")
-    assert "which JAX refuses" in sentence
-
-
-def test_a_value_of_a_ladder_that_would_be_misread_is_passed_over() -> None:
-    buffer = profile("buffer", env={"NCCL_BUFFSIZE": "8388608"})
-    others = tuple(profile(f"other-{at}", f"--xla_gpu_knob={at}") for at in range(4))
-    sweep = study(
-        singles=(),
-        profiles=(buffer, *others),
-        around=(Around(slots=2, ladders=LADDER),),
-        ground=Ground(),
-    )
-    done = led(sweep, ["buffer", "buffer.16m", "buffer.33554432"])
-    assert of_wave(done, "wave4") == set()
-    (said,) = (each for each in sweep.conclude(done).notes if each.startswith("wave4: "))
-    assert "NCCL_BUFFSIZE=16M is read as 16, the rest is ignored; write 16777216" in said
-
-
-def test_a_value_that_is_deployed_already_is_no_candidate() -> None:
-    deployed = parse_flags(f"--{AG}={GIB}")
-    sweep = study(rule(candidates=CANDIDATES[:2], evidence=False), ground=Ground(deployed=deployed))
-    done = run(sweep)
-    assert [each.id for each in sweep.slots_of(done).values()] == ["ag-2g"]
-
-
-def test_the_ground_goes_into_the_ledger_with_the_study() -> None:
-    sweep = study(ground=Ground(deployed=parse_flags("--xla_a=1"), env={"NCCL_DEBUG": "WARN"}))
-    assert TuningStudy.from_json(sweep.to_json()) == sweep
-
-
-def test_every_candidate_of_the_catalog_says_what_it_acts_on_or_is_known_not_to() -> None:
-    silent = {each.slug for each in load().entries if each.status == "candidate" and not each.aims}
-    assert silent == {"mem", "client-mem"}  # the size of a pool shows in no step
-    assert isinstance(CANDIDATES[0], Profile)

@@ -45,6 +45,7 @@ RETRY_AFTER_S = (1.0, 2.0, 4.0, 8.0, 15.0)
 SCRIPTS = "submitit"  # the folder of submitit's own files, inside the attempt's
 _HELD = "sbatch.lock"  # in it; held as long as an sbatch runs, whoever started it
 _ANOTHER_S = 30
+_FOLDER_PARTS = 4  # sweep, cell, session, attempt
 LOGIN = Path(__file__).with_name("login.sh")
 _LOOK_BACK = "now-14days"
 _MINUTE_S = 60
@@ -190,11 +191,12 @@ class SlurmExecutor:
         )  # fmt: skip
         if not answer.code:
             jobs = slurm_text.parse_sacct(answer.out) | jobs
-        # slurmdbd keeps comments only where the site asks it to; the folder is kept everywhere
+        # slurmdbd keeps comments only where the site asks it to; the folder is kept everywhere, and
+        # tells the baselines of two sweeps on one cell apart
         ours = [
             job.job_id
             for job in jobs.values()
-            if job.comment == comment or (not job.comment and job.folder == str(folder.resolve()))
+            if job.comment in ("", comment) and _is_at(job, folder, is_told=bool(job.comment))
         ]
         return min(ours, key=int, default="")
 
@@ -377,6 +379,14 @@ def _setup(scripts: Path, *, logs_in: bool) -> list[str]:
         "# whoever submitted may have died before it could write the job's number down",
         f': > {shlex.quote(str(scripts))}/"$SLURM_JOB_ID"_begun',
     ]
+
+
+def _is_at(job: slurm_text.Job, folder: Path, *, is_told: bool) -> bool:
+    """Whether a job runs in an attempt's folder; hosts may see its root under another name."""
+    there, here = Path(job.folder).parts, folder.resolve().parts
+    if is_told:
+        return not there or there[-_FOLDER_PARTS:] == here[-_FOLDER_PARTS:]
+    return there == here
 
 
 def _accepted_ids(folder: Path) -> list[str]:

@@ -22,10 +22,11 @@ from pytest_xlatune.executors import SchedulerDown, local, payload
 from pytest_xlatune.executors.folder import read_claim, read_outcomes, write_spec
 from pytest_xlatune.executors.payload import write_json
 from pytest_xlatune.executors.slurm import SlurmExecutor
+from pytest_xlatune.executors.slurm_commands import Answer
 from pytest_xlatune.results import Outcome, State, Submission
 from tests.executors.machine import SLEEP, Machine
 from tests.executors.payloads import PATH, Start
-from tests.executors.played import ARGUMENTS
+from tests.executors.played import ARGUMENTS, Scripted, row
 from tests.waiting import LIMIT_S, until
 
 FAKE = Path(__file__).parents[1] / "data" / "slurm" / "fake_slurm.py"
@@ -33,6 +34,7 @@ SUBMIT = """
 import sys
 from pathlib import Path
 from pytest_xlatune.executors.slurm import SlurmExecutor
+from pytest_xlatune.executors.slurm_commands import Answer
 from tests.executors.test_submitted_twice import submit
 submit(SlurmExecutor(round_s=0), Path(sys.argv[1]))
 """
@@ -158,3 +160,15 @@ def test_an_sbatch_that_never_ends_is_a_scheduler_that_is_away(fake: Path, tmp_p
         with pytest.raises(SchedulerDown, match="of another session"):
             submit(SlurmExecutor(sleep=lambda _: None), tmp_path / "work")
     assert not list(fake.glob("*.json"))
+
+
+def test_the_baseline_of_another_sweep_on_the_same_cell_is_another_job(tmp_path: Path) -> None:
+    # one session, one trial id, so one comment: the folders differ
+    ours, theirs = (tmp_path / name / "cell" / "session" / "t1.1" for name in ("one", "two"))
+    slurm = Scripted(
+        squeue=Answer(code=0),
+        sacct=Answer(code=0, out=row("RUNNING", WorkDir=f"/seen/otherwise{theirs}", Comment="c")),
+    )
+    wanted = {"job_name": "xl-overlap-2", "comment": "c"}
+    assert SlurmExecutor(run=slurm).find(folder=ours, **wanted) == ""
+    assert SlurmExecutor(run=slurm).find(folder=theirs, **wanted) == "31"

@@ -165,6 +165,9 @@ def test_a_reader_that_has_gone_is_no_trouble(log: Path) -> None:
     os.close(reading)  # `xlatune steps LOG | head`, and head has what it wants
     code = "import sys; from pytest_xlatune.cli.main import main; sys.exit(main(sys.argv[1:]))"
     argv = [sys.executable, "-c", code, "steps", str(log)]
+    buffered = {name: each for name, each in os.environ.items() if name != "PYTHONUNBUFFERED"}
     with os.fdopen(writing, "w") as gone:
-        ended = subprocess.run(argv, stdout=gone, stderr=subprocess.PIPE, text=True, check=False)
+        ended = subprocess.run(
+            argv, stdout=gone, stderr=subprocess.PIPE, text=True, check=False, env=buffered
+        )
     assert (ended.stderr, ended.returncode) == ("", 0)

@@ -41,9 +41,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = parser.parse_args(given)
     command: Command = arguments.command
     try:
-        exit_code = command(arguments)
-        sys.stdout.flush()  # a reader that has gone is told here, not when Python ends
-        return exit_code
+        try:
+            return command(arguments)
+        finally:
+            sys.stdout.flush()  # a reader that has gone is told here, not when Python ends
     except XlatuneError as error:
         print(f"xlatune: {error}", file=sys.stderr)
         return error.exit_code

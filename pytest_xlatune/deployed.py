@@ -19,12 +19,12 @@ _OWN = frozenset({"_", "SHLVL", "PWD", "OLDPWD", "PATH"})
 
 
 def deployed_env(
-    *files: Path, base: Mapping[str, str] | None = None, parallelism: str = ""
+    *files: Path | str, base: Mapping[str, str] | None = None, parallelism: str = ""
 ) -> dict[str, str]:
     """Return the variables that the files, sourced in this order, export beyond `base`.
 
     Args:
-        files: in the order they are sourced.
+        files: in the order they are sourced; relative ones lie below the working directory.
         base: the image's own environment; without one the shell starts with nothing but a PATH.
         parallelism: the cell's, e.g. "PP=8", where recipes are deployed for some cells only: the
             variables that their guards read are set, and are no part of what is returned.
@@ -32,15 +32,17 @@ def deployed_env(
     Raises:
         ConfigError: a file is missing or does not run to its end; no such parallelism.
     """
-    for file in files:
-        if not file.is_file():
-            raise ConfigError(f"env file {file} does not exist; name the file that is deployed")
+    # bash looks a name without a slash up on its PATH
+    paths = [Path(file).absolute() for file in files]
+    for path in paths:
+        if not path.is_file():
+            raise ConfigError(f"env file {path} does not exist; name the file that is deployed")
     axes = Parallelism.parse(parallelism).variables if parallelism else {}
     before = {"PATH": "/usr/local/bin:/usr/bin:/bin", **axes, **(base or {})}
     script = 'set -e; for each in "$@"; do . "$each" >&2; done; exec env -0'
     try:
         done = subprocess.run(
-            ["bash", "--norc", "--noprofile", "-c", script, "xlatune", *map(str, files)],
+            ["bash", "--norc", "--noprofile", "-c", script, "xlatune", *map(str, paths)],
             env=before,
             stdin=subprocess.DEVNULL,
             capture_output=True,

@@ -54,6 +54,12 @@ def test_a_file_that_does_not_run_to_its_end_is_an_error(
         deployed_env(written(tmp_path, "env.sh", text))
 
 
+def test_a_file_may_be_named_by_its_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "deployed.env.sh").write_text("export A=1\n", encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    assert deployed_env("deployed.env.sh") == {"A": "1"}
+
+
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"nowhere\.sh does not exist"):
         deployed_env(tmp_path / "nowhere.sh")

@@ -3,6 +3,7 @@
     python benchmarks/error_rates.py                     # prints the tables, minutes
     python benchmarks/error_rates.py --only "two stages" # only worlds of this name, no bars
     python benchmarks/error_rates.py --sweeps 4000 --write docs/statistics.md
+    python benchmarks/error_rates.py --only evidence --write docs/statistics.md  # only their rows
 
 Same seeds, same digits. Every sweep goes through study.propose, stats.score and study.conclude.
 """
@@ -13,16 +14,18 @@ import argparse
 import math
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from simcluster import World
 from simworlds import (
     ALL,
     BOUNDS,
+    CHOSEN,
     FAILING,
     HARMFUL,
     LONG,
@@ -81,6 +84,8 @@ BARS = (
     Bar(number="4", demand="false winner, 5 % fail", worlds=(FAILING,), figure=_false, high=0.08),
     Bar(number="4a", demand="false winner, two stages", worlds=(TWICE,), figure=_false, high=0.07),
     Bar(number="4b", demand="false winner, stacks", worlds=(STACKED,), figure=_false, high=0.07),
+    Bar(number="4c", demand="false winner, slots by evidence", worlds=(CHOSEN,), figure=_false,
+        high=0.07),
     Bar(number="5", demand="power, noise 0.3 %", worlds=POWERS[:1], figure=lambda t: t.power,
         low=0.975),
     Bar(number="5", demand="power, noise 0.6 %", worlds=POWERS[1:2], figure=lambda t: t.power,
@@ -111,7 +116,8 @@ BARS = (
         figure=lambda t: t.mean_bias, low=-0.0035, high=0.0035),
     Bar(number="10", demand="bias at +1 %, noise 0.6 %", worlds=POWERS[6:7],
         figure=lambda t: t.mean_bias, low=-0.004, high=0.004),
-    Bar(number="11", demand="jobs over budget", worlds=ALL, figure=lambda _: 0.0, high=0.0),
+    Bar(number="11", demand="jobs above the budget, any world", worlds=ALL,
+        figure=lambda _: 0.0, high=0.0),
     Bar(number="12", demand="any FASTER, all at -1 %", worlds=(HARMFUL,), figure=_false,
         high=0.005),
     Bar(number="13", demand="stop rule at +4 %", worlds=STOPS[:1],
@@ -179,6 +185,42 @@ def tables(tallies: dict[str, Tally], sweeps: int) -> tuple[str, bool]:
     return "\n".join(lines) + "\n", good
 
 
+def merged(page: str, tallies: dict[str, Tally], sweeps: int) -> str:
+    """Return the measured part of a page with the rows that these worlds make anew.
+
+    The bar of several worlds stays as it is unless all of them were measured, or one misses it.
+
+    Raises:
+        SystemExit: the page lacks a row that was not measured now.
+    """
+    if f"{sweeps} sweeps a world unless said;" not in page:
+        raise SystemExit(f"the page is not of {sweeps} sweeps a world: measure as many, or all")
+    kept = {tuple(_cells(line)[:2]): line for line in page.splitlines() if line.startswith("|")}
+    by_world = {key[0]: line for key, line in kept.items()}
+    intro, _, rest = page.partition("\n| # |")
+    head = f"| # |{rest}".splitlines()[:2]
+    lines = [intro.rstrip(), "", *head]
+    for bar in BARS:
+        measured = [(each, tallies[each.name]) for each in bar.worlds if each.name in tallies]
+        text, holds = _bar(bar, measured) if measured else ("", True)
+        is_told = len(measured) == len(bar.worlds) or not (holds or bar.pooled)
+        lines.append(text if is_told else _row(kept, (bar.number, bar.demand)))
+    new = {_cells(line)[0]: line for line in worlds(tallies)[2:]}
+    lines += ["", *worlds({})]
+    lines += [new.get(each.name) or _row(by_world, each.name) for each in ALL]
+    return "\n".join(lines) + "\n"
+
+
+def _cells(line: str) -> list[str]:
+    return [cell.strip() for cell in line.strip("|").split("|")]
+
+
+def _row(rows: Mapping[Any, str], key: str | tuple[str, str]) -> str:
+    if key not in rows:
+        raise SystemExit(f"{key} is not on the page and was not measured: measure all")
+    return rows[key]
+
+
 def worlds(tallies: dict[str, Tally]) -> list[str]:
     """Return the lines of the table of worlds, those that were measured."""
     lines = [f"| {' | '.join(COLUMNS)} |", f"|{'---|' * len(COLUMNS)}"]
@@ -204,7 +246,7 @@ def _bar(bar: Bar, worlds: Iterable[tuple[World, Tally]]) -> tuple[str, bool]:
     if bar.number == "11":
         most = max(tally.most_jobs - world.budget for world, tally in found)
         return (
-            f"| 11 | jobs above the budget, any world | 0 | {max(most, 0)} | {_ok(most <= 0)} |",
+            f"| 11 | {bar.demand} | 0 | {max(most, 0)} | {_ok(most <= 0)} |",
             most <= 0,
         )
     if bar.pooled:
@@ -242,24 +284,31 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--sweeps", type=int, default=1000, help="sweeps of every world")
     parser.add_argument("--jobs", type=int, default=1, help="processes")
-    parser.add_argument("--only", default="", help="worlds with this in their name; no bars")
+    parser.add_argument("--only", default="", help="only worlds with this in their name")
     parser.add_argument("--hold-window", action="store_true", help="never move it; no bars")
     parser.add_argument("--write", type=Path, help="file whose measured part is rewritten")
     options = parser.parse_args()
     begun = time.perf_counter()
     if options.only or options.hold_window:
         held = options.hold_window
-        print("\n".join(worlds(run(options.sweeps, options.jobs, options.only, is_held=held))))
+        found = run(options.sweeps, options.jobs, options.only, is_held=held)
+        print("\n".join(worlds(found)))
+        if options.write and not held:
+            _write(options.write, lambda old: merged(old, found, options.sweeps))
         return 0
     text, good = tables(run(options.sweeps, options.jobs), options.sweeps)
     print(text)
     print(f"{time.perf_counter() - begun:.0f} s", file=sys.stderr)
     if options.write:
-        page = options.write.read_text(encoding="utf-8")
-        head, rest = page.split(BEGIN)
-        tail = rest.split(END)[1]
-        options.write.write_text(f"{head}{BEGIN}\n{text}{END}{tail}", encoding="utf-8")
+        _write(options.write, lambda _: text)
     return 0 if good else 1
+
+
+def _write(path: Path, measured: Callable[[str], str]) -> None:
+    page = path.read_text(encoding="utf-8")
+    head, rest = page.split(BEGIN)
+    old, tail = rest.split(END)
+    path.write_text(f"{head}{BEGIN}\n{measured(old.lstrip())}{END}{tail}", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ Everything follows from (world, seed). `render` writes the same steps as a MaxTe
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -19,9 +20,13 @@ import numpy as np
 from pytest_xlatune.cells import Cell, Parallelism, Protocol, Stage, Trial
 from pytest_xlatune.profiles import Profile, profile
 from pytest_xlatune.results import (
+    COLLECTIVES,
+    PARTS,
     Conclusion,
+    EvidenceResult,
     NoScore,
     Outcome,
+    Shares,
     State,
     StepRecord,
     TrialResult,
@@ -29,6 +34,7 @@ from pytest_xlatune.results import (
 )
 from pytest_xlatune.stats.score import score
 from pytest_xlatune.studies.derived import Stacks
+from pytest_xlatune.studies.singles import Singles
 from pytest_xlatune.studies.tuning import TuningStudy
 
 BASE_STEP_S = 28.8
@@ -56,6 +62,8 @@ class World:
         steps, profiles, budget, second_blocks: of the sweep.
         profiler: every trial is profiled.
         stacks: slots of a wave of stacks of what led; gains of parts multiply.
+        slots: where not 0, so many of the profiles are measured, as the evidence of the baseline
+            orders them; the profiles act on the parts of a step in turn.
     """
 
     name: str
@@ -82,6 +90,7 @@ class World:
     second_blocks: int = 0
     profiler: bool = False
     stacks: int = 0
+    slots: int = 0
 
     def truth(self, at: int) -> float:
         """Return the true relative effect of profile number `at`."""
@@ -98,6 +107,13 @@ class World:
             profile(f"p{at:03d}", f"--xla_gpu_simulated_knob{own.format(at=at)}={at}")
             for at in range(self.profiles)
         )
+
+    def singles(self) -> tuple[Singles, ...]:
+        """Return the rule that chooses what is measured, where evidence does."""
+        own = self.declared()
+        parts = itertools.cycle(PARTS)
+        aims: dict[str, tuple[str, ...]] = {each.id: (next(parts),) for each in own}
+        return (Singles(slots=self.slots, candidates=own, aims=aims),) if self.slots else ()
 
     def cell(self) -> Cell:
         """Return the cell they are measured on."""
@@ -164,6 +180,25 @@ class Cluster:
             )
         return results
 
+    def evidence(self, trial: Trial, seed: int) -> EvidenceResult:
+        """Return what an evidence run shows: any shares of a step, and a collective that it lacks.
+
+        Drawn apart from the jobs, whose noise is then that of any other sweep of the seed.
+        """
+        random = np.random.default_rng([seed, 20261122])
+        shares = dict(zip(PARTS, random.dirichlet(np.ones(len(PARTS))).tolist(), strict=True))
+        lacks = COLLECTIVES[random.integers(len(COLLECTIVES))]
+        kinds = tuple(each for each in COLLECTIVES if each != lacks)
+        return EvidenceResult(
+            trial=trial,
+            status=TrialStatus.MEASURED,
+            is_read=True,
+            shares=Shares(
+                of_step={part: share for part, share in shares.items() if part != lacks},
+                kinds=kinds,
+            ),
+        )
+
     def _levels(self, trials: Sequence[Trial]) -> np.ndarray:
         world, n = self.world, len(trials)
         if world.heavy_tails:
@@ -209,20 +244,24 @@ def sweep(world: World, seed: int) -> tuple[Conclusion, list[TrialResult]]:
     """Run one sweep to its end, with the code that runs in production."""
     study = TuningStudy(
         cell=world.cell(),
-        profiles=world.declared(),
+        profiles=() if world.slots else world.declared(),
+        singles=world.singles(),
         stacks=(Stacks(slots=world.stacks),) if world.stacks else (),
         budget=world.budget,
         seed=seed,
         second_blocks=world.second_blocks,
     )
-    return drive(study, Cluster(world, seed))
+    return drive(study, Cluster(world, seed), seed)
 
 
-def drive(study: TuningStudy, cluster: Cluster) -> tuple[Conclusion, list[TrialResult]]:
+def drive(study: TuningStudy, cluster: Cluster, seed: int) -> tuple[Conclusion, list[TrialResult]]:
     """Propose, run, repeat; then conclude."""
     history: list[TrialResult] = []
     while trials := study.propose(history):
-        history += cluster.run(trials)
+        runs = (trial for trial in trials if trial.stage is Stage.EVIDENCE)
+        history += [cluster.evidence(trial, seed) for trial in runs]
+        jobs = [trial for trial in trials if trial.stage is not Stage.EVIDENCE]
+        history += cluster.run(jobs) if jobs else []
     return study.conclude(history), history
 
 

@@ -36,6 +36,8 @@ FAILING = replace(NULL, name="5 % of jobs fail", failed=0.05)
 TWICE = replace(NULL, name="two stages, 70 jobs", second_blocks=4, budget=70)
 # four slots for stacks of what led, and 25 profiles, in the same 50 jobs
 STACKED = replace(NULL, name="stacks of what led", stacks=4)
+# an evidence run of the baseline gives 25 of 75 candidates a slot, in the same 50 jobs
+CHOSEN = replace(NULL, name="25 of 75 chosen by evidence", profiles=75, slots=25)
 HARMFUL = replace(NULL, name="all at -1 %", other=-0.01)
 POWERS = (
     replace(THREE, name="three at +2 %, noise 0.3 %", sigma_job=0.003),
@@ -52,6 +54,7 @@ POWERS = (
     replace(THREE, name="three at +2 %, long warm-up by profile, 25 steps", warming=LATE, steps=25),
     replace(TWICE, name="three at +1 %, two stages, 70 jobs", effects=(0.01,) * 3),
     replace(STACKED, name="three at +2 %, stacks of what led", effects=(0.02,) * 3),
+    replace(CHOSEN, name="three at +2 %, 25 of 75 chosen by evidence", effects=(0.02,) * 3),
 )
 STOPS = (
     replace(NULL, name="one at +4 %", effects=(0.04,)),
@@ -64,4 +67,4 @@ BOUNDS = (
 STRAGGLING = replace(
     NULL, name="one at +2 % that straggles 15 %", effects=(0.02,), straggling={0: 0.15}
 )
-ALL = (*NULLS, LONG, FAILING, TWICE, STACKED, HARMFUL, *POWERS, *STOPS, *BOUNDS, STRAGGLING)
+ALL = (*NULLS, LONG, FAILING, TWICE, STACKED, CHOSEN, HARMFUL, *POWERS, *STOPS, *BOUNDS, STRAGGLING)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, fields
 
 from simcluster import World, sweep
 
+from pytest_xlatune.cells import Stage
 from pytest_xlatune.results import VerdictKind
 
 
@@ -76,9 +77,13 @@ def measure(world: World, seeds: range) -> Tally:
     for seed in seeds:
         conclusion, history = sweep(world, seed)
         tally.sweeps += 1
-        tally.most_jobs = max(tally.most_jobs, len(history))
-        truths = [world.truth(at) for at in range(world.profiles)]
-        tally.true_winners += sum(truth > 0 for truth in truths)
+        # an evidence run is a job beside the budget
+        jobs = [each for each in history if each.trial.stage is not Stage.EVIDENCE]
+        tally.most_jobs = max(tally.most_jobs, len(jobs))
+        # what got no slot could not be found
+        screened = (each.trial for each in jobs if each.trial.stage is Stage.SCREEN)
+        singles = {each.profile.id for each in screened if not each.is_baseline}
+        tally.true_winners += sum(world.truth_of(each) > 0 for each in singles if "+" not in each)
         false, found = 0, 0
         for verdict in conclusion.verdicts:
             if verdict.ci95 is None or verdict.delta is None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from pytest_xlatune.cells import Stage
 from pytest_xlatune.logs import read_log
 from pytest_xlatune.results import Score, TrialStatus
 from pytest_xlatune.stats.noise import Noise, estimate_noise
@@ -154,3 +155,17 @@ def test_stacks_find_what_adds_up() -> None:
     assert sum(truth > 0.039 for truth in truths) > 40
     inside = [e.ci95[0] <= t <= e.ci95[1] for e, t in zip(found, truths, strict=True)]
     assert sum(inside) / len(inside) > 0.85
+
+
+def test_evidence_chooses_what_is_measured_and_is_no_job_of_the_budget() -> None:
+    world = simulated.World(name="chosen", profiles=75, slots=25)
+    conclusion, history = simulated.sweep(world, 3)
+    runs = [each for each in history if each.trial.stage is Stage.EVIDENCE]
+    screened = {each.trial.profile.id for each in history if each.trial.stage is Stage.SCREEN}
+    assert len(runs) == 1
+    assert len(history) == 1 + world.budget
+    assert len(screened - {"baseline-deployed"}) == world.slots
+    assert screened != {"baseline-deployed", *(f"p{at:03d}" for at in range(25))}
+    assert simulated.sweep(world, 3)[0] == conclusion
+    others = {each.trial.profile.id for each in simulated.sweep(world, 4)[1]}
+    assert others != {each.trial.profile.id for each in history}

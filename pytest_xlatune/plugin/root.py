@@ -8,10 +8,11 @@ import pytest
 
 
 def root_of(config: pytest.Config) -> Path:
-    """Return the folder of pytest's ini file, or without one that in which pytest was started.
+    """Return the folder of `--rootdir` or of pytest's ini file, else where pytest was started.
 
-    Without an ini file pytest's own root directory follows from the arguments, the value of
+    Without either pytest's own root directory follows from the arguments, the value of
     `--xlatune-workdir` among them once it exists: the next run would not find what this one
     measured.
     """
-    return config.rootpath if config.inipath is not None else config.invocation_params.dir
+    is_said = config.inipath is not None or config.getoption("rootdir", None)
+    return config.rootpath if is_said else config.invocation_params.dir

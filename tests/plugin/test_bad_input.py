@@ -157,6 +157,10 @@ def test_without_an_ini_file_the_ledger_lies_where_pytest_was_started(
     assert not (tmp_path / "reports").exists()
     assert (folder.path / "reports" / "pretend" / "leaderboard.md").exists()
 
+    done = folder.run("-k", "fast", "-n2", "--rootdir", str(far), "--xlatune-workdir", str(far))
+    done.assert_outcomes(passed=1)
+    assert (far / "reports" / "pretend" / "leaderboard.md").exists()
+
 
 @pytest.mark.parametrize(
     ("damage", "message"),

@@ -31,9 +31,10 @@ class Shape:
 
 def shape_of(said: Mapping[str, str], *, stages: int) -> Shape | str:
     """The shape that settings make, or the words why there is none."""
-    delay = 2 if said.get("pipeline_delay_activation_forwarding") == "true" else 1
-    micro = int(said.get("num_pipeline_microbatches", delay * stages))
     per_stage = int(said.get("num_layers_per_pipeline_stage", 1))
+    said = {key: value for key, value in said.items() if value != "-1"}  # as unset elsewhere
+    delay = 2 if said.get("pipeline_delay_activation_forwarding", "").lower() == "true" else 1
+    micro = int(said.get("num_pipeline_microbatches", delay * stages))
     layers = next((int(said[each]) for each in LAYERS if each in said), None)
     if "num_pipeline_repeats" in said:
         repeats = int(said["num_pipeline_repeats"])

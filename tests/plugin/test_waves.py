@@ -12,7 +12,8 @@ import pytest
 
 from tests.document.check import unaccounted
 from tests.document.figures import Books
-from tests.plugin.test_kills import start, until
+from tests.plugin.test_kills import start
+from tests.waiting import until
 
 __all__ = ["start"]
 

@@ -15,28 +15,28 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pytest_xlatune.cli.commands import Commands
 from pytest_xlatune.settings.options import Options
 
 if TYPE_CHECKING:
     from pytest_xlatune.cli.inspecting import Shown
     from pytest_xlatune.sweep.sweep import ResolvedSweep
 
-    Parsers = argparse._SubParsersAction[argparse.ArgumentParser]  # noqa: SLF001
 
 AGAINST = "--against"
 _TRIAL = "SWEEP:PROFILE or a trial's id for one that `evidence` recorded"
 
 
-def add_evidence(commands: Parsers) -> Iterator[tuple[argparse.ArgumentParser, bool]]:
+def add_evidence(commands: Commands) -> Iterator[tuple[argparse.ArgumentParser, bool]]:
     """Add the commands; yield each parser and whether it takes the options of a sweep."""
-    hlo = commands.add_parser("hlo", help="what the compiler made of a program, or of two")
+    hlo = commands.add_parser("hlo", what="what the compiler made of a program, or of two")
     hlo.add_argument("dump", metavar="DUMP", help=f"a folder of --xla_dump_to; {_TRIAL}")
     hlo.add_argument("other", nargs="?", metavar="DUMP2", help="shows what changed")
     hlo.add_argument("--json", action="store_true", help="one JSON document")
     hlo.set_defaults(show=_hlo)
     yield hlo, False
 
-    drill = commands.add_parser("drill", help="where the time of a step went, from its traces")
+    drill = commands.add_parser("drill", what="where the time of a step went, from its traces")
     drill.add_argument("paths", nargs="+", metavar="PATH", help=f"folders or captures; {_TRIAL}")
     drill.add_argument(
         AGAINST, nargs="+", metavar="PATH", help="a second variant; `--` says the same"
@@ -56,7 +56,7 @@ def add_evidence(commands: Parsers) -> Iterator[tuple[argparse.ArgumentParser, b
     drill.set_defaults(show=_drill)
     yield drill, False
 
-    screen = commands.add_parser("screen", help="compile a sweep's profiles; nothing is measured")
+    screen = commands.add_parser("screen", what="compile a sweep's profiles; nothing is measured")
     screen.add_argument("sweep", type=Path, metavar="SWEEP_FILE")
     for name, metavar, what in (
         ("program", "MODULE:FUNCTION", "to compile instead of the sweep's own trainer"),
@@ -72,7 +72,7 @@ def add_evidence(commands: Parsers) -> Iterator[tuple[argparse.ArgumentParser, b
     yield screen, True
 
     record = commands.add_parser(
-        "evidence", help="run profiles once more with profiler and dump; they are not scored"
+        "evidence", what="run profiles once more with profiler and dump; they are not scored"
     )
     record.add_argument("sweep", type=Path, metavar="SWEEP_FILE")
     record.add_argument(

@@ -19,6 +19,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pytest_xlatune.cli.commands import Commands
 from pytest_xlatune.errors import ConfigError
 from pytest_xlatune.settings.options import Options
 
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
     from pytest_xlatune.cli.inspecting import Shown
     from pytest_xlatune.profiles import Profile
 
-    Parsers = argparse._SubParsersAction[argparse.ArgumentParser]  # noqa: SLF001
 
 COMMAND = "flags"
 
@@ -41,12 +41,12 @@ def as_words(given: Sequence[str]) -> list[str]:
     return [f" {each}" if each.startswith("--xla_") else each for each in given]
 
 
-def add_flags(commands: Parsers) -> Iterator[tuple[argparse.ArgumentParser, bool]]:
+def add_flags(commands: Commands) -> Iterator[tuple[argparse.ArgumentParser, bool]]:
     """Add the commands; yield each parser and whether it takes the options of a sweep."""
-    flags = commands.add_parser(COMMAND, help="settings: the catalog, and what is wrong with some")
-    kinds = flags.add_subparsers(required=True, metavar="KIND")
+    flags = commands.add_parser(COMMAND, what="settings: the catalog, and what is wrong with some")
+    kinds = Commands(flags, metavar="KIND")
 
-    listed = kinds.add_parser("list", help="the catalog; of an axis, the profiles of a wave")
+    listed = kinds.add_parser("list", what="the catalog; of an axis, the profiles of a wave")
     listed.add_argument("--axis", metavar="AXIS", help="e.g. FSDP: what is worth a trial there")
     _add_ground(listed)
     listed.add_argument("--markdown", action="store_true", help="the tables of docs/flags.md")
@@ -54,13 +54,13 @@ def add_flags(commands: Parsers) -> Iterator[tuple[argparse.ArgumentParser, bool
     listed.set_defaults(show=_list)
     yield listed, False
 
-    shown = kinds.add_parser("show", help="everything known of settings")
+    shown = kinds.add_parser("show", what="everything known of settings")
     shown.add_argument("names", nargs="+", metavar="NAME", help="a flag, a variable, or its slug")
     shown.add_argument("--json", action="store_true", help="one JSON document")
     shown.set_defaults(show=_show)
     yield shown, False
 
-    linted = kinds.add_parser("lint", help="what is wrong with profiles; exit code 1 if something")
+    linted = kinds.add_parser("lint", what="what is wrong with profiles; exit code 1 if something")
     linted.add_argument(
         "what", nargs="+", metavar="SWEEP_FILE|TEXT", help="a sweep file; or flags and NAME=value"
     )
@@ -71,7 +71,7 @@ def add_flags(commands: Parsers) -> Iterator[tuple[argparse.ArgumentParser, bool
     linted.set_defaults(show=_lint)
     yield linted, True
 
-    diff = kinds.add_parser("diff", help="what two texts of XLA_FLAGS set otherwise")
+    diff = kinds.add_parser("diff", what="what two texts of XLA_FLAGS set otherwise")
     diff.add_argument("a", metavar="A", help="'' is every default")
     diff.add_argument("b", metavar="B")
     diff.add_argument("--python", metavar="PATH", help="the interpreter whose XLA is asked")

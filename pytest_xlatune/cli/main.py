@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pytest_xlatune.cli.commands import Commands
 from pytest_xlatune.cli.evidence import AGAINST, add_evidence
 from pytest_xlatune.cli.flags import COMMAND as FLAGS
 from pytest_xlatune.cli.flags import add_flags, as_words
@@ -58,14 +59,14 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="xlatune", description="Sweeps of XLA flags and NCCL variables: logs, ledgers, plans."
     )
-    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    commands = Commands(parser, metavar="COMMAND")
 
-    steps = commands.add_parser("steps", help="steps and score of logs that anybody ran")
+    steps = commands.add_parser("steps", what="steps and score of logs that anybody ran")
     steps.add_argument("logs", nargs="+", type=Path, metavar="LOG")
     steps.add_argument("--json", action="store_true", help="one JSON document")
     steps.set_defaults(command=_steps)
 
-    triage = commands.add_parser("triage", help="what went wrong in a log, root cause first")
+    triage = commands.add_parser("triage", what="what went wrong in a log, root cause first")
     triage.add_argument("logs", nargs="+", type=Path, metavar="LOG")
     triage.set_defaults(command=_triage)
 
@@ -74,7 +75,7 @@ def _parser() -> argparse.ArgumentParser:
         each.set_defaults(command=_print)
         (_add_options if is_of_a_sweep else _add_workdir)(each)
 
-    report = commands.add_parser("report", help="show and write the reports of measured cells")
+    report = commands.add_parser("report", what="show and write the reports of measured cells")
     _add_places(report)
     report.add_argument(
         "--zh",
@@ -84,12 +85,12 @@ def _parser() -> argparse.ArgumentParser:
     )
     report.set_defaults(command=_report)
 
-    conclude = commands.add_parser("conclude", help="every verdict of a ledger, computed again")
+    conclude = commands.add_parser("conclude", what="every verdict of a ledger, computed again")
     conclude.add_argument("ledger", type=Path, metavar="LEDGER", help="the file, or its folder")
     conclude.add_argument("--json", action="store_true", help="as the sweep's own report has it")
     conclude.set_defaults(command=_conclude)
 
-    compare = commands.add_parser("compare", help="two directories of logs, one job per log")
+    compare = commands.add_parser("compare", what="two directories of logs, one job per log")
     compare.add_argument("a", type=Path, metavar="A", help="the baseline's jobs")
     compare.add_argument("b", type=Path, metavar="B", help="the others")
     compare.add_argument("--json", action="store_true", help="one JSON document")
@@ -101,18 +102,18 @@ def _parser() -> argparse.ArgumentParser:
     )
     compare.set_defaults(command=_compare)
 
-    calibrate = commands.add_parser("calibrate", help="how noisy a sweep's cell is; runs trials")
+    calibrate = commands.add_parser("calibrate", what="how noisy a sweep's cell is; runs trials")
     calibrate.add_argument("sweep", type=Path, metavar="SWEEP_FILE")
     calibrate.add_argument("--jobs", type=int, default=12, metavar="N", help="how many (12)")
     _add_options(calibrate)
     calibrate.set_defaults(command=_calibrate)
 
-    jobs = commands.add_parser("jobs", help="list the jobs in the ledgers, or end them")
+    jobs = commands.add_parser("jobs", what="list the jobs in the ledgers, or end them")
     jobs.add_argument("--cancel", action="store_true", help="end what runs and nobody waits for")
     _add_places(jobs)
     jobs.set_defaults(command=_jobs)
 
-    plan = commands.add_parser("plan", help="what a sweep would run; nothing is submitted")
+    plan = commands.add_parser("plan", what="what a sweep would run; nothing is submitted")
     plan.add_argument("sweep", type=Path, metavar="SWEEP_FILE")
     _add_options(plan)
     plan.set_defaults(command=_plan)

@@ -8,18 +8,17 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pytest_xlatune.cli.commands import Commands
 from pytest_xlatune.errors import ConfigError
 from pytest_xlatune.settings.options import Options
 
 if TYPE_CHECKING:
     from pytest_xlatune.cli.inspecting import Shown
 
-    Parsers = argparse._SubParsersAction[argparse.ArgumentParser]  # noqa: SLF001
 
-
-def add_import(commands: Parsers) -> Iterator[tuple[argparse.ArgumentParser, bool]]:
+def add_import(commands: Commands) -> Iterator[tuple[argparse.ArgumentParser, bool]]:
     """Add the command; yield its parser and whether it takes the options of a sweep."""
-    table = commands.add_parser("import", help="a CSV of jobs that somebody ran, into a ledger")
+    table = commands.add_parser("import", what="a CSV of jobs that somebody ran, into a ledger")
     table.add_argument("table", type=Path, metavar="TABLE", help="job,profile,flags,tgs,status")
     table.add_argument("--name", default="", metavar="NAME", help="of the sweep; the file's own")
     table.add_argument(

@@ -14,7 +14,7 @@ import pytest
 
 from pytest_xlatune.cells import Trial
 from pytest_xlatune.profiles import profile
-from pytest_xlatune.publishing.publish import publish, read_known
+from pytest_xlatune.publishing.publish import publish
 from pytest_xlatune.results import TrialResult
 from tests.document.check import unaccounted
 from tests.document.figures import Books
@@ -42,7 +42,7 @@ def published(
     measuring.study = replace(measuring.study, **{"profiles": shown, **changes})
     measuring.open()
     measuring.run(at_most=at_most)
-    publish(read_known(measuring.folder), path / "reports")
+    publish(measuring.folder, path / "reports")
     texts = [path / "reports" / name for name in ("tiny-tuning.md", "sweep-pp8/leaderboard.md")]
     tuning, board = (each.read_text(encoding="utf-8") for each in texts)
     return tuning, board, Books(measuring.folder / "ledger.jsonl")

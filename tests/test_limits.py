@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
 
-from pytest_xlatune.campaign.campaign import Campaign, CampaignStopped, Setup
+from pytest_xlatune.campaign.campaign import CampaignStopped
 from pytest_xlatune.campaign.limits import Limits, Spending
-from pytest_xlatune.cells import Cell, LaunchSpec, Parallelism, Protocol, Resources
 from pytest_xlatune.errors import ConfigError
-from pytest_xlatune.executors import Resumed
-from pytest_xlatune.launchers.command import CommandLauncher
 from pytest_xlatune.ledger import AttemptEnded, AttemptIntended, Entry
-from pytest_xlatune.profiles import profile
 from pytest_xlatune.publishing.publish import read_known
-from pytest_xlatune.results import Outcome, State, Submission
+from pytest_xlatune.results import Outcome, State
 from pytest_xlatune.settings.resolving import resolve_options
-from pytest_xlatune.studies.tuning import TuningStudy
+from tests.campaign.scripted import ScriptedExecutor, campaign, ordinary, run
 
 HOUR_S = 3600.0
 
@@ -121,93 +116,17 @@ def test_a_limit_that_is_none_is_refused(hours: float, tmp_path: Path) -> None:
 
 # -- through a campaign ----------------------------------------------------------------------------
 
-STEPS = 12
-CELL = Cell(
-    model_tag="pretend",
-    parallelism=Parallelism.parse("FSDP=4"),
-    protocol=Protocol(steps=STEPS),
-)
+ONE_HOUR = Outcome(state=State.COMPLETED, exit_code=0, nodes=("n1",), start_s=0.0, end_s=HOUR_S)
 
 
-class OneHourEach:
+def one_hour(trial_id: str, attempt: int) -> tuple[str, Outcome]:
     """Every trial ran one hour on one node, by the node's clock."""
-
-    name = "local"
-    max_in_flight = 1
-
-    def __init__(self) -> None:
-        self.submitted: list[str] = []
-
-    def submit(
-        self,
-        spec: LaunchSpec,
-        *,
-        folder: Path,
-        job_name: str,
-        comment: str,
-        nodelist: Sequence[str],
-        resources: Resources,
-    ) -> str:
-        folder.mkdir(parents=True)
-        speed = 1000.0 + sum(folder.name.encode()) % 7 / 10
-        lines = (
-            f"completed step: {step}, seconds: {512 / speed:.6f}, TFLOP/s/device: 0.1, "
-            f"Tokens/s/device: {speed:.3f}, total_weights: 512, loss: 7.1\n"
-            for step in range(STEPS)
-        )
-        (folder / "log.0.txt").write_text("".join(lines), encoding="utf-8")
-        self.submitted.append(folder.name)
-        return str(len(self.submitted))
-
-    def poll(self, submissions: Sequence[Submission], *, root: Path) -> Mapping[str, Outcome]:
-        outcome = Outcome(
-            state=State.COMPLETED, exit_code=0, nodes=("n1",), start_s=0.0, end_s=HOUR_S
-        )
-        return {each.job_id: outcome for each in submissions}
-
-    def cancel(self, submissions: Sequence[Submission], *, root: Path) -> None:
-        pass
-
-    def resume(self, nodes: Sequence[str]) -> Resumed:
-        return Resumed()
-
-
-def campaign(folder: Path, executor: OneHourEach, *, session: str, hours: float) -> Campaign:
-    setup = Setup(
-        sweep="pretend",
-        cell=CELL,
-        launcher=CommandLauncher(argv=("trainer", "{steps}")),
-        executor=executor,
-        resources=Resources(),
-        folder=folder / "pretend" / "cell",
-        session=session,
-        limits=Limits(node_hours=hours),
-    )
-    study = TuningStudy(
-        cell=CELL,
-        profiles=(profile("a", "--xla_a=1"), profile("b", "--xla_b=1")),
-        budget=40,
-        screen_baselines=2,
-        finalists=2,
-        blocks=3,
-        block_baselines=1,
-    )
-    made = Campaign(setup, study)
-    made.open()
-    return made
-
-
-def run(each: Campaign) -> None:
-    for _ in range(200):
-        if each.view().stopped or not each.view().pending:
-            return
-        each.turn()
-    raise AssertionError("the sweep does not end")
+    return ordinary(trial_id, attempt)[0], ONE_HOUR
 
 
 def test_a_budget_stops_the_sweep_with_its_reason_and_a_larger_one_goes_on(tmp_path: Path) -> None:
-    executor = OneHourEach()
-    first = campaign(tmp_path, executor, session="first", hours=3.5)
+    executor = ScriptedExecutor(one_hour)
+    first = campaign(tmp_path, executor, session="first", limits=Limits(node_hours=3.5))
     run(first)
     assert len(executor.submitted) == 3, "the fourth would cost 4 of 3.5 node-hours"
     with pytest.raises(CampaignStopped, match=r"budget: 3 of 3\.5 node-hours are spent"):
@@ -217,11 +136,11 @@ def test_a_budget_stops_the_sweep_with_its_reason_and_a_larger_one_goes_on(tmp_p
     assert "halted" in known.stopped
     assert not known.conclusion.complete
 
-    again = campaign(tmp_path, executor, session="second", hours=3.5)
+    again = campaign(tmp_path, executor, session="second", limits=Limits(node_hours=3.5))
     run(again)
     assert len(executor.submitted) == 3, "spent in another session is spent"
 
-    more = campaign(tmp_path, executor, session="third", hours=100)
+    more = campaign(tmp_path, executor, session="third", limits=Limits(node_hours=100))
     run(more)
     assert more.conclude().complete
     assert read_known(more.setup.folder).stopped == ""

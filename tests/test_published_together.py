@@ -36,8 +36,8 @@ def test_who_writes_last_writes_what_the_ledger_says_then(tmp_path: Path) -> Non
     early = read_known(each.setup.folder)  # a session is over, and held up before it writes
     run(each)
     late = read_known(each.setup.folder)
-    publish(late, tmp_path / "reports")
-    leaderboard = publish(early, tmp_path / "reports")[0]
+    publish(late.folder, tmp_path / "reports")
+    leaderboard = publish(early.folder, tmp_path / "reports")[0]
     assert markdown.render(document_of(early)) != markdown.render(document_of(late))
     assert leaderboard.read_text(encoding="utf-8") == markdown.render(document_of(late))
     assert not list(tmp_path.glob("reports/**/.*")), "no half of a file is left"
@@ -47,7 +47,7 @@ def test_one_session_writes_at_a_time(tmp_path: Path) -> None:
     each = campaign(tmp_path, ScriptedExecutor())
     each.turn()
     reports = tmp_path / "reports"
-    writer = threading.Thread(target=publish, args=(read_known(each.setup.folder), reports))
+    writer = threading.Thread(target=publish, args=(each.setup.folder, reports))
     with alone(reports):
         writer.start()
         run(each)  # meanwhile the sweep comes to its end
@@ -72,11 +72,11 @@ def controller(tmp_path: Path) -> Controller:
 
 def test_half_a_name_on_the_roll_is_no_folder_yet(controller: Controller, tmp_path: Path) -> None:
     roll = tmp_path / "sessions" / "me.txt"
-    roll.write_text("/work/one\n/work/tw", encoding="utf-8")
-    assert controller._roll() == [Path("/work/one")]
+    roll.write_text("/cells/one\n/cells/tw", encoding="utf-8")
+    assert controller._roll() == [Path("/cells/one")]
     with roll.open("a", encoding="utf-8") as file:
-        file.write("o\n/work/one\n")
-    assert controller._roll() == [Path("/work/one"), Path("/work/two")]
+        file.write("o\n/cells/one\n")
+    assert controller._roll() == [Path("/cells/one"), Path("/cells/two")]
 
 
 def test_a_ledger_that_cannot_be_followed_is_said_once(

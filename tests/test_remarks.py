@@ -20,7 +20,7 @@ from pytest_xlatune.ledger import (
     TrialEnded,
     TrialPlanned,
 )
-from pytest_xlatune.publishing.publish import publish, read_known
+from pytest_xlatune.publishing.publish import publish
 from pytest_xlatune.results import Outcome, State, Submission
 from tests.document.check import unaccounted
 from tests.document.figures import Books
@@ -113,7 +113,7 @@ def tried(tmp_path: Path) -> Tried:
 
 def rows(tried: Tried, reports: Path) -> dict[str, tuple[str, str]]:
     """State and remark of each job, of a document in which every word is accounted for."""
-    publish(read_known(tried.folder), reports)
+    publish(tried.folder, reports)
     text = (reports / "tiny-tuning.md").read_text(encoding="utf-8")
     appendix = text.split("## Appendix")[1]
     assert [

@@ -139,7 +139,7 @@ def both(tmp_path: Path) -> tuple[Measuring, Measuring]:
     for each in (pp, fsdp):
         each.open()
         each.run()
-        publish(read_known(each.folder), tmp_path / "reports", zh=True)
+        publish(each.folder, tmp_path / "reports", zh=True)
     return pp, fsdp
 
 
@@ -269,7 +269,7 @@ def test_publishing_again_changes_nothing(
     reports = tmp_path / "reports"
     before = {path: path.read_bytes() for path in reports.rglob("*") if path.is_file()}
     for each in both:
-        publish(read_known(each.folder), reports)
+        publish(each.folder, reports)
     assert {path: path.read_bytes() for path in reports.rglob("*") if path.is_file()} == before
 
 
@@ -313,7 +313,7 @@ def test_a_stopped_sweep_leaves_a_whole_preliminary_document(tmp_path: Path) -> 
     reason = f"node-drain: node002 stays drained ({SECRET})"
     trial = measuring.history[-1].trial
     measuring.write(Decided(trial_id=trial.id, attempt=1, next="stop", reason=reason))
-    publish(read_known(measuring.folder), tmp_path / "reports")
+    publish(measuring.folder, tmp_path / "reports")
     text = (tmp_path / "reports/tiny-tuning.md").read_text(encoding="utf-8")
     assert "The sweep was stopped, and this report is preliminary." in text
     assert "The reason as recorded: node-drain: node002 stays drained ((hidden))" in text

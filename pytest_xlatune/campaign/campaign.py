@@ -48,7 +48,6 @@ from pytest_xlatune.studies.declared import agreed
 __all__ = ["Campaign", "CampaignStopped", "Setup", "View"]
 
 _OPEN_S, _COMPILE_S = 120.0, 2000.0  # how long joining may take, and where profiles are compiled
-_COMPILING = "compiling-*"  # a folder that is there as long as one is
 TURN_S = 0.25  # how often a waiting process looks
 
 
@@ -110,7 +109,7 @@ class Campaign:
         setup = self.setup
         # somebody may be reading a trace, or compiling a profile, in the turn before ours; what is
         # opened beside a sweep, such as an evidence run, compiles nothing itself
-        is_compiling = setup.settle is not None or any(setup.folder.glob(_COMPILING))
+        is_compiling = setup.settle is not None or self._turns.is_long
         with self._turns.mine(wait_s=_COMPILE_S if is_compiling else _OPEN_S):
             opened = self.view().state.opened
             if fresh and opened and setup.session not in {each.session for each in opened}:
@@ -297,7 +296,8 @@ class Campaign:
             return False
         if len(view.state.in_flight()) >= self.setup.executor.max_in_flight:
             return False
-        events = settle(view.state, view.pending, self.study.whole().propose(view.history))
+        with self._turns.taking_long():
+            events = settle(view.state, view.pending, self.study.whole().propose(view.history))
         if not events:
             self._settled |= asked
         self._write(*events)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pytest_xlatune.cells import Trial
+from pytest_xlatune.executors import OWN_JOBS
 
 
 def job_name_of(trial: Trial) -> str:
@@ -10,7 +11,7 @@ def job_name_of(trial: Trial) -> str:
 
     A stack has a `+` in its id, which no name may have; the digest at the end keeps names apart.
     """
-    return f"xlt-{trial.id.replace('+', '_')}"
+    return f"{OWN_JOBS}{trial.id.replace('+', '_')}"
 
 
 def comment_of(run: str, trial: Trial, number: int) -> str:

@@ -31,6 +31,7 @@ class Turns:
         self._lock = FileLock(folder / "turn.lock", fallback_to_soft=False)
         self._beat = folder / "turn.beat"  # process id of who drives; its age says when it last did
         self._waiters = folder / "waiters.lock"
+        self._long = folder / "turn.long"  # there while a turn takes long
 
     @contextlib.contextmanager
     def next(self) -> Iterator[bool]:
@@ -75,6 +76,26 @@ class Turns:
             yield
         finally:
             self._lock.release()
+
+    @contextlib.contextmanager
+    def taking_long(self) -> Iterator[None]:
+        """Tell, in a turn of ours, that it takes minutes: who joins has that much patience.
+
+        Raises:
+            LedgerError: the folder cannot be written.
+        """
+        with self._explained():
+            self._long.touch()
+        try:
+            yield
+        finally:
+            with contextlib.suppress(OSError):  # who joins waits for longer than it had to
+                self._long.unlink()
+
+    @property
+    def is_long(self) -> bool:
+        """Whether the turn that is being taken takes minutes, as far as its holder said so."""
+        return self._long.exists()
 
     @contextlib.contextmanager
     def waiting(self) -> Iterator[None]:

@@ -190,7 +190,7 @@ def _report(arguments: argparse.Namespace) -> int:
         _show(document_of(known))
         for name, place in sorted(known.state.opened[-1].settings.items()):
             print(f"{name} was said by {place}")
-        for path in publish(known, options.reports, zh=options.zh):
+        for path in publish(folder, options.reports, zh=options.zh):
             print(f"written: {os.path.relpath(path)}")
     return 0
 

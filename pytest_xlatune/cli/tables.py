@@ -92,5 +92,5 @@ def _import(arguments: argparse.Namespace, options: Options) -> Iterator[Shown]:
     )
     known = read_known(folder)
     yield Shown(text="\n".join(terminal.render(document_of(known), width=100)) + "\n")
-    for written in publish(known, options.reports):
+    for written in publish(folder, options.reports):
         yield Shown(text=f"written: {written}")

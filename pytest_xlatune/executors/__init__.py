@@ -27,6 +27,8 @@ from pytest_xlatune.cells import LaunchSpec, Resources
 from pytest_xlatune.errors import SubmissionError
 from pytest_xlatune.results import Outcome, Submission
 
+OWN_JOBS = "xlt-"  # how the names of our jobs begin
+
 
 class SchedulerDown(SubmissionError):  # noqa: N818 - a state of the world, to be waited out
     """The scheduler does not answer. Nothing is known of any job, and nothing is lost: ask again.

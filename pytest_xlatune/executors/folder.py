@@ -17,6 +17,8 @@ from pytest_xlatune.executors import payload
 from pytest_xlatune.records import Json, Record
 from pytest_xlatune.results import Outcome
 
+_PARTS = 4  # below the work directory: sweep, cell, session, attempt
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessRecord(Record):
@@ -76,6 +78,11 @@ def read_outcomes(folder: Path) -> Mapping[int, Outcome]:
             names[int(rank)] = path.name
     found = ((rank, _read(folder / name)) for rank, name in sorted(names.items()))
     return {rank: Outcome.from_json(data) for rank, data in found if data is not None}
+
+
+def is_same_attempt(one: Path, other: Path) -> bool:
+    """Whether two paths name one attempt; hosts may see the work directory under other names."""
+    return one.parts[-_PARTS:] == other.parts[-_PARTS:]
 
 
 def log_files(folder: Path) -> Mapping[int, Path]:

@@ -186,7 +186,7 @@ def _train(spec: Mapping[str, Any], folder: Path, rank: int, stop: _Stop) -> dic
         state, reason = "cancelled", stop.reason
     else:
         state, reason = "timeout", f"killed after {spec['deadline_s']} s, the trial's deadline"
-    ended = {} if code is None else {"exit_code": code} if code >= 0 else {"signal": -code}
+    ended = {"exit_code": code} if code is None or code >= 0 else {"signal": -code}
     return _outcome(state, start_s=start_s, reason=reason, **ended)
 
 

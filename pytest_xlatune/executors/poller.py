@@ -22,7 +22,7 @@ from pathlib import Path
 
 from pytest_xlatune.errors import SubmissionError
 from pytest_xlatune.executors import SchedulerDown, slurm_text
-from pytest_xlatune.executors.folder import read_outcomes
+from pytest_xlatune.executors.folder import is_same_attempt, read_outcomes
 from pytest_xlatune.executors.slurm_commands import Run, is_away, run_command
 from pytest_xlatune.executors.slurm_text import Job
 from pytest_xlatune.results import Outcome, State
@@ -33,8 +33,6 @@ EMPTY_ROUNDS = 3
 _LITTLE_BYTES = 1 << 16
 # slurmdbd was absent: how long until it is asked again
 _NO_ACCOUNTING_S = 300.0
-# a job's folder is `<trial>/<attempt>` below a root that hosts may see under different names
-_FOLDER_PARTS = 2
 
 
 class Poller:
@@ -197,12 +195,9 @@ def _own(jobs: Mapping[str, Job], folders: Mapping[str, Path]) -> dict[str, Job]
     return {
         job_id: job
         for job_id, job in jobs.items()
-        if job_id in folders and (not job.folder or _same(Path(job.folder), folders[job_id]))
+        if job_id in folders
+        and (not job.folder or is_same_attempt(Path(job.folder), folders[job_id]))
     }
-
-
-def _same(one: Path, other: Path) -> bool:
-    return one.parts[-_FOLDER_PARTS:] == other.parts[-_FOLDER_PARTS:]
 
 
 def _has_silent(folder: Path, ranks: Sequence[Outcome]) -> bool:

@@ -25,7 +25,7 @@ from typing import Any
 from pytest_xlatune.cells import LaunchSpec, Resources
 from pytest_xlatune.errors import ConfigError, SubmissionError
 from pytest_xlatune.executors import Resumed, SchedulerDown, payload, slurm_text
-from pytest_xlatune.executors.folder import write_spec
+from pytest_xlatune.executors.folder import is_same_attempt, write_spec
 from pytest_xlatune.executors.hostlist import compress
 from pytest_xlatune.executors.poller import PATIENCE_S, ROUND_S, Poller
 from pytest_xlatune.executors.slurm_commands import (
@@ -45,7 +45,6 @@ RETRY_AFTER_S = (1.0, 2.0, 4.0, 8.0, 15.0)
 SCRIPTS = "submitit"  # the folder of submitit's own files, inside the attempt's
 _HELD = "sbatch.lock"  # in it; held as long as an sbatch runs, whoever started it
 _ANOTHER_S = 30
-_FOLDER_PARTS = 4  # sweep, cell, session, attempt
 LOGIN = Path(__file__).with_name("login.sh")
 _LOOK_BACK = "now-14days"
 _MINUTE_S = 60
@@ -193,11 +192,7 @@ class SlurmExecutor:
             jobs = slurm_text.parse_sacct(answer.out) | jobs
         # slurmdbd keeps comments only where the site asks it to; the folder is kept everywhere, and
         # tells the baselines of two sweeps on one cell apart
-        ours = [
-            job.job_id
-            for job in jobs.values()
-            if job.comment in ("", comment) and _is_at(job, folder, is_told=bool(job.comment))
-        ]
+        ours = [job.job_id for job in jobs.values() if _is_of(job, comment, folder.resolve())]
         return min(ours, key=int, default="")
 
     def poll(self, submissions: Sequence[Submission], *, root: Path) -> Mapping[str, Outcome]:
@@ -381,12 +376,12 @@ def _setup(scripts: Path, *, logs_in: bool) -> list[str]:
     ]
 
 
-def _is_at(job: slurm_text.Job, folder: Path, *, is_told: bool) -> bool:
-    """Whether a job runs in an attempt's folder; hosts may see its root under another name."""
-    there, here = Path(job.folder).parts, folder.resolve().parts
-    if is_told:
-        return not there or there[-_FOLDER_PARTS:] == here[-_FOLDER_PARTS:]
-    return there == here
+def _is_of(job: slurm_text.Job, comment: str, folder: Path) -> bool:
+    """Whether a job is an attempt's, by its comment and its folder, as far as those are kept."""
+    if not job.comment:
+        return job.folder == str(folder)
+    is_there = not job.folder or is_same_attempt(Path(job.folder), folder)
+    return job.comment == comment and is_there
 
 
 def _accepted_ids(folder: Path) -> list[str]:

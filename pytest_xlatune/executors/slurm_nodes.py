@@ -9,11 +9,10 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from pytest_xlatune.executors import Resumed
+from pytest_xlatune.executors import OWN_JOBS, Resumed
 from pytest_xlatune.executors.slurm_commands import Run, run_command
 from pytest_xlatune.executors.slurm_text import SEPARATOR
 
-OWN_JOBS = "xlt-"  # how the names of our jobs begin
 # how long a resumed node may take to answer, before the second try and before the verdict
 _RESUME_WAITS_S = (2.0, 10.0)
 # how long a node may be silent that was just resumed, or whose daemon missed a ping

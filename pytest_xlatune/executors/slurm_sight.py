@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from pytest_xlatune.executors import OWN_JOBS
 from pytest_xlatune.executors.hostlist import compress
 from pytest_xlatune.executors.slurm import site_options
 from pytest_xlatune.executors.slurm_commands import Run, run_command
@@ -61,7 +62,7 @@ def look(
     answer = run(
         ["srun", f"--nodelist={compress(nodelist)}", f"--nodes={len(nodelist)}",
          "--ntasks-per-node=1", f"--immediate={_PATIENCE_S}", "--time=1", "--export=NONE",
-         "--chdir=/", "--job-name=xlt-preflight", "--quiet", *site,
+         "--chdir=/", f"--job-name={OWN_JOBS}preflight", "--quiet", *site,
          "/bin/sh", "-c", _SCRIPT, "sh", *paths, "", *(command for command, _ in checks)]
     )  # fmt: skip
     lines = [line.split(SEPARATOR) for line in answer.out.splitlines()]

@@ -134,7 +134,7 @@ class Controller:
                 for line in known.stopped.splitlines():
                     terminalreporter.write_line(line, red=True)
                 # last: the disk may be full, and what was found is read off the terminal then
-                for path in publish(known, self._options.reports, zh=self._options.zh):
+                for path in publish(folder, self._options.reports, zh=self._options.zh):
                     terminalreporter.write_line(f"written: {self._shown(path)}")
             except XlatuneError as error:
                 terminalreporter.write_line(f"xlatune: {error}", red=True)

@@ -279,7 +279,7 @@ def covered_by(known: Known) -> Covered:
     return Covered.from_json(json.loads(hide(json.dumps(covered.to_json()), known.secrets)))
 
 
-def publish(known: Known, reports: Path, *, zh: bool = False) -> tuple[Path, ...]:
+def publish(folder: Path, reports: Path, *, zh: bool = False) -> tuple[Path, ...]:
     """Write `<sweep>/leaderboard.md` and `.json`, and add the cell to `<MODEL_TAG>-tuning.md`.
 
     Of a gate it is `<sweep>/gate.md` and `.json`, of a calibration `<sweep>/calibration.md` and so,
@@ -289,7 +289,7 @@ def publish(known: Known, reports: Path, *, zh: bool = False) -> tuple[Path, ...
     is what the ledger says then.
 
     Args:
-        known: the cell.
+        folder: of the cell's ledger.
         reports: where; made where there is no such directory.
         zh: whether the tuning document is asked for in Chinese too.
 
@@ -300,7 +300,7 @@ def publish(known: Known, reports: Path, *, zh: bool = False) -> tuple[Path, ...
         LedgerError: the directory cannot be written; the ledger is whole and can be read again.
     """
     with writing(), alone(reports):
-        known = read_known(known.folder)
+        known = read_known(folder)
         name = next(name for kind, name in _NAMES.items() if isinstance(known.study, kind))
         texts = {
             reports / known.sweep / f"{name}.md": markdown.render(document_of(known)),

@@ -7,6 +7,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from pytest_xlatune.campaign.campaign import Campaign, Setup
+from pytest_xlatune.campaign.limits import Limits
 from pytest_xlatune.cells import Cell, LaunchSpec, Parallelism, Protocol, Resources
 from pytest_xlatune.errors import SubmissionError
 from pytest_xlatune.executors import Resumed
@@ -120,6 +121,7 @@ def campaign(
     cell: Cell = CELL,
     fresh: bool = False,
     recover: bool | None = None,
+    limits: Limits | None = None,
     clocks: Mapping[str, Callable[[], float]] = MappingProxyType({}),
 ) -> Campaign:
     setup = Setup(
@@ -131,6 +133,7 @@ def campaign(
         folder=folder / "pretend" / "cell",
         session=session,
         recover=None if recover is None else lambda *_: bool(recover),
+        limits=limits or Limits(),
     )
     study = TuningStudy(
         cell=cell, profiles=profiles, budget=40, screen_baselines=2, finalists=2, blocks=3,

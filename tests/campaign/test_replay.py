@@ -55,7 +55,7 @@ def swept(tmp_path: Path) -> Path:
 def test_a_ledger_concludes_to_what_its_reports_say(
     swept: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    publish(read_known(swept), tmp_path / "reports")
+    publish(swept, tmp_path / "reports")
     published = (tmp_path / "reports" / "pretend" / "leaderboard.json").read_text(encoding="utf-8")
     for path in (swept, swept / LEDGER):
         assert main(["conclude", str(path), "--json"]) == 0
@@ -111,7 +111,7 @@ def test_a_gate_runs_as_a_campaign_and_its_baseline_can_be_stored(tmp_path: Path
     scripted.run(each)
     assert each.conclude().verdicts[0].kind == "FASTER"
     known = read_known(each.setup.folder)
-    paths = publish(known, tmp_path / "reports")
+    paths = publish(known.folder, tmp_path / "reports")
     assert [path.name for path in paths] == ["gate.md", "gate.json"]
     assert "1 pass" in paths[0].read_text(encoding="utf-8")
 

@@ -132,7 +132,7 @@ def test_the_ledger_alone_lists_ends_and_reports(tmp_path: Path) -> None:
     run(campaign(tmp_path, executor, session="second"))
     known = read_known(folder)
     assert known.conclusion.complete
-    paths = publish(known, tmp_path / "reports")
+    paths = publish(known.folder, tmp_path / "reports")
     assert [path.relative_to(tmp_path / "reports").as_posix() for path in paths] == [
         "pretend/leaderboard.md",
         "pretend/leaderboard.json",
@@ -168,7 +168,7 @@ def test_a_warm_up_that_reaches_into_the_window_moves_it_for_all_and_is_said(
     assert known.conclusion == conclusion, "the ledger alone says the same"
     windows = {result.score.window for result in known.scored if result.score}
     assert windows == {(first_step or 5, steps - 1)}
-    leaderboard = publish(known, tmp_path / "reports")[0].read_text(encoding="utf-8")
+    leaderboard = publish(known.folder, tmp_path / "reports")[0].read_text(encoding="utf-8")
     assert said in leaderboard
     assert f"tokens over time of steps {first_step or 5} to {steps - 1}" in leaderboard
 

@@ -153,24 +153,30 @@ def test_a_lost_job_that_was_let_go_is_run_again(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "at_least_s"),
-    [("compiling-x1", 1800.0), ("other", 60.0)],
-    ids=["compiles", "does not"],
+    ("compiles", "at_least_s"), [(True, 1800.0), (False, 60.0)], ids=["compiles", "does not"]
 )
 def test_whoever_comes_while_another_compiles_waits_for_both_programs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, at_least_s: float
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, compiles: bool, at_least_s: float
 ) -> None:
-    (tmp_path / "pretend" / "cell" / name).mkdir(parents=True)
     waits: list[float] = []
-    mine = Turns.mine
+    first = campaign(tmp_path, ScriptedExecutor())
 
     @contextmanager
     def watched(self: Turns, *, wait_s: float) -> Iterator[None]:
         waits.append(wait_s)
-        with mine(self, wait_s=wait_s):
-            yield
+        yield  # the turn is the first one's, and it is not over
 
-    monkeypatch.setattr(Turns, "mine", watched)
-    campaign(tmp_path, ScriptedExecutor())
+    def come(*_: object) -> tuple[Event, ...]:
+        with monkeypatch.context() as patched:
+            patched.setattr(Turns, "mine", watched)
+            campaign(tmp_path, ScriptedExecutor())
+        return ()
+
+    if compiles:
+        first.setup = replace(first.setup, settle=come)
+        first.turn()
+    else:
+        come()
     (wait_s,) = waits
     assert at_least_s <= wait_s < 3 * at_least_s
+    assert not Turns(first.setup.folder).is_long

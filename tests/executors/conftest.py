@@ -23,7 +23,7 @@ RUN = (
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    folder = tmp_path / "t1" / "1"
+    folder = tmp_path / "pp8" / "cell" / "t1" / "1"
     folder.mkdir(parents=True)
     return folder
 

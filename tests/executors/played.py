@@ -22,7 +22,7 @@ SCONTROL = (
     "ExitCode={exit} RunTime=00:00:09 StartTime=1795173251 EndTime=1795173260 Deadline=N/A "
     "AllocNode:Sid=login:77 ReqNodeList=node[002-003] ExcNodeList=(null) NodeList=node[002-003] "
     "BatchHost=node002 NumNodes=2 TRES=cpu=4,node=2 OverSubscribe=NO "
-    "WorkDir=/lustre/my sweeps/t1/1 Comment=xlatune:a b=c|d  StdErr=/dev/null Power= "
+    "WorkDir=/lustre/my sweeps/pp8/cell/t1/1 Comment=xlatune:a b=c|d  StdErr=/dev/null Power= "
 )
 
 
@@ -34,7 +34,8 @@ def row(state: str, code: str = "0:0", **changed: str) -> str:
     values = {
         "JobID": "31", "State": state, "NodeList": "node[002-003]", "Start": "1795173251",
         "End": "1795173260", "Reason": "None", "JobName": "xl-overlap-2",
-        "WorkDir": "/lustre/my sweeps/t1/1", "Comment": "xlatune:a b=c|d", "ExitCode": code,
+        "WorkDir": "/lustre/my sweeps/pp8/cell/t1/1", "Comment": "xlatune:a b=c|d",
+        "ExitCode": code,
     }  # fmt: skip
     return slurm_text.SEPARATOR.join({**values, **changed}[key] for key in slurm_text.SACCT_FIELDS)
 

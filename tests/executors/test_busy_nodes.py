@@ -10,9 +10,9 @@ import pytest
 
 from pytest_xlatune.campaign.naming import job_name_of
 from pytest_xlatune.cells import Protocol, Stage, Trial
-from pytest_xlatune.executors import slurm_text
+from pytest_xlatune.executors import OWN_JOBS, slurm_text
 from pytest_xlatune.executors.slurm_commands import Answer
-from pytest_xlatune.executors.slurm_nodes import OWN_JOBS, check_nodes
+from pytest_xlatune.executors.slurm_nodes import check_nodes
 from pytest_xlatune.plugin import session as session_room
 from pytest_xlatune.plugin.session import Session
 from pytest_xlatune.preflight import preflight

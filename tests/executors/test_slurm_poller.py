@@ -51,7 +51,7 @@ def test_one_request_of_the_controller_serves_all_jobs_and_all_askers(
 ) -> None:
     slurm = Scripted(scontrol=Answer(code=0, out=scontrol("RUNNING")), sacct=NO_ACCOUNTING)
     poller = Poller(run=slurm, clock=clock, round_s=3)
-    folders = {str(31 + i): tmp_path / f"t{i + 1}" / "1" for i in range(40)}
+    folders = {str(31 + i): tmp_path / "pp8" / "cell" / f"t{i + 1}" / "1" for i in range(40)}
     for _ in range(50):
         assert poller.poll(folders)["31"].state is State.RUNNING
         clock.now += 0.1
@@ -140,9 +140,9 @@ def test_a_stranger_with_the_same_number_is_not_our_job(clock: Clock, tmp_path: 
 
 
 def test_a_number_that_is_given_away_again_is_another_job(clock: Clock, tmp_path: Path) -> None:
-    first, second = tmp_path / "t1" / "1", tmp_path / "t2" / "1"
+    first, second = (tmp_path / "pp8" / "cell" / each / "1" for each in ("t1", "t2"))
     slurm = Scripted(
-        scontrol=[Answer(code=0, out=scontrol("FAILED", "3:0").replace("my sweeps/t1", "w/t1")),
+        scontrol=[Answer(code=0, out=scontrol("FAILED", "3:0").replace("my sweeps/", "w/")),
                   Answer(code=0, out=scontrol("RUNNING").replace("t1/1", "t2/1"))]
     )  # fmt: skip
     poller = Poller(run=slurm, clock=clock, round_s=0)

@@ -70,7 +70,7 @@ def test_only_known_words_are_an_end(text: str) -> None:
 def test_all_commands_say_the_same(jobs: Mapping[str, slurm_text.Job]) -> None:
     (job,) = jobs.values()
     assert (job.job_id, job.name) == ("31", "xl-overlap-2")
-    assert (job.folder, job.comment) == ("/lustre/my sweeps/t1/1", "xlatune:a b=c|d")
+    assert (job.folder, job.comment) == ("/lustre/my sweeps/pp8/cell/t1/1", "xlatune:a b=c|d")
     assert job.outcome.state is State.TIMEOUT
     assert job.outcome.nodes == ("node002", "node003")
     assert (job.outcome.start_s, job.outcome.end_s) == (1795173251.0, 1795173260.0)

@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: sweep test maxtext maxtext-sweep slurm-lab slurm-lab-stop slurm-packages clean help
+.PHONY: sweep test maxtext maxtext-sweep slurm-lab slurm-lab-stop slurm-packages translations clean help
 
 help:
 	@echo "make sweep   a sweep of real XLA flags over a real JAX training job, on this machine"
@@ -16,11 +16,15 @@ sweep: $(VENV)/.sweep
 	$(BIN)/pytest sweeps/test_quickstart.py -n 2
 
 test: $(VENV)/.test slurm-packages
-	$(BIN)/tox run -e lint,types,py311,cuda-screen
+	$(BIN)/tox run -e lint,types,py311,cuda-compile-check
 
-# A pipeline tests on a real Slurm and never skips it; elsewhere nobody's machine is changed unasked.
+# A pipeline tests on a real Slurm and never skips it. Elsewhere make installs no package of the system.
 slurm-packages:
 	@if [ -n "$$CI" ]; then $(PYTHON) tests/slurm/lab.py install --accounting; fi
+
+# After a change of zh.po; msgfmt is in the package gettext.
+translations:
+	cd pytest_xlatune/report/po && msgfmt --check --output-file zh.mo zh.po
 
 # MaxText lives in an environment of its own: it pins a JAX and wants Python 3.12.
 maxtext:

@@ -38,8 +38,8 @@ from simworlds import (
 )
 from tallies import Tally, measure
 
-from pytest_xlatune.stats.warmup import Window
-from pytest_xlatune.studies import one_window
+from pytest_xlatune.stats.window import Window
+from pytest_xlatune.studies import trials as one_window
 
 BEGIN, END = "<!-- measured: begin -->", "<!-- measured: end -->"
 CHUNK = 50

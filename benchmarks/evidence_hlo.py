@@ -17,7 +17,7 @@ from evidence_traces import run
 
 OURS = """
 import sys
-from pytest_xlatune.evidence.hlotext import read_hlo
+from pytest_xlatune.evidence.hlo import read_hlo
 with open(sys.argv[1], encoding="utf-8", errors="replace") as file:
     found = read_hlo(file, sys.argv[1])
 print(len(found.collectives), sum(each.executions for each in found.collectives))

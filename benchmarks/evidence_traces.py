@@ -25,8 +25,8 @@ from evidence_capture import GPUS, STEPS, capture
 OURS = """
 import sys
 from pathlib import Path
-from pytest_xlatune.evidence.xplane import read_xplane
-from pytest_xlatune.evidence.drill import drill
+from pytest_xlatune.evidence.trace._xplane import read_xplane
+from pytest_xlatune.evidence.trace.breakdown import drill
 files = (Path(each) for each in sys.argv[1:])
 found = drill(read_xplane(each.read_bytes(), each.name) for each in files)
 print(found.total.sum_ps)
@@ -44,8 +44,8 @@ print(total)
 OURS_JSON = """
 import sys
 from pathlib import Path
-from pytest_xlatune.evidence.tracejson import read_trace_json
-from pytest_xlatune.evidence.drill import drill
+from pytest_xlatune.evidence.trace._chrome import read_trace_json
+from pytest_xlatune.evidence.trace.breakdown import drill
 path = Path(sys.argv[1])
 print(drill([read_trace_json(path.read_bytes(), path.name)]).total.sum_ps)
 """
@@ -114,7 +114,7 @@ def run(code: str, *files: Path) -> tuple[float, float, float, str]:
 
 def prepare(kernels: int, files: list[Path], twin: Path) -> None:
     """Write the captures, and the kernels (only those) as the profiler's JSON has them."""
-    from pytest_xlatune.evidence.xplane import read_xplane  # noqa: PLC0415
+    from pytest_xlatune.evidence.trace._xplane import read_xplane
 
     made = capture(kernels_per_step=kernels)
     for path in files:

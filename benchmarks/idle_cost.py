@@ -19,11 +19,13 @@ from pathlib import Path
 
 from tabulate import tabulate
 
-from pytest_xlatune.cells import Cell, LaunchSpec, Parallelism, Resources
 from pytest_xlatune.executors.folder import read_claim, read_started
 from pytest_xlatune.executors.local import LocalExecutor
 from pytest_xlatune.ledger import AttemptSubmitted, CampaignOpened, Ledger
-from pytest_xlatune.results import Submission
+from pytest_xlatune.model.cell import Cell, Parallelism
+from pytest_xlatune.model.resources import Resources
+from pytest_xlatune.model.result import Submission
+from pytest_xlatune.model.trial import LaunchSpec
 
 TARGET_PERCENT = 2.0
 TRAINERS = {
@@ -79,7 +81,7 @@ def start_trial(root: Path, trainer: str) -> tuple[LocalExecutor, Submission]:
     )
     job = Submission(trial_id="t", attempt=1, executor="local", job_id=job_id, folder="trial")
     cell = Cell(model_tag="idle", parallelism=Parallelism.parse("DP=1"))
-    opened = CampaignOpened(cell=cell, study="tuning")
+    opened = CampaignOpened(cells=(cell,), study="tuning")
     while read_started(root / "trial") is None:
         time.sleep(0.05)
     # no trial is planned: only the reading of the file is measured, and it is read, not replayed

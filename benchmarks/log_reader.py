@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from pytest_xlatune.logs.reader import LogReader
+from pytest_xlatune.logs import LogReader
 
 CHUNK = 1 << 20
 PIECE_MB = 20

@@ -20,7 +20,7 @@ from pathlib import Path
 from tabulate import tabulate
 
 PLAIN = [sys.executable, "-c", "import pytest, xdist.plugin"]
-PLUGIN = [sys.executable, "-c", "import pytest, xdist.plugin, pytest_xlatune.plugin.plugin"]
+PLUGIN = [sys.executable, "-c", "import pytest, xdist.plugin, pytest_xlatune.plugin"]
 RUN = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:hypothesispytest"]
 
 

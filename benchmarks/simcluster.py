@@ -17,9 +17,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from pytest_xlatune.cells import Cell, Parallelism, Protocol, Stage, Trial
-from pytest_xlatune.profiles import Profile, profile
-from pytest_xlatune.results import (
+from pytest_xlatune.model.cell import Cell, Parallelism, Protocol
+from pytest_xlatune.model.profile import Profile, profile
+from pytest_xlatune.model.result import (
     COLLECTIVES,
     PARTS,
     Conclusion,
@@ -32,10 +32,10 @@ from pytest_xlatune.results import (
     TrialResult,
     TrialStatus,
 )
+from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.stats.score import score
-from pytest_xlatune.studies.derived import Stacks
-from pytest_xlatune.studies.singles import Singles
 from pytest_xlatune.studies.tuning import TuningStudy
+from pytest_xlatune.studies.tuning.derived import Singles, Stacks
 
 BASE_STEP_S = 28.8
 TOKENS = 28672.0
@@ -58,7 +58,7 @@ class World:
         warm_tau: steps of the warm-up's decay; `long_warm` is the share of jobs with 2.5.
         warming: steps of the decay by profile index, where a profile warms up differently.
         cold_first: how much slower the first job of every block is.
-        failed: share of jobs that nobody could measure.
+        failed: share of jobs that could not be measured.
         steps, profiles, budget, second_blocks: of the sweep.
         profiler: every trial is profiled.
         stacks: slots of a wave of stacks of what led; gains of parts multiply.
@@ -210,7 +210,7 @@ class Cluster:
         for at, trial in enumerate(trials):
             if trial.profile.flags:
                 levels[at] += math.log1p(world.truth_of(trial.profile.id))
-            is_first = trial.stage is Stage.CONFIRM and trial.block != self.last_block
+            is_first = trial.block and trial.block != self.last_block
             levels[at] -= world.cold_first if is_first else 0.0
             levels[at] += self.drift[self.jobs % len(self.drift)]
             self.last_block = trial.block
@@ -258,9 +258,9 @@ def drive(study: TuningStudy, cluster: Cluster, seed: int) -> tuple[Conclusion, 
     """Propose, run, repeat; then conclude."""
     history: list[TrialResult] = []
     while trials := study.propose(history):
-        runs = (trial for trial in trials if trial.stage is Stage.EVIDENCE)
+        runs = (trial for trial in trials if not trial.protocol.is_scored)
         history += [cluster.evidence(trial, seed) for trial in runs]
-        jobs = [trial for trial in trials if trial.stage is not Stage.EVIDENCE]
+        jobs = [trial for trial in trials if trial.protocol.is_scored]
         history += cluster.run(jobs) if jobs else []
     return study.conclude(history), history
 

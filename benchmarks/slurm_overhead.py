@@ -5,7 +5,7 @@
 It needs root, and starts the lab of the tests. What is compared, in turn, on the same two nodes:
 
 * the plain chain, what a person would do: a loop of `sbatch` queues all jobs at once, each an
-  `srun` of the program, with the submitter's environment, secrets and all; nobody looks at a log;
+  `srun` of the program, with the submitter's environment, secrets and all; nothing reads a log;
 * the same with `--export=NONE`: the submitter's environment stays out, Slurm logs in on the node;
 * the harness: the program as the trials of a sweep, by pytest with two workers. Its environment is
   that of a login on the node too, and it ends when the reports are written.
@@ -57,16 +57,29 @@ date +%s.%N > "$1/$SLURM_JOB_ID.end"
 SWEEP = """\
 from pathlib import Path
 import pytest
-from pytest_xlatune import Protocol, Resources, Sweep, profile
-from pytest_xlatune.launchers.command import CommandLauncher
+from pytest_xlatune import (
+    CellSettings,
+    CommandLauncher,
+    DesignSettings,
+    Protocol,
+    Resources,
+    SiteSettings,
+    Sweep,
+    profile,
+)
 
 HERE = Path(__file__).parent
 SWEEP = Sweep(
-    name="overhead", model_tag="pretend", parallelism="FSDP=2",
+    name="overhead",
     launcher=CommandLauncher(argv=("bash", str(HERE / "program.sh"), str(HERE / "times"))),
     profiles=tuple(profile(f"p{k}", f"--xla_p{k}=1") for k in range(TRIALS - 2)),
-    protocol=Protocol(steps=12), resources=Resources(time_limit_s=300),
-    screen_baselines=2, budget=500, finalists=2, blocks=4, block_baselines=1,
+    cell=CellSettings(
+        model_tag="pretend", parallelism="FSDP=2", protocol=Protocol(steps=12)
+    ),
+    site=SiteSettings(resources=Resources(time_limit_s=300)),
+    design=DesignSettings(
+        screen_baselines=2, budget=500, finalists=2, blocks=4, block_baselines=1,
+    ),
 )
 
 @pytest.mark.wave2

@@ -7,8 +7,7 @@ from dataclasses import dataclass, field, fields
 
 from simcluster import World, sweep
 
-from pytest_xlatune.cells import Stage
-from pytest_xlatune.results import VerdictKind
+from pytest_xlatune.model.result import VerdictKind
 
 
 @dataclass(kw_only=True)
@@ -78,17 +77,17 @@ def measure(world: World, seeds: range) -> Tally:
         conclusion, history = sweep(world, seed)
         tally.sweeps += 1
         # an evidence run is a job beside the budget
-        jobs = [each for each in history if each.trial.stage is not Stage.EVIDENCE]
+        jobs = [each for each in history if each.trial.protocol.is_scored]
         tally.most_jobs = max(tally.most_jobs, len(jobs))
         # what got no slot could not be found
-        screened = (each.trial for each in jobs if each.trial.stage is Stage.SCREEN)
+        screened = (each.trial for each in jobs if each.trial.is_screened)
         singles = {each.profile.id for each in screened if not each.is_baseline}
         tally.true_winners += sum(world.truth_of(each) > 0 for each in singles if "+" not in each)
         false, found = 0, 0
         for verdict in conclusion.verdicts:
             if verdict.ci95 is None or verdict.delta is None:
                 continue
-            truth = world.truth_of(verdict.profile)
+            truth = world.truth_of(verdict.arm)
             is_covered = verdict.ci95[0] <= truth <= verdict.ci95[1]
             tally.confirmed += 1
             tally.covered += is_covered
@@ -105,9 +104,9 @@ def measure(world: World, seeds: range) -> Tally:
         tally.moved += conclusion.first_step is not None
         tally.flagged += any(note.startswith("profiles differ") for note in conclusion.notes)
         tally.stopped += any(note.startswith("stop rule") for note in conclusion.notes)
-        if conclusion.bound is not None:
+        if conclusion.tuning.bound is not None:
             tally.with_bound += 1
-            tally.bounded += conclusion.bound < 0.02
-            measured = [world.truth_of(each.profile) for each in conclusion.verdicts]
-            tally.bound_holds += conclusion.bound >= max(*measured, 0.0)
+            tally.bounded += conclusion.tuning.bound < 0.02
+            measured = [world.truth_of(each.arm) for each in conclusion.verdicts]
+            tally.bound_holds += conclusion.tuning.bound >= max(*measured, 0.0)
     return tally

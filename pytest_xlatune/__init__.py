@@ -1,6 +1,7 @@
 """Sweeps of XLA flags and NCCL variables as pytest runs, with verdicts whose error rates are known.
 
-The names below are the public API, imported on first use: `import pytest_xlatune` costs nothing.
+The names below are the public API, all that a sweep file needs. Each is imported on first use:
+`import pytest_xlatune` costs nothing.
 """
 
 from __future__ import annotations
@@ -9,75 +10,94 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from pytest_xlatune.campaign.limits import Limits
-    from pytest_xlatune.cells import Cell, Parallelism, Patience, Protocol, Resources
-    from pytest_xlatune.deployed import deployed_env
-    from pytest_xlatune.errors import ConfigError, LedgerError, SubmissionError, XlatuneError
-    from pytest_xlatune.profiles import Profile, profile, restore_default
-    from pytest_xlatune.results import Conclusion, Score, Verdict, VerdictKind
-    from pytest_xlatune.screening import Screening
-    from pytest_xlatune.studies.derived import Around, Stacks
+    from pytest_xlatune.catalog.candidates import ladders_of, profiles_for
+    from pytest_xlatune.launchers.command import CommandLauncher
+    from pytest_xlatune.launchers.container import ContainerLauncher
+    from pytest_xlatune.launchers.maxtext import MaxTextLauncher
+    from pytest_xlatune.launchers.maxtext_slurm import MaxTextSlurmLauncher
+    from pytest_xlatune.model.cell import Cell, Parallelism, Protocol
+    from pytest_xlatune.model.errors import ConfigError, LedgerError, SubmissionError, XlatuneError
+    from pytest_xlatune.model.profile import Profile, parse_flags, profile, restore_default
+    from pytest_xlatune.model.resources import Next, Patience, Resources, RetryPolicy, RetryRule
+    from pytest_xlatune.model.result import (
+        Action,
+        Conclusion,
+        Score,
+        TrialResult,
+        Verdict,
+        VerdictKind,
+    )
+    from pytest_xlatune.plugin.standard import standard_tests
     from pytest_xlatune.studies.gate import Gate
-    from pytest_xlatune.studies.singles import Singles
-    from pytest_xlatune.sweep.no_env import NoEnv
-    from pytest_xlatune.sweep.sweep import Sweep
+    from pytest_xlatune.studies.tuning.derived import Around, Singles, Stacks
+    from pytest_xlatune.sweep.declaration import CompileCheck, Sweep
+    from pytest_xlatune.sweep.deployed import NoEnv, deployed_env
+    from pytest_xlatune.sweep.groups import CellSettings, DesignSettings, Limits, SiteSettings
 
 __version__ = "0.1.0"
 
-_HOME = {
-    "Around": "studies.derived",
-    "Cell": "cells",
-    "Limits": "campaign.limits",
-    "Parallelism": "cells",
-    "Patience": "cells",
-    "Protocol": "cells",
-    "Resources": "cells",
-    "deployed_env": "deployed",
-    "ConfigError": "errors",
-    "Gate": "studies.gate",
-    "LedgerError": "errors",
-    "NoEnv": "sweep.no_env",
-    "SubmissionError": "errors",
-    "XlatuneError": "errors",
-    "Profile": "profiles",
-    "profile": "profiles",
-    "restore_default": "profiles",
-    "Conclusion": "results",
-    "Score": "results",
-    "Screening": "screening",
-    "Verdict": "results",
-    "VerdictKind": "results",
-    "Singles": "studies.singles",
-    "Stacks": "studies.derived",
-    "Sweep": "sweep.sweep",
+_NAMES_IN = {
+    "catalog.candidates": ("ladders_of", "profiles_for"),
+    "launchers.command": ("CommandLauncher",),
+    "launchers.container": ("ContainerLauncher",),
+    "launchers.maxtext": ("MaxTextLauncher",),
+    "launchers.maxtext_slurm": ("MaxTextSlurmLauncher",),
+    "model.cell": ("Cell", "Parallelism", "Protocol"),
+    "model.errors": ("ConfigError", "LedgerError", "SubmissionError", "XlatuneError"),
+    "model.profile": ("Profile", "parse_flags", "profile", "restore_default"),
+    "model.resources": ("Next", "Patience", "Resources", "RetryPolicy", "RetryRule"),
+    "model.result": ("Action", "Conclusion", "Score", "TrialResult", "Verdict", "VerdictKind"),
+    "plugin.standard": ("standard_tests",),
+    "studies.gate": ("Gate",),
+    "studies.tuning.derived": ("Around", "Singles", "Stacks"),
+    "sweep.declaration": ("CompileCheck", "Sweep"),
+    "sweep.deployed": ("NoEnv", "deployed_env"),
+    "sweep.groups": ("CellSettings", "DesignSettings", "Limits", "SiteSettings"),
 }
+_HOME = {name: home for home, names in _NAMES_IN.items() for name in names}
 
 __all__ = [
+    "Action",
     "Around",
     "Cell",
+    "CellSettings",
+    "CommandLauncher",
+    "CompileCheck",
     "Conclusion",
     "ConfigError",
+    "ContainerLauncher",
+    "DesignSettings",
     "Gate",
     "LedgerError",
     "Limits",
+    "MaxTextLauncher",
+    "MaxTextSlurmLauncher",
+    "Next",
     "NoEnv",
     "Parallelism",
     "Patience",
     "Profile",
     "Protocol",
     "Resources",
+    "RetryPolicy",
+    "RetryRule",
     "Score",
-    "Screening",
     "Singles",
+    "SiteSettings",
     "Stacks",
     "SubmissionError",
     "Sweep",
+    "TrialResult",
     "Verdict",
     "VerdictKind",
     "XlatuneError",
     "deployed_env",
+    "ladders_of",
+    "parse_flags",
     "profile",
+    "profiles_for",
     "restore_default",
+    "standard_tests",
 ]
 
 

@@ -13,27 +13,37 @@ import os
 import sys
 from pathlib import Path
 
-import pytest
-
-from pytest_xlatune import Gate, Protocol, Sweep, deployed_env, profile
-from pytest_xlatune.launchers.maxtext import MaxTextLauncher
+from pytest_xlatune import (
+    CellSettings,
+    Gate,
+    MaxTextLauncher,
+    Protocol,
+    SiteSettings,
+    Sweep,
+    deployed_env,
+    profile,
+    standard_tests,
+)
 
 HERE = Path(__file__).parent / "quickstart"
 
 SWEEP = Sweep(
     name="gate",
-    model_tag="quickstart",
-    parallelism="FSDP=4",
-    devices=4,
-    per_device_batch_size=2,
-    max_target_length=64,
+    cell=CellSettings(
+        model_tag="quickstart",
+        parallelism="FSDP=4",
+        devices=4,
+        per_device_batch_size=2,
+        max_target_length=64,
+        deployed=deployed_env(HERE / "configs" / "quickstart.env.sh", parallelism="FSDP=4"),
+        protocol=Protocol(steps=20, first_step=8, deadline_s=300),
+    ),
     launcher=MaxTextLauncher(
         python=sys.executable,
         module=str(HERE / "train.py"),
         config=str(HERE / "configs" / "quickstart.yml"),
         axis_prefix={"FSDP": "ici", "PP": "ici"},  # a CPU has no slices
     ),
-    deployed=deployed_env(HERE / "configs" / "quickstart.env.sh", parallelism="FSDP=4"),
     profiles=(
         profile(
             "restored",
@@ -41,8 +51,7 @@ SWEEP = Sweep(
             note="the compiler's default level",
         ),
     ),
-    protocol=Protocol(steps=20, first_step=8, deadline_s=300),
-    executor="local",
+    site=SiteSettings(executor="local"),
     gate=Gate(
         margin=0.05,  # this machine is a noisy one
         blocks=4,
@@ -50,8 +59,4 @@ SWEEP = Sweep(
     ),
 )
 
-
-@pytest.mark.gate
-def test_no_regression(measure, profile):
-    """A loss of the margin or more is excluded; what cannot be told fails, and says so."""
-    assert measure(profile).no_regression
+tests = standard_tests(SWEEP)

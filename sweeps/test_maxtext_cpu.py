@@ -4,7 +4,7 @@
 
 MaxText lives in an environment of its own, `.maxtext`, which `make maxtext` makes, and is started
 as a process; `--xlatune-launcher python=PATH` names the interpreter of another. The cell is FSDP=2
-over two forced CPU devices, and what is deployed carries a leftover that costs most of the speed.
+over two forced CPU devices, and its deployment carries a leftover that costs most of the speed.
 A trial takes 20 to 40 seconds on two cores with little else to do, most of it importing and
 compiling.
 """
@@ -15,8 +15,17 @@ from pathlib import Path
 
 import pytest
 
-from pytest_xlatune import Protocol, Sweep, deployed_env, profile
-from pytest_xlatune.launchers.maxtext import MaxTextLauncher
+from pytest_xlatune import (
+    CellSettings,
+    DesignSettings,
+    MaxTextLauncher,
+    Protocol,
+    SiteSettings,
+    Sweep,
+    deployed_env,
+    profile,
+    standard_tests,
+)
 
 HERE = Path(__file__).parent / "maxtext" / "configs"
 PYTHON = Path(__file__).parents[1] / ".maxtext" / "bin" / "python"
@@ -55,69 +64,41 @@ PROFILES = (
 
 SWEEP = Sweep(
     name="maxtext-cpu",
-    model_tag="tiny-cpu",
-    parallelism="FSDP=2",
-    devices=2,
-    per_device_batch_size=4,
-    max_target_length=128,
+    cell=CellSettings(
+        model_tag="tiny-cpu",
+        parallelism="FSDP=2",
+        devices=2,
+        per_device_batch_size=4,
+        max_target_length=128,
+        deployed=deployed_env(HERE / "tiny-cpu.env.sh", parallelism="FSDP=2"),
+        protocol=Protocol(steps=30, first_step=8, deadline_s=600),
+    ),
     launcher=MaxTextLauncher(
         python=str(PYTHON),
         module="maxtext.trainers.pre_train.train",
         config=str(HERE / "{model_tag}.gpu.yml"),
         axis_prefix={"FSDP": "ici", "PP": "ici"},  # a CPU has no slices
     ),
-    deployed=deployed_env(HERE / "tiny-cpu.env.sh", parallelism="FSDP=2"),
-    env_file=str(HERE / "tiny-cpu.env.sh"),
+    site=SiteSettings(
+        env_file=str(HERE / "tiny-cpu.env.sh"),
+        executor="local",
+    ),
     profiles=PROFILES,
-    protocol=Protocol(steps=30, first_step=8, deadline_s=600),
-    executor="local",
-    screen_baselines=2,
-    finalists=1,
-    blocks=4,
-    block_baselines=1,
-    budget=24,
+    design=DesignSettings(
+        screen_baselines=2,
+        finalists=1,
+        blocks=4,
+        block_baselines=1,
+        budget=24,
+    ),
 )
 
 
 @pytest.mark.wave1
 def test_baseline(preflight, baseline_deployed):
-    """The cell as deployed trains, and this MaxText knows every key."""
+    """The cell as deployed trains, and this MaxText knows every key. Replaces the standard one."""
     assert not [note for note in preflight.notes if "keys were not checked" in note]
     assert baseline_deployed.n >= 2
 
 
-@pytest.mark.wave1_5
-def test_evidence(evidence):
-    """Profiler and dump of the cell as deployed, in a run of its own that has no score."""
-    recorded = evidence("baseline-deployed")
-    assert recorded.dump, recorded.problems
-    assert recorded.captures, recorded.problems
-
-
-@pytest.mark.wave2
-def test_single_flag(measure, profile):
-    """Each flag by itself, measured once: it ranks, and proves nothing."""
-    measured = measure(profile)
-    assert measured.not_slower, measured.paragraph
-
-
-@pytest.mark.wave3
-def test_stack(measure, profile):
-    """What led, stacked."""
-    measured = measure(profile)
-    assert measured.not_slower, measured.paragraph
-
-
-@pytest.mark.confirm
-def test_finalist(measure, finalist):
-    """The best of the screen, again in fresh blocks: only this decides."""
-    measured = measure(finalist)
-    assert measured.not_slower, measured.paragraph
-
-
-@pytest.mark.confirm
-def test_why_the_winner_wins(evidence, winner):
-    """The same of what the blocks prove fastest: the tuning document compares both."""
-    recorded = evidence(winner)
-    assert recorded.dump, recorded.problems
-    assert recorded.captures, recorded.problems
+tests = standard_tests(SWEEP, evidence=True)

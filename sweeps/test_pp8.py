@@ -21,11 +21,23 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
-from pytest_xlatune import Around, NoEnv, Protocol, Resources, Singles, Stacks, Sweep, profile
-from pytest_xlatune.catalog import ladders_of, profiles_for
-from pytest_xlatune.launchers.maxtext import MaxTextLauncher
+from pytest_xlatune import (
+    Around,
+    CellSettings,
+    DesignSettings,
+    MaxTextLauncher,
+    NoEnv,
+    Protocol,
+    Resources,
+    Singles,
+    SiteSettings,
+    Stacks,
+    Sweep,
+    ladders_of,
+    profile,
+    profiles_for,
+    standard_tests,
+)
 
 OVERLAP = "--xla_gpu_experimental_parallel_collective_overlap_limit"
 AG = "--xla_gpu_all_gather_combine_threshold_bytes"
@@ -118,17 +130,20 @@ PROFILES = (
 
 SWEEP = Sweep(
     name="pp8",
-    parallelism="PP=8",
+    cell=CellSettings(
+        parallelism="PP=8",
+        overrides={
+            "model_name": "{model_tag}",
+            "hardware": "gpu",
+            "jax_distributed_heartbeat_timeout_seconds": "99999",
+        },
+        protocol=Protocol(steps=15, first_step=5, deadline_s=2700),
+    ),
     launcher=MaxTextLauncher(
         cwd="/workspace/maxtext",
         config="src/MaxText/configs/base.yml",
         env_files=(str(Path(__file__).parent / "maxtext" / "coordinator.env.sh"),),
     ),
-    overrides={
-        "model_name": "{model_tag}",
-        "hardware": "gpu",
-        "jax_distributed_heartbeat_timeout_seconds": "99999",
-    },
     profiles=PROFILES,
     # with the target's jaxlib here, the compiler's defaults are known: NoEnv(jaxlib="0.7.2")
     no_env=NoEnv(),
@@ -138,48 +153,8 @@ SWEEP = Sweep(
         Stacks(wave="wave3", slots=4),
         Around(wave="wave4", slots=2, ladders=ladders_of("PP")),
     ),
-    protocol=Protocol(steps=15, first_step=5, deadline_s=2700),
-    resources=Resources(time_limit_s=2760),
-    budget=60,
+    site=SiteSettings(resources=Resources(time_limit_s=2760)),
+    design=DesignSettings(budget=60),
 )
 
-
-@pytest.mark.wave1
-def test_baseline(preflight, pinned_nodes, baseline_deployed):
-    """The site is ready and the cell as deployed trains."""
-    assert baseline_deployed.n >= 1, (preflight.notes, pinned_nodes)
-
-
-@pytest.mark.wave1
-def test_without_env(measure, baseline_no_env):
-    """What the image alone gives; skipped where the defaults of what is deployed are not known."""
-    measured = measure(baseline_no_env)
-    assert measured.not_slower, measured.paragraph
-
-
-@pytest.mark.wave2
-@pytest.mark.wave4
-@pytest.mark.wave5
-def test_profile(measure, profile):
-    """Each profile once: it ranks, and proves nothing."""
-    measured = measure(profile)
-    assert measured.not_slower, measured.paragraph
-
-
-@pytest.mark.wave2
-@pytest.mark.wave3
-@pytest.mark.wave4
-def test_derived(measure, derived):
-    """More of the catalog, stacks of what led, values beside the leaders'.
-
-    What they are, the evidence run of the baseline and earlier waves say.
-    """
-    measured = measure(derived)
-    assert measured.not_slower, measured.paragraph
-
-
-@pytest.mark.confirm
-def test_finalist(measure, finalist):
-    """The best of the screen, again in fresh blocks: only this decides."""
-    measured = measure(finalist)
-    assert measured.not_slower, measured.paragraph
+tests = standard_tests(SWEEP)

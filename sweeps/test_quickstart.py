@@ -2,7 +2,7 @@
 
     make sweep            or            pytest sweeps/test_quickstart.py -n 2
 
-The cell is a small transformer on four forced CPU devices. What is deployed carries a leftover that
+The cell is a small transformer on four forced CPU devices. Its deployment carries a leftover that
 costs more than half the speed, as such things do; the profiles below are one way back, some real
 winners and losers, some that do nothing, an unknown flag and a run that diverges. No result is
 written down here: whatever this machine says is the result.
@@ -13,23 +13,26 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-import pytest
-
 from pytest_xlatune import (
+    CellSettings,
+    DesignSettings,
+    MaxTextLauncher,
+    Profile,
     Protocol,
+    SiteSettings,
     Sweep,
     deployed_env,
+    parse_flags,
     profile,
     restore_default,
+    standard_tests,
 )
-from pytest_xlatune.launchers.maxtext import MaxTextLauncher
-from pytest_xlatune.profiles import Profile, parse_flags
 
 HERE = Path(__file__).parent / "quickstart"
 ENV_FILE = HERE / "configs" / "quickstart.env.sh"
 DEPLOYED = deployed_env(ENV_FILE, parallelism="FSDP=4")
 
-# what every deployed flag would be, had nobody set it; the devices are the cell itself
+# the default of every deployed flag; the devices are the cell itself
 DEFAULTS = {
     "xla_force_host_platform_device_count": "4",
     "xla_backend_optimization_level": "3",
@@ -107,75 +110,33 @@ PROFILES = (
 
 SWEEP = Sweep(
     name="quickstart",
-    model_tag="quickstart",
-    parallelism="FSDP=4",
-    devices=4,
-    per_device_batch_size=2,
-    max_target_length=64,
+    cell=CellSettings(
+        model_tag="quickstart",
+        parallelism="FSDP=4",
+        devices=4,
+        per_device_batch_size=2,
+        max_target_length=64,
+        deployed=DEPLOYED,
+        protocol=Protocol(steps=40, first_step=8, deadline_s=300),
+    ),
     launcher=MaxTextLauncher(
         python=sys.executable,
         module=str(HERE / "train.py"),
         config=str(HERE / "configs" / "quickstart.yml"),
         axis_prefix={"FSDP": "ici", "PP": "ici"},  # a CPU has no slices
     ),
-    deployed=DEPLOYED,
-    env_file=str(ENV_FILE),
+    site=SiteSettings(
+        env_file=str(ENV_FILE),
+        executor="local",
+    ),
     profiles=PROFILES,
-    protocol=Protocol(steps=40, first_step=8, deadline_s=300),
-    executor="local",
-    screen_baselines=2,
-    finalists=3,
-    blocks=3,
-    block_baselines=2,
-    budget=40,
+    design=DesignSettings(
+        screen_baselines=2,
+        finalists=3,
+        blocks=3,
+        block_baselines=2,
+        budget=40,
+    ),
 )
 
-
-@pytest.mark.wave1
-def test_baseline(baseline_deployed):
-    """The cell as deployed trains at all."""
-    assert baseline_deployed.n >= 2
-
-
-@pytest.mark.wave1
-def test_without_env(measure, profile):
-    """What the image alone gives."""
-    measured = measure(profile)
-    assert measured.not_slower, measured.paragraph
-
-
-@pytest.mark.wave2
-def test_single_flag(measure, profile):
-    """Each flag by itself, measured once: it ranks, and proves nothing."""
-    measured = measure(profile)
-    assert measured.not_slower, measured.paragraph
-
-
-@pytest.mark.wave3
-def test_stack(measure, profile):
-    """What led, stacked."""
-    measured = measure(profile)
-    assert measured.not_slower, measured.paragraph
-
-
-@pytest.mark.confirm
-def test_finalist(measure, finalist):
-    """The best of the screen, again in fresh blocks: only this decides."""
-    measured = measure(finalist)
-    assert measured.not_slower, measured.paragraph
-
-
-@pytest.mark.wave1_5
-def test_evidence(evidence):
-    """Profiler and dump of the cell as deployed, in a run of its own that has no score."""
-    recorded = evidence("baseline-deployed")
-    assert recorded.dump, recorded.problems
-    assert recorded.captures, recorded.problems
-
-
-@pytest.mark.confirm
-def test_why_the_winner_wins(evidence, winner):
-    """The same of what the blocks prove fastest: the tuning document compares both."""
-    recorded = evidence(winner)
-    assert recorded.dump, recorded.problems
-    assert recorded.captures, recorded.problems
+tests = standard_tests(SWEEP, evidence=True)

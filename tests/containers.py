@@ -13,10 +13,11 @@ import sys
 import tarfile
 from dataclasses import dataclass
 
-from pytest_xlatune.cells import Cell, LaunchSpec, Parallelism, Protocol, Stage, Trial
 from pytest_xlatune.launchers.command import CommandLauncher
 from pytest_xlatune.launchers.container import ContainerLauncher
-from pytest_xlatune.profiles import Profile
+from pytest_xlatune.model.cell import Cell, Parallelism, Protocol
+from pytest_xlatune.model.profile import Profile
+from pytest_xlatune.model.trial import LaunchSpec, Trial
 
 LINKS = {"bin": "usr/bin", "lib": "usr/lib", "lib64": "usr/lib64", "sbin": "usr/sbin"}
 FOLDERS = ("dev", "proc", "sys", "tmp", "usr", "etc")
@@ -62,7 +63,7 @@ class PodmanSite:
             profile=of,
             protocol=Protocol(),
             study="tuning",
-            stage=Stage.SCREEN,
+            stage="wave1",
         )
         return self.launcher(*argv).launch(trial, cell)
 

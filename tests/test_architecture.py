@@ -1,220 +1,226 @@
-"""The house stays as designed: arrows point one way, no room outgrows itself, nothing forbidden."""
+"""The layout holds: arrows point down, names are said once, nothing forbidden is called."""
 
 from __future__ import annotations
 
 import ast
 import graphlib
-import re
 import subprocess
 import sys
+from collections import defaultdict
+from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
-
-import pytest
 
 import pytest_xlatune
 
 PACKAGE = Path(pytest_xlatune.__file__).parent
+ROOT = Path(__file__).parents[1]
 MODULES = sorted(PACKAGE.rglob("*.py"))
 STDLIB = sys.stdlib_module_names
 
-# room -> (floor, rooms of the same floor it may enter, third parties)
-FLOORS: dict[str, tuple[int, set[str], set[str]]] = {
-    "errors": (0, set(), set()),
-    "records": (0, {"errors"}, set()),
-    "hidden": (0, set(), set()),
-    # runs below another interpreter: what that has, and nothing of ours
-    "workers": (0, set(), {"jax", "jaxlib", "jax_plugins"}),
-    "profiles": (1, set(), set()),
-    "cells": (1, {"profiles"}, set()),
-    "results": (1, {"cells", "profiles"}, set()),
-    "pipeline": (1, {"cells", "profiles"}, set()),
-    "settings": (1, set(), set()),
-    "spelling": (1, set(), set()),
-    "catalog": (2, set(), set()),
-    "logs": (2, set(), set()),
-    "stats": (2, set(), {"numpy", "scipy"}),
-    "studies": (2, {"stats", "catalog"}, set()),
-    "evidence": (2, set(), {"numpy", "scipy"}),
-    "launchers": (2, set(), set()),
-    "report": (2, set(), {"tabulate"}),
-    "ledger": (3, set(), {"filelock"}),
-    "executors": (3, set(), {"submitit"}),
-    "recovery": (3, set(), set()),
-    "notify": (3, set(), {"apprise"}),
-    "deployed": (3, set(), set()),
-    # the fourth floor: a campaign, and what is asked before it begins
-    "campaign": (4, set(), {"filelock"}),
-    "evidence_files": (4, set(), set()),
-    "linting": (4, set(), set()),
-    "preflight": (4, {"linting"}, set()),
-    "screening": (4, {"evidence_files"}, set()),
-    "sweep": (4, {"campaign", "screening", "preflight"}, set()),
-    # the fifth: what people and tests see of it
-    "reading": (5, set(), set()),
-    "runs": (5, set(), set()),
-    "publishing": (5, set(), set()),
-    "plan": (5, {"publishing"}, set()),
-    "importing": (5, set(), set()),
-    # the sixth: pytest and the command line
-    "cli": (6, set(), set()),
-    "plugin": (6, set(), {"pytest"}),
-    "__init__": (6, set(), set()),
+# package -> (layer, third parties it may import); docs/architecture.md says what each is for
+LAYERS: dict[str, tuple[int, set[str]]] = {
+    "model": (1, set()),
+    # programs below another interpreter: what that has, and nothing of ours
+    "workers": (1, {"jax", "jaxlib", "jax_plugins"}),
+    "catalog": (2, set()),
+    "evidence": (2, {"numpy"}),
+    "launchers": (2, {"ruamel"}),
+    "logs": (2, set()),
+    "report": (2, {"tabulate", "ruamel"}),
+    "stats": (2, {"numpy", "scipy"}),
+    "executors": (3, {"submitit"}),
+    "ledger": (3, {"filelock"}),
+    "studies": (3, set()),
+    "sweep": (4, {"ruamel"}),
+    "campaign": (5, {"filelock"}),
+    "prepare": (6, {"ruamel"}),
+    "tasks": (7, {"apprise"}),
+    "cli": (8, set()),
+    "plugin": (8, {"pytest"}),
+    "__init__": (9, set()),
 }
-PURE = ("profiles", "cells", "pipeline", "results", "records", "catalog", "logs", "stats",
-        "studies", "evidence", "launchers", "report")  # fmt: skip
-IMPURE_MODULES = {"os", "subprocess", "time", "socket", "tempfile", "shutil", "random", "threading"}
-# floor 3 stands on floors 0-1 only
-SKIPS = {3: {2}}
+SIDEWAYS = {("evidence", "stats")}
+PURE = {"model", "stats", "catalog", "logs", "launchers", "report", "studies"}
+OUTSIDE_WORLD = {"os", "subprocess", "time", "socket", "tempfile", "shutil", "random", "threading"}
+MOST_LINES, MOST_FILES = 700, 140
 
 
-def room(path: Path) -> str:
-    relative = path.relative_to(PACKAGE)
-    return relative.parts[0].removesuffix(".py")
+@cache
+def tree_of(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
 
 
-def imports(path: Path) -> list[str]:
-    """Every imported module, those under TYPE_CHECKING and inside functions included."""
-    found = []
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+def said(path: Path) -> str:
+    return str(path.relative_to(PACKAGE))
+
+
+def package_of(path: Path) -> str:
+    return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+
+
+def imports(path: Path) -> Iterator[tuple[int, str]]:
+    """Every imported name with its line, those under TYPE_CHECKING and inside functions too."""
+    for node in ast.walk(tree_of(path)):
         if isinstance(node, ast.Import):
-            found += [alias.name for alias in node.names]
+            yield from ((node.lineno, alias.name) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, f"{path}: relative import"
-            assert node.module is not None
-            found += [
-                f"{node.module}.{alias.name}" if node.module == "pytest_xlatune" else node.module
-                for alias in node.names
-            ]
-    return sorted(set(found))
+            assert node.level == 0, f"{said(path)}:{node.lineno}: relative import"
+            yield from ((node.lineno, f"{node.module}.{alias.name}") for alias in node.names)
 
 
-@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(PACKAGE)))
-def test_arrows_point_one_way(path: Path) -> None:
-    here = room(path)
-    assert here in FLOORS, f"{here} is no room of the house; name its floor here first"
-    floor, neighbours, third_parties = FLOORS[here]
-    for name in imports(path):
-        top = name.split(".")[0]
-        if top == "pytest_xlatune":
-            there = [*name.split("."), "__init__"][1]
-            if there == here:
-                continue
-            assert there in FLOORS, f"{here} imports {there}, which is no room of the house"
-            target = FLOORS[there][0]
-            allowed = there in neighbours or (target < floor and target not in SKIPS.get(floor, ()))
-            assert allowed, f"{here} (floor {floor}) imports {there} (floor {target})"
-        else:
-            assert top in STDLIB or top in third_parties, f"{here} imports {name}"
+def calls(path: Path) -> Iterator[tuple[int, str]]:
+    for node in ast.walk(tree_of(path)):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+            yield node.lineno, node.func.id
 
 
-def test_payload_is_stdlib_only() -> None:
-    payload = PACKAGE / "executors" / "payload.py"
-    assert all(name.split(".")[0] in STDLIB for name in imports(payload))
+def upward(path: Path) -> Iterator[str]:
+    here = package_of(path)
+    layer, third_parties = LAYERS[here]
+    for line, name in imports(path):
+        top, _, rest = name.partition(".")
+        if top != "pytest_xlatune":
+            if top not in STDLIB and top not in third_parties:
+                yield f"{said(path)}:{line} imports {name}"
+            continue
+        there = rest.partition(".")[0]
+        if there == here or (here, there) in SIDEWAYS:
+            continue
+        if LAYERS.get(there, LAYERS["__init__"])[0] >= layer:
+            yield f"{said(path)}:{line}: {here} (layer {layer}) imports {name}"
 
 
-@pytest.mark.parametrize(
-    "path",
-    [path for path in MODULES if room(path) in PURE],
-    ids=lambda path: str(path.relative_to(PACKAGE)),
-)
-def test_pure_rooms_touch_nothing_outside(path: Path) -> None:
-    tops = {name.split(".")[0] for name in imports(path)}
-    assert not tops & IMPURE_MODULES
-    calls = {
-        node.func.id
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
-    }
-    assert not calls & {"open", "print", "input", "exec", "eval"}
+def test_arrows_point_down() -> None:
+    assert {package_of(path) for path in MODULES} == set(LAYERS), "name the package's layer here"
+    assert [each for path in MODULES for each in upward(path)] == []
 
 
-@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(PACKAGE)))
-def test_no_assert_and_no_print_in_the_package(path: Path) -> None:
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    asserts = [node.lineno for node in ast.walk(tree) if isinstance(node, ast.Assert)]
-    assert not asserts, f"pytest rewrites asserts of a plugin; lines {asserts}"
-    if room(path) != "cli":
-        prints = [
-            node.lineno
-            for node in ast.walk(tree)
-            if isinstance(node, ast.Call)
-            and isinstance(node.func, ast.Name)
-            and node.func.id == "print"
+def test_a_private_module_is_imported_by_its_own_package_alone() -> None:
+    users: dict[str, set[str]] = defaultdict(set)
+    for path in MODULES:
+        for _, name in imports(path):
+            for module in (name, name.rpartition(".")[0]):
+                users[module].add(package_of(path))
+    wrong = []
+    for path in MODULES:
+        dotted = ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts)
+        if path.stem.startswith("_") and path.stem != "__init__":
+            wrong += [f"{said(path)}: {each}" for each in users[dotted] - {package_of(path)}]
+    assert wrong == []
+
+
+def test_the_walk_sees_a_forbidden_arrow_inside_a_function() -> None:
+    path = PACKAGE / "stats" / "upward.py"  # never written
+    tree = ast.parse("def late():\n    from pytest_xlatune.campaign import Campaign\n")
+    walk = tree_of.__wrapped__
+    assert walk(PACKAGE / "model" / "errors.py").body
+    try:
+        globals()["tree_of"] = lambda _: tree
+        assert list(upward(path)) == [
+            "stats/upward.py:2: stats (layer 2) imports pytest_xlatune.campaign.Campaign"
         ]
-        assert not prints
-
-
-@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(PACKAGE)))
-def test_rooms_stay_small_and_well_named(path: Path) -> None:
-    lines = path.read_text(encoding="utf-8").splitlines()
-    assert len(lines) <= 400, f"{len(lines)} lines: are these two rooms?"
-    assert path.stem not in {"utils", "helpers", "common", "core", "base", "manager"}
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    assert path.stem == "__main__" or ast.get_docstring(tree), f"{path} does not say what it does"
-
-
-def test_rooms_of_the_tests_stay_small_too() -> None:
-    root = Path(__file__).parents[1]
-    paths = [*root.glob("tests/**/*.py"), *root.glob("benchmarks/*.py")]
-    long = {
-        str(path.relative_to(root)): lines
-        for path in paths
-        if (lines := len(path.read_text(encoding="utf-8").splitlines())) > 400
-    }
-    assert len(paths) > 100, "the walk sees nothing"
-    assert not long, "are these two rooms?"
-
-
-def arrows() -> dict[str, set[str]]:
-    """Module -> modules that it loads, inside functions too; what only types need is no arrow."""
-    dotted = {path: path.relative_to(PACKAGE.parent).with_suffix("").parts for path in MODULES}
-    names = {".".join(parts).removesuffix(".__init__"): path for path, parts in dotted.items()}
-    found: dict[str, set[str]] = {}
-    for name, path in names.items():
-        tree = ast.parse(path.read_text(encoding="utf-8"))
-        tree.body = [
-            each
-            for each in tree.body
-            if "TYPE_CHECKING" not in ast.dump(getattr(each, "test", each))
-        ]
-        found[name] = set()
-        for node in ast.walk(tree):
-            if isinstance(node, ast.ImportFrom):
-                loaded = {f"{node.module}.{alias.name}" for alias in node.names} & set(names)
-                found[name] |= loaded or {f"{node.module}"} & set(names)
-    return found
+    finally:
+        globals()["tree_of"] = cache(walk)
 
 
 def test_no_module_imports_itself_by_way_of_others() -> None:
-    found = arrows()
-    assert "pytest_xlatune.errors" in found["pytest_xlatune.profiles"], "the walk sees nothing"
-    graphlib.TopologicalSorter(found).prepare()  # a cycle raises, and is told
+    dotted = {
+        ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts).removesuffix(
+            ".__init__"
+        ): path
+        for path in MODULES
+    }
+    arrows: dict[str, set[str]] = {}
+    for name, path in dotted.items():
+        typing_only = {
+            line
+            for node in tree_of(path).body
+            if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test)
+            for line in range(node.lineno, (node.end_lineno or node.lineno) + 1)
+        }
+        loaded = {full for line, full in imports(path) if line not in typing_only}
+        found = {full if full in dotted else full.rpartition(".")[0] for full in loaded}
+        arrows[name] = (found & dotted.keys()) - {name}
+    assert "pytest_xlatune.model.errors" in arrows["pytest_xlatune.model.profile"]
+    graphlib.TopologicalSorter(arrows).prepare()  # raises on a cycle, and names it
 
 
-def test_every_room_is_named_where_newcomers_look() -> None:
-    told = (Path(__file__).parents[1] / "docs" / "house.md").read_text(encoding="utf-8")
-    rows: dict[str, int] = {}
-    for line in told.splitlines():
-        # | 3 | `notify`, `deployed` | messages to people; what env files deploy |
-        cells = [each.strip() for each in line.strip("|").split("|")]
-        if cells[0].isdigit():
-            rows |= {name: int(cells[0]) for name in re.findall(r"`(\w+)`", cells[1])}
-    floors = {name: floor for name, (floor, _, _) in FLOORS.items() if name != "__init__"}
-    assert rows == floors
-    assert set(floors) == {room(path) for path in MODULES} - {"__init__"}
+def test_names_are_said_once() -> None:
+    modules, classes = defaultdict(list), defaultdict(list)
+    for path in MODULES:
+        stem = path.parent.name if path.stem == "__init__" else path.stem
+        assert path.stem != path.parent.name, f"{said(path)}: no X/X.py"
+        # a command may share its name with the task or the subject that it shows
+        if package_of(path) != "cli":
+            modules[stem].append(said(path))
+        for node in ast.walk(tree_of(path)):
+            if isinstance(node, ast.ClassDef):
+                classes[node.name].append(said(path))
+    assert {name: where for name, where in modules.items() if len(where) > 1} == {}
+    assert {name: where for name, where in classes.items() if len(where) > 1} == {}
 
 
-def test_the_walk_itself_sees_a_forbidden_arrow(tmp_path: Path) -> None:
-    source = tmp_path / "upward.py"
-    source.write_text("def late():\n    from pytest_xlatune import campaign\n", encoding="utf-8")
-    assert imports(source) == ["pytest_xlatune.campaign"]
+def test_files_are_few_and_each_says_what_it_does() -> None:
+    lines = {said(path): len(path.read_text(encoding="utf-8").splitlines()) for path in MODULES}
+    assert len(lines) <= MOST_FILES
+    assert {name: count for name, count in lines.items() if count > MOST_LINES} == {}
+    assert [said(path) for path in MODULES if not ast.get_docstring(tree_of(path))] == []
+    of_tests = [*ROOT.glob("tests/**/*.py"), *ROOT.glob("benchmarks/*.py")]
+    long = [
+        path.name for path in of_tests if len(path.read_text("utf-8").splitlines()) > MOST_LINES
+    ]
+    assert len(of_tests) > 50, "the walk sees nothing"
+    assert long == []
 
 
-def test_importing_the_plugin_stays_light() -> None:
+def test_nothing_forbidden_is_called() -> None:
+    wrong = []
+    for path in MODULES:
+        here = package_of(path)
+        wrong += [
+            f"{said(path)}:{node.lineno}: pytest rewrites the asserts of a plugin"
+            for node in ast.walk(tree_of(path))
+            if isinstance(node, ast.Assert)
+        ]
+        if here in PURE:
+            tops = {name.partition(".")[0] for _, name in imports(path)}
+            wrong += [f"{said(path)} imports {name}" for name in tops & OUTSIDE_WORLD]
+        forbidden = {"open", "input", "exec", "eval"} if here in PURE else {"exec", "eval"}
+        forbidden |= set() if here in {"cli", "workers"} else {"print"}
+        wrong += [
+            f"{said(path)}:{line} calls {name}" for line, name in calls(path) if name in forbidden
+        ]
+    assert wrong == []
+
+
+def test_the_payload_runs_alone() -> None:
+    payload = PACKAGE / "executors" / "payload.py"
+    assert [name for _, name in imports(payload) if name.partition(".")[0] not in STDLIB] == []
+
+
+def test_the_page_of_the_architecture_names_every_package() -> None:
+    page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    assert [name for name in LAYERS if name != "__init__" and f"`{name}`" not in page] == []
+
+
+def test_loading_the_plugin_loads_nothing_heavy() -> None:
+    heavy = ("scipy", "numpy", "submitit", "ruamel", "filelock", "tabulate", "jinja2", "gettext")
     code = (
-        "import sys, pytest; import pytest_xlatune.plugin.plugin; "
-        "print([m for m in ('scipy','numpy','submitit','yaml','filelock','tabulate') "
-        "if m in sys.modules])"
+        "import sys, pytest; before = set(sys.modules); import pytest_xlatune.plugin; "
+        f"print([m for m in {heavy} if m in sys.modules and m not in before])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=240
+    )
+    assert done.stdout.strip() == "[]"
+
+
+def test_a_declaration_loads_no_campaign() -> None:
+    code = (
+        "import sys, pytest_xlatune.sweep.declaration; "
+        "print([m for m in sys.modules if m.startswith(('pytest_xlatune.campaign', "
+        "'pytest_xlatune.prepare', 'pytest_xlatune.tasks'))])"
     )
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=240

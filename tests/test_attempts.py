@@ -8,32 +8,39 @@ from typing import Any
 
 import pytest
 
-from pytest_xlatune.campaign.attempts import Attempts, Setup
-from pytest_xlatune.cells import Cell, LaunchSpec, Parallelism, Protocol, Resources, Stage, Trial
+from pytest_xlatune.campaign.attempts import Attempts, Setup, by_digest
 from pytest_xlatune.executors import Resumed
 from pytest_xlatune.launchers.command import CommandLauncher
 from pytest_xlatune.ledger import (
     AttemptCutShort,
     AttemptEnded,
+    AttemptIntended,
     AttemptSubmitted,
     CampaignOpened,
     Decided,
-    Entry,
     EpochBegan,
+    EpochCause,
     Event,
-    LedgerState,
+    LedgerEntry,
     NodesPinned,
     TrialEnded,
     TrialPlanned,
-    replay,
 )
-from pytest_xlatune.profiles import profile
-from pytest_xlatune.results import Outcome, State, Submission
+from pytest_xlatune.ledger.state import LedgerState, replay
+from pytest_xlatune.model.cell import Cell, Parallelism, Protocol
+from pytest_xlatune.model.profile import profile
+from pytest_xlatune.model.resources import Resources
+from pytest_xlatune.model.result import Outcome, State, Submission
+from pytest_xlatune.model.trial import LaunchSpec, Trial
 
 NODES = ("node001", "node002")
-FIT, DEAD = Resumed(), Resumed(faults=("node002 is down: bad nic",))
+FIT, DEAD = Resumed(), Resumed(faults=("node002 is down: bad nic",), unfit=("node002",))
 BACK = Resumed(nodes=("node002",))
-DRAINED = Outcome(state=State.PENDING, reason="PENDING (ReqNodeNotAvail, UnavailableNodes:node002)")
+DRAINED = Outcome(
+    state=State.PENDING,
+    reason="PENDING (ReqNodeNotAvail, UnavailableNodes:node002)",
+    lacks_nodes=True,
+)
 LOST_NODE = Outcome(state=State.NODE_FAIL, reason="NODE_FAIL (NodeDown)", nodes=NODES)
 JOB = Submission(trial_id="", attempt=1, executor="slurm", job_id="7", folder="first/one.1")
 
@@ -42,7 +49,7 @@ class Site:
     """An executor that runs nothing and says of its nodes what it is told to."""
 
     name = "slurm"
-    max_in_flight = 8
+    max_in_flight = 0
 
     def __init__(self, *answers: Resumed) -> None:
         self.answers = list(answers)
@@ -84,32 +91,35 @@ class Case:
         )
         setup = Setup(
             sweep="s",
-            cell=cell,
+            cells=by_digest([cell]),
             launcher=CommandLauncher(argv=("trainer",)),
             executor=self.site,
             resources=Resources(nodes=2, queue_limit_s=queue_limit_s),
             folder=folder,
             session="first",
             recover=None if recover is None else lambda *_: bool(recover),
+            now=lambda: 1e9,
+            ticks=lambda: self.now_s,
         )
-        self.attempts = Attempts(setup, now=lambda: 1e9, ticks=lambda: self.now_s)
+        self.attempts = Attempts(setup)
         self.trial = Trial(
             cell_digest=cell.digest,
             profile=profile("one", "--xla_a=1"),
             protocol=cell.protocol,
             study="tuning",
-            stage=Stage.SCREEN,
+            stage="wave1",
         )
         self.job = Submission.from_json(JOB.to_json() | {"trial_id": self.trial.id})
         self.state = LedgerState()
         self.write(
-            CampaignOpened(cell=cell, study="tuning", session="first"),
+            CampaignOpened(cells=(cell,), study="tuning", session="first"),
             TrialPlanned(trial=self.trial),
+            AttemptIntended(trial_id=self.trial.id, attempt=1, comment="c"),
             AttemptSubmitted(submission=self.job),
         )
 
     def write(self, *events: Event) -> None:
-        entries = [Entry(number=1, at_s=self.now_s, event=event) for event in events]
+        entries = [LedgerEntry(number=1, at_s=self.now_s, event=event) for event in events]
         self.state = replay(entries, onto=self.state)
 
     def wait(self, outcome: Outcome) -> tuple[Event, ...]:
@@ -126,7 +136,9 @@ class Case:
 def test_the_first_trial_pins_the_nodes_for_all(tmp_path: Path) -> None:
     case = Case(tmp_path, nodelist=())
     running = Outcome(state=State.RUNNING, nodes=("node004", "node003"))
-    assert case.look(running) == (NodesPinned(nodes=("node003", "node004")),)
+    assert case.look(running) == (
+        NodesPinned(cell_digest=case.trial.cell_digest, nodes=("node003", "node004")),
+    )
     assert case.look(running) == (), "once"
     intended = case.attempts.intend(case.state, case.trial)
     (submitted,) = case.attempts.hand_over(
@@ -142,7 +154,9 @@ def test_named_nodes_are_not_pinned_again(tmp_path: Path) -> None:
 
 def test_a_queue_that_a_drained_node_holds_is_freed(tmp_path: Path) -> None:
     case = Case(tmp_path, BACK)
-    assert case.wait(DRAINED) == (EpochBegan(reason="node-drain: resumed node002"),)
+    assert case.wait(DRAINED) == (
+        EpochBegan(cause=EpochCause.RESUMED, cls="node-drain", nodes=("node002",)),
+    )
     assert case.site.asked == [NODES]
     case.now_s += 5
     assert case.wait(DRAINED) == (), "it is given time to start"
@@ -195,7 +209,7 @@ def test_the_queues_budget_is_the_users(tmp_path: Path) -> None:
         pytest.param((BACK,), None, "retry", id="resumed"),
         pytest.param((FIT,), None, "retry", id="fit already"),
         pytest.param((DEAD,), True, "retry", id="the site helps where RESUME does not"),
-        pytest.param((DEAD,), False, "stop", id="nobody can"),
+        pytest.param((DEAD,), False, "stop", id="no hook can"),
         pytest.param((DEAD,), None, "stop", id="no hook"),
     ],
 )

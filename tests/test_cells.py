@@ -6,9 +6,10 @@ import dataclasses
 
 import pytest
 
-from pytest_xlatune.cells import Cell, LaunchSpec, Parallelism, Protocol, Stage, Trial
-from pytest_xlatune.errors import ConfigError
-from pytest_xlatune.profiles import BASELINE, profile
+from pytest_xlatune.model.cell import Cell, Parallelism, Protocol
+from pytest_xlatune.model.errors import ConfigError
+from pytest_xlatune.model.profile import BASELINE, profile
+from pytest_xlatune.model.trial import ConfirmDesign, LaunchSpec, Trial
 
 CELL = Cell(
     model_tag="llama3.1-405b",
@@ -25,8 +26,7 @@ def trial(**changes: object) -> Trial:
         profile=profile("overlap-2", "--xla_a=1"),
         protocol=CELL.protocol,
         study="tuning",
-        stage=Stage.SCREEN,
-        group="wave2",
+        stage="wave2",
     )
     return dataclasses.replace(base, **changes)  # type: ignore[arg-type]
 
@@ -75,6 +75,13 @@ def test_a_model_tag_is_a_file_name(tag: str) -> None:
         dataclasses.replace(CELL, model_tag=tag)
 
 
+@pytest.mark.parametrize("metric", ["", "TGS", "first-step", "busbw", "field:goodput"])
+def test_a_metric_that_cannot_be_scored_is_refused(metric: str) -> None:
+    """Every score and every column is tokens over time: another figure would be told as that."""
+    with pytest.raises(ConfigError, match=r"cannot be scored; expected 'tgs' .* or 'none'"):
+        Protocol(metric=metric)
+
+
 @pytest.mark.parametrize("name", ["steps", "min_steps", "deadline_s"])
 def test_a_protocol_without_steps_is_refused(name: str) -> None:
     with pytest.raises(ConfigError, match=f"{name} is 0"):
@@ -86,10 +93,10 @@ def test_a_protocol_without_steps_is_refused(name: str) -> None:
     [
         pytest.param({"profile": profile("overlap-2", "--xla_a=2")}, id="another flag"),
         pytest.param({"profile": profile("overlap-3", "--xla_a=1")}, id="another name"),
-        {"stage": Stage.CONFIRM},
+        {"stage": "confirm"},
         {"block": 1},
         {"position": 1},
-        {"group": "wave3"},
+        {"design": ConfirmDesign(arms=3, blocks=4, baselines=2)},
         {"study": "gate"},
         {"cell_digest": "0" * 16},
         {"protocol": Protocol(steps=25)},
@@ -110,7 +117,7 @@ def test_identity_ignores_words_and_patience() -> None:
 
 def test_a_trial_survives_json_and_knows_the_baseline() -> None:
     assert Trial.from_json(trial().to_json()) == trial()
-    assert trial(profile=BASELINE).is_baseline
+    assert trial(profile=BASELINE, arm=BASELINE.id).is_baseline
     assert not trial().is_baseline
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_xlatune.cli.main import main
+from pytest_xlatune.cli import COMMANDS, main
 
 STEP = (
     "completed step: {}, seconds: 0.500, TFLOP/s/device: 1.5, Tokens/s/device: {:.3f}, "
@@ -64,7 +64,7 @@ def test_steps_and_triage_as_text(log: Path, capsys: pytest.CaptureFixture[str])
     assert "TGS 1024.0, 0.5000 s/step" in shown
     assert "  14" in shown
     assert main(["triage", str(log)]) == 0
-    assert "nothing that is known to matter" in capsys.readouterr().out
+    assert "no known failure" in capsys.readouterr().out
     with log.open("a", encoding="utf-8") as file:
         file.write("RESOURCE_EXHAUSTED: Out of memory while trying to allocate 171.96GiB\n")
     assert main(["triage", str(log)]) == 0
@@ -74,7 +74,7 @@ def test_steps_and_triage_as_text(log: Path, capsys: pytest.CaptureFixture[str])
 
 
 def test_a_trial_is_named_by_its_folder(log: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    folder = log.parent / "fast-swave2.0-ac98cfcf49.1"
+    folder = log.parent / "fast-wave2.0-ac98cfcf49.1"
     folder.mkdir()
     log.rename(folder / "log.0.txt")
     (folder / "log.1.txt").write_text("completed step: 0, seconds: 9.0\n", encoding="utf-8")
@@ -163,7 +163,7 @@ def test_a_bad_sweep_file_is_one_message(
 def test_a_reader_that_has_gone_is_no_trouble(log: Path) -> None:
     reading, writing = os.pipe()
     os.close(reading)  # `xlatune steps LOG | head`, and head has what it wants
-    code = "import sys; from pytest_xlatune.cli.main import main; sys.exit(main(sys.argv[1:]))"
+    code = "import sys; from pytest_xlatune.cli import COMMANDS, main; sys.exit(main(sys.argv[1:]))"
     argv = [sys.executable, "-c", code, "steps", str(log)]
     buffered = {name: each for name, each in os.environ.items() if name != "PYTHONUNBUFFERED"}
     with os.fdopen(writing, "w") as gone:
@@ -171,3 +171,23 @@ def test_a_reader_that_has_gone_is_no_trouble(log: Path) -> None:
             argv, stdout=gone, stderr=subprocess.PIPE, text=True, check=False, env=buffered
         )
     assert (ended.stderr, ended.returncode) == ("", 0)
+
+
+def test_a_former_name_names_the_new_one(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["screen", "sweeps/test_quickstart.py"]) == 2
+    assert "`xlatune screen` is called `xlatune compile-check` now" in capsys.readouterr().err
+
+
+def test_each_command_says_at_the_head_of_its_help_what_the_list_says(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    with pytest.raises(SystemExit):
+        main(["--help"])
+    listed = " ".join(capsys.readouterr().out.split())
+    for name, (_, what) in COMMANDS.items():
+        assert f"{name} {what}" in listed
+        with pytest.raises(SystemExit) as left:
+            main([name, "--help"])
+        assert left.value.code == 0
+        assert f"{what[0].upper()}{what[1:]}." in " ".join(capsys.readouterr().out.split())

@@ -11,11 +11,14 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_xlatune.cli.main import main
+from pytest_xlatune.cli import main
+
+if TYPE_CHECKING:
+    from tests.conftest import Once
 
 DATA = Path(__file__).parent / "data" / "evidence"
 QUICKSTART = Path(__file__).parents[1] / "sweeps" / "quickstart"
@@ -30,9 +33,8 @@ needs_jax = pytest.mark.skipif(
 )
 
 
-def record(folder: Path, *args: str, flags: str = "") -> Path:
+def record(folder: Path, *args: str, flags: str = "") -> None:
     """Train a few steps; leave `dump` and `output` in the folder."""
-    folder.mkdir()
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("JAX_", "XLA_", "M_", "COV"))}
     xla = (
         "--xla_force_host_platform_device_count=4 --xla_backend_optimization_level=0 "
@@ -46,23 +48,22 @@ def record(folder: Path, *args: str, flags: str = "") -> Path:
         check=True,
         timeout=300,
     )  # fmt: skip
-    return folder
 
 
-@pytest.fixture(scope="module")
-def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return record(tmp_path_factory.mktemp("recorded") / "base", "profiler_steps=3")
+@pytest.fixture(scope="session")
+def base(once: Once) -> Path:
+    return once("base", lambda folder: record(folder, "profiler_steps=3"))
 
 
-@pytest.fixture(scope="module")
-def unfused(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    where = tmp_path_factory.mktemp("recorded") / "unfused"
-    return record(where, "profiler_steps=3", flags="--xla_disable_hlo_passes=fusion")
+@pytest.fixture(scope="session")
+def unfused(once: Once) -> Path:
+    flags = "--xla_disable_hlo_passes=fusion"
+    return once("unfused", lambda folder: record(folder, "profiler_steps=3", flags=flags))
 
 
-@pytest.fixture(scope="module")
-def shorter(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return record(tmp_path_factory.mktemp("recorded") / "shorter", "profiler_steps=2")
+@pytest.fixture(scope="session")
+def shorter(once: Once) -> Path:
+    return once("shorter", lambda folder: record(folder, "profiler_steps=2"))
 
 
 Run = Callable[..., tuple[int, str, str]]
@@ -280,7 +281,7 @@ def test_families_may_be_ones_own(run: Run, base: Path, tmp_path: Path) -> None:
 
 
 def bomb() -> bytes:
-    return gzip.compress(b'{"traceEvents":[' + b" " * (1 << 30), compresslevel=1)
+    return gzip.compress(b'{"traceEvents":[' + b" " * (1 << 27))
 
 
 @needs_jax

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from pytest_xlatune.cli.flagging import _shape, deployed_ground, text_profile
-from pytest_xlatune.cli.main import main
+from pytest_xlatune.cli import main
+from pytest_xlatune.cli.flags import _shape, deployed_context, text_profile
 from pytest_xlatune.evidence.hlo import Collective, Loop, Program
 
 DOCS = Path(__file__).parents[1] / "docs" / "flags.md"
@@ -43,7 +43,7 @@ def test_the_tables_of_the_document_are_those_of_the_catalog(run: Run) -> None:
 
 
 def test_the_document_names_every_rule() -> None:
-    from pytest_xlatune.catalog import RULES  # noqa: PLC0415
+    from pytest_xlatune.catalog.rules import RULES
 
     document = DOCS.read_text(encoding="utf-8")
     missing = [rule.name for rule in RULES if f"| `{rule.name}` |" not in document]
@@ -74,7 +74,7 @@ def test_show(run: Run) -> None:
     code, out, _ = run("show", "--xla_gpu_collective_inflation_factor", "NCCL_BUFFSIZE")
     assert code == 0
     assert "collective-inflation: --xla_gpu_collective_inflation_factor (blocked)" in out
-    assert "the seed: the seed writes 16M, which is 16 bytes" in out
+    assert "corrects: recipes write 16M, which is 16 bytes" in out
     code, out, _ = run("show", "xla_gpu_graph_min_graph_size")
     assert "not in the catalog" in out, "a flag that only the releases know"
     document = json.loads(run("show", "ag", "--json")[1])
@@ -177,12 +177,12 @@ def test_words_are_flags_and_variables() -> None:
     found = text_profile(["--xla_a='x y'", "NCCL_ALGO=Ring", " --xla_b"])
     assert [str(each) for each in found.flags] == ["--xla_a='x y'", "--xla_b"]
     assert found.env == {"NCCL_ALGO": "Ring"}
-    ground = deployed_ground("--xla_a='x y' --xla_c='' NCCL_ALGO=Tree")
-    assert [(each.name, each.value) for each in ground.deployed] == [
+    context = deployed_context("--xla_a='x y' --xla_c='' NCCL_ALGO=Tree")
+    assert [(each.name, each.value) for each in context.deployed] == [
         ("xla_a", "x y"),
         ("xla_c", ""),
     ]
-    assert ground.env == {"NCCL_ALGO": "Tree"}
+    assert context.env == {"NCCL_ALGO": "Tree"}
 
 
 def test_a_program_as_the_rules_see_it() -> None:

@@ -14,12 +14,13 @@ from pathlib import Path
 
 import pytest
 
-from pytest_xlatune.cells import Cell, Parallelism, Resources
 from pytest_xlatune.executors.folder import read_claim, read_started
 from pytest_xlatune.executors.local import LocalExecutor
 from pytest_xlatune.launchers.container import ContainerLauncher
-from pytest_xlatune.profiles import profile
-from pytest_xlatune.results import Outcome, State, Submission
+from pytest_xlatune.model.cell import Cell, Parallelism
+from pytest_xlatune.model.profile import profile
+from pytest_xlatune.model.resources import Resources
+from pytest_xlatune.model.result import Outcome, State, Submission
 from tests.containers import PodmanSite, podman
 from tests.waiting import until
 

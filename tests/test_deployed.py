@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from pytest_xlatune.deployed import deployed_env
-from pytest_xlatune.errors import ConfigError
+from pytest_xlatune.model.errors import ConfigError
+from pytest_xlatune.sweep.deployed import deployed_env
 
 
 def written(folder: Path, name: str, text: str) -> Path:

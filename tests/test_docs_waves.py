@@ -6,9 +6,9 @@ import re
 from pathlib import Path
 from typing import Any
 
-from pytest_xlatune.plan.plan import plan_of
-from pytest_xlatune.report import markdown
-from pytest_xlatune.sweep.inputs import Inputs
+from pytest_xlatune.report.render import markdown
+from pytest_xlatune.sweep.settings import Said
+from pytest_xlatune.tasks.plan import plan_of
 
 PAGE = Path(__file__).parents[1] / "docs" / "waves.md"
 
@@ -21,15 +21,17 @@ def test_the_example_is_a_sweep(tmp_path: Path) -> None:
     assert [slot.name for slot in sweep.slots("wave3")] == [f"stack-{at}" for at in range(1, 5)]
     assert [slot.name for slot in sweep.slots("wave4")] == [f"around-{at}" for at in range(1, 4)]
     resolved = sweep.resolve(
-        Inputs(
-            model_tag="deepseek3-671b",
-            nodes=8,
-            overrides={"base_num_decoder_layers": "64"},
-            deployed={"XLA_FLAGS": "--xla_gpu_autotune_level=2"},
+        Said(
+            values={
+                "model_tag": "deepseek3-671b",
+                "nodes": 8,
+                "overrides": {"base_num_decoder_layers": "64"},
+                "deployed": {"XLA_FLAGS": "--xla_gpu_autotune_level=2"},
+            }
         )
     )
     assert resolved.restores
-    text = markdown.render(plan_of(resolved, resolved.study(), workdir=tmp_path))
+    text = markdown(plan_of(resolved, resolved.study(), workdir=tmp_path))
     assert "| `m-16` | 8 | 16 | 8 | 5.2 % |" in text
     assert "`baseline-no-env`" in text
     there = resolved.elsewhere("sparse", sweep.profiles[0], sweep.gate or _gate())
@@ -38,6 +40,6 @@ def test_the_example_is_a_sweep(tmp_path: Path) -> None:
 
 
 def _gate() -> Any:
-    from pytest_xlatune import Gate  # noqa: PLC0415
+    from pytest_xlatune import Gate
 
     return Gate()

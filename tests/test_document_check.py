@@ -1,4 +1,4 @@
-"""The check of a tuning document is worth something: it lets nothing pass that is changed.
+"""The check of a tuning document notices every changed digit of a table or a figure.
 
 The document is made from a ledger of pretend trials, with a patch, a dropped and a slower profile.
 """
@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from pytest_xlatune.cells import Trial
-from pytest_xlatune.profiles import profile
-from pytest_xlatune.publishing.publish import publish
-from pytest_xlatune.results import TrialResult
-from tests.document.check import unaccounted
+from pytest_xlatune.model.profile import profile
+from pytest_xlatune.model.result import TrialResult
+from pytest_xlatune.model.trial import Trial
+from pytest_xlatune.tasks.publish import publish
+from tests.document.check import PERCENT, unaccounted
 from tests.document.figures import Books
 from tests.document.lines import rounds_to
 from tests.test_tuning_document import PP, SPEED, Measuring
@@ -54,11 +54,24 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str, Books]:
     return published(tmp_path_factory.mktemp("sweep"))
 
 
+# a line of text, or a note in a table: of these the summary alone has figures that are compared
+PROSE = re.compile(r"^(?:\| Note \||[^#|*\n]).*$", re.MULTILINE)
+
+
 def changed_digits(text: str) -> list[str]:
-    """The text with each of its digits changed, one at a time."""
+    """The text with each digit of its tables and figures changed, one at a time."""
+    code = [range(*match.span()) for match in re.finditer(r"(?s)```.*?```", text)]
+    skipped: set[int] = set()
+    for match in PROSE.finditer(text):
+        if not any(match.start() in each for each in code):
+            # the winner's delta and interval, and M
+            figures = list(PERCENT.finditer(match[0]))[: 4 if match[0].startswith("★") else 0]
+            own = {at for each in figures for at in range(*each.span())}
+            skipped |= {match.start() + at for at in range(len(match[0])) if at not in own}
     return [
         f"{text[: match.start()]}{(int(match[0]) + 1) % 10}{text[match.end() :]}"
         for match in re.finditer("[0-9]", text)
+        if match.start() not in skipped
     ]
 
 
@@ -89,7 +102,7 @@ AS_PLANNED = {"finalists": 0, "blocks": 0, "block_baselines": 0}
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        pytest.param({}, ASSUMED, id="of-a-cell-that-nobody-calibrated"),
+        pytest.param({}, ASSUMED, id="of-a-cell-that-was-not-calibrated"),
         pytest.param({"sigma_prior": 0.004}, "the known job noise of 0.40 %", id="calibrated"),
         pytest.param({"sigma_prior": 1e-6}, "% that the screen shows", id="less-than-is-seen"),
         pytest.param({**AS_PLANNED, "budget": 40}, ASSUMED, id="as-planned-by-the-budget"),
@@ -102,11 +115,12 @@ def test_what_a_plan_confirms_is_told_with_where_its_noise_is_from(
     tuning, board, books = published(tmp_path, at_most=7, **changes)
     (said,) = [line for line in board.splitlines() if "this plan (" in line]
     assert words in said
-    assert said.removeprefix("* ") in tuning
+    assert said in tuning
     for text in (tuning, board):
         assert unaccounted(text, books) == []
-        for each in changed_digits(said):
-            assert unaccounted(text.replace(said.removeprefix("* "), each[2:]), books)
+        for match in re.finditer("[0-9](?=[0-9.]* %)", said):
+            changed = f"{said[: match.start()]}{(int(match[0]) + 1) % 10}{said[match.end() :]}"
+            assert unaccounted(text.replace(said, changed), books), changed
 
 
 def test_the_bubble_is_computed_from_the_settings_again(tmp_path: Path) -> None:
@@ -119,7 +133,7 @@ def test_the_bubble_is_computed_from_the_settings_again(tmp_path: Path) -> None:
     settings = {"num_pipeline_microbatches": "16", "base_num_decoder_layers": "32"}
     tuning, board, books = published(tmp_path, overrides=settings, profiles=shapes)
     assert "| `deeper` | 8 | 32 | 4 | 5.2 % | +5.2 |" in tuning
-    assert "odd: 12 microbatches are no multiple of 8 stages." in tuning
+    assert "odd: 12 microbatches are not a multiple of 8 stages." in tuning
     for text, level in ((tuning, "###"), (board, "##")):
         assert unaccounted(text, books) == []
         before, section = text.split(f"\n{level} Pipeline bubble\n")
@@ -140,7 +154,7 @@ def test_the_bubble_is_computed_from_the_settings_again(tmp_path: Path) -> None:
         pytest.param(r"\n\| `same` .*", "", id="a profile less"),
         pytest.param(r"screen \| 1 \|", "confirm | 1 |", id="another stage"),
         pytest.param(r"`node001`, `node002`", "`node001`", id="a node less"),
-        pytest.param(r"\Z", "\nIt was measured 3 times.\n", id="a figure more"),
+        pytest.param(r"\Z", "\nIt gained 3.3 %.\n", id="a figure more"),
         pytest.param(
             r"\Z", "\n| Flag | Gain |\n| :--- | ---: |\n| a | b |\n", id="a table of its own"
         ),

@@ -10,13 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from pytest_xlatune.campaign.assess import FLAGS_NOT_EFFECTIVE, FLAGS_UNVERIFIED, assess
-from pytest_xlatune.campaign.dumped import dumped_options
-from pytest_xlatune.cells import Cell, Parallelism, Protocol, Stage, Trial
-from pytest_xlatune.logs.reader import read_log
-from pytest_xlatune.profiles import Profile, profile
-from pytest_xlatune.recovery import Next
-from pytest_xlatune.results import Outcome, State
+from pytest_xlatune.campaign.assess import assess
+from pytest_xlatune.campaign.attempts import dumped_options
+from pytest_xlatune.logs import read_log
+from pytest_xlatune.model.cell import Cell, Parallelism, Protocol
+from pytest_xlatune.model.failure import FailureClass
+from pytest_xlatune.model.profile import Profile, profile
+from pytest_xlatune.model.resources import Next
+from pytest_xlatune.model.result import Outcome, State
+from pytest_xlatune.model.trial import Trial
 
 PROTOCOL = Protocol(steps=12)
 ASKED = profile("asked", "--xla_gpu_autotune_level=0 --xla_disable_hlo_passes=fusion")
@@ -42,12 +44,12 @@ def dump(folder: Path, options: str) -> Path:
 def assessed(of: Profile, options: dict[str, str] | None, *, log: str = STEPS) -> list[str]:
     cell = Cell(model_tag="m", parallelism=Parallelism.parse("FSDP=1"), protocol=PROTOCOL)
     trial = Trial(
-        cell_digest=cell.digest, profile=of, protocol=PROTOCOL, study="tuning", stage=Stage.SCREEN
+        cell_digest=cell.digest, profile=of, protocol=PROTOCOL, study="tuning", stage="wave1"
     )
     report = read_log([log.encode()])
     found = assess(trial, cell, Outcome(state=State.COMPLETED), report, options=options)
     classes = [each.cls for each in found.findings]
-    dropped = FLAGS_NOT_EFFECTIVE in classes
+    dropped = FailureClass.FLAGS_NOT_EFFECTIVE in classes
     assert found.decision.next is (Next.DROP if dropped else Next.ACCEPT)
     assert (found.score is None) is dropped, "a trial whose flags were lost has no score"
     return classes
@@ -59,11 +61,11 @@ def test_flags_that_the_dump_does_not_have_make_a_trial_invalid(tmp_path: Path) 
     )
     assert assessed(ASKED, dumped_options(whole)) == []
     lost = dump(tmp_path / "lost", 'xla_disable_hlo_passes: "algsimp"\n')
-    assert assessed(ASKED, dumped_options(lost)) == [FLAGS_NOT_EFFECTIVE] * 2
+    assert assessed(ASKED, dumped_options(lost)) == [FailureClass.FLAGS_NOT_EFFECTIVE] * 2
 
 
 def test_a_log_that_says_nothing_leaves_a_finding_and_the_trial_counts() -> None:
-    assert assessed(ASKED, None) == [FLAGS_UNVERIFIED]
+    assert assessed(ASKED, None) == [FailureClass.FLAGS_UNVERIFIED]
     assert assessed(ASKED, None, log=f"XLA_FLAGS={ASKED.settings_text}\n{STEPS}") == []
 
 
@@ -100,4 +102,4 @@ def test_what_a_real_xla_dumps(tmp_path: Path) -> None:
         options = dumped_options(folder)
         assert options is not None
         found[name] = assessed(asked, options)
-    assert found == {"whole": [], "cut": [FLAGS_NOT_EFFECTIVE]}
+    assert found == {"whole": [], "cut": [FailureClass.FLAGS_NOT_EFFECTIVE]}

@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import gzip
 import json
-import re
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from pytest_xlatune.cells import Cell, Parallelism, Stage, Trial
-from pytest_xlatune.ledger import Entry, EvidenceRecorded, TrialEnded, TrialPlanned, replay
-from pytest_xlatune.profiles import BASELINE, Profile, profile
-from pytest_xlatune.publishing.explained import explain
+from pytest_xlatune.ledger import EvidenceRecorded, LedgerEntry, TrialEnded, TrialPlanned
+from pytest_xlatune.ledger.state import replay
+from pytest_xlatune.model.cell import Cell, Parallelism
+from pytest_xlatune.model.profile import BASELINE, Profile, profile
+from pytest_xlatune.model.result import Conclusion, TrialResult, TrialStatus, Verdict, VerdictKind
+from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.report.covered import Covered, Explanation
 from pytest_xlatune.report.document import Table, Text
-from pytest_xlatune.report.phrases import CHINESE, ENGLISH, PHRASES
-from pytest_xlatune.report.why import reason, why
-from pytest_xlatune.results import Conclusion, TrialResult, TrialStatus, Verdict, VerdictKind
+from pytest_xlatune.report.language import ENGLISH
+from pytest_xlatune.report.tuning_document import reason, why
+from pytest_xlatune.tasks.artifacts import explain
 
 DUMPS = Path(__file__).parent / "data" / "evidence" / "jaxlib-0.12.0"
 CELL = Cell(model_tag="tiny", parallelism=Parallelism.parse("FSDP=8"))
@@ -68,9 +69,9 @@ def explained(
         trial = Trial(
             cell_digest=CELL.digest,
             profile=each,
-            protocol=CELL.protocol,
+            protocol=replace(CELL.protocol, metric="none", dump=True),
             study="evidence",
-            stage=Stage.EVIDENCE,
+            stage="evidence",
         )
         ended = TrialResult(trial=trial, status=TrialStatus.MEASURED, job_ids=(str(70 + at),))
         captures = (
@@ -80,7 +81,9 @@ def explained(
             trial_id=trial.id, dump=dump(folder, dumps[at]) if dumps else "", captures=captures
         )
         events += [TrialPlanned(trial=trial), TrialEnded(result=ended), recorded]
-    entries = (Entry(number=at, at_s=0.0, event=event) for at, event in enumerate(events, start=1))
+    entries = (
+        LedgerEntry(number=at, at_s=0.0, event=event) for at, event in enumerate(events, start=1)
+    )
     state = replay(entries)
     for path in (each for each in folder.rglob("*") if lose and each.is_file()):
         path.unlink()
@@ -88,15 +91,15 @@ def explained(
 
 
 def covered(found: Explanation, *, delta: float = 0.11) -> Covered:
-    best = Verdict(profile=WINNER.id, kind=VerdictKind.FASTER, delta=delta, n=4)
-    baseline = Verdict(profile=BASELINE.id, kind=VerdictKind.SCREENED)
+    best = Verdict(arm=WINNER.id, kind=VerdictKind.FASTER, delta=delta, n=4)
+    baseline = Verdict(arm=BASELINE.id, kind=VerdictKind.SCREENED)
     return Covered(
         sweep="sweep",
         cell_digest=CELL.digest,
         written_s=0.0,
         cell=CELL,
         profiles=(WINNER,),
-        conclusion=Conclusion(verdicts=(best,), baseline=baseline),
+        conclusion=Conclusion(verdicts=(best,), reference=baseline),
         history=(),
         explanation=found,
     )
@@ -142,8 +145,10 @@ def test_a_step_that_is_a_little_shorter_does_not_explain_a_large_gain(tmp_path:
 
 def test_a_changed_program_alone_is_a_lead_and_no_cause(tmp_path: Path) -> None:
     found = explained(tmp_path, dumps=("fsdp", "fsdp-ag"))
-    assert "no trace of both sides was recorded" in found.problems
-    assert "Whether that is why it wins is not shown" in reason(covered(found), ENGLISH)
+    assert "the ledger names no trace of both sides" in found.problems
+    assert "Only traces of both can show whether the change causes the gain" in reason(
+        covered(found), ENGLISH
+    )
 
 
 def test_identical_programs_explain_nothing_that_a_compiler_does(tmp_path: Path) -> None:
@@ -156,12 +161,12 @@ def test_without_evidence_it_says_what_to_run(tmp_path: Path) -> None:
     nothing = explain(replay(()), tmp_path, WINNER.id)
     assert nothing == Explanation()
     said = reason(covered(nothing), ENGLISH)
-    assert "why it wins is not known. What to run: `xlatune evidence SWEEP_FILE`" in said
+    assert "cannot say why it wins. To record both, run: `xlatune evidence SWEEP_FILE`" in said
 
 
 def test_evidence_of_an_earlier_leader_is_not_taken_for_the_winners(tmp_path: Path) -> None:
     found = replace(explained(tmp_path, waits_us=(200.0, 100.0)), profile="another")
-    assert "is of `another`, which led before" in reason(covered(found), ENGLISH)
+    assert "belongs to `another`, which led before" in reason(covered(found), ENGLISH)
 
 
 def test_artifacts_that_are_gone_are_said_and_name_no_host_path(tmp_path: Path) -> None:
@@ -171,14 +176,3 @@ def test_artifacts_that_are_gone_are_said_and_name_no_host_path(tmp_path: Path) 
     assert found.profile == ""
     assert len(found.problems) == 2
     assert str(tmp_path) not in " ".join(found.problems)
-
-
-@pytest.mark.parametrize("key", PHRASES)
-def test_a_phrase_has_the_same_fields_and_literals_in_both_languages(key: str) -> None:
-    english, chinese = PHRASES[key]
-
-    def parts(text: str) -> list[str]:
-        return sorted(re.findall(r"\{\w+\}|`[^`]*`", text))
-
-    assert parts(english) == parts(chinese)
-    assert CHINESE.count(3, "job") == "3 个作业"

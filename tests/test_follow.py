@@ -6,12 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from pytest_xlatune.campaign.follow import Follower, Standstill
-from pytest_xlatune.cells import Patience
-from pytest_xlatune.errors import ConfigError
+from pytest_xlatune.campaign._follow import Follower
+from pytest_xlatune.ledger import AttemptCutShort
 from pytest_xlatune.logs import LogReader
 from pytest_xlatune.logs.triage import primary
-from pytest_xlatune.results import Submission
+from pytest_xlatune.model.errors import ConfigError
+from pytest_xlatune.model.resources import Patience
+from pytest_xlatune.model.result import Submission
 
 JOB = Submission(trial_id="one", attempt=1, executor="slurm", job_id="7", folder="one.1")
 PATIENCE = Patience(before_memstats_s=600, compiling_s=1800, training_s=500, after_fatal_s=60)
@@ -44,8 +45,12 @@ class Case:
         with (self.folder / f"log.{rank}.txt").open("a", encoding="utf-8") as log:
             log.writelines(f"{line}\n" for line in lines)
 
-    def look(self, at_s: float) -> Standstill | None:
+    def look(self, at_s: float) -> AttemptCutShort | None:
         return self.follower.look(JOB, ticks_s=at_s)
+
+
+def still(still_s: float) -> AttemptCutShort:
+    return AttemptCutShort(trial_id=JOB.trial_id, attempt=JOB.attempt, still_s=still_s)
 
 
 @pytest.fixture
@@ -68,7 +73,7 @@ def test_a_hang_is_no_step_for_longer_than_the_phase_allows(
     assert case.look(1000.0) is None
     case.say("NCCL INFO Channel 00/02 : 0 1", "still busy")
     assert case.look(1000.0 + limit_s) is None
-    assert case.look(1001.0 + limit_s) == Standstill(still_s=1 + limit_s)
+    assert case.look(1001.0 + limit_s) == still(still_s=1 + limit_s)
 
 
 @pytest.mark.parametrize("line", [HANG, CHECK, OOM, RAISED, DYING])
@@ -108,7 +113,7 @@ def test_steps_that_go_on_refute_a_fatal_line(case: Case) -> None:
         case.say(*steps(step, step + 1))
         assert case.look(50.0 * step) is None
     assert case.look(700) is None, "a later pause is measured as any other"
-    assert case.look(851) == Standstill(still_s=501)
+    assert case.look(851) == still(still_s=501)
 
 
 def test_steps_that_were_under_way_do_not_refute_it(case: Case) -> None:

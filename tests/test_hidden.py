@@ -10,9 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_xlatune.campaign.assess import Assessment, without_secrets
-from pytest_xlatune.cells import Cell, LaunchSpec, Parallelism
-from pytest_xlatune.errors import ConfigError
-from pytest_xlatune.hidden import (
+from pytest_xlatune.campaign.playbook import Decision
+from pytest_xlatune.model import redact
+from pytest_xlatune.model.cell import Cell, Parallelism, secrets_in
+from pytest_xlatune.model.errors import ConfigError
+from pytest_xlatune.model.profile import check_unique, profile
+from pytest_xlatune.model.redact import (
     HIDDEN,
     SHORTEST,
     hide,
@@ -20,11 +23,11 @@ from pytest_xlatune.hidden import (
     is_secret,
     secrets_of,
 )
-from pytest_xlatune.profiles import check_unique, profile
-from pytest_xlatune.recovery import Decision, Next
-from pytest_xlatune.report import markdown
-from pytest_xlatune.report.plan import plan
-from pytest_xlatune.results import Action, Finding
+from pytest_xlatune.model.resources import Next
+from pytest_xlatune.model.result import Action, Finding
+from pytest_xlatune.model.trial import LaunchSpec
+from pytest_xlatune.report.render import markdown
+from pytest_xlatune.report.study_documents import plan
 
 SECRET = "hush-hush'\"$hush"
 
@@ -97,7 +100,7 @@ def test_the_plan_shows_commands_without_secrets() -> None:
         files={"profile.env.sh": f"export API_KEY={shlex.quote(SECRET)}\n"},
     )
     cell = Cell(model_tag="m", parallelism=Parallelism.parse("FSDP=8"))
-    text = markdown.render(plan(cell=cell, trials=(), launches=[(made, spec)], capacity=()))
+    text = markdown(plan(cell=cell, trials=(), launches=[(made, spec)], capacity=()))
     assert "hush" not in text
     assert "tell-nobody" not in text
     assert text.count(HIDDEN) >= 3
@@ -106,8 +109,50 @@ def test_the_plan_shows_commands_without_secrets() -> None:
 def test_what_a_log_quotes_is_hidden_before_it_is_written_down() -> None:
     said = f"401 for token {SECRET}"
     finding = Finding(cls="other", action=Action.DROP, text=said, detail=SECRET)
-    decision = Decision(next=Next.DROP, cls="other", reason=said, evidence=said)
+    decision = Decision(next=Next.DROP, cls="other", detail=said, evidence=said)
     found = without_secrets(Assessment(findings=(finding,), decision=decision), frozenset({SECRET}))
     assert found.findings[0].text == f"401 for token {HIDDEN}"
     assert found.findings[0].detail == HIDDEN
     assert "hush" not in f"{found.decision}"
+
+
+PROXY = "http://ada:hunter2hunter2@proxy.example:3128"
+
+
+@pytest.mark.parametrize("name", ["MYSQL_PWD", "SLACK_WEBHOOK_URL", "SENTRY_DSN", "dbpwd"])
+def test_a_name_that_speaks_of_an_access(name: str) -> None:
+    assert is_secret(name)
+    assert HIDDEN in hide_assignments(f"export {name}=some-value")
+
+
+@pytest.mark.parametrize("name", ["PWD", "OLDPWD"])
+def test_a_folder_of_the_shell_is_no_secret(name: str) -> None:
+    assert not is_secret(name)
+
+
+def test_the_password_of_an_address_is_hidden_whatever_its_name() -> None:
+    settings = {
+        "https_proxy": PROXY,
+        "DB": "postgres://u:pgpassword@h/db",
+        "URL": "http://h:80/a@b",
+    }
+    assert secrets_of(settings) == {"hunter2hunter2", "pgpassword"}
+    shown = redact.without_secrets(settings)
+    assert shown == {
+        "https_proxy": f"http://{HIDDEN}@proxy.example:3128",
+        "DB": f"postgres://{HIDDEN}@h/db",
+        "URL": "http://h:80/a@b",
+    }
+    assert redact.without_secrets(shown) == shown
+    assert secrets_of(shown) == frozenset()
+    assert hide(f"cannot reach {PROXY}", ()) == f"cannot reach http://{HIDDEN}@proxy.example:3128"
+    assert hide("said hunter2hunter2", secrets_of(settings)) == f"said {HIDDEN}"
+    assert "hunter2" not in hide_assignments(f"export https_proxy={PROXY}")
+
+
+def test_a_cell_and_a_profile_name_such_secrets() -> None:
+    cell = Cell(model_tag="t", parallelism=Parallelism.parse("FSDP=1"), deployed={"proxy": PROXY})
+    assert secrets_in(cell, [profile("p", "--xla_a=1", env={"MYSQL_PWD": "mysqlpwd99"})]) == {
+        "hunter2hunter2",
+        "mysqlpwd99",
+    }

@@ -1,4 +1,4 @@
-"""A table of jobs that somebody ran: an order, its noise, its contradictions, and no verdict."""
+"""A table of jobs run by hand: an order, its noise, its contradictions, and no verdict."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from pytest_xlatune.campaign.jobs import find_ledgers
-from pytest_xlatune.catalog.ground import Ground
-from pytest_xlatune.cells import Cell, Parallelism
-from pytest_xlatune.cli.main import main
-from pytest_xlatune.errors import ConfigError
-from pytest_xlatune.importing import import_table, read_table, slug
-from pytest_xlatune.profiles import parse_flags
-from pytest_xlatune.publishing.publish import Known, document_of, read_known
-from pytest_xlatune.report import markdown
-from pytest_xlatune.results import VerdictKind
+from pytest_xlatune.catalog.context import Context
+from pytest_xlatune.cli import main
+from pytest_xlatune.ledger import find_ledgers
+from pytest_xlatune.model.cell import Cell, Parallelism
+from pytest_xlatune.model.errors import ConfigError
+from pytest_xlatune.model.profile import parse_flags
+from pytest_xlatune.model.result import VerdictKind
+from pytest_xlatune.report.render import markdown
 from pytest_xlatune.studies.imported import ImportedStudy
+from pytest_xlatune.tasks.import_table import import_table, read_table, slug
+from pytest_xlatune.tasks.publish import Known, document_of, read_known
 
 OVERLAP = "--xla_gpu_experimental_parallel_collective_overlap_limit=2"
 PRIORITY = "--xla_gpu_enable_highest_priority_async_stream=true"
@@ -51,12 +51,12 @@ def known(workdir: Path, text: str = TABLE, *, no_ops: tuple[str, ...] = NO_OPS)
 
 def test_no_single_run_is_more_than_screened(tmp_path: Path) -> None:
     conclusion = known(tmp_path).conclusion
-    kinds = {each.profile: each.kind for each in conclusion.verdicts}
+    kinds = {each.arm: each.kind for each in conclusion.verdicts}
     assert set(kinds.values()) == {VerdictKind.SCREENED, VerdictKind.INVALID}
     assert kinds["overlap2"] is VerdictKind.SCREENED
     assert all(each.ci95 is None for each in conclusion.verdicts)
-    assert conclusion.bound is None
-    assert conclusion.alpha_spent == 0
+    assert conclusion.tuning.bound is None
+    assert conclusion.alpha == 0
 
 
 def test_profiles_that_do_nothing_are_the_control_and_give_the_noise(tmp_path: Path) -> None:
@@ -64,7 +64,7 @@ def test_profiles_that_do_nothing_are_the_control_and_give_the_noise(tmp_path: P
     control = [math.log(each) for each in (955.3, 972.1, 970.7, 961.0)]
     repeats = [math.log(each) for each in (994.9, 978.6, 989.2)]
     squares = sum((value - fmean(group)) ** 2 for group in (control, repeats) for value in group)
-    assert conclusion.sigma == pytest.approx(math.sqrt(squares / 5))
+    assert conclusion.noise.sigma == pytest.approx(math.sqrt(squares / 5))
     overlap = conclusion.verdict("overlap2")
     assert overlap is not None
     assert overlap.delta == pytest.approx(math.expm1(fmean(repeats) - fmean(control)))
@@ -80,8 +80,8 @@ def test_without_repeats_nothing_is_said_of_noise(tmp_path: Path) -> None:
         known(tmp_path, table, no_ops=())
     table = "job,profile,flags,tgs,seconds\n1,baseline,,100,2\n2,a,--xla_a=1,103,1.942\n"
     conclusion = known(tmp_path, table, no_ops=()).conclusion
-    assert conclusion.sigma is None
-    assert conclusion.mde80 is None
+    assert conclusion.noise.sigma is None
+    assert conclusion.noise.mde80 is None
     assert "its noise is not known" in conclusion.verdicts[0].reasons[0]
     assert "one baseline run: every change has its error in it" in " ".join(conclusion.notes)
 
@@ -93,7 +93,7 @@ def test_rows_with_the_same_effective_settings_are_repeats(tmp_path: Path) -> No
         "2,a,--xla_a=1,110,1.8182\n3,b,--xla_a=2 --xla_a=1,112,1.7857\n"
     )
     conclusion = known(tmp_path, table, no_ops=()).conclusion
-    assert conclusion.sigma == pytest.approx(abs(math.log(112 / 110)) / math.sqrt(2))
+    assert conclusion.noise.sigma == pytest.approx(abs(math.log(112 / 110)) / math.sqrt(2))
 
 
 def test_contradictions_of_the_invariant_are_listed_and_rounding_is_none(tmp_path: Path) -> None:
@@ -119,7 +119,7 @@ def test_what_has_no_figure_is_dropped_or_unmeasured(tmp_path: Path) -> None:
 
 
 def test_the_document_claims_nothing_of_how_the_jobs_ran(tmp_path: Path) -> None:
-    text = markdown.render(document_of(known(tmp_path)))
+    text = markdown(document_of(known(tmp_path)))
     assert "### Ranks, proves nothing" in text
     assert "synthetic" not in text
     assert "Steady state" not in text
@@ -144,7 +144,7 @@ def test_the_document_claims_nothing_of_how_the_jobs_ran(tmp_path: Path) -> None
             id="one name for two things",
         ),
         pytest.param(
-            "job,profile,tgs\n1,baseline,5\n1,a,5\n", "job 1 stands in line 2 too", id="job twice"
+            "job,profile,tgs\n1,baseline,5\n1,a,5\n", "job 1 is in line 2 too", id="job twice"
         ),
         pytest.param(
             "job,profile,tgs\n1,baseline,5\n2,a,\n", "neither TGS nor seconds", id="no figure"
@@ -181,7 +181,7 @@ def control_group(deployed: str | None) -> tuple[set[str], str]:
     rows = read_table(CONTROLS, where="t.csv")
     flags = {"XLA_FLAGS": deployed} if deployed else {}
     cell = replace(CELL, deployed=flags)
-    known = None if deployed is None else Ground(deployed=parse_flags(deployed), jaxlib="0.7.2")
+    known = None if deployed is None else Context(deployed=parse_flags(deployed), jaxlib="0.7.2")
     with TemporaryDirectory() as workdir:
         folder = import_table(
             rows,
@@ -191,7 +191,7 @@ def control_group(deployed: str | None) -> tuple[set[str], str]:
             workdir=Path(workdir),
             at_s=1e9,
             tokens=4096.0,
-            ground=known,
+            context=known,
         )
         found = read_known(folder)
     assert isinstance(found.study, ImportedStudy)

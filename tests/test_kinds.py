@@ -2,25 +2,47 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
 
-from pytest_xlatune import ConfigError, Patience, Protocol, Resources, Stacks, Sweep, profile
-from pytest_xlatune.launchers.command import CommandLauncher
+from pytest_xlatune import (
+    CommandLauncher,
+    ConfigError,
+    Gate,
+    Limits,
+    NoEnv,
+    Patience,
+    Protocol,
+    Resources,
+    Stacks,
+    Sweep,
+    profile,
+)
+from pytest_xlatune.sweep.groups import GROUPS
 
 SLOW = profile("slow", "--xla_slow=1")
 
 
 def declared(**changed: Any) -> Sweep:
     launcher = CommandLauncher(argv=("train", "{overrides}"))
-    return Sweep(**{"name": "kinds", "launcher": launcher, "profiles": (SLOW,), **changed})
+    own = {name: value for name, value in changed.items() if name in Sweep.__dataclass_fields__}
+    rest = {name: value for name, value in changed.items() if name not in own}
+    groups = {
+        keyword: group(**{k: v for k, v in rest.items() if k in group.__dataclass_fields__})
+        for keyword, group in GROUPS.items()
+    }
+    return Sweep(name="kinds", **{"launcher": launcher, "profiles": (SLOW,), **groups, **own})
 
 
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        ({"overrides": {"w": 512}}, "'kinds': overrides['w'] is 512 (int), expected a text: write"),
+        (
+            {"overrides": {"w": 512}},
+            "'kinds', cell: overrides['w'] is 512 (int), expected a text",
+        ),
         ({"deployed": {"DEBUG": True}}, "deployed['DEBUG'] is True (bool), expected a text"),
         ({"config_tags": {"fp8": {"bits": 8}}}, "config_tags['fp8']['bits'] is 8 (int)"),
         ({"budget": "30"}, "budget is '30' (str), expected a whole number"),
@@ -29,7 +51,10 @@ def declared(**changed: Any) -> Sweep:
         ({"profiles": ("slow",)}, "profiles[0] is 'slow' (str), expected Profile"),
         ({"profiles": SLOW}, "expected a tuple: write (..., )"),
         ({"derived": Stacks(wave="wave3", slots=1)}, "expected a tuple: write (..., )"),
-        ({"executor": "locl"}, "unknown executor 'locl' in sweep 'kinds'; did you mean 'local'"),
+        (
+            {"executor": "locl"},
+            "'locl' in sweep 'kinds', site; did you mean 'local'",
+        ),
         ({"protocol": 15}, "protocol is 15 (int), expected Protocol"),
         ({"protocol": Protocol(steps=15.0)}, "'kinds', protocol: steps is 15.0 (float)"),  # type: ignore[arg-type]
         ({"launcher": CommandLauncher(argv="train x")}, "launcher: argv is 'train x' (str)"),  # type: ignore[arg-type]
@@ -78,3 +103,82 @@ def test_a_protocol_without_a_score_is_refused(protocol: Protocol, message: str)
     with pytest.raises(ConfigError, match=message):
         protocol.check_window()
     Protocol(steps=11).check_window()
+
+
+_NUMBERS: dict[str, tuple[Any, ...]] = {
+    **dict.fromkeys(
+        ("screen_baselines", "finalists", "blocks", "block_baselines", "second_blocks"),
+        (-1, 2.5, math.nan, None),
+    ),
+    **dict.fromkeys(("budget", "max_target_length"), (-1, 0, True)),
+    **dict.fromkeys(("devices", "nodes"), (-1, "3")),
+    **dict.fromkeys(("sigma_prior", "per_device_batch_size"), (-1.0, 0, math.nan, math.inf)),
+    "equivalence": (-1.0, 1, math.nan, math.inf, None),
+    "loss_tolerance": (-1.0, math.nan, math.inf, "0.1"),
+    "node_hours": (-1, 0, math.nan, "1"),
+    "queue_hours": (-1, 0, math.nan, "1"),
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        pytest.param(name, value, id=f"{name} is never {value!r}")
+        for name, values in _NUMBERS.items()
+        for value in values
+    ],
+)
+def test_a_number_is_in_its_range_in_a_sweep_file_too(name: str, value: object) -> None:
+    with pytest.raises(ConfigError, match=rf"{name} is .*, expected (a|more than 0) "):
+        declared(**{name: value})
+
+
+def test_a_limit_by_itself_is_refused_before_it_is_part_of_a_sweep() -> None:
+    with pytest.raises(ConfigError, match=r"node_hours is '1' \(str\), expected more than 0 hours"):
+        Limits(node_hours="1")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("nodelist", "message"),
+    [
+        pytest.param(("a", "a"), "a is named twice", id="no node is named twice"),
+        pytest.param(("",), "a name is missing", id="no node is without a name"),
+        pytest.param(("a b",), "unexpected ' '", id="no name holds a blank"),
+        pytest.param(("--evil",), "begins with a dash", id="no name is read as an option"),
+        pytest.param(("n[1-2]",), "each node by itself: .'n1', 'n2'", id="a range is written out"),
+    ],
+)
+def test_a_node_of_a_sweep_file_has_a_name_that_a_host_list_may_hold(
+    nodelist: tuple[str, ...], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=f"nodelist is .*{message}"):
+        declared(nodelist=nodelist)
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        pytest.param(
+            {"launcher": None}, "launcher is None; say how", id="a sweep without a launcher"
+        ),
+        pytest.param({"profiles": ()}, "declares no profile", id="a sweep that compares nothing"),
+        pytest.param(
+            {"gate": Gate(margin=0.01), "derived": (Stacks(wave="wave3", slots=1),)},
+            "a gate measures its profiles alone; leave derived out",
+            id="a gate that derives profiles",
+        ),
+        pytest.param(
+            {"gate": Gate(margin=0.01), "no_env": NoEnv()},
+            "a gate measures its profiles alone; leave no_env out",
+            id="a gate that restores defaults",
+        ),
+    ],
+)
+def test_a_sweep_that_cannot_be_meant_is_refused(changed: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        declared(**changed)
+
+
+def test_derived_waves_alone_are_a_sweep() -> None:
+    rules = (Stacks(wave="wave3", slots=1),)
+    assert declared(profiles=(), derived=rules).derived == rules

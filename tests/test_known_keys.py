@@ -13,8 +13,7 @@ from pytest_xlatune import Cell, Parallelism, Profile, profile
 from pytest_xlatune.launchers.command import CommandLauncher
 from pytest_xlatune.launchers.container import ContainerLauncher
 from pytest_xlatune.launchers.maxtext import MaxTextLauncher
-from pytest_xlatune.preflight.keys import look_at_keys
-from pytest_xlatune.preflight.preflight import Preflight
+from pytest_xlatune.prepare.preflight import Preflight, look_at_keys
 
 BASE = """\
 # what every model shares

@@ -6,13 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from pytest_xlatune.campaign.campaign import CampaignStopped
-from pytest_xlatune.campaign.limits import Limits, Spending
-from pytest_xlatune.errors import ConfigError
-from pytest_xlatune.ledger import AttemptEnded, AttemptIntended, Entry
-from pytest_xlatune.publishing.publish import read_known
-from pytest_xlatune.results import Outcome, State
-from pytest_xlatune.settings.resolving import resolve_options
+from pytest_xlatune.campaign import CampaignStopped
+from pytest_xlatune.campaign._limits import Spending
+from pytest_xlatune.ledger import AttemptEnded, AttemptIntended, LedgerEntry
+from pytest_xlatune.model.errors import ConfigError
+from pytest_xlatune.model.result import Outcome, State
+from pytest_xlatune.sweep.groups import Limits
+from pytest_xlatune.sweep.settings import Said, resolve_options
+from pytest_xlatune.tasks.publish import read_known
 from tests.campaign.scripted import ScriptedExecutor, campaign, ordinary, run
 
 HOUR_S = 3600.0
@@ -21,7 +22,7 @@ HOUR_S = 3600.0
 def spent(*events: tuple[float, AttemptIntended | AttemptEnded]) -> Spending:
     spending = Spending(nodes=8)
     spending.feed(
-        Entry(number=number, at_s=at_s, event=event)
+        LedgerEntry(number=number, at_s=at_s, event=event)
         for number, (at_s, event) in enumerate(events, start=1)
     )
     return spending
@@ -48,7 +49,7 @@ def test_node_hours_are_those_that_ran_and_queue_hours_those_that_passed() -> No
         (0.0, began("a")),
         (HOUR_S, ended("a", nodes=("n1", "n2"), start_s=HOUR_S / 2, end_s=HOUR_S)),
         (10 * HOUR_S, began("b")),  # between them nothing was with the scheduler
-        (11 * HOUR_S, ended("b")),  # nobody knows when it ran: from its submission, on all nodes
+        (11 * HOUR_S, ended("b")),  # when it ran is unknown: from its submission, on all nodes
     )
     assert spending.node_s == pytest.approx(1 * HOUR_S + 8 * HOUR_S)
     assert spending.queue_s == pytest.approx(2 * HOUR_S)
@@ -80,10 +81,10 @@ def test_an_event_that_is_told_twice_and_a_clock_that_runs_back_cost_nothing() -
     [
         (Limits(), ""),
         (Limits(queue_hours=4.0), ""),
-        (Limits(queue_hours=2.9), "budget: 2 of 2.9 hours with the scheduler are spent"),
+        (Limits(queue_hours=2.9), "2 of 2.9 hours with the scheduler are spent"),
         (
             Limits(node_hours=20.0),
-            "budget: 16 of 20 node-hours are spent and a trial takes about 8",
+            "16 of 20 node-hours are spent and a trial takes about 8",
         ),
         (Limits(node_hours=24.0), ""),
     ],
@@ -93,24 +94,27 @@ def test_another_trial_must_fit(limits: Limits, reason: str) -> None:
         (0.0, began("a")), (HOUR_S, ended("a")), (HOUR_S, began("b")), (2 * HOUR_S, ended("b"))
     )
     found = spending.exhausted(limits)
-    assert found.startswith(reason)
-    assert bool(found) == bool(reason)
+    assert (found is None) == (not reason)
+    assert found is None or found.sentence.startswith(reason)
 
 
 def test_before_the_first_trial_has_ended_nothing_is_known() -> None:
-    assert spent((0.0, began("a"))).exhausted(Limits(queue_hours=0.001)) == ""
+    assert spent((0.0, began("a"))).exhausted(Limits(queue_hours=0.001)) is None
 
 
 def test_limits_of_the_user_go_over_those_of_the_sweep() -> None:
     sweep = Limits(node_hours=10.0, queue_hours=8.0)
-    assert Limits(node_hours=2.0).over(sweep) == Limits(node_hours=2.0, queue_hours=8.0)
+    assert Said(values={"node_hours": 2.0}).over(sweep) == Limits(node_hours=2.0, queue_hours=8.0)
+    assert Said(values={"queue_hours": 2.0}).over(sweep) == Limits(node_hours=10.0, queue_hours=2.0)
 
 
 @pytest.mark.parametrize("hours", [0.0, -1.0, float("nan")])
 def test_a_limit_that_is_none_is_refused(hours: float, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"node_hours is .*, expected more than 0 hours"):
         Limits(node_hours=hours)
-    with pytest.raises(ConfigError, match=r"--xlatune-queue-hours: found .* expected H"):
+    with pytest.raises(
+        ConfigError, match=r"--xlatune-queue-hours: found .* expected more than 0 hours"
+    ):
         resolve_options({"xlatune_queue_hours": str(hours)}, {}, {}, root=tmp_path)
 
 

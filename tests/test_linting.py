@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from pytest_xlatune.catalog import Ground, defaults_of, history, load
-from pytest_xlatune.errors import ConfigError, ParseError
-from pytest_xlatune.evidence.options import Schema, read_options, read_schema
-from pytest_xlatune.linting import Target, lint
-from pytest_xlatune.profiles import (
+from pytest_xlatune.catalog.context import Context
+from pytest_xlatune.catalog.entries import history, load
+from pytest_xlatune.evidence.protobuf import Schema, read_options, read_schema
+from pytest_xlatune.model.errors import ConfigError, ParseError
+from pytest_xlatune.model.profile import (
     APPENDING,
     Flag,
     append_flags,
@@ -22,6 +22,8 @@ from pytest_xlatune.profiles import (
     profile,
     restore_default,
 )
+from pytest_xlatune.prepare.lint import Target, lint
+from pytest_xlatune.sweep.deployed import defaults_of
 
 needs_jaxlib = pytest.mark.skipif(
     importlib.util.find_spec("jaxlib") is None, reason="jaxlib is not installed: no XLA to ask"
@@ -93,8 +95,8 @@ def test_a_lint_names_everything_at_once(target: Target) -> None:
         profile("fine", "--xla_gpu_enable_triton_gemm=false"),
         profile("twin", "--xla_gpu_enable_triton_gemm=0"),
     ]
-    ground = Ground(deployed=parse_flags("--xla_disable_hlo_passes=algsimp"))
-    found = lint(profiles, ground, target)
+    context = Context(deployed=parse_flags("--xla_disable_hlo_passes=algsimp"))
+    found = lint(profiles, context, target)
     assert [(each.profile, each.rule) for each in found.objections] == [
         ("gone", "unknown-flag"),
         ("gone", "bad-value"),
@@ -160,7 +162,7 @@ def test_an_interpreter_that_cannot_be_asked(python: str, words: str) -> None:
 
 
 def test_without_an_xla_the_tables_are_asked_and_it_is_said() -> None:
-    found = lint([profile("p", "--xla_gpu_graph_level=0")], Ground(jaxlib="0.8.3"))
+    found = lint([profile("p", "--xla_gpu_graph_level=0")], Context(jaxlib="0.8.3"))
     assert [each.rule for each in found.objections] == ["unknown-flag"]
     assert "no XLA was asked" in found.unchecked[0]
 
@@ -252,6 +254,6 @@ def test_a_foreign_description_is_refused(foreign: bytes) -> None:
 
 
 def test_the_worker_imports_nothing_of_ours() -> None:
-    import pytest_xlatune.workers.linting as worker  # noqa: PLC0415
+    import pytest_xlatune.workers.xla_lint as worker
 
     assert "pytest_xlatune" not in Path(worker.__file__).read_text(encoding="utf-8")

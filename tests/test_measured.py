@@ -7,12 +7,12 @@ import math
 
 import pytest
 
-from pytest_xlatune.plugin.measured import Measured
-from pytest_xlatune.results import Verdict, VerdictKind
+from pytest_xlatune.model.result import Verdict, VerdictKind
+from pytest_xlatune.tasks.answers import Measured
 
 GAIN = Measured(
     Verdict(
-        profile="overlap-2",
+        arm="overlap-2",
         kind=VerdictKind.FASTER,
         delta=0.03,
         ci95=(0.021, 0.039),
@@ -23,7 +23,7 @@ GAIN = Measured(
         job_ids=("7", "9"),
     )
 )
-ONCE = Measured(Verdict(profile="overlap-2", kind=VerdictKind.SCREENED, delta=0.09, n=1))
+ONCE = Measured(Verdict(arm="overlap-2", kind=VerdictKind.SCREENED, delta=0.09, n=1))
 
 
 def test_the_claims_of_a_confirmed_gain() -> None:
@@ -48,12 +48,12 @@ def test_a_single_run_claims_nothing_and_is_not_slower() -> None:
 def test_a_failed_assertion_explains_itself(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(
         """
-        from pytest_xlatune.plugin.measured import Measured
-        from pytest_xlatune.results import Verdict, VerdictKind
+        from pytest_xlatune.tasks.answers import Measured
+        from pytest_xlatune.model.result import Verdict, VerdictKind
 
         def test_gain():
             measured = Measured(Verdict(
-                profile="overlap-2", kind=VerdictKind.INCONCLUSIVE, delta=0.004,
+                arm="overlap-2", kind=VerdictKind.INCONCLUSIVE, delta=0.004,
                 ci95=(-0.015, 0.024), n=4, mde80=0.013, method="Dunnett, K=3"))
             assert measured.faster_by(0.02)
         """

@@ -5,10 +5,11 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_xlatune.campaign.naming import job_name_of
-from pytest_xlatune.cells import Cell, Parallelism, Protocol, Stage, Trial
+from pytest_xlatune.campaign.attempts import job_name_of
 from pytest_xlatune.executors import slurm
-from pytest_xlatune.profiles import Profile
+from pytest_xlatune.model.cell import Cell, Parallelism, Protocol
+from pytest_xlatune.model.profile import Profile
+from pytest_xlatune.model.trial import Trial
 
 CELL = Cell(model_tag="tiny", parallelism=Parallelism.parse("FSDP=2"))
 
@@ -19,8 +20,7 @@ def trial_of(name: str, position: int = 0) -> Trial:
         profile=Profile(id=name),
         protocol=Protocol(),
         study="tuning",
-        stage=Stage.SCREEN,
-        group="wave1_5",
+        stage="wave1_5",
         position=position,
     )
 

@@ -1,4 +1,4 @@
-"""What the image alone gives: every deployed flag back to a default that somebody knows."""
+"""What the image alone gives: every deployed flag back to a known default."""
 
 from __future__ import annotations
 
@@ -6,14 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from pytest_xlatune.cells import Cell, Parallelism
-from pytest_xlatune.errors import ConfigError
 from pytest_xlatune.launchers.command import CommandLauncher
 from pytest_xlatune.launchers.maxtext import MaxTextLauncher
-from pytest_xlatune.profiles import Profile, effective_values, profile
-from pytest_xlatune.sweep.inputs import Inputs
-from pytest_xlatune.sweep.no_env import NO_ENV_ID, NoEnv
-from pytest_xlatune.sweep.sweep import Sweep
+from pytest_xlatune.model.cell import Cell, Parallelism
+from pytest_xlatune.model.errors import ConfigError
+from pytest_xlatune.model.profile import Profile, effective_values, profile
+from pytest_xlatune.sweep.declaration import Sweep
+from pytest_xlatune.sweep.deployed import NO_ENV_ID, NoEnv
+from pytest_xlatune.sweep.groups import CellSettings, SiteSettings
+from pytest_xlatune.sweep.settings import Said
 
 COMMAND = CommandLauncher(argv=("train", "{steps}"))
 
@@ -54,7 +55,7 @@ def test_without_a_release_only_what_no_release_changed_is_known() -> None:
             "--xla_mine=1 --xla_ours=2",
             NoEnv(jaxlib="0.7.2"),
             "the default of xla_mine, xla_ours in jaxlib 0.7.2 is not known; state it",
-            id="nobody knows, all are named",
+            id="unknown ones, all are named",
         ),
         pytest.param(
             "--xla_gpu_enable_pipelined_all_gather=true",
@@ -122,10 +123,10 @@ def test_a_sweep_has_it_where_it_can_be_made(
         launcher=COMMAND,
         profiles=(profile("a", "--xla_a=1"),),
         no_env=NoEnv(defaults=defaults),
-        deployed={"XLA_FLAGS": "--xla_mine=1"},
-        executor="local",
+        cell=CellSettings(deployed={"XLA_FLAGS": "--xla_mine=1"}),
+        site=SiteSettings(executor="local"),
     )
-    resolved = sweep.resolve(Inputs(model_tag="m", parallelism="FSDP=8"))
+    resolved = sweep.resolve(Said(values={"model_tag": "m", "parallelism": "FSDP=8"}))
     assert [each.id for each in resolved.sweep.profiles] == ids
     assert why in resolved.no_env
     assert bool(resolved.no_env) is bool(why)

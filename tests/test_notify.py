@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from pytest_xlatune.errors import ConfigError
-from pytest_xlatune.notify import Notifier, read_targets
+from pytest_xlatune.model.errors import ConfigError
+from pytest_xlatune.tasks.notify import Notifier, read_targets
 
 SECRET = "hush-hush-token"
 
@@ -73,7 +73,7 @@ def test_a_message_arrives_and_nothing_is_logged(
     [
         pytest.param("no target at all", "is no URL that Apprise knows", id="no URL"),
         pytest.param(f"nosuch://{SECRET}", "is no URL that Apprise knows", id="unknown service"),
-        pytest.param(f"json://127.0.0.1:9/{SECRET}", "was not delivered", id="nobody there"),
+        pytest.param(f"json://127.0.0.1:9/{SECRET}", "could not deliver", id="no server"),
     ],
 )
 def test_what_cannot_be_sent_is_one_warning(
@@ -89,10 +89,10 @@ def test_what_cannot_be_sent_is_one_warning(
 
 def test_a_refusal_is_a_warning(inbox: Inbox) -> None:
     inbox.answer = 500
-    assert "was not delivered" in Notifier((inbox.target,)).send(title="t", body="b")
+    assert "could not deliver" in Notifier((inbox.target,)).send(title="t", body="b")
 
 
-def test_nobody_to_tell_is_silent_and_needs_no_apprise(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_targets_it_is_silent_and_needs_no_apprise(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "apprise", None)
     assert Notifier(()).send(title="t", body="b") == ""
     assert "pytest-xlatune[notify]" in Notifier(("json://x",)).send(title="t", body="b")
@@ -105,7 +105,7 @@ def test_targets_come_from_the_file_or_the_environment(tmp_path: Path) -> None:
     assert read_targets(environ, file) == ("tgram://a/b", "mailto://c")
     assert read_targets(environ) == ("json://one", "json://two")
     assert read_targets({}) == ()
-    file.write_text("# nobody\n")
+    file.write_text("# no target\n")
     with pytest.raises(ConfigError, match="names no notification target"):
         read_targets({}, file)
     with pytest.raises(ConfigError, match="No such file"):

@@ -2,21 +2,66 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from pytest_xlatune.errors import ConfigError
-from pytest_xlatune.settings.options import OPTIONS
-from pytest_xlatune.settings.resolving import resolve_options
+from pytest_xlatune import CellSettings, DesignSettings, Limits, Sweep
+from pytest_xlatune.model.errors import ConfigError
+from pytest_xlatune.sweep.groups import FIELDS, GROUPS, OPTIONS, SESSION, TABLE, RunSettings
+from pytest_xlatune.sweep.settings import resolve_options
 
 ROOT = Path("/project")
 
 
+HEAD = """\
+# Settings
+
+Every setting of a sweep, as `Sweep(...)` takes it and as the other places say it. `--xlatune-NAME`
+is `XLATUNE_NAME` in the environment, `xlatune_name` in pytest's ini file and `name` in
+`xlatune.toml` ([site](site.md)). The command line decides before the environment, the ini file, the
+table of the sweep in `xlatune.toml`, the rest of that file, and last the sweep file. Tables of
+key=value add up by key."""
+
+
+def _shown(default: object) -> str:
+    if default is None:
+        return "none"
+    if isinstance(default, Path):
+        return f"`{default}`"
+    is_plain = isinstance(default, int | float | str) or default == {}
+    return f"`{default!r}`" if is_plain else f"`{type(default).__name__}()`"
+
+
+def settings_page() -> str:
+    """The table of docs/settings.md, from the declarations.
+
+    A page that differs is mended by what this returns.
+    """
+    lines = [HEAD]
+    keywords = {group: keyword for keyword, group in GROUPS.items()}
+    for group in (*GROUPS.values(), RunSettings):
+        keyword = keywords.get(group, "")
+        head = f"`{keyword}=pytest_xlatune.{group.__name__}(...)`" if keyword else "One run"
+        lines += ["", f"## {head}", "", group.__doc__ or "", ""]
+        lines += ["| name | meaning | unit | default | outside the sweep file |"]
+        lines += ["| --- | --- | --- | --- | --- |"]
+        for each in FIELDS:
+            if each.group is group:
+                where = f"`{each.flag}`" if each in OPTIONS else ""
+                where = f"`{each.name}` in `xlatune.toml`" if each.where == TABLE else where
+                where += ", for the whole session" if each.where == SESSION else ""
+                shown = _shown(getattr(group(), each.field))
+                lines += [f"| `{each.field}` | {each.help} | {each.unit} | {shown} | {where} |"]
+    return "\n".join(lines) + "\n"
+
+
 def test_what_comes_first_wins() -> None:
     def budget(command_line: dict[str, Any], environ: dict[str, str], ini: dict[str, str]) -> Any:
-        return resolve_options(command_line, environ, ini, root=ROOT).budget
+        return resolve_options(command_line, environ, ini, root=ROOT).said.values.get("budget")
 
     line, environ, ini = {"xlatune_budget": "3"}, {"XLATUNE_BUDGET": "2"}, {"xlatune_budget": "1"}
     assert budget(line, environ, ini) == 3
@@ -38,8 +83,8 @@ def test_switches_are_off_unless_given() -> None:
 @pytest.mark.parametrize(
     ("key", "text", "message"),
     [
-        ("budget", "many", r"--xlatune-budget: found 'many', expected N"),
-        ("nodes", "0", r"--xlatune-nodes: found '0'.*positive integer"),
+        ("budget", "many", r"--xlatune-budget: found 'many', expected a whole number above 0$"),
+        ("nodes", "0", r"--xlatune-nodes: found '0'.*a whole number above 0"),
         ("pdbs", "x", r"--xlatune-pdbs: found 'x'"),
         ("pdbs", "0", r"--xlatune-pdbs: found '0'.*a number above 0"),
         ("pdbs", "nan", r"--xlatune-pdbs: found 'nan'.*a number above 0"),
@@ -66,10 +111,63 @@ def test_a_misspelt_variable_is_not_passed_over() -> None:
 
 def test_scheduler_options_are_pairs() -> None:
     options = resolve_options({"xlatune_slurm": "account=a, qos=x=y"}, {}, {}, root=ROOT)
-    assert options.slurm == {"account": "a", "qos": "x=y"}
+    assert options.said.values["slurm"] == {"account": "a", "qos": "x=y"}
 
 
 def test_help_is_written_as_pytest_writes_it() -> None:
-    for option in OPTIONS:
+    for option in FIELDS:
         assert option.help[0].isupper()
         assert not option.help.endswith(".")
+    assert all(option.metavar for option in OPTIONS)
+
+
+def test_the_old_name_of_an_option_is_answered_with_the_new_one() -> None:
+    with pytest.raises(ConfigError, match=r"--xlatune-screening .* say --xlatune-compile-check"):
+        resolve_options({"xlatune_screening": "on"}, {}, {}, root=ROOT)
+    with pytest.raises(ConfigError, match=r"XLATUNE_SCREENING .* set XLATUNE_COMPILE_CHECK"):
+        resolve_options({}, {"XLATUNE_SCREENING": "on"}, {}, root=ROOT)
+    with pytest.raises(ConfigError, match=r"xlatune_screening .* write xlatune_compile_check"):
+        resolve_options({}, {}, {"xlatune_screening": "on"}, root=ROOT)
+
+
+def test_the_page_of_settings_says_what_the_declarations_say() -> None:
+    page = Path(__file__).parents[1] / "docs" / "settings.md"
+    assert page.read_text(encoding="utf-8") == settings_page()
+
+
+@pytest.mark.parametrize(
+    ("group", "said", "message"),
+    [
+        (
+            Sweep,
+            {"buget": 30},
+            r"keyword 'buget' in Sweep\(...\); did you mean 'budget'",
+        ),
+        (
+            Sweep,
+            {"budget": 30},
+            r"budget belongs to DesignSettings; write Sweep\(design=DesignSettings\(budget=...\)\)",
+        ),
+        (Sweep, {"screening": None}, r"write compile_check=... instead"),
+        (DesignSettings, {"buget": 30}, r"'buget' in DesignSettings.*did you mean 'budget'"),
+        (
+            CellSettings,
+            {"nodelist": ("n1",)},
+            r"write Sweep\(site=SiteSettings\(nodelist=...\)\)",
+        ),
+        (Limits, {"node_hour": 1}, r"'node_hour' in Limits.*did you mean 'node_hours'"),
+    ],
+)
+def test_an_unknown_keyword_is_told_where_it_belongs(
+    group: Any, said: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        group(**said)
+
+
+def test_a_declaration_loads_no_campaign() -> None:
+    code = "import sys, pytest_xlatune.sweep.declaration; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    loaded = {name.split(".")[1] for name in done.stdout.split() if "pytest_xlatune." in name}
+    assert "sweep" in loaded
+    assert not loaded & {"campaign", "executors", "ledger", "prepare", "tasks", "plugin"}

@@ -6,14 +6,13 @@ from typing import Any
 
 import pytest
 
-from pytest_xlatune.cells import Cell, DeployedFile, Parallelism
-from pytest_xlatune.pipeline import NoPipeline, Pipeline, config_of, pipeline_of
-from pytest_xlatune.profiles import BASELINE, profile
-from pytest_xlatune.report import markdown
-from pytest_xlatune.report.bubbles import bubbles
+from pytest_xlatune.model.cell import Cell, DeployedFile, Parallelism
+from pytest_xlatune.model.profile import BASELINE, profile
+from pytest_xlatune.model.result import Conclusion, Verdict, VerdictKind
+from pytest_xlatune.model.text import ABSENT
+from pytest_xlatune.report.bubble import NoPipeline, Pipeline, bubbles, config_of, pipeline_of
 from pytest_xlatune.report.document import Document
-from pytest_xlatune.report.figures import ABSENT
-from pytest_xlatune.results import Conclusion, Verdict, VerdictKind
+from pytest_xlatune.report.render import markdown
 
 
 def cell(parallelism: str = "PP=8", **overrides: str) -> Cell:
@@ -99,14 +98,16 @@ def test_a_delay_doubles_the_bubble_and_a_smaller_one_is_a_gain() -> None:
     ("parallelism", "overrides", "words"),
     [
         pytest.param("FSDP=8", {}, "has no pipeline", id="no pipeline"),
-        pytest.param("PP=8", {}, "the layers are not known", id="unknown layers"),
+        pytest.param("PP=8", {}, "the number of layers is unknown", id="unknown layers"),
         pytest.param("PP=8", {"base_num_decoder_layers": "61"}, "61 layers", id="do not divide"),
-        pytest.param("PP=8", {"num_pipeline_repeats": "many"}, "no number", id="no number"),
+        pytest.param(
+            "PP=8", {"num_pipeline_repeats": "many"}, "is not a number", id="is not a number"
+        ),
         pytest.param("PP=8", {"num_pipeline_repeats": "0"}, "is 0", id="none"),
         pytest.param(
             "PP=8",
             {"num_pipeline_repeats": "1", "num_pipeline_microbatches": "9"},
-            "no multiple of 8",
+            "not a multiple of 8",
             id="microbatches",
         ),
         pytest.param(
@@ -131,7 +132,7 @@ def test_a_profile_wins_over_the_cell_and_the_cell_over_the_file() -> None:
         DeployedFile(
             path="m.yml",
             text="# x\nbase_num_decoder_layers: 32  # all\nnum_pipeline_microbatches: '16'\n"
-            "  nested: 1\nnum_layers_per_pipeline_stage: 4\n",
+            "outer:\n  nested: 1\nnum_layers_per_pipeline_stage: 4\n",
             is_shell=False,
         ),
     )
@@ -156,18 +157,18 @@ def shown(**changes: Any) -> str:
     )
     section = bubbles(own, profiles, **changes)
     assert section is not None
-    return markdown.render(Document(title="t", header=(), sections=(section,)))
+    return markdown(Document(title="t", header=(), sections=(section,)))
 
 
 def test_before_and_after() -> None:
     before = shown()
     assert f"| `baseline-deployed` | 8 | 8 | 1 | 46.7 % | {ABSENT} |" in before
     assert "| `m-16` | 8 | 16 | 1 | 30.4 % | +30.4 |" in before
-    assert "m-9: 9 microbatches are no multiple of 8 stages" in before
+    assert "m-9: 9 microbatches are not a multiple of 8 stages" in before
     assert "flag" not in before
-    base = Verdict(profile="baseline-deployed", kind=VerdictKind.EQUIVALENT, n=4, delta=0.0)
-    fast = Verdict(profile="m-16", kind=VerdictKind.SCREENED, n=1, delta=0.211)
-    after = shown(conclusion=Conclusion(verdicts=(fast,), baseline=base))
+    base = Verdict(arm="baseline-deployed", kind=VerdictKind.EQUIVALENT, n=4, delta=0.0)
+    fast = Verdict(arm="m-16", kind=VerdictKind.SCREENED, n=1, delta=0.211)
+    after = shown(conclusion=Conclusion(verdicts=(fast,), reference=base))
     assert "| `m-16` | 8 | 16 | 1 | 30.4 % | +30.4 | +21.1 | screened +21.1 % (n=1) |" in after
 
 

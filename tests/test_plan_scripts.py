@@ -5,36 +5,32 @@ from __future__ import annotations
 from pathlib import Path
 
 from pytest_xlatune.launchers.command import CommandLauncher
-from pytest_xlatune.plan.plan import plan_of
-from pytest_xlatune.profiles import profile
-from pytest_xlatune.report import terminal
-from pytest_xlatune.sweep.inputs import Inputs
-from pytest_xlatune.sweep.sweep import Sweep
+from pytest_xlatune.model.profile import profile
+from pytest_xlatune.report.render import terminal
+from pytest_xlatune.sweep.declaration import Sweep
+from pytest_xlatune.sweep.groups import CellSettings, DesignSettings
+from pytest_xlatune.sweep.settings import Said
+from pytest_xlatune.tasks.plan import plan_of
 
 DECLARED = Sweep(
     name="s",
     launcher=CommandLauncher(argv=("train.sh", "{steps}")),
     profiles=(profile("a", "--xla_a=1"),),
-    model_tag="m",
-    parallelism="FSDP=2",
-    screen_baselines=2,
-    finalists=1,
-    blocks=4,
-    block_baselines=1,
+    cell=CellSettings(model_tag="m", parallelism="FSDP=2"),
+    design=DesignSettings(screen_baselines=2, finalists=1, blocks=4, block_baselines=1),
 )
 
 
-def planned(folder: Path, inputs: Inputs) -> str:
-    resolved = DECLARED.resolve(inputs)
-    return "\n".join(terminal.render(plan_of(resolved, resolved.study(), workdir=folder)))
+def planned(folder: Path, said: Said) -> str:
+    resolved = DECLARED.resolve(said)
+    return "\n".join(terminal(plan_of(resolved, resolved.study(), workdir=folder)))
 
 
 def test_the_script_and_where_settings_stand(tmp_path: Path) -> None:
     said = planned(
         tmp_path,
-        Inputs(
-            nodelist=("node001", "node002"),
-            scheduler_options={"account": "me"},
+        Said(
+            values={"nodelist": ("node001", "node002"), "slurm": {"account": "me"}},
             places={"nodelist": "--xlatune-nodelist", "slurm": "xlatune.toml"},
         ),
     )
@@ -43,7 +39,7 @@ def test_the_script_and_where_settings_stand(tmp_path: Path) -> None:
         "#SBATCH --account=me",
         "#SBATCH --no-requeue",
         "#SBATCH --job-name=xlt-baseline-deployed-",
-        "the 2 others differ in its",
+        "for sbatch; the other",
         "nodelist: --xlatune-nodelist",
         "slurm: xlatune.toml",
     ):
@@ -53,19 +49,21 @@ def test_the_script_and_where_settings_stand(tmp_path: Path) -> None:
 
 
 def test_on_this_machine_there_is_none(tmp_path: Path) -> None:
-    said = planned(tmp_path, Inputs(executor="local"))
+    said = planned(tmp_path, Said(values={"executor": "local"}))
     assert "#SBATCH" not in said
-    assert "Where settings stand" not in said
+    assert "Where settings come from" not in said
 
 
 def test_a_deployed_secret_is_not_shown_where_a_container_reads_it(tmp_path: Path) -> None:
     said = planned(
         tmp_path,
-        Inputs(
-            executor="local",
-            image=f"rocm/jax:1@sha256:{'0' * 64}",
-            container={"runtime": "podman"},
-            deployed={"HF_TOKEN": "hunter2-and-more", "HF_HOME": "/shared/hf"},
+        Said(
+            values={
+                "executor": "local",
+                "image": f"rocm/jax:1@sha256:{'0' * 64}",
+                "container": {"runtime": "podman"},
+                "deployed": {"HF_TOKEN": "hunter2-and-more", "HF_HOME": "/shared/hf"},
+            }
         ),
     )
     assert "export HF_HOME=/shared/hf" in said

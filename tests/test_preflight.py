@@ -10,12 +10,12 @@ from unittest import mock
 
 import pytest
 
-from pytest_xlatune.cells import Cell, Parallelism, Resources
-from pytest_xlatune.errors import ConfigError
 from pytest_xlatune.launchers.command import CommandLauncher
-from pytest_xlatune.preflight import preflight
-from pytest_xlatune.preflight.images import image_faults, image_file
-from pytest_xlatune.preflight.preflight import Preflight, Site, look
+from pytest_xlatune.model.cell import Cell, Parallelism
+from pytest_xlatune.model.errors import ConfigError
+from pytest_xlatune.model.resources import Resources
+from pytest_xlatune.prepare import preflight
+from pytest_xlatune.prepare.preflight import Preflight, Site, image_faults, image_file, look
 
 
 def site(folder: Path, *, image: str = "", env_files: tuple[str, ...] = ()) -> Site:

@@ -8,12 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from pytest_xlatune.catalog import Ground
-from pytest_xlatune.cells import Cell, Parallelism
-from pytest_xlatune.errors import ConfigError
+from pytest_xlatune.catalog.context import Context
 from pytest_xlatune.launchers.command import CommandLauncher
-from pytest_xlatune.preflight.flags import ground_of, look_at_flags, look_at_rules
-from pytest_xlatune.profiles import Profile, parse_flags, profile
+from pytest_xlatune.model.cell import Cell, Parallelism
+from pytest_xlatune.model.errors import ConfigError
+from pytest_xlatune.model.profile import Profile, parse_flags, profile
+from pytest_xlatune.prepare.lint import look_at_flags, look_at_rules
+from pytest_xlatune.sweep.deployed import context_of
 
 KNOWN = profile("known", "--xla_cpu_multi_thread_eigen=false")
 UNKNOWN = profile("unknown", "--xla_cpu_enable_warp_drive=true")
@@ -50,8 +51,8 @@ def cell(**deployed: str) -> Cell:
 def test_the_trainers_own_xla_says_which_flags_it_knows(
     profiles: list[Profile], deployed: str, faults: int, notes: tuple[str, ...]
 ) -> None:
-    ground = Ground(deployed=parse_flags(deployed))
-    found = look_at_flags(profiles, ground, python=sys.executable, environ=os.environ)
+    context = Context(deployed=parse_flags(deployed))
+    found = look_at_flags(profiles, context, python=sys.executable, environ=os.environ)
     assert len(found.faults) == faults, found
     assert len(found.notes) == len(notes), found
     assert all(said.startswith(note) for said, note in zip(found.notes, notes, strict=True))
@@ -66,7 +67,7 @@ def test_the_trainers_own_xla_says_which_flags_it_knows(
     ],
 )
 def test_where_xla_cannot_be_asked_the_rules_still_hold(python: str, why: str) -> None:
-    found = look_at_flags([KNOWN, BLOCKED], Ground(), python=python, environ=os.environ)
+    found = look_at_flags([KNOWN, BLOCKED], Context(), python=python, environ=os.environ)
     assert [fault.partition(":")[0] for fault in found.faults] == ["profile inflated"]
     assert why in found.notes[-1]
 
@@ -77,13 +78,13 @@ def test_env_files_are_part_of_what_is_deployed(tmp_path: Path) -> None:
         'export XLA_FLAGS="$XLA_FLAGS --xla_gpu_enable_pipelined_p2p=true" NCCL_BUFFSIZE=4M\n'
     )
     launcher = CommandLauncher(argv=("/bin/true",), env_files=(str(env_file),))
-    ground = ground_of(cell(XLA_FLAGS="--xla_gpu_autotune_level=4"), launcher)
-    assert [each.name for each in ground.deployed] == [
+    context = context_of(cell(XLA_FLAGS="--xla_gpu_autotune_level=4"), launcher)
+    assert [each.name for each in context.deployed] == [
         "xla_gpu_autotune_level",
         "xla_gpu_enable_pipelined_p2p",
     ]
     threshold = profile("t", "--xla_gpu_collective_permute_decomposer_threshold=1024")
-    found = look_at_rules([threshold], ground)
+    found = look_at_rules([threshold], context)
     assert found.faults == (
         (
             "deployed: NCCL_BUFFSIZE=4M is read as 4, the rest is ignored; write 4194304 "
@@ -98,13 +99,13 @@ def test_an_env_file_that_only_the_nodes_can_read_makes_an_absent_partner_a_note
     env_file = tmp_path / "node.env.sh"
     env_file.write_text("test -e /dev/kfd.absent\n")
     launcher = CommandLauncher(argv=("/bin/true",), env_files=(str(env_file),))
-    ground = ground_of(cell(), launcher)
+    context = context_of(cell(), launcher)
     threshold = profile("t", "--xla_gpu_collective_permute_decomposer_threshold=1024")
-    found = look_at_rules([threshold, BLOCKED], ground)
+    found = look_at_rules([threshold, BLOCKED], context)
     assert [fault.partition(":")[0] for fault in found.faults] == ["profile inflated"]
     assert "[partner]" in found.notes[0]
 
 
 def test_deployed_flags_that_end_early_are_refused_with_what_is_lost() -> None:
     with pytest.raises(ConfigError, match="silently drops"):
-        ground_of(cell(XLA_FLAGS="--xla_a=1 , --xla_b=2"), CommandLauncher(argv=("/bin/true",)))
+        context_of(cell(XLA_FLAGS="--xla_a=1 , --xla_b=2"), CommandLauncher(argv=("/bin/true",)))

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_xlatune.errors import ConfigError
-from pytest_xlatune.profiles import (
+from pytest_xlatune.model.errors import ConfigError
+from pytest_xlatune.model.profile import (
     APPENDING,
     BASELINE,
     BASELINE_ID,
@@ -180,7 +180,7 @@ def test_an_id_that_k_cannot_select_is_refused(bad: str) -> None:
 @pytest.mark.parametrize(
     ("build", "message"),
     [
-        (lambda: Profile(id="a", env={"XLA_FLAGS": "--xla_a"}), "would replace what is deployed"),
+        (lambda: Profile(id="a", env={"XLA_FLAGS": "--xla_a"}), "would replace the deployed ones"),
         (lambda: Profile(id="a", env={"1X": "y"}), "no name of a variable"),
         (lambda: Profile(id="a", env={"X": "\0"}), "NUL"),
         (lambda: Flag(name="--xla_a"), "without dashes"),

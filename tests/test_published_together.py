@@ -10,15 +10,14 @@ from typing import Any
 
 import pytest
 
-from pytest_xlatune import importing
 from pytest_xlatune.campaign.turns import Turns
-from pytest_xlatune.cells import Cell, Parallelism
-from pytest_xlatune.errors import ConfigError
 from pytest_xlatune.ledger import Ledger
+from pytest_xlatune.model.cell import Cell, Parallelism
+from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.plugin.controller import Controller
-from pytest_xlatune.publishing.publish import document_of, publish, read_known
-from pytest_xlatune.publishing.tuning_files import alone
-from pytest_xlatune.report import markdown
+from pytest_xlatune.report.render import markdown
+from pytest_xlatune.tasks import import_table as importing
+from pytest_xlatune.tasks.publish import alone, document_of, publish, read_known
 from tests.campaign.scripted import ScriptedExecutor, campaign, run
 from tests.waiting import LIMIT_S
 
@@ -38,8 +37,8 @@ def test_who_writes_last_writes_what_the_ledger_says_then(tmp_path: Path) -> Non
     late = read_known(each.setup.folder)
     publish(late.folder, tmp_path / "reports")
     leaderboard = publish(early.folder, tmp_path / "reports")[0]
-    assert markdown.render(document_of(early)) != markdown.render(document_of(late))
-    assert leaderboard.read_text(encoding="utf-8") == markdown.render(document_of(late))
+    assert markdown(document_of(early)) != markdown(document_of(late))
+    assert leaderboard.read_text(encoding="utf-8") == markdown(document_of(late))
     assert not list(tmp_path.glob("reports/**/.*")), "no half of a file is left"
 
 
@@ -54,12 +53,12 @@ def test_one_session_writes_at_a_time(tmp_path: Path) -> None:
         assert list(reports.iterdir()) == []
     writer.join(LIMIT_S)
     written = (reports / "pretend" / "leaderboard.md").read_text(encoding="utf-8")
-    assert written == markdown.render(document_of(read_known(each.setup.folder)))
+    assert written == markdown(document_of(read_known(each.setup.folder)))
 
 
 @pytest.fixture
 def controller(tmp_path: Path) -> Controller:
-    """The controller of a session `me`, with a roll and nothing else."""
+    """The controller of a session `me`, with its list of folders and nothing else."""
 
     class Said:
         workdir = tmp_path
@@ -70,13 +69,13 @@ def controller(tmp_path: Path) -> Controller:
     return Controller(nothing, options, "me", nothing)
 
 
-def test_half_a_name_on_the_roll_is_no_folder_yet(controller: Controller, tmp_path: Path) -> None:
-    roll = tmp_path / "sessions" / "me.txt"
-    roll.write_text("/cells/one\n/cells/tw", encoding="utf-8")
-    assert controller._roll() == [Path("/cells/one")]
-    with roll.open("a", encoding="utf-8") as file:
+def test_half_a_written_name_is_no_folder_yet(controller: Controller, tmp_path: Path) -> None:
+    named = tmp_path / "sessions" / "me.txt"
+    named.write_text("/cells/one\n/cells/tw", encoding="utf-8")
+    assert controller._named_folders() == [Path("/cells/one")]
+    with named.open("a", encoding="utf-8") as file:
         file.write("o\n/cells/one\n")
-    assert controller._roll() == [Path("/cells/one"), Path("/cells/two")]
+    assert controller._named_folders() == [Path("/cells/one"), Path("/cells/two")]
 
 
 def test_a_ledger_that_cannot_be_followed_is_said_once(

@@ -14,9 +14,12 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
+
+if TYPE_CHECKING:
+    from tests.conftest import Once
 
 if importlib.util.find_spec("jax") is None:
     pytest.skip("jax is not installed", allow_module_level=True)
@@ -94,10 +97,7 @@ class Evidence:
     records: list[dict[str, object]]
 
 
-@pytest.fixture(scope="module")
-def evidence(tmp_path_factory: pytest.TempPathFactory) -> Evidence:
-    """One FSDP=4 run with everything on: metrics, profiler, dump, and a full cache to defeat it."""
-    folder = tmp_path_factory.mktemp("evidence")
+def run_with_evidence(folder: Path) -> None:
     args = (
         *TINY, "steps=6", "ici_fsdp_parallelism=4", "per_device_batch_size=2", "run_name=seen",
         f"base_output_directory={folder}", f"metrics_file={folder}/metrics.jsonl",
@@ -108,12 +108,26 @@ def evidence(tmp_path_factory: pytest.TempPathFactory) -> Evidence:
     assert any(folder.joinpath("cache").iterdir())
     dump = f"--xla_dump_to={folder}/dump --xla_dump_hlo_as_text"
     secret = {"JAX_TOKEN": "hush", "NCCL_DEBUG": "WARN", "AWS_SECRET_ACCESS_KEY": "hush"}
-    ended = train(*args, devices=4, flags=dump, variables=secret)
+    keep(train(*args, devices=4, flags=dump, variables=secret), folder)
+
+
+def keep(ended: Ended, folder: Path) -> None:
     assert ended.code == 0, ended.err
+    text = json.dumps({"code": ended.code, "out": ended.out, "err": ended.err})
+    (folder / "ended.json").write_text(text, encoding="utf-8")
+
+
+def kept(folder: Path) -> Ended:
+    return Ended(**json.loads((folder / "ended.json").read_text(encoding="utf-8")))
+
+
+@pytest.fixture(scope="session")
+def evidence(once: Once) -> Evidence:
+    """One FSDP=4 run with everything on: metrics, profiler, dump, and a full cache to defeat it."""
+    folder = once("trained-with-evidence", run_with_evidence)
     text = (folder / "metrics.jsonl").read_text(encoding="utf-8")
-    return Evidence(
-        ended=ended, folder=folder, records=[json.loads(line) for line in text.splitlines()]
-    )
+    records = [json.loads(line) for line in text.splitlines()]
+    return Evidence(ended=kept(folder), folder=folder, records=records)
 
 
 REFUSED = {
@@ -293,9 +307,10 @@ LAYOUTS = {
 }  # fmt: skip
 
 
-@pytest.fixture(scope="module")
-def one_device() -> Ended:
-    return train(*TINY, "per_device_batch_size=8")
+@pytest.fixture(scope="session")
+def one_device(once: Once) -> Ended:
+    args = (*TINY, "per_device_batch_size=8")
+    return kept(once("trained-on-one-device", lambda folder: keep(train(*args), folder)))
 
 
 @pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS)

@@ -8,8 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from pytest_xlatune.cells import Cell, Parallelism, Stage, Trial
-from pytest_xlatune.errors import ConfigError
 from pytest_xlatune.ledger import (
     CampaignOpened,
     Event,
@@ -18,10 +16,13 @@ from pytest_xlatune.ledger import (
     TrialEnded,
     TrialPlanned,
 )
-from pytest_xlatune.profiles import BASELINE, Profile, profile
-from pytest_xlatune.results import Score, TrialResult, TrialStatus
-from pytest_xlatune.runs.recorded import captures_of, dump_of, find_recorded
-from pytest_xlatune.studies.evidence import EvidenceStudy
+from pytest_xlatune.model.cell import Cell, Parallelism
+from pytest_xlatune.model.errors import ConfigError
+from pytest_xlatune.model.profile import BASELINE, Profile, profile
+from pytest_xlatune.model.result import Score, TrialResult, TrialStatus
+from pytest_xlatune.model.trial import Trial
+from pytest_xlatune.studies.evidence_run import EvidenceStudy
+from pytest_xlatune.tasks.artifacts import captures_of, dump_of, find_recorded
 
 ONE = profile("overlap-2", "--xla_a=2")
 
@@ -36,7 +37,7 @@ def measured(of: Cell, each: Profile, step_s: float, position: int = 0) -> Trial
         profile=each,
         protocol=of.protocol,
         study="tuning",
-        stage=Stage.SCREEN,
+        stage="wave1",
         position=position,
     )
     score = Score(
@@ -47,7 +48,7 @@ def measured(of: Cell, each: Profile, step_s: float, position: int = 0) -> Trial
 
 def write(workdir: Path, *, sweep: str, axes: str, events: list[Event]) -> Path:
     folder = workdir / sweep / axes
-    opened = CampaignOpened(cell=cell(axes), study="tuning", sweep=sweep, session="s")
+    opened = CampaignOpened(cells=(cell(axes),), study="tuning", sweep=sweep, session="s")
     Ledger(folder / "ledger.jsonl").append_all([opened, *events], at_s=1.0)
     return folder
 

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_xlatune import errors
-from pytest_xlatune.errors import ConfigError, LedgerError
-from pytest_xlatune.records import Record, canonical, digest
+from pytest_xlatune.model import errors
+from pytest_xlatune.model.errors import ConfigError, LedgerError
+from pytest_xlatune.model.record import Record, canonical, digest
 
 
 class Colour(StrEnum):

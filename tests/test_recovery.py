@@ -7,10 +7,11 @@ import inspect
 
 import pytest
 
-from pytest_xlatune import recovery
-from pytest_xlatune.errors import ConfigError
-from pytest_xlatune.recovery import Next, RetryPolicy, Rule, decide
-from pytest_xlatune.results import Action, Finding, Outcome, State
+from pytest_xlatune.campaign import playbook as recovery
+from pytest_xlatune.campaign.playbook import decide
+from pytest_xlatune.model.errors import ConfigError
+from pytest_xlatune.model.resources import Next, RetryPolicy, RetryRule
+from pytest_xlatune.model.result import Action, Finding, Outcome, State
 
 OK = Outcome(state=State.COMPLETED, exit_code=0)
 FAILED = Outcome(state=State.FAILED, exit_code=1)
@@ -96,18 +97,28 @@ def test_a_retry_says_what_comes_first_and_how_long_it_waits() -> None:
     assert (nic.next, nic.before) == (Next.RETRY, Action.HOOK)
     down = decide(FAILED, finding("slurm-controller-down", Action.WAIT))
     assert down.backoff_s == 300
+    over = decide(
+        FAILED,
+        finding("slurm-controller-down", Action.WAIT),
+        earlier=("slurm-controller-down",) * 3,
+    )
+    assert (over.next, over.backoff_s) == (Next.STOP, 0.0)
     assert decide(FAILED, finding("nic-fault"), earlier=("nic-fault",)).before is Action.NONE
 
 
 def test_a_site_rule_comes_first_but_never_softens_a_drop() -> None:
-    policy = RetryPolicy(rules={"nic-fault": Rule(retries=0, then=Next.STOP)})
+    policy = RetryPolicy(rules={"nic-fault": RetryRule(retries=0, then=Next.STOP)})
     assert decide(FAILED, finding("nic-fault"), policy=policy).next is Next.STOP
-    soft = RetryPolicy(rules={"oom-gpu": Rule(retries=9)})
+    soft = RetryPolicy(rules={"oom-gpu": RetryRule(retries=9)})
     assert decide(FAILED, finding("oom-gpu", Action.DROP), policy=soft).next is Next.DROP
+    # nor does the playbook's own rule of a class, where the line itself asks for an end
+    assert decide(FAILED, finding("killed", Action.STOP)).next is Next.STOP
 
 
 def test_the_evidence_is_the_line_or_the_schedulers_words() -> None:
     assert decide(FAILED, finding("killed", text="Killed")).evidence == "Killed"
+    noted = decide(FAILED, finding("note", Action.NONE, text="a warning"))
+    assert (noted.cls, noted.evidence) == ("exit-code", "a warning")
     told = decide(Outcome(state=State.TIMEOUT, reason="DUE TO TIME LIMIT"), None)
     assert told.evidence == "DUE TO TIME LIMIT"
 

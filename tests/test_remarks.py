@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from pytest_xlatune.campaign.jobs import interrupted
-from pytest_xlatune.cells import Trial
 from pytest_xlatune.ledger import (
     AttemptEnded,
     AttemptIntended,
@@ -20,17 +19,19 @@ from pytest_xlatune.ledger import (
     TrialEnded,
     TrialPlanned,
 )
-from pytest_xlatune.publishing.publish import publish
-from pytest_xlatune.results import Outcome, State, Submission
+from pytest_xlatune.model.resources import Next
+from pytest_xlatune.model.result import Outcome, State, Submission
+from pytest_xlatune.model.trial import Trial
+from pytest_xlatune.tasks.publish import publish
 from tests.document.check import unaccounted
 from tests.document.figures import Books
 from tests.document.lines import ABSENT
 from tests.test_document_check import Timed
 from tests.test_tuning_document import PP, SPEED, table_rows
 
-NOBODY = "ended because nobody waits for it; to be run again"
-STOPPED = "ended after the sweep was stopped; to be run again"
-KILLED = "killed: signal 9; tried again (1 of 2)"
+UNWAITED = "ended because no session waits for it; to be run again"
+STOPPED = "ended after the stop of the sweep; runs again in the next session"
+KILLED = "killed (signal 9): retried on the same nodes"
 Tell = Callable[[Submission, Outcome], tuple[Event, ...]]
 
 
@@ -90,13 +91,17 @@ def killed(submission: Submission, outcome: Outcome) -> tuple[Event, ...]:
     trial_id, attempt = submission.trial_id, submission.attempt
     died = replace(outcome, state=State.FAILED, signal=9)
     return (
-        Decided(trial_id=trial_id, attempt=attempt, next="retry", cls="killed", reason=KILLED),
+        Decided(
+            trial_id=trial_id, attempt=attempt, next=Next.RETRY, cls="killed", detail="signal 9"
+        ),
         AttemptEnded(trial_id=trial_id, attempt=attempt, outcome=died),
     )
 
 
 def after_a_stop(submission: Submission, outcome: Outcome) -> tuple[Event, ...]:
-    stop = Decided(trial_id="other", attempt=1, next="stop", reason="budget: no job is left")
+    stop = Decided(
+        trial_id="other", attempt=1, next=Next.STOP, cls="budget", detail="no job is left"
+    )
     return (stop, *ended_by_us(submission, outcome))
 
 
@@ -126,8 +131,8 @@ def rows(tried: Tried, reports: Path) -> dict[str, tuple[str, str]]:
     ("tell", "state", "remark"),
     [
         pytest.param(nothing_yet, "running", "", id="it-runs"),
-        pytest.param(let_go, "running", "let go: nobody waits for it", id="let-go"),
-        pytest.param(ended_by_us, "cancelled", NOBODY, id="ended-by-us"),
+        pytest.param(let_go, "running", "let go: no session waits for it", id="let-go"),
+        pytest.param(ended_by_us, "cancelled", UNWAITED, id="ended-by-us"),
         pytest.param(let_go_too_late, "completed", "", id="over-before-we-could-end-it"),
         pytest.param(killed, "failed, signal 9", KILLED, id="tried-again"),
         pytest.param(after_a_stop, "cancelled", STOPPED, id="stopped"),
@@ -156,7 +161,7 @@ def test_what_a_later_session_ends_was_not_ended_by_an_earlier_stop(
     trial = tried.first(after_a_stop, job="15000")
     tried.open("s2")
     tried.attempt(trial, 2, ended_by_us, job="15001")
-    assert rows(tried, tmp_path / "reports")["15001"] == ("cancelled", NOBODY)
+    assert rows(tried, tmp_path / "reports")["15001"] == ("cancelled", UNWAITED)
 
 
 def test_a_changed_remark_is_noticed(tried: Tried, tmp_path: Path) -> None:
@@ -165,4 +170,4 @@ def test_a_changed_remark_is_noticed(tried: Tried, tmp_path: Path) -> None:
     text = (tmp_path / "reports/tiny-tuning.md").read_text(encoding="utf-8")
     books = Books(tried.folder / "ledger.jsonl")
     before = unaccounted(text, books)
-    assert len(unaccounted(text.replace(NOBODY, ABSENT), books)) == len(before) + 1
+    assert len(unaccounted(text.replace(UNWAITED, ABSENT), books)) == len(before) + 1

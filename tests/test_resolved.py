@@ -4,32 +4,55 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_xlatune import Protocol, Sweep, profile
-from pytest_xlatune.errors import ConfigError
-from pytest_xlatune.launchers.maxtext import MaxTextLauncher
-from pytest_xlatune.sweep.inputs import Inputs
+from pytest_xlatune import (
+    CellSettings,
+    ConfigError,
+    Gate,
+    MaxTextLauncher,
+    Protocol,
+    SiteSettings,
+    Sweep,
+    profile,
+)
 
 
 def sweep(**config_tags: dict[str, str]) -> Sweep:
     return Sweep(
         name="tags",
-        model_tag="tiny",
-        parallelism="FSDP=2",
-        max_target_length=16,
+        cell=CellSettings(
+            model_tag="tiny",
+            parallelism="FSDP=2",
+            max_target_length=16,
+            protocol=Protocol(steps=12),
+        ),
         launcher=MaxTextLauncher(python="python3", config="/configs/tiny.yml"),
         profiles=(profile("overlap-2", "--xla_overlap=2"),),
-        protocol=Protocol(steps=12),
-        executor="local",
+        site=SiteSettings(executor="local"),
         config_tags=config_tags,
     )
 
 
 def test_another_configuration_is_another_cell() -> None:
-    resolved = sweep(sparse={"sparse_matmul": "true"}).resolve(Inputs())
+    declared = sweep(sparse={"sparse_matmul": "true"})
+    resolved = declared.resolve()
     resolved.check()
+    there = resolved.elsewhere("sparse", declared.profiles[0], Gate())
+    there.check()
+    assert there.cell.digest != resolved.cell.digest
+    assert there.cell.label == "tiny FSDP=2 sparse"
+    assert there.cell.overrides == {"sparse_matmul": "true"}
+    # a ledger of its own, and trials that the other cell's study takes for strangers
+    assert there.folder != resolved.folder
+    trial, *_ = there.study().propose(())
+    assert trial.cell_digest == there.cell.digest
+    assert trial.id not in {each.id for each in resolved.study().propose(())}
+    for each, is_sparse in ((resolved, False), (there, True)):
+        (first, *_) = each.study().propose(())
+        argv = declared.launcher.launch(first, each.cell).argv
+        assert ("sparse_matmul=true" in argv) is is_sparse
 
 
 def test_a_configuration_that_cannot_be_launched_is_told_before_the_first_trial() -> None:
-    resolved = sweep(long={"max_target_length": "32"}).resolve(Inputs())
+    resolved = sweep(long={"max_target_length": "32"}).resolve()
     with pytest.raises(ConfigError, match=r"long.* overrides max_target_length=32"):
         resolved.check()

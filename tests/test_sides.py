@@ -11,10 +11,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pytest_xlatune.cli.main import main
-from pytest_xlatune.errors import ConfigError
-from pytest_xlatune.reading.sides import compare_sides
-from pytest_xlatune.results import VerdictKind
+from pytest_xlatune.cli import main
+from pytest_xlatune.model.errors import ConfigError
+from pytest_xlatune.model.result import VerdictKind
+from pytest_xlatune.tasks.compare_logs import compare_sides
 
 
 def log(tgs: float, *, steps: int = 15, config: str = "", seed: int = 0, loss: str = "7.1") -> str:
@@ -78,7 +78,7 @@ def test_too_few_jobs_are_no_verdict_and_it_says_what_is_missing(
     assert found.verdict.ci95 is None
     assert found.passes is None
     assert words in found.verdict.reasons[0]
-    assert "5 in all are the least" in found.verdict.reasons[0]
+    assert "5 in all are needed" in found.verdict.reasons[0]
     assert found.ratio == pytest.approx(1.2, rel=0.01)
 
 
@@ -139,7 +139,7 @@ def test_a_sub_folder_is_one_job(tmp_path: Path) -> None:
         (b / "two" / name).write_text(log(1013.0), encoding="utf-8")
     found = compare_sides(a, b)
     assert [job.path.name for job in found.b.jobs] == ["log.0.txt"] * 3
-    reason = "2 logs in the folder of one job: call that of rank 0 log.0.txt"
+    reason = "2 logs in the folder of one job: name the log of rank 0 log.0.txt"
     assert found.b.left_out == ((b / "two", reason),)
 
 
@@ -164,7 +164,7 @@ def test_what_cannot_be_compared_is_refused(tmp_path: Path) -> None:
         compare_sides(a, b)
     config = "Config param profiler: xplane\nConfig param steps: 40\n"
     (b / "same.log").write_text(log(1010.0, steps=40, config=config), encoding="utf-8")
-    with pytest.raises(ConfigError, match="run differently"):
+    with pytest.raises(ConfigError, match="ran by different protocols"):
         compare_sides(a, b)
 
 
@@ -199,7 +199,7 @@ def test_logs_that_are_no_healthy_jobs_are_told_by_reason(tmp_path: Path) -> Non
     with pytest.raises(
         ConfigError,
         match=r"bad holds no log of a healthy training job \(job-0.log, job-1.log: "
-        r"numerical-failure: no healthy job; job-2.log: is not the log of a training job",
+        r"numerical-failure: the job failed; job-2.log: is not the log of a training job",
     ):
         compare_sides(a, bad)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_xlatune.spelling import is_relative, same_value
+from pytest_xlatune.model.text import is_relative, same_value
 
 
 @pytest.mark.parametrize(

@@ -16,9 +16,8 @@ from typing import Any
 
 import pytest
 
-from pytest_xlatune.campaign.jobs import LEDGER
-from pytest_xlatune.cells import Cell, DeployedFile, Parallelism, Trial
 from pytest_xlatune.ledger import (
+    LEDGER,
     CampaignOpened,
     Decided,
     FilesRead,
@@ -26,12 +25,24 @@ from pytest_xlatune.ledger import (
     TrialEnded,
     TrialPlanned,
 )
-from pytest_xlatune.profiles import BASELINE_ID, profile
-from pytest_xlatune.publishing.feed import Feed
-from pytest_xlatune.publishing.publish import document_of, publish, read_known
-from pytest_xlatune.report import figures, terminal
-from pytest_xlatune.results import Action, Finding, Outcome, Score, State, TrialResult, TrialStatus
+from pytest_xlatune.model import text as figures
+from pytest_xlatune.model.cell import Cell, DeployedFile, Parallelism
+from pytest_xlatune.model.profile import BASELINE_ID, profile
+from pytest_xlatune.model.resources import Next
+from pytest_xlatune.model.result import (
+    Action,
+    Finding,
+    Outcome,
+    Score,
+    State,
+    TrialResult,
+    TrialStatus,
+)
+from pytest_xlatune.model.trial import Trial
+from pytest_xlatune.report.render import terminal
 from pytest_xlatune.studies.tuning import TuningStudy
+from pytest_xlatune.tasks.live import Feed
+from pytest_xlatune.tasks.publish import document_of, publish, read_known
 
 SECRET = "hush-hush-hush"
 PP = Cell(
@@ -82,11 +93,11 @@ class Measuring:
 
     def open(self, session: str = "s1") -> None:
         opened = CampaignOpened(
-            cell=self.study.cell,
+            cells=(self.study.cell,),
             study=self.study.name,
             sweep=self.folder.parent.name,
             session=session,
-            declared=json.dumps(self.study.to_json()),
+            declared=self.study.to_json(),
             versions={"pytest-xlatune": "0.1.0"},
         )
         text = 'export XLA_FLAGS="${XLA_FLAGS:+$XLA_FLAGS }--xla_deployed=1"\n'
@@ -165,6 +176,11 @@ def results_of(folder: Path) -> list[dict[str, Any]]:
     return [each["result"] for each in events if each["event"] == "trial-ended"]
 
 
+def stage_of(trial: dict[str, Any]) -> str:
+    """Where the appendix has a trial: a wave measures each profile once, a block confirms."""
+    return f"{trial['stage']} {trial['block']}" if trial["block"] else "screen"
+
+
 def test_every_job_of_the_appendix_is_a_line_of_a_ledger(
     both: tuple[Measuring, Measuring], tmp_path: Path
 ) -> None:
@@ -174,7 +190,7 @@ def test_every_job_of_the_appendix_is_a_line_of_a_ledger(
             result["job_ids"][0],
             f"{measuring.study.cell.parallelism} pdbs=7",
             f"`{result['trial']['profile']['id']}`",
-            " ".join(filter(None, (result["trial"]["stage"], str(result["trial"]["block"] or "")))),
+            stage_of(result["trial"]),
             f"{result['score']['tgs']:.1f}" if result["score"] else "–",  # noqa: RUF001
         )
         for measuring in both
@@ -240,7 +256,7 @@ def test_no_number_of_the_prose_comes_from_nowhere(
         for each in (conclusion.baseline, *conclusion.verdicts):
             shown = f"{each.n} {figures.points(each.delta)} {figures.interval(each.ci95)}"
             known |= set(re.findall(r"\d[\d.]*", shown))
-        known |= set(re.findall(r"\d[\d.]*", figures.size(conclusion.bound)))
+        known |= set(re.findall(r"\d[\d.]*", figures.size(conclusion.tuning.bound)))
     numbers = set(re.findall(r"\d+(?:\.\d+)*", bare))
     assert numbers, "nothing was read"
     assert numbers <= known
@@ -302,7 +318,7 @@ def test_no_secret_is_in_any_file_or_line(
     for path in files:
         assert SECRET not in path.read_text(encoding="utf-8"), path
     known = read_known(both[0].folder)
-    assert SECRET not in "\n".join(terminal.render(document_of(known)))
+    assert SECRET not in "\n".join(terminal(document_of(known)))
     assert "(hidden)" in (tmp_path / "reports/tiny-tuning.md").read_text(encoding="utf-8")
 
 
@@ -310,18 +326,20 @@ def test_a_stopped_sweep_leaves_a_whole_preliminary_document(tmp_path: Path) -> 
     measuring = Measuring(PP, tmp_path, SPEED, job=1)
     measuring.open()
     measuring.run(at_most=4)
-    reason = f"node-drain: node002 stays drained ({SECRET})"
+    reason = f"node002 is drained ({SECRET})"
     trial = measuring.history[-1].trial
-    measuring.write(Decided(trial_id=trial.id, attempt=1, next="stop", reason=reason))
+    measuring.write(
+        Decided(trial_id=trial.id, attempt=1, next=Next.STOP, cls="node-drain", faults=(reason,))
+    )
     publish(measuring.folder, tmp_path / "reports")
     text = (tmp_path / "reports/tiny-tuning.md").read_text(encoding="utf-8")
-    assert "The sweep was stopped, and this report is preliminary." in text
-    assert "The reason as recorded: node-drain: node002 stays drained ((hidden))" in text
+    assert "The sweep was stopped, so this report is preliminary." in text
+    assert "The recorded reason: node-drain: node002 is drained ((hidden)), and" in text
     assert len(table_rows(text, "Job")) == 4
     titles = re.findall(r"^## (.*)$", text, flags=re.MULTILINE)
     assert len(titles) == 8, "the header and eight sections; sign flips need two parallelisms"
     board = (tmp_path / "reports/sweep-pp8/leaderboard.md").read_text(encoding="utf-8")
-    assert "The reason as recorded: node-drain" in board
+    assert "The recorded reason: node-drain" in board
 
 
 # -- milestones ------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from pytest_xlatune.campaign.turns import Turns
-from pytest_xlatune.errors import LedgerError
+from pytest_xlatune.model.errors import LedgerError
 
 HOLD = """
 import sys, time
@@ -114,9 +114,9 @@ def test_somebody_waits(tmp_path: Path) -> None:
     turns = Turns(tmp_path)
     process = other(tmp_path, "waiting")
     try:
-        with turns.nobody_waits(patience_s=0.2) as alone:
+        with turns.none_waits(patience_s=0.2) as alone:
             assert not alone
     finally:
         end(process)
-    with turns.nobody_waits(patience_s=0.2) as alone:
+    with turns.none_waits(patience_s=0.2) as alone:
         assert alone

@@ -1,1 +1,471 @@
-"""Run a study into the ledger of its cell: attempts, turns, limits, and what each job is worth."""
+"""Run a study into its ledger: one campaign drives all cells of the study.
+
+Any number of processes hold the same campaign. A process that waits takes a turn when no other
+process is at it: one of them polls and submits, the others read the ledger, and when it is killed
+the next one goes on. What a turn does is in the ledger before a process acts on it. Trials on
+disjoint nodes run at the same time; trials that share a node keep the order that the study proposed
+them in. This module knows neither pytest nor a scheduler, and decides nothing that a study or the
+playbook decides.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.metadata
+import logging
+import platform
+import sys
+import time
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+
+from pytest_xlatune.campaign._limits import Packing, Spending
+from pytest_xlatune.campaign.attempts import Attempts, Setup, by_digest
+from pytest_xlatune.campaign.jobs import end_jobs, executor_named
+from pytest_xlatune.campaign.log import keep_secret, lines_about
+from pytest_xlatune.campaign.turns import Turns
+from pytest_xlatune.executors import OWN_JOBS, SchedulerDown
+from pytest_xlatune.ledger import (
+    LEDGER,
+    CampaignOpened,
+    Decided,
+    Event,
+    FilesRead,
+    Ledger,
+    Noted,
+    NoteKind,
+    Spent,
+    TrialPlanned,
+)
+from pytest_xlatune.ledger.state import LedgerState, replay
+from pytest_xlatune.model.cell import family_differences, secrets_in
+from pytest_xlatune.model.errors import (
+    ConfigError,
+    LedgerError,
+    UnreadableLedgerError,
+    XlatuneError,
+)
+from pytest_xlatune.model.failure import FailureClass
+from pytest_xlatune.model.resources import Next
+from pytest_xlatune.model.result import Conclusion, TrialResult, TrialStatus
+from pytest_xlatune.model.trial import Trial
+from pytest_xlatune.studies import Study, profiles_in
+from pytest_xlatune.studies.registry import agreed
+from pytest_xlatune.sweep.deployed import refuse_changed
+
+__all__ = ["Campaign", "CampaignStopped", "Setup", "View", "by_digest"]
+
+_LOG = logging.getLogger("pytest_xlatune.campaign")
+
+_OPEN_S, _COMPILE_S = 120.0, 2000.0  # how long joining may take, and where profiles are compiled
+TURN_S = 0.25  # how often a waiting process looks
+_UNREAD = (
+    "the ledger that was moved aside is damaged, or another version of pytest-xlatune wrote it. "
+    "This version cannot read its job ids and ended none of its jobs: those that still run hold "
+    f"their nodes. End them with scancel; `squeue --me -o '%i %j'` lists them, "
+    f"their names begin with {OWN_JOBS}"
+)
+
+
+def history_of(state: LedgerState, study: Study) -> tuple[TrialResult, ...]:
+    """Return the results that a study proposes and concludes from, in plan order."""
+    return state.history(study.name, with_evidence=study.policy.reads_evidence)
+
+
+def versions() -> dict[str, str]:
+    """Return the versions of what takes part, by name."""
+    found = {"python": platform.python_version(), "platform": sys.platform}
+    for package in ("pytest-xlatune", "pytest", "submitit", "numpy", "scipy"):
+        try:
+            found[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:  # run from a checkout
+            found[package] = "not installed"
+    return found
+
+
+class CampaignStopped(XlatuneError):  # noqa: N818 - it is no error of the harness
+    """The playbook stopped the sweep; the message is its reason."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class View:
+    """One moment: the ledger's state and what the study makes of it.
+
+    Not slotted: the history is put together at the first use.
+    """
+
+    state: LedgerState
+    study: Study
+    pending: tuple[Trial, ...]
+    stopped: str = ""
+
+    @functools.cached_property
+    def history(self) -> tuple[TrialResult, ...]:
+        """The results of the study's trials, in plan order."""
+        return history_of(self.state, self.study)
+
+
+class Campaign:
+    """The ledger of a study's cells, and the study that is run into it."""
+
+    def __init__(self, setup: Setup, study: Study) -> None:
+        self.setup = setup
+        self.study = study
+        self.ledger = Ledger(setup.folder / LEDGER)
+        self._state = LedgerState()
+        self._broken: LedgerError | None = None  # the state is of a part of the ledger: no use
+        self._view: View | None = None
+        self._concluded: Conclusion | None = None
+        self._proposed: tuple[Trial, ...] = ()
+        self._changes = -1  # of the state, when the study was asked last
+        self._attempts = Attempts(setup, policy=study.policy, reference=study.reference)
+        self._turns = Turns(setup.folder)
+        self._compiled: frozenset[str] = frozenset()
+        self._packing = Packing(setup)
+        self._spending = self._nothing_spent()
+
+    def _nothing_spent(self) -> Spending:
+        asked, cells = max(self.setup.resources.nodes, 1), self.setup.cells.items()
+        by_cell = {name: len(cell.nodelist) or asked for name, cell in cells}
+        return Spending(nodes=asked, nodes_of_cell=by_cell)
+
+    def open(self, *, fresh: bool = False) -> None:
+        """Join the campaign of this session, or begin it. Call once, before anything else.
+
+        With `fresh`, the first process of the session to come moves the ledger aside, after the
+        end of what still runs of it: no session could read its result.
+
+        Raises:
+            ConfigError: the ledger belongs to other cells, or the site is not ready.
+            LedgerError: it cannot be read or written, or is to be moved aside while another session
+                is at it.
+        """
+        setup = self.setup
+        # another process may be reading a trace, or compiling a profile, in the turn before ours;
+        # a study beside a sweep, such as an evidence run, compiles nothing itself
+        is_compiling = setup.compile_check is not None or self._turns.is_long
+        wait_s = _COMPILE_S if is_compiling else _OPEN_S
+        with lines_about(setup.folder), self._turns.mine(wait_s=wait_s):
+            left = self._start_over() if fresh and self._is_of_another_session() else ()
+            opened = self.view().state.opened
+            self._refuse_another_cell()
+            self._refuse_changed_files()
+            mine = [
+                each.declared
+                for each in opened
+                if (each.session, each.study) == (setup.session, self.study.name)
+            ]
+            if mine:
+                # a finding of this session is for the next one, in every process
+                self.study, self._view = agreed(self.study, declared=mine[0]), None
+                self._changes = -1
+                return
+            notes = setup.check(self._state) if setup.check is not None else ()
+            self._write(
+                CampaignOpened(
+                    cells=tuple(setup.cells.values()),
+                    study=self.study.name,
+                    sweep=setup.sweep,
+                    session=setup.session,
+                    declared=self.study.to_json(),
+                    versions=setup.versions,
+                    settings=setup.settings,
+                ),
+                *(Noted(about=NoteKind.SITE, text=note) for note in (*left, *notes)),
+                *([FilesRead(files=setup.files)] if setup.files != self._state.files else []),
+            )
+
+    def attending(self) -> AbstractContextManager[None]:
+        """Count as one that waits, between two waits too; what runs is not ended meanwhile."""
+        return self._turns.attending()
+
+    def _is_of_another_session(self) -> bool:
+        """Whether other sessions began all that the ledger holds, be it readable or not."""
+        try:
+            sessions = {each.session for each in self.view().state.opened}
+        except UnreadableLedgerError:
+            sessions = {"", *(each.session for each in self._state.opened)}  # as far as it is read
+        return bool(sessions) and self.setup.session not in sessions
+
+    def _start_over(self) -> tuple[str, ...]:
+        """End what still runs of the ledger and move it aside; return what a reader should know."""
+        ours, left = self.setup.executor, tuple[str, ...]()
+        with self._turns.none_waits() as alone:
+            if not alone:
+                raise LedgerError(
+                    f"another session is measuring in {self.setup.folder}: end it, or let it come "
+                    "to its end, before you start over"
+                )
+            try:
+                end_jobs(
+                    self.ledger,
+                    executors=lambda name: ours if name == ours.name else executor_named(name),
+                )
+            except UnreadableLedgerError:
+                left = (_UNREAD,)
+            aside = self.ledger.archive(at_s=self.setup.now())
+        _LOG.info("starting over: the ledger before is %s", "; ".join((str(aside), *left)))
+        self._state, self._view, self._changes = LedgerState(), None, -1
+        self._broken = None
+        self._spending = self._nothing_spent()
+        return left
+
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        """The nodes that trials run on, each once; () until the scheduler has picked any."""
+        cells = self.setup.cells.values()
+        return tuple(dict.fromkeys(node for cell in cells for node in self._state.nodes_of(cell)))
+
+    def wait_for_nodes(self, *, on_turn: Callable[[], None] | None = None) -> tuple[str, ...]:
+        """Return the nodes, once the first trial of each cell that names none has got its own.
+
+        Raises:
+            CampaignStopped, SubmissionError, LedgerError: as of `wait`.
+        """
+        picked = [each for each in self.setup.cells.values() if self.setup.picks_nodes(each)]
+        if picked:
+            self.wait(lambda view: all(map(view.state.nodes_of, picked)), on_turn=on_turn)
+        return self.nodes
+
+    def _refuse_another_cell(self) -> None:
+        state, setup = self._state, self.setup
+        if not state.opened:
+            return
+        before, now = state.opened[0].cells, tuple(setup.cells.values())
+        found = family_differences(before, now)
+        asked = setup.resources.nodes
+        for nodes in map(state.nodes_of, filter(setup.picks_nodes, now)):
+            if not found and len(nodes) not in (0, asked):
+                found = f"{len(nodes)} nodes were picked, {asked} are asked for"
+        if found:
+            names = dict.fromkeys(name for nodes in state.pinned.values() for name in nodes)
+            picked = f" (the scheduler picked {', '.join(names)})" if names else ""
+            raise ConfigError(
+                f"the trials in {setup.folder} were measured on another cell: {found}{picked}. "
+                "Numbers of two cells cannot be compared. Go back to what it was, or start over "
+                "with --xlatune-new-baseline (nothing measured is deleted)"
+            )
+
+    def _refuse_changed_files(self) -> None:
+        before, setup, where = self._state.files, self.setup, str(self.setup.folder)
+        for cell in setup.cells.values():
+            refuse_changed(before, setup.files, launcher=setup.launcher, cell=cell, where=where)
+
+    def _refuse_unknown_cells(self, proposed: tuple[Trial, ...]) -> None:
+        """Raise before anything is written of trials that nothing could run."""
+        for each in proposed:
+            try:
+                self.setup.cell_of(each, self._state)
+            except LedgerError as error:
+                raise ConfigError(
+                    f"the study {self.study.name!r} ({type(self.study).__name__}) is wrong: {error}"
+                ) from None
+
+    def view(self) -> View:
+        """Return the present state; costs one `stat` when nothing happened."""
+        self._read_on()
+        if self._view is None:
+            state = self._state
+            if state.changes != self._changes:
+                # a study goes by results alone: while none changes it proposes the same
+                proposed = self.study.propose(history_of(state, self.study))
+                self._refuse_unknown_cells(proposed)
+                self._proposed = proposed
+                self._changes = state.changes
+                for each in self._proposed:  # a profile that is derived later has its own secrets
+                    keep_secret(secrets_in(self.setup.cell_of(each, state), [each.profile]))
+            self._view = View(
+                state=state,
+                study=self.study,
+                pending=self._proposed,
+                stopped=state.stop.reason if state.stop is not None else "",
+            )
+        return self._view
+
+    def _read_on(self) -> None:
+        """Read on in the ledger; what was worked out from it is then old."""
+        if self._broken is not None:
+            raise self._broken
+        new = self.ledger.refresh()
+        if new:
+            try:
+                self._state = replay(new, onto=self._state)
+            except UnreadableLedgerError as error:
+                self._broken = UnreadableLedgerError(f"{self.ledger.path}: {error}")
+                raise self._broken from None
+            self._spending.feed(new)
+            self._view, self._concluded = None, None
+
+    def conclude(self) -> Conclusion:
+        """Return the study's conclusion from the present state."""
+        view = self.view()
+        if self._concluded is None:
+            self._concluded = self.study.conclude(view.history)
+        return self._concluded
+
+    def wait(
+        self, is_ready: Callable[[View], bool], *, on_turn: Callable[[], None] | None = None
+    ) -> View:
+        """Wait until `is_ready`, taking turns; `on_turn` is called after each look.
+
+        Raises:
+            CampaignStopped: the playbook stopped the sweep.
+            SubmissionError, LedgerError: a trial cannot be submitted or journalled.
+        """
+        with self._turns.waiting():
+            while True:
+                view = self.view()
+                if on_turn is not None:
+                    on_turn()
+                if is_ready(view):
+                    return view
+                if view.stopped:
+                    raise CampaignStopped(view.stopped)
+                if not view.pending:
+                    raise CampaignStopped("nothing is left to run that could answer this")
+                self.turn()
+                time.sleep(TURN_S)
+
+    def turn(self) -> None:
+        """Look after what runs and submit what comes next, unless another process is at it.
+
+        Raises:
+            SubmissionError: the scheduler has been away for longer than its executor waits.
+        """
+        with lines_about(self.setup.folder), self._turns.next() as is_mine:
+            try:
+                if is_mine:
+                    self.view()
+                    self._reconcile()
+                    self._look_after()
+                    self._read()
+                    if not self._check_by_compiling():
+                        self._submit()
+                    self._tell_turn()
+            except SchedulerDown as error:
+                self._packing.tell("scheduler", f"the scheduler does not answer: {error}")
+
+    @property
+    def secrets(self) -> frozenset[str]:
+        """The values that no text about the campaign may show, its log included."""
+        cells = self.setup.cells.values()
+        profiles = profiles_in(self.study, self.view().history)
+        return frozenset().union(*(secrets_in(cell, profiles) for cell in cells))
+
+    def _tell_turn(self) -> None:
+        state, left = self._state, len(self._proposed)
+        jobs = ", ".join(each.job_id for each in state.in_flight()) or "none"
+        self._packing.tell(
+            "turn",
+            f"turn of {self.study.name}: jobs in flight: {jobs}; {left} trials are proposed, "
+            f"{len(state.trials)} are known",
+        )
+
+    # -- one turn ---------------------------------------------------------------------------------
+
+    def _reconcile(self) -> None:
+        """Finish the submissions whose submitter died before it could name the job.
+
+        Submitting the same attempt again is safe: an executor that has it returns its job.
+        """
+        for trial, attempt in self._state.unresolved():
+            _LOG.info("%s was intended by a process that is gone: submitted again", trial.id)
+            self._hand_over(trial, attempt.number, attempt.comment)
+
+    def _look_after(self) -> None:
+        in_flight = self._state.in_flight()
+        if not in_flight:
+            return
+        outcomes = self.setup.executor.poll(in_flight, root=self.setup.folder)
+        self._packing.seen(outcomes)
+        for submission in in_flight:
+            self._write(*self._attempts.look(self._state, submission, outcomes[submission.job_id]))
+        self._write(*self._attempts.wait_in_queue(self._state, outcomes))
+
+    def _read(self) -> None:
+        """Write down what evidence runs left that are over, whichever study waits for it."""
+        read, runs = self.setup.read, self._state.evidence()
+        left = (each for each in runs if each.status is TrialStatus.MEASURED and not each.is_read)
+        if read is not None and any(left):
+            self._write(*read(self._state))
+
+    def _check_by_compiling(self) -> bool:
+        """Take a step of finding out which trials need no run; False once that is known."""
+        check, view = self.setup.compile_check, self.view()
+        asked = frozenset(trial.profile.id for trial in view.pending)
+        # waves that follow from earlier ones ask for profiles that were not there before
+        is_done = asked <= self._compiled or view.stopped
+        if check is None or is_done or self._packing.is_full(view.state):
+            return False
+        with self._turns.taking_long():
+            events = check(view.state, view.pending, self.study.whole().propose(view.history))
+        if not events:
+            self._compiled |= asked
+        self._write(*events)
+        return bool(events)
+
+    def _submit(self) -> None:
+        """Submit what the nodes have a place for, in the order that the study proposed."""
+        view = self.view()
+        if view.stopped:
+            self._packing.tell("stop", f"nothing is submitted: {view.stopped}")
+            return
+        limits, spending = self.setup.limits, self._spending
+        digests = dict.fromkeys(each.cell_digest for each in view.pending)
+        found = {each: spending.exhausted(limits, cell_digest=each, now=True) for each in digests}
+        spent = {digest: each for digest, each in found.items() if each is not None}
+        fitting = [each for each in view.pending if each.cell_digest not in spent]
+        if spent:
+            self._refuse_spent(view, spent, is_over=not fitting)
+        held: set[str] = set()  # nodes whose next trial waits for the cost of those that have begun
+        one_each = spending.is_unknown(limits)
+        for trial in self._packing.ready(view.state, fitting, one_each=one_each):
+            nodes = self._nodes_for(trial)
+            is_dear = spending.exhausted(limits, cell_digest=trial.cell_digest) is not None
+            if is_dear or not held.isdisjoint(nodes):
+                held |= nodes
+                continue
+            self._plan(view)
+            intended = self._attempts.intend(self._state, trial)
+            self._write(intended)
+            self._hand_over(trial, intended.attempt, intended.comment)
+            if self._state.stop is not None:
+                return
+
+    def _plan(self, view: View) -> None:
+        ids = {each.id: each for each in view.pending}
+        new = (each for name, each in ids.items() if name not in self._state.trials)
+        self._write(*(TrialPlanned(trial=each) for each in new))
+
+    def _refuse_spent(self, view: View, spent: Mapping[str, Spent], *, is_over: bool) -> None:
+        """Tell which cells' trials break a limit; stop once all do and what flies has landed."""
+        first = next(each for each in view.pending if each.cell_digest in spent)
+        told = Decided(
+            trial_id=first.id,
+            attempt=0,
+            next=Next.STOP,
+            cls=FailureClass.BUDGET,
+            spent=spent[first.cell_digest],
+        )
+        cells = (self.setup.cell_of(each, view.state) for each in view.pending)
+        labels = dict.fromkeys(cell.label for cell in cells if cell.digest in spent)
+        which = "" if is_over else f" of {', '.join(labels)}"
+        self._packing.tell("limit", f"nothing more{which} is submitted: {told.reason}")
+        if is_over and not self._state.in_flight():
+            self._plan(view)
+            self._write(told)
+
+    def _nodes_for(self, trial: Trial) -> frozenset[str]:
+        """Return what a trial occupies; its cell, while the scheduler has still to pick nodes."""
+        cell = self.setup.cell_of(trial, self._state)
+        here = cell.digest if self.setup.picks_nodes(cell) else ""
+        return frozenset(self._state.nodes_of(cell) or (here,))
+
+    def _hand_over(self, trial: Trial, attempt: int, comment: str) -> None:
+        self._write(*self._attempts.hand_over(self._state, trial, attempt, comment))
+
+    def _write(self, *events: Event) -> None:
+        if events:
+            self.ledger.append_all(events, at_s=self.setup.now())
+            self._read_on()

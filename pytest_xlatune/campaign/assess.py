@@ -7,17 +7,19 @@ assessed again to the same result.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from pytest_xlatune.catalog.history import history
-from pytest_xlatune.cells import Cell, Stage, Trial
-from pytest_xlatune.hidden import hide
+from pytest_xlatune.campaign.playbook import Decision, decide
+from pytest_xlatune.catalog.entries import history
+from pytest_xlatune.ledger import Cannot
 from pytest_xlatune.logs import LogReport
 from pytest_xlatune.logs.triage import diagnose, primary
-from pytest_xlatune.recovery import Decision, Next, RetryPolicy, decide
-from pytest_xlatune.results import (
+from pytest_xlatune.model.cell import Cell
+from pytest_xlatune.model.failure import FailureClass
+from pytest_xlatune.model.redact import hide
+from pytest_xlatune.model.resources import Next, RetryPolicy
+from pytest_xlatune.model.result import (
     Action,
     Finding,
     Outcome,
@@ -25,13 +27,11 @@ from pytest_xlatune.results import (
     StepRecord,
     TrialStatus,
 )
+from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.stats.score import score
 from pytest_xlatune.stats.validity import effective
 
-FLAGS_NOT_EFFECTIVE = "flags-not-effective"
-FLAGS_UNVERIFIED = "flags-unverified"
-NO_SCORE = "no-score"
-_UNSCORED = (NO_SCORE, "too-few-steps")  # it ran to its end, well
+_UNSCORED = (FailureClass.NO_SCORE, FailureClass.TOO_FEW_STEPS)  # it ran to its end, well
 
 STATUS = {
     Next.ACCEPT: TrialStatus.MEASURED,
@@ -43,7 +43,7 @@ STATUS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assessment:
-    """What is known after an attempt.
+    """All that an ended attempt tells.
 
     Attributes:
         findings: everything diagnosed, the root cause first.
@@ -63,19 +63,15 @@ class Assessment:
 
 def without_secrets(found: Assessment, secrets: frozenset[str]) -> Assessment:
     """Return what may be written down: a log quotes whatever it likes."""
-    decision = found.decision
-    return dataclasses.replace(
+    said, findings = found.decision, found.findings
+    return replace(
         found,
         findings=tuple(
-            dataclasses.replace(
-                each, text=hide(each.text, secrets), detail=hide(each.detail, secrets)
-            )
-            for each in found.findings
+            replace(each, text=hide(each.text, secrets), detail=hide(each.detail, secrets))
+            for each in findings
         ),
-        decision=dataclasses.replace(
-            decision,
-            reason=hide(decision.reason, secrets),
-            evidence=hide(decision.evidence, secrets),
+        decision=replace(
+            said, detail=hide(said.detail, secrets), evidence=hide(said.evidence, secrets)
         ),
     )
 
@@ -92,29 +88,31 @@ def assess(
     options: Mapping[str, str] | None = None,
     earlier: Sequence[str] = (),
     policy: RetryPolicy | None = None,
+    reference: str = "",
 ) -> Assessment:
     """Assess one ended attempt.
 
     Args:
-        trial: what was run.
-        cell: in which cell.
+        trial: the trial.
+        cell: its cell.
         outcome: how it ended.
         report: its log.
         metrics: unrounded steps of MaxText's metrics file, preferred to those of the log.
         stalled_s: seconds without a step after which we ended it ourselves; None if we did not.
         fatal: the line for which we ended it ourselves; None if we did not.
-        options: what XLA dumped of its options, where it dumped; None where it did not.
+        options: the options that XLA dumped; None where it did not.
         earlier: failure classes of its earlier attempts.
         policy: the site's rules.
+        reference: the arm that the study compares with, which stops the sweep where it can never be
+            measured; "" where the study compares its arms with none.
     """
     findings = diagnose(report, outcome, trial.protocol, stalled_s=stalled_s)
     findings = (*findings, *_flag_findings(trial, cell, report, options))
     cause = _same_line(fatal, findings) or primary(findings)
     decision = decide(outcome, cause, earlier=earlier, policy=policy)
     scored = None
-    is_evidence = trial.stage is Stage.EVIDENCE
     # profiler and dump change the time of a step: an evidence run is never scored
-    if decision.next is Next.ACCEPT and not is_evidence:
+    if decision.next is Next.ACCEPT and trial.protocol.is_scored:
         found = score(
             steps_of(report, metrics),
             protocol=trial.protocol,
@@ -123,30 +121,27 @@ def assess(
         if isinstance(found, Score):
             scored = found
         else:
-            cause = Finding(
-                cls=NO_SCORE, action=Action.RETRY, text=found.reason, detail=found.reason
-            )
+            cls, why = FailureClass.NO_SCORE, found.reason
+            cause = Finding(cls=cls, action=Action.RETRY, text=why, detail=why)
             findings = (*findings, cause)
             decision = decide(outcome, cause, earlier=earlier, policy=policy)
-    if trial.is_baseline and not is_evidence and _is_of_all(decision):
-        what = "be scored" if decision.cls in _UNSCORED else "run"
-        reason = f"the cell as deployed cannot {what}: {decision.reason}"
-        decision = dataclasses.replace(decision, next=Next.STOP, reason=reason)
+    is_reference = bool(reference) and trial.arm == reference
+    if is_reference and trial.protocol.is_scored and _is_of_all(decision):
+        cannot = Cannot.BE_SCORED if decision.cls in _UNSCORED else Cannot.RUN
+        other = "" if trial.is_baseline else trial.arm
+        decision = replace(decision, next=Next.STOP, cannot=cannot, arm=other)
     ordered = sorted(findings, key=lambda each: each != cause)
     return Assessment(findings=tuple(ordered), decision=decision, score=scored)
 
 
 def _is_of_all(decision: Decision) -> bool:
-    """Whether what a baseline ended in, no trial of the cell would escape."""
-    is_tried = decision.next is Next.GIVE_UP and decision.cls in (*_UNSCORED, "not-started")
-    return decision.next is Next.DROP or is_tried
+    """Whether what the reference ended in leaves nothing to compare with."""
+    was_tried = decision.cls in (*_UNSCORED, FailureClass.NOT_STARTED)
+    return decision.next is Next.DROP or (decision.next is Next.GIVE_UP and was_tried)
 
 
 def steps_of(report: LogReport, metrics: Sequence[StepRecord]) -> Sequence[StepRecord]:
-    """Return the steps to go by: of the metrics file where it tells as much as the log.
-
-    Its writer may have died before the log's.
-    """
+    """Return the steps of the metrics file, unless its writer died before the log's."""
     return metrics if metrics and len(metrics) >= len(report.steps) else report.steps
 
 
@@ -173,10 +168,10 @@ def _flag_findings(
         options=options,
         defaults=history().defaults,
     )
-    return (
-        *(
-            Finding(cls=FLAGS_NOT_EFFECTIVE, action=Action.DROP, text=reason)
-            for reason in effect.reasons
-        ),
-        *(Finding(cls=FLAGS_UNVERIFIED, action=Action.NONE, text=note) for note in effect.notes),
+    drops = (FailureClass.FLAGS_NOT_EFFECTIVE, Action.DROP, effect.reasons)
+    notes = (FailureClass.FLAGS_UNVERIFIED, Action.NONE, effect.notes)
+    return tuple(
+        Finding(cls=cls, action=action, text=text)
+        for cls, action, texts in (drops, notes)
+        for text in texts
     )

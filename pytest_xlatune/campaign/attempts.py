@@ -1,52 +1,102 @@
-"""One attempt of a trial: how it is handed over, looked after and settled, as events.
+"""One attempt of a trial: how it is named, handed over, looked after and brought to its end.
 
-What happens to an attempt is told as the events that the ledger is to hold; who calls writes them
-before acting on them. This module writes no ledger, and knows neither a study nor whose turn it is.
+What happens to an attempt is told as the events that the ledger is to hold; the caller writes them
+before it acts on them. This module writes no ledger, proposes no trial, and does not know which
+process drives.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import logging
+import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 
+from pytest_xlatune.campaign._follow import Follower
 from pytest_xlatune.campaign.assess import Assessment, assess, without_secrets
-from pytest_xlatune.campaign.dumped import dumped_options
-from pytest_xlatune.campaign.follow import Follower
 from pytest_xlatune.campaign.jobs import interrupted
-from pytest_xlatune.campaign.limits import Limits
-from pytest_xlatune.campaign.naming import comment_of, folder_of, job_name_of
-from pytest_xlatune.cells import Cell, DeployedFile, Resources, Trial
-from pytest_xlatune.errors import LedgerError, SubmissionError
-from pytest_xlatune.executors import Executor, Resumed, SchedulerDown
+from pytest_xlatune.executors import OWN_JOBS, Executor, Resumed, SchedulerDown
 from pytest_xlatune.launchers import Launcher
-from pytest_xlatune.launchers.program import DUMP_FOLDER
 from pytest_xlatune.ledger import (
-    Attempt,
-    AttemptCutShort,
     AttemptEnded,
     AttemptIntended,
     AttemptSubmitted,
     Decided,
     EpochBegan,
+    EpochCause,
     Event,
-    LedgerState,
     NodesPinned,
     TrialEnded,
 )
-from pytest_xlatune.recovery import Next, RetryPolicy
-from pytest_xlatune.report.jsonfile import secrets_in
-from pytest_xlatune.results import (
+from pytest_xlatune.ledger.state import Attempt, AttemptState, LedgerState
+from pytest_xlatune.model.cell import DUMP_FOLDER, Cell, DeployedFile, secrets_in
+from pytest_xlatune.model.errors import LedgerError, ParseError, SubmissionError
+from pytest_xlatune.model.failure import FailureClass
+from pytest_xlatune.model.resources import Next, Resources, RetryPolicy
+from pytest_xlatune.model.result import (
     Action,
+    Finding,
     Outcome,
     State,
     Submission,
+    TrialStatus,
 )
+from pytest_xlatune.model.trial import Trial
+from pytest_xlatune.studies import OnNodeFailure, Policy
+from pytest_xlatune.sweep.groups import Limits
+
+_LOG = logging.getLogger("pytest_xlatune.campaign")
+
+
+def job_name_of(trial: Trial) -> str:
+    """Return what a scheduler calls the jobs of a trial.
+
+    A stack has a `+` in its id, which no name may have; the digest at the end keeps names apart.
+    """
+    return f"{OWN_JOBS}{trial.id.replace('+', '_')}"
+
+
+def comment_of(run: str, trial: Trial, number: int) -> str:
+    """Return by what an attempt is found again; `run` is the session that began the ledger."""
+    return f"xlatune:{run}:{trial.id}.{number}"
+
+
+def folder_of(run: str, trial: Trial, number: int) -> str:
+    """Return the folder of an attempt below that of its cell."""
+    return f"{run}/{trial.id}.{number}"
+
+
+_MOST_CHARACTERS = 1 << 20  # a dump of every option that is not at its default has some 1 << 13
+
+
+def dumped_options(folder: Path) -> dict[str, str] | None:
+    """Return the step's options from a folder of `--xla_dump_to`; None where none are dumped.
+
+    Options at their default are not in it, nor are those about the dump and the host.
+    """
+    if not folder.is_dir():
+        return None
+    from pytest_xlatune.evidence.hlo import read_debug_options
+    from pytest_xlatune.evidence.hlo.dump import choose_module
+
+    try:
+        sizes = {each.name: each.stat().st_size for each in os.scandir(folder) if each.is_file()}
+        name = choose_module(sizes, where=str(folder)).options
+        if name is None:
+            return None
+        with (folder / name).open(encoding="utf-8", errors="replace") as file:
+            return read_debug_options(file.read(_MOST_CHARACTERS))
+    except (OSError, ParseError):
+        return None  # an attempt that died early left no whole dump
+
 
 _ASK_AGAIN_S = 30.0  # between two requests to end the same job
 _LOOK_AT_NODES_S = 30.0  # between two looks at the nodes of a trial that does not start
+_REFUSALS = 2  # of node lists in the same words, while none works: a third one is the job's fault
 _REVIVALS = 2  # of nodes without a measured trial in between
 
 
@@ -56,7 +106,7 @@ class Setup:
 
     Attributes:
         sweep: the sweep's name.
-        cell: what is held fixed.
+        cells: every cell that a trial of the study may name, by digest.
         launcher: how a trial is started; executor: where.
         resources: what a scheduler is asked for.
         policy: the retry rules.
@@ -68,13 +118,16 @@ class Setup:
         limits: what the sweep may cost.
         recover: asks the site to do what needs a person's rights; True when it is done.
         check: looks before anything is submitted; returns notes, raises ConfigError.
-        settle: finds out before anything is submitted which trials need no run: given the state,
-            the pending trials and those of the whole study, one step's events; () when it is done.
+        compile_check: finds out before anything is submitted which trials need no run: given the
+            state, the pending trials and those of the whole study, one step's events; () when it
+            is done.
         read: reads what evidence trials left that are over; None where none has any.
+        now: the clock of the events; it may jump.
+        ticks: the clock that durations are measured by; it never jumps.
     """
 
     sweep: str
-    cell: Cell
+    cells: Mapping[str, Cell]
     launcher: Launcher
     executor: Executor
     resources: Resources
@@ -87,35 +140,58 @@ class Setup:
     limits: Limits = field(default_factory=Limits)
     recover: Callable[[Assessment, tuple[str, ...]], bool] | None = None
     check: Callable[[LedgerState], tuple[str, ...]] | None = None
-    settle: Callable[[LedgerState, Sequence[Trial], Sequence[Trial]], tuple[Event, ...]] | None = (
-        None
-    )
+    compile_check: (
+        Callable[[LedgerState, Sequence[Trial], Sequence[Trial]], tuple[Event, ...]] | None
+    ) = None
     read: Callable[[LedgerState], tuple[Event, ...]] | None = None
+    now: Callable[[], float] = time.time
+    ticks: Callable[[], float] = time.monotonic
 
-    @property
-    def picks_nodes(self) -> bool:
-        """Whether the scheduler picks the nodes; those of the first trial then stay the cell's."""
-        return self.resources.nodes > 0 and not self.cell.nodelist
+    def cell_of(self, trial: Trial, state: LedgerState | None = None) -> Cell:
+        """Return the cell that a trial names; `state` knows those of earlier sessions as well.
+
+        Raises:
+            LedgerError: no session named such a cell.
+        """
+        cell = self.cells.get(trial.cell_digest)
+        if cell is None and state is not None:
+            cell = state.cells.get(trial.cell_digest)
+        if cell is None:
+            raise LedgerError(
+                f"trial {trial.id} names the cell {trial.cell_digest}, which no session opened; "
+                f"{self.folder} holds {', '.join(self.cells)}"
+            )
+        return cell
+
+    def picks_nodes(self, cell: Cell) -> bool:
+        """Whether the scheduler picks a cell's nodes; those of its first trial then stay its."""
+        return self.resources.nodes > 0 and not cell.nodelist
+
+    def resources_of(self, cell: Cell) -> Resources:
+        """Return what a scheduler is asked for: cells of several sizes ask for their own nodes."""
+        if len(self.cells) > 1 and cell.nodelist:
+            return dataclasses.replace(self.resources, nodes=len(cell.nodelist))
+        return self.resources
+
+
+def by_digest(cells: Sequence[Cell]) -> dict[str, Cell]:
+    """Return cells as a `Setup` takes them."""
+    return {cell.digest: cell for cell in cells}
 
 
 class Attempts:
     """The attempts of one campaign, as this process sees them."""
 
-    def __init__(
-        self,
-        setup: Setup,
-        *,
-        now: Callable[[], float],
-        ticks: Callable[[], float] = time.monotonic,
-    ) -> None:
+    def __init__(self, setup: Setup, *, policy: Policy | None = None, reference: str = "") -> None:
         self._setup = setup
-        self._now = now  # for what is written down; it may jump
-        self._ticks = ticks  # for how long something lasts; it never does
+        self._reference = reference
+        self._policy = policy or Policy()
         self._follower = Follower(setup.folder, patience=setup.resources.patience)
         self._asked_to_end_s: dict[str, float] = {}
-        self._revivals = 0
-        self._looked_at_nodes_s = float("-inf")
-        self._queued_since_s: float | None = None
+        # each by the nodes that it is about
+        self._revivals: dict[tuple[str, ...], int] = {}
+        self._looked_at_nodes_s: dict[tuple[str, ...], float] = {}
+        self._queued_since_s: dict[tuple[str, ...], float] = {}
 
     def intend(self, state: LedgerState, trial: Trial) -> AttemptIntended:
         """Return the next attempt of a trial, to be journalled before it is handed over."""
@@ -133,39 +209,38 @@ class Attempts:
             LedgerError: its folder cannot be written; it stays intended.
         """
         setup = self._setup
+        cell = setup.cell_of(trial, state)
         folder = folder_of(_run(state), trial, number)
         try:
             job_id = setup.executor.submit(
-                setup.launcher.launch(trial, setup.cell),
+                setup.launcher.launch(trial, cell),
                 folder=setup.folder / folder,
                 job_name=job_name_of(trial),
                 comment=comment,
-                nodelist=setup.cell.nodelist or state.pinned,
-                resources=setup.resources,
+                nodelist=state.nodes_of(cell),
+                resources=setup.resources_of(cell),
             )
-        except SchedulerDown:
+        except SchedulerDown as error:
+            _LOG.warning("%s stays to be submitted: %s", trial.id, error)
             raise
         except OSError as error:
-            # nothing is decided on the trial: it stays intended, and the next session hands it over
             raise LedgerError(
                 f"{setup.folder / folder} cannot be written: {error}; the work directory must be "
                 "writable, with free space"
             ) from error
         except SubmissionError as error:
-            return (
-                AttemptEnded(
-                    trial_id=trial.id,
-                    attempt=number,
-                    outcome=Outcome(state=State.FAILED, reason=f"not submitted: {error}"),
-                ),
-                Decided(
-                    trial_id=trial.id,
-                    attempt=number,
-                    next=Next.STOP,
-                    cls="submission-refused",
-                    reason=f"submission-refused: {error}",
-                ),
+            outcome = Outcome(state=State.FAILED, reason=f"not submitted: {error}")
+            told = Decided(
+                trial_id=trial.id,
+                attempt=number,
+                next=Next.STOP,
+                cls=FailureClass.SUBMISSION_REFUSED,
+                detail=str(error),
+                nodes=state.nodes_of(cell),
             )
+            is_nodes = bool(cell.nodelist) and not _is_refused_everywhere(state, told)
+            follows = self._away(state, told, outcome) if is_nodes else (told,)
+            return (AttemptEnded(trial_id=trial.id, attempt=number, outcome=outcome), *follows)
         submission = Submission(
             trial_id=trial.id,
             attempt=number,
@@ -173,6 +248,8 @@ class Attempts:
             job_id=job_id,
             folder=folder,
         )
+        nodes = ",".join(state.nodes_of(cell)) or "no nodes named"
+        _LOG.info("submitted %s, attempt %d, as job %s (%s)", trial.id, number, job_id, nodes)
         return (AttemptSubmitted(submission=submission),)
 
     def look(
@@ -180,158 +257,220 @@ class Attempts:
     ) -> tuple[Event, ...]:
         """Return what follows from where a submission stands.
 
-        One that will measure nothing any more is first told as an event, then ended by whoever
-        looks after it next: the ledger knows that the end was ours.
+        One that will measure nothing any more is first told as an event, and ended at the next
+        look: the ledger knows that the end was ours.
         """
         if outcome.state is State.LOST:
             # its payload is gone, but maybe not all that the trainer started
             self._setup.executor.cancel([submission], root=self._setup.folder)
-        if outcome.state is State.CANCELLED and _attempt_of(state, submission).is_let_go:
+        attempt = _attempt_of(state, submission)
+        if outcome.state is State.CANCELLED and attempt.state is AttemptState.LET_GO:
             return interrupted(submission, outcome)
+        progress = state.trials[submission.trial_id]
+        pinned = self._pinned(state, progress.trial, outcome)
         if outcome.state.is_final:
-            return (*self._pinned(state, outcome), *self._settle(state, submission, outcome))
-        if outcome.state is not State.RUNNING:
-            return ()
-        if _attempt_of(state, submission).cut_short is not None:
+            return (*pinned, *self._finish(state, submission, outcome))
+        is_running = outcome.state is State.RUNNING
+        # where a node could not take a submission, its trial may be over before it
+        if progress.ended is not None or (is_running and attempt.cut_short is not None):
             self._end(submission)
             return ()
-        why = self._follower.look(submission, ticks_s=self._ticks())
+        if not is_running:
+            return ()
+        why = self._follower.look(submission, ticks_s=self._setup.ticks())
         if why is None:
-            return self._pinned(state, outcome)
-        told = AttemptCutShort(
-            trial_id=submission.trial_id,
-            attempt=submission.attempt,
-            still_s=why.still_s,
-            fatal=why.fatal,
-        )
-        return (*self._pinned(state, outcome), told)
+            return pinned
+        said = f"{why.still_s:.0f} s without a step" + (f", {why.fatal.cls}" if why.fatal else "")
+        _LOG.info("job %s is to be ended: %s", submission.job_id, said)
+        return (*pinned, why)
 
     def wait_in_queue(
         self, state: LedgerState, outcomes: Mapping[str, Outcome]
     ) -> tuple[Event, ...]:
-        """Return what follows when all that is submitted waits and nothing runs.
+        """Return what follows where all that is submitted for some nodes waits and nothing runs.
 
         Nodes that cannot take the next trial are brought back; one that stays away, or a queue that
-        is longer than the user's patience, stops the sweep.
+        is longer than the user's patience, stops the sweep, or is the trial's result where the
+        study's policy says so.
         """
-        now_s, limit_s = self._ticks(), self._setup.resources.queue_limit_s
-        waiting = [each for each in state.in_flight() if each.job_id in outcomes]
-        if not waiting or any(each.state is not State.PENDING for each in outcomes.values()):
-            self._queued_since_s = None
+        waiting: dict[tuple[str, ...], Submission] = {}  # the first in the queue of its nodes
+        busy: set[str] = set()  # nodes on which something runs
+        for each in state.in_flight():
+            trial, outcome = state.trials[each.trial_id].trial, outcomes.get(each.job_id)
+            nodes = state.nodes_of(self._setup.cell_of(trial, state))
+            if outcome is None or state.trials[each.trial_id].ended is not None:
+                continue
+            if outcome.state is State.PENDING:
+                waiting.setdefault(nodes, each)
+            else:
+                busy |= {*nodes} or {""}
+        stuck = {n: first for n, first in waiting.items() if busy.isdisjoint(n or ("",))}
+        since_s = self._queued_since_s
+        self._queued_since_s = {n: since_s.get(n, self._setup.ticks()) for n in stuck}
+        events = (
+            self._wait_for(state, nodes, first, outcomes[first.job_id])
+            for nodes, first in stuck.items()
+        )
+        return tuple(chain.from_iterable(events))
+
+    def _wait_for(
+        self, state: LedgerState, nodes: tuple[str, ...], first: Submission, outcome: Outcome
+    ) -> tuple[Event, ...]:
+        """Return what follows from a submission that is the first to wait for its nodes."""
+        now_s, limit_s = self._setup.ticks(), self._setup.resources.queue_limit_s
+        told = Decided(
+            trial_id=first.trial_id,
+            attempt=first.attempt,
+            next=Next.STOP,
+            cls=FailureClass.QUEUE_LIMIT,
+            evidence=outcome.reason,
+        )
+        if limit_s and now_s - self._queued_since_s[nodes] > limit_s:
+            return self._away(state, dataclasses.replace(told, waited_s=limit_s), outcome)
+        if not outcome.lacks_nodes:
             return ()
-        if self._queued_since_s is None:
-            self._queued_since_s = now_s
-        first = waiting[0]
-        if limit_s and now_s - self._queued_since_s > limit_s:
-            reason = f"no trial has started for {limit_s} s"
-            return (_stop(first, "queue-limit", reason, outcomes[first.job_id].reason),)
-        said = outcomes[first.job_id].reason
-        if not any(word in said.lower() for word in _UNAVAILABLE):
+        if now_s - self._looked_at_nodes_s.get(nodes, float("-inf")) < _LOOK_AT_NODES_S:
             return ()
-        if now_s - self._looked_at_nodes_s < _LOOK_AT_NODES_S:
-            return ()
-        self._looked_at_nodes_s = now_s
-        done = self._revive(self._setup.cell.nodelist or state.pinned)
+        self._looked_at_nodes_s[nodes] = now_s
+        done = self._revive(nodes)
         if done.faults:
-            reason = "; ".join(done.faults)
-            return (_stop(first, "node-drain", f"{reason}, and stays so after RESUME", said),)
+            sick = done.unfit or nodes
+            told = dataclasses.replace(
+                told, cls=FailureClass.NODE_DRAIN, faults=done.faults, nodes=sick
+            )
+            return self._away(state, told, outcome)
         if not done.nodes:
             return ()
-        return (EpochBegan(reason=f"node-drain: resumed {', '.join(done.nodes)}"),)
+        return (
+            EpochBegan(cause=EpochCause.RESUMED, cls=FailureClass.NODE_DRAIN, nodes=done.nodes),
+        )
+
+    def _away(self, state: LedgerState, told: Decided, outcome: Outcome) -> tuple[Event, ...]:
+        """Return what follows when the nodes of a waiting trial cannot take it."""
+        if self._policy.on_node_failure is OnNodeFailure.STOP:
+            return (told,)
+        told = dataclasses.replace(told, next=Next.GIVE_UP)
+        _LOG.info("%s ends without a measurement: %s", told.trial_id, told.reason)
+        progress = state.trials[told.trial_id]
+        finding = Finding(
+            cls=told.cls, action=Action.NONE, text=told.evidence, detail="; ".join(told.faults)
+        )
+        result = dataclasses.replace(
+            progress.result,
+            status=TrialStatus.UNMEASURED,
+            reason=told.reason,
+            findings=(*progress.result.findings, finding),
+            outcome=outcome,
+        )
+        return (told, TrialEnded(result=result))
 
     def _revive(self, nodes: tuple[str, ...]) -> Resumed:
         """Bring nodes back, a few times at most: one that fails again and again is not fit."""
-        if self._revivals >= _REVIVALS:
-            return Resumed(faults=(f"resumed {_REVIVALS} times without a measured trial since",))
+        if self._revivals.get(nodes, 0) >= _REVIVALS:
+            said = f"resumed {_REVIVALS} times without a measured trial since"
+            return Resumed(faults=(said,), unfit=nodes)
         done = self._setup.executor.resume(nodes)
-        self._revivals += bool(done.nodes)
+        _LOG.warning(
+            "asked for %s to be resumed: resumed %s; %s",
+            ",".join(nodes) or "this machine",
+            ",".join(done.nodes) or "none",
+            "; ".join(done.faults) or "all are fit",
+        )
+        self._revivals[nodes] = self._revivals.get(nodes, 0) + bool(done.nodes)
         return done
 
     def _end(self, submission: Submission) -> None:
         """Ask for its end, again after a while: an end takes time, and a scheduler its own."""
-        now_s, asked_s = self._ticks(), self._asked_to_end_s.get(submission.folder)
+        now_s, asked_s = self._setup.ticks(), self._asked_to_end_s.get(submission.folder)
         if asked_s is None or now_s - asked_s >= _ASK_AGAIN_S:
             self._setup.executor.cancel([submission], root=self._setup.folder)
             self._asked_to_end_s[submission.folder] = now_s
 
-    def _pinned(self, state: LedgerState, outcome: Outcome) -> tuple[Event, ...]:
-        """Keep the nodes that the first trial got, where nobody named any."""
-        if not self._setup.picks_nodes or state.pinned or not outcome.nodes:
+    def _pinned(self, state: LedgerState, trial: Trial, outcome: Outcome) -> tuple[Event, ...]:
+        """Keep the nodes that the first trial of a cell got, where its cell names none."""
+        cell = self._setup.cell_of(trial, state)
+        if not self._setup.picks_nodes(cell) or state.nodes_of(cell) or not outcome.nodes:
             return ()
-        return (NodesPinned(nodes=tuple(sorted(outcome.nodes))),)
+        return (NodesPinned(cell_digest=cell.digest, nodes=tuple(sorted(outcome.nodes))),)
 
-    def _settle(
+    def _finish(
         self, state: LedgerState, submission: Submission, outcome: Outcome
     ) -> tuple[Event, ...]:
         setup = self._setup
         progress = state.trials[submission.trial_id]
         trial = progress.trial
-        read = self._follower.finish(submission)
+        cell = setup.cell_of(trial, state)
+        nodes = state.nodes_of(cell)
+
+        def ended(found: Assessment) -> AttemptEnded:
+            number = submission.attempt
+            return AttemptEnded(
+                trial_id=trial.id, attempt=number, outcome=outcome, findings=found.findings
+            )
+
+        left = self._follower.finish(submission)
         self._asked_to_end_s.pop(submission.folder, None)
         cut = _attempt_of(state, submission).cut_short
-        # once for each attempt: whoever was killed before the end was written had decided before
-        earlier = {
-            each.attempt: each.cls
-            for each in state.decisions
-            if (each.trial_id, each.next) == (trial.id, Next.RETRY)
-            and each.attempt != submission.attempt
-        }
         found = assess(
             trial,
-            setup.cell,
+            cell,
             outcome,
-            read.report,
-            metrics=read.metrics,
+            left.report,
+            metrics=left.metrics,
             stalled_s=cut.still_s if cut and not cut.fatal else None,
             fatal=cut.fatal if cut else None,
             options=dumped_options(setup.folder / submission.folder / DUMP_FOLDER),
-            earlier=tuple(earlier.values()),
+            earlier=tuple(
+                each.cls
+                for each in state.decided_on(trial.id)
+                if each.next is Next.RETRY and each.attempt != submission.attempt
+            ),
             policy=setup.policy,
+            reference=self._reference,
         )
-        found = without_secrets(found, secrets_in(setup.cell, [trial.profile]))
-        found, notes = self._prepared(found, setup.cell.nodelist or state.pinned)
-        ended = AttemptEnded(
-            trial_id=trial.id,
-            attempt=submission.attempt,
-            outcome=outcome,
-            findings=found.findings,
-        )
-        if progress.ended is not None:
-            return (ended,)  # a torn ledger lost no more than this
-        events: list[Event] = [*notes]
+        found = without_secrets(found, secrets_in(cell, [trial.profile]))
+        if progress.ended is not None:  # a torn ledger lost no more than the end
+            return (ended(found),)
+        found, events = self._prepared(found, nodes)
+        found = self._as_the_study_wants(found, nodes)
         decision = found.decision
         if decision.next is Next.ACCEPT:
-            self._revivals = 0
+            self._revivals.pop(nodes, None)
         else:
-            wait_s = decision.backoff_s
             # what the scheduler decided, its own words prove better than the log's last line
-            is_theirs = outcome.state in _OF_SLURM and cut is None
-            events.append(
-                Decided(
-                    trial_id=trial.id,
-                    attempt=submission.attempt,
-                    next=decision.next,
-                    cls=decision.cls,
-                    reason=decision.reason,
-                    evidence=outcome.reason if is_theirs else decision.evidence,
-                    not_before_s=self._now() + wait_s if wait_s else 0.0,
-                )
-            )
+            if outcome.state in _OF_SLURM and cut is None:
+                decision = dataclasses.replace(decision, evidence=outcome.reason)
+            wait_s = decision.backoff_s
+            not_before_s = self._setup.now() + wait_s if wait_s else 0.0
+            told = decision.told(trial.id, submission.attempt, not_before_s=not_before_s)
+            _LOG.info("%s, attempt %d: %s", trial.id, submission.attempt, told.reason)
+            events = (*events, told)
         if found.status is not None:
-            swapped = _swapped(state, outcome) if found.score else ()
-            events += swapped
+            swapped = _swapped(state, cell, outcome) if found.score else ()
+            ran_on = tuple(outcome.nodes) or nodes
             result = dataclasses.replace(
                 progress.result,
                 status=found.status,
                 score=found.score,
-                reason="" if found.score else decision.reason,
+                reason="" if found.score else found.decision.reason,
                 findings=(*progress.result.findings, *found.findings),
                 outcome=outcome,
-                epoch=state.epoch + len(swapped),
+                epoch=state.epoch_of(cell.digest, ran_on) + len(swapped),
             )
-            events.append(TrialEnded(result=result))
-        # last: as long as its end is missing an attempt is looked after, and settled again
-        return (*events, ended)
+            _LOG.info("%s is %s", trial.id, found.status)
+            events = (*events, *swapped, TrialEnded(result=result))
+        # last: as long as its end is missing an attempt is looked after, and assessed again
+        return (*events, ended(found))
+
+    def _as_the_study_wants(self, found: Assessment, nodes: tuple[str, ...]) -> Assessment:
+        """Turn what stops a study for a node's failure into a result, where it wants that."""
+        decision = found.decision
+        is_verdict = self._policy.on_node_failure is OnNodeFailure.VERDICT
+        if not (is_verdict and decision.next is Next.STOP and decision.is_of_node):
+            return found
+        failed = decision.nodes or nodes
+        decision = dataclasses.replace(decision, next=Next.GIVE_UP, nodes=failed)
+        return dataclasses.replace(found, decision=decision)
 
     def _prepared(
         self, found: Assessment, nodes: tuple[str, ...]
@@ -340,27 +479,32 @@ class Attempts:
         setup, decision = self._setup, found.decision
         if decision.next is not Next.RETRY or decision.before not in _NEEDS_HANDS:
             return found, ()
-        tried = ""
+        done = Resumed()
         if decision.before is Action.RESUME_NODE:
             done = self._revive(nodes)
             if not done.faults:
-                reason = f"{decision.cls}: {', '.join(nodes)} are fit again"
-                return found, (EpochBegan(reason=reason),)
-            tried = f"; after scontrol update State=RESUME: {'; '.join(done.faults)}"
+                cause = EpochCause.RESUMED if done.nodes else EpochCause.FIT_AGAIN
+                fit = done.nodes or nodes
+                return found, (EpochBegan(cause=cause, cls=decision.cls, nodes=fit),)
         if setup.recover is not None and setup.recover(found, nodes):
-            reason = f"{decision.cls}: the site did {decision.before}{tried}"
-            return found, (EpochBegan(reason=reason),)
-        reason = (
-            f"{decision.cls}: {decision.before} was needed and nobody did it{tried}: the sweep "
-            "stops"
+            began = EpochBegan(
+                cause=EpochCause.HOOK,
+                cls=decision.cls,
+                nodes=nodes,
+                action=decision.before,
+                faults=done.faults,
+            )
+            return found, (began,)
+        stop = dataclasses.replace(
+            decision,
+            next=Next.STOP,
+            needed=decision.before,
+            faults=done.faults,
+            nodes=done.unfit or decision.nodes,
         )
-        stop = dataclasses.replace(decision, next=Next.STOP, reason=reason)
         return dataclasses.replace(found, decision=stop), ()
 
 
-# why a job that names its nodes does not start:  ReqNodeNotAvail, UnavailableNodes:node003
-#                        Nodes required for job are DOWN, DRAINED or reserved for jobs in higher ...
-_UNAVAILABLE = ("nodenotavail", "nodes required", "nodes_required", "nodedown", "node_down")
 _OF_SLURM = frozenset({State.NODE_FAIL, State.TIMEOUT, State.CANCELLED, State.LOST})
 _NEEDS_HANDS = frozenset({Action.HOOK, Action.RESUME_NODE})
 
@@ -369,25 +513,25 @@ def _attempt_of(state: LedgerState, submission: Submission) -> Attempt:
     return state.trials[submission.trial_id].attempts[submission.attempt]
 
 
-def _swapped(state: LedgerState, outcome: Outcome) -> tuple[EpochBegan, ...]:
-    """Begin an epoch where a trial ran on other nodes than the one that was measured before it."""
-    nodes = tuple(sorted(outcome.nodes))
-    if not nodes or not state.nodes or nodes == state.nodes:
+def _is_refused_everywhere(state: LedgerState, told: Decided) -> bool:
+    """Whether the words of a refusal are not about its nodes: two others had them, none works."""
+    if state.in_flight() or state.measured_on:
+        return False
+    refused = {
+        each.nodes for each in state.decisions if (each.cls, each.detail) == (told.cls, told.detail)
+    }
+    return len({*refused, told.nodes}) > _REFUSALS
+
+
+def _swapped(state: LedgerState, cell: Cell, outcome: Outcome) -> tuple[EpochBegan, ...]:
+    """Begin an epoch where a trial ran on other nodes than the cell's measured before it."""
+    nodes, were = tuple(sorted(outcome.nodes)), state.measured_on.get(cell.digest, ())
+    if not nodes or not were or nodes == were:
         return ()
-    return (EpochBegan(reason=f"nodes are {', '.join(nodes)}, were {', '.join(state.nodes)}"),)
+    cause = EpochCause.SWAPPED
+    return (EpochBegan(cause=cause, cell_digest=cell.digest, nodes=nodes, were=were),)
 
 
 def _run(state: LedgerState) -> str:
     """The session that began this ledger: attempts of a ledger moved aside are not ours."""
     return state.opened[0].session
-
-
-def _stop(submission: Submission, cls: str, reason: str, evidence: str) -> Decided:
-    return Decided(
-        trial_id=submission.trial_id,
-        attempt=submission.attempt,
-        next=Next.STOP,
-        cls=cls,
-        reason=f"{cls}: {reason}: the sweep stops",
-        evidence=evidence,
-    )

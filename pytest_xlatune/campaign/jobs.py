@@ -9,43 +9,19 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 from pytest_xlatune.campaign.turns import Turns
-from pytest_xlatune.cells import Trial
-from pytest_xlatune.errors import ConfigError
 from pytest_xlatune.executors import Executor
-from pytest_xlatune.ledger import (
-    AttemptEnded,
-    AttemptLetGo,
-    Decided,
-    Event,
-    Ledger,
-    LedgerState,
-    replay,
-)
-from pytest_xlatune.results import Outcome, State, Submission
+from pytest_xlatune.ledger import LEDGER, AttemptEnded, AttemptLetGo, Decided, Event, Ledger
+from pytest_xlatune.ledger.state import replay
+from pytest_xlatune.model.errors import ConfigError
+from pytest_xlatune.model.resources import Next
+from pytest_xlatune.model.result import Outcome, State, Submission
 
-LEDGER = "ledger.jsonl"
-INTERRUPTED = "interrupted"  # the decision on an attempt that was ended because nobody waits for it
 _BY_US = frozenset({State.CANCELLED, State.LOST})  # how an attempt ends that was asked to
 _END_LIMIT_S = 60.0
 _LOOK_S = 0.25
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Job:
-    """One submission of a trial and how it ended, None while that is not in the ledger."""
-
-    trial: Trial
-    submission: Submission
-    outcome: Outcome | None
-
-
-def find_ledgers(work_dir: Path) -> tuple[Path, ...]:
-    """Return the folders below a work directory that hold a ledger."""
-    return tuple(sorted(path.parent for path in work_dir.glob(f"*/*/{LEDGER}")))
 
 
 def executor_named(name: str) -> Executor:
@@ -55,24 +31,14 @@ def executor_named(name: str) -> Executor:
         ConfigError: there is none.
     """
     if name == "local":
-        from pytest_xlatune.executors.local import LocalExecutor  # noqa: PLC0415
+        from pytest_xlatune.executors.local import LocalExecutor
 
         return LocalExecutor()
     if name == "slurm":
-        from pytest_xlatune.executors.slurm import SlurmExecutor  # noqa: PLC0415
+        from pytest_xlatune.executors.slurm import SlurmExecutor
 
         return SlurmExecutor()
     raise ConfigError.unknown("executor", name, valid=["local", "slurm"], where="the sweep")
-
-
-def list_jobs(state: LedgerState) -> tuple[Job, ...]:
-    """Return every submission of a ledger, in plan order."""
-    return tuple(
-        Job(trial=progress.trial, submission=attempt.submission, outcome=attempt.outcome)
-        for progress in state.trials.values()
-        for attempt in progress.attempts.values()
-        if attempt.submission is not None
-    )
 
 
 def cancel_unwaited(
@@ -86,7 +52,7 @@ def cancel_unwaited(
     ledger, turns = Ledger(folder / LEDGER), Turns(folder)
     if not replay(ledger.refresh()).in_flight():
         return ()
-    with turns.nobody_waits() as alone:
+    with turns.none_waits() as alone:
         if not alone:
             return ()
         with turns.mine(wait_s=10.0):
@@ -96,17 +62,14 @@ def cancel_unwaited(
 def end_jobs(
     ledger: Ledger, *, executors: Callable[[str], Executor] = executor_named
 ) -> tuple[Submission, ...]:
-    """End what runs in a cell and return it; the turn is the caller's, and nobody waits.
-
-    Raises:
-        LedgerError: the ledger cannot be read or written.
-    """
+    """Do so where the turn is the caller's, and it knows that no process waits."""
     folder, ended = ledger.path.parent, []
     flying = replay(ledger.events()).in_flight()
     for name in sorted({each.executor for each in flying}):
         executor = executors(name)
         mine = tuple(each for each in flying if each.executor == name)
-        # told first: whoever finds them ended must know that it was us; what cannot be told runs on
+        # told first: the process that finds them ended must know that it was us; what cannot be
+        # told runs on
         told = [AttemptLetGo(trial_id=each.trial_id, attempt=each.attempt) for each in mine]
         ledger.append_all(told, at_s=time.time())
         executor.cancel(mine, root=folder)
@@ -118,15 +81,10 @@ def end_jobs(
 
 
 def interrupted(submission: Submission, outcome: Outcome) -> tuple[Event, ...]:
-    """Return what is written of an attempt that was ended because nobody waited for it."""
+    """Return the events of an attempt that was ended because no session waited for it."""
     trial_id, attempt = submission.trial_id, submission.attempt
     return (
-        Decided(
-            trial_id=trial_id,
-            attempt=attempt,
-            next=INTERRUPTED,
-            reason="ended because nobody waits for it; to be run again",
-        ),
+        Decided(trial_id=trial_id, attempt=attempt, next=Next.INTERRUPTED),
         AttemptEnded(trial_id=trial_id, attempt=attempt, outcome=outcome),
     )
 

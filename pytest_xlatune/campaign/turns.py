@@ -1,14 +1,16 @@
-"""Who takes the next turn, and whether anybody waits: agreement between processes over files.
+"""Which process takes the next turn, and whether any waits: agreement over files.
 
-Every process that waits for a cell may look after it, one at a time. The one that did so last keeps
-at it; when it stops waiting it says so, when it is killed its silence does. flock ends with its
-holder, so nothing is ever left locked. This module knows nothing of what a turn does.
+Every process that waits for a campaign may look after it, one at a time. The one that did so last
+keeps at it; when it stops waiting it says so, when it is killed its silence does. flock ends with
+its holder, so nothing is ever left locked. A folder that cannot be written is a LedgerError of
+every method. This module knows nothing of the work that a turn does.
 """
 
 from __future__ import annotations
 
 import contextlib
 import fcntl
+import logging
 import os
 import time
 from collections.abc import Iterator
@@ -16,11 +18,12 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from pytest_xlatune.errors import LedgerError
+from pytest_xlatune.model.errors import LedgerError
 
 SILENCE_S = 1.5  # after so long without a turn of the process that drives, another one drives
 _RETRY_S = 0.1
-_NOBODY = 0
+_NONE = 0  # no process drives
+_LOG = logging.getLogger("pytest_xlatune.campaign")
 
 
 class Turns:
@@ -29,18 +32,15 @@ class Turns:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._lock = FileLock(folder / "turn.lock", fallback_to_soft=False)
-        self._beat = folder / "turn.beat"  # process id of who drives; its age says when it last did
-        self._waiters = folder / "waiters.lock"
+        self._beat = folder / "turn.beat"  # id of the process that drives, written at each turn
         self._long = folder / "turn.long"  # there while a turn takes long
+        self._told = _NONE  # which process was logged as the one that drives
 
     @contextlib.contextmanager
     def next(self) -> Iterator[bool]:
-        """Give whether the next turn is ours; if so it lasts as long as the context.
-
-        Raises:
-            LedgerError: the folder cannot be written.
-        """
+        """Give whether the next turn is ours; if so it lasts as long as the context."""
         if self._is_driven():
+            self._tell(self._driver())
             yield False
             return
         try:
@@ -52,6 +52,7 @@ class Turns:
         try:
             with self._explained():
                 self._say(os.getpid())
+            self._tell(os.getpid())
             yield True
         finally:
             self._lock.release()
@@ -61,7 +62,7 @@ class Turns:
         """Take the turn now, waiting for the one that is being taken.
 
         Raises:
-            LedgerError: it did not end in time, or the folder cannot be written.
+            LedgerError: it did not end in time.
         """
         try:
             with self._explained():
@@ -79,17 +80,13 @@ class Turns:
 
     @contextlib.contextmanager
     def taking_long(self) -> Iterator[None]:
-        """Tell, in a turn of ours, that it takes minutes: who joins has that much patience.
-
-        Raises:
-            LedgerError: the folder cannot be written.
-        """
+        """Tell, in a turn of ours, that it takes minutes: a process that joins then waits."""
         with self._explained():
             self._long.touch()
         try:
             yield
         finally:
-            with contextlib.suppress(OSError):  # who joins waits for longer than it had to
+            with contextlib.suppress(OSError):  # a process that joins waits longer than it had to
                 self._long.unlink()
 
     @property
@@ -99,11 +96,7 @@ class Turns:
 
     @contextlib.contextmanager
     def waiting(self) -> Iterator[None]:
-        """Count as waiting, and no longer drive when it is over.
-
-        Raises:
-            LedgerError: the folder cannot be written.
-        """
+        """Count as waiting, and no longer drive when it is over."""
         try:
             with self.attending():
                 yield
@@ -111,33 +104,31 @@ class Turns:
             if self._driver() == os.getpid():
                 # the others need not find out by our silence, but they would
                 with contextlib.suppress(OSError):
-                    self._say(_NOBODY)
+                    self._say(_NONE)
 
     @contextlib.contextmanager
     def attending(self) -> Iterator[None]:
-        """Count as waiting between two waits too: what somebody waits for is not cancelled.
-
-        Raises:
-            LedgerError: the folder cannot be written.
-        """
-        with self._explained():
-            descriptor = os.open(self._waiters, os.O_RDWR | os.O_CREAT, 0o666)
-        try:
+        """Count as waiting between two waits too: no process ends our jobs meanwhile."""
+        with self._opened_waiters() as descriptor:
             with self._explained():
                 fcntl.flock(descriptor, fcntl.LOCK_SH)
             yield
-        finally:
-            os.close(descriptor)
 
     @contextlib.contextmanager
-    def nobody_waits(self, *, patience_s: float = 3.0) -> Iterator[bool]:
+    def none_waits(self, *, patience_s: float = 3.0) -> Iterator[bool]:
         """Give whether no process waits, and keep it so as long as the context lasts.
 
         `patience_s` is for the processes of our own session that are ending just now.
         """
-        descriptor = os.open(self._waiters, os.O_RDWR | os.O_CREAT, 0o666)
-        try:
+        with self._opened_waiters() as descriptor:
             yield self._is_alone(descriptor, until_s=time.monotonic() + patience_s)
+
+    @contextlib.contextmanager
+    def _opened_waiters(self) -> Iterator[int]:
+        with self._explained():
+            descriptor = os.open(self._folder / "waiters.lock", os.O_RDWR | os.O_CREAT, 0o666)
+        try:
+            yield descriptor
         finally:
             os.close(descriptor)
 
@@ -155,18 +146,23 @@ class Turns:
 
     def _is_alone(self, descriptor: int, *, until_s: float) -> bool:
         while True:
-            try:
+            with contextlib.suppress(BlockingIOError):
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                if time.monotonic() > until_s:
-                    return False
-                time.sleep(_RETRY_S)
-            else:
                 return True
+            if time.monotonic() > until_s:
+                return False
+            time.sleep(_RETRY_S)
+
+    def _tell(self, driver: int) -> None:
+        """Log which process drives, once until another does."""
+        if driver not in (_NONE, self._told):
+            ours = " (this one)" if driver == os.getpid() else ""
+            _LOG.info("process %d%s drives the campaign in %s", driver, ours, self._folder)
+            self._told = driver
 
     def _is_driven(self) -> bool:
         driver = self._driver()
-        if driver in (_NOBODY, os.getpid()):
+        if driver in (_NONE, os.getpid()):
             return False
         try:
             age_s = time.time() - self._beat.stat().st_mtime
@@ -179,7 +175,7 @@ class Turns:
         try:
             return int(self._beat.read_text(encoding="utf-8"))
         except (OSError, ValueError):
-            return _NOBODY
+            return _NONE
 
     def _say(self, driver: int) -> None:
         self._beat.write_text(f"{driver}\n", encoding="utf-8")

@@ -1,19 +1,43 @@
 """The catalog of an axis as the profiles of a wave: what can do something here, and one control.
 
-Pure and deterministic: the same ground gives the same profiles in the same order on every worker.
+Besides, the values of a setting in order: a wave tries those beside a value that led.
+
+Pure and deterministic: the same context gives the same profiles in the same order on every worker.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pytest_xlatune.catalog.entries import Entry, Status, load
-from pytest_xlatune.catalog.ground import Ground, Level, is_control
-from pytest_xlatune.catalog.idle import is_idle
-from pytest_xlatune.catalog.rules import check
-from pytest_xlatune.profiles import ALIASES, Flags, Profile, effective_values, parse_flags
-from pytest_xlatune.records import Record, digest
-from pytest_xlatune.spelling import same_value
+from pytest_xlatune.catalog.context import Context, Level, is_control
+from pytest_xlatune.catalog.entries import CatalogEntry, Status, load
+from pytest_xlatune.catalog.rules import check, is_idle
+from pytest_xlatune.model.profile import ALIASES, Flags, Profile, effective_values, parse_flags
+from pytest_xlatune.model.record import Record, digest
+from pytest_xlatune.model.text import same_value
+
+_SWITCH = 1  # values up to here are off and on, which have nothing beside them
+
+
+def ladders_of(axis: str) -> dict[str, tuple[str, ...]]:
+    """Return the settings of an axis that are tried at several numbers -> these, smallest first.
+
+    Args:
+        axis: e.g. FSDP; what matters on any axis is among them.
+
+    Raises:
+        ConfigError: no such axis.
+    """
+    values: dict[str, set[int]] = {}
+    for entry in load().of_axis(axis):
+        if entry.status is Status.CANDIDATE and all(each.isdecimal() for each in entry.values):
+            values.setdefault(entry.name, set()).update(map(int, entry.values))
+    return {
+        name: tuple(map(str, sorted(found)))
+        for name, found in values.items()
+        if len(found) > 1 and max(found) > _SWITCH
+    }
+
 
 _DECIDE = frozenset({"no-op", "unknown-flag"})  # notes that leave a candidate out
 
@@ -34,13 +58,13 @@ class Candidates:
     left_out: tuple[LeftOut, ...]
 
 
-def candidates(axis: str, ground: Ground, *, wave: str = "wave2") -> Candidates:
+def candidates(axis: str, context: Context, *, wave: str = "wave2") -> Candidates:
     """Choose the catalog's profiles for an axis.
 
     Args:
         axis: e.g. FSDP; its own entries come before those of any axis.
-        ground: what is deployed, and what is known of the target. A vendor's settings need its
-            device to be known.
+        context: the deployed settings, and the known facts of the target. A vendor's settings need
+            its device to be known.
         wave: of the profiles; a wave of single settings gets one control.
 
     Raises:
@@ -54,13 +78,13 @@ def candidates(axis: str, ground: Ground, *, wave: str = "wave2") -> Candidates:
         for profile in entry.profiles if entry.status is Status.CANDIDATE else ():
             if profile.wave != wave:
                 continue
-            why = _why_not(entry, profile, ground) or _twin(profile, ground, seen)
+            why = _why_not(entry, profile, context) or _twin(profile, context, seen)
             if why:
                 left.append(LeftOut(profile=profile.id, why=why))
             else:
                 kept.append(profile)
     if wave == "wave2":
-        kept += _control(entries, ground)
+        kept += _control(entries, context)
     return Candidates(profiles=tuple(kept), left_out=tuple(left))
 
 
@@ -73,35 +97,35 @@ def profiles_for(
         axis: e.g. FSDP.
         jaxlib: the target's release; "" keeps what only some releases accept.
         deployed: the deployed XLA_FLAGS.
-        device: architecture, e.g. sm_90 or gfx942; "" leaves out what is one vendor's.
+        device: architecture, e.g. sm_90 or gfx942; "" leaves a vendor's own settings out.
 
     Raises:
         ConfigError: no such axis, a malformed text or release.
     """
     flags: Flags = parse_flags(deployed, where="the deployed XLA_FLAGS")
-    return candidates(axis, Ground(deployed=flags, jaxlib=jaxlib, device=device)).profiles
+    return candidates(axis, Context(deployed=flags, jaxlib=jaxlib, device=device)).profiles
 
 
-def _why_not(entry: Entry, profile: Profile, ground: Ground) -> str:
-    vendor = "amd" if ground.device.startswith("gfx") else "nvidia" if ground.device else ""
+def _why_not(entry: CatalogEntry, profile: Profile, context: Context) -> str:
+    vendor = "amd" if context.device.startswith("gfx") else "nvidia" if context.device else ""
     if entry.vendor and entry.vendor != vendor:
-        return f"{entry.vendor}'s; the device is {ground.device or 'not known'}"
+        return f"{entry.vendor}'s; the device is {context.device or 'not known'}"
     objections = [
         each
-        for each in check([profile], ground)
+        for each in check([profile], context)
         if each.profile == profile.id and (each.level is Level.FAULT or each.rule in _DECIDE)
     ]
     return objections[0].text if objections else ""
 
 
-def _twin(profile: Profile, ground: Ground, seen: dict[str, str]) -> str:
-    values = effective_values((*ground.deployed, *profile.flags))
+def _twin(profile: Profile, context: Context, seen: dict[str, str]) -> str:
+    values = effective_values((*context.deployed, *profile.flags))
     settings = {
         ALIASES.get(name, name): _as_new(value) if name in ALIASES else value.lower()
         for name, value in values.items()
     }
     first = seen.setdefault(
-        digest({"flags": settings, "env": {**ground.env, **profile.env}}), profile.id
+        digest({"flags": settings, "env": {**context.env, **profile.env}}), profile.id
     )
     return "" if first == profile.id else f"the same settings as {first}"
 
@@ -111,13 +135,13 @@ def _as_new(value: str) -> str:
     return "on" if same_value(value, "true", kind="bool") else "default"
 
 
-def _control(entries: tuple[Entry, ...], ground: Ground) -> list[Profile]:
+def _control(entries: tuple[CatalogEntry, ...], context: Context) -> list[Profile]:
     """Return one profile that does nothing here for certain, or none."""
     controls = [
         profile
         for entry in entries
         if entry.status is Status.CONTROL
         for profile in entry.profiles
-        if is_control(profile) and not _why_not(entry, profile, ground)
+        if is_control(profile) and not _why_not(entry, profile, context)
     ]
-    return [each for each in controls if is_idle(each, ground)][:1]
+    return [each for each in controls if is_idle(each, context)][:1]

@@ -1,7 +1,7 @@
 """What the target's own XLA makes of profiles: every setting that is not in effect is named.
 
-XLA is asked by whoever calls (`ask`); this module composes the texts and judges the answers. What
-is compared are XLA's values on both sides: each flag is asked for alone, and what it comes to then
+The caller asks XLA (`ask`); this module composes the texts and judges the answers. It
+compares XLA's own values: each flag is asked for alone, and what it comes to then
 must be what it comes to in the whole text. So no spelling has to be understood here, and a flag
 that is dropped in silence, overridden or added up is told from one that is in effect.
 """
@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from pytest_xlatune.catalog.ground import CONTROL, Level, Objection, is_control
-from pytest_xlatune.profiles import (
+from pytest_xlatune.catalog.context import CONTROL, Level, Objection, is_control
+from pytest_xlatune.model.profile import (
     ALIASES,
     APPENDING,
     BASELINE_ID,
@@ -22,39 +22,29 @@ from pytest_xlatune.profiles import (
     append_flags,
     format_flags,
 )
-from pytest_xlatune.records import Record
-from pytest_xlatune.spelling import is_relative
+from pytest_xlatune.model.record import Record
+from pytest_xlatune.model.text import is_relative
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer(Record):
-    """What XLA makes of one text.
+class ParsedText(Record):
+    """What XLA makes of one text."""
 
-    Attributes:
-        options: every option by name; None where it refused the text.
-        unknown: the flags that it does not know.
-        refused: what it said of a value, or its last word.
-    """
-
-    options: dict[str, str] | None
-    unknown: tuple[str, ...] = ()
-    refused: str = ""
+    options: dict[str, str] | None  # every option by name; None where it refused the text
+    unknown: tuple[str, ...] = ()  # the flags that it does not know
+    refused: str = ""  # what it said of a value, or its last word
 
 
-Ask = Callable[[Sequence[str]], Sequence[Answer]]
+Ask = Callable[[Sequence[str]], Sequence[ParsedText]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Examined(Record):
-    """What was found.
+    """What was found."""
 
-    Attributes:
-        objections: those to what is deployed first, then in the profiles' order.
-        unchecked: one sentence for each flag of which XLA shows nothing.
-    """
-
+    # those to the deployed settings first, then in the profiles' order
     objections: tuple[Objection, ...] = ()
-    unchecked: tuple[str, ...] = ()
+    unchecked: tuple[str, ...] = ()  # one sentence for each flag of which XLA shows nothing
 
 
 def examine(
@@ -64,7 +54,7 @@ def examine(
     *,
     env: Mapping[str, str] | None = None,
 ) -> Examined:
-    """Ask XLA about profiles, and about what is deployed below them.
+    """Ask XLA about profiles, and about the deployed settings below them.
 
     A refused flag is left out of what the others are judged in, so that one does not hide another.
 
@@ -87,7 +77,7 @@ def examine(
 @dataclass(slots=True, kw_only=True)
 class _Examiner:
     default: dict[str, str]
-    alone: dict[Flag, Answer]
+    alone: dict[Flag, ParsedText]
     ask: Ask
     env: Mapping[str, str]
     _objections: list[Objection] = field(default_factory=list)
@@ -125,7 +115,7 @@ class _Examiner:
         answer = self.alone[flag]
         if answer.options is not None:
             return
-        # a sweep drops such a profile by itself; what is deployed fails every trial
+        # a sweep drops such a profile by itself; a deployed flag fails every trial
         level = Level.FAULT if profile == BASELINE_ID else Level.NOTE
         if answer.unknown:
             self._object("unknown-flag", profile, f"unknown to this XLA: --{flag.name}", level)
@@ -162,7 +152,7 @@ class _Examiner:
                 self._object(
                     "adds-up",
                     profile.id,
-                    f"{flag} is added to what is there, not in its place: {name} is {found!r}",
+                    f"{flag} is added to the deployed one, not in its place: {name} is {found!r}",
                 )
             else:
                 self._object(

@@ -1,25 +1,140 @@
-"""What is known of each setting that people tune, one entry for each way to try it.
+"""Which XLA flags each jaxlib release accepts, of which type, and with which default.
 
-The entries are data (`flags.toml`, `variables.toml`); this module reads and checks them and turns
-their values into profiles. It must not know a cell, a program or a result.
+The facts were probed release by release (`versions.json` beside this file). Between two probed
+releases a fact holds where both agree; beyond the newest, or where they differ, it is unknown, and
+unknown is None, never a guess. A vendor's fork may differ from the release that it is built on.
+
+The settings that people tune are data too, one entry for each way to try one (`flags.toml`,
+`variables.toml`); this module reads and checks them and turns their values into profiles. It must
+not know a cell, a program or a result.
 """
 
 from __future__ import annotations
 
 import functools
+import json
 import re
 import tomllib
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
 from importlib.resources import files
 from typing import Any
 
-from pytest_xlatune.cells import Axis
-from pytest_xlatune.errors import ConfigError
-from pytest_xlatune.profiles import Flag, Profile, parse_flags
-from pytest_xlatune.records import Record
-from pytest_xlatune.results import PARTS
+from pytest_xlatune.model.cell import Axis
+from pytest_xlatune.model.errors import ConfigError
+from pytest_xlatune.model.profile import Flag, Profile, parse_flags
+from pytest_xlatune.model.record import Record
+from pytest_xlatune.model.result import PARTS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FlagHistory(Record):
+    """One flag through the releases.
+
+    Attributes:
+        kind: bool, int32, int64, float, string, enum, message; "" where no field shows it.
+        first, last: probed releases that accept it, and all between.
+        defaults: probed release -> default from then on; None is not shown.
+    """
+
+    kind: str
+    first: str
+    last: str
+    defaults: dict[str, str | None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class History(Record):
+    """All flags, and the releases that were probed, oldest first."""
+
+    note: str
+    versions: tuple[str, ...]
+    flags: dict[str, FlagHistory]
+
+    def is_accepted(self, flag: str, jaxlib: str) -> bool | None:
+        """Return whether a release accepts a flag; None where no probe says.
+
+        Raises:
+            ConfigError: `jaxlib` is no release number.
+        """
+        answers = {self._accepts(flag, version) for version in self._around(jaxlib)}
+        return answers.pop() if len(answers) == 1 else None
+
+    def default(self, flag: str, jaxlib: str) -> str | None:
+        """Return a flag's default as text; None where it is unknown.
+
+        Raises:
+            ConfigError: `jaxlib` is no release number.
+        """
+        around = self._around(jaxlib)
+        if not around or not all(self._accepts(flag, version) for version in around):
+            return None
+        answers = {self._default(self.flags[flag], version) for version in around}
+        return answers.pop() if len(answers) == 1 else None
+
+    def kind(self, flag: str) -> str:
+        """Return a flag's type, "" where it is unknown."""
+        return self.flags[flag].kind if flag in self.flags else ""
+
+    def defaults(self, flag: str) -> frozenset[str]:
+        """Return every default that a flag ever had."""
+        known = self.flags[flag].defaults.values() if flag in self.flags else ()
+        return frozenset(each for each in known if each is not None)
+
+    def when(self, flag: str) -> str:
+        """Say which releases accept a flag, for a message."""
+        if flag not in self.flags:
+            return f"accepted by no jaxlib from {self.versions[0]} to {self.versions[-1]}"
+        known = self.flags[flag]
+        if known.last == self.versions[-1]:
+            return f"accepted since jaxlib {known.first}" + (
+                " or before" if known.first == self.versions[0] else ""
+            )
+        return f"accepted up to jaxlib {known.last}"
+
+    def _accepts(self, flag: str, version: str) -> bool:
+        known = self.flags.get(flag)
+        return known is not None and (
+            release(known.first) <= release(version) <= release(known.last)
+        )
+
+    def _default(self, known: FlagHistory, version: str) -> str | None:
+        at = [
+            value for since, value in known.defaults.items() if release(since) <= release(version)
+        ]
+        return at[-1] if at else None
+
+    def _around(self, jaxlib: str) -> tuple[str, ...]:
+        """Return the probed release, or the two on either side; () beyond either end."""
+        numbers = [release(version) for version in self.versions]
+        asked = release(jaxlib)
+        below, above = bisect_right(numbers, asked) - 1, bisect_left(numbers, asked)
+        if below < 0 or above == len(numbers):
+            return ()
+        return tuple(dict.fromkeys((self.versions[below], self.versions[above])))
+
+
+def release(version: str) -> tuple[int, ...]:
+    """Return a release's numbers, to compare by.
+
+    Raises:
+        ConfigError: it begins with no number.
+    """
+    # a wheel's version:  0.12.0.1      0.9.1+rocm7      0.10.0.dev20260101
+    match = re.match(r"\d+(?:\.\d+)*", version)
+    if match is None:
+        raise ConfigError(f"jaxlib version {version!r}: expected numbers such as 0.10.2")
+    return tuple(int(part) for part in match.group().split("."))
+
+
+@functools.cache
+def history() -> History:
+    """Return what was probed."""
+    text = files(__package__).joinpath("versions.json").read_text(encoding="utf-8")
+    return History.from_json(json.loads(text))
+
 
 ANY = "any"  # instead of an axis: whatever the parallelism
 _FILES = ("flags.toml", "variables.toml")
@@ -37,20 +152,20 @@ class Status(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Entry(Record):
+class CatalogEntry(Record):
     """One setting, and how it is tried.
 
     Attributes:
         name: the flag without dashes, or the variable.
         slug: what its profiles' ids begin with; unique.
-        axes: axes of `cells.Axis` on which it may matter, or "any".
-        aims: the parts of a step that it acts on, of `results.PARTS`; () is none that shows there.
+        axes: axes of `cell.Axis` on which it may matter, or "any".
+        aims: the parts of a step that it acts on, of `result.PARTS`; () is none that shows there.
         values: what to try; () where only the site knows a value.
         mechanism: what it changes, one sentence.
         source: where this is known from.
         status: what it is for.
         constraints: what it needs, and when it does nothing.
-        seed: what the seed document says otherwise, corrected; "" where it is right or silent.
+        corrects: what written recipes say otherwise, and how it is; "" where they are right.
         companions: flags it is tried with; `{value}` in them is the value.
         companion_env: variables it is tried with.
         wave: of its profiles: single settings in wave2, stacks of several later.
@@ -68,7 +183,7 @@ class Entry(Record):
     source: str
     status: Status = Status.CANDIDATE
     constraints: str = ""
-    seed: str = ""
+    corrects: str = ""
     companions: str = ""
     companion_env: dict[str, str] = field(default_factory=dict)
     wave: str = "wave2"
@@ -104,9 +219,9 @@ class Entry(Record):
 class Catalog:
     """All entries, in the order in which they are worth trying."""
 
-    entries: tuple[Entry, ...]
+    entries: tuple[CatalogEntry, ...]
 
-    def of_axis(self, axis: str) -> tuple[Entry, ...]:
+    def of_axis(self, axis: str) -> tuple[CatalogEntry, ...]:
         """Return the entries of an axis, its own before those of any.
 
         Raises:
@@ -118,7 +233,7 @@ class Catalog:
         own = [each for each in self.entries if word in each.axes]
         return (*own, *(each for each in self.entries if ANY in each.axes))
 
-    def named(self, name: str) -> tuple[Entry, ...]:
+    def named(self, name: str) -> tuple[CatalogEntry, ...]:
         """Return the entries of a flag, a variable or a slug; dashes and `=...` do not count.
 
         Raises:
@@ -131,7 +246,7 @@ class Catalog:
             raise ConfigError.unknown("setting", bare, valid=known, where="the catalog")
         return found
 
-    def find(self, name: str) -> tuple[Entry, ...]:
+    def find(self, name: str) -> tuple[CatalogEntry, ...]:
         """Return the entries of a name or a slug, () without one."""
         return tuple(each for each in self.entries if name in (each.name, each.slug))
 
@@ -170,11 +285,11 @@ def load() -> Catalog:
     return Catalog(entries=entries)
 
 
-def _read(name: str) -> Iterator[Entry]:
+def _read(name: str) -> Iterator[CatalogEntry]:
     text = files(__package__).joinpath(name).read_text(encoding="utf-8")
     rows: list[dict[str, Any]] = tomllib.loads(text)["entry"]
     for row in rows:
-        yield Entry.from_json({_RENAMED.get(key, key): value for key, value in row.items()})
+        yield CatalogEntry.from_json({_RENAMED.get(key, key): value for key, value in row.items()})
 
 
 def _slug(value: str) -> str:

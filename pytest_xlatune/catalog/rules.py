@@ -1,9 +1,11 @@
-"""What is wrong with a profile before anything runs: named rules over its settings.
+"""Named rules over the settings of a profile: its faults, before anything runs.
 
-A rule looks at what a profile sets, on top of what is deployed, and objects in one sentence. What
-would measure nothing, or something wrong, is a fault; a profile whose id begins with `control` is
-*meant* to do nothing, which is then no fault but what is asked of it. What only the target's own
-XLA can say is asked elsewhere (`effect`). No rule guesses: where a fact is not known it is silent.
+A rule looks at what a profile sets, on top of the deployed settings, and objects in one sentence: a
+partner is missing, another flag overrides it, it is the default already. What would measure
+nothing, or something wrong, is a fault; a profile whose id begins with `control` is *meant* to do
+nothing. What only the target's own XLA can say is asked elsewhere (`effect`). No rule guesses:
+where a fact is not known it is silent. Facts: XLA source, and HLO of programs compiled with and
+without the flag.
 """
 
 from __future__ import annotations
@@ -12,14 +14,140 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from pytest_xlatune.catalog import idle
-from pytest_xlatune.catalog.entries import Status, load
-from pytest_xlatune.catalog.ground import Case, Ground, Level, Objection, Rule, is_control
-from pytest_xlatune.catalog.history import history
-from pytest_xlatune.catalog.program import no_algorithm
-from pytest_xlatune.profiles import ALIASES, APPENDING, BASELINE_ID, Profile
-from pytest_xlatune.profiles import effective_values as values_of
-from pytest_xlatune.spelling import same_value
+from pytest_xlatune.catalog.context import (
+    CONTROL,
+    Case,
+    CatalogRule,
+    Context,
+    Level,
+    Objection,
+    is_control,
+    no_algorithm,
+    out_of_effect,
+    variables_out_of_effect,
+)
+from pytest_xlatune.catalog.entries import Status, history, load, release
+from pytest_xlatune.model.profile import ALIASES, APPENDING, BASELINE_ID, Profile
+from pytest_xlatune.model.profile import effective_values as values_of
+from pytest_xlatune.model.text import same_value
+
+P2P = "xla_gpu_enable_pipelined_p2p"
+DECOMPOSER = "xla_gpu_collective_permute_decomposer_threshold"
+_OPT_LEVEL = "xla_gpu_experimental_pipeline_parallelism_opt_level"
+_LHS = "xla_gpu_enable_latency_hiding_scheduler"
+_SOL = "xla_gpu_enable_analytical_sol_latency_estimator"
+_PGLE = "xla_gpu_pgle_profile_file_or_directory_path"
+_OVERLAP = "xla_gpu_experimental_parallel_collective_overlap_limit"
+_SCALE_UP = "xla_gpu_experimental_parallel_scale_up_collective_overlap_limit"
+_EARLY = "xla_gpu_experimental_collective_start_as_early_as_possible"
+_DOUBLE, _UNROLL = (
+    "xla_gpu_enable_while_loop_double_buffering",
+    "xla_gpu_enable_while_loop_unrolling",
+)
+_WINDOW_MIB = "xla_gpu_threshold_for_windowed_einsum_mib"
+_WINDOW_BYTES = "xla_gpu_operand_bytes_threshold_for_windowed_einsum"
+_STREAMS = "xla_gpu_multi_streamed_windowed_einsum"
+
+
+def partner(case: Case) -> Iterator[str]:
+    """Yield what does nothing without another flag."""
+    old = bool(case.context.jaxlib) and release(case.context.jaxlib) < (0, 6)
+    takes_none = DECOMPOSER not in case.after and _is_disabled(case.after.get(_OPT_LEVEL))
+    if DECOMPOSER in case.asked and not case.is_on(P2P) and not old:
+        yield f"--{DECOMPOSER} does nothing without --{P2P}=true"
+    if P2P in case.asked and case.is_on(P2P) and takes_none:
+        yield f"--{P2P} does nothing without --{DECOMPOSER}: by default it takes no permute"
+    if _EARLY in case.asked and case.is_on(_EARLY) and case.number(_OVERLAP, 1) == 1:
+        yield f"--{_EARLY} does nothing without --{_OVERLAP} above 1"
+    if _STREAMS in case.asked and not {_WINDOW_MIB, _WINDOW_BYTES} & case.after.keys():
+        yield f"--{_STREAMS} does nothing without --{_WINDOW_MIB} or --{_WINDOW_BYTES}"
+
+
+def _is_disabled(level: str | None) -> bool:
+    return level is None or level.endswith("DISABLE")
+
+
+def latency_hiding(case: Case) -> Iterator[str]:
+    """Yield an overlap flag where the latency hiding scheduler is off."""
+    needs = [
+        flag
+        for flag, neutral in ((_OVERLAP, "1"), (_SCALE_UP, "1"), (_EARLY, "false"))
+        if flag in case.asked and not same_value(case.asked[flag], neutral)
+    ]
+    why = _why_no_latency_hiding(case) if needs else ""
+    if why:
+        yield f"--{needs[0]} needs the latency hiding scheduler: {why}; add --{_LHS}=true"
+
+
+def _why_no_latency_hiding(case: Case) -> str:
+    """Say why the scheduler is off; "" where it is on, or where that is unknown."""
+    jaxlib, device = case.context.jaxlib, case.context.device
+    if _LHS in case.after:
+        return "" if case.is_on(_LHS) else "it is switched off"
+    if case.env.get("JAX_OPTIMIZATION_LEVEL", "O0") not in ("O0", "") or _PGLE in case.after:
+        return ""
+    if _SOL in case.after and not case.is_on(_SOL):
+        return f"it is off with --{_SOL}=false"
+    if jaxlib and release(jaxlib) < (0, 7):
+        return f"jaxlib {jaxlib} has it off"
+    if device.startswith("gfx94") or (
+        device.startswith("gfx") and jaxlib and release(jaxlib) < (0, 12)
+    ):
+        return f"it is off on {device} with jaxlib {jaxlib or 'of any release'}"
+    return ""
+
+
+def overruled(case: Case) -> Iterator[str]:
+    """Yield a flag beside another that overrides it."""
+    if _DOUBLE in case.asked and _UNROLL in case.after:
+        value = case.after[_UNROLL]
+        if not value.endswith("AUTO_UNROLL"):
+            yield f"--{_DOUBLE} does nothing beside --{_UNROLL}={value}, which overrides it"
+    if _WINDOW_MIB in case.asked and case.number(_WINDOW_BYTES, -1) >= 0:
+        yield f"--{_WINDOW_MIB} does nothing beside --{_WINDOW_BYTES}, which overrides it"
+
+
+def is_idle(profile: Profile, context: Context) -> bool:
+    """Return whether every setting is deployed already, or the default, as far as texts tell."""
+    probed, before = history(), values_of(context.deployed)
+    if not (profile.flags or profile.env) or profile.overrides:
+        return False
+    for name, value in values_of(profile.flags).items():
+        known = before.get(name)
+        if known is None and ALIASES.get(name, name) not in {ALIASES.get(n, n) for n in before}:
+            known = probed.default(name, context.jaxlib) if context.jaxlib else _only(name)
+        if name in APPENDING or known is None:
+            return False
+        if not same_value(value, known, kind=probed.kind(name)):
+            return False
+    return all(context.env.get(name) == value for name, value in profile.env.items())
+
+
+def _only(name: str) -> str | None:
+    """Return a flag's default where no release had another."""
+    known = history().defaults(name)
+    return next(iter(known)) if len(known) == 1 else None
+
+
+def no_op(case: Case) -> Iterator[str]:
+    """Yield a sentence where every setting is deployed, or the default."""
+    jaxlib, device = case.context.jaxlib, case.context.device
+    has_it = device.startswith(("sm_9", "sm_10", "sm_12")) and jaxlib and release(jaxlib) >= (0, 7)
+    if has_it and not case.profile.env and values_of(case.profile.flags) == {_LHS: "true"}:
+        yield f"jaxlib {jaxlib} has the latency hiding scheduler on by itself on {device}"
+    if is_idle(case.profile, case.context):
+        yield (
+            "every setting is deployed already, or the default: a run of it measures noise. Call "
+            f"it {CONTROL}-... to keep it as the A/A control"
+        )
+
+
+def program(case: Case) -> Iterator[str]:
+    """Yield what does nothing to the deployed program."""
+    if case.context.program is not None:
+        yield from out_of_effect(case.asked, case.after, case.context.program)
+        yield from variables_out_of_effect(case.profile.env, case.context.program)
+
 
 _FRACTIONS = ("XLA_PYTHON_CLIENT_MEM_FRACTION", "XLA_CLIENT_MEM_FRACTION")
 # libtpu reads these from LIBTPU_INIT_ARGS; the parser of XLA_FLAGS aborts on them
@@ -32,71 +160,73 @@ _SIZE = re.compile(r"(\d+)\s*([kKmMgG])(?:i?[bB])?")
 _SHIFT = {"k": 10, "m": 20, "g": 30}
 
 
-def check(profiles: Sequence[Profile], ground: Ground) -> tuple[Objection, ...]:
-    """Return every objection: those to what is deployed first, then in the profiles' order."""
+def check(profiles: Sequence[Profile], context: Context) -> tuple[Objection, ...]:
+    """Return every objection: those to the deployed settings first, then in the profiles' order."""
     deployed = Profile(
         id=BASELINE_ID,
-        flags=tuple(ground.deployed),
+        flags=tuple(context.deployed),
         env={
             name: value
-            for name, value in ground.env.items()
+            for name, value in context.env.items()
             if name != "XLA_FLAGS" and name.isidentifier()  # bash exports functions too
         },
     )
-    bare = Ground(jaxlib=ground.jaxlib, device=ground.device)
+    bare = Context(jaxlib=context.jaxlib, device=context.device)
     found = [
         *_objections(deployed, bare, [rule for rule in RULES if rule.of_deployed]),
-        *(each for profile in profiles for each in _objections(profile, ground, RULES)),
+        *(each for profile in profiles for each in _objections(profile, context, RULES)),
     ]
     return tuple(found)
 
 
-def why_not(profile: Profile, ground: Ground) -> str:
-    """Return why a profile that nobody declared is not worth a trial; "" where nothing says so.
+def why_not(profile: Profile, context: Context) -> str:
+    """Return why a derived profile is not worth a trial; "" where nothing says so.
 
-    What a rule calls a fault keeps it from running, as it would a declared one. So does what is as
-    deployed anyway, for nobody asked for this very profile; env files on the nodes may change that.
+    What a rule calls a fault keeps it from running, as it would a declared one. So does a profile
+    that is deployed anyway, since no user asked for it; env files on the nodes may change that.
     What does nothing to the deployed program may act beside another flag or key, which makes
     another program: that is asked of single flags and of variables alone.
     """
     if len(values_of(profile.flags)) > 1 or profile.overrides:
-        ground = replace(ground, program=None)
+        context = replace(context, program=None)
     found = (
         each
-        for each in check([profile], ground)
+        for each in check([profile], context)
         if each.profile == profile.id
-        and (each.level is Level.FAULT or (each.rule == "no-op" and ground.is_complete))
+        and (each.level is Level.FAULT or (each.rule == "no-op" and context.is_complete))
     )
     return next((each.text for each in found), "")
 
 
-def does_nothing(profile: Profile, ground: Ground) -> str:
+def does_nothing(profile: Profile, context: Context) -> str:
     """Return why all of a profile does nothing for certain; "" where that is not known.
 
-    As certain as what the ground says is deployed. A flag without its partner counts where it is
+    As certain as what the context says is deployed. A flag without its partner counts where it is
     all that the profile sets, for another one beside it may well act.
     """
     sole = len(profile.flags) == 1 and not profile.env
     wanted = {"no-op", "partner"} if sole else {"no-op"}
     named = replace(profile, id="asked")  # of a control no rule says that it is idle
-    found = (each for each in check([named], ground) if each.profile == named.id)
-    texts = [each.text for each in found if each.rule in wanted] if ground.is_complete else []
+    found = (each for each in check([named], context) if each.profile == named.id)
+    texts = [each.text for each in found if each.rule in wanted] if context.is_complete else []
     return "" if profile.overrides or not texts else texts[0].partition(": a run of it")[0]
 
 
-def _objections(profile: Profile, ground: Ground, rules: Sequence[Rule]) -> Iterator[Objection]:
+def _objections(
+    profile: Profile, context: Context, rules: Sequence[CatalogRule]
+) -> Iterator[Objection]:
     asked = values_of(profile.flags)
     case = Case(
         profile=profile,
-        ground=ground,
+        context=context,
         asked=asked,
-        after=values_of((*ground.deployed, *profile.flags)),
-        env={**ground.env, **profile.env},
+        after=values_of((*context.deployed, *profile.flags)),
+        env={**context.env, **profile.env},
     )
     for rule in rules:
         if rule.is_idle and is_control(profile):
             continue
-        level = rule.level if ground.is_complete or not rule.is_idle else Level.NOTE
+        level = rule.level if context.is_complete or not rule.is_idle else Level.NOTE
         for text in rule.check(case):
             yield Objection(rule=rule.name, level=level, profile=profile.id, text=text)
 
@@ -145,7 +275,7 @@ def _second_name(case: Case) -> Iterator[str]:
 
 
 def _adds_up(case: Case) -> Iterator[str]:
-    before = values_of(case.ground.deployed)
+    before = values_of(case.context.deployed)
     for name, value in case.asked.items():
         if name not in APPENDING:
             continue
@@ -159,7 +289,7 @@ def _adds_up(case: Case) -> Iterator[str]:
 
 
 def _unknown(case: Case) -> Iterator[str]:
-    jaxlib, probed = case.ground.jaxlib, history()
+    jaxlib, probed = case.context.jaxlib, history()
     for name in case.asked:
         accepted = probed.is_accepted(name, jaxlib) if jaxlib else None
         if accepted is False or (not jaxlib and name not in probed.flags):
@@ -169,86 +299,41 @@ def _unknown(case: Case) -> Iterator[str]:
 
 
 def _aborts(case: Case) -> Iterator[str]:
-    shape = case.ground.program
+    shape = case.context.program
     if shape is not None:
         yield from no_algorithm(case.profile.env, shape)
-    both = {idle.P2P, idle.DECOMPOSER}
-    takes = case.is_on(idle.P2P) and idle.DECOMPOSER in case.after and both & case.asked.keys()
+    both = {P2P, DECOMPOSER}
+    takes = case.is_on(P2P) and DECOMPOSER in case.after and both & case.asked.keys()
     if shape is not None and shape.has_cycle and takes:
-        yield f"--{idle.P2P} makes the compiler abort on this program: its permutes form a cycle"
+        yield f"--{P2P} makes the compiler abort on this program: its permutes form a cycle"
 
 
-RULES: tuple[Rule, ...] = (
-    Rule(
-        name="blocked",
-        says="a flag that makes results wrong, or every compilation crash",
-        check=_blocked,
-        of_deployed=True,
-    ),
-    Rule(
-        name="tpu-flag",
-        says="a flag of libtpu in XLA_FLAGS, where the process aborts on it",
-        check=_tpu,
-        of_deployed=True,
-    ),
-    Rule(
-        name="plain-integer",
-        says="`NCCL_BUFFSIZE=16M`: NCCL reads 16 and says nothing",
-        check=_plain_integer,
-        of_deployed=True,
-    ),
-    Rule(
-        name="memory-fraction",
-        says="both spellings of the memory fraction, which JAX refuses",
-        check=_memory_fraction,
-        of_deployed=True,
-    ),
-    Rule(
-        name="aborts",
-        says="send and recv for permutes that form a cycle, or no algorithm left for a collective",
-        check=_aborts,
-    ),
-    Rule(name="partner", says="a flag without the flag it needs", check=idle.partner, is_idle=True),
-    Rule(
-        name="latency-hiding",
-        says="an overlap flag where the latency hiding scheduler is off",
-        check=idle.latency_hiding,
-        is_idle=True,
-    ),
-    Rule(
-        name="overruled", says="a flag beside another that overrides it", check=idle.overruled,
-        is_idle=True,
-    ),
-    Rule(
-        name="program",
-        says="a value that does nothing to the deployed program (`--dump`)",
-        check=idle.program,
-        is_idle=True,
-    ),
-    Rule(
-        name="no-op",
-        says="every setting is deployed already, or the default of the release",
-        check=idle.no_op,
-        level=Level.NOTE,
-        is_idle=True,
-    ),
-    Rule(
-        name="adds-up",
-        says="a flag that XLA appends to what is deployed: nothing later undoes it",
-        check=_adds_up,
-        level=Level.NOTE,
-    ),
-    Rule(
-        name="second-name",
-        says="two names of one option in one profile",
-        check=_second_name,
-        level=Level.NOTE,
-    ),
-    Rule(
-        name="unknown-flag",
-        says="a flag that the release does not accept",
-        check=_unknown,
-        level=Level.NOTE,
-        of_deployed=True,
-    ),
+RULES: tuple[CatalogRule, ...] = (
+    CatalogRule(name="blocked", check=_blocked, of_deployed=True,
+                says="a flag that makes results wrong, or every compilation crash"),
+    CatalogRule(name="tpu-flag", check=_tpu, of_deployed=True,
+                says="a flag of libtpu in XLA_FLAGS, where the process aborts on it"),
+    CatalogRule(name="plain-integer", check=_plain_integer, of_deployed=True,
+                says="`NCCL_BUFFSIZE=16M`: NCCL reads 16 and says nothing"),
+    CatalogRule(name="memory-fraction", check=_memory_fraction, of_deployed=True,
+                says="both spellings of the memory fraction, which JAX refuses"),
+    CatalogRule(name="aborts", check=_aborts,
+                says="send and recv for permutes that form a cycle, or no algorithm left for a "
+                     "collective"),
+    CatalogRule(name="partner", check=partner, is_idle=True,
+                says="a flag without the flag it needs"),
+    CatalogRule(name="latency-hiding", check=latency_hiding, is_idle=True,
+                says="an overlap flag where the latency hiding scheduler is off"),
+    CatalogRule(name="overruled", check=overruled, is_idle=True,
+                says="a flag beside another that overrides it"),
+    CatalogRule(name="program", check=program, is_idle=True,
+                says="a value that does nothing to the deployed program (`--dump`)"),
+    CatalogRule(name="no-op", check=no_op, level=Level.NOTE, is_idle=True,
+                says="every setting is deployed already, or the default of the release"),
+    CatalogRule(name="adds-up", check=_adds_up, level=Level.NOTE,
+                says="a flag that XLA appends to the deployed one: nothing later undoes it"),
+    CatalogRule(name="second-name", check=_second_name, level=Level.NOTE,
+                says="two names of one option in one profile"),
+    CatalogRule(name="unknown-flag", check=_unknown, level=Level.NOTE, of_deployed=True,
+                says="a flag that the release does not accept"),
 )  # fmt: skip

@@ -1,1 +1,177 @@
-"""The command line, `xlatune`: parsers, and what the commands show."""
+"""The command line: `xlatune COMMAND ...`. A command and what it prints are one file here.
+
+Only the file of the command that is asked for is loaded, and it imports what it needs where it
+needs it: `xlatune steps` is done before numpy is read from disk. Each file has `add_NAME`, which
+declares the arguments of a command and sets `run` to the function that runs it.
+
+Exit codes: 0, or that of the error: 2 for wrong input, 3 for a ledger or a scheduler that cannot be
+used. `flags lint` and `flags diff` end with 1 where they find something; `compare --gate` with 1
+for a regression and 4 where it cannot tell.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Callable, Collection, Iterable, Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pytest_xlatune.model.errors import ConfigError, XlatuneError
+
+if TYPE_CHECKING:
+    from pytest_xlatune.model.record import Json
+    from pytest_xlatune.report.document import Document
+    from pytest_xlatune.sweep.groups import RunSettings
+    from pytest_xlatune.sweep.resolved import ResolvedSweep
+
+# command -> its file, and its line in the list of all
+COMMANDS = {
+    "steps": ("read_logs", "show the steps and the score of logs, of any run"),
+    "triage": ("read_logs", "show what went wrong in a log, root cause first"),
+    "compare": ("read_logs", "compare two directories of logs, one job per log"),
+    "hlo": ("hlo", "show what the compiler made of a program, or how two differ"),
+    "drill": ("drill", "show where the time of a step went, from its traces"),
+    "compile-check": ("sweep_file", "compile a sweep's profiles; nothing is measured"),
+    "evidence": (
+        "sweep_file",
+        "run profiles once more with profiler and dump; they are not scored",
+    ),
+    "flags": ("flags", "explain settings, and find faults in profiles"),
+    "import": ("import_", "read a CSV of jobs that were run by hand into a ledger"),
+    "report": ("ledgers", "show and write the reports of measured cells"),
+    "conclude": ("ledgers", "compute every verdict of a ledger again"),
+    "calibrate": ("sweep_file", "run trials that measure how noisy a sweep's cell is"),
+    "jobs": ("ledgers", "list the jobs in the ledgers, or end them"),
+    "plan": ("sweep_file", "show what a sweep would run; nothing is submitted"),
+}
+_FORMER = {"screen": "compile-check"}  # names that commands had
+AGAINST = "--against"  # of `drill`
+
+Run = Callable[[argparse.Namespace], int]
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code."""
+    given = sys.argv[1:] if argv is None else list(argv)
+    name = given[0] if given else ""
+    if name in _FORMER:
+        return complain([f"`xlatune {name}` is called `xlatune {_FORMER[name]}` now"])
+    if name == "drill":  # argparse drops the `--` between the variants
+        given = [AGAINST if each == "--" else each for each in given]
+    if name == "flags":  # a word that begins with a blank is no option for argparse
+        given = [f" {each}" if each.startswith("--xla_") else each for each in given]
+    arguments = _parser(name).parse_args(given)
+    run: Run = arguments.run
+    try:
+        try:
+            if any(each.startswith("XLATUNE_") for each in os.environ):
+                from pytest_xlatune.sweep.settings import refuse_misspelt
+
+                refuse_misspelt(os.environ)  # of every command, one that reads no setting too
+            return run(arguments)
+        finally:
+            sys.stdout.flush()  # a reader that has gone is told here, not when Python ends
+    except XlatuneError as error:
+        return complain([str(error)], exit_code=error.exit_code)
+    except BrokenPipeError:
+        # `xlatune steps ... | head`: what was asked for was shown
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+
+
+def _parser(name: str) -> argparse.ArgumentParser:
+    """Return the parser of all commands; only the one that is asked for has its arguments."""
+    parser = argparse.ArgumentParser(
+        prog="xlatune", description="Sweeps of XLA flags and NCCL variables: logs, ledgers, plans."
+    )
+    commands = Commands(parser, metavar="COMMAND")
+    for each, (file, what) in COMMANDS.items():
+        command = commands.add_parser(each, what=what)
+        if each == name:
+            module = import_module(f"{__name__}.{file}")
+            getattr(module, f"add_{each.replace('-', '_')}")(command)
+    return parser
+
+
+class Commands:
+    """The commands of a parser, one of which must be given."""
+
+    def __init__(self, parser: argparse.ArgumentParser, *, metavar: str) -> None:
+        self._added = parser.add_subparsers(required=True, metavar=metavar)
+
+    def add_parser(self, name: str, *, what: str) -> argparse.ArgumentParser:
+        """Add a command; `what` is its line in the list and the head of its own help."""
+        return self._added.add_parser(name, help=what, description=f"{what[0].upper()}{what[1:]}.")
+
+
+def add_options(parser: argparse.ArgumentParser, only: Collection[str] = ()) -> None:
+    """Add the options of a sweep to a command; `only` some of them, by name."""
+    from pytest_xlatune.sweep.groups import OPTIONS
+
+    for option in OPTIONS:
+        if not only or option.name in only:
+            parser.add_argument(
+                f"--{option.name}", dest=option.key, metavar=option.metavar, help=option.help
+            )
+
+
+def add_json(parser: argparse.ArgumentParser) -> None:
+    """Add `--json` to a command."""
+    parser.add_argument("--json", action="store_true", help="one JSON document")
+
+
+def options_of(arguments: argparse.Namespace) -> RunSettings:
+    """Return the options of a sweep as the command line, the environment and files say them.
+
+    Raises:
+        ConfigError: one is misspelt or malformed.
+    """
+    from pytest_xlatune.sweep.settings import resolve_options
+
+    return resolve_options(vars(arguments), os.environ, {}, root=Path.cwd())
+
+
+def resolved_sweep(path: Path, options: RunSettings) -> ResolvedSweep:
+    """Return the sweep that a file declares, resolved with options.
+
+    Raises:
+        ConfigError: there is no such sweep, or it does not fit the options.
+    """
+    from pytest_xlatune.sweep.declaration import load_sweep
+
+    return load_sweep(path).resolve(options.said)
+
+
+def show(lines: Iterable[str]) -> None:
+    """Print lines as they come."""
+    for line in lines:
+        print(line, flush=True)
+
+
+def show_json(document: Json) -> None:
+    """Print one JSON document."""
+    import json
+
+    print(json.dumps(document, indent=2, allow_nan=False))
+
+
+def show_document(document: Document, *, width: int | None = None) -> None:
+    """Print a report as wide as the terminal."""
+    import shutil
+
+    from pytest_xlatune.report.render import terminal
+
+    width = width or shutil.get_terminal_size().columns
+    print("\n".join(terminal(document, width=width)), end="\n\n")
+
+
+def complain(problems: Iterable[str], *, exit_code: int = ConfigError.exit_code) -> int:
+    """Say on stderr what could not be done; return the exit code, 0 where there is nothing."""
+    code = 0
+    for problem in problems:
+        print(f"xlatune: {problem}", file=sys.stderr)
+        code = exit_code
+    return code

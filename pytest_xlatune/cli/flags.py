@@ -1,12 +1,11 @@
-"""The commands about settings: `xlatune flags list | show | lint | diff`. Parsers, no printing.
+"""`xlatune flags list | show | lint | diff`: settings, and the faults of profiles.
 
     list    the catalog; of an axis, the profiles that a wave would take
     show    everything known of a flag or a variable
-    lint    what is wrong with profiles, by the rules and by the target's own XLA
+    lint    the faults of profiles, by the rules and by the target's own XLA
     diff    the options that two texts of XLA_FLAGS set otherwise
 
-Each parser sets `show`: arguments and options to what is to be printed. Exit codes: 0 clean or the
-same, 1 where something was found, 2 for wrong input.
+Exit codes: 0 clean or the same, 1 where something was found, 2 for wrong input.
 """
 
 from __future__ import annotations
@@ -14,73 +13,80 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import os
+import shlex
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pytest_xlatune.cli.commands import Commands
-from pytest_xlatune.errors import ConfigError
-from pytest_xlatune.settings.options import Options
+from pytest_xlatune.catalog.context import Context, Level, Objection, Shape, closes_ring
+from pytest_xlatune.catalog.entries import Catalog, CatalogEntry, Status, history, load
+from pytest_xlatune.cli import (
+    Commands,
+    add_json,
+    add_options,
+    options_of,
+    resolved_sweep,
+    show,
+    show_json,
+)
+from pytest_xlatune.model.cell import Axis
+from pytest_xlatune.model.errors import ConfigError
+from pytest_xlatune.model.profile import Profile, diff_values, format_flags, parse_flags
+from pytest_xlatune.model.record import Json
 
 if TYPE_CHECKING:
-    from pytest_xlatune.catalog import Ground
-    from pytest_xlatune.cli.inspecting import Shown
-    from pytest_xlatune.profiles import Profile
+    from pytest_xlatune.evidence.hlo import Program
+    from pytest_xlatune.prepare.lint import Linted
 
-
-COMMAND = "flags"
+SCHEMA = 1
+TEXT_ID = "text"  # the profile that words of a command line make
 
 
 class SyntaxRefusedError(ConfigError):
-    """The text to lint is what is wrong: a finding, not a misuse of the command."""
+    """The text to lint is at fault: a finding, not a misuse of the command."""
 
 
-def as_words(given: Sequence[str]) -> list[str]:
-    """Return a command line on which argparse takes `--xla_...` for a word, not for an option."""
-    return [f" {each}" if each.startswith("--xla_") else each for each in given]
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    kinds = Commands(parser, metavar="KIND")
 
-
-def add_flags(commands: Commands) -> Iterator[tuple[argparse.ArgumentParser, bool]]:
-    """Add the commands; yield each parser and whether it takes the options of a sweep."""
-    flags = commands.add_parser(COMMAND, what="settings: the catalog, and what is wrong with some")
-    kinds = Commands(flags, metavar="KIND")
-
-    listed = kinds.add_parser("list", what="the catalog; of an axis, the profiles of a wave")
-    listed.add_argument("--axis", metavar="AXIS", help="e.g. FSDP: what is worth a trial there")
-    _add_ground(listed)
+    listed = kinds.add_parser("list", what="list the catalog; of an axis, the profiles of a wave")
+    listed.add_argument(
+        "--axis", metavar="AXIS", help="e.g. FSDP: the settings worth a trial there"
+    )
+    _add_context(listed)
     listed.add_argument("--markdown", action="store_true", help="the tables of docs/flags.md")
-    listed.add_argument("--json", action="store_true", help="one JSON document")
-    listed.set_defaults(show=_list)
-    yield listed, False
+    add_json(listed)
+    listed.set_defaults(run=_list)
 
-    shown = kinds.add_parser("show", what="everything known of settings")
+    shown = kinds.add_parser("show", what="show everything known of settings")
     shown.add_argument("names", nargs="+", metavar="NAME", help="a flag, a variable, or its slug")
-    shown.add_argument("--json", action="store_true", help="one JSON document")
-    shown.set_defaults(show=_show)
-    yield shown, False
+    add_json(shown)
+    shown.set_defaults(run=_show)
 
-    linted = kinds.add_parser("lint", what="what is wrong with profiles; exit code 1 if something")
+    linted = kinds.add_parser(
+        "lint", what="show the faults of profiles; exit code 1 if there are any"
+    )
     linted.add_argument(
         "what", nargs="+", metavar="SWEEP_FILE|TEXT", help="a sweep file; or flags and NAME=value"
     )
     linted.add_argument("--python", metavar="PATH", help="the interpreter whose XLA is asked")
     linted.add_argument("--dump", type=Path, metavar="DUMP", help="of the program as deployed")
-    _add_ground(linted)
-    linted.add_argument("--json", action="store_true", help="one JSON document")
-    linted.set_defaults(show=_lint)
-    yield linted, True
+    _add_context(linted)
+    add_json(linted)
+    add_options(linted)
+    linted.set_defaults(run=_lint)
 
-    diff = kinds.add_parser("diff", what="what two texts of XLA_FLAGS set otherwise")
+    diff = kinds.add_parser("diff", what="show what two texts of XLA_FLAGS set otherwise")
     diff.add_argument("a", metavar="A", help="'' is every default")
     diff.add_argument("b", metavar="B")
     diff.add_argument("--python", metavar="PATH", help="the interpreter whose XLA is asked")
-    diff.add_argument("--json", action="store_true", help="one JSON document")
-    diff.set_defaults(show=_diff)
-    yield diff, False
+    add_json(diff)
+    diff.set_defaults(run=_diff)
 
 
-def _add_ground(parser: argparse.ArgumentParser) -> None:
+def _add_context(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--deployed", metavar="TEXT", default="", help="flags and NAME=value below the profiles"
     )
@@ -90,89 +96,328 @@ def _add_ground(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--device", metavar="NAME", default="", help="e.g. sm_90, gfx942, cpu")
 
 
-def _list(arguments: argparse.Namespace, _: Options) -> Iterator[Shown]:
-    from pytest_xlatune.cli.flagging import deployed_ground, show_list  # noqa: PLC0415
-
-    ground = deployed_ground(arguments.deployed, jaxlib=arguments.jaxlib, device=arguments.device)
-    yield show_list(
-        axis=arguments.axis,
-        ground=ground,
-        as_json=arguments.json,
-        as_markdown=arguments.markdown,
-    )
+# --- list and show --------------------------------------------------------------------------------
 
 
-def _show(arguments: argparse.Namespace, _: Options) -> Iterator[Shown]:
-    from pytest_xlatune.cli.flagging import show_entries  # noqa: PLC0415
+def _list(arguments: argparse.Namespace) -> int:
+    """Show the catalog; of an axis, the profiles that a wave would take, and what it leaves out."""
+    from pytest_xlatune.catalog.candidates import candidates
 
-    yield show_entries(arguments.names, as_json=arguments.json)
+    context = deployed_context(arguments.deployed, jaxlib=arguments.jaxlib, device=arguments.device)
+    entries = load().entries
+    if arguments.markdown:
+        show(_markdown(load()))
+    elif arguments.axis is not None:
+        found = candidates(arguments.axis, context)
+        if arguments.json:
+            document = {
+                "schema": SCHEMA,
+                "axis": arguments.axis.upper(),
+                "jaxlib": context.jaxlib,
+                "profiles": [each.to_json() for each in found.profiles],
+                "left_out": [each.to_json() for each in found.left_out],
+            }
+            show_json(document)
+            return 0
+        width = max(len(each.id) for each in found.profiles)
+        show(f"{each.id:{width}}  {each.shown_text}" for each in found.profiles)
+        show(f"left out: {each.profile}: {each.why}" for each in found.left_out)
+    elif arguments.json:
+        show_json({"schema": SCHEMA, "entries": [_entry_json(each) for each in entries]})
+    else:
+        show(_line(each) for each in entries)
+    return 0
 
 
-def _lint(arguments: argparse.Namespace, options: Options) -> Iterator[Shown]:
-    from pytest_xlatune.cli.flagging import shape_of, show_lint, show_refused  # noqa: PLC0415
+def _show(arguments: argparse.Namespace) -> int:
+    """Show everything known of settings, by flag, variable or slug."""
+    documents: list[Json] = []
+    lines: list[str] = []
+    for name in arguments.names:
+        bare = name.strip().lstrip("-").partition("=")[0]
+        known = bare in history().flags and not load().find(bare)
+        entries = () if known else load().named(bare)
+        documents += [_entry_json(each) for each in entries] or [_history_json(bare)]
+        for entry in entries:
+            lines += [*_paragraph(entry), ""]
+        if not entries:
+            lines += [bare, *(f"  {each}" for each in _releases(bare)), "  not in the catalog", ""]
+    if arguments.json:
+        show_json({"schema": SCHEMA, "entries": documents})
+    else:
+        show(["\n".join(lines).rstrip()])
+    return 0
+
+
+def seen_in(entry: CatalogEntry) -> str:
+    """Say where it can be seen that a setting acted."""
+    from pytest_xlatune.evidence.hlo.difference import Below, expectations
+
+    if not entry.is_flag:
+        return "HLO: the program" if entry.compile_time else "run time only"
+    expected = expectations().get(entry.name)
+    if expected is None:
+        return "not known"
+    if expected.below is Below.RUN_TIME:
+        return "run time only"
+    if expected.below is Below.MACHINE_CODE:
+        return "below HLO: only time shows it"
+    return f"HLO: {expected.fact}{expected.kinds_text}"
+
+
+def _line(entry: CatalogEntry) -> str:
+    name = f"--{entry.name}" if entry.is_flag else entry.name
+    values = " ".join(_value(each) for each in entry.values) or str(entry.status)
+    return f"{','.join(entry.axes):12} {name} = {values}"
+
+
+def _releases(name: str) -> Iterator[str]:
+    known = history().flags.get(name)
+    if known is None:
+        yield history().when(name)
+        return
+    yield f"{known.kind or 'no type of its own'}, {history().when(name)}"
+    for since, value in known.defaults.items():
+        yield f"default {_value(value)} from jaxlib {since}"
+
+
+def _paragraph(entry: CatalogEntry) -> Iterator[str]:
+    yield f"{entry.slug}: {'--' if entry.is_flag else ''}{entry.name} ({entry.status})"
+    profiles = [f"{each.id}: {each.shown_text}" for each in entry.profiles]
+    for title, text in (
+        ("axes", ", ".join(entry.axes)),
+        ("what", entry.mechanism),
+        ("acts on", ", ".join(entry.aims)),
+        ("needs", entry.constraints),
+        ("seen in", seen_in(entry)),
+        ("corrects", entry.corrects),
+        ("source", entry.source),
+        ("only", entry.vendor),
+    ):
+        if text:
+            yield f"  {title + ':':10}{text}"
+    if entry.is_flag:
+        yield from (f"  {'jaxlib:':10}{each}" for each in _releases(entry.name))
+    yield from (f"  {'profile:':10}{each}" for each in profiles)
+
+
+def _entry_json(entry: CatalogEntry) -> Json:
+    document = entry.to_json() | {
+        "seen_in": seen_in(entry),
+        "profiles": [each.to_json() for each in entry.profiles],
+    }
+    return document | (_history_json(entry.name) if entry.is_flag else {})
+
+
+def _history_json(name: str) -> Json:
+    known = history().flags.get(name)
+    return {"name": name, "history": known.to_json() if known else None}
+
+
+def _markdown(catalog: Catalog) -> Iterator[str]:
+    """Yield the catalog as tables, one for each axis; an entry of several axes stands in each."""
+    yield from _table("Any axis", [each for each in catalog.entries if "any" in each.axes])
+    for axis in (Axis.FSDP, Axis.PP, Axis.TP, Axis.DP, Axis.EP):
+        yield from _table(axis.name, [each for each in catalog.entries if axis.name in each.axes])
+
+
+def _table(title: str, entries: Sequence[CatalogEntry]) -> Iterator[str]:
+    yield f"### {title}"
+    yield ""
+    yield "| setting | tried | what it does; what it needs | seen in | jaxlib | source |"
+    yield "|---|---|---|---|---|---|"
+    for each in entries:
+        tried = ", ".join(f"`{_value(value)}`" for value in each.values)
+        if each.status is not Status.CANDIDATE:
+            tried = f"{tried} **{each.status}**".strip()
+        if each.companions:
+            tried += f" with `{each.companions}`"
+        what = "; ".join(filter(None, (each.mechanism, each.constraints)))
+        corrects = f" *Corrects: {each.corrects}.*" if each.corrects else ""
+        row = (
+            f"`{each.name}`",
+            tried or "the site's own",
+            what + "." + corrects,
+            seen_in(each),
+            _span(each),
+            each.source,
+        )
+        yield "| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |"
+    yield ""
+
+
+def _span(entry: CatalogEntry) -> str:
+    if not entry.is_flag:
+        return entry.vendor or ""
+    known = history().flags.get(entry.name)
+    if known is None:
+        return "none"
+    first, newest = history().versions[0], history().versions[-1]
+    since = "" if known.first == first else f"from {known.first}"
+    until = "" if known.last == newest else f"to {known.last}"
+    return f"{since} {until}".strip() or "all"
+
+
+# --- lint and diff --------------------------------------------------------------------------------
+
+
+def _lint(arguments: argparse.Namespace) -> int:
+    from pytest_xlatune.prepare.lint import Linted, Target, lint
 
     if arguments.python and arguments.jaxlib:
         raise ConfigError("--python asks that XLA, --jaxlib asks none; give one of them")
     try:
-        profiles, ground, python = _profiles(arguments, options)
+        profiles, context, python = _profiles(arguments)
     except SyntaxRefusedError as error:
-        yield show_refused(error, as_json=arguments.json)
-        return
+        # a text that XLA would not read to its end
+        fault = Objection(rule="syntax", level=Level.FAULT, profile=TEXT_ID, text=str(error))
+        return _show_linted(Linted(objections=(fault,)), (), as_json=arguments.json)
     if arguments.dump:
-        ground = dataclasses.replace(ground, program=shape_of(arguments.dump))
-    yield show_lint(
-        profiles,
-        ground,
-        python="" if arguments.jaxlib else arguments.python or python,
-        environ=os.environ,
-        as_json=arguments.json,
-    )
+        context = dataclasses.replace(context, program=shape_of(arguments.dump))
+    python = "" if arguments.jaxlib else arguments.python or python
+    target = Target(python=python, environ=os.environ) if python else None
+    return _show_linted(lint(profiles, context, target), profiles, as_json=arguments.json)
 
 
-def _profiles(
-    arguments: argparse.Namespace, options: Options
-) -> tuple[Sequence[Profile], Ground, str]:
-    """Return the profiles, their ground, and the interpreter that is theirs."""
-    from pytest_xlatune.cli.flagging import (  # noqa: PLC0415
-        deployed_ground,
-        sweep_ground,
-        text_profile,
-    )
-
-    said = deployed_ground(arguments.deployed, jaxlib=arguments.jaxlib, device=arguments.device)
+def _profiles(arguments: argparse.Namespace) -> tuple[Sequence[Profile], Context, str]:
+    """Return the profiles, their context, and the interpreter that is theirs."""
+    said = deployed_context(arguments.deployed, jaxlib=arguments.jaxlib, device=arguments.device)
     first = arguments.what[0]
     if not first.strip().endswith(".py"):
         try:
             return (text_profile(arguments.what),), said, sys.executable
         except ConfigError as error:
             raise SyntaxRefusedError(str(error)) from None
-    from pytest_xlatune.sweep.file import load_sweep  # noqa: PLC0415
-    from pytest_xlatune.sweep.sweep import inputs_of  # noqa: PLC0415
+    from pytest_xlatune.sweep.deployed import context_of
 
     if len(arguments.what) > 1:
         raise ConfigError(
             f"{first} is a sweep file; its profiles are linted by themselves, without "
             f"{arguments.what[1].strip()!r}"
         )
-    resolved = load_sweep(Path(first)).resolve(inputs_of(options, Path.cwd()))
-    own = sweep_ground(resolved)
-    ground = dataclasses.replace(
+    resolved = resolved_sweep(Path(first), options_of(arguments))
+    own = context_of(resolved.cell, resolved.sweep.launcher)
+    context = dataclasses.replace(
         own,
         deployed=(*own.deployed, *said.deployed),
         env={**own.env, **said.env},
         jaxlib=said.jaxlib,
         device=said.device,
     )
-    return resolved.sweep.profiles, ground, resolved.sweep.launcher.interpreter
+    return resolved.sweep.profiles, context, resolved.sweep.launcher.interpreter
 
 
-def _diff(arguments: argparse.Namespace, _: Options) -> Iterator[Shown]:
-    from pytest_xlatune.cli.flagging import show_diff  # noqa: PLC0415
+def _diff(arguments: argparse.Namespace) -> int:
+    """Show which options two texts of XLA_FLAGS set otherwise, by XLA's own word."""
+    from pytest_xlatune.prepare.lint import Target
 
-    yield show_diff(
-        arguments.a,
-        arguments.b,
-        python=arguments.python or sys.executable,
-        environ=os.environ,
-        as_json=arguments.json,
+    named = ((arguments.a, "A"), (arguments.b, "B"))
+    texts = [parse_flags(text, where=where) for text, where in named]
+    target = Target(python=arguments.python or sys.executable, environ=os.environ)
+    first, second = target([format_flags(each) for each in texts])
+    for where, answer in (("A", first), ("B", second)):
+        if answer.options is None:
+            said = answer.refused or f"unknown: {', '.join(answer.unknown)}"
+            raise ConfigError(f"{where} is refused by jaxlib {target.jaxlib}: {said}")
+    found = diff_values(first.options or {}, second.options or {})
+    if arguments.json:
+        changed = {each.name: {"a": each.before, "b": each.after} for each in found}
+        show_json({"schema": SCHEMA, "jaxlib": target.jaxlib, "options": changed})
+    elif found:
+        show(f"{each.name}: {_value(each.before)} -> {_value(each.after)}" for each in found)
+    else:
+        show([f"every option is the same (jaxlib {target.jaxlib})"])
+    return 1 if found else 0
+
+
+def _show_linted(found: Linted, profiles: Sequence[Profile], *, as_json: bool) -> int:
+    if as_json:
+        ids = [each.id for each in profiles]
+        show_json({"schema": SCHEMA, "profiles": ids, **found.to_json()})
+    else:
+        show(_lint_lines(found, len(profiles)))
+    return 1 if found.objections else 0
+
+
+def _lint_lines(found: Linted, count: int) -> Iterator[str]:
+    yield from (f"{each.level}: {each}" for each in found.objections)
+    yield from (f"unchecked: {each}" for each in found.unchecked)
+    asked = f"jaxlib {found.jaxlib}" if found.jaxlib else "no jaxlib"
+    objections = len(found.objections)
+    yield f"{count} profile(s), {objections or 'no'} objection(s), {asked}"
+
+
+# --- the words of a command line ------------------------------------------------------------------
+
+
+def text_profile(words: Sequence[str]) -> Profile:
+    """Return the profile that words of a command line are: flags, and NAME=value.
+
+    Raises:
+        ConfigError: a word is neither, or XLA would stop reading at it.
+    """
+    flags: list[str] = []
+    env: dict[str, str] = {}
+    for word in (word.strip() for word in words):
+        name, equals, value = word.partition("=")
+        if equals and name.isidentifier() and not word.startswith("-"):
+            env[name] = value
+        elif word:
+            flags.append(word)
+    text = " ".join(flags)
+    return Profile(id=TEXT_ID, flags=parse_flags(text, where="the text"), env=env)
+
+
+def deployed_context(text: str, *, jaxlib: str = "", device: str = "") -> Context:
+    """Return the context that `--deployed` names: flags and NAME=value, as in a shell.
+
+    Raises:
+        ConfigError: malformed.
+    """
+    words = shlex.split(text) if text else []
+    env = [word for word in words if "=" in word and word.partition("=")[0].isidentifier()]
+    # the shell's quotes are off; those of a value that holds blanks are the flag's own
+    flags = [_requoted(word) for word in words if word not in env]
+    return Context(
+        deployed=parse_flags(" ".join(flags), where="--deployed"),
+        env=text_profile(env).env,
+        jaxlib=jaxlib,
+        device=device,
     )
+
+
+def shape_of(dump: Path) -> Shape:
+    """Return the facts of a dumped program that the rules ask for.
+
+    Raises:
+        ConfigError, ParseError: no program there, or one that cannot be read.
+    """
+    from pytest_xlatune.evidence.hlo.dump import read_program
+
+    return _shape(read_program(dump))
+
+
+def _shape(program: Program) -> Shape:
+    groups: dict[str, dict[str, list[int]]] = {}
+    for each in program.collectives:
+        groups.setdefault(each.kind, {}).setdefault(each.computation, []).append(each.size_bytes)
+    permutes = [each for each in program.of("collective-permute") if each.in_loop]
+    return Shape(
+        groups={
+            kind: tuple(tuple(sizes) for sizes in computations.values())
+            for kind, computations in groups.items()
+        },
+        loops=len(program.loops),
+        loop_permutes=tuple(each.size_bytes for each in permutes),
+        has_cycle=any(closes_ring(each.groups) for each in permutes),
+    )
+
+
+def _value(value: str | None) -> str:
+    return "unknown" if value is None else value or "''"
+
+
+def _requoted(word: str) -> str:
+    name, equals, value = word.partition("=")
+    is_split = any(char.isspace() for char in value) or not value
+    return f"{name}='{value}'" if equals and is_split else word

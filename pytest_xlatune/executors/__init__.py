@@ -1,8 +1,9 @@
 """Submit a trial, look after it, cancel it.
 
-The contract on one screen. An executor keeps no state of its own: whoever holds the ledger can look
-after jobs that another process, now dead, submitted. submitit is imported inside the executors
-only, and only when something is submitted.
+The contract on one screen. An executor keeps no state of its own: any process with the ledger can
+look after jobs that another one, now dead, submitted. submitit is imported inside the executors
+only, and only when something is submitted. The logger `pytest_xlatune.executors` says at INFO what
+was submitted, cancelled and resumed, and at DEBUG what Slurm was asked.
 
 The folder of an attempt, written by the harness (<) and by the payload on the node (>):
 
@@ -14,18 +15,23 @@ The folder of an attempt, written by the harness (<) and by the payload on the n
     > outcome.json     how rank 0 ended, by rename
 
 These are rank 0's; the other ranks have `claimed.<rank>.json`, and so on.
+
+Nodes are named one by one; `expand` and `compress` translate Slurm's notation of a list of them.
 """
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from pytest_xlatune.cells import LaunchSpec, Resources
-from pytest_xlatune.errors import SubmissionError
-from pytest_xlatune.results import Outcome, Submission
+from pytest_xlatune.model.errors import ConfigError, SubmissionError
+from pytest_xlatune.model.resources import Resources
+from pytest_xlatune.model.result import Outcome, Submission
+from pytest_xlatune.model.trial import LaunchSpec
 
 OWN_JOBS = "xlt-"  # how the names of our jobs begin
 
@@ -40,10 +46,11 @@ class SchedulerDown(SubmissionError):  # noqa: N818 - a state of the world, to b
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resumed:
-    """What was done to bring nodes back: which were resumed, and all that is still wrong."""
+    """What was done to bring nodes back."""
 
-    nodes: tuple[str, ...] = ()
-    faults: tuple[str, ...] = ()
+    nodes: tuple[str, ...] = ()  # those that were resumed
+    faults: tuple[str, ...] = ()  # all that is still wrong, one sentence each
+    unfit: tuple[str, ...] = ()  # the nodes that `faults` are about
 
 
 class Executor(Protocol):
@@ -56,7 +63,11 @@ class Executor(Protocol):
 
     @property
     def max_in_flight(self) -> int:
-        """How many submissions may be unfinished at a time."""
+        """How many submissions may be unfinished at a time; 0 leaves it to the nodes.
+
+        Whatever it is, the campaign keeps no more than two submissions ahead of what runs on a
+        node.
+        """
         ...
 
     def submit(
@@ -73,7 +84,7 @@ class Executor(Protocol):
 
         `comment` identifies the attempt, and submitting it again is safe: where the folder or the
         scheduler already has a job of that comment, its id is returned and nothing is submitted.
-        So whoever finds an attempt that was intended but not journalled just submits it.
+        So a process that finds an attempt that was intended but not journalled submits it.
 
         Raises:
             SubmissionError: it was refused for good; nothing runs.
@@ -93,8 +104,130 @@ class Executor(Protocol):
         ...
 
     def resume(self, nodes: Sequence[str]) -> Resumed:
-        """Bring drained or dead nodes back, trying twice at most; () are nodes picked by nobody.
+        """Bring drained or dead nodes back, trying twice at most; () is no node.
 
         No fault means that all are fit, whether or not anything had to be done.
         """
         ...
+
+
+# a wider range in brackets is a slip of the pen (Slurm's own limit is 65536 as well)
+MAX_RANGE = 65536
+
+# what stands outside brackets:  node-a.
+_PLAIN = re.compile(r"[A-Za-z0-9._-]+")
+# what stands inside brackets:  001-004
+_RANGE = re.compile(r"(\d+)(?:-(\d+))?")
+# a name up to its last number, the number, the rest:  gpu2-node | 007 | -ib
+_NUMBERED = re.compile(r"(.*?)(\d+)(\D*)")
+
+
+def expand(text: str) -> tuple[str, ...]:
+    """Return the names of a host list in the order written; zero padding is kept.
+
+    >>> expand("node[009-010],gpu-a[1-2]")
+    ('node009', 'node010', 'gpu-a1', 'gpu-a2')
+
+    Raises:
+        ConfigError: malformed, with the position; a node is named twice or begins with a dash.
+    """
+    names: list[str] = []
+    at = 0
+    while True:
+        group, at = _group(text, at)
+        names += group
+        if at == len(text):
+            break
+        if text[at] != ",":
+            raise _malformed(text, at, f"unexpected {text[at]!r}")
+        at += 1
+    name, count = Counter(names).most_common(1)[0]
+    if count > 1:
+        raise ConfigError(f"node list {text!r}: {name} is named twice")
+    if dashed := [each for each in names if each.startswith("-")]:
+        raise ConfigError(f"node list {text!r}: {dashed[0]} begins with a dash, as an option does")
+    return tuple(names)
+
+
+def compress(names: Sequence[str]) -> str:
+    """Return the shortest host list of our form that `expand` reads back as the same names.
+
+    >>> compress(["node001", "node002", "node004", "login"])
+    'node[001-002,004],login'
+    """
+    parts: list[str] = []
+    run: list[str] = []
+    frame: tuple[str, str] | None = None
+    for name in [*names, ""]:
+        match = _NUMBERED.fullmatch(name)
+        here = (match[1], match[3]) if match else None
+        if run and (here is None or here != frame):
+            parts.append(_frame(frame or ("", ""), run))
+            run = []
+        frame = here
+        if match:
+            run.append(match[2])
+        elif name:
+            parts.append(name)
+    return ",".join(parts)
+
+
+def _group(text: str, at: int) -> tuple[list[str], int]:
+    """Read a group such as `node[1-2]-ib` from position `at`."""
+    names = [""]
+    start = at
+    while at < len(text) and text[at] != ",":
+        if text[at] == "[":
+            numbers, at = _brackets(text, at + 1)
+            names = [name + number for name in names for number in numbers]
+        elif plain := _PLAIN.match(text, at):
+            names = [name + plain[0] for name in names]
+            at = plain.end()
+        else:
+            raise _malformed(text, at, f"unexpected {text[at]!r}")
+    if at == start:
+        raise _malformed(text, at, "a name is missing")
+    return names, at
+
+
+def _brackets(text: str, at: int) -> tuple[list[str], int]:
+    """Read `001-004,007]` from just after the opening bracket."""
+    numbers: list[str] = []
+    while True:
+        match = _RANGE.match(text, at)
+        if match is None:
+            raise _malformed(text, at, "expected a number or a range such as 001-004")
+        low, high = match[1], match[2] or match[1]
+        count = int(high) - int(low) + 1
+        if not 1 <= count <= MAX_RANGE:
+            raise _malformed(text, at, f"range {match[0]} is backwards or beyond {MAX_RANGE} nodes")
+        numbers += [f"{int(low) + i:0{len(low)}}" for i in range(count)]
+        at = match.end()
+        closing = text[at : at + 1]
+        if closing == "]":
+            return numbers, at + 1
+        if closing != ",":
+            raise _malformed(text, at, "expected , or ]")
+        at += 1
+
+
+def _frame(frame: tuple[str, str], numbers: Sequence[str]) -> str:
+    """Write the numbers of names that differ in nothing else, consecutive ones as ranges."""
+    ranges: list[tuple[str, str]] = []
+    for number in numbers:
+        if ranges:
+            low, high = ranges[-1]
+            if number == f"{int(high) + 1:0{len(low)}}":
+                ranges[-1] = (low, number)
+                continue
+        ranges.append((number, number))
+    inside = ",".join(low if low == high else f"{low}-{high}" for low, high in ranges)
+    bare = len(numbers) == 1
+    return f"{frame[0]}{inside}{frame[1]}" if bare else f"{frame[0]}[{inside}]{frame[1]}"
+
+
+def _malformed(text: str, at: int, why: str) -> ConfigError:
+    return ConfigError(
+        f"node list {text!r}: {why} at character {at + 1}; expected a list such as "
+        "node[001-004,007],gpu-a[1-2]"
+    )

@@ -1,7 +1,4 @@
-"""The folder of an attempt: what is in it under which name, and how it is read.
-
-The payload writes these files and names them. This module starts nothing and asks no scheduler.
-"""
+"""The folder of an attempt: writes its spec, reads what the payload wrote. Asks no scheduler."""
 
 from __future__ import annotations
 
@@ -11,32 +8,24 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from pytest_xlatune.cells import LaunchSpec
-from pytest_xlatune.errors import LedgerError
 from pytest_xlatune.executors import payload
-from pytest_xlatune.records import Json, Record
-from pytest_xlatune.results import Outcome
+from pytest_xlatune.model.errors import LedgerError
+from pytest_xlatune.model.record import Json, Record
+from pytest_xlatune.model.result import Outcome
+from pytest_xlatune.model.trial import LaunchSpec
 
 _PARTS = 4  # below the work directory: sweep, cell, session, attempt
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessRecord(Record):
-    """A process, told from any later one of the same id.
+    """A process, told from any later one of the same id."""
 
-    Attributes:
-        host: where it runs.
-        boot_id: of the kernel that it runs under.
-        pid: its id.
-        start_ticks: when it started, in clock ticks since boot.
-        at_s: seconds since the epoch when this was written down, by the host's clock.
-    """
-
-    host: str
-    boot_id: str
-    pid: int
-    start_ticks: int
-    at_s: float
+    host: str  # where it runs
+    boot_id: str  # of the kernel that it runs under
+    pid: int  # its id
+    start_ticks: int  # when it started, in clock ticks since boot
+    at_s: float  # seconds since the epoch when this was written down, by the host's clock
 
     @property
     def is_here(self) -> bool:
@@ -60,17 +49,17 @@ def write_spec(folder: Path, spec: LaunchSpec) -> None:
 
 def read_claim(folder: Path, *, rank: int = 0) -> ProcessRecord | None:
     """Return which payload runs a rank; None before there is one."""
-    return _process(folder / payload.claimed_name(rank))
+    return _process(folder / payload.name_of("claimed", rank))
 
 
 def read_started(folder: Path, *, rank: int = 0) -> ProcessRecord | None:
     """Return a rank's trainer; None before it is started."""
-    return _process(folder / payload.started_name(rank))
+    return _process(folder / payload.name_of("started", rank))
 
 
 def read_outcomes(folder: Path) -> Mapping[int, Outcome]:
     """Return how each rank ended that has ended so far, by rank; 0 is the first."""
-    names = {0: payload.outcome_name(0)}
+    names = {0: payload.name_of("outcome")}
     for path in folder.glob("outcome.*.json"):
         # the outcome of a rank:  outcome.12.json
         rank = path.name.split(".")[1]

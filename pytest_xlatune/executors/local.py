@@ -1,7 +1,7 @@
 """Run trials on this machine through submitit's local executor, one at a time.
 
-submitit starts the payload; we watch the folder, for its job object dies with the process that
-made it. A short-lived process of its own makes the submission, which
+submitit starts the payload. Its job object dies with the process that made it, so the folder is
+watched instead. A short-lived process of its own makes the submission, which
 
 * gives the job a session of its own, so that Ctrl-C in pytest does not end it;
 * keeps the environment of pytest, secrets included, from the job: only what the launch spec
@@ -18,6 +18,7 @@ import contextlib
 import dataclasses
 import fcntl
 import json
+import logging
 import os
 import signal
 import socket
@@ -26,8 +27,6 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from pytest_xlatune.cells import LaunchSpec, Resources
-from pytest_xlatune.errors import SubmissionError
 from pytest_xlatune.executors import Resumed, payload
 from pytest_xlatune.executors.folder import (
     ProcessRecord,
@@ -36,16 +35,19 @@ from pytest_xlatune.executors.folder import (
     read_started,
     write_spec,
 )
-from pytest_xlatune.results import Outcome, State, Submission
+from pytest_xlatune.model.errors import SubmissionError
+from pytest_xlatune.model.resources import Resources
+from pytest_xlatune.model.result import Outcome, State, Submission
+from pytest_xlatune.model.trial import LaunchSpec
 
+_log = logging.getLogger("pytest_xlatune.executors")
 LOCK_VARIABLE = "XLATUNE_MACHINE_LOCK"
 _JOB = "job.json"  # the job's id and the comment it was submitted with
 _NOTES = "submit.txt"  # what the submitting process had to say
 _LOCK = "submit.lock"  # held by the submitting process
 _SUBMIT_TIMEOUT_S = 120.0
-_FOR_EVER_MIN = (
-    10 * 365 * 24 * 60
-)  # the payload keeps the deadline; submitit's default is 2 minutes
+# the payload keeps the deadline; submitit's default is 2 minutes
+_FOR_EVER_MIN = 10 * 365 * 24 * 60
 _GPUS = "CUDA_VISIBLE_DEVICES"
 _NEEDED = (
     "HOME", "LANG", "LC_*", "LD_LIBRARY_PATH", "PATH", "PYTHONHOME", "PYTHONPATH", "TMPDIR"
@@ -55,11 +57,11 @@ _NEEDED = (
 def machine_lock() -> Path:
     """Return the file whose lock lets one trial of this user run on this machine at a time.
 
-    Not below TMPDIR: sessions that differ in it still share the machine. XLATUNE_MACHINE_LOCK
-    names another file, for those who have split the machine (or run the harness's own tests).
+    XLATUNE_MACHINE_LOCK names another, for a machine that is split and for our own tests.
     """
-    chosen = os.environ.get(LOCK_VARIABLE)
-    return Path(chosen) if chosen else Path(f"/tmp/xlatune-{os.getuid()}/machine.lock")  # noqa: S108
+    # not below TMPDIR: sessions that differ in it still share the machine
+    default = f"/tmp/xlatune-{os.getuid()}/machine.lock"  # noqa: S108
+    return Path(os.environ.get(LOCK_VARIABLE) or default)
 
 
 class LocalExecutor:
@@ -76,20 +78,12 @@ class LocalExecutor:
         spec: LaunchSpec,
         *,
         folder: Path,
-        job_name: str,  # noqa: ARG002 - a process has none
+        job_name: str,
         comment: str,
         nodelist: Sequence[str],
         resources: Resources,
     ) -> str:
-        """Start the payload for `folder` and return the job id: `<pid>.<start in ticks>`.
-
-        A folder that was submitted before, with the same comment, is not submitted again: its job
-        id is returned, whether that job runs, has ended or was killed.
-
-        Raises:
-            SubmissionError: another machine or several nodes are asked for, the folder belongs to
-                another attempt, or no process could be started.
-        """
+        """Start the payload; the job id is `<pid>.<start in ticks>`."""
         if set(nodelist) - {socket.gethostname(), "localhost"} or resources.nodes > 1:
             raise SubmissionError(
                 f"the local executor runs on {socket.gethostname()} only, found nodes "
@@ -107,18 +101,20 @@ class LocalExecutor:
                 f"{folder} already holds the attempt {known['comment']!r}, expected {comment!r}; "
                 "every attempt needs a folder of its own"
             )
+        _log.info("%s is job %s on this machine", job_name, known["job_id"])
         return known["job_id"]
 
     def poll(self, submissions: Sequence[Submission], *, root: Path) -> Mapping[str, Outcome]:
-        """Return where each job stands, from its folder and the processes named there."""
+        """Look into each folder, and at the processes named there."""
         return {each.job_id: _standing(root / each.folder, each.job_id) for each in submissions}
 
     def cancel(self, submissions: Sequence[Submission], *, root: Path) -> None:
-        """End these jobs, those that have not begun included; a few seconds, then SIGKILL."""
+        """End these jobs by SIGTERM; after a few seconds the payload kills the rest."""
         for each in submissions:
             folder = root / each.folder
             if read_outcomes(folder):
                 continue
+            _log.info("job %s is cancelled", each.job_id)
             # a full disk takes no mark, but it must not keep a job from its end
             with contextlib.suppress(OSError):
                 (folder / payload.CANCEL).touch()
@@ -129,17 +125,18 @@ class LocalExecutor:
                 payload.end_leftovers(trainer.to_json())
 
     def resume(self, nodes: Sequence[str]) -> Resumed:  # noqa: ARG002
-        """Say that this machine is in nobody's hands but its owner's."""
+        """Return a fault: this machine has no scheduler that could take it back."""
         return Resumed(faults=(f"{socket.gethostname()} has no scheduler that could resume it",))
 
 
 def _standing(folder: Path, job_id: str) -> Outcome:
     # a last look after the processes: the outcome may have been written in between
-    return _ended(folder) or _unfinished(folder, job_id) or _ended(folder) or _lost(folder)
-
-
-def _ended(folder: Path) -> Outcome | None:
-    return read_outcomes(folder).get(0)
+    return (
+        read_outcomes(folder).get(0)
+        or _unfinished(folder, job_id)
+        or read_outcomes(folder).get(0)
+        or _lost(folder)
+    )
 
 
 def _unfinished(folder: Path, job_id: str) -> Outcome | None:
@@ -157,17 +154,14 @@ def _unfinished(folder: Path, job_id: str) -> Outcome | None:
 
 
 def _lost(folder: Path) -> Outcome:
-    trainer = read_started(folder)
     if (folder / payload.CANCEL).exists():
-        state, reason = State.CANCELLED, "ended before it could say how"
+        lost = Outcome(state=State.CANCELLED, reason="ended before it could say how")
     else:
-        state, reason = State.LOST, "its process is gone and left no outcome: killed?"
-    return Outcome(
-        state=state,
-        nodes=(trainer.host,) if trainer else (),
-        start_s=trainer.at_s if trainer else None,
-        reason=reason,
-    )
+        why = "its process is gone and left no outcome: killed?"
+        lost = Outcome(state=State.LOST, reason=why)
+    if (trainer := read_started(folder)) is None:
+        return lost
+    return dataclasses.replace(lost, nodes=(trainer.host,), start_s=trainer.at_s)
 
 
 def _signal(process: ProcessRecord, number: signal.Signals) -> None:
@@ -228,7 +222,7 @@ def _main(folder: str, lock: str, comment: str) -> None:
     It outlives a killed session, whose successor submits the attempt again: the second waits for
     the first, and finds its job.
     """
-    import submitit  # noqa: PLC0415 - only who submits pays for it
+    import submitit
 
     with (Path(folder) / _LOCK).open("a") as alone:
         fcntl.flock(alone, fcntl.LOCK_EX)

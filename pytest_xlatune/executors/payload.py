@@ -38,19 +38,9 @@ _LATE_SIGNAL_S = 5.0  # by how much the trainer may be told to end before we are
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36  # linux/prctl.h
 
 
-def claimed_name(rank: int = 0) -> str:
-    """Return the name of the file that says which payload runs a rank."""
-    return _name("claimed", rank)
-
-
-def started_name(rank: int = 0) -> str:
-    """Return the name of the file that says which process is a rank's trainer."""
-    return _name("started", rank)
-
-
-def outcome_name(rank: int = 0) -> str:
-    """Return the name of the file that says how a rank ended."""
-    return _name("outcome", rank)
+def name_of(kind: str, rank: int = 0) -> str:
+    """Return the name of a rank's file of a kind: claimed, started or outcome."""
+    return f"{kind}.{rank}.json" if rank else f"{kind}.json"
 
 
 def log_name(rank: int = 0) -> str:
@@ -59,12 +49,11 @@ def log_name(rank: int = 0) -> str:
 
 
 def start_ticks(pid: int) -> int | None:
-    """Return when a process started, in clock ticks since boot; None when it is gone.
+    """Return when a process started, in clock ticks since boot; None when it is gone or a zombie.
 
-    With it a process is told from a later one of the same id. A zombie is gone.
+    With it a process is told from a later one of the same id.
     """
-    found = _stat(pid)
-    return found.start_ticks if found else None
+    return found.start_ticks if (found := _stat(pid)) else None
 
 
 def run(folder: str, machine_lock: str = "") -> dict[str, Any]:
@@ -85,7 +74,7 @@ def run(folder: str, machine_lock: str = "") -> dict[str, Any]:
         outcome = _run(where, rank, machine_lock, stop)
     except Exception as error:  # noqa: BLE001 - an attempt without an outcome would be waited for
         outcome = _outcome("failed", reason=f"the payload failed: {type(error).__name__}: {error}")
-    write_json(where / outcome_name(rank), outcome)
+    write_json(where / name_of("outcome", rank), outcome)
     if outcome["state"] != "completed" and "SLURM_PROCID" in os.environ:
         sys.exit(outcome["exit_code"] or 128 + (outcome["signal"] or 0))
     return outcome
@@ -165,9 +154,9 @@ def _train(spec: Mapping[str, Any], folder: Path, rank: int, stop: _Stop) -> dic
         trainer = _start(spec, folder, rank)
     except (OSError, ValueError, subprocess.SubprocessError) as error:
         reason = f"{spec['argv'][:1]} could not be started: {error}"
-        return _outcome("failed", start_s=start_s, reason=reason)
+        return _outcome("failed", start_s=start_s, reason=reason, is_started=False)
     try:
-        write_json(folder / started_name(rank), {**_identity(trainer.pid), "at_s": start_s})
+        write_json(folder / name_of("started", rank), {**_identity(trainer.pid), "at_s": start_s})
         deadline_s = began_s + spec["deadline_s"]
         while trainer.poll() is None and not stop.reason and time.monotonic() < deadline_s:
             stop.wait(deadline_s - time.monotonic())
@@ -290,8 +279,8 @@ def _processes() -> dict[int, _Process]:
 def _machine(lock: str, stop: _Stop, folder: Path) -> Iterator[bool]:
     """Hold the machine's lock; give False when we were asked to stop before we had it.
 
-    Its file names the folder of whoever holds it. A holder that was killed outright could neither
-    clear that nor end all that its trainer had started, so the next one does.
+    Its file names the folder of the payload that holds it. A holder that was killed outright could
+    neither clear that nor end all that its trainer had started, so the next one does.
     """
     if not lock:
         yield True
@@ -301,13 +290,13 @@ def _machine(lock: str, stop: _Stop, folder: Path) -> Iterator[bool]:
     with path.open("a+", encoding="utf-8") as file:
         while not _try_lock(file.fileno()):
             stop.wait(_LOCK_POLL_S)
-            # who was cancelled before its claim got no signal
+            # a payload that was cancelled before its claim got no signal
             if stop.reason or (folder / CANCEL).exists():
                 yield False
                 return
         file.seek(0)
         with contextlib.suppress(OSError, ValueError, KeyError):
-            end_leftovers(json.loads((Path(file.read()) / started_name()).read_bytes()))
+            end_leftovers(json.loads((Path(file.read()) / name_of("started")).read_bytes()))
         file.truncate(0)
         file.write(str(folder))
         file.flush()
@@ -316,11 +305,10 @@ def _machine(lock: str, stop: _Stop, folder: Path) -> Iterator[bool]:
 
 
 def _try_lock(descriptor: int) -> bool:
-    try:
+    with contextlib.suppress(BlockingIOError):
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
+        return True
+    return False
 
 
 def _environment(spec: Mapping[str, Any], fill: Callable[[str], bytes]) -> dict[bytes, bytes]:
@@ -337,15 +325,6 @@ def _bytes(text: str) -> bytes:
     return text.encode("utf-8", "surrogateescape")
 
 
-def _name(kind: str, rank: int) -> str:
-    return f"{kind}.{rank}.json" if rank else f"{kind}.json"
-
-
-def _node() -> str:
-    # several slurmd on one machine share its host name
-    return os.environ.get("SLURMD_NODENAME") or socket.gethostname()
-
-
 def boot() -> tuple[str, str]:
     """Return this machine's host name and the id of its current boot."""
     boot_id = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii")
@@ -360,16 +339,17 @@ def _identity(pid: int) -> dict[str, Any]:
 def _outcome(state: str, **known: Any) -> dict[str, Any]:
     """Return an `Outcome` as JSON that ends now."""
     empty = {"exit_code": None, "signal": None, "start_s": None, "reason": ""}
-    return {"state": state, "nodes": [_node()], "end_s": time.time(), **empty, **known}
+    # several slurmd on one machine share its host name
+    node = os.environ.get("SLURMD_NODENAME") or socket.gethostname()
+    return {"state": state, "nodes": [node], "end_s": time.time(), **empty, **known}
 
 
 def _claim(folder: Path, rank: int) -> bool:
-    try:
-        with (folder / claimed_name(rank)).open("x", encoding="ascii") as file:
+    with contextlib.suppress(FileExistsError):
+        with (folder / name_of("claimed", rank)).open("x", encoding="ascii") as file:
             json.dump({**_identity(os.getpid()), "at_s": time.time()}, file)
-    except FileExistsError:
-        return False
-    return True
+        return True
+    return False
 
 
 def _write_file(folder: Path, name: str, text: str) -> None:

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from typing import Protocol, runtime_checkable
 
-from pytest_xlatune.cells import Cell, LaunchSpec, Trial
+from pytest_xlatune.model.cell import Cell
+from pytest_xlatune.model.trial import LaunchSpec, Trial
 
-# a shell command, and what is wrong with a node where it fails
+# a shell command, and why a node is not fit where it fails
 Check = tuple[str, str]
 
 
@@ -52,7 +53,7 @@ class Checked(Protocol):
     """What a launcher may say besides: what a node must be able to do."""
 
     def checks(self, cell: Cell) -> tuple[Check, ...]:
-        """Return what is tried on every node before the first trial; each takes a second at most.
+        """Return what every node is asked before the first trial; each takes a second at most.
 
         Raises:
             ConfigError: the cell asks for what this launcher cannot say.

@@ -21,15 +21,16 @@ import string
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from pytest_xlatune.cells import Cell, LaunchSpec, Trial
-from pytest_xlatune.errors import ConfigError
 from pytest_xlatune.launchers.program import (
     FOLDER,
     METRICS_FILE,
-    Program,
+    ProgramLauncher,
     metrics_file_of,
     number,
 )
+from pytest_xlatune.model.cell import Cell
+from pytest_xlatune.model.errors import ConfigError
+from pytest_xlatune.model.trial import LaunchSpec, Trial
 
 OVERRIDES = "{overrides}"
 PLACEHOLDERS = (
@@ -39,7 +40,7 @@ PLACEHOLDERS = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CommandLauncher(Program):
+class CommandLauncher(ProgramLauncher):
     """Start `argv` after filling in its placeholders; nothing goes through a shell.
 
     Raises:
@@ -49,7 +50,7 @@ class CommandLauncher(Program):
     argv: tuple[str, ...]
 
     def __post_init__(self) -> None:
-        Program.__post_init__(self)
+        ProgramLauncher.__post_init__(self)
         if not self.argv:
             raise ConfigError("command launcher: argv is empty; name the program to start")
         for argument in self.argv:
@@ -70,7 +71,7 @@ class CommandLauncher(Program):
         """Return what must exist where trials run: the program, and scripts by their names."""
         named = [self.argv[0], *(each for each in self.argv[1:] if each.endswith((".py", ".sh")))]
         return (
-            *Program.files(self, cell),
+            *ProgramLauncher.files(self, cell),
             *(each for each in named if each.startswith("/") and "{" not in each),
         )
 
@@ -84,7 +85,7 @@ class CommandLauncher(Program):
         if overrides and OVERRIDES not in self.argv:
             raise ConfigError(
                 f"profile {trial.profile.id!r}: override {next(iter(overrides))!r} would be lost, "
-                f"for the command has no argument {OVERRIDES}: {shlex.join(self.argv)}"
+                f"because the command has no argument {OVERRIDES}: {shlex.join(self.argv)}"
             )
         values = _values(trial, cell)
         argv: list[str] = []
@@ -99,8 +100,7 @@ class CommandLauncher(Program):
 
 
 def _values(trial: Trial, cell: Cell) -> Mapping[str, str | None]:
-    batch = cell.per_device_batch_size
-    length = cell.max_target_length
+    batch, length = cell.per_device_batch_size, cell.max_target_length
     return {
         "model_tag": cell.model_tag,
         "config_tag": cell.config_tag,

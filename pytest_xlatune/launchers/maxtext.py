@@ -1,7 +1,9 @@
 """MaxText, and any trainer that is started like it: a config file and `key=value` arguments.
 
-Which keys a trial has is `maxtext_keys`' business; `{model_tag}` in any value is the cell's. This
-module must not know a MaxText release: what keys it has is asked elsewhere.
+Steps, synthetic data, batch, length, profiler and output folder of a trial come from the protocol
+and the cell and cannot be overridden: it would not be the trial that the study planned. Everything
+else may come from the cell's overrides and then the profile's, last wins; `{model_tag}` in any
+value is the cell's. This module must not know a MaxText release: `prepare` asks which keys it has.
 
 Relative outputs land in the attempt's folder. MaxText checkpoints to absolute paths only: a cell
 that turns checkpointing on overrides `base_output_directory` too.
@@ -14,21 +16,133 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 
-from pytest_xlatune.cells import Cell, LaunchSpec, Stage, Trial
-from pytest_xlatune.launchers.maxtext_keys import check_axis_prefix, trial_keys
 from pytest_xlatune.launchers.program import (
     FOLDER,
-    Program,
+    ProgramLauncher,
     check_absolute,
     for_model,
     metrics_file_of,
+    number,
 )
+from pytest_xlatune.model.cell import Axis, Cell, Protocol
+from pytest_xlatune.model.errors import ConfigError
+from pytest_xlatune.model.trial import LaunchSpec, Trial
+
+# Where an axis usually lies: between the slices (dcn) or inside one (ici). A CPU has no slices.
+AXIS_PREFIX: Mapping[str, str] = {
+    **dict.fromkeys(("DP", "FSDP", "PP"), "dcn"),
+    **dict.fromkeys(("TP", "EP", "CP", "SP"), "ici"),
+}
+# Model configs ship with a degree for one of these; naming another must take that one back.
+_EXCLUSIVE = ("FSDP", "PP")
+
+# what a trial is made of -> where a user says it
+_OWNED: Mapping[str, str] = {
+    "steps": "Protocol(steps=...)",
+    "dataset_type": "Protocol(dataset_type=...)",
+    "eval_interval": "Protocol(eval_interval=...)",
+    "profiler": "Protocol(profiler=...)",
+    "skip_first_n_steps_for_profiler": "Protocol(skip_first_steps=...)",
+    "profiler_steps": "Protocol(profiler_steps=...)",
+    "per_device_batch_size": "Cell(per_device_batch_size=...)",
+    "max_target_length": "Cell(max_target_length=...)",
+    "run_name": "nothing: it is the trial's id",
+    "metrics_file": "nothing: it is in the attempt's folder",
+}
+
+
+def check_axis_prefix(axis_prefix: Mapping[str, str]) -> None:
+    """Refuse an axis or a prefix that does not exist.
+
+    Raises:
+        ConfigError: naming the nearest that does.
+    """
+    for axis, prefix in axis_prefix.items():
+        if axis not in AXIS_PREFIX:
+            raise ConfigError.unknown("axis", axis, valid=AXIS_PREFIX, where="axis_prefix")
+        if prefix not in (valid := ("dcn", "ici")):
+            raise ConfigError.unknown("prefix", prefix, valid=valid, where=f"axis_prefix of {axis}")
+
+
+def described(axis_prefix: Mapping[str, str]) -> str:
+    """Write the axis prefixes that differ from the usual ones, for `Launcher.describe`."""
+    return " ".join(f"{axis}={prefix}" for axis, prefix in sorted(axis_prefix.items()))
+
+
+def trial_keys(
+    trial: Trial,
+    cell: Cell,
+    *,
+    axis_prefix: Mapping[str, str],
+    owned: Mapping[str, str] | None = None,
+) -> dict[str, str]:
+    """Return batch, length, axes, overrides and protocol of a trial, each key once.
+
+    Args:
+        trial: of this cell.
+        cell: the trial's.
+        axis_prefix: axis -> "dcn" or "ici", where it differs from `AXIS_PREFIX`.
+        owned: further keys that a launcher sets itself -> where a user says them.
+
+    Raises:
+        ConfigError: an override of a key that the protocol or the cell sets.
+    """
+    axes = _axes(cell, axis_prefix)
+    owned = {**_OWNED, **(owned or {})}
+    _check_overrides(cell.overrides, f"cell {cell.label!r}", owned)
+    _check_overrides(
+        trial.profile.overrides,
+        f"profile {trial.profile.id!r}",
+        {**owned, **dict.fromkeys(axes, "the cell's parallelism")},
+    )
+    shape = {key: getattr(cell, key) for key in ("per_device_batch_size", "max_target_length")}
+    return {
+        **{key: number(value) for key, value in shape.items() if value is not None},
+        **axes,
+        **cell.overrides,
+        **trial.profile.overrides,
+        **_protocol_keys(trial.protocol),
+    }
+
+
+def _axes(cell: Cell, axis_prefix: Mapping[str, str]) -> dict[str, str]:
+    named = dict(cell.parallelism.axes)
+    if named.keys() & {"DP", *_EXCLUSIVE}:
+        named |= {axis: 1 for axis in _EXCLUSIVE if axis not in named}
+    prefix = {**AXIS_PREFIX, **axis_prefix}
+    return {
+        f"{prefix[axis]}_{Axis[axis]}_parallelism": str(degree) for axis, degree in named.items()
+    }
+
+
+def _protocol_keys(protocol: Protocol) -> dict[str, str]:
+    keys = {"steps": str(protocol.steps), "dataset_type": protocol.dataset_type}
+    if protocol.eval_interval:
+        keys["eval_interval"] = str(protocol.eval_interval)
+    # an empty `profiler=` is refused by MaxText
+    if protocol.profiler:
+        keys |= {
+            "profiler": protocol.profiler,
+            "skip_first_n_steps_for_profiler": str(protocol.skip_first_steps),
+            "profiler_steps": str(protocol.profiler_steps),
+        }
+    return keys
+
+
+def _check_overrides(overrides: Mapping[str, str], where: str, owned: Mapping[str, str]) -> None:
+    for key, value in overrides.items():
+        if key in owned:
+            raise ConfigError(
+                f"{where} overrides {key}={value}, which would make it another measurement; it is "
+                f"set by {owned[key]}"
+            )
+
 
 OUTPUT_FOLDER = "output"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MaxTextLauncher(Program):
+class MaxTextLauncher(ProgramLauncher):
     """Start `python -m module config key=value ...`.
 
     Attributes:
@@ -36,7 +150,7 @@ class MaxTextLauncher(Program):
         python: the interpreter of the trainer's own environment.
         module: `MaxText.train` (to 0.1), `maxtext.trainers.pre_train.train` (from 0.2), or the
             path of a script, which ends in .py.
-        axis_prefix: axis -> "dcn" or "ici", where it differs from `maxtext_keys.AXIS_PREFIX`.
+        axis_prefix: axis -> "dcn" or "ici", where it differs from `AXIS_PREFIX`.
     """
 
     config: str
@@ -45,7 +159,7 @@ class MaxTextLauncher(Program):
     axis_prefix: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        Program.__post_init__(self)
+        ProgramLauncher.__post_init__(self)
         check_axis_prefix(self.axis_prefix)
         if not self.cwd:
             check_absolute(self.config, "config")
@@ -56,7 +170,7 @@ class MaxTextLauncher(Program):
 
     def describe(self) -> str:
         """Return the command up to its keys, the axis prefixes that differ, where it runs."""
-        prefixes = " ".join(f"{axis}={self.axis_prefix[axis]}" for axis in sorted(self.axis_prefix))
+        prefixes = described(self.axis_prefix)
         return " ".join(filter(None, ("maxtext", shlex.join(self._head()), prefixes, self.where())))
 
     @property
@@ -81,7 +195,7 @@ class MaxTextLauncher(Program):
             *([self.python] if "/" in self.python else []),
         ]
         below = PurePosixPath(self.cwd or "/")
-        return (*Program.files(self, cell), *(str(below / each) for each in named))
+        return (*ProgramLauncher.files(self, cell), *(str(below / each) for each in named))
 
     def launch(self, trial: Trial, cell: Cell) -> LaunchSpec:
         """Return the command with every key once.
@@ -105,7 +219,7 @@ class MaxTextLauncher(Program):
             "base_output_directory": f"{FOLDER}/{OUTPUT_FOLDER}",
             **trial_keys(trial, cell, axis_prefix=self.axis_prefix),
         }
-        if trial.stage is Stage.EVIDENCE:
+        if trial.protocol.dump:
             # MaxText's own compile cache: what comes out of it is not dumped in full
             keys["jax_cache_dir"] = ""
         if metrics_file := metrics_file_of(cell):

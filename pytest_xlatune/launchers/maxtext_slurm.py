@@ -1,7 +1,7 @@
 """MaxText through a checkout of maxtext-slurm: its `submit.sh`, its containers, its output folders.
 
 That repository submits, so a trial is a process on the login node (the local executor) which makes
-one Slurm job and follows it; `workers.maxtext_slurm` is that process. `sbatch` pins the nodes.
+one Slurm job and follows it; `workers.maxtext_slurm_job` is that process. `sbatch` pins the nodes.
 
 What a trial is told goes two ways, because `submit.sh` builds the job's name, and with it names of
 files and folders, from every passthrough:
@@ -24,21 +24,23 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from pytest_xlatune.cells import Cell, LaunchSpec, Stage, Trial
-from pytest_xlatune.errors import ConfigError
-from pytest_xlatune.launchers.maxtext_keys import check_axis_prefix, trial_keys
+from pytest_xlatune.launchers.maxtext import check_axis_prefix, described, trial_keys
 from pytest_xlatune.launchers.program import PROFILE_FILE, check_absolute, for_model
-from pytest_xlatune.profiles import shell_exports
+from pytest_xlatune.model.cell import Cell
+from pytest_xlatune.model.errors import ConfigError
+from pytest_xlatune.model.profile import shell_exports
+from pytest_xlatune.model.trial import LaunchSpec, Trial
 
 # the log and the folder of a job are `<id>-<name>.log`: 255 bytes, less a 7-digit id, `-`, `.log`
 JOB_NAME_BYTES = 243
 AXES_FILE = "axes.env.sh"
-DRIVER = "pytest_xlatune.workers.maxtext_slurm"
+DRIVER = "pytest_xlatune.workers.maxtext_slurm_job"
 # Of the shell that pytest was started in; a SLURM_* of an allocation would become the job's.
 INHERIT = ("PATH", "HOME", "USER", "LOGNAME", "LANG", "LC_ALL", "TZ", "SLURM_CONF")
 
 _EVIDENCE_ENV = {"JAX_ENABLE_COMPILATION_CACHE": "false"}
 _EVIDENCE_KEYS = {"_env_ENABLE_XLA_DUMP": "1", "jax_cache_dir": ""}
+_OWNED = {"base_output_directory": "nothing: it is the job's folder"}
 _OF_AN_ENV = "_env_"
 # what may stand in a file's name and in a word of a shell:   minimal_with_context  0.5  -1
 _NAMEABLE = re.compile(r"[A-Za-z0-9._,+-]*")
@@ -55,7 +57,7 @@ class MaxTextSlurmLauncher:
         sbatch: arguments for sbatch; they name the nodes: `("-N", "8", "-w", "node[001-008]")`.
         workspace: where logs and output folders go; "" is the checkout's `outputs`.
         is_ray: whether jobs run through Ray (RAY=1).
-        axis_prefix: axis -> "dcn" or "ici", where it differs from `maxtext_keys.AXIS_PREFIX`.
+        axis_prefix: axis -> "dcn" or "ici", where it differs from `AXIS_PREFIX`.
         queue_s: how long a job may wait for its nodes, in seconds, on top of the trial's deadline.
         inherit: names of this process' variables that `submit.sh` and so the job are given.
         python: the interpreter that runs the following process.
@@ -88,11 +90,10 @@ class MaxTextSlurmLauncher:
 
     def describe(self) -> str:
         """Return checkout, sbatch arguments (the nodes among them), what differs otherwise."""
-        prefixes = " ".join(f"{axis}={self.axis_prefix[axis]}" for axis in sorted(self.axis_prefix))
         ray = "RAY=1" if self.is_ray else ""
-        return " ".join(
-            filter(None, ("maxtext-slurm", self.checkout, shlex.join(self.sbatch), ray, prefixes))
-        )
+        prefixes = described(self.axis_prefix)
+        words = ("maxtext-slurm", self.checkout, shlex.join(self.sbatch), ray, prefixes)
+        return " ".join(filter(None, words))
 
     @property
     def interpreter(self) -> str:
@@ -105,7 +106,7 @@ class MaxTextSlurmLauncher:
         return tuple(f"{self.checkout}/{name}" for name in names)
 
     def files(self, cell: Cell) -> tuple[str, ...]:
-        """Return what must exist: the model by its exact name, for a part of one is ambiguous."""
+        """Return what must exist: the model by its exact name, as a part of one is ambiguous."""
         names = ("submit.sh", "train_env.sh", f"configs/{cell.model_tag}.gpu.yml")
         return tuple(f"{self.checkout}/{name}" for name in names)
 
@@ -113,8 +114,8 @@ class MaxTextSlurmLauncher:
         """Return the process that submits and follows, with the profile's file beside it.
 
         Raises:
-            ConfigError: a setting that would be lost or replace what is deployed, or a job name
-                that no file system takes.
+            ConfigError: a setting that would be lost or replace a deployed one, or a job name that
+                no file system takes.
         """
         if cell.deployed:
             raise ConfigError(
@@ -122,6 +123,7 @@ class MaxTextSlurmLauncher:
                 f"checkout's own environment; it belongs into {self.env_files_of(cell)[1]}"
             )
         words, variables = self._split(trial, cell)
+        has_time = any(re.match(r"-t|--time", each) for each in self.sbatch)
         minutes, seconds = divmod(trial.protocol.deadline_s, 60)
         argv = (
             *(self.python, "-m", DRIVER),
@@ -129,10 +131,10 @@ class MaxTextSlurmLauncher:
             *("--workspace", self.workspace or f"{self.checkout}/outputs"),
             *("--name", _job_name(cell, words), "--"),
             *(f"{cell.model_tag}:{words[0]}", *self.sbatch),
-            *([] if _has_time(self.sbatch) else [f"--time={minutes}:{seconds:02}"]),
+            *([] if has_time else [f"--time={minutes}:{seconds:02}"]),
             *("--", *words[1:]),
         )
-        is_evidence = trial.stage is Stage.EVIDENCE
+        is_evidence = trial.protocol.dump
         env = {**variables, **trial.profile.env, **(_EVIDENCE_ENV if is_evidence else {})}
         exports = shell_exports(trial.profile.flags, env)
         head = f"\n# profile {trial.profile.id}, after all that is deployed\n"
@@ -150,20 +152,16 @@ class MaxTextSlurmLauncher:
 
     def _split(self, trial: Trial, cell: Cell) -> tuple[tuple[str, ...], dict[str, str]]:
         """Return tag and passthroughs, and the variables of the keys that are none."""
-        keys = {
-            key: for_model(value, cell)
-            for key, value in trial_keys(
-                trial, cell, axis_prefix=self.axis_prefix, owned=_OWNED
-            ).items()
-        }
+        asked = trial_keys(trial, cell, axis_prefix=self.axis_prefix, owned=_OWNED)
+        keys = {key: for_model(value, cell) for key, value in asked.items()}
         for key in keys:
             name = key.removeprefix(_OF_AN_ENV)
             if key != name and (name == "XLA_FLAGS" or name in trial.profile.env):
                 raise ConfigError(
                     f"{key} is exported after profile {trial.profile.id!r} and would replace "
-                    f"{name}, the profile's or what is deployed; put it into the model's env.sh"
+                    f"{name}, the profile's or the deployed one; put it into the model's env.sh"
                 )
-        if trial.stage is Stage.EVIDENCE:
+        if trial.protocol.dump:
             keys |= _EVIDENCE_KEYS
         named = {
             key: value
@@ -190,15 +188,6 @@ class MaxTextSlurmLauncher:
                 f"into {self.files(cell)[2]}"
             )
         return (tag, *words), rest
-
-
-_OWNED = {
-    "base_output_directory": "nothing: it is the job's folder",
-}
-
-
-def _has_time(sbatch: tuple[str, ...]) -> bool:
-    return any(re.match(r"-t|--time", each) for each in sbatch)
 
 
 def _job_name(cell: Cell, words: tuple[str, ...]) -> str:

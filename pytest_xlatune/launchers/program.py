@@ -17,9 +17,10 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import PurePosixPath
 
-from pytest_xlatune.cells import Cell, LaunchSpec, Stage, Trial
-from pytest_xlatune.errors import ConfigError
-from pytest_xlatune.profiles import Flag, append_flags, parse_flags, shell_exports
+from pytest_xlatune.model.cell import DUMP_FOLDER, Cell
+from pytest_xlatune.model.errors import ConfigError
+from pytest_xlatune.model.profile import Flag, append_flags, parse_flags, shell_exports
+from pytest_xlatune.model.trial import LaunchSpec, Trial
 
 # What a program needs of its node to run at all; jax.distributed finds its peers by SLURM's.
 INHERIT = (
@@ -28,11 +29,10 @@ INHERIT = (
 )
 
 PROFILE_FILE = "profile.env.sh"
-DUMP_FOLDER = "xla_dump"
 METRICS_FILE = "metrics.jsonl"
 
 # Stands for the attempt's folder until its path is known. The blanks make XLA's own quoting
-# enclose it, for the path may hold some.
+# enclose it: the path may hold some.
 FOLDER = "<folder of the attempt>"
 
 _EVIDENCE_FLAGS = (
@@ -65,7 +65,7 @@ exec "${{xlatune_argv[@]}}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Program:
+class ProgramLauncher:
     """Where a program runs and what its environment is made of.
 
     Attributes:
@@ -128,7 +128,7 @@ class Program:
         """
         deployed = cell.deployed.get("XLA_FLAGS", "")
         parse_flags(deployed, where="the deployed XLA_FLAGS")
-        is_evidence = trial.stage is Stage.EVIDENCE
+        is_evidence = trial.protocol.dump
         flags = (*trial.profile.flags, *(_EVIDENCE_FLAGS if is_evidence else ()))
         env = trial.profile.env | (_EVIDENCE_ENV if is_evidence else {})
         if self.env_files or self.cwd or self.in_shell:

@@ -3,8 +3,9 @@
 One event is one line of JSON, appended under a lock and synced before anyone acts on it, so that
 killing any process at any moment loses neither a job nor a result. An event exists when its
 newline does: a line that a killed writer left unfinished is ignored, and the next writer marks it
-as torn before it goes on. Readers take no lock and read only what is new. This module knows
-neither pytest nor executors, decides nothing, and reads no clock: the caller says when.
+as torn before it goes on. Readers take no lock and read only new lines. A line holds fields that
+code decides on; the sentence that people read of an event is made of them here, at the end. This
+module knows neither pytest nor executors, decides nothing and reads no clock.
 """
 
 from __future__ import annotations
@@ -13,64 +14,395 @@ import contextlib
 import json
 import os
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from enum import StrEnum
 from pathlib import Path
+from typing import ClassVar
 
 from filelock import FileLock, Timeout
 
-from pytest_xlatune.errors import LedgerError, XlatuneError
-from pytest_xlatune.ledger.events import (
-    EVENTS,
-    AttemptCutShort,
-    AttemptEnded,
-    AttemptIntended,
-    AttemptLetGo,
-    AttemptSubmitted,
-    CampaignOpened,
-    Decided,
-    Entry,
-    EpochBegan,
-    Event,
-    EvidenceRecorded,
-    FilesRead,
-    NodesPinned,
-    Noted,
-    ProfileCompiled,
-    TrialEnded,
-    TrialPlanned,
+from pytest_xlatune.model.cell import Cell, DeployedFile
+from pytest_xlatune.model.errors import LedgerError, UnreadableLedgerError, XlatuneError
+from pytest_xlatune.model.failure import CompileClass
+from pytest_xlatune.model.record import Json, Record
+from pytest_xlatune.model.resources import Next
+from pytest_xlatune.model.result import (
+    Action,
+    Finding,
+    Outcome,
+    Shares,
+    Submission,
+    TrialResult,
 )
-from pytest_xlatune.ledger.state import Attempt, LedgerState, Progress, replay
+from pytest_xlatune.model.trial import Trial
 
-__all__ = [
-    "SCHEMA",
-    "Attempt",
-    "AttemptCutShort",
-    "AttemptEnded",
-    "AttemptIntended",
-    "AttemptLetGo",
-    "AttemptSubmitted",
-    "CampaignOpened",
-    "Decided",
-    "Entry",
-    "EpochBegan",
-    "Event",
-    "EvidenceRecorded",
-    "FilesRead",
-    "Ledger",
-    "LedgerState",
-    "NodesPinned",
-    "Noted",
-    "ProfileCompiled",
-    "Progress",
-    "TrialEnded",
-    "TrialPlanned",
-    "replay",
-]
 
-SCHEMA = 1
+class Event(Record):
+    """Base of what a line says. `kind` is the word in the line."""
+
+    __slots__ = ()
+    kind: ClassVar[str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CampaignOpened(Event):
+    """A session began or resumed work on the cells of a study.
+
+    Attributes:
+        cells: every cell that a trial of the study may name; one where arms are profiles.
+        study: the study's name.
+        sweep: the sweep's name.
+        session: id of the pytest session, shared by all its processes.
+        declared: the study as builtins, so that the ledger alone repeats every conclusion.
+        versions: of the software, by name.
+        settings: what the user said, by name: where.
+    """
+
+    kind: ClassVar[str] = "campaign-opened"
+    cells: tuple[Cell, ...]
+    study: str
+    sweep: str = ""
+    session: str = ""
+    declared: dict[str, Json] = field(default_factory=dict)
+    versions: dict[str, str] = field(default_factory=dict)
+    settings: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrialPlanned(Event):
+    """A study proposed the trial; the first such line gives it its place in the plan."""
+
+    kind: ClassVar[str] = "trial-planned"
+    trial: Trial
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptIntended(Event):
+    """About to be submitted; without an `AttemptSubmitted` after it, look for the comment."""
+
+    kind: ClassVar[str] = "attempt-intended"
+    trial_id: str
+    attempt: int
+    comment: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptSubmitted(Event):
+    """An executor took it and named the job."""
+
+    kind: ClassVar[str] = "attempt-submitted"
+    submission: Submission
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptCutShort(Event):
+    """A running attempt can measure nothing any more: the process that drives ends it next.
+
+    Attributes:
+        still_s: seconds without a step.
+        fatal: the line after which it cannot go on; None where it hangs without a word.
+    """
+
+    kind: ClassVar[str] = "attempt-cut-short"
+    trial_id: str
+    attempt: int
+    still_s: float
+    fatal: Finding | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptLetGo(Event):
+    """No session waits for a running attempt any more: it is ended next, and no failure."""
+
+    kind: ClassVar[str] = "attempt-let-go"
+    trial_id: str
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptEnded(Event):
+    """How the attempt ended and what its log shows."""
+
+    kind: ClassVar[str] = "attempt-ended"
+    trial_id: str
+    attempt: int
+    outcome: Outcome
+    findings: tuple[Finding, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrialEnded(Event):
+    """The trial's final result."""
+
+    kind: ClassVar[str] = "trial-ended"
+    result: TrialResult
+
+
+_FOLLOWS = {
+    Next.ACCEPT: "counts as success",
+    Next.RETRY: "retried on the same nodes",
+    Next.DROP: "the profile is dropped",
+    Next.GIVE_UP: "not measured",
+    Next.STOP: "the sweep stops",
+    Next.INTERRUPTED: "ended because no session waits for it; to be run again",
+}
+
+
+class Cannot(StrEnum):
+    """What the reference cannot do; then there is nothing to compare with."""
+
+    RUN = "run"
+    BE_SCORED = "be-scored"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spent(Record):
+    """A limit of the sweep that another trial would probably break.
+
+    Attributes:
+        limit: its option's word, "node-hours" or "queue-hours".
+        used, of, each: hours spent, hours allowed, hours that a trial takes.
+    """
+
+    limit: str
+    used: float
+    of: float
+    each: float
+
+    @property
+    def sentence(self) -> str:
+        """The words for it, after the class."""
+        what = "hours with the scheduler" if self.limit == "queue-hours" else self.limit
+        return (
+            f"{self.used:.3g} of {self.of:g} {what} are spent and a trial takes about "
+            f"{self.each:.2g}, so no further one is submitted; --xlatune-{self.limit} raises it"
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decided(Event):
+    """What follows from an attempt, on which failure class and on which evidence.
+
+    Attributes:
+        next: what follows.
+        cls: the failure class that it was decided on; "" where there was none.
+        detail: the figure or the name in the evidence, or what a scheduler or a site said.
+        tried: earlier attempts of this trial, one after the other, that ended in the same class.
+        cannot: what the reference cannot do, where that stops the sweep.
+        arm: which arm the reference is; "" is the cell as deployed.
+        needed: what a retry needed first and what was not done; the sweep stops for it.
+        nodes: that failed, as far as that is known.
+        faults: what still ails them after they were resumed.
+        waited_s: seconds in the queue after which the user's patience was over.
+        spent: the limit that is used up.
+        evidence: the line of the log, or the scheduler's words.
+        not_before_s: time before which the next attempt must not start; 0 is at once.
+    """
+
+    kind: ClassVar[str] = "decided"
+    trial_id: str
+    attempt: int
+    next: Next
+    cls: str = ""
+    detail: str = ""
+    tried: int = 0
+    cannot: Cannot | None = None
+    arm: str = ""
+    needed: Action = Action.NONE
+    nodes: tuple[str, ...] = ()
+    faults: tuple[str, ...] = ()
+    waited_s: int = 0
+    spent: Spent | None = None
+    evidence: str = ""
+    not_before_s: float = 0.0
+
+    @property
+    def reason(self) -> str:
+        """One sentence for people."""
+        follows, faults = _FOLLOWS[self.next], "; ".join(self.faults)
+        if self.spent is not None:
+            return f"{self.cls}: {self.spent.sentence}"
+        if self.waited_s:
+            return f"{self.cls}: no trial has started for {self.waited_s} s: {follows}"
+        if self.needed is not Action.NONE:
+            tried = f"; after scontrol update State=RESUME: {faults}" if faults else ""
+            what = f"the next attempt needs {self.needed}, which was not done"
+            return f"{self.cls}: {what}{tried}: {follows}"
+        if faults:
+            return f"{self.cls}: {faults}, and stays so after RESUME: {follows}"
+        detail = f" ({self.detail})" if self.detail else ""
+        times = f", {self.tried + 1} times in a row" if self.tried else ""
+        if not self.cls:
+            return follows if self.next is Next.INTERRUPTED else ""
+        said = f"{self.cls}{detail}{times}: {follows}"
+        if self.cannot is None:
+            return said
+        whose = f"the reference {self.arm}" if self.arm else "the cell as deployed"
+        return f"{whose} cannot {self.cannot.replace('-', ' ')}: {said}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodesPinned(Event):
+    """The scheduler picked the nodes of the first trial of a cell; its others run on the same."""
+
+    kind: ClassVar[str] = "nodes-pinned"
+    cell_digest: str
+    nodes: tuple[str, ...]
+
+
+class NoteKind(StrEnum):
+    """What a note is about."""
+
+    SITE = "site"  # a look at the site before anything was submitted
+    COMPILING = "compile-check"
+    OTHER = "other"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Noted(Event):
+    """Anything a reader should know. Nothing is decided on it.
+
+    Attributes:
+        about: what it is about.
+        text: one sentence, by the module that found it out.
+    """
+
+    kind: ClassVar[str] = "noted"
+    about: NoteKind = NoteKind.OTHER
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FilesRead(Event):
+    """The files that deploy the cell, as a session found them; the last such event counts."""
+
+    kind: ClassVar[str] = "files-read"
+    files: tuple[DeployedFile, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProfileCompiled(Event):
+    """What compiling a profile said of it, before any of its trials was queued.
+
+    Attributes:
+        profile: which.
+        key: digest of all that it rests on: program, settings, compiler, limits.
+        cls: its class.
+        sentence: why.
+        by: what compiled it, and for which device.
+        setting: digest of its program and of what acts at run time; "" where there is no program.
+        later: settings that may act at run time only.
+        took_s: seconds of compiling.
+    """
+
+    kind: ClassVar[str] = "profile-compiled"
+    profile: str
+    key: str
+    cls: CompileClass
+    sentence: str
+    by: str = ""
+    setting: str = ""
+    later: tuple[str, ...] = ()
+    took_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvidenceRecorded(Event):
+    """Where the dump and the captures of an evidence trial lie.
+
+    Attributes:
+        trial_id: whose.
+        dump: folder of the compiler's dump, relative to the ledger's folder; "" is none.
+        captures: files of the profiler, relative to the ledger's folder.
+        facts: what they say, one sentence each.
+        problems: one sentence for each thing that could not be read.
+        shares: where the time of a step went; None from an older writer, or without a trace.
+    """
+
+    kind: ClassVar[str] = "evidence-recorded"
+    trial_id: str
+    dump: str = ""
+    captures: tuple[str, ...] = ()
+    facts: tuple[str, ...] = ()
+    problems: tuple[str, ...] = ()
+    shares: Shares | None = None
+
+
+class EpochCause(StrEnum):
+    """Why nodes are no longer what they were."""
+
+    RESUMED = "resumed"  # Slurm took them back
+    FIT_AGAIN = "fit-again"  # nothing had to be done, after a trial failed there
+    HOOK = "hook"  # the site did what was needed
+    SWAPPED = "swapped"  # a cell's trial ran on other nodes than the one before it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EpochBegan(Event):
+    """Nodes are not what they were: no score on them from here on compares with one before.
+
+    Attributes:
+        cause: what was done to them.
+        nodes: which; () is every node of the ledger.
+        cls: the failure class that asked for it.
+        action: what the site's hook did.
+        faults: what Slurm could not mend before the hook did.
+        cell_digest: the one cell whose trials ran elsewhere; "" is every cell on one of `nodes`.
+        were: the nodes that this cell's trials ran on before.
+    """
+
+    kind: ClassVar[str] = "epoch-began"
+    cause: EpochCause
+    nodes: tuple[str, ...] = ()
+    cls: str = ""
+    action: Action = Action.NONE
+    faults: tuple[str, ...] = ()
+    cell_digest: str = ""
+    were: tuple[str, ...] = ()
+
+    @property
+    def reason(self) -> str:
+        """One sentence for people."""
+        names = ", ".join(self.nodes)
+        if self.cause is EpochCause.SWAPPED:
+            return f"nodes are {names}, were {', '.join(self.were)}"
+        if self.cause is EpochCause.RESUMED:
+            return f"{self.cls}: resumed {names}"
+        if self.cause is EpochCause.FIT_AGAIN:
+            return f"{self.cls}: {names} are fit again"
+        tried = f"; after scontrol update State=RESUME: {'; '.join(self.faults)}"
+        return f"{self.cls}: the site did {self.action}{tried if self.faults else ''}"
+
+    def covers(self, cell_digest: str, nodes: tuple[str, ...]) -> bool:
+        """Whether a trial of this cell on these nodes is parted from those before the event."""
+        if self.cell_digest:
+            return self.cell_digest == cell_digest
+        return not self.nodes or not nodes or not {*self.nodes}.isdisjoint(nodes)
+
+
+# a slotted dataclass is made twice; the second, which stays, comes later
+EVENTS: dict[str, type[Event]] = {each.kind: each for each in Event.__subclasses__()}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LedgerEntry:
+    """One event with its 1-based line number and its time in seconds since the epoch."""
+
+    number: int
+    at_s: float
+    event: Event
+
+
+LEDGER = "ledger.jsonl"
+SCHEMA = 2
 _HEAD = b'{"schema":'  # how every line begins
 _TORN = b"\t# torn: its writer was killed\n"  # no JSON of ours holds a raw tab
 _LOCK_TIMEOUT_S = 60.0
+
+
+class LedgerSchemaError(UnreadableLedgerError):
+    """The ledger is of another schema: it is whole, but not for this version to read."""
 
 
 class Ledger:
@@ -78,7 +410,7 @@ class Ledger:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._entries: list[Entry] = []
+        self._entries: list[LedgerEntry] = []
         self._inode: int | None = None
         self._offset_bytes = 0
         self._number = 0
@@ -103,7 +435,7 @@ class Ledger:
             with self._lock(), self._explained("written"):
                 _append(self.path, text)
 
-    def refresh(self) -> tuple[Entry, ...]:
+    def refresh(self) -> tuple[LedgerEntry, ...]:
         """Return the events added since the last call; costs one `stat` when there are none.
 
         Raises:
@@ -131,7 +463,7 @@ class Ledger:
         self._entries += new
         return new
 
-    def events(self) -> tuple[Entry, ...]:
+    def events(self) -> tuple[LedgerEntry, ...]:
         """Return every event so far, the new ones included."""
         self.refresh()
         return tuple(self._entries)
@@ -151,15 +483,16 @@ class Ledger:
         self._entries, self._inode, self._offset_bytes, self._number = [], None, 0, 0
         return aside
 
-    def _parse(self, lines: Iterable[bytes]) -> tuple[Entry, ...]:
+    def _parse(self, lines: Iterable[bytes]) -> tuple[LedgerEntry, ...]:
         entries = []
         number, offset_bytes = self._number, self._offset_bytes
         for line in lines:
             begun = line.removesuffix(_TORN)
             if number == 0 and not (begun.startswith(_HEAD) or _HEAD.startswith(begun)):
-                raise LedgerError(
+                raise UnreadableLedgerError(
                     f"{self.path} is not a ledger: expected it to begin with {_HEAD.decode()}, "
-                    f"found {line[:40]!r}; choose another work directory"
+                    f"found {line[:40]!r}; choose another work directory, or "
+                    f"{UnreadableLedgerError.ADVICE}"
                 )
             if not line.endswith(b"\n"):
                 break  # torn, or another process is writing it now
@@ -207,27 +540,36 @@ def _line(event: Event, at_s: float) -> bytes:
     return json.dumps(data, separators=(",", ":"), allow_nan=False).encode() + b"\n"
 
 
-def _entry(line: bytes, *, number: int, path: Path) -> Entry:
+def _entry(line: bytes, *, number: int, path: Path) -> LedgerEntry:
     where = f"{path}:{number}"
     try:
         data = json.loads(line)
         schema, at_s, kind = data.pop("schema"), data.pop("at"), data.pop("event")
     except (ValueError, KeyError, AttributeError, TypeError):
-        raise LedgerError(
+        raise UnreadableLedgerError(
             f"{where}: unreadable line {line[:60]!r}; every line ends whole, so this one was "
-            "damaged later. Restore the file, or cut out the line: what it said is lost"
+            "damaged later. Restore the file, cut out the line (what it said is lost), or "
+            f"{UnreadableLedgerError.ADVICE}"
         ) from None
-    if not isinstance(schema, int) or schema > SCHEMA:
-        raise LedgerError(
-            f"{where}: written by schema {schema!r}, this version reads up to {SCHEMA}; upgrade "
-            "pytest-xlatune, or move the ledger aside with --xlatune-fresh"
+    if schema != SCHEMA:
+        older = isinstance(schema, int) and schema < SCHEMA
+        other = "an older version of pytest-xlatune reads it" if older else "upgrade pytest-xlatune"
+        raise LedgerSchemaError(
+            f"{where}: found schema {schema!r}, this version reads schema {SCHEMA} only. Start "
+            f"over with --xlatune-fresh, which moves the file aside, deletes nothing and ends none "
+            f"of its jobs, or {other}"
         )
     if kind not in EVENTS:
-        raise LedgerError(f"{where}: unknown event {kind!r}; expected one of {', '.join(EVENTS)}")
+        raise UnreadableLedgerError(
+            f"{where}: unknown event {kind!r}; expected one of {', '.join(EVENTS)}; "
+            f"{UnreadableLedgerError.ADVICE}"
+        )
     try:
-        return Entry(number=number, at_s=float(at_s), event=EVENTS[kind].from_json(data))
+        return LedgerEntry(number=number, at_s=float(at_s), event=EVENTS[kind].from_json(data))
     except (XlatuneError, TypeError, ValueError) as error:
-        raise LedgerError(f"{where}: {kind}: {error}") from None
+        raise UnreadableLedgerError(
+            f"{where}: {kind}: {error}; {UnreadableLedgerError.ADVICE}"
+        ) from None
 
 
 def _append(path: Path, text: bytes) -> None:
@@ -249,3 +591,8 @@ def _suffixes() -> Iterator[str]:
     while True:
         yield f"-{number}"
         number += 1
+
+
+def find_ledgers(work_dir: Path) -> tuple[Path, ...]:
+    """Return the folders below a work directory that hold a ledger."""
+    return tuple(sorted(path.parent for path in work_dir.glob(f"*/*/{LEDGER}")))

@@ -1,19 +1,23 @@
 """What the events of a ledger add up to: pure, and the same in one go or bit by bit.
 
 It reads no file and no clock, and decides nothing: which trial comes next is the study's business,
-what a failure asks for is the playbook's.
+what a failure asks for is the playbook's. Sums that are asked for after every event are kept up to
+date, not counted again.
+
+An attempt is one submission of a trial; one table says which events are allowed in
+each of its states. Another event means that the file was damaged, or that two programs wrote it.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable
+import functools
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import Any
 
-from pytest_xlatune.cells import DeployedFile, Stage, Trial
-from pytest_xlatune.errors import LedgerError
-from pytest_xlatune.ledger.events import (
+from pytest_xlatune.ledger import (
     AttemptCutShort,
     AttemptEnded,
     AttemptIntended,
@@ -21,18 +25,21 @@ from pytest_xlatune.ledger.events import (
     AttemptSubmitted,
     CampaignOpened,
     Decided,
-    Entry,
     EpochBegan,
     Event,
     EvidenceRecorded,
     FilesRead,
+    LedgerEntry,
     NodesPinned,
     Noted,
     ProfileCompiled,
     TrialEnded,
     TrialPlanned,
 )
-from pytest_xlatune.results import (
+from pytest_xlatune.model.cell import Cell, DeployedFile
+from pytest_xlatune.model.errors import LedgerError, UnreadableLedgerError
+from pytest_xlatune.model.resources import Next
+from pytest_xlatune.model.result import (
     EvidenceResult,
     Finding,
     Outcome,
@@ -40,6 +47,69 @@ from pytest_xlatune.results import (
     TrialResult,
     TrialStatus,
 )
+from pytest_xlatune.model.trial import Trial
+
+
+class AttemptState(StrEnum):
+    """Where an attempt stands, as far as the ledger knows."""
+
+    UNKNOWN = "unknown"  # no line is about it
+    INTENDED = "intended"  # it may have been submitted, or not
+    SUBMITTED = "submitted"  # an executor named its job
+    CUT_SHORT = "cut-short"  # it will measure nothing any more: its end is asked for
+    LET_GO = "let-go"  # no session waits for it: its end is asked for
+    ENDED = "ended"
+
+    @property
+    def is_in_flight(self) -> bool:
+        """Whether a job of it may run: it is to be polled, or adopted."""
+        return self in _IN_FLIGHT
+
+
+_IN_FLIGHT = frozenset({AttemptState.SUBMITTED, AttemptState.CUT_SHORT, AttemptState.LET_GO})
+
+# state -> event -> the state after it; no other event is allowed
+TRANSITIONS: Mapping[AttemptState, Mapping[type[Event], AttemptState]] = {
+    AttemptState.UNKNOWN: {
+        AttemptIntended: AttemptState.INTENDED,
+    },
+    AttemptState.INTENDED: {
+        AttemptSubmitted: AttemptState.SUBMITTED,
+        AttemptEnded: AttemptState.ENDED,  # the scheduler refused it
+    },
+    AttemptState.SUBMITTED: {
+        AttemptCutShort: AttemptState.CUT_SHORT,
+        AttemptLetGo: AttemptState.LET_GO,
+        AttemptEnded: AttemptState.ENDED,
+    },
+    AttemptState.CUT_SHORT: {
+        AttemptLetGo: AttemptState.LET_GO,
+        AttemptEnded: AttemptState.ENDED,
+    },
+    AttemptState.LET_GO: {
+        # a job that our cancel did not reach runs on, and the next session looks after it
+        AttemptLetGo: AttemptState.LET_GO,
+        AttemptCutShort: AttemptState.LET_GO,
+        AttemptEnded: AttemptState.ENDED,
+    },
+    AttemptState.ENDED: {},
+}
+
+
+def next_state(state: AttemptState, event: Event) -> AttemptState:
+    """Return the state after an event.
+
+    Raises:
+        LedgerError: the event is not allowed in this state.
+    """
+    try:
+        return TRANSITIONS[state][type(event)]
+    except KeyError:
+        allowed = ", ".join(each.kind for each in TRANSITIONS[state]) or "nothing"
+        raise LedgerError(
+            f"the attempt is {state}, where {event.kind} cannot follow ({allowed} can); the "
+            "ledger was damaged, or another program wrote it"
+        ) from None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,23 +117,33 @@ class Attempt:
     """One submission of a trial as far as the ledger knows it."""
 
     number: int
+    state: AttemptState = AttemptState.UNKNOWN
     comment: str = ""
     submission: Submission | None = None
     cut_short: AttemptCutShort | None = None
-    is_let_go: bool = False
     outcome: Outcome | None = None
     findings: tuple[Finding, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Progress:
-    """How far a trial is: its attempts by number, and its result once it has one."""
+@dataclass(frozen=True, kw_only=True)
+class TrialProgress:
+    """How far a trial is: its attempts by number, and its result once it has one.
+
+    Not slotted, for the result is put together once: it is asked for after every event.
+    """
 
     trial: Trial
     attempts: dict[int, Attempt] = field(default_factory=dict)
     ended: TrialResult | None = None
 
     @property
+    def is_to_run(self) -> bool:
+        """Whether it has no result and no attempt that is not over."""
+        return self.ended is None and all(
+            each.state is AttemptState.ENDED for each in self.attempts.values()
+        )
+
+    @functools.cached_property
     def result(self) -> TrialResult:
         """The final result, or what can be said before there is one."""
         if self.ended is not None:
@@ -72,187 +152,260 @@ class Progress:
         outcomes = [each.outcome for each in tries if each.outcome is not None]
         return TrialResult(
             trial=self.trial,
-            status=(
-                TrialStatus.RUNNING
-                if any(each.outcome is None for each in tries)
-                else TrialStatus.PLANNED
-            ),
+            status=TrialStatus.PLANNED if self.is_to_run else TrialStatus.RUNNING,
             findings=tuple(finding for each in tries for finding in each.findings),
             job_ids=tuple(each.submission.job_id for each in tries if each.submission),
             outcome=outcomes[-1] if outcomes else None,
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LedgerState:
-    """What the events so far add up to; trials in plan order, decisions of the last session.
+_Key = tuple[str, int]  # trial id, number of the attempt
 
-    `pinned` are the nodes that the scheduler picked for a cell that names none; `epoch` counts the
-    times since which they are not what they were, and `nodes` are those of the last measured trial.
+
+@dataclass(slots=True, kw_only=True)
+class LedgerState:
+    """What the events so far add up to; `replay` goes on with it, nothing else changes it.
+
+    Attributes:
+        opened: the sessions that began or resumed work, one entry for each study of each.
+        cells: every cell that one of them named, by digest.
+        trials: how far each is, in plan order.
+        decisions: of the last session, in order.
+        remarks: what a reader should know, epochs among it, in order.
+        epochs: the times at which nodes were no longer what they were.
+        pinned: the nodes that the scheduler picked, by the digest of a cell that names none.
+        measured_on: the nodes of the last measured trial, by the digest of its cell.
+        files: that deploy the cell.
+        compiled: what compiling said, by profile.
+        recorded: what evidence trials left, by trial.
+        changes: counts the events after which a study may propose or conclude something else.
+        flying: submissions whose end is not known, by trial and attempt.
+        intended: attempts that were intended and may or may not have been submitted.
+        planned: the ids of a study's trials, in plan order.
+        evidence_ids: of the evidence trials, in plan order.
+        decided: the last decision of the last session on each attempt, by trial.
+        stop: the first decision of the last session that stopped the sweep.
     """
 
     opened: tuple[CampaignOpened, ...] = ()
-    trials: dict[str, Progress] = field(default_factory=dict)
-    decisions: tuple[Decided, ...] = ()
-    notes: tuple[str, ...] = ()
-    pinned: tuple[str, ...] = ()
+    cells: dict[str, Cell] = field(default_factory=dict)
+    trials: dict[str, TrialProgress] = field(default_factory=dict)
+    decisions: list[Decided] = field(default_factory=list)
+    remarks: list[Noted | EpochBegan] = field(default_factory=list)
+    epochs: tuple[EpochBegan, ...] = ()
+    pinned: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    measured_on: dict[str, tuple[str, ...]] = field(default_factory=dict)
     files: tuple[DeployedFile, ...] = ()
-    epoch: int = 0
-    nodes: tuple[str, ...] = ()
     compiled: dict[str, ProfileCompiled] = field(default_factory=dict)
     recorded: dict[str, EvidenceRecorded] = field(default_factory=dict)
+    changes: int = 0
+    flying: dict[_Key, Submission] = field(default_factory=dict)
+    intended: dict[_Key, Attempt] = field(default_factory=dict)
+    planned: dict[str, list[str]] = field(default_factory=dict)
+    evidence_ids: list[str] = field(default_factory=list)
+    decided: dict[str, dict[int, Decided]] = field(default_factory=dict)
+    stop: Decided | None = None
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """The remarks as sentences."""
+        return tuple(map(_sentence, self.remarks))
+
+    def decided_on(self, trial_id: str) -> tuple[Decided, ...]:
+        """Return the last session's decisions on a trial, the last one for each attempt."""
+        return tuple(self.decided.get(trial_id, {}).values())
+
+    def nodes_of(self, cell: Cell) -> tuple[str, ...]:
+        """Return the nodes that trials of a cell run on; () while the scheduler has to pick."""
+        return cell.nodelist or self.pinned.get(cell.digest, ())
+
+    def with_nodes(self, cell: Cell) -> Cell:
+        """Return a cell with the nodes that the scheduler picked for it, if it did."""
+        return dataclasses.replace(cell, nodelist=self.nodes_of(cell))
+
+    def epoch_of(self, cell_digest: str, nodes: Sequence[str]) -> int:
+        """Count the epochs that part a trial of this cell on these nodes from earlier ones."""
+        return sum(each.covers(cell_digest, tuple(nodes)) for each in self.epochs)
 
     def history(self, study: str, *, with_evidence: bool = False) -> tuple[TrialResult, ...]:
         """Return the results of a study's trials, final or not, in plan order.
 
         With the evidence trials of other studies behind them, for a study that reads those.
         """
-        own = tuple(
-            self._evidence(each) if each.trial.stage is Stage.EVIDENCE else each.result
-            for each in self.trials.values()
-            if each.trial.study == study
-        )
+        ours = (self.trials[name] for name in self.planned.get(study, ()))
+        own = tuple(self._read(each) if _is_evidence(each.trial) else each.result for each in ours)
         return (*own, *self.evidence()) if with_evidence else own
 
     def evidence(self) -> tuple[EvidenceResult, ...]:
         """Return the evidence trials of all studies, in plan order, with what was read of them."""
-        return tuple(
-            self._evidence(each)
-            for each in self.trials.values()
-            if each.trial.stage is Stage.EVIDENCE
-        )
+        return tuple(self._read(self.trials[name]) for name in self.evidence_ids)
 
-    def _evidence(self, progress: Progress) -> EvidenceResult:
+    def _read(self, progress: TrialProgress) -> EvidenceResult:
         result, said = progress.result, self.recorded.get(progress.trial.id)
         known = {each.name: getattr(result, each.name) for each in dataclasses.fields(TrialResult)}
         shares = said.shares if said is not None else None
         return EvidenceResult(**known, is_read=said is not None, shares=shares)
 
     def in_flight(self) -> tuple[Submission, ...]:
-        """Return the submissions whose end is not in the ledger: to be polled, or adopted."""
-        return tuple(
-            attempt.submission
-            for each in self.trials.values()
-            for attempt in each.attempts.values()
-            if attempt.submission is not None and attempt.outcome is None
-        )
+        """Return the submissions whose end is not in the ledger, in the order of submission."""
+        return tuple(self.flying.values())
 
     def unresolved(self) -> tuple[tuple[Trial, Attempt], ...]:
         """Return the attempts that were intended and may or may not have been submitted."""
         return tuple(
-            (each.trial, attempt)
-            for each in self.trials.values()
-            for attempt in each.attempts.values()
-            if attempt.submission is None and attempt.outcome is None
+            (self.trials[trial_id].trial, attempt)
+            for (trial_id, _), attempt in self.intended.items()
         )
 
 
-def replay(entries: Iterable[Entry], *, onto: LedgerState | None = None) -> LedgerState:
-    """Return the state after `entries`, starting from `onto`: replaying in parts is the same.
+def replay(entries: Iterable[LedgerEntry], *, onto: LedgerState | None = None) -> LedgerState:
+    """Return the state after `entries`; `onto` is gone on with, and is not to be used any more.
 
-    A result stands, and a later one does not replace it; only a trial that nobody could measure is
-    open again for a further attempt.
+    Replaying in parts is the same as in one go. A result stands, and a later one does not replace
+    it; only a trial that could not be measured is open again for a further attempt.
 
     Raises:
-        LedgerError: an attempt of a trial that was never planned.
+        LedgerError: an attempt of a trial that was never planned, or an event that its state does
+            not allow; with the number of the line.
     """
-    state = onto or LedgerState()
-    state = dataclasses.replace(state, trials=dict(state.trials))
+    state = onto if onto is not None else LedgerState()
     for entry in entries:
         try:
-            state = _RULES[type(entry.event)](state, entry.event)
+            _add(state, entry.event)
         except KeyError as error:
-            raise LedgerError(
+            raise UnreadableLedgerError(
                 f"ledger line {entry.number}: {entry.event.kind} names trial {error}, which was "
-                "never planned"
+                f"never planned; {UnreadableLedgerError.ADVICE}"
+            ) from None
+        except LedgerError as error:
+            raise UnreadableLedgerError(
+                f"ledger line {entry.number}: {error}; {UnreadableLedgerError.ADVICE}"
             ) from None
     return state
 
 
-def _open(state: LedgerState, event: CampaignOpened) -> LedgerState:
-    """A new session may try again what nobody could measure in an earlier one."""
+def _add(state: LedgerState, event: Event) -> None:
+    match event:
+        case AttemptSubmitted(submission=job):
+            _attempt(state, event, (job.trial_id, job.attempt), submission=job)
+        case AttemptIntended(comment=comment):
+            _attempt(state, event, (event.trial_id, event.attempt), comment=comment)
+        case AttemptCutShort() | AttemptLetGo():
+            cut = {"cut_short": event} if isinstance(event, AttemptCutShort) else {}
+            _attempt(state, event, (event.trial_id, event.attempt), **cut)
+        case AttemptEnded():
+            known = {"outcome": event.outcome, "findings": event.findings}
+            _attempt(state, event, (event.trial_id, event.attempt), **known)
+        case CampaignOpened():
+            _open(state, event)
+        case TrialPlanned():
+            _known(state, event.trial)
+        case TrialEnded():
+            _end(state, event)
+        case Decided():
+            _decide(state, event)
+        case EvidenceRecorded():
+            state.recorded[event.trial_id] = event
+            state.changes += 1
+        case _:
+            _keep(state, event)
+
+
+def _keep(state: LedgerState, event: Event) -> None:
+    """Add what moves no trial."""
+    match event:
+        case FilesRead():
+            state.files = event.files
+        case NodesPinned():
+            state.pinned[event.cell_digest] = event.nodes
+        case ProfileCompiled():
+            state.compiled[event.profile] = event
+        case EpochBegan():
+            state.epochs = (*state.epochs, event)
+            state.remarks.append(event)
+        case Noted():
+            state.remarks.append(event)
+
+
+def _is_evidence(trial: Trial) -> bool:
+    return trial.protocol.dump
+
+
+def _sentence(remark: Noted | EpochBegan) -> str:
+    if isinstance(remark, Noted):
+        return remark.text
+    return f"{remark.reason}: scores before and after are not compared"
+
+
+def _open(state: LedgerState, event: CampaignOpened) -> None:
+    """A new session may try again what could not be measured in an earlier one."""
     if event.session not in {each.session for each in state.opened}:
         for trial_id, progress in state.trials.items():
             if progress.ended and _is_open_again(progress.ended):
                 state.trials[trial_id] = dataclasses.replace(progress, ended=None)
-        state = dataclasses.replace(state, decisions=())
-    return dataclasses.replace(state, opened=(*state.opened, event))
+        state.decisions, state.decided, state.stop = [], {}, None
+    state.opened = (*state.opened, event)
+    state.cells.update((cell.digest, cell) for cell in event.cells)
+    state.changes += 1
 
 
 def _is_open_again(ended: TrialResult) -> bool:
-    """Whether a new session may try it: nobody could measure it, or it was settled without a run.
+    """Whether a new session may try it: it could not be measured, or a compile check took it out.
 
-    What compiling settles is settled anew by each session, from what the ledger knows.
+    Each session checks anew, from what the ledger knows.
     """
-    is_settled = ended.status is TrialStatus.DROPPED and not ended.job_ids
-    return is_settled or ended.status is TrialStatus.UNMEASURED
+    return ended.not_run is not None or ended.status is TrialStatus.UNMEASURED
 
 
-def _plan(state: LedgerState, event: TrialPlanned) -> LedgerState:
-    state.trials.setdefault(event.trial.id, Progress(trial=event.trial))
-    return state
+def _known(state: LedgerState, trial: Trial) -> str:
+    """Give a trial its place in the plan, once; return its id."""
+    name = trial.id
+    if name not in state.trials:
+        state.trials[name] = TrialProgress(trial=trial)
+        state.planned.setdefault(trial.study, []).append(name)
+        if _is_evidence(trial):
+            state.evidence_ids.append(name)
+        state.changes += 1
+    return name
 
 
-def _attempt(state: LedgerState, trial_id: str, number: int, **known: Any) -> LedgerState:
+def _attempt(state: LedgerState, event: Event, key: _Key, **known: Any) -> None:
+    trial_id, number = key
     progress = state.trials[trial_id]
-    attempt = dataclasses.replace(progress.attempts.get(number, Attempt(number=number)), **known)
-    unmeasured = progress.ended and progress.ended.status is TrialStatus.UNMEASURED
-    is_new = number not in progress.attempts
-    state.trials[trial_id] = dataclasses.replace(
-        progress,
-        attempts={**progress.attempts, number: attempt},
-        ended=None if unmeasured and is_new else progress.ended,
-    )
-    return state
+    before = progress.attempts.get(number, Attempt(number=number))
+    after = next_state(before.state, event)
+    attempt = dataclasses.replace(before, state=after, **known)
+    ended = progress.ended
+    is_unmeasured = ended is not None and ended.status is TrialStatus.UNMEASURED
+    if is_unmeasured and before.state is AttemptState.UNKNOWN:
+        ended = None
+        state.changes += 1
+    attempts = {**progress.attempts, number: attempt}
+    state.trials[trial_id] = TrialProgress(trial=progress.trial, attempts=attempts, ended=ended)
+    state.intended.pop(key, None)
+    if after is AttemptState.INTENDED:
+        state.intended[key] = attempt
+    if after.is_in_flight and attempt.submission is not None:
+        state.flying[key] = attempt.submission
+    else:
+        state.flying.pop(key, None)
 
 
-def _submit(state: LedgerState, event: AttemptSubmitted) -> LedgerState:
-    submission = event.submission
-    return _attempt(state, submission.trial_id, submission.attempt, submission=submission)
-
-
-def _end(state: LedgerState, event: TrialEnded) -> LedgerState:
-    trial = event.result.trial
-    progress = state.trials.get(trial.id, Progress(trial=trial))
+def _end(state: LedgerState, event: TrialEnded) -> None:
+    result = event.result
+    name = _known(state, result.trial)
+    progress = state.trials[name]
     if progress.ended is None or progress.ended.status is TrialStatus.UNMEASURED:
-        state.trials[trial.id] = dataclasses.replace(progress, ended=event.result)
-    outcome = event.result.outcome
-    if event.result.status is TrialStatus.MEASURED and outcome is not None and outcome.nodes:
-        return dataclasses.replace(state, nodes=tuple(sorted(outcome.nodes)))
-    return state
+        state.trials[name] = dataclasses.replace(progress, ended=result)
+    outcome = result.outcome
+    if result.status is TrialStatus.MEASURED and outcome is not None and outcome.nodes:
+        state.measured_on[result.trial.cell_digest] = tuple(sorted(outcome.nodes))
+    state.changes += 1
 
 
-def _begin_epoch(state: LedgerState, event: EpochBegan) -> LedgerState:
-    notes = (*state.notes, f"{event.reason}: scores before and after are not compared")
-    return dataclasses.replace(state, epoch=state.epoch + 1, notes=notes)
-
-
-_RULES: dict[type[Event], Callable[[LedgerState, Any], LedgerState]] = {
-    CampaignOpened: _open,
-    TrialPlanned: _plan,
-    AttemptIntended: lambda state, event: _attempt(
-        state, event.trial_id, event.attempt, comment=event.comment
-    ),
-    AttemptSubmitted: _submit,
-    AttemptCutShort: lambda state, event: _attempt(
-        state, event.trial_id, event.attempt, cut_short=event
-    ),
-    AttemptLetGo: lambda state, event: _attempt(
-        state, event.trial_id, event.attempt, is_let_go=True
-    ),
-    AttemptEnded: lambda state, event: _attempt(
-        state, event.trial_id, event.attempt, outcome=event.outcome, findings=event.findings
-    ),
-    TrialEnded: _end,
-    Decided: lambda state, event: dataclasses.replace(state, decisions=(*state.decisions, event)),
-    FilesRead: lambda state, event: dataclasses.replace(state, files=event.files),
-    NodesPinned: lambda state, event: dataclasses.replace(state, pinned=event.nodes),
-    ProfileCompiled: lambda state, event: dataclasses.replace(
-        state, compiled={**state.compiled, event.profile: event}
-    ),
-    EvidenceRecorded: lambda state, event: dataclasses.replace(
-        state, recorded={**state.recorded, event.trial_id: event}
-    ),
-    EpochBegan: _begin_epoch,
-    Noted: lambda state, event: dataclasses.replace(state, notes=(*state.notes, event.text)),
-}
+def _decide(state: LedgerState, event: Decided) -> None:
+    state.decisions.append(event)
+    # once for each attempt: a process that was killed before it wrote the end had decided before
+    state.decided.setdefault(event.trial_id, {})[event.attempt] = event
+    if event.next is Next.STOP and state.stop is None:
+        state.stop = event

@@ -1,1 +1,332 @@
-"""The pytest side: options, markers, fixtures, live lines, the summary."""
+"""The pytest side: options, markers, collection, and what a test of a sweep is parametrised with.
+
+Thin on purpose: a test awaits its part of a conclusion and asserts on it; the layers below decide
+what runs, when, and with which verdict. All parameters are known when tests are collected, the same
+in every process: profiles, slots, finalists, tags. Nothing heavy is imported before a sweep is
+collected, because every pytest run loads this module where the package is installed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pytest_xlatune.model.errors import ConfigError
+from pytest_xlatune.plugin import fixtures, hooks
+from pytest_xlatune.plugin.controller import (
+    CONTROLLER,
+    IS_USAGE,
+    Controller,
+    new_session_id,
+    root_of,
+)
+from pytest_xlatune.plugin.fixtures import NO_TAG, OPTIONS_KEY, SESSION_KEY, sweep_of
+from pytest_xlatune.sweep.groups import (
+    INI_KEYS,
+    OPTIONS,
+    RENAMED,
+    SWITCHES,
+    RunSettings,
+    key_of,
+)
+from pytest_xlatune.sweep.settings import check_folders, resolve_options
+from pytest_xlatune.tasks.notify import Notifier, read_targets
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Iterable, Mapping
+
+    from pytest_xlatune.model.profile import Profile
+    from pytest_xlatune.sweep.declaration import Sweep
+
+
+MARKERS = {
+    "wave1": "the baseline, and what the image alone gives",
+    "wave1_5": "an evidence run with profiler and dump",
+    "wave2": "single flags of the dominant axis",
+    "wave3": "stacks of what led",
+    "wave4": "values around the leaders, flags of the second axis",
+    "wave5": "pipeline parameters",
+    "wave6": "the winner on the other config tags, in a gate; takes margin=0.01, blocks=4",
+    "confirm": "the finalists in fresh randomised blocks",
+    "gate": "a regression gate on TGS",
+    "calibrate": "the baseline against itself: the noise of the cell; takes jobs=12",
+}
+WAVES = tuple(name for name in MARKERS if name.startswith("wave"))
+
+
+def pytest_addhooks(pluginmanager: pytest.PytestPluginManager) -> None:
+    """Declare the hooks of `pytest_xlatune.plugin.hooks`."""
+    pluginmanager.add_hookspecs(hooks)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the options; those with a value are ini keys too."""
+    group = parser.getgroup("xlatune", "sweeps of XLA flags and NCCL variables")
+    for option in OPTIONS:
+        group.addoption(
+            option.flag, dest=option.key, metavar=option.metavar, help=option.help, default=None
+        )
+        parser.addini(option.key, f"{option.help} (as {option.flag})", type="string", default="")
+    for old, new in RENAMED.items():
+        key = key_of(old)
+        group.addoption(f"--xlatune-{old}", dest=key, help=argparse.SUPPRESS, default=None)
+        parser.addini(key, f"Refused: its name is {new} now", type="string", default="")
+    for name, (_, text) in SWITCHES.items():
+        group.addoption(f"--{name}", action="store_true", help=text, default=False)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Register the markers, read all options at once, and take this process's role."""
+    for name, text in MARKERS.items():
+        config.addinivalue_line("markers", f"{name}: {text} (pytest-xlatune)")
+    try:
+        options = resolve_options(
+            vars(config.option),
+            os.environ,
+            {key: config.getini(key) for key in INI_KEYS},
+            root=root_of(config),
+        )
+        targets = read_targets(os.environ, options.notify_file, variable=options.notify_variable)
+    except ConfigError as error:
+        raise pytest.UsageError(str(error)) from None
+    config.stash[OPTIONS_KEY] = options
+    config.pluginmanager.register(fixtures, "xlatune-fixtures")
+    if not is_worker(config) and not options.is_off:
+        controller = Controller(config, options, new_session_id(), Notifier(targets))
+        config.pluginmanager.register(controller, CONTROLLER)
+
+
+def is_worker(config: pytest.Config) -> bool:
+    """Whether this process is an xdist worker."""
+    return hasattr(config, "workerinput")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_cmdline_main(config: pytest.Config) -> None:
+    """Make a plan a kind of collection: nothing runs, and xdist starts no workers."""
+    if config.option.xlatune_plan:
+        config.option.collectonly = True
+
+
+def pytest_report_collectionfinish(config: pytest.Config) -> list[str]:
+    """Show the plans, if that is what was asked for."""
+    if not config.option.xlatune_plan or SESSION_KEY not in config.stash:
+        return []
+    from pytest_xlatune.report.render import terminal
+    from pytest_xlatune.tasks.plan import plan_of
+
+    workdir = config.stash[OPTIONS_KEY].workdir
+    return [
+        line
+        for resolved, study in config.stash[SESSION_KEY].studies()
+        for line in terminal(plan_of(resolved, study, workdir=workdir))
+    ]
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pycollect_makeitem(
+    collector: pytest.Module | pytest.Class, name: str, obj: object
+) -> list[pytest.Item | pytest.Collector] | None:
+    """Put the standard tests of a sweep into its module, where the file asks for them."""
+    # a file that asks for them has imported their module
+    home = sys.modules.get("pytest_xlatune.plugin.standard")
+    if home is None or not isinstance(obj, home.StandardTests):
+        return None
+    module = collector.obj
+    line = f"{name} = standard_tests"
+    if isinstance(collector, pytest.Class):
+        raise ConfigError(f"{line}(...) stands in a class: move it to the module's top level")
+    own = sweep_of(module)
+    if own is None:
+        raise ConfigError(f"{line}(...): call the sweep SWEEP and write {line}(SWEEP)")
+    if own is not obj.sweep:
+        raise ConfigError(
+            f"{line}(...) is of another sweep than SWEEP, and a module has one: put the other into "
+            f"a file of its own, or write {line}(SWEEP)"
+        )
+    found: list[pytest.Item | pytest.Collector] = []
+    for each, test in obj.tests.items():
+        if each in vars(module):  # the file's own test of this name
+            continue
+        test.__module__ = module.__name__
+        test.__name__ = test.__qualname__ = each
+        setattr(module, each, test)
+        made = collector.ihook.pytest_pycollect_makeitem(collector=collector, name=each, obj=test)
+        found += made if isinstance(made, list) else [made]
+    return found
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(
+    collector: pytest.Collector,
+) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    """Make one message of a fault in a sweep file or its inputs, in workers too."""
+    report = yield
+    call = vars(report).get("call")
+    error = getattr(getattr(call, "excinfo", None), "value", None)
+    options = collector.config.stash[OPTIONS_KEY]
+    if report.passed and isinstance(collector, pytest.Module) and not options.is_off:
+        try:
+            _check_sweep(sweep_of(collector.obj), collector.config, options)
+        except ConfigError as found:
+            error = found
+    if isinstance(error, ConfigError):
+        report.outcome, report.result = "failed", []
+        report.longrepr = f"{collector.nodeid}: {error}"
+        vars(report)[IS_USAGE] = True
+    return report
+
+
+def _check_sweep(sweep: Sweep | None, config: pytest.Config, options: RunSettings) -> None:
+    """Find out whether the sweep of a module can run, before anything of it does."""
+    if sweep is None:
+        return
+    from pytest_xlatune.prepare.compilers import check_sweep
+
+    if not config.option.collectonly:
+        check_folders(
+            (("--xlatune-workdir", options.workdir), ("--xlatune-reports", options.reports))
+        )
+    check_sweep(sweep.resolve(options.said))
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Parametrise the fixtures that stand for one of several.
+
+    Raises:
+        ConfigError: a marker names a wave or a profile that the sweep does not have.
+    """
+    sweep = sweep_of(metafunc.module)
+    if sweep is None:
+        return
+    _check_markers(metafunc)
+    wanted, waves = set(metafunc.fixturenames), _waves_of(metafunc)
+    if "profile" in wanted:
+        profiles = _profiles_of(sweep, waves)
+        metafunc.parametrize("profile", profiles, ids=[each.id for each in profiles])
+    if "derived" in wanted:
+        names = [name for name, _ in waves]
+        slots = sweep.slots(*names)
+        if not slots:
+            raise ConfigError(
+                f"{metafunc.function.__name__} takes `derived`, but sweep {sweep.name!r} derives "
+                f"nothing in {', '.join(names) or 'any wave'}; add a rule to the sweep: "
+                "derived=(Stacks(...), Around(...))"
+            )
+        _parametrize(metafunc, "derived", {each.name: each for each in slots})
+    if "finalist" in wanted:
+        options = metafunc.config.stash[OPTIONS_KEY]
+        budget = options.said.of(sweep.name).values.get("budget")
+        count = sweep.finalist_count(budget=budget)
+        _parametrize(metafunc, "finalist", {f"finalist-{k + 1}": k for k in range(count)})
+    if "winner_elsewhere" in wanted:
+        tags = dict(zip(sweep.config_tags, sweep.config_tags, strict=True))
+        _parametrize(metafunc, "winner_elsewhere", tags or {"no-tag": NO_TAG})
+
+
+def _parametrize(metafunc: pytest.Metafunc, name: str, by_id: Mapping[str, object]) -> None:
+    metafunc.parametrize(name, list(by_id.values()), ids=list(by_id), indirect=True)
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Let `-m wave2` select the profiles of wave 2 alone, where one test is for several waves.
+
+    A test keeps the marker of its own profile's wave. Where the marker lists a profile of another
+    wave all of them stay.
+    """
+    if sweep_of(getattr(item, "module", None)) is None:
+        return
+    callspec = getattr(item, "callspec", None)
+    params = callspec.params if callspec is not None else {}
+    own = getattr(params.get("profile") or params.get("derived"), "wave", "")
+    if any(each.name == own for each in item.own_markers):
+        item.own_markers[:] = [
+            each for each in item.own_markers if each.name == own or each.name not in WAVES
+        ]
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Deselect the sweeps if asked to; else see what the selected tests ask of each."""
+    options = config.stash[OPTIONS_KEY]
+    sweeping = {item: sweep for item in items if (sweep := sweep_of(getattr(item, "module", None)))}
+    if options.is_off and sweeping:
+        config.hook.pytest_deselected(items=list(sweeping))
+        items[:] = [item for item in items if item not in sweeping]
+    if options.is_off or not sweeping:
+        return
+    from pytest_xlatune.plugin.session import Session
+
+    session = Session(options, _session_id(config), config=config)
+    try:
+        session.select(sweeping)
+    except ConfigError as error:
+        raise pytest.UsageError(str(error)) from None
+    config.stash[SESSION_KEY] = session
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Say that this process waits for nothing any more, before the controller ends what runs."""
+    if SESSION_KEY in session.config.stash:
+        session.config.stash[SESSION_KEY].close()
+
+
+def _session_id(config: pytest.Config) -> str:
+    if is_worker(config):
+        return str(config.workerinput[CONTROLLER])  # type: ignore[attr-defined]
+    return str(config.pluginmanager.getplugin(CONTROLLER).session_id)
+
+
+def _check_markers(metafunc: pytest.Metafunc) -> None:
+    """Refuse a marker that is nearly one of the registered: its test would be of every wave."""
+    import difflib
+
+    # a registered marker:  wave6: the winner on the other config tags; takes margin=0.01
+    registered = {
+        line.partition(":")[0].partition("(")[0].strip()
+        for line in metafunc.config.getini("markers")
+    }
+    for name in {marker.name for marker in metafunc.definition.iter_markers()} - registered:
+        near = difflib.get_close_matches(name, registered, n=1, cutoff=0.8)
+        if near or name.startswith("wave"):
+            where = f"{metafunc.function.__name__}, where the ini file does not register it"
+            raise ConfigError.unknown("marker", name, valid=registered, where=where)
+
+
+def _waves_of(metafunc: pytest.Metafunc) -> list[tuple[str, tuple[str, ...] | None]]:
+    """Return the test's wave markers, each with its `profiles` argument; None without one."""
+    found = []
+    for marker in metafunc.definition.iter_markers():
+        if marker.name not in WAVES:
+            continue
+        valid = ["margin", "blocks"] if marker.name == "wave6" else ["profiles"]
+        unknown = [*sorted(marker.kwargs.keys() - set(valid)), *map(repr, marker.args)]
+        if unknown:
+            where = f"@pytest.mark.{marker.name}"
+            raise ConfigError.unknown("argument", unknown[0], valid=valid, where=where)
+        found.append((marker.name, marker.kwargs.get("profiles")))
+    return found
+
+
+def _profiles_of(
+    sweep: Sweep, waves: Iterable[tuple[str, tuple[str, ...] | None]]
+) -> list[Profile]:
+    """Return the profiles of wave markers, narrowed by their `profiles` argument.
+
+    The baseline may be among them: an evidence run may be of it too.
+    """
+    from pytest_xlatune.model.profile import BASELINE
+
+    found: list[Profile] = []
+    for name, ids in waves:
+        if ids is None:
+            found += sweep.wave_profiles(name)
+        else:
+            found += [BASELINE if each == BASELINE.id else sweep.find(each) for each in ids]
+    return found or list(sweep.profiles)

@@ -1,7 +1,7 @@
 """The controlling process: live lines, the summary, the reports, the end of the session.
 
 Registered in the process that has the terminal: the only one, or xdist's controller. It follows the
-ledgers that the session's processes name on the roll and never measures anything itself.
+ledgers that the session's processes name in a file and never measures anything itself.
 """
 
 from __future__ import annotations
@@ -15,18 +15,28 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_xlatune.errors import XlatuneError
-from pytest_xlatune.notify import Notifier
-from pytest_xlatune.plugin.root import root_of
-from pytest_xlatune.settings.options import Options
+from pytest_xlatune.model.errors import XlatuneError
+from pytest_xlatune.sweep.groups import RunSettings
+from pytest_xlatune.tasks.notify import Notifier
 
 if TYPE_CHECKING:
-    from pytest_xlatune.publishing.feed import Feed
+    from pytest_xlatune.tasks.live import Feed
 
 CONTROLLER = "xlatune-controller"  # our name among the plugins, and our key on xdist's wire
 IS_USAGE = "xlatune_is_usage"  # set on the report of a collector that the user got wrong
 REFUSED = "xlatune.refused"  # property of a test that a fixture refused: the kind of error
 _LOOK_S = 1.0
+
+
+def root_of(config: pytest.Config) -> Path:
+    """Return the folder of `--rootdir` or of pytest's ini file, else where pytest was started.
+
+    Without either pytest's own root directory follows from the arguments, the value of
+    `--xlatune-workdir` among them once it exists: the next run would not find what this one
+    measured.
+    """
+    is_said = config.inipath is not None or config.getoption("rootdir", None)
+    return config.rootpath if is_said else config.invocation_params.dir
 
 
 def new_session_id() -> str:
@@ -38,7 +48,7 @@ class Controller:
     """What one session shows and leaves behind."""
 
     def __init__(
-        self, config: pytest.Config, options: Options, session_id: str, notifier: Notifier
+        self, config: pytest.Config, options: RunSettings, session_id: str, notifier: Notifier
     ) -> None:
         self.session_id = session_id
         self._notifier = notifier
@@ -102,7 +112,7 @@ class Controller:
         return "passed", ".", (f"PASSED {words}", {"green": True})
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        """End what nobody waits for any more, and tell who is to be told."""
+        """End jobs that no test waits for any more, and send the last message."""
         self._over.set()
         if self._thread is not None:
             self._thread.join()
@@ -110,7 +120,7 @@ class Controller:
             session.exitstatus = pytest.ExitCode.USAGE_ERROR
         if session.config.option.collectonly:
             return
-        for folder in self._roll():
+        for folder in self._named_folders():
             try:
                 self._finish(folder)
             except XlatuneError as error:
@@ -118,18 +128,18 @@ class Controller:
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         """Show each sweep's leaderboard and where its reports are."""
-        folders = self._roll()
+        folders = self._named_folders()
         if not folders:
             return  # and nothing was imported
-        from pytest_xlatune.publishing.publish import document_of, publish, read_known  # noqa: PLC0415
-        from pytest_xlatune.report import terminal  # noqa: PLC0415
+        from pytest_xlatune.report.render import terminal
+        from pytest_xlatune.tasks.publish import document_of, publish, read_known
 
         for folder in folders:
             try:
                 known = read_known(folder)
                 terminalreporter.section(f"xlatune: {known.sweep}")
                 width = terminalreporter._tw.fullwidth  # noqa: SLF001 - pytest gives no other way
-                for line in terminal.render(document_of(known), width=width):
+                for line in terminal(document_of(known), width=width):
                     terminalreporter.write_line(line)
                 for line in known.stopped.splitlines():
                     terminalreporter.write_line(line, red=True)
@@ -143,15 +153,17 @@ class Controller:
                     session.exitstatus = pytest.ExitCode.INTERNAL_ERROR
 
     def _finish(self, folder: Path) -> None:
-        from pytest_xlatune.campaign.jobs import cancel_unwaited  # noqa: PLC0415
-        from pytest_xlatune.publishing.publish import read_known  # noqa: PLC0415
-        from pytest_xlatune.report.stop import summary_message  # noqa: PLC0415
+        from pytest_xlatune.campaign.jobs import cancel_unwaited
+        from pytest_xlatune.report.lines import summary_message
+        from pytest_xlatune.tasks.publish import read_known
 
         if not self._options.keep_jobs:
             ended = cancel_unwaited(folder)
             if ended:
                 jobs = ", ".join(each.job_id for each in ended)
-                self._print([f"xlatune: ended {jobs}, for nobody waits; run again to go on"])
+                self._print(
+                    [f"xlatune: ended {jobs}, for no test waits for them; run again to go on"]
+                )
         self.tick()
         known = read_known(folder)
         self._config.hook.pytest_xlatune_concluded(sweep=known.sweep, conclusion=known.conclusion)
@@ -164,7 +176,7 @@ class Controller:
             )
 
     def _tell(self, message: str) -> None:
-        """Send a message to whoever is to be told; what cannot be sent is said here."""
+        """Send a message to the targets; one that cannot be sent is shown here."""
         title, _, body = message.partition("\n")
         warning = self._notifier.send(title=title, body=body or title)
         if warning:
@@ -175,8 +187,8 @@ class Controller:
             self._print(self._new_lines())
 
     def _new_lines(self) -> Iterator[str]:
-        for folder in self._roll():
-            from pytest_xlatune.publishing.feed import Feed  # noqa: PLC0415 - only where a sweep runs
+        for folder in self._named_folders():
+            from pytest_xlatune.tasks.live import Feed
 
             if folder not in self._feeds:
                 self._feeds[folder] = Feed(folder, session_id=self.session_id)
@@ -199,11 +211,11 @@ class Controller:
                     self._troubles[folder] = str(error)
                     yield f"xlatune: {error}"
 
-    def _roll(self) -> list[Path]:
+    def _named_folders(self) -> list[Path]:
         """Return the folders that the processes of this session use."""
-        roll = self._options.workdir / "sessions" / f"{self.session_id}.txt"
+        path = self._options.workdir / "sessions" / f"{self.session_id}.txt"
         try:
-            lines = roll.read_text(encoding="utf-8").splitlines(keepends=True)
+            lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
         except OSError:  # no process has named one, or none could
             return []
         # the last one may be half a name: its writer is at it

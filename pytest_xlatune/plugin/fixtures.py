@@ -1,7 +1,7 @@
 """The fixtures of a sweep: each waits for its part of a conclusion, and says what it is.
 
-Thin on purpose: what runs, when, and with which verdict is decided below this floor. Nothing heavy
-is imported before a sweep is collected. `pytest_xlatune.plugin.plugin` brings this module along.
+Thin on purpose: what runs, when, and with which verdict is decided in the layers below. Nothing
+heavy is imported before a sweep is collected. `pytest_xlatune.plugin` brings this module along.
 """
 
 from __future__ import annotations
@@ -11,35 +11,35 @@ from typing import TYPE_CHECKING, TypeVar
 
 import pytest
 
-from pytest_xlatune.errors import XlatuneError
+from pytest_xlatune.model.errors import XlatuneError
 from pytest_xlatune.plugin.controller import CONTROLLER, REFUSED
-from pytest_xlatune.plugin.parametrise import NO_TAG
-from pytest_xlatune.settings.options import Options
+from pytest_xlatune.sweep.groups import RunSettings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
 
-    from pytest_xlatune.campaign.campaign import Campaign
-    from pytest_xlatune.cells import Cell
-    from pytest_xlatune.plugin.measured import Measured
+    from pytest_xlatune.campaign import Campaign
+    from pytest_xlatune.model.cell import Cell
+    from pytest_xlatune.model.profile import Profile
+    from pytest_xlatune.model.resources import RetryPolicy
     from pytest_xlatune.plugin.session import Session
-    from pytest_xlatune.preflight.preflight import Preflight
-    from pytest_xlatune.profiles import Profile
-    from pytest_xlatune.recovery import RetryPolicy
-    from pytest_xlatune.runs.recorded import Recorded
-    from pytest_xlatune.studies.derived import Slot
+    from pytest_xlatune.prepare.preflight import Preflight
+    from pytest_xlatune.studies.tuning.derived import Slot
+    from pytest_xlatune.sweep.declaration import Sweep
     from pytest_xlatune.sweep.earlier import Calibration
-    from pytest_xlatune.sweep.sweep import Sweep
+    from pytest_xlatune.tasks.answers import Measured
+    from pytest_xlatune.tasks.artifacts import Recorded
 
-OPTIONS_KEY = pytest.StashKey[Options]()
+OPTIONS_KEY = pytest.StashKey[RunSettings]()
 SESSION_KEY: pytest.StashKey[Session] = pytest.StashKey()
+NO_TAG = ""  # stands for the tags of a sweep that has none
 T = TypeVar("T")
 
 
 def sweep_of(module: object) -> Sweep | None:
     """Return the sweep that a test module declares as SWEEP; a SWEEP of another kind is none."""
-    # who declares a sweep has imported its class; nobody else has to
-    home = sys.modules.get("pytest_xlatune.sweep.sweep")
+    # a file that declares a sweep has imported its class; no other file has to
+    home = sys.modules.get("pytest_xlatune.sweep.declaration")
     found = getattr(module, "SWEEP", None)
     return found if home is not None and isinstance(found, home.Sweep) else None
 
@@ -55,7 +55,7 @@ def sweep(request: pytest.FixtureRequest) -> Sweep:
 
 @pytest.fixture(scope="module")
 def cell(request: pytest.FixtureRequest, sweep: Sweep) -> Cell:
-    """What is held fixed: the sweep's cell with the user's inputs."""
+    """The sweep's cell with the user's inputs: it stays fixed."""
     return request.config.stash[SESSION_KEY].selection(sweep).sweep.cell
 
 
@@ -74,7 +74,7 @@ def preflight(request: pytest.FixtureRequest, sweep: Sweep) -> Preflight:
 @pytest.fixture(scope="module")
 def retry_policy(sweep: Sweep) -> RetryPolicy:
     """The site's retry rules on top of the playbook."""
-    return sweep.retry_policy
+    return sweep.site.retry_policy
 
 
 @pytest.fixture(scope="module")
@@ -86,7 +86,7 @@ def campaign(request: pytest.FixtureRequest, sweep: Sweep) -> Campaign:
 @pytest.fixture(scope="module")
 def baseline_deployed(request: pytest.FixtureRequest, campaign: Campaign) -> Measured:
     """All baseline trials of the first wave: a set, never one job."""
-    from pytest_xlatune.plugin import awaiting  # noqa: PLC0415
+    from pytest_xlatune.tasks import answers as awaiting
 
     return _guarded(request, lambda tick: awaiting.baseline(campaign, tick))
 
@@ -104,8 +104,8 @@ def baseline_no_env(request: pytest.FixtureRequest, sweep: Sweep) -> Profile:
 @pytest.fixture
 def calibration(request: pytest.FixtureRequest, sweep: Sweep) -> Calibration:
     """The noise of the cell, kept for the planning of its next sweeps."""
-    from pytest_xlatune.runs.calibrating import calibrate  # noqa: PLC0415
-    from pytest_xlatune.studies.calibration import JOBS  # noqa: PLC0415
+    from pytest_xlatune.studies.calibration import JOBS
+    from pytest_xlatune.tasks.runs import calibrate
 
     session = request.config.stash[SESSION_KEY]
     marker = request.node.get_closest_marker("calibrate")
@@ -120,7 +120,7 @@ def calibration(request: pytest.FixtureRequest, sweep: Sweep) -> Calibration:
 @pytest.fixture
 def finalist(request: pytest.FixtureRequest, campaign: Campaign) -> Profile:
     """One of the K profiles that the screen sends to confirmation, after the last block."""
-    from pytest_xlatune.plugin import awaiting  # noqa: PLC0415
+    from pytest_xlatune.tasks import answers as awaiting
 
     number: int = request.param
     found = _guarded(request, lambda tick: awaiting.finalist(campaign, number, tick))
@@ -132,7 +132,7 @@ def finalist(request: pytest.FixtureRequest, campaign: Campaign) -> Profile:
 @pytest.fixture
 def derived(request: pytest.FixtureRequest, campaign: Campaign) -> Profile:
     """One of the profiles that a wave derives from earlier ones, after its wave is over."""
-    from pytest_xlatune.plugin import awaiting  # noqa: PLC0415
+    from pytest_xlatune.tasks import answers as awaiting
 
     slot: Slot = request.param
     found = _guarded(request, lambda tick: awaiting.derived(campaign, slot, tick))
@@ -144,7 +144,7 @@ def derived(request: pytest.FixtureRequest, campaign: Campaign) -> Profile:
 @pytest.fixture
 def winner(request: pytest.FixtureRequest, campaign: Campaign) -> Profile:
     """The profile that the blocks prove fastest, after the last of them; skips where none is."""
-    from pytest_xlatune.plugin import awaiting  # noqa: PLC0415
+    from pytest_xlatune.tasks import answers as awaiting
 
     found = _guarded(request, lambda tick: awaiting.winner(campaign, tick))
     if found is None:
@@ -155,8 +155,8 @@ def winner(request: pytest.FixtureRequest, campaign: Campaign) -> Profile:
 @pytest.fixture
 def winner_elsewhere(request: pytest.FixtureRequest, campaign: Campaign, sweep: Sweep) -> Measured:
     """The winner in a gate on another of the model's configurations; skips where none is yet."""
-    from pytest_xlatune.plugin import awaiting  # noqa: PLC0415
-    from pytest_xlatune.studies.gate import Gate  # noqa: PLC0415
+    from pytest_xlatune.studies.gate import Gate
+    from pytest_xlatune.tasks import answers as awaiting
 
     tag: str = request.param
     if tag == NO_TAG:
@@ -184,7 +184,7 @@ def evidence(request: pytest.FixtureRequest, sweep: Sweep) -> Callable[[Profile 
     It gives where both lie and what they say; what was recorded before is not run again. The
     profile that the test is parametrised with is recorded before the test begins.
     """
-    from pytest_xlatune.runs.recording import record, study_of_profile  # noqa: PLC0415
+    from pytest_xlatune.tasks.runs import record, study_of_profile
 
     session = request.config.stash[SESSION_KEY]
     resolved = session.selection(sweep).sweep
@@ -208,10 +208,10 @@ def measure(
     """Return a function that gives a profile's verdict, waiting for the trials it needs.
 
     The profile that the test is parametrised with is awaited here, before the test begins: what
-    nobody could measure is an error of the test, not its failure. A profile that cannot run ends
+    could not be measured is an error of the test, not its failure. A profile that cannot run ends
     the test as xfailed, in a gate as failed.
     """
-    from pytest_xlatune.plugin import awaiting  # noqa: PLC0415
+    from pytest_xlatune.tasks import answers as awaiting
 
     is_gate = sweep.gate is not None or request.node.get_closest_marker("gate") is not None
     is_confirming = sweep.gate is not None or "finalist" in request.fixturenames

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from pytest_xlatune.recovery import Decision
-    from pytest_xlatune.results import Conclusion, TrialResult
+    from pytest_xlatune.campaign.playbook import Decision
+    from pytest_xlatune.model.result import Conclusion, TrialResult
 
 
 @pytest.hookspec
@@ -37,11 +37,11 @@ def pytest_xlatune_recover(sweep: str, decision: Decision, nodes: tuple[str, ...
 
 @pytest.hookspec
 def pytest_xlatune_concluded(sweep: str, conclusion: Conclusion) -> None:
-    """Called once at the end of the session with what is known, in the controlling process.
+    """Called once at the end of the session, in the controlling process; verdicts may be missing.
 
     The return value is ignored.
 
         def pytest_xlatune_concluded(sweep, conclusion):
-            if conclusion.finalists:
+            if conclusion.tuning.finalists:
                 notify(f"{sweep}: {conclusion.verdicts[0].kind}")
     """

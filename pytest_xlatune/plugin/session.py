@@ -15,17 +15,18 @@ from pathlib import Path
 
 import pytest
 
-from pytest_xlatune.campaign.campaign import Campaign
-from pytest_xlatune.errors import ConfigError
-from pytest_xlatune.plugin.root import root_of
-from pytest_xlatune.preflight import preflight
-from pytest_xlatune.preflight.flags import ground_of, look_at_flags
-from pytest_xlatune.runs.opening import open_campaign, site_of
-from pytest_xlatune.settings.options import Options
+from pytest_xlatune.campaign import Campaign
+from pytest_xlatune.campaign.log import write_log
+from pytest_xlatune.model.errors import ConfigError
+from pytest_xlatune.prepare import preflight
+from pytest_xlatune.prepare.lint import look_at_flags
 from pytest_xlatune.studies import Study
+from pytest_xlatune.sweep.declaration import Sweep
+from pytest_xlatune.sweep.deployed import NO_ENV_ID, context_of
 from pytest_xlatune.sweep.earlier import read_calibration
-from pytest_xlatune.sweep.no_env import NO_ENV_ID
-from pytest_xlatune.sweep.sweep import ResolvedSweep, Sweep, inputs_of
+from pytest_xlatune.sweep.groups import RunSettings
+from pytest_xlatune.sweep.resolved import ResolvedSweep
+from pytest_xlatune.tasks.runs import open_campaign, site_of
 
 
 @dataclass(slots=True, kw_only=True)
@@ -51,7 +52,7 @@ class Selection:
             ConfigError, LedgerError: see `ResolvedSweep.study` and `read_calibration`.
         """
         calibration = read_calibration(folder, self.sweep.cell)
-        # the confirmation alone takes its finalists from all profiles, and screens what is missing
+        # the confirmation alone takes its finalists from all profiles, and screens the missing ones
         is_all = self.confirm and not self.profiles
         selected = None if is_all else frozenset(self.profiles)
         sigma = calibration.noise.sigma_job if calibration else None
@@ -61,21 +62,22 @@ class Selection:
 class Session:
     """The sweeps of this session in this process."""
 
-    def __init__(self, options: Options, session_id: str, *, config: pytest.Config) -> None:
+    def __init__(self, options: RunSettings, session_id: str, *, config: pytest.Config) -> None:
         self.options = options
         self.id = session_id
         self._config = config
         self._selections: dict[str, Selection] = {}
         self._campaigns: dict[str, Campaign] = {}
+        self._folders: set[Path] = set()  # that this process has named and writes a log in
         self._attended = ExitStack()
 
     @property
-    def roll(self) -> Path:
+    def folders_file(self) -> Path:
         """The file in which the processes of this session name the folders that they use."""
         return self.options.workdir / "sessions" / f"{self.id}.txt"
 
     def select(self, sweeping: Mapping[pytest.Item, Sweep]) -> None:
-        """Read from the selected tests what is asked of each sweep.
+        """Read from the selected tests what they ask of each sweep.
 
         Raises:
             ConfigError: a sweep lacks an input, or two sweeps have one name.
@@ -84,7 +86,7 @@ class Session:
         for item, sweep in sweeping.items():
             known = selections.get(sweep.name)
             if known is None:
-                resolved = sweep.resolve(inputs_of(self.options, root_of(self._config)))
+                resolved = sweep.resolve(self.options.said)
                 known = selections[sweep.name] = Selection(declared=sweep, sweep=resolved)
             elif known.declared is not sweep:
                 raise ConfigError(
@@ -143,8 +145,13 @@ class Session:
             ),
             fresh=self.options.fresh,
         )
+        folder = campaign.setup.folder
+        if folder not in self._folders:
+            self._folders.add(folder)
+            log = write_log(folder, self.options.log_level, campaign.secrets)
+            self._attended.enter_context(log)
+            self._sign(folder)
         self._attended.enter_context(campaign.attending())
-        self._sign(campaign.setup.folder)
         return campaign
 
     def close(self) -> None:
@@ -170,7 +177,7 @@ class Session:
                 break
         flags = look_at_flags(
             [each for each in sweep.profiles if each.id in selection.profiles] or sweep.profiles,
-            ground_of(resolved.cell, resolved.sweep.launcher),
+            context_of(resolved.cell, resolved.sweep.launcher),
             python=resolved.sweep.launcher.interpreter,
             environ=os.environ,
         )
@@ -182,6 +189,6 @@ class Session:
 
     def _sign(self, folder: Path) -> None:
         """Tell the controlling process which folder to follow."""
-        self.roll.parent.mkdir(parents=True, exist_ok=True)
-        with self.roll.open("a", encoding="utf-8") as file:
+        self.folders_file.parent.mkdir(parents=True, exist_ok=True)
+        with self.folders_file.open("a", encoding="utf-8") as file:
             file.write(f"{folder}\n")

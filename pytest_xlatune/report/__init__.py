@@ -1,9 +1,9 @@
 """Results to one document, and the document to markdown, a terminal and JSON. Pure.
 
     conclusion + cell + profiles + history -> leaderboard(), tuning() -> Document
-    Document -> markdown.render(), terminal.render()        the same -> jsonfile.render()
+    Document -> markdown(), terminal()        the same -> leaderboard_json()
     verdict -> lines.words(), lines.paragraph()             a landed trial -> lines.live_line()
 
 Every number is one of the arguments. Nothing here computes a delta, an interval or a verdict, and
-a figure is turned into text in `figures` only.
+`model.text` turns a figure into text.
 """

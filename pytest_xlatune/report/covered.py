@@ -1,7 +1,7 @@
-"""A tuning document as data: the measured cells of one model, kept as JSON beside the markdown.
+"""The measured cells of one model as data: the JSON beside the tuning document's markdown.
 
-What the next sweep adds to is this and never the markdown, which nobody parses. All figures are
-those of the ledgers; values whose names speak of a secret are hidden before they come here.
+The next sweep adds its cell to this file, and the markdown is written from it again. All figures
+are those of the ledgers. Values whose names speak of a secret are hidden before they come here.
 """
 
 from __future__ import annotations
@@ -10,25 +10,26 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from pytest_xlatune.cells import Cell, DeployedFile
-from pytest_xlatune.errors import LedgerError
-from pytest_xlatune.hidden import is_secret
-from pytest_xlatune.profiles import Profile, parse_flags, settings_digest
-from pytest_xlatune.records import Record
-from pytest_xlatune.results import Conclusion, TrialResult, Verdict, VerdictKind
+from pytest_xlatune.model.cell import Cell, DeployedFile
+from pytest_xlatune.model.errors import LedgerError
+from pytest_xlatune.model.profile import Profile, parse_flags, settings_digest
+from pytest_xlatune.model.record import Record
+from pytest_xlatune.model.redact import is_secret
+from pytest_xlatune.model.result import Conclusion, TrialResult, Verdict, VerdictKind
+from pytest_xlatune.report.leaderboard import winner
 
-SCHEMA = 1
+SCHEMA = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Fact(Record):
-    """One thing that evidence shows between the baseline and the winner.
+class EvidenceFact(Record):
+    """A difference between the baseline and the winner that evidence shows.
 
     Attributes:
         kind: "HLO", "step", "kernel family" or "overlap".
         text: the sentence or the figure.
-        artifacts: the files or folders it was read from, below the work directory.
-        jobs: the jobs that left them.
+        artifacts: files or folders that show it, below the work directory.
+        jobs: the jobs that wrote the artifacts.
     """
 
     kind: str
@@ -42,15 +43,15 @@ class Explanation(Record):
     """What recorded evidence says of a winner against `baseline-deployed`.
 
     Attributes:
-        profile: whose evidence it is; "" where there is none.
+        profile: id of the profile that the evidence belongs to; "" without evidence.
         facts: in the order HLO, step, families, overlap.
         is_identical: whether the two programs are the same; None where a dump is missing.
         moved: relative change of a step's span between the traces; None where one is missing.
-        problems: what could not be read, one sentence each.
+        problems: one sentence for each artifact that could not be read.
     """
 
     profile: str = ""
-    facts: tuple[Fact, ...] = ()
+    facts: tuple[EvidenceFact, ...] = ()
     is_identical: bool | None = None
     moved: float | None = None
     problems: tuple[str, ...] = ()
@@ -79,10 +80,10 @@ class Earlier(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Elsewhere(Record):
-    """What wave 6 says of the winner on another of the model's configurations.
+    """The verdict of wave 6 on the winner, on another configuration of the model.
 
     Attributes:
-        config_tag: of that configuration.
+        config_tag: names that configuration.
         sweep: of the gate, which names the folder of its report.
         verdict: on the winner there.
     """
@@ -105,7 +106,7 @@ class Elsewhere(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Covered(Record):
-    """One cell of a tuning document, with all that is said of it.
+    """One cell of a tuning document, with all facts that the document tells of it.
 
     Attributes:
         sweep: the sweep's name.
@@ -114,11 +115,11 @@ class Covered(Record):
         cell, profiles, conclusion, history: as the ledger and the sweep have them.
         stopped: why the sweep was stopped, "" if it was not.
         remarks: job id -> why it has no score, where no result says so.
-        files: what deploys the cell, as it was when the sweep began.
+        files: the files that deploy the cell, as the sweep read them when it began.
         versions: of the software that ran the sweep.
-        explanation: what evidence says of the winner.
-        earlier: the same cell as it was measured before, oldest first.
-        elsewhere: what wave 6 says of the winner, by configuration.
+        explanation: the evidence on the winner.
+        earlier: earlier measurements of the same cell, oldest first.
+        elsewhere: verdicts of wave 6 on the winner, one a configuration.
     """
 
     sweep: str
@@ -139,7 +140,7 @@ class Covered(Record):
     @property
     def label(self) -> str:
         """The cell without its model, e.g. `PP=8 sparse pdbs=7`: a document has one model."""
-        return self.cell.label.removeprefix(self.cell.model_tag).strip()
+        return self.cell.variant
 
     @property
     def jobs(self) -> frozenset[str]:
@@ -149,17 +150,16 @@ class Covered(Record):
     @property
     def best(self) -> Verdict | None:
         """The first of the profiles that are FASTER, None where no profile is."""
-        faster = (each for each in self.conclusion.verdicts if each.kind is VerdictKind.FASTER)
-        return next(faster, None)
+        return winner(self.conclusion)
 
     @property
     def recipe(self) -> Profile | None:
         """The settings of the winner; None without one, or where the sweep names it no more."""
         best = self.best
-        return next((each for each in self.profiles if best and each.id == best.profile), None)
+        return next((each for each in self.profiles if best and each.id == best.arm), None)
 
     def as_earlier(self) -> Earlier:
-        """Return what is kept of it once the cell is measured anew."""
+        """Return the summary that stays once the cell is measured again."""
         return Earlier(
             cell_digest=self.cell_digest,
             written_s=self.written_s,
@@ -170,9 +170,9 @@ class Covered(Record):
         )
 
     def deploys(self, earlier: Earlier) -> bool:
-        """Whether what is deployed now is what was deployed then, with its winner on top.
+        """Whether the deployed environment of today is that of then with its winner on top.
 
-        Flags and variables alone can be compared; a cell knows its trainer's keys by the file.
+        Only flags and variables are compared: a cell knows its trainer's keys by their file.
         """
         if earlier.recipe is None or not (earlier.recipe.flags or earlier.recipe.env):
             return False
@@ -186,7 +186,7 @@ class Covered(Record):
 
 
 def _known(env: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables whose values are not hidden: the others cannot be compared."""
+    """Return the variables whose values are not hidden; hidden ones cannot be compared."""
     return {name: value for name, value in env.items() if not is_secret(name)}
 
 
@@ -204,8 +204,8 @@ def names(cells: Sequence[Covered]) -> dict[str, str]:
 def extended(kept: Sequence[Covered], new: Covered) -> tuple[Covered, ...]:
     """Return the document's cells with `new` among them, in the order they first came.
 
-    A cell that was measured anew takes its own place: the same ledger goes on, another one leaves a
-    line of what it found. Evidence that was read stays, for artifacts may be gone by now.
+    A cell that was measured again takes its old place. A new ledger of it leaves a summary of the
+    old one. Evidence that was read before stays, because its artifacts may be gone by now.
     """
     cells = list(kept)
     for at, each in enumerate(cells):
@@ -241,7 +241,7 @@ def read_cells(text: str, *, where: str) -> tuple[Covered, ...]:
         schema, cells = data["schema"], data["cells"]
     except (ValueError, KeyError, TypeError) as error:
         raise LedgerError(
-            f"{where} is no tuning document's data ({error!r:.80}); {advice}"
+            f"{where} is not the data of a tuning document ({error!r:.80}); {advice}"
         ) from None
     if schema != SCHEMA:
         raise LedgerError(f"{where}: schema {schema!r}, this version reads {SCHEMA}; {advice}")

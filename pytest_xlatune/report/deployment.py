@@ -1,31 +1,46 @@
-"""What to deploy, as text that `git apply` takes: recipes, guards and unified diffs.
+"""The recipe of each cell as text for `git apply`: appended lines, guards and unified diffs.
 
-A recipe is appended to the env file, so that it has the last word, and a key of the trainer's
-configuration is changed where it stands. Recipes that conflict are guarded by the parallelism they
-were measured on. A line that holds a hidden secret is no context: it would not match.
+A recipe goes to the end of the env file, where it has the last word. A key of the trainer's
+configuration changes in place. Where recipes conflict, a guard reads the parallelism that each was
+measured on. A line with a hidden secret is no context: it would not match. The sign flips are here
+too: settings that help one parallelism and hurt another.
 """
 
 from __future__ import annotations
 
 import difflib
-import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from pytest_xlatune.cells import DeployedFile, axis_variable
-from pytest_xlatune.hidden import HIDDEN, is_secret
-from pytest_xlatune.profiles import Profile, effective_values, shell_exports
-from pytest_xlatune.report.covered import Covered
-from pytest_xlatune.report.signs import setting_of
+from pytest_xlatune.model.cell import DeployedFile, axis_variable
+from pytest_xlatune.model.profile import (
+    Profile,
+    effective_values,
+    settings_digest,
+    shell_exports,
+)
+from pytest_xlatune.model.record import canonical, digest
+from pytest_xlatune.model.redact import HIDDEN, is_secret
+from pytest_xlatune.model.result import Verdict, VerdictKind
+from pytest_xlatune.model.text import ABSENT, interval, points
+from pytest_xlatune.report._trainer_config import with_value
+from pytest_xlatune.report.covered import Covered, names
+from pytest_xlatune.report.document import (
+    Block,
+    Table,
+    columns,
+    literal,
+)
+from pytest_xlatune.report.language import ENGLISH, Say
+from pytest_xlatune.report.leaderboard import CONFIRMED
+from pytest_xlatune.report.lines import words
 
 CONTEXT = 3  # lines; fewer where one of them is hidden
 # the axes in the order in which they tell cells apart; FSDP takes what the others leave
 _AXES = ("PP", "TP", "EP", "CP", "SP", "DP", "FSDP")
 # a path that a diff may name without quoting it
 _PATH = re.compile(r"[A-Za-z0-9._+/@-]+")
-# a scalar that a yml reads as it stands:  false   0.5   minimal_flash
-_PLAIN = re.compile(r"[A-Za-z0-9_.+/-]+")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,10 +48,10 @@ class Conflict:
     """A recipe and another cell of the model that must not get it.
 
     Attributes:
-        cell: whose recipe; other: who must not get it.
-        settings: the settings they disagree on.
+        cell: whose recipe; other: a cell that must not get it.
+        settings: the settings that they disagree on.
         guard: a condition of bash that holds in `cell` and not in `other`; "" where none does.
-        variables: that the condition reads.
+        variables: the variables that the condition reads.
     """
 
     cell: Covered
@@ -48,13 +63,13 @@ class Conflict:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Patch:
-    """What `git apply` gets.
+    """The text for `git apply`.
 
     Attributes:
         text: the patch; "" where there is none.
         paths: of the files that it changes.
         cells: digests of the cells whose recipes are in it.
-        missing: cell digest -> why its recipe is not, or not all of it, in the patch.
+        missing: cell digest -> why the patch lacks its recipe or a part of it.
     """
 
     text: str
@@ -64,7 +79,7 @@ class Patch:
 
 
 def conflicts(cells: Sequence[Covered]) -> list[Conflict]:
-    """Return every pair of a recipe and a cell that it would hurt, or whose recipe it undoes."""
+    """Return every pair of a recipe and a cell that it would hurt or whose recipe it undoes."""
     found = []
     for cell in cells:
         for other in cells:
@@ -85,8 +100,11 @@ def conflicts(cells: Sequence[Covered]) -> list[Conflict]:
     return found
 
 
-def patch_of(cells: Sequence[Covered]) -> Patch:
-    """Return the patch that deploys every recipe that can be deployed by a file."""
+def patch_of(cells: Sequence[Covered], say: Say = ENGLISH) -> Patch:
+    """Return the patch that deploys every recipe that a file can deploy.
+
+    `say` writes the reasons of recipes that are not in it.
+    """
     against = conflicts(cells)
     missing: dict[str, str] = {}
     latest = _latest(cells)
@@ -99,7 +117,7 @@ def patch_of(cells: Sequence[Covered]) -> Patch:
         mine = [each for each in against if each.cell is cell]
         shell = next((each for each in cell.files if each.is_shell), None)
         config = next((each for each in cell.files if not each.is_shell), None)
-        why = _why_not(cell, mine, latest, shell=shell, config=config)
+        why = _why_not(cell, mine, latest, shell=shell, config=config, say=say)
         if why:
             missing[cell.cell_digest] = why
             continue
@@ -107,7 +125,7 @@ def patch_of(cells: Sequence[Covered]) -> Patch:
         if shell is not None and (recipe.flags or recipe.env):
             edited[shell.path] = _appended(edited[shell.path], _shell_block(cell, mine))
         if recipe.overrides:
-            why = _configured(edited, config, cell)
+            why = _configured(edited, config, cell, say)
         if why:
             missing[cell.cell_digest] = why
         after = edited
@@ -117,7 +135,7 @@ def patch_of(cells: Sequence[Covered]) -> Patch:
         path: diff(file, after[path]) for path, file in latest.items() if after[path] != file.text
     }
     if any(text is None for text in diffs.values()):
-        why = "the lines around the change hold a secret, or its path cannot be named in a diff"
+        why = say("the lines around the change hold a secret, or a diff cannot name its path")
         return Patch(text="", missing={**missing, **dict.fromkeys(done, why)})
     return Patch(
         text="".join(text for text in diffs.values() if text),
@@ -134,22 +152,25 @@ def _why_not(
     *,
     shell: DeployedFile | None,
     config: DeployedFile | None,
+    say: Say,
 ) -> str:
-    """Return why a recipe cannot be deployed by a file that others read too; "" where it can."""
+    """Return why no file that others read too can deploy a recipe; "" where one can."""
     recipe = cell.recipe
     if recipe is None:
         return ""
     harmed = [each.config_tag for each in cell.elsewhere if each.is_harmful]
     if any(not each.guard for each in against):
-        return "no variable tells the conflicting cells apart"
+        return say("no variable tells the conflicting cells apart")
     if harmed:
-        return f"{', '.join(harmed)} would get it too, and it was found harmful there"
+        return say(
+            "{tags} would get it too, and a gate found it harmful there", tags=", ".join(harmed)
+        )
     if (recipe.flags or recipe.env) and shell is None:
-        return "the env file that is deployed was not recorded"
+        return say("the sweep did not record the env file that deploys the cell")
     if any(_is_stale(each, latest) for each in (shell, config) if each is not None):
-        return "a file that deploys the cell has changed since"
+        return say("a file that deploys the cell has changed since")
     if recipe.overrides and against:
-        return "a configuration file cannot ask for the parallelism"
+        return say("a configuration file cannot ask for the parallelism")
     return ""
 
 
@@ -160,7 +181,7 @@ def recipe_lines(cell: Covered) -> str:
         return ""
     shown = {name: value for name, value in recipe.env.items() if not is_secret(name)}
     secret = [name for name in recipe.env if is_secret(name)]
-    lines = [f"# {name}: set it yourself, its value is not shown\n" for name in secret]
+    lines = [f"# {name}: set it yourself, its value is secret\n" for name in secret]
     return shell_exports(recipe.flags, shown) + "".join(lines)
 
 
@@ -198,7 +219,7 @@ def _disagreement(recipe: Profile, other: Covered) -> tuple[str, ...]:
         verdict = other.conclusion.verdict(profile.id)
         if verdict is None or setting_of(profile) != setting_of(recipe) or verdict.is_needless:
             continue
-        # a single run proves no loss, but it is reason enough not to deploy there unasked
+        # a single run proves no loss, but one is enough not to deploy there without a question
         if (verdict.delta or 0.0) < 0 or not verdict.can_run:
             named += [name for name in mine if name not in named]
     return tuple(named)
@@ -211,7 +232,7 @@ def _settings(recipe: Profile) -> dict[str, str]:
 def _guard(cell: Covered, other: Covered) -> tuple[str, tuple[str, ...]]:
     """Return the condition that tells a cell from another by one axis, and the variable it reads.
 
-    A variable that is not exported counts as 1, so an axis that one of them does not use is best.
+    A variable that is not exported counts as 1, so the best axis is one that a cell does not use.
     """
     mine, theirs = dict(cell.cell.parallelism.axes), dict(other.cell.parallelism.axes)
     differing = [
@@ -246,7 +267,7 @@ def _shell_block(cell: Covered, against: Sequence[Conflict]) -> str:
     lines = recipe_lines(cell)
     best = cell.best
     jobs = f", jobs {', '.join(best.job_ids)}" if best and best.job_ids else ""
-    comment = f"# {best.profile if best else ''}: measured on {cell.label}{jobs}\n"
+    comment = f"# {best.arm if best else ''}: measured on {cell.label}{jobs}\n"
     tests = dict.fromkeys(each.guard for each in against)
     if not tests:
         return comment + lines
@@ -258,47 +279,24 @@ def _appended(text: str, block: str) -> str:
     return f"{ended}\n{block}" if ended else block
 
 
-def _configured(after: dict[str, str], config: DeployedFile | None, cell: Covered) -> str:
-    """Change the trainer's configuration in place; return why it cannot be."""
+def _configured(after: dict[str, str], config: DeployedFile | None, cell: Covered, say: Say) -> str:
+    """Change the trainer's configuration in place; return why that is impossible, or ""."""
     recipe = cell.recipe
     if config is None or recipe is None:
-        return "the trainer's configuration file was not recorded"
+        return say("the sweep did not record the trainer's configuration file")
     fixed = [key for key in recipe.overrides if key in cell.cell.overrides]
     if fixed:
-        return f"the sweep itself gives {fixed[0]} to the trainer, so a file cannot"
+        return say("the sweep itself gives {key} to the trainer, so a file cannot", key=fixed[0])
     text = after[config.path]
     for key, value in recipe.overrides.items():
         if is_secret(key):
-            return f"the value of {key} is not shown"
-        changed = _with_key(text, key, value)
+            return say("the value of {key} is secret", key=key)
+        changed = with_value(text, key, value)
         if changed is None:
-            return f"{key} has no single value in {config.path}"
+            return say("{key} has no single value in {path}", key=key, path=config.path)
         text = changed
     after[config.path] = text
     return ""
-
-
-def _with_key(text: str, key: str, value: str) -> str | None:
-    """Return a yml with a top-level key set; None where it has a value of several lines."""
-    written = value if _PLAIN.fullmatch(value) else json.dumps(value)
-    # a key of a yml, its value, a comment:  remat_policy: "full"  # costs time
-    pattern = re.compile(
-        rf"^({re.escape(key)}:[ \t]*)(\"[^\"\n]*\"|'[^'\n]*'|[^#\n]*?)"
-        r"([ \t]*(?:[ \t]#[^\n]*)?)$(?!\n[ \t]+\S)",
-        re.MULTILINE,
-    )
-    found = list(re.finditer(rf"^{re.escape(key)}:", text, re.MULTILINE))
-    if not found:
-        return _appended_line(text, f"{key}: {written}\n")
-    match = pattern.search(text)
-    if len(found) > 1 or match is None or match.group(2)[:1] in ("|", ">", "[", "{", "&", "*"):
-        return None
-    head = match.group(1) if match.group(1)[-1] in " \t" else f"{match.group(1)} "
-    return f"{text[: match.start()]}{head}{written}{match.group(3)}{text[match.end() :]}"
-
-
-def _appended_line(text: str, line: str) -> str:
-    return f"{text}{'' if not text or text.endswith(chr(10)) else chr(10)}{line}"
 
 
 def _lines(text: str) -> list[str]:
@@ -310,3 +308,72 @@ def _lines(text: str) -> list[str]:
 
 def _ended(line: str) -> str:
     return line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n"
+
+
+_SIGN = {VerdictKind.FASTER: 1, VerdictKind.SLOWER: -1}
+
+
+def sign_flips(cells: Sequence[Covered], say: Say) -> tuple[Block, ...] | None:
+    """Return the table of settings measured on several parallelisms; None with only one."""
+    if len({each.cell.parallelism for each in cells}) < 2:  # noqa: PLR2004
+        return None
+    found: dict[str, dict[str, tuple[Profile, Verdict]]] = {}
+    for cell in cells:
+        for profile in cell.profiles:
+            verdict = cell.conclusion.verdict(profile.id)
+            if verdict is None or verdict.is_needless:
+                continue
+            if verdict.delta is not None or not verdict.can_run:
+                of_setting = found.setdefault(setting_of(profile), {})
+                of_setting.setdefault(cell.cell_digest, (profile, verdict))
+    axes = {each.cell_digest: each.cell.parallelism for each in cells}
+    shared = [
+        each for each in found.values() if len({axes[cell_digest] for cell_digest in each}) > 1
+    ]
+    if not shared:
+        return (say.text("No setting was measured on more than one parallelism."),)
+    called = names(cells)
+    titles = [
+        title
+        for each in cells
+        for title in (f">{called[each.cell_digest]}: delta %", "95 %", "~verdict")
+    ]
+    rows = []
+    for of_setting in shared:
+        profile = next(iter(of_setting.values()))[0]
+        row = [literal(profile.shown_text)]
+        for each in cells:
+            verdict = of_setting[each.cell_digest][1] if each.cell_digest in of_setting else None
+            row += [
+                points(verdict.delta) if verdict else ABSENT,
+                interval(verdict.ci95) if verdict else ABSENT,
+                words(verdict) if verdict else ABSENT,
+            ]
+        rows.append((*row, _sign([verdict for _, verdict in of_setting.values()])))
+    return (
+        say.text(
+            "These settings were measured on more than one parallelism. A flip is "
+            "confirmed where both sides are confirmed; single runs of opposite sign "
+            "prove nothing."
+        ),
+        Table(columns=columns("~Settings", *titles, "Sign"), rows=tuple(rows)),
+    )
+
+
+def setting_of(profile: Profile) -> str:
+    """Return the identity of a profile's settings: equal for profiles of different names."""
+    return digest([settings_digest(profile.flags, profile.env), canonical(profile.overrides)])
+
+
+def _sign(verdicts: Sequence[Verdict]) -> str:
+    """Say whether the effect of a setting changes its sign; only confirmed verdicts can show it."""
+    confirmed = {_SIGN[each.kind] for each in verdicts if each.kind in _SIGN}
+    if len(confirmed) > 1:
+        return "flips"
+    if any(not each.can_run for each in verdicts):
+        return "cannot run on one"
+    signs = {each.delta > 0 for each in verdicts if each.delta}
+    if len(signs) < 2:  # noqa: PLR2004
+        return "the same"
+    is_known = all(each.kind in CONFIRMED for each in verdicts)
+    return "opposite, not confirmed" if is_known else "opposite in single runs"

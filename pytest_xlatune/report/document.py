@@ -1,8 +1,8 @@
-"""The document model: what is said, before anyone knows how it is rendered.
+"""The document model: titles, paragraphs and tables, independent of how they are rendered.
 
-Text is plain, but for one convention: what stands between backticks is literal (a flag, an id, a
-log line). Foreign text comes in through `literal` or `plain`, so it can never open a literal by
-itself. Everything is formatted already; a renderer only lays it out.
+Text is plain with one convention: backticks enclose a literal (a flag, an id, a log line). Foreign
+text comes in through `literal` or `plain`, so it can never open a literal by itself. All figures
+are text already; a renderer only lays them out.
 """
 
 from __future__ import annotations
@@ -15,11 +15,23 @@ from typing import Literal, cast
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Column:
-    """A column of a table; `wrap` is for long text that may be broken where room is short."""
+    """A column of a table; `wrap` marks long text that a narrow terminal may break."""
 
     title: str
     align: Literal["left", "right"] = "left"
     wrap: bool = False
+
+
+def columns(*titles: str) -> tuple[Column, ...]:
+    """Return columns by their titles; `>` before a title aligns right, `~` lets long text wrap."""
+    return tuple(
+        Column(
+            title=each.lstrip(">~"),
+            align="right" if each[0] == ">" else "left",
+            wrap=each[0] == "~",
+        )
+        for each in titles
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +59,7 @@ class Bullets:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Code:
-    """Lines to be copied as they stand; backticks mean nothing here."""
+    """Lines that readers copy as they stand; backticks mean nothing here."""
 
     text: str
     language: str = ""
@@ -71,6 +83,16 @@ class Section:
     blocks: tuple[Block, ...]
 
 
+def bullets(*items: str) -> Bullets:
+    """Return a list."""
+    return Bullets(items=items)
+
+
+def section(title: str, *blocks: Block) -> Section:
+    """Return a titled part of a document."""
+    return Section(title=title, blocks=blocks)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Document:
     """A title, the bullets under it, and sections."""
@@ -83,7 +105,7 @@ class Document:
 def plain(text: str) -> str:
     """Bring foreign text into one line of plain text.
 
-    A log line may hold anything; what is not printable, such as the escape sequences of a terminal,
+    A log line may hold any character. One that is not printable, such as an escape of a terminal,
     becomes a blank.
     """
     printable = "".join(char if char.isprintable() else " " for char in text)

@@ -1,18 +1,34 @@
-"""Two arms on job scores: the comparison, and what may be concluded from it.
+"""Two arms on job scores: the comparison, what it concludes, what a test may claim of it.
 
 Every rule here is three-valued: what the data cannot tell is INCONCLUSIVE, never a pass, and a test
 that cannot be computed is no finding. Steps do not enter, except as counts of stragglers.
+
+A claim (faster, not slower than x, within x) is true or false and says why in its own words, so
+that a failed `assert` explains itself. All rest on the verdict's 95 % interval: one-sided, stricter
+than 5 %. One trial supports none.
+
+A gate asks whether a candidate is no worse than the baseline by a margin (non-inferiority), and how
+many trials would tell. How it lays them out is not known here.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from statistics import fmean, stdev
 
-from pytest_xlatune.results import Comparison, VerdictKind, relative
+from pytest_xlatune.model.result import Comparison, Verdict, VerdictKind, relative
 from pytest_xlatune.stats.blocks import IDENTICAL, BlockFit
-from pytest_xlatune.stats.capacity import MIN_DF, mde80
-from pytest_xlatune.stats.critical import bonferroni, dunnett, t_quantile
+from pytest_xlatune.stats.design import (
+    MIN_DF,
+    SWEEP_ALPHA,
+    bonferroni,
+    design_df,
+    dunnett,
+    mde80,
+    t_quantile,
+)
 
 STOP_ESTIMATE = 0.05
 STOP_FLOOR = 0.04
@@ -98,11 +114,6 @@ def is_not_slower_than(comparison: Comparison, *, margin: float) -> bool:
     return comparison.n > 1 and interval90(comparison)[0] > math.log1p(-margin)
 
 
-def is_faster_by(comparison: Comparison, *, margin: float) -> bool:
-    """Whether the simultaneous lower bound exceeds a gain of `margin`."""
-    return comparison.n > 1 and comparison.lower > math.log1p(margin)
-
-
 def stops(comparison: Comparison) -> bool:
     """Whether the sweep may stop: +5 % or more, and +4 % excluded from below."""
     estimate, lower = relative(comparison.estimate), relative(comparison.lower)
@@ -123,3 +134,183 @@ def straggler_p(slow: int, steps: int, baseline_slow: int, baseline_steps: int) 
         for k in range(slow, min(steps, slow_in_all) + 1)
     )
     return ways / math.comb(in_all, slow_in_all)
+
+
+MIN_TRIALS = 2
+REPR_CHARS = 240  # pytest cuts the middle out of a longer text
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claim:
+    """A claim: true in an `if` or an `assert` where it holds; its text is the evidence.
+
+    What a failed assertion shows of it ends where pytest would cut; the figures come first.
+    """
+
+    holds: bool
+    text: str
+
+    def __bool__(self) -> bool:
+        return self.holds
+
+    def __repr__(self) -> str:
+        return self.text if len(self.text) <= REPR_CHARS else f"{self.text[: REPR_CHARS - 3]}..."
+
+
+def faster(verdict: Verdict) -> Claim:
+    """Claim that the profile was found faster, false winners counted over the whole sweep."""
+    return _claim(verdict, "faster", holds=verdict.kind is VerdictKind.FASTER)
+
+
+def faster_by(verdict: Verdict, margin: float) -> Claim:
+    """Claim a gain of more than `margin`; 0.02 is +2 %."""
+    low = verdict.ci95[0] if verdict.ci95 else None
+    holds = verdict.kind is VerdictKind.FASTER and low is not None and low > margin
+    return _claim(verdict, f"faster by more than {margin:.1%}", holds=holds)
+
+
+def not_slower_than(verdict: Verdict, margin: float) -> Claim:
+    """Claim that a loss of `margin` or more is excluded (non-inferiority)."""
+    holds = verdict.ci95 is not None and verdict.ci95[0] > -margin
+    return _claim(verdict, f"not slower by {margin:.1%} or more", holds=holds)
+
+
+def within(verdict: Verdict, margin: float) -> Claim:
+    """Claim that any difference of `margin` or more is excluded (equivalence)."""
+    holds = verdict.ci95 is not None and -margin < verdict.ci95[0] and verdict.ci95[1] < margin
+    return _claim(verdict, f"within {margin:.1%} of the baseline", holds=holds)
+
+
+def no_regression(verdict: Verdict) -> Claim:
+    """Claim that a gate passes: its margin holds, and its floor. What cannot be told does not."""
+    if verdict.kind is VerdictKind.INVALID:
+        return _claim(verdict, "no regression", holds=False)
+    enough = verdict.n >= MIN_TRIALS and verdict.ci95 is not None
+    head = _GATE[verdict.kind] if enough else "cannot tell"
+    why = "; ".join(verdict.reasons) or "no reason is known"
+    text = f"{head}: {verdict.arm}, {_figures(verdict)}; {why.removeprefix(f'{head}: ')}"
+    return Claim(holds=head == _HOLDS, text=text)
+
+
+_HOLDS = "no regression"
+_GATE = {
+    **dict.fromkeys((VerdictKind.FASTER, VerdictKind.EQUIVALENT), _HOLDS),
+    VerdictKind.SLOWER: "regression",
+    **dict.fromkeys((VerdictKind.INCONCLUSIVE, VerdictKind.SCREENED), "cannot tell"),
+}
+
+
+def _claim(verdict: Verdict, words: str, *, holds: bool) -> Claim:
+    what = f"{verdict.arm} is {words}"
+    if verdict.kind is VerdictKind.INVALID:
+        why = verdict.reasons[0] if verdict.reasons else "no reason is known"
+        return Claim(holds=False, text=f"{what}: refused, the measurement is invalid: {why}")
+    if verdict.n < MIN_TRIALS or verdict.ci95 is None:
+        text = f"{what}: refused, n = {verdict.n} and no interval: confirm it first"
+        return Claim(holds=False, text=text)
+    said = "holds" if holds else "not shown"
+    return Claim(holds=holds, text=f"{what}: {said}, {_figures(verdict)}; {verdict.method}")
+
+
+def _figures(verdict: Verdict) -> str:
+    low, high = verdict.ci95 or (None, None)
+    parts = (
+        "" if verdict.delta is None else f"delta {verdict.delta:+.2%}",
+        "no interval" if low is None or high is None else f"95 % {low:+.2%} to {high:+.2%}",
+        f"n = {verdict.n}",
+        str(verdict.kind),
+        "" if verdict.mde80 is None else f"80 % power at {verdict.mde80:.1%}",
+    )
+    return ", ".join(part for part in parts if part)
+
+
+MOST_BLOCKS = 60  # beyond, the change is too close to the margin to be told
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GateLayout:
+    """How many trials a gate rests on."""
+
+    arms: int  # candidates
+    blocks: int  # trials of each candidate
+    baselines: int = 1  # in each block; 0 where the baseline is stored
+    stored: int = 0  # baseline trials of an earlier time, used instead
+
+    @property
+    def trials(self) -> int:
+        """Trials to be run."""
+        return self.blocks * (self.arms + self.baselines)
+
+    @property
+    def df(self) -> int:
+        """Residual degrees of freedom."""
+        if self.stored:
+            return self.stored + self.arms * self.blocks - self.arms - 1
+        return design_df(self.arms, self.baselines, self.blocks)
+
+    @property
+    def variance(self) -> float:
+        """Variance of a candidate's change, in units of the variance of one job's score."""
+        if self.stored:
+            return 1 / self.blocks + 1 / self.stored
+        return (1 + 1 / self.baselines) / self.blocks
+
+    def noise(self, margin: float) -> float:
+        """Return the job noise at which an equal candidate passes with 80 % power."""
+        reach = t_quantile(0.95, self.df) + t_quantile(0.8, self.df)
+        return -math.log1p(-margin) / (reach * math.sqrt(self.variance))
+
+
+def gate(comparison: Comparison, *, margin: float) -> VerdictKind:
+    """Return the verdict of a gate: FASTER and EQUIVALENT pass.
+
+    EQUIVALENT is "a loss of `margin` or more is excluded" (one-sided, 5 %), SLOWER "slower, and
+    such a loss is not excluded"; everything else is INCONCLUSIVE.
+    """
+    kind = decide(comparison, equivalence=margin)
+    if is_not_slower_than(comparison, margin=margin):
+        return VerdictKind.FASTER if kind is VerdictKind.FASTER else VerdictKind.EQUIVALENT
+    return VerdictKind.SLOWER if kind is VerdictKind.SLOWER else VerdictKind.INCONCLUSIVE
+
+
+def above(values: Sequence[float], level: float) -> VerdictKind:
+    """Return whether the mean of job scores is above a level, one-sided 5 % either way.
+
+    EQUIVALENT is "above", SLOWER "below".
+    """
+    df = len(values) - 1
+    spread = stdev(values) if df > 0 and all(map(math.isfinite, values)) else 0.0
+    if df < MIN_DF or spread < IDENTICAL:
+        return VerdictKind.INCONCLUSIVE
+    reach = t_quantile(0.95, df) * spread / math.sqrt(len(values))
+    distance = fmean(values) - level
+    if distance > reach:
+        return VerdictKind.EQUIVALENT
+    return VerdictKind.SLOWER if distance < -reach else VerdictKind.INCONCLUSIVE
+
+
+def deciding(comparison: Comparison, design: GateLayout, *, margin: float) -> GateLayout | None:
+    """Return the smallest design that tells with 80 % power, if change and noise are as seen.
+
+    None where no reasonable one does: the change is too close to the margin.
+    """
+    to_margin = comparison.estimate - math.log1p(-margin)
+    for blocks in range(2, MOST_BLOCKS + 1):
+        larger = replace(design, blocks=blocks)
+        if larger.df < MIN_DF:
+            continue
+        error = comparison.sigma * math.sqrt(larger.variance)
+        power = t_quantile(0.8, larger.df)
+        if to_margin > 0:
+            is_told = to_margin > (t_quantile(0.95, larger.df) + power) * error
+        else:
+            is_told = -comparison.estimate > (_critical(larger) + power) * error
+        if is_told:
+            return larger
+    return None
+
+
+def _critical(design: GateLayout) -> float:
+    if design.stored:
+        return bonferroni(design.arms, design.df, alpha=SWEEP_ALPHA)
+    return dunnett(design.arms, design.df, control_weight=design.baselines, alpha=SWEEP_ALPHA)

@@ -12,12 +12,10 @@ from dataclasses import dataclass
 from itertools import pairwise
 from statistics import fmean, stdev
 
-from scipy import special
-
-from pytest_xlatune.records import Record
-from pytest_xlatune.results import Score
-from pytest_xlatune.stats.line import fit_line
-from pytest_xlatune.stats.warmup import steady_start
+from pytest_xlatune.model.record import Record
+from pytest_xlatune.model.result import Score
+from pytest_xlatune.stats.blocks import fit_line
+from pytest_xlatune.stats.window import steady_start
 
 MIN_SCORES = 4
 MIN_LENGTH = 4  # steps inside a job, below which their correlation is anything
@@ -25,28 +23,17 @@ MIN_LENGTH = 4  # steps inside a job, below which their correlation is anything
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Noise(Record):
-    """What jobs of one configuration differ by, as fractions.
+    """What jobs of one configuration differ by, as fractions."""
 
-    Attributes:
-        sigma_job: standard deviation of a job's score about the drift line.
-        sigma_low, sigma_high: 95 % interval of it.
-        step_sd: standard deviation of a kept step inside its job; None where no steps were kept.
-        lag1: correlation of neighbouring kept steps inside a job; None likewise.
-        straggler_rate: share of the window's steps that were dropped as slow.
-        drift: change along the line from the first job to the last.
-        steady_from: first steady step, pooled; None where there are too few jobs to say.
-        jobs: scored jobs behind it.
-    """
-
-    sigma_job: float
-    sigma_low: float
+    sigma_job: float  # standard deviation of a job's score about the drift line
+    sigma_low: float  # 95 % interval of it
     sigma_high: float
-    step_sd: float | None
-    lag1: float | None
-    straggler_rate: float
-    drift: float
-    steady_from: int | None
-    jobs: int
+    step_sd: float | None  # of a kept step inside its job; None where no steps were kept
+    lag1: float | None  # correlation of neighbouring kept steps inside a job; None likewise
+    straggler_rate: float  # share of the window's steps that were dropped as slow
+    drift: float  # change along the line from the first job to the last
+    steady_from: int | None  # first steady step, pooled; None where too few jobs say
+    jobs: int  # scored jobs behind it
 
 
 def estimate_noise(scores: Sequence[Score]) -> Noise | None:
@@ -55,6 +42,8 @@ def estimate_noise(scores: Sequence[Score]) -> Noise | None:
     line = fit_line([(float(at), score.value) for at, score in enumerate(usable)])
     if line is None or line.n < MIN_SCORES:
         return None
+    from scipy import special
+
     sigma = math.sqrt(line.squares / line.df)
     low, high = (
         math.sqrt(line.squares / (2 * float(special.gammaincinv(line.df / 2, p))))

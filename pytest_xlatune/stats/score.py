@@ -17,17 +17,17 @@ from dataclasses import replace
 from statistics import median
 from typing import TypeGuard
 
-from pytest_xlatune.cells import Protocol
-from pytest_xlatune.results import NoScore, Score, StepRecord
+from pytest_xlatune.model.cell import Protocol
+from pytest_xlatune.model.result import NoScore, Score, StepRecord
 
 PROFILED_FIRST_STEP = 9
-SCREEN_FLOOR = 0.01  # no step within 1 % of the median is ever dropped
-SCREEN_MADS = 4 * 1.4826
+LEAST_OUTLIER = 0.01  # no step within 1 % of the median is ever dropped
+OUTLIER_MADS = 4 * 1.4826
 GUARD_MADS = 4.0
 GUARD_STEPS = 4  # the guard moves the start of the window by so many steps at most
 GUARD_TAIL = 6
 SCATTER = 0.10  # a limit this wide finds no outlier: half the window may be one
-UNSTEADY_FLOOR = 0.015
+LEAST_UNSTEADY = 0.015
 # the error of a difference of two medians of n/2 values each, 2.5 times
 UNSTEADY_ERRORS = 2.5 * 1.2533
 INVARIANT_TOLERANCE = 0.005
@@ -238,7 +238,7 @@ def _tokens(records: Iterable[StepRecord], declared: float | None) -> float | No
 
 
 def _timed(records: Iterable[StepRecord], tokens: float) -> list[_Timed]:
-    """Return (step, seconds); from TGS where printed, for it has more digits than the seconds."""
+    """Return (step, seconds); from TGS where printed: it has more digits than the seconds."""
     timed = []
     for record in records:
         if _is_measure(record.tgs):
@@ -260,7 +260,7 @@ def _guarded(timed: list[_Timed], protocol: Protocol) -> list[_Timed]:
     """Skip first steps that are still slower than the end of the job."""
     tail = [math.log(s) for _, s in timed[-GUARD_TAIL:]]
     level = median(tail)
-    limit = level + max(GUARD_MADS * median(abs(x - level) for x in tail), SCREEN_FLOOR)
+    limit = level + max(GUARD_MADS * median(abs(x - level) for x in tail), LEAST_OUTLIER)
     at = 0
     last_skipped = timed[0][0] + GUARD_STEPS
     while (
@@ -280,7 +280,7 @@ def _screened(timed: Sequence[_Timed]) -> tuple[set[int], int, float]:
     """
     logs = [(step, math.log(s)) for step, s in timed]
     level = median(x for _, x in logs)
-    limit = max(SCREEN_MADS * median(abs(x - level) for _, x in logs), SCREEN_FLOOR)
+    limit = max(OUTLIER_MADS * median(abs(x - level) for _, x in logs), LEAST_OUTLIER)
     dropped: set[int] = set()
     stragglers = 0
     slow_at = -1
@@ -303,5 +303,5 @@ def _is_unsteady(timed: Sequence[_Timed]) -> bool:
     scatter = 1.4826 * median(
         abs(x - level) for part, level in zip(parts, levels, strict=True) for x in part
     )
-    limit = max(UNSTEADY_FLOOR, UNSTEADY_ERRORS * scatter * math.sqrt(2 / half))
+    limit = max(LEAST_UNSTEADY, UNSTEADY_ERRORS * scatter * math.sqrt(2 / half))
     return abs(levels[0] - levels[1]) > limit

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 
-from pytest_xlatune.errors import ConfigError
-from pytest_xlatune.profiles import (
+from pytest_xlatune.model.errors import ConfigError
+from pytest_xlatune.model.profile import (
     ALIASES,
     APPENDING,
     Profile,
@@ -18,24 +18,19 @@ from pytest_xlatune.profiles import (
     parse_flags,
     read_as_xla,
 )
-from pytest_xlatune.spelling import is_relative, same_value
+from pytest_xlatune.model.text import is_relative, same_value
 
-# a dump does not tell what says where things are rather than what is computed
+# a dump leaves out the options that say where things are, not what the program computes
 _UNTOLD = ("xla_dump_", "xla_force_host_platform_device_count")
 Defaults = Callable[[str], Collection[str]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Effect:
-    """What a log says of a profile's settings.
+    """What a log says of a profile's settings."""
 
-    Attributes:
-        reasons: why the trial is invalid; () where nothing contradicts it.
-        notes: what could not be checked.
-    """
-
-    reasons: tuple[str, ...] = ()
-    notes: tuple[str, ...] = ()
+    reasons: tuple[str, ...] = ()  # why the trial is invalid; () where nothing contradicts it
+    notes: tuple[str, ...] = ()  # what could not be checked
 
 
 def effective(

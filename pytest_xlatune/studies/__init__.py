@@ -1,21 +1,120 @@
-"""Questions asked of a cell.
+"""Questions asked of cells: the contract between a study and all that runs or reports it.
 
-Each is pure: `propose` says what to run next, `conclude` says what is known. Any code that can
-feed results back drives them: a campaign on a cluster, a simulated cluster that measures their
-error rates, a recorded ledger that is replayed.
+Each study is pure: `propose` says what to run next, `conclude` says what follows, `answer` says
+what a waiting test may know. Any code that can feed results back drives them: a campaign on a
+cluster, a simulated cluster that measures their error rates, a recorded ledger that is replayed.
+Outside this package no code names a study's class or a stage.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Protocol
+import functools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Protocol, TypeVar
 
-from pytest_xlatune.cells import Cell, Trial
-from pytest_xlatune.profiles import Profile
-from pytest_xlatune.records import Json
-from pytest_xlatune.results import Conclusion, TrialResult
+from pytest_xlatune.model.cell import Cell
+from pytest_xlatune.model.profile import BASELINE_ID, Profile
+from pytest_xlatune.model.record import Json, Record
+from pytest_xlatune.model.result import Conclusion, TrialResult, Verdict
+from pytest_xlatune.model.trial import Arm, Trial
 
 History = Sequence[TrialResult]
+Owner = TypeVar("Owner")
+Value = TypeVar("Value")
+_REMEMBERED = 4  # histories
+
+
+class OnNodeFailure(StrEnum):
+    """What follows when a node cannot take its trial."""
+
+    STOP = "stop"  # the study stops: its nodes are held fixed
+    VERDICT = "verdict"  # the failure is the answer for the arm on that node; the study goes on
+
+
+class LossRule(StrEnum):
+    """With what the loss of a trial is compared."""
+
+    REFERENCE = "reference"  # with the reference's: arms must compute the same
+    OWN_ARM = "own-arm"  # with the other trials of its arm: another cell has another loss
+    NONE = "none"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Policy:
+    """What a study wants of the campaign that runs it.
+
+    Attributes:
+        on_node_failure: what follows when a node cannot take its trial.
+        loss: with what a trial's loss is compared.
+        reads_evidence: whether its history holds the evidence trials of other studies too.
+        compiles_first: whether a compile check may say that trials outside blocks need no run.
+        derives: whether profiles follow from results, so that no plan can name them.
+    """
+
+    on_node_failure: OnNodeFailure = OnNodeFailure.STOP
+    loss: LossRule = LossRule.REFERENCE
+    reads_evidence: bool = False
+    compiles_first: bool = False
+    derives: bool = False
+
+
+class Ask(StrEnum):
+    """What a waiting test may ask."""
+
+    REFERENCE = "reference"  # the line of the reference, once its first trials are over
+    SCREENED = "screened"  # an arm as measured once to rank, once its wave is over
+    CONFIRMED = "confirmed"  # the verdict on an arm, once everything is over
+    SLOT = "slot"  # the arm that filled a named slot, once its wave is over
+    RANKED = "ranked"  # the arm that went to confirmation as number so and so, from 0
+    BEST = "best"  # the arm that is proved fastest, once everything is over
+    PROVEN = "proven"  # the same from the results so far, whatever this run has deselected
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question(Record):
+    """A question to a study.
+
+    Attributes:
+        about: what.
+        name: of an arm, or of a slot.
+        wave: where the arm or slot stands; "" is anywhere.
+        number: of a ranked arm, from 0.
+    """
+
+    about: Ask
+    name: str = ""
+    wave: str = ""
+    number: int = 0
+
+
+class Answered(StrEnum):
+    """How far an answer is."""
+
+    NOT_YET = "not-yet"
+    NEVER = "never"  # the study has no such arm
+    UNMEASURED = "unmeasured"  # the trials are over and could not be measured
+    YES = "yes"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer(Record):
+    """What a study says to a question.
+
+    Attributes:
+        state: how far it is.
+        verdict: where one was asked for and the trials are over.
+        arm: where one was asked for; None although `state` is YES: there is none.
+    """
+
+    state: Answered
+    verdict: Verdict | None = None
+    arm: Arm | None = None
+
+
+NOT_YET = Answer(state=Answered.NOT_YET)
+NEVER = Answer(state=Answered.NEVER)
 
 
 class Study(Protocol):
@@ -27,35 +126,87 @@ class Study(Protocol):
         ...
 
     @property
-    def cell(self) -> Cell:
-        """The cell the question is asked of."""
+    def cells(self) -> tuple[Cell, ...]:
+        """Every cell that a trial of it may name, by digest."""
         ...
 
     @property
-    def profiles(self) -> tuple[Profile, ...]:
-        """What is compared with the baseline, which is not among them."""
+    def reference(self) -> str:
+        """The id of the arm that the others are compared with; "" where there is none."""
         ...
 
-    def whole(self) -> Study:
-        """Return the study with nothing deselected: what a report is about."""
+    @property
+    def policy(self) -> Policy:
+        """What the study wants of the campaign that runs it."""
         ...
 
-    def left(self, history: History) -> int:
-        """Return how many trials are likely still to come, those not planned yet included."""
-        ...
-
-    def to_json(self) -> dict[str, Json]:
-        """Return the study as builtins: with a history it repeats every conclusion."""
+    def arms(self, history: History) -> tuple[Arm, ...]:
+        """Return all that it compares, the reference first: declared arms, then derived ones."""
         ...
 
     def propose(self, history: History) -> tuple[Trial, ...]:
         """Return the trials to run next, in order; () when there is nothing left to run.
 
         Every trial that can be planned now and is not final in `history`. Deterministic given the
-        study and the history: whoever asks gets the same trials in the same order.
+        study and the history: every process that asks gets the same trials in the same order.
         """
         ...
 
     def conclude(self, history: History) -> Conclusion:
-        """Return what is known after `history`. Never raises for what a workload did."""
+        """Return what follows from `history`. Never raises for what a workload did."""
         ...
+
+    def answer(self, history: History, question: Question) -> Answer:
+        """Return what a waiting test asks: a verdict, an arm, "not yet" or "never"."""
+        ...
+
+    def left(self, history: History) -> int:
+        """Return how many trials are likely still to come, those not planned yet included."""
+        ...
+
+    def ahead(self, history: History) -> tuple[Trial, ...]:
+        """Return the trials that are proposed, and those foreseen behind an evidence run."""
+        ...
+
+    def outline(self, history: History) -> tuple[str, ...]:
+        """Return what a plan says of the study: its trials, and what they can show, in lines."""
+        ...
+
+    def whole(self) -> Study:
+        """Return the study with nothing deselected: what a report is about."""
+        ...
+
+    def to_json(self) -> dict[str, Json]:
+        """Return the study as builtins: with a history it repeats every conclusion."""
+        ...
+
+
+def profiles_in(study: Study, history: History) -> tuple[Profile, ...]:
+    """Return the profiles that a study compares, each once, the deployed baseline left out."""
+    found = {each.profile.id: each.profile for each in study.arms(history)}
+    return tuple(each for name, each in found.items() if name != BASELINE_ID)
+
+
+def remembered(
+    method: Callable[[Owner, tuple[TrialResult, ...]], Value],
+) -> Callable[[Owner, History], Value]:
+    """Make a pure method keep its last results: asked again of a history, it costs a comparison.
+
+    Results are compared one by one with those of the history before, which is fast where they are
+    the same objects: a campaign hands the same ones over until something happens.
+    """
+    name = f"_last_of_{method.__name__}"
+
+    @functools.wraps(method)
+    def asked(self: Owner, history: History) -> Value:
+        known: list[tuple[tuple[TrialResult, ...], Value]] = vars(self).setdefault(name, [])
+        asked_of = tuple(history)
+        for past, value in known:
+            if past is asked_of or past == asked_of:
+                return value
+        value = method(self, asked_of)
+        known.insert(0, (asked_of, value))
+        del known[_REMEMBERED:]
+        return value
+
+    return asked

@@ -9,27 +9,24 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
-from pytest_xlatune.cells import Cell, Stage, Trial
-from pytest_xlatune.errors import ConfigError
-from pytest_xlatune.profiles import BASELINE, Profile
-from pytest_xlatune.records import Record
-from pytest_xlatune.results import Conclusion, TrialResult
-from pytest_xlatune.stats.capacity import outlook
+from pytest_xlatune.model.cell import Cell
+from pytest_xlatune.model.errors import ConfigError
+from pytest_xlatune.model.profile import BASELINE
+from pytest_xlatune.model.result import Conclusion, NoiseRecord, TrialResult
+from pytest_xlatune.model.trial import Trial
+from pytest_xlatune.stats.design import outlook
 from pytest_xlatune.stats.noise import MIN_SCORES, Noise, estimate_noise
-from pytest_xlatune.studies import History
-from pytest_xlatune.studies.tuning_history import Past, read, usable
-from pytest_xlatune.studies.tuning_verdicts import baseline
+from pytest_xlatune.studies import Answer, History, Question
+from pytest_xlatune.studies.trials import Past, read, usable
+from pytest_xlatune.studies.verdicts import OneCell, answered, reference
 
 KIND = "calibration"
 JOBS = 12  # gives the noise to within a quarter
 
 
 @dataclass(frozen=True, kw_only=True)
-class CalibrationStudy(Record):
-    """So many jobs of a cell as deployed.
-
-    Not slotted, for what is derived from the fields is computed once.
-    """
+class CalibrationStudy(OneCell):
+    """So many jobs of a cell as deployed."""
 
     cell: Cell
     jobs: int = JOBS
@@ -46,18 +43,13 @@ class CalibrationStudy(Record):
         """The study's word."""
         return KIND
 
-    @property
-    def profiles(self) -> tuple[Profile, ...]:
-        """None: the baseline is compared with itself."""
-        return ()
+    def answer(self, history: History, question: Question) -> Answer:
+        """Return what a waiting test asks, once all jobs are over."""
+        return answered(self, history, question)
 
-    def whole(self) -> CalibrationStudy:
-        """Return itself."""
-        return self
-
-    def left(self, history: History) -> int:
-        """Return how many trials are still to come."""
-        return len(self.propose(history))
+    def outline(self, history: History) -> tuple[str, ...]:
+        """Return what a plan says of it."""
+        return (f"{len(self.propose(history))} trials of the cell as deployed",)
 
     def propose(self, history: History) -> tuple[Trial, ...]:
         """Return the jobs that are not over."""
@@ -71,8 +63,8 @@ class CalibrationStudy(Record):
         window = past.window
         return Conclusion(
             verdicts=(),
-            baseline=baseline(past),
-            sigma=noise.sigma_job if noise else None,
+            reference=reference(past),
+            record=NoiseRecord(sigma=noise.sigma_job if noise else None),
             complete=not self.propose(history),
             first_step=window.moved_to,
             notes=(*((outlook(noise.sigma_job),) if noise else ()), *filter(None, [window.note])),
@@ -86,7 +78,7 @@ class CalibrationStudy(Record):
                 profile=BASELINE,
                 protocol=self.cell.protocol,
                 study=KIND,
-                stage=Stage.SCREEN,
+                stage=KIND,
                 position=at,
             )
             for at in range(self.jobs)

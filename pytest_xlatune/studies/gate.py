@@ -1,5 +1,8 @@
 """Whether a candidate (a commit, an image, a flag) is no worse than the baseline by a margin.
 
+Validity first, then the margin, then the floor. A gate never passes on missing trials: every
+planned trial must have a score.
+
 No screen and no ranking: candidates and baselines in mirrored randomised blocks, looked at once,
 when all are over. Pure and deterministic. What tells one gate from another is in the study's name,
 so a new commit is compared with baselines measured beside it and never with those of last night,
@@ -10,21 +13,292 @@ This module must not know of executors, ledgers, clocks or logs.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from pytest_xlatune.cells import Cell, Stage, Trial
-from pytest_xlatune.errors import ConfigError
-from pytest_xlatune.profiles import BASELINE_ID, Profile, check_unique
-from pytest_xlatune.records import Record, digest
-from pytest_xlatune.results import Conclusion, TrialResult
-from pytest_xlatune.stats.capacity import MIN_DF
-from pytest_xlatune.stats.gates import Design
-from pytest_xlatune.studies import History
-from pytest_xlatune.studies.gate_verdicts import Gated, conclusion
-from pytest_xlatune.studies.one_window import moved
-from pytest_xlatune.studies.tuning_history import Past, median_loss, read
-from pytest_xlatune.studies.tuning_layout import Orders
+from pytest_xlatune.model.cell import Cell
+from pytest_xlatune.model.errors import ConfigError
+from pytest_xlatune.model.profile import BASELINE_ID, Profile, check_unique
+from pytest_xlatune.model.record import Record, digest
+from pytest_xlatune.model.result import (
+    Comparison,
+    Conclusion,
+    NoiseRecord,
+    TrialResult,
+    Verdict,
+    VerdictKind,
+    relative,
+)
+from pytest_xlatune.model.text import percent, size
+from pytest_xlatune.model.trial import ConfirmDesign, Trial
+from pytest_xlatune.stats.blocks import BlockFit
+from pytest_xlatune.stats.compare import (
+    GateLayout,
+    NoComparison,
+    above,
+    deciding,
+    gate,
+    interval90,
+)
+from pytest_xlatune.stats.design import MIN_DF, SWEEP_ALPHA
+from pytest_xlatune.studies import Answer, History, Question, remembered
+from pytest_xlatune.studies.trials import (
+    Orders,
+    Past,
+    ScoredTrial,
+    fitted,
+    median_loss,
+    moved,
+    read,
+    unlike_warmups,
+    unlike_words,
+    usable,
+)
+from pytest_xlatune.studies.verdicts import (
+    Losses,
+    OneCell,
+    answered,
+    compared,
+    job_ids_of,
+    measured,
+    reference,
+    score_flags,
+    straggler_veto,
+    unmeasured,
+    with_comparison,
+)
+
+_BADNESS = {VerdictKind.INCONCLUSIVE: 1, VerdictKind.SLOWER: 2}
+_Claim = tuple[VerdictKind, str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gated:
+    """All that the verdicts of a gate rest on.
+
+    Attributes:
+        study: the demands on which candidates.
+        trials: all planned, in order.
+        past: what was measured; a stored baseline stands in for a measured one.
+    """
+
+    study: GateStudy
+    trials: tuple[Trial, ...]
+    past: Past
+
+    @property
+    def margin(self) -> float:
+        """Relative loss that is a regression."""
+        return self.study.gate.margin
+
+    @cached_property
+    def stored(self) -> str:
+        """Where the stored baseline comes from; "" where it was measured beside."""
+        found = self.study.stored
+        return f"{found.source} of {found.written}" if found else ""
+
+    @cached_property
+    def dropped(self) -> Mapping[str, str]:
+        """Candidate -> why it cannot run."""
+        return self.past.dropped
+
+    @cached_property
+    def pending(self) -> tuple[Trial, ...]:
+        """The trials that are still to come."""
+        return tuple(
+            trial
+            for trial in self.trials
+            if trial.arm not in self.dropped and not self.past.is_final(trial)
+        )
+
+    @cached_property
+    def cells(self) -> list[ScoredTrial]:
+        """What has a score, by block and arm; a stored baseline is one block with everything."""
+        cells = self.past.scored_in_blocks()
+        if not self.stored:
+            return cells
+        stored = [score for each in self.runs(BASELINE_ID) if (score := usable(each)) is not None]
+        arms = [*((arm, score) for _, arm, score in cells), *((BASELINE_ID, s) for s in stored)]
+        return [(0, arm, score) for arm, score in arms]
+
+    @cached_property
+    def fit(self) -> BlockFit | None:
+        """Least squares of what has a score."""
+        return fitted(self.cells)
+
+    @cached_property
+    def unlike(self) -> Mapping[str, float]:
+        """The candidates whose steps become steady at another time than the baseline's."""
+        family = len(self.study.profiles)
+        return unlike_warmups(self.cells, family=family, window=self.past.window)
+
+    def runs(self, profile_id: str) -> Sequence[TrialResult]:
+        """Return the trials of a profile."""
+        return self.past.confirms_of(profile_id)
+
+    def comparison(self, profile_id: str) -> Comparison | NoComparison:
+        """Compare a candidate with the baseline."""
+        return compared(self.fit, profile_id, family=len(self.study.profiles), alpha=SWEEP_ALPHA)
+
+
+def conclusion(gated: Gated) -> Conclusion:
+    """Return the verdicts in declared order."""
+    verdicts = tuple(_verdict(gated, each.id) for each in gated.study.profiles)
+    seen = [each.mde80 for each in verdicts if each.mde80 is not None]
+    fit, window = gated.fit, gated.past.window
+    return Conclusion(
+        verdicts=verdicts,
+        reference=reference(gated.past),
+        record=NoiseRecord(
+            mde80=max(seen, default=None),
+            sigma=fit.sigma if fit is not None and fit.df >= MIN_DF else None,
+        ),
+        alpha=SWEEP_ALPHA if gated.past.confirm else 0.0,
+        complete=not gated.pending,
+        first_step=window.moved_to,
+        notes=tuple(_notes(gated)),
+    )
+
+
+def _verdict(gated: Gated, profile_id: str) -> Verdict:
+    trials = gated.runs(profile_id)
+    base = measured(
+        Verdict(
+            arm=profile_id,
+            kind=VerdictKind.INCONCLUSIVE,
+            reasons=score_flags(trials),
+            job_ids=job_ids_of(trials),
+        ),
+        trials,
+    )
+    if profile_id in gated.dropped:
+        why = gated.dropped[profile_id]
+        return replace(base, kind=VerdictKind.INVALID, can_run=False, reasons=(why,))
+    differs = gated.study.losses.reason(gated.past, profile_id)
+    if differs:
+        return replace(base, kind=VerdictKind.INVALID, reasons=(differs, *base.reasons))
+    if gated.pending:
+        over = len(gated.trials) - len(gated.pending)
+        return _because(base, f"cannot tell yet: {over} of {len(gated.trials)} trials are over")
+    if not base.n:
+        return replace(base, kind=VerdictKind.INVALID, reasons=(unmeasured(trials),))
+    return _compared(gated, base, trials)
+
+
+def _compared(gated: Gated, base: Verdict, trials: Sequence[TrialResult]) -> Verdict:
+    found = gated.comparison(base.arm)
+    missing = _missing(gated, base.arm)
+    if isinstance(found, NoComparison):
+        return _because(base, f"cannot tell: {found.reason}", *missing)
+    claims = [
+        _margin(gated, found),
+        *((VerdictKind.INCONCLUSIVE, f"cannot tell: {each}") for each in missing),
+        *_stragglers(gated, found, trials),
+        *_floor(gated, base, trials),
+    ]
+    # the worst of the claims is the verdict; where all hold it is the first's word
+    claims.sort(key=lambda claim: _BADNESS.get(claim[0], 0), reverse=True)
+    kind = claims[0][0]
+    reasons = [reason for _, reason in claims]
+    if base.arm in gated.unlike:
+        reasons.append(unlike_words(gated.unlike[base.arm]))
+    method = f"non-inferiority at {gated.margin:.1%}; {found.method}"
+    if gated.stored:
+        method = f"{method}; stored baseline, a drift since then is not excluded"
+    decided = with_comparison(base, found, kind=kind, reasons=(*reasons, *base.reasons))
+    return replace(decided, n=base.n, method=method)
+
+
+def _because(verdict: Verdict, *reasons: str) -> Verdict:
+    return replace(verdict, reasons=(*reasons, *verdict.reasons))
+
+
+def _margin(gated: Gated, comparison: Comparison) -> _Claim:
+    kind = gate(comparison, margin=gated.margin)
+    margin = f"the margin is {gated.margin:.1%}"
+    least = percent(relative(comparison.lower))
+    worst = percent(relative(interval90(comparison)[0]))
+    best = percent(relative(2 * comparison.estimate - comparison.lower))
+    sentences = {
+        VerdictKind.FASTER: f"no regression: faster by at least {least}",
+        VerdictKind.EQUIVALENT: f"no regression: {worst} at worst, {margin}",
+        VerdictKind.SLOWER: f"regression: {best} at best, {worst} at worst, {margin}",
+        VerdictKind.INCONCLUSIVE: f"cannot tell: {worst} at worst, {best} at best, {margin}; "
+        f"{_enough(gated, comparison)}",
+    }
+    return kind, sentences[kind]
+
+
+def _enough(gated: Gated, comparison: Comparison) -> str:
+    have = gated.study.design.trials
+    enough = deciding(comparison, gated.study.design, margin=gated.margin)
+    if enough is None:
+        return (
+            f"at a job noise of {comparison.sigma:.2%} no reasonable number of trials would "
+            "decide it: the change is too close to the margin"
+        )
+    return (
+        f"at the noise seen ({comparison.sigma:.2%}) {enough.blocks} blocks would decide it with "
+        f"80 % power: {enough.trials} trials, {max(enough.trials - have, 0)} more"
+    )
+
+
+def _missing(gated: Gated, profile_id: str) -> list[str]:
+    """Return why the candidate's or the baseline's trials are incomplete."""
+    own = [each for each in gated.trials if each.arm in (profile_id, BASELINE_ID)]
+    absent = [each for each in own if (r := gated.past.of(each)) is None or usable(r) is None]
+    if not absent:
+        return []
+    result = gated.past.of(absent[0])
+    why = result.reason if result is not None and result.reason else "no finite score"
+    return [f"{len(absent)} of {len(own)} trials have no score ({why}); run it again"]
+
+
+def _stragglers(
+    gated: Gated, comparison: Comparison, trials: Sequence[TrialResult]
+) -> list[_Claim]:
+    spare = interval90(comparison)[0] - math.log1p(-gated.margin)
+    veto = straggler_veto(gated.past, comparison, trials, spare=spare)
+    return [(VerdictKind.INCONCLUSIVE, f"cannot tell: {veto}")] if veto else []
+
+
+def _floor(gated: Gated, base: Verdict, trials: Sequence[TrialResult]) -> list[_Claim]:
+    """Hold a candidate against the absolute floor, where there is one."""
+    floor_tgs = gated.study.gate.floor_tgs
+    if floor_tgs is None or base.tgs is None:
+        return []
+    kind = above([score.value for each in trials if (score := usable(each))], math.log(floor_tgs))
+    words = {
+        VerdictKind.EQUIVALENT: "above the floor",
+        VerdictKind.SLOWER: "regression: below the floor",
+        VerdictKind.INCONCLUSIVE: "cannot tell whether it is above the floor",
+    }
+    return [(kind, f"{words[kind]}: {base.tgs:.1f} TGS, the floor is {floor_tgs:g}")]
+
+
+def _notes(gated: Gated) -> list[str]:
+    design = gated.study.design
+    beside = f"{design.stored} stored" if gated.stored else f"{design.baselines} in each block"
+    notes = [
+        (
+            f"a gate at a margin of {gated.margin:.1%}: {design.blocks} trials of each candidate "
+            f"in randomised blocks, baselines: {beside}; an equal candidate passes with 80 % power "
+            f"up to a job noise of {design.noise(gated.margin):.2%}"
+        )
+    ]
+    if gated.stored:
+        notes.append(
+            f"the baseline was not measured beside the candidates but taken from {gated.stored}: "
+            "a drift of the cell since then cannot be told from a change"
+        )
+    if gated.past.window.note:
+        notes.append(gated.past.window.note)
+    if gated.past.changed:
+        names = ", ".join(sorted(gated.past.changed))
+        notes.append(f"settings changed since they were measured, old trials ignored: {names}")
+    return notes
+
 
 KIND = "gate"
 
@@ -41,7 +315,7 @@ class Gate(Record):
         key: what tells this run of the gate from the last, e.g. the commit, where the candidates'
             settings do not; trials of another key are never used.
         stored: a `leaderboard.json` or `gate.json` whose baseline trials are used instead of fresh
-            ones; "" is none. Whoever names it accepts that a drift since then is not excluded.
+            ones; "" is none. A user who names it accepts that a drift since then is not excluded.
     """
 
     margin: float = 0.01
@@ -77,15 +351,13 @@ class StoredBaseline(Record):
 
 
 @dataclass(frozen=True, kw_only=True)
-class GateStudy(Record):
-    """One run of a gate over one cell.
-
-    Not slotted, for what is derived from the fields is computed once.
+class GateStudy(OneCell):
+    """One run of a gate over one cell; fewer candidates are another gate.
 
     Attributes:
-        cell: what is held fixed, and what the baseline is.
+        cell: held fixed; as deployed it is the baseline.
         profiles: the candidates that are asked about, on top of it.
-        gate: what is demanded.
+        gate: the demands.
         budget: jobs that it may cost.
         seed: of the random orders.
         stored: the baseline, where it is not measured beside the candidates.
@@ -127,55 +399,65 @@ class GateStudy(Record):
         return f"{KIND}-{digest([settings, self.gate.key, layout, stored], length=8)}"
 
     @property
-    def design(self) -> Design:
+    def design(self) -> GateLayout:
         """How many trials it rests on."""
         stored = len(self.stored.trials) if self.stored else 0
-        return Design(
+        return GateLayout(
             arms=len(self.profiles),
             blocks=self.gate.blocks,
             baselines=0 if self.stored else self.gate.block_baselines,
             stored=stored,
         )
 
-    def whole(self) -> GateStudy:
-        """Return itself: who asks about fewer candidates asks another gate."""
-        return self
+    @property
+    def _compared(self) -> tuple[Profile, ...]:
+        return self.profiles
 
-    def left(self, history: History) -> int:
-        """Return how many trials are still to come."""
-        return len(self.propose(history))
+    @property
+    def losses(self) -> Losses:
+        """With what a trial's loss is compared."""
+        return Losses(tolerance=self.loss_tolerance, rule=self.policy.loss)
+
+    def answer(self, history: History, question: Question) -> Answer:
+        """Return what a waiting test asks, once all trials are over.
+
+        A candidate with another loss was measured: its gate fails on it.
+        """
+        return answered(self, history, question, fails_told=True)
+
+    def outline(self, history: History) -> tuple[str, ...]:  # noqa: ARG002 - as above
+        """Return what a plan says of the gate: its trials, and what it can see."""
+        design, margin = self.design, self.gate.margin
+        block = f"{design.arms} candidates + {design.baselines} baselines"
+        power = f"with 80 % power up to a job noise of {100 * design.noise(margin):.2f} %"
+        return (
+            f"{design.trials} trials: {design.blocks} blocks of {block}",
+            f"an equal candidate passes at a margin of {size(margin)} {power}",
+        )
 
     def propose(self, history: History) -> tuple[Trial, ...]:
         """Return the trials that are not over; none of a candidate that cannot run."""
         return self._gated(history).pending
 
+    @remembered
     def conclude(self, history: History) -> Conclusion:
         """Return the candidates' verdicts; none passes before all trials are over."""
         return conclusion(self._gated(history))
 
+    @remembered
+    def _gated(self, history: History) -> Gated:
+        return Gated(study=self, trials=self._trials, past=self._past(history))
+
     @cached_property
     def _trials(self) -> tuple[Trial, ...]:
-        orders = Orders(
-            cell=self.cell, cell_digest=self.cell.digest, seed=self.seed, study=self.name
-        )
+        orders = Orders(cell=self.cell, seed=self.seed, study=self.name)
         design = self.design
         return orders.blocks(
             self.profiles,
             range(1, design.blocks + 1),
-            baselines=design.baselines,
-            group=f"k{design.arms}r{design.blocks}c{design.baselines}",
-        )
-
-    def _gated(self, history: History) -> Gated:
-        return Gated(
-            profiles=self.profiles,
-            trials=self._trials,
-            past=self._past(history),
-            design=self.design,
-            margin=self.gate.margin,
-            floor_tgs=self.gate.floor_tgs,
-            stored=f"{self.stored.source} of {self.stored.written}" if self.stored else "",
-            loss_tolerance=self.loss_tolerance,
+            design=ConfirmDesign(
+                arms=design.arms, blocks=design.blocks, baselines=design.baselines
+            ),
         )
 
     def _past(self, history: History) -> Past:
@@ -192,6 +474,6 @@ class GateStudy(Record):
         stored = tuple(moved(each, past.window) for each in self.stored.trials)
         return replace(
             past,
-            runs={**past.runs, (Stage.CONFIRM, BASELINE_ID): stored},
+            confirmed={**past.confirmed, BASELINE_ID: stored},
             baseline_loss=median_loss(stored),
         )

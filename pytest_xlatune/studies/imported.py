@@ -1,6 +1,6 @@
-"""What a table of somebody else's jobs can tell: an order, and how much of it is noise.
+"""What a table of jobs that others ran can tell: an order, and how much of it is noise.
 
-Nobody randomised these jobs and nobody knows what else changed between them, so no verdict goes
+These jobs were not randomised, and what else changed between them is not known, so no verdict goes
 beyond SCREENED, whatever the difference. What runs of the same settings differ by is the noise; the
 baseline, its repeats and the profiles that are known to do nothing are one control group, for a
 baseline that ran once is as likely the slowest of them as any other.
@@ -9,24 +9,28 @@ baseline that ran once is as likely the slowest of them as any other.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from statistics import fmean
 
-from pytest_xlatune.cells import Cell, Trial
-from pytest_xlatune.profiles import BASELINE_ID, Profile, parse_flags, settings_digest
-from pytest_xlatune.records import Record, canonical
-from pytest_xlatune.results import (
+from pytest_xlatune.model.cell import Cell
+from pytest_xlatune.model.profile import BASELINE, BASELINE_ID, Profile
+from pytest_xlatune.model.result import (
     Conclusion,
+    NoiseRecord,
     TrialResult,
     TrialStatus,
     Verdict,
     VerdictKind,
     relative,
 )
-from pytest_xlatune.stats.critical import t_quantile
-from pytest_xlatune.studies import History
+from pytest_xlatune.model.text import size
+from pytest_xlatune.stats.design import t_quantile
+from pytest_xlatune.studies import Answer, History, LossRule, Policy, Question, remembered
+from pytest_xlatune.studies.trials import usable
+from pytest_xlatune.studies.tuning.derived import Effective
+from pytest_xlatune.studies.verdicts import OneCell, answered, job_ids_of, measured
 
 KIND = "imported"
 CONTRADICTS = "invariant-violated"  # flag of a score whose TGS times seconds is not the cell's
@@ -34,17 +38,15 @@ _POWER = 0.8
 
 
 @dataclass(frozen=True, kw_only=True)
-class ImportedStudy(Record):
+class ImportedStudy(OneCell):
     """The jobs of a table, and which of its profiles are known to do nothing.
-
-    Not slotted, for what is derived from the fields is computed once.
 
     Attributes:
         cell: what the table says was held fixed.
         profiles: in the table's order, the baseline left out.
-        no_ops: ids of profiles that do what the baseline does, as somebody said.
+        no_ops: ids of profiles that do what the baseline does, as the user says.
         idle: profile -> why it does what the baseline does, as the catalog knows.
-        tokens: of one device in a step, which TGS times seconds must be; None where nobody said.
+        tokens: of one device in a step, which TGS times seconds must be; None where it is not told.
     """
 
     cell: Cell
@@ -58,164 +60,156 @@ class ImportedStudy(Record):
         """The study's word."""
         return KIND
 
-    def whole(self) -> ImportedStudy:
-        """Return itself."""
-        return self
+    @property
+    def policy(self) -> Policy:
+        """What it wants of its campaign."""
+        return Policy(loss=LossRule.NONE)
 
-    def left(self, history: History) -> int:  # noqa: ARG002 - the contract of a study
-        """Return 0: what is imported is over."""
-        return 0
+    @property
+    def _compared(self) -> tuple[Profile, ...]:
+        return self.profiles
 
-    def propose(self, history: History) -> tuple[Trial, ...]:  # noqa: ARG002 - as above
-        """Return nothing: what is imported cannot be repeated."""
-        return ()
+    def answer(self, history: History, question: Question) -> Answer:
+        """Return what a waiting test asks."""
+        return answered(self, history, question)
 
+    def outline(self, history: History) -> tuple[str, ...]:  # noqa: ARG002 - as above
+        """Return what a plan says of it."""
+        return ("nothing is run: the jobs of the table are over",)
+
+    @remembered
     def conclude(self, history: History) -> Conclusion:
         """Return the order of the profiles against the control group, and what noise allows."""
-        ours = [each for each in history if each.trial.study == KIND]
-        scores: dict[str, list[float]] = {}
-        for each in ours:
-            if each.score is not None and each.status is TrialStatus.MEASURED:
-                scores.setdefault(each.trial.profile.id, []).append(each.score.value)
-        control = [value for each in self._control for value in scores.get(each, [])]
-        noise = _noise(self._groups(scores))
-        verdicts = [
-            self._verdict(each.id, ours, scores.get(each.id, []), control, noise)
-            for each in self.profiles
-        ]
+        table = _Table(study=self, runs=[each for each in history if each.trial.study == KIND])
+        noise, control = table.noise, table.control
         return Conclusion(
-            verdicts=tuple(sorted(verdicts, key=_standing)),
-            baseline=self._verdict(BASELINE_ID, ours, scores.get(BASELINE_ID, []), control, noise),
-            sigma=noise.sigma if noise else None,
-            mde80=noise.mde80(len(control)) if noise and control else None,
+            verdicts=tuple(
+                sorted((table.verdict(each.id) for each in self.profiles), key=_standing)
+            ),
+            reference=table.verdict(BASELINE_ID),
+            record=NoiseRecord(
+                sigma=noise.sigma if noise else None,
+                mde80=noise.mde80(len(control)) if noise and control else None,
+            ),
             complete=True,
-            notes=tuple(self._notes(ours, scores, control, noise)),
+            notes=tuple(table.notes()),
         )
 
     @cached_property
-    def _settings(self) -> Mapping[str, tuple[str, str]]:
-        """Profile id -> what it comes to on top of what is deployed."""
-        deployed = dict(self.cell.deployed)
-        flags = parse_flags(deployed.pop("XLA_FLAGS", ""), where="deployed XLA_FLAGS")
-        return {
-            BASELINE_ID: (settings_digest(flags, deployed), canonical({})),
-            **{
-                each.id: (
-                    settings_digest((*flags, *each.flags), {**deployed, **each.env}),
-                    canonical(each.overrides),
-                )
-                for each in self.profiles
-            },
-        }
+    def settings(self) -> Mapping[str, tuple[str, str]]:
+        """Profile id -> what it comes to on top of the deployed settings."""
+        effective = Effective(self.cell.deployed)
+        return {each.id: effective.key(each) for each in (BASELINE, *self.profiles)}
 
     @cached_property
-    def _control(self) -> tuple[str, ...]:
-        """The baseline, what has its settings, and what is known to do nothing."""
-        same = self._settings[BASELINE_ID]
+    def controls(self) -> tuple[str, ...]:
+        """The baseline, what has its settings, and what does nothing, as is known."""
+        same = self.settings[BASELINE_ID]
         return tuple(
             each
-            for each, settings in self._settings.items()
+            for each, settings in self.settings.items()
             if settings == same or each in self.no_ops or each in self.idle
         )
 
-    def _groups(self, scores: Mapping[str, Sequence[float]]) -> list[list[float]]:
-        """Return the scores of runs that should be equal, group by group."""
-        groups: dict[tuple[str, str], list[float]] = {}
-        for profile_id, found in scores.items():
-            key = ("control", "") if profile_id in self._control else self._settings[profile_id]
-            groups.setdefault(key, []).extend(found)
-        return list(groups.values())
 
-    def _verdict(
-        self,
-        profile_id: str,
-        ours: Sequence[TrialResult],
-        scores: Sequence[float],
-        control: Sequence[float],
-        noise: _Noise | None,
-    ) -> Verdict:
+@dataclass(frozen=True, kw_only=True)
+class _Table:
+    """The runs of a table, and what they come to."""
+
+    study: ImportedStudy
+    runs: Sequence[TrialResult]
+
+    @cached_property
+    def scores(self) -> Mapping[str, Sequence[float]]:
+        """Profile id -> the scores of its runs."""
+        found: dict[str, list[float]] = {}
+        for each in self.runs:
+            if (score := usable(each)) is not None:
+                found.setdefault(each.trial.arm, []).append(score.value)
+        return found
+
+    @cached_property
+    def control(self) -> Sequence[float]:
+        """The scores of the runs that do what the baseline does."""
+        return [value for each in self.study.controls for value in self.scores.get(each, [])]
+
+    @cached_property
+    def noise(self) -> _Noise | None:
+        """The noise between runs that should be equal; None where no group has two."""
+        groups: dict[tuple[str, str], list[float]] = {}
+        for name, found in self.scores.items():
+            is_control = name in self.study.controls
+            key = ("control", "") if is_control else self.study.settings[name]
+            groups.setdefault(key, []).extend(found)
+        repeated = [group for group in groups.values() if len(group) > 1]
+        df = sum(len(group) - 1 for group in repeated)
+        squares = sum((value - fmean(group)) ** 2 for group in repeated for value in group)
+        return _Noise(sigma=math.sqrt(squares / df), df=df) if df else None
+
+    def verdict(self, name: str) -> Verdict:
+        """Return the place of a profile: its change against the control group, and no more."""
+        trials = [each for each in self.runs if each.trial.arm == name]
+        scores, control = self.scores.get(name, []), self.control
         if not scores:
-            trials = [each for each in ours if each.trial.profile.id == profile_id]
-            dropped = any(each.status is TrialStatus.DROPPED for each in trials)
             return Verdict(
-                profile=profile_id,
+                arm=name,
                 kind=VerdictKind.INVALID,
-                can_run=not dropped,
+                can_run=all(each.status is not TrialStatus.DROPPED for each in trials),
                 reasons=tuple(dict.fromkeys(each.reason for each in trials if each.reason)),
-                job_ids=tuple(job for each in trials for job in each.job_ids),
+                job_ids=job_ids_of(trials),
             )
-        line = _line(profile_id, ours, kind=VerdictKind.SCREENED)
+        line = measured(Verdict(arm=name, kind=VerdictKind.SCREENED), trials)
         if not control:
             return line
         difference = fmean(scores) - fmean(control)
-        return Verdict.from_json(
-            line.to_json()
-            | {
-                "delta": relative(difference),
-                "reasons": self._reasons(profile_id, difference, len(scores), control, noise),
-            }
-        )
+        reason = self._reason(name, abs(difference), len(scores))
+        return replace(line, delta=relative(difference), reasons=(reason,))
 
-    def _reasons(
-        self,
-        profile_id: str,
-        difference: float,
-        runs: int,
-        control: Sequence[float],
-        noise: _Noise | None,
-    ) -> list[str]:
-        if profile_id in self._control:
-            return ["does what the baseline does: part of the control group"]
+    def _reason(self, name: str, difference: float, runs: int) -> str:
+        noise, control, profiles = self.noise, len(self.control), len(self.study.profiles)
+        if name in self.study.controls:
+            return "does what the baseline does: part of the control group"
         if noise is None:
-            return ["nothing in the table was run twice: its noise is not known"]
-        one = noise.reach(runs, len(control), comparisons=1)
-        all_of_them = noise.reach(runs, len(control), comparisons=len(self.profiles))
-        if abs(difference) <= one:
-            return [f"inside the noise: two equal settings differ by up to {_percent(one)}"]
-        if abs(difference) <= all_of_them:
-            return [
-                (
-                    f"outside the noise of one comparison ({_percent(one)}), inside that of all "
-                    f"{len(self.profiles)} ({_percent(all_of_them)})"
-                )
-            ]
-        return [f"outside the noise of all comparisons ({_percent(all_of_them)}): worth a sweep"]
+            return "nothing in the table was run twice: its noise is not known"
+        one = noise.reach(runs, control, comparisons=1)
+        every = noise.reach(runs, control, comparisons=profiles)
+        once, all_of_them = size(relative(one)), size(relative(every))
+        if difference <= one:
+            return f"inside the noise: two equal settings differ by up to {once}"
+        if difference <= every:
+            inside = f"inside that of all {profiles} ({all_of_them})"
+            return f"outside the noise of one comparison ({once}), {inside}"
+        return f"outside the noise of all comparisons ({all_of_them}): worth a sweep"
 
-    def _notes(
-        self,
-        ours: Sequence[TrialResult],
-        scores: Mapping[str, Sequence[float]],
-        control: Sequence[float],
-        noise: _Noise | None,
-    ) -> list[str]:
-        notes = ["imported: the order of the jobs was not randomised; single runs rank, no more"]
-        if noise is not None:
-            notes.append(
-                f"noise from runs of equal settings: {100 * noise.sigma:.2f} % between jobs, "
-                f"{noise.df} degrees of freedom"
+    def notes(self) -> Iterator[str]:
+        """Say what a reader of the table should know."""
+        yield "imported: the order of the jobs was not randomised; single runs rank, no more"
+        if self.noise is not None:
+            yield (
+                f"noise from runs of equal settings: {100 * self.noise.sigma:.2f} % between jobs, "
+                f"{self.noise.df} degrees of freedom"
             )
-        notes += [
-            f"{name} is a control, for the catalog says: {why}" for name, why in self.idle.items()
-        ]
-        base = scores.get(BASELINE_ID, [])
+        for name, why in self.study.idle.items():
+            yield f"{name} is a control, for the catalog says: {why}"
+        base, control = self.scores.get(BASELINE_ID, []), self.control
         if base and len(control) > len(base):
             shift = relative(fmean(base) - fmean(control))
-            notes.append(
+            yield (
                 f"changes are against the mean of the {len(control)} runs that do what the "
                 f"baseline does; the baseline's own runs are {100 * shift:+.2f} % from it"
             )
         elif len(base) == 1:
-            notes.append("one baseline run: every change has its error in it, the same for all")
-        for each in ours:
-            if each.score is not None and CONTRADICTS in each.score.flags:
-                product = each.score.tgs * each.score.step_s
-                expected = "that of most" if self.tokens is None else f"{self.tokens:g}"
-                notes.append(
-                    f"contradiction: job {', '.join(each.job_ids)} ({each.trial.profile.id}) has "
-                    f"{each.score.tgs:g} TGS x {each.score.step_s:g} s = {product:.6g} tokens a "
-                    f"step, expected {expected}: one of the two figures is wrong"
+            yield "one baseline run: every change has its error in it, the same for all"
+        tokens = self.study.tokens
+        expected = "that of most" if tokens is None else f"{tokens:g}"
+        for each in self.runs:
+            score = each.score
+            if score is not None and CONTRADICTS in score.flags:
+                yield (
+                    f"contradiction: job {', '.join(each.job_ids)} ({each.trial.arm}) has "
+                    f"{score.tgs:g} TGS x {score.step_s:g} s = {score.tgs * score.step_s:.6g} "
+                    f"tokens a step, expected {expected}: one of the two figures is wrong"
                 )
-        return notes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -236,39 +230,6 @@ class _Noise:
         return relative(t * self.sigma * math.sqrt(1 + 1 / control))
 
 
-def _noise(groups: Sequence[Sequence[float]]) -> _Noise | None:
-    """Pool the noise inside the groups; None where no group has two runs."""
-    repeated = [group for group in groups if len(group) > 1]
-    df = sum(len(group) - 1 for group in repeated)
-    if not df:
-        return None
-    squares = sum((value - fmean(group)) ** 2 for group in repeated for value in group)
-    return _Noise(sigma=math.sqrt(squares / df), df=df)
-
-
-def _line(profile_id: str, ours: Sequence[TrialResult], *, kind: VerdictKind) -> Verdict:
-    """Return the geometric means and the jobs of a profile's scored runs."""
-    found = [
-        (each, each.score)
-        for each in ours
-        if each.trial.profile.id == profile_id and each.score is not None
-    ]
-    if not found:
-        return Verdict(profile=profile_id, kind=VerdictKind.INCONCLUSIVE)
-    return Verdict(
-        profile=profile_id,
-        kind=kind,
-        n=len(found),
-        tgs=math.exp(fmean(score.value for _, score in found)),
-        step_s=math.exp(fmean(math.log(score.step_s) for _, score in found)),
-        job_ids=tuple(job for each, _ in found for job in each.job_ids),
-    )
-
-
 def _standing(verdict: Verdict) -> tuple[int, float]:
     delta = verdict.delta
     return (1, 0.0) if delta is None else (0, -delta)
-
-
-def _percent(log_ratio: float) -> str:
-    return f"{100 * relative(log_ratio):.1f} %"

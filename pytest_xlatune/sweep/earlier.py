@@ -13,14 +13,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pytest_xlatune.cells import Cell
-from pytest_xlatune.errors import ConfigError, LedgerError
-from pytest_xlatune.records import Record
-from pytest_xlatune.report.calibration import noise_figures
-from pytest_xlatune.results import TrialResult
+from pytest_xlatune.model.cell import Cell
+from pytest_xlatune.model.errors import ConfigError, LedgerError
+from pytest_xlatune.model.record import Record
+from pytest_xlatune.model.result import TrialResult
+from pytest_xlatune.report.study_documents import noise_figures
 from pytest_xlatune.stats.noise import Noise
 from pytest_xlatune.studies.gate import StoredBaseline
-from pytest_xlatune.studies.tuning_history import usable
+from pytest_xlatune.studies.trials import usable
 
 CALIBRATION = "calibration.json"  # beside the ledger of the cell
 SCHEMA = 1

@@ -5,49 +5,37 @@ Made by `Sweep.resolve`. Nothing is submitted here, and no result is known.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pytest_xlatune.campaign.limits import Limits
+from pytest_xlatune.catalog.context import Context
 from pytest_xlatune.catalog.entries import load
-from pytest_xlatune.catalog.ground import Ground
-from pytest_xlatune.cells import Cell, Resources
-from pytest_xlatune.profiles import Profile
-from pytest_xlatune.records import digest
-from pytest_xlatune.screening import Screening
-from pytest_xlatune.screening.ways import Compiler, compiler_of
+from pytest_xlatune.model.cell import Cell, folder_of_family
+from pytest_xlatune.model.profile import Profile
 from pytest_xlatune.studies import Study
 from pytest_xlatune.studies.calibration import CalibrationStudy
-from pytest_xlatune.studies.derived import Around, Stacks
 from pytest_xlatune.studies.gate import Gate, GateStudy
-from pytest_xlatune.studies.singles import Singles
 from pytest_xlatune.studies.tuning import TuningStudy
+from pytest_xlatune.studies.tuning.derived import Around, Singles, Stacks
+from pytest_xlatune.sweep.deployed import NO_ENV_ID
 from pytest_xlatune.sweep.earlier import read_stored
-from pytest_xlatune.sweep.inputs import ExecutorName
-from pytest_xlatune.sweep.no_env import NO_ENV_ID
 
 if TYPE_CHECKING:
-    from pytest_xlatune.sweep.sweep import Sweep
+    from pytest_xlatune.sweep.declaration import CompileCheck, Sweep
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResolvedSweep:
     """A sweep with nothing left to ask."""
 
-    sweep: Sweep
+    sweep: Sweep  # its groups hold what the user said over what its file declares
     cell: Cell
-    resources: Resources
-    executor: ExecutorName
-    budget: int
-    seed: int
-    limits: Limits = field(default_factory=Limits)
-    screening: Screening | None = None
+    compile_check: CompileCheck | None = None  # as this run does it
     settings: Mapping[str, str] = field(default_factory=dict)  # name -> where it was said
     no_env: str = ""  # why there is no `baseline-no-env`, where one is asked for
-    ground: Ground | None = None  # what the profiles of derived waves are held against
+    context: Context | None = None  # what the profiles of derived waves are held against
 
     @property
     def restores(self) -> bool:
@@ -60,11 +48,7 @@ class ResolvedSweep:
 
         Other nodes are then found in the ledger and refused, not measured beside it in silence.
         """
-        cell = self.cell
-        identity = {**cell.to_json(), "nodelist": [], "protocol": cell.protocol.identity}
-        # from a label:  deepseek3-671b PP=2,FSDP=4 pdbs=7
-        label = re.sub(r"[^A-Za-z0-9.=_-]+", "-", cell.label)
-        return Path(self.sweep.name) / f"{label}-{digest(identity, length=8)}"
+        return folder_of_family(self.sweep.name, (self.cell,))
 
     def study(
         self,
@@ -92,26 +76,12 @@ class ResolvedSweep:
 
         Raises:
             ConfigError: the profiles do not fit the budget, no trial could have a score, the
-                launcher cannot start one (here or in another of the model's configurations), or
-                there is no compiler for them.
+                launcher cannot start one (here or in another of the model's configurations).
         """
         self.cell.protocol.check_window()
-        if self.screening is not None:
-            self.compiler(self.screening)
         for cell in (self.cell, *map(self._cell_of, self.sweep.config_tags)):
-            study = self.study()
-            ahead = study.foreseen(()) if isinstance(study, TuningStudy) else study
-            for trial in (*study.propose(()), *ahead.propose(())):
+            for trial in self.study().ahead(()):
                 self.sweep.launcher.launch(trial, cell)
-
-    def compiler(self, screening: Screening) -> Compiler:
-        """Return how the profiles are compiled without measuring them.
-
-        Raises:
-            ConfigError: no such target, or a trainer that would have to run on another machine.
-        """
-        launcher, cell = self.sweep.launcher, self.cell
-        return compiler_of(screening, launcher=launcher, cell=cell, executor=self.executor)
 
     def calibration(self, jobs: int) -> CalibrationStudy:
         """Return the study of the cell's noise.
@@ -134,11 +104,12 @@ class ResolvedSweep:
                 name=f"{sweep.name}-{tag}",
                 profiles=(winner,),
                 derived=(),
+                no_env=None,
                 config_tags={},
                 gate=gate,
             ),
             cell=self._cell_of(tag),
-            screening=None,
+            compile_check=None,
         )
 
     def _cell_of(self, tag: str) -> Cell:
@@ -152,10 +123,10 @@ class ResolvedSweep:
             # without one that is selected it is about all, e.g. where a test names its profile
             profiles=tuple(each for each in sweep.profiles if not selected or each.id in selected),
             gate=gate,
-            budget=self.budget,
-            seed=self.seed,
+            budget=sweep.design.budget,
+            seed=sweep.design.seed,
             stored=read_stored(Path(gate.stored), self.cell) if gate.stored else None,
-            loss_tolerance=sweep.loss_tolerance,
+            loss_tolerance=sweep.design.loss_tolerance,
         )
 
     def tuning(
@@ -166,26 +137,19 @@ class ResolvedSweep:
         sigma: float | None = None,
     ) -> TuningStudy:
         """Return the tuning study; arguments and errors are those of `study`."""
-        sweep = self.sweep
+        sweep, design = self.sweep, self.sweep.design
+        if design.sigma_prior is None:
+            design = replace(design, sigma_prior=sigma)
         return TuningStudy(
             cell=self.cell,
             profiles=sweep.profiles,
             stacks=tuple(rule for rule in sweep.derived if isinstance(rule, Stacks)),
             singles=tuple(_aimed(rule) for rule in sweep.derived if isinstance(rule, Singles)),
-            ground=self.ground,
+            context=self.context,
             around=tuple(rule for rule in sweep.derived if isinstance(rule, Around)),
             selected=selected,
             confirm=confirm,
-            budget=self.budget,
-            seed=self.seed,
-            screen_baselines=sweep.screen_baselines,
-            finalists=sweep.finalists,
-            blocks=sweep.blocks,
-            block_baselines=sweep.block_baselines,
-            second_blocks=sweep.second_blocks,
-            sigma_prior=sigma if sweep.sigma_prior is None else sweep.sigma_prior,
-            equivalence=sweep.equivalence,
-            loss_tolerance=sweep.loss_tolerance,
+            **asdict(design),
         )
 
 

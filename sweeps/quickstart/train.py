@@ -30,8 +30,9 @@ from typing import Any, TextIO
 import jax
 import jax.numpy as jnp
 import numpy as np
-import yaml
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from ruamel.yaml import YAML
+from ruamel.yaml.error import YAMLError
 
 log = logging.getLogger("train")
 
@@ -65,7 +66,7 @@ class Config:
     metrics_file: str = ""
     jax_cache_dir: str = ""
     abort_on_nan_loss: bool = True
-    # parallelism: dcn_ and ici_ degrees of an axis multiply; one of all may be -1, "what is left"
+    # parallelism: dcn_ and ici_ degrees of an axis multiply; one of all may be -1, the rest
     dcn_data_parallelism: int = 1
     dcn_pipeline_parallelism: int = 1
     dcn_fsdp_parallelism: int = 1
@@ -185,8 +186,8 @@ def load_config(args: Sequence[str], environ: Mapping[str, str]) -> Config:
     if rest and rest[0].endswith((".yml", ".yaml")):
         path = rest.pop(0)
         try:
-            loaded = yaml.safe_load(Path(path).read_text(encoding="utf-8")) or {}
-        except (OSError, yaml.YAMLError) as error:
+            loaded = YAML(typ="safe").load(Path(path)) or {}
+        except (OSError, YAMLError) as error:
             raise ConfigError(f"{path}: {error}") from error
         for key, value in loaded.items():
             values[key] = parse_value(key, "" if value is None else str(value), path)

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 
-from pytest_xlatune.campaign.campaign import Campaign, Setup
-from pytest_xlatune.campaign.limits import Limits
-from pytest_xlatune.cells import Cell, LaunchSpec, Parallelism, Protocol, Resources
-from pytest_xlatune.errors import SubmissionError
+from pytest_xlatune.campaign import Campaign
+from pytest_xlatune.campaign.attempts import Setup, by_digest
 from pytest_xlatune.executors import Resumed
 from pytest_xlatune.launchers.command import CommandLauncher
-from pytest_xlatune.profiles import Profile, profile
-from pytest_xlatune.results import Outcome, State, Submission
+from pytest_xlatune.model.cell import Cell, Parallelism, Protocol
+from pytest_xlatune.model.errors import SubmissionError
+from pytest_xlatune.model.profile import Profile, profile
+from pytest_xlatune.model.resources import Resources
+from pytest_xlatune.model.result import Outcome, State, Submission
+from pytest_xlatune.model.trial import LaunchSpec
 from pytest_xlatune.studies.tuning import TuningStudy
+from pytest_xlatune.sweep.groups import Limits
 
 STEPS = 12
 CELL = Cell(
@@ -126,7 +130,7 @@ def campaign(
 ) -> Campaign:
     setup = Setup(
         sweep="pretend",
-        cell=cell,
+        cells=by_digest([cell]),
         launcher=CommandLauncher(argv=("trainer", "{steps}")),
         executor=executor,
         resources=Resources(),
@@ -134,12 +138,14 @@ def campaign(
         session=session,
         recover=None if recover is None else lambda *_: bool(recover),
         limits=limits or Limits(),
+        now=clocks.get("now", time.time),
+        ticks=clocks.get("ticks", time.monotonic),
     )
     study = TuningStudy(
         cell=cell, profiles=profiles, budget=40, screen_baselines=2, finalists=2, blocks=3,
         block_baselines=1,
     )  # fmt: skip
-    made = Campaign(setup, study, **clocks)
+    made = Campaign(setup, study)
     made.open(fresh=fresh)
     return made
 

@@ -8,12 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from pytest_xlatune.campaign.campaign import Campaign
-from pytest_xlatune.cells import Stage
+from pytest_xlatune.campaign import Campaign
 from pytest_xlatune.executors import Resumed
-from pytest_xlatune.publishing.publish import document_of, read_known
-from pytest_xlatune.report import markdown
-from pytest_xlatune.results import Conclusion, Outcome, State, TrialResult, VerdictKind
+from pytest_xlatune.model.result import Conclusion, Outcome, State, TrialResult, VerdictKind
+from pytest_xlatune.report.render import markdown
+from pytest_xlatune.tasks.publish import document_of, read_known
 from tests.campaign import scripted
 
 OLD, NEW = ("node001", "node002"), ("node001", "node009")
@@ -53,7 +52,7 @@ def changes(conclusion: Conclusion) -> list[float]:
 
 
 def blocks(history: Sequence[TrialResult]) -> list[tuple[int, int]]:
-    confirmed = (each for each in history if each.trial.stage is Stage.CONFIRM)
+    confirmed = (each for each in history if each.trial.block)
     return sorted({(each.trial.block, each.epoch) for each in confirmed})
 
 
@@ -66,7 +65,7 @@ def test_a_change_inside_a_block_parts_it_in_two(tmp_path: Path, *, fails: bool)
     conclusion = each.conclude()
     assert all(v.kind is not VerdictKind.FASTER for v in conclusion.verdicts)
     assert max(changes(conclusion)) < 0.005
-    # what the same trials would say if nobody had counted: this is what the epoch is for
+    # what the same trials would say without epochs: they prevent just this
     as_one = each.study.conclude([replace(result, epoch=0) for result in history])
     assert max(changes(as_one)) > 0.05
 
@@ -74,7 +73,8 @@ def test_a_change_inside_a_block_parts_it_in_two(tmp_path: Path, *, fails: bool)
 @pytest.mark.parametrize("change", [2, 3, 4])
 def test_a_change_in_the_screen_parts_its_line(tmp_path: Path, change: int) -> None:
     each = swept(tmp_path, Machine(change, fails=False))
-    screened = each.conclude(screened_only=True)
+    ranked = [result for result in each.view().history if not result.trial.block]
+    screened = each.study.conclude(ranked)
     assert max(changes(screened)) < 0.005
     assert {result.epoch for result in each.view().history} == {0, 1}
 
@@ -88,7 +88,7 @@ def test_a_change_is_told_and_concluded_again_from_the_ledger_alone(tmp_path: Pa
     known = read_known(each.setup.folder)
     assert known.conclusion == each.conclude()
     assert "2 epochs" in " ".join(known.conclusion.notes)
-    assert "2 epochs" in markdown.render(document_of(known))
+    assert "2 epochs" in markdown(document_of(known))
 
 
 def test_the_same_nodes_in_another_order_are_the_same(tmp_path: Path) -> None:

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from pytest_xlatune.campaign.campaign import CampaignStopped
-from pytest_xlatune.plugin import awaiting
-from pytest_xlatune.profiles import BASELINE_ID
-from pytest_xlatune.results import Outcome, State, TrialStatus, VerdictKind
+from pytest_xlatune.campaign import CampaignStopped
+from pytest_xlatune.model.profile import BASELINE_ID
+from pytest_xlatune.model.result import Outcome, State, TrialStatus, VerdictKind
+from pytest_xlatune.tasks import answers as awaiting
 from tests.campaign.scripted import (
     FAILED,
     KILLED,
@@ -27,10 +27,10 @@ from tests.campaign.scripted import (
 
 
 def test_a_killed_trial_is_run_again_and_counts_once(tmp_path: Path) -> None:
-    executor = ScriptedExecutor(failing("same-s", log(steps=3), KILLED, times=1))
+    executor = ScriptedExecutor(failing("same-wave", log(steps=3), KILLED, times=1))
     each = campaign(tmp_path, executor)
     run(each)
-    (result,) = (r for r in each.view().history if r.trial.id.startswith("same-s"))
+    (result,) = (r for r in each.view().history if r.trial.id.startswith("same-wave"))
     assert result.status is TrialStatus.MEASURED
     assert len(result.job_ids) == 2
     (decision,) = each.view().state.decisions
@@ -63,7 +63,9 @@ def test_a_profile_that_cannot_run_is_dropped_once(
     ]
 
 
-def test_what_nobody_could_measure_is_tried_again_by_the_next_session(tmp_path: Path) -> None:
+def test_a_trial_that_could_not_be_measured_is_tried_again_by_the_next_session(
+    tmp_path: Path,
+) -> None:
     limit = Outcome(state=State.TIMEOUT, reason="DUE TO TIME LIMIT")
     executor = ScriptedExecutor(failing("same", log(steps=2), limit))
     each = campaign(tmp_path, executor)
@@ -97,7 +99,11 @@ def test_a_baseline_that_cannot_run_stops_the_sweep(tmp_path: Path) -> None:
     [
         pytest.param(
             "",
-            Outcome(state=State.FAILED, reason="['nopython'] could not be started: [Errno 2]"),
+            Outcome(
+                state=State.FAILED,
+                reason="['nopython'] could not be started: [Errno 2]",
+                is_started=False,
+            ),
             r"run: not-started \(\['nopython'\] could not be started: \[Errno 2\]\)",
             id="a program that is not there",
         ),
@@ -134,7 +140,7 @@ def test_a_baseline_that_never_has_a_score_stops_the_sweep_at_its_second_attempt
 @pytest.mark.parametrize("is_done", [True, False], ids=["done", "not done"])
 def test_a_retry_that_needs_the_site_waits_for_it(tmp_path: Path, *, is_done: bool) -> None:
     nic = "mlx5_0: IBV_WC_RETRY_EXC_ERR(12) vendor_err=129\n"
-    executor = ScriptedExecutor(failing("same-s", nic, FAILED, times=1))
+    executor = ScriptedExecutor(failing("same-wave", nic, FAILED, times=1))
     each = campaign(tmp_path, executor, recover=is_done)
     run(each)
     assert bool(each.view().stopped) is not is_done
@@ -145,7 +151,7 @@ def test_a_refused_submission_stops_with_the_schedulers_words(tmp_path: Path) ->
     executor.refusal = "Invalid account"
     each = campaign(tmp_path, executor)
     run(each)
-    assert each.view().stopped == "submission-refused: Invalid account"
+    assert each.view().stopped == "submission-refused (Invalid account): the sweep stops"
     executor.refusal = ""
     later = campaign(tmp_path, executor, session="second")
     run(later)

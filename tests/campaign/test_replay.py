@@ -8,20 +8,22 @@ from typing import Any
 
 import pytest
 
-from pytest_xlatune.campaign.campaign import Campaign, Setup
-from pytest_xlatune.campaign.jobs import LEDGER
-from pytest_xlatune.cells import Resources
-from pytest_xlatune.cli.main import main
-from pytest_xlatune.errors import ConfigError, LedgerError
+from pytest_xlatune.campaign import Campaign
+from pytest_xlatune.campaign.attempts import Setup, by_digest
+from pytest_xlatune.cli import main
 from pytest_xlatune.launchers.command import CommandLauncher
-from pytest_xlatune.publishing.publish import publish, read_known
-from pytest_xlatune.results import Outcome, State
-from pytest_xlatune.runs.calibrating import NotCalibrated, calibrate
+from pytest_xlatune.ledger import LEDGER
+from pytest_xlatune.model.errors import ConfigError, LedgerError
+from pytest_xlatune.model.resources import Resources
+from pytest_xlatune.model.result import Outcome, State
 from pytest_xlatune.studies import Study
 from pytest_xlatune.studies.calibration import CalibrationStudy
 from pytest_xlatune.studies.gate import Gate, GateStudy
+from pytest_xlatune.sweep.declaration import Sweep
 from pytest_xlatune.sweep.earlier import CALIBRATION, read_calibration, read_stored
-from pytest_xlatune.sweep.sweep import Inputs, Sweep
+from pytest_xlatune.sweep.groups import CellSettings, DesignSettings, SiteSettings
+from pytest_xlatune.tasks.publish import publish, read_known
+from pytest_xlatune.tasks.runs import NotCalibrated, calibrate
 from tests.campaign import scripted
 
 CELL, PROFILES = scripted.CELL, scripted.PROFILES
@@ -32,7 +34,7 @@ def campaign(
 ) -> Campaign:
     setup = Setup(
         sweep="pretend",
-        cell=CELL,
+        cells=by_digest([CELL]),
         launcher=CommandLauncher(argv=("trainer", "{steps}")),
         executor=executor or scripted.ScriptedExecutor(),
         resources=Resources(),
@@ -72,7 +74,7 @@ def test_a_ledger_concludes_to_what_its_reports_say(
     ("name", "words"),
     [
         pytest.param("gone", "gone does not exist; name the ledger of a cell", id="nothing"),
-        pytest.param("empty.jsonl", "is no ledger of a sweep: nothing was begun", id="empty file"),
+        pytest.param("empty.jsonl", "is no ledger of a sweep: it is empty", id="empty file"),
         pytest.param("empty", "empty holds no ledger.jsonl; name the ledger", id="empty folder"),
         pytest.param(".", "below it 1 cell does; name one of", id="the work directory"),
         pytest.param("pretend", "below it 1 cell does; name one of", id="the sweep's folder"),
@@ -102,7 +104,7 @@ def test_scores_that_are_no_numbers_conclude_to_nothing(swept: Path) -> None:
     conclusion = read_known(swept).conclusion
     assert {each.kind for each in conclusion.verdicts} == {"INVALID"}
     assert all("its score is not finite" in each.reasons[0] for each in conclusion.verdicts)
-    assert conclusion.bound is None
+    assert conclusion.tuning.bound is None
 
 
 def test_a_gate_runs_as_a_campaign_and_its_baseline_can_be_stored(tmp_path: Path) -> None:
@@ -162,23 +164,21 @@ def test_a_calibration_without_scores_says_why(tmp_path: Path) -> None:
 def test_the_noise_that_was_found_is_the_prior_unless_the_sweep_says_another() -> None:
     sweep = Sweep(
         name="pretend",
-        model_tag="pretend",
-        parallelism="FSDP=4",
+        cell=CellSettings(model_tag="pretend", parallelism="FSDP=4"),
         launcher=CommandLauncher(argv=("trainer",)),
         profiles=PROFILES,
-        executor="local",
+        site=SiteSettings(executor="local"),
     )
-    assert sweep.resolve(Inputs()).tuning(sigma=0.004).sigma_prior == 0.004
+    assert sweep.resolve().tuning(sigma=0.004).sigma_prior == 0.004
     told = Sweep(
         name="pretend",
-        model_tag="pretend",
-        parallelism="FSDP=4",
+        cell=CellSettings(model_tag="pretend", parallelism="FSDP=4"),
         launcher=CommandLauncher(argv=("trainer",)),
         profiles=PROFILES,
-        executor="local",
-        sigma_prior=0.01,
+        site=SiteSettings(executor="local"),
+        design=DesignSettings(sigma_prior=0.01),
     )
-    assert told.resolve(Inputs()).tuning(sigma=0.004).sigma_prior == 0.01
+    assert told.resolve().tuning(sigma=0.004).sigma_prior == 0.01
 
 
 def test_a_calibration_looks_before_it_submits_like_a_sweep(
@@ -188,13 +188,13 @@ def test_a_calibration_looks_before_it_submits_like_a_sweep(
     (tmp_path / "deployed.env.sh").write_text("export TUNE_PROFILE=overlap\n", encoding="utf-8")
     (tmp_path / "test_pretend.py").write_text(
         "from pathlib import Path\n"
-        "from pytest_xlatune import Sweep, profile\n"
-        "from pytest_xlatune.launchers.maxtext import MaxTextLauncher\n"
+        "from pytest_xlatune import *\n"
         "here = Path(__file__).parent\n"
-        "SWEEP = Sweep(name='pretend', model_tag='pretend', parallelism='FSDP=4',\n"
+        "SWEEP = Sweep(name='pretend',\n"
+        "    cell=CellSettings(model_tag='pretend', parallelism='FSDP=4'),\n"
         "    launcher=MaxTextLauncher(python='/nowhere/python', module='train',\n"
         "        config=str(here / 'gone.yml'), env_files=(str(here / 'deployed.env.sh'),)),\n"
-        "    profiles=(profile('x', env={'A': '1'}),), executor='local')\n",
+        "    profiles=(profile('x', env={'A': '1'}),), site=SiteSettings(executor='local'))\n",
         encoding="utf-8",
     )
     assert main(["calibrate", "test_pretend.py"]) == 2
@@ -221,18 +221,19 @@ def test_calibrate_as_a_command(
     (tmp_path / "test_pretend.py").write_text(
         "import sys\n"
         "from pathlib import Path\n"
-        "from pytest_xlatune import Protocol, Sweep, profile\n"
-        "from pytest_xlatune.launchers.command import CommandLauncher\n"
-        "SWEEP = Sweep(name='pretend', model_tag='pretend', parallelism='FSDP=4',\n"
+        "from pytest_xlatune import *\n"
+        "SWEEP = Sweep(name='pretend',\n"
+        "    cell=CellSettings(model_tag='pretend', parallelism='FSDP=4',\n"
+        "        protocol=Protocol(steps=12)),\n"
         "    launcher=CommandLauncher(argv=(sys.executable,\n"
         "        str(Path(__file__).parent / 'trainer.py'), '{trial}')),\n"
-        "    profiles=(profile('x', env={'A': '1'}),), protocol=Protocol(steps=12),\n"
-        "    executor='local', budget=60)\n",
+        "    profiles=(profile('x', env={'A': '1'}),), design=DesignSettings(budget=60),\n"
+        "    site=SiteSettings(executor='local'))\n",
         encoding="utf-8",
     )
     assert main(["plan", "test_pretend.py"]) == 0
     assert (
-        "0.6 % is assumed, for this cell was not calibrated: xlatune calibrate SWEEP_FILE"
+        "0.6 % is assumed: this cell was not calibrated: xlatune calibrate SWEEP_FILE"
         in " ".join(capsys.readouterr().out.split())
     )
     assert main(["calibrate", "test_pretend.py", "--jobs", "4"]) == 0

@@ -6,20 +6,17 @@ from pathlib import Path
 
 import pytest
 
-from pytest_xlatune.campaign.jobs import (
-    INTERRUPTED,
-    LEDGER,
-    cancel_unwaited,
-    find_ledgers,
-    list_jobs,
-)
-from pytest_xlatune.cells import Cell, Protocol, Stage
-from pytest_xlatune.errors import ConfigError
-from pytest_xlatune.ledger import Ledger, replay
-from pytest_xlatune.plugin import awaiting
-from pytest_xlatune.profiles import BASELINE_ID
-from pytest_xlatune.publishing.publish import publish, read_known
-from pytest_xlatune.results import Outcome, VerdictKind
+from pytest_xlatune.campaign.jobs import cancel_unwaited
+from pytest_xlatune.executors import OWN_JOBS
+from pytest_xlatune.ledger import LEDGER, Ledger, find_ledgers
+from pytest_xlatune.ledger.state import replay
+from pytest_xlatune.model.cell import Cell, Protocol
+from pytest_xlatune.model.errors import ConfigError, LedgerError
+from pytest_xlatune.model.profile import BASELINE_ID
+from pytest_xlatune.model.resources import Next
+from pytest_xlatune.model.result import Outcome, VerdictKind
+from pytest_xlatune.tasks import answers as awaiting
+from pytest_xlatune.tasks.publish import publish, read_known
 from tests.campaign.scripted import CELL, OK, PROFILES, ScriptedExecutor, campaign, log, run
 
 
@@ -108,10 +105,10 @@ def test_killed_between_our_cancel_and_writing_it_down(
             cancel_unwaited(folder, executors=lambda _: executor)
     assert len(executor.cancelled) == 1
     executor.holds = False
-    # the next session does not take it for somebody else's cancel: it measures all
+    # the next session does not take it for a user's cancel: it measures all
     run(campaign(tmp_path, executor, session="second"))
     state = replay(Ledger(folder / LEDGER).refresh())
-    assert [each.next for each in state.decisions] == [INTERRUPTED]
+    assert [each.next for each in state.decisions] == [Next.INTERRUPTED]
     assert read_known(folder).conclusion.complete
 
 
@@ -122,7 +119,8 @@ def test_the_ledger_alone_lists_ends_and_reports(tmp_path: Path) -> None:
     each.turn()
     (folder,) = find_ledgers(tmp_path)
     state = replay(Ledger(folder / LEDGER).refresh())
-    assert [job.outcome for job in list_jobs(state)] == [None]
+    (planned,) = [each for each in state.trials.values() if each.attempts]
+    assert [attempt.outcome for attempt in planned.attempts.values()] == [None]
     (ended,) = cancel_unwaited(folder, executors=lambda _: executor)
     assert executor.cancelled == [ended.job_id]
     assert not cancel_unwaited(folder, executors=lambda _: executor)
@@ -180,7 +178,36 @@ def test_screened_verdicts_stay_what_they_were_after_the_confirmation(tmp_path: 
     run(each)
     assert awaiting.screened(each, PROFILES[0], lambda: None) == before
     assert before.kind is VerdictKind.SCREENED
-    assert each.view().is_over(Stage.CONFIRM)
+    assert not any(trial.block for trial in each.view().pending)
     first = awaiting.finalist(each, 0, lambda: None)
     assert first is not None
     assert awaiting.confirmed(each, first, lambda: None).faster
+
+
+def test_a_ledger_of_another_schema_is_refused_and_fresh_moves_it_aside(tmp_path: Path) -> None:
+    executor = ScriptedExecutor()
+    run(campaign(tmp_path, executor))
+    (folder,) = find_ledgers(tmp_path)
+    ledger = folder / LEDGER
+    old = ledger.read_bytes().replace(b'{"schema":2', b'{"schema":1')
+    ledger.write_bytes(old)
+    said = (
+        rf"{ledger}:1: found schema 1, this version reads schema 2 only.*--xlatune-fresh, which "
+        r"moves the file aside, deletes nothing and ends none of its jobs, or an older version"
+    )
+    with pytest.raises(LedgerError, match=said):
+        campaign(tmp_path, executor, session="second")
+    assert ledger.read_bytes() == old
+
+    second = campaign(tmp_path, executor, session="second", fresh=True)
+    (note,) = second.view().state.notes
+    assert "cannot read its job ids and ended none of its jobs" in note
+    assert "End them with scancel" in note
+    assert f"their names begin with {OWN_JOBS}" in note
+    run(second)
+    assert second.conclude().complete
+    assert executor.cancelled == []
+    (aside,) = folder.glob("ledger-*.jsonl")
+    assert aside.read_bytes() == old, "nothing is deleted"
+    # a later process of the same session does not start over again
+    assert campaign(tmp_path, executor, session="second", fresh=True).view().pending == ()

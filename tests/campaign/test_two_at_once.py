@@ -1,8 +1,10 @@
-"""Two processes at one cell, step by step: nothing finished is lost, nothing is measured twice."""
+"""Two processes at one campaign: nothing finished is lost, nothing is measured twice."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import itertools
+import random
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -10,18 +12,22 @@ from typing import Any
 
 import pytest
 
-from pytest_xlatune.campaign.campaign import Campaign
-from pytest_xlatune.campaign.jobs import INTERRUPTED, LEDGER, cancel_unwaited
+from pytest_xlatune.campaign import Campaign
+from pytest_xlatune.campaign.jobs import cancel_unwaited
 from pytest_xlatune.campaign.turns import Turns
-from pytest_xlatune.errors import LedgerError
-from pytest_xlatune.ledger import AttemptEnded, Decided, Event, Ledger, replay
-from pytest_xlatune.results import State, Submission, TrialStatus
+from pytest_xlatune.ledger import LEDGER, AttemptEnded, Decided, Event, Ledger
+from pytest_xlatune.ledger.state import replay
+from pytest_xlatune.model.errors import LedgerError
+from pytest_xlatune.model.resources import Next
+from pytest_xlatune.model.result import State, Submission, TrialStatus
 from pytest_xlatune.studies.tuning import TuningStudy
+from tests.campaign.cluster import CellsStudy, Cluster, on
+from tests.campaign.cluster import campaign as on_cluster
 from tests.campaign.scripted import KILLED, ScriptedExecutor, campaign, failing, log, run
 
 
 class Quicker(ScriptedExecutor):
-    """Its jobs are over when somebody asks for their end."""
+    """Its jobs are over when a process asks for their end."""
 
     def cancel(self, submissions: Sequence[Submission], *, root: Path) -> None:
         self.holds = False
@@ -41,7 +47,7 @@ def test_a_trial_that_ends_before_our_cancel_keeps_its_result(tmp_path: Path) ->
     first = campaign(tmp_path, executor)
     first.turn()
     assert cancel_unwaited(first.setup.folder, executors=lambda _: executor) == ()
-    assert not state_of(first).decisions, "nobody interrupted it"
+    assert not state_of(first).decisions, "no process interrupted it"
 
     second = campaign(tmp_path, executor, session="second")
     run(second)
@@ -49,7 +55,7 @@ def test_a_trial_that_ends_before_our_cancel_keeps_its_result(tmp_path: Path) ->
     assert len(executor.submitted) == len(set(executor.submitted)), "measured once"
 
 
-def test_nobody_ends_a_job_between_two_waits_of_another_session(tmp_path: Path) -> None:
+def test_no_process_ends_a_job_between_two_waits_of_another_session(tmp_path: Path) -> None:
     executor = ScriptedExecutor()
     executor.holds = True
     first = campaign(tmp_path, executor)
@@ -85,7 +91,7 @@ def test_what_still_runs_of_a_ledger_that_is_moved_aside_is_ended(tmp_path: Path
     assert executor.cancelled == ["1"]
     (aside,) = first.setup.folder.glob("ledger-*.jsonl")
     decisions = replay(Ledger(aside).refresh()).decisions
-    assert [each.next for each in decisions] == [INTERRUPTED]
+    assert [each.next for each in decisions] == [Next.INTERRUPTED]
 
 
 def test_a_decision_that_is_written_twice_counts_once(
@@ -93,7 +99,7 @@ def test_a_decision_that_is_written_twice_counts_once(
 ) -> None:
     def attempts(folder: Path, *, is_cut: bool) -> int:
         """Count the attempts of a trial that never comes to its end."""
-        executor = ScriptedExecutor(failing("same-s", log(steps=3), KILLED))
+        executor = ScriptedExecutor(failing("same-wave", log(steps=3), KILLED))
         first = campaign(folder, executor)
         whole = Ledger.append_all
 
@@ -112,7 +118,7 @@ def test_a_decision_that_is_written_twice_counts_once(
                 with pytest.raises(Killed):
                     run(first)
         run(campaign(folder, executor))  # another process of the same session
-        return sum(each.startswith("same-s") for each in executor.submitted)
+        return sum(each.startswith("same-wave") for each in executor.submitted)
 
     assert attempts(tmp_path / "cut", is_cut=True) == attempts(tmp_path / "whole", is_cut=False)
 
@@ -155,7 +161,7 @@ def test_a_lost_job_that_was_let_go_is_run_again(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("compiles", "at_least_s"), [(True, 1800.0), (False, 60.0)], ids=["compiles", "does not"]
 )
-def test_whoever_comes_while_another_compiles_waits_for_both_programs(
+def test_a_process_that_comes_while_another_compiles_waits_for_both_programs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, compiles: bool, at_least_s: float
 ) -> None:
     waits: list[float] = []
@@ -173,10 +179,77 @@ def test_whoever_comes_while_another_compiles_waits_for_both_programs(
         return ()
 
     if compiles:
-        first.setup = replace(first.setup, settle=come)
+        first.setup = replace(first.setup, compile_check=come)
         first.turn()
     else:
         come()
     (wait_s,) = waits
     assert at_least_s <= wait_s < 3 * at_least_s
     assert not Turns(first.setup.folder).is_long
+
+
+class Shared(Cluster):
+    """In the middle of a question or a submission another process gets on too, or ours is killed.
+
+    `meanwhile` is the other process; `kills` are the submissions after which the process that asked
+    for them is gone, before it could write down the job's name.
+    """
+
+    def __init__(self, *, kills: frozenset[int]) -> None:
+        super().__init__()
+        self.kills = set(kills)
+        self.meanwhile: Callable[[], None] = lambda: None
+
+    def poll(self, submissions: Sequence[Submission], *, root: Path) -> Any:
+        self.meanwhile()
+        return super().poll(submissions, root=root)
+
+    def submit(self, *args: Any, **named: Any) -> str:
+        self.meanwhile()
+        job_id = super().submit(*args, **named)
+        if len(self.submitted) in self.kills:
+            self.kills.remove(len(self.submitted))
+            raise Killed
+        return job_id
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_two_processes_drive_all_cells_together_and_double_nothing(
+    tmp_path: Path, seed: int
+) -> None:
+    """Either may take any turn, tries to in the midst of the other's, and may be killed in it."""
+    drawn = random.Random(seed)
+    nodes = ("node001", "node002", "node003")
+    study = CellsStudy(cells=(on(*nodes[:2]), *map(on, nodes)), rounds=4)
+    cluster = Shared(kills=frozenset(drawn.sample(range(1, 17), 3)))
+    sessions = (f"session{number}" for number in itertools.count(1))
+    every = [on_cluster(tmp_path, cluster, study, session=next(sessions)) for _ in range(2)]
+    began_s = cluster.now_s
+    while every[0].view().pending or every[1].view().pending:
+        mine = drawn.randrange(2)
+
+        def other(each: Campaign = every[1 - mine]) -> None:
+            cluster.meanwhile, before = lambda: None, len(cluster.submitted)
+            each.turn()
+            assert len(cluster.submitted) == before, "one at a time"
+            cluster.meanwhile = other
+
+        cluster.meanwhile = other
+        try:
+            every[mine].turn()
+        except Killed:
+            every[mine] = on_cluster(tmp_path, cluster, study, session=next(sessions))
+        cluster.now_s += 1
+        assert cluster.now_s - began_s < 9000, "the study does not end"
+
+    assert not cluster.kills
+    trials = [trial.id for trial in study.propose(())]
+    assert sorted(name for name, _ in cluster.submitted) == sorted(trials), "each once"
+    for node in nodes:
+        own = [name for name, used in cluster.submitted if node in used]
+        assert own == [name for name in trials if name in own], "in the order of the study"
+    history = every[0].view().history
+    assert {each.status for each in history} == {TrialStatus.MEASURED}
+    assert history == every[1].view().history
+    # four rounds of a trial on two nodes and of one on each node: two after another in each
+    assert cluster.now_s - began_s <= 4 * 2 * cluster.took_s + 20

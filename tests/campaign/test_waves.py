@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
-from pytest_xlatune.campaign.campaign import Campaign
-from pytest_xlatune.cells import Trial
-from pytest_xlatune.ledger import Event, LedgerState, TrialEnded, TrialPlanned
-from pytest_xlatune.profiles import profile
-from pytest_xlatune.results import Outcome, State, TrialResult, TrialStatus
-from pytest_xlatune.studies.derived import Stacks
-from pytest_xlatune.studies.singles import Singles
+from pytest_xlatune.campaign import Campaign
+from pytest_xlatune.ledger import Event, TrialEnded, TrialPlanned
+from pytest_xlatune.ledger.state import LedgerState
+from pytest_xlatune.model.profile import profile
+from pytest_xlatune.model.result import NotRun, Outcome, State, TrialResult, TrialStatus
+from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.studies.tuning import TuningStudy
+from pytest_xlatune.studies.tuning.derived import Singles, Stacks
 from tests.campaign.scripted import ScriptedExecutor, campaign, log, run
 
 SINGLES = (
@@ -24,11 +25,16 @@ SINGLES = (
     profile("idle", "--xla_idle=1"),
 )
 STACK = "fast+quick"
-OK = Outcome(state=State.COMPLETED, exit_code=0)  # started nobody knows when: as planned
+OK = Outcome(state=State.COMPLETED, exit_code=0)  # without a start time: as planned
+
+
+def arm_of(trial_id: str) -> str:
+    """The arm of a trial:  fast+quick-wave3.0-52f01478cd"""
+    return re.split(r"-(?:wave|confirm)\d", trial_id)[0]
 
 
 def script(trial_id: str, attempt: int) -> tuple[str, Outcome]:
-    name = trial_id.partition("-s")[0]
+    name = arm_of(trial_id)
     gain = 0.03 * ("fast" in name) + 0.02 * ("quick" in name)
     return log(1000 * (1 + gain + (sum(trial_id.encode()) % 7 - 3) / 10000)), OK
 
@@ -47,10 +53,10 @@ def test_a_derived_wave_runs_after_what_it_reads(tmp_path: Path, in_flight: int)
     executor = ScriptedExecutor(script, max_in_flight=in_flight)
     each = deriving(tmp_path, executor)
     run(each)
-    waves = [name.rpartition("-s")[2][:5] for name in executor.submitted[: 3 + 2 + 1 + 2]]
+    waves = [name.removeprefix(arm_of(name))[1:6] for name in executor.submitted[: 3 + 2 + 1 + 2]]
     assert waves == ["wave2"] * 5 + ["wave3"] * 3
     assert each.conclude().complete
-    assert STACK in each.conclude().finalists
+    assert STACK in each.conclude().tuning.finalists
 
 
 def test_a_resumed_campaign_makes_the_same_stack(tmp_path: Path) -> None:
@@ -61,8 +67,8 @@ def test_a_resumed_campaign_makes_the_same_stack(tmp_path: Path) -> None:
             first.turn()
     run(deriving(tmp_path, executor, session="second"))
     assert len(executor.submitted) == len(set(executor.submitted))
-    screened = {name for name in executor.submitted if "-swave3" in name and "+" in name}
-    assert {name.partition("-s")[0] for name in screened} == {STACK}
+    screened = {name for name in executor.submitted if "-wave3" in name and "+" in name}
+    assert {arm_of(name) for name in screened} == {STACK}
 
 
 def test_what_is_compiled_first_is_asked_again_for_a_new_wave(tmp_path: Path) -> None:
@@ -76,7 +82,7 @@ def test_what_is_compiled_first_is_asked_again_for_a_new_wave(tmp_path: Path) ->
         return ()
 
     made = deriving(tmp_path, executor)
-    setup = dataclasses.replace(made.setup, settle=settle)
+    setup = dataclasses.replace(made.setup, compile_check=settle)
     each = Campaign(setup, made.study)
     each.open()
     run(each)
@@ -101,7 +107,7 @@ def test_what_compiling_settles_gives_its_slot_to_the_next_in_every_session(
                 TrialPlanned(trial=trial),
                 TrialEnded(
                     result=TrialResult(
-                        trial=trial, status=TrialStatus.DROPPED, reason="needs no run: identical"
+                        trial=trial, status=TrialStatus.DROPPED, not_run=NotRun.NEEDLESS
                     )
                 ),
             )
@@ -112,14 +118,14 @@ def test_what_compiling_settles_gives_its_slot_to_the_next_in_every_session(
         study = made.study
         assert isinstance(study, TuningStudy)
         singles = (Singles(slots=3, candidates=candidates, evidence=False),)
-        setup = dataclasses.replace(made.setup, settle=settle)
+        setup = dataclasses.replace(made.setup, compile_check=settle)
         each = Campaign(setup, dataclasses.replace(study, profiles=(), singles=singles))
         each.open()
         return each
 
     first = choosing("first")
     run(first)
-    screened = {name.partition("-s")[0] for name in executor.submitted if "-swave2" in name}
+    screened = {arm_of(name) for name in executor.submitted if "-wave2" in name}
     assert screened - {"baseline-deployed"} == {"fast", "idle", "late"}
     before = len(executor.submitted)
     second = choosing("second")

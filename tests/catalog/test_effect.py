@@ -6,30 +6,33 @@ from collections.abc import Sequence
 
 import pytest
 
-from pytest_xlatune.catalog import Answer, Level, examine
-from pytest_xlatune.errors import ConfigError
-from pytest_xlatune.profiles import Profile, parse_flags, profile, read_as_xla
+from pytest_xlatune.catalog.context import Level
+from pytest_xlatune.catalog.effect import ParsedText, examine
+from pytest_xlatune.model.errors import ConfigError
+from pytest_xlatune.model.profile import Profile, parse_flags, profile, read_as_xla
 
 DEFAULT = {"a": "0", "b": "false", "xla_disable_hlo_passes": "", "map": "k=1,l=2", "mode": "OFF"}
 
 
-def stand_in(texts: Sequence[str]) -> list[Answer]:
+def stand_in(texts: Sequence[str]) -> list[ParsedText]:
     """Parse as XLA does: an appending flag, a map, an older name, unknown and bad ones."""
     return [answer(text) for text in texts]
 
 
-def answer(text: str) -> Answer:
+def answer(text: str) -> ParsedText:
     options = dict(DEFAULT)
     try:
         flags, _ = read_as_xla(text)
     except ConfigError as error:
-        return Answer(options=None, refused=str(error))
+        return ParsedText(options=None, refused=str(error))
     unknown = [flag.name for flag in flags if flag.name.startswith("no_")]
     bad = [flag for flag in flags if flag.value == "bad"]
     if bad:
-        return Answer(options=None, refused=f"Couldn't interpret value bad for flag {bad[0].name}")
+        return ParsedText(
+            options=None, refused=f"Couldn't interpret value bad for flag {bad[0].name}"
+        )
     if unknown:
-        return Answer(options=None, unknown=tuple(unknown))
+        return ParsedText(options=None, unknown=tuple(unknown))
     for flag in flags:
         value = flag.value or ""
         if flag.name == "xla_disable_hlo_passes":
@@ -43,7 +46,7 @@ def answer(text: str) -> Answer:
             options[flag.name] = value
     if "b=twin" in text:
         options["a"] = "9"  # one that overrides another, whatever the order
-    return Answer(options=options)
+    return ParsedText(options=options)
 
 
 @pytest.mark.parametrize(

@@ -4,23 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_xlatune.catalog import (
-    Ground,
-    Status,
-    candidates,
-    defaults_of,
-    history,
-    load,
-    profiles_for,
-)
-from pytest_xlatune.catalog.history import release
-from pytest_xlatune.cells import Axis
-from pytest_xlatune.errors import ConfigError
-from pytest_xlatune.evidence.proof import EXPECTATIONS
-from pytest_xlatune.profiles import APPENDING, check_unique, parse_flags
+from pytest_xlatune.catalog.candidates import candidates, profiles_for
+from pytest_xlatune.catalog.context import Context
+from pytest_xlatune.catalog.entries import Status, history, load, release
+from pytest_xlatune.evidence.hlo.difference import expectations
+from pytest_xlatune.model.cell import Axis
+from pytest_xlatune.model.errors import ConfigError
+from pytest_xlatune.model.profile import APPENDING, check_unique, parse_flags
+from pytest_xlatune.sweep.deployed import defaults_of
 
-# every flag and variable that the seed document names, by axis
-SEED = {
+# every flag and variable that written recipes name, by axis
+RECIPES = {
     "FSDP": (
         "xla_gpu_all_gather_combine_threshold_bytes",
         "xla_gpu_reduce_scatter_combine_threshold_bytes",
@@ -50,10 +44,10 @@ SEED = {
 }
 
 
-@pytest.mark.parametrize("axis", SEED)
-def test_everything_the_seed_names_is_there(axis: str) -> None:
+@pytest.mark.parametrize("axis", RECIPES)
+def test_everything_that_recipes_name_is_there(axis: str) -> None:
     named = {each.name for each in load().of_axis(axis)}
-    assert set(SEED[axis]) <= named
+    assert set(RECIPES[axis]) <= named
     # of all axes: the permutes of a pipeline ignore it, which the entry says
     assert {"NCCL_ALGO", "NCCL_PROTO"} <= {each.name for each in load().entries}
 
@@ -84,9 +78,9 @@ def test_a_flag_is_in_the_probed_releases_as_its_entry_says(entry: object) -> No
 
 
 def test_where_a_flag_is_seen_stands_in_one_place() -> None:
-    """Each flag that is tried has a row in the evidence room's table."""
+    """Each flag that is tried has a row in the table."""
     tried = {each.name for each in load().entries if each.is_flag and each.profiles}
-    assert tried - EXPECTATIONS.keys() == set()
+    assert tried - expectations().keys() == set()
 
 
 @pytest.mark.parametrize(
@@ -145,46 +139,47 @@ def test_profiles_of_an_axis(axis: str) -> None:
         assert all(history().is_accepted(name, "0.10.2") for name in names), each.id
 
 
-def left_out(axis: str, ground: Ground) -> dict[str, str]:
-    return {each.profile: each.why for each in candidates(axis, ground).left_out}
+def left_out(axis: str, context: Context) -> dict[str, str]:
+    return {each.profile: each.why for each in candidates(axis, context).left_out}
 
 
 def test_what_does_nothing_here_is_left_out_with_its_reason() -> None:
     deployed = parse_flags(
         "--xla_gpu_all_gather_combine_threshold_bytes=8589934592 --xla_gpu_enable_cublaslt=True"
     )
-    ground = Ground(deployed=deployed, env={"XLA_PYTHON_CLIENT_MEM_FRACTION": ".95"})
-    found = left_out("FSDP", ground)
+    context = Context(deployed=deployed, env={"XLA_PYTHON_CLIENT_MEM_FRACTION": ".95"})
+    found = left_out("FSDP", context)
     assert "deployed already" in found["ag-8g"]
     assert "deployed already" in found["mem"]
     assert "deployed already" in found["cublaslt-on"]
     assert "the device is not known" in found["hw-queues-2"]
-    older = left_out("FSDP", Ground(jaxlib="0.10.2", device="sm_90"))
+    older = left_out("FSDP", Context(jaxlib="0.10.2", device="sm_90"))
     assert "since jaxlib 0.11.2" in older["pipeline-ag"]
     assert "the default" in older["cublaslt-on"], "true since 0.10.2"
-    assert "cublaslt-on" not in left_out("FSDP", Ground(jaxlib="0.9.2", device="sm_90"))
+    assert "cublaslt-on" not in left_out("FSDP", Context(jaxlib="0.9.2", device="sm_90"))
 
 
 def test_two_names_of_one_option_are_tried_once() -> None:
-    found = left_out("FSDP", Ground(jaxlib="0.12.0.1"))
+    found = left_out("FSDP", Context(jaxlib="0.12.0.1"))
     assert found["pipeline-ag"] == "the same settings as pipelined-ag"
 
 
 def test_latency_hiding_is_a_candidate_where_it_is_the_lever() -> None:
     assert (
-        "on by itself" in left_out("FSDP", Ground(jaxlib="0.8.3", device="sm_90"))["latency-hiding"]
+        "on by itself"
+        in left_out("FSDP", Context(jaxlib="0.8.3", device="sm_90"))["latency-hiding"]
     )
-    assert "latency-hiding" not in left_out("FSDP", Ground(jaxlib="0.8.3", device="gfx942"))
-    assert "latency-hiding" not in left_out("FSDP", Ground(jaxlib="0.6.2", device="sm_90"))
-    overlap = left_out("PP", Ground(jaxlib="0.8.3", device="gfx942"))["overlap-2"]
+    assert "latency-hiding" not in left_out("FSDP", Context(jaxlib="0.8.3", device="gfx942"))
+    assert "latency-hiding" not in left_out("FSDP", Context(jaxlib="0.6.2", device="sm_90"))
+    overlap = left_out("PP", Context(jaxlib="0.8.3", device="gfx942"))["overlap-2"]
     assert "needs the latency hiding scheduler: it is off on gfx942" in overlap
     deployed = parse_flags("--xla_gpu_enable_latency_hiding_scheduler=true")
-    on = Ground(jaxlib="0.8.3", device="gfx942", deployed=deployed)
+    on = Context(jaxlib="0.8.3", device="gfx942", deployed=deployed)
     assert "overlap-2" not in left_out("PP", on)
 
 
 def test_stacks_are_of_a_later_wave() -> None:
-    found = candidates("FSDP", Ground(), wave="wave3").profiles
+    found = candidates("FSDP", Context(), wave="wave3").profiles
     assert [each.id for each in found] == ["ag-rs-256m", "ag-rs-1g"]
     assert all(len(each.flags) == 2 for each in found)
 

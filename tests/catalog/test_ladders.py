@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_xlatune.catalog import ladders_of
-from pytest_xlatune.errors import ConfigError
-from pytest_xlatune.profiles import profile
-from pytest_xlatune.studies.derived import Around, Leader
+from pytest_xlatune.catalog.candidates import ladders_of
+from pytest_xlatune.model.errors import ConfigError
+from pytest_xlatune.model.profile import profile
+from pytest_xlatune.studies.tuning.derived import Around, Leader
 
 AG = "xla_gpu_all_gather_combine_threshold_bytes"
 

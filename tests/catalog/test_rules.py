@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_xlatune.catalog import RULES, Ground, Level, check
-from pytest_xlatune.catalog.program import Shape, closes_ring
-from pytest_xlatune.catalog.rules import why_not
-from pytest_xlatune.profiles import Profile, parse_flags, profile
+from pytest_xlatune.catalog.context import Context, Level, Shape, closes_ring
+from pytest_xlatune.catalog.rules import RULES, check, why_not
+from pytest_xlatune.model.profile import Profile, parse_flags, profile
 
 P2P = "--xla_gpu_enable_pipelined_p2p=true"
 THRESHOLD = "--xla_gpu_collective_permute_decomposer_threshold=1024"
@@ -36,72 +35,72 @@ PERMUTES = Shape(groups={"collective-permute": ((MIB,),)}, loops=1)
 UNROLLED = Shape(groups={"all-gather": ((8 * MIB,),)}, loops=0)
 
 
-def rules_of(of: Profile, ground: Ground) -> list[str]:
-    return [each.rule for each in check([of], ground) if each.profile == of.id]
+def rules_of(of: Profile, context: Context) -> list[str]:
+    return [each.rule for each in check([of], context) if each.profile == of.id]
 
 
-def ground(deployed: str = "", **facts: object) -> Ground:
-    return Ground(deployed=parse_flags(deployed), **facts)  # type: ignore[arg-type]
+def context(deployed: str = "", **facts: object) -> Context:
+    return Context(deployed=parse_flags(deployed), **facts)  # type: ignore[arg-type]
 
 
 CASES = [
-    ("blocked", profile("p", "--xla_gpu_collective_inflation_factor=2"), ground()),
-    ("blocked", profile("p", "--xla_gpu_enable_analytical_latency_estimator=1"), ground()),
-    ("tpu-flag", profile("p", "--xla_tpu_enable_async_collective_fusion=true"), ground()),
-    ("tpu-flag", profile("p", "--megascale_grpc_premap_memory_bytes=1"), ground()),
-    ("plain-integer", profile("p", env={"NCCL_BUFFSIZE": "16M"}), ground()),
-    ("plain-integer", profile("p", env={"NCCL_MAX_NCHANNELS": "many"}), ground()),
-    ("plain-integer", profile("p", env={"NCCL_NOT_IN_THE_CATALOG": "4k"}), ground()),
+    ("blocked", profile("p", "--xla_gpu_collective_inflation_factor=2"), context()),
+    ("blocked", profile("p", "--xla_gpu_enable_analytical_latency_estimator=1"), context()),
+    ("tpu-flag", profile("p", "--xla_tpu_enable_async_collective_fusion=true"), context()),
+    ("tpu-flag", profile("p", "--megascale_grpc_premap_memory_bytes=1"), context()),
+    ("plain-integer", profile("p", env={"NCCL_BUFFSIZE": "16M"}), context()),
+    ("plain-integer", profile("p", env={"NCCL_MAX_NCHANNELS": "many"}), context()),
+    ("plain-integer", profile("p", env={"NCCL_NOT_IN_THE_CATALOG": "4k"}), context()),
     (
         "memory-fraction",
         profile("p", env={"XLA_PYTHON_CLIENT_MEM_FRACTION": ".95"}),
-        ground(env={"XLA_CLIENT_MEM_FRACTION": ".9"}),
+        context(env={"XLA_CLIENT_MEM_FRACTION": ".9"}),
     ),
-    ("partner", profile("p", P2P), ground()),
-    ("partner", profile("p", THRESHOLD), ground()),
-    ("partner", profile("p", EARLY), ground()),
-    ("partner", profile("p", "--xla_gpu_multi_streamed_windowed_einsum=false"), ground()),
-    ("latency-hiding", profile("p", OVERLAP), ground(LHS_OFF)),
-    ("latency-hiding", profile("p", OVERLAP), ground(SOL_OFF)),
-    ("latency-hiding", profile("p", OVERLAP), ground(jaxlib="0.6.2")),
-    ("latency-hiding", profile("p", OVERLAP), ground(device="gfx950", jaxlib="0.11.2")),
-    ("overruled", profile("p", DOUBLE), ground(UNROLL)),
-    ("overruled", profile("p", WINDOW_MIB), ground(f"{WINDOW_BYTES}=0")),
-    ("aborts", profile("p", f"{P2P} {THRESHOLD}"), ground(program=CIRCLE)),
-    ("program", profile("p", f"{AG}={64 * MIB}"), ground(program=UNROLLED)),
-    ("program", profile("p", DOUBLE), ground(program=UNROLLED)),
-    ("program", profile("p", f"{P2P} {THRESHOLD}"), ground(program=UNROLLED)),
-    ("program", profile("p", env={"NCCL_NCHANNELS_PER_NET_PEER": "8"}), ground(program=UNROLLED)),
-    ("program", profile("p", env={"NCCL_PROTO": "LL"}), ground(program=PERMUTES)),
-    ("aborts", profile("p", env={"NCCL_ALGO": "tree"}), ground(program=UNROLLED)),
+    ("partner", profile("p", P2P), context()),
+    ("partner", profile("p", THRESHOLD), context()),
+    ("partner", profile("p", EARLY), context()),
+    ("partner", profile("p", "--xla_gpu_multi_streamed_windowed_einsum=false"), context()),
+    ("latency-hiding", profile("p", OVERLAP), context(LHS_OFF)),
+    ("latency-hiding", profile("p", OVERLAP), context(SOL_OFF)),
+    ("latency-hiding", profile("p", OVERLAP), context(jaxlib="0.6.2")),
+    ("latency-hiding", profile("p", OVERLAP), context(device="gfx950", jaxlib="0.11.2")),
+    ("overruled", profile("p", DOUBLE), context(UNROLL)),
+    ("overruled", profile("p", WINDOW_MIB), context(f"{WINDOW_BYTES}=0")),
+    ("aborts", profile("p", f"{P2P} {THRESHOLD}"), context(program=CIRCLE)),
+    ("program", profile("p", f"{AG}={64 * MIB}"), context(program=UNROLLED)),
+    ("program", profile("p", DOUBLE), context(program=UNROLLED)),
+    ("program", profile("p", f"{P2P} {THRESHOLD}"), context(program=UNROLLED)),
+    ("program", profile("p", env={"NCCL_NCHANNELS_PER_NET_PEER": "8"}), context(program=UNROLLED)),
+    ("program", profile("p", env={"NCCL_PROTO": "LL"}), context(program=PERMUTES)),
+    ("aborts", profile("p", env={"NCCL_ALGO": "tree"}), context(program=UNROLLED)),
     (
         "no-op",
         profile("p", "--xla_gpu_enable_highest_priority_async_stream=1"),
-        ground(),
+        context(),
     ),
-    ("no-op", profile("p", "--xla_gpu_autotune_level=4"), ground(jaxlib="0.10.2")),
-    ("no-op", profile("p", env={"NCCL_ALGO": "Ring"}), ground(env={"NCCL_ALGO": "Ring"})),
+    ("no-op", profile("p", "--xla_gpu_autotune_level=4"), context(jaxlib="0.10.2")),
+    ("no-op", profile("p", env={"NCCL_ALGO": "Ring"}), context(env={"NCCL_ALGO": "Ring"})),
     (
         "adds-up",
         profile("p", "--xla_disable_hlo_passes=fusion"),
-        ground("--xla_disable_hlo_passes=rematerialization"),
+        context("--xla_disable_hlo_passes=rematerialization"),
     ),
-    ("adds-up", profile("p", "--xla_disable_hlo_passes="), ground()),
+    ("adds-up", profile("p", "--xla_disable_hlo_passes="), context()),
     (
         "second-name",
         profile(
             "p",
             "--xla_gpu_enable_pipelined_all_gather=true --xla_gpu_pipeline_all_gather=off",
         ),
-        ground(),
+        context(),
     ),
-    ("unknown-flag", profile("p", "--xla_gpu_graph_level=0"), ground(jaxlib="0.8.3")),
-    ("unknown-flag", profile("p", "--xla_gpu_enable_async_all_gather=true"), ground()),
+    ("unknown-flag", profile("p", "--xla_gpu_graph_level=0"), context(jaxlib="0.8.3")),
+    ("unknown-flag", profile("p", "--xla_gpu_enable_async_all_gather=true"), context()),
 ]
 
 
 @pytest.mark.parametrize(("rule", "of", "where"), CASES)
-def test_a_rule_fires(rule: str, of: Profile, where: Ground) -> None:
+def test_a_rule_fires(rule: str, of: Profile, where: Context) -> None:
     assert rule in rules_of(of, where)
 
 
@@ -113,66 +112,66 @@ def test_every_rule_is_shown_to_fire() -> None:
 @pytest.mark.parametrize(
     ("of", "where"),
     [
-        pytest.param(profile("p", f"{P2P} {THRESHOLD}"), ground(program=LINE), id="both, no cycle"),
-        pytest.param(profile("p", THRESHOLD), ground(P2P), id="the partner is deployed"),
-        pytest.param(profile("p", THRESHOLD), ground(jaxlib="0.5.3"), id="it needed none then"),
+        pytest.param(profile("p", f"{P2P} {THRESHOLD}"), context(program=LINE), id="no cycle"),
+        pytest.param(profile("p", THRESHOLD), context(P2P), id="the partner is deployed"),
+        pytest.param(profile("p", THRESHOLD), context(jaxlib="0.5.3"), id="it needed none then"),
         pytest.param(
             profile("p", f"{P2P} --xla_gpu_experimental_pipeline_parallelism_opt_level="
-                    "PIPELINE_PARALLELISM_OPT_LEVEL_ENABLE"), ground(), id="the other way to p2p",
+                    "PIPELINE_PARALLELISM_OPT_LEVEL_ENABLE"), context(), id="the other way to p2p",
         ),
-        pytest.param(profile("p", OVERLAP), ground(), id="nobody knows the scheduler"),
+        pytest.param(profile("p", OVERLAP), context(), id="the scheduler is unknown"),
         pytest.param(
-            profile("p", OVERLAP, env={"JAX_OPTIMIZATION_LEVEL": "O1"}), ground(jaxlib="0.6.2"),
+            profile("p", OVERLAP, env={"JAX_OPTIMIZATION_LEVEL": "O1"}), context(jaxlib="0.6.2"),
             id="O1 brings the scheduler",
         ),
-        pytest.param(profile("p", f"{EARLY} {OVERLAP}"), ground(), id="early with its limit"),
-        pytest.param(profile("p", env={"NCCL_BUFFSIZE": "16777216"}), ground(), id="plain"),
-        pytest.param(profile("p", env={"NCCL_BUFFSIZE": "0x1000000"}), ground(), id="hexadecimal"),
-        pytest.param(profile("p", env={"NCCL_PROTO": "^LL128"}), ground(), id="no integer at all"),
-        pytest.param(profile("p", env={"HF_TOKEN_SIZE": "16M"}), ground(), id="not NCCL's"),
+        pytest.param(profile("p", f"{EARLY} {OVERLAP}"), context(), id="early with its limit"),
+        pytest.param(profile("p", env={"NCCL_BUFFSIZE": "16777216"}), context(), id="plain"),
+        pytest.param(profile("p", env={"NCCL_BUFFSIZE": "0x1000000"}), context(), id="hexadecimal"),
+        pytest.param(profile("p", env={"NCCL_PROTO": "^LL128"}), context(), id="no integer at all"),
+        pytest.param(profile("p", env={"HF_TOKEN_SIZE": "16M"}), context(), id="not NCCL's"),
         pytest.param(
-            profile("p", "--xla_gpu_enable_highest_priority_async_stream=false"), ground(),
+            profile("p", "--xla_gpu_enable_highest_priority_async_stream=false"), context(),
             id="the meaningful side of a switch",
         ),
         pytest.param(
             profile("p", "--xla_gpu_enable_highest_priority_async_stream=true"),
-            ground("--xla_gpu_enable_highest_priority_async_stream=false"),
+            context("--xla_gpu_enable_highest_priority_async_stream=false"),
             id="a default that is not what is deployed",
         ),
-        pytest.param(profile("p", env={"NCCL_ALGO": "Tree"}), ground(program=PERMUTES_AND_REDUCE),
+        pytest.param(profile("p", env={"NCCL_ALGO": "Tree"}), context(program=PERMUTES_AND_REDUCE),
                      id="a tree for an all-reduce"),
-        pytest.param(profile("p", env={"NCCL_ALGO": "Ring"}), ground(program=LINE), id="a ring"),
-        pytest.param(profile("p", env={"NCCL_NCHANNELS_PER_NET_PEER": "8"}), ground(program=LINE),
+        pytest.param(profile("p", env={"NCCL_ALGO": "Ring"}), context(program=LINE), id="a ring"),
+        pytest.param(profile("p", env={"NCCL_NCHANNELS_PER_NET_PEER": "8"}), context(program=LINE),
                      id="channels of permutes"),
-        pytest.param(profile("p", f"{AG}={16 * MIB}"), ground(program=LINE), id="two just fit"),
-        pytest.param(profile("p", "--xla_gpu_graph_level=0"), ground(jaxlib="0.6.2"), id="then"),
-        pytest.param(profile("p", "--xla_cpu_use_thunk_runtime=false"), ground(), id="no option"),
+        pytest.param(profile("p", f"{AG}={16 * MIB}"), context(program=LINE), id="two just fit"),
+        pytest.param(profile("p", "--xla_gpu_graph_level=0"), context(jaxlib="0.6.2"), id="then"),
+        pytest.param(profile("p", "--xla_cpu_use_thunk_runtime=false"), context(), id="no option"),
     ],
 )  # fmt: skip
-def test_beside_a_rule_there_is_silence(of: Profile, where: Ground) -> None:
+def test_beside_a_rule_there_is_silence(of: Profile, where: Context) -> None:
     assert rules_of(of, where) == []
 
 
 def test_a_threshold_that_lets_no_two_tensors_meet() -> None:
-    (objection,) = check([profile("p", f"{AG}={10 * MIB}")], ground(program=LINE))
+    (objection,) = check([profile("p", f"{AG}={10 * MIB}")], context(program=LINE))
     assert f"the smallest two are {16 * MIB} bytes" in objection.text
-    assert not check([profile("p", f"{AG}={4 * MIB}")], ground(program=LINE)), "it takes apart"
+    assert not check([profile("p", f"{AG}={4 * MIB}")], context(program=LINE)), "it takes apart"
 
 
 def test_a_control_is_meant_to_do_nothing_but_not_to_do_harm() -> None:
-    assert not check([profile("control-decomposer", THRESHOLD)], ground())
+    assert not check([profile("control-decomposer", THRESHOLD)], context())
     blocked = profile("control-inflation", "--xla_gpu_collective_inflation_factor=1")
-    assert [each.rule for each in check([blocked], ground())] == ["blocked"]
+    assert [each.rule for each in check([blocked], context())] == ["blocked"]
 
 
 def test_what_an_unread_env_file_may_mend_is_a_note() -> None:
-    complete, unread = ground(), Ground(is_complete=False)
+    complete, unread = context(), Context(is_complete=False)
     assert [each.level for each in check([profile("p", THRESHOLD)], complete)] == [Level.FAULT]
     assert [each.level for each in check([profile("p", THRESHOLD)], unread)] == [Level.NOTE]
 
 
 def test_the_message_says_what_to_write() -> None:
-    (objection,) = check([profile("buffer", env={"NCCL_BUFFSIZE": "16M"})], ground())
+    (objection,) = check([profile("buffer", env={"NCCL_BUFFSIZE": "16M"})], context())
     assert str(objection) == (
         "profile buffer: NCCL_BUFFSIZE=16M is read as 16, the rest is ignored; write 16777216 "
         "[plain-integer]"
@@ -182,7 +181,7 @@ def test_the_message_says_what_to_write() -> None:
 def test_what_is_deployed_is_held_against_the_rules_of_harm() -> None:
     found = check(
         [profile("fine", "--xla_gpu_autotune_level=0")],
-        ground(
+        context(
             f"--xla_gpu_collective_inflation_factor=0 {THRESHOLD}",
             env={"NCCL_BUFFSIZE": "4M", "BASH_FUNC_x%%": "() { :; }"},
         ),
@@ -239,7 +238,7 @@ RS = "--xla_gpu_reduce_scatter_combine_threshold_bytes"
 def test_a_program_of_which_only_the_collectives_are_named(
     of: Profile, kind: str, said: str
 ) -> None:
-    found = why_not(of, ground(program=Shape.of_kinds([kind])))
+    found = why_not(of, context(program=Shape.of_kinds([kind])))
     assert said in found
     assert bool(said) == bool(found)
-    assert not why_not(of, ground())
+    assert not why_not(of, context())

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from pytest_xlatune.cells import Trial
+from pytest_xlatune.ledger import Decided
+from pytest_xlatune.model.trial import Trial
 
-LET_GO = "let go: nobody waits for it"
-AFTER_STOP = "ended after the sweep was stopped; to be run again"
+LET_GO = "let go: no session waits for it"
+AFTER_STOP = "ended after the stop of the sweep; runs again in the next session"
 
 
 def results_of(lines: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
@@ -21,7 +22,7 @@ def results_of(lines: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
         kind = line["event"]
         if kind == "campaign-opened" and line["session"] not in sessions:
             sessions.add(line["session"])
-            # tried again: what nobody could measure, and what was settled without a job
+            # tried again: unmeasured trials, and profiles that compiling decided
             results = {name: each for name, each in results.items() if not _is_open(each)}
         elif kind == "trial-planned":
             trials.setdefault(Trial.from_json(line["trial"]).id, line["trial"])
@@ -67,11 +68,17 @@ def remarks_of(lines: Iterable[Mapping[str, Any]]) -> dict[str, str]:
             del said[job]
         elif kind == "decided":
             is_after = line["next"] == "interrupted" and stopped == session != ""
-            said[job] = AFTER_STOP if is_after else line["reason"]
+            said[job] = AFTER_STOP if is_after else _reason(line)
             stopped = session if line["next"] == "stop" else stopped
     return said
 
 
+def _reason(line: Mapping[str, Any]) -> str:
+    """The sentence of a decision: the ledger holds its fields."""
+    fields = {name: each for name, each in line.items() if name not in ("schema", "at", "event")}
+    return Decided.from_json(fields).reason
+
+
 def _is_open(result: Mapping[str, Any]) -> bool:
-    is_settled = result["status"] == "dropped" and not result["job_ids"]
-    return is_settled or result["status"] == "unmeasured"
+    is_needless = result["status"] == "dropped" and not result["job_ids"]
+    return is_needless or result["status"] == "unmeasured"

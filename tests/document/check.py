@@ -1,29 +1,37 @@
-"""Holds a tuning document, or a leaderboard, against its ledger: line by line, figure by figure.
+"""Compares the tables and figures of a tuning document, or of a leaderboard, with its ledger.
 
     complaints = unaccounted(text, Books(ledger))
 
-Whatever has a digit in it and does not follow from the ledger is a complaint: a cell of a table, a
-number in a sentence, a literal between backticks, a line of a patch. So is a table or a sentence
-with figures that nobody here knows how to compute.
+A complaint is each cell of a table, figure of the header, literal or line of a patch that does not
+follow from the ledger, and each table that this module cannot compute. Sentences are not read, but
+for their percentages and intervals: each must be a figure of the ledger.
 """
 
 from __future__ import annotations
 
+import itertools
+import math
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
+from functools import cached_property
 
-from pytest_xlatune.profiles import Profile
+from pytest_xlatune.model.profile import Profile
 from tests.document.code import CodeCheck
 from tests.document.complaints import Complaints
+from tests.document.estimates import ALPHA
 from tests.document.evidence import evidence_of
-from tests.document.figures import BASELINE, Books, Job, Row
-from tests.document.lines import ABSENT, blocks, in_line, lines_of, split
+from tests.document.figures import ALIAS, BASELINE, BOUNDED, Books, Job, Row
+from tests.document.lines import ABSENT, NUMBER, blocks, in_line, lines_of, rounds_to, split
 from tests.document.pipeline import SHAPING, Shape, shape_of
-from tests.document.prose import Prose
 
 SCREENED = "Screened once: ranks, proves nothing"
+SHOWN_OF_THE_SCREEN = 8 + 5
+# +11.6 %    [+10.6, +12.6]
+PERCENT = re.compile(rf"({NUMBER}) %|\[({NUMBER}), ({NUMBER})\]")
+# what a bullet of the header has to say:  14    `node001`    FASTER
+TOKEN = re.compile(r"`[^`]*`|\b[A-Z]{5,}\b|[0-9]+(?:[.:-][0-9]+)*")
 # in the order in which a header counts them
 KINDS = ("FASTER", "SLOWER", "EQUIVALENT", "INCONCLUSIVE", "SCREENED", "INVALID")
 _DELTA = f"delta % vs {BASELINE}"
@@ -67,7 +75,7 @@ class _Check:
             f"Effect of `{model}.env.sh` on {axes}",
             f"Evidence: `{BASELINE}` to `{winner}`",
         }
-        literals = {
+        self.literals = {
             *books.profiles,
             *map(self.settings, books.profiles),
             f"{model} {self.label}",
@@ -75,7 +83,6 @@ class _Check:
             *(file["path"] for file in books.files),
             *self.gates(),
         }
-        self.prose = Prose(books, self.found, evidence=self.evidence, literals=literals)
         self.tables: Mapping[tuple[str, ...], Callable[[Sequence[list[str]]], None]] = {
             RECIPES: self.recipes,
             BOARD: self.board,
@@ -102,13 +109,49 @@ class _Check:
             elif not self.found.titles[1]:
                 self.header([line.removeprefix("* ") for line in lines])
             else:
-                for line in lines:
-                    self.prose.check(line.removeprefix("* "))
+                self.sentences(" ".join(lines))
         missing = self.books.profiles.keys() - self.shown
-        if len(missing) != self.prose.left_out:
-            self.found.wrong(
-                f"the leaderboard lacks {sorted(missing)}, {self.prose.left_out} are said to be"
-            )
+        said = re.search(r"^([0-9]+) more profiles? between these", text, re.MULTILINE)
+        left_out = int(said[1]) if said else 0
+        screened = sum(each.kind == "SCREENED" for each in self.books.verdicts.values())
+        if len(missing) != left_out or (said and left_out != screened - SHOWN_OF_THE_SCREEN):
+            self.found.wrong(f"the leaderboard lacks {sorted(missing)}, {left_out} are left out")
+
+    def sentences(self, text: str) -> None:
+        """Complain of a percentage, an interval or a literal that is not of the ledger."""
+        if text.startswith("★"):
+            self.headline(text)
+        for shown in filter(None, itertools.chain(*PERCENT.findall(text))):
+            if not any(rounds_to(100 * each, shown) for each in self.fractions):
+                self.found.wrong(f"{shown} % is no figure of the ledger: {text!r}")
+        for each in re.findall("`([^`]*)`", text):
+            if re.search("[0-9]", each) and each not in self.literals:
+                self.found.wrong(f"`{each}` is in no line of the ledger")
+
+    def headline(self, text: str) -> None:
+        """Compare the first figures of the summary, in order: the winner's, then M."""
+        best, bound = self.books.rows[self.books.winner or BASELINE], self.books.bound
+        shown = re.findall(NUMBER, re.sub("`[^`]*`", "", text))
+        wanted = [best.delta, 0.95, *(best.ci95 or ()), best.n / 100, bound]
+        for own, value in zip(shown, wanted, strict=False):
+            self.found.change(own, value)
+
+    @cached_property
+    def fractions(self) -> list[float]:
+        """Every fraction that a sentence may state as a percentage."""
+        books, fit = self.books, self.books.fit
+        found: list[float | None] = [0.95, 0.80, BOUNDED, books.bound, books.mde80, books.sigma]
+        for row in books.rows.values():
+            found += [row.delta, row.mde80, *(row.ci95 or ())]
+        found += [math.expm1(each.value) for each in books.screened.values()]
+        found += self.evidence.fractions
+        found += books.shares.values()
+        if books.outlook is not None:
+            found += [books.outlook.sigma, books.outlook.mde80]
+        if fit is not None:
+            found += [math.expm1(fit.lower(name)) for name in books.stopping]
+            found += map(math.expm1, fit.interval(ALIAS) if ALIAS in fit.arms else ())
+        return [each for each in found if each is not None]
 
     def title(self, line: str) -> None:
         hashes, _, text = line.partition(" ")
@@ -120,61 +163,54 @@ class _Check:
     def table(self, rows: Sequence[list[str]]) -> None:
         check = self.tables.get(tuple(rows[0]))
         if check is None:
-            self.found.wrong(f"a table that nobody computes: {rows[0]}")
+            self.found.wrong(f"a table that this module cannot compute: {rows[0]}")
         else:
             check(rows[2:])
 
     def header(self, bullets: Sequence[str]) -> None:
-        expected = list(self.expected_header())
+        """Compare figures, literals and verdicts of each bullet, in order; words are not read."""
+        expected: dict[str, list[list[str]]] = {}
+        for label, text in self.expected_header():
+            expected.setdefault(label, []).append(TOKEN.findall(text))
         for bullet in bullets:
-            if bullet not in expected:
-                self.found.wrong(f"{bullet!r} does not follow from the ledger")
+            label, _, text = bullet.partition(": ")
+            if TOKEN.findall(text) not in expected.get(label, []):
+                self.found.wrong(f"{bullet!r}: the ledger says {expected.get(label)}")
         nodes = {tuple(e.result["outcome"]["nodes"]) for e in self.books.jobs if e.score}
         declared = tuple(self.books.cell["nodelist"])
         if declared and nodes != {declared}:
             self.found.wrong(f"the jobs ran on {nodes}, not on {declared}")
 
-    def expected_header(self) -> Iterator[str]:
+    def expected_header(self) -> Iterator[tuple[str, str]]:
+        """Label and figures of each bullet that may be there."""
         books, cell = self.books, self.books.cell
         protocol = cell["protocol"]
-        nodes = ", ".join(f"`{node}`" for node in cell["nodelist"])
-        batch, length, devices = (
-            cell[key] for key in ("per_device_batch_size", "max_target_length", "devices")
-        )
-        load = "the model's own batch size"
-        if batch is not None:
-            load = f"{batch:g} sequences per device and step"
-        if length is not None:
-            load += f", {length} tokens each"
+        batch, length = cell["per_device_batch_size"], cell["max_target_length"]
+        load = ["" if batch is None else f"{batch:g}", "" if length is None else str(length)]
         first = books.window.first_step if books.window.is_moved else protocol["first_step"]
         over = sum(e.result["status"] != "running" for e in books.jobs)
         jobs = sum(len(e.ids) for e in books.jobs)
         configs = [file["path"] for file in books.files if not file["path"].endswith(".sh")]
         counts = Counter(row.kind for row in books.verdicts.values())
         tally = ", ".join(f"{counts[kind]} {kind}" for kind in KINDS if counts[kind])
-        trials = len(books.planned)
-        yield f"Written: {datetime.fromtimestamp(books.written_s, UTC):%Y-%m-%d %H:%M} UTC"
-        yield f"Model: `{cell['model_tag']}`"
-        on = f" on {devices} devices" if devices else ""
-        yield f"Parallelism: `{self.axes}`{on}"
-        yield f"Configuration: `{cell['config_tag']}`"
-        yield f"Nodes: {nodes or 'this machine'}"
-        yield f"Image: `{cell['image']}`"
-        yield f"Launcher: `{cell['launcher']}`"
-        yield f"Load: {load}, {protocol['dataset_type']} data"
+        yield "Written", f"{datetime.fromtimestamp(books.written_s, UTC):%Y-%m-%d %H:%M}"
+        yield "Model", f"`{cell['model_tag']}`"
+        yield "Parallelism", f"`{self.axes}` {cell['devices'] or ''}"
+        yield "Configuration", f"`{cell['config_tag']}`"
+        yield "Nodes", ", ".join(f"`{node}`" for node in cell["nodelist"])
+        yield "Image", f"`{cell['image']}`"
+        yield "Launcher", f"`{cell['launcher']}`"
+        yield "Load", " ".join(load)
         yield (
-            f"Steady state: tokens over time of steps {first} to {protocol['steps'] - 1} of "
-            f"{protocol['steps']}, in Tokens/s/device (TGS); at least {protocol['min_steps']} "
-            "usable steps or no score"
+            "Steady state",
+            f"{first} {protocol['steps'] - 1} {protocol['steps']} {protocol['min_steps']}",
         )
-        yield f"Cell: `{next(iter(books.planned.values()))['cell_digest']}`"
-        for state in ("complete", "preliminary"):
-            for own, its in ((trials, jobs), self.without_evidence()):
-                said = min(over, own)
-                yield f"State: {state}: {said} of {own} trials over, {its} jobs; {tally}"
-        yield f"Base configuration: {', '.join(f'`{path}`' for path in configs)}"
-        versions = ", ".join(f"{name} {text}" for name, text in sorted(books.versions.items()))
-        yield f"Software of the sweep: {versions}"
+        yield "Cell", f"`{next(iter(books.planned.values()))['cell_digest']}`"
+        for own, its in ((len(books.planned), jobs), self.without_evidence()):
+            yield "State", f"{min(over, own)} {own} {its} {tally}"
+        yield "Base configuration", ", ".join(f"`{path}`" for path in configs)
+        versions = (f"{name} {text}" for name, text in sorted(books.versions.items()))
+        yield "Software of the sweep", ", ".join(versions)
 
     def without_evidence(self) -> tuple[int, int]:
         """Trials and jobs as a leaderboard counts them."""
@@ -262,16 +298,26 @@ class _Check:
     def figures(self, rows: Sequence[list[str]]) -> None:
         books = self.books
         for name, value in rows:
-            if name.startswith("M:"):
-                self.found.texts([name], {0: "M: no profile beats the baseline by more, at 95 %"})
+            label = name.partition(":")[0]
+            if re.findall("[0-9]+", name) != {"M": ["95"], "MDE80": ["80", "80"]}.get(label, []):
+                self.found.wrong(f"the figures of {name!r}")
+            if label == "M":
                 self.found.change(value.removesuffix(" %"), books.bound)
-            elif name.startswith("MDE80:"):
-                self.found.texts([name], {0: "MDE80: the smallest effect found with 80 % power"})
+            elif label == "MDE80":
                 self.found.change(value.removesuffix(" %"), books.mde80)
-            elif name.startswith("Sigma:"):
+            elif label == "Sigma":
                 self.found.change(value.removesuffix(" %"), books.sigma)
+            elif name == "Alpha spent":
+                spent, _, whole = value.partition(" of ")
+                self.found.number(spent, books.alpha_spent)
+                self.found.number(whole, ALPHA)
+            elif name == "Method":
+                if re.search("[0-9]", value.replace(books.fit.method if books.fit else "", "")):
+                    self.found.wrong(f"method {value!r}, but it is {books.fit}")
+            elif name == "Note":
+                self.sentences(value)
             else:
-                self.prose.check(f"{name}: {value}." if name != "Note" else value)
+                self.found.wrong(f"a figure that this module cannot compute: {name}")
 
     def listed(self, rows: Sequence[list[str]]) -> None:
         """Settings: of the cell below their titles, else of a file that was read."""
@@ -348,13 +394,12 @@ class _Check:
                     gain = (1 - own.bubble) / (1 - before.bubble) - 1
             else:
                 self.found.texts(row, dict.fromkeys((1, 2, 3, 4), ABSENT))
-                self.prose.known.add(f"{name}: {own}.")
             self.found.change(row[5], gain)
             self.found.change(row[6], None if is_base else figures.delta)
             if not is_base:
                 self.verdict(row[7], figures)
 
-    def pipeline(self, name: str) -> Shape | str:
+    def pipeline(self, name: str) -> Shape | None:
         """As the trainer's file has it, the cell on top of that, the profile on top of both."""
         degrees = {axis: int(degree) for axis, degree in self.books.cell["parallelism"]["axes"]}
         own = {} if name == BASELINE else self.books.profiles[name]["overrides"]

@@ -7,7 +7,7 @@ import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from pytest_xlatune.profiles import Profile
+from pytest_xlatune.model.profile import Profile
 from tests.document.figures import Books
 from tests.document.lines import lines_of
 

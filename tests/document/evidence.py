@@ -13,11 +13,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from pytest_xlatune.evidence.comparison import compare
-from pytest_xlatune.evidence.difference import difference
-from pytest_xlatune.evidence_files import Window, read_program, read_window
+from pytest_xlatune.evidence.hlo.difference import difference
+from pytest_xlatune.evidence.hlo.dump import read_program
+from pytest_xlatune.evidence.trace.breakdown import CaptureWindow
+from pytest_xlatune.evidence.trace.captures import read_window
+from pytest_xlatune.evidence.trace.comparison import compare_windows
 from tests.document.figures import BASELINE, Books
-from tests.document.lines import NUMBER, rounds_to
+from tests.document.lines import NUMBER
 
 # gemm: 12.694 -> 14.150 ms per device and step (+1.457 ms)
 MOVED = re.compile(
@@ -57,12 +59,12 @@ class EvidenceCheck:
     def _compared(self) -> Any:
         folder = self.books.folder
         steps = self.books.of(BASELINE, "evidence")[-1].result["trial"]["protocol"]
-        wanted = Window(steps=steps["profiler_steps"] or None)
+        wanted = CaptureWindow(steps=steps["profiler_steps"] or None)
         drills = [
             read_window([folder / each for each in side["captures"]], wanted)[0]
             for side, _ in self.sides
         ]
-        return compare(*drills)
+        return compare_windows(*drills)
 
     @cached_property
     def facts(self) -> dict[str, list[str]]:
@@ -122,23 +124,14 @@ class EvidenceCheck:
             if job != its:
                 yield f"{name}: job {job}, the evidence is of {its}"
 
-    def prose(self, text: str) -> tuple[str, list[str]]:
-        """Take away the sentence that weighs the traces against the gain; say what is wrong."""
-        pattern = (
-            rf"a step's span changes by ({NUMBER}) %, and a gain of ({NUMBER}) % in TGS asks for "
-            rf"({NUMBER}) %"
-        )
-        problems = []
-        for match in re.finditer(pattern, text):
-            if not self.sides:
-                return text, ["traces of both sides are in no line of the ledger"]
-            span = self._compared.span
-            gain = self.books.rows[self.books.winner].delta or 0.0
-            wanted = (span.change_s / span.before_s, gain, 1 / (1 + gain) - 1)
-            for shown, value in zip(match.groups(), wanted, strict=True):
-                if not rounds_to(100 * value, shown):
-                    problems.append(f"{shown} % is shown, it is {100 * value}")
-        return re.sub(pattern, "", text), problems
+    @property
+    def fractions(self) -> list[float]:
+        """The change of a step in the traces, the winner's gain, and what the gain needs."""
+        if not (self.sides and all(side["captures"] for side, _ in self.sides)):
+            return []
+        span = self._compared.span
+        gain = self.books.rows[self.books.winner].delta or 0.0
+        return [span.change_s / span.before_s, gain, 1 / (1 + gain) - 1]
 
 
 def _moved(part: Any) -> str:

@@ -1,8 +1,8 @@
-"""What a tuning document has to say, computed again from the lines of its ledger.
+"""The figures of a tuning document, computed again from the lines of its ledger.
 
 Written from docs/statistics.md, apart from the code that makes the document: nothing of `studies`,
-`report` or `publishing` is used, and of `stats` only what turns the steps of a job into its score.
-`document_check.py` holds a document against it.
+`report` or `tasks` is used, and of `stats` only what turns the steps of a job into its score.
+`check.py` compares a document with it.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
-from pytest_xlatune.cells import Protocol
-from pytest_xlatune.results import Score
+from pytest_xlatune.model.cell import Protocol
+from pytest_xlatune.model.result import Score
 from pytest_xlatune.stats.score import rescore
-from pytest_xlatune.stats.warmup import Window, common_window
+from pytest_xlatune.stats.window import Window, common_window
 from tests.document.attempts import remarks_of, results_of
 from tests.document.estimates import ALPHA, Estimate, Fit, combined, dunnett, t_quantile
 from tests.document.planning import Planned, planned
 
 BASELINE, ALIAS = "baseline-deployed", "baseline-aa"
 BOUNDED = 0.02  # "structurally bounded" is a claim of M below this
-STOP_ESTIMATE, STOP_FLOOR = 0.05, 0.04
+STOP_ESTIMATE, STOP_LEAST = 0.05, 0.04
 ENOUGH_DF = 3
 
 
@@ -41,7 +41,8 @@ class Job:
     study: str
     profile: Mapping[str, Any]
     stage: str
-    group: str
+    wave: str
+    looks: int
     block: int
     position: int
     epoch: int
@@ -63,7 +64,7 @@ class Job:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """What a table says of a profile."""
+    """The figures of a profile in a table."""
 
     kind: str
     n: int = 0
@@ -88,8 +89,8 @@ class Books:
         self.lines = lines
         self.opened: Mapping[str, Any] = asked[-1]
         self.versions: Mapping[str, str] = opened[-1]["versions"]
-        self.cell: Mapping[str, Any] = self.opened["cell"]
-        self.declared: Mapping[str, Any] = json.loads(self.opened["declared"])
+        self.cell: Mapping[str, Any] = self.opened["cells"][0]
+        self.declared: Mapping[str, Any] = self.opened["declared"]
         self.written_s = float(lines[-1]["at"])
         files = [line["files"] for line in lines if line["event"] == "files-read"]
         self.files: Sequence[Mapping[str, Any]] = files[-1] if files else ()
@@ -107,11 +108,21 @@ class Books:
         self.remarks = remarks_of(lines)
         self.as_recorded = [_job(ended[place]) for place in self.planned if place in ended]
 
+    @cached_property
+    def shares(self) -> Mapping[str, float]:
+        """The parts of a step by the last evidence run, as fractions of it."""
+        told = [
+            line["shares"]["of_step"]
+            for line in self.lines
+            if line["event"] == "evidence-recorded" and line.get("shares")
+        ]
+        return dict(told[-1]) if told else {}
+
     # -- the jobs --------------------------------------------------------------------------------
 
     @cached_property
     def window(self) -> Window:
-        """The one window of all trials: settled by the screen, where it has jobs enough."""
+        """The one window of all trials: decided by the screen where it has jobs enough."""
         own = [each for each in self.as_recorded if each.study == "tuning"]
         screened = [e.score for e in own if e.stage == "screen" and e.score]
         others = [e.score for e in own if e.stage == "confirm" and e.score]
@@ -150,7 +161,7 @@ class Books:
         queues: dict[str, list[Job]] = defaultdict(list)
         for each in self.jobs:
             if each.study == "tuning" and each.stage == "screen" and each.score:
-                queues[each.group].append(each)
+                queues[each.wave].append(each)
         found: dict[str, list[Estimate]] = defaultdict(list)
         squares, df = 0.0, 0
         for queue in queues.values():
@@ -191,7 +202,7 @@ class Books:
         arms = sorted({e.name for e in own} - {BASELINE})
         if not arms:
             return None
-        if any(not e.group.startswith("1-k") for e in own):
+        if any(e.looks != 1 for e in own):
             raise ValueError("a confirmation in two stages is not computed again here")
         blocks = sorted({(e.block, e.epoch) for e in own})
         design = np.zeros((len(own), len(arms) + len(blocks)))
@@ -246,7 +257,7 @@ class Books:
     def _baseline(self) -> Row:
         own = [each for each in self.of(BASELINE) if each.score]
         # by their places: every second block runs backwards
-        own.sort(key=lambda e: (e.stage != "screen", e.group, e.block, e.position))
+        own.sort(key=lambda e: (e.stage != "screen", e.wave, e.block, e.position))
         return _measured(own, kind="baseline")
 
     def _row(self, name: str) -> Row:
@@ -356,7 +367,7 @@ class Books:
             if fit is not None
             and name != ALIAS
             and math.expm1(fit.arms[name].value) >= STOP_ESTIMATE
-            and math.expm1(fit.lower(name)) >= STOP_FLOOR
+            and math.expm1(fit.lower(name)) >= STOP_LEAST
         ]
 
     @property
@@ -365,7 +376,7 @@ class Books:
 
 
 def _place(trial: Mapping[str, Any]) -> tuple[Any, ...]:
-    keys = ("study", "stage", "group", "block", "position")
+    keys = ("study", "stage", "block", "position")
     return (*(trial[key] for key in keys), trial["profile"]["id"])
 
 
@@ -376,14 +387,22 @@ def _job(result: Mapping[str, Any]) -> Job:
     return Job(
         study=trial["study"],
         profile=trial["profile"],
-        stage=trial["stage"],
-        group=trial["group"],
+        stage=_stage(trial),
+        wave=trial["stage"],
+        looks=(trial["design"] or {}).get("looks", 0),
         block=trial["block"],
         position=trial["position"],
         epoch=result["epoch"],
         result=result,
         score=score if is_usable else None,
     )
+
+
+def _stage(trial: Mapping[str, Any]) -> str:
+    """Evidence has no score, a block confirms, the rest is measured once."""
+    if trial["protocol"]["metric"] == "none":
+        return "evidence"
+    return "confirm" if trial["block"] else "screen"
 
 
 def _measured(jobs: Iterable[Job], *, kind: str) -> Row:

@@ -29,8 +29,8 @@ class Shape:
         return self.idle / (self.micro * self.repeats + self.idle)
 
 
-def shape_of(said: Mapping[str, str], *, stages: int) -> Shape | str:
-    """The shape that settings make, or the words why there is none."""
+def shape_of(said: Mapping[str, str], *, stages: int) -> Shape | None:
+    """The shape that settings make; None where they make none."""
     per_stage = int(said.get("num_layers_per_pipeline_stage", 1))
     said = {key: value for key, value in said.items() if value != "-1"}  # as unset elsewhere
     delay = 2 if said.get("pipeline_delay_activation_forwarding", "").lower() == "true" else 1
@@ -40,15 +40,10 @@ def shape_of(said: Mapping[str, str], *, stages: int) -> Shape | str:
         repeats = int(said["num_pipeline_repeats"])
     elif per_stage == -1:
         repeats = 1  # a stage has all its layers at once
-    elif layers is None:
-        return (
-            "the layers are not known here: name base_num_decoder_layers or num_pipeline_repeats "
-            "in the overrides"
-        )
-    elif layers % (stages * per_stage):
-        return f"{layers} layers do not divide into {stages} stages of {per_stage}"
+    elif layers is None or layers % (stages * per_stage):
+        return None
     else:
         repeats = layers // (stages * per_stage)
     if micro % stages:
-        return f"{micro} microbatches are no multiple of {stages} stages"
+        return None
     return Shape(stages=stages, micro=micro, repeats=repeats, idle=delay * (stages - 1))

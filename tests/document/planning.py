@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from tests.document.complaints import Complaints
 from tests.document.estimates import dunnett, t_quantile
 
 ASSUMED_SIGMA = 0.006
@@ -70,23 +69,11 @@ def _fitting(count: int, budget: int, settled: int, *, reserve: int) -> Layout |
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Planned:
-    """The noise that a sweep plans with, where that is from, and what its layout confirms."""
+    """The noise that a sweep plans with, and the smallest effect that its layout confirms."""
 
     jobs: int
     sigma: float
-    words: str
     mde80: float
-
-    def said(self, text: str, found: Complaints) -> str:
-        """Take away the sentence of the plan, its figures held against these."""
-        return found.said(
-            text,
-            f"with {self.words} this plan ({{jobs}} jobs) confirms {{mde80}} % with 80 % power",
-            sigma=self.sigma,
-            jobs=self.jobs,
-            mde80=self.mde80,
-            percent=True,
-        )
 
 
 def planned(declared: Mapping[str, Any], seen: float | None) -> Planned | None:
@@ -94,16 +81,6 @@ def planned(declared: Mapping[str, Any], seen: float | None) -> Planned | None:
     layout = layout_of(declared)
     if layout is None:
         return None
-    known = declared["sigma_prior"]
-    before = known or ASSUMED_SIGMA
-    if seen is not None and seen >= before:
-        words = "the job noise of {sigma} % that the screen shows"
-    elif known:
-        words = "the known job noise of {sigma} %"
-    else:
-        words = (
-            "an assumed job noise of {sigma} % (this cell was not calibrated: 'xlatune calibrate "
-            "SWEEP_FILE')"
-        )
+    before = declared["sigma_prior"] or ASSUMED_SIGMA
     sigma = max(before, seen or 0.0)
-    return Planned(jobs=layout.jobs, sigma=sigma, words=words, mde80=layout.mde80(sigma))
+    return Planned(jobs=layout.jobs, sigma=sigma, mde80=layout.mde80(sigma))

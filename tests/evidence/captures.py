@@ -6,9 +6,9 @@ import gzip
 import json
 from typing import Any
 
-from pytest_xlatune.evidence.drill import Drill
 from pytest_xlatune.evidence.trace import Trace
-from pytest_xlatune.evidence.xplane import read_xplane
+from pytest_xlatune.evidence.trace._xplane import read_xplane
+from pytest_xlatune.evidence.trace.breakdown import Drill
 
 
 def uint(value: int) -> bytes:

@@ -6,8 +6,7 @@ import functools
 import gzip
 from pathlib import Path
 
-from pytest_xlatune.evidence.hlo import Program
-from pytest_xlatune.evidence.hlotext import read_hlo
+from pytest_xlatune.evidence.hlo import Program, read_hlo
 
 DATA = Path(__file__).parents[1] / "data" / "evidence"
 VERSIONS = ("0.6.2", "0.8.3", "0.10.2", "0.12.0")

@@ -11,15 +11,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_xlatune.errors import ParseError
-from pytest_xlatune.evidence import xplane
-from pytest_xlatune.evidence.drill import drill
 from pytest_xlatune.evidence.trace import Trace
-from pytest_xlatune.evidence.tracejson import read_trace_json
-from pytest_xlatune.evidence.xplane import read_xplane
+from pytest_xlatune.evidence.trace import _chrome as chrome
+from pytest_xlatune.evidence.trace import _xplane as xplane
+from pytest_xlatune.evidence.trace._chrome import read_trace_json
+from pytest_xlatune.evidence.trace._xplane import read_xplane
+from pytest_xlatune.evidence.trace.breakdown import drill
+from pytest_xlatune.model.errors import ParseError
 from tests.evidence.captures import msg, node, num, reconciles, trace_json
-
-BOMB = gzip.compress(b'{"traceEvents":[' + b" " * (1 << 27))
 
 
 @pytest.mark.parametrize(
@@ -72,7 +71,6 @@ def test_memory_is_bounded_by_a_number_of_events(monkeypatch: pytest.MonkeyPatch
     ("data", "says"),
     [
         pytest.param(b"", "empty", id="an empty file"),
-        pytest.param(BOMB, "200 times its size", id="a zip bomb"),
         pytest.param(trace_json(9, cut=True), "does not end", id="a cut list"),
         pytest.param(trace_json(900)[:-60], "ends too early", id="a cut file"),
         pytest.param(b"\x1f\x8b\x08garbage", "error", id="a broken gzip"),
@@ -91,6 +89,18 @@ def test_memory_is_bounded_by_a_number_of_events(monkeypatch: pytest.MonkeyPatch
 def test_a_bad_trace_json_is_one_clear_message(data: bytes, says: str) -> None:
     with pytest.raises(ParseError, match=rf"^bad\.gz: .*({says})"):
         read_trace_json(data, "bad.gz")
+
+
+@pytest.mark.parametrize(
+    ("free", "says"), [(1 << 16, "200 times its size"), (1 << 26, "list of events does not end")]
+)
+def test_a_zip_bomb_is_told_once_it_unpacks_to_more_than_is_free(
+    monkeypatch: pytest.MonkeyPatch, free: int, says: str
+) -> None:
+    monkeypatch.setattr(chrome, "_FREE", free)
+    bomb = gzip.compress(b'{"traceEvents":[' + b" " * (1 << 20))
+    with pytest.raises(ParseError, match=rf"^bomb\.gz: .*{says}"):
+        read_trace_json(bomb, "bomb.gz")
 
 
 GOOD = node(steps=2, gpus=1).data()

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from pytest_xlatune.errors import ParseError
-from pytest_xlatune.evidence.captures import choose_captures, read_captures
-from pytest_xlatune.evidence.drill import drill
+from pytest_xlatune.evidence.trace.breakdown import CaptureWindow, drill
+from pytest_xlatune.evidence.trace.captures import choose_captures, read_captures
+from pytest_xlatune.model.errors import ParseError
 from tests.evidence.captures import Space, msg, named, node, num, reconciles
 
 
@@ -57,7 +57,7 @@ def test_captures_that_do_not_belong_together_are_refused(
     spaces: list[Space], options: dict[str, Any], says: str
 ) -> None:
     with pytest.raises(ParseError, match=says):
-        drill([space.trace(f"{i}.pb") for i, space in enumerate(spaces)], **options)
+        drill([space.trace(f"{i}.pb") for i, space in enumerate(spaces)], CaptureWindow(**options))
 
 
 @pytest.mark.parametrize(

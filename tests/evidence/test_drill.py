@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_xlatune.evidence.drill import drill
-from pytest_xlatune.evidence.render import drill_lines
-from pytest_xlatune.evidence.steps import Rule
+from pytest_xlatune.cli.drill import drill_lines
+from pytest_xlatune.evidence.trace.breakdown import CaptureWindow, drill
+from pytest_xlatune.evidence.trace.step_times import StepRule
 from tests.evidence.captures import Space, msg, node, num, reconciles
 
 
 def test_a_node_drills_to_the_figures_it_was_made_of() -> None:
-    found = drill([node().trace()], nodes=1, gpus_per_node=2, steps=3)
+    found = drill([node().trace()], CaptureWindow(nodes=1, gpus_per_node=2, steps=3))
     reconciles(found)
     assert found.launcher == "one process per node, 2 GPUs each"
-    assert (found.rule, found.steps, found.even) == (Rule.LAUNCH, (5, 6, 7), True)
+    assert (found.rule, found.steps, found.even) == (StepRule.LAUNCH, (5, 6, 7), True)
     assert found.gpu_steps == 6
     step = found.gpus[1].steps[0]
     assert step.kernels == 4
@@ -33,13 +33,17 @@ def test_a_node_drills_to_the_figures_it_was_made_of() -> None:
 @pytest.mark.parametrize(
     ("space", "rule"),
     [
-        pytest.param(node(late=950), Rule.LAUNCH, id="work behind its annotation, by its launch"),
         pytest.param(
-            node(late=950, launches=False), Rule.EXECUTIONS, id="no launches, by counting runs"
+            node(late=950), StepRule.LAUNCH, id="work behind its annotation, by its launch"
+        ),
+        pytest.param(
+            node(late=950, launches=False), StepRule.EXECUTIONS, id="no launches, by counting runs"
         ),
     ],
 )
-def test_work_that_runs_late_stays_in_the_step_that_dispatched_it(space: Space, rule: Rule) -> None:
+def test_work_that_runs_late_stays_in_the_step_that_dispatched_it(
+    space: Space, rule: StepRule
+) -> None:
     found = drill([space.trace()])
     assert (found.rule, found.steps) == (rule, (5, 6, 7))
     assert [step.kernels for step in found.gpus[0].steps] == [4, 4, 4]
@@ -55,7 +59,7 @@ def test_a_kernel_whose_launch_is_not_known_belongs_to_no_step(apart: int) -> No
     for i, unknown in enumerate((8, 11 + apart, 10 + apart // 2 + 2)):
         space.kernel(0, "Stream #1", "fusion", 300 + i * 10, 1 + i, correlation=unknown)
     found = drill([space.trace()])
-    assert (found.rule, found.steps) == (Rule.LAUNCH, (0, 1))
+    assert (found.rule, found.steps) == (StepRule.LAUNCH, (0, 1))
     assert [step.sum_ps for step in found.gpus[0].steps] == [50, 50]
     assert found.gpus[0].outside.sum_ps == 1 + 2 + 3
 
@@ -67,7 +71,7 @@ def test_kernels_without_attribution_fall_back_to_windows() -> None:
         space.kernel(0, "Stream #1", "fusion", step * 1000 + 10, 50)
     space.kernel(0, "Stream #1", "fusion", 950, 5)
     found = drill([space.trace()])
-    assert (found.rule, found.steps) == (Rule.WINDOWS, (0, 1))
+    assert (found.rule, found.steps) == (StepRule.WINDOWS, (0, 1))
     assert found.gpus[0].outside.sum_ps == 5
     assert found.attributed_ps == 0
 
@@ -76,8 +80,8 @@ def test_without_any_marker_the_capture_is_one_stretch_over_the_given_steps() ->
     space = Space()
     for i in range(6):
         space.kernel(0, "Stream #1", f"fusion_{i}", i * 100, 50)
-    found = drill([space.trace()], steps=3)
-    assert (found.rule, found.gpu_steps) == (Rule.WHOLE, 3)
+    found = drill([space.trace()], CaptureWindow(steps=3))
+    assert (found.rule, found.gpu_steps) == (StepRule.WHOLE, 3)
     reconciles(found)
 
 
@@ -110,6 +114,6 @@ def test_the_straggler_is_the_device_that_computes_longest() -> None:
         space.kernel(2, "Stream #1(Compute)", "slow", step * 1000 + 760, 60, correlation=1 + step)
         # launched like the first kernels of each step
     trace = space.trace()
-    found = drill([trace], steps=3)
+    found = drill([trace], CaptureWindow(steps=3))
     assert found.straggler.name == "/device:GPU:2"
     assert found.spread > 0

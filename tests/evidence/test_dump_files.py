@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from pytest_xlatune.errors import ParseError
-from pytest_xlatune.evidence.dumpfiles import choose_module
-from pytest_xlatune.evidence.hlotext import read_hlo
+from pytest_xlatune.evidence.hlo import read_hlo
+from pytest_xlatune.evidence.hlo.dump import choose_module
+from pytest_xlatune.model.errors import ParseError
 from tests.evidence.programs import GATHER, entry
 
 COMPILE = """

@@ -9,15 +9,14 @@ import os
 
 import pytest
 
-from pytest_xlatune.errors import ConfigError
-from pytest_xlatune.evidence.comparison import compare
-from pytest_xlatune.evidence.drill import Drill, Gpu, Row
-from pytest_xlatune.evidence.families import Kind
+from pytest_xlatune.cli.drill import drill_json, drill_lines
+from pytest_xlatune.cli.hlo import hlo_json, hlo_lines
 from pytest_xlatune.evidence.hlo import Program
-from pytest_xlatune.evidence.render import drill_json, drill_lines, hlo_json, hlo_lines
-from pytest_xlatune.evidence.steps import Rule
-from pytest_xlatune.evidence.timeline import Timeline
-from pytest_xlatune.evidence.trace import Backend
+from pytest_xlatune.evidence.trace import Backend, Kind
+from pytest_xlatune.evidence.trace.breakdown import Drill, Gpu, Timeline, TimeRow
+from pytest_xlatune.evidence.trace.comparison import compare_windows
+from pytest_xlatune.evidence.trace.step_times import StepRule
+from pytest_xlatune.model.errors import ConfigError
 from tests.evidence.programs import DATA, program
 
 GOLDEN = DATA / "golden"
@@ -38,7 +37,7 @@ def drilled(scatter_ps: int = 4_000_000_000, *, devices: int = 2) -> Drill:
     ]
     count = 2 * devices
     kernels = tuple(
-        Row(
+        TimeRow(
             name=name, family=family, kind=kind, count=count, sum_ps=each * count,
             alone_ps=alone * count, longest_ps=each,
             main_ps=each * count if kind is Kind.COMPUTE else 0,
@@ -50,7 +49,7 @@ def drilled(scatter_ps: int = 4_000_000_000, *, devices: int = 2) -> Drill:
         formats=("xplane",),
         backend=Backend.GPU,
         launcher=f"one process per node, {devices} GPUs each",
-        rule=Rule.LAUNCH,
+        rule=StepRule.LAUNCH,
         even=True,
         steps=(5, 6),
         divided_by=2,
@@ -124,11 +123,11 @@ def test_facts_survive_the_way_through_json() -> None:
 
 def test_variants_of_different_yardsticks_are_refused() -> None:
     with pytest.raises(ConfigError, match="launcher is one process per node, 2"):
-        compare(drilled(), drilled(devices=4))
+        compare_windows(drilled(), drilled(devices=4))
 
 
 def test_the_parts_of_a_comparison_sum_to_its_span() -> None:
-    found = compare(drilled(), drilled(40_000_000))
+    found = compare_windows(drilled(), drilled(40_000_000))
     assert sum(part.before_s for part in found.parts) == pytest.approx(found.span.before_s)
     assert sum(part.after_s for part in found.parts) == pytest.approx(found.span.after_s)
     assert "scatter fusions" in found.sentence

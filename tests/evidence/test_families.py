@@ -9,11 +9,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_xlatune.errors import ConfigError
-from pytest_xlatune.evidence.drill import drill
-from pytest_xlatune.evidence.families import FAMILIES, KINDS, OTHER, Kind, classify, parse_families
-from pytest_xlatune.evidence.grouped import grouped, merged
-from pytest_xlatune.evidence.timeline import timeline
+from pytest_xlatune.evidence.trace import (
+    FAMILIES,
+    KINDS,
+    OTHER,
+    Kind,
+    classify,
+    parse_families,
+)
+from pytest_xlatune.evidence.trace.breakdown import CaptureWindow, drill, grouped, merged, timeline
+from pytest_xlatune.model.errors import ConfigError
 from tests.evidence.captures import node, reconciles
 
 
@@ -69,7 +74,7 @@ def test_own_families_replace_the_built_in_ones() -> None:
     mine = parse_families(
         [{"name": "router", "kind": "communication", "pattern": "scatter"}], where="f.toml"
     )
-    found = drill([node().trace()], families=mine)
+    found = drill([node().trace()], CaptureWindow(families=mine))
     assert {row.name for row in found.families} == {"router", "other"}
     assert found.total.communication_ps == 250 * 6
     reconciles(found)

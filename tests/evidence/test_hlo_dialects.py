@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_xlatune.evidence.difference import Change, difference
-from pytest_xlatune.evidence.hlotext import read_hlo
+from pytest_xlatune.evidence.hlo import read_hlo
+from pytest_xlatune.evidence.hlo.difference import Change, difference
 from tests.evidence.programs import MIB, VERSIONS, program, text
 
 

@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+import tomllib
+from importlib.resources import files
+
 import pytest
 
 from pytest_xlatune.catalog.entries import load as catalog
-from pytest_xlatune.evidence.difference import Change, difference
-from pytest_xlatune.evidence.proof import EXPECTATIONS, Acted, prove
+from pytest_xlatune.evidence.hlo.difference import (
+    Acted,
+    Below,
+    Change,
+    ProgramFact,
+    difference,
+    expectations,
+    prove,
+)
 from tests.evidence.programs import VERSIONS, program
 
 AG = "all-gathers in the loop: 4 of 32 MiB -> 2 of 64 MiB, bytes unchanged (1 GiB a step), 32 -> 16"
@@ -102,8 +112,41 @@ def test_the_program_proves_whether_a_flag_acted(
 def test_every_flag_of_the_catalog_has_an_expectation() -> None:
     known = {entry.name for entry in catalog().entries if entry.name.startswith("xla_")}
     assert len(known) > 40
-    assert known <= EXPECTATIONS.keys()
+    assert known <= expectations().keys()
 
 
 def test_every_expectation_names_a_fact_or_says_why_there_is_none() -> None:
-    assert all((row.fact is None) == bool(row.why) for row in EXPECTATIONS.values())
+    assert all((row.fact is None) == (row.below is not None) for row in expectations().values())
+
+
+@pytest.mark.parametrize(
+    ("flag", "fact", "kinds"),
+    [
+        ("all_gather_combine_threshold_bytes", ProgramFact.SIZES, ("all-gather",)),
+        ("experimental_enable_heuristic_collective_combining", ProgramFact.SIZES, ()),
+        ("enable_pipelined_reduce_scatter", ProgramFact.PIPELINED, ()),
+        ("pipeline_all_reduce", ProgramFact.PIPELINED, ()),
+        ("enable_while_loop_double_buffering", ProgramFact.UNROLLED, ()),
+        ("experimental_parallel_collective_overlap_limit", ProgramFact.IN_FLIGHT, ()),
+        ("enable_async_collective_permute", ProgramFact.ASYNC, ("collective-permute",)),
+        ("enable_pipelined_p2p", ProgramFact.DECOMPOSED, ("collective-permute",)),
+        ("threshold_for_windowed_einsum_mib", ProgramFact.WINDOWED, ()),
+        ("experimental_enable_alltoall_windowed_einsum", ProgramFact.SPLIT, ("all-to-all",)),
+        ("all_gather_mode", ProgramFact.MEMORY, ()),
+        ("enable_triton_gemm", ProgramFact.PROGRAM, ()),
+        ("enable_command_buffer", Below.RUN_TIME, ()),
+        ("autotune_level", Below.MACHINE_CODE, ()),
+    ],
+)
+def test_the_table_says_where_a_flag_is_seen(
+    flag: str, fact: ProgramFact | Below, kinds: tuple[str, ...]
+) -> None:
+    row = expectations()[f"xla_gpu_{flag}"]
+    assert (row.fact or row.below, row.kinds) == (fact, kinds)
+
+
+def test_each_flag_stands_in_the_table_once() -> None:
+    text = files("pytest_xlatune.evidence.hlo").joinpath("seen_in.toml").read_text("utf-8")
+    rows = tomllib.loads(text)["seen"]
+    assert sum(len(row["flags"]) for row in rows) == len(expectations())
+    assert {row["fact"].upper() for row in rows if "fact" in row} == set(ProgramFact.__members__)

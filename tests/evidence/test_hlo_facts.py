@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_xlatune.errors import ParseError
-from pytest_xlatune.evidence.difference import size
-from pytest_xlatune.evidence.hlotext import read_hlo
-from pytest_xlatune.evidence.render import hlo_json
+from pytest_xlatune.cli.hlo import hlo_json
+from pytest_xlatune.evidence.hlo import read_hlo
+from pytest_xlatune.evidence.hlo.difference import size
+from pytest_xlatune.model.errors import ParseError
 from tests.evidence.programs import GATHER, body, entry, loop, made, program, text
 
 

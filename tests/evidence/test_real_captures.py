@@ -10,12 +10,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pytest_xlatune.evidence.drill import drill
-from pytest_xlatune.evidence.families import Kind
-from pytest_xlatune.evidence.steps import Rule
-from pytest_xlatune.evidence.trace import Trace
-from pytest_xlatune.evidence.tracejson import read_trace_json
-from pytest_xlatune.evidence.xplane import read_xplane
+from pytest_xlatune.evidence.trace import Kind, Trace
+from pytest_xlatune.evidence.trace._chrome import read_trace_json
+from pytest_xlatune.evidence.trace._xplane import read_xplane
+from pytest_xlatune.evidence.trace.breakdown import drill
+from pytest_xlatune.evidence.trace.step_times import StepRule
 
 ROOT = Path(__file__).resolve().parents[2]
 TRACES = Path(os.environ.get("XLATUNE_TRACE_DATA", ROOT.parent / "shared" / "data" / "traces"))
@@ -42,7 +41,7 @@ def test_real_amd_capture_equals_its_truth(name: str | None) -> None:
         assert trace.planes_present == 8
         assert everything.kernels == want["events"]
         assert everything.sum_ps == want["sum_ps"]
-        if found.rule is Rule.WHOLE:
+        if found.rule is StepRule.WHOLE:
             line = found.total
             assert line.span_ps == want["span_ps"]
             assert line.busy_ps == want["union_busy_ps"]
@@ -62,7 +61,7 @@ def test_real_amd_capture_equals_its_truth(name: str | None) -> None:
 def test_real_cpu_capture_has_its_steps_and_both_formats_agree(cpu_capture: Path) -> None:
     xplane, fallback = both(cpu_capture)
     found = drill([xplane])
-    assert found.rule is Rule.LAUNCH
+    assert found.rule is StepRule.LAUNCH
     assert found.steps == (5, 6, 7)
     assert found.even
     assert [gpu.name for gpu in found.gpus] == ["/host:CPU:0", "/host:CPU:1"]

@@ -4,22 +4,20 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_xlatune.evidence.drill import Drill, Gpu, Row
-from pytest_xlatune.evidence.families import Kind
 from pytest_xlatune.evidence.hlo import Collective, Program
-from pytest_xlatune.evidence.shares import shares_of
-from pytest_xlatune.evidence.steps import Rule
-from pytest_xlatune.evidence.timeline import Timeline
-from pytest_xlatune.evidence.trace import Backend
-from pytest_xlatune.results import Shares
+from pytest_xlatune.evidence.trace import Backend, Kind
+from pytest_xlatune.evidence.trace.breakdown import Drill, Gpu, Timeline, TimeRow
+from pytest_xlatune.evidence.trace.comparison import shares_of
+from pytest_xlatune.evidence.trace.step_times import StepRule
+from pytest_xlatune.model.result import Shares
 
 
-def row(name: str, alone_ps: int, kind: Kind = Kind.COMMUNICATION) -> Row:
-    return Row(name=name, family="f", kind=kind, count=1, sum_ps=alone_ps, alone_ps=alone_ps)
+def row(name: str, alone_ps: int, kind: Kind = Kind.COMMUNICATION) -> TimeRow:
+    return TimeRow(name=name, family="f", kind=kind, count=1, sum_ps=alone_ps, alone_ps=alone_ps)
 
 
 def drill(
-    *, ops: tuple[Row, ...] = (), kernels: tuple[Row, ...] = (), span_ps: int = 1000
+    *, ops: tuple[TimeRow, ...] = (), kernels: tuple[TimeRow, ...] = (), span_ps: int = 1000
 ) -> Drill:
     line = Timeline(
         span_ps=span_ps,
@@ -34,7 +32,7 @@ def drill(
         formats=("xplane",),
         backend=Backend.GPU,
         launcher="one process",
-        rule=Rule.LAUNCH,
+        rule=StepRule.LAUNCH,
         even=True,
         steps=(3,),
         divided_by=1,
@@ -116,7 +114,7 @@ KERNELS = (
         (("all-to-all", "collective-permute"), {}),
         ((), {}),
     ],
-    ids=["a pipeline's", "an exchange of tokens", "either", "nobody knows"],
+    ids=["a pipeline's", "an exchange of tokens", "either", "unknown"],
 )
 def test_a_library_s_send_and_receive_is_of_the_one_kind_that_the_program_has(
     kinds: tuple[str, ...], exchanged: dict[str, float]

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from pytest_xlatune.errors import ParseError
-from pytest_xlatune.evidence.drill import drill
-from pytest_xlatune.evidence.tracejson import read_trace_json
+from pytest_xlatune.evidence.trace._chrome import read_trace_json
+from pytest_xlatune.evidence.trace.breakdown import drill
+from pytest_xlatune.model.errors import ParseError
 from tests.evidence.captures import trace_json
 
 

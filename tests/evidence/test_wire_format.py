@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_xlatune.errors import ParseError
-from pytest_xlatune.evidence import columns
-from pytest_xlatune.evidence.columns import BLOCK, decode, read_line
-from pytest_xlatune.evidence.wire import Octets, WireError, varint
-from pytest_xlatune.evidence.xplane import read_xplane
+from pytest_xlatune.evidence.protobuf import Octets, WireError, varint
+from pytest_xlatune.evidence.trace import _columns as columns
+from pytest_xlatune.evidence.trace._columns import BLOCK, decode, read_line
+from pytest_xlatune.evidence.trace._xplane import read_xplane
+from pytest_xlatune.model.errors import ParseError
 from tests.evidence.captures import msg, named, node, num, uint
 
 

@@ -8,10 +8,11 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from pytest_xlatune.cells import LaunchSpec, Resources
 from pytest_xlatune.executors.folder import ProcessRecord, read_claim, read_started
 from pytest_xlatune.executors.local import LocalExecutor
-from pytest_xlatune.results import Outcome, State, Submission
+from pytest_xlatune.model.resources import Resources
+from pytest_xlatune.model.result import Outcome, State, Submission
+from pytest_xlatune.model.trial import LaunchSpec
 from tests.executors.payloads import PATH
 from tests.waiting import until
 
@@ -19,7 +20,8 @@ SLEEP = LaunchSpec(argv=("sleep", "300"), env=PATH)
 SUBMIT = """
 import sys, time
 from pathlib import Path
-from pytest_xlatune.cells import LaunchSpec, Resources
+from pytest_xlatune.model.trial import LaunchSpec
+from pytest_xlatune.model.resources import Resources
 from pytest_xlatune.executors.local import LocalExecutor
 root, name, *argv = sys.argv[1:]
 job_id = LocalExecutor(lock=Path(root, "lock")).submit(

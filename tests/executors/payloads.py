@@ -10,7 +10,7 @@ from pathlib import Path
 
 from pytest_xlatune.executors import payload
 from pytest_xlatune.executors.folder import ProcessRecord, read_outcomes, read_started
-from pytest_xlatune.results import Outcome
+from pytest_xlatune.model.result import Outcome
 from tests.waiting import until
 
 PATH = {"PATH": os.environ["PATH"]}

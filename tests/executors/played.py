@@ -5,16 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from pytest_xlatune.cells import Resources
-from pytest_xlatune.executors import slurm_text
-from pytest_xlatune.executors.slurm_commands import Answer
-from pytest_xlatune.results import Outcome, State
+from pytest_xlatune.executors.slurm._commands import SACCT_FIELDS, SEPARATOR, Reply
+from pytest_xlatune.model.resources import Resources
+from pytest_xlatune.model.result import Outcome, State
 
-AWAY = Answer(
+AWAY = Reply(
     code=1, err="slurm_load_jobs error: Unable to contact slurm controller (connect failure)"
 )
-UNKNOWN = Answer(code=1, err="slurm_load_jobs error: Invalid job id specified")
-NO_ACCOUNTING = Answer(code=1, err="Slurm accounting storage is disabled")
+UNKNOWN = Reply(code=1, err="slurm_load_jobs error: Invalid job id specified")
+NO_ACCOUNTING = Reply(code=1, err="Slurm accounting storage is disabled")
 
 SCONTROL = (
     "JobId=31 JobName=xl-overlap-2 UserId=lab(1001) GroupId=lab(1001) MCS_label=N/A Priority=42 "
@@ -37,7 +36,7 @@ def row(state: str, code: str = "0:0", **changed: str) -> str:
         "WorkDir": "/lustre/my sweeps/pp8/cell/t1/1", "Comment": "xlatune:a b=c|d",
         "ExitCode": code,
     }  # fmt: skip
-    return slurm_text.SEPARATOR.join({**values, **changed}[key] for key in slurm_text.SACCT_FIELDS)
+    return SEPARATOR.join({**values, **changed}[key] for key in SACCT_FIELDS)
 
 
 def rank(
@@ -53,16 +52,16 @@ TOLD_TO_END = rank(State.CANCELLED, signal=15, end_s=30.0)
 class Scripted:
     """Plays Slurm's commands; counts and keeps what was asked."""
 
-    def __init__(self, **answers: Answer | Sequence[Answer]) -> None:
+    def __init__(self, **answers: Reply | Sequence[Reply]) -> None:
         self.answers = {
-            name: [given] if isinstance(given, Answer) else list(given)
+            name: [given] if isinstance(given, Reply) else list(given)
             for name, given in answers.items()
         }
         self.asked: list[list[str]] = []
 
-    def __call__(self, argv: Sequence[str]) -> Answer:
+    def __call__(self, argv: Sequence[str]) -> Reply:
         self.asked.append(list(argv))
-        left = self.answers.get(argv[0], [Answer(code=127, err=f"{argv[0]}: command not found")])
+        left = self.answers.get(argv[0], [Reply(code=127, err=f"{argv[0]}: command not found")])
         return left.pop(0) if len(left) > 1 else left[0]
 
     def count(self, name: str) -> int:

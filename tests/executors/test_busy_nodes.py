@@ -8,29 +8,30 @@ from typing import Any
 
 import pytest
 
-from pytest_xlatune.campaign.naming import job_name_of
-from pytest_xlatune.cells import Protocol, Stage, Trial
-from pytest_xlatune.executors import OWN_JOBS, slurm_text
-from pytest_xlatune.executors.slurm_commands import Answer
-from pytest_xlatune.executors.slurm_nodes import check_nodes
+from pytest_xlatune.campaign.attempts import job_name_of
+from pytest_xlatune.executors import OWN_JOBS
+from pytest_xlatune.executors.slurm._commands import SEPARATOR, Reply
+from pytest_xlatune.executors.slurm.nodes import check_nodes
+from pytest_xlatune.model.cell import Protocol
+from pytest_xlatune.model.profile import BASELINE
+from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.plugin import session as session_room
 from pytest_xlatune.plugin.session import Session
-from pytest_xlatune.preflight import preflight
-from pytest_xlatune.preflight.preflight import Preflight
-from pytest_xlatune.profiles import BASELINE
+from pytest_xlatune.prepare import preflight
+from pytest_xlatune.prepare.preflight import Preflight
 from tests.executors.played import AWAY, Scripted
 
 ME = getpass.getuser()
 BUSY = "n2 is allocated, expected idle"
 
 
-def sinfo(state: str) -> Answer:
+def sinfo(state: str) -> Reply:
     rows = ["n1 idle lab 96 1000 gpu:8 none", f"n2 {state} lab 96 1000 gpu:8 none"]
-    return Answer(code=0, out="\n".join(rows).replace(" ", slurm_text.SEPARATOR))
+    return Reply(code=0, out="\n".join(rows).replace(" ", SEPARATOR))
 
 
-def jobs(*these: tuple[str, str]) -> Answer:
-    return Answer(code=0, out="\n".join(slurm_text.SEPARATOR.join(each) for each in these))
+def jobs(*these: tuple[str, str]) -> Reply:
+    return Reply(code=0, out="\n".join(SEPARATOR.join(each) for each in these))
 
 
 OURS, OTHERS = (ME, "xlt-fast-s.0-1a2b3c"), ("somebody", "xlt-fast-s.0-1a2b3c")
@@ -49,7 +50,7 @@ OURS, OTHERS = (ME, "xlt-fast-s.0-1a2b3c"), ("somebody", "xlt-fast-s.0-1a2b3c")
     ],
 )  # fmt: skip
 def test_a_busy_node(
-    sinfos: list[str], squeues: list[Answer], faults: tuple[str, ...], slept: list[float]
+    sinfos: list[str], squeues: list[Reply], faults: tuple[str, ...], slept: list[float]
 ) -> None:
     slurm = Scripted(sinfo=[sinfo(state) for state in sinfos], squeue=squeues)
     waited: list[float] = []
@@ -58,9 +59,7 @@ def test_a_busy_node(
 
 
 def test_our_jobs_are_known_by_their_names() -> None:
-    trial = Trial(
-        cell_digest="x", profile=BASELINE, protocol=Protocol(), study="t", stage=Stage.SCREEN
-    )
+    trial = Trial(cell_digest="x", profile=BASELINE, protocol=Protocol(), study="t", stage="wave1")
     assert job_name_of(trial).startswith(OWN_JOBS)
 
 
@@ -86,7 +85,7 @@ def test_a_look_during_which_another_process_begins_is_taken_again(
     monkeypatch.setattr(session, "campaign", lambda _: SimpleNamespace(view=lambda: view))
     monkeypatch.setattr(preflight, "look", look)
     monkeypatch.setattr(session_room, "site_of", lambda *_, **said: SimpleNamespace(**said))
-    monkeypatch.setattr(session_room, "ground_of", lambda *_: None)
+    monkeypatch.setattr(session_room, "context_of", lambda *_: None)
     monkeypatch.setattr(session_room, "look_at_flags", lambda *_, **__: Preflight())
     assert session.preflight(sweep).faults == ()
     assert looks == [False, True]

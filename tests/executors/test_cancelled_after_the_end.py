@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from pytest_xlatune.executors.poller import Poller
-from pytest_xlatune.executors.slurm_commands import Answer
-from pytest_xlatune.results import Outcome, State
+from pytest_xlatune.executors.slurm._commands import Reply
+from pytest_xlatune.executors.slurm._poller import Poller
+from pytest_xlatune.model.result import Outcome, State
 from tests.executors.played import NO_ACCOUNTING, OK, TOLD_TO_END, Scripted, scontrol
 
 
@@ -31,9 +31,7 @@ def test_who_cancels_too_late_ends_nothing(
     for name, outcome in zip(names, ended, strict=False):
         text = json.dumps(outcome.to_json())
         (folder / f"outcome{name}.json").write_text(text, encoding="utf-8")
-    slurm = Scripted(
-        scontrol=Answer(code=0, out=scontrol("CANCELLED", "0:15")), sacct=NO_ACCOUNTING
-    )
+    slurm = Scripted(scontrol=Reply(code=0, out=scontrol("CANCELLED", "0:15")), sacct=NO_ACCOUNTING)
     seen = Poller(run=slurm).poll({"31": folder})["31"]
     assert seen.state is state
     assert "CANCELLED" in seen.reason

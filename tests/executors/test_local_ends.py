@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from pytest_xlatune.cells import LaunchSpec
 from pytest_xlatune.executors import payload
 from pytest_xlatune.executors.folder import read_started
-from pytest_xlatune.results import State, Submission
+from pytest_xlatune.model.result import State, Submission
+from pytest_xlatune.model.trial import LaunchSpec
 from tests.executors.machine import HELD, SLEEP, Machine, job_id_of, submitter
 from tests.executors.payloads import PATH
 from tests.waiting import LIMIT_S, until
@@ -135,7 +135,7 @@ def test_a_payload_is_known_by_more_than_its_process_id(
     ticks = payload.start_ticks(os.getpid())
     process = {"host": host, "boot_id": boot_id, "pid": os.getpid(), "start_ticks": ticks}
     (tmp_path / "a").mkdir()
-    for name in (payload.claimed_name(), payload.started_name()):
+    for name in (payload.name_of("claimed"), payload.name_of("started")):
         payload.write_json(tmp_path / "a" / name, {**process, "at_s": 1.0, **change})
     found = Machine(tmp_path).poll(
         Submission(trial_id="t", attempt=1, executor="local", job_id="1.1", folder="a")
@@ -146,7 +146,7 @@ def test_a_payload_is_known_by_more_than_its_process_id(
 
 def test_a_claim_that_is_being_written_is_no_error(machine: Machine) -> None:
     (machine.root / "a").mkdir()
-    (machine.root / "a" / payload.claimed_name()).touch()
+    (machine.root / "a" / payload.name_of("claimed")).touch()
     me = f"{os.getpid()}.{payload.start_ticks(os.getpid())}"
     job = Submission(trial_id="a", attempt=1, executor="local", job_id=me, folder="a")
     assert machine.poll(job).state is State.PENDING

@@ -12,12 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from pytest_xlatune.cells import LaunchSpec, Resources
-from pytest_xlatune.errors import SubmissionError
 from pytest_xlatune.executors import Executor, payload
 from pytest_xlatune.executors.folder import read_outcomes
 from pytest_xlatune.executors.local import LOCK_VARIABLE, LocalExecutor, machine_lock
-from pytest_xlatune.results import State
+from pytest_xlatune.model.errors import SubmissionError
+from pytest_xlatune.model.resources import Resources
+from pytest_xlatune.model.result import State
+from pytest_xlatune.model.trial import LaunchSpec
 from tests.executors.machine import SLEEP, Machine, job_id_of, log, submitter
 from tests.executors.payloads import PATH, TIMED
 from tests.waiting import until

@@ -1,4 +1,4 @@
-"""The payload leaves nothing running, whoever is killed, and trials do not overlap."""
+"""The payload leaves nothing running, whichever process is killed, and trials do not overlap."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from pytest_xlatune.cells import LaunchSpec
 from pytest_xlatune.executors import payload
 from pytest_xlatune.executors.folder import read_claim, read_outcomes, read_started, write_spec
-from pytest_xlatune.results import State
+from pytest_xlatune.model.result import State
+from pytest_xlatune.model.trial import LaunchSpec
 from tests.executors.payloads import PATH, TIMED, Start, is_gone, outcome, python, trainer
 from tests.waiting import LIMIT_S, until
 
@@ -121,7 +121,7 @@ while os.getppid() == trainer:
     ("then", "state"),
     [
         pytest.param("os.kill(os.getppid(), 15)", State.CANCELLED, id="then so are we"),
-        pytest.param("", State.FAILED, id="by somebody else"),
+        pytest.param("", State.FAILED, id="by another process"),
     ],
 )
 def test_a_trainer_that_is_told_to_end_before_we_are(

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from pytest_xlatune.cells import LaunchSpec
 from pytest_xlatune.executors.folder import log_files, read_outcomes, write_spec
-from pytest_xlatune.results import State
+from pytest_xlatune.model.result import State
+from pytest_xlatune.model.trial import LaunchSpec
 from tests.executors.payloads import PATH, Start, outcome, trainer
 from tests.waiting import LIMIT_S, until
 
@@ -58,6 +58,7 @@ def test_however_the_trainer_ends_there_is_an_outcome(
     assert start(tmp_path).wait(LIMIT_S) == 0
     found = outcome(tmp_path)
     assert (found.state, found.exit_code, found.signal) == end
+    assert found.is_started is (end != (State.FAILED, None, None))
     assert reason in found.reason
     assert found.start_s is not None
     assert found.end_s is not None

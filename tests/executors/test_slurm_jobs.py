@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import sys
 from pathlib import Path
@@ -14,13 +15,14 @@ from typing import Any
 
 import pytest
 
-from pytest_xlatune.cells import LaunchSpec, Resources
-from pytest_xlatune.errors import SubmissionError
 from pytest_xlatune.executors import Executor, SchedulerDown
 from pytest_xlatune.executors.slurm import SlurmExecutor
-from pytest_xlatune.executors.slurm_commands import run_command
-from pytest_xlatune.executors.slurm_nodes import check_nodes
-from pytest_xlatune.results import Outcome, State, Submission
+from pytest_xlatune.executors.slurm._commands import run_command
+from pytest_xlatune.executors.slurm.nodes import check_nodes
+from pytest_xlatune.model.errors import SubmissionError
+from pytest_xlatune.model.resources import Resources
+from pytest_xlatune.model.result import Outcome, State, Submission
+from pytest_xlatune.model.trial import LaunchSpec
 from tests.executors.played import ARGUMENTS
 from tests.waiting import until
 
@@ -106,6 +108,28 @@ def test_a_trial_from_submission_to_outcome(fake: Path, root: Path) -> None:
         **{**ARGUMENTS, "job_name": "xl-t1", "comment": "xlatune:t1:1"},
     ) == done.job_id, "the same attempt again is the same job"  # fmt: skip
     assert calls(fake, "sbatch") == 1
+
+
+def test_the_log_says_what_was_done_and_asked(
+    fake: Path, root: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("DEBUG", logger="pytest_xlatune.executors")
+    monkeypatch.setenv("HF_TOKEN", "hush-hush")
+    executor = SlurmExecutor(round_s=0)
+    sent = submit(executor, root, "sleep", "300")
+    executor.cancel([sent], root=root)
+    end(executor, root, sent)
+    done = [each.getMessage() for each in caplog.records if each.levelname == "INFO"]
+    assert done == [
+        f"xl-t1 is job {sent.job_id} on node[001-002]",
+        f"Slurm is asked to cancel {sent.job_id}",
+    ]
+    asked = [each.getMessage() for each in caplog.records if each.levelname == "DEBUG"]
+    assert any(re.match(r"Slurm was asked 'scancel' in \d+\.\d\d s: answered; ", each)
+               for each in asked)  # fmt: skip
+    assert any("'scontrol show job -o' in" in each for each in asked)
+    assert re.search(r"; scontrol has run [1-9]\d* times$", asked[-1])
+    assert "hush-hush" not in caplog.text
 
 
 def test_a_failing_trial_and_a_cancelled_one(fake: Path, root: Path) -> None:

@@ -7,15 +7,14 @@ from typing import Any
 
 import pytest
 
-from pytest_xlatune.executors import slurm_text
-from pytest_xlatune.executors.slurm_commands import Answer
-from pytest_xlatune.executors.slurm_nodes import check_nodes, node_faults, parse_sinfo, resume_nodes
-from pytest_xlatune.executors.slurm_sight import look
+from pytest_xlatune.executors.slurm import look
+from pytest_xlatune.executors.slurm._commands import SEPARATOR, Reply
+from pytest_xlatune.executors.slurm.nodes import check_nodes, node_faults, parse_sinfo, resume_nodes
 from tests.executors.played import AWAY, Scripted
 
 
 def sinfo(*rows: str) -> str:
-    return "\n".join(line.replace(" ", slurm_text.SEPARATOR) for line in rows)
+    return "\n".join(line.replace(" ", SEPARATOR) for line in rows)
 
 
 NODES = parse_sinfo(
@@ -51,7 +50,7 @@ NODES = parse_sinfo(
     ],
 )  # fmt: skip
 def test_node_faults(names: list[str], options: dict[str, Any], faults: tuple[str, ...]) -> None:
-    assert node_faults(names, NODES, **options) == faults
+    assert tuple(map(str, node_faults(names, NODES, **options))) == faults
 
 
 def test_sinfo_that_does_not_answer_is_a_fault() -> None:
@@ -76,7 +75,7 @@ def test_a_node_that_does_not_respond_is_asked_again(
     nodes, waited = Nodes(n1="idle", n2=""), list[float]()
     said = iter(states)
 
-    def run(argv: Sequence[str]) -> Answer:
+    def run(argv: Sequence[str]) -> Reply:
         nodes.states["n2"] = next(said)
         return nodes(argv)
 
@@ -91,19 +90,19 @@ class Nodes:
         self.states = states
         self.updates: list[str] = []
 
-    def __call__(self, argv: Sequence[str]) -> Answer:
+    def __call__(self, argv: Sequence[str]) -> Reply:
         if argv[0] == "sinfo":
             rows = [
                 f"{name}\x1f{state}\x1flab\x1f2\x1f4000\x1f(null)\x1fnone"
                 for name, state in self.states.items()
             ]
-            return Answer(code=0, out="\n".join(rows))
+            return Reply(code=0, out="\n".join(rows))
         name = argv[2].removeprefix("NodeName=")
         self.updates.append(name)
         if self.states[name] == "drained":
             self.states[name] = "idle"
-            return Answer(code=0)
-        return Answer(code=1, err="slurm_update error: Invalid node state specified")
+            return Reply(code=0)
+        return Reply(code=1, err="slurm_update error: Invalid node state specified")
 
 
 @pytest.mark.parametrize(
@@ -127,23 +126,23 @@ def test_nodes_are_resumed_twice_at_most(
 @pytest.mark.parametrize(
     ("answer", "unseen", "why_not"),
     [
-        pytest.param(Answer(code=0, out="n1\nn2\n"), {}, "", id="both see all"),
+        pytest.param(Reply(code=0, out="n1\nn2\n"), {}, "", id="both see all"),
         pytest.param(
-            Answer(code=0, out="n1\nn2\x1f/a/b\nn2\n"), {"/a/b": ("n2",)}, "", id="one does not"
+            Reply(code=0, out="n1\nn2\x1f/a/b\nn2\n"), {"/a/b": ("n2",)}, "", id="one does not"
         ),
-        pytest.param(Answer(code=0, out="n1\n"), {}, "no answer from n2", id="one is silent"),
+        pytest.param(Reply(code=0, out="n1\n"), {}, "no answer from n2", id="one is silent"),
         pytest.param(
-            Answer(code=1, err="srun: error: Unable to allocate resources"),
+            Reply(code=1, err="srun: error: Unable to allocate resources"),
             {}, "srun: error: Unable to allocate resources", id="no nodes to look from",
         ),
     ],
 )  # fmt: skip
 def test_the_nodes_say_what_they_see(
-    answer: Answer, unseen: dict[str, tuple[str, ...]], why_not: str
+    answer: Reply, unseen: dict[str, tuple[str, ...]], why_not: str
 ) -> None:
     asked: list[Sequence[str]] = []
 
-    def run(argv: Sequence[str]) -> Answer:
+    def run(argv: Sequence[str]) -> Reply:
         asked.append(argv)
         return answer
 

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from pytest_xlatune.errors import SubmissionError
-from pytest_xlatune.executors import SchedulerDown, slurm_text
-from pytest_xlatune.executors.poller import Poller
-from pytest_xlatune.executors.slurm_commands import Answer
-from pytest_xlatune.results import Outcome, State
+from pytest_xlatune.executors import SchedulerDown
+from pytest_xlatune.executors.slurm._commands import SEPARATOR, Reply
+from pytest_xlatune.executors.slurm._poller import Poller
+from pytest_xlatune.model.errors import SubmissionError
+from pytest_xlatune.model.result import Outcome, State
 from tests.executors.played import (
     AWAY,
     NO_ACCOUNTING,
@@ -49,7 +49,7 @@ def rounds(poller: Poller, clock: Clock, folder: Path, count: int) -> list[Outco
 def test_one_request_of_the_controller_serves_all_jobs_and_all_askers(
     clock: Clock, tmp_path: Path
 ) -> None:
-    slurm = Scripted(scontrol=Answer(code=0, out=scontrol("RUNNING")), sacct=NO_ACCOUNTING)
+    slurm = Scripted(scontrol=Reply(code=0, out=scontrol("RUNNING")), sacct=NO_ACCOUNTING)
     poller = Poller(run=slurm, clock=clock, round_s=3)
     folders = {str(31 + i): tmp_path / "pp8" / "cell" / f"t{i + 1}" / "1" for i in range(40)}
     for _ in range(50):
@@ -59,14 +59,14 @@ def test_one_request_of_the_controller_serves_all_jobs_and_all_askers(
 
 
 def test_a_job_that_no_round_has_asked_for_is_pending(clock: Clock, folder: Path) -> None:
-    slurm = Scripted(scontrol=Answer(code=0, out=scontrol("RUNNING")))
+    slurm = Scripted(scontrol=Reply(code=0, out=scontrol("RUNNING")))
     poller = Poller(run=slurm, clock=clock)
     assert poller.poll({"31": folder})["31"].state is State.RUNNING
     assert poller.poll({"31": folder, "32": folder.parent / "2"})["32"].state is State.PENDING
 
 
 def test_nothing_is_asked_about_jobs_that_are_over(clock: Clock, folder: Path) -> None:
-    slurm = Scripted(scontrol=Answer(code=0, out=scontrol("COMPLETED")))
+    slurm = Scripted(scontrol=Reply(code=0, out=scontrol("COMPLETED")))
     seen = rounds(Poller(run=slurm, clock=clock), clock, folder, 5)
     assert {each.state for each in seen} == {State.COMPLETED}
     assert len(slurm.asked) == 1
@@ -74,8 +74,8 @@ def test_nothing_is_asked_about_jobs_that_are_over(clock: Clock, folder: Path) -
 
 def test_completing_is_not_over_whatever_accounting_says(clock: Clock, folder: Path) -> None:
     slurm = Scripted(
-        scontrol=[Answer(code=0, out=scontrol(word)) for word in ("COMPLETING", "NODE_FAIL")],
-        sacct=Answer(code=0, out=row("COMPLETED")),
+        scontrol=[Reply(code=0, out=scontrol(word)) for word in ("COMPLETING", "NODE_FAIL")],
+        sacct=Reply(code=0, out=row("COMPLETED")),
     )
     seen = rounds(Poller(run=slurm, clock=clock), clock, folder, 2)
     assert [each.state for each in seen] == [State.RUNNING, State.NODE_FAIL]
@@ -83,16 +83,16 @@ def test_completing_is_not_over_whatever_accounting_says(clock: Clock, folder: P
 
 
 def test_accounting_knows_what_the_controller_has_forgotten(clock: Clock, folder: Path) -> None:
-    slurm = Scripted(scontrol=UNKNOWN, sacct=Answer(code=0, out=row("CANCELLED by 0")))
+    slurm = Scripted(scontrol=UNKNOWN, sacct=Reply(code=0, out=row("CANCELLED by 0")))
     (outcome,) = rounds(Poller(run=slurm, clock=clock), clock, folder, 1)
     assert outcome.state is State.CANCELLED
     assert outcome.reason == "CANCELLED by 0"
 
 
 def test_squeue_serves_where_scontrol_is_forbidden(clock: Clock, folder: Path) -> None:
-    queue = row("TIMEOUT").rpartition(slurm_text.SEPARATOR)[0]
+    queue = row("TIMEOUT").rpartition(SEPARATOR)[0]
     slurm = Scripted(
-        scontrol=Answer(code=1, err="scontrol: Permission denied"), squeue=Answer(code=0, out=queue)
+        scontrol=Reply(code=1, err="scontrol: Permission denied"), squeue=Reply(code=0, out=queue)
     )
     (outcome,) = rounds(Poller(run=slurm, clock=clock), clock, folder, 1)
     assert outcome.state is State.TIMEOUT
@@ -100,8 +100,8 @@ def test_squeue_serves_where_scontrol_is_forbidden(clock: Clock, folder: Path) -
 
 def test_three_empty_rounds_in_a_row_are_lost(clock: Clock, folder: Path) -> None:
     slurm = Scripted(
-        scontrol=[Answer(code=0, out=scontrol("RUNNING")), UNKNOWN, UNKNOWN,
-                  Answer(code=0, out=scontrol("RUNNING")), UNKNOWN],
+        scontrol=[Reply(code=0, out=scontrol("RUNNING")), UNKNOWN, UNKNOWN,
+                  Reply(code=0, out=scontrol("RUNNING")), UNKNOWN],
         sacct=NO_ACCOUNTING,
     )  # fmt: skip
     seen = rounds(Poller(run=slurm, clock=clock), clock, folder, 7)
@@ -134,7 +134,7 @@ def test_the_payloads_word_stands_when_slurm_has_forgotten(
 
 def test_a_stranger_with_the_same_number_is_not_our_job(clock: Clock, tmp_path: Path) -> None:
     mine = tmp_path / "mine" / "1"
-    slurm = Scripted(scontrol=Answer(code=0, out=scontrol("COMPLETED")), sacct=NO_ACCOUNTING)
+    slurm = Scripted(scontrol=Reply(code=0, out=scontrol("COMPLETED")), sacct=NO_ACCOUNTING)
     seen = rounds(Poller(run=slurm, clock=clock), clock, mine, 3)
     assert [each.state for each in seen] == [State.PENDING, State.PENDING, State.LOST]
 
@@ -142,8 +142,8 @@ def test_a_stranger_with_the_same_number_is_not_our_job(clock: Clock, tmp_path: 
 def test_a_number_that_is_given_away_again_is_another_job(clock: Clock, tmp_path: Path) -> None:
     first, second = (tmp_path / "pp8" / "cell" / each / "1" for each in ("t1", "t2"))
     slurm = Scripted(
-        scontrol=[Answer(code=0, out=scontrol("FAILED", "3:0").replace("my sweeps/", "w/")),
-                  Answer(code=0, out=scontrol("RUNNING").replace("t1/1", "t2/1"))]
+        scontrol=[Reply(code=0, out=scontrol("FAILED", "3:0").replace("my sweeps/", "w/")),
+                  Reply(code=0, out=scontrol("RUNNING").replace("t1/1", "t2/1"))]
     )  # fmt: skip
     poller = Poller(run=slurm, clock=clock, round_s=0)
     assert poller.poll({"31": first})["31"].state is State.FAILED
@@ -164,7 +164,7 @@ def test_a_controller_that_is_away_is_waited_out_and_nothing_is_lost(
     clock: Clock, folder: Path, error: str
 ) -> None:
     slurm = Scripted(
-        scontrol=[*[Answer(code=1, err=error)] * 60, Answer(code=0, out=scontrol("RUNNING"))]
+        scontrol=[*[Reply(code=1, err=error)] * 60, Reply(code=0, out=scontrol("RUNNING"))]
     )
     poller = Poller(run=slurm, clock=clock, patience_s=900)
     for _ in range(60):
@@ -185,6 +185,6 @@ def test_a_controller_that_stays_away_ends_the_wait(clock: Clock, folder: Path) 
 
 
 def test_slurmdbd_that_is_absent_is_not_asked_every_round(clock: Clock, folder: Path) -> None:
-    slurm = Scripted(scontrol=Answer(code=0, out=""), sacct=NO_ACCOUNTING)
+    slurm = Scripted(scontrol=Reply(code=0, out=""), sacct=NO_ACCOUNTING)
     rounds(Poller(run=slurm, clock=clock), clock, folder, 2)
     assert slurm.count("sacct") == 1

@@ -1,17 +1,27 @@
-"""The batch script: what keeps trials comparable, and what cannot be submitted."""
+"""The batch script: what keeps trials comparable, and what cannot be submitted.
+
+`tests/data/slurm/script.sh` is the whole script as the pinned submitit renders it.
+"""
 
 from __future__ import annotations
 
+import ast
 from pathlib import Path
 from typing import Any
 
 import pytest
+import submitit
 
-from pytest_xlatune.cells import Resources
-from pytest_xlatune.errors import ConfigError
+import pytest_xlatune
 from pytest_xlatune.executors import payload
 from pytest_xlatune.executors.slurm import LOGIN, SlurmExecutor
+from pytest_xlatune.model.errors import ConfigError
+from pytest_xlatune.model.resources import Resources
+from tests import golden
 from tests.executors.played import ARGUMENTS
+
+RECORD = Path(__file__).parents[1] / "data" / "slurm" / "script.sh"
+PACKAGE = Path(pytest_xlatune.__file__).parent
 
 
 def with_options(**options: str) -> dict[str, Any]:
@@ -33,6 +43,46 @@ def test_the_script_says_all_that_keeps_trials_comparable(folder: Path) -> None:
     assert srun.endswith(f" /opt/venv/bin/python -I -S {payload.__file__} {folder}")
     assert "USR2" not in script
     assert not list(folder.iterdir()), "a dry run writes nothing"
+
+
+def test_the_script_is_as_recorded(folder: Path) -> None:
+    script = SlurmExecutor(python="/opt/venv/bin/python").script(folder=folder, **ARGUMENTS)
+    text = script.replace(str(folder), "/shared/t1/1").replace(str(PACKAGE), "/package")
+    golden.check(RECORD, text)
+
+
+def private_names_of_submitit() -> frozenset[str]:
+    executors = (submitit.SlurmExecutor, submitit.LocalExecutor, submitit.Job)
+    names = {name for each in executors for name in dir(each)}
+    return frozenset(name for name in names if name.startswith("_") and not name.endswith("__"))
+
+
+def touches_submitit(path: Path, private: frozenset[str]) -> list[str]:
+    """Return what a module uses of submitit beyond `submitit.X`, the documented names."""
+    found = []
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            found += [each.name for each in node.names if each.name.startswith("submitit.")]
+        elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("submitit"):
+            found.append(f"from {node.module}")
+        elif isinstance(node, ast.Attribute) and node.attr in private:
+            found.append(node.attr)
+        elif isinstance(node, ast.FunctionDef) and node.name in private:
+            found.append(node.name)
+    return found
+
+
+def test_one_module_uses_submitits_private_names() -> None:
+    private = private_names_of_submitit()
+    uses = {
+        str(path.relative_to(PACKAGE)): found
+        for path in PACKAGE.rglob("*.py")
+        if (found := touches_submitit(path, private))
+    }
+    assert uses.keys() == {"executors/slurm/_script.py"}
+    assert {"_submit_command", "_make_submission_file_text"} <= set(
+        uses["executors/slurm/_script.py"]
+    )
 
 
 def test_options_for_srun_reach_srun(folder: Path) -> None:

@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_xlatune.executors import slurm_text
-from pytest_xlatune.executors.slurm_nodes import parse_sinfo
-from pytest_xlatune.executors.slurm_text import STATES, merge, to_state
-from pytest_xlatune.results import Outcome, State
-from tests.executors.played import OK, TOLD_TO_END, rank, row, scontrol
+from pytest_xlatune.executors.slurm._commands import (
+    SEPARATOR,
+    STATES,
+    Reply,
+    SlurmJob,
+    Trouble,
+    merge,
+    parse_sacct,
+    parse_scontrol,
+    parse_squeue,
+    to_state,
+)
+from pytest_xlatune.executors.slurm.nodes import parse_sinfo
+from pytest_xlatune.model.result import Outcome, State
+from tests.executors.played import AWAY, OK, TOLD_TO_END, UNKNOWN, rank, row, scontrol
 
 
 @pytest.mark.parametrize(
@@ -42,6 +53,55 @@ def test_state_words(text: str, state: State) -> None:
     assert to_state(text) is state
 
 
+@pytest.mark.parametrize(
+    ("reply", "trouble"),
+    [
+        pytest.param(Reply(code=0, err="Connection refused, then well"), Trouble.NONE, id="none"),
+        pytest.param(AWAY, Trouble.AWAY, id="the controller is away"),
+        pytest.param(Reply(code=1, err="sbatch: error: Batch job submission failed: Socket timed "
+                           "out on send/recv operation"), Trouble.AWAY, id="it is too busy"),
+        pytest.param(Reply(code=1, err="squeue did not answer in 60 s", is_late=True),
+                     Trouble.AWAY, id="the command hung"),
+        pytest.param(Reply(code=1, err="sbatch: error: QOSMaxSubmitJobPerUserLimit\nsbatch: error: "
+                           "Batch job submission failed: Job violates accounting/QOS policy (job "
+                           "submit limit)"), Trouble.FOR_NOW, id="a limit of the site"),
+        pytest.param(Reply(code=1, err="sbatch: error: Batch job submission failed: Resource "
+                           "temporarily unavailable"), Trouble.FOR_NOW, id="for a moment"),
+        pytest.param(UNKNOWN, Trouble.UNKNOWN_JOB, id="a job that is over"),
+        pytest.param(Reply(code=1, out="sbatch: error: Batch job submission failed: Invalid\n"
+                           "account or account/partition combination specified"),
+                     Trouble.FOR_GOOD, id="an account that does not exist"),
+        pytest.param(Reply(code=127, err="sacct: command not found"), Trouble.FOR_GOOD,
+                     id="a command that is not there"),
+    ],
+)  # fmt: skip
+def test_why_a_command_failed(reply: Reply, trouble: Trouble) -> None:
+    assert reply.trouble is trouble
+    assert trouble.is_passing is (trouble in (Trouble.AWAY, Trouble.FOR_NOW))
+
+
+@pytest.mark.parametrize(
+    ("state", "reason", "lacks"),
+    [
+        ("PENDING", "ReqNodeNotAvail, UnavailableNodes:node002", True),
+        ("PENDING", "ReqNodeNotAvail(Unavailable:node002)", True),
+        (
+            "PENDING",
+            "Nodes_required_for_job_are_DOWN,_DRAINED_or_reserved_for_jobs_in_higher",
+            True,
+        ),
+        ("PENDING", "Nodes required for job are DOWN, DRAINED or reserved for jobs", True),
+        ("PENDING", "NodeDown", True),
+        ("PENDING", "Resources", False),
+        ("PENDING", "None", False),
+        ("NODE_FAIL", "NodeDown", False),
+    ],
+)
+def test_a_job_that_waits_for_nodes_that_are_away(state: str, reason: str, *, lacks: bool) -> None:
+    jobs = (parse_scontrol(scontrol(state, reason=reason)), parse_sacct(row(state, Reason=reason)))
+    assert [job["31"].outcome.lacks_nodes for job in jobs] == [lacks, lacks]
+
+
 UNFINISHED = sorted(word for word, state in STATES.items() if not state.is_final)
 
 
@@ -60,14 +120,12 @@ def test_only_known_words_are_an_end(text: str) -> None:
 @pytest.mark.parametrize(
     "jobs",
     [
-        pytest.param(slurm_text.parse_scontrol(scontrol("TIMEOUT", "0:15")), id="scontrol"),
-        pytest.param(slurm_text.parse_sacct(row("TIMEOUT", "0:15")), id="sacct"),
-        pytest.param(
-            slurm_text.parse_squeue(row("TIMEOUT").rpartition(slurm_text.SEPARATOR)[0]), id="squeue"
-        ),
+        pytest.param(parse_scontrol(scontrol("TIMEOUT", "0:15")), id="scontrol"),
+        pytest.param(parse_sacct(row("TIMEOUT", "0:15")), id="sacct"),
+        pytest.param(parse_squeue(row("TIMEOUT").rpartition(SEPARATOR)[0]), id="squeue"),
     ],
 )
-def test_all_commands_say_the_same(jobs: Mapping[str, slurm_text.Job]) -> None:
+def test_all_commands_say_the_same(jobs: Mapping[str, SlurmJob]) -> None:
     (job,) = jobs.values()
     assert (job.job_id, job.name) == ("31", "xl-overlap-2")
     assert (job.folder, job.comment) == ("/lustre/my sweeps/pp8/cell/t1/1", "xlatune:a b=c|d")
@@ -83,7 +141,7 @@ def test_the_completion_file_is_read_like_scontrol() -> None:
         "TimeLimit=1 StartTime=2026-11-20T11:14:11 EndTime=2026-11-20T11:14:20 NodeList=node[1-2] "
         "NodeCnt=2 ProcCnt=4 WorkDir=/w/t1/1 ReservationName= DerivedExitCode=0:0 ExitCode=0:0 "
     )
-    job = slurm_text.parse_scontrol(line)["2"]
+    job = parse_scontrol(line)["2"]
     assert (job.outcome.state, job.name, job.folder) == (State.CANCELLED, "xl-a", "/w/t1/1")
     assert job.outcome.start_s is None, "the controller's local time is no time of ours"
 
@@ -99,13 +157,13 @@ def test_the_completion_file_is_read_like_scontrol() -> None:
     ],
 )
 def test_exit_codes(code: str, read: tuple[int | None, int | None]) -> None:
-    outcome = slurm_text.parse_sacct(row("FAILED", code))["31"].outcome
+    outcome = parse_sacct(row("FAILED", code))["31"].outcome
     assert (outcome.exit_code, outcome.signal) == read
 
 
 @given(st.text(max_size=200))
 def test_no_text_of_a_command_is_an_accident(text: str) -> None:
-    for parse in (slurm_text.parse_scontrol, slurm_text.parse_squeue, slurm_text.parse_sacct):
+    for parse in (parse_scontrol, parse_squeue, parse_sacct):
         parse(text)
     parse_sinfo(text)
 
@@ -142,3 +200,9 @@ def test_merge(
     merged = merge(Outcome(state=slurm, signal=7, nodes=("n1",)), ranks)
     assert (merged.state, merged.exit_code, merged.signal) == expected
     assert merged.nodes == ("n1",)
+
+
+def test_merge_keeps_that_the_trainer_could_not_be_started() -> None:
+    refused = dataclasses.replace(rank(State.FAILED), is_started=False)
+    assert not merge(Outcome(state=State.FAILED), [refused]).is_started
+    assert merge(Outcome(state=State.FAILED), [OK, rank(State.FAILED, code=1)]).is_started

@@ -17,13 +17,13 @@ from typing import Any
 
 import pytest
 
-from pytest_xlatune.cells import LaunchSpec
 from pytest_xlatune.executors import SchedulerDown, local, payload
 from pytest_xlatune.executors.folder import read_claim, read_outcomes, write_spec
 from pytest_xlatune.executors.payload import write_json
 from pytest_xlatune.executors.slurm import SlurmExecutor
-from pytest_xlatune.executors.slurm_commands import Answer
-from pytest_xlatune.results import Outcome, State, Submission
+from pytest_xlatune.executors.slurm._commands import Reply
+from pytest_xlatune.model.result import Outcome, State, Submission
+from pytest_xlatune.model.trial import LaunchSpec
 from tests.executors.machine import SLEEP, Machine
 from tests.executors.payloads import PATH, Start
 from tests.executors.played import ARGUMENTS, Scripted, row
@@ -34,7 +34,7 @@ SUBMIT = """
 import sys
 from pathlib import Path
 from pytest_xlatune.executors.slurm import SlurmExecutor
-from pytest_xlatune.executors.slurm_commands import Answer
+from pytest_xlatune.executors.slurm._commands import Reply
 from tests.executors.test_submitted_twice import submit
 submit(SlurmExecutor(round_s=0), Path(sys.argv[1]))
 """
@@ -88,7 +88,7 @@ def test_cancelled_before_its_claim_it_does_not_wait_for_the_machine(
         write_spec(folder, LaunchSpec(argv=("touch", "ran"), env=PATH))
         start(folder, lock=str(tmp_path / "lock"))
         until(lambda: read_claim(folder))
-        # who cancels looked for a claim a moment before there was one: there was nobody to signal
+        # the cancelling process looked for a claim a moment too early: it had no process to signal
         (folder / payload.CANCEL).touch()
         ended: Outcome = until(lambda: read_outcomes(folder).get(0))
     assert (ended.state, ended.reason) == (State.CANCELLED, "cancelled before the start")
@@ -166,8 +166,8 @@ def test_the_baseline_of_another_sweep_on_the_same_cell_is_another_job(tmp_path:
     # one session, one trial id, so one comment: the folders differ
     ours, theirs = (tmp_path / name / "cell" / "session" / "t1.1" for name in ("one", "two"))
     slurm = Scripted(
-        squeue=Answer(code=0),
-        sacct=Answer(code=0, out=row("RUNNING", WorkDir=f"/seen/otherwise{theirs}", Comment="c")),
+        squeue=Reply(code=0),
+        sacct=Reply(code=0, out=row("RUNNING", WorkDir=f"/seen/otherwise{theirs}", Comment="c")),
     )
     wanted = {"job_name": "xl-overlap-2", "comment": "c"}
     assert SlurmExecutor(run=slurm).find(folder=ours, **wanted) == ""

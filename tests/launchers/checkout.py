@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from pytest_xlatune import Cell, Parallelism, Profile, Protocol
-from pytest_xlatune.cells import LaunchSpec, Stage, Trial
 from pytest_xlatune.launchers.maxtext_slurm import MaxTextSlurmLauncher
-from pytest_xlatune.profiles import BASELINE
-from pytest_xlatune.workers.maxtext_slurm import RECORD
+from pytest_xlatune.model.profile import BASELINE
+from pytest_xlatune.model.trial import LaunchSpec, Trial
+from pytest_xlatune.workers.maxtext_slurm_job import RECORD
 
 DATA = Path(__file__).parents[1] / "data" / "maxtext_slurm"
 MODEL = "deepseek3-671b"
@@ -36,9 +36,9 @@ def make_trial(cell: Cell, of: Profile = BASELINE, *, evidence: bool = False) ->
     return Trial(
         cell_digest=cell.digest,
         profile=of,
-        protocol=Protocol(profiler="xplane") if evidence else Protocol(),
+        protocol=Protocol(profiler="xplane", metric="none", dump=True) if evidence else Protocol(),
         study="tuning",
-        stage=Stage.EVIDENCE if evidence else Stage.SCREEN,
+        stage="evidence" if evidence else "wave1",
     )
 
 

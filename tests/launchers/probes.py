@@ -9,10 +9,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from pytest_xlatune.cells import Cell, LaunchSpec, Parallelism, Protocol, Stage, Trial
 from pytest_xlatune.launchers.command import CommandLauncher
 from pytest_xlatune.launchers.maxtext import MaxTextLauncher
-from pytest_xlatune.profiles import BASELINE, Profile
+from pytest_xlatune.model.cell import Cell, Parallelism, Protocol
+from pytest_xlatune.model.profile import BASELINE, Profile
+from pytest_xlatune.model.trial import LaunchSpec, Trial
 
 # prints its environment and its arguments, exactly
 PROBE = "import json, os, sys; print(json.dumps([dict(os.environ), sys.argv[1:], os.getcwd()]))"
@@ -23,15 +24,13 @@ def make_cell(parallelism: str = "FSDP=8", **changes: Any) -> Cell:
     return Cell(parallelism=Parallelism.parse(parallelism), **values | changes)
 
 
-def make_trial(
-    cell: Cell, of: Profile = BASELINE, *, stage: Stage = Stage.SCREEN, **protocol: Any
-) -> Trial:
+def make_trial(cell: Cell, of: Profile = BASELINE, **protocol: Any) -> Trial:
     return Trial(
         cell_digest=cell.digest,
         profile=of,
         protocol=Protocol(**protocol),
         study="tuning",
-        stage=stage,
+        stage="wave1",
     )
 
 

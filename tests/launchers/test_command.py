@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_xlatune.errors import ConfigError
 from pytest_xlatune.launchers.command import PLACEHOLDERS, CommandLauncher
-from pytest_xlatune.profiles import profile
+from pytest_xlatune.model.errors import ConfigError
+from pytest_xlatune.model.profile import profile
 from tests.launchers.probes import make_cell, make_trial
 
 
@@ -48,7 +48,7 @@ def test_doubled_braces_are_braces() -> None:
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
-        (("t", "{step}"), r"unknown placeholder 'step'.*did you mean 'steps'.*overrides"),
+        (("t", "{step}"), r"unknown placeholder 'step'.*did you mean 'steps'"),
         (("t", "{}"), "unknown placeholder ''"),
         (("t", "{trial.id}"), "unknown placeholder 'trial.id'"),
         (("t", "{steps:>9}"), "unknown placeholder 'steps:>9'"),

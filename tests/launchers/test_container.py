@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 import os
 import shlex
@@ -13,14 +12,15 @@ from typing import Any
 
 import pytest
 
-from pytest_xlatune.cells import Cell, LaunchSpec, Parallelism, Protocol, Stage, Trial
-from pytest_xlatune.errors import ConfigError
 from pytest_xlatune.launchers import Launcher
 from pytest_xlatune.launchers.command import CommandLauncher
-from pytest_xlatune.launchers.container import ContainerLauncher
+from pytest_xlatune.launchers.container import ENTRY_FILE, ENV_FILE, HOST_FILE, ContainerLauncher
 from pytest_xlatune.launchers.maxtext import MaxTextLauncher
-from pytest_xlatune.launchers.runtimes import ENTRY_FILE, ENV_FILE, HOST_FILE
-from pytest_xlatune.profiles import Profile, profile
+from pytest_xlatune.model.cell import Cell, Parallelism, Protocol
+from pytest_xlatune.model.errors import ConfigError
+from pytest_xlatune.model.profile import Profile, profile
+from pytest_xlatune.model.trial import LaunchSpec, Trial
+from tests import golden
 from tests.launchers.probes import PROBE
 
 GOLDEN = Path(__file__).parents[1] / "data" / "containers"
@@ -46,7 +46,7 @@ def make_cell(image: str = NAMED, **changes: Any) -> Cell:
 
 def make_trial(cell: Cell, of: Profile = PROFILE) -> Trial:
     return Trial(
-        cell_digest=cell.digest, profile=of, protocol=Protocol(), study="tuning", stage=Stage.SCREEN
+        cell_digest=cell.digest, profile=of, protocol=Protocol(), study="tuning", stage="wave1"
     )
 
 
@@ -105,15 +105,7 @@ def rendered(launcher: ContainerLauncher, image: str) -> str:
 
 @pytest.mark.parametrize("name", SITES)
 def test_the_command_is_as_recorded(name: str) -> None:
-    """XLATUNE_UPDATE_GOLDEN=1 rewrites the files."""
-    path, found = GOLDEN / f"{name}.txt", rendered(*SITES[name])
-    if os.environ.get("XLATUNE_UPDATE_GOLDEN") == "1":
-        path.write_text(found, encoding="utf-8")
-    expected = path.read_text(encoding="utf-8")
-    difference = "\n".join(
-        difflib.unified_diff(expected.splitlines(), found.splitlines(), lineterm="")
-    )
-    assert found == expected, f"\n{difference}\nXLATUNE_UPDATE_GOLDEN=1 records the new text"
+    golden.check(GOLDEN / f"{name}.txt", rendered(*SITES[name]))
 
 
 def test_every_golden_file_belongs_to_a_site() -> None:

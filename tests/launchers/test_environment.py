@@ -11,12 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_xlatune.cells import LaunchSpec, Stage
-from pytest_xlatune.errors import ConfigError
 from pytest_xlatune.launchers import Launcher
 from pytest_xlatune.launchers.command import CommandLauncher
 from pytest_xlatune.launchers.program import PROFILE_FILE
-from pytest_xlatune.profiles import (
+from pytest_xlatune.model.errors import ConfigError
+from pytest_xlatune.model.profile import (
     Flag,
     Profile,
     append_flags,
@@ -25,6 +24,7 @@ from pytest_xlatune.profiles import (
     profile,
     restore_default,
 )
+from pytest_xlatune.model.trial import LaunchSpec
 from tests.launchers.probes import PROBE, make_cell, make_trial, maxtext, probe, run
 
 # any text that a variable can hold: no NUL, and no half of a surrogate pair
@@ -179,7 +179,7 @@ DUMP = {"xla_dump_hlo_as_text": "true", "xla_dump_hlo_module_re": "^jit_train_st
 
 def test_an_evidence_trial_dumps_and_keeps_no_compile_cache() -> None:
     cell = make_cell(deployed={"XLA_FLAGS": "--xla_a=1"}, overrides={"jax_cache_dir": "/cache"})
-    spec = maxtext().launch(make_trial(cell, stage=Stage.EVIDENCE), cell)
+    spec = maxtext().launch(make_trial(cell, dump=True), cell)
     flags = effective_values(parse_flags(spec.env["XLA_FLAGS"]))
     assert flags == {"xla_a": "1", "xla_dump_to": "xla_dump"} | DUMP
     assert spec.env["JAX_ENABLE_COMPILATION_CACHE"] == "false"
@@ -193,7 +193,7 @@ def test_an_evidence_trial_elsewhere_dumps_into_the_folder(tmp_path: Path) -> No
     folder = tmp_path / "with blank"
     folder.mkdir()
     cell = make_cell()
-    trial = make_trial(cell, profile("p", "--xla_a=2"), stage=Stage.EVIDENCE)
+    trial = make_trial(cell, profile("p", "--xla_a=2"), dump=True)
     env, _, _ = run(probe(cwd=str(tmp_path)).launch(trial, cell), folder)
     flags = effective_values(parse_flags(env["XLA_FLAGS"]))
     assert flags == {"xla_a": "2", "xla_dump_to": f"{folder}/xla_dump"} | DUMP

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from pytest_xlatune.cells import LaunchSpec
-from pytest_xlatune.errors import ConfigError
-from pytest_xlatune.profiles import profile
+from pytest_xlatune.model.errors import ConfigError
+from pytest_xlatune.model.profile import profile
+from pytest_xlatune.model.trial import LaunchSpec
 from tests.launchers.probes import make_cell, make_trial, maxtext
 
 

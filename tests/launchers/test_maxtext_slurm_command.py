@@ -1,22 +1,19 @@
-"""maxtext-slurm: the command that is submitted, and what is refused before.
-
-XLATUNE_UPDATE_GOLDEN=1 rewrites the file of the command.
-"""
+"""maxtext-slurm: the command that is submitted, and what is refused before."""
 
 from __future__ import annotations
 
 import json
-import os
 import shlex
 from typing import Any
 
 import pytest
 
 from pytest_xlatune import ConfigError, Profile, profile
-from pytest_xlatune.cells import LaunchSpec
 from pytest_xlatune.launchers import Launcher
 from pytest_xlatune.launchers.maxtext_slurm import JOB_NAME_BYTES
-from pytest_xlatune.profiles import BASELINE
+from pytest_xlatune.model.profile import BASELINE
+from pytest_xlatune.model.trial import LaunchSpec
+from tests import golden
 from tests.launchers.checkout import DATA, OVERLAP, make_cell, make_launcher, make_trial, name_of
 
 
@@ -32,11 +29,7 @@ def test_the_command_that_is_submitted() -> None:
     launcher = make_launcher()
     plain = rendered(launcher.launch(make_trial(cell, of), cell))
     evidence = rendered(launcher.launch(make_trial(cell, of, evidence=True), cell))
-    found = f"{launcher.describe()}\n\n{plain}\nevidence: {evidence}"
-    golden = DATA / "command.txt"
-    if os.environ.get("XLATUNE_UPDATE_GOLDEN") == "1":
-        golden.write_text(found, encoding="utf-8")
-    assert found == golden.read_text(encoding="utf-8")
+    golden.check(DATA / "command.txt", f"{launcher.describe()}\n\n{plain}\nevidence: {evidence}")
 
 
 def test_it_is_a_launcher() -> None:

@@ -15,13 +15,14 @@ from typing import Any
 import pytest
 
 from pytest_xlatune import profile
-from pytest_xlatune.campaign.assess import FLAGS_NOT_EFFECTIVE, assess
-from pytest_xlatune.evidence_files import captures_below, read_program
-from pytest_xlatune.profiles import BASELINE
-from pytest_xlatune.reading.reading import read_one
-from pytest_xlatune.results import Outcome, State
-from pytest_xlatune.sweep.sweep import Inputs
-from pytest_xlatune.workers.maxtext_slurm import RECORD
+from pytest_xlatune.campaign.assess import assess
+from pytest_xlatune.evidence.hlo.dump import read_program
+from pytest_xlatune.evidence.trace.captures import captures_below
+from pytest_xlatune.model.failure import FailureClass
+from pytest_xlatune.model.profile import BASELINE
+from pytest_xlatune.model.result import Outcome, State
+from pytest_xlatune.tasks.read_logs import read_one
+from pytest_xlatune.workers.maxtext_slurm_job import RECORD
 from tests.launchers.checkout import DATA, MODEL, Site, make_cell, make_trial
 from tests.waiting import LIMIT_S, until
 
@@ -63,7 +64,7 @@ def test_a_flag_that_only_train_env_sets_is_seen_not_to_be_effective(site: Site)
     asked = make_trial(cell, profile("ag-8g", "--xla_all_gather=8589934592"))
     outcome = Outcome(state=State.COMPLETED, exit_code=0)
     found = assess(asked, cell, outcome, read_one(site.log).report)
-    assert found.findings[0].cls == FLAGS_NOT_EFFECTIVE
+    assert found.findings[0].cls == FailureClass.FLAGS_NOT_EFFECTIVE
 
 
 def test_outputs_are_found_by_the_front_of_their_name_after_the_tagger_renamed_them(
@@ -157,7 +158,7 @@ def test_the_sweep_of_the_documentation_is_one() -> None:
     (block,) = [part.partition("```")[0] for part in text.split("```python\n")[1:]]
     names: dict[str, Any] = {}
     exec(compile(block, "docs/maxtext.md", "exec"), names)
-    resolved = names["SWEEP"].resolve(Inputs())
+    resolved = names["SWEEP"].resolve()
     resolved.check()
     (trial,) = [each for each in resolved.study().propose(()) if not each.is_baseline]
     argv = resolved.sweep.launcher.launch(trial, resolved.cell).argv
@@ -171,24 +172,26 @@ def test_the_sweep_of_the_documentation_is_one() -> None:
 
 SWEEP = """\
 import pytest
-from pytest_xlatune import Protocol, Sweep, profile
+from pytest_xlatune import CellSettings, DesignSettings, Protocol, SiteSettings, Sweep, profile
 from pytest_xlatune.launchers.maxtext_slurm import INHERIT, MaxTextSlurmLauncher
 
 SWEEP = Sweep(
     name="pretend",
-    model_tag="deepseek3-671b",
-    parallelism="PP=8",
-    per_device_batch_size=7,
-    max_target_length=4096,
+    cell=CellSettings(
+        model_tag="deepseek3-671b",
+        parallelism="PP=8",
+        per_device_batch_size=7,
+        max_target_length=4096,
+        protocol=Protocol(steps=12),
+    ),
     launcher=MaxTextSlurmLauncher(
         checkout={checkout!r},
         sbatch=("-N", "2", "-w", "node[001-002]"),
         inherit=(*INHERIT, "SLURM_STANDIN"),
     ),
     profiles=(profile("bogus", "--xla_bogus=1"), profile("overlap-2", "--xla_of_somebody=2")),
-    protocol=Protocol(steps=12),
-    executor="local",
-    screen_baselines=2,
+    site=SiteSettings(executor="local"),
+    design=DesignSettings(screen_baselines=2),
 )
 
 
@@ -216,5 +219,5 @@ def test_a_whole_sweep_through_a_checkout(site: Site) -> None:
     jobs = sorted(each.name for each in site.outputs.glob("*.log"))
     assert [each[:4] for each in jobs] == ["4711", "4712", "4713", "4714"]
     board = json.loads((site.root / "reports" / "pretend" / "leaderboard.json").read_text())
-    kinds = {each["profile"]: each["kind"] for each in board["conclusion"]["verdicts"]}
+    kinds = {each["arm"]: each["kind"] for each in board["conclusion"]["verdicts"]}
     assert kinds == {"bogus": "INVALID", "overlap-2": "SCREENED"}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pytest_xlatune.cells import Cell, Parallelism, Protocol, Stage, Trial
 from pytest_xlatune.ledger import (
     AttemptEnded,
     AttemptIntended,
@@ -16,8 +15,10 @@ from pytest_xlatune.ledger import (
     TrialEnded,
     TrialPlanned,
 )
-from pytest_xlatune.profiles import profile
-from pytest_xlatune.results import (
+from pytest_xlatune.model.cell import Cell, Parallelism, Protocol
+from pytest_xlatune.model.profile import profile
+from pytest_xlatune.model.resources import Next
+from pytest_xlatune.model.result import (
     Action,
     Finding,
     Outcome,
@@ -27,6 +28,7 @@ from pytest_xlatune.results import (
     TrialResult,
     TrialStatus,
 )
+from pytest_xlatune.model.trial import Trial
 
 CELL = Cell(model_tag="toy-1b", parallelism=Parallelism.parse("FSDP=2"), deployed={"A": "1,2 'x'"})
 
@@ -37,7 +39,7 @@ def trial(position: int = 0, *, study: str = "tuning") -> Trial:
         profile=profile("overlap", "--xla_a=true"),
         protocol=Protocol(),
         study=study,
-        stage=Stage.SCREEN,
+        stage="wave1",
         position=position,
     )
 
@@ -63,7 +65,7 @@ def ended(of: Trial, attempt: int = 1, state: State = State.COMPLETED) -> Attemp
 
 OOM = Finding(cls="oom-gpu", action=Action.DROP, line=7, text="out of memory", detail="3 GiB")
 STORY: tuple[Event, ...] = (
-    CampaignOpened(cell=CELL, study="tuning", session="s1", versions={"pytest-xlatune": "0.1"}),
+    CampaignOpened(cells=(CELL,), study="tuning", session="s1", versions={"pytest-xlatune": "0.1"}),
     TrialPlanned(trial=trial(0)),
     TrialPlanned(trial=trial(1)),
     intended(trial(0)),
@@ -74,12 +76,12 @@ STORY: tuple[Event, ...] = (
         outcome=Outcome(state=State.NODE_FAIL, nodes=("node001",)),
         findings=(OOM,),
     ),
-    Decided(trial_id=trial(0).id, attempt=1, next="retry", cls="node", evidence="node001 died"),
+    Decided(trial_id=trial(0).id, attempt=1, next=Next.RETRY, cls="node", evidence="node001 died"),
     intended(trial(0), 2),
     AttemptSubmitted(submission=submission(trial(0), 2)),
     ended(trial(0), 2),
     TrialEnded(result=result(trial(0))),
-    NodesPinned(nodes=("node001", "node002")),
+    NodesPinned(cell_digest=CELL.digest, nodes=("node001", "node002")),
     Noted(text="torn\nlines, \u2028 and ünïcode"),
 )
 

@@ -4,16 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_xlatune.errors import LedgerError
-from pytest_xlatune.ledger import (
-    CampaignOpened,
-    Ledger,
-    LedgerState,
-    TrialEnded,
-    TrialPlanned,
-    replay,
-)
-from pytest_xlatune.results import State, TrialStatus
+from pytest_xlatune.ledger import CampaignOpened, Ledger, TrialEnded, TrialPlanned
+from pytest_xlatune.ledger.state import LedgerState, replay
+from pytest_xlatune.model.errors import LedgerError
+from pytest_xlatune.model.result import State, TrialStatus
 from tests.ledger.stories import CELL, OOM, STORY, ended, intended, result, trial
 
 
@@ -53,9 +47,9 @@ def test_a_trial_without_a_result_tells_its_jobs_findings_and_last_outcome(ledge
 
 def test_state_keeps_sessions_decisions_and_notes(ledger: Ledger) -> None:
     state = story_until(ledger, len(STORY))
-    assert [each.cell for each in state.opened] == [CELL]
+    assert [each.cells for each in state.opened] == [(CELL,)]
     assert [each.evidence for each in state.decisions] == ["node001 died"]
-    assert state.pinned == ("node001", "node002")
+    assert state.nodes_of(CELL) == ("node001", "node002")
     assert state.notes == ("torn\nlines, \u2028 and ünïcode",)
 
 
@@ -109,7 +103,7 @@ def test_what_nobody_could_measure_when_a_campaign_opens_again(
 ) -> None:
     ledger.append_all(STORY[:7], at_s=0.0)
     ledger.append(TrialEnded(result=result(trial(), TrialStatus.UNMEASURED)), at_s=0.0)
-    ledger.append(CampaignOpened(cell=CELL, study="tuning", session=session), at_s=0.0)
+    ledger.append(CampaignOpened(cells=(CELL,), study="tuning", session=session), at_s=0.0)
     state = replay(ledger.events())
     assert state.history("tuning")[0].status is status
     assert len(state.decisions) == decisions

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from pytest_xlatune.errors import LedgerError
 from pytest_xlatune.ledger import Ledger, Noted
+from pytest_xlatune.model.errors import LedgerError
 from tests.ledger.stories import STORY, write_story
 from tests.waiting import LIMIT_S
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_xlatune.logs import LogReader, LogReport, Phase, PhaseChange, read_log
-from pytest_xlatune.results import Finding
+from pytest_xlatune.logs import LogReader, LogReport, Phase, PhaseChange, Sieve, read_log
+from pytest_xlatune.logs._signatures import table
+from pytest_xlatune.model.result import Finding
 from tests.logs.lines import ABSL, read, read_every_way, step, text_of
 
 
@@ -117,3 +118,20 @@ def test_the_tail_is_what_is_neither_step_nor_harmless() -> None:
 def test_a_report_goes_to_json_and_back() -> None:
     report = read_log([text_of(["0: XLA_FLAGS=--xla_a", step(0, loss="inf"), "Killed"])])
     assert LogReport.from_json(report.to_json()) == report
+
+
+def test_the_sieve_lets_every_word_through_in_any_case() -> None:
+    sieve = Sieve(table().words)
+    for word in table().words:
+        assert sieve.may_hold(f"12 {word.upper()}!".encode())
+        assert sieve.lines(f"dull 1\n{word}\ndull 2\n".encode()) == (3, [(1, word.encode())])
+
+
+def test_the_sieve_remembers_only_so_much() -> None:
+    sieve = Sieve(["killed"])
+    for first in range(0, 40_000, 1000):
+        block = b"".join(bytes([102 + each % 20]) * (each // 80 + 1) + b"\n"
+                         for each in range(first, first + 1000))  # fmt: skip
+        assert sieve.lines(block) == (1000, [])
+    assert len(sieve._dull) <= (1 << 14) + 1000
+    assert max(map(len, sieve._dull)) <= 1 << 9

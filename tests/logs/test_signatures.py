@@ -1,4 +1,4 @@
-"""The table of failure signatures: each row names its own sample; harmless lines name nothing."""
+"""The table of failure signatures: each names its own sample; harmless lines name nothing."""
 
 from __future__ import annotations
 
@@ -8,10 +8,15 @@ from pathlib import Path
 import pytest
 
 from pytest_xlatune.logs import read_log
-from pytest_xlatune.logs.row import Row
-from pytest_xlatune.logs.sieve import Sieve
-from pytest_xlatune.logs.signatures import BENIGN, DIAGNOSED, SIGNATURES, table, words
-from pytest_xlatune.results import Action, Finding
+from pytest_xlatune.logs._signatures import Signature, Tier, markdown, read_table, table
+from pytest_xlatune.model.errors import ConfigError
+from pytest_xlatune.model.failure import FailureClass
+from pytest_xlatune.model.result import Action, Finding
+
+TABLE = table()
+EACH = pytest.mark.parametrize(
+    "each", TABLE.signatures, ids=lambda each: f"{each.cls}: {each.words[0]}"
+)
 
 
 def found(line: str) -> Finding | None:
@@ -20,33 +25,51 @@ def found(line: str) -> Finding | None:
     return findings[0] if findings else None
 
 
-@pytest.mark.parametrize("row", SIGNATURES, ids=lambda row: f"{row.cls}: {row.words[0]}")
+@EACH
 @pytest.mark.parametrize("prefix", ["", " 3: ", "0: (Actor pid=7, ip=10.0.0.9) "])
-def test_a_sample_gives_exactly_its_row(row: Row, prefix: str) -> None:
-    finding = found(prefix + row.sample)
+def test_a_sample_is_named_by_its_own_signature(each: Signature, prefix: str) -> None:
+    finding = found(prefix + each.sample)
     assert finding is not None
-    assert (finding.cls, finding.action) == (row.cls, row.action)
-    assert finding.text == (prefix + row.sample).strip()
-    earlier = SIGNATURES[: SIGNATURES.index(row)]
-    low = row.sample.lower()
-    assert not [
-        each.cls
-        for each in earlier
-        if any(word in low for word in each.words) and each.pattern.search(row.sample)
-    ]
+    assert (finding.cls, finding.action) == (each.cls, each.action)
+    assert finding.text == (prefix + each.sample).strip()
 
 
-@pytest.mark.parametrize("row", SIGNATURES, ids=lambda row: f"{row.cls}: {row.words[0]}")
-def test_every_word_of_a_row_is_lower_case_and_leaves_letters_to_sieve(row: Row) -> None:
-    for word in row.words:
+@EACH
+def test_no_earlier_signature_matches_a_sample(each: Signature) -> None:
+    low = each.sample.lower()
+    first = next(
+        one
+        for one in TABLE.signatures
+        if any(word in low for word in one.words) and one.pattern.search(each.sample)
+    )
+    assert first is each
+
+
+@EACH
+def test_every_word_is_lower_case_and_leaves_letters_to_the_sieve(each: Signature) -> None:
+    for word in each.words:
         assert word == word.lower()
         assert len(re.sub(r"[^f-z_]", "", word)) >= 3, word
 
 
-@pytest.mark.parametrize("line", BENIGN, ids=lambda line: line[:40])
+@EACH
+def test_every_signature_says_where_it_is_known_from(each: Signature) -> None:
+    assert each.source
+    phases = {"start", "container", "stage", "init", "compile", "train", "cluster", "any"}
+    assert each.phase in phases
+
+
+@EACH
+def test_a_detail_names_groups_of_its_own_pattern(each: Signature) -> None:
+    named = set(re.findall(r"{(\w+)}", each.detail))
+    assert named <= each.pattern.groupindex.keys()
+    assert not each.detail or named
+
+
+@pytest.mark.parametrize("line", TABLE.harmless, ids=lambda line: line[:40])
 def test_harmless_lines_name_nothing(line: str) -> None:
     assert found(line) is None
-    assert re.search(BENIGN[line], line)
+    assert re.search(TABLE.harmless[line], line)
 
 
 @pytest.mark.parametrize(
@@ -58,7 +81,7 @@ def test_harmless_lines_name_nothing(line: str) -> None:
     ],
 )
 def test_harmless_lines_would_name_something_were_they_not_listed(line: str) -> None:
-    assert any(row.pattern.search(line) for row in SIGNATURES)
+    assert any(each.pattern.search(line) for each in TABLE.signatures)
     assert found(line) is None
 
 
@@ -80,6 +103,11 @@ SPELLINGS = {
         "TF_XLA_FLAGS envvar?"),
         "unknown-flag",
         "--xla_one",
+    ),
+    "no flag named, as on a line cut short": (
+        "F0112 07:08:09.8 77 parse_flags_from_env.cc:234] Unknown flag in XLA_FLAGS:",
+        "unknown-flag",
+        "",
     ),
     "a compile option": (
         "INVALID_ARGUMENT: No such compile option: 'xla_one'",
@@ -120,7 +148,7 @@ SPELLINGS = {
     ),
     "OOM wrapped to the next line": ("RESOURCE_EXHAUSTED:", "oom-gpu", ""),
     "OOM of HIP": ("RuntimeError: hipErrorOutOfMemory", "oom-gpu", ""),
-    "no room for RCCL": (
+    "too little memory for RCCL": (
         "n1:1:2 [0] NCCL WARN Failed to CUDA calloc 8192 bytes",
         "oom-rccl-headroom",
         "8192 bytes",
@@ -181,33 +209,72 @@ def test_lines_that_only_resemble_a_failure(line: str) -> None:
     assert found(line) is None
 
 
-def test_the_sieve_lets_every_word_through_in_any_case() -> None:
-    sieve = Sieve(words())
-    for word in words():
-        assert sieve.may_hold(f"12 {word.upper()}!".encode())
-        assert sieve.lines(f"dull 1\n{word}\ndull 2\n".encode()) == (3, [(1, word.encode())])
-
-
-def test_the_sieve_remembers_only_so_much() -> None:
-    sieve = Sieve(["killed"])
-    for first in range(0, 40_000, 1000):
-        block = b"".join(bytes([102 + each % 20]) * (each // 80 + 1) + b"\n"
-                         for each in range(first, first + 1000))  # fmt: skip
-        assert sieve.lines(block) == (1000, [])
-    assert len(sieve._dull) <= (1 << 14) + 1000
-    assert max(map(len, sieve._dull)) <= 1 << 9
-
-
 def test_the_actions_of_what_can_never_run_are_drops() -> None:
-    actions = {row.cls: row.action for row in SIGNATURES}
+    actions = {each.cls: each.action for each in TABLE.signatures}
     for cls in ("unknown-flag", "bad-flag-value", "oom-gpu", "oom-rccl-headroom",
                 "numerical-failure", "xla-check-fail", "xla-compile-fail"):  # fmt: skip
-        assert actions[cls] is Action.DROP
-    assert {cls for cls, (action, _, _) in DIAGNOSED.items() if action is Action.SUCCESS} == {
-        "soft-success"
+        assert actions[FailureClass(cls)] is Action.DROP
+
+
+def test_only_a_soft_success_counts_as_success() -> None:
+    diagnosed = {cls: each.action for cls, each in TABLE.diagnosed.items()}
+    assert [cls for cls in diagnosed if diagnosed[cls] is Action.SUCCESS] == ["soft-success"]
+    assert Action.SUCCESS not in {each.action for each in TABLE.signatures}
+
+
+def test_a_class_ranks_as_its_most_telling_signature() -> None:
+    assert {each.tier for each in TABLE.signatures if each.cls == "bad-flag-value"} == {
+        Tier.CAUSE,
+        Tier.CONSEQUENCE,
     }
+    assert TABLE.tiers["bad-flag-value"] is Tier.CAUSE
+    assert TABLE.tiers["hang-init"] is Tier.CONSEQUENCE
+    assert TABLE.tiers["killed"] is Tier.GENERIC
+
+
+ROW = r"""
+[[signature]]
+class = "killed"
+phase = "any"
+action = "retry"
+words = ["killed"]
+regex = ["Killed", 'ended by (?P<detail>\w+)']
+sample = "Killed"
+source = "the shell"
+
+[[harmless]]
+regex = "fine"
+sample = "all is fine"
+
+[diagnosed]
+lost = { action = "retry", tier = "symptom" }
+"""
+
+
+def test_a_table_is_read() -> None:
+    read = read_table(ROW)
+    (only,) = read.signatures
+    assert (only.cls, only.tier, only.is_fatal) == (FailureClass.KILLED, Tier.CAUSE, False)
+    assert only.regex == r"Killed|ended by (?P<detail>\w+)"
+    assert read.words == frozenset({"killed"})
+    assert read.harmless == {"all is fine": "fine"}
+    assert read.diagnosed == {FailureClass.LOST: (Action.RETRY, Tier.SYMPTOM)}
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong", "said"),
+    [
+        ('class = "killed"', 'class = "kiled"', "FailureClass 'kiled' .* did you mean 'killed'"),
+        ('"retry"', '"retri"', "Action 'retri' .* did you mean 'retry'"),
+        ('"symptom"', '"symptoms"', "Tier 'symptoms' .* did you mean 'symptom'"),
+        ("lost =", "lots =", "FailureClass 'lots'"),
+    ],
+)
+def test_a_table_with_an_unknown_word_is_refused(right: str, wrong: str, said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        read_table(ROW.replace(right, wrong))
 
 
 def test_the_documentation_holds_the_table() -> None:
     page = Path(__file__).parents[2] / "docs" / "logs.md"
-    assert "\n".join(table()) in page.read_text(encoding="utf-8")
+    assert "\n".join(markdown()) in page.read_text(encoding="utf-8")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pytest_xlatune.logs import NewStart, Phase
-from pytest_xlatune.results import Action
+from pytest_xlatune.model.result import Action
 from tests.logs.lines import read_every_way, step, text_of
 
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_xlatune.logs import Phase
-from pytest_xlatune.results import Action, StepRecord
+from pytest_xlatune.model.result import Action, StepRecord
 from tests.logs.lines import ABSL, read, read_every_way, step, text_of
 
 

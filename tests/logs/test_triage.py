@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_xlatune.cells import Protocol
 from pytest_xlatune.logs import LogReport, Phase, read_log
 from pytest_xlatune.logs.triage import diagnose, primary
-from pytest_xlatune.results import Action, Finding, Outcome, State, StepRecord
+from pytest_xlatune.model.cell import Protocol
+from pytest_xlatune.model.result import Action, Finding, Outcome, State, StepRecord
 
 PROTOCOL = Protocol(steps=15)
 OOM = "RESOURCE_EXHAUSTED: Out of memory while trying to allocate 9.00GiB."
@@ -71,8 +71,11 @@ CASES: dict[str, tuple[list[str], Outcome, str | None, Action]] = {
     "no exit code, no signal": (
         [], Outcome(state=State.FAILED), "unknown-death", Action.RETRY),
     "a program that is not there": (
-        [], Outcome(state=State.FAILED, reason="['x'] could not be started: [Errno 2] No such"),
+        [], Outcome(state=State.FAILED, reason="[Errno 2] No such file", is_started=False),
         "not-started", Action.RETRY),
+    "a program that only says that another could not be started": (
+        [], Outcome(state=State.FAILED, exit_code=1, reason="x could not be started: no"),
+        "exit-code", Action.RETRY),
     "SIGKILL": (steps(0, 3), Outcome(state=State.FAILED, signal=9), "killed", Action.RETRY),
     "exit 137": (
         steps(0, 3), Outcome(state=State.FAILED, exit_code=137), "killed", Action.RETRY),
@@ -80,7 +83,7 @@ CASES: dict[str, tuple[list[str], Outcome, str | None, Action]] = {
     "exit 143 before the last step": (
         steps(0, 3), Outcome(state=State.FAILED, exit_code=143), "cancelled", Action.NONE),
     "a node died": ([], Outcome(state=State.NODE_FAIL), "node-fail", Action.RESUME_NODE),
-    "nobody knows it": ([], Outcome(state=State.LOST), "lost", Action.RETRY),
+    "a job unknown to the scheduler": ([], Outcome(state=State.LOST), "lost", Action.RETRY),
     "a time limit while compiling": (
         ["Memstats: After params initialized:", TIME], Outcome(state=State.TIMEOUT),
         "time-limit", Action.NONE),

@@ -17,12 +17,11 @@ from typing import Any
 
 import pytest
 
-from pytest_xlatune.cells import Cell
 from pytest_xlatune.launchers.maxtext import MaxTextLauncher
-from pytest_xlatune.preflight.keys import Release, ask, look_at_keys
-from pytest_xlatune.profiles import profile
-from pytest_xlatune.sweep.file import load_sweep
-from pytest_xlatune.sweep.sweep import Inputs
+from pytest_xlatune.model.cell import Cell
+from pytest_xlatune.model.profile import profile
+from pytest_xlatune.prepare.preflight import Release, ask, look_at_keys
+from pytest_xlatune.sweep.declaration import load_sweep
 
 ROOT = Path(__file__).parents[2]
 SWEEP_FILE = ROOT / "sweeps" / "test_maxtext_cpu.py"
@@ -53,7 +52,7 @@ def events(workdir: Path, kind: str) -> Iterator[dict[str, Any]]:
 
 def test_the_release_knows_every_key_of_the_sweep_and_not_that_of_a_fork() -> None:
     sweep = load_sweep(SWEEP_FILE)
-    cell = sweep.resolve(Inputs()).cell
+    cell = sweep.resolve().cell
     assert isinstance(sweep.launcher, MaxTextLauncher)
     launcher = dataclasses.replace(sweep.launcher, python=LAUNCHER.removeprefix("python="))
     release = ask(launcher, cell, environ=os.environ)
@@ -98,7 +97,7 @@ def test_a_baseline_trains_and_an_unknown_flag_is_dropped(workdir: Path) -> None
 def test_an_evidence_run_leaves_a_program_and_captures_that_can_be_read(workdir: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-c",
-         "import sys; from pytest_xlatune.cli.main import main; sys.exit(main())",
+         "import sys; from pytest_xlatune.cli import main; sys.exit(main())",
          "evidence", str(SWEEP_FILE), "baseline-deployed", "--workdir", str(workdir)],
         cwd=ROOT,
         capture_output=True,

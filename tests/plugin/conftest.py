@@ -49,27 +49,38 @@ from pathlib import Path
 
 import pytest
 
-from pytest_xlatune import Protocol, Sweep, profile
-from pytest_xlatune.launchers.command import CommandLauncher
+from pytest_xlatune import (
+    CellSettings,
+    CommandLauncher,
+    DesignSettings,
+    Protocol,
+    SiteSettings,
+    Sweep,
+    profile,
+)
 
 SWEEP = Sweep(
     name="pretend",
-    model_tag="pretend",
-    parallelism="FSDP=4",
+    cell=CellSettings(
+        model_tag="pretend",
+        parallelism="FSDP=4",
+        deployed={"XLA_FLAGS": "--xla_deployed=1"},
+        protocol=Protocol(steps=12),
+    ),
     launcher=CommandLauncher(
         argv=(sys.executable, str(Path(__file__).parent / "trainer.py"), "{steps}", "{trial}")
     ),
-    deployed={"XLA_FLAGS": "--xla_deployed=1"},
     profiles=(
         PROFILES
     ),
-    protocol=Protocol(steps=12),
-    executor="local",
-    screen_baselines=2,
-    finalists=2,
-    blocks=3,
-    block_baselines=1,
-    budget=40,
+    site=SiteSettings(executor="local"),
+    design=DesignSettings(
+        screen_baselines=2,
+        finalists=2,
+        blocks=3,
+        block_baselines=1,
+        budget=40,
+    ),
 )
 
 

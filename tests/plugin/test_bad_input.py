@@ -38,7 +38,7 @@ MISTAKES = {
         "*unknown wave 'wave3' in sweep 'pretend'*Known: wave2*",
     ),
     "missing inputs, all of them": (
-        ('    model_tag="pretend",\n    parallelism="FSDP=4",\n', ""),
+        ('        model_tag="pretend",\n        parallelism="FSDP=4",\n', ""),
         ("--xlatune-executor=slurm",),
         "*is missing the model*; the parallelism*; the node slot*never guessed*",
     ),
@@ -113,7 +113,9 @@ def test_a_mistake_is_one_message_and_exit_code_4(
 def test_a_wrong_option_ends_the_run_before_collection(folder: Any) -> None:
     done = folder.run("--xlatune-budget=many")
     assert done.ret == pytest.ExitCode.USAGE_ERROR
-    done.stderr.fnmatch_lines(["ERROR: --xlatune-budget: found 'many', expected N*"])
+    done.stderr.fnmatch_lines(
+        ["ERROR: --xlatune-budget: found 'many', expected a whole number above 0*"]
+    )
 
 
 @WORKERS
@@ -168,9 +170,14 @@ def test_without_an_ini_file_the_ledger_lies_where_pytest_was_started(
     ("damage", "message"),
     [
         pytest.param(
-            lambda text: text.replace('"schema":1', '"schema":9', 1),
-            "*ledger.jsonl:1: written by schema 9, this version reads up to 1*--xlatune-fresh*",
+            lambda text: text.replace('"schema":2', '"schema":9', 1),
+            "*ledger.jsonl:1: found schema 9, this version reads schema 2 only.*--xlatune-fresh*",
             id="a newer schema",
+        ),
+        pytest.param(
+            lambda text: text.replace('"schema":2', '"schema":1'),
+            "*ledger.jsonl:1: found schema 1, *--xlatune-fresh*an older version*reads it*",
+            id="an older schema",
         ),
         pytest.param(
             lambda text: text.replace('"event":"trial-planned"', '"event":"tri', 1),

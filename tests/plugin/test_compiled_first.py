@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from pytest_xlatune.cli.main import main
+from pytest_xlatune.cli import main
 
 KEPT = Path(__file__).parents[1] / "data" / "evidence" / "jaxlib-0.12.0"
 
@@ -56,13 +56,16 @@ def sweep(folder: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
         encoding="utf-8",
     )
     text = folder.read("test_sweep.py").replace(
-        'executor="local",', 'executor="local",\n    screening=Screening(),'
+        "    site=", "    compile_check=CompileCheck(),\n    site="
     )
-    text = text.replace(
-        "from pytest_xlatune import Protocol,", "from pytest_xlatune import Protocol, Screening,"
-    )
+    text = text.replace("    DesignSettings,\n", "    CompileCheck,\n    DesignSettings,\n", 1)
     (folder.path / "test_sweep.py").write_text(text, encoding="utf-8")
     return folder
+
+
+def flat(run: pytest.RunResult) -> str:
+    """What a run said, however wide its terminal."""
+    return " ".join(run.stdout.str().split())
 
 
 def compiled(folder: Any) -> int:
@@ -70,37 +73,37 @@ def compiled(folder: Any) -> int:
     return text.split().count("compiled")
 
 
-def test_what_compiling_settles_is_not_run_and_not_compiled_again(
+def test_what_compiling_decides_is_not_run_and_not_compiled_again(
     sweep: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
     done = sweep.run("-m", "wave2", "-rx", "-n2")
     done.assert_outcomes(passed=4, xfailed=4)
     said = {each["profile"]: each["cls"] for each in sweep.events("profile-compiled")}
     assert said == {
-        "fast": "other program",
-        "fast-too": "other program",
-        "none-1": "identical to the baseline",
-        "none-2": "identical to the baseline",
-        "nccl": "acts at run time only",
-        "priority": "acts at run time only",
-        "unknown": "flag refused",
-        "broken": "does not compile",
+        "fast": "program",
+        "fast-too": "program",
+        "none-1": "identical",
+        "none-2": "identical",
+        "nccl": "unseen",
+        "priority": "unseen",
+        "unknown": "refused",
+        "broken": "failed",
     }
     jobs = sweep.submitted
-    assert {trial.split("-swave2")[0] for trial in jobs} == {"baseline-deployed", *said} - NOT_RUN
+    assert {trial.split("-wave2")[0] for trial in jobs} == {"baseline-deployed", *said} - NOT_RUN
     stands = "the same program and settings as fast, which stands for both"
     done.stdout.fnmatch_lines([f"*fast-too INVALID (not run): needs no run: {stands}*"])
     board = sweep.read("reports/pretend/leaderboard.md")
-    assert "Not run: settled by compiling" in board
+    assert "Not run: compiling decided them" in board
     assert "4 of 8 profiles need no run" in board
-    assert "| `none-1`" in board.partition("What compiling said")[2]
+    assert "| `none-1`" in board.partition("Compile check")[2]
 
     plan = sweep.run("--xlatune-plan", "-m", "wave2")
-    plan.stdout.fnmatch_lines(["*4 trials of the screen will not be run*"])
-    plan.stdout.no_fnmatch_line("*will be compiled*")
+    plan.stdout.fnmatch_lines(["*4 trials of the screen will not run*"])
+    assert "will compile" not in flat(plan)
     trials = plan.stdout.str().partition("Trials")[2].partition("Commands")[0]
-    assert "none-1-swave2" in trials
-    assert "none-2-swave2" not in trials
+    assert "none-1-wave2" in trials
+    assert "none-2-wave2" not in trials
 
     assert compiled(sweep) <= 2 + 8  # each profile once, the baseline by each process that drove
     before = compiled(sweep)
@@ -114,14 +117,15 @@ def test_what_compiling_settles_is_not_run_and_not_compiled_again(
     capsys.readouterr()  # what pytester printed
     assert main(["conclude", str(ledger), "--json"]) == 0
     verdicts = json.loads(capsys.readouterr().out)["conclusion"]["verdicts"]
-    assert {each["profile"] for each in verdicts if not each["can_run"]} == NOT_RUN
+    assert {each["arm"] for each in verdicts if not each["can_run"]} == NOT_RUN
 
 
 SINGLE = """
 from pytest_xlatune import Singles
 import dataclasses
 
-SWEEP = dataclasses.replace(SWEEP, budget=60, derived=(Singles(
+DESIGN = dataclasses.replace(SWEEP.design, budget=60)
+SWEEP = dataclasses.replace(SWEEP, design=DESIGN, derived=(Singles(
     wave="wave3", slots=2, evidence=False,
     candidates=(
         profile("none-3", "--xla_gpu_enable_pipelined_reduce_scatter=true"),
@@ -139,13 +143,13 @@ def test_single(measure, derived):
 def test_the_plan_shows_what_compiling_said_of_derived_profiles(sweep: Any) -> None:
     (sweep.path / "test_sweep.py").write_text(sweep.read("test_sweep.py") + SINGLE, "utf-8")
     plan = sweep.run("--xlatune-plan", "-m", "wave3")
-    plan.stdout.fnmatch_lines(["*2 profiles will be compiled before anything is queued, by *"])
+    assert "will compile 2 profiles before the sweep queues a job" in flat(plan)
     sweep.run("-m", "wave3").assert_outcomes(passed=2)
     plan = sweep.run("--xlatune-plan", "-m", "wave3")
     # in the order of the trials, which is drawn
     for said in ("fast-3*other program", "none-3*identical to the baseline"):
-        plan.stdout.fnmatch_lines(["*What compiling said*", f"*{said}*"])
-    plan.stdout.no_fnmatch_line("*will be compiled*")
+        plan.stdout.fnmatch_lines(["*Compile check*", f"*{said}*"])
+    assert "will compile" not in flat(plan)
 
 
 def test_what_it_rests_on_is_compiled_again_when_it_changes(sweep: Any) -> None:
@@ -156,7 +160,7 @@ def test_what_it_rests_on_is_compiled_again_when_it_changes(sweep: Any) -> None:
     sweep.run("-k", "unknown", "-m", "wave2").assert_outcomes(xfailed=1)
     assert compiled(sweep) == 1 + 2 + 1 + 1
     plan = sweep.run("--xlatune-plan", "-m", "wave2")
-    plan.stdout.fnmatch_lines(["*7 profiles will be compiled before anything is queued, by *"])
+    assert "will compile 7 profiles before the sweep queues a job" in flat(plan)
 
 
 def test_another_profile_stands_only_where_it_is_measured(sweep: Any) -> None:
@@ -164,16 +168,16 @@ def test_another_profile_stands_only_where_it_is_measured(sweep: Any) -> None:
     assert any(trial.startswith("fast-too-") for trial in sweep.submitted)
 
 
-def test_no_control_and_no_screening_by_choice(sweep: Any) -> None:
-    text = sweep.read("test_sweep.py").replace("Screening()", "Screening(controls=0)")
+def test_no_control_and_no_compile_check_by_choice(sweep: Any) -> None:
+    text = sweep.read("test_sweep.py").replace("CompileCheck()", "CompileCheck(controls=0)")
     (sweep.path / "test_sweep.py").write_text(text, encoding="utf-8")
     sweep.run("-k", "none-1").assert_outcomes(xfailed=1)
-    # what was settled without a run is measured by a session that compiles nothing
-    sweep.run("-k", "none-1", "--xlatune-screening", "off").assert_outcomes(passed=1)
+    # what was decided without a run is measured by a session that compiles nothing
+    sweep.run("-k", "none-1", "--xlatune-compile-check", "off").assert_outcomes(passed=1)
     assert any(trial.startswith("none-1-") for trial in sweep.submitted)
 
 
-def test_a_compilation_that_is_killed_settles_nothing(sweep: Any) -> None:
+def test_a_compilation_that_is_killed_decides_nothing(sweep: Any) -> None:
     text = sweep.read("test_sweep.py").replace('"--xla_broken=1"', '"--xla_killed=1"')
     (sweep.path / "test_sweep.py").write_text(text, encoding="utf-8")
     done = sweep.run("-k", "broken")

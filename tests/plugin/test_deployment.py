@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from pytest_xlatune.publishing.publish import read_known
+from pytest_xlatune.tasks.publish import read_known
 
 SECRET = "hush-hush-hush"
 ENV_FILE = """\
@@ -26,11 +26,12 @@ def sweep_text(text: str) -> str:
     """The pretend sweep, with what is deployed in a file."""
     text = text.replace(
         'deployed={"XLA_FLAGS": "--xla_deployed=1"}',
-        "deployed=deployed_env(ENV_FILE),\n    env_file=str(ENV_FILE)",
+        "deployed=deployed_env(ENV_FILE)",
     )
     text = text.replace(
-        "import Protocol, Sweep, profile", "import Protocol, Sweep, deployed_env, profile"
+        'SiteSettings(executor="local")', 'SiteSettings(executor="local", env_file=str(ENV_FILE))'
     )
+    text = text.replace("    profile,\n)", "    deployed_env,\n    profile,\n)")
     return text.replace(
         "SWEEP = ", 'ENV_FILE = Path(__file__).parent / "configs" / "pretend.env.sh"\nSWEEP = ', 1
     )

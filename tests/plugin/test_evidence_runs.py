@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from pytest_xlatune.cli.main import main
+from pytest_xlatune.cli import main
 
 QUICKSTART = Path(__file__).parents[2] / "sweeps" / "quickstart"
 
@@ -22,35 +22,46 @@ import sys
 
 import pytest
 
-from pytest_xlatune import Protocol, Sweep, profile
-from pytest_xlatune.launchers.maxtext import MaxTextLauncher
+from pytest_xlatune import (
+    CellSettings,
+    DesignSettings,
+    MaxTextLauncher,
+    Protocol,
+    SiteSettings,
+    Sweep,
+    profile,
+)
 
 SWEEP = Sweep(
     name="pretend",
-    model_tag="tiny",
-    parallelism="FSDP=2",
+    cell=CellSettings(
+        model_tag="tiny",
+        parallelism="FSDP=2",
+        deployed={{"XLA_FLAGS": "--xla_force_host_platform_device_count=2"}},
+        overrides={{
+            "base_emb_dim": "32", "base_num_decoder_layers": "2", "base_mlp_dim": "64",
+            "head_dim": "8", "vocab_size": "64",
+        }},
+        per_device_batch_size=2,
+        max_target_length=16,
+        devices=2,
+        protocol=Protocol(steps=12, skip_first_steps=3, profiler_steps=2),
+    ),
     launcher=MaxTextLauncher(
         python=sys.executable,
         module={str(QUICKSTART / "train.py")!r},
         config={str(QUICKSTART / "configs" / "quickstart.yml")!r},
         axis_prefix={{"FSDP": "ici", "PP": "ici"}},
     ),
-    deployed={{"XLA_FLAGS": "--xla_force_host_platform_device_count=2"}},
-    overrides={{
-        "base_emb_dim": "32", "base_num_decoder_layers": "2", "base_mlp_dim": "64",
-        "head_dim": "8", "vocab_size": "64",
-    }},
-    per_device_batch_size=2,
-    max_target_length=16,
-    devices=2,
     profiles=(
         profile("unfused", "--xla_disable_hlo_passes=fusion"),
         profile("bogus", "--xla_cpu_enable_warp_drive=true"),
     ),
-    protocol=Protocol(steps=12, skip_first_steps=3, profiler_steps=2),
-    executor="local",
-    screen_baselines=2,
-    budget=40,
+    site=SiteSettings(executor="local"),
+    design=DesignSettings(
+        screen_baselines=2,
+        budget=40,
+    ),
 )
 
 
@@ -147,9 +158,9 @@ def test_the_winner_leaves_its_evidence_and_no_score_is_touched(
     (folder.path / "test_sweep.py").write_text(text + TESTS, encoding="utf-8")
     folder.run("-n2").assert_outcomes(passed=7, xfailed=1)
     studies = [trial.rpartition("-")[0] for trial in folder.submitted]
-    assert sorted(each for each in studies if "-e." in each) == [
-        "baseline-deployed-e.0",
-        "fast-e.0",
+    assert sorted(each for each in studies if "-evidence." in each) == [
+        "baseline-deployed-evidence.0",
+        "fast-evidence.0",
     ]
     board = json.loads(folder.read("reports/pretend/leaderboard.json"))
     assert not [each for each in board["trials"] if each["trial"]["stage"] == "evidence"]
@@ -167,7 +178,7 @@ def test_the_winner_leaves_its_evidence_and_no_score_is_touched(
     assert "identical" in out
     assert "no capture among" in err
     assert len(folder.submitted) == len(studies)
-    measured = next(each for each in folder.submitted if each.startswith("fast-swave2"))
+    measured = next(each for each in folder.submitted if each.startswith("fast-wave2"))
     assert main(["hlo", measured, *there]) == 2
     assert "left no dump and no capture; record its profile" in capsys.readouterr().err
 

@@ -14,22 +14,31 @@ from pathlib import Path
 
 import pytest
 
-from pytest_xlatune import Gate, Protocol, Sweep, profile
-from pytest_xlatune.launchers.command import CommandLauncher
+from pytest_xlatune import (
+    CellSettings,
+    CommandLauncher,
+    Gate,
+    Protocol,
+    SiteSettings,
+    Sweep,
+    profile,
+)
 
 SWEEP = Sweep(
     name="pretend",
-    model_tag="pretend",
-    parallelism="FSDP=4",
+    cell=CellSettings(
+        model_tag="pretend",
+        parallelism="FSDP=4",
+        deployed={"XLA_FLAGS": "--xla_deployed=1"},
+        protocol=Protocol(steps=12),
+    ),
     launcher=CommandLauncher(
         argv=(sys.executable, str(Path(__file__).parent / "trainer.py"), "{steps}", "{trial}")
     ),
-    deployed={"XLA_FLAGS": "--xla_deployed=1"},
     profiles=(
         PROFILES
     ),
-    protocol=Protocol(steps=12),
-    executor="local",
+    site=SiteSettings(executor="local"),
     gate=Gate(margin=0.01, blocks=4, block_baselines=1),
 )
 
@@ -77,12 +86,13 @@ def test_each_candidate_has_its_own_end(gate: Any) -> None:
     wild.stdout.fnmatch_lines(
         ["E * assert cannot tell: wild, delta *", "1 cannot tell", "* cannot tell: wild: *"]
     )
+    assert "Captured log" not in wild.stdout.str(), "it lies beside the ledger, without secrets"
     (case,) = ET.parse(gate.path / "junit.xml").iter("testcase")
     said = {each.attrib["name"]: each.attrib["value"] for each in case.iter("property")}
     assert said["xlatune.verdict"] == "INCONCLUSIVE"
     (failure,) = case.iter("failure")
     assert "cannot tell: wild" in failure.attrib["message"]
-    assert "would settle it" in said["xlatune"]
+    assert "would decide it" in said["xlatune"]
     conclusion = json.loads(gate.read("reports/pretend/gate.json"))["conclusion"]
     assert [each["kind"] for each in conclusion["verdicts"]] == ["INCONCLUSIVE"]
     assert not (gate.path / "reports" / "pretend-tuning.md").exists()

@@ -139,7 +139,7 @@ def test_a_killed_trainer_is_run_again(folder: Any, start: Any) -> None:
     assert (retry["next"], retry["cls"]) == ("retry", "killed")
 
 
-def test_ctrl_c_ends_what_nobody_waits_for(folder: Any, start: Any) -> None:
+def test_ctrl_c_ends_what_none_waits_for(folder: Any, start: Any) -> None:
     hold(folder)
     session = start()
     until(lambda: held(folder))

@@ -25,17 +25,28 @@ from pathlib import Path
 
 import pytest
 
-from pytest_xlatune import Protocol, Singles, Sweep, profile
-from pytest_xlatune.launchers.command import CommandLauncher
+from pytest_xlatune import (
+    CellSettings,
+    CommandLauncher,
+    DesignSettings,
+    Protocol,
+    Singles,
+    SiteSettings,
+    Sweep,
+    profile,
+)
 
 SWEEP = Sweep(
     name="pretend",
-    model_tag="pretend",
-    parallelism="FSDP=2",
+    cell=CellSettings(
+        model_tag="pretend",
+        parallelism="FSDP=2",
+        deployed={{"XLA_FLAGS": "--xla_deployed=1"}},
+        protocol=Protocol(steps=12),
+    ),
     launcher=CommandLauncher(
         argv=(sys.executable, str(Path(__file__).parent / "trainer.py"), "{{steps}}", "{{trial}}")
     ),
-    deployed={{"XLA_FLAGS": "--xla_deployed=1"}},
     profiles=(profile("early", "--xla_early=1", wave="wave1"),),
     derived=(
         Singles(
@@ -49,13 +60,14 @@ SWEEP = Sweep(
             ),
         ),
     ),
-    protocol=Protocol(steps=12),
-    executor="local",
-    screen_baselines=2,
-    finalists=1,
-    blocks=3,
-    block_baselines=2,
-    budget=40,
+    site=SiteSettings(executor="local"),
+    design=DesignSettings(
+        screen_baselines=2,
+        finalists=1,
+        blocks=3,
+        block_baselines=2,
+        budget=40,
+    ),
 )
 
 
@@ -94,13 +106,13 @@ def screened(folder: Any) -> list[str]:
     return sorted(
         line["result"]["trial"]["profile"]["id"]
         for line in folder.events("trial-ended")
-        if line["result"]["trial"]["group"] == "wave2"
+        if line["result"]["trial"]["stage"] == "wave2"
         and line["result"]["trial"]["profile"]["id"] != "baseline-deployed"
     )
 
 
 def evidence_runs(folder: Any) -> int:
-    return sum("-e." in trial for trial in folder.submitted)
+    return sum("-evidence." in trial for trial in folder.submitted)
 
 
 @pytest.mark.parametrize("workers", [(), ("-n2",)], ids=["alone", "two workers"])
@@ -114,8 +126,8 @@ def test_the_program_decides_which_candidates_have_a_slot(
     assert recorded["shares"] == {"of_step": {}, "kinds": ["all-gather"]}
     board = json.loads(ordered.read("reports/pretend/leaderboard.json"))
     notes = " ".join(board["conclusion"]["notes"])
-    assert "wave2: candidates by the evidence of baseline-deployed-e.0-" in notes
-    assert "wave2: cut, for it has 2 slots" in notes
+    assert "wave2: candidates by the evidence of baseline-deployed-evidence.0-" in notes
+    assert re.search(r"wave2: cut\b[^;]* 2 slots", notes)
     assert "ragged-off (the program has no all-to-all)" in notes
     assert "wave2: left out: deployed (the same settings as baseline-deployed)" in notes
     assert "ignored" not in notes
@@ -163,8 +175,8 @@ def test_the_plan_says_what_may_fill_the_slots(ordered: Any) -> None:
         [
             "*wave2: 2 slots for single settings out of 5*",
             "*wave2: candidates in declared order: 1 ragged-off, 2 permute*",
-            "*wave2: cut, for it has 2 slots: fast, gather*",
-            "*which derived settings do nothing to the program is known once an evidence*",
+            "*wave2: cut*2 slots*: fast, gather*",
+            "*an evidence run of the baseline will show which derived settings do nothing*",
             "*evidence  baseline-*",
             "*wave2     permute-*",
         ]
@@ -180,12 +192,12 @@ def test_the_plan_says_what_may_fill_the_slots(ordered: Any) -> None:
     )
     said = " ".join(done.stdout.str().split())
     assert "=9 does nothing to this program: it has no collective-permute" in said
-    known = "what is derived must act on the collectives of the baseline's program:"
+    known = "derived profiles must act on the collectives of the baseline's program:"
     assert known in said
 
 
 def test_killed_between_the_evidence_and_reading_it(ordered: Any) -> None:
-    """What the ledger lacks is read by whoever comes next: nothing is run twice."""
+    """What the ledger lacks is read by the next session: nothing is run twice."""
     ordered.run("-m", "wave2").assert_outcomes(passed=2)
     (ledger,) = ordered.path.glob(".xlatune/pretend/*/ledger.jsonl")
     lines = ledger.read_text(encoding="utf-8").splitlines(keepends=True)
@@ -200,9 +212,7 @@ def test_killed_between_the_evidence_and_reading_it(ordered: Any) -> None:
 @needs_jax
 def test_a_real_trace_orders_what_acts_on_the_parts_of_a_step(folder: Any) -> None:
     """The quickstart's trainer on two devices: what it spends a step on is read, not assumed."""
-    text = REAL.replace(
-        "import Protocol, Sweep, profile", "import Protocol, Singles, Sweep, profile"
-    )
+    text = REAL.replace("    SiteSettings,\n", "    Singles,\n    SiteSettings,\n", 1)
     head, _, tail = text.partition("    profiles=(\n")
     tail = tail.partition("    ),\n")[2].partition("@pytest.mark")[0]
     candidates = f"""    profiles=(),
@@ -244,4 +254,4 @@ def test_single(measure, derived):
     assert " % of a step" in board
     assert not [each for each in unaccounted(board, Books(ledger)) if "wave2" in each]
     wrong = re.sub(r"[0-9.]+ % of a step", "99.9 % of a step", board, count=1)
-    assert "99.9 is shown, the ledger says" in " ".join(unaccounted(wrong, Books(ledger)))
+    assert "99.9 % is no figure of the ledger" in " ".join(unaccounted(wrong, Books(ledger)))

@@ -44,3 +44,19 @@ def test_the_file_is_the_sweeps_site_with_workers_and_without(folder: Any) -> No
     assert "XLA_FLAGS=--xla_slow=1 --xla_of_the_site=1" in log.read_text()
     opened = folder.events("campaign-opened")
     assert opened[0]["settings"]["model"] == "xlatune.toml"
+
+
+def test_the_log_lies_beside_the_ledger_and_hides_what_is_secret(folder: Any) -> None:
+    folder.write()
+    (folder.path / "xlatune.toml").write_text('[deployed]\nSITE_TOKEN = "s3cr3t-of-the-site"\n')
+    folder.run("-k", "fast", "-n2", "--xlatune-log-level=info").assert_outcomes(passed=1)
+    (log,) = folder.path.glob(".xlatune/pretend/*/xlatune.log")
+    lines = log.read_text(encoding="utf-8").splitlines()
+    submitted = [
+        line.split("submitted ")[1].split(",")[0] for line in lines if "submitted " in line
+    ]
+    assert submitted == folder.submitted, "each once, whichever process drives"
+    assert "s3cr3t-of-the-site" not in "".join(lines)
+
+    folder.run("-k", "same", "--xlatune-log-level=warning").assert_outcomes(passed=1)
+    assert log.read_text(encoding="utf-8").splitlines() == lines

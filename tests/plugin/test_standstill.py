@@ -35,10 +35,10 @@ def test_a_fatal_line_ends_the_trial_and_is_its_class(
     )
     folder.write(profiles=profiles)
     text = folder.read("test_sweep.py")
-    text = text.replace("import Protocol,", "import Patience, Protocol, Resources,")
+    text = text.replace("    Protocol,\n", "    Patience,\n    Protocol,\n    Resources,\n")
     text = text.replace(
-        "    protocol=",
-        "    resources=Resources(patience=Patience(after_fatal_s=1)),\n    protocol=",
+        'executor="local"',
+        'executor="local", resources=Resources(patience=Patience(after_fatal_s=1))',
     )
     (folder.path / "test_sweep.py").write_text(text, encoding="utf-8")
     (folder.path / "trainer.py").write_text(TRAINER, encoding="utf-8")

@@ -60,7 +60,7 @@ def test_a_selection_keeps_the_baselines_and_a_later_one_reuses(
     folder: Any, workers: tuple[str, ...]
 ) -> None:
     folder.run("-k", "fast", *workers).assert_outcomes(passed=1)
-    names = [trial.split("-swave2")[0] for trial in folder.submitted]
+    names = [trial.split("-wave2")[0] for trial in folder.submitted]
     assert sorted(names) == ["baseline-deployed", "baseline-deployed", "fast"]
     folder.run("-m", "wave2", *workers).assert_outcomes(passed=2, xfailed=1)
     assert len(folder.submitted) == len(set(folder.submitted)) == SCREEN
@@ -98,7 +98,7 @@ def test_an_unrelated_run_is_left_alone(folder: Any) -> None:
     folder.pytester.makeconftest("""
         import sys
         def pytest_unconfigure():
-            heavy = {"scipy", "numpy", "submitit", "yaml", "tabulate", "filelock"}
+            heavy = {"scipy", "numpy", "submitit", "ruamel.yaml", "tabulate", "filelock"}
             print("imported:", sorted(heavy & sys.modules.keys()))
     """)
     for workers in ((), ("-n2",)):
@@ -123,7 +123,7 @@ def test_a_confirmed_loss_fails_or_xfails_as_asked(folder: Any, workers: tuple[s
     text = folder.read("test_sweep.py").replace("blocks=3", "blocks=4")
     (folder.path / "test_sweep.py").write_text(text, encoding="utf-8")
     trainer = folder.read("trainer.py").replace(
-        "speed *= 1 +", 'speed *= 1.5 if sys.argv[2].startswith("slow-swave2") else 1\nspeed *= 1 +'
+        "speed *= 1 +", 'speed *= 1.5 if sys.argv[2].startswith("slow-wave2") else 1\nspeed *= 1 +'
     )
     (folder.path / "trainer.py").write_text(trainer, encoding="utf-8")
     done = folder.run(*workers)
@@ -142,7 +142,9 @@ def test_what_nobody_could_measure_is_an_error_and_is_tried_again(folder: Any) -
     (folder.path / "test_sweep.py").write_text(text, encoding="utf-8")
     done = folder.run("-m", "wave2")
     done.assert_outcomes(passed=1, errors=1)
-    done.stdout.fnmatch_lines(["late INVALID (not measured): nobody could measure it: time-limit*"])
+    done.stdout.fnmatch_lines(
+        ["late INVALID (not measured): it could not be measured: time-limit*"]
+    )
     folder.run("-m", "wave2").assert_outcomes(passed=1, errors=1)
     assert sum(trial.startswith("late") for trial in folder.submitted) == 2
 

@@ -1,4 +1,4 @@
-"""All waves by their markers: each reads what earlier ones found, whoever asks, and how often."""
+"""All waves by their markers: each reads what earlier ones found, in each process, how often."""
 
 from __future__ import annotations
 
@@ -47,19 +47,32 @@ from pathlib import Path
 
 import pytest
 
-from pytest_xlatune import Around, NoEnv, Protocol, Stacks, Sweep, profile
-from pytest_xlatune.launchers.command import CommandLauncher
+from pytest_xlatune import (
+    Around,
+    CellSettings,
+    CommandLauncher,
+    DesignSettings,
+    NoEnv,
+    Protocol,
+    SiteSettings,
+    Stacks,
+    Sweep,
+    profile,
+)
 
 SWEEP = Sweep(
     name="pretend",
-    model_tag="pretend",
-    parallelism="PP=4",
+    cell=CellSettings(
+        model_tag="pretend",
+        parallelism="PP=4",
+        deployed={"XLA_FLAGS": "--xla_leftover=1"},
+        overrides={"mode": "plain", "num_pipeline_repeats": "1"},
+        protocol=Protocol(steps=12),
+    ),
     launcher=CommandLauncher(
         argv=(sys.executable, str(Path(__file__).parent / "trainer.py"), "{steps}", "{trial}",
               "{overrides}")
     ),
-    deployed={"XLA_FLAGS": "--xla_leftover=1"},
-    overrides={"mode": "plain", "num_pipeline_repeats": "1"},
     profiles=(
         profile("good", "--xla_gain_30=1"),
         profile("fair", "--xla_gain_20=1"),
@@ -73,13 +86,14 @@ SWEEP = Sweep(
         Around(wave="wave4", slots=3, ladders={"xla_width": ("1", "2", "4", "8")}),
     ),
     config_tags={"dense": {"mode": "dense"}, "long": {"mode": "long"}},
-    protocol=Protocol(steps=12),
-    executor="local",
-    screen_baselines=2,
-    finalists=2,
-    blocks=3,
-    block_baselines=1,
-    budget=60,
+    site=SiteSettings(executor="local"),
+    design=DesignSettings(
+        screen_baselines=2,
+        finalists=2,
+        blocks=3,
+        block_baselines=1,
+        budget=60,
+    ),
 )
 
 
@@ -132,7 +146,7 @@ def of_wave(folder: Any, wave: str) -> set[str]:
     return {
         line["result"]["trial"]["profile"]["id"]
         for line in folder.events("trial-ended")
-        if line["result"]["trial"]["group"] == wave
+        if line["result"]["trial"]["stage"] == wave
     } - {"baseline-deployed"}
 
 
@@ -158,7 +172,7 @@ def test_all_waves_by_their_markers(waves: Any) -> None:
     assert len(waves.submitted) == len(set(waves.submitted)) == SCREEN + BLOCKS
     report = json.loads(waves.read("reports/pretend/leaderboard.json"))
     assert report["conclusion"]["complete"]
-    assert report["conclusion"]["verdicts"][0]["profile"] == "good+fair+wide.4"
+    assert report["conclusion"]["verdicts"][0]["arm"] == "good+fair+wide.4"
     assert report["conclusion"]["verdicts"][0]["kind"] == "FASTER"
     assert "--xla_width=4" in waves.read("reports/pretend/leaderboard.md")
     # predicted before, beside what was measured
@@ -169,9 +183,9 @@ def test_all_waves_by_their_markers(waves: Any) -> None:
     assert "SLOWER" in waves.read("reports/pretend-dense/gate.md")
     document = waves.read("reports/pretend-tuning.md")
     assert "with `dense` it is slower or cannot run (`pretend-dense/gate.md`)" in document
-    assert "a loss is excluded with `long` too (`pretend-long/gate.md`)" in document
+    assert "gates exclude a loss with `long` too (`pretend-long/gate.md`)" in document
     assert "good+fair+wide.4" in waves.read("reports/pretend-long/gate.md")
-    # everything is reused, whoever asks
+    # everything is reused, whichever process asks
     again = waves.run(*workers)
     again.assert_outcomes(passed=15, failed=1)
     assert len(waves.submitted) == SCREEN + BLOCKS
@@ -251,7 +265,7 @@ def test_killed_in_a_derived_wave_and_resumed(waves: Any, start: Callable[..., A
     planned = {
         line["trial"]["profile"]["id"]
         for line in waves.events("trial-planned")
-        if line["trial"]["group"] == "wave3"
+        if line["trial"]["stage"] == "wave3"
     }
     waves.run("-n4", *early).assert_outcomes(passed=8)
     assert of_wave(waves, "wave3") == planned - {"baseline-deployed"} == set(STACKS)

@@ -5,22 +5,22 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from pytest_xlatune.cells import Cell, DeployedFile, Parallelism
-from pytest_xlatune.hidden import hide_assignments
-from pytest_xlatune.profiles import profile
-from pytest_xlatune.report.covered import Covered, Explanation, Fact
-from pytest_xlatune.report.jsonfile import shown_cell
-from pytest_xlatune.results import Conclusion, Verdict, VerdictKind
+from pytest_xlatune.model.cell import Cell, DeployedFile, Parallelism
+from pytest_xlatune.model.profile import profile
+from pytest_xlatune.model.redact import hide_assignments
+from pytest_xlatune.model.result import Conclusion, TuningRecord, Verdict, VerdictKind
+from pytest_xlatune.report.covered import Covered, EvidenceFact, Explanation
+from pytest_xlatune.report.leaderboard import shown_cell
 from tests.report.finished import BY_ID, CELL, CONCLUSION, HISTORY, NOW, OVERLAP, PROFILES, score
 
 # nothing is known yet, and what is optional is missing
 BARE = Cell(model_tag="tiny", parallelism=Parallelism.parse("FSDP=4"))
 BEGUN = Conclusion(
     verdicts=(
-        Verdict(profile="gone", kind=VerdictKind.INCONCLUSIVE),
-        Verdict(profile="oom", kind=VerdictKind.INVALID, can_run=False),
+        Verdict(arm="gone", kind=VerdictKind.INCONCLUSIVE),
+        Verdict(arm="oom", kind=VerdictKind.INVALID, can_run=False),
         Verdict(
-            profile="other-loss",
+            arm="other-loss",
             kind=VerdictKind.INVALID,
             n=1,
             tgs=1500.0,
@@ -28,7 +28,7 @@ BEGUN = Conclusion(
             reasons=("its loss is 9.1, the baseline's 10.5",),
         ),
     ),
-    baseline=Verdict(profile="baseline-deployed", kind=VerdictKind.INCONCLUSIVE),
+    reference=Verdict(arm="baseline-deployed", kind=VerdictKind.INCONCLUSIVE),
 )
 BEGUN_WITH: dict[str, Any] = {"cell": BARE, "profiles": (), "history": (), "now": NOW}
 
@@ -54,13 +54,13 @@ CONFIG_FILE = DeployedFile(
 EXPLAINED = Explanation(
     profile="overlap-2",
     facts=(
-        Fact(
+        EvidenceFact(
             kind="HLO",
             text="up to 2 collectives in flight instead of 1",
             artifacts=("pp8/cell/run/base.1/xla_dump", "pp8/cell/run/overlap.1/xla_dump"),
             jobs=("10008", "10009"),
         ),
-        Fact(
+        EvidenceFact(
             kind="step",
             text="a step takes 0.900 ms less (-3.1 %): exposed communication -0.850 ms",
             artifacts=("pp8/cell/run/base.1/output", "pp8/cell/run/overlap.1/output"),
@@ -108,7 +108,7 @@ def other_parallelism() -> Covered:
     conclusion = Conclusion(
         verdicts=tuple(
             Verdict(
-                profile=profile_id,
+                arm=profile_id,
                 kind=VerdictKind(kind),
                 delta=delta,
                 ci95=None if kind == "SCREENED" else (delta - 0.01, delta + 0.01),
@@ -119,10 +119,8 @@ def other_parallelism() -> Covered:
             )
             for profile_id, kind, delta, jobs in verdicts
         ),
-        baseline=replace(CONCLUSION.baseline, job_ids=("20001", "20002")),
-        finalists=("overlap-off", "overlap-two"),
-        bound=0.13,
-        sigma=0.006,
+        reference=replace(CONCLUSION.baseline, job_ids=("20001", "20002")),
+        record=TuningRecord(finalists=("overlap-off", "overlap-two"), bound=0.13, sigma=0.006),
         complete=True,
     )
     return replace(

@@ -5,11 +5,11 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
-from pytest_xlatune.cells import Cell, DeployedFile, Parallelism
-from pytest_xlatune.hidden import hide_assignments
-from pytest_xlatune.profiles import Profile, profile
+from pytest_xlatune.model.cell import Cell, DeployedFile, Parallelism
+from pytest_xlatune.model.profile import Profile, profile
+from pytest_xlatune.model.redact import hide_assignments
+from pytest_xlatune.model.result import Conclusion, Verdict, VerdictKind
 from pytest_xlatune.report.covered import Covered, Elsewhere
-from pytest_xlatune.results import Conclusion, Verdict, VerdictKind
 
 ENV = "configs/tiny.env.sh"
 YML = "configs/tiny.yml"
@@ -38,10 +38,10 @@ def covered(
         files.append(DeployedFile(path=ENV, text=hide_assignments(text), is_new=not text))
     if yml is not None:
         files.append(DeployedFile(path=YML, text=yml, is_shell=False))
-    verdicts = [Verdict(profile=recipe.id, kind=VerdictKind.FASTER, delta=0.1, n=4, tgs=110.0)]
+    verdicts = [Verdict(arm=recipe.id, kind=VerdictKind.FASTER, delta=0.1, n=4, tgs=110.0)]
     verdicts += [
         Verdict(
-            profile=each.id,
+            arm=each.id,
             kind=kind,
             can_run=kind is not VerdictKind.INVALID,
             delta=-0.1 if kind is VerdictKind.SLOWER else None,
@@ -56,7 +56,7 @@ def covered(
         profiles=(recipe, *(each for each, _ in others)),
         conclusion=Conclusion(
             verdicts=tuple(verdicts),
-            baseline=Verdict(profile="baseline-deployed", kind=VerdictKind.SCREENED, tgs=100.0),
+            reference=Verdict(arm="baseline-deployed", kind=VerdictKind.SCREENED, tgs=100.0),
             complete=True,
         ),
         history=(),
@@ -88,5 +88,5 @@ AG, OVERLAP = profile("ag", "--xla_ag=1"), profile("overlap", "--xla_ag=8 --xla_
 
 
 def elsewhere(tag: str, kind: VerdictKind, *, can_run: bool = True) -> Elsewhere:
-    verdict = Verdict(profile="overlap-2", kind=kind, can_run=can_run, n=4)
+    verdict = Verdict(arm="overlap-2", kind=kind, can_run=can_run, n=4)
     return Elsewhere(config_tag=tag, sweep=f"sweep-{tag}", verdict=verdict)

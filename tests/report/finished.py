@@ -7,11 +7,9 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from pytest_xlatune.cells import Cell, Parallelism, Protocol, Stage, Trial
-from pytest_xlatune.profiles import BASELINE, profile
-from pytest_xlatune.report.document import Document
-from pytest_xlatune.report.leaderboard import leaderboard
-from pytest_xlatune.results import (
+from pytest_xlatune.model.cell import Cell, Parallelism, Protocol
+from pytest_xlatune.model.profile import BASELINE, profile
+from pytest_xlatune.model.result import (
     Action,
     Conclusion,
     Finding,
@@ -20,9 +18,13 @@ from pytest_xlatune.results import (
     State,
     TrialResult,
     TrialStatus,
+    TuningRecord,
     Verdict,
     VerdictKind,
 )
+from pytest_xlatune.model.trial import Trial
+from pytest_xlatune.report.document import Document
+from pytest_xlatune.report.leaderboard import leaderboard
 
 NOW = datetime(2026, 11, 20, 14, 5, tzinfo=UTC)
 TGS = 962.2  # of the baseline
@@ -118,7 +120,7 @@ class Sweep:
         profile_id: str,
         delta: float | None,
         *,
-        stage: Stage = Stage.SCREEN,
+        stage: str = "wave1",
         block: int = 0,
         position: int = 0,
         attempts: int = 1,
@@ -126,11 +128,11 @@ class Sweep:
     ) -> None:
         jobs = tuple(str(self.job + at) for at in range(attempts))
         self.job += attempts
-        self.jobs.setdefault(profile_id, []).extend(jobs if stage is not Stage.EVIDENCE else ())
+        self.jobs.setdefault(profile_id, []).extend(jobs if stage != "evidence" else ())
         trial = Trial(
             cell_digest=CELL.digest,
             profile=BY_ID[profile_id],
-            protocol=Protocol(),
+            protocol=Protocol(metric="none", dump=True) if stage == "evidence" else Protocol(),
             study="tuning",
             stage=stage,
             block=block,
@@ -148,7 +150,7 @@ class Sweep:
     def verdict(self, profile_id: str, kind: str, delta: float | None, **changes: Any) -> Verdict:
         jobs = tuple(self.jobs[profile_id])
         is_confirmed = kind in {"FASTER", "SLOWER", "EQUIVALENT", "INCONCLUSIVE"}
-        values: dict[str, Any] = {"profile": profile_id, "kind": VerdictKind(kind), "delta": delta}
+        values: dict[str, Any] = {"arm": profile_id, "kind": VerdictKind(kind), "delta": delta}
         if delta is not None:
             values |= {"tgs": score(delta).tgs, "step_s": score(delta).step_s, "n": 1}
         if is_confirmed and delta is not None:
@@ -198,7 +200,7 @@ def finished() -> tuple[Conclusion, list[TrialResult]]:
         reason="node002 went down",
         outcome=Outcome(state=State.NODE_FAIL, signal=9),
     )
-    sweep.trial("baseline-deployed", 0.0, stage=Stage.EVIDENCE)
+    sweep.trial("baseline-deployed", 0.0, stage="evidence")
     confirmed = {
         "overlap-2": ("FASTER", 0.034, "faster by at least +2.0 %"),
         "ll128": ("EQUIVALENT", 0.0002, "no relevant difference: between -1.0 % and +1.0 %"),
@@ -207,11 +209,9 @@ def finished() -> tuple[Conclusion, list[TrialResult]]:
     }
     for block in range(1, BLOCKS + 1):
         for position in (0, 1):
-            sweep.trial(
-                "baseline-deployed", 0.0, stage=Stage.CONFIRM, block=block, position=position
-            )
+            sweep.trial("baseline-deployed", 0.0, stage="confirm", block=block, position=position)
         for profile_id, (_, delta, _) in confirmed.items():
-            sweep.trial(profile_id, delta, stage=Stage.CONFIRM, block=block)
+            sweep.trial(profile_id, delta, stage="confirm", block=block)
     screened = [profile_id for profile_id in screen if profile_id not in confirmed]
     conclusion = Conclusion(
         verdicts=(
@@ -225,22 +225,19 @@ def finished() -> tuple[Conclusion, list[TrialResult]]:
                 for each, (reason, _) in DROPPED.items()
             ),
             sweep.verdict(
-                "tree", "INVALID", None, reasons=("nobody could measure it: node002 went down",)
+                "tree", "INVALID", None, reasons=("it could not be measured: node002 went down",)
             ),
         ),
-        baseline=Verdict(
-            profile="baseline-deployed",
+        reference=Verdict(
+            arm="baseline-deployed",
             kind=VerdictKind.EQUIVALENT,
             n=13,
             tgs=TGS,
             step_s=score(0.0).step_s,
             job_ids=tuple(sweep.jobs["baseline-deployed"]),
         ),
-        finalists=tuple(confirmed),
-        bound=0.0498,
-        mde80=0.0129,
-        sigma=0.0058,
-        alpha_spent=0.04,
+        record=TuningRecord(finalists=tuple(confirmed), bound=0.0498, mde80=0.0129, sigma=0.0058),
+        alpha=0.04,
         complete=True,
         notes=("1 trial was retried for its status; none for its value.",),
     )

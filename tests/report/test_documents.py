@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
-from pytest_xlatune.profiles import Profile
-from pytest_xlatune.report import jsonfile, markdown
-from pytest_xlatune.report.leaderboard import leaderboard
-from pytest_xlatune.report.phrases import Language
-from pytest_xlatune.report.tuning import tuning
-from pytest_xlatune.results import Conclusion, TrialResult, Verdict, VerdictKind
+from pytest_xlatune.model.profile import Profile
+from pytest_xlatune.model.result import Conclusion, TrialResult, Verdict, VerdictKind
+from pytest_xlatune.report.language import Language
+from pytest_xlatune.report.leaderboard import leaderboard, leaderboard_json
+from pytest_xlatune.report.render import markdown
+from pytest_xlatune.report.tuning_document import tuning
 from tests.report.covered import COVERED, ENV_FILE
 from tests.report.finished import (
     BLOCKS,
@@ -23,83 +23,100 @@ from tests.report.finished import (
 
 
 def test_confirmed_and_screened_profiles_share_no_table() -> None:
-    sections = markdown.render(finished_leaderboard()).split("### ")
+    sections = markdown(finished_leaderboard()).split("### ")
     confirmed = next(each for each in sections if each.startswith("Confirmed"))
     screened = next(each for each in sections if each.startswith("Screened once"))
     for verdict in CONCLUSION.verdicts:
-        row = f"`{verdict.profile}`"
+        row = f"`{verdict.arm}`"
         is_screened = verdict.kind is VerdictKind.SCREENED
         assert (row in screened) == is_screened
         assert (row in confirmed) == (verdict.n == BLOCKS)
 
 
 def test_only_a_faster_profile_has_a_star() -> None:
-    assert "★ `overlap-2`" in markdown.render(finished_leaderboard())
+    assert "★ `overlap-2`" in markdown(finished_leaderboard())
     no_winner = [each for each in CONCLUSION.verdicts if each.kind is not VerdictKind.FASTER]
-    rest = Conclusion(verdicts=tuple(no_winner), baseline=CONCLUSION.baseline)
-    assert "★" not in markdown.render(leaderboard(rest, **FINISHED))
-    assert "★" not in markdown.render(tuning([replace(COVERED, conclusion=rest)]))
+    rest = Conclusion(verdicts=tuple(no_winner), reference=CONCLUSION.baseline)
+    assert "★" not in markdown(leaderboard(rest, **FINISHED))
+    assert "★" not in markdown(tuning([replace(COVERED, conclusion=rest)]))
+
+
+def test_the_columns_compare_with_the_reference_of_the_conclusion() -> None:
+    """Its own line has no delta, and a row of the baseline's name beside it has one."""
+    base = CONCLUSION.baseline
+    other, *rest = [each for each in CONCLUSION.verdicts if each.kind is VerdictKind.FASTER]
+    swapped = replace(
+        CONCLUSION,
+        reference=replace(base, arm="abc123"),
+        verdicts=(replace(other, arm=base.arm), *rest),
+    )
+    text = markdown(leaderboard(swapped, **FINISHED))
+    (table,) = (each for each in text.split("### ") if each.startswith("Confirmed"))
+    assert "delta % vs abc123" in table
+    rows = {line.split("|")[1].strip(" ★`"): line for line in table.splitlines() if "|" in line}
+    assert "| baseline |" in rows["abc123"]
+    assert "FASTER" in rows[base.arm]
 
 
 def test_long_tables_keep_the_top_eight_and_the_bottom_five() -> None:
     many = tuple(
-        Verdict(profile=f"p{at:02}", kind=VerdictKind.SCREENED, delta=-at / 1000, n=1)
+        Verdict(arm=f"p{at:02}", kind=VerdictKind.SCREENED, delta=-at / 1000, n=1)
         for at in range(20)
     )
-    conclusion = Conclusion(verdicts=many, baseline=CONCLUSION.baseline)
-    text = markdown.render(tuning([replace(COVERED, conclusion=conclusion)]))
-    shown = [each.profile for each in many if f"`{each.profile}`" in text]
-    assert shown == [each.profile for each in (*many[:8], *many[15:])]
+    conclusion = Conclusion(verdicts=many, reference=CONCLUSION.baseline)
+    text = markdown(tuning([replace(COVERED, conclusion=conclusion)]))
+    shown = [each.arm for each in many if f"`{each.arm}`" in text]
+    assert shown == [each.arm for each in (*many[:8], *many[15:])]
     assert "7 more profiles between these." in text
-    assert "`p12`" in markdown.render(leaderboard(conclusion, **FINISHED))
+    assert "`p12`" in markdown(leaderboard(conclusion, **FINISHED))
 
 
 def test_deltas_of_several_waves_are_said_to_have_baselines_of_their_own() -> None:
-    screened = [v.profile for v in CONCLUSION.verdicts if v.kind is VerdictKind.SCREENED]
+    screened = [v.arm for v in CONCLUSION.verdicts if v.kind is VerdictKind.SCREENED]
     assert len(screened) > 1
     last = screened[-1]
 
     def moved(result: TrialResult) -> TrialResult:
         wave = "wave3" if result.trial.profile.id == last else "wave2"
-        return replace(result, trial=replace(result.trial, group=wave))
+        return replace(result, trial=replace(result.trial, stage=wave))
 
     in_two = [moved(each) for each in HISTORY]
     for history, expected in ((HISTORY, 0), (in_two, 1)):
         covered = replace(COVERED, history=tuple(history))
         board = leaderboard(CONCLUSION, **{**FINISHED, "history": history})
         for document in (board, tuning([covered])):
-            text = markdown.render(document)
+            text = markdown(document)
             assert text.count("Each wave was screened beside baselines of its own") == expected
-        assert markdown.render(tuning([covered], Language.CHINESE)).count("每一波") == expected
+        assert markdown(tuning([covered], Language.CHINESE)).count("每一波") == expected
         # a single profile is compared with no other wave
         alone = replace(CONCLUSION, verdicts=(CONCLUSION.verdict(last) or CONCLUSION.baseline,))
-        assert "Each wave" not in markdown.render(tuning([replace(covered, conclusion=alone)]))
+        assert "Each wave" not in markdown(tuning([replace(covered, conclusion=alone)]))
 
 
 def test_why_the_winner_wins_is_not_made_up() -> None:
-    text = markdown.render(tuning([COVERED]))
+    text = markdown(tuning([COVERED]))
     why = text.split("## Why the winning flag wins")[1].split("\n## ")[0]
-    assert "No evidence (HLO dump, trace) of it and of `baseline-deployed` was recorded" in why
+    assert "The sweep recorded no evidence (HLO dump, trace) of this profile and of" in why
 
 
 def test_overrides_of_the_winner_are_for_the_trainer() -> None:
-    best = Verdict(profile="microbatches-16", kind=VerdictKind.FASTER, delta=0.02, n=4)
-    conclusion = Conclusion(verdicts=(best,), baseline=CONCLUSION.baseline)
+    best = Verdict(arm="microbatches-16", kind=VerdictKind.FASTER, delta=0.02, n=4)
+    conclusion = Conclusion(verdicts=(best,), reference=CONCLUSION.baseline)
     covered = replace(COVERED, conclusion=conclusion, files=(ENV_FILE,))
-    text = markdown.render(tuning([covered]))
+    text = markdown(tuning([covered]))
     deployment = text.split("## Recommended deployment")[1].split("\n## ")[0]
-    assert "Give these to the trainer:\n\n```\nnum_pipeline_microbatches=16\n```" in deployment
+    assert "Give these keys to the trainer:\n\n```\nnum_pipeline_microbatches=16\n```" in deployment
     assert "export" not in deployment
 
 
 def test_a_winner_whose_settings_are_gone_is_not_read_as_no_winner() -> None:
-    text = markdown.render(tuning([replace(COVERED, profiles=())]))
+    text = markdown(tuning([replace(COVERED, profiles=())]))
     assert "The sweep no longer names the settings of `overlap-2`." in text
     assert "Leave the deployed environment" not in text
 
 
 def test_every_job_is_in_the_appendix_once_in_order() -> None:
-    text = markdown.render(tuning([COVERED]))
+    text = markdown(tuning([COVERED]))
     appendix = text.split("## Appendix: data sources")[1]
     rows = [line.split(" | ")[0].removeprefix("| ") for line in appendix.splitlines()]
     jobs = [int(each) for each in rows if each.isdecimal()]
@@ -107,8 +124,8 @@ def test_every_job_is_in_the_appendix_once_in_order() -> None:
 
 
 def test_json_holds_the_records_themselves() -> None:
-    data = json.loads(jsonfile.render(CONCLUSION, **FINISHED))
-    assert data["schema"] == 1
+    data = json.loads(leaderboard_json(CONCLUSION, **FINISHED))
+    assert data["schema"] == 2
     # through text and back: NaN is not equal to itself, its JSON is
     assert Conclusion.from_json(data["conclusion"]).to_json() == CONCLUSION.to_json()
     assert [Profile.from_json(each) for each in data["profiles"]] == [*PROFILES]
@@ -119,5 +136,5 @@ def test_json_holds_the_records_themselves() -> None:
 
 
 def test_json_does_not_depend_on_the_order_of_the_history() -> None:
-    backwards = jsonfile.render(CONCLUSION, **FINISHED | {"history": HISTORY[::-1]})
-    assert backwards == jsonfile.render(CONCLUSION, **FINISHED)
+    backwards = leaderboard_json(CONCLUSION, **FINISHED | {"history": HISTORY[::-1]})
+    assert backwards == leaderboard_json(CONCLUSION, **FINISHED)

@@ -13,14 +13,13 @@ from pathlib import Path
 
 import pytest
 
-from pytest_xlatune.cells import Stage
-from pytest_xlatune.report import jsonfile, markdown, terminal
+from pytest_xlatune.model.result import TrialResult, TrialStatus, Verdict, VerdictKind
 from pytest_xlatune.report.deployment import patch_of
-from pytest_xlatune.report.leaderboard import leaderboard
-from pytest_xlatune.report.lines import Progress, live_line, paragraph, words
-from pytest_xlatune.report.phrases import Language
-from pytest_xlatune.report.tuning import tuning
-from pytest_xlatune.results import TrialResult, TrialStatus, Verdict, VerdictKind
+from pytest_xlatune.report.language import Language
+from pytest_xlatune.report.leaderboard import leaderboard, leaderboard_json
+from pytest_xlatune.report.lines import live_line, paragraph, standing, words
+from pytest_xlatune.report.render import markdown, terminal
+from pytest_xlatune.report.tuning_document import tuning
 from tests.report.covered import BEGUN, BEGUN_WITH, COVERED, EXPLAINED, STOPPED, other_parallelism
 from tests.report.finished import (
     BLOCKS,
@@ -40,21 +39,17 @@ def live_lines() -> str:
     lines = []
     planned = [TrialResult(trial=each.trial, status=TrialStatus.PLANNED) for each in HISTORY]
     for at, result in enumerate(HISTORY):
-        is_screening = result.trial.stage is Stage.SCREEN
-        later = [
-            each
-            for each in planned[at + 1 :]
-            if not is_screening or each.trial.stage is Stage.SCREEN
-        ]
+        is_screening = result.trial.is_screened
+        later = [each for each in planned[at + 1 :] if not is_screening or each.trial.is_screened]
         if later and at % 3 == 0:
             later[0] = TrialResult(trial=later[0].trial, status=TrialStatus.RUNNING)
-        progress = Progress.of(
+        progress = standing(
             [*HISTORY[: at + 1], *later], step=8 if at % 2 == 0 else None, left_s=7800 - 190 * at
         )
         verdict = CONCLUSION.verdict(result.trial.profile.id)
         if is_screening and result.score:
             verdict = Verdict(
-                profile=result.trial.profile.id,
+                arm=result.trial.profile.id,
                 kind=VerdictKind.SCREENED,
                 delta=result.score.tgs / TGS - 1,
                 n=1,
@@ -71,25 +66,25 @@ def all_paragraphs() -> str:
 
 
 def in_terminal(width: int) -> str:
-    return "\n".join(terminal.render(finished_leaderboard(), width=width)) + "\n"
+    return "\n".join(terminal(finished_leaderboard(), width=width)) + "\n"
 
 
 ARTEFACTS: Mapping[str, Callable[[], str]] = {
-    "leaderboard.md": lambda: markdown.render(finished_leaderboard()),
-    "leaderboard-begun.md": lambda: markdown.render(leaderboard(BEGUN, **BEGUN_WITH)),
+    "leaderboard.md": lambda: markdown(finished_leaderboard()),
+    "leaderboard-begun.md": lambda: markdown(leaderboard(BEGUN, **BEGUN_WITH)),
     # every seventh trial says all that a file of 80 kB would
-    "leaderboard.json": lambda: jsonfile.render(
+    "leaderboard.json": lambda: leaderboard_json(
         CONCLUSION, **FINISHED | {"history": HISTORY[1::7]}
     ),
     "leaderboard-80.txt": lambda: in_terminal(80),
     "leaderboard-160.txt": lambda: in_terminal(160),
-    "tuning.md": lambda: markdown.render(tuning([replace(COVERED, explanation=EXPLAINED)])),
-    "tuning.zh.md": lambda: markdown.render(
+    "tuning.md": lambda: markdown(tuning([replace(COVERED, explanation=EXPLAINED)])),
+    "tuning.zh.md": lambda: markdown(
         tuning([replace(COVERED, explanation=EXPLAINED)], Language.CHINESE)
     ),
-    "tuning-two.md": lambda: markdown.render(tuning([other_parallelism(), COVERED])),
+    "tuning-two.md": lambda: markdown(tuning([other_parallelism(), COVERED])),
     "tuning-two.patch": lambda: patch_of([other_parallelism(), COVERED]).text,
-    "tuning-stopped.md": lambda: markdown.render(tuning([STOPPED])),
+    "tuning-stopped.md": lambda: markdown(tuning([STOPPED])),
     "live-lines.txt": live_lines,
     "paragraphs.txt": all_paragraphs,
 }

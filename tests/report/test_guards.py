@@ -9,18 +9,18 @@ from pathlib import Path
 
 import pytest
 
-from pytest_xlatune.cells import Cell, Parallelism, Stage, Trial
-from pytest_xlatune.deployed import deployed_env
 from pytest_xlatune.launchers.command import CommandLauncher
 from pytest_xlatune.launchers.program import FOLDER
-from pytest_xlatune.preflight.flags import ground_of
-from pytest_xlatune.profiles import BASELINE, effective_values, parse_flags, profile
-from pytest_xlatune.report import markdown
+from pytest_xlatune.model.cell import Cell, Parallelism
+from pytest_xlatune.model.profile import BASELINE, effective_values, parse_flags, profile
+from pytest_xlatune.model.result import VerdictKind
+from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.report.covered import Covered, read_cells, write_cells
 from pytest_xlatune.report.deployment import conflicts, patch_of
-from pytest_xlatune.report.phrases import Language
-from pytest_xlatune.report.tuning import tuning
-from pytest_xlatune.results import VerdictKind
+from pytest_xlatune.report.language import Language
+from pytest_xlatune.report.render import markdown
+from pytest_xlatune.report.tuning_document import tuning
+from pytest_xlatune.sweep.deployed import context_of, deployed_env
 from tests.report.deploying import AG, DEPLOYED, ENV, OVERLAP, apply, covered, elsewhere, repository
 
 
@@ -37,7 +37,7 @@ def test_recipes_that_conflict_are_guarded_by_the_parallelism(
     apply(root, patch_of(cells).text)
     environ = deployed_env(root / ENV, base={"MAXTEXT_DCN_PP": dcn_pp})
     assert effective_values(parse_flags(environ["XLA_FLAGS"]))["xla_ag"] == expected
-    # where nobody exports the variable, it is the cell without a pipeline
+    # without the variable it is the cell without a pipeline
     bare = deployed_env(root / ENV)
     assert effective_values(parse_flags(bare["XLA_FLAGS"]))["xla_ag"] == "1"
 
@@ -71,7 +71,7 @@ def test_a_trial_whose_env_files_the_node_sources_gets_what_the_guard_reads(
         profile=BASELINE,
         protocol=cell.protocol,
         study="tuning",
-        stage=Stage.SCREEN,
+        stage="wave1",
     )
     spec = launcher.launch(trial, cell)
     folder = tmp_path / "trial"
@@ -85,9 +85,9 @@ def test_a_trial_whose_env_files_the_node_sources_gets_what_the_guard_reads(
     )  # fmt: skip
     (found,) = (line for line in done.stdout.splitlines() if line.startswith("found:"))
     assert ("--xla_b=2" in found) is is_deployed
-    ground = ground_of(cell, launcher)
-    assert ("xla_b" in {flag.name for flag in ground.deployed}) is is_deployed
-    assert not [name for name in ground.env if name.startswith("MAXTEXT_")]
+    context = context_of(cell, launcher)
+    assert ("xla_b" in {flag.name for flag in context.deployed}) is is_deployed
+    assert not [name for name in context.env if name.startswith("MAXTEXT_")]
 
 
 def test_degrees_of_one_axis_are_told_apart_and_configurations_cannot_be() -> None:
@@ -102,17 +102,17 @@ def test_degrees_of_one_axis_are_told_apart_and_configurations_cannot_be() -> No
 
 
 def deployment_of(cell: Covered, language: Language = Language.ENGLISH) -> str:
-    text = markdown.render(tuning((cell,), language))
+    text = markdown(tuning((cell,), language))
     return text.partition("Recommended deployment")[2].partition("## Appendix")[0]
 
 
 @pytest.mark.parametrize(
     ("found", "words", "has_patch"),
     [
-        ((), "which it was not held against", True),
+        ((), "on another configuration of the model", True),
         (
             (("long", VerdictKind.EQUIVALENT), ("wide", VerdictKind.FASTER)),
-            "excluded with `long`, `wide` too (`sweep-long/gate.md`, `sweep-wide/gate.md`)",
+            "exclude a loss with `long`, `wide` too (`sweep-long/gate.md`, `sweep-wide/gate.md`)",
             True,
         ),
         (
@@ -122,7 +122,7 @@ def deployment_of(cell: Covered, language: Language = Language.ENGLISH) -> str:
         ),
         (
             (("dense", VerdictKind.INCONCLUSIVE),),
-            "whether it costs anything with `dense` was measured and cannot be told",
+            "measured it with `dense` and cannot tell whether it loses there",
             True,
         ),
     ],
@@ -137,15 +137,15 @@ def test_a_recipe_says_for_which_configurations_it_is_shown(
     assert words in said
     assert bool(patch_of((cell,)).text) is has_patch
     if not has_patch:
-        assert "dense would get it too, and it was found harmful there" in said
+        assert "dense would get it too, and a gate found it harmful there" in said
         assert "--xla_b=2" in said  # by hand
     assert read_cells(write_cells((cell,)), where="here") == (cell,)
     chinese = deployment_of(cell, Language.CHINESE)
     assert all(f"`{tag}`" in chinese for tag, _ in found)
 
 
-def test_what_cannot_run_elsewhere_is_conditional_and_what_nobody_measured_is_not_told() -> None:
+def test_harm_elsewhere_makes_a_recipe_conditional_and_an_unmeasured_gate_says_nothing() -> None:
     assert elsewhere("dense", VerdictKind.INVALID, can_run=False).is_harmful
-    nobody = elsewhere("dense", VerdictKind.INVALID)
-    assert not nobody.is_harmful
-    assert not nobody.holds
+    unmeasured = elsewhere("dense", VerdictKind.INVALID)
+    assert not unmeasured.is_harmful
+    assert not unmeasured.holds

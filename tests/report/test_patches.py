@@ -7,12 +7,18 @@ from pathlib import Path
 
 import pytest
 
-from pytest_xlatune.cells import DeployedFile
-from pytest_xlatune.deployed import deployed_env
-from pytest_xlatune.profiles import Profile, append_flags, effective_values, parse_flags, profile
+from pytest_xlatune.model.cell import DeployedFile
+from pytest_xlatune.model.profile import (
+    Profile,
+    append_flags,
+    effective_values,
+    parse_flags,
+    profile,
+)
+from pytest_xlatune.model.result import VerdictKind
 from pytest_xlatune.report.covered import extended
 from pytest_xlatune.report.deployment import diff, patch_of
-from pytest_xlatune.results import VerdictKind
+from pytest_xlatune.sweep.deployed import deployed_env
 from tests.report.deploying import (
     AG,
     DEPLOYED,
@@ -72,7 +78,7 @@ def test_a_secret_is_no_context_and_in_no_patch(tmp_path: Path) -> None:
     root = repository(tmp_path, {ENV: DEPLOYED})
     patch = patch_of([covered(secret)]).text
     assert "hush" not in patch
-    assert "# API_KEY: set it yourself, its value is not shown" in patch
+    assert "# API_KEY: set it yourself, its value is secret" in patch
     apply(root, patch)
     assert "API_KEY" not in deployed_env(root / ENV)
 

@@ -10,10 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_xlatune.cells import Cell, Parallelism, Protocol, Stage, Trial
-from pytest_xlatune.hidden import without_secrets
-from pytest_xlatune.profiles import BASELINE, profile
-from pytest_xlatune.report import figures, markdown, terminal
+from pytest_xlatune.model import text as figures
+from pytest_xlatune.model.cell import Cell, Parallelism, Protocol
+from pytest_xlatune.model.profile import BASELINE, profile
+from pytest_xlatune.model.redact import without_secrets
+from pytest_xlatune.model.result import TrialResult, TrialStatus, Verdict, VerdictKind
+from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.report.document import (
     Bullets,
     Code,
@@ -25,9 +27,9 @@ from pytest_xlatune.report.document import (
     literal,
     plain,
 )
-from pytest_xlatune.report.lines import Progress, live_line, paragraph, tally, words
-from pytest_xlatune.report.trials import jobs_table
-from pytest_xlatune.results import TrialResult, TrialStatus, Verdict, VerdictKind
+from pytest_xlatune.report.leaderboard import jobs_table
+from pytest_xlatune.report.lines import live_line, paragraph, standing, tally, words
+from pytest_xlatune.report.render import markdown, terminal
 
 ANY_TEXT = st.text(st.characters(codec="utf-8"), max_size=60) | st.sampled_from(
     ["|", "a|b`c|d`", "`", "``", "\n## x", "<b>*x*", "\\|", "--f=a|b", "\r\n\x0b\x85\u2028"]
@@ -93,7 +95,7 @@ def test_secrets_are_hidden_by_name(name: str) -> None:
 
 
 def verdict(kind: str, **changes: object) -> Verdict:
-    return Verdict.from_json({"profile": "p", "kind": kind} | changes)
+    return Verdict.from_json({"arm": "p", "kind": kind} | changes)
 
 
 @pytest.mark.parametrize(
@@ -117,7 +119,7 @@ def test_words(given_verdict: Verdict, expected: str) -> None:
 
 @pytest.mark.parametrize("kind", VerdictKind)
 def test_every_kind_has_a_paragraph_with_its_word(kind: VerdictKind) -> None:
-    text = paragraph(Verdict(profile="p", kind=kind, reasons=("first.", "second\n`line`")))
+    text = paragraph(Verdict(arm="p", kind=kind, reasons=("first.", "second\n`line`")))
     assert text.startswith(f"p {kind}")
     assert text.endswith(": first; second 'line'.")
 
@@ -135,20 +137,21 @@ def test_tally_counts_each_kind_that_occurs() -> None:
 CELL = Cell(model_tag="deepseek3-671b", parallelism=Parallelism.parse("PP=8"))
 
 
-def landed(status: TrialStatus, *, stage: Stage = Stage.SCREEN, reason: str = "") -> TrialResult:
+def landed(status: TrialStatus, *, stage: str = "wave1", reason: str = "") -> TrialResult:
     trial = Trial(
         cell_digest=CELL.digest,
         profile=profile("overlap-2", "--xla_a=2"),
         protocol=Protocol(),
         study="tuning",
         stage=stage,
+        block=int(stage == "confirm"),
     )
     return TrialResult(trial=trial, status=status, reason=reason)
 
 
 def test_live_line_without_a_job_a_score_or_a_guess_of_the_time_left() -> None:
     result = landed(TrialStatus.UNMEASURED, reason="cancelled\nby hand")
-    line = live_line(result, cell=CELL, verdict=None, progress=Progress.of([result]))
+    line = live_line(result, cell=CELL, verdict=None, progress=standing([result]))
     assert line == "deepseek3-671b PP=8 overlap-2 not measured: cancelled by hand | 1/1 screened"
 
 
@@ -158,20 +161,20 @@ def test_progress_counts_profiles_in_the_screen_and_trials_in_the_confirmation()
         profile=BASELINE,
         protocol=Protocol(steps=20),
         study="tuning",
-        stage=Stage.SCREEN,
+        stage="wave1",
     )
     history = [
         TrialResult(trial=baseline, status=TrialStatus.RUNNING),
         landed(TrialStatus.MEASURED),
         landed(TrialStatus.DROPPED),
         landed(TrialStatus.PLANNED),
-        landed(TrialStatus.MEASURED, stage=Stage.CONFIRM),
-        landed(TrialStatus.PLANNED, stage=Stage.CONFIRM),
+        landed(TrialStatus.MEASURED, stage="confirm"),
+        landed(TrialStatus.PLANNED, stage="confirm"),
     ]
-    assert str(Progress.of(history, step=0, left_s=90)) == (
+    assert standing(history, step=0, left_s=90) == (
         "2/3 screened, 1/2 confirmation trials, 1 running step 0/20, about 2 min left"
     )
-    assert str(Progress.of([])) == "0/0 screened"
+    assert standing([]) == "0/0 screened"
 
 
 # --- renderers -------------------------------------------------------------------------------
@@ -196,7 +199,7 @@ def test_foreign_text_never_breaks_a_markdown_table(rows: list[tuple[str, str, s
             (literal(first), plain(second), literal(third)) for first, second, third in rows
         ),
     )
-    lines = markdown.render(document(table)).splitlines()
+    lines = markdown(document(table)).splitlines()
     body = lines[lines.index("### x") + 2 :]
     assert len(body) == 2 + len(rows)
     for line in body:
@@ -205,12 +208,12 @@ def test_foreign_text_never_breaks_a_markdown_table(rows: list[tuple[str, str, s
 
 
 def test_markup_counts_inside_a_literal_only_as_text() -> None:
-    text = markdown.render(document(Text(text="a *b* <c> \\d `e *f* <g> \\h`")))
+    text = markdown(document(Text(text="a *b* <c> \\d `e *f* <g> \\h`")))
     assert text.splitlines()[-1] == "a \\*b\\* \\<c> \\\\d `e *f* <g> \\h`"
 
 
 def test_code_is_fenced_by_more_backticks_than_it_holds() -> None:
-    text = markdown.render(document(Code(text="echo ```\n", language="bash")))
+    text = markdown(document(Code(text="echo ```\n", language="bash")))
     assert text.endswith("\n````bash\necho ```\n````\n")
 
 
@@ -229,7 +232,7 @@ def test_no_line_is_wider_than_the_terminal(
         rows=tuple((literal(first), literal(second), "994.9") for first, second in rows),
     )
     blocks = (table, Text(text=plain(note)), Bullets(items=(literal(note),)))
-    lines = terminal.render(document(*blocks), width=width)
+    lines = terminal(document(*blocks), width=width)
     assert max(map(len, lines)) <= width
     assert all(line.isprintable() and "`" not in line for line in lines)
 
@@ -237,8 +240,8 @@ def test_no_line_is_wider_than_the_terminal(
 def test_a_terminal_wide_enough_breaks_nothing() -> None:
     flag = "--xla_gpu_experimental_parallel_collective_overlap_limit=2"
     table = Table(columns=COLUMNS, rows=((literal("p"), literal(flag), "1.0"),))
-    assert any(flag in line for line in terminal.render(document(table), width=100))
-    assert not any(flag in line for line in terminal.render(document(table), width=60))
+    assert any(flag in line for line in terminal(document(table), width=100))
+    assert not any(flag in line for line in terminal(document(table), width=60))
 
 
 def test_jobs_stand_in_the_order_of_their_numbers_those_of_this_machine_too() -> None:

@@ -4,21 +4,22 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from pytest_xlatune.cells import Cell, Parallelism, Protocol, Stage, Trial
-from pytest_xlatune.profiles import profile
-from pytest_xlatune.report.stop import stop_message, summary_message
-from pytest_xlatune.results import Conclusion, TrialResult, TrialStatus, Verdict, VerdictKind
+from pytest_xlatune.model.cell import Cell, Parallelism, Protocol
+from pytest_xlatune.model.profile import profile
+from pytest_xlatune.model.result import Conclusion, TrialResult, TrialStatus, Verdict, VerdictKind
+from pytest_xlatune.model.trial import Trial
+from pytest_xlatune.report.lines import Stop, stop_message, summary_message
 
 CELL = Cell(model_tag="deepseek3-671b", parallelism=Parallelism.parse("PP=8"))
 NODES = ("node001", "node002")
 
 
 def verdict(name: str, tgs: float | None, delta: float | None, kind: VerdictKind) -> Verdict:
-    return Verdict(profile=name, kind=kind, tgs=tgs, delta=delta, n=int(tgs is not None))
+    return Verdict(arm=name, kind=kind, tgs=tgs, delta=delta, n=int(tgs is not None))
 
 
 CONCLUSION = Conclusion(
-    baseline=verdict("baseline-deployed", 962.2, None, VerdictKind.SCREENED),
+    reference=verdict("baseline-deployed", 962.2, None, VerdictKind.SCREENED),
     verdicts=(
         verdict("slow", 900.0, -0.0647, VerdictKind.SCREENED),
         verdict("overlap-2", 994.9, 0.034, VerdictKind.SCREENED),
@@ -36,7 +37,7 @@ def result(name: str, status: TrialStatus, *job_ids: str) -> TrialResult:
         profile=profile(name, "--xla_a=1"),
         protocol=Protocol(),
         study="tuning",
-        stage=Stage.SCREEN,
+        stage="wave1",
     )
     return TrialResult(trial=trial, status=status, job_ids=job_ids)
 
@@ -60,16 +61,18 @@ Sweep state at stop:
 - priority @ 960.0 TGS (-0.2 % vs baseline-deployed, SCREENED, n = 1)
 - Pending profiles in queue: mem-95
 Artifacts: .xlatune/pp8/cell, jobs 14638 to 14641
-Nothing measured is lost. Run the same command again to go on."""
+All measured trials are kept. Run the same command again to go on."""
 
 
 def test_the_stop_message_has_all_that_a_decision_needs() -> None:
     said = stop_message(
-        cell=CELL,
-        nodes=NODES,
-        reason=REASON,
-        evidence="PENDING (ReqNodeNotAvail)",
-        recovery=["node-drain: resumed node002"],
+        cell=replace(CELL, nodelist=NODES),
+        stop=Stop(
+            reason=REASON,
+            nodes=("node002",),
+            evidence="PENDING (ReqNodeNotAvail)",
+            recovery=("node-drain: resumed node002",),
+        ),
         conclusion=CONCLUSION,
         history=HISTORY,
         artifacts=".xlatune/pp8/cell",
@@ -79,11 +82,8 @@ def test_the_stop_message_has_all_that_a_decision_needs() -> None:
 
 def test_a_stop_before_anything_ran_says_so() -> None:
     said = stop_message(
-        cell=CELL,
-        nodes=(),
-        reason="submission-refused: Invalid account",
-        evidence="",
-        recovery=[],
+        cell=replace(CELL, nodelist=()),
+        stop=Stop(reason="submission-refused: Invalid account"),
         conclusion=replace(CONCLUSION, verdicts=()),
         history=(),
         artifacts="folder",
@@ -95,7 +95,7 @@ def test_a_stop_before_anything_ran_says_so() -> None:
 def test_the_end_of_a_session_is_a_tally_and_what_leads() -> None:
     said = summary_message(cell=CELL, conclusion=CONCLUSION, history=HISTORY)
     head, how, *lines = said.splitlines()
-    assert how == "The sweep is not over: 1 trial still planned. This report is preliminary."
+    assert how == "The sweep is not over: 1 trial still to run. This report is preliminary."
     assert head.startswith("[xla-tuning] deepseek3-671b PP=8: not complete, ")
     assert [line.split(" @ ")[0] for line in lines] == [
         "- Best so far: overlap-2",
@@ -107,13 +107,21 @@ def test_the_end_of_a_session_is_a_tally_and_what_leads() -> None:
 def test_a_budget_that_is_spent_names_no_failing_node() -> None:
     said = stop_message(
         cell=CELL,
-        nodes=NODES,
-        reason="budget: 7.9 of 8 hours with the scheduler are spent",
-        evidence="",
-        recovery=[],
+        stop=Stop(reason="budget: 7.9 of 8 hours with the scheduler are spent", is_failure=False),
         conclusion=CONCLUSION,
         history=HISTORY,
         artifacts="folder",
     )
     assert "Reason: budget: 7.9 of 8 hours" in said
     assert "Failing node" not in said
+
+
+def test_a_failing_node_is_the_one_that_the_decision_names_not_one_that_a_sentence_holds() -> None:
+    said = stop_message(
+        cell=replace(CELL, nodelist=("gpu1", "gpu12")),
+        stop=Stop(reason="node-drain: gpu12 is drained (asked by gpu1's owner)", nodes=("gpu12",)),
+        conclusion=CONCLUSION,
+        history=HISTORY,
+        artifacts="folder",
+    )
+    assert "Failing node(s): gpu12; recovery" in said

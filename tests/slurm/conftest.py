@@ -1,4 +1,4 @@
-"""The lab for the tests: one per machine, started by whoever comes first, one test at a time."""
+"""The lab for the tests: one per machine, the first test process starts it, one test at a time."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ from typing import Any
 import pytest
 from filelock import FileLock
 
-from pytest_xlatune.cells import LaunchSpec, Resources
 from pytest_xlatune.executors.slurm import SlurmExecutor
-from pytest_xlatune.results import Outcome, State, Submission
+from pytest_xlatune.model.resources import Resources
+from pytest_xlatune.model.result import Outcome, State, Submission
+from pytest_xlatune.model.trial import LaunchSpec
 
 
 def load(name: str) -> ModuleType:
@@ -73,7 +74,7 @@ def one_at_a_time() -> FileLock:
 
 @pytest.fixture(scope="module")
 def lab_with_accounting(lab_in_use: ModuleType, one_at_a_time: FileLock) -> Iterator[None]:
-    """The lab with slurmdbd for a whole module; nobody else uses it meanwhile."""
+    """The lab with slurmdbd for a whole module; no other test uses it meanwhile."""
     require(lab_in_use, accounting=True)
     with one_at_a_time:
         before = lab_in_use.has_accounting()

@@ -37,6 +37,8 @@ PACKAGES = ("slurm-wlm", "munge")
 ACCOUNTING_PACKAGES = ("slurmdbd", "mariadb-server")
 # not of the lab, but of tests that start trials in containers
 CONTAINER_PACKAGES = ("podman", "runc")
+# msgfmt, for the test of the translations
+GETTEXT_PACKAGES = ("gettext",)
 MIN_JOB_AGE_S = 10
 USERS = "users"
 HOSTS = Path("/etc/hosts")
@@ -139,7 +141,7 @@ def stop() -> None:
     """End every process of the lab and remove its folder. Harmless when there is none."""
     for ask in (signal.SIGTERM, signal.SIGKILL):
         deadline = time.monotonic() + 5
-        # whoever is asked to end may just have started another
+        # a process that is asked to end may just have started another
         while (pids := processes()) and time.monotonic() < deadline:
             for pid in pids:
                 with contextlib.suppress(ProcessLookupError):
@@ -340,7 +342,12 @@ def _wait_for(what: str, ready: Callable[[], bool], *, timeout_s: float = 240) -
 
 
 def _install(*, accounting: bool) -> None:
-    packages = PACKAGES + CONTAINER_PACKAGES + (ACCOUNTING_PACKAGES if accounting else ())
+    packages = (
+        PACKAGES
+        + CONTAINER_PACKAGES
+        + GETTEXT_PACKAGES
+        + (ACCOUNTING_PACKAGES if accounting else ())
+    )
     env = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
     subprocess.run(["apt-get", "update", "-q"], check=True, env=env)
     subprocess.run(

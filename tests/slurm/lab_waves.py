@@ -3,7 +3,7 @@
 A pipeline of four stages, one on each node, over gloo. What is deployed holds it back threefold: an
 optimisation level left over from a hunt for a miscompilation, and bfloat16, which a CPU emulates.
 Each costs so much that no other load on the machine hides it. Beside `lab_sweep.py`, and run the
-same way: by `test_slurm_waves.py`, and by whoever likes to.
+same way: by `test_slurm_waves.py`, and by you.
 
     pytest tests/slurm/lab_waves.py -n 4 --xlatune-nodelist 'node[001-004]'
 """
@@ -11,46 +11,63 @@ same way: by `test_slurm_waves.py`, and by whoever likes to.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
-import pytest
-
-from pytest_xlatune import Around, NoEnv, Profile, Protocol, Resources, Stacks, Sweep, profile
-from pytest_xlatune.launchers.maxtext import MaxTextLauncher
-from pytest_xlatune.plugin.measured import Measured
-from pytest_xlatune.runs.recorded import Recorded
+from pytest_xlatune import (
+    Around,
+    CellSettings,
+    DesignSettings,
+    MaxTextLauncher,
+    NoEnv,
+    Protocol,
+    Resources,
+    SiteSettings,
+    Stacks,
+    Sweep,
+    profile,
+    standard_tests,
+)
 
 HERE = Path(__file__).parents[2] / "sweeps" / "quickstart"
 LEVEL = "xla_backend_optimization_level"
 
 SWEEP = Sweep(
     name="labwaves",
-    model_tag="labwaves",
-    parallelism="PP=4",
-    devices=4,
-    per_device_batch_size=4,
-    max_target_length=64,
+    cell=CellSettings(
+        model_tag="labwaves",
+        parallelism="PP=4",
+        devices=4,
+        per_device_batch_size=4,
+        max_target_length=64,
+        deployed={"JAX_PLATFORMS": "cpu", "XLA_FLAGS": f"--{LEVEL}=0"},
+        overrides={
+            "hardware": "gpu_multiprocess",  # JAX finds its peers through Slurm
+            "log_config": "false",
+            "dtype": "bfloat16",
+            # attention is most of the work: many small heads, small matrix products
+            "base_emb_dim": "32",
+            "base_mlp_dim": "64",
+            "base_num_decoder_layers": "4",
+            "base_num_query_heads": "8",
+            "head_dim": "4",
+            "vocab_size": "64",
+            "ici_fsdp_parallelism": "1",
+            "num_layers_per_pipeline_stage": "-1",
+        },
+        protocol=Protocol(
+            steps=14,
+            first_step=3,
+            min_steps=6,
+            skip_first_steps=4,
+            profiler_steps=3,
+            deadline_s=240,
+        ),
+    ),
     launcher=MaxTextLauncher(
         python=sys.executable,
         module=str(HERE / "train.py"),
         config=str(HERE / "configs" / "quickstart.yml"),
     ),
-    deployed={"JAX_PLATFORMS": "cpu", "XLA_FLAGS": f"--{LEVEL}=0"},
-    overrides={
-        "hardware": "gpu_multiprocess",  # JAX finds its peers through Slurm
-        "log_config": "false",
-        "dtype": "bfloat16",
-        # attention is most of the work: many small heads, small matrix products
-        "base_emb_dim": "32",
-        "base_mlp_dim": "64",
-        "base_num_decoder_layers": "4",
-        "base_num_query_heads": "8",
-        "head_dim": "4",
-        "vocab_size": "64",
-        "ici_fsdp_parallelism": "1",
-        "num_layers_per_pipeline_stage": "-1",
-    },
     profiles=(
         profile("opt-level-1", f"--{LEVEL}=1"),
         profile("float32", overrides={"dtype": "float32"}),
@@ -62,61 +79,14 @@ SWEEP = Sweep(
         Around(wave="wave4", slots=1, ladders={LEVEL: ("0", "1", "2", "3")}),
     ),
     config_tags={"wide": {"base_mlp_dim": "128"}},
-    protocol=Protocol(
-        steps=14, first_step=3, min_steps=6, skip_first_steps=4, profiler_steps=3, deadline_s=240
+    site=SiteSettings(resources=Resources(time_limit_s=300)),
+    design=DesignSettings(
+        screen_baselines=1,
+        finalists=1,
+        blocks=4,
+        block_baselines=1,
+        budget=24,
     ),
-    resources=Resources(time_limit_s=300),
-    screen_baselines=1,
-    finalists=1,
-    blocks=4,
-    block_baselines=1,
-    budget=24,
 )
 
-
-@pytest.mark.wave1
-def test_without_env(
-    measure: Callable[[Profile], Measured], baseline_no_env: Profile, baseline_deployed: Measured
-) -> None:
-    assert baseline_deployed.n >= 1
-    measured = measure(baseline_no_env)
-    assert measured.not_slower, measured.paragraph
-
-
-@pytest.mark.wave1_5
-def test_evidence(evidence: Callable[[str], Recorded]) -> None:
-    recorded = evidence("baseline-deployed")
-    assert recorded.dump, recorded.problems
-    assert recorded.captures, recorded.problems
-
-
-@pytest.mark.wave2
-@pytest.mark.wave5
-def test_profile(measure: Callable[[Profile], Measured], profile: Profile) -> None:
-    measured = measure(profile)
-    assert measured.not_slower, measured.paragraph
-
-
-@pytest.mark.wave3
-@pytest.mark.wave4
-def test_derived(measure: Callable[[Profile], Measured], derived: Profile) -> None:
-    measured = measure(derived)
-    assert measured.not_slower, measured.paragraph
-
-
-@pytest.mark.confirm
-def test_finalist(measure: Callable[[Profile], Measured], finalist: Profile) -> None:
-    measured = measure(finalist)
-    assert measured.not_slower, measured.paragraph
-
-
-@pytest.mark.confirm
-def test_why(evidence: Callable[[object], Recorded], winner: object) -> None:
-    recorded = evidence(winner)
-    assert recorded.dump, recorded.problems
-    assert recorded.captures, recorded.problems
-
-
-@pytest.mark.wave6(blocks=4)
-def test_elsewhere(winner_elsewhere: Measured) -> None:
-    assert winner_elsewhere.no_regression, winner_elsewhere.paragraph
+tests = standard_tests(SWEEP, evidence=True)

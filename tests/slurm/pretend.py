@@ -59,21 +59,36 @@ from pathlib import Path
 
 import pytest
 
-from pytest_xlatune import Patience, Protocol, Resources, Sweep, profile
-from pytest_xlatune.launchers.command import CommandLauncher
+from pytest_xlatune import (
+    CellSettings,
+    CommandLauncher,
+    DesignSettings,
+    Patience,
+    Protocol,
+    Resources,
+    SiteSettings,
+    Sweep,
+    profile,
+)
 
 HERE = Path(__file__).parent
 SWEEP = Sweep(
     name="faults",
-    model_tag="pretend",
-    parallelism="FSDP=2",
+    cell=CellSettings(
+        model_tag="pretend",
+        parallelism="FSDP=2",
+        deployed={"XLA_FLAGS": "--xla_deployed=1"},
+        protocol=Protocol(steps=12),
+    ),
     launcher=CommandLauncher(argv=(sys.executable, str(HERE / "trainer.py"))),
-    deployed={"XLA_FLAGS": "--xla_deployed=1"},
     profiles=(PROFILES,),
-    protocol=Protocol(steps=12),
-    resources=Resources(time_limit_s=300, patience=Patience(PATIENCE)),
-    screen_baselines=1,
-    budget=40,
+    site=SiteSettings(
+        resources=Resources(time_limit_s=300, patience=Patience(PATIENCE)),
+    ),
+    design=DesignSettings(
+        screen_baselines=1,
+        budget=40,
+    ),
 )
 
 

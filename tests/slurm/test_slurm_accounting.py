@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from pytest_xlatune.executors.slurm_commands import run_command
-from pytest_xlatune.results import State
+from pytest_xlatune.executors.slurm._commands import run_command
+from pytest_xlatune.model.result import State
 
 Trials = Any  # of conftest.py, which cannot be imported from here
 Faults = Any  # of pretend.py, likewise

@@ -53,7 +53,7 @@ def test_a_node_that_goes_down_is_resumed_and_the_trial_run_again(
     assert "2 passed" in said, said
     assert faults.states() == ["node-fail", "completed"]
     assert faults.decided() == [("retry", "node-fail")]
-    assert any("node002" in each["reason"] for each in faults.project.events("epoch-began"))
+    assert any("node002" in each["nodes"] for each in faults.project.events("epoch-began"))
     faults.assert_measured_once("victim")
 
 
@@ -109,7 +109,7 @@ def test_a_dead_node_stops_the_sweep_with_a_message(
     faults.assert_measured_once("victim")
 
 
-def test_a_cancel_from_outside_is_nobodys_fault_and_measured_by_the_next_run(
+def test_a_cancel_from_outside_is_no_failure_and_measured_by_the_next_run(
     faults: Faults, slurm: Callable[..., str]
 ) -> None:
     faults.hold()
@@ -172,7 +172,7 @@ def rank_of(process: Path) -> bytes:
     return next(pair[13:] for pair in pairs if pair.startswith(b"SLURM_PROCID="))
 
 
-@pytest.mark.parametrize("has_hook", [True, False], ids=["a site that resets it", "nobody can"])
+@pytest.mark.parametrize("has_hook", [True, False], ids=["a site that resets it", "no site hook"])
 def test_a_nic_fault_needs_the_site(faults: Faults, *, has_hook: bool) -> None:
     hook = "def pytest_xlatune_recover(sweep, decision, nodes):\n    return True\n"
     faults.write(

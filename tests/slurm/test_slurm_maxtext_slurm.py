@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from pytest_xlatune.workers.maxtext_slurm import AXES_FILE, PROFILE_FILE, RECORD
+from pytest_xlatune.workers.maxtext_slurm_job import AXES_FILE, PROFILE_FILE, RECORD
 
 SUBMIT = """\
 #!/usr/bin/env bash
@@ -46,7 +46,7 @@ def start(lab: ModuleType, tmp_path: Path) -> Callable[[str], subprocess.Popen[b
 
     def call(line: str) -> subprocess.Popen[bytes]:
         argv = [
-            *(sys.executable, "-m", "pytest_xlatune.workers.maxtext_slurm"),
+            *(sys.executable, "-m", "pytest_xlatune.workers.maxtext_slurm_job"),
             *("--checkout", str(checkout), "--model", "tiny"),
             *("--workspace", str(tmp_path), "--name", "JAX-tiny-t1"),
             *("--", "tiny:t1", "-N", "2", "-w", "node[001-002]", "--", line),

@@ -9,12 +9,13 @@ from typing import Any
 
 import pytest
 
-from pytest_xlatune.cells import Cell, Parallelism, Protocol, Stage, Trial
-from pytest_xlatune.executors import slurm_sight
+from pytest_xlatune.executors import slurm as slurm_sight
 from pytest_xlatune.launchers.command import CommandLauncher
 from pytest_xlatune.launchers.container import ContainerLauncher
-from pytest_xlatune.profiles import profile
-from pytest_xlatune.results import Submission
+from pytest_xlatune.model.cell import Cell, Parallelism, Protocol
+from pytest_xlatune.model.profile import profile
+from pytest_xlatune.model.result import Submission
+from pytest_xlatune.model.trial import Trial
 
 Project = Any  # of conftest.py, which cannot be imported from here
 
@@ -141,7 +142,7 @@ def test_a_step_for_pyxis_is_the_rank_that_it_belongs_to(
         profile=PROFILE,
         protocol=Protocol(),
         study="tuning",
-        stage=Stage.SCREEN,
+        stage="wave1",
     )
     job_id = trials.executor.submit(launcher.launch(trial, cell), **trials.arguments("stepped"))
     job = Submission(

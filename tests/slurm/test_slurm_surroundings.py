@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import subprocess
 import sys
@@ -35,17 +34,19 @@ class Disk:
         path.mkdir()
         self.path = path
         self._is_sated = threading.Event()
+        self._is_full = threading.Event()
         self._glutton: threading.Thread | None = None
         subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2g", "lab", path], check=True)
 
     def fill(self) -> None:
-        """Leave no byte free, as if somebody else had written, and take what is set free later."""
+        """Leave no byte free, as if another user had written, and take what is set free later."""
         for _ in range(50):
             used = os.statvfs(self.path)
             # refused where something was written in between
             if self._resize((used.f_blocks - used.f_bfree) * used.f_frsize):
                 self._glutton = threading.Thread(target=self._eat)
                 self._glutton.start()
+                assert self._is_full.wait(30), f"{self.path} takes more than its size"
                 return
         raise AssertionError(f"{self.path} is being written all the time")
 
@@ -58,8 +59,10 @@ class Disk:
     def _eat(self) -> None:
         with (self.path / "glutton").open("ab", buffering=0) as file:
             while not self._is_sated.wait(0.005):
-                with contextlib.suppress(OSError):
+                try:
                     file.write(bytes(4096))
+                except OSError:
+                    self._is_full.set()
 
     def _resize(self, size_bytes: int) -> bool:
         options = f"remount,size={size_bytes // 1024}k"
@@ -149,7 +152,7 @@ def test_clocks_that_jump_end_nothing_and_start_nothing(
 
 
 def wait_for_turns(faults: Faults) -> None:
-    """Wait until whoever drives has looked at the jobs several times more."""
+    """Wait until the process that drives has looked at the jobs several times more."""
     (beat,) = faults.path.glob("work/*/*/turn.beat")
     before_ns = beat.stat().st_mtime_ns
     faults.wait_until(lambda: beat.stat().st_mtime_ns > before_ns + 4_000_000_000)

@@ -17,10 +17,10 @@ from typing import Any
 
 import pytest
 
-from pytest_xlatune.errors import SubmissionError
 from pytest_xlatune.executors import SchedulerDown
-from pytest_xlatune.executors.slurm_nodes import check_nodes
-from pytest_xlatune.results import State
+from pytest_xlatune.executors.slurm.nodes import check_nodes
+from pytest_xlatune.model.errors import SubmissionError
+from pytest_xlatune.model.result import State
 
 Trials = Any  # of conftest.py, which cannot be imported from here
 ALL = ("node001", "node002", "node003", "node004")
@@ -330,7 +330,8 @@ def test_nothing_is_submitted_twice(
         arguments = {**trials.arguments(name), "folder": str(trials.root / name / "1")}
         code = f"""\
             from pathlib import Path
-            from pytest_xlatune.cells import LaunchSpec, Patience, Resources
+            from pytest_xlatune.model.trial import LaunchSpec
+            from pytest_xlatune.model.resources import Patience, Resources
             from pytest_xlatune.executors.slurm import SlurmExecutor
             print(SlurmExecutor().submit(
                 LaunchSpec(argv=("sleep", "2")),

@@ -54,7 +54,7 @@ def test_all_waves_by_their_markers_interrupted_and_resumed(
     assert len(project.measured) < FIRST, project.said
     known = [line["result"] for line in project.events("trial-ended")]
     said = project.run(LAB_WAVES, *EARLY, *OPTIONS, timeout_s=LONG_S)
-    assert re.search(r"\b4 passed", said), said
+    assert re.search(r"\b5 passed", said), said
     assert [line["result"] for line in project.events("trial-ended")][: len(known)] == known
     assert len(trials_of(project)) == FIRST
 
@@ -68,8 +68,12 @@ def test_all_waves_by_their_markers_interrupted_and_resumed(
     total = FIRST + sum(trials for _, trials in LATER.values())
     assert len(trials_of(project)) == total
     assert len(project.submitted) == project.jobs(lab)
-    waves = {line["trial"]["group"] for line in project.events("trial-planned")}
-    assert {"wave1", "wave2", "wave3", "wave4", "wave5", "1-k1r4c1", "k1r4c1"} <= waves
+    planned = [line["trial"] for line in project.events("trial-planned")]
+    stages = {(each["study"], each["stage"]) for each in planned}
+    waves = {("tuning", f"wave{number}") for number in range(1, 6)}
+    assert waves | {("tuning", "confirm"), ("gate", "confirm")} <= stages
+    one_by_four = {"look": 1, "looks": 1, "arms": 1, "blocks": 4, "baselines": 1}
+    assert [each["design"] for each in planned if each["block"]] == [one_by_four] * 16
 
     ledger = next(project.path.glob("work/labwaves/*/ledger.jsonl"))
     reports = project.path / "reports"

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from pytest_xlatune.results import Verdict, VerdictKind
-from pytest_xlatune.stats.claims import (
+from pytest_xlatune.model.result import Verdict, VerdictKind
+from pytest_xlatune.stats.compare import (
     Claim,
     faster,
     faster_by,
@@ -18,7 +18,7 @@ from pytest_xlatune.stats.claims import (
 )
 
 GAIN = Verdict(
-    profile="overlap-2",
+    arm="overlap-2",
     kind=VerdictKind.FASTER,
     delta=0.03,
     ci95=(0.021, 0.039),
@@ -28,8 +28,8 @@ GAIN = Verdict(
 )
 LEVEL = replace(GAIN, kind=VerdictKind.EQUIVALENT, delta=0.001, ci95=(-0.006, 0.008))
 WIDE = replace(GAIN, kind=VerdictKind.INCONCLUSIVE, delta=0.004, ci95=(-0.015, 0.024))
-ONCE = Verdict(profile="overlap-2", kind=VerdictKind.SCREENED, delta=0.09, n=1)
-BROKEN = Verdict(profile="overlap-2", kind=VerdictKind.INVALID, reasons=("out of memory",))
+ONCE = Verdict(arm="overlap-2", kind=VerdictKind.SCREENED, delta=0.09, n=1)
+BROKEN = Verdict(arm="overlap-2", kind=VerdictKind.INVALID, reasons=("out of memory",))
 
 
 @pytest.mark.parametrize(
@@ -68,7 +68,7 @@ def test_what_an_assertion_shows_holds_the_figures(
     claim: Callable[[Verdict], Claim], verdict: Verdict
 ) -> None:
     """pytest cuts the middle out of a text of more than 240 characters."""
-    long = replace(verdict, profile="p" * 64, method="m" * 300, reasons=("r" * 300,))
+    long = replace(verdict, arm="p" * 64, method="m" * 300, reasons=("r" * 300,))
     shown = repr(claim(long))
     assert len(shown) <= 240
     low, high = verdict.ci95 or (0, 0)

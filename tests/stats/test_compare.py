@@ -11,19 +11,27 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from pytest_xlatune.results import Comparison, VerdictKind
-from pytest_xlatune.stats.blocks import BlockFit, BlockScore, fit_blocks
+from pytest_xlatune.model.result import Comparison, VerdictKind
+from pytest_xlatune.stats.blocks import (
+    BlockFit,
+    BlockScore,
+    combine,
+    fit_blocks,
+    fit_line,
+    upper_bound,
+)
 from pytest_xlatune.stats.compare import (
+    GateLayout,
     NoComparison,
+    above,
     compare,
     decide,
-    is_faster_by,
+    deciding,
     is_not_slower_than,
     is_within,
     stops,
     straggler_p,
 )
-from pytest_xlatune.stats.line import combine, fit_line, upper_bound
 
 BASE = "base"
 
@@ -157,9 +165,80 @@ def test_margins() -> None:
     assert not is_within(found, margin=0.005)
     assert is_not_slower_than(found, margin=0.01)
     assert not is_not_slower_than(comparison(0.001, 0.008), margin=0.01)
-    assert is_faster_by(comparison(0.03, 0.003), margin=0.02)
-    assert not is_faster_by(comparison(0.03, 0.003), margin=0.025)
-    assert not is_faster_by(comparison(0.03, 0.003, n=1), margin=0.0)
+
+
+@pytest.mark.parametrize("estimate", [-0.009, 0.009])
+def test_no_difference_is_excluded_on_both_sides(estimate: float) -> None:
+    assert is_within(comparison(estimate, 0.0005), margin=0.01)
+    assert not is_within(comparison(estimate, 0.003), margin=0.01)
+
+
+@pytest.mark.parametrize(("error", "expected"), [(0.0055, True), (0.0058, False)])
+def test_non_inferiority_is_one_sided_at_5_percent(error: float, *, expected: bool) -> None:
+    """The 95 % quantile of t with 13 degrees of freedom is 1.771; the margin is 1.005 % in logs."""
+    assert is_not_slower_than(comparison(0.0, error), margin=0.01) is expected
+
+
+def test_one_trial_shows_nothing() -> None:
+    alone = comparison(math.log1p(0.08), 0.001, n=1)
+    assert not stops(alone)
+    assert not is_not_slower_than(alone, margin=0.01)
+
+
+@pytest.mark.parametrize(
+    ("distance", "kind"),
+    [
+        (2.2, VerdictKind.EQUIVALENT),
+        (2.05, VerdictKind.INCONCLUSIVE),
+        (-2.05, VerdictKind.INCONCLUSIVE),
+        (-2.2, VerdictKind.SLOWER),
+    ],
+)
+def test_a_floor_is_told_at_5_percent_either_way(distance: float, kind: VerdictKind) -> None:
+    """Five scores, so many standard errors above the floor; the 95 % quantile is 2.132."""
+    scores = np.array([7.01, 7.02, 6.99, 7.00, 6.98])
+    floor = scores.mean() - distance * scores.std(ddof=1) / math.sqrt(5)
+    assert above(list(scores), float(floor)) is kind
+
+
+@pytest.mark.parametrize(
+    "design",
+    [
+        pytest.param(GateLayout(arms=2, blocks=4, baselines=2), id="beside it"),
+        pytest.param(GateLayout(arms=2, blocks=4, baselines=0, stored=8), id="stored"),
+    ],
+)
+def test_a_design_promises_what_its_trials_then_give(design: GateLayout) -> None:
+    arms = {"a": 0.0, "b": 0.0}
+    scores = blocks(arms=arms, n=design.blocks, baselines=design.baselines)
+    scores = [replace(each, block=0) if design.stored else each for each in scores]
+    scores += [BlockScore(block=0, arm=BASE, value=7.0 + at) for at in range(design.stored)]
+    fit = fitted(scores)
+    assert fit.df == design.df
+    assert fit.arms["a"].variance == pytest.approx(design.variance)
+
+
+@pytest.mark.parametrize("change", [0.0, -0.004, -0.016, -0.02])
+def test_what_would_tell_a_change_tells_it_in_four_of_five_runs(change: float) -> None:
+    """By the noncentral t; the rule is a little simpler, hence the tolerance."""
+    seen = replace(comparison(change, 0.01), sigma=0.008)
+    start = GateLayout(arms=1, blocks=4, baselines=1)
+    enough = deciding(seen, start, margin=0.01)
+    assert enough is not None
+
+    def power(design: GateLayout) -> float:
+        error = seen.sigma * math.sqrt(design.variance)
+        # what passes is told against the margin, what is slower against none at all
+        far = change - math.log1p(-0.01) if change > math.log1p(-0.01) else -change
+        return float(stats.nct.sf(stats.t.ppf(0.95, design.df), design.df, far / error))
+
+    assert power(enough) >= 0.79
+    assert power(replace(enough, blocks=enough.blocks - 1)) < 0.81
+
+
+def test_a_change_close_to_the_margin_is_told_by_no_design() -> None:
+    seen = replace(comparison(-0.0099, 0.01), sigma=0.008)
+    assert deciding(seen, GateLayout(arms=1, blocks=4), margin=0.01) is None
 
 
 @pytest.mark.parametrize(

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import numpy as np
 import pytest
 from scipy import stats
 
-from pytest_xlatune.stats.capacity import Plan, Refusal, design_df, mde80, plan
-from pytest_xlatune.stats.critical import bonferroni, dunnett, t_quantile
+from pytest_xlatune.stats.design import (
+    Plan,
+    Refusal,
+    bonferroni,
+    design_df,
+    dunnett,
+    mde80,
+    plan,
+    t_quantile,
+)
 
 # Dunnett's one-sided 5 % points for equal groups (JASA 50, 1955, table 1a)
 TABLE_1A = [(2, 5, 2.44), (3, 5, 2.68), (2, 10, 2.15), (3, 10, 2.34), (4, 10, 2.47), (3, 20, 2.19)]
@@ -44,7 +53,47 @@ def test_the_reference_design() -> None:
 
 def test_one_arm_is_student() -> None:
     assert dunnett(1, 7, control_weight=2, alpha=0.05) == t_quantile(0.95, 7)
-    assert t_quantile(0.95, 7) == pytest.approx(float(stats.t.ppf(0.95, 7)), abs=1e-9)
+
+
+@pytest.mark.parametrize("df", [1, 2, 3, 4, 7, 13, 40, 250])
+@pytest.mark.parametrize("probability", [0.025, 0.5, 0.8, 0.95, 0.975, 1 - 0.05 / 3, 0.9999])
+def test_students_quantile_has_the_digits_of_scipy(probability: float, df: int) -> None:
+    expected = float(stats.t.ppf(probability, df))
+    assert t_quantile(probability, df) == pytest.approx(expected, rel=1e-11, abs=1e-12)
+
+
+ALPHAS = (0.05, 0.04, 0.01)
+
+
+@pytest.mark.parametrize("alpha", ALPHAS)
+def test_bonferroni_has_the_digits_of_scipy_in_every_design(alpha: float) -> None:
+    arms, df = np.meshgrid(np.arange(1, 13), np.arange(3, 61))
+    found = [
+        bonferroni(int(k), int(n), alpha=alpha) for k, n in zip(arms.flat, df.flat, strict=True)
+    ]
+    assert found == pytest.approx(stats.t.isf(alpha / arms.ravel(), df.ravel()), rel=1e-11)
+
+
+@pytest.mark.parametrize("alpha", ALPHAS)
+@pytest.mark.parametrize("df", [3, 4, 6, 13, 30, 60])
+def test_dunnett_leaves_alpha_by_scipys_densities(df: int, alpha: float) -> None:
+    """Gauss and Legendre's rule in s and z, where the package sums over log s in equal steps."""
+    points, weights = np.polynomial.legendre.leggauss(250)
+    low, high = np.sqrt([stats.chi2.ppf(1e-15, df) / df, stats.chi2.isf(1e-15, df) / df])
+    s, z = low + (points + 1) * (high - low) / 2, 9 * points
+    of_s = weights * (high - low) / 2 * stats.chi2.pdf(df * s * s, df) * 2 * df * s
+    of_z = weights * 9 * stats.norm.pdf(z)
+    for arms, control_weight in itertools.product((1, 2, 3, 5, 8, 12), (0.5, 1, 2)):
+        c = dunnett(arms, df, control_weight=control_weight, alpha=alpha)
+        rho = 1 / (1 + control_weight)
+        below = stats.norm.cdf((c * s[:, None] - math.sqrt(rho) * z) / math.sqrt(1 - rho)) ** arms
+        left = 1 - of_s @ below @ of_z
+        assert left == pytest.approx(alpha, abs=1e-11), (arms, control_weight)
+
+
+def test_without_degrees_of_freedom_there_is_no_quantile() -> None:
+    assert math.isnan(t_quantile(0.95, 0))
+    assert math.isnan(dunnett(3, 0, control_weight=1, alpha=0.05))
 
 
 def test_dunnett_lies_under_bonferroni() -> None:

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_xlatune.cells import Protocol
-from pytest_xlatune.results import NoScore, Score, StepRecord
+from pytest_xlatune.model.cell import Protocol
+from pytest_xlatune.model.result import NoScore, Score, StepRecord
 from pytest_xlatune.stats.score import score, window_steps
 
 TOKENS = 28672.0
@@ -86,7 +86,11 @@ def test_tokens_over_time_is_no_mean_of_rates() -> None:
             1,
             id="the guard ends at step 9",
         ),
-        pytest.param(steady(s9=29.05), (5, 14), (), 0, id="under 1 % nothing is dropped"),
+        pytest.param(steady(s9=29.07), (5, 14), (), 0, id="under 1 % nothing is dropped"),
+        pytest.param(steady(s9=29.12), (5, 14), (9,), 1, id="above it is"),
+        pytest.param(
+            steady(s9=36.0, s12=28.6), (5, 14), (9,), 1, id="a fast step pays for the one before"
+        ),
     ],
 )
 def test_screen_and_guard(
@@ -164,6 +168,60 @@ def test_why_there_is_no_score(steps: list[StepRecord], protocol: Protocol, word
     assert words in refused(steps, protocol)
 
 
+def rough(by: float = 0.01, **off: float) -> list[StepRecord]:
+    """Steps of 28.8 s, `by` less and `by` more in turn; `s7=0.04` makes step 7 4 % longer."""
+    logs = [by * (at % 3 - 1) for at in range(15)]
+    for name, value in off.items():
+        logs[int(name[1:])] = value
+    return job([28.8 * math.exp(each) for each in logs])
+
+
+@pytest.mark.parametrize(
+    ("steps", "first", "dropped"),
+    [
+        pytest.param(rough(s9=0.032), 5, (), id="less than four MADs off is noise"),
+        pytest.param(rough(s9=0.038), 5, (9,), id="more is none"),
+        pytest.param(rough(s5=0.035), 5, (), id="a first step of less than four MADs is warm"),
+        pytest.param(rough(s5=0.055), 6, (), id="of more is cold"),
+    ],
+)
+def test_how_far_off_a_step_may_be_goes_by_the_scatter_of_all(
+    steps: list[StepRecord], first: int, dropped: tuple[int, ...]
+) -> None:
+    found = scored(steps)
+    assert (found.window[0], found.dropped) == (first, dropped)
+
+
+def test_the_guard_leaves_as_many_steps_as_a_score_needs() -> None:
+    protocol = Protocol(profiler="xplane", skip_first_steps=4)
+    found = scored(rough(s9=0.032), protocol)
+    assert (found.window, found.n_steps) == ((9, 14), protocol.min_steps)
+
+
+def test_steps_outside_the_window_say_nothing_of_the_tokens_of_a_step() -> None:
+    """A batch that is ramped up: the first nine steps are of half the tokens."""
+    protocol = Protocol(profiler="xplane", skip_first_steps=4)
+    ramped = [replace(r, tgs=(r.tgs or 0) / (1 + (r.step < 9))) for r in steady()]
+    found = scored(ramped, protocol, tokens=None)
+    assert found.step_s == pytest.approx(scored(steady(), protocol, tokens=None).step_s)
+    assert "invariant-violated" not in found.flags
+
+
+def test_the_log_is_believed_where_the_cell_declares_other_tokens() -> None:
+    assert scored(steady(), tokens=2 * TOKENS).step_s == pytest.approx(scored(steady()).step_s)
+
+
+def test_tgs_has_more_digits_than_the_seconds() -> None:
+    seconds = [0.0286 + 0.0001 * (at % 3) for at in range(15)]
+    rounded = [replace(r, step_s=0.029) for r in job(seconds)]
+    assert scored(rounded, tokens=None).tgs == pytest.approx(scored(job(seconds)).tgs, rel=1e-9)
+
+
+def test_a_straggler_costs_its_time_in_the_whole_window() -> None:
+    found = scored(steady(s9=36.0))
+    assert found.window_tgs == pytest.approx(found.tgs / 1.025, rel=1e-3)
+
+
 def test_tokens_come_from_the_log_or_from_the_cell() -> None:
     without_tgs = [replace(r, tgs=None) for r in steady()]
     assert scored(without_tgs).tgs == pytest.approx(scored(steady()).tgs)
@@ -173,6 +231,8 @@ def test_tokens_come_from_the_log_or_from_the_cell() -> None:
 
 def test_an_invariant_that_does_not_hold_is_flagged() -> None:
     assert "invariant-violated" in scored(steady(), tokens=TOKENS * 2).flags
+    assert "invariant-violated" in scored(steady(), tokens=TOKENS * 1.006).flags
+    assert "invariant-violated" not in scored(steady(), tokens=TOKENS * 1.004).flags
     mixed = [replace(r, tgs=(r.tgs or 0) * (1.02 if r.step == 8 else 1)) for r in steady()]
     assert "invariant-violated" in scored(mixed, tokens=None).flags
     # seconds of fast steps are rounded coarsely; that is no violation
@@ -187,12 +247,21 @@ def test_a_job_that_slows_down_is_not_steady() -> None:
     throttled = job([28.8 * 1.008**at for at in range(15)])
     assert "not-steady" in scored(throttled).flags
     assert "not-steady" not in scored(steady()).flags
+    for step, is_steady in ((1.01, True), (1.02, False)):
+        halves = job([28.8 * (step if at > 9 else 1.0) for at in range(15)])
+        assert ("not-steady" not in scored(halves).flags) is is_steady
+    # the guard takes the slow start away; that there was one is told all the same
+    late = scored(steady(s5=30.0, s6=30.0, s7=30.0, s8=30.0))
+    assert late.window[0] == 9
+    assert "not-steady" in late.flags
 
 
 def test_steps_that_scatter_widely_say_so() -> None:
     stalling = steady(s5=43.0, s6=14.0, s8=43.0, s9=14.0, s11=43.0, s13=40.0)
     assert "scattered-steps" in scored(stalling).flags
     assert "scattered-steps" not in scored(steady(s9=43.0)).flags
+    assert "scattered-steps" in scored(rough(0.025)).flags
+    assert "scattered-steps" not in scored(rough(0.015)).flags
 
 
 def test_one_rank_and_the_last_start_count() -> None:

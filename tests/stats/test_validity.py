@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from pytest_xlatune.profiles import Profile, profile
+from pytest_xlatune.model.profile import Profile, profile
 from pytest_xlatune.stats.validity import Effect, different_loss, effective
 
 DEPLOYED = "--xla_gpu_autotune_level=4 --xla_gpu_enable_latency_hiding_scheduler=true"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_xlatune.catalog import history
-from pytest_xlatune.profiles import Profile, profile
+from pytest_xlatune.catalog.entries import history
+from pytest_xlatune.model.profile import Profile, profile
 from pytest_xlatune.stats.validity import effective
 
 ON = "COLLECTIVE_PIPELINING_MODE_ON"
@@ -66,7 +66,7 @@ ON = "COLLECTIVE_PIPELINING_MODE_ON"
             id="what a dump does not tell",
         ),
         pytest.param(
-            profile("m", "--xla_never_heard_of=1"), {}, False, id="an option that nobody knows"
+            profile("m", "--xla_never_heard_of=1"), {}, False, id="an unknown option"
         ),
     ],
 )  # fmt: skip

@@ -9,10 +9,10 @@ from random import Random
 
 import pytest
 
-from pytest_xlatune.cells import Protocol
-from pytest_xlatune.results import NoScore, Score, StepRecord
+from pytest_xlatune.model.cell import Protocol
+from pytest_xlatune.model.result import NoScore, Score, StepRecord
 from pytest_xlatune.stats.score import rescore, score
-from pytest_xlatune.stats.warmup import common_window, settling, steady_start
+from pytest_xlatune.stats.window import common_window, first_half_excess, steady_start
 
 TOKENS = 28672.0
 PLAIN = Protocol()
@@ -143,5 +143,5 @@ def test_a_job_that_has_too_few_steps_there_says_so() -> None:
 
 def test_settling_is_the_first_half_against_the_second() -> None:
     times = [30.0] * 5 + [30.3] * 5 + [30.0] * 5
-    assert settling(scored(times), PLAIN) == pytest.approx(math.log(1.01))
-    assert settling(replace(scored(times), timings=()), PLAIN) is None
+    assert first_half_excess(scored(times), PLAIN) == pytest.approx(math.log(1.01))
+    assert first_half_excess(replace(scored(times), timings=()), PLAIN) is None

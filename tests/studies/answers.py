@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 
-from pytest_xlatune.cells import Cell, Parallelism, Trial
-from pytest_xlatune.profiles import Profile, profile
-from pytest_xlatune.records import digest
-from pytest_xlatune.results import Conclusion, Score, TrialResult, TrialStatus, Verdict
+from pytest_xlatune.model.cell import Cell, Parallelism
+from pytest_xlatune.model.profile import Profile, profile
+from pytest_xlatune.model.record import digest
+from pytest_xlatune.model.result import Conclusion, Score, TrialResult, TrialStatus, Verdict
+from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.studies.tuning import TuningStudy
 
 CELL = Cell(
@@ -49,16 +50,17 @@ def measured(trial: Trial, value: float, **changes: object) -> TrialResult:
     )
 
 
-def noise(trial: Trial, size: float) -> float:
-    """Something like a normal deviate, fixed by the trial's place."""
-    uniform = [int(digest([trial.id, at], length=8), 16) / 16**8 for at in range(12)]
+def noise(trial: Trial, size: float, *, seed: int = 0) -> float:
+    """Something like a normal deviate, fixed by the trial's place, however its id is made."""
+    place = [seed, trial.arm, trial.stage, trial.block, trial.position]
+    uniform = [int(digest([place, at], length=8), 16) / 16**8 for at in range(12)]
     return size * (sum(uniform) - 6)
 
 
-def cluster(effects: Effects, *, sigma: float = 0.003) -> Answer:
+def cluster(effects: Effects, *, sigma: float = 0.003, seed: int = 0) -> Answer:
     def run(trial: Trial) -> TrialResult:
         effect = math.log1p(effects.get(trial.profile.id, 0.0))
-        return measured(trial, 6.9 + effect + noise(trial, sigma))
+        return measured(trial, 6.9 + effect + noise(trial, sigma, seed=seed))
 
     return run
 

@@ -6,20 +6,21 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pytest_xlatune.catalog.entries import load
-from pytest_xlatune.cells import Stage, Trial
-from pytest_xlatune.profiles import BASELINE, profile
-from pytest_xlatune.results import (
-    SETTLED,
+from pytest_xlatune.model.failure import FailureClass
+from pytest_xlatune.model.profile import BASELINE, profile
+from pytest_xlatune.model.result import (
     Action,
     EvidenceResult,
     Finding,
+    NotRun,
     Shares,
     TrialResult,
     TrialStatus,
 )
-from pytest_xlatune.studies.evidence import EvidenceStudy
-from pytest_xlatune.studies.singles import Singles
+from pytest_xlatune.model.trial import Trial
+from pytest_xlatune.studies.evidence_run import EvidenceStudy
 from pytest_xlatune.studies.tuning import TuningStudy
+from pytest_xlatune.studies.tuning.derived import Singles
 from tests.studies.answers import measured, noise
 from tests.studies.knobs import AG, CELL, GIB, cluster
 
@@ -82,26 +83,32 @@ def run(
     of: TuningStudy,
     *,
     shares: Shares | None = PIPELINE,
-    settled: Sequence[str] = (),
+    needless: Sequence[str] = (),
     gains: Mapping[str, float] | None = None,
 ) -> list[TrialResult]:
-    """Drive a study one trial at a time; what compiling settles ends without a job."""
+    """Drive a study one trial at a time; what needs no run ends without a job."""
     answer, done = cluster(gains or {}), list[TrialResult]()
     while trials := of.propose(done):
-        trial = next((each for each in trials if each.profile.id in settled), trials[0])
-        if trial.stage is Stage.EVIDENCE:
+        trial = next((each for each in trials if each.profile.id in needless), trials[0])
+        if not trial.protocol.is_scored:
             done.append(evidence(shares))
-        elif trial.profile.id in settled:
-            done.append(settle(trial))
+        elif trial.profile.id in needless:
+            done.append(without_run(trial))
         else:
             done.append(answer(trial))
     return done
 
 
-def settle(trial: Trial) -> TrialResult:
-    finding = Finding(cls=SETTLED, action=Action.DROP, text="identical to the baseline")
+def without_run(trial: Trial) -> TrialResult:
+    finding = Finding(
+        cls=FailureClass.COMPILE_CHECK, action=Action.DROP, text="identical to the baseline"
+    )
     return TrialResult(
-        trial=trial, status=TrialStatus.DROPPED, reason="needs no run", findings=(finding,)
+        trial=trial,
+        status=TrialStatus.DROPPED,
+        reason="needs no run",
+        findings=(finding,),
+        not_run=NotRun.NEEDLESS,
     )
 
 
@@ -109,7 +116,7 @@ def led(sweep: TuningStudy, names: Sequence[str]) -> list[TrialResult]:
     """Run a study in which the named profiles lead."""
     done: list[TrialResult] = []
     while trials := sweep.propose(done):
-        if trials[0].stage is Stage.EVIDENCE:
+        if not trials[0].protocol.is_scored:
             done.append(evidence())
             continue
         parts = trials[0].profile.id.split("+")

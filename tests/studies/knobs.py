@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from pytest_xlatune.cells import Cell, Parallelism, Trial
-from pytest_xlatune.profiles import Profile, profile
-from pytest_xlatune.results import TrialResult
-from pytest_xlatune.studies.derived import settings_of
+from pytest_xlatune.model.cell import Cell, Parallelism
+from pytest_xlatune.model.profile import Profile, profile
+from pytest_xlatune.model.result import TrialResult
+from pytest_xlatune.model.trial import Trial
+from pytest_xlatune.studies.tuning.derived import settings_of
 from tests.studies.answers import measured, noise
 
 CELL = Cell(
@@ -52,5 +53,5 @@ def of_wave(history: Sequence[TrialResult], wave: str) -> set[str]:
     return {
         each.trial.profile.id
         for each in history
-        if each.trial.group == wave and not each.trial.is_baseline
+        if each.trial.stage == wave and not each.trial.is_baseline
     }

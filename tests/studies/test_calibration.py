@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from scipy import stats
 
-from pytest_xlatune.results import Score, VerdictKind
+from pytest_xlatune.model.result import Score, VerdictKind
 from pytest_xlatune.stats.score import score
 from tests.benchmarks import load
 
@@ -23,7 +23,7 @@ def false_winners(world: Any, sweeps: int) -> int:
     """Count the sweeps with a winner that is none."""
     return sum(
         any(
-            verdict.kind is VerdictKind.FASTER and world.truth(int(verdict.profile[1:])) <= 0
+            verdict.kind is VerdictKind.FASTER and world.truth(int(verdict.arm[1:])) <= 0
             for verdict in simcluster.sweep(world, seed)[0].verdicts
         )
         for seed in range(sweeps)
@@ -54,7 +54,7 @@ def test_three_winners_of_2_percent_are_found_in_50_jobs() -> None:
         conclusion, history = simcluster.sweep(world, seed)
         assert len(history) <= world.budget
         found += sum(
-            verdict.kind is VerdictKind.FASTER and verdict.profile in {"p000", "p001", "p002"}
+            verdict.kind is VerdictKind.FASTER and verdict.arm in {"p000", "p001", "p002"}
             for verdict in conclusion.verdicts
         )
     assert found / (3 * sweeps) > 0.80 - 3 * math.sqrt(0.8 * 0.2 / (3 * sweeps))

@@ -9,13 +9,14 @@ from typing import Any
 
 import pytest
 
-from pytest_xlatune.cells import Stage, Trial
-from pytest_xlatune.errors import ConfigError
-from pytest_xlatune.profiles import BASELINE_ID, profile
-from pytest_xlatune.results import TrialResult, TrialStatus, VerdictKind
-from pytest_xlatune.stats.capacity import Plan
-from pytest_xlatune.studies.derived import Around, Leader, Stacks
+from pytest_xlatune.model.errors import ConfigError
+from pytest_xlatune.model.profile import BASELINE_ID, profile
+from pytest_xlatune.model.result import TrialResult, TrialStatus, VerdictKind
+from pytest_xlatune.model.trial import Trial
+from pytest_xlatune.stats.design import Plan
+from pytest_xlatune.studies import profiles_in
 from pytest_xlatune.studies.tuning import TuningStudy
+from pytest_xlatune.studies.tuning.derived import Around, Leader, Stacks
 from tests.studies.answers import measured
 from tests.studies.knobs import AG, CELL, GIB, LIMIT, SINGLES, Answer, cluster, of_wave
 
@@ -40,7 +41,7 @@ def run(of: TuningStudy, answer: Answer, *, stop: str = "") -> list[TrialResult]
     """Drive a study one trial at a time, as a cluster does; `stop` before that wave."""
     done: list[TrialResult] = []
     while trials := of.propose(done):
-        if trials[0].group == stop:
+        if trials[0].stage == stop:
             break
         done.append(answer(trials[0]))
     return done
@@ -48,12 +49,12 @@ def run(of: TuningStudy, answer: Answer, *, stop: str = "") -> list[TrialResult]
 
 def test_the_waves_run_in_order_and_the_stacks_are_of_what_led() -> None:
     sweep = study()
-    done = run(sweep, cluster(sigma=0.0001))
-    groups = list(dict.fromkeys(each.trial.group for each in done))
+    done = run(sweep, cluster(sigma=0.00001))
+    groups = list(dict.fromkeys(each.trial.stage for each in done))
     assert groups[:3] == ["wave2", "wave3", "wave4"]
     # pairs and triples in turn; overlap-2 and overlap-4 are two values of one flag
     assert list(sweep.slots_of(done).items())[:4] == [
-        (f"stack-{at}", next(each for each in sweep.profiles_of(done) if each.id == name))
+        (f"stack-{at}", next(each for each in profiles_in(sweep, done) if each.id == name))
         for at, name in enumerate(
             (
                 "overlap-2+ag-1g",
@@ -64,13 +65,13 @@ def test_the_waves_run_in_order_and_the_stacks_are_of_what_led() -> None:
             start=1,
         )
     ]
-    assert of_wave(done, "wave3") == {each.id for each in sweep.profiles_of(done)[10:14]}
+    assert of_wave(done, "wave3") == {each.id for each in profiles_in(sweep, done)[10:14]}
     best = sweep.slots_of(done)["stack-1"]
     assert str(best.flags[0]) == f"--{LIMIT}=2"
     assert best.note == "stacked, for the screen showed overlap-2 +3.0 %, ag-1g +2.5 %"
     conclusion = sweep.conclude(done)
     assert conclusion.complete
-    assert set(conclusion.finalists) <= {each.id for each in sweep.profiles_of(done)[10:]}
+    assert set(conclusion.tuning.finalists) <= {each.id for each in profiles_in(sweep, done)[10:]}
     assert {conclusion.verdicts[at].kind for at in range(3)} == {VerdictKind.FASTER}
 
 
@@ -82,7 +83,7 @@ def test_the_values_are_those_beside_the_leaders() -> None:
     leader = "overlap-2+ag-1g+double"
     assert names[0].startswith(leader)
     for name in names:
-        found = next(each for each in sweep.profiles_of(done) if each.id == name)
+        found = next(each for each in profiles_in(sweep, done) if each.id == name)
         assert (found.wave, "beside" in found.note) == ("wave4", True)
     assert len(names) == 3
 
@@ -138,7 +139,7 @@ def test_long_names_are_cut_and_stay_apart() -> None:
 def test_nothing_is_derived_before_the_earlier_waves_are_over() -> None:
     sweep, answer = study(), cluster()
     queue = sweep.propose([])
-    assert {trial.group for trial in queue} == {"wave2"}
+    assert {trial.stage for trial in queue} == {"wave2"}
     done = [answer(trial) for trial in queue[:-1]]
     assert sweep.propose(done) == queue[-1:]
     assert not sweep.slots_of(done)
@@ -166,7 +167,7 @@ def test_where_nothing_leads_nothing_is_derived() -> None:
     sweep = study()
     done = run(sweep, cluster({}, sigma=0.0001))
     assert not sweep.slots_of(done)
-    assert {each.trial.group for each in done if each.trial.stage is Stage.SCREEN} == {"wave2"}
+    assert {each.trial.stage for each in done if each.trial.is_screened} == {"wave2"}
     assert sweep.conclude(done).complete
 
 
@@ -213,15 +214,15 @@ def test_a_stack_that_somebody_declared_is_not_made_again() -> None:
 
 def test_the_same_history_gives_the_same_profiles_in_any_order() -> None:
     done = run(study(), cluster())
-    names = [each.id for each in study().profiles_of(done)]
+    names = [each.id for each in profiles_in(study(), done)]
     proposed = study().propose(done[:-3])
     for seed in range(5):
         shuffled = random.Random(seed).sample(done, len(done))
-        assert [each.id for each in study().profiles_of(shuffled + done[:4])] == names
+        assert [each.id for each in profiles_in(study(), shuffled + done[:4])] == names
         assert study().conclude(shuffled) == study().conclude(done)
     for cut in range(len(done)):
         again = TuningStudy.from_json(study().to_json())
-        # each trial is what the study asks for next, whoever asks
+        # each trial is what the study asks for next, in every process
         assert again.propose(done[:cut])[0] == done[cut].trial
     assert proposed == study().propose(done[:-3])
 
@@ -250,7 +251,7 @@ def test_measured_stacks_stay_when_the_screen_is_read_anew() -> None:
 
 
 def test_freed_slots_are_filled_by_the_same_rule() -> None:
-    sweep, answer = study(), cluster()
+    sweep, answer = study(), cluster(sigma=0.0001)
     planned = [
         *run(sweep, answer, stop="wave3"),
         *(
@@ -264,7 +265,7 @@ def test_freed_slots_are_filled_by_the_same_rule() -> None:
 
 
 def test_a_selected_slot_brings_the_waves_that_it_reads() -> None:
-    answer = cluster()
+    answer = cluster(sigma=0.0001)
     alone = study(selected=frozenset({"stack-2"}), confirm=False)
     done = run(alone, answer)
     assert of_wave(done, "wave2") == {each.id for each in SINGLES}
@@ -272,7 +273,7 @@ def test_a_selected_slot_brings_the_waves_that_it_reads() -> None:
     # after a session of wave 2 nothing of it is measured again
     singles = frozenset(each.id for each in SINGLES)
     before = run(study(selected=singles, confirm=False), answer)
-    assert {trial.group for trial in alone.propose(before)} == {"wave3"}
+    assert {trial.stage for trial in alone.propose(before)} == {"wave3"}
     # wave 4 reads wave 3, so all its slots come along
     later = run(study(selected=frozenset({"around-1"}), confirm=False), answer)
     assert len(of_wave(later, "wave3")) == 4
@@ -289,7 +290,7 @@ def test_a_derived_wave_holds_declared_profiles_too() -> None:
     sweep = study(profiles=(*SINGLES, second))
     done = run(sweep, cluster())
     assert len(of_wave(done, "wave4")) == 4
-    groups = [each.trial.group for each in done if each.trial.stage is Stage.SCREEN]
+    groups = [each.trial.stage for each in done if each.trial.is_screened]
     assert groups == sorted(groups)
 
 
@@ -331,3 +332,13 @@ def test_old_ledgers_declare_no_rules() -> None:
     assert replace(study(), stacks=(), around=()).propose([]) == TuningStudy.from_json(old).propose(
         []
     )
+
+
+def test_what_a_later_wave_has_measured_is_no_longer_left() -> None:
+    """It waits behind slots that nothing fills yet, but was asked for alone before."""
+    late = tuple(profile(f"late-{at}", f"--xla_gpu_late={at}", wave="wave9") for at in range(3))
+    whole = study(profiles=(*SINGLES, *late))
+    alone = replace(whole, selected=frozenset(each.id for each in late), confirm=False)
+    done = run(alone, cluster())
+    assert {each.trial.stage for each in done} == {"wave9"}
+    assert whole.left([]) - whole.left(done) == len(done)

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 
 import pytest
 
 from pytest_xlatune.campaign.assess import assess
-from pytest_xlatune.cells import Cell, Parallelism, Protocol, Stage
-from pytest_xlatune.logs.reader import read_log
-from pytest_xlatune.profiles import BASELINE, profile
-from pytest_xlatune.recovery import Next
-from pytest_xlatune.results import EvidenceResult, Outcome, State, TrialResult, TrialStatus
-from pytest_xlatune.studies.declared import study_of
-from pytest_xlatune.studies.evidence import EvidenceStudy, evidence_protocol
+from pytest_xlatune.logs import read_log
+from pytest_xlatune.model.cell import Cell, Parallelism, Protocol
+from pytest_xlatune.model.profile import BASELINE, profile
+from pytest_xlatune.model.resources import Next
+from pytest_xlatune.model.result import EvidenceResult, Outcome, State, TrialResult, TrialStatus
+from pytest_xlatune.studies.evidence_run import EvidenceStudy, evidence_protocol
+from pytest_xlatune.studies.registry import study_of
 from pytest_xlatune.studies.tuning import TuningStudy
 
 CELL = Cell(model_tag="m", parallelism=Parallelism.parse("FSDP=8"))
@@ -30,7 +29,7 @@ def ended(study: EvidenceStudy, status: TrialStatus, *, is_read: bool = True) ->
 def test_one_run_and_no_verdict(each: object) -> None:
     study = EvidenceStudy(cell=CELL, profile=each)  # type: ignore[arg-type]
     (trial,) = study.propose(())
-    assert trial.stage is Stage.EVIDENCE
+    assert not trial.protocol.is_scored
     assert study.left(()) == 1
     for status in (TrialStatus.MEASURED, TrialStatus.DROPPED, TrialStatus.UNMEASURED):
         history = (ended(study, status),)
@@ -48,7 +47,7 @@ def test_the_study_is_named_by_what_the_profile_sets() -> None:
     assert EvidenceStudy(cell=CELL, profile=reworded).trial.id == study.trial.id
     other = dataclasses.replace(ONE, env={"NCCL_ALGO": "Ring"})
     assert EvidenceStudy(cell=CELL, profile=other).name != study.name
-    declared = json.dumps(study.to_json())
+    declared = study.to_json()
     assert study_of(study.name, declared) == study
 
 
@@ -87,7 +86,8 @@ def test_a_baseline_that_cannot_be_profiled_stops_nothing() -> None:
     trial = EvidenceStudy(cell=CELL, profile=BASELINE).trial
     refused = b"F0112 07:08:09.1 77 parse_flags_from_env.cc:234] Unknown flag in XLA_FLAGS: --x\n"
     outcome = Outcome(state=State.FAILED, exit_code=1)
-    found = assess(trial, CELL, outcome, read_log([refused]))
+    found = assess(trial, CELL, outcome, read_log([refused]), reference=BASELINE.id)
     assert found.decision.next is Next.DROP
-    measured = dataclasses.replace(trial, stage=Stage.SCREEN)
-    assert assess(measured, CELL, outcome, read_log([refused])).decision.next is Next.STOP
+    measured = dataclasses.replace(trial, stage="wave1", protocol=CELL.protocol)
+    found = assess(measured, CELL, outcome, read_log([refused]), reference=BASELINE.id)
+    assert found.decision.next is Next.STOP

@@ -11,22 +11,25 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_xlatune.cells import Cell, Parallelism, Stage, Trial
-from pytest_xlatune.errors import ConfigError, LedgerError
-from pytest_xlatune.profiles import BASELINE_ID, profile
-from pytest_xlatune.results import (
+from pytest_xlatune.model.cell import Cell, Parallelism
+from pytest_xlatune.model.errors import ConfigError, LedgerError
+from pytest_xlatune.model.profile import BASELINE_ID, profile
+from pytest_xlatune.model.result import (
     Conclusion,
     Outcome,
     Score,
     State,
+    StepRecord,
     TrialResult,
     TrialStatus,
     VerdictKind,
 )
-from pytest_xlatune.stats.claims import no_regression
+from pytest_xlatune.model.trial import Trial
+from pytest_xlatune.stats.compare import no_regression
+from pytest_xlatune.stats.score import score
 from pytest_xlatune.studies.calibration import CalibrationStudy
-from pytest_xlatune.studies.declared import study_of
 from pytest_xlatune.studies.gate import Gate, GateStudy, StoredBaseline
+from pytest_xlatune.studies.registry import study_of
 from pytest_xlatune.studies.tuning import TuningStudy
 
 CELL = Cell(model_tag="pretend", parallelism=Parallelism.parse("FSDP=4"))
@@ -85,11 +88,11 @@ def test_the_verdicts_of_a_gate(tgs: Tgs, kind: str, words: str) -> None:
     assert bool(no_regression(verdict)) == (verdict.kind in PASSES)
 
 
-def test_what_cannot_be_told_says_how_many_trials_would_settle_it() -> None:
+def test_what_cannot_be_told_says_how_many_trials_would_decide_it() -> None:
     (verdict,) = concluded(STUDY, noisy(0.0, sigma=0.008, seed=3)).verdicts
     assert verdict.kind is VerdictKind.INCONCLUSIVE
-    assert "blocks would settle it with 80 % power" in verdict.reasons[0]
-    blocks = int(verdict.reasons[0].split(" blocks would settle")[0].rsplit(" ", 1)[1])
+    assert "blocks would decide it with 80 % power" in verdict.reasons[0]
+    blocks = int(verdict.reasons[0].split(" blocks would decide")[0].rsplit(" ", 1)[1])
     assert blocks > STUDY.gate.blocks
     enough = replace(STUDY, gate=replace(STUDY.gate, blocks=blocks), budget=200)
     passed = sum(
@@ -205,6 +208,52 @@ def test_stragglers_that_the_score_hides_withhold_a_pass() -> None:
 
 
 @pytest.mark.parametrize(
+    ("slow", "cost", "kind"),
+    [
+        pytest.param((1, 0, 0, 0), 0.2, "EQUIVALENT", id="one slow step is no significant number"),
+        pytest.param((2, 2, 2, 2), 0.002, "EQUIVALENT", id="many within what the margin spares"),
+        pytest.param((2, 2, 2, 2), 0.009, "INCONCLUSIVE", id="many beyond what is left of it"),
+    ],
+)
+def test_a_pass_is_withheld_only_where_many_slow_steps_may_use_up_the_margin(
+    slow: tuple[int, ...], cost: float, kind: str
+) -> None:
+    tgs, left = noisy(0.0, sigma=0.001), list(slow)
+    every = []
+    for trial in STUDY.propose([]):
+        each = result(trial, tgs(trial, 0), stragglers=0 if trial.is_baseline else left.pop())
+        assert each.score is not None
+        window_tgs = each.score.tgs * (1 - cost * (each.score.stragglers > 0))
+        every.append(replace(each, score=replace(each.score, window_tgs=window_tgs)))
+    (verdict,) = STUDY.conclude(every).verdicts
+    assert verdict.kind == kind
+    assert any("straggle" in reason for reason in verdict.reasons) is (kind == "INCONCLUSIVE")
+
+
+def test_a_block_that_a_node_swap_cuts_compares_nothing_across_it() -> None:
+    every = [
+        replace(each, epoch=0 if each.trial.is_baseline else 1)
+        for each in history(STUDY, noisy(0.1))
+    ]
+    (verdict,) = STUDY.conclude(every).verdicts
+    assert verdict.kind is VerdictKind.INCONCLUSIVE
+    assert verdict.reasons[0].startswith("cannot tell: no block holds")
+
+
+def test_the_scores_of_a_candidate_that_turned_out_unable_to_run_count_for_nothing() -> None:
+    other = profile("other", "--xla_other=1")
+    study, tgs = replace(STUDY, profiles=(NEW, other)), noisy(0.0)
+    every = history(study, tgs)
+    *_, last = [each for each in every if each.trial.profile.id == "new"]
+    oom = TrialResult(trial=last.trial, status=TrialStatus.DROPPED, reason="oom-gpu")
+    mixed = [oom if each is last else each for each in every]
+    without = [each for each in mixed if each is oom or each.trial.profile.id != "new"]
+    found = study.conclude(mixed)
+    assert found.verdict("other") == study.conclude(without).verdict("other")
+    assert found.noise.sigma == study.conclude(without).noise.sigma
+
+
+@pytest.mark.parametrize(
     ("floor", "kind", "words"),
     [
         pytest.param(900.0, "EQUIVALENT", "no regression", id="above"),
@@ -219,13 +268,28 @@ def test_an_absolute_floor(floor: float, kind: str, words: str) -> None:
     assert verdict.reasons[0].startswith(words)
 
 
+def test_a_regression_is_told_though_something_else_cannot_be() -> None:
+    study = replace(STUDY, gate=replace(STUDY.gate, floor_tgs=1100.0))
+    (verdict,) = concluded(study, noisy(0.0, sigma=0.02)).verdicts
+    assert verdict.kind is VerdictKind.SLOWER
+    assert verdict.reasons[0].startswith("regression: below the floor")
+    assert verdict.reasons[1].startswith("cannot tell: ")
+
+
+def test_candidates_share_the_risk_of_a_false_claim() -> None:
+    study = replace(STUDY, profiles=(NEW, profile("other", "--xla_other=1")))
+    assert all("K=2," in each.method for each in concluded(study, noisy(0.0)).verdicts)
+    assert "K=1," in concluded(STUDY, noisy(0.0)).verdicts[0].method
+
+
 def test_another_key_candidate_or_layout_is_another_gate() -> None:
     others = [
         replace(STUDY, gate=replace(STUDY.gate, key="abc123")),
         replace(STUDY, profiles=(profile("new", "--xla_new=2"),)),
         replace(STUDY, gate=replace(STUDY.gate, blocks=5)),
+        replace(STUDY, seed=1),
     ]
-    assert len({each.name for each in (STUDY, *others)}) == 4
+    assert len({each.name for each in (STUDY, *others)}) == 5
     every = history(STUDY, noisy(0.05))
     assert not STUDY.propose(every)
     for other in others:
@@ -246,7 +310,14 @@ def test_a_stored_baseline_is_used_only_where_named_and_said_so() -> None:
     assert "a drift since then is not excluded" in verdict.method
     assert any("old.json of 2026-01-02" in note for note in conclusion.notes)
     assert conclusion.baseline.n == 8
-    assert study_of(study.name, _declared(study)) == study
+    assert study_of(study.name, study.to_json()) == study
+    # other baselines make another gate; what they trained to is what a candidate is held against
+    fewer = replace(study, stored=replace(stored, trials=baselines[1:]))
+    assert len({each.name for each in (STUDY, study, fewer)}) == 3
+    other = [result(trial, 1000.0, loss=9.0) for trial in study.propose([])]
+    (verdict,) = study.conclude(other).verdicts
+    assert (verdict.kind, verdict.can_run) == ("INVALID", True)
+    assert "its loss is 9, the baseline's 7" in verdict.reasons[0]
 
 
 @pytest.mark.parametrize(
@@ -260,6 +331,36 @@ def test_a_stored_baseline_is_used_only_where_named_and_said_so() -> None:
 def test_what_a_gate_refuses(change: dict[str, object], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         replace(STUDY, **change)  # type: ignore[arg-type]
+
+
+def test_a_stored_baseline_is_scored_in_the_window_of_the_candidates() -> None:
+    """All jobs are 0.8 % slower up to step 6: too little for one alone, enough for all."""
+    random = Random(3)
+
+    def warming(trial: Trial) -> TrialResult:
+        speed = math.exp(random.gauss(0, 0.002))
+        seconds = [0.5 * speed * (1.008 if step < 7 else 1.0) for step in range(15)]
+        steps = [
+            StepRecord(step=at, step_s=each, tgs=512 / each) for at, each in enumerate(seconds)
+        ]
+        found = score(steps, protocol=CELL.protocol, tokens_per_device_step=512)
+        assert isinstance(found, Score)
+        return TrialResult(trial=trial, status=TrialStatus.MEASURED, score=found, job_ids=("1",))
+
+    beside = replace(STUDY, gate=replace(STUDY.gate, blocks=12))
+    baselines = tuple(warming(each) for each in beside.propose([]) if each.is_baseline)
+    stored = StoredBaseline(source="old.json", written="2026-01-02", trials=baselines)
+    study = replace(beside, stored=stored)
+    conclusion = study.conclude([warming(each) for each in study.propose([])])
+    assert conclusion.first_step == 7
+    assert conclusion.baseline.step_s == pytest.approx(0.5, rel=0.002)
+    (verdict,) = conclusion.verdicts
+    assert verdict.kind is VerdictKind.EQUIVALENT
+    assert verdict.delta == pytest.approx(0.0, abs=0.003)
+
+
+def test_a_gate_may_cost_all_of_its_budget() -> None:
+    assert len(replace(STUDY, budget=12).propose([])) == 12
 
 
 @pytest.mark.parametrize(
@@ -276,12 +377,6 @@ def test_demands_that_mean_nothing(demands: dict[str, float], message: str) -> N
         Gate(**demands)  # type: ignore[arg-type]
 
 
-def _declared(study: GateStudy | CalibrationStudy | TuningStudy) -> str:
-    import json  # noqa: PLC0415
-
-    return json.dumps(study.to_json())
-
-
 @pytest.mark.parametrize(
     "study",
     [STUDY, CalibrationStudy(cell=CELL), TuningStudy(cell=CELL, profiles=(NEW,))],
@@ -290,17 +385,17 @@ def _declared(study: GateStudy | CalibrationStudy | TuningStudy) -> str:
 def test_a_declared_study_is_read_back(
     study: GateStudy | CalibrationStudy | TuningStudy,
 ) -> None:
-    assert study_of(study.name, _declared(study)) == study
+    assert study_of(study.name, study.to_json()) == study
     assert study.whole() == study
     with pytest.raises(LedgerError, match="newer version"):
-        study_of("phase-of-the-moon", _declared(study))
+        study_of("phase-of-the-moon", study.to_json())
 
 
 def test_a_calibration_measures_the_baseline_alone() -> None:
     study = CalibrationStudy(cell=CELL, jobs=12)
     trials = study.propose([])
     assert len(trials) == 12
-    assert all(trial.is_baseline and trial.stage is Stage.SCREEN for trial in trials)
+    assert all(trial.is_baseline and trial.is_screened for trial in trials)
     random = Random(5)
     every = [
         replace(
@@ -310,10 +405,10 @@ def test_a_calibration_measures_the_baseline_alone() -> None:
         for trial in trials
     ]
     conclusion = study.conclude(every)
-    assert conclusion.sigma == pytest.approx(0.006, rel=0.5)
+    assert conclusion.noise.sigma == pytest.approx(0.006, rel=0.5)
     assert "36 jobs" in conclusion.notes[0]
     assert conclusion.complete
-    assert study.conclude(every[:3]).sigma is None
+    assert study.conclude(every[:3]).noise.sigma is None
     # a sweep does not take them for its own baselines
     sweep = TuningStudy(cell=CELL, profiles=(NEW,))
     assert sweep.propose(every) == sweep.propose([])

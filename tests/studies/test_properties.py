@@ -12,10 +12,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_xlatune.cells import Cell, Parallelism, Stage, Trial
-from pytest_xlatune.profiles import profile
-from pytest_xlatune.records import digest
-from pytest_xlatune.results import Conclusion, Score, TrialResult, TrialStatus, Verdict, VerdictKind
+from pytest_xlatune.model.cell import Cell, Parallelism
+from pytest_xlatune.model.profile import profile
+from pytest_xlatune.model.record import digest
+from pytest_xlatune.model.result import (
+    Conclusion,
+    Score,
+    TrialResult,
+    TrialStatus,
+    Verdict,
+    VerdictKind,
+)
+from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.studies.tuning import TuningStudy
 
 CELL = Cell(model_tag="m", parallelism=Parallelism.parse("FSDP=8"))
@@ -68,8 +76,8 @@ def agree(one: Conclusion, other: Conclusion) -> bool:
     pairs = zip(one.verdicts, other.verdicts, strict=True)
     return (
         all(same(x, y) for x, y in pairs)
-        and math.isclose(one.bound or 0, other.bound or 0, abs_tol=1e-9)
-        and (one.notes, one.alpha_spent) == (other.notes, other.alpha_spent)
+        and math.isclose(one.tuning.bound or 0, other.tuning.bound or 0, abs_tol=1e-9)
+        and (one.notes, one.alpha) == (other.notes, other.alpha)
     )
 
 
@@ -96,12 +104,12 @@ def test_names_do_not_matter(seed: int, truth: list[float], names: list[str]) ->
 
     def rename(result: TrialResult) -> TrialResult:
         new = of.get(result.trial.profile.id, result.trial.profile)
-        return replace(result, trial=replace(result.trial, profile=new))
+        return replace(result, trial=replace(result.trial, arm=new.id, profile=new))
 
     done = sweep(seed, tuple(truth))
     other = [rename(each) for each in done]
-    assert [of[v.profile].id for v in whole.conclude(done).verdicts] == [
-        v.profile for v in renamed.conclude(other).verdicts
+    assert [of[v.arm].id for v in whole.conclude(done).verdicts] == [
+        v.arm for v in renamed.conclude(other).verdicts
     ]
     found = whole.conclude(done)
     # a note:  no measured profile beats ... : so far reaches the interval of f, which was ...
@@ -133,7 +141,7 @@ def test_any_part_of_a_history_concludes(
     done = sweep(seed, tuple(truth))
     part = data.draw(st.lists(st.sampled_from(done), unique=True))
     conclusion = study(seed=seed).conclude(part)
-    assert {v.profile for v in conclusion.verdicts} == set(NAMES)
+    assert {v.arm for v in conclusion.verdicts} == set(NAMES)
     assert all(v.ci95 is None for v in conclusion.verdicts if v.kind is VerdictKind.SCREENED)
     assert all(v.kind is not VerdictKind.FASTER or v.n > 1 for v in conclusion.verdicts)
 
@@ -172,7 +180,7 @@ def test_more_noise_at_equal_means_never_makes_a_winner(
     """Residuals of the blocks grow, the means of every arm stay."""
     whole = study(seed=seed)
     done = sweep(seed, tuple(truth))
-    blocks = [r for r in done if r.trial.stage is Stage.CONFIRM and r.score is not None]
+    blocks = [r for r in done if r.trial.block and r.score is not None]
     arms = {r.trial.profile.id for r in blocks}
     # only a complete stage has arm means that this transformation keeps
     numbers = {r.trial.block for r in blocks}
@@ -193,7 +201,7 @@ def test_more_noise_at_equal_means_never_makes_a_winner(
 
     before, after = whole.conclude(done), whole.conclude([noisier(each) for each in done])
     for one in before.verdicts:
-        other = after.verdict(one.profile)
+        other = after.verdict(one.arm)
         assert other is not None
         if one.kind is VerdictKind.INCONCLUSIVE:
             assert other.kind is not VerdictKind.FASTER

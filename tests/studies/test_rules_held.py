@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from pytest_xlatune.catalog.context import Context
 from pytest_xlatune.catalog.entries import load
-from pytest_xlatune.catalog.ground import Ground
-from pytest_xlatune.profiles import BASELINE, Profile, parse_flags, profile
-from pytest_xlatune.studies.derived import Around, Stacks
+from pytest_xlatune.model.profile import BASELINE, Profile, parse_flags, profile
 from pytest_xlatune.studies.tuning import TuningStudy
+from pytest_xlatune.studies.tuning.derived import Around, Stacks
 from tests.studies.candidates import (
     CANDIDATES,
     PIPELINE,
@@ -33,8 +33,8 @@ def test_a_stack_of_flags_that_exclude_each_other_is_passed_over() -> None:
         singles=(), profiles=(memory, newer, plain, *others), stacks=(Stacks(slots=3, of=2),)
     )
     done = led(sweep, ["mem", "client-mem", "plain"])
-    assert "mem+client-mem" in of_wave(done, "wave3")  # without a ground no rule is held
-    held = replace(sweep, ground=Ground())
+    assert "mem+client-mem" in of_wave(done, "wave3")  # without a context no rule is held
+    held = replace(sweep, context=Context())
     done = led(held, ["mem", "client-mem", "plain"])
     assert of_wave(done, "wave3") == {"mem+plain", "client-mem+plain"}
     said = [each for each in held.conclude(done).notes if each.startswith("wave3: ")]
@@ -49,8 +49,8 @@ RS = "xla_gpu_reduce_scatter_combine_threshold_bytes"
 def test_what_does_nothing_to_the_program_takes_no_slot() -> None:
     candidates = (profile("rs-1g", f"--{RS}={GIB}"), *CANDIDATES[:1])
     own = rule(slots=2, candidates=candidates, aims={})
-    sweep = study(own, ground=Ground())
-    assert {each.profile.id for each in sweep.propose([evidence()]) if each.group == "wave2"} == {
+    sweep = study(own, context=Context())
+    assert {each.profile.id for each in sweep.propose([evidence()]) if each.stage == "wave2"} == {
         BASELINE.id,
         "ag-1g",
     }
@@ -71,16 +71,16 @@ def test_a_stack_with_a_part_that_does_nothing_to_the_program_is_passed_over() -
         singles=(),
         profiles=(flag, channels, *others),
         stacks=(Stacks(slots=1, of=2),),
-        ground=Ground(),
+        context=Context(),
     )
-    done = [each for each in led(sweep, ["ag-1g", "channels"]) if each.trial.group == "wave2"]
+    done = [each for each in led(sweep, ["ag-1g", "channels"]) if each.trial.stage == "wave2"]
     assert sweep.slots_of(done)["stack-1"].id == "ag-1g+channels"
     gathers = evidence(replace(PIPELINE, kinds=("all-gather",)))
     assert not sweep.slots_of([*done, gathers])
     (said,) = sweep.filled([*done, gathers])
     assert said.startswith("wave3: left out: ag-1g+channels (NCCL_NCHANNELS_PER_NET_PEER does")
     # what has a trial stays, whatever is recorded since
-    begun = [each for each in led(sweep, ["ag-1g", "channels"]) if each.trial.group != "confirm"]
+    begun = [each for each in led(sweep, ["ag-1g", "channels"]) if each.trial.stage != "confirm"]
     assert "stack-1" in sweep.slots_of([*begun, gathers])
 
 
@@ -91,7 +91,7 @@ def test_a_value_of_a_ladder_that_would_be_misread_is_passed_over() -> None:
         singles=(),
         profiles=(buffer, *others),
         around=(Around(slots=2, ladders=LADDER),),
-        ground=Ground(),
+        context=Context(),
     )
     done = led(sweep, ["buffer", "buffer.16m", "buffer.33554432"])
     assert of_wave(done, "wave4") == set()
@@ -101,13 +101,15 @@ def test_a_value_of_a_ladder_that_would_be_misread_is_passed_over() -> None:
 
 def test_a_value_that_is_deployed_already_is_no_candidate() -> None:
     deployed = parse_flags(f"--{AG}={GIB}")
-    sweep = study(rule(candidates=CANDIDATES[:2], evidence=False), ground=Ground(deployed=deployed))
+    sweep = study(
+        rule(candidates=CANDIDATES[:2], evidence=False), context=Context(deployed=deployed)
+    )
     done = run(sweep)
     assert [each.id for each in sweep.slots_of(done).values()] == ["ag-2g"]
 
 
 def test_the_ground_goes_into_the_ledger_with_the_study() -> None:
-    sweep = study(ground=Ground(deployed=parse_flags("--xla_a=1"), env={"NCCL_DEBUG": "WARN"}))
+    sweep = study(context=Context(deployed=parse_flags("--xla_a=1"), env={"NCCL_DEBUG": "WARN"}))
     assert TuningStudy.from_json(sweep.to_json()) == sweep
 
 

@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
-from pytest_xlatune.cells import Stage
 from pytest_xlatune.logs import read_log
-from pytest_xlatune.results import Score, TrialStatus
+from pytest_xlatune.model.result import Score, TrialStatus
 from pytest_xlatune.stats.noise import Noise, estimate_noise
 from pytest_xlatune.stats.score import score
 from tests.benchmarks import load
@@ -111,7 +110,7 @@ def test_a_moved_window_changes_nothing_else_that_must_not_change() -> None:
     other = study.conclude([scaled(each, 1e-3) for each in history])
     assert (other.first_step, other.notes) == (conclusion.first_step, conclusion.notes)
     for one, two in zip(conclusion.verdicts, other.verdicts, strict=True):
-        assert (one.profile, one.kind) == (two.profile, two.kind)
+        assert (one.arm, one.kind) == (two.arm, two.kind)
         assert two.delta == pytest.approx(one.delta, abs=1e-9)
 
 
@@ -121,14 +120,14 @@ def test_a_profile_that_warms_up_longer_is_told() -> None:
         name="any", effects=(0.03,), warming={0: 2.5}, profiles=8, sigma_job=0.002
     )
     conclusion, _ = simulated.sweep(world, 1)
-    (told,) = (each for each in conclusion.verdicts if each.profile == "p000")
-    assert any(reason.startswith("its steps settle later") for reason in told.reasons)
+    (told,) = (each for each in conclusion.verdicts if each.arm == "p000")
+    assert any(reason.startswith("its steps become steady later") for reason in told.reasons)
     assert any(
         note.startswith("profiles differ in warm-up from the baseline: p000")
         for note in conclusion.notes
     )
     plain, _ = simulated.sweep(replace(world, warming={}), 1)
-    assert not any("settle" in " ".join(each.reasons) for each in plain.verdicts)
+    assert not any("become steady" in " ".join(each.reasons) for each in plain.verdicts)
 
 
 def test_stacks_of_noise_win_no_more_often_than_anything_else() -> None:
@@ -137,7 +136,7 @@ def test_stacks_of_noise_win_no_more_often_than_anything_else() -> None:
     for seed in range(60):
         conclusion, history = simulated.sweep(world, seed)
         assert len(history) <= world.budget
-        arms += sum("+" in each for each in conclusion.finalists)
+        arms += sum("+" in each for each in conclusion.tuning.finalists)
         winners += any(each.kind == "FASTER" for each in conclusion.verdicts)
     # 5 % of sweeps by design; 8 of 60 would be seen in 1 of 100 such tests
     assert winners < 8
@@ -150,7 +149,7 @@ def test_stacks_find_what_adds_up() -> None:
     for seed in range(20):
         conclusion, _ = simulated.sweep(world, seed)
         found += [each for each in conclusion.verdicts if each.kind == "FASTER"]
-    truths = [world.truth_of(each.profile) for each in found]
+    truths = [world.truth_of(each.arm) for each in found]
     assert max(truths) == pytest.approx(1.02**3 - 1)
     assert sum(truth > 0.039 for truth in truths) > 40
     inside = [e.ci95[0] <= t <= e.ci95[1] for e, t in zip(found, truths, strict=True)]
@@ -160,8 +159,8 @@ def test_stacks_find_what_adds_up() -> None:
 def test_evidence_chooses_what_is_measured_and_is_no_job_of_the_budget() -> None:
     world = simulated.World(name="chosen", profiles=75, slots=25)
     conclusion, history = simulated.sweep(world, 3)
-    runs = [each for each in history if each.trial.stage is Stage.EVIDENCE]
-    screened = {each.trial.profile.id for each in history if each.trial.stage is Stage.SCREEN}
+    runs = [each for each in history if not each.trial.protocol.is_scored]
+    screened = {each.trial.profile.id for each in history if each.trial.is_screened}
     assert len(runs) == 1
     assert len(history) == 1 + world.budget
     assert len(screened - {"baseline-deployed"}) == world.slots

@@ -8,18 +8,17 @@ from typing import Any
 
 import pytest
 
+from pytest_xlatune.catalog.context import Context
 from pytest_xlatune.catalog.entries import load
-from pytest_xlatune.catalog.ground import Ground
-from pytest_xlatune.cells import Stage
-from pytest_xlatune.errors import ConfigError
-from pytest_xlatune.profiles import profile
-from pytest_xlatune.results import (
+from pytest_xlatune.model.errors import ConfigError
+from pytest_xlatune.model.profile import profile
+from pytest_xlatune.model.result import (
     Shares,
     TrialStatus,
 )
-from pytest_xlatune.studies.derived import Stacks
-from pytest_xlatune.studies.singles import NO_AIM, placed
+from pytest_xlatune.studies import profiles_in
 from pytest_xlatune.studies.tuning import TuningStudy
+from pytest_xlatune.studies.tuning.derived import NO_AIM, Stacks, placed
 from tests.studies.candidates import (
     CANDIDATES,
     PIPELINE,
@@ -75,9 +74,9 @@ def test_a_dump_alone_tells_which_collectives_there_are() -> None:
 def test_the_baseline_is_run_for_evidence_before_the_wave_and_not_in_its_budget() -> None:
     sweep = study()
     assert sweep.propose(()) == (RUN,)
-    assert study(rule(evidence=False)).propose(())[0].group == "wave2"
+    assert study(rule(evidence=False)).propose(())[0].stage == "wave2"
     done = run(sweep)
-    assert [each.trial.stage for each in done].count(Stage.EVIDENCE) == 1
+    assert [each.trial.stage for each in done].count("evidence") == 1
     assert of_wave(done, "wave2") == {"overlap-2", "permute-8g", "triton-off"}
     assert sweep.propose(done) == ()
 
@@ -108,7 +107,7 @@ def test_scores_do_not_move_the_order() -> None:
 
 def test_what_compiling_settles_makes_room_for_the_next() -> None:
     sweep = study()
-    done = run(sweep, settled=["permute-8g"])
+    done = run(sweep, needless=["permute-8g"])
     assert [each.id for each in sweep.slots_of(done).values()] == [
         "overlap-2",
         "triton-off",
@@ -118,7 +117,7 @@ def test_what_compiling_settles_makes_room_for_the_next() -> None:
     told = conclusion.verdict("permute-8g")
     assert told is not None
     assert told.n == 0
-    assert len(sweep.profiles_of(done)) == 4
+    assert len(profiles_in(sweep, done)) == 4
 
 
 def test_what_has_a_trial_stays_when_evidence_is_recorded_anew() -> None:
@@ -153,7 +152,7 @@ def test_the_plan_shows_the_declared_order_while_there_is_no_evidence() -> None:
 
 
 def test_the_reasons_are_in_the_conclusion_and_in_the_profiles() -> None:
-    sweep = study(ground=Ground())
+    sweep = study(context=Context())
     done = run(sweep)
     notes = [each for each in sweep.conclude(done).notes if each.startswith("wave2: ")]
     assert notes[0] == (
@@ -163,7 +162,7 @@ def test_the_reasons_are_in_the_conclusion_and_in_the_profiles() -> None:
         "3 triton-off (compute, 70.0 % of a step)"
     )
     assert notes[1] == (
-        "wave2: cut, for it has 3 slots: ag-1g, ag-2g (all-gather alone, 3.0 % of a step); "
+        "wave2: cut at 3 slots: ag-1g, ag-2g (all-gather alone, 3.0 % of a step); "
         f"unheard-of ({NO_AIM}); ragged-off (the program has no all-to-all)"
     )
     first = sweep.slots_of(done)["single-1"]
@@ -202,9 +201,9 @@ def test_nothing_is_stacked_while_the_singles_are_unknown() -> None:
         profiles=(profile("old", "--xla_old=1", wave="wave1"),), stacks=(Stacks(slots=1),)
     )
     first = sweep.propose(())
-    assert {each.group for each in first if each.stage is Stage.SCREEN} == {"wave1"}
+    assert {each.stage for each in first if each.is_screened} == {"wave1"}
     answer = cluster({})
-    done = [answer(each) for each in first if each.stage is Stage.SCREEN]
+    done = [answer(each) for each in first if each.is_screened]
     assert sweep.propose(done) == (RUN,)
     assert sweep.slots_of(done) == {}
 
@@ -213,12 +212,8 @@ def test_a_selected_slot_alone_is_measured() -> None:
     sweep = study(selected=frozenset({"single-2"}), confirm=False)
     done = run(sweep)
     assert of_wave(done, "wave2") == {"permute-8g"}
-    assert (
-        study(profiles=CANDIDATES[:1], selected=frozenset({"ag-1g"}), confirm=False)
-        .propose(())[0]
-        .stage
-        is Stage.SCREEN
-    )
+    alone = study(profiles=CANDIDATES[:1], selected=frozenset({"ag-1g"}), confirm=False)
+    assert alone.propose(())[0].is_screened
 
 
 @pytest.mark.parametrize(

@@ -1,29 +1,30 @@
-"""The tuning study concludes, at any moment: winners, vetoes, and what nobody can tell."""
+"""The tuning study concludes, at any moment: winners, vetoes, and what cannot be told."""
 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
 
-from pytest_xlatune.cells import Stage, Trial
-from pytest_xlatune.profiles import profile
-from pytest_xlatune.results import TrialResult, TrialStatus, VerdictKind
+from pytest_xlatune.model.profile import profile
+from pytest_xlatune.model.result import Outcome, State, TrialResult, TrialStatus, VerdictKind
+from pytest_xlatune.model.trial import Trial
 from tests.studies.answers import cluster, drive, knobs, measured, study, verdict
 
 
 def test_winners_are_found_and_come_first() -> None:
     sweep = study()
-    effects = {"p7": 0.03, "p8": 0.05, "p9": 0.04}
+    effects = {"p7": 0.03, "p8": 0.06, "p9": 0.045}
     conclusion = sweep.conclude(drive(sweep, cluster(effects)))
-    assert conclusion.finalists == ("p8", "p9", "p7")
-    assert [v.profile for v in conclusion.verdicts[:3]] == ["p8", "p9", "p7"]
+    assert conclusion.tuning.finalists == ("p8", "p9", "p7")
+    assert [v.arm for v in conclusion.verdicts[:3]] == ["p8", "p9", "p7"]
     for each in conclusion.verdicts[:3]:
         assert each.kind is VerdictKind.FASTER
         assert each.ci95 is not None
-        assert each.ci95[0] < effects[each.profile] < each.ci95[1]
+        assert each.ci95[0] < (each.delta or 0) < each.ci95[1]
         assert each.n == 4
         assert len(each.job_ids) == 4
         assert "Dunnett, K=3, 4 blocks" in each.method
@@ -31,30 +32,81 @@ def test_winners_are_found_and_come_first() -> None:
     assert {(v.kind, v.n, v.ci95) for v in rest} == {(VerdictKind.SCREENED, 1, None)}
     assert [v.delta for v in rest] == sorted((v.delta for v in rest), key=lambda d: -(d or 0))
     assert conclusion.baseline.n == 13
-    assert conclusion.alpha_spent == 0.05
+    assert conclusion.alpha == 0.05
     assert conclusion.complete
+
+
+def test_intervals_hold_the_truth_about_as_often_as_they_say() -> None:
+    effects = {"p7": 0.03, "p8": 0.05, "p9": 0.04}
+    found = [
+        each
+        for seed in range(10)
+        for each in study().conclude(drive(study(), cluster(effects, seed=seed))).verdicts[:3]
+    ]
+    assert {each.arm for each in found} == set(effects)
+    held = [each.ci95 and each.ci95[0] < effects[each.arm] < each.ci95[1] for each in found]
+    assert sum(map(bool, held)) >= 26, "95 % of 30 are 28.5"
+
+
+def at_stop_rule(notes: Sequence[str]) -> dict[str, float]:
+    """Return the profiles that reached it, and their change in percent, as the notes say."""
+    # stop rule reached: p8 is at +8.1 %, at least +7.9 %
+    said = (re.match(r"stop rule reached: (\S+) is at \+([0-9.]+) %, at least", n) for n in notes)
+    return {each[1]: float(each[2]) for each in said if each}
 
 
 def test_the_stop_rule_and_the_bound_are_notes() -> None:
     conclusion = study().conclude(drive(study(), cluster({"p8": 0.08}, sigma=0.002)))
-    assert any(note.startswith("stop rule reached: p8 is at +8") for note in conclusion.notes)
-    assert conclusion.bound is not None
-    assert conclusion.bound > 0.08
+    assert at_stop_rule(conclusion.notes) == {"p8": pytest.approx(8, abs=0.4)}
+    assert conclusion.tuning.bound is not None
+    assert conclusion.tuning.bound > 0.08
     nothing = study().conclude(drive(study(), cluster({}, sigma=0.002)))
-    assert nothing.bound is not None
-    assert 0 < nothing.bound < 0.02
+    assert nothing.tuning.bound is not None
+    assert 0 < nothing.tuning.bound < 0.02
     assert any("bounded at +2.0 %" in note for note in nothing.notes)
+
+
+def test_the_bound_is_of_all_that_was_asked_and_of_nothing_before() -> None:
+    """Fresh blocks tighten it; a profile that this run does not ask about does not widen it."""
+    sweep, run = study(), cluster({"p7": 0.03}, sigma=0.002)
+
+    def lucky_once(trial: Trial) -> TrialResult:
+        return cluster({"p7": 0.03} if not trial.block else {}, sigma=0.002)(trial)
+
+    done = drive(sweep, lucky_once)
+    cuts = {len([r for r in done if not r.trial.block]) - 1, len(done) - 1}
+    assert [sweep.conclude(done[:cut]).tuning.bound for cut in sorted(cuts)] == [None, None]
+    screened = [r for r in done if not r.trial.block]
+    once, whole = (
+        study(confirm=False).conclude(screened).tuning.bound,
+        sweep.conclude(done).tuning.bound,
+    )
+    assert once is not None
+    assert whole is not None
+    assert once > 0.03
+    assert whole < once - 0.005
+    others = study(selected=frozenset({"p1", "p2"}), confirm=False)
+    of_two = others.conclude([run(trial) for trial in sweep.propose([])]).tuning.bound
+    assert of_two is not None
+    assert of_two < 0.02
 
 
 def test_a_finalist_may_turn_out_slower_but_one_run_never_says_so() -> None:
     sweep = study()
 
     def lucky_once(trial: Trial) -> TrialResult:
-        lucky = {"p7": 0.05} if trial.stage is Stage.SCREEN else {"p7": -0.05}
+        lucky = {"p7": 0.05} if trial.is_screened else {"p7": -0.05}
         return cluster(lucky | {"p1": -0.2})(trial)
 
     conclusion = sweep.conclude(drive(sweep, lucky_once))
     assert verdict(conclusion, "p7").kind is VerdictKind.SLOWER
+    slow_steps = [
+        replace(r, score=replace(r.score, stragglers=3, dropped=(6, 8, 11), window_tgs=500.0))
+        if r.score and r.trial.profile.id == "p7"
+        else r
+        for r in drive(sweep, lucky_once)
+    ]
+    assert verdict(sweep.conclude(slow_steps), "p7").kind is VerdictKind.SLOWER
     once = verdict(conclusion, "p1")
     assert once.kind is VerdictKind.SCREENED
     assert once.delta == pytest.approx(-0.2, abs=0.01)
@@ -76,7 +128,7 @@ def test_nothing_is_decided_before_the_blocks_are_complete() -> None:
 
 def test_an_empty_history_tells_what_the_plan_can_see() -> None:
     conclusion = study(sigma_prior=0.0066).conclude([])
-    assert conclusion.mde80 == pytest.approx(0.0129, abs=1e-4)
+    assert conclusion.noise.mde80 == pytest.approx(0.0129, abs=1e-4)
     assert conclusion.notes[0] == (
         "with the known job noise of 0.66 % this plan (50 jobs) confirms +1.3 % with 80 % power"
     )
@@ -141,6 +193,36 @@ def test_stragglers_veto_a_gain_that_they_eat_up() -> None:
     assert verdict(conclusion, "p8").kind is VerdictKind.FASTER
 
 
+@pytest.mark.parametrize(
+    ("slow_in", "tgs", "kind"),
+    [
+        pytest.param((1,), 0.5, VerdictKind.FASTER, id="one slow step is no significant number"),
+        pytest.param((1, 2, 3, 4), 0.999, VerdictKind.FASTER, id="many that cost next to nothing"),
+        pytest.param(
+            (1, 2, 3, 4), None, VerdictKind.INCONCLUSIVE, id="that cost an unknown amount"
+        ),
+    ],
+)
+def test_a_gain_is_withheld_only_where_many_slow_steps_may_eat_it_up(
+    slow_in: tuple[int, ...], tgs: float | None, kind: VerdictKind
+) -> None:
+    sweep, run = study(), cluster({"p7": 0.03, "p8": 0.03}, sigma=0.001)
+
+    def stalling(trial: Trial) -> TrialResult:
+        result = run(trial)
+        if trial.profile.id != "p7" or trial.block not in slow_in or result.score is None:
+            return result
+        slow = range(5, 6 if len(slow_in) == 1 else 9)
+        window_tgs = None if tgs is None else result.score.tgs * tgs
+        score = replace(
+            result.score, stragglers=len(slow), dropped=tuple(slow), n_steps=10 - len(slow),
+            window_tgs=window_tgs,
+        )  # fmt: skip
+        return replace(result, score=score)
+
+    assert verdict(sweep.conclude(drive(sweep, stalling)), "p7").kind is kind
+
+
 def test_settings_of_the_baseline_are_an_a_a_trial_and_no_candidate() -> None:
     same = profile("same", "--xla_gpu_autotune_level=4")
     twin = profile("twin", "--xla_gpu_knob=0")
@@ -165,7 +247,7 @@ def broken(trials: Sequence[Trial], how: str) -> list[TrialResult]:
         ),
         "one baseline was scored": lambda t: (
             TrialResult(trial=t, status=TrialStatus.UNMEASURED, reason="gone")
-            if t.is_baseline and (t.position or t.stage is Stage.CONFIRM)
+            if t.is_baseline and (t.position or t.block)
             else run(t)
         ),
         "no variance at all": lambda t: measured(t, 6.9 + 0.05 * (t.profile.id == "p7")),
@@ -211,13 +293,14 @@ def test_it_never_fails_open(how: str) -> None:
     assert conclusion.complete
 
 
-def test_two_epochs_are_never_compared_with_each_other() -> None:
+@pytest.mark.parametrize("swapped_at", [15, 37], ids=["in the screen", "in the blocks"])
+def test_two_epochs_are_never_compared_with_each_other(swapped_at: int) -> None:
     """After a node swap everything is 10 % faster: no verdict may come of it."""
     sweep, run = study(), cluster({})
     done: list[TrialResult] = []
     while trials := sweep.propose(done):
         for trial in trials:
-            result, epoch = run(trial), int(len(done) >= 37)
+            result, epoch = run(trial), int(len(done) >= swapped_at)
             score = result.score
             assert score is not None
             done.append(
@@ -227,10 +310,81 @@ def test_two_epochs_are_never_compared_with_each_other() -> None:
     assert all(abs(v.delta or 0) < 0.02 for v in conclusion.verdicts)
 
 
+def test_a_block_that_a_node_swap_cuts_compares_nothing_across_it() -> None:
+    """After the swap everything is 10 % faster, and of each block just the baselines ran before."""
+    sweep, run = study(), cluster({"p7": 0.03, "p8": 0.03, "p9": 0.03})
+
+    def swapped(trial: Trial) -> TrialResult:
+        result = run(trial)
+        if not trial.block or trial.is_baseline or result.score is None:
+            return result
+        return replace(result, epoch=1, score=replace(result.score, value=result.score.value + 0.1))
+
+    found = verdict(sweep.conclude(drive(sweep, swapped)), "p7")
+    assert found.kind is VerdictKind.INCONCLUSIVE
+    assert found.reasons[0].startswith("no block holds both this profile and a baseline")
+
+
+def test_while_the_finalists_are_being_planned_none_of_them_is_late() -> None:
+    sweep, run = study(), cluster({"p7": 0.03, "p8": 0.03, "p9": 0.03})
+    screened = [run(trial) for trial in sweep.propose([])]
+    first = next(trial for trial in sweep.propose(screened) if not trial.is_baseline)
+    begun = [*screened, TrialResult(trial=first, status=TrialStatus.PLANNED)]
+    assert not any("would be confirmed" in note for note in sweep.conclude(begun).notes)
+
+
+def test_a_drift_is_followed_by_when_trials_ran_and_not_by_when_they_were_planned() -> None:
+    """One trial is retried at the very end, when the cell has become 5 % faster."""
+    sweep = study(confirm=False)
+    queue = list(sweep.propose([]))
+    late = next(trial for trial in queue if not trial.is_baseline)
+    ran = [*(trial for trial in queue if trial is not late), late]
+    history = [
+        replace(
+            measured(trial, 6.9 + 0.05 * at / len(ran)),
+            outcome=Outcome(state=State.COMPLETED, start_s=100.0 * at),
+        )
+        for at, trial in enumerate(ran)
+    ]
+    deltas = [each.delta for each in sweep.conclude(history).verdicts]
+    assert deltas == pytest.approx([0.0] * 25, abs=1e-9)
+
+
+def test_the_loss_is_held_against_the_baselines_whatever_most_profiles_do() -> None:
+    sweep, run = study(), cluster({})
+
+    def careless(trial: Trial) -> TrialResult:
+        result = run(trial)
+        assert result.score is not None
+        return replace(result, score=replace(result.score, loss=9.5 if trial.is_baseline else 8.0))
+
+    conclusion = sweep.conclude(drive(sweep, careless))
+    assert {each.kind for each in conclusion.verdicts} == {VerdictKind.INVALID}
+
+
+@pytest.mark.parametrize("at", [0, 60], ids=["told before", "told after"])
+def test_a_record_of_a_running_trial_never_hides_its_result(at: int) -> None:
+    sweep = study()
+    done = drive(sweep, cluster({"p7": 0.03, "p8": 0.03, "p9": 0.03}))
+    stale = [
+        replace(each, status=TrialStatus.RUNNING, score=None, job_ids=("zzz",)) for each in done
+    ]
+    history = [*done[:at], *stale, *done[at:]]
+    assert sweep.propose(history) == ()
+    assert sweep.conclude(history) == sweep.conclude(done)
+
+
+def test_the_control_never_reaches_the_stop_rule() -> None:
+    sweep = study(6, budget=40)
+    hurt = {f"p{at}": -0.05 for at in range(1, 6)}
+    done = drive(sweep, cluster({"p0": 0.08, "baseline-aa": 0.08} | hurt, sigma=0.001))
+    assert at_stop_rule(sweep.conclude(done).notes) == {"p0": pytest.approx(8, abs=0.2)}
+
+
 def test_an_unselected_unmeasured_profile_is_counted_not_listed() -> None:
     sweep = study(selected=frozenset({"p3"}), confirm=False)
     conclusion = sweep.conclude(drive(sweep, cluster({})))
-    assert [v.profile for v in conclusion.verdicts] == ["p3"]
+    assert [v.arm for v in conclusion.verdicts] == ["p3"]
     assert "24 declared profiles are neither selected nor measured" in conclusion.notes
     assert conclusion.complete
 
@@ -240,6 +394,6 @@ def test_a_sweep_without_profiles_calibrates_the_cell() -> None:
     done = drive(sweep, cluster({}, sigma=0.005))
     assert len(done) == 12
     conclusion = sweep.conclude(done)
-    assert conclusion.sigma == pytest.approx(0.005, rel=0.5)
+    assert conclusion.noise.sigma == pytest.approx(0.005, rel=0.5)
     assert "36 jobs: +" in conclusion.notes[0]
     assert (conclusion.verdicts, conclusion.baseline.n, conclusion.complete) == ((), 12, True)

@@ -6,10 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from pytest_xlatune.cells import Protocol, Stage, Trial
-from pytest_xlatune.errors import ConfigError
-from pytest_xlatune.profiles import BASELINE_ID, profile
-from pytest_xlatune.results import TrialResult, TrialStatus, VerdictKind
+from pytest_xlatune.model.cell import Protocol
+from pytest_xlatune.model.errors import ConfigError
+from pytest_xlatune.model.profile import BASELINE_ID, profile
+from pytest_xlatune.model.result import TrialResult, TrialStatus, VerdictKind
+from pytest_xlatune.model.trial import ConfirmDesign, Trial
 from pytest_xlatune.studies import Study
 from pytest_xlatune.studies.tuning import TuningStudy
 from tests.studies.answers import CELL, cluster, drive, knobs, measured, names, study, verdict
@@ -30,7 +31,7 @@ def test_the_screen_measures_all_once_among_five_spread_baselines() -> None:
         p.id for p in knobs(25)
     )
     assert [t.profile.id for t in trials if not t.is_baseline] != [p.id for p in knobs(25)]
-    assert {(t.stage, t.group, t.block) for t in trials} == {(Stage.SCREEN, "wave2", 0)}
+    assert {(t.stage, t.block) for t in trials} == {("wave2", 0)}
 
 
 def test_the_seed_changes_the_order_and_nothing_else() -> None:
@@ -45,9 +46,9 @@ def test_each_wave_is_a_queue_of_its_own_in_the_order_of_waves() -> None:
         replace(each, id=f"{wave}-{each.id}", wave=wave) for wave in waves for each in knobs(3)
     )
     trials = TuningStudy(cell=CELL, profiles=profiles, budget=60).propose([])
-    assert list(dict.fromkeys(t.group for t in trials)) == ["wave1", "wave1_5", "wave2", "wave10"]
+    assert list(dict.fromkeys(t.stage for t in trials)) == ["wave1", "wave1_5", "wave2", "wave10"]
     for wave in waves:
-        own = [t for t in trials if t.group == wave]
+        own = [t for t in trials if t.stage == wave]
         assert own[0].is_baseline
         assert own[-1].is_baseline
         assert len(own) == 5
@@ -85,7 +86,8 @@ def test_confirmation_follows_the_screen_in_mirrored_blocks() -> None:
     screened = [run(trial) for trial in sweep.propose([])]
     trials = sweep.propose(screened)
     assert {t.profile.id for t in trials} == {"p7", "p8", "p9", BASELINE_ID}
-    assert {(t.stage, t.group) for t in trials} == {(Stage.CONFIRM, "1-k3r4c2")}
+    assert {t.stage for t in trials} == {"confirm"}
+    assert {t.design for t in trials} == {ConfirmDesign(arms=3, blocks=4, baselines=2)}
     blocks = [[t for t in trials if t.block == b] for b in (1, 2, 3, 4)]
     assert [len(block) for block in blocks] == [5] * 4
     for one, mirror in ((blocks[0], blocks[1]), (blocks[2], blocks[3])):
@@ -117,17 +119,68 @@ def test_few_candidates_are_joined_by_one_alias_of_the_baseline() -> None:
     sweep = study(6, budget=40)
     run = cluster({f"p{at}": -0.05 for at in range(1, 6)} | {"p0": 0.02}, sigma=0.001)
     done = drive(sweep, run)
-    arms = {r.trial.profile.id for r in done if r.trial.stage is Stage.CONFIRM}
+    arms = {r.trial.profile.id for r in done if r.trial.block}
     assert arms == {"p0", "baseline-aa", BASELINE_ID}
     conclusion = sweep.conclude(done)
-    assert conclusion.finalists == ("p0",)
+    assert conclusion.tuning.finalists == ("p0",)
     assert any("A/A control" in note for note in conclusion.notes)
     assert verdict(conclusion, "p0").kind is VerdictKind.FASTER
+    assert "K=1," in verdict(conclusion, "p0").method, "the control shares no alpha"
+
+
+def one_profile(distance: float, *, sigma: float, noise: float = 0.0) -> set[str]:
+    """The arms that follow where one profile lies so far from its baselines in the screen."""
+    sweep = study(1, budget=20, screen_baselines=5, sigma_prior=sigma)
+    screened = []
+    for trial in sweep.propose([]):
+        off = noise * (-1) ** trial.position if trial.is_baseline else distance
+        screened.append(measured(trial, 6.9 + off))
+    return {trial.profile.id for trial in sweep.propose(screened)}
+
+
+@pytest.mark.parametrize(
+    ("distance", "sigma", "noise", "is_confirmed"),
+    [
+        pytest.param(-0.012, 0.006, 0.0, True, id="two standard errors below may still help"),
+        pytest.param(-0.016, 0.006, 0.0, False, id="more than two may not"),
+        pytest.param(-0.012, 0.001, 0.0, False, id="in a quiet cell that is much"),
+        pytest.param(-0.012, 0.001, 0.006, True, id="unless the screen itself is loud"),
+    ],
+)
+def test_who_is_confirmed_depends_on_the_noise(
+    distance: float, sigma: float, noise: float, *, is_confirmed: bool
+) -> None:
+    assert ("p0" in one_profile(distance, sigma=sigma, noise=noise)) is is_confirmed
+
+
+def test_what_is_fast_with_another_loss_is_not_confirmed() -> None:
+    sweep, run = study(), cluster({"p7": 0.05, "p8": 0.03})
+
+    def careless(trial: Trial) -> TrialResult:
+        result = run(trial)
+        assert result.score is not None
+        loss = 8.0 if trial.profile.id == "p7" else 9.5
+        return replace(result, score=replace(result.score, loss=loss))
+
+    screened = [careless(trial) for trial in sweep.propose([])]
+    arms = {trial.profile.id for trial in sweep.propose(screened)}
+    assert "p8" in arms
+    assert "p7" not in arms
+
+
+def test_what_could_not_run_is_not_confirmed_in_another_wave_either() -> None:
+    sweep, run = study(), cluster({"p7": 0.05, "p8": 0.03})
+    screened = [run(trial) for trial in sweep.propose([])]
+    (own,) = [each.trial for each in screened if each.trial.profile.id == "p7"]
+    elsewhere = replace(own, stage="wave1")
+    oom = TrialResult(trial=elsewhere, status=TrialStatus.DROPPED, reason="out of memory")
+    assert "p7" in {trial.profile.id for trial in sweep.propose(screened)}
+    assert "p7" not in {trial.profile.id for trial in sweep.propose([*screened, oom])}
 
 
 def test_where_all_hurt_nothing_is_confirmed() -> None:
     done = drive(study(), cluster({p.id: -0.05 for p in knobs(25)}))
-    assert {r.trial.stage for r in done} == {Stage.SCREEN}
+    assert all(r.trial.is_screened for r in done)
     assert study().conclude(done).complete
 
 
@@ -135,7 +188,7 @@ def test_a_dropped_finalist_leaves_its_blocks() -> None:
     sweep, run = study(), cluster({"p7": 0.03, "p8": 0.03, "p9": 0.03})
 
     def failing(trial: Trial) -> TrialResult:
-        if trial.profile.id == "p8" and trial.stage is Stage.CONFIRM:
+        if trial.profile.id == "p8" and trial.block:
             return TrialResult(trial=trial, status=TrialStatus.DROPPED, reason="out of memory")
         return run(trial)
 
@@ -149,6 +202,30 @@ def test_a_dropped_finalist_leaves_its_blocks() -> None:
         "out of memory",
     )
     assert conclusion.complete
+
+
+def test_a_finalist_that_turns_out_unable_to_run_is_planned_in_no_later_block() -> None:
+    sweep, run = study(), cluster({"p7": 0.03, "p8": 0.03, "p9": 0.03})
+    done = [run(trial) for trial in sweep.propose([])]
+    planned = sweep.propose(done)
+    (first,) = [t for t in planned if t.profile.id == "p8" and t.block == 1]
+    oom = TrialResult(trial=first, status=TrialStatus.DROPPED, reason="out of memory")
+    left = sweep.propose([*done, oom])
+    assert left == tuple(t for t in planned if t.profile.id != "p8")
+    assert sweep.left([*done, oom]) == len(left)
+
+
+def test_what_is_left_goes_down_by_one_with_every_trial() -> None:
+    sweep = study()
+    done = drive(sweep, cluster({"p7": 0.03, "p8": 0.03, "p9": 0.03}))
+    assert [sweep.left(done[:cut]) for cut in range(len(done) + 1)] == [*range(len(done), -1, -1)]
+
+
+def test_the_smallest_layout_that_can_tell_is_planned_and_tells() -> None:
+    sweep = study(3, budget=20, finalists=1, blocks=4, block_baselines=1)
+    found = verdict(sweep.conclude(drive(sweep, cluster({"p1": 0.05}))), "p1")
+    assert found.kind is VerdictKind.FASTER
+    assert "4 blocks, 4 baselines" in found.method
 
 
 def test_small_sweeps_state_their_own_layout() -> None:
@@ -200,7 +277,7 @@ def test_foreign_trials_are_ignored_and_said_so() -> None:
     other_cell = replace(done[1].trial, cell_digest="0" * 16)
     profiled = replace(done[1].trial, protocol=Protocol(profiler="xplane", skip_first_steps=4))
     edited = replace(done[1].trial, profile=profile(done[1].trial.profile.id, "--xla_gpu_other=1"))
-    gone = replace(done[1].trial, profile=profile("gone", "--xla_gpu_gone=1"))
+    gone = replace(done[1].trial, arm="gone", profile=profile("gone", "--xla_gpu_gone=1"))
     strangers = [measured(t, 9.9) for t in (other_cell, profiled, edited, gone)]
     conclusion = sweep.conclude([*strangers, *done])
     assert conclusion.verdicts == sweep.conclude(done).verdicts
@@ -208,6 +285,28 @@ def test_foreign_trials_are_ignored_and_said_so() -> None:
     assert "2 trials of another cell" in notes
     assert "no longer declared, ignored: gone" in notes
     assert "old trials ignored: " in notes
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        pytest.param({"flags": "--xla_gpu_knob=2"}, id="a flag"),
+        pytest.param({"env": {"NCCL_ALGO": "Ring"}}, id="a variable"),
+        pytest.param({"overrides": {"remat_policy": "full"}}, id="an override"),
+    ],
+)
+def test_a_profile_that_sets_something_else_now_is_measured_again(
+    change: dict[str, object],
+) -> None:
+    settings = {"flags": "--xla_gpu_knob=1", **change}
+    before = profile("p1", "--xla_gpu_knob=1")
+    now = profile("p1", **settings)  # type: ignore[arg-type]
+    old = study(profiles=(before,), budget=20)
+    done = drive(old, cluster({}))
+    again = study(profiles=(now,), budget=20)
+    assert {t.profile.id for t in old.propose(done)} == set()
+    assert "p1" in {t.profile.id for t in again.propose(done)}
+    assert "old trials ignored: p1" in " ".join(again.conclude(done).notes)
 
 
 def test_waves_run_one_by_one_come_to_the_same_as_all_at_once() -> None:
@@ -220,7 +319,7 @@ def test_waves_run_one_by_one_come_to_the_same_as_all_at_once() -> None:
 
     done = drive(sweep("wave3", confirm=False), run)
     explored = sweep("wave3", confirm=False).conclude(done)
-    assert (explored.finalists, explored.complete, explored.alpha_spent) == ((), True, 0.0)
+    assert (explored.tuning.finalists, explored.complete, explored.alpha) == ((), True, 0.0)
     assert verdict(explored, "w3-p4").kind is VerdictKind.SCREENED
     done = drive(sweep("wave2", confirm=False), run, done)
     done = drive(sweep("", confirm=True), run, done)

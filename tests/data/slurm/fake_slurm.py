@@ -72,7 +72,7 @@ def sbatch(argv: list[str]) -> int:
     environ = {
         "PATH": os.environ["PATH"],
         "HOME": os.environ["HOME"],
-        "XLATUNE_LOGIN": "yes",  # the profile of whoever runs the tests knows no fake
+        "XLATUNE_LOGIN": "yes",  # the profile of the user who runs the tests knows no fake
         "SLURM_JOB_ID": job_id,
         "SLURM_JOB_NODELIST": ",".join(nodes),
     }

@@ -1,0 +1,228 @@
+"""Which trial may be submitted now: what its nodes have a place for, and what a sweep may cost.
+
+Trials on disjoint nodes run at the same time. Trials that share a node keep the order in which the
+study proposed them; a trial that has to wait lets no later one past on its nodes, and delays no
+other. At most two submissions wait behind what runs on a node, so that a node never idles and a
+sweep that is stopped leaves little behind.
+
+Node-hours, and hours with the scheduler, are counted over all sessions of a ledger, from its own
+events; a trial that would probably not fit is not submitted. Pure but for clocks: this module
+submits and cancels nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from pytest_xlatune.ledger import AttemptEnded, AttemptIntended, LedgerEntry, Spent, TrialPlanned
+from pytest_xlatune.ledger.state import LedgerState
+from pytest_xlatune.model.cell import Cell
+from pytest_xlatune.model.result import Outcome, State
+from pytest_xlatune.model.trial import Trial
+from pytest_xlatune.sweep.groups import Limits
+
+if TYPE_CHECKING:
+    from pytest_xlatune.campaign.attempts import Setup
+
+DEPTH = 2  # submissions of a node that wait behind what runs there
+_HERE = ("this machine",)
+_HOUR_S = 3600.0
+_LOG = logging.getLogger("pytest_xlatune.campaign")
+
+
+class Packing:
+    """The places on the nodes of one campaign, and why a trial gets none."""
+
+    def __init__(self, setup: Setup) -> None:
+        self._setup = setup
+        self._running: frozenset[str] = frozenset()  # job ids
+        self._waits_until: dict[tuple[str, float], float] = {}
+        self._said: dict[str, str] = {}
+
+    def seen(self, outcomes: Mapping[str, Outcome]) -> None:
+        """Take up where jobs stand: what runs is not ahead of anything."""
+        self._running = frozenset(
+            job_id for job_id, each in outcomes.items() if each.state is State.RUNNING
+        )
+
+    def is_full(self, state: LedgerState) -> bool:
+        """Whether the executor takes no further submission."""
+        at_most = self._setup.executor.max_in_flight
+        return 0 < at_most <= len(state.flying) + len(state.intended)
+
+    def ready(
+        self, state: LedgerState, pending: Sequence[Trial], *, one_each: bool = False
+    ) -> Iterator[Trial]:
+        """Yield the trials to submit now, in order; each is submitted before the next is asked for.
+
+        With `one_each` a node gets one submission and none ahead. Why another is not submitted is
+        logged, once until it changes.
+        """
+        ahead = self._ahead(state, with_running=one_each)
+        held: dict[str, str] = {}  # node -> the first trial that waits for it
+        every = {
+            place for cell in self._setup.cells.values() for place in self._places(state, cell)[0]
+        }
+        for trial in pending:
+            if held.keys() >= every:
+                return
+            known = state.trials.get(trial.id)
+            if known is not None and not known.is_to_run:
+                continue
+            if self.is_full(state):
+                self.tell("full", f"{len(state.flying)} submissions are all the executor takes")
+                return
+            places, depth = self._places(state, self._setup.cell_of(trial, state))
+            first = next((held[place] for place in places if place in held), "")
+            why = f"{first} comes first on its nodes" if first else self._backs_off(state, trial)
+            most = 1 if one_each else depth
+            full = next((place for place in places if ahead[place] >= most), "")
+            if not why and full:
+                why = f"{ahead[full]} submissions are ahead on {full}"
+            if why:
+                # the first that waits says why its nodes get no more; the others wait behind it
+                if not first:
+                    self.tell(",".join(places), f"{trial.id} is not submitted yet: {why}")
+                held.update((place, held.get(place, trial.id)) for place in places)
+                continue
+            self._said.pop(",".join(places), None)
+            ahead.update(places)
+            yield trial
+
+    def tell(self, about: str, reason: str) -> None:
+        """Log a reason, unless it is the last one that was logged about this."""
+        if self._said.get(about) != reason:
+            self._said[about] = reason
+            _LOG.info("%s", reason)
+
+    def _ahead(self, state: LedgerState, *, with_running: bool) -> Counter[str]:
+        ahead: Counter[str] = Counter()
+        jobs = [(trial_id, job.job_id) for (trial_id, _), job in state.flying.items()]
+        for trial_id, job_id in (*jobs, *((trial_id, "") for trial_id, _ in state.intended)):
+            cell = self._setup.cell_of(state.trials[trial_id].trial, state)
+            places, depth = self._places(state, cell)
+            # while the scheduler has to pick the nodes of a cell, what runs decides them
+            if with_running or depth == 1 or job_id not in self._running:
+                ahead.update(places)
+        return ahead
+
+    def _places(self, state: LedgerState, cell: Cell) -> tuple[tuple[str, ...], int]:
+        """Return the nodes of a cell's trials, and how many submissions may be ahead on each."""
+        nodes = state.nodes_of(cell)
+        if nodes:
+            return nodes, DEPTH
+        if self._setup.picks_nodes(cell):
+            return (f"the nodes of {cell.digest}",), 1
+        return _HERE, DEPTH
+
+    def _backs_off(self, state: LedgerState, trial: Trial) -> str:
+        """Say that the back-off of a trial's last decision is not over, "" where it is."""
+        decisions = state.decided_on(trial.id)
+        not_before_s = decisions[-1].not_before_s if decisions else 0.0
+        if not not_before_s:
+            return ""
+        # measured once, from here on by a clock that does not jump
+        key, left_s = (trial.id, not_before_s), not_before_s - self._setup.now()
+        until_s = self._waits_until.setdefault(key, self._setup.ticks() + left_s)
+        if self._setup.ticks() >= until_s:
+            return ""
+        until = datetime.fromtimestamp(not_before_s, UTC).strftime("%H:%M:%S UTC")
+        return f"it waits after {decisions[-1].cls} until {until}"
+
+
+@dataclass(slots=True, kw_only=True)
+class Spending:
+    """What a sweep has cost so far, fed with the events of its ledger in order.
+
+    Attributes:
+        nodes: of a trial whose cell is not in `nodes_of_cell`.
+        nodes_of_cell: how many nodes the trials of a cell take, by its digest.
+        node_s: seconds of its trials times their nodes.
+        queue_s: seconds in which a trial of it waited or ran.
+        ended: attempts behind both.
+        ended_nodes: the nodes of all of them together.
+    """
+
+    nodes: int = 1
+    nodes_of_cell: Mapping[str, int] = field(default_factory=dict)
+    node_s: float = 0.0
+    queue_s: float = 0.0
+    ended: int = 0
+    ended_nodes: int = 0
+    _cells: dict[str, str] = field(default_factory=dict)  # of the trials that were planned
+    _began_s: dict[tuple[str, int], float] = field(default_factory=dict)
+    _busy_since_s: float | None = None
+
+    def feed(self, entries: Iterable[LedgerEntry]) -> None:
+        """Count the events; each is fed once."""
+        for entry in entries:
+            event = entry.event
+            if self._busy_since_s is not None:  # nodes that never idle have no end to count at
+                self.queue_s += max(entry.at_s - self._busy_since_s, 0.0)
+                self._busy_since_s = max(entry.at_s, self._busy_since_s)
+            if isinstance(event, TrialPlanned):
+                self._cells[event.trial.id] = event.trial.cell_digest
+            elif isinstance(event, AttemptIntended):
+                self._began_s.setdefault((event.trial_id, event.attempt), entry.at_s)
+                if self._busy_since_s is None:
+                    self._busy_since_s = entry.at_s
+            elif isinstance(event, AttemptEnded):
+                began_s = self._began_s.pop((event.trial_id, event.attempt), None)
+                if began_s is None:
+                    continue
+                outcome = event.outcome
+                took_s = entry.at_s - began_s
+                if outcome.start_s is not None and outcome.end_s is not None:
+                    took_s = outcome.end_s - outcome.start_s
+                # clocks jump; time that runs backwards costs nothing
+                nodes = len(outcome.nodes) or self.nodes_for(self._cells.get(event.trial_id, ""))
+                self.node_s += max(took_s, 0.0) * nodes
+                self.ended_nodes += nodes
+                self.ended += 1
+                if not self._began_s:
+                    self._busy_since_s = None
+
+    def nodes_for(self, cell_digest: str) -> int:
+        """Return how many nodes a trial of a cell takes."""
+        return self.nodes_of_cell.get(cell_digest, self.nodes)
+
+    @property
+    def begun(self) -> tuple[str, ...]:
+        """The trials that have begun and not ended; what they cost is still to come."""
+        return tuple(trial_id for trial_id, _ in self._began_s)
+
+    def is_unknown(self, limits: Limits) -> bool:
+        """Whether a limit is set and no trial has shown yet what one costs: one a node will."""
+        return not self.ended and (limits.node_hours, limits.queue_hours) != (None, None)
+
+    def exhausted(
+        self, limits: Limits, *, cell_digest: str = "", now: bool = False
+    ) -> Spent | None:
+        """Return the limit that another trial of this cell would break, None where it may run.
+
+        It costs what trials cost on average, its own nodes considered, and so does each that has
+        begun and not ended, but where `now` is asked for; before the first has ended, nothing is
+        known and it may.
+        """
+        if not self.ended:
+            return None
+        queue_h, node_h = self.queue_s / _HOUR_S, self.node_s / _HOUR_S
+        of_one_node_h = node_h / self.ended_nodes
+        still = () if now else self.begun
+        cells = (self._cells.get(trial_id, "") for trial_id in still)
+        each_queue_h = queue_h / self.ended
+        begun_queue_h = each_queue_h * len(still)
+        begun_h = of_one_node_h * sum(map(self.nodes_for, cells))
+        each_node_h = of_one_node_h * self.nodes_for(cell_digest)
+        for name, used, begun_too, each, limit in (
+            ("node-hours", node_h, begun_h, each_node_h, limits.node_hours),
+            ("queue-hours", queue_h, begun_queue_h, each_queue_h, limits.queue_hours),
+        ):
+            if limit is not None and used + begun_too + each > limit:
+                return Spent(limit=name, used=used, of=limit, each=each)
+        return None

@@ -1,0 +1,86 @@
+"""The log of what a session did: `xlatune.log` beside the ledger.
+
+Every package has a logger below `pytest_xlatune`, silent by default. The ledger says what happened
+to trials; the log says what a process asked, saw and waited for, and why it submits nothing. No
+secret is in it: the values of the cells and the profiles are hidden in every line.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import contextvars
+import logging
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from pytest_xlatune.model.errors import ConfigError
+from pytest_xlatune.model.redact import hide
+
+LOG = "xlatune.log"
+LEVELS = ("debug", "info", "warning", "error")
+_FORM = "%(asctime)s %(process)d %(name)s %(levelname)s %(message)s"
+_ROOT = logging.getLogger("pytest_xlatune")
+_ROOT.addHandler(logging.NullHandler())
+
+
+_secrets: set[str] = set()  # of every campaign of this process: a line of one may quote another's
+_about: contextvars.ContextVar[Path | None] = contextvars.ContextVar("folder", default=None)
+
+
+def keep_secret(secrets: Iterable[str]) -> None:
+    """Hide these values from now on in each log of this process."""
+    _secrets.update(secrets)
+
+
+@contextlib.contextmanager
+def lines_about(folder: Path) -> Iterator[None]:
+    """Keep the lines of this context out of the logs of other campaigns."""
+    before = _about.set(folder)
+    try:
+        yield
+    finally:
+        _about.reset(before)
+
+
+class _Hiding(logging.Formatter):
+    """A line without the values that no text may show, a traceback included."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return hide(super().format(record), _secrets)
+
+
+@contextlib.contextmanager
+def write_log(folder: Path, level: str, secrets: frozenset[str]) -> Iterator[Path]:
+    """Append what this process does to the log of a campaign, as long as the context lasts.
+
+    Processes of one session write into the same file, each line with its process id; lines below
+    `level`, one of `LEVELS` in any case, are left out, and no line shows a value of `secrets`.
+
+    Raises:
+        ConfigError: an unknown level, or the file cannot be written.
+    """
+    if level.lower() not in LEVELS:
+        raise ConfigError.unknown("log level", level, valid=LEVELS, where="--xlatune-log-level")
+    path = folder / LOG
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        handler = logging.FileHandler(path, encoding="utf-8")
+    except OSError as error:
+        said = f"{path} cannot be written: {error}; choose another work directory"
+        raise ConfigError(said) from None
+    number = logging.getLevelNamesMapping()[level.upper()]
+    handler.setLevel(number)
+    keep_secret(secrets)
+    handler.setFormatter(_Hiding(_FORM))
+    handler.addFilter(lambda _: _about.get() in (None, folder))
+    before, was_passed_on = _ROOT.level, _ROOT.propagate
+    _ROOT.setLevel(min(number, before) if before else number)
+    _ROOT.propagate = False  # other handlers hide nothing, pytest's report of a failed test too
+    _ROOT.addHandler(handler)
+    try:
+        yield path
+    finally:
+        _ROOT.removeHandler(handler)
+        _ROOT.setLevel(before)
+        _ROOT.propagate = was_passed_on
+        handler.close()

@@ -1,0 +1,167 @@
+"""The failure playbook: what follows from how an attempt ended.
+
+A decision depends on the status of the attempts of a trial and on their findings, never on a
+measured value: re-running what came out slow would make winners of noise. Nodes are never swapped.
+This module decides; it starts, cancels and sends nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from itertools import takewhile
+
+from pytest_xlatune.ledger import Cannot, Decided
+from pytest_xlatune.model.failure import FailureClass
+from pytest_xlatune.model.record import Record
+from pytest_xlatune.model.resources import Next, RetryPolicy, RetryRule
+from pytest_xlatune.model.result import Action, Finding, Outcome, State
+
+# class -> rule; a class that is not named follows its finding's action, see ACTION_RULES
+CLASS_RULES: Mapping[str, RetryRule] = {
+    # three strikes: an init flake of one profile says nothing of the others
+    FailureClass.HANG_INIT: RetryRule(retries=2, then=Next.DROP),
+    # twice in a row: the cluster's coordination service is sick
+    FailureClass.JAX_COORD_TIMEOUT: RetryRule(retries=1, then=Next.STOP),
+    FailureClass.NIC_FAULT: RetryRule(retries=1, then=Next.STOP, before=Action.HOOK),
+    FailureClass.GPU_HARDWARE: RetryRule(retries=1, backoff_s=90, then=Next.STOP),
+    FailureClass.NODE_FAIL: RetryRule(retries=2, then=Next.STOP, before=Action.RESUME_NODE),
+    FailureClass.NODE_DRAIN: RetryRule(retries=2, then=Next.STOP, before=Action.RESUME_NODE),
+    FailureClass.OOM_HOST: RetryRule(retries=1, then=Next.STOP),
+    FailureClass.IMAGE_MISSING: RetryRule(retries=0, then=Next.STOP),
+    FailureClass.SLURM_CONTROLLER_DOWN: RetryRule(
+        retries=3, backoff_s=300, then=Next.STOP, before=Action.WAIT
+    ),
+    # a global outage clears by itself
+    FailureClass.GITHUB_5XX: RetryRule(
+        retries=8, backoff_s=300, then=Next.STOP, before=Action.WAIT
+    ),
+    FailureClass.HANG_MID_TRAINING: RetryRule(retries=1),
+    FailureClass.KILLED: RetryRule(retries=2),
+    FailureClass.LOST: RetryRule(retries=1),
+}
+
+# what fails on one node and says nothing of the program; see `Policy.on_node_failure`
+NODE_CLASSES = frozenset(
+    {
+        FailureClass.NODE_FAIL,
+        FailureClass.NODE_DRAIN,
+        FailureClass.GPU_HARDWARE,
+        FailureClass.NO_GPU,
+        FailureClass.NIC_FAULT,
+        FailureClass.NCCL_NIC_FAIL,
+        FailureClass.OOM_HOST,
+        FailureClass.PROLOG_KILL,
+    }
+)
+
+ACTION_RULES: Mapping[Action, RetryRule] = {
+    Action.RETRY: RetryRule(retries=1),
+    Action.RESUME_NODE: RetryRule(retries=2, then=Next.STOP, before=Action.RESUME_NODE),
+    Action.HOOK: RetryRule(retries=1, then=Next.STOP, before=Action.HOOK),
+    Action.WAIT: RetryRule(retries=3, backoff_s=300, then=Next.STOP, before=Action.WAIT),
+    Action.DROP: RetryRule(retries=0, then=Next.DROP),
+    Action.STOP: RetryRule(retries=0, then=Next.STOP),
+}
+
+# what an outcome means where the log says nothing
+STATE_CLASSES: Mapping[State, tuple[FailureClass, Action]] = {
+    State.NODE_FAIL: (FailureClass.NODE_FAIL, Action.RESUME_NODE),
+    State.LOST: (FailureClass.LOST, Action.RETRY),
+    State.TIMEOUT: (FailureClass.TIME_LIMIT, Action.NONE),
+    State.CANCELLED: (FailureClass.CANCELLED, Action.NONE),
+    State.FAILED: (FailureClass.EXIT_CODE, Action.RETRY),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision(Record):
+    """What was decided after an attempt; `Decided` keeps it in the ledger and tells its fields.
+
+    Attributes:
+        backoff_s: seconds before the next attempt.
+        before: what must be done before the next attempt.
+        is_of_node: whether the failure is a node's and not the program's.
+    """
+
+    next: Next
+    cls: str = ""
+    detail: str = ""
+    tried: int = 0
+    cannot: Cannot | None = None
+    arm: str = ""
+    needed: Action = Action.NONE
+    nodes: tuple[str, ...] = ()
+    faults: tuple[str, ...] = ()
+    evidence: str = ""
+    backoff_s: float = 0.0
+    before: Action = Action.NONE
+    is_of_node: bool = False
+
+    def told(self, trial_id: str, attempt: int, *, not_before_s: float = 0.0) -> Decided:
+        """Return the event that keeps the decision."""
+        kept = {name: getattr(self, name) for name in _KEPT}
+        return Decided(trial_id=trial_id, attempt=attempt, not_before_s=not_before_s, **kept)
+
+    @property
+    def reason(self) -> str:
+        """One sentence for people."""
+        return self.told("", 0).reason
+
+
+_KEPT = {each.name for each in fields(Decision)} & {each.name for each in fields(Decided)}
+
+
+def rule_for(policy: RetryPolicy, finding: Finding) -> RetryRule:
+    """Return the rule for a finding: the site's, the playbook's, or that of its action."""
+    by_class = policy.rules.get(finding.cls) or CLASS_RULES.get(finding.cls)
+    # a finding that says DROP or STOP is never softened into a retry by its class
+    if by_class is None or finding.action in (Action.DROP, Action.STOP):
+        return ACTION_RULES.get(finding.action, RetryRule(retries=0))
+    return by_class
+
+
+def decide(
+    outcome: Outcome,
+    cause: Finding | None,
+    *,
+    earlier: Sequence[str] = (),
+    policy: RetryPolicy | None = None,
+) -> Decision:
+    """Decide what follows from an attempt, given the root cause in its log, if any.
+
+    `earlier` are the classes of the earlier attempts of this trial, in order; `policy` is the
+    site's.
+    """
+    policy = policy or RetryPolicy()
+    if cause is not None and cause.action is Action.SUCCESS:
+        return Decision(next=Next.ACCEPT, cls=cause.cls, evidence=cause.text, detail=cause.detail)
+    if cause is None or cause.action is Action.NONE:
+        if outcome.state is State.COMPLETED:
+            return Decision(next=Next.ACCEPT)
+        cause = _from_state(outcome, cause)
+    rule = rule_for(policy, cause)
+    cls = cause.cls
+    tried = sum(1 for _ in takewhile(lambda each: each == cls, reversed(earlier)))
+    again = tried < rule.retries and len(earlier) + 1 < policy.max_attempts
+    return Decision(
+        next=Next.RETRY if again else rule.then,
+        cls=cause.cls,
+        detail=cause.detail,
+        tried=tried,
+        evidence=cause.text or outcome.reason,
+        backoff_s=rule.backoff_s if again else 0.0,
+        before=rule.before if again else Action.NONE,
+        is_of_node=cause.cls in NODE_CLASSES or cause.action in (Action.RESUME_NODE, Action.HOOK),
+    )
+
+
+def _from_state(outcome: Outcome, cause: Finding | None) -> Finding:
+    cls, action = STATE_CLASSES.get(outcome.state, (FailureClass.UNKNOWN_DEATH, Action.RETRY))
+    told = f"exit code {outcome.exit_code}" if outcome.exit_code else outcome.reason
+    if outcome.signal and outcome.state is State.FAILED:
+        # at a deadline or a cancel the signal was ours
+        told = f"signal {outcome.signal}"
+        cls, action = FailureClass.KILLED, Action.RETRY
+    text = cause.text if cause else ""
+    return Finding(cls=cls, action=action, text=text or told, detail=told)

@@ -1,0 +1,250 @@
+"""What rules look at and what they say: a profile in its context, an objection to it.
+
+And when a value does nothing to a program, from the shape of what the compiler made of it: plain
+numbers, filled by the reader of dumps. Sizes are those of the deployed program, where collectives
+may be combined already, so only what follows from them for certain is said.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from pytest_xlatune.model.profile import BASELINE_ID, Flags, Profile
+from pytest_xlatune.model.record import Record
+from pytest_xlatune.model.text import same_value
+
+_THRESHOLD = {
+    "xla_gpu_all_gather_combine_threshold_bytes": "all-gather",
+    "xla_gpu_reduce_scatter_combine_threshold_bytes": "reduce-scatter",
+    "xla_gpu_all_reduce_combine_threshold_bytes": "all-reduce",
+    "xla_gpu_collective_permute_combine_threshold_bytes": "collective-permute",
+}
+_NEEDS_LOOP = (
+    "xla_gpu_enable_while_loop_double_buffering",
+    "xla_gpu_enable_pipelined_all_gather",
+    "xla_gpu_enable_pipelined_all_reduce",
+    "xla_gpu_enable_pipelined_reduce_scatter",
+    "xla_gpu_pipeline_all_gather",
+    "xla_gpu_pipeline_all_reduce",
+    "xla_gpu_pipeline_reduce_scatter",
+)
+_NEEDS_PERMUTE = (
+    "xla_gpu_enable_pipelined_p2p",
+    "xla_gpu_collective_permute_decomposer_threshold",
+    "xla_gpu_experimental_pipeline_parallelism_opt_level",
+    "xla_gpu_collective_permute_mode",
+)
+# what NCCL does by send and recv
+_POINT_TO_POINT = frozenset(
+    {"collective-permute", "send", "recv", "all-to-all", "ragged-all-to-all"}
+)
+_UNTOLD = "collective-broadcast"
+_DECOMPOSER = "xla_gpu_collective_permute_decomposer_threshold"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shape(Record):
+    """The facts of a program that constraints ask for."""
+
+    # kind of collective -> for each computation, the sizes of its results in bytes; () where the
+    # sizes are not known
+    groups: dict[str, tuple[tuple[int, ...], ...]]
+    loops: int | None  # how many while loops it has; None is unknown
+    # sizes of the collective-permutes inside loops, in bytes; None is unknown
+    loop_permutes: tuple[int, ...] | None = ()
+    # whether the source-target pairs of a permute in a loop are known to close a ring
+    has_cycle: bool = False
+
+    @classmethod
+    def of_kinds(cls, kinds: Iterable[str]) -> Shape:
+        """Return the shape of a program of which only the kinds of its collectives are known.
+
+        `kinds` are those of `result.Shares`, which do not tell a broadcast: it may be there.
+        """
+        groups: dict[str, tuple[tuple[int, ...], ...]] = dict.fromkeys((*kinds, _UNTOLD), ())
+        return cls(groups=groups, loops=None, loop_permutes=None)
+
+
+def out_of_effect(
+    asked: Mapping[str, str], after: Mapping[str, str], shape: Shape
+) -> Iterator[str]:
+    """Say of each flag that is asked for why it does nothing to this program, where it is so.
+
+    Args:
+        asked: flag -> value, of the profile.
+        after: the same on top of the deployed settings.
+        shape: of the deployed program.
+    """
+    for name, value in asked.items():
+        if name in _THRESHOLD:
+            why = _threshold(_THRESHOLD[name], value, shape)
+        elif name in _NEEDS_LOOP and shape.loops == 0:
+            why = "it has no loop (scan_layers=false?)"
+        elif name in _NEEDS_PERMUTE and "collective-permute" not in shape.groups:
+            why = "it has no collective-permute"
+        elif name == _DECOMPOSER:
+            why = _decomposer(after[name], shape)
+        else:
+            why = ""
+        if why:
+            yield f"--{name}={value} does nothing to this program: {why}"
+
+
+def variables_out_of_effect(env: Mapping[str, str], shape: Shape) -> Iterator[str]:
+    """Say of each variable of a profile why it does nothing to this program, where it is so."""
+    channels = "NCCL_NCHANNELS_PER_NET_PEER"
+    if channels in env and not shape.groups.keys() & _POINT_TO_POINT:
+        yield f"{channels} does nothing to this program: it has no send, recv or all-to-all"
+    for name in ("NCCL_ALGO", "NCCL_PROTO"):
+        if name in env and not shape.groups.keys() - _POINT_TO_POINT:
+            yield f"{name} does nothing to this program: send and recv ignore it"
+
+
+def no_algorithm(env: Mapping[str, str], shape: Shape) -> Iterator[str]:
+    """Say where NCCL has no algorithm of those that NCCL_ALGO leaves for a collective."""
+    # Tree and the like; a list, or one that is negated with ^, may leave another
+    without = sorted(shape.groups.keys() & {"all-gather", "reduce-scatter"})
+    if env.get("NCCL_ALGO", "").lower() == "tree" and without:
+        yield (
+            f"NCCL_ALGO=Tree: NCCL has no tree for {' and '.join(without)}, which this program "
+            "has, and fails; RCCL keeps the ring in silence"
+        )
+
+
+def _threshold(kind: str, value: str, shape: Shape) -> str:
+    if kind not in shape.groups:
+        return f"it has no {kind}"
+    computations = shape.groups[kind]
+    if not computations or not re.fullmatch(r"\d+", value):
+        return ""
+    limit = int(value)
+    largest = max(max(sizes) for sizes in computations)
+    sums = [sum(sorted(sizes)[:2]) for sizes in computations if len(sizes) > 1]
+    # a lower limit takes combined collectives apart; a higher one joins what fits
+    if largest > limit:
+        return ""
+    if not sums:
+        return f"no computation has two {kind}s to combine"
+    if min(sums) > limit:
+        return f"no two {kind}s of one computation fit; the smallest two are {min(sums)} bytes"
+    return ""
+
+
+def _decomposer(value: str, shape: Shape) -> str:
+    if shape.loop_permutes is None:
+        return ""
+    if not shape.loop_permutes:
+        return "none of its collective-permutes is in a loop"
+    if re.fullmatch(r"\d+", value) and int(value) > max(shape.loop_permutes):
+        return f"its largest collective-permute in a loop is {max(shape.loop_permutes)} bytes"
+    return ""
+
+
+def closes_ring(pairs: str) -> bool:
+    """Return whether source-target pairs lead back to where they began.
+
+    Args:
+        pairs: as HLO writes them: `{{0,1},{1,2},{2,3},{3,0}}`.
+    """
+    # one pair of them:  {0,1}
+    to = {int(source): int(target) for source, target in re.findall(r"\{(\d+),(\d+)\}", pairs)}
+    for start, first in to.items():
+        seen, at = {start}, first
+        while at in to and at not in seen:
+            seen.add(at)
+            at = to[at]
+        if at == start:
+            return True
+    return False
+
+
+CONTROL = "control"
+
+
+class Level(StrEnum):
+    """What follows from an objection."""
+
+    FAULT = "fault"  # nothing is submitted before it is mended
+    NOTE = "note"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Objection(Record):
+    """What a rule has against a profile; of the deployed settings, the profile is the baseline."""
+
+    rule: str
+    level: Level
+    profile: str
+    text: str
+
+    def __str__(self) -> str:
+        whose = "deployed" if self.profile == BASELINE_ID else f"profile {self.profile}"
+        return f"{whose}: {self.text} [{self.rule}]"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Context(Record):
+    """What profiles are applied to.
+
+    Attributes:
+        deployed: flags, in the order of the text.
+        env: variables that are deployed.
+        is_complete: whether that is all; env files that only the nodes see may set more.
+        jaxlib: the target's release; "" is unknown.
+        device: its architecture, e.g. sm_90, gfx942, cpu; "" is unknown.
+        program: the deployed program's shape; None is unknown.
+    """
+
+    deployed: Flags = ()
+    env: dict[str, str] = field(default_factory=dict)
+    is_complete: bool = True
+    jaxlib: str = ""
+    device: str = ""
+    program: Shape | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """A profile in its context: what it asks for, and what comes out as far as texts tell."""
+
+    profile: Profile
+    context: Context
+    asked: Mapping[str, str]  # flags of the profile alone
+    after: Mapping[str, str]  # flags, deployed ones below
+    env: Mapping[str, str]  # variables, deployed ones below
+
+    def is_on(self, flag: str) -> bool:
+        """Return whether a switch is on in the end; False where no text sets it."""
+        return same_value(self.after.get(flag, "false"), "true", kind="bool")
+
+    def number(self, flag: str, default: int) -> int:
+        """Return an integer flag's value in the end; the default where it is unset or no number."""
+        text = self.after.get(flag, "")
+        return int(text) if re.fullmatch(r"-?\d+", text) else default
+
+
+Check = Callable[[Case], Iterator[str]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CatalogRule:
+    """A rule's name, what it says in general, and how it is looked up.
+
+    `is_idle`: what it finds does nothing, which a control is for and an unread env file may mend.
+    `of_deployed`: it also looks at the deployed settings.
+    """
+
+    name: str
+    says: str
+    check: Check
+    level: Level = Level.FAULT
+    is_idle: bool = False
+    of_deployed: bool = False
+
+
+def is_control(profile: Profile) -> bool:
+    """Return whether a profile is meant to do nothing, by its id."""
+    return profile.id.startswith(CONTROL)

@@ -1,0 +1,89 @@
+"""`xlatune import`: a CSV of jobs that were run by hand becomes a ledger, judged like ours."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from pathlib import Path
+
+from pytest_xlatune.cli import add_options, options_of, show, show_document
+from pytest_xlatune.model.errors import ConfigError
+from pytest_xlatune.sweep.groups import CellSettings, SiteSettings
+
+
+def add_import(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    parser.add_argument("table", type=Path, metavar="TABLE", help="job,profile,flags,tgs,status")
+    parser.add_argument("--name", default="", metavar="NAME", help="of the sweep; the file's own")
+    parser.add_argument(
+        "--no-op",
+        action="append",
+        default=[],
+        metavar="PROFILE",
+        help="a profile that is known to do nothing: a control",
+    )
+    parser.add_argument("--deployed", metavar="FLAGS", help="the XLA_FLAGS deployed; may be ''")
+    parser.add_argument(
+        "--jaxlib",
+        default="",
+        metavar="VERSION",
+        help="the release; with --deployed, what the catalog knows to do nothing is a control",
+    )
+    parser.add_argument("--tokens", type=float, metavar="N", help="per device and step")
+    add_options(parser)
+    parser.set_defaults(run=_import)
+
+
+def _import(arguments: argparse.Namespace) -> int:
+    from pytest_xlatune.cli.flags import deployed_context
+    from pytest_xlatune.model.cell import Cell, Parallelism
+    from pytest_xlatune.tasks.import_table import import_table, read_table, slug
+    from pytest_xlatune.tasks.publish import document_of, publish, read_known
+
+    options = options_of(arguments)
+    path: Path = arguments.table
+    said = options.said.over(CellSettings())
+    missing = [
+        f"--{name}"
+        for name, value in (("model", said.model_tag), ("parallelism", said.parallelism))
+        if not value
+    ]
+    if missing or not said.model_tag or not said.parallelism:
+        raise ConfigError(f"{path}: {' and '.join(missing)} must say which cell this was")
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path} cannot be read: {error}; name a CSV of jobs") from None
+    rows = read_table(text, where=str(path))
+    cell = Cell(
+        model_tag=said.model_tag,
+        parallelism=Parallelism.parse(said.parallelism),
+        config_tag=said.config_tag,
+        per_device_batch_size=said.per_device_batch_size,
+        max_target_length=said.max_target_length,
+        nodelist=options.said.over(SiteSettings()).nodelist or (),
+        launcher=f"imported from {path.name}",
+        deployed={"XLA_FLAGS": arguments.deployed} if arguments.deployed else {},
+    )
+    context = None
+    if arguments.jaxlib:
+        if arguments.deployed is None:
+            raise ConfigError(
+                f"--jaxlib {arguments.jaxlib} without --deployed: what does nothing depends on "
+                "the deployed settings; give their XLA_FLAGS, or --deployed '' where there are none"
+            )
+        context = deployed_context(arguments.deployed, jaxlib=arguments.jaxlib)
+    folder = import_table(
+        rows,
+        cell=cell,
+        no_ops=arguments.no_op,
+        sweep=slug(arguments.name or path.stem).replace(".", "-").replace("+", "-"),
+        workdir=options.workdir,
+        at_s=time.time(),
+        tokens=arguments.tokens,
+        context=context,
+    )
+    known = read_known(folder)
+    show_document(document_of(known), width=100)
+    show(f"written: {written}" for written in publish(folder, options.reports))
+    return 0

@@ -1,0 +1,242 @@
+"""Commands on a sweep file: `xlatune plan`, `compile-check`, `calibrate` and `evidence`.
+
+plan             what the sweep would run, in which order, and what it could see
+compile-check    compiles the profiles and measures none
+calibrate        runs the baseline against itself, and shows the noise
+evidence         records a dump and a capture of some profiles, as trials of their own
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
+
+from pytest_xlatune.cli import (
+    add_json,
+    add_options,
+    complain,
+    options_of,
+    resolved_sweep,
+    show,
+    show_document,
+    show_json,
+)
+from pytest_xlatune.model.errors import LedgerError
+from pytest_xlatune.model.profile import BASELINE_ID, Profile
+
+if TYPE_CHECKING:
+    from pytest_xlatune.evidence.hlo.difference import CompileFinding
+    from pytest_xlatune.sweep.declaration import CompileCheck
+    from pytest_xlatune.sweep.resolved import ResolvedSweep
+    from pytest_xlatune.tasks.artifacts import Recorded
+
+SCHEMA = 1
+
+
+def add_plan(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    parser.add_argument("sweep", type=Path, metavar="SWEEP_FILE")
+    add_options(parser)
+    parser.set_defaults(run=_plan)
+
+
+def _plan(arguments: argparse.Namespace) -> int:
+    from pytest_xlatune.sweep.earlier import read_calibration
+    from pytest_xlatune.tasks.plan import plan_of
+
+    options = options_of(arguments)
+    resolved = resolved_sweep(arguments.sweep, options)
+    known = read_calibration(options.workdir / resolved.folder, resolved.cell)
+    sigma = known.noise.sigma_job if known else None
+    show_document(plan_of(resolved, resolved.study(sigma=sigma), workdir=options.workdir))
+    return 0
+
+
+def add_compile_check(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    parser.add_argument("sweep", type=Path, metavar="SWEEP_FILE")
+    for name, metavar, what in (
+        ("program", "MODULE:FUNCTION", "to compile instead of the sweep's own trainer"),
+        ("target", "NAME", "of the device: h100, h200, b200, cpu, or a gpu_target_config.pbtxt"),
+        ("topology", "PxHxD", "partitions x hosts x devices of the program (1x1x1)"),
+        ("python", "PATH", "the interpreter whose JAX compiles it"),
+    ):
+        parser.add_argument(f"--{name}", metavar=metavar, help=what)
+    parser.add_argument("--memory-limit", type=float, metavar="GIB", help="of a device")
+    parser.add_argument("--keep", type=Path, metavar="FOLDER", help="for logs and dumps")
+    add_json(parser)
+    add_options(parser)
+    parser.set_defaults(run=_compile_check)
+
+
+def _compile_check(arguments: argparse.Namespace) -> int:
+    from pytest_xlatune.evidence.hlo.difference import finding_line, summary_lines
+    from pytest_xlatune.sweep.declaration import CPU, CompileCheck
+
+    resolved = resolved_sweep(arguments.sweep, options_of(arguments))
+    said = {
+        "program": arguments.program,
+        "target": arguments.target,
+        "topology": arguments.topology,
+        "python": arguments.python,
+        "memory_limit_gib": arguments.memory_limit,
+    }
+    how = resolved.sweep.compile_check or CompileCheck()
+    if arguments.program and not arguments.target and not how.target:
+        said["target"] = CPU
+    how = dataclasses.replace(
+        how, **{name: value for name, value in said.items() if value is not None}
+    )
+    found = []
+    width = max(len(each.id) for each in resolved.sweep.profiles)
+    for each in _compiled(resolved, how, keep=arguments.keep):
+        found.append(each)
+        if not arguments.json:
+            show([finding_line(each, width)])
+    if arguments.json:
+        show_json({"schema": SCHEMA, "profiles": [each.to_json() for each in found]})
+    else:
+        show(["", *summary_lines(found)])
+    return 0
+
+
+def _compiled(
+    resolved: ResolvedSweep, how: CompileCheck, *, keep: Path | None
+) -> Iterator[CompileFinding]:
+    """Compile a sweep's profiles; yield each as it is judged.
+
+    Raises:
+        ConfigError: the options do not fit, or the cell as deployed does not compile.
+    """
+    from pytest_xlatune.prepare.compile_check import compiled_by
+    from pytest_xlatune.prepare.compilers import compiler_for, screen
+
+    compiler = compiler_for(resolved, how)
+    compiled_by(compiler)  # says what cannot be compiled with, before anything is
+    with TemporaryDirectory() as scratch:
+        yield from screen(
+            resolved.sweep.profiles,
+            compiler.way,
+            folder=keep or Path(scratch),
+            memory_limit_bytes=compiler.memory_limit_bytes,
+        )
+
+
+def add_calibrate(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    parser.add_argument("sweep", type=Path, metavar="SWEEP_FILE")
+    parser.add_argument("--jobs", type=int, default=12, metavar="N", help="how many (12)")
+    add_options(parser)
+    parser.set_defaults(run=_calibrate)
+
+
+def _calibrate(arguments: argparse.Namespace) -> int:
+    from pytest_xlatune.campaign.jobs import cancel_unwaited
+    from pytest_xlatune.prepare.compilers import check_sweep
+    from pytest_xlatune.sweep.earlier import CALIBRATION
+    from pytest_xlatune.tasks.live import Feed
+    from pytest_xlatune.tasks.runs import calibrate, document_of, open_alone
+
+    options = options_of(arguments)
+    resolved = resolved_sweep(arguments.sweep, options)
+    study = resolved.calibration(arguments.jobs)
+    check_sweep(resolved)
+    campaign = open_alone(resolved, study, workdir=options.workdir)
+    folder = campaign.setup.folder
+    feed = Feed(folder, session_id=campaign.setup.session)
+
+    def tick() -> None:
+        show(landed.line for landed in feed.landed() if landed.line)
+
+    try:
+        found = calibrate(campaign, tick)
+    finally:
+        cancel_unwaited(folder)
+    show_document(document_of(campaign, found))
+    show([f"written: {os.path.relpath(folder / CALIBRATION)}"])
+    return 0
+
+
+def add_evidence(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    parser.add_argument("sweep", type=Path, metavar="SWEEP_FILE")
+    parser.add_argument(
+        "profiles",
+        nargs="*",
+        metavar="PROFILE",
+        help="ids; the baseline and, if there is one, the winner without any",
+    )
+    add_options(parser)
+    parser.set_defaults(run=_evidence)
+
+
+def _evidence(arguments: argparse.Namespace) -> int:
+    """Record profiles one after the other; show what each left, then what the last changed."""
+    from pytest_xlatune.campaign.jobs import cancel_unwaited
+    from pytest_xlatune.cli.hlo import show_dumps
+    from pytest_xlatune.prepare.compilers import check_sweep
+    from pytest_xlatune.tasks.runs import open_alone, record, study_of_profile
+
+    options = options_of(arguments)
+    resolved = resolved_sweep(arguments.sweep, options)
+    folder = options.workdir / resolved.folder
+    derived = {each.id: each for each in _derived(resolved, folder)}
+    ids = list(dict.fromkeys(arguments.profiles)) or [BASELINE_ID, *_winner(folder)]
+    named: list[Profile | str] = [derived.get(each, each) for each in ids]
+    # a misspelt id is told before anything runs
+    studies = [study_of_profile(resolved, each) for each in named]
+    check_sweep(resolved)
+    found: list[Recorded] = []
+    exit_code = 0
+    try:
+        for study in studies:
+            campaign = open_alone(resolved, study, workdir=options.workdir)
+            found.append(record(campaign, lambda: None))
+            show(_left(found[-1]))
+            exit_code = complain(found[-1].problems) or exit_code
+    finally:
+        cancel_unwaited(folder)
+    dumps = [each.dump for each in found if each.dump]
+    if len(dumps) == len(found) > 1:
+        show([""])
+        exit_code = show_dumps([dumps[0], dumps[-1]]) or exit_code
+    return exit_code
+
+
+def _derived(resolved: ResolvedSweep, folder: Path) -> tuple[Profile, ...]:
+    """Return the profiles that waves derived from what the ledger holds."""
+    from pytest_xlatune.studies import profiles_in
+    from pytest_xlatune.tasks.publish import read_known
+
+    try:
+        history = read_known(folder).history
+    except LedgerError:
+        return ()
+    if resolved.sweep.gate is not None:
+        return ()
+    known = profiles_in(resolved.tuning(), history)
+    return tuple(each for each in known if each not in resolved.sweep.profiles)
+
+
+def _winner(folder: Path) -> list[str]:
+    from pytest_xlatune.report.leaderboard import winner
+    from pytest_xlatune.tasks.publish import read_known
+
+    try:
+        conclusion = read_known(folder).conclusion
+    except LedgerError:
+        return []
+    best = winner(conclusion)
+    return [best.arm] if best else []
+
+
+def _left(found: Recorded) -> Iterator[str]:
+    yield f"{found.profile}: trial {found.trial_id}"
+    yield from (f"  {each}" for each in found.facts)
+    for path in filter(None, [found.dump, *found.captures]):
+        yield f"  {os.path.relpath(path)}"

@@ -1,0 +1,537 @@
+"""HLO text to a `Program`, the facts that flags change: jaxlib 0.6 to 0.12, or `as_text()`.
+
+A collective counts by the operation that it really is: an `async-start` is the all-gather that its
+computation holds. Executions are per step: the product of the trip counts of the loops around it.
+
+One pass over the lines, of which all but collectives, calls and loops are only hashed: a dump of
+300 MB is a matter of seconds. The dialects differ in how they write an asynchronous collective:
+
+    %all-gather-start = (in, out) all-gather-start(%x) ...            up to 0.10, and as_text()
+    %all-gather-start = ((in), out) async-start(%x), calls=%comp      0.12, in the dump
+    %all-gather = out all-gather(%x), ... "is_sync":true              0.12 sync; CPU without config
+    %recv = (out, u32[], token[]) recv(%token) ...                    a decomposed permute
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from hashlib import blake2b
+
+from pytest_xlatune.model.errors import ParseError
+from pytest_xlatune.model.record import Record
+
+# in the order of reports
+KINDS = (
+    "all-gather",
+    "reduce-scatter",
+    "all-reduce",
+    "all-to-all",
+    "ragged-all-to-all",
+    "collective-permute",
+    "collective-broadcast",
+    "send",
+    "recv",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Collective(Record):
+    """One collective operation of the program."""
+
+    name: str
+    kind: str  # all-gather, reduce-scatter, collective-permute, send ...
+    computation: str
+    size_bytes: int  # of its result: what the done, or the plain operation, yields
+    is_async: bool
+    is_pipelined: bool
+    groups: str  # replica groups, or source-target pairs, as written
+    stream: str | None
+    executions: int
+    in_loop: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loop(Record):
+    """A while loop. `unrolled` is the step of its counter: 2 after double buffering."""
+
+    name: str
+    body: str
+    trips: int | None  # None: the compiler does not know
+    unrolled: int
+    executions: int
+
+    @property
+    def is_unrolled(self) -> bool:
+        """Two rounds of the program in one of the loop: double buffering."""
+        return self.unrolled > 1
+
+    @property
+    def is_windowed_einsum(self) -> bool:
+        """A matrix multiplication that exchanges its operand piece by piece."""
+        return self.body.startswith("windowed_dot_general_body")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Thunks(Record):
+    """The launch order that the runtime got (`*.thunk_sequence.txt`): an independent count."""
+
+    collectives: dict[str, int]
+    in_flight: int | None  # None: up to jaxlib 0.8 the file does not tell
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Program(Record):
+    """A compiled module."""
+
+    source: str
+    module: str
+    target: str  # cpu, or the GPU architecture as the file's name says: sm_9.0a, gfx942
+    fingerprint: str | None  # of the program before it was scheduled
+    digest: str  # of the scheduled program, without metadata and tables
+    unordered: str  # of the same lines in any order
+    instructions: int
+    opcodes: dict[str, int]
+    collectives: tuple[Collective, ...]
+    loops: tuple[Loop, ...]
+    in_flight: int  # most collectives started and not done, in schedule order
+    memory_bytes: int | None = None  # from the memory-usage report: arguments and temporaries
+    options: dict[str, str] | None = None  # that differ from their defaults
+    thunks: Thunks | None = None
+
+    @property
+    def unknown_trips(self) -> int:
+        """Loops whose rounds are not known; what runs in them counts as run once."""
+        return sum(loop.trips is None for loop in self.loops)
+
+    def of(self, *kinds: str) -> tuple[Collective, ...]:
+        """Return the collectives of some kinds."""
+        return tuple(each for each in self.collectives if each.kind in kinds)
+
+
+CALLERS = frozenset({"while", "call", "conditional", "fusion", "async-start", "custom-call"})
+
+MAX_LINE = 1 << 24  # characters; a constant or a tuple may be long, not this long
+MAX_COMPUTATIONS = 1 << 20
+
+# an instruction:    ROOT %all-gather.5 = bf16[2048,8192]{1,0} all-gather(%param_0.78), channel_id=1
+#   with a tuple:    %while.1 = (s32[], /*index=5*/f32[8]{0:S(1)}) while(%tuple.13), condition=...
+_INSTRUCTION = re.compile(r"\s+(?:ROOT )?%?(\S+) = (\(.*?\)|\S+) ([a-z][a-z0-9-]*)\(")
+# a computation:  %fused_slice.1 (param_0: s32[]) -> f32[8] {
+#                 ENTRY %main.5_spmd (param: f32[8]) -> f32[8] {
+_COMPUTATION = re.compile(r"(ENTRY )?%?([^\s(]+) .*\{\s*$")
+# the first line:  HloModule jit_train_step, is_scheduled=true, entry_computation_layout={...
+_MODULE = re.compile(r"HloModule ([^\s,]+)")
+# in it:  frontend_attributes={fingerprint_before_lhs="70caf7744d6db14c500bc2be2259cefc"}
+_FINGERPRINT = re.compile(r'fingerprint_before_lhs="([0-9a-f]+)"')
+# in a call:  calls=%comp    body=%region_0.1_spmd, condition=%region_1.2    to_apply=%add
+_CALLED = re.compile(r"(?:calls|body|to_apply)=%?([\w.-]+)")
+# in a conditional:  branch_computations={%a, %b}    true_computation=%a, false_computation=%b
+_BRANCHES = re.compile(r"branch_computations=\{([^}]*)\}|(?:true|false)_computation=%?([\w.-]+)")
+# in a while, in any order:  "known_trip_count":{"n":"8"},"known_init_step":{"init":"0","step":"2"}
+_TRIPS = re.compile(r'"known_trip_count":\{"n":"(\d{1,18})"')
+_STEP = re.compile(r'"known_init_step":\{[^}]*"step":"(\d{1,18})"')
+# in a done:  all-gather-done(%all-gather-start.1)    send-done((f32[8], u32[]) %send)
+_OPERAND = re.compile(r"%?([\w.-]+)\)")
+# of whom:  replica_groups={{0,1},{2,3}}   =[1,8]<=[8]   =mesh['axis_0'=8] {'axis_0'}
+#           source_target_pairs={{0,1},{1,2}}
+_GROUPS = re.compile(
+    r"(?:replica_groups|source_target_pairs)="
+    r"(\{(?:\{[^}]*\},?)*\}|mesh\[[^]]*\] ?\{[^}]*\}|\[[^]]*\](?:<=\[[^]]*\](?:T\([^)]*\))?)?)"
+)
+# in frontend_attributes:  _xla_gpu_collective_stream="p2p"
+_STREAM = re.compile(r'_xla_gpu_collective_stream="([^"]*)"')
+# an array in a shape:  bf16[8,256,8192]    f32[]    s32[<=8]
+_ARRAY = re.compile(r"([a-z][a-z0-9]*)\[([^]]*)\]")
+# a file name:  module_0001.jit_f.sm_9.0a_gpu_after_optimizations.txt   .cpu_after_optimizations.txt
+_TARGET = re.compile(r"\.((?:sm_|gfx)[\w.]+?)_gpu_after_opt|\.(cpu)_after_opt")
+
+# bits of an element; what has none (token, opaque, tuple) takes no space
+_BITS = {
+    "pred": 8, "s2": 2, "u2": 2, "s4": 4, "u4": 4, "s8": 8, "u8": 8, "s16": 16, "u16": 16,
+    "s32": 32, "u32": 32, "s64": 64, "u64": 64, "f16": 16, "bf16": 16, "f32": 32, "f64": 64,
+    "c64": 64, "c128": 128, "f4e2m1fn": 4,
+}  # fmt: skip
+
+
+@dataclass(slots=True, kw_only=True)
+class _Call:
+    caller: str
+    callee: str
+    times: int
+
+
+@dataclass(slots=True, kw_only=True)
+class _Started:
+    """A collective as written: with its own kind, or wrapped and known by what it calls."""
+
+    name: str
+    computation: str
+    kind: str
+    wraps: str | None
+    size_bytes: int
+    is_async: bool
+    line: str
+
+
+@dataclass(slots=True)
+class _Parser:
+    module: str = ""
+    fingerprint: str | None = None
+    entry: str = ""
+    computations: set[str] = field(default_factory=set)
+    here: str | None = None
+    starts: dict[tuple[str, str], _Started] = field(default_factory=dict)
+    # of each computation in schedule order: +1 and a start, -1 and a done, 0 and a callee
+    order: dict[str, list[tuple[int, str]]] = field(default_factory=dict)
+    calls: list[_Call] = field(default_factory=list)
+    loops: list[tuple[str, str, str, int | None, int]] = field(default_factory=list)
+    opcodes: Counter[str] = field(default_factory=Counter)
+    digest: blake2b = field(default_factory=lambda: blake2b(digest_size=16))
+    unordered: int = 0
+
+    def line(self, line: str) -> None:
+        if len(line) > MAX_LINE:
+            raise ParseError(f"a line of {len(line)} characters")
+        if line.startswith(("  ", "\t")):
+            if self.here is not None:
+                self._instruction(line)
+        elif line.startswith("HloModule "):
+            found = _MODULE.match(line)
+            self.module = found.group(1) if found else ""
+            printed = _FINGERPRINT.search(line)
+            self.fingerprint = printed.group(1) if printed else None
+        elif line.startswith(("%", "ENTRY ")) or (line[:1].isalpha() and line.endswith("{\n")):
+            found = _COMPUTATION.match(line)
+            if found is not None:
+                self.here = found.group(2)
+                self.computations.add(self.here)
+                if len(self.computations) > MAX_COMPUTATIONS:
+                    raise ParseError(f"more than {MAX_COMPUTATIONS} computations")
+                if found.group(1):
+                    self.entry = self.here
+                self.digest.update(self.here.encode())
+        elif line.startswith("}"):
+            self.here = None
+
+    def _instruction(self, line: str) -> None:
+        found = _INSTRUCTION.match(line)
+        if found is None:
+            return
+        plain = _without_metadata(line).encode()
+        self.digest.update(plain)
+        self.unordered += int.from_bytes(blake2b(plain, digest_size=16).digest(), "little")
+        opcode = found.group(3)
+        self.opcodes[opcode] += 1
+        if opcode in CALLERS:
+            self._caller(found, line)
+        elif opcode.endswith("-done"):
+            self._done(found, line)
+        elif opcode.removesuffix("-start") in KINDS:
+            self._start(found, line, opcode.removesuffix("-start"), None)
+
+    def _caller(self, found: re.Match[str], line: str) -> None:
+        here = str(self.here)
+        opcode, rest = found.group(3), line[found.end() :]
+        called = _CALLED.findall(rest)
+        if opcode == "while":
+            trips, step = _TRIPS.search(rest), _STEP.search(rest)
+            times = int(trips.group(1)) if trips else None
+            unrolled = int(step.group(1)) if step else 1
+            body = called[0] if called else ""
+            self.loops.append((here, found.group(1), body, times, unrolled))
+            self.calls.append(_Call(caller=here, callee=body, times=1 if times is None else times))
+            self.order.setdefault(here, []).append((0, body))
+            return
+        if opcode == "conditional":
+            for several, one in _BRANCHES.findall(rest):
+                called += [each.strip(" %") for each in several.split(",")] if several else [one]
+        for callee in called:
+            self.calls.append(_Call(caller=here, callee=callee, times=1))
+            if opcode in {"call", "conditional"}:
+                self.order.setdefault(here, []).append((0, callee))
+        if opcode == "async-start" and called:
+            self._start(found, line, "", called[0])
+
+    def _start(self, found: re.Match[str], line: str, kind: str, wraps: str | None) -> None:
+        here, name = str(self.here), found.group(1)
+        opcode = found.group(3)
+        starts = opcode.endswith("-start") or opcode in {"send", "recv"}
+        self.starts[here, name] = _Started(
+            name=name,
+            computation=here,
+            kind=kind,
+            wraps=wraps,
+            size_bytes=_start_bytes(found.group(2), opcode),
+            is_async=starts and '"is_sync":true' not in line,
+            line=line,
+        )
+        if starts:
+            self.order.setdefault(here, []).append((1, name))
+
+    def _done(self, found: re.Match[str], line: str) -> None:
+        operand = _OPERAND.search(line, found.end())
+        key = (str(self.here), operand.group(1) if operand else "")
+        start = self.starts.get(key)
+        if start is not None:
+            # a send yields nothing but its token: its size is that of what it was given
+            start.size_bytes = _bytes(found.group(2)) or start.size_bytes
+            self.order[key[0]].append((-1, key[1]))
+
+
+def read_hlo(
+    lines: Iterable[str],
+    source: str,
+    *,
+    memory: str | None = None,
+    options: str | None = None,
+    thunks: str | None = None,
+) -> Program:
+    """Read the text of one compiled module, and of the files beside it.
+
+    Args:
+        lines: an open text file, or the lines of `compiled.as_text()`.
+        source: the file's name, for messages and for the target that it names.
+        memory: text of its memory-usage report.
+        options: text of its `debug_options`.
+        thunks: text of its thunk sequence.
+
+    Raises:
+        ParseError: no HLO module, one that ends too early, or one that calls itself.
+    """
+    parser = _Parser()
+    try:
+        for line in lines:
+            parser.line(line)
+    except ParseError as error:
+        raise ParseError(f"{source}: no readable HLO: {error}") from None
+    if not parser.module or not parser.entry or parser.here is not None:
+        missing = (
+            "no 'HloModule' line" if not parser.module
+            else "no ENTRY computation" if not parser.entry
+            else f"it ends inside %{parser.here}"
+        )  # fmt: skip
+        raise ParseError(
+            f"{source}: no readable HLO: {missing}; expected an *after_optimizations.txt of "
+            "--xla_dump_to, whole, or the text of compiled.as_text()"
+        )
+    return dataclasses.replace(
+        _program(parser, source),
+        memory_bytes=None if memory is None else read_memory_report(memory),
+        options=None if options is None else read_debug_options(options),
+        thunks=None if thunks is None else read_thunks(thunks),
+    )
+
+
+def _program(parser: _Parser, source: str) -> Program:
+    times, in_loop, callers_first = _executions(parser, source)
+    wrapped = {each.wraps for each in parser.starts.values() if each.wraps is not None}
+    inner: dict[str, _Started] = {}
+    for start in parser.starts.values():
+        if start.computation in wrapped and start.wraps is None:
+            inner[start.computation] = start
+    collectives = []
+    for start in parser.starts.values():
+        if start.computation in wrapped:
+            continue  # counted where it is started
+        operation = start if start.wraps is None else inner.get(start.wraps)
+        if operation is None:
+            continue  # an asynchronous copy or fusion
+        text = start.line + operation.line
+        groups, stream = _GROUPS.search(operation.line), _STREAM.search(text)
+        collectives.append(
+            Collective(
+                name=start.name,
+                kind=operation.kind,
+                computation=start.computation,
+                size_bytes=start.size_bytes,
+                is_async=start.is_async,
+                is_pipelined='"is_pipelined":true' in text,
+                groups=groups.group(1) if groups else "",
+                stream=stream.group(1) if stream else None,
+                executions=times.get(start.computation, 0),
+                in_loop=start.computation in in_loop,
+            )
+        )
+    known = {(each.computation, each.name): each for each in collectives}
+    named = _TARGET.search(source)
+    return Program(
+        source=source,
+        module=parser.module,
+        target=(named.group(1) or named.group(2)) if named else "unknown",
+        fingerprint=parser.fingerprint,
+        digest=parser.digest.hexdigest(),
+        unordered=f"{parser.unordered % (1 << 128):032x}",
+        instructions=parser.opcodes.total(),
+        opcodes=dict(sorted(parser.opcodes.items())),
+        collectives=tuple(collectives),
+        loops=tuple(
+            Loop(
+                name=name, body=body, trips=trips, unrolled=unrolled, executions=times.get(where, 0)
+            )
+            for where, name, body, trips, unrolled in parser.loops
+        ),
+        in_flight=_in_flight(callers_first, parser.order, known),
+    )
+
+
+def _in_flight(
+    callers_first: list[str],
+    order: dict[str, list[tuple[int, str]]],
+    known: dict[tuple[str, str], Collective],
+) -> int:
+    """Return the most collectives between start and done, those around a loop counted in it.
+
+    A send and its recv are one transfer.
+    """
+    most: dict[str, int] = {}
+    for where in reversed(callers_first):
+        now = highest = 0
+        for change, name in order.get(where, ()):
+            if change == 0:
+                highest = max(highest, now + most.get(name, 0))
+                continue
+            collective = known.get((where, name))
+            if collective is not None and collective.kind != "send" and collective.is_async:
+                now += change
+                highest = max(highest, now)
+        most[where] = highest
+    return max(most.values(), default=0)
+
+
+def _executions(parser: _Parser, source: str) -> tuple[dict[str, int], set[str], list[str]]:
+    """Return each computation's executions, those inside a loop, and all, callers first."""
+    waiting = Counter(call.callee for call in parser.calls if call.callee in parser.computations)
+    out: dict[str, list[_Call]] = {}
+    for call in parser.calls:
+        if call.callee in parser.computations:
+            out.setdefault(call.caller, []).append(call)
+    bodies = {body for _, _, body, _, _ in parser.loops}
+    times: Counter[str] = Counter({parser.entry: 1})
+    in_loop: set[str] = set()
+    ready = [each for each in parser.computations if not waiting[each]]
+    callers_first: list[str] = []
+    while ready:
+        caller = ready.pop()
+        callers_first.append(caller)
+        for call in out.get(caller, ()):
+            times[call.callee] += times[caller] * call.times
+            if caller in in_loop or call.callee in bodies:
+                in_loop.add(call.callee)
+            waiting[call.callee] -= 1
+            if not waiting[call.callee]:
+                ready.append(call.callee)
+    if len(callers_first) < len(parser.computations):
+        raise ParseError(f"{source}: no readable HLO: computations that call each other in a ring")
+    return dict(times), in_loop, callers_first
+
+
+def _without_metadata(line: str) -> str:
+    """Cut `metadata={...}` out of an instruction: names and source lines change no program."""
+    begin = line.find(", metadata={")
+    if begin < 0:
+        return line.rstrip()
+    end = line.find("}", begin)
+    # a brace inside a string is none: the quotes before it must be paired
+    while end >= 0 and line.count('"', begin, end) % 2:
+        end = line.find("}", end + 1)
+    return (line[:begin] + line[end + 1 :]).rstrip() if end >= 0 else line[:begin]
+
+
+def _bytes(shape: str) -> int:
+    bits = 0
+    for kind, dimensions in _ARRAY.findall(shape):
+        size = _BITS.get(kind, 8 if kind.startswith("f8") else 0)
+        for each in dimensions.split(","):
+            if each:
+                size *= int(each.lstrip("<=")) if each.lstrip("<=").isdigit() else 0
+        bits += size
+    return bits // 8
+
+
+def _start_bytes(shape: str, opcode: str) -> int:
+    """Return the result's size as a start has it, for the case that its done is elsewhere.
+
+    (in, out), (in, out, u32[], u32[]) and ((in, in), (out, out)) bear it second; an all-reduce
+    and a plain operation are their result; send and recv bear it first.
+    """
+    if not shape.startswith("(") or opcode == "all-reduce-start" or not opcode.endswith("-start"):
+        return _bytes(_parts(shape)[0] if opcode in {"send", "recv"} else shape)
+    parts = _parts(shape)
+    return _bytes(parts[1] if len(parts) > 1 else shape)
+
+
+def _parts(shape: str) -> list[str]:
+    """Split a tuple shape at its own commas."""
+    parts, depth, begin = [], 0, 1
+    for at, char in enumerate(shape):
+        depth += (char in "([{") - (char in ")]}")
+        if (char == "," and depth == 1) or (at == len(shape) - 1):
+            parts.append(shape[begin:at])
+            begin = at + 1
+    return parts or [shape]
+
+
+_OF_THUNK = {kind.title().replace("-", ""): kind for kind in KINDS}  # AllGather: all-gather
+# up to 0.8:  Total bytes used: 367005318 (350.00MiB)     later, per memory space, with the waste
+# between buffers:  Total bytes: 377495198 (360.01MiB)
+_TOTAL = re.compile(r"^Total bytes( used)?: (\d{1,18})\b", re.MULTILINE)
+# xla_gpu_autotune_level: 0      xla_dump_to: "/tmp/dump"
+_OPTION = re.compile(r'^(xla_\w+): "?(.*?)"?$', re.MULTILINE)
+# about the dump and the host, not the program
+_OWN = ("xla_dump_", "xla_force_host_platform_device_count")
+# up to 0.8:      012: kAllGatherStart      and, not always for a synchronous one, kAllGatherDone
+# later:          019: kAsyncStart [prev=012] stream=communication_stream[0], async_id=19
+#                     020: kAllGather [source | sink] kAllGather
+_THUNK = re.compile(r"^\s*(?:\d+:\s+)?k([A-Z]\w*)(?:.*?stream=(\w+)\[\d+\])?(?:.*?async_id=(\d+))?")
+
+
+def read_memory_report(text: str) -> int | None:
+    """Return the bytes that a `*-memory-usage-report.txt` totals; None where it names none."""
+    totals = _TOTAL.findall(text)
+    used = [int(size) for name, size in totals if name]
+    return used[0] if used else sum(int(size) for _, size in totals) if totals else None
+
+
+def read_debug_options(text: str) -> dict[str, str]:
+    """Return the options of a `*.debug_options` file: those that are not at their default.
+
+    A list has a line for each value; they are joined by commas.
+    """
+    options: dict[str, str] = {}
+    for name, value in _OPTION.findall(text):
+        if not name.startswith(_OWN):
+            options[name] = f"{options[name]},{value}" if name in options else value
+    return options
+
+
+def read_thunks(text: str) -> Thunks:
+    """Count the collectives of a `*.thunk_sequence.txt`, and how many are in flight at most.
+
+    A send and its recv are one transfer, as in the HLO.
+    """
+    counts: Counter[str] = Counter()
+    flying: set[str] = set()
+    most: int | None = None
+    opened = ""
+    for line in text.splitlines():
+        found = _THUNK.match(line)
+        if found is None:
+            continue
+        name, stream, ident = found.groups()
+        kind = _OF_THUNK.get(name.removesuffix("Start"))
+        if name == "AsyncStart":
+            opened = ident if stream == "communication_stream" else ""
+        elif name == "AsyncDone":
+            flying.discard(ident)
+            most = most or 0
+        elif kind is not None:
+            counts[kind] += 1
+            if opened and kind != "send":
+                flying.add(opened)
+                most = max(most or 0, len(flying))
+            opened = ""
+    return Thunks(collectives=dict(sorted(counts.items())), in_flight=most)

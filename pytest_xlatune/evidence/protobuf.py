@@ -1,0 +1,409 @@
+"""The protobuf wire format: message by message, and a million messages at once; XLA's options.
+
+Small messages (planes, names) are walked in Python by `fields`. The events of a trace line are
+decoded by numpy in lockstep: every event keeps a cursor, one turn reads the next field of all of
+them. This module knows nothing of traces. It never trusts a length: whatever does not fit raises
+`WireError`, a ValueError whose message says what and at which byte; the caller adds the file.
+
+On top of it: XLA's own record of its options, a serialized `CompileOptions`, as name -> text. The
+library carries the description of its messages (`xla/xla.proto`), so that names, types and
+enums are those of the very build that is asked; no table of ours can be out of date. An option that
+is absent is at zero: the message is a proto3. There, what does not fit is a `ParseError`.
+
+Formats: https://protobuf.dev/programming-guides/encoding/, google/protobuf/descriptor.proto and
+xla/xla.proto, xla/pjrt/proto/compile_options.proto of https://github.com/openxla/xla.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pytest_xlatune.model.errors import ParseError
+
+Bytes = bytes | memoryview
+Ints = NDArray[np.int64]
+
+VARINT: Final = 0
+FIXED64: Final = 1
+LENGTH: Final = 2
+FIXED32: Final = 5
+PADDING: Final = 48  # bytes behind a stretch, so that two words at any cursor lie inside
+
+_CONTINUE = np.uint64(0x8080808080808080)
+_PAYLOAD = np.uint64(0x7F7F7F7F7F7F7F7F)
+_ONES = np.uint64(0x0101010101010101)
+# 7-bit groups of a varint move together in three steps: 8 groups -> 4 of 14 -> 2 of 28 -> 56 bits
+_FOLDS = tuple(
+    (np.uint64(high), np.uint64(low), np.uint64(shift))
+    for high, low, shift in (
+        (0x7F007F007F007F00, 0x007F007F007F007F, 1),
+        (0x3FFF00003FFF0000, 0x00003FFF00003FFF, 2),
+        (0x0FFFFFFF00000000, 0x000000000FFFFFFF, 4),
+    )
+)
+_ONE, _TOP, _BITS = np.uint64(1), np.uint64(56), np.uint64(64)
+
+
+class WireError(ValueError):
+    """The bytes are no protobuf message; the text says what was found and at which byte."""
+
+
+def varint(data: Bytes, at: int, end: int) -> tuple[int, int]:
+    """Return the varint at `at` and the position behind it.
+
+    Raises:
+        WireError: it runs past `end` or past ten bytes.
+    """
+    value = shift = 0
+    if at < end and data[at] < 0x80:  # noqa: PLR2004  nearly always
+        return data[at], at + 1
+    for position in range(at, min(end, at + 10)):
+        byte = data[position]
+        value |= (byte & 0x7F) << shift
+        if not byte & 0x80:
+            return value & 0xFFFFFFFFFFFFFFFF, position + 1
+        shift += 7
+    raise WireError(f"a number that does not end at byte {at}")
+
+
+def signed(value: int) -> int:
+    """Return the int64 that an unsigned varint stands for."""
+    return value - (1 << 64) if value >> 63 else value
+
+
+def fields(data: Bytes, start: int, end: int) -> Iterator[tuple[int, int, int, int]]:
+    """Walk a message: (field number, wire type, begin, end) of each value.
+
+    For a VARINT, `begin` is its value and `end` is where it stops.
+
+    Raises:
+        WireError: an unknown wire type, a length beyond `end`, a number that does not end.
+    """
+    at = start
+    while at < end:
+        begin = at
+        tag, at = varint(data, at, end)
+        number, kind = tag >> 3, tag & 7
+        if number == 0:
+            raise WireError(f"field number 0 at byte {begin}")
+        if kind == VARINT:
+            value, at = varint(data, at, end)
+            yield number, kind, value, at
+            continue
+        if kind == LENGTH:
+            size, at = varint(data, at, end)
+        elif kind in {FIXED64, FIXED32}:
+            size = 8 if kind == FIXED64 else 4
+        else:
+            raise WireError(f"wire type {kind} at byte {begin}")
+        if size > end - at:
+            raise WireError(f"a length of {size} at byte {begin}, where {end - at} are left")
+        yield number, kind, at, at + size
+        at += size
+
+
+def text(data: Bytes, start: int, end: int) -> str:
+    """Return the string between two positions; bytes that are no UTF-8 show as U+FFFD."""
+    return bytes(data[start:end]).decode("utf-8", "replace")
+
+
+class Octets:
+    """Some bytes, read at many positions at once.
+
+    Of a word at any position numpy reads two aligned ones and shifts: an unaligned read costs it
+    more than that. No position lies more than 20 behind the end.
+
+    Attributes:
+        data: all that they are part of.
+        start: positions count from here, a little before the begin that was asked for.
+    """
+
+    __slots__ = ("_ahead", "_words", "data", "start")
+
+    def __init__(self, data: Bytes, start: int, end: int) -> None:
+        self.data = data
+        self.start = start & ~7
+        stop = end + PADDING
+        part: Bytes = memoryview(data)[self.start : stop]
+        if stop > len(data):
+            part = b"".join((part, bytes(stop - len(data))))
+        octets = np.frombuffer(part, np.uint8)
+        self._ahead = tuple(octets[ahead:] for ahead in range(4))
+        self._words = np.frombuffer(part, "<u8", count=len(part) // 8)
+
+    def byte(self, at: Ints, ahead: int = 0) -> NDArray[np.uint8]:
+        """Return the byte `ahead` (3 at most) of each position."""
+        return self._ahead[ahead].take(at)
+
+    def word(self, at: Ints) -> NDArray[np.uint64]:
+        """Return the little-endian 64-bit word at each position."""
+        place = at >> 3
+        low = self._words.take(place)
+        place += 1
+        high = self._words.take(place)
+        shift = ((at & 7) << 3).view(np.uint64)
+        low >>= shift
+        high <<= _BITS - shift  # numpy shifts 64 bits to 0
+        low |= high
+        return low
+
+    def varints(self, at: Ints) -> tuple[Ints, Ints]:
+        """Decode a varint at each position: values and sizes in bytes.
+
+        A varint of more than 8 bytes (more than 56 bits) has size 0: the caller takes it alone.
+        """
+        first = self.byte(at)
+        long = first >> 7
+        if not long.any():  # one byte each: lengths and most ids
+            return first.astype(np.int64), np.ones(len(at), np.int64)
+        second = self.byte(at, 1)
+        if not (long & second >> 7).any():  # two at most: names, references
+            value = (second * long).astype(np.int64)
+            value <<= 7
+            value |= first & 0x7F
+            return value, long + np.int64(1)
+        return _varints(self.word(at))
+
+
+def _varints(found: NDArray[np.uint64]) -> tuple[Ints, Ints]:
+    """Decode the varint with which each word begins; the words are overwritten."""
+    stop = ~found
+    stop &= _CONTINUE
+    keep = stop - _ONE
+    keep ^= stop  # all bits up to and with the first stop bit
+    found &= keep
+    found &= _PAYLOAD
+    for high, low, shift in _FOLDS:
+        found = ((found & high) >> shift) | (found & low)
+    keep &= _ONES
+    keep *= _ONES
+    keep >>= _TOP
+    keep[stop == 0] = 0
+    return found.view(np.int64), keep.view(np.int64)
+
+
+OPTIONS: Final = "DebugOptions"
+_BUILD_OPTIONS, _DEBUG_OPTIONS = 3, 3  # CompileOptionsProto -> ExecutableBuildOptionsProto -> it
+# FileDescriptorProto's, DescriptorProto's and FieldDescriptorProto's numbers
+_MESSAGES, _ENUMS = 4, 5
+_NAME, _FIELDS, _NESTED, _OWN_ENUMS, _MESSAGE_OPTIONS = 1, 2, 3, 4, 7
+_NUMBER, _LABEL, _TYPE, _TYPE_NAME = 3, 4, 5, 6
+_MAP_ENTRY = 7  # MessageOptions.map_entry
+_REPEATED = 3
+# FieldDescriptorProto.Type
+_DOUBLE, _FLOAT, _BOOL, _STRING, _MESSAGE, _BYTES, _ENUM = 1, 2, 8, 9, 11, 12, 14
+_SIGNED = frozenset({3, 5, 15, 16, 17, 18})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Field:
+    name: str
+    kind: int
+    of: str  # full name of its message or enum
+    is_repeated: bool
+
+
+@dataclass(slots=True, kw_only=True)
+class Schema:
+    """The messages and enums of a description; filled by `read_schema`."""
+
+    messages: dict[str, dict[int, _Field]] = field(default_factory=dict)
+    enums: dict[str, dict[int, str]] = field(default_factory=dict)
+    maps: set[str] = field(default_factory=set)
+
+    @property
+    def options(self) -> frozenset[str]:
+        """The names of the options that have a field."""
+        return frozenset(each.name for each in self._of_options().values())
+
+    def _of_options(self) -> dict[int, _Field]:
+        name = next((each for each in self.messages if each.endswith(f".{OPTIONS}")), "")
+        return self.messages.get(name, {})
+
+
+def read_schema(description: bytes) -> Schema:
+    """Read a serialized FileDescriptorProto.
+
+    Bytes behind it are ignored: in a library nothing says where it ends.
+
+    Raises:
+        ParseError: it does not describe `DebugOptions`.
+    """
+    schema = Schema()
+    package = ""
+    try:
+        for number, kind, start, end in _until_foreign(description):
+            if number == 2 and kind == LENGTH:  # noqa: PLR2004 - FileDescriptorProto.package
+                package = text(description, start, end)
+            elif number == _MESSAGES and kind == LENGTH:
+                _message(description, start, end, f".{package}", schema)
+            elif number == _ENUMS and kind == LENGTH:
+                _enum(description, start, end, f".{package}", schema)
+    except WireError as error:
+        raise ParseError(f"the description of XLA's options cannot be read: {error}") from None
+    if not schema.options:
+        raise ParseError("XLA's library does not describe its options where they are looked for")
+    return schema
+
+
+def read_options(data: bytes, schema: Schema) -> dict[str, str]:
+    """Return every option of a serialized `CompileOptions` by name, those at zero included.
+
+    A list is its values with commas, a map is `key=value` with commas, an enum is its full name.
+
+    Raises:
+        ParseError: the bytes are no such message.
+    """
+    described = schema._of_options()  # noqa: SLF001 - one module, one type
+    try:
+        span = _within(data, (0, len(data)), _BUILD_OPTIONS)
+        span = _within(data, span, _DEBUG_OPTIONS)
+        return _values(data, span, described, schema)
+    except (WireError, struct.error) as error:
+        raise ParseError(f"XLA's compile options cannot be read: {error}") from None
+
+
+def _until_foreign(data: bytes) -> Iterator[tuple[int, int, int, int]]:
+    """Walk fields as long as they are a file description's: its own are numbered up to 14."""
+    at, seen_messages = 0, False
+    while at < len(data):
+        tag, begin = varint(data, at, len(data))
+        number, kind = tag >> 3, tag & 7
+        if not 1 <= number <= 14 or kind not in (VARINT, LENGTH):  # noqa: PLR2004
+            return
+        if kind == VARINT:
+            value, at = varint(data, begin, len(data))
+            yield number, kind, value, at
+            continue
+        size, begin = varint(data, begin, len(data))
+        if size > len(data) - begin or (seen_messages and number == _NAME):
+            return  # the name comes first: another file's description follows
+        seen_messages |= number == _MESSAGES
+        at = begin + size
+        yield number, kind, begin, at
+
+
+def _message(data: bytes, start: int, end: int, scope: str, schema: Schema) -> None:
+    parts = list(fields(data, start, end))
+    name = next((text(data, at, to) for number, _, at, to in parts if number == _NAME), "")
+    full = f"{scope}.{name}"
+    found: dict[int, _Field] = {}
+    for number, kind, at, to in parts:
+        if kind != LENGTH:
+            continue
+        if number == _FIELDS:
+            found.update([_field(data, at, to)])
+        elif number == _NESTED:
+            _message(data, at, to, full, schema)
+        elif number == _OWN_ENUMS:
+            _enum(data, at, to, full, schema)
+        elif number == _MESSAGE_OPTIONS and any(
+            each == _MAP_ENTRY and value for each, _, value, _ in fields(data, at, to)
+        ):
+            schema.maps.add(full)
+    schema.messages[full] = found
+
+
+def _field(data: bytes, start: int, end: int) -> tuple[int, _Field]:
+    words, numbers = {_NAME: "", _TYPE_NAME: ""}, {_NUMBER: 0, _LABEL: 0, _TYPE: 0}
+    for number, kind, at, to in fields(data, start, end):
+        if number in words and kind == LENGTH:
+            words[number] = text(data, at, to)
+        elif number in numbers and kind == VARINT:
+            numbers[number] = at
+    return numbers[_NUMBER], _Field(
+        name=words[_NAME],
+        kind=numbers[_TYPE],
+        of=words[_TYPE_NAME],
+        is_repeated=numbers[_LABEL] == _REPEATED,
+    )
+
+
+def _enum(data: bytes, start: int, end: int, scope: str, schema: Schema) -> None:
+    name, values = "", {}
+    for number, kind, at, to in fields(data, start, end):
+        if number == _NAME and kind == LENGTH:
+            name = text(data, at, to)
+        elif number == 2 and kind == LENGTH:  # noqa: PLR2004 - EnumDescriptorProto.value
+            value, word = 0, ""
+            for part, wire, begin, stop in fields(data, at, to):
+                if part == _NAME and wire == LENGTH:
+                    word = text(data, begin, stop)
+                elif part == 2 and wire == VARINT:  # noqa: PLR2004 - EnumValueDescriptorProto.number
+                    value = signed(begin)
+            values[value] = word
+    schema.enums[f"{scope}.{name}"] = values
+
+
+def _within(data: bytes, span: tuple[int, int], wanted: int) -> tuple[int, int]:
+    for number, kind, start, end in fields(data, *span):
+        if number == wanted and kind == LENGTH:
+            return start, end
+    return span[1], span[1]  # absent: nothing is set
+
+
+def _values(
+    data: bytes, span: tuple[int, int], described: dict[int, _Field], schema: Schema
+) -> dict[str, str]:
+    found: dict[int, list[str]] = {}
+    for number, kind, start, end in fields(data, *span):
+        each = described.get(number)
+        if each is not None:
+            values = found.setdefault(number, [])
+            if not each.is_repeated:
+                values.clear()
+            values += _decode(data, (kind, start, end), each, schema)
+    return {
+        each.name: ",".join(sorted(found[number]) if each.of in schema.maps else found[number])
+        if number in found
+        else _zero(each, schema)
+        for number, each in described.items()
+    }
+
+
+def _zero(each: _Field, schema: Schema) -> str:
+    if each.is_repeated or each.kind in (_STRING, _BYTES, _MESSAGE):
+        return ""
+    if each.kind == _ENUM:
+        return schema.enums.get(each.of, {}).get(0, "0")
+    return "false" if each.kind == _BOOL else "0"
+
+
+def _decode(
+    data: bytes, found: tuple[int, int, int], each: _Field, schema: Schema
+) -> Iterator[str]:
+    kind, start, end = found
+    if kind == VARINT:
+        yield _scalar(start, each, schema)
+    elif kind in (FIXED32, FIXED64):
+        is_double = kind == FIXED64
+        (number,) = struct.unpack("<d" if is_double else "<f", bytes(data[start:end]))
+        yield f"{number:.{15 if is_double else 7}g}"
+    elif each.kind in (_STRING, _BYTES):
+        yield text(data, start, end)
+    elif each.kind == _MESSAGE:
+        inner = _values(data, (start, end), schema.messages.get(each.of, {}), schema)
+        if each.of in schema.maps:
+            yield f"{inner.get('key', '')}={inner.get('value', '')}"
+        else:
+            yield ",".join(f"{name}={value}" for name, value in inner.items())
+    else:  # a packed list of numbers
+        at = start
+        while at < end:
+            value, at = varint(data, at, end)
+            yield _scalar(value, each, schema)
+
+
+def _scalar(value: int, each: _Field, schema: Schema) -> str:
+    if each.kind == _BOOL:
+        return "true" if value else "false"
+    number = signed(value) if each.kind in _SIGNED or each.kind == _ENUM else value
+    if each.kind == _ENUM:
+        return schema.enums.get(each.of, {}).get(number, str(number))
+    return str(number)

@@ -1,0 +1,273 @@
+"""A capture in memory: devices, their streams, and the events on them as numpy columns.
+
+Readers (`xplane`, `chrome`) make it, `breakdown` reads it. Times are integer picoseconds since the
+capture's own origin: nothing here is comparable between two files except durations.
+
+Kernel names belong to families: data, first match wins, the rest is `other`. A family also says
+what its kernels do to the step: compute, communicate, or move memory. Whether
+something is a kernel at all is not decided here, and never by its name: the trace's planes say so.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pytest_xlatune.model.errors import ConfigError
+from pytest_xlatune.model.record import Json
+
+Ints = NDArray[np.int64]
+
+ABSENT = -1  # in an index column: this event has no such attribute
+
+
+class Backend(StrEnum):
+    """What a device is; on CPU a device is an ordinal among the host's events."""
+
+    GPU = "gpu"
+    CPU = "cpu"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Events:
+    """Columns of equal length, one element per event."""
+
+    start_ps: Ints
+    duration_ps: Ints
+    name: Ints  # this and the next two index `Trace.names`
+    op: Ints
+    module: Ints
+    launch: Ints  # correlation id (GPU) or run id (CPU): of the host call that caused the event
+
+    def __len__(self) -> int:
+        return len(self.start_ps)
+
+    @property
+    def end_ps(self) -> Ints:
+        """The end of each event."""
+        return self.start_ps + self.duration_ps
+
+    def take(self, which: NDArray[np.bool_] | Ints) -> Events:
+        """Return the chosen events: a mask, or positions in the order wanted."""
+        return Events(**{column: getattr(self, column)[which] for column in COLUMNS})
+
+
+COLUMNS = ("start_ps", "duration_ps", "name", "op", "module", "launch")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Stream:
+    """One line of a device plane: what ran on one queue of the device, in no promised order."""
+
+    name: str
+    events: Events
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Device:
+    """A device with at least one event on a stream line."""
+
+    name: str  # /device:GPU:0
+    backend: Backend
+    streams: tuple[Stream, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Annotation:
+    """A host-side step marker: jax.profiler.StepTraceAnnotation. It brackets dispatch, not work."""
+
+    step: int
+    start_ps: int
+    end_ps: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Launches:
+    """Host calls that started device work: id and time, sorted by id."""
+
+    id: Ints
+    start_ps: Ints
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Trace:
+    """One capture file of one process."""
+
+    source: str
+    format: str  # xplane | trace.json
+    host: str | None
+    names: tuple[str, ...]
+    devices: tuple[Device, ...]
+    has_all: bool  # its format keeps all events, or says that it dropped some
+    planes_present: int  # device planes, idle ones included
+    annotations: tuple[Annotation, ...]
+    launches: Launches
+    started_unix_ns: int | None
+    stopped_unix_ns: int | None
+    # why the file does not hold the whole window: shown always, and never averaged over
+    truncated: str | None
+    warnings: tuple[str, ...] = field(default=())
+
+
+def joined(parts: list[Events]) -> Events:
+    """Return the events of all parts, one after the other."""
+    none = np.zeros(0, np.int64)
+    columns = {each: [none, *(getattr(part, each) for part in parts)] for each in COLUMNS}
+    return Events(**{each: np.concatenate(found) for each, found in columns.items()})
+
+
+class Names:
+    """Strings to indices: equal strings of several planes and files share one."""
+
+    def __init__(self) -> None:
+        self._index: dict[str, int] = {}
+
+    def __getitem__(self, name: str) -> int:
+        return self._index.setdefault(name, len(self._index))
+
+    def __len__(self) -> int:
+        return len(self._index)
+
+    def all(self) -> tuple[str, ...]:
+        """Return the strings, each at its index."""
+        return tuple(self._index)
+
+
+def without_containers(events: Events) -> Events:
+    """Drop events that contain the next one of the same thread: a `while` is its body's time.
+
+    Host events nest; those of a GPU stream do not.
+    """
+    # of two that start together the longer one is outside
+    order = np.lexsort((-events.duration_ps, events.start_ps))
+    ordered = events.take(order)
+    inner = np.ones(len(ordered), bool)
+    if len(ordered) > 1:
+        inner[:-1] = ordered.start_ps[1:] >= ordered.end_ps[:-1]
+    return ordered.take(inner)
+
+
+def launches(ids: Ints, start_ps: Ints) -> Launches:
+    """Return host calls by id; of several with one id the first is the launch."""
+    if (np.diff(ids) > 0).all():
+        return Launches(id=ids, start_ps=start_ps)  # as one thread writes them
+    order = np.lexsort((start_ps, ids))
+    ids, first = np.unique(ids[order], return_index=True)
+    return Launches(id=ids, start_ps=start_ps[order][first])
+
+
+class Kind(StrEnum):
+    """What a kernel does to the step."""
+
+    COMPUTE = "compute"
+    COMMUNICATION = "communication"
+    MEMORY = "memory"
+
+
+KINDS = tuple(Kind)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Family:
+    """A named set of kernels: those whose name the pattern finds, in any case of letters."""
+
+    name: str
+    kind: Kind
+    pattern: str
+
+
+# Each pattern stands beside a kernel that it is for.
+FAMILIES: tuple[Family, ...] = tuple(
+    Family(name=name, kind=kind, pattern=pattern)
+    for name, kind, pattern in (
+        # void stream_executor::gpu::RaggedAllToAllKernelImpl<8>(...)
+        ("ragged all-to-all, in process", Kind.COMMUNICATION, r"RaggedAllToAllKernelImpl"),
+        # void primus_turbo::deep_ep::intranode::dispatch<...>(...)
+        ("deep_ep", Kind.COMMUNICATION, r"\bdeep_ep\b"),
+        # ncclDevKernel_AllGather_RING_LL(...)    rccl...    mscclKernel_Sum_half_LL
+        ("nccl, rccl", Kind.COMMUNICATION, r"nccl|rccl|mscclk|mscclpp"),
+        # stream_executor::gpu::AllReduceKernelImpl<...>    all-gather.10 (CPU)
+        (
+            "other collectives",
+            Kind.COMMUNICATION,
+            (
+                r"\bAllReduceKernel|MultiGpuBarrier|nvshmem|rocshmem"
+                r"|^(all-(reduce|gather|to-all)|reduce-scatter|collective-(permute|broadcast)"
+                r"|ragged-all-to-all|send|recv)\b"
+            ),
+        ),
+        # MemcpyH2D    CopyDeviceToDevice    __amd_rocclr_copyBuffer.kd    copy.12 (CPU)
+        (
+            "copies",
+            Kind.MEMORY,
+            r"^mem(cpy|set)|^copy(device|host)to|__amd_rocclr_(copy|fill)|^copy(\.\d+)?$",
+        ),
+        # aiter::fmha_bwd_hd128_bf16    cudnn_generated_fort_native_sdpa_sm90_flash_fprop
+        ("attention", Kind.COMPUTE, r"fmha|flash|\baiter|sdpa|attention|\battn"),
+        # Cijk_Ailk_Bljk_BBS_...    nvjet_hsh_128x256    gemm_fusion_dot_2    ck_tile::GemmKernel
+        (
+            "gemm",
+            Kind.COMPUTE,
+            r"gemm|^Cijk_|nvjet|cutlass|xmma|cublas|matmul|^dot\b|wgrad|^ynn_fusion|onednn",
+        ),
+        # input_scatter_fusion_2.kd
+        ("scatter fusions", Kind.COMPUTE, r"scatter"),
+        # loop_gather_fusion.kd
+        ("gather fusions", Kind.COMPUTE, r"gather"),
+        # input_reduce_fusion_1    input_broadcast_reduce_select
+        ("reduce fusions", Kind.COMPUTE, r"reduce"),
+        # loop_transpose_fusion_3
+        ("transpose fusions", Kind.COMPUTE, r"transpose"),
+        # loop_convert_fusion.kd
+        ("convert fusions", Kind.COMPUTE, r"convert"),
+        # loop_select_fusion
+        ("select fusions", Kind.COMPUTE, r"select"),
+        # fusion_5.kd    wrapped_add    loop_multiply_fusion_7    triton_softmax_2
+        ("other fusions", Kind.COMPUTE, r"fusion|^wrapped_|^triton_"),
+    )
+)
+OTHER = Family(name="other", kind=Kind.COMPUTE, pattern="")
+
+
+def parse_families(data: Json, *, where: str) -> tuple[Family, ...]:
+    """Read a user's own families: a list of tables with `name`, `kind` and `pattern`.
+
+    Raises:
+        ConfigError: another shape, an unknown kind, a pattern that is no regular expression.
+    """
+    if not isinstance(data, list):
+        raise ConfigError(f"{where}: expected a list of families, found {data!r:.80}")
+    found = []
+    for item in data:
+        if not isinstance(item, dict) or item.keys() != {"name", "kind", "pattern"}:
+            raise ConfigError(
+                f"{where}: expected name, kind and pattern of a family, found {item!r:.80}"
+            )
+        if item["kind"] not in KINDS:
+            raise ConfigError.unknown("kind", str(item["kind"]), valid=KINDS, where=where)
+        try:
+            re.compile(str(item["pattern"]))
+        except re.error as error:
+            raise ConfigError(f"{where}: pattern {item['pattern']!r}: {error}") from None
+        found.append(
+            Family(name=str(item["name"]), kind=Kind(item["kind"]), pattern=str(item["pattern"]))
+        )
+    return tuple(found)
+
+
+def classify(
+    names: Iterable[str], families: Sequence[Family]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return the family (an index; `len(families)` is other) and the kind of each name."""
+    patterns = [re.compile(family.pattern, re.IGNORECASE) for family in families]
+    kinds = [*(KINDS.index(family.kind) for family in families), KINDS.index(OTHER.kind)]
+    family = [
+        next((i for i, pattern in enumerate(patterns) if pattern.search(name)), len(families))
+        for name in names
+    ]
+    return np.array(family, np.int64), np.array([kinds[each] for each in family], np.int64)

@@ -1,0 +1,263 @@
+"""A `*.trace.json.gz` to the same `Trace` that `xplane` makes: the fallback, with its cap named.
+
+jaxlib writes at most 1,000,000 events into this file (5,000,000 since mid-2026), the earliest ones,
+and says nothing. A file that holds exactly so many is marked truncated. It is read as a stream, in
+bounded memory, whatever it unpacks to.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import zlib
+from array import array
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from pytest_xlatune.evidence.trace import (
+    ABSENT,
+    COLUMNS,
+    Annotation,
+    Backend,
+    Device,
+    Events,
+    Ints,
+    Names,
+    Stream,
+    Trace,
+    launches,
+    without_containers,
+)
+from pytest_xlatune.model.errors import ParseError
+
+CAPS = frozenset({1_000_000, 5_000_000})  # kMaxEvents of jaxlib, by age
+
+_CHUNK = 1 << 20
+_MAX_EVENT = 1 << 22  # characters of one event; the longest name is some thousand
+_MAX_LINES = 1 << 16
+_FREE = 1 << 26  # this much may unpack from anything
+_MAX_RATIO = 200  # a profiler's file shrinks 10 to 21 times
+_MAX_US = 2e12  # 23 days: in picoseconds the sum of two still fits in 63 bits
+_GZIP = b"\x1f\x8b"
+
+# what foreign JSON and damaged gzip make of the code below
+_WRONG = (
+    ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError, zlib.error
+)  # fmt: skip
+
+# a process name, of jaxlib and of xprof:  /device:GPU:3    node001 /device:GPU:3
+_GPU = re.compile(r"/device:GPU:\d+")
+# the start of the only list that we read:  "traceEvents":[
+_LIST = re.compile(r'"traceEvents"\s*:\s*\[')
+_GAP = re.compile(r"[\s,]*")
+
+
+@dataclass(slots=True)
+class _Line:
+    """The events of one (pid, tid), a column each."""
+
+    columns: tuple[array[int], ...] = field(
+        default_factory=lambda: tuple(array("q") for _ in COLUMNS)
+    )
+
+    def add(self, *values: int) -> None:
+        for column, value in zip(self.columns, values, strict=True):
+            column.append(value)
+
+    def events(self) -> Events:
+        found = zip(COLUMNS, self.columns, strict=True)
+        return Events(**{name: np.array(column, np.int64) for name, column in found})
+
+
+def read_trace_json(data: bytes | memoryview, source: str, *, caps: frozenset[int] = CAPS) -> Trace:
+    """Decode a trace of the trace-viewer format, gzipped or plain.
+
+    Args:
+        data: the whole file.
+        source: what to call the file in messages and tables.
+        caps: event counts at which a writer is known to stop.
+
+    Raises:
+        ParseError: the file is empty, truncated, foreign or hostile.
+    """
+    if not len(data):
+        raise ParseError(f"{source}: the file is empty; expected a trace.json.gz of the profiler")
+    reader = _ChromeReader(source, caps)
+    try:
+        for event in _elements(_text(data)):
+            reader.take(event)
+    except _WRONG as error:
+        raise ParseError(
+            f"{source}: no readable trace.json: {type(error).__name__}: {str(error)[:200]}; the "
+            f"file ({len(data)} bytes) is truncated, damaged or of another format: copy it again, "
+            "or take the xplane.pb beside it"
+        ) from None
+    return reader.trace()
+
+
+def _text(data: bytes | memoryview) -> Iterator[str]:
+    """Unpack and decode piece by piece."""
+    if bytes(data[:2]) != _GZIP:
+        for begin in range(0, len(data), _CHUNK):
+            yield bytes(data[begin : begin + _CHUNK]).decode("utf-8", "replace")
+        return
+    unpacker = zlib.decompressobj(wbits=31)
+    packed, unpacked = bytes(data), 0
+    while not unpacker.eof:
+        piece = unpacker.decompress(packed, _CHUNK)
+        packed = unpacker.unconsumed_tail
+        unpacked += len(piece)
+        if unpacked > _FREE and unpacked > len(data) * _MAX_RATIO:
+            raise ValueError(f"it unpacks to more than {_MAX_RATIO} times its size")
+        if not piece and not packed:
+            raise ValueError("the gzip stream ends too early")
+        yield piece.decode("utf-8", "replace")
+
+
+def _elements(pieces: Iterator[str]) -> Iterator[Any]:
+    """Yield the elements of "traceEvents", each parsed alone; numbers stay strings."""
+    decoder = json.JSONDecoder(parse_float=str, parse_int=str, parse_constant=str)
+    text, at, inside = "", 0, False
+    for piece in pieces:
+        text, at = text[at:] + piece, 0
+        if not inside:
+            match = _LIST.search(text)
+            if match is None:
+                at = max(0, len(text) - _CHUNK)
+                continue
+            at, inside = match.end(), True
+        while True:
+            gap = _GAP.match(text, at)
+            at = gap.end() if gap else at
+            if text.startswith("]", at):
+                return
+            try:
+                element, at = decoder.raw_decode(text, at)
+            except json.JSONDecodeError as error:
+                if len(text) - at > _MAX_EVENT:
+                    raise ValueError(f"an event that is no JSON: {error.msg}") from None
+                break  # the rest of it comes with the next piece
+            yield element
+    raise ValueError("the list of events does not end" if inside else 'no "traceEvents" in it')
+
+
+class _ChromeReader:
+    def __init__(self, source: str, caps: frozenset[int]) -> None:
+        self._source = source
+        self._caps = caps
+        self._names = Names()
+        self._processes: dict[str, str] = {}
+        self._threads: dict[tuple[str, str], str] = {}
+        self._lines: dict[tuple[str, str, str], _Line] = {}  # device, pid, tid
+        self._annotations: list[Annotation] = []
+        self._launch_ids: dict[str, tuple[array[int], array[int]]] = {
+            each: (array("q"), array("q")) for each in ("correlation_id", "run_id")
+        }
+        self._count = 0
+
+    def take(self, event: Any) -> None:
+        """Take one element of the list."""
+        kind = event.get("ph")
+        if kind == "X":
+            self._count += 1
+            self._complete(event, event.get("args", {}))
+        elif kind == "M" and event["name"] == "process_name":
+            self._processes[event["pid"]] = event["args"]["name"]
+        elif kind == "M" and event["name"] == "thread_name":
+            self._threads[event["pid"], event["tid"]] = event["args"]["name"]
+        if len(self._threads) + len(self._lines) > _MAX_LINES:
+            raise ValueError(f"more than {_MAX_LINES} threads")
+
+    def _complete(self, event: dict[str, Any], args: dict[str, str]) -> None:
+        pid, tid = event["pid"], event["tid"]
+        gpu = _GPU.search(self._processes.get(pid, ""))
+        if gpu and self._threads.get((pid, tid), "").startswith("Stream"):
+            self._kernel(gpu.group(), event, args, "correlation_id")
+        elif gpu:
+            return
+        elif "device_ordinal" in args and "hlo_op" in args:
+            self._kernel(f"/host:CPU:{int(args['device_ordinal'])}", event, args, "run_id")
+        elif "step_num" in args:
+            start_ps = _ps(event["ts"])
+            end_ps = start_ps + _ps(event["dur"])
+            step = int(args["step_num"])
+            self._annotations.append(Annotation(step=step, start_ps=start_ps, end_ps=end_ps))
+        elif "device_ordinal" not in args:
+            for key, (ids, starts) in self._launch_ids.items():
+                if key in args:
+                    ids.append(int(args[key]))
+                    starts.append(_ps(event["ts"]))
+
+    def _kernel(self, device: str, event: dict[str, Any], args: dict[str, str], by: str) -> None:
+        line = self._lines.setdefault((device, event["pid"], event["tid"]), _Line())
+        line.add(
+            _ps(event["ts"]),
+            _ps(event["dur"]),
+            self._names[event["name"]],
+            self._names[args["hlo_op"]] if "hlo_op" in args else ABSENT,
+            self._names[args["hlo_module"]] if "hlo_module" in args else ABSENT,
+            int(args[by]) if by in args else ABSENT,
+        )
+
+    def trace(self) -> Trace:
+        """Return what was taken."""
+        devices: dict[str, list[Stream]] = {}
+        for (device, pid, tid), line in self._lines.items():
+            events = line.events()
+            if not _GPU.fullmatch(device):
+                events = without_containers(events)
+            name = self._threads.get((pid, tid), tid)
+            devices.setdefault(device, []).append(Stream(name=name, events=events))
+        gpus = [name for name in devices if _GPU.fullmatch(name)]
+        ids, starts = self._launch_ids["correlation_id" if gpus else "run_id"]
+        truncated = None
+        if self._count in self._caps:
+            truncated = (
+                f"{self._count} events, the most that the profiler writes into a trace.json: the "
+                "end of the window is missing; read the xplane.pb"
+            )
+        return Trace(
+            source=self._source,
+            format="trace.json",
+            has_all=False,
+            host=None,
+            names=self._names.all(),
+            devices=tuple(
+                Device(
+                    name=name,
+                    backend=Backend.GPU if name in gpus else Backend.CPU,
+                    streams=tuple(streams),
+                )
+                for name, streams in sorted(devices.items(), key=_by_number)
+                if name in gpus or not gpus
+            ),
+            planes_present=sum(bool(_GPU.search(name)) for name in self._processes.values()),
+            annotations=tuple(sorted(self._annotations, key=lambda each: each.start_ps)),
+            launches=launches(_ints(ids), _ints(starts)),
+            started_unix_ns=None,
+            stopped_unix_ns=None,
+            truncated=truncated,
+        )
+
+
+def _by_number(item: tuple[str, object]) -> int:
+    return int(item[0].rpartition(":")[2])
+
+
+def _ints(column: array[int]) -> Ints:
+    return np.array(column, np.int64)
+
+
+def _ps(text: str) -> int:
+    """Return a time in microseconds, as the JSON has it, in picoseconds.
+
+    jaxlib prints doubles with 17 digits; a zero duration is printed as 1e-06.
+    """
+    value = float(text)
+    if not (math.isfinite(value) and abs(value) < _MAX_US):
+        raise ValueError(f"a time of {text[:40]} us")
+    return round(value * 1e6)

@@ -1,0 +1,423 @@
+"""Where the events of a line lie: a chain of lengths, followed from a thousand places at once.
+
+An event says how long it is, so the next one is found from it and no other way. Followed one by one
+this costs more than all that is read in them. But a chain that is entered anywhere soon falls into
+step: the tag of a stat is that of an event, and behind the last stat of an event lies the next one.
+So the stretch is cut into parts, each part's chain is followed from the first tag in it, and where
+the chain of the part before arrives at a position that this one visited too, from there on both are
+one. Where they never meet, and where anything but an event lies between, the rest is followed one
+by one: the result is the same, always.
+
+Then the events become numpy columns, a million of them in a fraction of a second: every event of
+a block keeps a cursor; one turn of the loop reads the next field of all of them.
+What does not look like a profiler's own output (field order, numbers above 56 bits, strings where
+numbers are usual) is read again one by one: slow and right. Only the wire format and the numbers
+of XLine, XEvent and XStat are known here, not what a stat means.
+
+Format: tsl/profiler/protobuf/xplane.proto.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pytest_xlatune.evidence.protobuf import (
+    LENGTH,
+    VARINT,
+    Bytes,
+    Ints,
+    Octets,
+    WireError,
+    fields,
+    signed,
+    text,
+)
+from pytest_xlatune.evidence.trace import ABSENT
+
+TAG = 4 << 3 | 2  # of an event in a line, and of a stat in an event
+OPENING = 1 << 3  # the tag of the id with which both begin, unless it is 0
+PARTS = 1024
+SHORT = 1 << 16  # bytes; below, one by one is quicker
+STRETCH = 1 << 26  # bytes at a time; the positions kept of them take up to half as many
+TRIES = 16  # a file whose chains never meet is no profiler's
+SMALL = 16  # bytes; fewer than an event has, unless the file is no profiler's
+# size of an event with its tag, by the two bytes behind that; 0 where the length has three or more
+_LENGTHS = np.arange(1 << 16)
+_SIZES = np.where(
+    _LENGTHS & 0x80,
+    np.where(_LENGTHS & 0x8000, 0, (_LENGTHS & 0x7F | _LENGTHS >> 8 << 7) + 3),
+    (_LENGTHS & 0x7F) + 2,
+)
+
+
+def follow(data: Bytes, start: int, end: int) -> tuple[Ints, int]:
+    """Follow the events from `start`: the positions of their tags, and where they end.
+
+    That is at `end` or behind it, if the last event is cut off, or at the first byte that is no tag
+    of an event of less than 16384 bytes.
+
+    Raises:
+        WireError: the last length is cut off by the end of the file.
+    """
+    at = start
+    found: list[Ints] = []
+    for _ in range(TRIES):
+        if end - at < SHORT or data[at] != TAG:
+            break
+        proved, at = _at_once(np.frombuffer(data, np.uint8), at, min(end, at + STRETCH))
+        # past the part that did not fall into step
+        some, at = _one_by_one(data, at, min(end, at + SHORT))
+        found += [proved, some]
+    rest, at = _one_by_one(data, at, end)
+    return np.concatenate([*found, rest]), at
+
+
+def _one_by_one(data: Bytes, at: int, end: int) -> tuple[Ints, int]:
+    tags = array("q")
+    remember = tags.append
+    try:
+        while at < end and data[at] == TAG:
+            length = data[at + 1]
+            if length < 0x80:  # noqa: PLR2004
+                remember(at)
+                at += length + 2
+            elif data[at + 2] < 0x80:  # noqa: PLR2004
+                remember(at)
+                at += (length & 0x7F | data[at + 2] << 7) + 3
+            else:
+                break
+    except IndexError:
+        raise WireError(f"an event that is cut off at byte {at}") from None
+    return np.frombuffer(tags, np.int64), at
+
+
+def _at_once(
+    octets: np.ndarray[tuple[int], np.dtype[np.uint8]], start: int, end: int
+) -> tuple[Ints, int]:
+    """Follow the chains of all parts; return as much of the first one as they prove."""
+    bounds = np.linspace(start, end, PARTS + 1).astype(np.int64)
+    at, stop = bounds[:-1].copy(), bounds[1:]
+    limit = np.minimum(stop, len(octets) - 4)
+    ahead = [octets[by:] for by in range(4)]
+    visited = []  # of each turn: where each chain is; the end once it has left its part
+    steady = np.zeros(PARTS, np.int64)  # the turn since which a chain met tags only
+    for turn in range((end - start) // PARTS // SMALL + PARTS):
+        is_here = at < limit
+        is_whole = bool(is_here.all())  # nearly always
+        here = slice(None) if is_whole else np.flatnonzero(is_here)
+        place = at[here]
+        if not place.size:
+            break
+        tag, length, more, behind = (each.take(place) for each in ahead)
+        key = more.astype(np.uint16)
+        key <<= 8
+        key |= length
+        size = _SIZES.take(key)
+        is_event = (tag == TAG) & (np.where(length >> 7, behind, more) == OPENING) & (size > 0)
+        row = place
+        if not is_event.all():
+            row = np.where(is_event, place, end)
+            size[~is_event] = 1
+            steady[np.arange(PARTS)[here][~is_event]] = turn + 1
+        if is_whole:
+            at = place + size
+        else:
+            at[here] = place + size
+            row, some = np.full(PARTS, end, np.int64), row
+            row[here] = some
+        visited.append(row)
+    if not visited:
+        return np.zeros(0, np.int64), start
+    table = np.stack(visited, axis=1)  # a row for each part
+    arrives = np.concatenate([[start], at[:-1]])
+    meets = table == arrives[:, None]
+    first = meets.argmax(axis=1)
+    # a part that an event spans has no event: who arrives behind it goes on behind it
+    proved = meets.any(axis=1) & (first >= steady) & (at >= limit)
+    count = PARTS if proved.all() else int(proved.argmin())
+    if not count:
+        return np.zeros(0, np.int64), start
+    kept = table[:count] < end
+    kept &= np.arange(table.shape[1]) >= first[:count, None]
+    return table[:count][kept], int(at[count - 1])
+
+
+BLOCK = 1 << 13  # events per turn: the temporaries stay in the cache
+IDS = 1 << 20  # stat ids beyond it are looked for one by one
+LIMIT_PS = 1 << 61  # 26 days; no sum of two overflows
+
+# XEvent: the tag byte that each field is written with
+_NAME, _OFFSET, _DURATION, _STATS = 0x08, 0x10, 0x18, 0x22
+# XStat: the id, then one of these
+_STAT_ID, _STAT_UINT, _STAT_INT, _STAT_REF = 0x08, 0x18, 0x20, 0x38
+_LONG = 0x80  # a varint of more than one byte
+NOWHERE = 1 << 62  # the end of a field that is to be read alone
+# field numbers: XLine.name, XLine.timestamp_ns, XLine.events and XEvent.stats alike,
+# XEvent.num_occurrences, XStat.str_value
+_LINE_NAME, _TIMESTAMP, _EVENTS, _OCCURRENCES, _STRING = 2, 3, 4, 5, 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class TraceLine:
+    """An XLine: its name, the clock that its events count from, and where their tags lie."""
+
+    name: str
+    timestamp_ns: int
+    data: Bytes  # the whole file: lines are large, and not copied
+    tags: Ints
+    end: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Columns:
+    """Metadata id, offset and duration of each timed event, and the stats asked for (or ABSENT)."""
+
+    name: Ints
+    offset_ps: Ints
+    duration_ps: Ints
+    stats: dict[str, Ints]
+
+    def stat(self, column: str) -> Ints:
+        """Return a column of stats; ABSENT everywhere when the plane has no such stat."""
+        found = self.stats.get(column)
+        return np.full(len(self.name), ABSENT, np.int64) if found is None else found
+
+    def where(self, mask: NDArray[np.bool_]) -> Columns:
+        """Return the events that the mask chooses."""
+        return Columns(
+            name=self.name[mask],
+            offset_ps=self.offset_ps[mask],
+            duration_ps=self.duration_ps[mask],
+            stats={each: column[mask] for each, column in self.stats.items()},
+        )
+
+
+def line_name(data: Bytes, start: int, end: int) -> str:
+    """Return the name of the XLine between two positions, without looking at its events."""
+    for number, kind, begin, stop in fields(data, start, end):
+        if (number, kind) == (_LINE_NAME, LENGTH):
+            return text(data, begin, stop)
+        if number >= _EVENTS:
+            break
+    return ""
+
+
+def read_line(data: Bytes, start: int, end: int) -> TraceLine:
+    """Find the events of the XLine between two positions.
+
+    Raises:
+        WireError: the bytes are no message.
+    """
+    name, timestamp_ns, at = "", 0, start
+    tags: list[Ints] = []
+    while at < end:
+        found, at = follow(data, at, end)
+        tags.append(found)
+        if at >= end:
+            break
+        number, kind, begin, stop = next(fields(data, at, end))
+        if (number, kind) == (_LINE_NAME, LENGTH):
+            name = text(data, begin, stop)
+        elif (number, kind) == (_TIMESTAMP, VARINT):
+            timestamp_ns = signed(begin)
+        elif (number, kind) == (_EVENTS, LENGTH):
+            tags.append(np.array([at], np.int64))
+        at = stop
+    if at > end:
+        raise WireError(f"an event that ends {at - end} bytes behind its line")
+    return TraceLine(
+        name=name,
+        timestamp_ns=timestamp_ns,
+        data=data,
+        tags=np.concatenate([np.zeros(0, np.int64), *tags]),
+        end=end,
+    )
+
+
+def decode(
+    line: TraceLine, wanted: Mapping[str, int], *, intern: Callable[[str], int], first: bool = False
+) -> Iterator[Columns]:
+    """Decode the timed events of a line, block by block; aggregates are left out.
+
+    Args:
+        line: what `read_line` found.
+        wanted: name of a column -> id of the stat that fills it.
+        intern: gives the stat id under which a string value is known.
+        first: an event bears one of the wanted stats at most; look no further than the first.
+
+    Raises:
+        WireError: an event is no message, or its time is out of range.
+    """
+    slots = _slots(tuple(wanted.values()))
+    tags = line.tags
+    for begin in range(0, len(tags), BLOCK):
+        at = tags[begin : begin + BLOCK]
+        end = int(tags[begin + BLOCK]) if begin + BLOCK < len(tags) else line.end
+        octets = Octets(line.data, int(at[0]), end)
+        block = _Block(octets, at - octets.start, len(wanted), first=first)
+        for row in range(len(at)) if slots is None else block.lockstep(slots):
+            block.one_by_one(row, tuple(wanted.values()), intern)
+        block.check_times()
+        found = Columns(
+            name=block.name,
+            offset_ps=block.offset_ps,
+            duration_ps=block.duration_ps,
+            stats={each: block.stats[row] for row, each in enumerate(wanted)},
+        )
+        yield found if block.timed.all() else found.where(block.timed)
+
+
+def _slots(ids: tuple[int, ...]) -> NDArray[np.int8] | None:
+    """Return a table from stat id to row; ids beyond its end are not wanted.
+
+    None if an id is none that a profiler gives, which counts them from 0 or 1.
+    """
+    if any(not 0 <= each < IDS for each in ids):
+        return None
+    slots = np.full(max(ids, default=0) + 2, ABSENT, np.int8)
+    slots[list(ids)] = range(len(ids))
+    return slots
+
+
+class _Block:
+    """Some events of a line on their way into columns."""
+
+    def __init__(self, octets: Octets, tags: Ints, wanted: int, *, first: bool) -> None:
+        size = len(tags)
+        self._octets = octets
+        length, width = octets.varints(tags + 1)
+        self._begins = tags + 1 + width
+        self._ends = self._begins + length
+        self._first = first
+        self.name = np.zeros(size, np.int64)
+        self.offset_ps = np.zeros(size, np.int64)
+        self.duration_ps = np.zeros(size, np.int64)
+        self.timed = np.ones(size, bool)
+        self.stats = np.full((wanted, size), ABSENT, np.int64)
+
+    def check_times(self) -> None:
+        for column in (self.offset_ps, self.duration_ps):
+            if column.size and (column.min() < 0 or column.max() > LIMIT_PS):
+                raise WireError(f"event times from {column.min()} to {column.max()} ps")
+
+    def lockstep(self, slots: NDArray[np.int8]) -> Ints:
+        """Decode all events at once; return the rows that must be read one by one."""
+        rows = np.flatnonzero(self._begins < self._ends)  # an empty message is an event of zeros
+        at, stop = self._begins[rows], self._ends[rows]
+        odd: list[Ints] = []
+        while rows.size:
+            tag = self._octets.byte(at)
+            if (tag == tag[0]).all():  # as a profiler writes them
+                end = self._field(int(tag[0]), at, stop, rows, slots)
+            else:
+                end = at.copy()
+                for each in np.flatnonzero(np.bincount(tag)):
+                    which = np.flatnonzero(tag == each)
+                    end[which] = self._field(int(each), at[which], stop[which], rows[which], slots)
+            alive = end < stop
+            if alive.all():
+                at = end
+            else:
+                odd.append(rows[end > stop])  # NOWHERE, or a length beyond the event
+                rows, at, stop = rows[alive], end[alive], stop[alive]
+        return np.concatenate(odd) if odd else np.zeros(0, np.int64)
+
+    def _field(self, tag: int, at: Ints, stop: Ints, rows: Ints, slots: NDArray[np.int8]) -> Ints:
+        """Read a field that all rows have: where it ends, or NOWHERE if it cannot be read so."""
+        if tag == _STATS:
+            return self._stat(at, stop, rows, slots)
+        column = {_NAME: self.name, _OFFSET: self.offset_ps, _DURATION: self.duration_ps}.get(tag)
+        if column is None:
+            return np.full(len(at), NOWHERE, np.int64)
+        end = at + 1
+        column[rows], size = self._octets.varints(end)
+        end += size
+        if not size.all():
+            end[size == 0] = NOWHERE
+        return end
+
+    def _stat(self, at: Ints, stop: Ints, rows: Ints, slots: NDArray[np.int8]) -> Ints:
+        """Read an XStat of each row: where it ends, or NOWHERE; `stop` if no more is wanted."""
+        octets = self._octets
+        # tag, length, tag of the id, id: nearly always a byte each
+        length, ident = octets.byte(at, 1), octets.byte(at, 3)
+        short = (octets.byte(at, 2) == _STAT_ID) & ((length | ident) < _LONG) & (length > 1)
+        end = at + length
+        end += 2
+        slot = slots.take(ident, mode="clip")
+        long = np.zeros(0, np.int64) if short.all() else np.flatnonzero(~short)
+        if long.size:
+            end[long], slot[long], of_long = self._long_stat(at[long], slots)
+        wanted = slot != ABSENT
+        if not wanted.any():
+            return end
+        value_at = at + 4
+        if long.size:
+            value_at[long] = of_long
+        which = slice(None) if wanted.all() else np.flatnonzero(wanted)
+        at, rows, limit, row = value_at[which], rows[which], end[which], slot[which]
+        tag = octets.byte(at)
+        at += 1
+        value, size = octets.varints(at)
+        at += size
+        plain = (tag == _STAT_UINT) | (tag == _STAT_INT) | (tag == _STAT_REF)
+        plain &= (size > 0) & (at == limit)
+        if self._first:
+            plain &= limit <= stop[which]
+            limit = stop[which]
+        if self._first or not plain.all():
+            end[which] = np.where(plain, limit, NOWHERE)
+        if (row == row[0]).all():
+            self.stats[row[0]][rows] = value
+        else:
+            self.stats[row, rows] = value
+        return end
+
+    def _long_stat(self, at: Ints, slots: NDArray[np.int8]) -> tuple[Ints, NDArray[np.int8], Ints]:
+        """Return end, slot and place of the value of each stat whose length or id is long."""
+        length, size = self._octets.varints(at + 1)
+        begin = at + 1 + size
+        end = begin + length
+        end[size == 0] = NOWHERE
+        ident, size = self._octets.varints(begin + 1)
+        value_at = begin + 1 + size
+        odd = (self._octets.byte(begin) != _STAT_ID) | (size == 0) | (value_at > end)
+        end[odd] = NOWHERE
+        return end, slots.take(ident, mode="clip"), value_at
+
+    def one_by_one(self, row: int, wanted: tuple[int, ...], intern: Callable[[str], int]) -> None:
+        """Decode one event the slow way."""
+        self.name[row] = self.offset_ps[row] = self.duration_ps[row] = 0
+        self.stats[:, row] = ABSENT
+        numbers = {1: self.name, 2: self.offset_ps, 3: self.duration_ps}
+        octets = self._octets
+        begin, end = (octets.start + int(each[row]) for each in (self._begins, self._ends))
+        for number, kind, start, stop in fields(octets.data, begin, end):
+            if kind == VARINT and number in numbers:
+                numbers[number][row] = signed(start)
+            elif kind == VARINT and number == _OCCURRENCES:
+                self.timed[row] = False
+            elif kind == LENGTH and number == _EVENTS:
+                ident, value = read_stat(octets.data, start, stop)
+                if ident in wanted and value is not None:
+                    known = intern(value) if isinstance(value, str) else value
+                    self.stats[wanted.index(ident), row] = known
+
+
+def read_stat(data: Bytes, start: int, end: int) -> tuple[int, int | str | None]:
+    """Read an XStat: its id and a number, a string or None (a double, bytes); a ref is its id."""
+    ident = 0
+    value: int | str | None = None
+    for number, kind, begin, stop in fields(data, start, end):
+        if kind == VARINT and number == 1:
+            ident = signed(begin)
+        elif kind == VARINT:
+            value = signed(begin)
+        elif kind == LENGTH and number == _STRING:
+            value = text(data, begin, stop)
+    return ident, value

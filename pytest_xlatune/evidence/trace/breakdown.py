@@ -1,0 +1,510 @@
+"""Traces to where the time of each GPU and step went.
+
+`drill` takes traces one by one and keeps of each only sums, so that the captures of many hosts fit
+in memory. A figure "per GPU per step" is a sum over `devices x steps`, nothing else. Truncated
+captures are named and left out, never averaged. Intervals on one device become busy, idle, overlap
+and exposed time by one sweep over their ends. All is integer picoseconds and adds up exactly:
+
+    sum  = busy + concurrency
+    span = busy + idle
+    busy = compute + exposed communication + exposed memory
+
+where exposed communication is time with no compute beside it, and exposed memory is time with
+neither beside it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pytest_xlatune.evidence.trace import (
+    ABSENT,
+    FAMILIES,
+    KINDS,
+    OTHER,
+    Backend,
+    Device,
+    Events,
+    Family,
+    Ints,
+    Kind,
+    Trace,
+    classify,
+    joined,
+)
+from pytest_xlatune.evidence.trace.step_times import Assignment, StepRule, assign
+from pytest_xlatune.model.errors import ParseError
+from pytest_xlatune.model.record import Record
+
+_SMALL = 1 << 16  # numpy sorts numbers of 16 bits by counting, at a tenth of the cost
+
+
+def grouped(keys: Ints, columns: Sequence[Ints]) -> Ints:
+    """Return a row for each key: it, a count, the sum of every column, the maximum of the first.
+
+    Args:
+        keys: one of each element, not negative.
+        columns: of the same length.
+    """
+    order, begins = _runs(keys)
+    count = np.diff(begins, append=len(keys))
+    sums = [np.add.reduceat(column[order], begins) for column in columns]
+    longest = np.maximum.reduceat(columns[0][order], begins)
+    return np.stack([keys[order[begins]], count, *sums, longest], axis=1)
+
+
+def merged(tables: Sequence[Ints]) -> Ints:
+    """Return tables of `grouped` as one, with a row for each key."""
+    table = np.concatenate(tables)
+    order, begins = _runs(table[:, 0])
+    table = table[order]
+    sums = np.add.reduceat(table[:, 1:-1], begins)
+    longest = np.maximum.reduceat(table[:, -1:], begins)
+    return np.concatenate([table[begins, :1], sums, longest], axis=1)
+
+
+def _runs(keys: Ints) -> tuple[Ints, Ints]:
+    """Return the order that brings equal keys together, and where in it each of them begins."""
+    is_small = keys.max(initial=0) < _SMALL
+    order = np.argsort(keys.astype(np.uint16) if is_small else keys, kind="stable")
+    return order, np.flatnonzero(np.diff(keys[order], prepend=-1))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timeline(Record):
+    """How a stretch of device time was used, in picoseconds. Timelines add up."""
+
+    kernels: int = 0
+    sum_ps: int = 0  # every kernel counted in full
+    span_ps: int = 0  # first start to last end
+    busy_ps: int = 0  # at least one kernel
+    compute_ps: int = 0  # unions of one kind
+    communication_ps: int = 0
+    memory_ps: int = 0
+    overlap_ps: int = 0  # compute and communication at once
+    exposed_communication_ps: int = 0
+    exposed_memory_ps: int = 0
+
+    @property
+    def idle_ps(self) -> int:
+        """The span without any kernel."""
+        return self.span_ps - self.busy_ps
+
+    @property
+    def concurrency_ps(self) -> int:
+        """What the sum counts more than once."""
+        return self.sum_ps - self.busy_ps
+
+    def __add__(self, other: Self) -> Timeline:
+        return Timeline(
+            **{
+                each.name: getattr(self, each.name) + getattr(other, each.name)
+                for each in fields(Timeline)
+            }
+        )
+
+
+def timeline(start_ps: Ints, end_ps: Ints, kind: Ints) -> tuple[Timeline, Ints]:
+    """Sweep over the kernels of one device.
+
+    Args:
+        start_ps: start of each kernel.
+        end_ps: end of each kernel.
+        kind: index in `KINDS` of each kernel.
+
+    Returns:
+        The timeline, and of each kernel how long it ran with nothing beside it.
+    """
+    size = len(start_ps)
+    if not size:
+        return Timeline(), np.zeros(0, np.int64)
+    points = np.concatenate([start_ps, end_ps])
+    order = np.argsort(points, kind="stable")
+    width = np.diff(points[order], append=points[order[-1]])
+    change = np.repeat(np.array([1, -1], np.int8), size)[order]
+    kinds = np.tile(kind.astype(np.int8), 2)[order]
+    running = [
+        np.cumsum(np.where(kinds == KINDS.index(each), change, 0), dtype=np.int32) for each in Kind
+    ]
+    compute, comm, memory = (each > 0 for each in running)
+    depth = running[0] + running[1] + running[2]
+    # time alone up to each point; a kernel's own is the difference between its two ends
+    alone = np.concatenate([[0], np.cumsum(np.where(depth == 1, width, 0))[:-1]])
+    place = np.empty(2 * size, np.int64)
+    place[order] = np.arange(2 * size)
+
+    def measure(where: NDArray[np.bool_]) -> int:
+        return int((width * where).sum())
+
+    return (
+        Timeline(
+            kernels=size,
+            sum_ps=int((end_ps - start_ps).sum()),
+            span_ps=int(points[order[-1]] - points[order[0]]),
+            busy_ps=measure(depth > 0),
+            compute_ps=measure(compute),
+            communication_ps=measure(comm),
+            memory_ps=measure(memory),
+            overlap_ps=measure(compute & comm),
+            exposed_communication_ps=measure(comm & ~compute),
+            exposed_memory_ps=measure(memory & ~compute & ~comm),
+        ),
+        alone[place[size:]] - alone[place[:size]],
+    )
+
+
+LONG = 0.01  # a blocker's mean duration is at least this share of a step's span
+_COMPUTE = KINDS.index(Kind.COMPUTE)
+ALONE = 0.9  # and at least this share of its time has nothing beside it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimeRow(Record):
+    """Kernels taken together: those of a name, an HLO operation or a family."""
+
+    name: str
+    family: str
+    kind: Kind
+    count: int = 0
+    sum_ps: int = 0
+    alone_ps: int = 0  # with nothing beside them on their device
+    main_ps: int = 0  # on their device's main stream
+    longest_ps: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gpu(Record):
+    """One device: its name, the file it came from, and its time in each step."""
+
+    source: str
+    name: str
+    main_stream: str
+    steps: tuple[Timeline, ...]
+    outside: Timeline  # kernels that belong to no step
+
+    @property
+    def total(self) -> Timeline:
+        """The sum over the steps."""
+        return sum(self.steps, Timeline())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drill(Record):
+    """Where the time went: sums over all devices and steps."""
+
+    sources: tuple[str, ...]
+    formats: tuple[str, ...]
+    backend: Backend
+    launcher: str
+    rule: StepRule
+    even: bool
+    steps: tuple[int, ...]
+    divided_by: int  # steps that a sum covers; more than len(steps) where the rule is `whole`
+    gpus: tuple[Gpu, ...]
+    planes_present: int
+    families: tuple[TimeRow, ...]
+    kernels: tuple[TimeRow, ...]
+    ops: tuple[TimeRow, ...]
+    attributed_ps: int  # kernel time with an hlo_op
+    excluded: tuple[str, ...] = field(default=())  # truncated or unreadable, with the reason
+    warnings: tuple[str, ...] = field(default=())
+    step_s: float | None = None  # from a companion run without profiler
+
+    @property
+    def total(self) -> Timeline:
+        """The sum over devices and steps."""
+        return sum((gpu.total for gpu in self.gpus), Timeline())
+
+    @property
+    def gpu_steps(self) -> int:
+        """What a sum is divided by to be per GPU per step."""
+        return len(self.gpus) * self.divided_by
+
+    @property
+    def blockers(self) -> tuple[TimeRow, ...]:
+        """Long kernels of the main stream with nothing beside them, the costliest first.
+
+        None on CPU, where a device has one stream at most.
+        """
+        if self.backend is Backend.CPU:
+            return ()
+        long_ps = LONG * self.total.span_ps / max(1, self.gpu_steps)
+        found = (
+            row
+            for row in self.kernels
+            if row.sum_ps >= long_ps * row.count
+            and row.alone_ps >= ALONE * row.sum_ps > 0
+            and row.main_ps == row.sum_ps
+        )
+        return tuple(sorted(found, key=lambda row: -row.alone_ps))
+
+    @property
+    def spread(self) -> float:
+        """The busiest device's compute over the median one, minus one."""
+        compute = [gpu.total.compute_ps for gpu in self.gpus]
+        middle = float(np.median(compute))
+        return max(compute) / middle - 1 if middle else 0.0
+
+    @property
+    def straggler(self) -> Gpu:
+        """The device that computes longest: the others wait for it in their collectives."""
+        return max(self.gpus, key=lambda gpu: gpu.total.compute_ps)
+
+
+@dataclass(slots=True)
+class _Sums:
+    """Rows under way, by key."""
+
+    rows: dict[tuple[str, str, Kind], list[int]] = field(default_factory=dict)
+
+    def add(self, key: tuple[str, str, Kind], values: Sequence[int]) -> None:
+        """Add a count, three sums, and the longest of them."""
+        row = self.rows.setdefault(key, [0, 0, 0, 0, 0])
+        for i, value in enumerate(values[:4]):
+            row[i] += value
+        row[4] = max(row[4], values[4])
+
+    def sorted(self) -> tuple[TimeRow, ...]:
+        figures = ("count", "sum_ps", "alone_ps", "main_ps", "longest_ps")
+        found = (
+            TimeRow(name=name, family=family, kind=kind, **dict(zip(figures, values, strict=True)))
+            for (name, family, kind), values in self.rows.items()
+        )
+        return tuple(sorted(found, key=lambda row: (-row.sum_ps, row.name)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CaptureWindow:
+    """The facts of a profiling window besides its captures; None where one is unknown."""
+
+    nodes: int | None = None
+    gpus_per_node: int | None = None
+    steps: int | None = None
+    families: Sequence[Family] = FAMILIES
+
+
+def drill(
+    traces: Iterable[Trace | ParseError],
+    window: CaptureWindow = CaptureWindow(),
+    *,
+    step_s: float | None = None,
+) -> Drill:
+    """Reduce the captures of one profiling window to where the time went.
+
+    Args:
+        traces: one per process, consumed one by one; what could not be read is its error.
+        window: what the captures must agree with.
+        step_s: step time of a companion run without profiler, in seconds.
+
+    Raises:
+        ParseError: nothing to drill, captures that do not belong together, a device or step count
+            other than the given one.
+    """
+    work = _Work(window)
+    for trace in traces:
+        if isinstance(trace, ParseError):
+            work.excluded.append(str(trace))
+        else:
+            work.add(trace)
+    return work.result(step_s)
+
+
+class _Work:
+    def __init__(self, window: CaptureWindow) -> None:
+        self._window = window
+        self._families = window.families
+        self._labels = (*(each.name for each in window.families), OTHER.name)
+        self._kernels, self._ops, self._groups = _Sums(), _Sums(), _Sums()
+        self._attributed_ps = 0
+        self._gpus: list[Gpu] = []
+        self._sources: list[str] = []
+        self._formats: set[str] = set()
+        self._backends: set[Backend] = set()
+        self.excluded: list[str] = []
+        self._warnings: list[str] = []
+        self._planes = 0
+        self._rules: dict[str, Assignment] = {}
+        self._windows: list[tuple[int, int, str]] = []
+
+    def add(self, trace: Trace) -> None:
+        """Reduce one capture to sums."""
+        self._warnings += [f"{trace.source}: {text}" for text in trace.warnings]
+        if trace.truncated is not None:
+            self.excluded.append(f"{trace.source}: {trace.truncated}")
+            return
+        if not trace.devices:
+            self._warnings.append(
+                f"{trace.source}: no kernel in it ({trace.planes_present} device planes, all idle)"
+            )
+            return
+        events = [joined([each.events for each in device.streams]) for device in trace.devices]
+        found = assign(trace, events, steps=self._window.steps)
+        if found.cut is not None and not trace.has_all:
+            self.excluded.append(
+                f"{trace.source}: its events end in step {found.cut}, all earlier steps have more "
+                "kernels: a JSON keeps the earliest events up to a limit; give the xplane.pb, or "
+                "profile without Python frames"
+            )
+            return
+        if trace.started_unix_ns and trace.stopped_unix_ns:
+            window = (trace.started_unix_ns, trace.stopped_unix_ns, trace.source)
+            self._windows.append(window)
+        self._sources.append(trace.source)
+        self._formats.add(trace.format)
+        self._planes += trace.planes_present
+        self._rules[trace.source] = found
+        family, kind = classify(trace.names, self._families)
+        names: list[Ints] = []
+        ops: list[Ints] = []
+        for device, each, step in zip(trace.devices, events, found.of, strict=True):
+            self._backends.add(device.backend)
+            main, on_main = _main_stream(device, kind)
+            alone, timelines = _timelines(each, step, len(found.steps), kind[each.name])
+            self._gpus.append(
+                Gpu(
+                    source=trace.source,
+                    name=device.name,
+                    main_stream=main,
+                    steps=timelines[:-1],
+                    outside=timelines[-1],
+                )
+            )
+            known = step != ABSENT
+            inside = slice(None) if known.all() else np.flatnonzero(known)
+            sums = (each.duration_ps, alone, np.where(on_main, each.duration_ps, 0))
+            columns = [column[inside] for column in sums]
+            name, op = each.name[inside], each.op[inside]
+            names.append(grouped(name, columns))
+            ops.append(grouped((op + 1) * (len(self._families) + 1) + family[name], columns))
+        self._rows(trace, merged(names), merged(ops), family)
+
+    def _rows(self, trace: Trace, names: Ints, ops: Ints, family: Ints) -> None:
+        """Add sums by name, which give the families too, and by operation and family."""
+        kinds = (*self._families, OTHER)
+        for name, *values in names.tolist():
+            label = int(family[name])
+            named = (self._labels[label], kinds[label].kind)
+            self._kernels.add((trace.names[name], *named), values)
+            self._groups.add((named[0], *named), values)
+        for key, *values in ops.tolist():
+            op, label = divmod(key, len(kinds))
+            if op:  # 0 is ABSENT + 1
+                self._attributed_ps += values[1]
+                self._ops.add((trace.names[op - 1], self._labels[label], kinds[label].kind), values)
+
+    def result(self, step_s: float | None) -> Drill:
+        """Return what was added, after checking that it belongs together."""
+        nodes, gpus_per_node = self._window.nodes, self._window.gpus_per_node
+        steps = self._window.steps
+        if not self._gpus:
+            raise ParseError(
+                "nothing to drill: "
+                + ("; ".join([*self.excluded, *self._warnings]) or "no capture was given")
+            )
+        first = next(iter(self._rules.values()))
+        self._check_windows()
+        for source, found in self._rules.items():
+            if (found.rule, found.steps) != (first.rule, first.steps):
+                raise ParseError(
+                    f"{source}: steps {_numbers(found.steps)} by rule {found.rule}, where "
+                    f"{self._sources[0]} has {_numbers(first.steps)} by {first.rule}: the captures "
+                    "are not of one window; give those of one window only"
+                )
+        whole = first.rule is StepRule.WHOLE
+        if steps and not whole and len(first.steps) != steps:
+            raise ParseError(
+                f"{self._sources[0]}: {len(first.steps)} steps found ({_numbers(first.steps)}, by "
+                f"{first.rule}), {steps} expected: check --steps and the profiler's window"
+            )
+        expected = nodes * (gpus_per_node or 0) if nodes else 0
+        if expected and expected != len(self._gpus):
+            raise ParseError(
+                f"{len(self._gpus)} devices with kernels in {len(self._sources)} captures, "
+                f"{nodes} x {gpus_per_node} = {expected} expected: a timestamp folder of the "
+                "window is missing, or captures of another window are among them"
+                + ("; left out: " + "; ".join(self.excluded) if self.excluded else "")
+            )
+        even = all(each.even for each in self._rules.values())
+        return Drill(
+            sources=tuple(self._sources),
+            formats=tuple(sorted(self._formats)),
+            backend=next(iter(self._backends)),
+            launcher=self._launcher(gpus_per_node),
+            rule=first.rule,
+            even=even,
+            steps=first.steps,
+            divided_by=(steps or 1) if whole else len(first.steps),
+            gpus=tuple(self._gpus),
+            planes_present=self._planes,
+            families=self._groups.sorted(),
+            kernels=self._kernels.sorted(),
+            ops=self._ops.sorted(),
+            attributed_ps=self._attributed_ps,
+            excluded=tuple(self.excluded),
+            warnings=tuple(self._warnings),
+            step_s=step_s,
+        )
+
+    def _check_windows(self) -> None:
+        """Captures of one window overlap in time; two windows of a job do not."""
+        for start, _, source in self._windows:
+            for _, stop, other in self._windows:
+                if start > stop:
+                    raise ParseError(
+                        f"{source} starts after {other} ends: these are two profiling windows; "
+                        "give the captures of one"
+                    )
+
+    def _launcher(self, gpus_per_node: int | None) -> str:
+        counts = Counter(Counter(gpu.source for gpu in self._gpus).values())
+        if len(counts) > 1:
+            found = ", ".join(f"{files} with {gpus}" for gpus, files in sorted(counts.items()))
+            raise ParseError(
+                f"captures with different numbers of devices ({found}): files are missing or of "
+                "another job"
+            )
+        (gpus,) = counts
+        if gpus == 1 and (len(self._sources) > 1 or (gpus_per_node or 1) > 1):
+            return "one process per GPU"
+        if gpus == 1:
+            return "one process with one GPU"
+        return f"one process per node, {gpus} GPUs each"
+
+
+def _main_stream(device: Device, kind: Ints) -> tuple[str, NDArray[np.bool_]]:
+    """Return the stream that computes most, and which kernels are on it.
+
+    On the CPU backend a device has no stream: its operations wander between threads.
+    """
+    streams = device.streams
+    sizes = [len(each.events) for each in streams]
+    if device.backend is Backend.CPU:
+        return "all threads", np.ones(sum(sizes), bool)
+    compute = [
+        int(each.events.duration_ps[kind[each.events.name] == _COMPUTE].sum()) for each in streams
+    ]
+    main = compute.index(max(compute))
+    return streams[main].name, np.repeat(np.arange(len(streams)) == main, sizes)
+
+
+def _timelines(
+    events: Events, step: Ints, steps: int, kind: Ints
+) -> tuple[Ints, tuple[Timeline, ...]]:
+    """Return each kernel's time alone, and a timeline for every step and one for the rest."""
+    alone = np.zeros(len(events), np.int64)
+    found = []
+    for number in (*range(steps), ABSENT):
+        here = np.flatnonzero(step == number)
+        line, alone[here] = timeline(events.start_ps[here], events.end_ps[here], kind[here])
+        found.append(line)
+    return alone, tuple(found)
+
+
+def _numbers(steps: Sequence[int]) -> str:
+    return ", ".join(map(str, steps)) or "none"

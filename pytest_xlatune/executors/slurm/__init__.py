@@ -1,0 +1,382 @@
+"""Submit trials to Slurm through submitit, watch them with our own poller, cancel them.
+
+submitit renders the batch script and calls sbatch (`script`); its watcher is not used, and neither
+does it start anything on a node: srun runs the payload's file itself, so a node needs an
+interpreter and nothing that would have to be imported before every trial. Any process may die at
+any time: `submit` called again for the same folder and comment finds the job that was already
+accepted. `look` asks the pinned nodes, by one short srun, whether they have what trials need. This
+module knows no ledger and no log of a trainer.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import logging
+import math
+import re
+import shlex
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pytest_xlatune.executors import OWN_JOBS, Resumed, SchedulerDown, compress, payload
+from pytest_xlatune.executors.folder import is_same_attempt, write_spec
+from pytest_xlatune.executors.slurm import _script as script
+from pytest_xlatune.executors.slurm._commands import (
+    SEPARATOR,
+    Run,
+    SlurmJob,
+    Trouble,
+    parse_sacct,
+    parse_squeue,
+    run_command,
+    sacct,
+    squeue,
+)
+from pytest_xlatune.executors.slurm._poller import PATIENCE_S, ROUND_S, Poller
+from pytest_xlatune.executors.slurm._script import HELD, SCRIPTS, SLURM_LOGS_IN
+from pytest_xlatune.executors.slurm.nodes import resume_nodes
+from pytest_xlatune.model.errors import ConfigError, SubmissionError
+from pytest_xlatune.model.resources import Resources
+from pytest_xlatune.model.result import Outcome, Submission
+from pytest_xlatune.model.trial import LaunchSpec
+
+_log = logging.getLogger("pytest_xlatune.executors")
+# seconds before each further call of sbatch; the look-up comes between the wait and the call, so
+# that a request still in the controller's queue has been worked off when we look
+RETRY_AFTER_S = (1.0, 2.0, 4.0, 8.0, 15.0)
+_ANOTHER_S = 30
+LOGIN = Path(__file__).with_name("login.sh")
+_LOOK_BACK = "now-14days"
+
+# What the harness decides for every trial: measured trials stay comparable, and ours to find.
+_OURS = frozenset(
+    {
+        "array", "chdir", "comment", "error", "exclusive", "export-file", "input",
+        "job-name", "no-requeue", "nodelist", "nodes", "ntasks", "ntasks-per-node", "open-mode",
+        "output", "oversubscribe", "parsable", "requeue", "signal", "test-only", "time", "wait",
+        "wrap",
+    }
+)  # fmt: skip
+# an option's name:  cpus-per-task    srun.cpu-bind
+_OPTION = re.compile(r"(?:srun\.)?[a-z][a-z0-9-]*")
+# a job name that every Slurm command prints so that it can be read back:  xl-overlap-2-3f9c
+_JOB_NAME = re.compile(r"[A-Za-z0-9._-]{1,200}")
+# a file that only an accepted job's folder holds:  4711_begun    4711_submission.sh
+_ACCEPTED = re.compile(r"(\d+)_(?:begun|submission\.sh)")
+
+
+class SlurmExecutor:
+    """An `Executor` on a Slurm cluster.
+
+    Args:
+        max_in_flight: submissions that may be unfinished at a time; 0 leaves it to the nodes. Slurm
+            keeps the order of those that share nodes.
+        python: the interpreter on the nodes, as a shell word; "" is this one.
+        completions: the site's job completion file, where it can be read.
+        run, clock, sleep: the outside world, for tests.
+        round_s, patience_s: see `Poller`.
+    """
+
+    name = "slurm"
+
+    def __init__(
+        self,
+        *,
+        max_in_flight: int = 0,
+        python: str = "",
+        completions: Path | None = None,
+        run: Run = run_command,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+        round_s: float = ROUND_S,
+        patience_s: float = PATIENCE_S,
+    ) -> None:
+        self.max_in_flight = max_in_flight
+        self._python = python
+        self._run = run
+        self._sleep = sleep
+        self._poller = Poller(
+            run=run, clock=clock, round_s=round_s, patience_s=patience_s, completions=completions
+        )
+
+    def submit(
+        self,
+        spec: LaunchSpec,
+        *,
+        folder: Path,
+        job_name: str,
+        comment: str,
+        nodelist: Sequence[str],
+        resources: Resources,
+    ) -> str:
+        """Call sbatch, again for half a minute where a refusal may pass.
+
+        Raises:
+            ConfigError: an option of `resources` is ours to set, or a name is malformed.
+            SchedulerDown: the controller is away, or another session's sbatch still asks it.
+            SubmissionError: sbatch refused it for good.
+        """
+        folder = folder.resolve()
+        arguments = _arguments(folder, job_name, comment, nodelist, resources)
+        if (folder / SCRIPTS).exists():
+            self._wait_for_another(folder)
+            if found := self.find(folder=folder, job_name=job_name, comment=comment):
+                return found
+        write_spec(folder, spec)
+        (folder / SCRIPTS).mkdir(exist_ok=True)
+        where = compress(nodelist) or "any node"
+        reply = script.submit(folder, arguments, python=self._python)
+        for wait_s in RETRY_AFTER_S:
+            if not reply.trouble.is_passing:
+                break
+            _log.info("%s is submitted again in %g s: %s", job_name, wait_s, reply.error)
+            self._sleep(wait_s)
+            if found := self.find(folder=folder, job_name=job_name, comment=comment):
+                return found
+            reply = script.submit(folder, arguments, python=self._python)
+        if reply.code == 0:
+            _log.info("%s is job %s on %s", job_name, reply.out, where)
+            return reply.out
+        said = f"sbatch refused job {job_name} on {where}: {reply.error}"
+        if reply.trouble is Trouble.AWAY:
+            raise SchedulerDown(said)
+        tries = f" (tried {1 + len(RETRY_AFTER_S)} times)" if reply.trouble.is_passing else ""
+        raise SubmissionError(f"{said}{tries}; the script is in {folder / SCRIPTS}")
+
+    def script(
+        self,
+        *,
+        folder: Path,
+        job_name: str,
+        comment: str,
+        nodelist: Sequence[str],
+        resources: Resources,
+    ) -> str:
+        """Return the text that `submit` would hand to sbatch. Needs no Slurm; writes nothing."""
+        folder = folder.resolve()
+        arguments = _arguments(folder, job_name, comment, nodelist, resources)
+        return script.render(folder, arguments, python=self._python)
+
+    def find(self, *, folder: Path, job_name: str, comment: str) -> str:
+        """Return the id of the job that was accepted for this attempt, "" if there is none.
+
+        Looks at what the job left in its folder, then at squeue, then at sacct.
+
+        Raises:
+            SchedulerDown: the controller cannot be asked.
+        """
+        names = [path.name for path in (folder / SCRIPTS).glob("[0-9]*_*")]
+        if ids := [match[1] for name in names if (match := _ACCEPTED.fullmatch(name))]:
+            _log.info("%s is job %s: its folder says so", job_name, min(ids, key=int))
+            return min(ids, key=int)
+        answer = self._run(squeue("-n", job_name))
+        if answer.code:
+            raise SchedulerDown(f"squeue does not say whether {job_name} runs: {answer.error}")
+        jobs = parse_squeue(answer.out)
+        answer = self._run(sacct("-S", _LOOK_BACK, f"--name={job_name}"))
+        if not answer.code:
+            jobs = parse_sacct(answer.out) | jobs
+        # slurmdbd keeps comments only where the site asks it to; the folder is kept everywhere, and
+        # tells the baselines of two sweeps on one cell apart
+        ours = [job.job_id for job in jobs.values() if _is_of(job, comment, folder.resolve())]
+        if ours:
+            _log.info("%s was accepted before: job %s", job_name, min(ours, key=int))
+        return min(ours, key=int, default="")
+
+    def poll(self, submissions: Sequence[Submission], *, root: Path) -> Mapping[str, Outcome]:
+        """Ask Slurm once in a few seconds at most; see `Poller.poll`."""
+        return self._poller.poll({each.job_id: root / each.folder for each in submissions})
+
+    def cancel(self, submissions: Sequence[Submission], *, root: Path) -> None:
+        """Call scancel; the nodes are free only when `poll` says so.
+
+        Raises:
+            SchedulerDown: the controller cannot be asked; a job that has not started will not
+                start its trainer.
+            SubmissionError: scancel refused.
+        """
+        if not submissions:
+            return
+        for each in submissions:
+            # a full disk takes no mark, but it must not keep a job from its end
+            with contextlib.suppress(OSError):
+                (root / each.folder / payload.CANCEL).touch()
+        _log.info("Slurm is asked to cancel %s", ", ".join(each.job_id for each in submissions))
+        answer = self._run(["scancel", *(each.job_id for each in submissions)])
+        if answer.trouble not in (Trouble.NONE, Trouble.UNKNOWN_JOB):
+            kind = SchedulerDown if answer.trouble is Trouble.AWAY else SubmissionError
+            raise kind(f"scancel: {answer.error}")
+
+    def resume(self, nodes: Sequence[str]) -> Resumed:
+        """Ask Slurm to take drained and dead nodes back; see `nodes.resume_nodes`."""
+        return resume_nodes(nodes, run=self._run, sleep=self._sleep)
+
+    def _wait_for_another(self, folder: Path) -> None:
+        """Wait for the sbatch of a session that was killed: it outlives it, and may be accepted."""
+        with (folder / SCRIPTS / HELD).open("a") as held:
+            for _ in range(_ANOTHER_S):
+                with contextlib.suppress(BlockingIOError):
+                    fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    return
+                self._sleep(1.0)
+        raise SchedulerDown(f"an sbatch of another session for {folder} is not over yet")
+
+
+def _arguments(
+    folder: Path,
+    job_name: str,
+    comment: str,
+    nodelist: Sequence[str],
+    resources: Resources,
+) -> dict[str, Any]:
+    """Return submitit's parameters for a trial."""
+    if not _JOB_NAME.fullmatch(job_name):
+        raise ConfigError(
+            f"job name {job_name!r}: expected 1 to 200 letters, digits and . _ - "
+            "(Slurm's own commands cannot be read back with others)"
+        )
+    if not comment or not comment.isprintable():
+        raise ConfigError(f"job comment {comment!r}: expected printable text, it finds the job")
+    nodes = resources.nodes or len(nodelist) or 1
+    if nodelist and nodes != len(nodelist):
+        raise ConfigError(
+            f"{nodes} nodes are asked for, but the node list names {len(nodelist)}: "
+            f"{compress(nodelist)}"
+        )
+    options, srun_args = site_options(resources.options)
+    arguments = {
+        "job_name": job_name,
+        "comment": comment,
+        "nodes": nodes,
+        "ntasks_per_node": resources.tasks_per_node,
+        "exclusive": True,
+        "time": math.ceil(resources.time_limit_s / 60),
+        "setup": _setup(folder / SCRIPTS, logs_in=options.get("export") == SLURM_LOGS_IN),
+        "srun_args": ["--export=ALL", "--kill-on-bad-exit=1", *srun_args],
+        # ALL is next to nothing, for sbatch itself is given no more; the script logs in. A warning
+        # signal that no program minds takes the place of USR2.
+        "additional_parameters": {
+            "chdir": str(folder),
+            "export": "ALL",
+            "no-requeue": True,
+            "signal": "CONT@1",
+            **options,
+        },
+    }
+    return arguments | ({"nodelist": compress(nodelist)} if nodelist else {})
+
+
+def site_options(options: Mapping[str, str]) -> tuple[dict[str, Any], list[str]]:
+    """Split `resources.options` into sbatch's and srun's; an empty value is a bare flag."""
+    sbatch: dict[str, Any] = {}
+    srun: list[str] = []
+    for key, value in options.items():
+        name = key.lstrip("-").replace("_", "-")
+        if not _OPTION.fullmatch(name):
+            raise ConfigError(f"Slurm option {key!r}: expected a name such as partition or qos")
+        if name in _OURS:
+            raise ConfigError(
+                f"Slurm option {key!r} is set by the harness for every trial and cannot be passed "
+                "through"
+            )
+        if name == "export" and value != SLURM_LOGS_IN:
+            raise ConfigError(
+                f"Slurm option {key!r} is {value!r}: expected {SLURM_LOGS_IN}, with which slurmd "
+                "logs in on the node, or nothing, with which the job's script does; what else a "
+                "trial needs belongs into the launcher's env"
+            )
+        word = f"--{name.removeprefix('srun.')}" + (f"={value}" if value else "")
+        if name.startswith("srun."):
+            srun.append(word)
+            continue
+        sbatch[name] = value or True
+        if name == "cpus-per-task":
+            srun.append(word)  # since Slurm 22.05 srun does not take it over from the job
+    return sbatch, srun
+
+
+def _setup(scripts: Path, *, logs_in: bool) -> list[str]:
+    """Return the script's lines before srun."""
+    return [
+        *([] if logs_in else [f". {shlex.quote(str(LOGIN))}"]),
+        "unset SLURM_JWT",
+        "# the session that submits may die before it can write the job's number down",
+        f': > {shlex.quote(str(scripts))}/"$SLURM_JOB_ID"_begun',
+    ]
+
+
+def _is_of(job: SlurmJob, comment: str, folder: Path) -> bool:
+    """Whether a job is an attempt's, by its comment and its folder, as far as those are kept."""
+    if not job.comment:
+        return job.folder == str(folder)
+    is_there = not job.folder or is_same_attempt(Path(job.folder), folder)
+    return job.comment == comment and is_there
+
+
+# how long srun may wait for the nodes: they were idle a moment ago
+_PATIENCE_S = 15
+# the paths, an empty word, then commands; a check is named by its place among them
+_SCRIPT = f"""\
+while [ -n "$1" ]; do [ -e "$1" ] || echo "$SLURMD_NODENAME{SEPARATOR}$1"; shift; done
+number=0
+while shift; [ $# -gt 0 ]; do
+  sh -c "$1" </dev/null >/dev/null 2>&1 || echo "$SLURMD_NODENAME{SEPARATOR}$number{SEPARATOR}"
+  number=$((number + 1))
+done
+echo "$SLURMD_NODENAME"
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sight:
+    """What the nodes see."""
+
+    unseen: Mapping[str, tuple[str, ...]]  # path -> the nodes that do not see it
+    # why a check failed -> the nodes where it did
+    unfit: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    why_not: str = ""  # why the nodes could not be asked, "" where they were
+
+
+def look(
+    paths: Sequence[str],
+    *,
+    checks: Sequence[tuple[str, str]] = (),
+    nodelist: Sequence[str],
+    options: Mapping[str, str],
+    run: Run = run_command,
+) -> Sight:
+    """Return which of the paths do not exist and which checks fail on which node.
+
+    Args:
+        paths: absolute names.
+        checks: shell commands, each with the sentence that says why it fails.
+        nodelist: expanded, not empty.
+        options: of `Resources`, so that the look runs where the trials will.
+        run: runs a command of Slurm's.
+    """
+    sbatch, _ = site_options(options)
+    site = [f"--{key}" if value is True else f"--{key}={value}" for key, value in sbatch.items()]
+    answer = run(
+        ["srun", f"--nodelist={compress(nodelist)}", f"--nodes={len(nodelist)}",
+         "--ntasks-per-node=1", f"--immediate={_PATIENCE_S}", "--time=1", "--export=NONE",
+         "--chdir=/", f"--job-name={OWN_JOBS}preflight", "--quiet", *site,
+         "/bin/sh", "-c", _SCRIPT, "sh", *paths, "", *(command for command, _ in checks)]
+    )  # fmt: skip
+    lines = [line.split(SEPARATOR) for line in answer.out.splitlines()]
+    heard = {line[0] for line in lines if len(line) == 1}
+    if answer.code or set(nodelist) - heard:
+        silent = ", ".join(sorted(set(nodelist) - heard))
+        return Sight(unseen={}, why_not=answer.error or f"no answer from {silent}")
+    unseen: dict[str, tuple[str, ...]] = {}
+    # the nodes answer in any order
+    for node, path in sorted(line for line in lines if len(line) == 2):  # noqa: PLR2004
+        unseen[path] = (*unseen.get(path, ()), node)
+    unfit: dict[str, tuple[str, ...]] = {}
+    for node, number, _ in sorted(line for line in lines if len(line) == 3):  # noqa: PLR2004
+        wrong = checks[int(number)][1]
+        unfit[wrong] = (*unfit.get(wrong, ()), node)
+    return Sight(unseen=unseen, unfit=unfit)

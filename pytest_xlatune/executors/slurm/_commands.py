@@ -1,0 +1,360 @@
+"""Slurm's commands: run in a known environment, and read once, here, into values of ours.
+
+The runner is an argument everywhere, so that a test can play Slurm. All below it is pure: text in,
+values out. Four commands say the same of a job in four ways, so each parser only names the fields
+and one function reads them. Times are printed as seconds since the epoch because the caller asks
+for that (SLURM_TIME_FORMAT=%s). No other module looks at Slurm's words. This one knows no trial.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import os
+import re
+import subprocess
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from pytest_xlatune.executors import expand
+from pytest_xlatune.model.errors import ConfigError
+from pytest_xlatune.model.result import Outcome, State
+
+COMMAND_TIMEOUT_S = 60.0
+_log = logging.getLogger("pytest_xlatune.executors")
+_asked: Counter[str] = Counter()  # how often this process ran each program
+
+# Variables by which a user, or a surrounding allocation, changes what the commands ask and print.
+_STEERING = ("SBATCH_", "SQUEUE_", "SACCT_", "SINFO_", "SCONTROL_", "SCANCEL_", "SRUN_", "SLURM_")
+# ... and those without which they do not find or do not enter the cluster.
+_KEPT = frozenset({"SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_CLUSTERS", "SLURM_JWT"})
+
+# All that sbatch is given of the submitter's environment where the job is given sbatch's: to be
+# found, to load its libraries, and to name the user. The job's script takes it away again.
+_NEEDED = _KEPT | {
+    "HOME", "KRB5CCNAME", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "LOGNAME", "PATH", "SHELL", "TZ",
+    "USER",
+}  # fmt: skip
+# What Python's readline sets behind the back of os.environ.
+_UNSEEN = ("COLUMNS", "LINES")
+
+
+class Trouble(StrEnum):
+    """Why a command failed, as far as it decides what comes next."""
+
+    NONE = ""
+    AWAY = "away"  # the controller is down or busy: the same question may be answered later
+    FOR_NOW = "for-now"  # a limit of the site: the same job may be taken later
+    UNKNOWN_JOB = "unknown-job"  # the controller answers, and has no such job
+    FOR_GOOD = "for-good"
+
+    @property
+    def is_passing(self) -> bool:
+        """Whether the same may be asked again later."""
+        return self in (Trouble.AWAY, Trouble.FOR_NOW)
+
+
+# Slurm's words -> what they mean here; the first row with a match decides
+_TROUBLES: tuple[tuple[Trouble, re.Pattern[str]], ...] = (
+    # scancel: error: Kill job error on job id 4711: Invalid job id specified
+    (Trouble.UNKNOWN_JOB, re.compile(r"invalid job id", re.IGNORECASE)),
+    # slurm_load_jobs error: Unable to contact slurm controller (connect failure)
+    # sbatch: error: Batch job submission failed: Socket timed out on send/recv operation
+    # sbatch: error: Slurm controller not responding, sleeping and retrying.
+    (Trouble.AWAY, re.compile(
+        r"unable to contact slurm controller|slurm controller not responding"
+        r"|slurm backup controller in standby mode|unexpected message received"
+        r"|socket timed out|connection refused|connection timed out"
+        r"|zero bytes were transmitted or received|transport endpoint is not connected",
+        re.IGNORECASE)),
+    # sbatch: error: Batch job submission failed: Job violates accounting/QOS policy (job submit
+    # limit, user's size and/or time limits)
+    (Trouble.FOR_NOW, re.compile(
+        r"slurm temporarily unable to accept job|resource temporarily unavailable"
+        r"|job violates accounting/qos policy|(?:qos|assoc)maxsubmitjob|maxsubmitjobs"
+        r"|too many pending jobs",
+        re.IGNORECASE)),
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reply:
+    """What a command said."""
+
+    code: int  # its exit status
+    out: str = ""
+    err: str = ""
+    is_late: bool = False  # it was ended because it took too long
+
+    @property
+    def error(self) -> str:
+        """The error in one line, "" where the command succeeded."""
+        return "" if self.code == 0 else " ".join((self.err or self.out).split())
+
+    @property
+    def trouble(self) -> Trouble:
+        """Why it failed."""
+        if self.code == 0:
+            return Trouble.NONE
+        if self.is_late:
+            return Trouble.AWAY
+        error = self.error
+        rows = (trouble for trouble, words in _TROUBLES if words.search(error))
+        return next(rows, Trouble.FOR_GOOD)
+
+
+Run = Callable[[Sequence[str]], Reply]
+
+
+def run_command(argv: Sequence[str]) -> Reply:
+    """Run one of Slurm's commands; a command that is missing or hangs is a reply as well."""
+    began_s = time.monotonic()
+    reply = _replied(argv)
+    _asked[argv[0]] += 1
+    _log.debug(
+        "Slurm was asked %r in %.2f s: %s; %s has run %d times",
+        _kind(argv), time.monotonic() - began_s, reply.trouble or "answered", argv[0],
+        _asked[argv[0]],
+    )  # fmt: skip
+    return reply
+
+
+def _kind(argv: Sequence[str]) -> str:
+    """Return program, verb and options of a question without any value: `sacct -n -X -P -j -o`."""
+    options = [word.partition("=")[0] for word in argv[1:] if word.startswith("-")]
+    verbs = itertools.takewhile(str.isalpha, argv[1:])
+    # what comes after `sh -c` is a script of ours and its arguments
+    return " ".join([argv[0], *verbs, *options])
+
+
+def _replied(argv: Sequence[str]) -> Reply:
+    try:
+        done = subprocess.run(
+            argv,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=COMMAND_TIMEOUT_S,
+            check=False,
+            stdin=subprocess.DEVNULL,
+            env={
+                **{k: v for k, v in os.environ.items() if k not in steering_names(os.environ)},
+                "LC_ALL": "C",
+                "SLURM_TIME_FORMAT": "%s",
+            },
+        )
+    except FileNotFoundError:
+        return Reply(code=127, err=f"{argv[0]}: command not found")
+    except subprocess.TimeoutExpired:
+        said = f"{argv[0]} did not answer in {COMMAND_TIMEOUT_S:.0f} s"
+        return Reply(code=1, err=said, is_late=True)
+    return Reply(code=done.returncode, out=done.stdout, err=done.stderr)
+
+
+def steering_names(environ: Mapping[str, str]) -> list[str]:
+    """Return the variables that must not reach a Slurm command, sorted."""
+    return sorted(name for name in environ if name.startswith(_STEERING) and name not in _KEPT)
+
+
+def unneeded_names(environ: Mapping[str, str]) -> list[str]:
+    """Return the variables that sbatch can do without, sorted; secrets are among them."""
+    return sorted({*environ, *_UNSEEN} - _NEEDED)
+
+
+# a column separator that no name, comment or path holds
+SEPARATOR = "\x1f"
+_SQUEUE_FIELDS = ("%i", "%T", "%N", "%S", "%e", "%r", "%j", "%Z", "%k")
+SACCT_FIELDS = ("JobID", "State", "NodeList", "Start", "End", "Reason", "JobName", "WorkDir",
+                "Comment", "ExitCode")  # fmt: skip
+_COLUMNS = ("JobId", "JobState", "NodeList", "StartTime", "EndTime", "Reason", "JobName",
+            "WorkDir", "Comment", "ExitCode")  # fmt: skip
+
+# Every job state and job state flag of slurm.h, 22.05 to 25.05. Only a state without a flag that
+# says otherwise is over: after COMPLETING the nodes still run the job's processes.
+STATES: Mapping[str, State] = {
+    **dict.fromkeys(
+        ("PENDING", "CONFIGURING", "POWER_UP_NODE", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD",
+         "RESV_DEL_HOLD", "SPECIAL_EXIT"),
+        State.PENDING,
+    ),
+    **dict.fromkeys(
+        ("RUNNING", "COMPLETING", "EXPEDITING", "RESIZING", "SIGNALING", "STAGE_OUT", "STOPPED",
+         "SUSPENDED", "UPDATE_DB"),
+        State.RUNNING,
+    ),
+    "COMPLETED": State.COMPLETED,
+    **dict.fromkeys(("FAILED", "LAUNCH_FAILED", "OUT_OF_MEMORY"), State.FAILED),
+    **dict.fromkeys(("DEADLINE", "TIMEOUT"), State.TIMEOUT),
+    **dict.fromkeys(("CANCELLED", "PREEMPTED", "REVOKED"), State.CANCELLED),
+    **dict.fromkeys(("BOOT_FAIL", "NODE_FAIL", "RECONFIG_FAIL"), State.NODE_FAIL),
+}  # fmt: skip
+
+# `0:15` of ExitCode
+_EXIT = re.compile(r"(\d+):(\d+)")
+# a job state with what may follow it:  CANCELLED by 0    NODE_FAIL,COMPLETING    COMPLETI+
+_WORD = re.compile(r"[A-Z_]+")
+# one field of `scontrol show job -o`, up to the next:  JobName=ag combine WorkDir=
+_FIELD = re.compile(r"(?:^| )([A-Z][\w:/]*)=(.*?)(?= [A-Z][\w:/]*=|\s*$)")
+# why a job waits for nodes that are drained, down or reserved:
+# NodeDown    ReqNodeNotAvail, UnavailableNodes:node002
+# Nodes_required_for_job_are_DOWN,_DRAINED_or_reserved_for_jobs_in_higher_priority_partitions
+_LACKS_NODES = re.compile(r"nodenotavail|nodes[ _]required|node_?down", re.IGNORECASE)
+_SAYS_NOTHING = frozenset({"", "None", "(null)", "N/A", "Unknown", "none"})
+_SHELL_SIGNAL_BASE = 128
+_CUT = 4  # no command cuts a state shorter
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlurmJob:
+    """What one command says of one job; "" where it does not say."""
+
+    job_id: str
+    outcome: Outcome  # `reason` holds Slurm's state word and reason
+    name: str = ""
+    folder: str = ""  # its working directory
+    comment: str = ""
+
+
+def squeue(*which: str) -> list[str]:
+    """Return the question to squeue whose answer `parse_squeue` reads; ended jobs are in it."""
+    return ["squeue", "-h", "-t", "all", *which, "-o", SEPARATOR.join(_SQUEUE_FIELDS)]
+
+
+def sacct(*which: str) -> list[str]:
+    """Return the question to sacct whose answer `parse_sacct` reads."""
+    form = ",".join(SACCT_FIELDS)
+    return ["sacct", "-n", "-X", "-P", f"--delimiter={SEPARATOR}", *which, "-o", form]
+
+
+def to_state(text: str) -> State:
+    """Return our word for a job state as any Slurm command prints it.
+
+    Suffixes (`CANCELLED by 0`), several words (`NODE_FAIL,COMPLETING`, `FAILED+REQUEUED`) and
+    words cut short (`COMPLETI+`) are read; the job is over only when every word says so. A word
+    that is unknown is running: it is never a reason to think a job over.
+    """
+    words = _WORD.findall(text.split(" by ", maxsplit=1)[0])
+    states = [_one_state(word, cut=text.rstrip().endswith("+")) for word in words]
+    unfinished = [state for state in states if not state.is_final]
+    return (unfinished or states or [State.RUNNING])[0]
+
+
+def parse_scontrol(text: str) -> dict[str, SlurmJob]:
+    """Read `scontrol show job -o`: one job a line, `Key=value` separated by spaces.
+
+    The job completion file of `jobcomp/filetxt` has the same form and is read as well.
+    """
+    return _jobs(dict(_FIELD.findall(line)) for line in text.splitlines())
+
+
+def parse_squeue(text: str) -> dict[str, SlurmJob]:
+    """Read the answer to `squeue`."""
+    return _jobs(_row(line, _SQUEUE_FIELDS) for line in text.splitlines())
+
+
+def parse_sacct(text: str) -> dict[str, SlurmJob]:
+    """Read the answer to `sacct`."""
+    return _jobs(_row(line, SACCT_FIELDS) for line in text.splitlines())
+
+
+def merge(slurm: Outcome, ranks: Iterable[Outcome]) -> Outcome:
+    """Return how an attempt ended: Slurm's word and that of every rank's payload.
+
+    Slurm knows of dead nodes, time limits and cancels, and whether the nodes are free; the payload
+    knows the trainer's exit code and signal. Where ranks differ, the one that failed first counts:
+    the others died of it.
+
+    Args:
+        slurm: as any command told it.
+        ranks: of the payloads that wrote one, rank 0 first.
+    """
+    words = list(ranks)
+    if not slurm.state.is_final or not words:
+        return slurm
+    failed = [word for word in words if word.state in (State.FAILED, State.TIMEOUT)]
+    ended = [word for word in words if word.state is not State.COMPLETED]
+    word = min(failed, key=lambda each: each.end_s or 0.0) if failed else (ended or words)[0]
+    own = slurm.state not in (State.COMPLETED, State.FAILED)
+    # Slurm saw a rank die that could write nothing; the others were only told to end
+    silent = slurm.state is State.FAILED and not failed
+    starts = [each.start_s for each in words if each.start_s is not None]
+    ends = [each.end_s for each in words if each.end_s is not None]
+    return replace(
+        slurm,
+        state=slurm.state if own or silent else word.state,
+        exit_code=slurm.exit_code if silent else word.exit_code,
+        signal=slurm.signal if silent else word.signal,
+        nodes=slurm.nodes or tuple(node for each in words for node in each.nodes),
+        start_s=min(starts, default=slurm.start_s),
+        end_s=max(ends, default=slurm.end_s),
+        reason="; ".join(part for part in (slurm.reason, "" if silent else word.reason) if part),
+        is_started=silent or word.is_started,
+    )
+
+
+def _one_state(word: str, *, cut: bool) -> State:
+    if word in STATES:
+        return STATES[word]
+    # a word cut short counts only where all that it may have been say the same
+    begun = {state for name, state in STATES.items() if name.startswith(word)}
+    return begun.pop() if cut and len(word) >= _CUT and len(begun) == 1 else State.RUNNING
+
+
+def _row(line: str, fields: tuple[str, ...]) -> dict[str, str]:
+    values = line.split(SEPARATOR)
+    return dict(zip(_COLUMNS, values, strict=False)) if len(values) == len(fields) else {}
+
+
+def _jobs(rows: Iterable[Mapping[str, str]]) -> dict[str, SlurmJob]:
+    return {row["JobId"]: _job(row) for row in rows if row.keys() >= {"JobId", "JobState"}}
+
+
+def _job(row: Mapping[str, str]) -> SlurmJob:
+    state = to_state(row["JobState"])
+    exit_code, signal = _exit(row.get("ExitCode", "")) if state.is_final else (None, None)
+    said = _said(row, "Reason")
+    return SlurmJob(
+        job_id=row["JobId"],
+        name=_said(row, "JobName") or _said(row, "Name"),
+        folder=_said(row, "WorkDir"),
+        comment=_said(row, "Comment"),
+        outcome=Outcome(
+            state=state,
+            exit_code=exit_code,
+            signal=signal,
+            nodes=_nodes(_said(row, "NodeList")),
+            start_s=_time(row.get("StartTime", "")),
+            end_s=_time(row.get("EndTime", "")) if state.is_final else None,
+            reason=f"{row['JobState'].strip()} ({said})" if said else row["JobState"].strip(),
+            lacks_nodes=state is State.PENDING and bool(_LACKS_NODES.search(said)),
+        ),
+    )
+
+
+def _said(row: Mapping[str, str], key: str) -> str:
+    value = row.get(key, "").strip()
+    return "" if value in _SAYS_NOTHING else value
+
+
+def _exit(text: str) -> tuple[int | None, int | None]:
+    """Read `exit:signal`; a code above 128 is srun's way to tell a signal."""
+    match = _EXIT.fullmatch(text.strip())
+    if match is None:
+        return None, None
+    code, signal = int(match[1]), int(match[2]) or max(int(match[1]) - _SHELL_SIGNAL_BASE, 0)
+    return (None, signal) if signal else (code, None)
+
+
+def _time(text: str) -> float | None:
+    return float(text) if text.strip().isdecimal() else None
+
+
+def _nodes(text: str) -> tuple[str, ...]:
+    """Expand a node list; `None assigned` and the like are no nodes."""
+    try:
+        return expand(text) if text else ()
+    except ConfigError:
+        return ()

@@ -1,0 +1,221 @@
+"""Watch all jobs of a campaign with one round of questions every few seconds.
+
+A round asks the controller once (`scontrol show job`, or `squeue` where a site forbids that), then
+slurmdbd (`sacct`) for the jobs that the controller has forgotten, then the job completion file,
+then what the payloads wrote into the attempts' folders. The controller comes first because it alone
+knows that a job is still COMPLETING: sacct calls such a job over while its processes hold the
+nodes. A job that none of these knows three rounds in a row is lost; a controller that does
+not answer is another matter, `SchedulerDown`.
+
+The poller knows no trial and submits nothing. What it remembers may be lost with its process: it
+only spares questions.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from pytest_xlatune.executors import SchedulerDown
+from pytest_xlatune.executors.folder import is_same_attempt, read_outcomes
+from pytest_xlatune.executors.slurm._commands import (
+    Run,
+    SlurmJob,
+    Trouble,
+    merge,
+    parse_sacct,
+    parse_scontrol,
+    parse_squeue,
+    run_command,
+    sacct,
+    squeue,
+)
+from pytest_xlatune.executors.slurm._script import SCRIPTS
+from pytest_xlatune.model.errors import SubmissionError
+from pytest_xlatune.model.result import Outcome, State
+
+ROUND_S = 3.0
+PATIENCE_S = 900.0
+EMPTY_ROUNDS = 3
+_LITTLE_BYTES = 1 << 16
+# slurmdbd was absent: how long until it is asked again
+_NO_ACCOUNTING_S = 300.0
+
+
+@dataclass(slots=True, kw_only=True)
+class Poller:
+    """Tell where jobs stand; `run` runs a command of Slurm's."""
+
+    run: Run = run_command
+    clock: Callable[[], float] = time.monotonic
+    round_s: float = ROUND_S  # least time between two rounds of questions
+    patience_s: float = PATIENCE_S  # without an answer of the controller, until it gives up
+    completions: Path | None = None  # the site's job completion file (`jobcomp/filetxt`)
+    _asked_at: float | None = None
+    _away_since: float | None = None
+    _away: str = ""
+    _ask_accounting_at: float = 0.0
+    # by folder: a controller that lost its last seconds gives the same number away again
+    _last: dict[Path, Outcome] = field(default_factory=dict)
+    _empty: dict[Path, int] = field(default_factory=dict)
+
+    def poll(self, folders: Mapping[str, Path]) -> dict[str, Outcome]:
+        """Return job id -> where it stands, for every job given with its attempt's folder.
+
+        Within `round_s` of the last round the last answers are given again; a job that no round
+        has asked for is pending until one has.
+
+        Raises:
+            SchedulerDown: the controller does not answer; ask again later.
+            SubmissionError: it has not answered for `patience_s`.
+        """
+        now = self.clock()
+        open_jobs = {
+            job_id: folder
+            for job_id, folder in folders.items()
+            if not self._last.get(folder, _UNASKED).state.is_final
+        }
+        if open_jobs and (self._asked_at is None or now - self._asked_at >= self.round_s):
+            self._asked_at = now
+            answers = self._round(open_jobs, now)
+            self._last |= {open_jobs[job_id]: outcome for job_id, outcome in answers.items()}
+        if open_jobs and self._away_since is not None:
+            raise self._down(now - self._away_since)
+        return {job_id: self._last.get(folder, _UNASKED) for job_id, folder in folders.items()}
+
+    def _round(self, folders: Mapping[str, Path], now: float) -> dict[str, Outcome]:
+        found = self._controller(folders)
+        if found is None:
+            self._away_since = now if self._away_since is None else self._away_since
+            return {}
+        self._away_since = None
+        unseen = {job_id: folders[job_id] for job_id in folders.keys() - found.keys()}
+        for source in (self._accounting, self._completion_file):
+            if unseen:
+                found |= _own(source(sorted(unseen), now), unseen)
+                unseen = {job_id: folders[job_id] for job_id in unseen.keys() - found.keys()}
+        answers = {job_id: self._seen(job, folders[job_id]) for job_id, job in found.items()}
+        return answers | {job_id: self._unseen(folder) for job_id, folder in unseen.items()}
+
+    def _controller(self, folders: Mapping[str, Path]) -> dict[str, SlurmJob] | None:
+        """Ask slurmctld; None where it does not answer."""
+        ids = sorted(folders)
+        one = ids if len(ids) == 1 else []
+        answer = self.run(["scontrol", "show", "job", "-o", *one])
+        parse = parse_scontrol
+        if answer.trouble in (Trouble.FOR_NOW, Trouble.FOR_GOOD):
+            answer = self.run(squeue("-j", ",".join(ids)))
+            parse = parse_squeue
+        if answer.trouble not in (Trouble.NONE, Trouble.UNKNOWN_JOB):
+            self._away = answer.error
+            return None
+        return _own(parse(answer.out), folders)
+
+    def _accounting(self, ids: Sequence[str], now: float) -> dict[str, SlurmJob]:
+        """Ask slurmdbd, if there is one."""
+        if now < self._ask_accounting_at:
+            return {}
+        answer = self.run(sacct("-j", ",".join(ids)))
+        if answer.code:
+            self._ask_accounting_at = now + _NO_ACCOUNTING_S
+            return {}
+        return parse_sacct(answer.out)
+
+    def _completion_file(self, ids: Sequence[str], _: float) -> dict[str, SlurmJob]:
+        """Read the site's job completion file, if it is configured and readable."""
+        if self.completions is None:
+            return {}
+        starts = tuple(f"JobId={job_id} " for job_id in ids)
+        try:
+            with self.completions.open(encoding="utf-8", errors="replace") as lines:
+                text = "".join(line for line in lines if line.startswith(starts))
+        except OSError:
+            return {}
+        return parse_scontrol(text)
+
+    def _seen(self, job: SlurmJob, folder: Path) -> Outcome:
+        self._empty.pop(folder, None)
+        if not job.outcome.state.is_final:
+            return job.outcome
+        ranks = list(read_outcomes(folder).values())
+        if not ranks and job.outcome.state is State.FAILED:
+            why = _full(folder) or _last_words(folder, job)
+            return replace(job.outcome, reason=f"{job.outcome.reason}{why}")
+        outcome = merge(job.outcome, ranks)
+        if outcome.state is State.CANCELLED and _is_whole(folder, ranks):
+            # the cancel came after the trainer's end: what it measured stands
+            return replace(outcome, state=State.COMPLETED)
+        return outcome
+
+    def _unseen(self, folder: Path) -> Outcome:
+        """Return the outcome of a job that no part of Slurm knows any more."""
+        ranks = list(read_outcomes(folder).values())
+        if ranks:
+            silent = _has_silent(folder, ranks)
+            gone = "Slurm has forgotten the job" + (", a rank ended without a word" * silent)
+            state = State.FAILED if silent else State.COMPLETED
+            return merge(Outcome(state=state, reason=gone), ranks)
+        empty = self._empty[folder] = self._empty.get(folder, 0) + 1
+        if empty >= EMPTY_ROUNDS:
+            return Outcome(
+                state=State.LOST, reason=f"no part of Slurm knew the job in {empty} rounds"
+            )
+        before = self._last.get(folder, _UNASKED)
+        said = f"unknown to Slurm, round {empty} of {EMPTY_ROUNDS}"
+        return replace(before, reason=said, lacks_nodes=False)
+
+    def _down(self, for_s: float) -> SubmissionError:
+        said = f"the Slurm controller has not answered for {for_s:.0f} s: {self._away}"
+        if for_s < self.patience_s:
+            return SchedulerDown(said)
+        return SubmissionError(
+            f"{said}; gave up after {self.patience_s:.0f} s. Running jobs go on and are adopted "
+            "by the next run; start it when `scontrol ping` says UP"
+        )
+
+
+_UNASKED = Outcome(state=State.PENDING, reason="not asked yet")
+
+
+def _own(jobs: Mapping[str, SlurmJob], folders: Mapping[str, Path]) -> dict[str, SlurmJob]:
+    """Keep the jobs asked for; a stranger that was given the same number is not one of them."""
+    return {
+        job_id: job
+        for job_id, job in jobs.items()
+        if job_id in folders
+        and (not job.folder or is_same_attempt(Path(job.folder), folders[job_id]))
+    }
+
+
+def _has_silent(folder: Path, ranks: Sequence[Outcome]) -> bool:
+    """Whether a rank began that has not said how it ended."""
+    return len(list(folder.glob("claimed*.json"))) > len(ranks)
+
+
+def _is_whole(folder: Path, ranks: Sequence[Outcome]) -> bool:
+    """Whether every rank that began ran to its end."""
+    is_good = bool(ranks) and all(each.state is State.COMPLETED for each in ranks)
+    return is_good and not _has_silent(folder, ranks)
+
+
+def _full(folder: Path) -> str:
+    """Say so where the payload could not have written a word."""
+    with contextlib.suppress(OSError):
+        if shutil.disk_usage(folder).free < _LITTLE_BYTES:
+            return "; no space is left in the work directory"
+    return ""
+
+
+def _last_words(folder: Path, job: SlurmJob) -> str:
+    """Return the last line that the job said before the payload ran, for the reason."""
+    for path in sorted((folder / SCRIPTS).glob(f"{job.job_id}_*_log.err")):
+        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+        # srun: error: node001: task 0: Exited with exit code 2    the lines above it say more
+        said = [line.strip() for line in lines if line.strip() and not line.startswith("srun: ")]
+        if said:
+            return f"; the payload did not run: {said[-1]:.300}"
+    return ""

@@ -1,0 +1,92 @@
+"""The batch script of a trial and its submission: all that uses submitit's private names.
+
+submitit renders the script and calls sbatch. It has no public way to submit a script of its own
+making instead of a pickled function, nor to render one without Slurm, so that five private names of
+its 1.5 are used here and nowhere else; `pyproject.toml` pins that release for this module, and
+`tests/data/slurm/script.sh` holds the script that comes out. It knows no trial.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import shlex
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pytest_xlatune.executors import payload
+from pytest_xlatune.executors.slurm._commands import Reply, steering_names, unneeded_names
+
+SCRIPTS = "submitit"  # the folder of submitit's own files, inside the attempt's
+HELD = "sbatch.lock"  # in it; held as long as an sbatch runs, by the session that started it
+# the one value of the option `export` that a site may ask for: slurmd then logs in for every job
+SLURM_LOGS_IN = "NONE"
+
+
+def render(folder: Path, parameters: Mapping[str, Any], *, python: str = "") -> str:
+    """Return the script of an attempt; starts nothing and writes nothing.
+
+    Args:
+        folder: the attempt's.
+        parameters: submitit's; `additional_parameters` has `export`.
+        python: the interpreter on the nodes, as a shell word; "" is this one.
+    """
+    executor = _executor(folder, parameters, python)
+    command = executor._submitit_command_str  # noqa: SLF001
+    return str(executor._make_submission_file_text(command, "dry-run"))  # noqa: SLF001
+
+
+def submit(folder: Path, parameters: Mapping[str, Any], *, python: str = "") -> Reply:
+    """Call sbatch once; return the job id as what it printed, or why there is none.
+
+    Args: as of `render`.
+    """
+    from submitit.core.utils import FailedJobError, FailedSubmissionError
+
+    try:
+        executor = _executor(folder, parameters, python)
+        # `submit` would pickle a function, and the node would have to import all it refers to
+        job = executor._submit_command(executor._submitit_command_str)  # noqa: SLF001
+    except FileNotFoundError:
+        return Reply(code=127, err="sbatch: command not found on this machine")
+    except (FailedJobError, FailedSubmissionError) as error:
+        return Reply(code=1, err=str(error).strip() or "sbatch said nothing")
+    return Reply(code=0, out=str(job.job_id))
+
+
+def _executor(folder: Path, parameters: Mapping[str, Any], python: str) -> Any:
+    made = _script_executor()(folder=folder / SCRIPTS, max_num_timeout=0, python=python or None)
+    made.update_parameters(**parameters)
+    return made
+
+
+@functools.cache
+def _script_executor() -> Any:
+    """Return submitit's executor, which runs our payload as a script.
+
+    It calls sbatch without what would steer it behind our back.
+    """
+    from submitit import SlurmExecutor
+
+    class ScriptExecutor(SlurmExecutor):
+        @classmethod
+        def affinity(cls) -> int:
+            return 2  # a script can be rendered where there is no srun
+
+        @property
+        def _submitit_command_str(self) -> str:
+            # isolated and without site: the payload needs the standard library only
+            words = (payload.__file__, str(Path(self.folder).parent))
+            return f"{self.python} -I -S {shlex.join(words)}"
+
+        def _make_submission_command(self, submission_file_path: Path) -> list[str]:
+            logs_in = self.parameters["additional_parameters"]["export"] == SLURM_LOGS_IN
+            names = steering_names(os.environ) if logs_in else unneeded_names(os.environ)
+            dropped = [word for name in names for word in ("-u", name)]
+            # flock itself holds it: what sbatch may leave running does not
+            held = ["flock", "-o", str(Path(self.folder) / HELD)] if shutil.which("flock") else []
+            return [*held, "env", *dropped, "sbatch", str(submission_file_path)]
+
+    return ScriptExecutor

@@ -1,0 +1,230 @@
+"""Check the pinned nodes against `sinfo`: they exist, are idle and equal; bring them back."""
+
+from __future__ import annotations
+
+import difflib
+import getpass
+import logging
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from pytest_xlatune.executors import OWN_JOBS, Resumed
+from pytest_xlatune.executors.slurm._commands import SEPARATOR, Run, run_command
+
+_log = logging.getLogger("pytest_xlatune.executors")
+# how long a resumed node may take to answer, before the second try and before the verdict
+_RESUME_WAITS_S = (2.0, 10.0)
+# how long a node may be silent that was just resumed, or whose daemon missed a ping
+_SILENT_WAITS_S = (2.0, 3.0, 5.0)
+_FIELDS = ("%N", "%T", "%R", "%c", "%m", "%G", "%E")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Node:
+    """One node as sinfo tells it; its resources are words, compared and never computed with."""
+
+    name: str
+    state: str  # sinfo's word, e.g. "idle", "drained", "allocated"
+    marks: str  # behind it: "*" does not respond; others power, reboot, plan it
+    partitions: frozenset[str]
+    cpus: str
+    memory_mb: str
+    gres: str
+    reason: str = ""  # why it is drained or down
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether jobs run there and nothing else is to be said of it."""
+        return not self.marks and self.state in _USABLE - _IDLE
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether it would be usable if it answered."""
+        return self.marks == _SILENT and self.state in _USABLE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeFault:
+    """Why one node is not fit; `node` is "" where sinfo itself does not answer."""
+
+    node: str
+    text: str
+
+    def __str__(self) -> str:
+        return self.text
+
+
+def check_nodes(
+    names: Sequence[str],
+    *,
+    partition: str = "",
+    idle: bool = True,
+    run: Run = run_command,
+    sleep: Callable[[float], None] = time.sleep,
+) -> tuple[str, ...]:
+    """Return everything that is wrong with the nodes, one message each; () when nothing is.
+
+    A node that does not respond is asked again for 10 s: one that was just resumed is like it.
+    A node on which trials of ours run, of any sweep, is as good as idle: Slurm queues.
+
+    Args:
+        names: expanded.
+        partition: that each must belong to; "" is any.
+        idle: whether a node that is running something is wrong (it is not for a resumed campaign
+            whose own jobs run there).
+        run: runs a command of Slurm's.
+        sleep: waits so many seconds.
+    """
+    return tuple(map(str, _faults(names, run, sleep, partition=partition, idle=idle)))
+
+
+def _faults(
+    names: Sequence[str],
+    run: Run,
+    sleep: Callable[[float], None],
+    *,
+    partition: str = "",
+    idle: bool = False,
+) -> tuple[NodeFault, ...]:
+    waits_s = iter(_SILENT_WAITS_S)
+    while True:
+        answer = run(["sinfo", "-h", "-N", "-o", SEPARATOR.join(_FIELDS)])
+        if answer.code:
+            return (NodeFault(node="", text=f"sinfo does not answer: {answer.error}"),)
+        nodes = parse_sinfo(answer.out)
+        known = [nodes[name] for name in names if name in nodes]
+        jobs = _jobs_on([node.name for node in known if node.is_busy], run) if idle else None
+        # a job that sinfo saw may be over when squeue is asked
+        is_unsure = any(node.is_silent for node in known) or jobs == ()
+        wait_s = next(waits_s, None) if is_unsure else None
+        if wait_s is None:
+            is_ours = bool(jobs) and all(jobs or ())
+            return node_faults(names, nodes, partition=partition, idle=idle and not is_ours)
+        sleep(wait_s)
+
+
+def resume_nodes(
+    names: Sequence[str], *, run: Run = run_command, sleep: Callable[[float], None] = time.sleep
+) -> Resumed:
+    """Return what it took to make the nodes usable again: `scontrol update ... State=RESUME`.
+
+    Tried twice at most for nodes that are drained, down or failed; a node that runs a job is fit.
+    A node that does not answer is no matter of RESUME alone: it stays a fault.
+    """
+    resumed: list[str] = []
+    refused = ""
+    for wait_s in _RESUME_WAITS_S:
+        faults = _faults(names, run, sleep)
+        bad = {fault.node for fault in faults}
+        unfit = [name for name in names if name in bad]
+        if not unfit:
+            break
+        _log.info("nodes are resumed: %s", "; ".join(map(str, faults)))
+        for name in unfit:
+            answer = run(["scontrol", "update", f"NodeName={name}", "State=RESUME"])
+            refused = f"{name}: {answer.error}" if answer.code else refused
+        resumed += [name for name in unfit if name not in resumed]
+        sleep(wait_s)
+    left = _faults(names, run, sleep)
+    bad = {fault.node for fault in left}
+    return Resumed(
+        nodes=tuple(resumed),
+        faults=(*map(str, left), *([refused] if left and refused else [])),
+        unfit=tuple(name for name in names if name in bad),
+    )
+
+
+def parse_sinfo(text: str) -> dict[str, Node]:
+    """Read `sinfo -h -N` with our fields; a node has one line per partition."""
+    nodes: dict[str, Node] = {}
+    for line in text.splitlines():
+        values = line.split(SEPARATOR)
+        if len(values) != len(_FIELDS):
+            continue
+        name, state, partition, cpus, memory_mb, gres, reason = values
+        word = state.rstrip(_MARKS)
+        before = nodes[name].partitions if name in nodes else frozenset()
+        nodes[name] = Node(
+            name=name,
+            state=word,
+            marks=state[len(word) :],
+            partitions=before | {partition},
+            cpus=cpus,
+            memory_mb=memory_mb,
+            gres=gres,
+            reason="" if reason == "none" else reason,
+        )
+    return nodes
+
+
+def node_faults(
+    names: Sequence[str], nodes: Mapping[str, Node], *, partition: str = "", idle: bool = True
+) -> tuple[NodeFault, ...]:
+    """Judge nodes; see `check_nodes`. Pure."""
+    known = [nodes[name] for name in names if name in nodes]
+    return (
+        *(_missing(name, nodes) for name in names if name not in nodes),
+        *(
+            _fault(node, f"is not in partition {partition} (it is in {_listed(node.partitions)})")
+            for node in known
+            if partition and partition not in node.partitions
+        ),
+        *(fault for node in known for fault in _state_faults(node, idle=idle)),
+        *_unequal(known, "CPUs", [node.cpus for node in known]),
+        *_unequal(known, "MB of memory", [node.memory_mb for node in known]),
+        *_unequal(known, "generic resources", [node.gres for node in known]),
+    )
+
+
+# a node on which a job is just ending is idle in a moment, and a trial that is queued waits for it
+_IDLE = frozenset({"idle", "completing"})
+_USABLE = _IDLE | {"allocated", "mixed"}
+_SILENT = "*"  # after a state: the node does not respond
+_MARKS = "*~#%$@^!+-"  # besides: powering up or down, rebooting, planned
+
+
+def _jobs_on(busy: Sequence[str], run: Run) -> tuple[bool, ...] | None:
+    """Return of each job on these nodes whether it is a trial of ours; None where none is known."""
+    if not busy:
+        return None
+    form = SEPARATOR.join(("%u", "%j"))
+    answer = run(["squeue", "-h", "-t", "running,completing", "-w", ",".join(busy), "-o", form])
+    if answer.code:
+        return None
+    lines = (line.partition(SEPARATOR) for line in answer.out.splitlines())
+    # a job of ours:  xlt-fast-s.0-1a2b3c
+    me = getpass.getuser()
+    return tuple(user == me and name.startswith(OWN_JOBS) for user, _, name in lines)
+
+
+def _state_faults(node: Node, *, idle: bool) -> Iterable[NodeFault]:
+    if not node.marks and node.state in (_IDLE if idle else _USABLE):
+        return
+    why = f": {node.reason}" if node.reason else ""
+    star = ", it does not respond" if node.marks.endswith(_SILENT) else ""
+    yield _fault(node, f"is {node.state}{node.marks}{star}, expected idle{why}")
+
+
+def _missing(name: str, nodes: Iterable[str]) -> NodeFault:
+    near = difflib.get_close_matches(name, list(nodes), n=1)
+    hint = f"; did you mean {near[0]}?" if near else ""
+    return NodeFault(node=name, text=f"{name} does not exist in this cluster{hint}")
+
+
+def _unequal(nodes: Sequence[Node], what: str, values: Sequence[str]) -> Iterable[NodeFault]:
+    if len(set(values)) <= 1:
+        return
+    usual = Counter(values).most_common(1)[0][0]
+    for node, value in zip(nodes, values, strict=True):
+        if value != usual:
+            yield _fault(node, f"has {value} {what}, most of the nodes have {usual}")
+
+
+def _fault(node: Node, said: str) -> NodeFault:
+    return NodeFault(node=node.name, text=f"{node.name} {said}")
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(sorted(names))

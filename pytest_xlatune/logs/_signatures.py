@@ -1,0 +1,221 @@
+"""One line of a log -> the failure that it shows, by the table of signatures.
+
+The table is data: `signatures.toml`, which says what its fields mean. This module reads and checks
+it and asks it; it must not know a particular failure. The table is read when the first log is, and
+a pattern is compiled when the first line holds one of its words.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from enum import Enum, IntEnum
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+from pytest_xlatune.model.errors import ConfigError
+from pytest_xlatune.model.failure import FailureClass
+from pytest_xlatune.model.result import Action, Finding
+
+_E = TypeVar("_E", bound=Enum)
+EVIDENCE_CHARS = 500
+_FILE = Path(__file__).with_name("signatures.toml")
+# W0112 07:08:09.000001 77 lhs.cc:1]      2026-01-12 07:08:09.123456: F external/xla/flags.cc:225]
+_SEVERITY = re.compile(r"\b([IWEF])\d{4} \d\d:\d\d:\d\d\.\d|\d\d:\d\d:\d\d\.\d+: ([IWEF]) ")
+# jax.errors.JaxRuntimeError: INTERNAL: ...      jaxlib.xla_extension.XlaRuntimeError: INTERNAL: ...
+_RAISED = re.compile(r"(?:jax|jaxlib)\.[\w.]*(?:Jax|Xla)RuntimeError: ")
+
+
+class Tier(IntEnum):
+    """How near a class is to the root of a cascade such as OOM -> NCCL timeout -> heartbeat."""
+
+    CAUSE = 0
+    CONSEQUENCE = 1  # what the other ranks print when one died
+    GENERIC = 2  # says that something failed, not what
+    SYMPTOM = 3  # the fact of an end, without any reason
+
+
+@dataclass(frozen=True, kw_only=True)
+class Signature:
+    """One way in which a failure shows in a line; the fields are those of `signatures.toml`."""
+
+    cls: FailureClass
+    phase: str
+    action: Action
+    words: tuple[str, ...]
+    regex: str
+    sample: str
+    source: str
+    tier: Tier = Tier.CAUSE
+    is_fatal: bool = False
+    ignore_case: bool = False
+    detail: str = ""
+
+    @functools.cached_property
+    def pattern(self) -> re.Pattern[str]:
+        """The compiled `regex`."""
+        return re.compile(self.regex, re.IGNORECASE if self.ignore_case else 0)
+
+    def detail_of(self, match: re.Match[str]) -> str:
+        """Return the figure or name that a match holds, "" where it holds none."""
+        groups = {name: text and text.strip() for name, text in match.groupdict().items()}
+        if not self.detail:
+            return next(filter(None, groups.values()), "")
+        return "" if None in groups.values() else self.detail.format_map(groups)
+
+
+class Diagnosed(NamedTuple):
+    """What a class asks for that only log and outcome together show, and how telling it is."""
+
+    action: Action
+    tier: Tier
+
+
+@dataclass(frozen=True, kw_only=True)
+class SignatureTable:
+    """The whole of `signatures.toml`."""
+
+    signatures: tuple[Signature, ...]  # in order; the first one that matches a line names it
+    # sample line -> the pattern that finds it: lines that appear in good runs
+    harmless: Mapping[str, str]
+    diagnosed: Mapping[FailureClass, Diagnosed]  # the classes that no line shows
+
+    @functools.cached_property
+    def words(self) -> frozenset[str]:
+        """Every word of every signature: a line without any of them shows no failure."""
+        return frozenset(word for each in self.signatures for word in each.words)
+
+    @functools.cached_property
+    def places(self) -> tuple[tuple[str, int], ...]:
+        """Each word with the index of its signature."""
+        return tuple((word, at) for at, each in enumerate(self.signatures) for word in each.words)
+
+    @functools.cached_property
+    def tiers(self) -> Mapping[str, Tier]:
+        """Class -> its tier; where its signatures differ, that of the most telling one."""
+        ranked = sorted(self.signatures, key=lambda each: -each.tier)
+        tiers: dict[str, Tier] = {cls: each.tier for cls, each in self.diagnosed.items()}
+        return tiers | {each.cls: each.tier for each in ranked}
+
+    @functools.cached_property
+    def good(self) -> re.Pattern[str]:
+        """What finds a harmless line."""
+        return re.compile("|".join(self.harmless.values()))
+
+
+def read_table(text: str) -> SignatureTable:
+    """Read a table of signatures.
+
+    Raises:
+        ConfigError: a class, action or tier is unknown.
+    """
+    content = tomllib.loads(text)
+    return SignatureTable(
+        signatures=tuple(map(_signature, content["signature"])),
+        harmless={row["sample"]: row["regex"] for row in content["harmless"]},
+        diagnosed={
+            _named(FailureClass, cls): Diagnosed(
+                _named(Action, row["action"]), _named(Tier, row["tier"])
+            )
+            for cls, row in content["diagnosed"].items()
+        },
+    )
+
+
+@functools.cache
+def table() -> SignatureTable:
+    """Return the table of `signatures.toml`, read once."""
+    return read_table(_FILE.read_text(encoding="utf-8"))
+
+
+def _signature(row: dict[str, Any]) -> Signature:
+    fields = {
+        **{key: value for key, value in row.items() if key not in ("class", "fatal")},
+        "cls": _named(FailureClass, row["class"]),
+        "action": _named(Action, row["action"]),
+        "tier": _named(Tier, row.get("tier", "cause")),
+        "is_fatal": row.get("fatal", False),
+        "words": tuple(row["words"]),
+        "regex": "|".join(row["regex"]),
+    }
+    return Signature(**fields)
+
+
+def _named(kind: type[_E], word: str) -> _E:
+    """Return the member that the table calls `word`: its name with hyphens, in lower case."""
+    found = kind.__members__.get(word.upper().replace("-", "_"))
+    if found is None:
+        known = (name.lower().replace("_", "-") for name in kind.__members__)
+        raise ConfigError.unknown(kind.__name__, word, valid=known, where=_FILE.name)
+    return found
+
+
+def is_harmless(text: str) -> bool:
+    """Whether a line is known to appear in good runs."""
+    return table().good.search(text) is not None
+
+
+class Sighting(NamedTuple):
+    """What one line shows: its finding, and whether the program that printed it cannot go on."""
+
+    finding: Finding
+    is_fatal: bool
+
+
+def sight(text: str, *, line: int = 0, evidence: str = "") -> Sighting | None:
+    """Return what one line shows, None for a harmless one.
+
+    Args:
+        text: the line without its prefix.
+        line: its number.
+        evidence: the line with its prefix, which holds the severity.
+    """
+    low = text.lower()
+    known = table()
+    places = {at for word, at in known.places if word in low}
+    if not places or is_harmless(text):
+        return None
+    for at in sorted(places):
+        signature = known.signatures[at]
+        match = signature.pattern.search(text)
+        if match is not None:
+            finding = Finding(
+                cls=signature.cls,
+                action=signature.action,
+                line=line,
+                text=(evidence or text).strip()[:EVIDENCE_CHARS],
+                detail=signature.detail_of(match)[:EVIDENCE_CHARS],
+            )
+            return Sighting(finding, _is_fatal(text, signature, evidence=evidence))
+    return None
+
+
+def _is_fatal(text: str, signature: Signature, *, evidence: str) -> bool:
+    """Whether a line of this signature says that its program cannot go on.
+
+    The logger's own severity counts before the signature's: a program survives what it logs as a
+    warning, and ends at what it logs as fatal. An error that JAX raised, at the beginning of a
+    line, is the end of a traceback.
+    """
+    if signature.action is Action.NONE:
+        return False
+    found = _SEVERITY.search(evidence)
+    severity = (found[1] or found[2]) if found else ""
+    if severity in ("I", "W"):
+        return False
+    return severity == "F" or signature.is_fatal or _RAISED.match(text) is not None
+
+
+def markdown() -> Iterator[str]:
+    """Yield the lines of `docs/logs.md`'s table of failure classes."""
+    yield "| class | phase | action | fatal | the line |"
+    yield "|---|---|---|---|---|"
+    for each in table().signatures:
+        seen = each.sample.replace("|", "\\|")
+        fatal = "yes" if each.is_fatal else ""
+        yield f"| {each.cls} | {each.phase} | {each.action} | {fatal} | `{seen}` |"
+    for cls, (action, _) in table().diagnosed.items():
+        yield f"| {cls} | after the end | {action} | | {cls.meaning} |"

@@ -1,0 +1,1 @@
+"""Pure values that everything else is made of: cells, profiles, trials, results, errors."""

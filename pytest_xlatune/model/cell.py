@@ -1,0 +1,354 @@
+"""All that is held fixed: cell, parallelism, protocol, the files that deploy a cell.
+
+Pure values. A cell is measured on one node list with one protocol; anything that would make two
+trials incomparable is part of the cell, and so of its digest. The cells of one study are a family:
+what no arm varies, so that another arm (a batch size, a node list, a commit) goes into the same
+ledger and its folder. In tuning there is one cell, and its family is all of it.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+
+from pytest_xlatune.model.errors import ConfigError
+from pytest_xlatune.model.profile import Profile
+from pytest_xlatune.model.record import Json, Record, digest
+from pytest_xlatune.model.redact import secrets_of
+
+
+class Axis(StrEnum):
+    """A parallelism axis; the value is the word in MaxText's `{dcn,ici}_<word>_parallelism`."""
+
+    DP = "data"
+    FSDP = "fsdp"
+    TP = "tensor"
+    PP = "pipeline"
+    EP = "expert"
+    CP = "context"
+    SP = "sequence"
+
+
+_BETWEEN_SLICES = frozenset({"DP", "FSDP", "PP"})
+
+
+def axis_variable(axis: str) -> str:
+    """Return the variable of an axis, named by where it usually lies: MAXTEXT_DCN_PP."""
+    return f"MAXTEXT_{'DCN' if axis in _BETWEEN_SLICES else 'ICI'}_{axis}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parallelism(Record):
+    """The axes of a cell and their degrees, in the order written, e.g. PP=2,FSDP=4."""
+
+    axes: tuple[tuple[str, int], ...]
+
+    @classmethod
+    def parse(cls, text: str) -> Parallelism:
+        """Parse `PP=8` or `PP=2,FSDP=4`.
+
+        Raises:
+            ConfigError: an unknown axis, a degree that is no positive integer, an axis twice.
+        """
+        axes: list[tuple[str, int]] = []
+        for part in text.split(","):
+            # one axis:  FSDP=8
+            match = re.fullmatch(r"\s*([A-Za-z]+)\s*=\s*([0-9]+)\s*", part)
+            if match is None or int(match.group(2)) < 1:
+                raise ConfigError(
+                    f"parallelism {text!r}: found {part.strip()!r}, expected AXIS=DEGREE such as "
+                    "FSDP=8 or PP=2,FSDP=4"
+                )
+            name = match.group(1).upper()
+            if name not in Axis.__members__:
+                raise ConfigError.unknown(
+                    "axis", name, valid=Axis.__members__, where=f"parallelism {text!r}"
+                )
+            if name in dict(axes):
+                raise ConfigError(f"parallelism {text!r}: axis {name} is given twice")
+            axes.append((name, int(match.group(2))))
+        return cls(axes=tuple(axes))
+
+    def __str__(self) -> str:
+        return ",".join(f"{name}={degree}" for name, degree in self.axes)
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """The variables by which an env file can ask for the axes, e.g. MAXTEXT_DCN_PP=8.
+
+        No trainer reads them: the guards of recommended deployments do.
+        """
+        return {axis_variable(axis): str(degree) for axis, degree in self.axes}
+
+    @property
+    def size(self) -> int:
+        """The product of the degrees: how many devices the axes address."""
+        size = 1
+        for _, degree in self.axes:
+            size *= degree
+        return size
+
+    def check_devices(self, devices: int) -> None:
+        """Refuse axes that do not multiply to the devices.
+
+        Raises:
+            ConfigError: naming the product, the devices and the axes.
+        """
+        if self.size != devices:
+            raise ConfigError(
+                f"parallelism {self}: the axes multiply to {self.size}, but the cell has {devices} "
+                "devices; change a degree or the devices"
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Protocol(Record):
+    """How a trial is run and scored.
+
+    Attributes:
+        steps: steps of a trial, ids 0 .. steps-1.
+        first_step: first step id of the window.
+        min_steps: usable steps below which there is no score.
+        profiler: "" or MaxText's profiler name, e.g. "xplane".
+        skip_first_steps: first profiled step id, when a profiler is on.
+        profiler_steps: profiled steps, when a profiler is on.
+        eval_interval: an eval after every so many steps; 0 is never.
+        dataset_type: "synthetic" in every tuning study.
+        deadline_s: wall seconds after which a trial is killed.
+        metric: the scored figure: "tgs" (Tokens/s/device), or "none" for a trial without a score.
+        dump: whether XLA's dump of the compiled program is kept.
+    """
+
+    steps: int = 15
+    first_step: int = 5
+    min_steps: int = 6
+    profiler: str = ""
+    skip_first_steps: int = 10
+    profiler_steps: int = 3
+    eval_interval: int = 0
+    dataset_type: str = "synthetic"
+    deadline_s: int = 2700
+    metric: str = "tgs"
+    dump: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("steps", "min_steps", "deadline_s"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"protocol: {name} is {getattr(self, name)}, expected at least 1")
+        # a score, a verdict and a report's column each mean tokens over time
+        if self.metric not in ("tgs", "none"):
+            raise ConfigError(
+                f"protocol: metric is {self.metric!r}, which cannot be scored; expected 'tgs' "
+                "(Tokens/s/device) or 'none' (the trial runs and has no score)"
+            )
+
+    @property
+    def identity(self) -> Json:
+        """What two trials must share to be comparable: all but how long we are willing to wait."""
+        found = {name: value for name, value in self.to_json().items() if name != "deadline_s"}
+        # left out where they are what every older protocol was: its digests stay
+        if self.metric == "tgs":
+            del found["metric"]
+        if not self.dump:
+            del found["dump"]
+        return found
+
+    @property
+    def is_scored(self) -> bool:
+        """Whether a trial has a score at all."""
+        return self.metric != "none"
+
+    @property
+    def last_step(self) -> int:
+        """The id of the last step of a complete trial."""
+        return self.steps - 1
+
+    def check_window(self) -> None:
+        """Refuse a protocol under which no trial can have a score.
+
+        Raises:
+            ConfigError: fewer steps from `first_step` to the last than `min_steps`.
+        """
+        usable = self.steps - self.first_step
+        if usable < self.min_steps:
+            raise ConfigError(
+                f"protocol: of {self.steps} steps those from id {self.first_step} on count, "
+                f"{max(usable, 0)} of them, and a score needs {self.min_steps}; "
+                f"ask for steps={self.first_step + self.min_steps} or more"
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cell(Record):
+    """Everything that is held fixed while profiles are compared.
+
+    Attributes:
+        model_tag: e.g. "deepseek3-671b".
+        parallelism: the axes and degrees.
+        config_tag: one of several comparable configurations of the model; "" is its primary one.
+        per_device_batch_size: sequences per device and step; None is the model's own setting.
+        max_target_length: tokens per sequence; None is the model's own setting.
+        nodelist: the pinned nodes, expanded; () is this machine.
+        image: container image or environment name; "" is none.
+        launcher: how the trainer is started, by the launcher's own description of itself.
+        deployed: the environment that is deployed, XLA_FLAGS included.
+        overrides: `key=value` for the launcher that make this cell (model config, config tag).
+        devices: devices of the cell in all; 0 is unknown.
+        protocol: how each trial is run and scored.
+        code: commit hash or digest of the trained code; "" is not told apart.
+    """
+
+    model_tag: str
+    parallelism: Parallelism
+    config_tag: str = ""
+    per_device_batch_size: float | None = None
+    max_target_length: int | None = None
+    nodelist: tuple[str, ...] = ()
+    image: str = ""
+    launcher: str = "command"
+    deployed: dict[str, str] = field(default_factory=dict)
+    overrides: dict[str, str] = field(default_factory=dict)
+    devices: int = 0
+    protocol: Protocol = field(default_factory=Protocol)
+    code: str = ""
+
+    def __post_init__(self) -> None:
+        # a model tag:  llama3.1-405b
+        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._+-]*", self.model_tag):
+            raise ConfigError(f"model tag {self.model_tag!r}: expected letters, digits and . _ + -")
+        if self.per_device_batch_size is not None:
+            if not 0 < self.per_device_batch_size < math.inf:
+                raise ConfigError(
+                    f"cell: per_device_batch_size is {self.per_device_batch_size}, expected a "
+                    "number above 0"
+                )
+            # 7 and 7.0 are one cell, but not one JSON text
+            object.__setattr__(self, "per_device_batch_size", float(self.per_device_batch_size))
+        if self.devices:
+            self.parallelism.check_devices(self.devices)
+
+    def __hash__(self) -> int:
+        return hash(self.digest)
+
+    @property
+    def digest(self) -> str:
+        """The identity of the cell: 16 hexadecimal digits."""
+        return digest(self.identity)
+
+    @property
+    def identity(self) -> dict[str, Json]:
+        """What its digest is made of; a code that is not told apart is left out."""
+        found = self.to_json() | {"protocol": self.protocol.identity}
+        if not self.code:
+            del found["code"]
+        return found
+
+    @property
+    def label(self) -> str:
+        """How the cell is written in a line, e.g. `deepseek3-671b PP=8 sparse pdbs=7`."""
+        return f"{self.model_tag} {self.variant}"
+
+    @property
+    def variant(self) -> str:
+        """The label without the model: a document of one model names its cells so."""
+        parts = [str(self.parallelism), self.config_tag]
+        if self.per_device_batch_size is not None:
+            parts.append(f"pdbs={self.per_device_batch_size:g}")
+        return " ".join(part for part in parts if part)
+
+    @property
+    def tokens_per_device_step(self) -> float | None:
+        """Tokens one device processes in a step: TGS x seconds of every healthy step."""
+        if self.per_device_batch_size is None or self.max_target_length is None:
+            return None
+        return self.per_device_batch_size * self.max_target_length
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeployedFile(Record):
+    """A file that deploys a cell, as it was when a sweep began: what a recipe is a patch of.
+
+    Attributes:
+        path: below the repository that holds it, e.g. "configs/llama3.1-405b.env.sh".
+        text: with the values of secrets hidden; "" where there is no such file yet.
+        is_new: whether there is none yet.
+        is_shell: whether a shell sources it; else it is the trainer's configuration.
+    """
+
+    path: str
+    text: str = ""
+    is_new: bool = False
+    is_shell: bool = True
+
+
+DUMP_FOLDER = "xla_dump"
+
+
+def secrets_in(cell: Cell, profiles: Sequence[Profile]) -> frozenset[str]:
+    """Return the values that no text about a cell may show."""
+    settings = (each for profile in profiles for each in (profile.env, profile.overrides))
+    return secrets_of(cell.deployed, cell.overrides, *settings)
+
+
+def varied_fields(cells: Sequence[Cell]) -> frozenset[str]:
+    """Return the names of the fields in which cells differ from each other."""
+    first, *others = (cell.to_json() for cell in cells)
+    return frozenset(name for name in first for other in others if other.get(name) != first[name])
+
+
+def family_digest(cells: Sequence[Cell], *, length: int = 8) -> str:
+    """Return the identity of what no arm varies, whatever nodes it is pinned to."""
+    return digest(_common(cells), length=length)
+
+
+def folder_of_family(sweep: str, cells: Sequence[Cell]) -> Path:
+    """Return the folder of a study below the work directory, the same on whatever nodes.
+
+    Other nodes are then found in the ledger and refused, not measured beside it in silence.
+    """
+    # from a label:  deepseek3-671b PP=2,FSDP=4 pdbs=7
+    label = re.sub(r"[^A-Za-z0-9.=_-]+", "-", _label(cells))
+    return Path(sweep) / f"{label}-{family_digest(cells)}"
+
+
+def family_differences(before: Sequence[Cell], after: Sequence[Cell]) -> str:
+    """Say in what two families differ, e.g. `image was 'a', is 'b'`; "" where they are one.
+
+    For two single cells that is all that makes them two: the node list too.
+    """
+    varied = varied_fields(before) | varied_fields(after)
+    old, new = (
+        {**cells[0].to_json(), "protocol": cells[0].protocol.identity} for cells in (before, after)
+    )
+    return "; ".join(
+        f"{name} was {old[name]!r}, is {new[name]!r}"
+        for name in old
+        if name not in varied and old[name] != new[name]
+    )
+
+
+def _common(cells: Sequence[Cell]) -> dict[str, Json]:
+    cell, varied = cells[0], varied_fields(cells)
+    # the scheduler may pick other nodes, and the last seconds of patience compare nothing
+    whole = {**cell.to_json(), "nodelist": [], "protocol": cell.protocol.identity}
+    # fields that came later are left out at their default: a folder keeps its name
+    later = {"code"} - {name for name in ("code",) if whole.get(name)}
+    return {name: value for name, value in whole.items() if name not in varied | later}
+
+
+def _label(cells: Sequence[Cell]) -> str:
+    if len(cells) == 1:
+        return cells[0].label
+    varied = varied_fields(cells)
+    said = {
+        "model_tag": cells[0].model_tag,
+        "parallelism": str(cells[0].parallelism),
+        "config_tag": cells[0].config_tag,
+    }
+    if cells[0].per_device_batch_size is not None:
+        said["per_device_batch_size"] = f"pdbs={cells[0].per_device_batch_size:g}"
+    return " ".join(text for name, text in said.items() if text and name not in varied)

@@ -1,0 +1,404 @@
+"""Settings and profiles: the text of XLA_FLAGS and the environment, as XLA itself reads them.
+
+A profile is applied *on top of* the deployed settings: its flags are appended to the deployed
+text, never composed from scratch. This module is pure; it knows no cluster, no file, no catalog.
+
+How XLA splits XLA_FLAGS (`xla/parse_flags_from_env.cc`): on space, tab, CR and LF; a value in
+quotes directly after `=` may hold white space, and a backslash escapes inside double quotes only;
+at the first token that does not begin with `-` it stops *without a word* and drops the rest. What
+XLA drops in silence is an error here.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from pytest_xlatune.model.errors import ConfigError
+from pytest_xlatune.model.record import Record, digest
+from pytest_xlatune.model.redact import without_secrets
+
+BASELINE_ID = "baseline-deployed"
+
+# Flags whose second occurrence adds to the first instead of replacing it: appending can never
+# undo them (xla/debug_options_flags.cc, effective values of jaxlib 0.12.0.1).
+APPENDING = frozenset(
+    {
+        "xla_disable_hlo_passes",
+        "xla_enable_hlo_passes_only",
+        "xla_gpu_ptx_file",
+        "xla_gpu_llvm_ir_file",
+        "xla_gpu_ptx_compiler_extra_flags",
+    }
+)
+
+# Two names of one field: the last of either wins (jaxlib 0.11.2 and later).
+ALIASES: Mapping[str, str] = {
+    "xla_gpu_enable_pipelined_all_gather": "xla_gpu_pipeline_all_gather",
+    "xla_gpu_enable_pipelined_all_reduce": "xla_gpu_pipeline_all_reduce",
+    "xla_gpu_enable_pipelined_reduce_scatter": "xla_gpu_pipeline_reduce_scatter",
+}
+
+_SPACE = " \t\r\n"
+# a profile id:  overlap-2.ag_1g+rs
+_ID = re.compile(r"[a-z0-9][a-z0-9._+-]{0,63}")
+# a flag up to its value:  --xla_gpu_enable_command_buffer=
+_FLAG = re.compile(r"--([A-Za-z0-9_][A-Za-z0-9_-]*)(=)?")
+# an environment variable's name:  NCCL_IB_HCA
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Flag(Record):
+    """One XLA flag. `value` None is the bare form `--name`; the empty string is `--name=`."""
+
+    name: str
+    value: str | None = None
+
+    def __post_init__(self) -> None:
+        if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_-]*", self.name):
+            raise ConfigError(
+                f"malformed flag name {self.name!r}: expected letters, digits and _, without "
+                "dashes in front (write xla_gpu_autotune_level, not --xla_gpu_autotune_level)"
+            )
+        if self.value is not None and "\0" in self.value:
+            raise ConfigError(f"flag --{self.name}: a value cannot hold a NUL character")
+
+    def __str__(self) -> str:
+        return f"--{self.name}" if self.value is None else f"--{self.name}={_quoted(self.value)}"
+
+
+Flags = tuple[Flag, ...]
+
+
+def parse_flags(text: str, *, where: str = "XLA_FLAGS") -> Flags:
+    """Parse the text of XLA_FLAGS in the order written, duplicates kept.
+
+    Raises:
+        ConfigError: XLA would read a file, drop the rest in silence or refuse the token.
+    """
+    flags: list[Flag] = []
+    at = _skip_space(text, 0)
+    while at < len(text):
+        flag, at = _parse_one(text, at, where)
+        flags.append(flag)
+        at = _skip_space(text, at)
+    return tuple(flags)
+
+
+def read_as_xla(text: str) -> tuple[Flags, str]:
+    """Return the flags that XLA reads, and the rest that it drops in silence; "" is none.
+
+    Raises:
+        ConfigError: XLA would read a file, or refuse a token.
+    """
+    flags: list[Flag] = []
+    at = _skip_space(text, 0)
+    while at < len(text) and (not flags or text[at] == "-"):
+        flag, at = _parse_one(text, at, "XLA_FLAGS")
+        flags.append(flag)
+        at = _skip_space(text, at)
+    return tuple(flags), text[at:].strip(_SPACE)
+
+
+def format_flags(flags: Iterable[Flag]) -> str:
+    """Write flags as text that `parse_flags`, and XLA, read back as the same flags."""
+    return " ".join(map(str, flags))
+
+
+def append_flags(deployed: str, flags: Iterable[Flag]) -> str:
+    """Return the XLA_FLAGS text of a job: everything deployed as it stands, then `flags`."""
+    return " ".join(part for part in (deployed.strip(_SPACE), format_flags(flags)) if part)
+
+
+def merge_flags(*parts: Iterable[Flag]) -> Flags:
+    """Keep what has effect: the last of each flag, every one of an appending flag.
+
+    Associative. Order is that of the last occurrence.
+    """
+    kept: list[Flag] = []
+    seen: set[str] = set()
+    for flag in reversed([flag for part in parts for flag in part]):
+        key = ALIASES.get(flag.name, flag.name)
+        if flag.name in APPENDING:
+            kept.append(flag)
+        elif key not in seen:
+            seen.add(key)
+            kept.append(flag)
+    return tuple(reversed(kept))
+
+
+def effective_values(flags: Iterable[Flag]) -> dict[str, str]:
+    """Return flag name -> the value XLA ends up with, as far as the text alone tells.
+
+    A bare flag is "true". The values of an appending flag are joined by a comma.
+    """
+    values: dict[str, str] = {}
+    for flag in merge_flags(flags):
+        value = "true" if flag.value is None else flag.value
+        if flag.name in APPENDING and flag.name in values:
+            value = f"{values[flag.name]},{value}"
+        values[flag.name] = value
+    return values
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Difference:
+    """One name whose effective value differs. None: not set on that side."""
+
+    name: str
+    before: str | None
+    after: str | None
+
+
+def diff_values(before: Mapping[str, str], after: Mapping[str, str]) -> tuple[Difference, ...]:
+    """List what differs between two mappings of name to value, sorted by name."""
+    names = sorted(before.keys() | after.keys())
+    return tuple(
+        Difference(name=name, before=before.get(name), after=after.get(name))
+        for name in names
+        if before.get(name) != after.get(name)
+    )
+
+
+def settings_digest(flags: Iterable[Flag], env: Mapping[str, str]) -> str:
+    """Return a digest of the effective flags and the environment; order and spelling do not count.
+
+    Two profiles with the same digest on the same cell are repeats of one another.
+    """
+    return digest({"flags": effective_values(flags), "env": dict(env)})
+
+
+def shell_exports(flags: Iterable[Flag], env: Mapping[str, str]) -> str:
+    """Write POSIX shell lines that append `flags` to XLA_FLAGS and export `env`, byte for byte.
+
+    One `export` a setting, "" where there is none. Every value is quoted so that the shell expands
+    nothing in it; only the XLA_FLAGS that is already there is read.
+    """
+    exports = [f"export {name}={shlex.quote(value)}\n" for name, value in env.items()]
+    text = format_flags(flags)
+    if text:
+        appended = '"${XLA_FLAGS:+$XLA_FLAGS }"' + shlex.quote(text)
+        exports.insert(0, f"export XLA_FLAGS={appended}\n")
+    return "".join(exports)
+
+
+def restore_default(deployed: Iterable[Flag], defaults: Mapping[str, str]) -> Flags:
+    """Return the flags that, appended, put every deployed flag back to its stated default.
+
+    Raises:
+        ConfigError: a deployed flag has no stated default, or belongs to those that XLA appends
+            to, which no later flag can undo.
+    """
+    names = list(effective_values(deployed))
+    stuck = [name for name in names if name in APPENDING]
+    if stuck:
+        raise ConfigError(
+            f"--{stuck[0]} is deployed and cannot be restored by appending: XLA adds its "
+            "values up. Take it out of the deployed XLA_FLAGS to measure the default."
+        )
+    missing = [name for name in names if name not in defaults]
+    if missing:
+        raise ConfigError(
+            f"no default is stated for the deployed flag --{missing[0]}; add it to the defaults "
+            f"(stated: {', '.join(sorted(defaults)) or 'none'})"
+        )
+    return tuple(Flag(name=name, value=defaults[name]) for name in names)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Profile(Record):
+    """A named set of flags, environment variables and launcher overrides on top of the deployed.
+
+    Attributes:
+        id: a slug `[a-z0-9][a-z0-9._+-]*` of 64 characters at most; what `-k` selects.
+        flags: appended to the deployed XLA_FLAGS.
+        env: set after the deployed environment; never XLA_FLAGS itself.
+        overrides: `key=value` for the launcher, after the cell's own.
+        wave: the marker of the wave that measures it.
+        note: why it might matter, for the report.
+    """
+
+    id: str
+    flags: Flags = ()
+    env: dict[str, str] = field(default_factory=dict)
+    overrides: dict[str, str] = field(default_factory=dict)
+    wave: str = "wave2"
+    note: str = ""
+
+    def __post_init__(self) -> None:
+        if not _ID.fullmatch(self.id):
+            raise ConfigError(
+                f"profile id {self.id!r}: expected [a-z0-9][a-z0-9._+-]*, 64 characters at most; "
+                "give a short name and put the flags into `flags`"
+            )
+        for name, value in (*self.env.items(), *self.overrides.items()):
+            if not isinstance(value, str):
+                raise ConfigError(
+                    f"profile {self.id!r}: {name} is {value!r:.80} ({type(value).__name__}), "
+                    f"expected a text: write {str(value)!r:.80}"
+                )
+        for name, value in self.env.items():
+            if name == "XLA_FLAGS":
+                raise ConfigError(
+                    f"profile {self.id!r} sets XLA_FLAGS in env, which would replace the "
+                    "deployed ones; put the flags into `flags`, they are appended"
+                )
+            if not _VARIABLE.fullmatch(name):
+                raise ConfigError(f"profile {self.id!r}: {name!r} is no name of a variable")
+            if "\0" in value:
+                raise ConfigError(f"profile {self.id!r}: {name} holds a NUL character")
+
+    def __hash__(self) -> int:
+        return hash(self.id)
+
+    @property
+    def is_baseline(self) -> bool:
+        """Whether this is the cell as deployed: nothing on top."""
+        return not (self.flags or self.env or self.overrides)
+
+    def same_as(self, other: Profile) -> bool:
+        """Whether another profile, of whatever name, sets the same in the same order."""
+        return self is other or (
+            (self.flags, self.env, self.overrides) == (other.flags, other.env, other.overrides)
+        )
+
+    @property
+    def settings_text(self) -> str:
+        """Everything the profile sets, as one line: its identity. To be shown is `shown_text`."""
+        return _in_line(self.flags, self.env, self.overrides)
+
+    @property
+    def shown_text(self) -> str:
+        """Everything the profile sets, as one line a person can paste; secrets are hidden."""
+        return _in_line(self.flags, without_secrets(self.env), without_secrets(self.overrides))
+
+    @property
+    def shown(self) -> Profile:
+        """The profile as it may be shown."""
+        return dataclasses.replace(
+            self, env=without_secrets(self.env), overrides=without_secrets(self.overrides)
+        )
+
+
+BASELINE = Profile(id=BASELINE_ID, wave="wave1", note="the cell as deployed")
+
+
+def profile(
+    id: str,  # noqa: A002 - the word of the field
+    flags: str = "",
+    *,
+    env: Mapping[str, str] | None = None,
+    overrides: Mapping[str, str] | None = None,
+    wave: str = "wave2",
+    note: str = "",
+) -> Profile:
+    """Build a profile from the text of its flags: what a sweep file writes.
+
+    Raises:
+        ConfigError: a malformed id, flag or variable.
+    """
+    return Profile(
+        id=id,
+        flags=parse_flags(flags, where=f"profile {id!r}"),
+        env=dict(env or {}),
+        overrides=dict(overrides or {}),
+        wave=wave,
+        note=note,
+    )
+
+
+def check_unique(profiles: Sequence[Profile], *, where: str) -> None:
+    """Refuse two profiles of one id, and one that takes the baseline's.
+
+    Raises:
+        ConfigError: naming the id and both settings.
+    """
+    seen: dict[str, Profile] = {}
+    for each in profiles:
+        if each.id == BASELINE_ID:
+            raise ConfigError(
+                f"{where}: the id {BASELINE_ID!r} belongs to the empty profile, which every sweep "
+                "measures by itself; choose another id"
+            )
+        if each.id in seen:
+            raise ConfigError(
+                f"{where}: duplicate profile id {each.id!r} "
+                f"({seen[each.id].shown_text or 'empty'!r} and "
+                f"{each.shown_text or 'empty'!r}); rename one of them"
+            )
+        seen[each.id] = each
+
+
+def _in_line(flags: Flags, env: Mapping[str, str], overrides: Mapping[str, str]) -> str:
+    settings = (f"{name}={value}" for each in (env, overrides) for name, value in each.items())
+    return " ".join([*map(str, flags), *settings])
+
+
+def _skip_space(text: str, at: int) -> int:
+    while at < len(text) and text[at] in _SPACE:
+        at += 1
+    return at
+
+
+def _parse_one(text: str, at: int, where: str) -> tuple[Flag, int]:
+    match = _FLAG.match(text, at)
+    if match is None:
+        raise ConfigError(_refusal(text, at, where))
+    name, equals = match.group(1), match.group(2)
+    at = match.end()
+    value: str | None
+    if equals and at < len(text) and text[at] in "'\"":
+        value, at = _parse_quoted(text, at, where)
+    else:
+        end = at
+        while end < len(text) and text[end] not in _SPACE:
+            end += 1
+        if end > at and not equals:
+            raise ConfigError(
+                f"{where}: malformed flag {text[match.start() : end]!r}: expected --name or "
+                "--name=value"
+            )
+        value, at = (text[at:end] if equals else None), end
+    return Flag(name=name, value=value), at
+
+
+def _parse_quoted(text: str, at: int, where: str) -> tuple[str, int]:
+    quote, start, value = text[at], at, []
+    at += 1
+    while at < len(text) and text[at] != quote:
+        if quote == '"' and text[at] == "\\" and at + 1 < len(text):
+            at += 1
+        value.append(text[at])
+        at += 1
+    if at == len(text):
+        raise ConfigError(f"{where}: the quote opened at {text[start : start + 40]!r} never closes")
+    return "".join(value), at + 1
+
+
+def _refusal(text: str, at: int, where: str) -> str:
+    token = re.split(f"[{_SPACE}]", text[at:], maxsplit=1)[0]
+    if token.startswith("-"):
+        return f"{where}: malformed flag {token!r}: expected --name or --name=value"
+    if at == _skip_space(text, 0):
+        return (
+            f"{where}: {token!r} does not begin with '--', so XLA would take the text as the "
+            "name of a file of flags; expected --name=value"
+        )
+    return (
+        f"{where}: {token!r} does not begin with '--': XLA stops reading here and silently drops "
+        f"{text[at:].strip(_SPACE)!r}; expected --name=value separated by spaces"
+    )
+
+
+def _quoted(value: str) -> str:
+    """Quote a value where XLA would otherwise split it or strip a quote."""
+    if not any(char in value for char in _SPACE) and value[:1] not in ("'", '"'):
+        return value
+    if "'" not in value:
+        return f"'{value}'"
+    escaped = value.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'

@@ -1,0 +1,461 @@
+"""What came back and what was decided: outcome, steps, score, finding, comparison, verdict.
+
+Pure values. A score exists only for a job; nothing here lets two step series be compared. What a
+workload did wrong is in an `Outcome` and its findings, not in an exception.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import ClassVar, Self
+
+from pytest_xlatune.model.errors import LedgerError
+from pytest_xlatune.model.record import Json, Record
+from pytest_xlatune.model.trial import Trial
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepRecord(Record):
+    """One training step as the log or MaxText's metrics file tells it. None: not printed.
+
+    Attributes:
+        step: the step's id.
+        step_s: seconds of the step: the host's time between two dispatches.
+        tgs: Tokens/s/device.
+        tflops: TFLOP/s/device.
+        mfu: model FLOPs utilisation in percent.
+        loss: training loss; NaN and infinity are real values here.
+        label: the rank label in front of the line ("0" of `srun -l`), or "".
+        start: which start of the program within one log, from 0.
+        kind: "step", "rampup", "profiler" (a hidden profiler step).
+    """
+
+    step: int
+    step_s: float | None = None
+    tgs: float | None = None
+    tflops: float | None = None
+    mfu: float | None = None
+    loss: float | None = None
+    label: str = ""
+    start: int = 0
+    kind: str = "step"
+
+
+# the parts of a step that settings act on: collectives by their kind, and the rest
+COLLECTIVES = ("all-gather", "reduce-scatter", "all-reduce", "all-to-all", "collective-permute")
+PARTS = (*COLLECTIVES, "communication", "compute", "copies", "idle")
+
+
+class NotRun(StrEnum):
+    """Why a trial was not run at all."""
+
+    NEEDLESS = "needless"  # its program is the baseline's, or another profile's
+    CANNOT = "cannot"  # its program does not compile, or does not fit
+
+
+class Action(StrEnum):
+    """What a finding asks for. Retries depend on it, never on a measured value."""
+
+    NONE = "none"  # worth knowing, changes nothing
+    SUCCESS = "success"  # looks like a failure, is none
+    RETRY = "retry"
+    RESUME_NODE = "resume-node"
+    HOOK = "hook"  # needs a person's rights: a site's own command
+    WAIT = "wait"
+    DROP = "drop"  # the profile cannot run
+    STOP = "stop"  # the sweep cannot go on
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding(Record):
+    """One diagnosed thing about an attempt.
+
+    Attributes:
+        cls: the failure class, e.g. "oom-gpu", "unknown-flag", "numerical-failure".
+        action: what it asks for.
+        line: 1-based number of the evidence line in the log; 0 where there is no line.
+        text: the evidence, at most 500 characters.
+        detail: the figure or name in it, e.g. "171.96 GiB" or the flag's name.
+        source: which log, when an attempt has several.
+        count: how often the log says it.
+    """
+
+    cls: str
+    action: Action
+    line: int = 0
+    text: str = ""
+    detail: str = ""
+    source: str = ""
+    count: int = 1
+
+
+class State(StrEnum):
+    """How an attempt stands or ended, in the words of every executor."""
+
+    PENDING = "pending"
+    RUNNING = "running"
+    COMPLETED = "completed"  # exit code 0
+    FAILED = "failed"  # non-zero exit or a signal
+    TIMEOUT = "timeout"  # the scheduler's limit or the trial's deadline
+    CANCELLED = "cancelled"
+    NODE_FAIL = "node-fail"
+    LOST = "lost"  # the scheduler knows it no more
+
+    @property
+    def is_final(self) -> bool:
+        """Whether the attempt is over."""
+        return self not in (State.PENDING, State.RUNNING)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Submission(Record):
+    """One submission of a trial, journalled before anyone waits for it.
+
+    Attributes:
+        trial_id: whose.
+        attempt: from 1.
+        executor: "local" or "slurm".
+        job_id: the executor's own name of the job.
+        folder: the attempt's folder, relative to the work directory.
+    """
+
+    trial_id: str
+    attempt: int
+    executor: str
+    job_id: str
+    folder: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome(Record):
+    """How one attempt ended.
+
+    Attributes:
+        state: where the attempt stands; final in the ledger.
+        exit_code: of the trainer; None where it never ran or died of a signal.
+        signal: number of the signal that killed it.
+        nodes: where it ran.
+        start_s, end_s: seconds since the epoch, by the node's clock; None where unknown.
+        reason: the executor's own words.
+        lacks_nodes: whether it waits because nodes that it needs are drained, down or reserved.
+        is_started: whether the trainer's process began; False only where it could not.
+    """
+
+    state: State
+    exit_code: int | None = None
+    signal: int | None = None
+    nodes: tuple[str, ...] = ()
+    start_s: float | None = None
+    end_s: float | None = None
+    reason: str = ""
+    lacks_nodes: bool = False
+    is_started: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Score(Record):
+    """The steady state of one job: log of tokens over time on the kept steps.
+
+    Attributes:
+        value: natural logarithm of `tgs`; comparisons are of it.
+        tgs: tokens over time, Tokens/s/device.
+        step_s: seconds per kept step.
+        n_steps: kept steps.
+        window: first and last step id of the window.
+        dropped: step ids inside the window that were screened out.
+        stragglers: how many of the dropped were slow steps.
+        window_tgs: tokens over time on the whole window, stragglers included.
+        loss: loss of the last step, if printed.
+        flags: what a reader should know, e.g. "not-steady", "invariant-violated".
+        timings: (step id, seconds) of every step of the job, the window's and those outside it, so
+            that the job can be scored again in another window; () from an older writer.
+    """
+
+    value: float
+    tgs: float
+    step_s: float
+    n_steps: int
+    window: tuple[int, int]
+    dropped: tuple[int, ...] = ()
+    stragglers: int = 0
+    window_tgs: float | None = None
+    loss: float | None = None
+    flags: tuple[str, ...] = ()
+    timings: tuple[tuple[int, float], ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoScore(Record):
+    """Why a job has no score."""
+
+    reason: str
+
+
+class TrialStatus(StrEnum):
+    """Where a trial stands. Only the last three are final."""
+
+    PLANNED = "planned"
+    RUNNING = "running"
+    MEASURED = "measured"
+    DROPPED = "dropped"  # this profile cannot run here: OOM, unknown flag, NaN, flags not effective
+    UNMEASURED = "unmeasured"  # it could not be measured: nodes, time, cancelled
+
+    @property
+    def is_final(self) -> bool:
+        """Whether the trial is over."""
+        return self not in (TrialStatus.PLANNED, TrialStatus.RUNNING)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrialResult(Record):
+    """A trial and all that is known of it: what studies read as history.
+
+    Attributes:
+        trial: the trial.
+        status: where it stands.
+        score: of the attempt that was measured.
+        reason: why there is no score, or why it was dropped; "" otherwise.
+        findings: of all attempts.
+        job_ids: of all attempts, in order.
+        outcome: of the last attempt.
+        epoch: counts the changes after which scores are not comparable (a node swap).
+        not_run: why it was not run at all; None where it was, or is to be.
+    """
+
+    trial: Trial
+    status: TrialStatus
+    score: Score | None = None
+    reason: str = ""
+    findings: tuple[Finding, ...] = ()
+    job_ids: tuple[str, ...] = ()
+    outcome: Outcome | None = None
+    epoch: int = 0
+    not_run: NotRun | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shares(Record):
+    """Where the time of a step went in an evidence run, as far as it left something to read.
+
+    Attributes:
+        of_step: part -> its share of a step, 0.2 is 20 %. A collective's, `communication`'s and
+            `copies`' is the time in which nothing else ran; absent where no trace tells it.
+        kinds: of the collectives in the compiled program; None where no dump tells them.
+    """
+
+    of_step: dict[str, float]
+    kinds: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvidenceResult(TrialResult):
+    """An evidence trial and all that is known of it; it has no score.
+
+    Attributes:
+        is_read: whether what it left has been read.
+        shares: what that says; None where it left nothing that can be read.
+    """
+
+    is_read: bool = False
+    shares: Shares | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison(Record):
+    """One arm against the reference on job scores; all effects are differences of logarithms.
+
+    Attributes:
+        estimate: log ratio to the reference.
+        ci95: two-sided 95 % interval of it.
+        lower: simultaneous one-sided lower bound over the confirmed arms.
+        n: trials of the arm behind it.
+        n_baseline: baseline trials beside them.
+        df: residual degrees of freedom.
+        sigma: residual standard deviation of one job's score.
+        mde80: smallest effect this comparison finds with 80 % power, as a log ratio.
+        method: in words, e.g. "Dunnett, K=3, 4 blocks of 3+2".
+    """
+
+    estimate: float
+    ci95: tuple[float, float]
+    lower: float
+    n: int
+    n_baseline: int
+    df: int
+    sigma: float
+    mde80: float
+    method: str
+
+
+class VerdictKind(StrEnum):
+    """Section 2 of the design says what each means."""
+
+    FASTER = "FASTER"
+    SLOWER = "SLOWER"
+    EQUIVALENT = "EQUIVALENT"
+    INCONCLUSIVE = "INCONCLUSIVE"
+    SCREENED = "SCREENED"
+    INVALID = "INVALID"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict(Record):
+    """The conclusion on one arm.
+
+    Attributes:
+        arm: id of the arm: the profile's where arms are profiles.
+        kind: the verdict.
+        delta: relative change of TGS against the reference, +0.034 is +3.4 %; None if unknown.
+        ci95: 95 % interval of `delta`; None at n = 1.
+        n: trials behind it.
+        tgs: Tokens/s/device, the geometric mean over those trials.
+        step_s: seconds per step, over those trials.
+        mde80: smallest relative change that would be found with 80 % power; None if unknown.
+        method: how it was decided.
+        reasons: why this and not another verdict, in order.
+        can_run: False where the arm itself cannot run (INVALID and dropped).
+        not_run: why it was not run at all; None where it was, or is to be.
+        job_ids: of the trials behind it.
+    """
+
+    arm: str
+    kind: VerdictKind
+    delta: float | None = None
+    ci95: tuple[float, float] | None = None
+    n: int = 0
+    tgs: float | None = None
+    step_s: float | None = None
+    mde80: float | None = None
+    method: str = ""
+    reasons: tuple[str, ...] = ()
+    can_run: bool = True
+    not_run: NotRun | None = None
+    job_ids: tuple[str, ...] = ()
+
+    @property
+    def is_needless(self) -> bool:
+        """Whether it was not run because it is the baseline, or another profile, under a name."""
+        return self.not_run is NotRun.NEEDLESS
+
+
+class StudyRecord(Record):
+    """What a study found besides its verdicts; each study has its own class, told by `kind`.
+
+    A subclass is a frozen, slotted, keyword-only dataclass, found again by its kind when a ledger
+    or a report is read.
+    """
+
+    __slots__ = ()
+    kind: ClassVar[str] = ""
+    _kinds: ClassVar[dict[str, type[StudyRecord]]] = {}
+
+    def __init_subclass__(cls) -> None:
+        # a slotted dataclass is made twice; the second is the one that stays
+        cls._kinds[cls.kind] = cls
+
+    def to_json(self) -> dict[str, Json]:
+        """Return the record as builtins, its kind among them."""
+        return {"kind": self.kind, **super().to_json()}
+
+    @classmethod
+    def from_json(cls, data: Json) -> Self:
+        """Return the record of the kind that `data` names.
+
+        Raises:
+            LedgerError: no class of that kind is loaded, or the data are not one.
+        """
+        kind = data.get("kind") if isinstance(data, dict) else None
+        found = cls._kinds.get(str(kind))
+        if found is None or not issubclass(found, cls):
+            raise LedgerError(
+                f"a study's record of kind {kind!r} is not known here; known are "
+                f"{', '.join(sorted(cls._kinds))}. Was it written by a newer version?"
+            )
+        values = {name: value for name, value in data.items() if name != "kind"}
+        return super(StudyRecord, found).from_json(values)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoiseRecord(StudyRecord):
+    """How noisy the jobs of a study were, and what it can see for it.
+
+    Attributes:
+        sigma: standard deviation of one job's score between jobs; None if unknown.
+        mde80: smallest relative change that is found with 80 % power; None if unknown.
+    """
+
+    kind: ClassVar[str] = "noise"
+    sigma: float | None = None
+    mde80: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TuningRecord(NoiseRecord):
+    """What a tuning sweep found besides its verdicts.
+
+    Attributes:
+        finalists: ids of the profiles sent to confirmation, in rank order; () before.
+        bound: no profile beats the baseline by more than this, at 95 %; None if unknown.
+    """
+
+    kind: ClassVar[str] = "tuning"
+    finalists: tuple[str, ...] = ()
+    bound: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Conclusion(Record):
+    """What a study says of its arms.
+
+    Attributes:
+        reference: the line of the arm that the others are compared with; None where there is none.
+        verdicts: one per other arm, confirmed ones first, each group by `delta`.
+        record: the study's own findings; None where it has none.
+        alpha: spent of the sweep's 0.05.
+        complete: whether every planned trial is final.
+        first_step: first step of the window that all trials were scored in, where the protocol's
+            begins before steady state; None where it is the protocol's.
+        notes: what a reader should know, one sentence each.
+    """
+
+    reference: Verdict | None = None
+    verdicts: tuple[Verdict, ...]
+    record: StudyRecord | None = None
+    alpha: float = 0.0
+    complete: bool = False
+    first_step: int | None = None
+    notes: tuple[str, ...] = ()
+
+    @property
+    def baseline(self) -> Verdict:
+        """The line of the reference, for the reports of studies that have one.
+
+        Raises:
+            LedgerError: the study compares with none.
+        """
+        if self.reference is None:
+            raise LedgerError("this conclusion has no reference to compare with")
+        return self.reference
+
+    @property
+    def noise(self) -> NoiseRecord:
+        """What the record says of noise; nothing where it has none."""
+        return self.record if isinstance(self.record, NoiseRecord) else NoiseRecord()
+
+    @property
+    def tuning(self) -> TuningRecord:
+        """What the record says of a tuning sweep; nothing where it is none's."""
+        return self.record if isinstance(self.record, TuningRecord) else TuningRecord()
+
+    def verdict(self, arm: str) -> Verdict | None:
+        """Return the verdict on an arm, None where the study does not know it."""
+        if self.reference is not None and arm == self.reference.arm:
+            return self.reference
+        return next((each for each in self.verdicts if each.arm == arm), None)
+
+
+def relative(log_ratio: float) -> float:
+    """Return the relative change that a difference of log scores is: exp(x) - 1."""
+    return math.expm1(log_ratio)

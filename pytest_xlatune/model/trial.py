@@ -1,0 +1,159 @@
+"""What a study compares and runs: arm, trial, design of a confirmation, launch spec.
+
+Pure values with plain fields: nothing is parsed out of a text. A trial's identity is a digest of
+its cell, arm, profile, protocol, study, stage, block and position, never a test's node id.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from pytest_xlatune.model.cell import Protocol
+from pytest_xlatune.model.profile import BASELINE_ID, Profile
+from pytest_xlatune.model.record import Record, digest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Arm(Record):
+    """What a study compares: a profile in one cell, or a cell as deployed.
+
+    Attributes:
+        id: a slug; the profile's id where arms are profiles.
+        cell_digest: in which cell it is measured.
+        profile: applied on top of the deployed; the baseline where arms are cells.
+    """
+
+    id: str
+    cell_digest: str
+    profile: Profile
+
+    def __hash__(self) -> int:
+        return hash((self.id, self.cell_digest))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, order=True)
+class ConfirmDesign(Record):
+    """The layout that a confirming trial was planned in; it never changes once a trial has it.
+
+    Error rates are spent on a layout, so that neither a restart nor a larger budget may refill it.
+
+    Attributes:
+        look: which of the looks the trial belongs to, from 1.
+        looks: how many looks the design allows.
+        arms: finalists in each block, an alias included.
+        blocks: of this look.
+        baselines: trials of the reference in each block.
+    """
+
+    look: int = 1
+    looks: int = 1
+    arms: int
+    blocks: int
+    baselines: int
+
+
+class _Named(Record):
+    """Holds the identity of a trial once it has been worked out: it is asked for very often."""
+
+    __slots__ = ("_id",)
+    _id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trial(_Named):
+    """One measured run of one arm.
+
+    Attributes:
+        arm: id of the arm; "" becomes the profile's id.
+        cell_digest: in which cell.
+        profile: applied on top of the deployed.
+        protocol: the cell's, unless the study asks for another (an evidence run).
+        study: name of the study that proposed it.
+        stage: the study's own word, e.g. "wave2" or "confirm".
+        block: from 1; 0 is measured once to rank, and no block.
+        position: which one of the trials of this arm in this stage and block, from 0.
+        allocation: of a scheduler, in which it is a step; "" is a job of its own.
+        design: of the blocks that it belongs to; None where it is in none.
+    """
+
+    arm: str = ""
+    cell_digest: str
+    profile: Profile
+    protocol: Protocol
+    study: str
+    stage: str
+    block: int = 0
+    position: int = 0
+    allocation: str = ""
+    design: ConfirmDesign | None = None
+
+    def __post_init__(self) -> None:
+        if not self.arm:
+            object.__setattr__(self, "arm", self.profile.id)
+
+    def __hash__(self) -> int:
+        return hash(self.id)
+
+    @property
+    def id(self) -> str:
+        """The identity: readable, then 10 hexadecimal digits of everything that matters.
+
+        A profile's note and wave do not: rewording a note re-measures nothing.
+        """
+        try:
+            return self._id
+        except AttributeError:
+            object.__setattr__(self, "_id", self._identity())
+            return self._id
+
+    def _identity(self) -> str:
+        identity = {
+            "arm": self.arm,
+            "cell": self.cell_digest,
+            "profile": self.profile.to_json() | {"wave": "", "note": ""},
+            "protocol": self.protocol.identity,
+            "study": self.study,
+            "stage": self.stage,
+            "block": self.block,
+            "position": self.position,
+            "design": self.design.to_json() if self.design else None,
+        }
+        place = f"{self.stage}{self.block or ''}.{self.position}"
+        return f"{self.arm}-{place}-{digest(identity, length=10)}"
+
+    @property
+    def is_baseline(self) -> bool:
+        """Whether this trial measures the cell as deployed under the baseline's own name."""
+        return self.arm == BASELINE_ID
+
+    @property
+    def is_screened(self) -> bool:
+        """Whether this trial measures its arm once, to rank it: it is scored and in no block."""
+        return not self.block and self.protocol.is_scored
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchSpec(Record):
+    """What the payload on the node does: plain data, written to `spec.json`.
+
+    Attributes:
+        argv: the command; never passed through a shell by us.
+        env: variables set for it, byte for byte.
+        unset: variables taken away from what it inherits.
+        inherit: names of the node's variables that it may inherit; others are not passed on.
+        files: name -> text, written into the trial's folder before the start.
+        cwd: working directory; "" is the trial's folder.
+        metrics_file: MaxText's metrics file inside the trial's folder; "" is none.
+        last_step: step id after which the trial is complete.
+        deadline_s: wall seconds after which the process group is killed.
+    """
+
+    argv: tuple[str, ...]
+    env: dict[str, str] = field(default_factory=dict)
+    unset: tuple[str, ...] = ()
+    inherit: tuple[str, ...] = ()
+    files: dict[str, str] = field(default_factory=dict)
+    cwd: str = ""
+    metrics_file: str = ""
+    last_step: int = 14
+    deadline_s: int = 2700

@@ -1,1 +1,0 @@
-"""What a sweep would run, found out without running anything."""

@@ -1,0 +1,154 @@
+"""The tests that every sweep has: a sweep file is its SWEEP and one line.
+
+    tests = standard_tests(SWEEP)
+
+Each wave has a function of its own, so that a node id names wave and profile:
+`test_pp8.py::test_wave2[overlap-2]`. A test of the same name that the file writes itself takes the
+place of the one here. They are put into the module when pytest collects it; all they know of a
+sweep is what fixtures give.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import FunctionType
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pytest_xlatune.model.errors import ConfigError
+from pytest_xlatune.model.profile import BASELINE_ID
+from pytest_xlatune.studies.trials import wave_order
+
+if TYPE_CHECKING:
+    from pytest_xlatune.model.profile import Profile
+    from pytest_xlatune.prepare.preflight import Preflight
+    from pytest_xlatune.sweep.declaration import Sweep
+    from pytest_xlatune.tasks.answers import Measured
+    from pytest_xlatune.tasks.artifacts import Recorded
+
+_EVIDENCE_WAVE = "wave1_5"
+
+
+Measure = Callable[["Profile"], "Measured"]
+Evidence = Callable[["Profile | str"], "Recorded"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class StandardTests:
+    """The tests of one sweep by name, in the order in which they are collected."""
+
+    sweep: Sweep
+    tests: Mapping[str, FunctionType]
+
+
+def standard_tests(sweep: Sweep, *, evidence: bool = False) -> StandardTests:
+    """Return the tests of a sweep, which its module calls `tests`.
+
+    Args:
+        sweep: the module's SWEEP.
+        evidence: whether the baseline (wave 1.5) and the winner (confirmation) are each run once
+            more with profiler and dump. It takes a trainer that writes both.
+
+    Raises:
+        ConfigError: it is no sweep.
+    """
+    from pytest_xlatune.sweep.declaration import Sweep
+
+    if not isinstance(sweep, Sweep):
+        raise ConfigError(f"standard_tests({sweep!r:.80}): expected a Sweep: standard_tests(SWEEP)")
+    if sweep.gate is not None:
+        tests = {"test_no_regression": _copy(no_regression, "gate")}
+        return StandardTests(sweep=sweep, tests=tests)
+    declared = {each.wave for each in sweep.profiles}
+    after = {slot.wave for slot in sweep.slots()}
+    recorded = {_EVIDENCE_WAVE} if evidence else set()
+    tests = {"test_baseline": _copy(baseline, "wave1")}
+    if sweep.no_env is not None:
+        tests["test_without_env"] = _copy(without_env, "wave1")
+    for wave in sorted(declared | after | recorded, key=wave_order):
+        if wave in recorded:
+            tests["test_evidence"] = _copy(evidence_of_baseline, wave)
+        if wave in declared:
+            tests[f"test_{wave}"] = _copy(each_profile, wave)
+        if wave in after:
+            tests[f"test_{wave}_derived"] = _copy(each_derived, wave)
+    tests["test_finalist"] = _copy(each_finalist, "confirm")
+    if evidence:
+        tests["test_why_the_winner_wins"] = _copy(evidence_of_winner, "confirm")
+    if sweep.config_tags:
+        tests["test_elsewhere"] = _copy(elsewhere, "wave6")
+    return StandardTests(sweep=sweep, tests=tests)
+
+
+def _copy(test: Any, marker: str) -> FunctionType:
+    """Return a test of one module's own, marked: pytest writes name and module into it."""
+    made = FunctionType(test.__code__, test.__globals__)
+    made.__doc__ = test.__doc__
+    return getattr(pytest.mark, marker)(made)  # type: ignore[no-any-return]
+
+
+def baseline(
+    preflight: Preflight, pinned_nodes: tuple[str, ...], baseline_deployed: Measured
+) -> None:
+    """The site is ready and the cell as deployed trains."""
+    _hold(baseline_deployed.n >= 1, f"{preflight.notes}, {pinned_nodes}")
+
+
+def without_env(measure: Measure, baseline_no_env: Profile) -> None:
+    """The image alone; skipped where the defaults of the deployed flags are not known."""
+    _not_slower(measure(baseline_no_env))
+
+
+def evidence_of_baseline(evidence: Evidence) -> None:
+    """Profiler and dump of the cell as deployed, in a run of its own that has no score."""
+    _recorded(evidence(BASELINE_ID))
+
+
+def each_profile(measure: Measure, profile: Profile) -> None:
+    """Each profile once: it ranks, and proves nothing."""
+    _not_slower(measure(profile))
+
+
+def each_derived(measure: Measure, derived: Profile) -> None:
+    """Profiles that follow from evidence and earlier waves, each once."""
+    _not_slower(measure(derived))
+
+
+def each_finalist(measure: Measure, finalist: Profile) -> None:
+    """The best of the screen, again in fresh blocks: only this decides."""
+    _not_slower(measure(finalist))
+
+
+def evidence_of_winner(evidence: Evidence, winner: Profile) -> None:
+    """Profiler and dump of the proven winner: the tuning document compares both."""
+    _recorded(evidence(winner))
+
+
+def elsewhere(winner_elsewhere: Measured) -> None:
+    """The winner on the model's other configurations, each in a gate."""
+    _hold(bool(winner_elsewhere.no_regression), winner_elsewhere.paragraph)
+
+
+def no_regression(measure: Measure, profile: Profile) -> None:
+    """A loss of the margin or more is excluded; a result that cannot tell fails."""
+    claim = measure(profile).no_regression
+    _hold(bool(claim), repr(claim))
+
+
+def _not_slower(measured: Measured) -> None:
+    __tracebackhide__ = True
+    _hold(measured.not_slower, measured.paragraph)
+
+
+def _recorded(recorded: Recorded) -> None:
+    __tracebackhide__ = True
+    _hold(recorded.dump is not None and bool(recorded.captures), f"{recorded.problems}")
+
+
+def _hold(is_so: bool, message: str) -> None:  # noqa: FBT001 - as `assert` takes it
+    """Do as `assert` does; the package itself has none, for Python can be told to leave it out."""
+    __tracebackhide__ = True
+    if not is_so:
+        raise AssertionError(message)

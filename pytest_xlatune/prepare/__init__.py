@@ -1,0 +1,1 @@
+"""All that is looked at before anything is submitted: site, keys, flags, programs."""

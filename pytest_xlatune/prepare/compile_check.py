@@ -1,0 +1,329 @@
+"""Compile the profiles of a sweep before any trial is queued, and find out which need no run.
+
+Each profile is compiled once, in a process of its own (`compilers`); `evidence.compiled` judges the
+program. The result is in the ledger under a digest of all that it rests on: the program's source,
+the settings of profile and baseline, the versions of the compiler, the memory limit. While that is
+as it was nothing is compiled again. Which profiles need no run follows from the events alone, so
+that the plan, the campaign and every reader of the ledger say the same.
+
+Never left out: a profile with a setting that may act at run time only, whatever its program; where
+the device is not here, one that does not compile or whose flags choose by the device; and so many
+of those identical to the baseline as serve for A/A controls.
+
+Nothing here knows pytest.
+"""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from pytest_xlatune.evidence.hlo import Program
+from pytest_xlatune.evidence.hlo.difference import CompileJudge
+from pytest_xlatune.ledger import Event, Noted, NoteKind, ProfileCompiled, TrialEnded, TrialPlanned
+from pytest_xlatune.ledger.state import LedgerState
+from pytest_xlatune.model.errors import ConfigError
+from pytest_xlatune.model.failure import CompileClass, FailureClass
+from pytest_xlatune.model.profile import BASELINE, Profile
+from pytest_xlatune.model.record import digest
+from pytest_xlatune.model.result import Action, Finding, NotRun, TrialResult, TrialStatus
+from pytest_xlatune.model.trial import Trial
+from pytest_xlatune.prepare import compilers
+from pytest_xlatune.prepare.compilers import Compiler
+
+_PLUGINS = ("jax-cuda12-pjrt", "jax-cuda13-pjrt")
+_VERSIONS_TIMEOUT_S = 60.0
+_VERSIONS = """
+from importlib import metadata
+for name in ("jax", "jaxlib", "jax-cuda12-pjrt", "jax-cuda13-pjrt"):
+    try:
+        print(name, metadata.version(name))
+    except metadata.PackageNotFoundError:
+        pass
+"""
+
+
+def compiled_by(compiler: Compiler) -> str:
+    """Return the versions that compile, and for which device.
+
+    A plugin of another version than its jaxlib compiles, but no one vouches for the program.
+
+    Raises:
+        ConfigError: the interpreter cannot be run, or has no compiler of its version for the GPU.
+    """
+    found = _versions(compiler.python)
+    if compiler.target is not None:
+        versions = dict(each.split() for each in found)
+        jaxlib = versions.get("jaxlib", "none")
+        plugins = {name: versions[name] for name in _PLUGINS if name in versions}
+        if jaxlib not in plugins.values():
+            has = ", ".join(f"{name} {version}" for name, version in plugins.items())
+            raise ConfigError(
+                f"compile check: {compiler.python} has jaxlib {jaxlib} and "
+                f"{has or 'no CUDA compiler'}; install jax-cuda12-pjrt=={jaxlib} beside "
+                "it, or name another interpreter"
+            )
+    return f"{', '.join(found) or 'an unknown jaxlib'} for {compiler.place}"
+
+
+def _versions(python: str) -> tuple[str, ...]:
+    """Return what an interpreter compiles with; () where it cannot say."""
+    if not python:
+        return ()
+    try:
+        done = subprocess.run(
+            [python, "-c", _VERSIONS],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=_VERSIONS_TIMEOUT_S,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise ConfigError(
+            f"compile check: {python} cannot be run ({error}); name an interpreter that has the "
+            "JAX to compile with"
+        ) from None
+    return tuple(done.stdout.splitlines())
+
+
+# what a compiler decides by the device: autotuned kernels, the links and estimates of their speed
+_BY_DEVICE = ("autotun", "cublas", "cudnn", "einsum", "gemm", "latency_estimator", "perf_table",
+              "pgle", "triton")  # fmt: skip
+_CANNOT = frozenset({CompileClass.REFUSED, CompileClass.FAILED, CompileClass.MEMORY})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Need:
+    """Whether a profile needs a run, by its program, and why."""
+
+    is_left_out: bool
+    why: str
+    is_needless: bool = False  # it could run, to no purpose
+
+
+class Step:
+    """Compiles the profiles of one sweep, and leaves out those that need no run.
+
+    Args:
+        compiler: how they are compiled.
+        profiles: all declared ones, in declared order.
+        controls: so many that are identical to the baseline are measured all the same.
+        lock: of the machine; None is the one that local trials take.
+    """
+
+    def __init__(
+        self,
+        compiler: Compiler,
+        profiles: Sequence[Profile],
+        *,
+        controls: int = 1,
+        lock: Path | None = None,
+    ) -> None:
+        self._compiler = compiler
+        self._profiles = tuple(each for each in profiles if not each.is_baseline)
+        self._controls = controls
+        self._lock = lock
+        self._keys: dict[str, str] = {}
+        self._by = ""
+        self._baseline: Program | ConfigError | None = None
+        self._skipped: set[str] = set()
+
+    def next(
+        self,
+        state: LedgerState,
+        pending: Sequence[Trial],
+        whole: Sequence[Trial],
+        *,
+        folder: Path,
+    ) -> tuple[Event, ...]:
+        """Return the events of one more compiled profile, or of those that all of them leave out.
+
+        Args:
+            state: of the ledger.
+            pending: the trials that this run is about to measure.
+            whole: those of deselected profiles too.
+            folder: of the campaign.
+
+        Returns:
+            () where there is nothing left to compile or to leave out.
+
+        Raises:
+            ConfigError: the cell as deployed does not compile.
+        """
+        wanted = frozenset(each.profile.id for each in pending if each.is_screened)
+        self._profiles += derived(pending, self._profiles)
+        for each in self._profiles:
+            if each.id in wanted and not self._is_known(state, each):
+                return self._compile(each, folder)
+        needs = self.needs(state, alive=wanted)
+        return tuple(
+            event
+            for trial in whole
+            if trial.is_screened and not _is_begun(state, trial)
+            for need in [needs.get(trial.profile.id)]
+            if need is not None and need.is_left_out
+            for event in (TrialPlanned(trial=trial), TrialEnded(result=_left_out(trial, need)))
+        )
+
+    def needs(self, state: LedgerState, *, alive: frozenset[str]) -> Mapping[str, Need]:
+        """Return what follows for each profile whose program is known.
+
+        `alive` are the profiles that this run is about to measure: only they, and those that were
+        measured, can stand for another one.
+        """
+        known = [
+            state.compiled[each.id]
+            for each in self._profiles
+            if each.id in state.compiled and state.compiled[each.id].key == self._key(each)
+        ]
+        standing = alive | {
+            each.trial.profile.id
+            for each in state.trials.values()
+            if each.ended and each.ended.status is TrialStatus.MEASURED
+        }
+        first: dict[str, str] = {}
+        needs: dict[str, Need] = {}
+        controls = 0
+        for each in known:
+            owner = first.get(each.setting) if each.setting else None
+            is_said = owner is not None and not each.later
+            if (is_said or each.cls is CompileClass.IDENTICAL) and self._chooses_by_device(
+                each.profile
+            ):
+                why = "measured: what it chooses cannot be seen without its device"
+                needs[each.profile] = Need(is_left_out=False, why=why)
+            elif each.cls is CompileClass.IDENTICAL:
+                controls += 1
+                needs[each.profile] = self._identical(each, controls)
+            elif each.cls in _CANNOT:
+                needs[each.profile] = self._cannot(each)
+            elif is_said:
+                why = f"the same program and settings as {owner}, which stands for both"
+                needs[each.profile] = Need(is_left_out=True, why=why, is_needless=True)
+            else:
+                needs[each.profile] = Need(is_left_out=False, why="measured")
+                if each.setting and each.profile in standing:
+                    first.setdefault(each.setting, each.profile)
+        return needs
+
+    @property
+    def by(self) -> str:
+        """What compiles, and for which device."""
+        self._by = self._by or compiled_by(self._compiler)
+        return self._by
+
+    @property
+    def place(self) -> str:
+        """For which device, in words."""
+        return self._compiler.place
+
+    def _identical(self, said: ProfileCompiled, number: int) -> Need:
+        if number <= self._controls:
+            return Need(is_left_out=False, why="measured as an A/A control")
+        why = f"{said.cls.meaning}: {said.sentence}"
+        return Need(is_left_out=True, why=why, is_needless=True)
+
+    def _cannot(self, said: ProfileCompiled) -> Need:
+        if said.cls is CompileClass.FAILED and self._compiler.lacks_device:
+            why = "measured: without its device a compiler may fail where it would not beside it"
+            return Need(is_left_out=False, why=why)
+        if said.cls is CompileClass.MEMORY and said.later:
+            why = "measured: a setting of the run time may give it the memory"
+            return Need(is_left_out=False, why=why)
+        return Need(is_left_out=True, why=f"{said.cls.meaning}: {said.sentence}")
+
+    def _chooses_by_device(self, profile_id: str) -> bool:
+        """Whether a profile's flags may act on a device although they do not without it."""
+        if not self._compiler.lacks_device:
+            return False
+        (found,) = (each for each in self._profiles if each.id == profile_id)
+        return any(part in flag.name for flag in found.flags for part in _BY_DEVICE)
+
+    def _is_known(self, state: LedgerState, profile: Profile) -> bool:
+        if profile.id in self._skipped:
+            return True
+        said = state.compiled.get(profile.id)
+        return said is not None and said.key == self._key(profile)
+
+    def _compile(self, profile: Profile, folder: Path) -> tuple[Event, ...]:
+        key = self._key(profile)  # says what cannot be compiled with, before anything is
+        with TemporaryDirectory(prefix="compiling-", dir=folder) as scratch:
+            judge = CompileJudge(
+                baseline=self._deployed(Path(scratch)),
+                memory_limit_bytes=self._compiler.memory_limit_bytes,
+            )
+            spec = self._compiler.way(profile)
+            found = compilers.compiled(profile, spec, Path(scratch), lock=self._lock)
+        if found.is_interrupted:
+            self._skipped.add(profile.id)
+            text = f"{profile.id}: compiling it was cut short, so it is measured: {found.said}"
+            return (Noted(about=NoteKind.COMPILING, text=text),)
+        said = judge.judge(found)
+        return (
+            ProfileCompiled(
+                profile=profile.id,
+                key=key,
+                cls=said.cls,
+                sentence=said.sentence,
+                by=self.by,
+                setting=said.setting,
+                later=said.later,
+                took_s=round(said.took_s, 3),
+            ),
+        )
+
+    def _deployed(self, scratch: Path) -> Program:
+        """Return the baseline's program, compiled once by a process that needs it."""
+        if self._baseline is None:
+            try:
+                self._baseline = compilers.compiled_baseline(
+                    self._compiler.way, scratch, lock=self._lock
+                )
+            except ConfigError as error:
+                self._baseline = error
+        if isinstance(self._baseline, ConfigError):
+            raise self._baseline
+        return self._baseline
+
+    def _key(self, profile: Profile) -> str:
+        if profile.id not in self._keys:
+            compiler = self._compiler
+            rests_on = {
+                "baseline": compiler.way(BASELINE).to_json(),
+                "profile": compiler.way(profile).to_json(),
+                "sources": [digest(path.read_bytes().hex()) for path in compiler.sources],
+                "target": compiler.target.text if compiler.target else "",
+                "memory_limit_bytes": compiler.memory_limit_bytes,
+                "by": self.by,
+            }
+            self._keys[profile.id] = digest(rests_on)
+        return self._keys[profile.id]
+
+
+def derived(pending: Sequence[Trial], known: Sequence[Profile]) -> tuple[Profile, ...]:
+    """Return the profiles to be screened that no sweep file declares: earlier waves made them."""
+    ids = {BASELINE.id, *(each.id for each in known)}
+    found = {each.profile.id: each.profile for each in pending if each.is_screened}
+    return tuple(each for name, each in found.items() if name not in ids)
+
+
+def _is_begun(state: LedgerState, trial: Trial) -> bool:
+    """Whether a trial has an attempt: it is measured to its end."""
+    return trial.id in state.trials and bool(state.trials[trial.id].attempts)
+
+
+def _left_out(trial: Trial, need: Need) -> TrialResult:
+    finding = Finding(cls=FailureClass.COMPILE_CHECK, action=Action.DROP, text=need.why)
+    reason = f"needs no run: {need.why}" if need.is_needless else f"compiling says: {need.why}"
+    return TrialResult(
+        trial=trial,
+        status=TrialStatus.DROPPED,
+        reason=reason,
+        findings=(finding,),
+        not_run=NotRun.NEEDLESS if need.is_needless else NotRun.CANNOT,
+    )

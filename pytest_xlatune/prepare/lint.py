@@ -1,0 +1,205 @@
+"""Lint profiles: the catalog's rules, and what the XLA of an interpreter makes of their flags.
+
+The rules cost nothing and are held against every campaign. The XLA of the trainer's interpreter is
+asked where a test wants the whole preflight, or by `xlatune flags lint`: the interpreter starts
+once, with a fork for each text; only jaxlib is loaded there and no device is touched. The catalog
+judges what the worker wrote and what XLA said.
+"""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import json
+import re
+import shutil
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
+
+from pytest_xlatune.catalog.context import Context, Level, Objection
+from pytest_xlatune.catalog.effect import ParsedText, examine
+from pytest_xlatune.catalog.rules import check
+from pytest_xlatune.model.errors import ConfigError, XlatuneError
+from pytest_xlatune.model.profile import Profile
+from pytest_xlatune.model.record import Record
+from pytest_xlatune.prepare.preflight import Preflight
+
+if TYPE_CHECKING:
+    from pytest_xlatune.evidence.protobuf import Schema
+
+_WORKER = Path(__file__).parents[1] / "workers" / "xla_lint.py"
+_TIMEOUT_S = 120.0
+_KEPT = ("PATH", "HOME", "LD_LIBRARY_PATH", "TMPDIR")
+# the same line from jaxlib 0.4 to 0.12:
+# F1120 08:41:35.850612   18489 parse_flags_from_env.cc:234] Unknown flags in XLA_FLAGS: --xla_a --b
+_UNKNOWN = re.compile(r"parse_flags_from_env\.cc:\d+\] Unknown flags? in XLA_FLAGS: (.*)")
+# command_line_flags.cc:93] Couldn't interpret value nota for flag xla_cpu_enable_fast_math.
+# Illegal value for --xla_gpu_enable_command_buffer 'BOGUS'
+_BAD_VALUE = re.compile(r"(Couldn't interpret value .*? for flag \w+|Illegal value for --.*)")
+
+
+# what XLA itself says better than a table of releases
+_FROM_XLA = frozenset({"unknown-flag", "no-op", "adds-up"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Linted(Record):
+    """What was found.
+
+    Attributes:
+        objections: to the deployed settings first, then in the profiles' order.
+        unchecked: one sentence for each thing that nothing here can tell.
+        jaxlib: the release that was asked; "" where none was.
+    """
+
+    objections: tuple[Objection, ...] = ()
+    unchecked: tuple[str, ...] = ()
+    jaxlib: str = ""
+
+
+def lint(profiles: Sequence[Profile], context: Context, target: Target | None = None) -> Linted:
+    """Return everything that is wrong with profiles, and with the deployed settings below them.
+
+    Args:
+        profiles: in their order.
+        context: the deployed settings, and the target as far as it is known.
+        target: the XLA that reads the flags; None leaves it at the tables of the catalog.
+
+    Raises:
+        ConfigError: the target cannot be asked.
+    """
+    if target is None:
+        why = "no XLA was asked: names and defaults are those of the catalog's tables"
+        return Linted(objections=check(profiles, context), unchecked=(why,), jaxlib=context.jaxlib)
+    found = examine(profiles, context.deployed, target, env=context.env)
+    known = dataclasses.replace(context, jaxlib=target.jaxlib)
+    ruled = [each for each in check(profiles, known) if each.rule not in _FROM_XLA]
+    order = {each.id: at for at, each in enumerate(profiles)}
+    return Linted(
+        objections=tuple(
+            sorted((*ruled, *found.objections), key=lambda each: order.get(each.profile, -1))
+        ),
+        unchecked=found.unchecked,
+        jaxlib=target.jaxlib,
+    )
+
+
+@dataclass(slots=True, kw_only=True)
+class Target:
+    """The XLA of one interpreter; call it with texts of XLA_FLAGS.
+
+    Attributes:
+        python: the interpreter, a path or a name on PATH.
+        environ: of this process; a few variables are passed on.
+        jaxlib: its release; "" before the first call.
+    """
+
+    python: str
+    environ: Mapping[str, str]
+    jaxlib: str = ""
+
+    def __call__(self, texts: Sequence[str]) -> list[ParsedText]:
+        """Return what XLA makes of each text.
+
+        Raises:
+            ConfigError: there is no such interpreter, or no jaxlib that answers.
+        """
+        from pytest_xlatune.evidence.protobuf import read_schema
+
+        document = self._run(texts)
+        self.jaxlib = document["jaxlib"]
+        schema = read_schema(base64.b64decode(document["description"]))
+        return [_answer(each, schema) for each in document["answers"]]
+
+    def _run(self, texts: Sequence[str]) -> dict[str, Any]:
+        path = shutil.which(self.python, path=self.environ.get("PATH"))
+        if path is None:
+            raise ConfigError(f"{self.python} is not on this machine; name the target's own Python")
+        kept = {name: self.environ[name] for name in _KEPT if name in self.environ}
+        with TemporaryDirectory() as scratch:
+            result = Path(scratch) / "result.json"
+            try:
+                done = subprocess.run(
+                    [path, "-P", str(_WORKER), str(result)],
+                    env=kept,
+                    input=json.dumps(list(texts)),
+                    capture_output=True,
+                    text=True,
+                    errors="replace",
+                    timeout=_TIMEOUT_S,
+                    check=False,
+                )
+                document: dict[str, Any] = json.loads(result.read_text(encoding="utf-8"))
+            except (OSError, ValueError, subprocess.TimeoutExpired) as error:
+                said = str(error) if isinstance(error, subprocess.TimeoutExpired) else done.stderr
+                last = (said.strip().splitlines() or ["it said nothing"])[-1]
+                raise ConfigError(f"the XLA of {path} cannot be asked: {last[:300]}") from None
+        return document
+
+
+def _answer(found: Mapping[str, Any], schema: Schema) -> ParsedText:
+    from pytest_xlatune.evidence.protobuf import read_options
+
+    said: str = found["said"]
+    if found["options"] is not None:
+        return ParsedText(options=read_options(base64.b64decode(found["options"]), schema))
+    unknown = _UNKNOWN.search(said)
+    if unknown:
+        names = tuple(word.lstrip("-").partition("=")[0] for word in unknown[1].split())
+        return ParsedText(options=None, unknown=names)
+    bad = _BAD_VALUE.search(said)
+    lines = said.strip().splitlines() or [f"exit code {found['exit_code']}"]
+    return ParsedText(options=None, refused=bad[0] if bad else lines[0][:300])
+
+
+_REFUSED = frozenset({"unknown-flag", "bad-value", "refused"})
+
+
+def look_at_rules(profiles: Sequence[Profile], context: Context) -> Preflight:
+    """Hold profiles and deployed settings against the catalog's rules; no XLA is asked."""
+    return _said(check(profiles, context))
+
+
+def look_at_flags(
+    profiles: Sequence[Profile], context: Context, *, python: str, environ: Mapping[str, str]
+) -> Preflight:
+    """Ask the XLA of the trainer's interpreter what it makes of the flags, beside the rules.
+
+    An unknown flag is a note, since the sweep drops its profile by itself; that no profile's flags
+    are known is a fault, since it is no sweep.
+
+    Args:
+        profiles: the selected ones.
+        context: the deployed settings below them.
+        python: the interpreter; "" where the launcher names none.
+        environ: of this process, for PATH and HOME.
+    """
+    flagged = [each for each in profiles if each.flags]
+    if not flagged and not context.deployed:
+        return look_at_rules(profiles, context)
+    try:
+        if not python:
+            raise ConfigError("the launcher names no interpreter")
+        linted = lint(profiles, context, Target(python=python, environ=environ))
+    except XlatuneError as error:
+        found = look_at_rules(profiles, context)
+        return Preflight(
+            faults=found.faults, notes=(*found.notes, f"flags were not checked: {error}")
+        )
+    found = _said(linted.objections)
+    refused = {each.profile for each in linted.objections if each.rule in _REFUSED}
+    if flagged and {each.id for each in flagged} <= refused:
+        return Preflight(
+            faults=(f"{python} knows the flags of no profile", *found.faults, *found.notes)
+        )
+    return found
+
+
+def _said(objections: Sequence[Objection]) -> Preflight:
+    faults = [str(each) for each in objections if each.level is Level.FAULT]
+    notes = [str(each) for each in objections if each.level is not Level.FAULT]
+    return Preflight(faults=tuple(faults), notes=tuple(notes))

@@ -1,0 +1,387 @@
+"""Look before anything is submitted, and say everything that is wrong at once.
+
+Faults keep a campaign from beginning; notes are for people and go into the ledger. The look is
+cheap where the trials run on this machine. On Slurm the nodes are asked once, before the first
+trial of a cell, whether they see what the trials need. This module changes nothing but a marker in
+the work directory that it takes away again.
+
+The runtime that starts an image by name looks after its digest; an image file can be written over.
+Its SHA-256 is computed once for each content (size and time of change), since tens of gigabytes
+take a while to read, and kept beside the ledger.
+
+A key that a MaxText release does not know costs every trial its start: the job waits in the queue,
+imports for half a minute and dies. The release says what it knows in files that are read without
+importing it: `configs/base.yml`, and from 0.2 on the fields of `configs/types.py`, which it
+validates against. Its interpreter is started once to find them, and runs nothing of MaxText.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol as Interface
+from typing import runtime_checkable
+
+from pytest_xlatune.launchers import Check, Checked, Launcher
+from pytest_xlatune.model.cell import Cell
+from pytest_xlatune.model.errors import ConfigError
+from pytest_xlatune.model.profile import BASELINE, Profile
+from pytest_xlatune.model.resources import Resources
+from pytest_xlatune.model.trial import Trial
+from pytest_xlatune.workers import maxtext_keys as keys_worker
+
+_KNOWN = "images.json"
+_MARK = "@sha256:"
+
+
+def image_file(cell: Cell) -> str:
+    """Return the path of the cell's image without its digest; "" where it is no file."""
+    return cell.image.partition("@")[0] if cell.image.startswith("/") else ""
+
+
+def image_faults(cell: Cell, folder: Path) -> tuple[str, ...]:
+    """Return the faults of a pinned image file's content; `folder` keeps the digest found.
+
+    A file that cannot be read here is none of this: the nodes are asked whether they see it.
+    """
+    name, mark, pinned = cell.image.partition(_MARK)
+    if not mark or not image_file(cell):
+        return ()
+    try:
+        found = _sha256(Path(name), folder / _KNOWN)
+    except OSError:
+        return ()
+    if found == pinned:
+        return ()
+    wrong = (
+        f"image {name} has the digest sha256:{found}, expected sha256:{pinned}: another image lies "
+        "there now. Put the old one back, or name the new digest (that is another cell)"
+    )
+    return (wrong,)
+
+
+def _sha256(path: Path, known: Path) -> str:
+    stat = path.stat()
+    seen = [str(path), stat.st_size, stat.st_mtime_ns]
+    try:
+        kept = json.loads(known.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        kept = {}
+    if kept.get("seen") == seen:
+        return str(kept["sha256"])
+    with path.open("rb") as file:
+        found = hashlib.file_digest(file, "sha256").hexdigest()
+    # a process that comes at the same time writes the same
+    known.write_text(json.dumps({"seen": seen, "sha256": found}), encoding="utf-8")
+    return found
+
+
+MIN_FREE_BYTES = 1 << 30
+_LEFTOVER = "TUNE_PROFILE"
+_CHECK_TIMEOUT_S = 60.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Preflight:
+    """What was found: faults that must be mended first, and notes."""
+
+    faults: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    def raise_faults(self, what: str) -> None:
+        """Say all faults in one message.
+
+        Raises:
+            ConfigError: there is one.
+        """
+        if self.faults:
+            listed = "".join(f"\n  - {fault}" for fault in self.faults)
+            raise ConfigError(f"{what} cannot begin, nothing was submitted:{listed}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Site:
+    """Where a campaign is about to run.
+
+    Attributes:
+        cell: of the trials.
+        launcher: how its trials are started.
+        resources: what a scheduler is asked for.
+        executor: "slurm" or "local".
+        folder: the campaign's, need not exist yet.
+        is_first: whether no trial of the cell has run yet.
+        is_busy: whether trials of the cell may be running now.
+    """
+
+    cell: Cell
+    launcher: Launcher
+    resources: Resources
+    executor: str
+    folder: Path
+    is_first: bool = True
+    is_busy: bool = False
+
+
+def look(site: Site) -> Preflight:
+    """Return everything that is wrong with a site."""
+    faults = [*_folder_faults(site.folder), *_leftovers(site.launcher.env_files_of(site.cell))]
+    faults += image_faults(site.cell, site.folder)
+    needed = [*dict.fromkeys((*site.launcher.files(site.cell), image_file(site.cell)))]
+    needed = [path for path in needed if path]
+    checks = site.launcher.checks(site.cell) if isinstance(site.launcher, Checked) else ()
+    if site.executor != "slurm":
+        return Preflight(faults=(*faults, *_absent(needed), *_unfit(checks)))
+    node_faults = _node_faults(site)
+    notes: list[str] = []
+    if site.is_first and site.cell.nodelist and not faults and not node_faults:
+        seen, notes = _from_the_nodes(site, needed, checks)
+        faults += seen
+    elif site.is_first:
+        # whether the nodes see a file that is not here, only they can say
+        notes += [f"not looked for on the nodes: {fault}" for fault in _absent(needed)]
+    return Preflight(faults=(*faults, *node_faults), notes=tuple(notes))
+
+
+def _folder_faults(folder: Path) -> Iterator[str]:
+    marker = folder / f"preflight.{os.getpid()}"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        marker.write_text("written to see whether it can be\n", encoding="utf-8")
+        marker.unlink(missing_ok=True)  # another host may have a process of our id
+        free_bytes = shutil.disk_usage(folder).free
+    except OSError as error:
+        yield f"work directory {folder} cannot be written: {error.strerror or error}"
+        return
+    if free_bytes < MIN_FREE_BYTES:
+        yield (
+            f"work directory {folder} has {free_bytes / 2**20:.0f} MiB free, expected at least "
+            f"{MIN_FREE_BYTES >> 20}: logs and dumps would be cut"
+        )
+
+
+def _leftovers(env_files: Iterable[str]) -> Iterator[str]:
+    for name in env_files:
+        try:
+            lines = Path(name).read_text(encoding="utf-8", errors="replace").splitlines()
+        except OSError:
+            continue  # told with the other files
+        for number, line in enumerate(lines, start=1):
+            if _LEFTOVER in line.partition("#")[0]:
+                yield (
+                    f"{name}:{number}: {_LEFTOVER} is left over from tuning by hand; it would be "
+                    "part of every trial, the baseline included. Take it out"
+                )
+                break
+
+
+def _absent(paths: Iterable[str]) -> list[str]:
+    return [f"{path} does not exist on this machine" for path in paths if not Path(path).exists()]
+
+
+def _unfit(checks: Iterable[Check]) -> Iterator[str]:
+    """Run the checks of a launcher on this machine."""
+    for command, wrong in checks:
+        try:
+            done = subprocess.run(
+                ["/bin/sh", "-c", command],
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                timeout=_CHECK_TIMEOUT_S,
+                check=False,
+            )
+            is_fit = done.returncode == 0
+        except (OSError, subprocess.TimeoutExpired):
+            is_fit = False
+        if not is_fit:
+            yield f"this machine: {wrong}"
+
+
+def _node_faults(site: Site) -> tuple[str, ...]:
+    if not site.cell.nodelist:
+        return ()
+    from pytest_xlatune.executors.slurm.nodes import check_nodes
+
+    return check_nodes(
+        site.cell.nodelist,
+        partition=site.resources.options.get("partition", ""),
+        idle=not site.is_busy,
+    )
+
+
+def _from_the_nodes(
+    site: Site, needed: Sequence[str], checks: Sequence[Check]
+) -> tuple[list[str], list[str]]:
+    """Return faults and notes of what the nodes see and can, the work directory included."""
+    from pytest_xlatune.executors.slurm import look as look_from_nodes
+
+    marker = site.folder / f"preflight.{os.getpid()}"
+    marker.touch()
+    try:
+        sight = look_from_nodes(
+            [str(marker), *needed],
+            checks=checks,
+            nodelist=site.cell.nodelist,
+            options=site.resources.options,
+        )
+    finally:
+        marker.unlink()
+    if sight.why_not:
+        return [], [f"no look from the nodes: {sight.why_not}", *_absent(needed)]
+    unseen = [
+        f"{', '.join(nodes)} cannot see "
+        + (f"the work directory {site.folder}" if path == str(marker) else path)
+        for path, nodes in sight.unseen.items()
+    ]
+    return [*unseen, *(f"{', '.join(nodes)}: {wrong}" for wrong, nodes in sight.unfit.items())], []
+
+
+_TIMEOUT_S = 60.0
+
+
+@runtime_checkable
+class Keyed(Interface):
+    """A launcher whose trainer takes `key=value` and refuses a key that it does not know."""
+
+    @property
+    def interpreter(self) -> str:
+        """The trainer's Python."""
+
+    @property
+    def package(self) -> str:
+        """The package that ships `configs/base.yml`; "" where none does."""
+
+    @property
+    def cwd(self) -> str:
+        """The directory the trainer runs in; "" is the attempt's folder."""
+
+    def config_of(self, cell: Cell) -> str:
+        """Return the absolute path of a cell's config."""
+
+    def keys(self, trial: Trial, cell: Cell) -> Mapping[str, str]:
+        """Return every key of a trial."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Release:
+    """What an installation says of itself.
+
+    Attributes:
+        name: e.g. `maxtext 0.2.5`.
+        base: path of its base configuration.
+        known: the keys that it has.
+        said: key, file and line of each key that the cell's config brings itself.
+    """
+
+    name: str
+    base: str
+    known: frozenset[str]
+    said: tuple[tuple[str, str, int], ...] = ()
+
+
+def look_at_keys(
+    launcher: Launcher, cell: Cell, profiles: Iterable[Profile], *, environ: Mapping[str, str]
+) -> Preflight:
+    """Return a fault for each key that the trainer's release does not know.
+
+    Args:
+        launcher: one that is not `Keyed` has no keys to look at.
+        cell: its overrides, axes and protocol make most keys.
+        profiles: each may bring more.
+        environ: of this process, for PATH and HOME.
+    """
+    inside = getattr(launcher, "inner", None)
+    if isinstance(inside, Keyed) and inside.package:
+        return Preflight(notes=(f"keys were not checked: {inside.package} is in an image",))
+    if not isinstance(launcher, Keyed) or not launcher.package:
+        return Preflight()
+    found = ask(launcher, cell, environ=environ)
+    if isinstance(found, str):
+        return Preflight(notes=(f"keys were not checked: {found}",))
+    faults = [
+        _fault(found, key, f"{file}:{line}")
+        for key, file, line in found.said
+        if key not in found.known and key != keys_worker.BASE_KEY
+    ]
+    common = launcher.keys(_trial(BASELINE, cell), cell)
+    faults += [
+        _fault(found, key, f"cell {cell.label!r}, {key}={common[key]}")
+        for key in _unknown(common, found)
+    ]
+    for profile in profiles:
+        keys = launcher.keys(_trial(profile, cell), cell)
+        faults += [
+            _fault(found, key, f"profile {profile.id!r}, {key}={keys[key]}")
+            for key in _unknown(keys, found)
+            if key not in common
+        ]
+    return Preflight(faults=tuple(faults))
+
+
+def ask(launcher: Keyed, cell: Cell, *, environ: Mapping[str, str]) -> Release | str:
+    """Return what the trainer's installation says of its keys, or why it could not be asked."""
+    python = shutil.which(launcher.interpreter, path=environ.get("PATH"))
+    if python is None:
+        return f"{launcher.interpreter} is not on this machine"
+    cwd = launcher.cwd or None
+    if cwd is not None and not Path(cwd).is_dir():
+        return f"{cwd} is not on this machine"
+    kept = {name: environ[name] for name in ("PATH", "HOME", "LD_LIBRARY_PATH") if name in environ}
+    try:
+        done = subprocess.run(
+            [python, "-c", _worker(), launcher.package, launcher.config_of(cell)],
+            env=kept,
+            cwd=cwd,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=_TIMEOUT_S,
+            check=True,
+        )
+        answer = json.loads(done.stdout)
+    except subprocess.CalledProcessError as error:
+        return f"{python} said {error.stderr.strip()[-200:]!r}"
+    except (OSError, ValueError, subprocess.TimeoutExpired) as error:
+        return f"{python}: {error}"
+    if not answer["base"]:
+        return f"{python} has no package {launcher.package} with a configs/base.yml"
+    said = tuple((str(key), str(file), int(line)) for key, file, line in answer["said"])
+    known = frozenset(answer["known"])
+    if not answer["strict"]:
+        known |= {key for key, _, _ in said}  # such a release takes what a config declares
+    return Release(
+        name=f"{launcher.package} {answer['version']}".strip(),
+        base=answer["base"],
+        known=known,
+        said=said,
+    )
+
+
+def _worker() -> str:
+    return Path(keys_worker.__file__).read_text(encoding="utf-8")
+
+
+def _trial(profile: Profile, cell: Cell) -> Trial:
+    return Trial(
+        cell_digest=cell.digest,
+        profile=profile,
+        protocol=cell.protocol,
+        study="keys",
+        stage="keys",
+    )
+
+
+def _unknown(keys: Iterable[str], release: Release) -> list[str]:
+    # a field of a nested group is written  lora.rank=8
+    return [key for key in keys if key.partition(".")[0] not in release.known]
+
+
+def _fault(release: Release, key: str, where: str) -> str:
+    hint = str(ConfigError.unknown("key", key, valid=release.known, where=where))
+    return f"{hint.partition(' Known:')[0]} ({release.name} does not have it: {release.base})"

@@ -1,1 +1,0 @@
-"""From a ledger to what people read: files, live lines, milestones."""

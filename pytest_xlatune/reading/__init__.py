@@ -1,1 +1,0 @@
-"""Logs that anybody ran: read, scored and compared without a ledger."""

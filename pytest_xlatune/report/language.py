@@ -1,0 +1,63 @@
+"""The languages of the tuning document: English stands in the code, the others in `po/`.
+
+    say = Say(Language.CHINESE)
+    say("There is no winner to explain.")               "没有需要解释的胜出者。"
+    say.count(3, "{n} job", "{n} jobs")                 "3 个作业"
+
+The msgids and their catalogs are those of GNU gettext: `po/zh.po` is edited, `make translations`
+compiles it to `po/zh.mo`, which the package reads. Headings, titles of tables, flags, ids and log
+lines are the same in all languages, so they are no msgids.
+"""
+
+from __future__ import annotations
+
+import functools
+import gettext
+from dataclasses import dataclass
+from enum import StrEnum
+from importlib import resources
+
+from pytest_xlatune.report.document import Text
+
+
+class Language(StrEnum):
+    """A language that the tuning document is written in; the value is in the file's name."""
+
+    ENGLISH = "en"
+    CHINESE = "zh"
+
+
+def N_(msgid: str) -> str:  # noqa: N802 - gettext's own name for it
+    """Mark a msgid that stands apart from the `say` that translates it."""
+    return msgid
+
+
+@dataclass(frozen=True, slots=True)
+class Say:
+    """Writes sentences in one language: `say("Model: {text}", text="tiny")`."""
+
+    language: Language
+
+    def __call__(self, msgid: str, /, **fields: object) -> str:
+        """Return the sentence with its fields filled in."""
+        return _catalog(self.language).gettext(msgid).format(**fields)
+
+    def text(self, msgid: str, /, **fields: object) -> Text:
+        """Return the sentence as a paragraph of a document."""
+        return Text(text=self(msgid, **fields))
+
+    def count(self, number: int, one: str, many: str) -> str:
+        """Return a counted noun, e.g. `3 jobs`; `one` and `many` are msgids with the field `n`."""
+        return _catalog(self.language).ngettext(one, many, number).format(n=number)
+
+
+@functools.cache
+def _catalog(language: Language) -> gettext.NullTranslations:
+    if language is Language.ENGLISH:
+        return gettext.NullTranslations()
+    compiled = resources.files("pytest_xlatune.report") / "po" / f"{language}.mo"
+    with compiled.open("rb") as file:
+        return gettext.GNUTranslations(file)
+
+
+ENGLISH = Say(Language.ENGLISH)

@@ -1,0 +1,125 @@
+"""The documents of plain logs: the steps and findings of one, and the comparison of two sides.
+
+This module reads no log and computes nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+
+from pytest_xlatune.model.result import Action, Finding, NoScore, Score, StepRecord, Verdict
+from pytest_xlatune.model.text import ABSENT, interval, percent, rate, significant, size
+from pytest_xlatune.report.document import (
+    Bullets,
+    Document,
+    Table,
+    Text,
+    columns,
+    literal,
+    plain,
+    section,
+)
+
+_STEP_COLUMNS = columns(">step", ">seconds", ">TGS", ">TFLOP/s", ">MFU %", ">loss", "in the score")
+_FINDING_COLUMNS = columns("class", "action", ">line", "~evidence")
+
+
+def steps_of_log(
+    path: str, *, steps: Sequence[StepRecord], score: Score | NoScore, notes: Sequence[str]
+) -> Document:
+    """Return the steps of one log and the score of its steady state."""
+    if isinstance(score, Score):
+        first, last = score.window
+        figures = [
+            f"TGS {rate(score.tgs)}, {significant(score.step_s)} s/step",
+            f"tokens over time of {score.n_steps} steps of {first}-{last}",
+            *([f"dropped steps: {', '.join(map(str, score.dropped))}"] if score.dropped else []),
+            *([f"flags: {', '.join(score.flags)}"] if score.flags else []),
+        ]
+    else:
+        figures = [f"no score: {score.reason}"]
+    rows = tuple(_step_row(each, score) for each in steps)
+    return Document(
+        title=path,
+        header=(*figures, *map(plain, notes)),
+        sections=((section("Steps", Table(columns=_STEP_COLUMNS, rows=rows)),) if rows else ()),
+    )
+
+
+def triage_of_log(path: str, *, status: str, findings: Sequence[Finding], reached: str) -> Document:
+    """Return the findings of one log, the root cause first."""
+    if not findings:
+        text = Text(text="no known failure")
+        return Document(title=f"{path}: {status}", header=(reached,), sections=(
+            section("Findings", text),))  # fmt: skip
+    ordered = sorted(findings, key=lambda each: (each.cls != status, each.action is Action.NONE))
+    rows = tuple(
+        (each.cls, str(each.action), str(each.line or ABSENT), literal(each.text))
+        for each in ordered
+    )
+    return Document(
+        title=f"{path}: {status}",
+        header=(reached, *(f"{each.cls}: {plain(each.detail)}" for each in ordered if each.detail)),
+        sections=(section("Findings", Table(columns=_FINDING_COLUMNS, rows=rows)),),
+    )
+
+
+def _step_row(step: StepRecord, score: Score | NoScore) -> tuple[str, ...]:
+    if not isinstance(score, Score) or not score.window[0] <= step.step <= score.window[1]:
+        use = ""
+    else:
+        use = "dropped" if step.step in score.dropped else "yes"
+    figures = (step.step_s, step.tgs, step.tflops, step.mfu, step.loss)
+    return (str(step.step), *map(_figure, figures), use if step.kind == "step" else step.kind)
+
+
+def _figure(value: float | None) -> str:
+    if value is None:
+        return ABSENT
+    return f"{value:.3f}" if math.isfinite(value) else str(value)
+
+
+_COLUMNS = columns("side", "~job", ">TGS", ">step (s)", ">steps", "window")
+
+
+def compared(
+    verdict: Verdict,
+    *,
+    ratio: float | None,
+    jobs: Sequence[tuple[str, Path, Score]],
+    left_out: Sequence[tuple[str, Path, str]],
+    gate: str = "",
+) -> Document:
+    """Return the comparison of B with A. `gate` is the gate's answer, "" without a gate."""
+    shown = ABSENT if ratio is None else f"{ratio:.4f}"
+    ends = f"95 % interval {interval(verdict.ci95)}"
+    figures = (
+        f"B against A: {percent(verdict.delta)}, {ends}, ratio {shown}",
+        f"verdict: {verdict.kind if verdict.ci95 else 'none'}",
+        *([gate] if gate else []),
+        *([f"method: {verdict.method}"] if verdict.method else []),
+        *([f"80 % power at {size(verdict.mde80)}"] if verdict.mde80 is not None else []),
+        *map(plain, verdict.reasons),
+    )
+    rows = tuple(
+        (
+            side,
+            literal(str(path)),
+            rate(score.tgs),
+            significant(score.step_s),
+            str(score.n_steps),
+            f"{score.window[0]}-{score.window[1]}",
+        )
+        for side, path, score in jobs
+    )
+    out = tuple(f"{side}: {literal(str(path))}: {plain(reason)}" for side, path, reason in left_out)
+    return Document(
+        title=f"B against A: {verdict.arm}",
+        header=figures,
+        sections=(
+            section("Jobs", Table(columns=_COLUMNS, rows=rows)),
+            *((section("Left out", Text(text="Not counted:"), Bullets(items=out)),) if out else ()),
+        ),
+    )

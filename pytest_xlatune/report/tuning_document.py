@@ -1,0 +1,525 @@
+"""`<MODEL_TAG>-tuning.md`: a team deploys from it, and the next sweep need not repeat it.
+
+Ten parts, with the bullets of the header as the first, in one document for all measured cells of a
+model, in one of two languages. Headings and tables are the same in both. Every figure comes from a
+record. Where the records do not support a sentence, the document says so instead: it calls a gain
+explained only where traces of both sides show a step that is shorter by about as much as the
+throughput rose. A changed program alone is a lead, not a cause.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from itertools import zip_longest
+
+from pytest_xlatune.model.cell import DeployedFile
+from pytest_xlatune.model.profile import BASELINE_ID
+from pytest_xlatune.model.redact import without_secrets
+from pytest_xlatune.model.result import Conclusion, Verdict, VerdictKind
+from pytest_xlatune.model.text import ABSENT, interval, percent, points, rate
+from pytest_xlatune.report._trainer_config import settings_of
+from pytest_xlatune.report.bubble import TITLE, bubbles
+from pytest_xlatune.report.covered import Covered, Elsewhere, Explanation, names
+from pytest_xlatune.report.deployment import (
+    Patch,
+    conflicts,
+    patch_of,
+    recipe_lines,
+    sign_flips,
+)
+from pytest_xlatune.report.document import (
+    Block,
+    Bullets,
+    Code,
+    Document,
+    Heading,
+    Table,
+    Text,
+    columns,
+    literal,
+    literals,
+    plain,
+    section,
+)
+from pytest_xlatune.report.language import N_, Language, Say
+from pytest_xlatune.report.leaderboard import (
+    header,
+    headline,
+    job_rows,
+    jobs_table,
+    sensitivity,
+    tables,
+)
+from pytest_xlatune.report.lines import ending_text
+
+# share of the expected change of a step that its trace must show: profiling itself costs time
+ENOUGH = 0.5
+RECORD_COMMAND = "xlatune evidence SWEEP_FILE"
+
+_COLUMNS = columns("Evidence", "~From baseline-deployed to the winner", "Artifacts")
+_ARTIFACTS = columns("Artifact", "~Path", "Job")
+
+_IDENTICAL = N_(
+    "The two programs are identical, so nothing that the compiler does explains the gain. Only "
+    "traces of both can show the cause at run time; to record them, run: {command}"
+)
+_PROGRAM_ONLY = N_(
+    "The program changed as listed. Only traces of both can show whether the change causes the "
+    "gain; to record them, run: {command}"
+)
+_EXPLAINED = N_(
+    "The traces show the gain: a step's span changes by {moved}, and a gain of {delta} in TGS "
+    "needs {expected}. The table lists its parts."
+)
+_NOT_SHOWN = N_(
+    "The traces do not show the gain: a step's span changes by {moved}, and a gain of {delta} in "
+    "TGS needs {expected}. The evidence does not explain why it wins."
+)
+
+
+def why(covered: Covered, say: Say) -> Iterator[Block]:
+    """Yield the reasons and the evidence why the winner wins."""
+    best, found = covered.best, covered.explanation
+    if best is None:
+        yield say.text("There is no winner to explain.")
+        return
+    recipe = covered.recipe
+    yield Text(text=reason(covered, say))
+    if found.facts:
+        yield from _evidence(found)
+    if recipe is not None and recipe.note:
+        yield say.text("Why it was tried: {note}.", note=plain(recipe.note).rstrip("."))
+    if found.problems:
+        yield Bullets(items=tuple(map(plain, found.problems)))
+
+
+def _evidence(found: Explanation) -> Iterator[Block]:
+    """Yield the facts, each with the numbers of its artifacts, and the artifacts once."""
+    job_of = {
+        path: job for each in found.facts for path, job in zip_longest(each.artifacts, each.jobs)
+    }
+    number = {path: f"A{k}" for k, path in enumerate(filter(None, job_of), start=1)}
+    facts = tuple(
+        (
+            each.kind,
+            plain(each.text),
+            ", ".join(number[path] for path in each.artifacts) or ABSENT,
+        )
+        for each in found.facts
+    )
+    title = f"Evidence: {literal(BASELINE_ID)} to {literal(found.profile)}"
+    yield Table(title=title, columns=_COLUMNS, rows=facts)
+    if number:
+        rows = tuple(
+            (label, literal(path), job_of[path] or ABSENT) for path, label in number.items()
+        )
+        yield Table(title="Artifacts, below the work directory", columns=_ARTIFACTS, rows=rows)
+
+
+def reason(covered: Covered, say: Say) -> str:
+    """Return the sentence that says whether the gain is explained."""
+    best, found = covered.best, covered.explanation
+    if best is None:
+        return say("There is no winner to explain.")
+    command = literal(RECORD_COMMAND)
+    if not found.facts:
+        return say(
+            "The sweep recorded no evidence (HLO dump, trace) of this profile and of "
+            "`baseline-deployed`, so this document cannot say why it wins. To record "
+            "both, run: {command}",
+            command=command,
+        )
+    if found.profile != best.arm:
+        return say(
+            "The evidence below belongs to {profile}, which led before; the sweep "
+            "recorded none of {best}. To record it, run: {command}",
+            profile=literal(found.profile),
+            best=literal(best.arm),
+            command=command,
+        )
+    if found.moved is None:
+        return say(_IDENTICAL if found.is_identical else _PROGRAM_ONLY, command=command)
+    return say(
+        _EXPLAINED if is_shown(found, best) else _NOT_SHOWN,
+        moved=percent(found.moved),
+        delta=percent(best.delta),
+        expected=percent(expected(best)),
+    )
+
+
+def expected(best: Verdict) -> float:
+    """Return the relative change of a step's time that a change of TGS is the same as."""
+    return 1 / (1 + (best.delta or 0.0)) - 1
+
+
+def is_shown(found: Explanation, best: Verdict) -> bool:
+    """Whether the traces show the gain: a step that is shorter by at least half of it."""
+    return found.moved is not None and found.moved <= ENOUGH * expected(best) < 0
+
+
+NO_ENV_ID = "baseline-no-env"  # the profile that puts every deployed flag back to its default
+TOP_AND_BOTTOM = (8, 5)
+
+_RECIPES = columns(
+    "~Cell",
+    "~Best recipe",
+    "~Flags",
+    ">TGS",
+    f">{BASELINE_ID} TGS",
+    ">delta %",
+    "95 %",
+    ">n",
+    "~jobs",
+)
+_SETTINGS = columns("Setting", "~Value")
+# a line of a shell file without a command:    # left over
+_COMMENT = re.compile(r"\s*(?:#.*)?")
+
+_EFFECTS: Mapping[VerdictKind, str] = {
+    VerdictKind.FASTER: N_(
+        "Without the deployed flags the cell is faster: they cost throughput here."
+    ),
+    VerdictKind.SLOWER: N_("Without the deployed flags the cell is slower: they help here."),
+    VerdictKind.EQUIVALENT: N_("The deployed flags make no difference that matters here."),
+}
+_EFFECT_UNKNOWN = N_("This does not tell whether the deployed flags help here.")
+_GUARDED = N_(
+    "The recipe of {cell} conflicts with {other}: {names}. So the lines have a guard, which "
+    "reads {variables}: export this before the trainer sources the file."
+)
+_NOT_GUARDED = N_(
+    "The recipe of {cell} conflicts with {other}: {names}. No variable tells these cells apart, so "
+    "no file that both read can hold the recipe: give it to the jobs of {cell} alone."
+)
+_HOLDS = N_("The recipe was measured on {cell}; gates exclude a loss with {tags} too ({files}).")
+_HARMFUL = N_(
+    "The recipe is conditional: with {tags} it is slower or cannot run ({files}). Give it to the "
+    "jobs of {cell} alone."
+)
+_UNTOLD = N_(
+    "The recipe is conditional: a gate measured it with {tags} and cannot tell whether it loses "
+    "there ({files}). It is proved for {cell} alone."
+)
+
+PerCell = Callable[[Covered], Iterator[Block]]
+
+
+def tuning(cells: Sequence[Covered], language: Language = Language.ENGLISH) -> Document:
+    """Return the tuning document of a model's cells, in the order they first came."""
+    say = Say(language)
+    model = cells[0].cell.model_tag
+    axes = " and ".join(dict.fromkeys(str(each.cell.parallelism) for each in cells))
+    patch = patch_of(cells, say)
+    signs = sign_flips(cells, say)
+
+    def each_cell(blocks: PerCell) -> tuple[Block, ...]:
+        return _each(cells, blocks)
+
+    parts: dict[str, tuple[Block, ...]] = {
+        "TL;DR": tuple(_summary(cells, say)),
+        "Inventory": each_cell(lambda each: _inventory(each, say)),
+        f"Effect of `{model}.env.sh` on {axes}": each_cell(lambda each: _effect(each, say)),
+        "Tuning leaderboard": each_cell(lambda each: _leaderboard(each, say)),
+        "Why the winning flag wins": each_cell(lambda each: why(each, say)),
+        "Negative findings": each_cell(lambda each: _negative(each, say)),
+        **({} if signs is None else {"Sign flips vs other parallelisms": signs}),
+        "Recommended deployment": tuple(_deployment(cells, patch, say)),
+        "Appendix: data sources": (_appendix(cells, say),),
+    }
+    return Document(
+        title=f"{model}: XLA tuning, {axes}",
+        header=tuple(_header(cells, say)),
+        sections=tuple(section(title, *blocks) for title, blocks in parts.items()),
+    )
+
+
+def _each(cells: Sequence[Covered], blocks: PerCell) -> tuple[Block, ...]:
+    """Return the blocks of all cells, each below its own heading where there are several."""
+    if len(cells) == 1:
+        return tuple(blocks(cells[0]))
+    called = names(cells)
+    return tuple(
+        block for each in cells for block in (Heading(text=called[each.cell_digest]), *blocks(each))
+    )
+
+
+def _header(cells: Sequence[Covered], say: Say) -> Iterator[str]:
+    """Yield the bullets: those that cells share once, the others once for each cell."""
+    called = names(cells)
+    of_cell = {
+        each.cell_digest: (
+            *header(
+                each.conclusion,
+                cell=each.cell,
+                history=each.history,
+                now=datetime.fromtimestamp(each.written_s, UTC),
+                digest=each.cell_digest,
+                say=say,
+            ),
+            *_origins(each, say),
+        )
+        for each in cells
+    }
+    shared = set.intersection(*(set(bullets) for bullets in of_cell.values()))
+    yield from (bullet for bullet in of_cell[cells[0].cell_digest] if bullet in shared)
+    for cell_digest, bullets in of_cell.items():
+        yield from (
+            say("{text} ({cell})", text=bullet, cell=called[cell_digest])
+            for bullet in bullets
+            if bullet not in shared
+        )
+
+
+def _origins(covered: Covered, say: Say) -> Iterator[str]:
+    configs = [file.path for file in covered.files if not file.is_shell]
+    if configs:
+        yield say("Base configuration: {text}", text=literals(configs))
+    if covered.versions:
+        versions = (f"{name} {version}" for name, version in sorted(covered.versions.items()))
+        yield say("Software of the sweep: {text}", text=plain(", ".join(versions)))
+
+
+def _summary(cells: Sequence[Covered], say: Say) -> Iterator[Block]:
+    called = names(cells)
+    rows = []
+    for each in cells:
+        best, recipe, base = each.best, each.recipe, each.conclusion.baseline
+        rows.append(
+            (
+                called[each.cell_digest],
+                f"★ {literal(best.arm)}" if best else "as deployed",
+                (literal(recipe.shown_text) if recipe else "") or ABSENT,
+                rate(best.tgs if best else base.tgs),
+                rate(base.tgs),
+                points(best.delta) if best else ABSENT,
+                interval(best.ci95) if best else ABSENT,
+                str(best.n if best else base.n),
+                ", ".join(best.job_ids if best else base.job_ids) or ABSENT,
+            )
+        )
+    yield Table(columns=_RECIPES, rows=tuple(rows))
+    for each in cells:
+        said = [
+            headline(each.conclusion, say),
+            ending_text(say, each.conclusion, history=each.history, stopped=each.stopped),
+            *([reason(each, say)] if each.best else []),
+        ]
+        text = " ".join(said)
+        yield Text(
+            text=text
+            if len(cells) == 1
+            else say("{text} ({cell})", text=text, cell=called[each.cell_digest])
+        )
+
+
+def _inventory(covered: Covered, say: Say) -> Iterator[Block]:
+    cell = covered.cell
+    for title, settings, nothing in (
+        (
+            "Deployed environment",
+            without_secrets(cell.deployed),
+            say("The deployed environment sets nothing."),
+        ),
+        (
+            "Configuration of the cell",
+            without_secrets(cell.overrides),
+            say("The cell overrides no key of the trainer's configuration."),
+        ),
+    ):
+        if settings:
+            rows = tuple((literal(name), literal(settings[name])) for name in sorted(settings))
+            yield Table(title=title, columns=_SETTINGS, rows=rows)
+        else:
+            yield Text(text=nothing)
+    for file in covered.files:
+        if file.text:
+            yield from _file(file, say)
+
+
+def _file(file: DeployedFile, say: Say) -> Iterator[Block]:
+    """Show a shell file without comments, and the plain keys of a yml as a table."""
+    yield say.text(
+        "{path} as the sweep read it when it began, without comments.", path=literal(file.path)
+    )
+    if file.is_shell:
+        lines = (line for line in file.text.split("\n") if not _COMMENT.fullmatch(line))
+        yield Code(text="\n".join(lines), language="bash")
+        return
+    settings = settings_of(file.text)
+    if settings is None:
+        yield Code(text=file.text, language="yaml")
+        return
+    rows = tuple((literal(each.key), literal(each.written)) for each in settings)
+    yield Table(columns=_SETTINGS, rows=rows)
+
+
+def _effect(covered: Covered, say: Say) -> Iterator[Block]:
+    conclusion = covered.conclusion
+    verdict = conclusion.verdict(NO_ENV_ID)
+    if verdict is None:
+        yield say.text(
+            "Not measured: the sweep has no profile {profile}.", profile=literal(NO_ENV_ID)
+        )
+        return
+    yield say.text(_EFFECTS.get(verdict.kind, _EFFECT_UNKNOWN))
+    pair = Conclusion(verdicts=(verdict,), reference=conclusion.reference)
+    yield from tables(
+        pair, profiles=covered.profiles, history=covered.history, best=covered.best, say=say
+    )
+    yield say.text(
+        "{profile} puts every deployed flag back to its default. A sweep refuses "
+        "to do so for flags whose values XLA adds up, because no appended text "
+        "can put them back. Variables stay as deployed unless the sweep states a "
+        "value for them.",
+        profile=literal(NO_ENV_ID),
+    )
+
+
+def _leaderboard(covered: Covered, say: Say) -> Iterator[Block]:
+    conclusion = covered.conclusion
+    yield from tables(
+        conclusion,
+        profiles=covered.profiles,
+        history=covered.history,
+        limit=TOP_AND_BOTTOM,
+        say=say,
+    )
+    yield replace(sensitivity(conclusion), title="What this sweep can tell")
+    yield from _bubble(covered, say)
+
+
+def _bubble(covered: Covered, say: Say) -> Iterator[Block]:
+    """Show the bubble of the pipeline where a profile changes its shape."""
+    section = bubbles(
+        covered.cell,
+        covered.profiles,
+        files=covered.files,
+        conclusion=covered.conclusion,
+        say=say,
+    )
+    for block in section.blocks if section else ():
+        yield replace(block, title=TITLE) if isinstance(block, Table) else block
+
+
+def _negative(covered: Covered, say: Say) -> Iterator[Block]:
+    conclusion = covered.conclusion
+    found = tuple(
+        each
+        for each in conclusion.verdicts
+        if each.kind is VerdictKind.SLOWER
+        or (each.kind is VerdictKind.INVALID and not each.can_run)
+    )
+    if not found:
+        yield say.text("No profile is confirmed to be slower, and the sweep dropped none.")
+        return
+    chosen = Conclusion(verdicts=found, reference=conclusion.reference)
+    blocks = tables(chosen, profiles=covered.profiles, history=covered.history, say=say)
+    # the first table lists confirmed profiles: without a slower one it has the baseline alone
+    is_slower = any(each.kind is VerdictKind.SLOWER for each in found)
+    yield from blocks if is_slower else blocks[1:]
+
+
+def _deployment(cells: Sequence[Covered], patch: Patch, say: Say) -> Iterator[Block]:
+    called = names(cells)
+    if patch.text:
+        yield say.text(
+            "To deploy, give this patch to `git apply` at the root of the repository "
+            "that holds {paths}:",
+            paths=literals(patch.paths),
+        )
+        yield Code(text=patch.text, language="diff")
+    against = conflicts(cells)
+    for each in cells:
+        name, best, recipe = called[each.cell_digest], each.best, each.recipe
+        if len(cells) > 1:
+            yield Heading(text=name)
+        if best is None:
+            yield say.text("Leave the deployed environment as it is.")
+        elif recipe is None:
+            yield say.text(
+                "The sweep no longer names the settings of {profile}.",
+                profile=literal(best.arm),
+            )
+        elif each.cell_digest in patch.missing:
+            yield from _by_hand(each, patch.missing[each.cell_digest], say)
+        for conflict in against:
+            if conflict.cell is each:
+                yield say.text(
+                    _GUARDED if conflict.guard else _NOT_GUARDED,
+                    cell=name,
+                    other=called[conflict.other.cell_digest],
+                    names=literals(conflict.settings),
+                    variables=literals(conflict.variables),
+                )
+        yield from _deployed_since(each, name, say)
+        if best is not None:
+            yield from _shown_for(each, say)
+
+
+def _shown_for(covered: Covered, say: Say) -> Iterator[Block]:
+    """Name the configurations that the recipe is proved for, and those that it harms."""
+    cell = literal(covered.cell.label)
+    if not covered.elsewhere:
+        yield say.text(
+            "The recipe was measured on {cell} only. Its effect may have the "
+            "opposite sign on another parallelism or on another configuration of the "
+            "model.",
+            cell=cell,
+        )
+        return
+    kinds: dict[str, list[Elsewhere]] = {_HOLDS: [], _HARMFUL: [], _UNTOLD: []}
+    for each in covered.elsewhere:
+        msgid = _HOLDS if each.holds else _HARMFUL if each.is_harmful else _UNTOLD
+        kinds[msgid].append(each)
+    for msgid, found in kinds.items():
+        if found:
+            tags = literals([each.config_tag for each in found])
+            files = literals([f"{each.sweep}/gate.md" for each in found])
+            yield say.text(msgid, cell=cell, tags=tags, files=files)
+    yield say.text("Its effect may have the opposite sign on another parallelism.")
+
+
+def _by_hand(covered: Covered, reason: str, say: Say) -> Iterator[Block]:
+    """Give the lines to append and the keys to pass where there is no patch."""
+    recipe = covered.recipe
+    yield say.text("There is no patch: {why}.", why=reason)
+    lines = recipe_lines(covered)
+    if lines:
+        path = f"configs/{covered.cell.model_tag}.env.sh"
+        yield say.text("Append to {path}:", path=literal(path))
+        yield Code(text=lines, language="bash")
+    if recipe is not None and recipe.overrides:
+        yield say.text("Give these keys to the trainer:")
+        shown = without_secrets(recipe.overrides)
+        yield Code(text="\n".join(f"{key}={value}" for key, value in shown.items()))
+
+
+def _deployed_since(covered: Covered, name: str, say: Say) -> Iterator[Block]:
+    for earlier in covered.earlier:
+        if earlier.best is not None and covered.deploys(earlier):
+            yield say.text(
+                "The recipe of an earlier measurement of {cell} is deployed now: "
+                "`baseline-deployed` was {before} TGS, the recipe promised {promised}, "
+                "and `baseline-deployed` is {now} TGS today.",
+                cell=name,
+                before=rate(earlier.baseline.tgs),
+                promised=rate(earlier.best.tgs),
+                now=rate(covered.conclusion.baseline.tgs),
+            )
+
+
+def _appendix(cells: Sequence[Covered], say: Say) -> Block:
+    called = names(cells)
+    rows = [
+        row
+        for each in cells
+        for row in job_rows(
+            each.history,
+            remarks=each.remarks,
+            cell=called[each.cell_digest] if len(cells) > 1 else "",
+        )
+    ]
+    return jobs_table(rows, has_cells=len(cells) > 1) or say.text("No job was submitted.")

@@ -1,1 +1,0 @@
-"""What a user may set, and every place that may speak: options, environment, files."""

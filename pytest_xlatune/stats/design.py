@@ -1,0 +1,253 @@
+"""What a budget of jobs can see: critical values, the layout of a sweep, the effect it confirms.
+
+Pure arithmetic before anything is submitted, without randomness: the same question has the same
+digits. What cannot decide is refused by name: a sweep that only ranks must say so before it costs
+cluster time.
+
+Student's t and Dunnett's quantile are exact for the designs used here (one control, equal
+correlation); an unbalanced stage takes Bonferroni, which needs neither. Both distributions are
+means over s, the estimated noise of a job in units of the true one, with df s^2 chi-squared: sums
+over equal steps of log s, which for such smooth and short integrands converge faster than any
+power of the step (Trefethen and Weideman, SIAM Review 56, 2014). So a plan needs no scipy, which
+takes longer to import than a plan to compute; the tests hold every digit that is used to scipy's.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from pytest_xlatune.model.result import relative
+
+_REACH = 9.0  # standard deviations, beyond which a normal density is below the rounding error
+_CLOSE = 1e-13  # of a critical value, relative: where the search ends
+_MOST = 100  # rounds of it; about ten are needed
+_Weighted = Sequence[tuple[float, float]]  # values and their weights, which sum up to 1
+
+
+@functools.lru_cache(maxsize=1024)
+def t_quantile(probability: float, df: float) -> float:
+    """Return the `probability` quantile of Student's t with `df` degrees of freedom; NaN below 1.
+
+    Solves P(T <= c) = E_s Phi(c s).
+    """
+    if df < 1:
+        return math.nan
+    if probability < 1 / 2:
+        return -t_quantile(1 - probability, df)
+    levels = _noise(df)
+
+    def excess(c: float) -> float:
+        return probability - math.fsum(weight * _phi(c * s) for s, weight in levels)
+
+    return _root(excess, 0.0, 1.0)
+
+
+def bonferroni(arms: int, df: float, *, alpha: float) -> float:
+    """Return the one-sided critical value for `arms` comparisons of any correlation."""
+    return t_quantile(1 - alpha / arms, df)
+
+
+@functools.lru_cache(maxsize=1024)
+def dunnett(arms: int, df: int, *, control_weight: float, alpha: float) -> float:
+    """Return the one-sided critical value of `arms` comparisons with one control; NaN below 1 df.
+
+    The control has `control_weight` times the observations of an arm, so that the comparisons
+    correlate by rho = 1 / (1 + control_weight). Solves P(max_i T_i <= c) = 1 - alpha, with
+
+        P = E_s E_z Phi((c s - sqrt(rho) z) / sqrt(1 - rho)) ** arms,
+
+    z standard normal (C. W. Dunnett, JASA 50, 1955).
+    """
+    if arms == 1 or df < 1:
+        return t_quantile(1 - alpha, df)
+    rho = 1 / (1 + control_weight)
+    own = 1 / math.sqrt(1 - rho)
+    shared = [(math.sqrt(rho) * z * own, weight) for z, weight in _normal()]
+    levels = [(s * own, weight) for s, weight in _noise(df)]
+
+    def excess(c: float) -> float:
+        return (
+            1
+            - alpha
+            - math.fsum(
+                weight * each * _phi(c * s - z) ** arms
+                for s, weight in levels
+                for z, each in shared
+            )
+        )
+
+    return _root(excess, t_quantile(1 - alpha, df), bonferroni(arms, df, alpha=alpha))
+
+
+def _phi(x: float) -> float:
+    """Return the standard normal distribution."""
+    return math.erfc(-x / math.sqrt(2)) / 2
+
+
+@functools.cache
+def _normal() -> _Weighted:
+    """Return points of a standard normal."""
+    step = 1 / 4
+    count = round(_REACH / step)
+    return _scaled([(at * step, -((at * step) ** 2) / 2) for at in range(-count, count + 1)])
+
+
+@functools.lru_cache(maxsize=256)
+def _noise(df: float) -> _Weighted:
+    """Return points of s, df s^2 chi-squared: log density of log s is df (log s - s^2 / 2)."""
+    step = min(0.1, 0.4 / math.sqrt(df))
+    points = []
+    for direction in (1, -1):
+        at = 0 if direction == 1 else -1
+        while (log := df * (at * step - math.expm1(2 * at * step) / 2)) > -(_REACH**2) / 2:
+            points.append((math.exp(at * step), log))
+            at += direction
+    return _scaled(points)
+
+
+def _scaled(points: Sequence[tuple[float, float]]) -> _Weighted:
+    """Turn the logarithms of densities into weights."""
+    whole = math.fsum(math.exp(log) for _, log in points)
+    return [(value, math.exp(log) / whole) for value, log in points]
+
+
+def _root(excess: Callable[[float], float], low: float, high: float) -> float:
+    """Return where a falling function is 0, above `low`; `high` may be too low for it.
+
+    The Illinois rule: false position that halves the value at an end that stays where it was.
+    """
+    at_low, at_high = excess(low), excess(high)
+    while at_high > 0:
+        low, at_low = high, at_high
+        high *= 2
+        at_high = excess(high)
+    middle, moved = low, 0
+    for _ in range(_MOST):
+        before, middle = middle, (low * at_high - high * at_low) / (at_high - at_low)
+        found = excess(middle)
+        if not found or abs(middle - before) <= _CLOSE * abs(middle):
+            break
+        if found > 0:
+            low, at_low = middle, found
+            at_high /= 2 if moved > 0 else 1
+        else:
+            high, at_high = middle, found
+            at_low /= 2 if moved < 0 else 1
+        moved = 1 if found > 0 else -1
+    return middle
+
+
+SWEEP_ALPHA = 0.05
+FIRST_STAGE_ALPHA = 0.04  # where a second stage is held in reserve
+SECOND_STAGE_ALPHA = 0.01
+MIN_DF = 3
+MAX_BLOCKS = 6
+
+# (baselines of the screen, finalists, baselines per block), fewest blocks is 3; first fit wins
+_LAYOUTS = ((5, 3, 2), (4, 3, 2), (4, 2, 2), (4, 2, 1), (1, 2, 1))
+MIN_BLOCKS = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """The layout of a sweep."""
+
+    screen_baselines: int  # baselines spread through the queue of the screen
+    finalists: int  # arms of the confirmation
+    block_baselines: int  # baselines in each block
+    blocks: int  # complete blocks
+    jobs: int  # of the whole sweep
+
+    @property
+    def df(self) -> int:
+        """Residual degrees of freedom of the confirmation."""
+        return design_df(self.finalists, self.block_baselines, self.blocks)
+
+    def mde80(self, sigma: float, *, alpha: float = SWEEP_ALPHA) -> float:
+        """Return the relative effect confirmed with 80 % power at a job noise of `sigma`."""
+        c = dunnett(self.finalists, self.df, control_weight=self.block_baselines, alpha=alpha)
+        return mde80(
+            sigma, critical=c, df=self.df, variance=(1 + 1 / self.block_baselines) / self.blocks
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refusal:
+    """Why a budget decides nothing; `what` is what it is still good for."""
+
+    what: str
+    why: str
+
+
+def plan(
+    profiles: int, budget: int, *, reserved_blocks: int = 0, screen_baselines: int = 0
+) -> Plan | Refusal:
+    """Lay out a sweep of so many profiles in so many jobs: the first layout that fits.
+
+    Args:
+        profiles: to screen, each once.
+        budget: jobs of the whole sweep.
+        reserved_blocks: kept back for a second stage.
+        screen_baselines: where they are fixed already; 0 leaves them to the layout.
+    """
+    for wanted, finalists, block_baselines in _LAYOUTS:
+        in_screen = screen_baselines or wanted
+        arms = min(finalists, max(profiles, 1))
+        block = arms + block_baselines
+        left = budget - profiles - in_screen
+        blocks = min(left // block - reserved_blocks, MAX_BLOCKS)
+        if blocks >= MIN_BLOCKS and design_df(arms, block_baselines, blocks) >= MIN_DF:
+            return Plan(
+                screen_baselines=in_screen,
+                finalists=arms,
+                block_baselines=block_baselines,
+                blocks=blocks,
+                jobs=profiles + in_screen + block * (blocks + reserved_blocks),
+            )
+    return Refusal(what="ranking only", why=_why(profiles, budget, reserved_blocks))
+
+
+def _why(profiles: int, budget: int, reserved_blocks: int) -> str:
+    screen_baselines, finalists, block_baselines = _LAYOUTS[-1]
+    block = min(finalists, max(profiles, 1)) + block_baselines
+    least = profiles + screen_baselines + block * (MIN_BLOCKS + reserved_blocks)
+    return (
+        f"{budget} jobs screen {profiles} profiles but leave no {MIN_BLOCKS} blocks to confirm "
+        f"one: {least} jobs are the least, {profiles + 5 + 20} are recommended"
+    )
+
+
+def design_df(finalists: int, block_baselines: int, blocks: int) -> int:
+    """Return the residual degrees of freedom of complete blocks: r (K + c0) - r - K."""
+    return blocks * (finalists + block_baselines) - blocks - finalists
+
+
+def mde80(sigma: float, *, critical: float, df: float, variance: float) -> float:
+    """Return the smallest relative effect that is found with 80 % power.
+
+    (c + t_{.8, df}) sigma sqrt(variance); with the noncentral t it is 80 % to a point.
+    """
+    return relative((critical + t_quantile(0.8, df)) * sigma * math.sqrt(variance))
+
+
+def outlook(
+    sigma: float,
+    *,
+    profiles: int = 25,
+    budgets: tuple[int, ...] = (36, 50, 65),
+    words: str = "",
+) -> str:
+    """Return in words what budgets of jobs could see at a job noise of `sigma`.
+
+    `words` say that noise, and where it is from, where it is not of this very cell's jobs.
+    """
+    seen = []
+    for budget in budgets:
+        found = plan(profiles, budget)
+        what = found.what if isinstance(found, Refusal) else f"+{100 * found.mde80(sigma):.1f} %"
+        seen.append(f"{budget} jobs: {what}")
+    noise = words or f"a job noise of {100 * sigma:.2f} %"
+    return f"at {noise} a sweep of {profiles} profiles confirms with 80 % power: {', '.join(seen)}"

@@ -1,0 +1,144 @@
+"""Where steady state begins, pooled over all jobs of a comparison, and the one window that follows.
+
+One job has too few steps to tell; a start chosen job by job would itself bias a comparison. The
+pooled start moves the window of every job alike, never of one. This module must not know of
+profiles: which of them warms up longer is a comparison of jobs like any other.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from statistics import median
+
+from pytest_xlatune.model.cell import Protocol
+from pytest_xlatune.model.result import Score
+from pytest_xlatune.stats.score import window_steps
+
+Timings = Sequence[tuple[int, float]]  # step id and seconds
+
+TAIL = 6
+TOLERANCE = 0.005
+MIN_JOBS = 12  # with fewer the answer is noise
+LEVEL_STEPS = 3  # steps in a row that make a steady state: one may be level by chance
+ERRORS = 3.0  # standard errors of the pooled median that noise alone explains
+# of a median, in units of the scatter (1.4826 MAD) over the root of the number of jobs
+_MEDIAN_ERROR = 1.2533 * 1.4826
+SPARE = 2  # usable steps beyond the fewest: with none, one straggler costs the job its score
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Window:
+    """The window of all jobs of a comparison."""
+
+    protocol: Protocol  # the one that scores them: as declared, or with a later first step
+    is_moved: bool = False  # whether it is not the declared one
+    note: str = ""  # what a reader should know of it, "" where the declared window holds
+
+    @property
+    def first_step(self) -> int:
+        """The first step that is scored."""
+        return next(iter(window_steps(self.protocol)), self.protocol.first_step)
+
+    @property
+    def moved_to(self) -> int | None:
+        """The first step, where it is not the declared one."""
+        return self.first_step if self.is_moved else None
+
+
+def steady_start(jobs: Sequence[Timings]) -> int | None:
+    """Return the first step from which the pooled curve is level.
+
+    The curve is, per step id, the median over jobs of log seconds less the job's own last-six
+    median. Level is no slower than 0.5 %, or than three standard errors where the jobs are noisier,
+    for three steps in a row. None with fewer than twelve usable jobs, or where it never levels.
+    """
+    curves = [curve for job in jobs if (curve := _curve(job))]
+    if len(curves) < MIN_JOBS:
+        return None
+    pooled: dict[int, list[float]] = defaultdict(list)
+    for curve in curves:
+        for step, distance in curve:
+            pooled[step].append(distance)
+    start, level = None, 0
+    for step in sorted(pooled):
+        if _is_slow(pooled[step]):
+            start, level = None, 0
+            continue
+        start = step if start is None else start
+        level += 1
+        if level == LEVEL_STEPS:
+            return start
+    return None
+
+
+def common_window(scores: Sequence[Score], protocol: Protocol) -> Window:
+    """Return the window of all jobs of a comparison; `scores` are those of the declared window.
+
+    It moves where steady state begins after the declared first step, for all or for none: a job
+    whose steps were not kept keeps it where it is.
+    """
+    declared = window_steps(protocol)
+    if not declared:
+        return Window(protocol=protocol)
+    # a capture or an evaluation is no warm-up, and a resumed run warms up elsewhere
+    usable = {*range(declared[0]), *declared}
+    jobs = [
+        [each for each in score.timings if each[0] in usable]
+        for score in scores
+        if "resumed" not in score.flags
+    ]
+    start = steady_start(jobs)
+    if start is None or start <= declared[0]:
+        return Window(protocol=protocol)
+    found = f"steady state begins at step {start}, the protocol's window at step {declared[0]}"
+    kept = sum(bool(each.timings) for each in scores)
+    if kept < len(scores):
+        return Window(
+            protocol=protocol,
+            note=f"{found}: it stays there, for the steps of {len(scores) - kept} trials were not "
+            "kept; measure again",
+        )
+    is_long = len(declared) > protocol.min_steps + SPARE
+    first = min(start, declared[-protocol.min_steps - SPARE] if is_long else declared[0])
+    if first == declared[0]:
+        return Window(protocol=protocol, note=f"{found}: {_too_few(start, protocol)}")
+    text = f"{found}: the window of all trials starts at step {first}"
+    if first < start:
+        text += f"; {_too_few(start, protocol)}"
+    return Window(protocol=replace(protocol, first_step=first), is_moved=True, note=text)
+
+
+def first_half_excess(score: Score, protocol: Protocol) -> float | None:
+    """Return how much slower the first half of a job's window is than the second, as a log ratio.
+
+    Of medians, so that stragglers do not enter. None where its steps were not kept or are too few.
+    """
+    allowed = frozenset(window_steps(protocol))
+    logs = [math.log(seconds) for step, seconds in score.timings if step in allowed]
+    half = len(logs) // 2
+    return median(logs[:half]) - median(logs[-half:]) if half > 1 else None
+
+
+def _too_few(start: int, protocol: Protocol) -> str:
+    return (
+        f"{protocol.steps} steps are too few, use steps={start + 2 * protocol.min_steps} for the "
+        "whole cell"
+    )
+
+
+def _is_slow(distances: Sequence[float]) -> bool:
+    level = median(distances)
+    scatter = median(abs(x - level) for x in distances)
+    error = _MEDIAN_ERROR * scatter / math.sqrt(len(distances))
+    return level > max(TOLERANCE, ERRORS * error)
+
+
+def _curve(job: Timings) -> list[tuple[int, float]]:
+    timed = [(step, math.log(seconds)) for step, seconds in job]
+    if len(timed) < TAIL:
+        return []
+    level = median(x for _, x in timed[-TAIL:])
+    return [(step, x - level) for step, x in timed]

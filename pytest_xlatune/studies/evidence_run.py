@@ -1,0 +1,103 @@
+"""Why a profile is as fast as it is: one run of it with the profiler and the compiler's dump.
+
+Profiling and dumping change the time of a step, so that such a run has no score and no other study
+takes its trial for one of its own. This module must not know how its files are read.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from pytest_xlatune.model.cell import Cell, Protocol
+from pytest_xlatune.model.profile import BASELINE_ID, Profile
+from pytest_xlatune.model.record import digest
+from pytest_xlatune.model.result import (
+    Conclusion,
+    EvidenceResult,
+    TrialResult,
+    TrialStatus,
+    Verdict,
+    VerdictKind,
+)
+from pytest_xlatune.model.trial import Trial
+from pytest_xlatune.studies import Answer, History, LossRule, Policy, Question
+from pytest_xlatune.studies.verdicts import OneCell, answered
+
+KIND = "evidence"
+PROFILER = "xplane"  # where the protocol names none
+_UNREAD = {"wave": "", "note": ""}  # what may be reworded without its being another profile
+_AFTER = 2  # steps behind the window: the profiler writes in the first, the second ends the run
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvidenceStudy(OneCell):
+    """One evidence run of one profile, the baseline included."""
+
+    cell: Cell
+    profile: Profile
+
+    @property
+    def name(self) -> str:
+        """The study's word, apart for each profile: any number of them may be recorded."""
+        return f"{KIND}-{digest(self.profile.to_json() | _UNREAD, length=8)}"
+
+    @cached_property
+    def trial(self) -> Trial:
+        """The trial."""
+        return Trial(
+            cell_digest=self.cell.digest,
+            profile=self.profile,
+            protocol=evidence_protocol(self.cell.protocol),
+            study=self.name,
+            stage=KIND,
+        )
+
+    @property
+    def policy(self) -> Policy:
+        """What it wants of its campaign."""
+        return Policy(loss=LossRule.NONE)
+
+    @property
+    def _compared(self) -> tuple[Profile, ...]:
+        return () if self.profile.id == BASELINE_ID else (self.profile,)
+
+    def answer(self, history: History, question: Question) -> Answer:
+        """Return what a waiting test asks, once the run is over."""
+        return answered(self, history, question)
+
+    def outline(self, history: History) -> tuple[str, ...]:
+        """Return what a plan says of it."""
+        return (f"{len(self.propose(history))} run with profiler and dump, without a score",)
+
+    def propose(self, history: History) -> tuple[Trial, ...]:
+        """Return the run, if it is not over or what it left is not read yet."""
+        own = [each for each in history if each.trial.id == self.trial.id]
+        return () if any(_is_over(each) for each in own) else (self.trial,)
+
+    def conclude(self, history: History) -> Conclusion:
+        """Return that nothing was measured: evidence explains a verdict and is none."""
+        why = "an evidence run measures nothing"
+        reference = Verdict(arm=BASELINE_ID, kind=VerdictKind.INCONCLUSIVE, reasons=(why,))
+        is_over = not self.propose(history)
+        return Conclusion(verdicts=(), reference=reference, complete=is_over, notes=(why,))
+
+
+def _is_over(run: TrialResult) -> bool:
+    if run.status is TrialStatus.MEASURED:
+        return isinstance(run, EvidenceResult) and run.is_read
+    return run.status.is_final
+
+
+def evidence_protocol(protocol: Protocol) -> Protocol:
+    """Return the protocol of an evidence run: long enough for its window, without evals."""
+    return replace(
+        protocol,
+        profiler=protocol.profiler or PROFILER,
+        steps=protocol.skip_first_steps + protocol.profiler_steps + _AFTER,
+        first_step=0,
+        min_steps=1,  # it has no window to score
+        eval_interval=0,
+        metric="none",
+        dump=True,
+    )

@@ -1,0 +1,396 @@
+"""The trials of a study: in which order they are planned, and which of a history are its own.
+
+Orders are random to the cluster and the same in every process: an item's place comes from a digest
+of the random seed and of what the item *is*, so that adding, renaming or deselecting a profile
+moves no other relative to its neighbours.
+
+Of a history a study takes its own trials, each once, scored in one window, whatever their order.
+The window is pooled over the trials outside blocks where there are enough of them, so that fresh
+blocks are scored in a window that was chosen without them; else over everything.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import defaultdict
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from statistics import median
+from typing import NamedTuple
+
+from pytest_xlatune.model.cell import Cell, Protocol
+from pytest_xlatune.model.profile import BASELINE, Profile
+from pytest_xlatune.model.record import digest
+from pytest_xlatune.model.result import Comparison, Score, TrialResult, TrialStatus, relative
+from pytest_xlatune.model.trial import ConfirmDesign, Trial
+from pytest_xlatune.stats.blocks import BlockFit, BlockScore, fit_blocks
+from pytest_xlatune.stats.compare import compare
+from pytest_xlatune.stats.score import rescore
+from pytest_xlatune.stats.window import (
+    MIN_JOBS,
+    TOLERANCE,
+    Window,
+    common_window,
+    first_half_excess,
+)
+from pytest_xlatune.studies import History
+
+STUDY = "tuning"
+CONFIRM = "confirm"  # the stage of every trial in a block
+ALIAS = Profile(
+    id="baseline-aa", wave="confirm", note="the baseline under an alias: an A/A control"
+)
+SCREENED_PER_BASELINE = 6
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Segment:
+    """The queue of one wave: trials in order, a baseline first and last."""
+
+    wave: str
+    trials: tuple[Trial, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Orders:
+    """Where the random orders of one sweep come from, and which study they belong to."""
+
+    cell: Cell
+    seed: int
+    study: str = STUDY
+
+    @cached_property
+    def cell_digest(self) -> str:
+        """The cell's identity, worked out once."""
+        return self.cell.digest
+
+    def segment(self, wave: str, profiles: Sequence[Profile], *, baselines: int) -> Segment:
+        """Lay out the queue of a wave: shuffled profiles, baselines at equal spacing."""
+        queue = self._shuffled([(profile, 0) for profile in profiles], scope=wave)
+        last = len(queue) + baselines - 1
+        places = [round(at * last / max(baselines - 1, 1)) for at in range(baselines)]
+        for position, place in enumerate(places):
+            queue.insert(place, (BASELINE, position))
+        return Segment(
+            wave=wave,
+            trials=tuple(
+                self._trial(profile, wave, position=position) for profile, position in queue
+            ),
+        )
+
+    def blocks(
+        self, arms: Sequence[Profile], numbers: Iterable[int], *, design: ConfirmDesign
+    ) -> tuple[Trial, ...]:
+        """Lay out complete blocks: random order inside, every second the mirror of the one before.
+
+        Mirrored, a drift or a cold first place falls on all arms alike.
+        """
+        cells = [(arm, 0) for arm in arms] + [(BASELINE, at) for at in range(design.baselines)]
+        trials: list[Trial] = []
+        for number in numbers:
+            mirrored = number % 2 == 0
+            order = self._shuffled(cells, scope=f"block {number - mirrored}")
+            trials += [
+                self._trial(profile, CONFIRM, design=design, block=number, position=position)
+                for profile, position in (reversed(order) if mirrored else order)
+            ]
+        return tuple(trials)
+
+    def _shuffled(
+        self, items: Sequence[tuple[Profile, int]], *, scope: str
+    ) -> list[tuple[Profile, int]]:
+        def key(item: tuple[Profile, int]) -> str:
+            profile, position = item
+            # what it sets, not what it is called; only the alias sets nothing under a name
+            alias = profile.id == ALIAS.id
+            return digest(
+                [self.seed, self.cell_digest, scope, alias, profile.settings_text, position]
+            )
+
+        return sorted(items, key=key)
+
+    def _trial(
+        self,
+        profile: Profile,
+        stage: str,
+        *,
+        design: ConfirmDesign | None = None,
+        block: int = 0,
+        position: int = 0,
+    ) -> Trial:
+        return Trial(
+            cell_digest=self.cell_digest,
+            profile=profile,
+            protocol=self.cell.protocol,
+            study=self.study,
+            stage=stage,
+            block=block,
+            position=position,
+            design=design,
+        )
+
+
+def wave_order(wave: str) -> tuple[bool, list[int], str]:
+    """Return the key by which waves run: wave1, wave1_5, wave2, ..., wave10, then other names."""
+    # a wave:  wave1_5
+    numbered = re.fullmatch(r"wave[0-9]+(_[0-9]+)?", wave) is not None
+    return not numbered, [int(part) for part in re.findall(r"[0-9]+", wave)], wave
+
+
+def wave_baselines(profiles: int) -> int:
+    """Return the baselines of one wave of several: first and last, and one per six profiles."""
+    return max(2, round(profiles / SCREENED_PER_BASELINE))
+
+
+ALPHA = 0.01  # of calling a warm-up another one: it flags, and a flag that cries wolf is not read
+ScoredTrial = tuple[Hashable, str, Score]  # block, arm, score of one trial
+
+
+def window_of(screened: Iterable[Score], confirmed: Iterable[Score], protocol: Protocol) -> Window:
+    """Return the window of a study's trials from the scores of its two stages."""
+    first = list(screened)
+    return common_window(first if len(first) >= MIN_JOBS else [*first, *confirmed], protocol)
+
+
+def moved(result: TrialResult, window: Window) -> TrialResult:
+    """Return a trial as scored in the window of all; it may have no score there, and says why."""
+    if not window.is_moved or result.score is None:
+        return result
+    found = rescore(result.score, protocol=window.protocol)
+    if isinstance(found, Score):
+        return replace(result, score=found)
+    return replace(result, score=None, reason=found.reason)
+
+
+def unlike_warmups(
+    cells: Sequence[ScoredTrial], *, family: int, window: Window
+) -> Mapping[str, float]:
+    """Return the arms whose steps become steady at another time than the baseline's beside them.
+
+    By arm the relative excess of the first half of the window over the second, that of the baseline
+    taken off: positive is steady later and is scored low. A comparison of jobs, like every other.
+    """
+    contrasts = [
+        BlockScore(block=block, arm=arm, value=value)
+        for block, arm, score in cells
+        if (value := first_half_excess(score, window.protocol)) is not None
+    ]
+    fit = fit_blocks(contrasts, control=BASELINE.id) if len(contrasts) == len(cells) else None
+    if fit is None:
+        return {}
+    unlike = {}
+    for arm in sorted({each.arm for each in contrasts} - {BASELINE.id}):
+        found = compare(fit, arm, family=family, alpha=ALPHA)
+        if not isinstance(found, Comparison) or abs(found.estimate) <= TOLERANCE:
+            continue
+        # the bound lies as far below the estimate as its mirror image lies above
+        if abs(found.estimate) > found.estimate - found.lower and found.n > 1:
+            unlike[arm] = relative(found.estimate)
+    return unlike
+
+
+def fitted(cells: Sequence[ScoredTrial]) -> BlockFit | None:
+    """Return the least squares of scored blocks; None where none holds a baseline and others."""
+    scores = [BlockScore(block=block, arm=arm, value=score.value) for block, arm, score in cells]
+    return fit_blocks(scores, control=BASELINE.id)
+
+
+def unlike_words(excess: float) -> str:
+    """Say of an arm what its other warm-up means for its change."""
+    when, how = ("later", "understated") if excess > 0 else ("earlier", "overstated")
+    return (
+        f"its steps become steady {when} than the baseline's ({100 * excess:+.1f} % in the first "
+        f"half of the window): the change is {how}; run more steps"
+    )
+
+
+class Place(NamedTuple):
+    """Where in a study a trial stands; places sort by look, block and arm."""
+
+    stage: str
+    layout: tuple[int, ...]  # of the blocks, as the trial's design says it; () in none
+    block: int
+    arm: str
+    position: int
+
+
+_Kept = dict[bool, dict[Place, "TrialResult"]]  # whether in a block -> by place
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Past:
+    """The usable history.
+
+    Attributes:
+        screen: the trials outside blocks by place.
+        confirm: those in blocks by place, those of undeclared profiles included.
+        undeclared: ids of profiles in the history that are no longer declared.
+        changed: ids whose settings differ from what was measured under that id.
+        foreign: trials of another cell, protocol or study.
+        screened, confirmed: the same trials by arm, in the order of their places.
+        baseline_loss: median loss of the scored baselines; None where none was printed.
+        window: in which all of them are scored.
+        epochs: in how many their scores lie.
+    """
+
+    screen: Mapping[Place, TrialResult]
+    confirm: Mapping[Place, TrialResult]
+    screened: Mapping[str, Sequence[TrialResult]]
+    confirmed: Mapping[str, Sequence[TrialResult]]
+    baseline_loss: float | None
+    window: Window
+    epochs: int
+    undeclared: frozenset[str]
+    changed: frozenset[str]
+    foreign: int
+
+    @property
+    def dropped(self) -> Mapping[str, str]:
+        """Arm in blocks -> why it cannot run."""
+        return {
+            key.arm: result.reason or "it cannot run"
+            for key, result in sorted(self.confirm.items(), key=lambda item: item[0])
+            if result.status is TrialStatus.DROPPED
+        }
+
+    def scored_in_blocks(self, *, designs: Sequence[ConfirmDesign] = ()) -> list[ScoredTrial]:
+        """Return what has a score by block, in blocks of `designs` or in all of them.
+
+        Arms that cannot run are left out.
+
+        A block that straddles a change of epoch is two blocks: nothing compares across it.
+        """
+        dropped = self.dropped
+        return [
+            ((key.block, each.epoch), key.arm, score)
+            for key, each in sorted(self.confirm.items(), key=lambda item: item[0])
+            if key.arm not in dropped
+            and (not designs or each.trial.design in designs)
+            and (score := usable(each)) is not None
+        ]
+
+    def of(self, trial: Trial) -> TrialResult | None:
+        """Return the result of a planned trial so far; None where there is none."""
+        return (self.confirm if trial.block else self.screen).get(place(trial))
+
+    def is_final(self, trial: Trial) -> bool:
+        """Whether a planned trial is over."""
+        result = self.of(trial)
+        return result is not None and result.status.is_final
+
+    def screens_of(self, arm: str) -> Sequence[TrialResult]:
+        """Return the trials of an arm outside blocks, in the order of their places."""
+        return self.screened.get(arm, ())
+
+    def confirms_of(self, arm: str) -> Sequence[TrialResult]:
+        """Return the trials of an arm in blocks, in the order of their places."""
+        return self.confirmed.get(arm, ())
+
+
+def read(
+    history: History,
+    *,
+    cell_digest: str,
+    protocol: Protocol,
+    declared: Mapping[str, Profile],
+    study: str = STUDY,
+) -> Past:
+    """Sort a history into what this study planned and what it did not."""
+    known = {BASELINE.id: BASELINE, ALIAS.id: ALIAS, **declared}
+    stages: _Kept = {False: {}, True: {}}
+    undeclared: set[str] = set()
+    changed: set[str] = set()
+    foreign = 0
+    for result in history:
+        trial = result.trial
+        if not trial.protocol.is_scored:
+            continue  # an evidence run is no trial of another study
+        if not is_ours(trial, cell_digest=cell_digest, protocol=protocol, study=study):
+            foreign += 1
+            continue
+        profile = known.get(trial.profile.id)
+        if profile is None:
+            undeclared.add(trial.profile.id)
+        elif not profile.same_as(trial.profile):
+            changed.add(trial.profile.id)
+            continue
+        kept = stages[bool(trial.block)]
+        key = place(trial)
+        if key not in kept or _standing(result) > _standing(kept[key]):
+            kept[key] = result
+    screen = {key: r for key, r in stages[False].items() if key.arm in known}
+    confirm = stages[True]
+    window = window_of(_scores(screen), _scores(confirm), protocol)
+    if window.is_moved:
+        screen = {key: moved(each, window) for key, each in screen.items()}
+        confirm = {key: moved(each, window) for key, each in confirm.items()}
+    screened, confirmed = _by_arm(screen), _by_arm(confirm)
+    baselines = [*screened.get(BASELINE.id, ()), *confirmed.get(BASELINE.id, ())]
+    return Past(
+        screen=screen,
+        confirm=confirm,
+        screened=screened,
+        confirmed=confirmed,
+        baseline_loss=median_loss(baselines),
+        window=window,
+        epochs=len({each.epoch for each in (*screen.values(), *confirm.values()) if usable(each)}),
+        undeclared=frozenset(undeclared),
+        changed=frozenset(changed),
+        foreign=foreign,
+    )
+
+
+def is_ours(trial: Trial, *, cell_digest: str, protocol: Protocol, study: str = STUDY) -> bool:
+    """Whether a trial is of this study, and of a cell and protocol that compare."""
+    is_same = trial.cell_digest == cell_digest and trial.study == study
+    return is_same and _same_protocol(trial, protocol)
+
+
+def _by_arm(trials: Mapping[Place, TrialResult]) -> Mapping[str, Sequence[TrialResult]]:
+    found: dict[str, list[TrialResult]] = defaultdict(list)
+    for key in sorted(trials):
+        found[key.arm].append(trials[key])
+    return dict(found)
+
+
+def median_loss(results: Sequence[TrialResult]) -> float | None:
+    """Return the median loss of the scored trials; None where none was printed."""
+    losses = [s.loss for each in results if (s := usable(each)) and s.loss is not None]
+    return median(losses) if losses else None
+
+
+def place(trial: Trial) -> Place:
+    """Return where in the sweep a trial stands."""
+    of = trial.design
+    layout = (of.look, of.looks, of.arms, of.blocks, of.baselines) if of else ()
+    return Place(trial.stage, layout, trial.block, trial.arm, trial.position)
+
+
+def usable(result: TrialResult) -> Score | None:
+    """Return the score of a measured trial; None where there is none or it is not finite."""
+    score = result.score
+    if result.status is not TrialStatus.MEASURED or score is None:
+        return None
+    return score if math.isfinite(score.value) else None
+
+
+def _scores(results: Mapping[Place, TrialResult]) -> list[Score]:
+    return [score for key in sorted(results) if (score := usable(results[key])) is not None]
+
+
+def _same_protocol(trial: Trial, protocol: Protocol) -> bool:
+    """Whether a trial was run and scored like the others: profiled ones never mix with plain."""
+    return trial.protocol == protocol or trial.protocol.identity == protocol.identity
+
+
+def _standing(result: TrialResult) -> tuple[bool, bool, tuple[str, ...], float]:
+    """Order two records of one trial: a final one over a running one, never by a better score."""
+    value = 0.0 if result.score is None else -result.score.value
+    return (
+        result.status.is_final,
+        result.status is TrialStatus.MEASURED,
+        result.job_ids,
+        value,
+    )

@@ -1,0 +1,583 @@
+"""Which of these profiles makes the cell faster: screen once, confirm on fresh blocks, conclude.
+
+Every profile is measured once, in random order among spread baselines; that ranks. The best few are
+measured again in randomised complete blocks with baselines inside; only that decides. Pure and
+deterministic: every process with the same study and history proposes and concludes the same.
+This module must not know of executors, ledgers, clocks or logs.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from pytest_xlatune.catalog.context import Context
+from pytest_xlatune.model.cell import Cell
+from pytest_xlatune.model.errors import ConfigError
+from pytest_xlatune.model.profile import BASELINE_ID, Profile, check_unique
+from pytest_xlatune.model.result import Conclusion, TrialStatus
+from pytest_xlatune.model.text import counted, size
+from pytest_xlatune.model.trial import Arm, Trial
+from pytest_xlatune.stats.design import MIN_DF, Plan, Refusal, plan
+from pytest_xlatune.studies import (
+    NOT_YET,
+    Answer,
+    Ask,
+    History,
+    Policy,
+    Question,
+    remembered,
+)
+from pytest_xlatune.studies.trials import (
+    ALIAS,
+    STUDY,
+    Orders,
+    Past,
+    Segment,
+    read,
+    wave_baselines,
+    wave_order,
+)
+from pytest_xlatune.studies.tuning._conclude import (
+    DEFAULT_SIGMA,
+    NOT_CALIBRATED,
+    Basis,
+    Confirmation,
+    JobNoise,
+    Ranking,
+    conclusion,
+    confirm,
+    design,
+    frozen_arms,
+    screen,
+)
+from pytest_xlatune.studies.tuning._waves import (
+    Declaration,
+    Moment,
+    check_rules,
+    evidence_of,
+    kinds_of,
+)
+from pytest_xlatune.studies.tuning.derived import Around, DerivedRule, Singles, Stacks
+from pytest_xlatune.studies.verdicts import Losses, OneCell, best, deployed, named, told
+
+_SIGMAS = (0.003, 0.006, 0.010)  # job noise of a quiet, a usual and a noisy cell
+_EVIDENCE_WAVE = "wave1_5"  # where an evidence run stands that a wave waits for
+
+
+@dataclass(frozen=True, kw_only=True)
+class TuningStudy(OneCell):
+    """A sweep of profiles over one cell.
+
+    Attributes:
+        cell: held fixed.
+        profiles: all declared profiles of the sweep in declared order, the baseline left out.
+        stacks, around: rules of the waves that are filled from what earlier ones found.
+        singles: rules of the waves that are filled by what an evidence run of the baseline shows.
+        context: what profiles are applied to, for the rules of the catalog; None asks none of them.
+        selected: ids explored in this run, and names of slots of derived waves; None is all.
+            Filters, never reorders. A slot brings the waves along that its own reads.
+        confirm: whether this run goes on to confirmation.
+        budget: jobs of the whole sweep, over all runs of it.
+        seed: of the random orders.
+        sigma_prior: standard deviation of a job's score, from an earlier sweep or calibration.
+        screen_baselines: in each wave's queue; 0 is as planned from the budget.
+        finalists, blocks, block_baselines: of the confirmation; 0 is as planned from the budget.
+        second_blocks: blocks of a second stage; with any, the first stage spends 0.04 of 0.05.
+        equivalence: relative change that counts as none.
+        loss_tolerance: relative distance from the baseline's loss that makes a trial invalid.
+    """
+
+    cell: Cell
+    profiles: tuple[Profile, ...]
+    stacks: tuple[Stacks, ...] = ()
+    around: tuple[Around, ...] = ()
+    singles: tuple[Singles, ...] = ()
+    context: Context | None = None
+    selected: frozenset[str] | None = None
+    confirm: bool = True
+    budget: int = 50
+    seed: int = 0
+    sigma_prior: float | None = None
+    screen_baselines: int = 0
+    finalists: int = 0
+    blocks: int = 0
+    block_baselines: int = 0
+    second_blocks: int = 0
+    equivalence: float = 0.01
+    loss_tolerance: float = 0.02
+
+    def __post_init__(self) -> None:
+        where = f"the sweep of {self.cell.label}"
+        check_unique(self.profiles, where=where)
+        if any(profile.id == ALIAS.id for profile in self.profiles):
+            raise ConfigError(f"{where}: the id {ALIAS.id!r} belongs to the A/A control arm")
+        check_rules(self.rules, self.profiles, selected=self.selected, where=where)
+        layout = self.layout
+        screened = self._count + sum(self._baselines.values())
+        jobs = layout.jobs if isinstance(layout, Plan) else screened
+        if jobs > self.budget:
+            raise ConfigError(
+                f"{where}: {self._count} profiles and their baselines need {jobs} jobs, "
+                f"the budget is {self.budget}; raise the budget or declare fewer"
+            )
+        if isinstance(layout, Plan) and layout.df < MIN_DF:
+            raise ConfigError(
+                f"{where}: {layout.blocks} blocks of {layout.finalists} finalists and "
+                f"{layout.block_baselines} baselines leave {layout.df} degrees of freedom, "
+                f"{MIN_DF} are needed; add a block or a baseline"
+            )
+
+    @property
+    def name(self) -> str:
+        """The study's word."""
+        return STUDY
+
+    @cached_property
+    def rules(self) -> tuple[DerivedRule, ...]:
+        """The rules of the derived waves, in the order the waves run."""
+        rules: tuple[DerivedRule, ...] = (*self.singles, *self.stacks, *self.around)
+        return tuple(sorted(rules, key=lambda rule: wave_order(rule.wave)))
+
+    @cached_property
+    def layout(self) -> Plan | Refusal:
+        """How the budget is laid out, or why it only ranks."""
+        count = self._count
+        fixed = sum(self._wave_baselines.values()) if self._wave_baselines else 0
+        planned = plan(
+            count, self.budget, reserved_blocks=self.second_blocks, screen_baselines=fixed
+        )
+        if not (self.finalists or self.blocks or self.block_baselines):
+            return planned
+        start = planned if isinstance(planned, Plan) else plan(max(count, 1), count + 40)
+        if isinstance(start, Refusal):
+            return start
+        arms = min(self.finalists or start.finalists, max(count, 1))
+        in_block = self.block_baselines or start.block_baselines
+        blocks = self.blocks or start.blocks
+        return replace(
+            start,
+            screen_baselines=fixed or start.screen_baselines,
+            finalists=arms,
+            block_baselines=in_block,
+            blocks=blocks,
+            jobs=count
+            + (fixed or start.screen_baselines)
+            + (arms + in_block) * (blocks + self.second_blocks),
+        )
+
+    def arms(self, history: History) -> tuple[Arm, ...]:
+        """Return the baseline, the declared profiles, and those that waves derived."""
+        profiles = self._known(history).moment.profiles.values()
+        return (deployed(self.cell), *(deployed(self.cell, each) for each in profiles))
+
+    def slots_of(self, history: History) -> Mapping[str, Profile]:
+        """Return the profile of each slot of a derived wave that is filled, by the slot's name."""
+        return self._known(history).moment.slots
+
+    @property
+    def policy(self) -> Policy:
+        """What it wants of its campaign."""
+        return Policy(
+            reads_evidence=bool(self.rules),
+            compiles_first=True,
+            derives=any(not isinstance(rule, Singles) for rule in self.rules),
+        )
+
+    def whole(self) -> TuningStudy:
+        """Return the study of all profiles, confirmation included."""
+        return self._whole
+
+    @cached_property
+    def _whole(self) -> TuningStudy:
+        if self.selected is None and self.confirm:
+            return self
+        return replace(self, selected=None, confirm=True)
+
+    def filled(self, history: History) -> tuple[str, ...]:
+        """Return how the slots of derived waves are filled, one sentence each."""
+        return self._known(history).moment.said
+
+    def foreseen(self, history: History) -> TuningStudy:
+        """Return what this study becomes where an evidence run that it awaits says nothing."""
+        if self._known(history).moment.evidence is None:
+            return self
+        return replace(self, singles=tuple(replace(each, evidence=False) for each in self.singles))
+
+    def ahead(self, history: History) -> tuple[Trial, ...]:
+        """Return the trials that are proposed, and those foreseen behind an evidence run."""
+        first, ahead = self.propose(history), self.foreseen(history)
+        if ahead is self:
+            return first
+        known = {each.id for each in first}
+        return (*first, *(each for each in ahead.propose(history) if each.id not in known))
+
+    def outline(self, history: History) -> tuple[str, ...]:
+        """Return what a plan says of the sweep: trials, slots, and the smallest effect it finds."""
+        said = self.foreseen(history).filled(history)
+        return (*self._capacity(history), *said, *self._held(history))
+
+    def _capacity(self, history: History) -> tuple[str, ...]:
+        screened = sum(trial.is_screened for trial in self.ahead(history))
+        slots = [
+            f"{rule.wave}: {counted(rule.slots, 'slot')} for {rule.words}; {_known_when(rule)}"
+            for rule in self.rules
+        ]
+        more = ", then derived waves with their baselines" if self.policy.derives else ""
+        layout = self.layout
+        if not isinstance(layout, Plan):
+            return (f"{screened} trials{more}", *slots, f"{layout.what}: {layout.why}")
+        blocks = (
+            f"{layout.blocks} blocks of {layout.finalists} + {layout.block_baselines} baselines"
+        )
+        # of this cell where it is known
+        sigmas = _SIGMAS if self.sigma_prior is None else (self.sigma_prior,)
+        seen = ", ".join(f"{size(layout.mde80(each))} at {size(each)} job noise" for each in sigmas)
+        if self.sigma_prior is None:
+            seen += f"; {size(DEFAULT_SIGMA)} is assumed: {NOT_CALIBRATED}"
+        jobs = f"{layout.jobs} jobs of {self.budget}"
+        return (
+            f"{screened} trials of the screen{more}, then {blocks}: {jobs}",
+            *slots,
+            f"smallest effect confirmed with 80 % power: {seen}",
+        )
+
+    def _held(self, history: History) -> tuple[str, ...]:
+        """Name the collectives of the program that derived profiles must act on."""
+        if not self.rules or self.context is None:
+            return ()
+        kinds = kinds_of(evidence_of(history, self._declaration.evidence_trial))
+        if kinds is not None:
+            kind_names = ", ".join(kinds) or "none"
+            must = "derived profiles must act on the collectives of the baseline's program"
+            return (f"{must}: {kind_names}",)
+        is_run = any(each.evidence for each in self.singles)
+        how = "" if is_run else ": `xlatune evidence SWEEP_FILE`"
+        unknown = "an evidence run of the baseline will show which derived settings do nothing"
+        return (f"{unknown} to its program{how}",)
+
+    def answer(self, history: History, question: Question) -> Answer:
+        """Return what a waiting test asks, the same in the run that measures and in every later.
+
+        The verdicts of a wave are those of the screen, taken when the wave is over; those of the
+        confirmation are taken when everything is over.
+        """
+        if question.about is Ask.PROVEN:
+            whole = self.whole()
+            return best(whole.conclude(history), whole.arms(history))
+        if self._lacks(history, question):
+            return NOT_YET
+        match question.about:
+            case Ask.REFERENCE:
+                found = told(self._screened(history).verdict(BASELINE_ID))
+            case Ask.SCREENED:
+                found = told(self._screened(history).verdict(question.name))
+            case Ask.SLOT:
+                filled = self.slots_of(history).get(question.name)
+                found = named(filled.id if filled else "", self.arms(history))
+            case Ask.RANKED:
+                ranked = self.conclude(history).tuning.finalists[question.number :]
+                found = named(ranked[0] if ranked else "", self.arms(history))
+            case Ask.BEST:
+                found = best(self.conclude(history), self.arms(history))
+            case _:
+                found = told(self.conclude(history).verdict(question.name))
+        return found
+
+    def _lacks(self, history: History, question: Question) -> bool:
+        """Whether trials are still to come that the answer rests on."""
+        pending = self.propose(history)
+        if question.about is Ask.REFERENCE:
+            wave = self._first_wave(history)
+            return not wave or any(trial.stage == wave for trial in pending)
+        if question.about in (Ask.SCREENED, Ask.SLOT):
+            return any(_is_by(question.wave, trial) for trial in pending)
+        return bool(pending)
+
+    def _first_wave(self, history: History) -> str:
+        """Return the first wave of this run; "" while an evidence run has to open it."""
+        moment = self._known(history).moment
+        wanted = _wanted(moment)
+        if wanted or moment.opens:
+            return wanted[0].wave if wanted else ""
+        return moment.segments[0].wave
+
+    @remembered
+    def _screened(self, history: History) -> Conclusion:
+        """Return the conclusion from what was measured once, blocks left out."""
+        return self.conclude([each for each in history if not each.trial.block])
+
+    def left(self, history: History) -> int:
+        """Return how many trials are still to come, with the blocks that are not planned yet."""
+        known = self._known(history)
+        moment, past = known.moment, known.past
+        pending = self.propose(history)
+        left = len(pending)
+        if moment.opens:
+            ready = {segment.wave for segment in moment.plannable}
+            later = sum(
+                (trial.is_baseline or trial.arm in moment.candidates) and not past.is_final(trial)
+                for segment in moment.segments
+                if segment.wave not in ready
+                for trial in segment.trials
+            )
+            slots = sum(rule.slots for rule in self.rules if rule.wave in moment.opens)
+            left += later + slots
+        planned = (*pending, *(each.trial for each in history))
+        is_confirming = any(each.block for each in planned)
+        if self.confirm and not is_confirming and isinstance(self.layout, Plan):
+            left += self.layout.blocks * (self.layout.finalists + self.layout.block_baselines)
+        return left
+
+    @remembered
+    def propose(self, history: History) -> tuple[Trial, ...]:
+        """Return the trials to run next: what the screen lacks, then what the blocks lack."""
+        known = self._known(history)
+        if known.pending or not self.confirm:
+            return known.pending
+        return _pending_blocks(known.moment, known.past, self._confirmation(known))
+
+    @remembered
+    def conclude(self, history: History) -> Conclusion:
+        """Return what follows from any part of the sweep."""
+        known = self._known(history)
+        moment, past = known.moment, known.past
+        is_screened = not known.pending
+        # a run that explores only has no finalists, unless an earlier one sent some
+        is_confirming = bool(past.confirm) or (self.confirm and is_screened)
+        confirmation = self._confirmation(known) if is_confirming else None
+        arms = self._finalists(known) if is_confirming else ()
+        pending = _pending_blocks(moment, past, confirmation) if self.confirm else ()
+        return conclusion(
+            Basis(
+                declared=moment.profiles,
+                selected=moment.candidates,
+                repeats=moment.repeats,
+                past=past,
+                screen=known.ranking,
+                confirmation=confirmation,
+                finalists=tuple(arm.id for arm in arms if arm.id != ALIAS.id),
+                late=self._late(known),
+                layout=self.layout,
+                noise=self._noise(known.ranking),
+                losses=self._losses,
+                said=moment.said,
+                is_screened=is_screened,
+                is_complete=is_screened and not pending,
+            )
+        )
+
+    @cached_property
+    def _orders(self) -> Orders:
+        return Orders(cell=self.cell, seed=self.seed)
+
+    @cached_property
+    def _declaration(self) -> Declaration:
+        return Declaration(
+            orders=self._orders,
+            profiles=self.profiles,
+            rules=self.rules,
+            context=self.context,
+            selected=self.selected,
+            baselines=self._baselines,
+            sigma=JobNoise(known=self.sigma_prior).value,
+            losses=self._losses,
+        )
+
+    @property
+    def _count(self) -> int:
+        """Profiles that are declared, and slots for derived ones."""
+        return len(self.profiles) + sum(rule.slots for rule in self.rules)
+
+    @cached_property
+    def _waves(self) -> dict[str, int]:
+        """Waves in the order they run -> their profiles, slots of derived ones included."""
+        own = [*((each.wave, 1) for each in self.profiles)]
+        own += [(rule.wave, rule.slots) for rule in self.rules]
+        waves = sorted({wave for wave, _ in own} or {"wave1"}, key=wave_order)
+        return {wave: sum(count for other, count in own if other == wave) for wave in waves}
+
+    @cached_property
+    def _wave_baselines(self) -> dict[str, int]:
+        """Baselines by wave where they are fixed before the layout; {} leaves it to the plan."""
+        if self.screen_baselines:
+            return dict.fromkeys(self._waves, self.screen_baselines)
+        if len(self._waves) == 1:
+            return {}
+        return {wave: wave_baselines(count) for wave, count in self._waves.items()}
+
+    @cached_property
+    def _baselines(self) -> dict[str, int]:
+        """Baselines in the queue of each wave."""
+        layout = self.layout
+        if isinstance(layout, Plan):
+            planned = layout.screen_baselines
+        else:
+            planned = max(1, min(5, self.budget - self._count))
+        return {wave: self._wave_baselines.get(wave, planned) for wave in self._waves}
+
+    @remembered
+    def _known(self, history: History) -> _Known:
+        moment = self._declaration.at(history)
+        past = read(
+            history,
+            cell_digest=self._orders.cell_digest,
+            protocol=self.cell.protocol,
+            declared=moment.profiles,
+        )
+        return _Known(
+            moment=moment,
+            past=past,
+            ranking=screen(past, moment.segments),
+            pending=_pending_screen(moment, past),
+        )
+
+    def _confirmation(self, known: _Known) -> Confirmation | None:
+        layout = self.layout
+        arms = self._finalists(known)
+        if isinstance(layout, Refusal) or not arms:
+            return None
+        return confirm(
+            known.past,
+            first=design(known.past, layout, arms=len(arms), second_blocks=self.second_blocks),
+            arms=arms,
+            orders=self._orders,
+            second_blocks=self.second_blocks,
+            equivalence=self.equivalence,
+        )
+
+    def _finalists(self, known: _Known) -> tuple[Profile, ...]:
+        """Return the finalists in rank order, then the alias if it runs.
+
+        Arms that have confirming trials stay; a stage that was cut off while it was being planned
+        is filled up to its own size by the same rule that began it.
+        """
+        if isinstance(self.layout, Refusal):
+            return ()
+        past = known.past
+        interesting = self._ranking(known, most=self.layout.finalists)
+        if interesting and len(interesting) < self.layout.finalists:
+            interesting.append(ALIAS.id)
+        frozen = frozen_arms(past)
+        if frozen:
+            size = design(past, self.layout, arms=0, second_blocks=0).arms
+            interesting = [each for each in interesting if each not in frozen]
+            interesting = [*frozen, *interesting[: max(size - len(frozen), 0)]]
+        ranks = known.ranks
+        declared = {**known.moment.profiles, ALIAS.id: ALIAS}
+        return tuple(
+            declared[each]
+            for each in sorted(interesting, key=lambda each: ranks.get(each, (math.inf, 0)))
+            if each in declared
+        )
+
+    def _ranking(self, known: _Known, *, most: int) -> list[str]:
+        """Return the first profiles of the screen that are of interest."""
+        found = (each for each in known.ranks if self._is_of_interest(each, known))
+        return sorted(found, key=lambda each: known.ranks[each])[:most]
+
+    def _late(self, known: _Known) -> tuple[str, ...]:
+        """Return what would be a finalist by now, had the finalists not been fixed before."""
+        frozen = frozen_arms(known.past)
+        if not frozen or isinstance(self.layout, Refusal):
+            return ()
+        size = design(known.past, self.layout, arms=0, second_blocks=0).arms
+        if len(frozen) < size:
+            return ()  # still being planned, and filled up
+        ranking = self._ranking(known, most=size)
+        return tuple(each for each in ranking if each not in frozen)
+
+    def _is_of_interest(self, profile_id: str, known: _Known) -> bool:
+        """Whether the screen leaves it possible that a profile helps."""
+        moment, past = known.moment, known.past
+        if profile_id not in moment.candidates or moment.repeats.get(profile_id) == BASELINE_ID:
+            return False
+        trials = past.screens_of(profile_id)
+        if any(each.status is TrialStatus.DROPPED for each in trials):
+            return False
+        if self._losses.reason(past, profile_id):
+            return False
+        standing = known.ranking.standings[profile_id]
+        reach = 2 * self._noise(known.ranking).value * math.sqrt(standing.variance)
+        return math.isfinite(standing.estimate) and standing.estimate + reach > 0
+
+    @property
+    def _losses(self) -> Losses:
+        return Losses(tolerance=self.loss_tolerance, rule=self.policy.loss)
+
+    def _noise(self, ranking: Ranking) -> JobNoise:
+        return JobNoise(known=self.sigma_prior, seen=ranking.sigma)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Known:
+    """What one history comes to, worked out once.
+
+    Attributes:
+        moment: the profiles that there are.
+        past: the trials of the study.
+        ranking: what the screen says.
+        pending: the trials that the screen still lacks.
+    """
+
+    moment: Moment
+    past: Past
+    ranking: Ranking
+    pending: tuple[Trial, ...]
+
+    @cached_property
+    def ranks(self) -> Mapping[str, tuple[float, int]]:
+        """Profile -> what it is sorted by: its estimate, and its place among equals."""
+        places = {each: at for at, each in enumerate(self.moment.profiles)}
+        return {
+            each: (-standing.estimate, places[each])
+            for each, standing in self.ranking.standings.items()
+        }
+
+
+def _is_by(wave: str, trial: Trial) -> bool:
+    """Whether a trial outside blocks belongs to a wave, or to one before, which it may read."""
+    stage = trial.stage if trial.protocol.is_scored else _EVIDENCE_WAVE
+    return not trial.block and wave_order(stage) <= wave_order(wave)
+
+
+def _known_when(rule: DerivedRule) -> str:
+    if not isinstance(rule, Singles):
+        return "their results decide which profiles"
+    if not rule.evidence:
+        return "a profile that is left out, or needs no run, gives its slot to the next"
+    return "until that evidence run, one more job, they are in declared order"
+
+
+def _wanted(moment: Moment) -> tuple[Segment, ...]:
+    """Return the queues of the selected waves; of the first wave where none is selected."""
+    wanted = tuple(
+        segment
+        for segment in moment.plannable
+        if any(trial.arm in moment.candidates for trial in segment.trials)
+    )
+    return wanted or (() if moment.opens else moment.segments[:1])
+
+
+def _pending_screen(moment: Moment, past: Past) -> tuple[Trial, ...]:
+    """Return what the selected waves still lack; the baselines of a wave go with any of it."""
+    screened = (
+        trial
+        for segment in _wanted(moment)
+        for trial in segment.trials
+        if (trial.is_baseline or trial.arm in moment.candidates) and not past.is_final(trial)
+    )
+    return (*screened, *([] if moment.evidence is None else [moment.evidence]))
+
+
+def _pending_blocks(
+    moment: Moment, past: Past, confirmation: Confirmation | None
+) -> tuple[Trial, ...]:
+    if confirmation is None:
+        return ()
+    arms = {trial.arm for trial in confirmation.trials}
+    if not arms & moment.candidates:
+        return ()
+    return tuple(trial for trial in confirmation.trials if not past.is_final(trial))

@@ -1,0 +1,512 @@
+"""Rules of waves whose profiles follow from results: single settings, stacks, values beside.
+
+A rule says how many slots its wave has. Single settings are chosen by where the time of a step goes
+in an evidence run of the baseline; parts of a step share the slots in proportion to what could be
+saved there, so that thirty variables of one library do not keep the flags of another part out.
+Stacks and values beside the leaders' follow from the screen of the waves before. What a rule makes
+is named by what it holds: the same ledger gives the same profiles in every process. This module
+knows no history and no catalog, and spends no error rate: it decides what to measure next, and only
+fresh blocks decide what helped.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import ClassVar
+
+from pytest_xlatune.model.errors import ConfigError
+from pytest_xlatune.model.profile import (
+    ALIASES,
+    APPENDING,
+    BASELINE_ID,
+    Flag,
+    Flags,
+    Profile,
+    check_unique,
+    effective_values,
+    merge_flags,
+    parse_flags,
+    settings_digest,
+)
+from pytest_xlatune.model.record import Record, canonical, digest
+from pytest_xlatune.model.result import COLLECTIVES, EvidenceResult, Shares, relative
+
+# An assumption, and a mild one: time that nothing hides may be hidden; kernels stay what they are
+COMPUTE_COUNTS = 0.1
+NO_AIM = "an evidence run does not show what it acts on"
+_NAMED = 6  # profiles that a sentence lists by name
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Singles(Record):
+    """A wave of single settings: as many of the candidates as there are slots.
+
+    Attributes:
+        wave: the marker of the wave that measures them.
+        slots: how many at most; they are part of the budget from the start.
+        candidates: in the order in which they are worth trying where nothing is known, e.g.
+            `catalog.profiles_for("PP")`.
+        evidence: whether the baseline is run once before, with profiler and dump, to order them;
+            one job beside the budget. A recorded run is not repeated.
+        aims: profile -> the parts of a step that it acts on; the catalog says it.
+
+    Raises:
+        ConfigError: no slot, no candidate, or two of one id.
+    """
+
+    kind: ClassVar[str] = "single"
+    wave: str = "wave2"
+    slots: int
+    candidates: tuple[Profile, ...]
+    evidence: bool = True
+    aims: dict[str, tuple[str, ...]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.slots < 1:
+            raise ConfigError(
+                f"{self.kind} of {self.wave}: {self.slots} slots, expected one or more"
+            )
+        if not self.candidates:
+            raise ConfigError(
+                f"single settings in {self.wave}: no candidate is given; name some, e.g. "
+                "candidates=catalog.profiles_for('PP')"
+            )
+        check_unique(self.candidates, where=f"the candidates of {self.wave}")
+
+    def __hash__(self) -> int:
+        return hash((self.wave, self.slots, tuple(each.id for each in self.candidates)))
+
+    @property
+    def words(self) -> str:
+        """What fills the slots."""
+        by = "by an evidence run of the baseline" if self.evidence else "in declared order"
+        return f"single settings out of {len(self.candidates)}, {by}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placed:
+    """A candidate in its place, and why it is there; "" where it is the declared order."""
+
+    profile: Profile
+    why: str = ""
+
+
+def placed(rule: Singles, evidence: EvidenceResult | None) -> tuple[Placed, ...]:
+    """Return the candidates in the order in which slots are given to them.
+
+    Each place goes to the largest weight divided by one more than the places that its part of the
+    step already has (the divider method of D'Hondt); equal ones stay in declared order.
+
+    Args:
+        rule: whose candidates.
+        evidence: of the baseline; None, or one without shares, leaves the declared order.
+    """
+    own = [replace(each, wave=rule.wave) for each in rule.candidates]
+    shares = evidence.shares if evidence is not None else None
+    if shares is None:
+        return tuple(Placed(profile=each) for each in own)
+    known = {each.id: _weighed(rule.aims.get(each.id, ()), shares) for each in own}
+    left, taken, order = list(own), Counter[str](), []
+    while left:
+        best = max(left, key=lambda each: _claim(known[each.id], taken))  # the first of equals
+        left.remove(best)
+        taken[known[best.id].part] += 1
+        order.append(Placed(profile=best, why=known[best.id].why))
+    return tuple(order)
+
+
+def sentences(
+    rule: Singles,
+    order: Sequence[Placed],
+    *,
+    evidence: EvidenceResult | None,
+    chosen: Iterable[str],
+    refused: Mapping[str, str],
+) -> tuple[str, ...]:
+    """Say which candidates are measured and which are cut, and why.
+
+    Args:
+        rule: of the wave.
+        order: of its candidates.
+        evidence: that the order is by.
+        chosen: ids that have a slot, or had one until compiling decided them.
+        refused: id -> why it gets no slot whatever its place.
+    """
+    kept = set(chosen)
+    own = [each for each in order if each.profile.id in kept]
+    cut = [each for each in order if each.profile.id not in kept and each.profile.id not in refused]
+    said = f"{rule.wave}: {_by(rule, evidence)}"
+    if own:
+        numbered = [f"{number} {each.profile.id}" for number, each in enumerate(own, start=1)]
+        said += f": {_grouped(numbered, [each.why for each in own])}"
+    slots = f"{rule.slots} slot" + "s" * (rule.slots > 1)
+    named = _grouped([each.profile.id for each in cut], [each.why for each in cut])
+    return (
+        said,
+        *([f"{rule.wave}: cut at {slots}: {named}"] if cut else []),
+        *left_out(rule.wave, refused),
+    )
+
+
+def left_out(wave: str, refused: Mapping[str, str]) -> tuple[str, ...]:
+    """Say in a sentence, or none, what got no slot whatever it promised: id -> why."""
+    named = _grouped(tuple(refused), tuple(refused.values()))
+    return (f"{wave}: left out: {named}",) if refused else ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Weight:
+    part: str  # whose places it counts among
+    value: float
+    why: str
+
+
+def _claim(weight: _Weight, taken: Counter[str]) -> float:
+    # what no program holds stays last, however few of it were placed
+    return weight.value / (1 + taken[weight.part]) if weight.value > 0 else weight.value
+
+
+def _weighed(aims: Sequence[str], shares: Shares) -> _Weight:
+    """Weigh what a profile acts on by what a step spends there with nothing beside it."""
+    present = [each for each in aims if not _is_absent(each, shares)]
+    if not aims:
+        return _Weight(part="", value=0.0, why=NO_AIM)
+    if not present:
+        return _Weight(part="", value=-1.0, why=f"the program has no {' and no '.join(aims)}")
+    found = {each: shares.of_step[each] for each in present if each in shares.of_step}
+    if not found:
+        why = f"{' and '.join(present)}: no trace tells the time that it costs"
+        return _Weight(part=present[0], value=0.0, why=why)
+    largest = max(found, key=lambda each: found[each])
+    if largest == "compute":
+        why = f"compute, {_share(found[largest])} of a step"
+        return _Weight(part=largest, value=COMPUTE_COUNTS * found[largest], why=why)
+    what = " and ".join(found)
+    idle = "idle" if largest == "idle" else f"{what} alone"
+    total = sum(found.values())
+    return _Weight(part=largest, value=total, why=f"{idle}, {_share(total)} of a step")
+
+
+def _is_absent(part: str, shares: Shares) -> bool:
+    return part in COLLECTIVES and shares.kinds is not None and part not in shares.kinds
+
+
+def _share(value: float) -> str:
+    return f"{100 * value:.1f} %"
+
+
+def _by(rule: Singles, evidence: EvidenceResult | None) -> str:
+    if not rule.evidence and evidence is None:
+        return "candidates in declared order"
+    if evidence is None:
+        return "candidates in declared order, for the baseline has no evidence"
+    if evidence.shares is None:
+        why = evidence.reason or "it left nothing that says where the time of a step goes"
+        return f"candidates in declared order, for the evidence run {evidence.trial.id}: {why}"
+    return f"candidates by the evidence of {evidence.trial.id}"
+
+
+def _grouped(names: Sequence[str], reasons: Sequence[str]) -> str:
+    """Name profiles in their order, those of one reason together."""
+    groups: dict[str, list[str]] = {}
+    for name, why in zip(names, reasons, strict=True):
+        groups.setdefault(why, []).append(name)
+    return "; ".join(_listed(each) + (f" ({why})" if why else "") for why, each in groups.items())
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = len(names) - _NAMED
+    rest = f" and {more} more" if more > 0 else ""
+    return ", ".join(names[:_NAMED]) + rest
+
+
+ID_LENGTH = 64
+_MIB, _GIB = 1 << 20, 1 << 30
+_SIZES = (2, 3)
+_LADDERS_NAMED = 3  # ladders that are listed by name
+
+Key = tuple[str, str]  # kind of setting, name
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Leader:
+    """A profile that led the screen so far; `estimate` is its log ratio to the baseline."""
+
+    profile: Profile
+    estimate: float
+
+    @property
+    def words(self) -> str:
+        """The profile and what the screen said, e.g. `overlap-2 +3.1 %`."""
+        return f"{self.profile.id} {100 * relative(self.estimate):+.1f} %"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stacks(Record):
+    """A wave of stacks: two or three profiles that led, applied together.
+
+    Attributes:
+        wave: the marker of the wave that measures them; it reads the waves before it.
+        slots: how many stacks at most; they are part of the budget from the start.
+        of: 2 for pairs, 3 for pairs and triples in turn.
+
+    Raises:
+        ConfigError: no slot, or stacks of another size.
+    """
+
+    kind: ClassVar[str] = "stack"
+    wave: str = "wave3"
+    slots: int = 4
+    of: int = 3
+
+    def __post_init__(self) -> None:
+        _check_slots(self)
+        if self.of not in _SIZES:
+            raise ConfigError(f"stacks of {self.of}: expected 2 or 3")
+
+    @property
+    def words(self) -> str:
+        """What fills the slots."""
+        sizes = " or ".join(str(size) for size in range(2, self.of + 1))
+        return f"stacks of {sizes} profiles that led the waves before"
+
+    def made(self, leaders: Sequence[Leader], *, pool: Sequence[Profile]) -> Iterator[Profile]:
+        """Yield the stacks of leaders: sizes in turn, each size by its parts' summed estimates.
+
+        Logarithms of gains that do not touch each other add up; whether they do is measured. Parts
+        stand in the order of `pool`; those that set one thing to two values make no stack.
+        """
+        queues = [self._of_size(size, leaders, pool) for size in range(2, self.of + 1)]
+        for turn in itertools.zip_longest(*queues):
+            yield from filter(None, turn)
+
+    def _of_size(
+        self, size: int, leaders: Sequence[Leader], pool: Sequence[Profile]
+    ) -> Iterator[Profile]:
+        place = {each.id: at for at, each in enumerate(pool)}
+        for parts in sorted(
+            itertools.combinations(leaders, size),
+            key=lambda parts: -sum(part.estimate for part in parts),
+        ):
+            ordered = sorted(parts, key=lambda part: place[part.profile.id])
+            found = _stack([part.profile for part in ordered], wave=self.wave)
+            if found is not None:
+                words = ", ".join(part.words for part in ordered)
+                yield replace(found, note=f"stacked, for the screen showed {words}")
+
+    def kept(self, planned: Mapping[str, Profile], *, pool: Sequence[Profile]) -> Iterator[Profile]:
+        """Yield those of the planned profiles that are stacks of `pool`, whatever led since."""
+        for size in range(2, self.of + 1) if planned else ():
+            for parts in itertools.combinations(pool, size):
+                found = planned.get(_stack_id(parts))
+                made = None if found is None else _stack(parts, wave=self.wave)
+                if found is not None and made is not None and found.same_as(made):
+                    yield found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Around(Record):
+    """A wave of the leaders with another value: the next one up and down a ladder.
+
+    Attributes:
+        wave: the marker of the wave that measures them; it reads the waves before it.
+        slots: how many profiles at most; they are part of the budget from the start.
+        ladders: name of a flag (without dashes), a variable or an override -> its values in
+            order, e.g. `{"xla_gpu_all_gather_combine_threshold_bytes": ("536870912", ...)}`.
+
+    Raises:
+        ConfigError: no slot, no ladder, or one with less than two values or a value twice.
+    """
+
+    kind: ClassVar[str] = "around"
+    wave: str = "wave4"
+    slots: int = 4
+    ladders: dict[str, tuple[str, ...]]
+
+    def __post_init__(self) -> None:
+        _check_slots(self)
+        if not self.ladders:
+            raise ConfigError(
+                f"values around the leaders in {self.wave}: no ladder is given; name a flag and "
+                "its values in order, e.g. ladders={'xla_gpu_...': ('1', '2', '4')}"
+            )
+        for name, values in self.ladders.items():
+            if name.startswith("-"):
+                raise ConfigError(f"ladder {name!r}: write the flag without dashes")
+            if len(set(values)) < 2 or len(set(values)) != len(values):  # noqa: PLR2004 - a pair
+                raise ConfigError(
+                    f"ladder of {name}: found {list(values)}, expected two or more different values"
+                )
+
+    def __hash__(self) -> int:
+        return hash((self.wave, self.slots, tuple(sorted(self.ladders))))
+
+    @property
+    def words(self) -> str:
+        """What fills the slots."""
+        names = ", ".join(sorted(self.ladders))
+        named = names if len(self.ladders) <= _LADDERS_NAMED else f"{len(self.ladders)} settings"
+        return f"values beside the leaders' of {named}"
+
+    def made(self, leaders: Sequence[Leader], *, pool: Sequence[Profile]) -> Iterator[Profile]:
+        """Yield the neighbours of each leader on its ladders, the best leader's first, up first."""
+        del pool  # a leader stands by itself
+        for leader in leaders:
+            for found, name in self._beside(leader.profile):
+                yield replace(found, note=f"beside {name} of {leader.words} in the screen")
+
+    def kept(self, planned: Mapping[str, Profile], *, pool: Sequence[Profile]) -> Iterator[Profile]:
+        """Yield those of the planned profiles that are neighbours of `pool`, whatever led since."""
+        for each in pool if planned else ():
+            for made, _ in self._beside(each):
+                found = planned.get(made.id)
+                if found is not None and found.same_as(made):
+                    yield found
+
+    def _beside(self, profile: Profile) -> Iterator[tuple[Profile, str]]:
+        own = settings_of(profile)
+        ladders = {ALIASES.get(name, name): values for name, values in self.ladders.items()}
+        on_ladders = [key for key in own if key[1] in ladders]
+        for key in on_ladders:
+            for value in _neighbours(ladders[key[1]], own[key]):
+                # the setting is named where the value alone would not say which
+                tag = f"{_initials(key[1])}-" if len(on_ladders) > 1 else ""
+                made = _with_value(profile, key, value)
+                slug = f"{profile.id}.{tag}{_slug(value)}"
+                yield replace(made, id=_cut(slug), wave=self.wave), f"{key[1]}={own[key]}"
+
+
+DerivedRule = Stacks | Around | Singles
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Slot:
+    """A place of a derived wave: its name, e.g. `stack-1`, and the wave."""
+
+    name: str
+    wave: str
+
+
+def slots_of(rules: Iterable[DerivedRule]) -> Mapping[DerivedRule, tuple[Slot, ...]]:
+    """Return the slots of each rule; those of one kind are numbered through."""
+    numbers = {kind.kind: itertools.count(1) for kind in (Stacks, Around, Singles)}
+    return {
+        rule: tuple(
+            Slot(name=f"{rule.kind}-{next(numbers[rule.kind])}", wave=rule.wave)
+            for _ in range(rule.slots)
+        )
+        for rule in rules
+    }
+
+
+def settings_of(profile: Profile) -> dict[Key, str]:
+    """Return all that a profile sets: (kind, name) -> value, the newer name for a flag's alias."""
+    flags = {
+        ("flag", ALIASES.get(name, name)): value
+        for name, value in effective_values(profile.flags).items()
+    }
+    env = {("env", name): value for name, value in profile.env.items()}
+    return {**flags, **env, **{("override", k): v for k, v in profile.overrides.items()}}
+
+
+class Effective:
+    """What profiles come to on top of the deployed settings: equal keys are repeats."""
+
+    def __init__(self, deployed: Mapping[str, str]) -> None:
+        self._env = dict(deployed)
+        self._flags: Flags = parse_flags(self._env.pop("XLA_FLAGS", ""), where="deployed XLA_FLAGS")
+
+    def key(self, profile: Profile) -> Key:
+        """Return a digest of the effective flags and environment, and the overrides."""
+        flags, env = (*self._flags, *profile.flags), {**self._env, **profile.env}
+        return settings_digest(flags, env), canonical(profile.overrides)
+
+    def repeats(self, profiles: Iterable[Profile]) -> dict[str, str]:
+        """Return profile -> the baseline or an earlier profile with the same effective settings."""
+        first = {(settings_digest(self._flags, self._env), canonical({})): BASELINE_ID}
+        owners = {each.id: first.setdefault(self.key(each), each.id) for each in profiles}
+        return {each: owner for each, owner in owners.items() if owner != each}
+
+
+def _check_slots(rule: DerivedRule) -> None:
+    if rule.slots < 1:
+        raise ConfigError(f"{rule.kind} of {rule.wave}: {rule.slots} slots, expected at least 1")
+
+
+def _stack_id(parts: Sequence[Profile]) -> str:
+    return _cut("+".join(each.id for each in parts))
+
+
+def _stack(parts: Sequence[Profile], *, wave: str) -> Profile | None:
+    """Return the parts as one profile; None where two of them set one thing to two values."""
+    values: dict[Key, str] = {}
+    for part in parts:
+        for key, value in settings_of(part).items():
+            # the values of an appending flag add up
+            if key[1] not in APPENDING and values.setdefault(key, value) != value:
+                return None
+    return Profile(
+        id=_stack_id(parts),
+        flags=merge_flags(*(part.flags for part in parts)),
+        env={name: value for part in parts for name, value in part.env.items()},
+        overrides={name: value for part in parts for name, value in part.overrides.items()},
+        wave=wave,
+    )
+
+
+def _with_value(profile: Profile, key: Key, value: str) -> Profile:
+    kind, name = key
+    if kind == "env":
+        return replace(profile, env={**profile.env, name: value})
+    if kind == "override":
+        return replace(profile, overrides={**profile.overrides, name: value})
+    flags = tuple(
+        Flag(name=flag.name, value=value) if ALIASES.get(flag.name, flag.name) == name else flag
+        for flag in merge_flags(profile.flags)
+    )
+    return replace(profile, flags=flags)
+
+
+def _neighbours(ladder: Sequence[str], value: str) -> list[str]:
+    """Return the next value up and the next down; [] where it has no place on the ladder."""
+    if value in ladder:
+        at = ladder.index(value)
+        return [ladder[near] for near in (at + 1, at - 1) if 0 <= near < len(ladder)]
+    number = _number(value)
+    rungs = [(found, each) for each in ladder if (found := _number(each)) is not None]
+    if number is None or len(rungs) < len(ladder):
+        return []
+    above = sorted(rung for rung in rungs if rung[0] > number)
+    below = sorted(rung for rung in rungs if rung[0] < number)
+    return [text for _, text in (*above[:1], *below[-1:])]
+
+
+def _number(text: str) -> float | None:
+    try:
+        return float(text)
+    except ValueError:
+        return None
+
+
+def _slug(value: str) -> str:
+    """Write a value as part of an id: 1g for 1073741824, others by their letters and digits."""
+    if value.isdecimal() and (size := int(value)) >= _MIB and size % _MIB == 0:
+        return f"{size // _GIB}g" if size % _GIB == 0 else f"{size // _MIB}m"
+    kept = "".join(each if each.isascii() and each.isalnum() else "-" for each in value.lower())
+    return kept.strip("-") or digest(value, length=4)
+
+
+def _initials(name: str) -> str:
+    """Write a setting's name as part of an id: agctb for all_gather_combine_threshold_bytes."""
+    words = name.lower().removeprefix("xla_").removeprefix("gpu_").split("_")
+    return "".join(word[0] for word in words if word[:1].isalnum())
+
+
+def _cut(slug: str) -> str:
+    """Shorten an id that is too long; a digest of the whole keeps it apart from its like."""
+    if len(slug) <= ID_LENGTH:
+        return slug
+    return f"{slug[: ID_LENGTH - 9]}-{digest(slug, length=8)}"

@@ -1,0 +1,280 @@
+"""What all studies share in verdicts and answers: losses, stragglers, means, the reference's line.
+
+Nothing here plans a trial.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from statistics import fmean
+from typing import Self
+
+from pytest_xlatune.model.cell import Cell
+from pytest_xlatune.model.profile import BASELINE, BASELINE_ID, Profile
+from pytest_xlatune.model.record import Record
+from pytest_xlatune.model.result import (
+    Comparison,
+    Conclusion,
+    Score,
+    TrialResult,
+    TrialStatus,
+    Verdict,
+    VerdictKind,
+    relative,
+)
+from pytest_xlatune.model.text import percent
+from pytest_xlatune.model.trial import Arm, Trial
+from pytest_xlatune.stats.blocks import BlockFit
+from pytest_xlatune.stats.compare import VETO_P, NoComparison, compare, straggler_p
+from pytest_xlatune.stats.validity import different_loss
+from pytest_xlatune.studies import (
+    NEVER,
+    NOT_YET,
+    Answer,
+    Answered,
+    Ask,
+    History,
+    LossRule,
+    Policy,
+    Question,
+    Study,
+)
+from pytest_xlatune.studies.trials import Past, median_loss, usable
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Losses:
+    """With what the loss of a trial is compared: relative tolerance, and the study's policy."""
+
+    tolerance: float
+    rule: LossRule
+
+    def reason(self, past: Past, arm: str) -> str:
+        """Return how an arm's loss differs from what it is compared with, "" where it does not."""
+        own = (*past.screens_of(arm), *past.confirms_of(arm))
+        expected = past.baseline_loss if self.rule is LossRule.REFERENCE else median_loss(own)
+        if self.rule is LossRule.NONE or expected is None:
+            return ""
+        losses = (score.loss for each in own if (score := usable(each)) and score.loss is not None)
+        found = (different_loss(each, expected, tolerance=self.tolerance) for each in losses)
+        return next(filter(None, found), "")
+
+
+def unmeasured(trials: Sequence[TrialResult]) -> str:
+    """Say why trials that are over have no score."""
+    why = next((each.reason for each in trials if each.reason), "its score is not finite")
+    return f"it could not be measured: {why}"
+
+
+def straggler_veto(
+    past: Past, comparison: Comparison, trials: Sequence[TrialResult], *, spare: float
+) -> str:
+    """Return why slow steps that the score leaves out forbid a claim; "" where they do not.
+
+    They do where there are significantly more than in the baselines beside, unless what they cost
+    in tokens over the whole window is less than `spare`: a log ratio that the claim can do without.
+    """
+    baselines = past.confirms_of(BASELINE_ID)
+    slow, steps = _stragglers(trials)
+    base_slow, base_steps = _stragglers(baselines)
+    p = straggler_p(slow, steps, base_slow, base_steps)
+    cost, base_cost = _straggler_cost(trials), _straggler_cost(baselines)
+    extra = math.inf if cost is None or base_cost is None else cost - base_cost
+    if p >= VETO_P or spare > extra:
+        return ""
+    is_known = math.isfinite(extra)
+    with_them = percent(relative(comparison.estimate - extra)) if is_known else "unknown"
+    return (
+        f"{slow} of its {steps} steps straggle against {base_slow} of {base_steps} of the "
+        f"baselines (p = {p:.3f}); with them the change is {with_them}"
+    )
+
+
+def _straggler_cost(trials: Sequence[TrialResult]) -> float | None:
+    """Return the mean log loss of the whole window against the score; None where unknown."""
+    costs = [
+        score.value - math.log(score.window_tgs) if score.window_tgs else None
+        for each in trials
+        if (score := usable(each))
+    ]
+    known = [cost for cost in costs if cost is not None]
+    return fmean(known) if known and len(known) == len(costs) else None
+
+
+def _stragglers(trials: Sequence[TrialResult]) -> tuple[int, int]:
+    scores = [score for each in trials if (score := usable(each))]
+    return sum(s.stragglers for s in scores), sum(s.n_steps + len(s.dropped) for s in scores)
+
+
+def measured(base: Verdict, trials: Sequence[TrialResult]) -> Verdict:
+    """Fill in the geometric means and the jobs of the scored trials."""
+    scored = [(each, score) for each in trials if (score := usable(each))]
+    if not scored:
+        return base
+    return replace(
+        base,
+        n=len(scored),
+        tgs=math.exp(fmean(score.value for _, score in scored)),
+        step_s=math.exp(fmean(math.log(score.step_s) for _, score in scored)),
+        job_ids=job_ids_of([each for each, _ in scored]),
+    )
+
+
+def compared(
+    fit: BlockFit | None, arm: str, *, family: int, alpha: float
+) -> Comparison | NoComparison:
+    """Compare an arm of fitted blocks with the baseline, `alpha` shared by `family` arms."""
+    if fit is None:
+        return NoComparison(reason="no block holds a scored baseline and another scored arm")
+    return compare(fit, arm, family=family, alpha=alpha)
+
+
+def with_comparison(
+    base: Verdict, found: Comparison, *, kind: VerdictKind, reasons: Sequence[str]
+) -> Verdict:
+    """Return a verdict with the figures of a comparison, as relative changes."""
+    low, high = found.ci95
+    return replace(
+        base,
+        kind=kind,
+        delta=relative(found.estimate),
+        ci95=(relative(low), relative(high)),
+        n=found.n,
+        mde80=relative(found.mde80),
+        method=found.method,
+        reasons=tuple(reasons),
+    )
+
+
+def job_ids_of(trials: Sequence[TrialResult]) -> tuple[str, ...]:
+    """Return the jobs of all attempts."""
+    return tuple(job_id for each in trials for job_id in each.job_ids)
+
+
+def score_flags(trials: Sequence[TrialResult]) -> tuple[str, ...]:
+    """Return how many of the scored trials carry which flag."""
+    scores: list[Score] = [score for each in trials if (score := usable(each))]
+    names = list(dict.fromkeys(flag for score in scores for flag in score.flags))
+    counts = {name: sum(name in score.flags for score in scores) for name in names}
+    return tuple(f"{name} in {count} of {len(scores)} trials" for name, count in counts.items())
+
+
+def reference(past: Past, arm: str = BASELINE_ID) -> Verdict:
+    """Return the reference's own line: all its trials, in blocks and outside, aliases left out."""
+    every = (*past.screens_of(arm), *past.confirms_of(arm))
+    base = Verdict(arm=arm, kind=VerdictKind.INVALID, job_ids=job_ids_of(every))
+    scored = [each for each in every if usable(each)]
+    if scored:
+        kind, method = VerdictKind.EQUIVALENT, "the reference"
+        flags = score_flags(scored)
+        return replace(measured(base, scored), kind=kind, delta=0.0, method=method, reasons=flags)
+    final = [each for each in every if each.status.is_final]
+    if not final:
+        return replace(base, kind=VerdictKind.INCONCLUSIVE, reasons=("not measured yet",))
+    can_run = all(each.status is not TrialStatus.DROPPED for each in final)
+    return replace(base, can_run=can_run, reasons=(final[0].reason or "no score",))
+
+
+def deployed(cell: Cell, profile: Profile = BASELINE) -> Arm:
+    """Return a profile on top of what a cell deploys as an arm; without one, the cell as it is."""
+    return Arm(id=profile.id, cell_digest=cell.digest, profile=profile)
+
+
+def told(verdict: Verdict | None, *, fails_told: bool = False) -> Answer:
+    """Return a verdict as an answer.
+
+    Args:
+        verdict: None where the study has no such arm.
+        fails_told: whether an arm that was measured, but is not valid, is a verdict all the same: a
+            gate fails on it.
+    """
+    if verdict is None:
+        return NEVER
+    is_lost = verdict.kind is VerdictKind.INVALID and verdict.can_run
+    if is_lost and not (fails_told and verdict.n > 0):
+        return Answer(state=Answered.UNMEASURED, verdict=verdict)
+    return Answer(state=Answered.YES, verdict=verdict)
+
+
+def best(conclusion: Conclusion, arms: Sequence[Arm]) -> Answer:
+    """Return the arm that is proved fastest as an answer; YES without an arm: none is."""
+    faster = (each for each in conclusion.verdicts if each.kind is VerdictKind.FASTER)
+    return named(next((each.arm for each in faster), ""), arms)
+
+
+def named(arm: str, arms: Sequence[Arm]) -> Answer:
+    """Return the arm of a name as an answer; YES without an arm: there is none."""
+    found = next((each for each in arms if each.id == arm), None)
+    return Answer(state=Answered.YES, arm=found)
+
+
+def answered(
+    study: Study, history: History, question: Question, *, fails_told: bool = False
+) -> Answer:
+    """Answer for a study whose verdicts all come at once, when its last trial is over."""
+    if question.about is not Ask.PROVEN and study.propose(history):
+        return NOT_YET
+    if question.about in (Ask.SLOT, Ask.RANKED):
+        return Answer(state=Answered.YES)
+    conclusion = study.conclude(history)
+    if question.about in (Ask.BEST, Ask.PROVEN):
+        return best(conclusion, study.arms(history))
+    arm = study.reference if question.about is Ask.REFERENCE else question.name
+    return told(conclusion.verdict(arm), fails_told=fails_told)
+
+
+class Common(Record):
+    """What most studies do alike; `name`, `cells`, `reference` and the rest are their own.
+
+    A subclass is a frozen dataclass without slots, for what follows from its fields is kept.
+    """
+
+    @property
+    def policy(self) -> Policy:
+        """What it wants of its campaign."""
+        return Policy()
+
+    def propose(self, history: History) -> tuple[Trial, ...]:
+        """Return nothing: there is nothing to run."""
+        del history
+        return ()
+
+    def ahead(self, history: History) -> tuple[Trial, ...]:
+        """Return the trials that are proposed: there are no others to foresee."""
+        return self.propose(history)
+
+    def left(self, history: History) -> int:
+        """Return how many trials are proposed: no other will follow."""
+        return len(self.propose(history))
+
+    def whole(self) -> Self:
+        """Return itself: nothing of it can be deselected."""
+        return self
+
+
+class OneCell(Common):
+    """A study of profiles in one cell, compared with that cell as deployed."""
+
+    cell: Cell
+
+    @property
+    def cells(self) -> tuple[Cell, ...]:
+        """The one cell."""
+        return (self.cell,)
+
+    @property
+    def reference(self) -> str:
+        """The cell as deployed."""
+        return BASELINE_ID
+
+    @property
+    def _compared(self) -> tuple[Profile, ...]:
+        """The profiles that are compared with the cell as deployed."""
+        return ()
+
+    def arms(self, history: History) -> tuple[Arm, ...]:
+        """Return the cell as deployed, then the others."""
+        del history
+        return tuple(deployed(self.cell, each) for each in (BASELINE, *self._compared))

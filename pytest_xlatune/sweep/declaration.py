@@ -1,0 +1,435 @@
+"""A sweep as its file declares it, and what becomes of it with what the user said.
+
+A `Sweep` holds all about a cell that the user does not have to say: the model, the parallelism and
+the node slot are never guessed. `resolve` puts both together and names everything that is missing
+at once. Nothing is submitted or read here, and no campaign is loaded.
+
+A sweep file is Python, and Python checks no annotation: a number where a text is expected would
+reach the ledger and spoil it for every reader, and a text where a list is expected would be taken
+letter by letter. So every value is held against its annotation when a sweep is declared.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import re
+import types
+import typing
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any
+
+from pytest_xlatune.catalog.context import Context
+from pytest_xlatune.launchers import Launcher
+from pytest_xlatune.launchers.container import configured
+from pytest_xlatune.model.cell import Cell, Parallelism, Protocol
+from pytest_xlatune.model.errors import ConfigError
+from pytest_xlatune.model.profile import Profile, check_unique
+from pytest_xlatune.model.redact import is_secret
+from pytest_xlatune.model.resources import Resources, RetryPolicy
+from pytest_xlatune.stats.design import Plan
+from pytest_xlatune.studies.gate import Gate
+from pytest_xlatune.studies.trials import wave_order
+from pytest_xlatune.studies.tuning.derived import Around, Singles, Slot, Stacks, slots_of
+from pytest_xlatune.sweep.deployed import NO_ENV_ID, NoEnv, context_of
+from pytest_xlatune.sweep.groups import (
+    GROUPS,
+    CellSettings,
+    Declared,
+    DesignSettings,
+    Limits,
+    SiteSettings,
+)
+from pytest_xlatune.sweep.resolved import ResolvedSweep
+from pytest_xlatune.sweep.settings import NOTHING, Said
+
+# annotations of the groups, which name these without loading them
+_NAMED = {"Protocol": Protocol, "Resources": Resources, "RetryPolicy": RetryPolicy}
+_WORDS = {str: "a text", int: "a whole number", float: "a number", bool: "True or False"}
+
+
+def check_kinds(declared: object, *, what: str) -> None:
+    """Refuse an attribute whose value is not of its annotated kind.
+
+    Texts, numbers, mappings, tuples (a list will do), choices and classes are looked at; an
+    annotation of another sort is left alone.
+
+    Args:
+        declared: an instance of a dataclass; any other is left alone.
+        what: how messages call it, e.g. "sweep 'pp8'".
+
+    Raises:
+        ConfigError: names the first wrong one, the value and the expected kind.
+    """
+    cls: Any = type(declared)
+    if not hasattr(cls, "__dataclass_fields__"):
+        return
+    for name, kind in _kinds(cls).items():
+        _check(kind, getattr(declared, name), where=f"{what}: {name}")
+
+
+@functools.cache
+def _kinds(cls: Any) -> dict[str, Any]:
+    try:
+        hints = typing.get_type_hints(cls, localns=_NAMED)
+    except NameError:  # a launcher of the user's own may name types for its checker alone
+        return {}
+    return {each.name: hints[each.name] for each in fields(cls)}
+
+
+def _check(kind: Any, value: object, *, where: str) -> None:
+    origin, of = typing.get_origin(kind), typing.get_args(kind)
+    if origin in (typing.Union, types.UnionType):
+        if not any(_fits(each, value) for each in of):
+            named = [each for each in of if each is not type(None)]
+            _check(named[0] if len(named) == 1 else object, value, where=where)
+            raise _wrong(where, value, " or ".join(each.__name__ for each in named))
+    elif origin is typing.Literal:
+        if value not in of:
+            choice, _, attribute = where.rpartition(": ")
+            raise ConfigError.unknown(attribute, str(value), valid=map(str, of), where=choice)
+    elif origin is tuple:
+        if not isinstance(value, tuple | list):
+            raise _wrong(where, value, "a tuple: write (..., ) around what it holds")
+        kinds = of[:1] * len(value) if of[-1] is Ellipsis else of
+        for number, (each, item) in enumerate(zip(kinds, value, strict=False)):
+            _check(each, item, where=f"{where}[{number}]")
+    elif isinstance(origin, type) and issubclass(origin, Mapping):
+        if not isinstance(value, Mapping):
+            raise _wrong(where, value, "a mapping of names to values")
+        for key, item in value.items():
+            _check(of[0], key, where=f"{where}, the name {key!r}")
+            _check(of[1], item, where=f"{where}[{key!r}]")
+    elif not _fits(kind, value):
+        raise _wrong(where, value, _WORDS.get(kind) or kind.__name__)
+
+
+def _fits(kind: Any, value: object) -> bool:
+    """Whether a value is of a kind as far as its class says; one that cannot be told fits."""
+    if kind is Any:
+        return True
+    origin = typing.get_origin(kind)
+    if origin is not None:
+        try:
+            _check(kind, value, where="")
+        except ConfigError:
+            return False
+        return True
+    if kind is float:
+        return isinstance(value, int | float) and not isinstance(value, bool)
+    if kind is int:
+        return isinstance(value, int) and not isinstance(value, bool)
+    if not isinstance(kind, type) or getattr(kind, "_is_protocol", False):
+        return True
+    return isinstance(value, kind)
+
+
+def _wrong(where: str, value: object, expected: str) -> ConfigError:
+    found = f"{where} is {value!r:.80} ({type(value).__name__})"
+    hint = f": write {str(value)!r}" if expected == _WORDS[str] and _is_scalar(value) else ""
+    return ConfigError(f"{found}, expected {expected}{hint}")
+
+
+def _is_scalar(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+# a name of a sweep, a config tag:  sparse-fp8
+_SLUG = re.compile(r"[a-z0-9][a-z0-9_-]*")
+
+
+# a module's function:  programs.moe:step
+_PROGRAM = re.compile(r"[\w.]+:\w+")
+# partitions x hosts x devices:  1x1x8
+_TOPOLOGY = re.compile(r"[1-9]\d{0,4}(?:x[1-9]\d{0,4}){2}")
+CPU = "cpu"  # the target that is this machine's processor
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompileCheck:
+    """How the profiles of a sweep are compiled before any of its trials is queued.
+
+    Attributes:
+        program: `module:function`, called with the devices, returns a jitted function and its
+            arguments or their shapes; "" is the sweep's own trainer, one step of it on this
+            machine.
+        target: the device that `program` is compiled for: its name (`xlatune compile-check
+            --help` lists them), the file of a GPU's target configuration, or "cpu". A program
+            needs one.
+        topology: of the target: partitions x hosts x devices.
+        python: the interpreter that has the JAX to compile with; "" is the one that runs this.
+        folder: where the module of `program` is found; "" is the working directory.
+        memory_limit_gib: of one device, in GiB; None is the target's own.
+        controls: so many of the profiles that are identical to the baseline are measured all the
+            same, as A/A controls.
+
+    Raises:
+        ConfigError: a malformed program or topology, or one without the other.
+    """
+
+    program: str = ""
+    target: str = ""
+    topology: str = "1x1x1"
+    python: str = ""
+    folder: str = ""
+    memory_limit_gib: float | None = None
+    controls: int = 1
+
+    def __post_init__(self) -> None:
+        if self.program and not _PROGRAM.fullmatch(self.program):
+            raise ConfigError(
+                f"program {self.program!r}: expected module:function, e.g. programs:fsdp"
+            )
+        if not _TOPOLOGY.fullmatch(self.topology):
+            raise ConfigError(
+                f"topology {self.topology!r}: expected partitions x hosts x devices: 1x1x8"
+            )
+        if self.program and not self.target:
+            raise ConfigError(
+                f"program {self.program!r}: for which device is it compiled? Name a target, e.g. "
+                f"h100, or {CPU}: the program of a CPU says nothing of a GPU's"
+            )
+        if self.target and not self.program:
+            raise ConfigError(
+                f"target {self.target!r}: only a trainer of this machine compiles by running; for "
+                "another device name a program, module:function"
+            )
+        if self.controls < 0:
+            raise ConfigError(f"controls is {self.controls}, expected 0 or more")
+
+
+class Sweep(Declared):
+    """A sweep as its file declares it.
+
+    Attributes:
+        name: a slug; names the folders of its trials and of its reports.
+        launcher: how a trial is started.
+        profiles: all declared profiles; the baseline is measured by itself and not among them.
+        cell: held fixed: model, parallelism, batch size, image, deployed variables, protocol.
+        design: how many trials of which kind, in which order; tolerances.
+        site: where trials run: executor, nodes, resources, retries.
+        limits: the most that the sweep may cost beside its budget of trials.
+        no_env: how the profile `baseline-no-env` is made: every deployed flag back to its default.
+        derived: waves whose profiles follow from what earlier ones found, or from evidence.
+        config_tags: the model's other configurations: tag -> overrides of the launcher for it.
+        gate: makes it a regression gate of the profiles instead of a sweep of them.
+        compile_check: how the profiles are compiled before any trial is queued; None is not at all.
+    """
+
+    name: str
+    launcher: Launcher
+    profiles: tuple[Profile, ...]
+    cell: CellSettings = field(default_factory=CellSettings)
+    design: DesignSettings = field(default_factory=DesignSettings)
+    site: SiteSettings = field(default_factory=SiteSettings)
+    limits: Limits = field(default_factory=Limits)
+    no_env: NoEnv | None = None
+    derived: tuple[Singles | Stacks | Around, ...] = ()
+    config_tags: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    gate: Gate | None = None
+    compile_check: CompileCheck | None = None
+
+    def __post_init__(self) -> None:
+        what = f"sweep {self.name!r}"
+        check_kinds(self, what=what)
+        if self.launcher is None:
+            raise ConfigError(f"{what}: launcher is None; say how a trial is started")
+        for part in ("launcher", *GROUPS):
+            check_kinds(getattr(self, part), what=f"{what}, {part}")
+        check_kinds(self.cell.protocol, what=f"{what}, protocol")
+        check_kinds(self.site.resources, what=f"{what}, resources")
+        if not _SLUG.fullmatch(self.name):
+            raise ConfigError(f"sweep name {self.name!r}: expected lower case letters, digits, _ -")
+        check_unique(self.profiles, where=what)
+        if not (self.profiles or self.derived or self.no_env):
+            raise ConfigError(f"{what} declares no profile, and no wave derives one")
+        if self.gate and (self.derived or self.no_env):
+            extra = "derived" if self.derived else "no_env"
+            raise ConfigError(f"{what}: a gate measures its profiles alone; leave {extra} out")
+        for tag in self.config_tags:
+            if not _SLUG.fullmatch(tag):
+                raise ConfigError(
+                    f"{what}: config tag {tag!r}: expected lower case letters, digits, _ -"
+                )
+
+    @property
+    def waves(self) -> tuple[str, ...]:
+        """The waves that have a profile, in declared order."""
+        return tuple(dict.fromkeys(each.wave for each in self.profiles))
+
+    def wave_profiles(self, wave: str) -> tuple[Profile, ...]:
+        """Return the profiles of a wave, in declared order.
+
+        Raises:
+            ConfigError: no profile belongs to it.
+        """
+        found = tuple(each for each in self.profiles if each.wave == wave)
+        if not found:
+            raise ConfigError.unknown(
+                "wave", wave, valid=self.waves, where=f"sweep {self.name!r} (no profile is in it)"
+            )
+        return found
+
+    def slots(self, *waves: str) -> tuple[Slot, ...]:
+        """Return the slots of the derived waves, of these ones if any is named, in order."""
+        found = slots_of(sorted(self.derived, key=lambda rule: wave_order(rule.wave)))
+        return tuple(
+            slot for slots in found.values() for slot in slots if not waves or slot.wave in waves
+        )
+
+    def find(self, profile_id: str) -> Profile:
+        """Return the profile of this id.
+
+        Raises:
+            ConfigError: there is none; names the nearest.
+        """
+        for each in self.profiles:
+            if each.id == profile_id:
+                return each
+        raise ConfigError.unknown(
+            "profile",
+            profile_id,
+            valid=[each.id for each in self.profiles],
+            where=f"sweep {self.name!r}",
+        )
+
+    def finalist_count(self, *, budget: int | None = None) -> int:
+        """Return how many profiles the confirmation takes, whatever the cell; 0 where it has none.
+
+        Raises:
+            ConfigError: the profiles do not fit the budget.
+        """
+        sweep = self
+        if self.no_env is not None:
+            # it counts as a profile, whatever its flags turn out to be
+            restored = Profile(id=NO_ENV_ID, wave="wave1", env={"RESTORED": "1"})
+            sweep = replace(self, no_env=None, profiles=(restored, *self.profiles))
+        anywhere = Cell(model_tag=self.name, parallelism=Parallelism.parse("FSDP=1"))
+        if budget:
+            sweep = replace(sweep, design=replace(self.design, budget=budget))
+        resolved = ResolvedSweep(sweep=sweep, cell=anywhere)
+        try:
+            layout = resolved.tuning().layout
+        except ConfigError as error:
+            # no user knows the cell that stands here for all: messages leave it out
+            text = str(error).replace(f"the sweep of {anywhere.label}", f"sweep {self.name!r}")
+            raise ConfigError(text) from None
+        return layout.finalists if isinstance(layout, Plan) else 0
+
+    def resolve(self, said: Said = NOTHING) -> ResolvedSweep:
+        """Put over the declared settings what the user said, and return the sweep that can run.
+
+        Raises:
+            ConfigError: a setting is missing (all of them are named at once) or does not fit.
+        """
+        said = said.of(self.name)
+        declared, site = said.over(self.cell), said.over(self.site)
+        launcher = configured(
+            self.launcher, site.launcher, site.container, where=said.file or "the options"
+        )
+        nodelist = tuple(site.nodelist or ())
+        own_nodes = 0 if said.values.get("nodelist") else site.resources.nodes
+        nodes = site.nodes or own_nodes or len(nodelist)
+        self._refuse_missing(declared, site, nodes)
+        if nodelist and nodes != len(nodelist):
+            counted, named = (said.places.get(n, "the sweep file") for n in ("nodes", "nodelist"))
+            raise ConfigError(
+                f"sweep {self.name!r}: {nodes} nodes were asked for ({counted}), but the node list "
+                f"({named}) names {len(nodelist)}: {','.join(nodelist)}"
+            )
+        options = {**site.resources.options, **site.slurm}
+        if site.partition:
+            options["partition"] = site.partition
+        site = replace(site, resources=replace(site.resources, nodes=nodes, options=options))
+        values = {each.name: getattr(declared, each.name) for each in fields(declared)}
+        if not declared.code:
+            del values["code"]
+        cell = Cell(
+            **values
+            | {
+                "parallelism": Parallelism.parse(declared.parallelism or ""),
+                "deployed": dict(declared.deployed),
+                "overrides": dict(declared.overrides),
+                "nodelist": nodelist,
+                "launcher": _below(launcher.describe(), said.root),
+            }
+        )
+        restored = self.no_env.profile(launcher, cell) if self.no_env else None
+        added = () if restored is None or restored.is_baseline else (restored,)
+        return ResolvedSweep(
+            sweep=replace(
+                self,
+                launcher=launcher,
+                profiles=(*added, *self.profiles),
+                cell=declared,
+                design=said.over(self.design),
+                site=site,
+                limits=said.over(self.limits),
+            ),
+            no_env="" if restored is None or added else restored.note,
+            context=_context(cell, launcher) if self.derived else None,
+            cell=cell,
+            settings=said.places,
+            compile_check=self._compiled_first(said.values.get("compile_check")),
+        )
+
+    def _refuse_missing(self, cell: CellSettings, site: SiteSettings, nodes: int) -> None:
+        missing = [
+            text
+            for is_absent, text in (
+                (not cell.model_tag, "the model (--xlatune-model)"),
+                (not cell.parallelism, "the parallelism (--xlatune-parallelism, e.g. PP=8)"),
+                (
+                    site.executor == "slurm" and not nodes,
+                    "the node slot (--xlatune-nodelist 'node[001-008]', or --xlatune-nodes N)",
+                ),
+            )
+            if is_absent
+        ]
+        if missing:
+            raise ConfigError(
+                f"sweep {self.name!r} is missing {'; '.join(missing)}. These are never guessed: "
+                "the measurement is of them"
+            )
+
+    def _compiled_first(self, asked: str | None) -> CompileCheck | None:
+        if asked == "off" or self.gate is not None:
+            return None
+        return self.compile_check or (CompileCheck() if asked == "on" else None)
+
+
+def _context(cell: Cell, launcher: Launcher) -> Context:
+    """Return what derived profiles are held against; a secret value decides no rule."""
+    context = context_of(cell, launcher)
+    env = {name: value for name, value in context.env.items() if not is_secret(name)}
+    return replace(context, env=env)
+
+
+def _below(text: str, root: Path | None) -> str:
+    """Name paths below the project relative to it: the cell is the same in another checkout."""
+    return text.replace(f"{root}/", "") if root else text
+
+
+SWEEP_NAME = "SWEEP"  # what a sweep file calls its sweep
+
+
+def load_sweep(path: Path) -> Sweep:
+    """Import a sweep file and return what it declares.
+
+    Raises:
+        ConfigError: there is no such file, it cannot be imported, or it declares no sweep.
+    """
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    if spec is None or spec.loader is None or not path.is_file():
+        raise ConfigError(f"{path} is not a sweep file; name one such as sweeps/test_quickstart.py")
+    module = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:  # a user's file may raise anything
+        raise ConfigError(f"{path} cannot be imported: {type(error).__name__}: {error}") from error
+    found = getattr(module, SWEEP_NAME, None)
+    if not isinstance(found, Sweep):
+        raise ConfigError(f"{path} declares no {SWEEP_NAME} = Sweep(...)")
+    return found

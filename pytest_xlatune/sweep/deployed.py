@@ -1,0 +1,334 @@
+"""The deployment below the profiles: variables, files, and flags put back to their defaults.
+
+Env files are shell: they append to what an earlier one set, and ask conditions. Only bash says what
+they come to; this module starts bash and nothing else. A recipe will be a patch of the deployed
+files: the env file that the sweep names, or the launcher's own, and the trainer's configuration.
+They are read when a campaign opens, since the report may be written on another day. Paths are those
+inside the repository that holds the file, so that a patch applies there.
+
+`baseline-no-env` is the other half of wave 1: the image alone, with every deployed flag at its
+default. A profile's text wins over the deployed one, so a flag is undone by its default after it.
+The defaults are the compiler's own: from the catalog by the target's jaxlib, or stated by the
+sweep. A default that is not known is never guessed. Variables stay as they are deployed, but for
+those whose value the sweep states: a profile appends and cannot take away, each library decides
+whether an empty variable counts as unset and what it takes for an unset one, and several of them
+are the site (which adapters, which interface), without which the job would measure another network.
+"""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+
+from pytest_xlatune.catalog.context import Context
+from pytest_xlatune.catalog.entries import history
+from pytest_xlatune.launchers import Launcher
+from pytest_xlatune.model.cell import Cell, DeployedFile, Parallelism
+from pytest_xlatune.model.errors import ConfigError
+from pytest_xlatune.model.profile import (
+    APPENDING,
+    Flags,
+    Profile,
+    effective_values,
+    parse_flags,
+    restore_default,
+)
+from pytest_xlatune.model.redact import hide_assignments
+
+_TIMEOUT_S = 30
+# what bash itself sets, and what says where rather than how
+_OWN = frozenset({"_", "SHLVL", "PWD", "OLDPWD", "PATH"})
+
+
+def deployed_env(
+    *files: Path | str, base: Mapping[str, str] | None = None, parallelism: str = ""
+) -> dict[str, str]:
+    """Return the variables that the files, sourced in this order, export beyond `base`.
+
+    Args:
+        files: in the order they are sourced; relative ones lie below the working directory.
+        base: the image's own environment; without one the shell starts with nothing but a PATH.
+        parallelism: the cell's, e.g. "PP=8", where recipes are deployed for some cells only: the
+            variables that their guards read are set, and not returned.
+
+    Raises:
+        ConfigError: a file is missing or does not run to its end; no such parallelism.
+    """
+    # bash looks a name without a slash up on its PATH
+    paths = [Path(file).absolute() for file in files]
+    for path in paths:
+        if not path.is_file():
+            raise ConfigError(f"env file {path} does not exist; name the file that is deployed")
+    axes = Parallelism.parse(parallelism).variables if parallelism else {}
+    before = {"PATH": "/usr/local/bin:/usr/bin:/bin", **axes, **(base or {})}
+    script = 'set -e; for each in "$@"; do . "$each" >&2; done; exec env -0'
+    try:
+        done = subprocess.run(
+            ["bash", "--norc", "--noprofile", "-c", script, "xlatune", *map(str, paths)],
+            env=before,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=_TIMEOUT_S,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise ConfigError(f"env files cannot be read with bash: {error}") from None
+    names = ", ".join(map(str, files))
+    if done.returncode:
+        said = done.stderr.decode(errors="replace").strip()
+        raise ConfigError(f"env files {names} end with exit code {done.returncode}: {said[-300:]}")
+    pairs = (part.partition("=") for part in done.stdout.decode().split("\0") if part)
+    after = {name: value for name, _, value in pairs}
+    return {
+        name: value
+        for name, value in after.items()
+        if name not in _OWN and before.get(name) != value
+    }
+
+
+MAX_CHARACTERS = 1 << 17  # of a file; a trainer's configuration has a thousandth of it
+_SHELL = (".sh", ".env", ".bash")
+_CONFIG = (".yml", ".yaml")
+
+
+def deployed_files(
+    launcher: Launcher, cell: Cell, *, env_file: str, root: Path
+) -> tuple[DeployedFile, ...]:
+    """Return the env file that recipes go into, and the trainer's configuration.
+
+    Files that are not on this machine, or cannot be read, are left out: nothing can be said of
+    them here.
+
+    Args:
+        launcher: names env files and the trainer's configuration.
+        cell: whose.
+        env_file: that the sweep names; "" takes the last of the launcher's.
+        root: of the project; what relative paths are relative to.
+    """
+    shells = [env_file] if env_file else launcher.env_files_of(cell)[-1:]
+    configs = [each for each in launcher.files(cell) if PurePosixPath(each).suffix in _CONFIG]
+    read = [
+        *(_read(root / path, root, is_shell=True) for path in shells),
+        *(_read(root / path, root, is_shell=False) for path in configs[:1]),
+    ]
+    return tuple(each for each in read if each is not None)
+
+
+def refuse_changed(
+    before: Iterable[DeployedFile],
+    now: Iterable[DeployedFile],
+    *,
+    launcher: Launcher,
+    cell: Cell,
+    where: str,
+) -> None:
+    """Refuse to go on with a trainer's configuration that is not what was measured.
+
+    What an env file comes to is part of the cell and compared there, unless the node sources it.
+
+    Raises:
+        ConfigError: naming the file.
+    """
+    is_sourced = bool(launcher.env_files_of(cell))
+    known = {each.path: _meaning(each.text) for each in before if is_sourced or not each.is_shell}
+    for each in now:
+        if known.get(each.path, _meaning(each.text)) != _meaning(each.text):
+            raise ConfigError(
+                f"{each.path} has changed since the trials in {where} were measured: numbers of "
+                "two configurations cannot be compared. Go back to what it was, or start over with "
+                "--xlatune-new-baseline (nothing measured is deleted)"
+            )
+
+
+def _read(path: Path, root: Path, *, is_shell: bool) -> DeployedFile | None:
+    named = _below(path, root)
+    if not path.exists():
+        is_ours = is_shell and path.suffix in _SHELL and path.parent.is_dir()
+        return DeployedFile(path=named, is_new=True) if is_ours else None
+    try:
+        text = path.read_bytes().decode("utf-8")
+    except (OSError, UnicodeDecodeError):
+        return None
+    if len(text) > MAX_CHARACTERS:
+        return None
+    return DeployedFile(path=named, text=hide_assignments(text), is_shell=is_shell)
+
+
+def _below(path: Path, root: Path) -> str:
+    """Return the path inside the repository that holds it, else in the project, else its name."""
+    path = path.absolute()
+    repository = next((each for each in path.parents if (each / ".git").exists()), None)
+    for each in (repository, root):
+        if each is not None and path.is_relative_to(each):
+            return path.relative_to(each).as_posix()
+    return path.name
+
+
+def _meaning(text: str) -> list[str]:
+    """Return the lines that say something: without comments, blank lines and trailing blanks."""
+    lines = (line.split(" #")[0].rstrip() for line in text.split("\n"))
+    return [line for line in lines if line and not line.lstrip().startswith("#")]
+
+
+def context_of(cell: Cell, launcher: Launcher) -> Context:
+    """Return what profiles of a cell are applied to, env files that this machine can read included.
+
+    Raises:
+        ConfigError: the deployed XLA_FLAGS end early, so that no profile would ever be read.
+    """
+    deployed, is_complete = dict(cell.deployed), True
+    files = [Path(name) for name in launcher.env_files_of(cell)]
+    try:
+        base = {**cell.parallelism.variables, **deployed}
+        deployed |= deployed_env(*files, base=base) if files else {}
+    except ConfigError:
+        is_complete = False  # made for the nodes; what they set is not known here
+    flags = parse_flags(deployed.get("XLA_FLAGS", ""), where="the deployed XLA_FLAGS")
+    return Context(deployed=flags, env=deployed, is_complete=is_complete)
+
+
+# flags that take one word of an enum's name only: which, from the end of the full name
+_SHORT = {
+    **dict.fromkeys(
+        (
+            "xla_gpu_pipeline_all_gather",
+            "xla_gpu_pipeline_all_reduce",
+            "xla_gpu_pipeline_reduce_scatter",
+        ),
+        -1,
+    ),
+    **dict.fromkeys(
+        (
+            "xla_gpu_all_gather_mode",
+            "xla_gpu_collective_permute_mode",
+            "xla_gpu_ragged_all_to_all_mode",
+        ),
+        -2,
+    ),
+    **dict.fromkeys(
+        (
+            "xla_detect_unstable_reductions",
+            "xla_detect_unstable_reductions_post_optimizations",
+            "xla_gpu_detect_inf",
+            "xla_gpu_detect_nan",
+            "xla_gpu_experimental_deterministic_ops_triton",
+        ),
+        -1,
+    ),
+}
+# no text puts these back: an empty list or a number is refused, or the default of an old name sets
+# a new option (jaxlib 0.6.2, 0.8.3, 0.10.2 and 0.12.0.1, every flag that shows a default)
+_ONE_WAY = frozenset(
+    {
+        "xla_gpu_disable_async_collectives",
+        "xla_cpu_enable_concurrency_optimized_scheduler",
+        "xla_gpu_graph_enable_concurrent_region",
+        "xla_gpu_unsupported_use_all_reduce_one_shot_kernel",
+        "xla_autotuner_preferred_backend",
+        "xla_gpu_experimental_autotune_backends",
+    }
+)
+
+
+def defaults_of(names: Iterable[str], jaxlib: str) -> dict[str, str]:
+    """Return the defaults of a release that are known, as the flags themselves take them.
+
+    Without a release, those that no release has changed. What no text puts back is not among them.
+
+    Raises:
+        ConfigError: `jaxlib` is no release number.
+    """
+    found = {}
+    for name in names:
+        ever = history().defaults(name)
+        sole = next(iter(ever)) if len(ever) == 1 else None
+        value = history().default(name, jaxlib) if jaxlib else sole
+        if value is not None and name not in _ONE_WAY:
+            found[name] = value.split("_")[_SHORT[name]].lower() if name in _SHORT else value
+    return found
+
+
+NO_ENV_ID = "baseline-no-env"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoEnv:
+    """How deployed flags go back to their defaults.
+
+    Attributes:
+        jaxlib: the target's release, e.g. "0.7.2"; "" takes only defaults that no release changed.
+        defaults: flag without dashes -> default, on top of the catalog: a vendor's fork may differ.
+        keep: flags that stay as deployed because they are the cell: `xla_force_host_platform_...`.
+        variables: deployed variable -> the value that stands for its default, e.g.
+            `{"NCCL_PROTO": "LL,LL128,Simple"}`; the others stay, and the note names them.
+    """
+
+    jaxlib: str = ""
+    defaults: Mapping[str, str] = field(default_factory=dict)
+    keep: tuple[str, ...] = ()
+    variables: Mapping[str, str] = field(default_factory=dict)
+
+    def profile(self, launcher: Launcher, cell: Cell) -> Profile:
+        """Return the profile `baseline-no-env`; an empty one says in its note why there is none.
+
+        There is none where an env file is not on this machine, where a default is not known, and
+        where appending cannot undo a flag.
+
+        Raises:
+            ConfigError: the deployed XLA_FLAGS are malformed, or a value is stated for a variable
+                that is not deployed.
+        """
+        files = [Path(name) for name in launcher.env_files_of(cell)]
+        unread = [str(file) for file in files if not file.is_file()]
+        if unread:
+            return _none(f"{', '.join(unread)} cannot be read here, so what it sets is not known")
+        deployed = dict(cell.deployed)
+        base = {**cell.parallelism.variables, **deployed}
+        deployed |= deployed_env(*files, base=base) if files else {}
+        flags = parse_flags(deployed.get("XLA_FLAGS", ""), where="the deployed XLA_FLAGS")
+        names = deployed.keys() - {"XLA_FLAGS"}
+        for name in self.variables.keys() - names:
+            raise ConfigError.unknown(
+                "variable",
+                name,
+                valid=sorted(names),
+                where="NoEnv(variables={...}), which takes deployed ones",
+            )
+        undone = tuple(flag for flag in flags if flag.name not in self.keep)
+        if not undone and not self.variables:
+            return _none("no XLA flag is deployed that could go back to its default")
+        try:
+            restored = self._restored(undone)
+        except ConfigError as error:
+            return _none(str(error))
+        return Profile(
+            id=NO_ENV_ID,
+            flags=restored,
+            env=dict(self.variables),
+            wave="wave1",
+            note=_note(sorted(names - self.variables.keys())),
+        )
+
+    def _restored(self, flags: Flags) -> Flags:
+        names = [name for name in effective_values(flags) if name not in APPENDING]
+        known = {**defaults_of(names, self.jaxlib), **self.defaults}
+        missing = sorted(set(names) - known.keys())
+        if missing:
+            release = f"jaxlib {self.jaxlib}" if self.jaxlib else "every jaxlib"
+            raise ConfigError(
+                f"the default of {', '.join(missing)} in {release} is not known; "
+                "state it in NoEnv(defaults={...}), name the target's jaxlib there, or list in "
+                "`keep` those that are part of the cell"
+            )
+        return restore_default(flags, known)
+
+
+def _note(kept: Sequence[str]) -> str:
+    said = "every deployed flag back to its default"
+    return f"{said}; variables stay as deployed: {', '.join(kept)}" if kept else said
+
+
+def _none(why: str) -> Profile:
+    return Profile(id=NO_ENV_ID, wave="wave1", note=why)

@@ -1,0 +1,369 @@
+"""What was said, and where: command line, environment, ini file, settings file.
+
+The first place that speaks decides, tables add up by key, and where none speaks the sweep file
+decides. All of it is read once, when pytest is configured, so that a wrong value ends the run
+before anything is collected. Standard library only: every pytest run loads this module.
+
+The settings file of a site is `xlatune.toml`: the options by name, and tables.
+
+    executor = "slurm"                     every option by its name, without --xlatune-
+    nodelist = "node[001-008]"
+    image = "rocm/jax-training:maxtext-v26.4@sha256:..."
+
+    [slurm]                                as --xlatune-slurm
+    [launcher]                             attributes of the sweep files' launchers
+    [container]                            puts them into a container
+    [deployed]                             variables of the cell
+    [overrides]                            key=value arguments of the trainer
+    [sweeps.pp8]                           the same for one sweep, tables included
+    [sweeps.pp8.launcher]
+
+A secret has no place here: the target of notifications is named by the variable that holds it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pytest_xlatune.model.errors import ConfigError
+from pytest_xlatune.sweep.groups import (
+    ABOVE,
+    FIELDS,
+    GROUPS,
+    OPTIONS,
+    RENAMED,
+    SESSION,
+    SWEEP,
+    SWITCHES,
+    Declared,
+    Option,
+    RunSettings,
+    key_of,
+)
+
+G = TypeVar("G")
+
+_PREFIX = "XLATUNE_"
+_FILE = "xlatune.toml"
+_BY_NAME = {each.name: each for each in FIELDS}
+# tables of key=value: places add up by key; elsewhere the first place that speaks decides
+_TABLES = frozenset({"slurm", "launcher", "container", "deployed", "overrides"})
+# those whose values are text; the settings of a launcher are checked by the launcher
+_TEXTS = frozenset({"slurm", "deployed", "overrides"})
+_SLOT = frozenset({"nodelist", "nodes"})  # two ways to name one node slot
+# what a settings file may hold
+_SETTABLE = frozenset(each.name for each in FIELDS if each.where not in (SWEEP, ABOVE))
+_SESSION_WIDE = frozenset(each.name for each in OPTIONS if each.where == SESSION)
+
+
+class Said(Declared):
+    """What the user said outside the sweep file.
+
+    Attributes:
+        values: field -> value, as the groups have it; a field that is absent was not said.
+        places: option -> where it was said.
+        file: the settings file, as messages name it; "" is none.
+        root: of the project: paths below it are named relative to it.
+        sweeps: name of a sweep -> all that is said for it, where the file speaks of it.
+    """
+
+    values: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    places: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    file: str = ""
+    root: Path | None = None
+    sweeps: Mapping[str, Said] = dataclasses.field(default_factory=dict)
+
+    def of(self, sweep: str) -> Said:
+        """Return what was said for one sweep."""
+        return self.sweeps.get(sweep, self)
+
+    def over(self, group: G) -> G:
+        """Return a group of settings with what was said in place of its own; mappings add up.
+
+        Who says how many nodes, or which, says all of the node slot.
+        """
+        changes: dict[str, Any] = {}
+        if any(self.values.get(name) is not None for name in _SLOT):
+            own_fields = group.__dataclass_fields__  # type: ignore[attr-defined]
+            changes = {name: own_fields[name].default for name in _SLOT & own_fields.keys()}
+        for name in group.__dataclass_fields__:  # type: ignore[attr-defined]
+            value = self.values.get(name)
+            if value is not None:
+                own = getattr(group, name)
+                changes[name] = {**own, **value} if isinstance(own, Mapping) else value
+        return dataclasses.replace(group, **changes) if changes else group  # type: ignore[type-var]
+
+
+NOTHING = Said()
+
+
+def resolve_options(
+    command_line: Mapping[str, Any],
+    environ: Mapping[str, str],
+    ini: Mapping[str, str],
+    *,
+    root: Path,
+) -> RunSettings:
+    """Return the settings of this run, and in `said` what the four places say of sweeps.
+
+    Args:
+        command_line: by `Option.key`, None where not given; switches by name with underscores.
+        environ: the environment.
+        ini: by `Option.key`, "" where not set.
+        root: what relative directories are relative to.
+
+    Raises:
+        ConfigError: a value that cannot be read, with the place where it stands.
+    """
+    refuse_misspelt(environ)
+    above = _above(command_line, environ, ini)
+    file = _settings_file(above.values.get("config"), root)
+    if file is None:
+        said = dataclasses.replace(above, root=root)
+    else:
+        sweeps = {
+            name: _together(file, part, above, root=root) for name, part in file.sweeps.items()
+        }
+        said = _together(file, above, root=root, sweeps=sweeps)
+    run = said.over(RunSettings())
+    switched = {
+        name for flag, (name, _) in SWITCHES.items() if command_line.get(flag.replace("-", "_"))
+    }
+    return dataclasses.replace(
+        run,
+        workdir=root / run.workdir,
+        reports=root / run.reports,
+        said=said,
+        **dict.fromkeys(switched, True),  # type: ignore[arg-type]
+    )
+
+
+def _together(
+    *parts: Said, root: Path | None = None, sweeps: Mapping[str, Said] | None = None
+) -> Said:
+    """Put parts on top of each other, the last one on top."""
+    values: dict[str, Any] = {}
+    places: dict[str, str] = {}
+    for part in parts:
+        if _SLOT & part.values.keys():  # it names the nodes, or their number: both are replaced
+            for name in _SLOT:
+                values.pop(name, None)
+                places.pop(name, None)
+        for name, value in part.values.items():
+            is_table = name in _TABLES
+            values[name] = {**values.get(name, {}), **value} if is_table else value
+        for name, place in part.places.items():
+            below = places.get(name) if name in _TABLES else None
+            places[name] = f"{place}, {below}" if below else place
+    file = next((each.file for each in reversed(parts) if each.file), "")
+    return Said(values=values, places=places, file=file, root=root, sweeps=sweeps or {})
+
+
+def refuse_misspelt(environ: Mapping[str, str]) -> None:
+    """Refuse a variable that is nearly that of an option: it would be passed over in silence."""
+    known = {option.variable for option in OPTIONS}
+    found = [name for name in environ if name.startswith(_PREFIX) and name not in known]
+    if not found:
+        return
+    import difflib
+
+    names = [each.removeprefix(_PREFIX) for each in sorted(known)]
+    for each in sorted(found):
+        if difflib.get_close_matches(each.removeprefix(_PREFIX), names, n=1, cutoff=0.8):
+            raise ConfigError.unknown("variable", each, valid=known, where="the environment")
+
+
+def _above(
+    command_line: Mapping[str, Any], environ: Mapping[str, str], ini: Mapping[str, str]
+) -> Said:
+    """Return what the places above the settings file say of each option, and where."""
+    for old, new in RENAMED.items():
+        key = key_of(old)
+        if command_line.get(key) is not None:
+            raise ConfigError(f"--xlatune-{old} has another name: say --xlatune-{new}")
+        if environ.get(key.upper()):
+            raise ConfigError(f"{key.upper()} has another name: set {key_of(new).upper()}")
+        if ini.get(key):
+            raise ConfigError(f"ini key {key} has another name: write {key_of(new)}")
+    sources: tuple[tuple[Callable[[Option], str], Callable[[Option], Any]], ...] = (
+        (lambda each: each.flag, lambda each: command_line.get(each.key)),
+        (lambda each: each.variable, lambda each: environ.get(each.variable) or None),
+        (lambda each: f"ini key {each.key}", lambda each: ini.get(each.key) or None),
+    )
+    parts: list[Said] = []
+    decided: set[str] = set()
+    for place_of, text_of in sources:
+        values, places = {}, {}
+        for option in OPTIONS:
+            text = text_of(option)
+            if text is not None and option.field not in decided:
+                values[option.field] = _parsed(option, text, place_of(option))
+                places[option.name] = place_of(option)
+        decided |= values.keys() - _TABLES | (_SLOT if _SLOT & values.keys() else set())
+        parts.append(Said(values=values, places=places))
+    return _together(*reversed(parts))
+
+
+def _parsed(option: Option, text: str, place: str) -> Any:
+    if option.choices and text not in option.choices:
+        raise ConfigError.unknown("value", text, valid=option.choices, where=place)
+    try:
+        return option.parse(text)
+    except (ValueError, ConfigError) as error:
+        if option.metavar in {"N", "H"}:  # a number says by itself what it takes
+            raise ConfigError(f"{place}: found {text!r}, {error}") from None
+        expected = option.metavar or option.unit
+        raise ConfigError(f"{place}: found {text!r}, expected {expected} ({error})") from None
+
+
+# --- the settings file ----------------------------------------------------------------------------
+
+
+def _settings_file(named: str | None, root: Path) -> Said | None:
+    """Read the settings file that is named, or the nearest from the root directory upward."""
+    if named:
+        return read_settings(root / named, root=root)
+    found = (each / _FILE for each in _upward(root))
+    path = next((each for each in found if each.is_file()), None)
+    return None if path is None else read_settings(path, root=root)
+
+
+def _upward(root: Path) -> Iterator[Path]:
+    """Give the root directory and those above it, as far as the project's repository goes."""
+    for each in (root, *root.parents):
+        yield each
+        if (each / ".git").exists():
+            return
+
+
+def read_settings(path: Path, *, root: Path) -> Said:
+    """Read a settings file; what it says of one sweep is in `sweeps`, by itself.
+
+    Raises:
+        ConfigError: it cannot be read, is no TOML, or holds a name or a value that means nothing.
+    """
+    import tomllib
+
+    place = str(path.relative_to(root)) if path.is_relative_to(root) else str(path)
+    try:
+        content = tomllib.loads(path.read_text(encoding="utf-8-sig"))
+    except OSError as error:
+        raise ConfigError(f"{place} cannot be read: {error.strerror or error}") from None
+    except ValueError as error:  # of UTF-8 too; tomllib says line and column
+        raise ConfigError(f"{place} is no TOML: {error}") from None
+    parts = content.pop("sweeps", {})
+    if not isinstance(parts, dict) or not all(isinstance(each, dict) for each in parts.values()):
+        raise ConfigError(f"{place}: `sweeps` must hold tables, one a sweep: [sweeps.pp8]")
+    sweeps = {}
+    for name, part in parts.items():
+        where = f"{place} [sweeps.{name}]"
+        for key in sorted(_SESSION_WIDE & part.keys()):
+            raise ConfigError(f"{where}: {key} is the whole session's; move it out of the table")
+        sweeps[name] = _said_in(part, where, folder=path.parent)
+    return _said_in(content, place, folder=path.parent, sweeps=sweeps)
+
+
+def _said_in(
+    content: Mapping[str, Any],
+    place: str,
+    *,
+    folder: Path,
+    sweeps: Mapping[str, Said] | None = None,
+) -> Said:
+    values: dict[str, Any] = {}
+    places: dict[str, str] = {}
+    for key, value in content.items():
+        if key in RENAMED:
+            raise ConfigError(f"{place}: {key} has another name: write {RENAMED[key]}")
+        if key not in _SETTABLE:
+            raise _not_settable(key, place, is_top=sweeps is not None)
+        option = _BY_NAME[key]
+        if key in _TABLES:
+            values[option.field] = _table(key, value, place, folder=folder)
+        else:
+            found = _parsed(option, _text(key, value, place), f"{place}: {key}")
+            if found is None:
+                raise ConfigError(f"{place}: {key}: found {value!r}, which names no node")
+            values[option.field] = folder / found if option.is_path else found
+        places[key] = place
+    return Said(values=values, places=places, file=place, sweeps=sweeps or {})
+
+
+def _not_settable(key: str, place: str, *, is_top: bool) -> ConfigError:
+    """Say where a setting belongs that a settings file does not take; else name the nearest."""
+    for name, (field, _) in SWITCHES.items():
+        if key.replace("_", "-") in {name, name.removeprefix("xlatune-"), field.replace("_", "-")}:
+            return ConfigError(f"{place}: {key} is a switch of the command line: say --{name}")
+    if key in GROUPS:
+        return ConfigError(
+            f"{place}: {key} is a group of the sweep file; here its settings stand at the top level"
+        )
+    for each in FIELDS:
+        if key not in {each.name, each.field}:
+            continue
+        if each.where == SWEEP:
+            told = f"in the sweep file: {each.group.__name__}({each.field}=...)"
+        elif each.where == ABOVE:
+            told = f"before this file is read: {each.flag} or {each.variable}"
+        else:
+            told = f"by another name: {each.name}"
+        return ConfigError(f"{place}: {key} is said {told}")
+    known = {*_SETTABLE, *(["sweeps"] if is_top else [])}
+    return ConfigError.unknown("setting", key, valid=known, where=place)
+
+
+def _text(key: str, value: Any, place: str) -> str:
+    """Return a value as it would stand on the command line."""
+    if key == "nodelist" and isinstance(value, list) and all(isinstance(v, str) for v in value):
+        return ",".join(value)
+    if isinstance(value, str) or (isinstance(value, int | float) and not isinstance(value, bool)):
+        return str(value)
+    raise ConfigError(f"{place}: {key}: found {value!r}, expected text or a number")
+
+
+def _table(key: str, value: Any, place: str, *, folder: Path) -> Mapping[str, Any]:
+    where = f"{place} [{key}]" if "[" not in place else f"{place[:-1]}.{key}]"
+    if not isinstance(value, dict):
+        raise ConfigError(f"{place}: {key}: found {value!r}, expected a table: [{key}]")
+    found = dict(value)
+    if key in _TEXTS:
+        for name, each in found.items():
+            if not isinstance(each, str | int | float):
+                raise ConfigError(f"{where}: {name}: found {each!r}, expected text or a number")
+            found[name] = str(each).lower() if isinstance(each, bool) else str(each)
+    for name in ("env-files", "env_files"):
+        if isinstance(found.get(name), list) and all(isinstance(v, str) for v in found[name]):
+            # where they lie beside this file they are named so
+            found[name] = [str(folder / each) for each in found[name]]
+    return found
+
+
+# --- folders that are written ---------------------------------------------------------------------
+
+
+def check_folders(folders: Iterable[tuple[str, Path]]) -> None:
+    """Refuse a folder that is a file, lies below one, or where this user may not write.
+
+    Nothing is made here. A disk that fills up later is told when it does.
+
+    Args:
+        folders: each with its option, e.g. "--xlatune-reports"; absolute, need not exist yet.
+
+    Raises:
+        ConfigError: names the path, the file or folder in its way, and what to do.
+    """
+    for option, path in folders:
+        there = next(each for each in (path, *path.parents) if each.exists() or each == each.parent)
+        if not there.is_dir():
+            raise ConfigError(
+                f"{option}: {path} cannot be made, for {there} is a file; name another folder"
+            )
+        if not os.access(there, os.W_OK | os.X_OK):
+            raise ConfigError(
+                f"{option}: {path} cannot be written, for {there} is not yours to write; name "
+                "another folder"
+            )

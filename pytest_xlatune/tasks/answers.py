@@ -1,0 +1,208 @@
+"""The answers that a test waits for: its part of a conclusion, and the verdict for its assertion.
+
+    def test_single_flag(measure, profile):
+        measured = measure(profile)
+        assert measured.not_slower, measured.paragraph
+
+    def test_gate(measure, profile):
+        assert measure(profile).no_regression
+
+A test waits for its part of a conclusion and no more: it puts a question to the study until there
+is an answer. This module knows nothing of pytest, and of no study in particular.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from pytest_xlatune.campaign import Campaign, View
+from pytest_xlatune.model.errors import XlatuneError
+from pytest_xlatune.model.profile import Profile
+from pytest_xlatune.model.result import Verdict, VerdictKind
+from pytest_xlatune.report.lines import paragraph, words
+from pytest_xlatune.stats import compare as claims
+from pytest_xlatune.stats.compare import Claim
+from pytest_xlatune.studies import NOT_YET, Answer, Answered, Ask, Question
+from pytest_xlatune.studies.tuning.derived import Slot
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """A profile's verdict for an assertion."""
+
+    verdict: Verdict
+
+    def __repr__(self) -> str:
+        return f"<{self.verdict.arm}: {self.words}>"
+
+    @property
+    def kind(self) -> VerdictKind:
+        """The verdict's word."""
+        return self.verdict.kind
+
+    @property
+    def n(self) -> int:
+        """Trials behind it."""
+        return self.verdict.n
+
+    @property
+    def faster(self) -> Claim:
+        """Claim that fresh trials show it faster than the baseline; a single run never does."""
+        return claims.faster(self.verdict)
+
+    def faster_by(self, margin: float) -> Claim:
+        """Claim a gain of more than `margin`; 0.02 is +2 %."""
+        return claims.faster_by(self.verdict, margin)
+
+    def not_slower_than(self, margin: float) -> Claim:
+        """Claim that a loss of `margin` or more is excluded."""
+        return claims.not_slower_than(self.verdict, margin)
+
+    def within(self, margin: float) -> Claim:
+        """Claim that any difference of `margin` or more is excluded."""
+        return claims.within(self.verdict, margin)
+
+    @property
+    def no_regression(self) -> Claim:
+        """Claim that the gate passes, by its margin and its `floor_tgs`; "cannot tell" fails."""
+        return claims.no_regression(self.verdict)
+
+    @property
+    def not_slower(self) -> bool:
+        """Whether fresh trials do *not* show it slower; a single run shows nothing."""
+        return self.kind is not VerdictKind.SLOWER
+
+    @property
+    def cannot_run(self) -> bool:
+        """Whether the profile itself cannot run here: unknown flag, out of memory, NaN."""
+        return self.kind is VerdictKind.INVALID and not self.verdict.can_run
+
+    @property
+    def words(self) -> str:
+        """The verdict in a few words, as tables have it."""
+        return words(self.verdict)
+
+    @property
+    def paragraph(self) -> str:
+        """The report's own paragraph for this profile: the message of a failed assertion."""
+        return paragraph(self.verdict)
+
+    def properties(self) -> list[tuple[str, str]]:
+        """Return the properties for junit: short strings, and all of them as one JSON string."""
+        verdict = self.verdict
+        figures = {
+            "tgs": verdict.tgs and f"{verdict.tgs:.3f}",
+            "delta_pct": verdict.delta is not None and f"{100 * verdict.delta:+.3f}",
+            "ci95": verdict.ci95
+            and f"[{100 * verdict.ci95[0]:+.3f}, {100 * verdict.ci95[1]:+.3f}]",
+            "n": str(verdict.n),
+            "verdict": str(verdict.kind),
+            "words": self.words,
+            "jobs": ",".join(verdict.job_ids),
+        }
+        named = [(f"xlatune.{name}", text) for name, text in figures.items() if text]
+        return [*named, ("xlatune", json.dumps(verdict.to_json()))]
+
+
+Tick = Callable[[], None]
+
+
+class NotMeasured(XlatuneError):  # noqa: N818 - it is no error of the harness
+    """The sweep could not measure the profile; the message says why."""
+
+
+def baseline(campaign: Campaign, tick: Tick) -> Measured:
+    """Return the baseline's line once the first selected wave is over, in a gate all trials.
+
+    Raises:
+        NotMeasured: no baseline trial has a score.
+        CampaignStopped: the sweep was stopped.
+    """
+    return _measured(campaign, Question(about=Ask.REFERENCE), tick)
+
+
+def screened(campaign: Campaign, profile: Profile, tick: Tick) -> Measured:
+    """Return a profile's verdict of the screen once its wave is over.
+
+    Raises:
+        NotMeasured: the sweep could not measure it.
+        CampaignStopped: the sweep was stopped.
+    """
+    question = Question(about=Ask.SCREENED, name=profile.id, wave=profile.wave)
+    return _measured(campaign, question, tick)
+
+
+def derived(campaign: Campaign, slot: Slot, tick: Tick) -> Profile | None:
+    """Return the profile of a derived wave's slot once the wave is over; None for an empty slot.
+
+    Raises:
+        CampaignStopped: the sweep was stopped.
+    """
+    return _profile(campaign, Question(about=Ask.SLOT, name=slot.name, wave=slot.wave), tick)
+
+
+def finalist(campaign: Campaign, number: int, tick: Tick) -> Profile | None:
+    """Return finalist `number`, from 0 in rank order, once all blocks are over; None without one.
+
+    Raises:
+        CampaignStopped: the sweep was stopped.
+    """
+    return _profile(campaign, Question(about=Ask.RANKED, number=number), tick)
+
+
+def winner(campaign: Campaign, tick: Tick) -> Profile | None:
+    """Return the profile that is proved fastest, once all blocks are over; None without one.
+
+    Raises:
+        CampaignStopped: the sweep was stopped.
+    """
+    return _profile(campaign, Question(about=Ask.BEST), tick)
+
+
+def proven(campaign: Campaign, tick: Tick) -> Profile | None:
+    """Return the profile that the ledger proves fastest, without measuring; None without one."""
+    return _profile(campaign, Question(about=Ask.PROVEN), tick)
+
+
+def confirmed(campaign: Campaign, profile: Profile, tick: Tick) -> Measured:
+    """Return the verdict on a finalist, or on a candidate of a gate, once all blocks are over.
+
+    Raises:
+        NotMeasured: the sweep could not measure it.
+        CampaignStopped: the sweep was stopped.
+    """
+    return _measured(campaign, Question(about=Ask.CONFIRMED, name=profile.id), tick)
+
+
+def ask(campaign: Campaign, question: Question, tick: Tick) -> Answer:
+    """Return what the study answers, waiting as long as it says "not yet".
+
+    Raises:
+        CampaignStopped: the sweep was stopped.
+    """
+    found = NOT_YET
+
+    def is_ready(view: View) -> bool:
+        nonlocal found
+        found = campaign.study.answer(view.history, question)
+        return found.state is not Answered.NOT_YET
+
+    campaign.wait(is_ready, on_turn=tick)
+    return found
+
+
+def _profile(campaign: Campaign, question: Question, tick: Tick) -> Profile | None:
+    found = ask(campaign, question, tick)
+    return found.arm.profile if found.arm is not None else None
+
+
+def _measured(campaign: Campaign, question: Question, tick: Tick) -> Measured:
+    found = ask(campaign, question, tick)
+    if found.verdict is None:
+        raise NotMeasured(f"{question.name} is not part of this study")
+    measured = Measured(found.verdict)
+    if found.state is Answered.UNMEASURED:
+        raise NotMeasured(measured.paragraph)
+    return measured

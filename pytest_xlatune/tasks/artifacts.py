@@ -1,0 +1,389 @@
+"""The artifacts of evidence runs: read once, found again by name, and compared for a winner.
+
+    quickstart:baseline-deployed      the sweep and the profile
+    baseline-deployed-e.0-1a2b3c4d5e  the trial
+
+A campaign reads dump and captures of an evidence run in one of its turns, and the ledger keeps the
+facts and a sentence for each file that cannot be read. So a user learns of a damaged dump while the
+trial can still run again. Why a winner wins is told from its artifacts and the baseline's; where
+one is missing or damaged, a sentence says so and the rest is read. The evidence package says what
+the facts mean, and the report whether they explain the gain.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from pytest_xlatune.evidence.hlo import Program
+from pytest_xlatune.evidence.hlo.difference import (
+    Change,
+    ProgramDifference,
+    difference,
+    size,
+)
+from pytest_xlatune.evidence.hlo.dump import read_program
+from pytest_xlatune.evidence.trace.breakdown import CaptureWindow, Drill
+from pytest_xlatune.evidence.trace.captures import captures_below, read_window
+from pytest_xlatune.evidence.trace.comparison import (
+    Part,
+    TraceComparison,
+    compare_windows,
+    milliseconds,
+    shares_of,
+)
+from pytest_xlatune.ledger import LEDGER, EvidenceRecorded, Ledger, find_ledgers
+from pytest_xlatune.ledger.state import LedgerState, TrialProgress, replay
+from pytest_xlatune.model.cell import DUMP_FOLDER
+from pytest_xlatune.model.errors import ConfigError, ParseError, XlatuneError
+from pytest_xlatune.model.profile import BASELINE_ID
+from pytest_xlatune.model.result import TrialResult, TrialStatus
+from pytest_xlatune.model.text import counted
+from pytest_xlatune.model.trial import Trial
+from pytest_xlatune.report.covered import EvidenceFact, Explanation
+
+FAMILIES = 5  # of the kernel families that moved most
+_UNREAD = {"wave": "", "note": ""}  # fields that do not make another profile
+_PS = 1e-9  # milliseconds of a picosecond
+# a sweep's profile:  quickstart:baseline-deployed
+_OF_SWEEP = re.compile(r"([a-z0-9][a-z0-9_-]*):([a-z0-9][a-z0-9._+-]{0,63})")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recorded:
+    """The artifacts and facts of an evidence trial.
+
+    Attributes:
+        profile: id of the profile.
+        trial_id: of the trial.
+        dump: the folder of the compiler's dump; None where there is none.
+        captures: the profiler's files, one per process.
+        facts: one sentence for each fact of dump and captures.
+        problems: one sentence for each file that could not be read.
+        step_s: seconds of a step in the trials of the same profile that ran without profiler;
+            None where none was measured.
+    """
+
+    profile: str
+    trial_id: str
+    dump: Path | None = None
+    captures: tuple[Path, ...] = ()
+    facts: tuple[str, ...] = ()
+    problems: tuple[str, ...] = ()
+    step_s: float | None = None
+
+
+def recorded_of(state: LedgerState, folder: Path) -> Iterator[Recorded]:
+    """Yield the evidence of a ledger in the order it was recorded; `folder` is the ledger's."""
+    for event, progress in _evidence(state):
+        yield as_recorded(event, progress.trial, state, folder)
+
+
+def _evidence(state: LedgerState) -> Iterator[tuple[EvidenceRecorded, TrialProgress]]:
+    for trial_id, event in state.recorded.items():
+        progress = state.trials.get(trial_id)
+        if progress is not None and progress.trial.protocol.dump:
+            yield event, progress
+
+
+def as_recorded(
+    event: EvidenceRecorded, trial: Trial, state: LedgerState, folder: Path
+) -> Recorded:
+    """Return an event with its paths below the ledger's folder."""
+    return Recorded(
+        profile=trial.profile.id,
+        trial_id=event.trial_id,
+        dump=folder / event.dump if event.dump else None,
+        captures=tuple(folder / each for each in event.captures),
+        facts=event.facts,
+        problems=event.problems,
+        step_s=_step_s(state, trial),
+    )
+
+
+def find_recorded(said: str, workdir: Path) -> Recorded | None:
+    """Return the evidence that a name means; None where it is no such name.
+
+    Raises:
+        ConfigError: such a sweep or trial exists and was not recorded, or several cells have it.
+        LedgerError: a ledger cannot be read.
+    """
+    if "/" in said:  # a path that is not there
+        return None
+    match = _OF_SWEEP.fullmatch(said)
+    sweep, profile_id = match.groups() if match else ("", "")
+    found: list[Recorded] = []
+    known: list[str] = []
+    for folder in find_ledgers(workdir):
+        if sweep and folder.parent.name != sweep:
+            continue
+        state = replay(Ledger(folder / LEDGER).refresh())
+        here = list(recorded_of(state, folder))
+        known += [each.profile for each in here]
+        # the last one: a profile may have been recorded under another protocol before
+        wanted = [each for each in here if said == each.trial_id or profile_id == each.profile]
+        found += wanted[-1:]
+        if not match and said in state.trials and not wanted:
+            raise ConfigError(
+                f"{said}: this trial left no dump and no capture; record its "
+                "profile with `xlatune evidence SWEEP_FILE PROFILE`"
+            )
+    if len(found) > 1:
+        raise ConfigError(
+            f"{said}: recorded in {len(found)} cells; name the trial: "
+            f"{', '.join(each.trial_id for each in found)}"
+        )
+    if match and not found:
+        raise ConfigError(
+            f"{said}: no evidence of it below {workdir}"
+            + (f"; recorded are {', '.join(dict.fromkeys(known))}" if known else "")
+            + ". Record it with `xlatune evidence SWEEP_FILE PROFILE`, or give a path"
+        )
+    return found[0] if found else None
+
+
+def dump_of(said: str, workdir: Path) -> Path:
+    """Return the dump that a path or a name of recorded evidence means.
+
+    Raises:
+        ConfigError: the evidence has no dump; see `find_recorded`.
+    """
+    found = None if Path(said).exists() else find_recorded(said, workdir)
+    if found is None:
+        return Path(said)
+    if found.dump is None:
+        raise ConfigError(f"{said}: trial {found.trial_id} left no dump{_why(found)}")
+    return found.dump
+
+
+def captures_of(said: str, workdir: Path) -> tuple[Sequence[Path], float | None]:
+    """Return the captures that a path or a name of recorded evidence means.
+
+    With the seconds of a step without profiler, where they are known.
+
+    Raises:
+        ConfigError: the evidence has no captures; see `find_recorded`.
+    """
+    found = None if Path(said).exists() else find_recorded(said, workdir)
+    if found is None:
+        return [Path(said)], None
+    if not found.captures:
+        raise ConfigError(f"{said}: trial {found.trial_id} left no capture{_why(found)}")
+    return found.captures, found.step_s
+
+
+def _why(found: Recorded) -> str:
+    return f": {'; '.join(found.problems)}" if found.problems else ""
+
+
+def _step_s(state: LedgerState, trial: Trial) -> float | None:
+    """Return the median seconds of a step over the measured trials of the same settings."""
+    steps = sorted(
+        each.ended.score.step_s
+        for each in state.trials.values()
+        if each.ended is not None
+        and each.ended.status is TrialStatus.MEASURED
+        and each.ended.score is not None
+        and each.trial.cell_digest == trial.cell_digest
+        and each.trial.profile.to_json() | _UNREAD == trial.profile.to_json() | _UNREAD
+    )
+    return steps[len(steps) // 2] if steps else None
+
+
+def read_new(state: LedgerState, folder: Path) -> tuple[EvidenceRecorded, ...]:
+    """Read the artifacts of the evidence trials that are over and were not read yet.
+
+    Args:
+        state: of the ledger.
+        folder: of the ledger.
+    """
+    found = []
+    for each in state.evidence():
+        attempts = state.trials[each.trial.id].attempts
+        submission = attempts[max(attempts)].submission if attempts else None
+        if each.status is TrialStatus.MEASURED and not each.is_read and submission is not None:
+            found.append(read_attempt(each.trial.id, folder, submission.folder))
+    return tuple(found)
+
+
+def read_attempt(trial_id: str, folder: Path, attempt: str) -> EvidenceRecorded:
+    """Read the artifacts of an attempt; its folder is `attempt` below the ledger's."""
+    facts: list[str] = []
+    problems: list[str] = []
+    program: Program | None = None
+    drilled: Drill | None = None
+    dump = f"{attempt}/{DUMP_FOLDER}"
+    try:
+        program = read_program(folder / dump)
+        facts.append(program_fact(program))
+    except XlatuneError as error:
+        problems.append(str(error))
+        dump = ""
+    captures: tuple[Path, ...] = ()
+    try:
+        captures = captures_below(folder / attempt)
+        drilled, left_out = read_window(captures, CaptureWindow())
+        facts.append(drill_fact(drilled))
+        problems += left_out
+    except XlatuneError as error:
+        problems.append(str(error))
+    return EvidenceRecorded(
+        trial_id=trial_id,
+        dump=dump,
+        captures=tuple(str(each.relative_to(folder)) for each in captures),
+        facts=tuple(facts),
+        problems=tuple(each.replace(f"{folder}/", "") for each in problems),
+        shares=shares_of(drilled, program),
+    )
+
+
+def program_fact(program: Program) -> str:
+    """Describe a compiled program in a sentence."""
+    in_loop = sum(each.in_loop for each in program.collectives)
+    memory = "" if program.memory_bytes is None else f", memory {size(program.memory_bytes)}"
+    return (
+        f"{program.module} for {program.target}: {counted(program.instructions, 'instruction')}, "
+        f"{counted(len(program.collectives), 'collective')}, {in_loop} of them in a loop, "
+        f"{counted(len(program.loops), 'loop')}{memory}"
+    )
+
+
+def drill_fact(found: Drill) -> str:
+    """Divide the time of a step into its parts, in a sentence."""
+    total, by = found.total, max(1, found.gpu_steps)
+    parts = {
+        "compute": total.compute_ps,
+        "exposed communication": total.exposed_communication_ps,
+        "exposed memory": total.exposed_memory_ps,
+        "idle": total.idle_ps,
+    }
+    said = ", ".join(f"{name} {_PS * part / by:.3f}" for name, part in parts.items())
+    return (
+        f"{counted(len(found.gpus), 'device')}, {counted(found.divided_by, 'step')}: a step spans "
+        f"{_PS * total.span_ps / by:.3f} ms: {said}"
+    )
+
+
+def explain(state: LedgerState, folder: Path, winner: str) -> Explanation:
+    """Return the differences that recorded evidence shows between the baseline and a winner.
+
+    Args:
+        state: of the ledger.
+        folder: of the ledger, to which artifacts are relative.
+        winner: id of the winning profile.
+    """
+    sides = tuple(_latest(state, profile_id) for profile_id in (BASELINE_ID, winner))
+    if any(side is None for side in sides):
+        return Explanation()
+    (before, old), (after, new) = [side for side in sides if side is not None]
+    jobs = (*old.job_ids[-1:], *new.job_ids[-1:])
+    problems: list[str] = []
+    program = _program(folder, before, after, problems)
+    where = Path(folder.parent.name, folder.name)
+    facts = []
+    if program is not None:
+        dumps = tuple(str(where / each.dump) for each in (before, after))
+        facts = [
+            EvidenceFact(kind="HLO", text=text, artifacts=dumps, jobs=jobs)
+            for text in program.sentences
+        ]
+    steps = old.trial.protocol.profiler_steps or None
+    traces = _traces(folder, before, after, problems, steps=steps)
+    if traces is not None:
+        captures = tuple(str(where / _folder(each)) for each in (before, after))
+        facts += [
+            EvidenceFact(kind=kind, text=text, artifacts=captures, jobs=jobs)
+            for kind, text in _trace_facts(traces)
+        ]
+    span = traces.span if traces else None
+    return Explanation(
+        profile=winner if facts else "",
+        facts=tuple(facts),
+        is_identical=None if program is None else program.change is Change.IDENTICAL,
+        moved=span.change_s / span.before_s if span and span.before_s > 0 else None,
+        problems=tuple(problems),
+    )
+
+
+def _latest(state: LedgerState, profile_id: str) -> tuple[EvidenceRecorded, TrialResult] | None:
+    """Return the latest evidence of a profile and the trial that left it."""
+    own = [each for each in _evidence(state) if each[1].trial.profile.id == profile_id]
+    return (own[-1][0], own[-1][1].result) if own else None
+
+
+def _program(
+    folder: Path, before: EvidenceRecorded, after: EvidenceRecorded, problems: list[str]
+) -> ProgramDifference | None:
+    if not (before.dump and after.dump):
+        problems.append("the ledger names no HLO dump of both sides")
+        return None
+    try:
+        return difference(read_program(folder / before.dump), read_program(folder / after.dump))
+    except XlatuneError as error:
+        problems.append(_below(str(error), folder))
+        return None
+
+
+def _traces(
+    folder: Path,
+    before: EvidenceRecorded,
+    after: EvidenceRecorded,
+    problems: list[str],
+    *,
+    steps: int | None,
+) -> TraceComparison | None:
+    if not (before.captures and after.captures):
+        problems.append("the ledger names no trace of both sides")
+        return None
+    try:
+        drills = []
+        for side in (before, after):
+            drilled, left_out = _drilled([folder / each for each in side.captures], steps)
+            problems += [_below(each, folder) for each in left_out]
+            drills.append(drilled)
+        return compare_windows(*drills)
+    except XlatuneError as error:
+        problems.append(_below(str(error), folder))
+        return None
+
+
+def _drilled(captures: Sequence[Path], steps: int | None) -> tuple[Drill, tuple[str, ...]]:
+    """Drill a window of `steps` steps, or of as many as the captures tell."""
+    try:
+        return read_window(captures, CaptureWindow(steps=steps))
+    except ParseError:
+        return read_window(captures, CaptureWindow())
+
+
+def _trace_facts(found: TraceComparison) -> Iterator[tuple[str, str]]:
+    yield "step", found.sentence
+    for part in (found.span, *found.parts):
+        yield "step", _moved(part)
+    for part in found.families[:FAMILIES]:
+        if part.change_s:
+            yield "kernel family", _moved(part)
+    for part in found.totals:
+        if part.name in ("overlap", "concurrency"):
+            yield "overlap", _moved(part)
+
+
+def _moved(part: Part) -> str:
+    before, after = milliseconds(part.before_s), milliseconds(part.after_s)
+    change = milliseconds(part.change_s)
+    return f"{part.name}: {before:.3f} -> {after:.3f} ms per device and step ({change:+.3f} ms)"
+
+
+def _folder(recorded: EvidenceRecorded) -> str:
+    """Return the folder that holds all captures of a side."""
+    parents = [Path(each).parent for each in recorded.captures]
+    shared = parents[0]
+    while not all(each.is_relative_to(shared) for each in parents):
+        shared = shared.parent
+    return str(shared)
+
+
+def _below(text: str, folder: Path) -> str:
+    """Make paths relative to the work directory: other machines read the document too."""
+    return text.replace(f"{folder.parent.parent}/", "")

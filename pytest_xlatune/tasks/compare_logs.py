@@ -1,0 +1,368 @@
+"""Compare two sides of plain logs, job by job.
+
+A side is a directory with one log per job, or one sub-folder per job; a single log is a side of one
+job. The order in which the jobs ran is unknown, so this module compares and never says why. Where
+the logs cannot tell, the result says so: one job on a side is no evidence, however many its steps.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import fmean, median
+
+from pytest_xlatune.model.cell import Protocol
+from pytest_xlatune.model.errors import ConfigError
+from pytest_xlatune.model.record import Json
+from pytest_xlatune.model.result import Comparison, Score, Verdict, VerdictKind, relative
+from pytest_xlatune.stats.blocks import BlockScore, fit_blocks
+from pytest_xlatune.stats.compare import MIN_TRIALS, NoComparison, compare, decide, gate
+from pytest_xlatune.stats.design import MIN_DF, SWEEP_ALPHA
+from pytest_xlatune.stats.score import rescore
+from pytest_xlatune.stats.validity import different_loss
+from pytest_xlatune.stats.window import common_window
+from pytest_xlatune.tasks.read_logs import RANK_0, Read, UnreadableLogError, read_one, score_with
+
+EQUIVALENCE = 0.01
+LOSS_TOLERANCE = 0.02
+SCHEMA = 1
+_A, _B = "A", "B"
+_EXPECTED = "name a directory with one log, or one sub-folder with a log, per job"
+_HEALTHY = ("ok", "no-score")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SideJob:
+    """One job of a side."""
+
+    path: Path
+    score: Score
+    xla_flags: str | None
+    loss: float | None = None  # at the last step of the window
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Side:
+    """One side: its jobs with a score, and the files left out, each with the reason."""
+
+    path: Path
+    jobs: tuple[SideJob, ...]
+    left_out: tuple[tuple[Path, str], ...]
+
+    @property
+    def tgs(self) -> float | None:
+        """Geometric mean of the jobs' TGS; None without a job."""
+        return math.exp(fmean(job.score.value for job in self.jobs)) if self.jobs else None
+
+    def to_json(self) -> Json:
+        """Return the side as builtins."""
+        return {
+            "path": str(self.path),
+            "tgs": self.tgs,
+            "jobs": [
+                {
+                    "path": str(job.path),
+                    "tgs": job.score.tgs,
+                    "step_s": job.score.step_s,
+                    "n_steps": job.score.n_steps,
+                    "window": list(job.score.window),
+                    "flags": list(job.score.flags),
+                }
+                for job in self.jobs
+            ],
+            "left_out": [{"path": str(path), "reason": reason} for path, reason in self.left_out],
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compared:
+    """Side B against side A.
+
+    Attributes:
+        a, b: the sides; A is the baseline.
+        verdict: on B.
+        ratio: of B's TGS to A's; None where a side has no job.
+        margin: of the gate; None without a gate.
+        passes: whether B passes the gate; None where the jobs cannot tell, or without a gate.
+    """
+
+    a: Side
+    b: Side
+    verdict: Verdict
+    ratio: float | None
+    margin: float | None = None
+    passes: bool | None = None
+
+    @property
+    def gate(self) -> str:
+        """The gate's answer; "" without a gate."""
+        if self.margin is None:
+            return ""
+        said = {True: "pass", False: "regression", None: "cannot tell"}[self.passes]
+        return f"gate at a margin of {self.margin:.1%}: {said}"
+
+    @property
+    def exit_code(self) -> int:
+        """0; at a gate 1 for a regression and 4 where the jobs cannot tell."""
+        return 0 if self.margin is None else {True: 0, False: 1, None: 4}[self.passes]
+
+    def to_json(self) -> Json:
+        """Return the comparison as builtins; absent values are null."""
+        return {
+            "schema": SCHEMA,
+            "a": self.a.to_json(),
+            "b": self.b.to_json(),
+            "ratio": self.ratio,
+            "verdict": self.verdict.to_json(),
+            "gate": None if self.margin is None else {"margin": self.margin, "passes": self.passes},
+        }
+
+
+def compare_sides(a: Path, b: Path, *, margin: float | None = None) -> Compared:
+    """Compare the jobs of side B with those of side A; `margin`: of a gate that B must pass.
+
+    Raises:
+        ConfigError: a side does not exist or holds no log, one log is on both sides, or the jobs
+            ran by different protocols.
+    """
+    if margin is not None and not 0 < margin < 1:
+        raise ConfigError(f"--gate {margin}: expected a fraction such as 0.01 for 1 %")
+    seen: dict[str, Path] = {}
+    found = [_found(path, seen) for path in (a, b)]
+    _one_protocol([read for reads, _ in found for read in reads])
+    steps = [r.protocol.steps for reads, _ in found for r in reads if isinstance(r.score, Score)]
+    sides = [
+        _side(path, reads, left_out, min(steps, default=None))
+        for path, (reads, left_out) in zip((a, b), found, strict=True)
+    ]
+    protocol = next((r.protocol for reads, _ in found for r in reads), Protocol())
+    sides, notes = _in_one_window(sides, replace(protocol, steps=min(steps, default=1)))
+    if len(set(steps)) > 1:
+        notes = (
+            f"the jobs have {min(steps)} to {max(steps)} steps: all end with the shortest's",
+            *notes,
+        )
+    return _compared(*sides, margin=margin, notes=notes)
+
+
+def _in_one_window(sides: Sequence[Side], protocol: Protocol) -> tuple[list[Side], tuple[str, ...]]:
+    """Score all jobs in one window."""
+    window = common_window([job.score for side in sides for job in side.jobs], protocol)
+    notes = (window.note,) if window.note else ()
+    if not window.is_moved:
+        return list(sides), notes
+    moved = []
+    for side in sides:
+        jobs, out = [], list(side.left_out)
+        for job in side.jobs:
+            found = rescore(job.score, protocol=window.protocol)
+            if isinstance(found, Score):
+                jobs.append(replace(job, score=found))
+            else:
+                out.append((job.path, f"no score: {found.reason}"))
+        moved.append(replace(side, jobs=tuple(jobs), left_out=tuple(out)))
+    return moved, notes
+
+
+def _compared(a: Side, b: Side, *, margin: float | None, notes: Sequence[str]) -> Compared:
+    scores = [
+        BlockScore(block=0, arm=name, value=job.score.value)
+        for name, side in ((_A, a), (_B, b))
+        for job in side.jobs
+    ]
+    estimate = math.log(b.tgs / a.tgs) if a.tgs and b.tgs else None
+    base = Verdict(
+        arm=str(b.path),
+        kind=VerdictKind.INCONCLUSIVE,
+        n=len(b.jobs),
+        tgs=b.tgs,
+        step_s=math.exp(fmean(math.log(j.score.step_s) for j in b.jobs)) if b.jobs else None,
+        delta=None if estimate is None else relative(estimate),
+    )
+    compared = Compared(
+        a=a,
+        b=b,
+        verdict=base,
+        ratio=None if estimate is None else math.exp(estimate),
+        margin=margin,
+    )
+    notes = (*notes, *_notes(a, b))
+    differs = _other_loss(a, b)
+    if differs:
+        verdict = replace(base, kind=VerdictKind.INVALID, reasons=(differs, *notes))
+        return replace(compared, verdict=verdict)
+    lacking = _lacking(a, b)
+    fit = fit_blocks(scores, control=_A)
+    result: Comparison | NoComparison = NoComparison(reason=lacking)
+    if not lacking and fit is not None:
+        result = compare(fit, _B, family=1, alpha=SWEEP_ALPHA)
+    if isinstance(result, NoComparison):
+        verdict = replace(base, reasons=(f"no verdict: {result.reason}", *notes))
+        return replace(compared, verdict=verdict)
+    kind = decide(result, equivalence=EQUIVALENCE)
+    low, high = (relative(end) for end in result.ci95)
+    verdict = replace(
+        base,
+        kind=kind,
+        ci95=(low, high),
+        mde80=relative(result.mde80),
+        method=f"two samples of {len(a.jobs)} and {len(b.jobs)} jobs, Student, pooled variance, "
+        f"one-sided alpha {SWEEP_ALPHA:g}, job noise {result.sigma:.2%}",
+        reasons=tuple(notes),
+    )
+    passes = None
+    if margin is not None:
+        gated = gate(result, margin=margin)
+        passes = None if gated is VerdictKind.INCONCLUSIVE else gated is not VerdictKind.SLOWER
+    return replace(compared, verdict=verdict, passes=passes)
+
+
+def _lacking(a: Side, b: Side) -> str:
+    """Return which jobs a verdict lacks; "" where it lacks none."""
+    sides = {_A: a, _B: b}
+    short = [
+        f"{name} has {_jobs(len(side.jobs))}"
+        + (f" ({side.left_out[0][1]})" if not side.jobs and side.left_out else "")
+        for name, side in sides.items()
+        if len(side.jobs) < MIN_TRIALS
+    ]
+    total = len(a.jobs) + len(b.jobs)
+    if not short and total - 2 >= MIN_DF:
+        return ""
+    return (
+        f"{' and '.join(short) or f'there are {_jobs(total)} in all'}; {MIN_TRIALS} on each side "
+        f"and {MIN_DF + 2} in all are needed. More steps do not replace jobs: run more jobs"
+    )
+
+
+def _jobs(count: int) -> str:
+    return f"{count} scored {'job' if count == 1 else 'jobs'}"
+
+
+def _other_loss(a: Side, b: Side) -> str:
+    """Return how the losses of the sides differ at the last step that all jobs reach."""
+    losses = [[job.loss for job in side.jobs if job.loss is not None] for side in (a, b)]
+    if not all(losses):
+        return ""
+    reason = different_loss(median(losses[1]), median(losses[0]), tolerance=LOSS_TOLERANCE)
+    return f"not the same training: {reason}" if reason else ""
+
+
+def _notes(a: Side, b: Side) -> tuple[str, ...]:
+    notes = ["the order of these jobs is unknown: a drift between the sides is not excluded"]
+    for name, side in ((_A, a), (_B, b)):
+        if len({job.xla_flags for job in side.jobs}) > 1:
+            notes.append(f"the jobs of {name} ran with different XLA_FLAGS: no one configuration")
+    return tuple(notes)
+
+
+def _found(path: Path, seen: dict[str, Path]) -> tuple[list[Read], list[tuple[Path, str]]]:
+    """Read the logs of a side, each content once; `seen` is shared by the sides."""
+    if not path.exists():
+        raise ConfigError(f"{path} does not exist; {_EXPECTED}")
+    reads: list[Read] = []
+    left_out: list[tuple[Path, str]] = []
+    mine: set[str] = set()
+    for job, reason in _logs(path):
+        if reason:
+            left_out.append((job, reason))
+            continue
+        try:
+            read = read_one(job)
+        except UnreadableLogError as error:
+            left_out.append((job, error.reason))
+            continue
+        content = hashlib.sha256(job.read_bytes()).hexdigest()
+        if read.status not in _HEALTHY:
+            left_out.append((job, f"{read.status}: the job failed"))
+            continue
+        if content in mine:
+            left_out.append((job, f"a copy of {seen[content]}: the same job counts once"))
+            continue
+        if content in seen:
+            raise ConfigError(f"{job} is the same log as {seen[content]}, on the other side")
+        seen[content] = job
+        mine.add(content)
+        reads.append(read)
+    if not reads:
+        raise ConfigError(_nothing_in(path, left_out))
+    return reads, left_out
+
+
+def _nothing_in(path: Path, left_out: Sequence[tuple[Path, str]]) -> str:
+    """Say why a side has no job: its files by reason, and the expected layout."""
+    if not left_out:
+        return f"{path} is empty: no log of a training job; {_EXPECTED}"
+    names: dict[str, list[str]] = {}
+    for job, reason in left_out:
+        names.setdefault(reason, []).append(job.name)
+    why = "; ".join(f"{', '.join(found)}: {reason}" for reason, found in names.items())
+    return f"{path} holds no log of a healthy training job ({why}); {_EXPECTED}"
+
+
+def _logs(path: Path) -> Iterator[tuple[Path, str]]:
+    """Give the log of each job, or the reason why a sub-folder has no single one."""
+    if path.is_file():
+        yield path, ""
+        return
+    for entry in sorted(path.iterdir()):
+        if entry.name.startswith("."):
+            continue
+        if not entry.is_dir():
+            yield entry, ""
+            continue
+        inside = sorted(each for each in entry.iterdir() if each.is_file())
+        logs = [each for each in inside if each.name == RANK_0] or [
+            each for each in inside if each.suffix in (".log", ".txt", ".out")
+        ]
+        if len(logs) == 1:
+            yield logs[0], ""
+        else:
+            reason = f"{len(logs)} logs in the folder of one job: name the log of rank 0 {RANK_0}"
+            yield entry, reason
+
+
+def _one_protocol(reads: Sequence[Read]) -> None:
+    def rules(read: Read) -> Json:
+        return {**read.protocol.to_json(), "steps": 0}
+
+    for read in reads[1:]:
+        one, other = rules(reads[0]), rules(read)
+        differs = [name for name in one if one[name] != other[name]]
+        if differs:
+            found = "; ".join(f"{name} {one[name]!r} and {other[name]!r}" for name in differs)
+            raise ConfigError(
+                f"{reads[0].path} and {read.path} ran by different protocols ({found}): their "
+                "scores do not compare. Leave one kind out"
+            )
+
+
+def _side(
+    path: Path, reads: Sequence[Read], left_out: Sequence[tuple[Path, str]], steps: int | None
+) -> Side:
+    jobs, out = [], list(left_out)
+    for read in reads:
+        protocol: Protocol = read.protocol
+        if steps is not None:
+            protocol = replace(protocol, steps=min(steps, protocol.steps))
+        found = score_with(read.report, protocol)
+        if isinstance(found, Score):
+            jobs.append(
+                SideJob(
+                    path=read.path,
+                    score=found,
+                    xla_flags=read.report.xla_flags,
+                    loss=_loss_at(read, protocol.last_step),
+                )
+            )
+        else:
+            out.append((read.path, f"no score: {found.reason}"))
+    return Side(path=path, jobs=tuple(jobs), left_out=tuple(out))
+
+
+def _loss_at(read: Read, step: int) -> float | None:
+    losses = [r.loss for r in read.report.steps if r.step == step and r.loss is not None]
+    return losses[-1] if losses else None

@@ -1,0 +1,111 @@
+"""Messages to people through Apprise: Telegram, Slack, mail and others.
+
+A target holds a secret. It comes from the environment or a file and goes to Apprise only: no
+message, log, ledger or error of ours repeats it. While Apprise works, all logging is off, because
+its libraries log their requests. A message that cannot be delivered is a warning and never ends a
+sweep.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import warnings
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from pytest_xlatune.model.errors import ConfigError
+
+VARIABLE = "XLATUNE_NOTIFY_URL"
+
+
+def read_targets(
+    environ: Mapping[str, str], file: Path | None = None, *, variable: str | None = None
+) -> tuple[str, ...]:
+    """Return the targets that the environment or the file names; () without targets.
+
+    A file has one target a line; blank lines and lines that begin with # are none. It comes first.
+    `variable` names a variable to read instead of `VARIABLE`.
+
+    Raises:
+        ConfigError: the file cannot be read or has no target, or the variable that is named is not
+            set; the message shows no value.
+    """
+    if file is None:
+        targets = tuple(environ.get(variable or VARIABLE, "").split())
+        if variable and not targets:
+            shown = (
+                variable
+                if variable.isidentifier()
+                else "the given text is no name of a variable, so it"
+            )
+            raise ConfigError(
+                f"notify-variable: {shown} is not set; export the Apprise URLs under that name, or "
+                "take the setting out"
+            )
+        return targets
+    try:
+        lines = [line.strip() for line in file.read_text(encoding="utf-8").splitlines()]
+    except (OSError, UnicodeDecodeError) as error:
+        kind = getattr(error, "strerror", None) or "it is not text"
+        raise ConfigError(
+            f"notification targets cannot be read from {file}: {kind}; expected one Apprise URL "
+            "a line"
+        ) from None
+    targets = tuple(line for line in lines if line and not line.startswith("#"))
+    if not targets:
+        raise ConfigError(f"{file} names no notification target; expected one Apprise URL a line")
+    return targets
+
+
+class Notifier:
+    """Sends to some targets; warns once where it cannot."""
+
+    def __init__(self, targets: tuple[str, ...]) -> None:
+        self._targets = targets
+        self._has_warned = False
+
+    def __repr__(self) -> str:
+        return f"<Notifier to {len(self._targets)} targets>"
+
+    def send(self, *, title: str, body: str) -> str:
+        """Send a message; return a warning for the user, "" where there is none to give."""
+        if not self._targets or self._has_warned:
+            return ""
+        warning = self._send(title, body)
+        self._has_warned = bool(warning)
+        return warning
+
+    def _send(self, title: str, body: str) -> str:
+        with _silence():
+            try:
+                import apprise
+            except ImportError:
+                return (
+                    "a notification target is set, but Apprise is not installed, so no message "
+                    "is sent; install pytest-xlatune[notify]"
+                )
+            sender = apprise.Apprise()
+            known = [sender.add(target) for target in self._targets]
+            if not all(known):
+                return (
+                    f"notification target {known.index(False) + 1} of {len(known)} is no URL that "
+                    "Apprise knows, so no message is sent; see Apprise's list of services"
+                )
+            is_sent = sender.notify(title=title, body=body)
+        return (
+            "" if is_sent else "Apprise could not deliver a notification, so no further one is sent"
+        )
+
+
+@contextlib.contextmanager
+def _silence() -> Iterator[None]:
+    """Keep the libraries quiet; a user's pytest may turn their warnings into errors."""
+    before = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(before)

@@ -1,0 +1,215 @@
+"""The plan of a sweep, found out without running anything: trials, compile check, first script.
+
+A plan takes the results of compiling and the evidence from the ledger, and decides what follows
+from them by the same step as the campaign. A leaderboard shows what the campaign did. Nothing is
+compiled here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pytest_xlatune.ledger import LEDGER, Ledger, ProfileCompiled
+from pytest_xlatune.ledger.state import replay
+from pytest_xlatune.model.profile import BASELINE, BASELINE_ID
+from pytest_xlatune.model.result import TrialResult
+from pytest_xlatune.model.text import counted
+from pytest_xlatune.model.trial import Trial
+from pytest_xlatune.report.bubble import bubbles
+from pytest_xlatune.report.document import Bullets, Document, Section, section
+from pytest_xlatune.report.study_documents import CompiledRow, compiled, plan
+from pytest_xlatune.studies import Study, profiles_in
+from pytest_xlatune.sweep.deployed import deployed_files
+from pytest_xlatune.sweep.resolved import ResolvedSweep
+
+if TYPE_CHECKING:
+    from pytest_xlatune.prepare.compile_check import Need
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Foreseen:
+    """What compiling decides before a sweep begins, as far as the ledger knows.
+
+    Attributes:
+        needs: of the profiles that were compiled already.
+        said: what compiling said of them.
+        unknown: ids of the profiles that will be compiled first.
+        by: the compiler and its device.
+    """
+
+    needs: Mapping[str, Need]
+    said: tuple[ProfileCompiled, ...]
+    unknown: tuple[str, ...]
+    by: str
+
+    @property
+    def needless(self) -> frozenset[str]:
+        """Ids of the profiles that need no run."""
+        return frozenset(name for name, need in self.needs.items() if need.is_left_out)
+
+    @property
+    def section(self) -> Section | None:
+        """The section on compiled profiles; None without one."""
+        rows = [
+            CompiledRow(
+                profile=each.profile,
+                cls=each.cls.meaning,
+                sentence=each.sentence,
+                follows=("not run: " if need.is_left_out else "") + need.why,
+                is_needless=need.is_left_out,
+            )
+            for each in self.said
+            for need in [self.needs[each.profile]]
+        ]
+        return compiled(rows, by=self.by) if rows else None
+
+
+def foresee(resolved: ResolvedSweep, folder: Path, *, pending: Sequence[Trial]) -> Foreseen | None:
+    """Return the decisions of compiling before a sweep begins; None where it compiles none.
+
+    Args:
+        resolved: the sweep.
+        folder: of its campaign; need not exist.
+        pending: the first trials of the run, those of derived profiles included.
+
+    Raises:
+        ConfigError: no compiler serves the sweep's device.
+        LedgerError: the ledger cannot be read.
+    """
+    check = resolved.compile_check
+    if check is None:
+        return None
+    from pytest_xlatune.prepare.compile_check import Step, derived
+    from pytest_xlatune.prepare.compilers import compiler_for
+
+    state = replay(Ledger(folder / LEDGER).refresh())
+    profiles = (*resolved.sweep.profiles, *derived(pending, resolved.sweep.profiles))
+    selected = {each.profile.id for each in pending}
+    step = Step(compiler_for(resolved, check), profiles, controls=check.controls)
+    needs = step.needs(state, alive=frozenset(selected - {BASELINE_ID}))
+    return Foreseen(
+        needs=needs,
+        said=tuple(state.compiled[each.id] for each in profiles if each.id in needs),
+        unknown=tuple(each.id for each in profiles if each.id in selected and each.id not in needs),
+        by=step.by,
+    )
+
+
+_SESSION = "SESSION"  # stands for the id: a plan has no session
+
+
+def scripts_of(
+    resolved: ResolvedSweep, trials: Sequence[Trial], *, workdir: Path
+) -> tuple[tuple[str, str], ...]:
+    """Return title and text of the first trial's script; () where nothing is submitted to Slurm.
+
+    The scripts of other trials differ only in the job's name, the comment and the folder.
+
+    Raises:
+        ConfigError: an option of the scheduler cannot be passed through.
+    """
+    if resolved.sweep.site.executor != "slurm" or not trials:
+        return ()
+    from pytest_xlatune.campaign.attempts import comment_of, folder_of, job_name_of
+    from pytest_xlatune.executors.slurm import SlurmExecutor
+
+    trial = trials[0]
+    text = SlurmExecutor().script(
+        folder=workdir / resolved.folder / folder_of(_SESSION, trial, 1),
+        job_name=job_name_of(trial),
+        comment=comment_of(_SESSION, trial, 1),
+        nodelist=resolved.cell.nodelist,
+        resources=resolved.sweep.site.resources,
+    )
+    others = len(trials) - 1
+    of_others = f"; the other {others} differ in the trial's name only" if others else ""
+    return ((f"script of `{trial.id}` for sbatch{of_others}", text),)
+
+
+def plan_of(resolved: ResolvedSweep, study: Study, *, workdir: Path) -> Document:
+    """Return the plan of a sweep that has measured nothing yet, and the places of its settings.
+
+    From the ledger below `workdir` it takes the results of compiling and the evidence only.
+
+    Raises:
+        ConfigError: the launcher cannot express a trial.
+        LedgerError: the ledger cannot be read.
+    """
+    folder = workdir / resolved.folder
+    recorded: tuple[TrialResult, ...] = ()
+    if study.policy.reads_evidence:
+        recorded = replay(Ledger(folder / LEDGER).refresh()).evidence()
+    trials, foreseen = study.ahead(recorded), None
+    if study.policy.compiles_first:
+        foreseen = foresee(resolved, folder, pending=trials)
+    launcher = resolved.sweep.launcher
+    profiles = {trial.profile.id: trial.profile for trial in trials} | {BASELINE.id: BASELINE}
+    launches = [
+        (each, launcher.launch(_trial_of(each.id, trials), resolved.cell))
+        for each in sorted(profiles.values(), key=lambda each: not each.is_baseline)
+        if any(trial.profile.id == each.id for trial in trials)
+    ]
+    capacity = list(study.outline(recorded))
+    said = (*_bubbles(resolved, study), *_settings(resolved.settings))
+    if foreseen is None:
+        document = plan(
+            cell=resolved.cell,
+            trials=trials,
+            launches=launches,
+            capacity=capacity,
+            scripts=scripts_of(resolved, trials, workdir=workdir),
+        )
+        return replace(document, sections=(*document.sections, *said))
+    left = tuple(each for each in trials if each.profile.id not in foreseen.needless)
+    document = plan(
+        cell=resolved.cell,
+        trials=left,
+        launches=[each for each in launches if each[0].id not in foreseen.needless],
+        capacity=[*capacity, *_compiling(foreseen, study, saved=len(trials) - len(left))],
+        scripts=scripts_of(resolved, left, workdir=workdir),
+    )
+    sections = document.sections
+    section = [foreseen.section] if foreseen.section else []
+    return replace(document, sections=(*sections[:1], *section, *sections[1:], *said))
+
+
+def _bubbles(resolved: ResolvedSweep, study: Study) -> tuple[Section, ...]:
+    """Return the section on a pipeline's bubble where a profile changes its shape."""
+    files = deployed_files(
+        resolved.sweep.launcher,
+        resolved.cell,
+        env_file=resolved.sweep.site.env_file,
+        root=Path.cwd(),
+    )
+    section = bubbles(resolved.cell, profiles_in(study, ()), files=files)
+    return () if section is None else (section,)
+
+
+def _settings(places: Mapping[str, str]) -> tuple[Section, ...]:
+    """Name the place that decided each setting; those of the sweep file alone are not listed."""
+    if not places:
+        return ()
+    lines = tuple(f"{name}: {places[name]}" for name in sorted(places))
+    return (section("Where settings come from", Bullets(items=lines)),)
+
+
+def _compiling(foreseen: Foreseen, study: Study, *, saved: int) -> list[str]:
+    """Count the profiles that are compiled before a job is queued, and the trials saved."""
+    lines = []
+    if foreseen.unknown:
+        count = counted(len(foreseen.unknown), "profile")
+        lines.append(f"{foreseen.by} will compile {count} before the sweep queues a job")
+    if study.policy.derives:
+        lines.append(
+            "the profiles that later waves derive will be compiled before the sweep queues them"
+        )
+    if saved:
+        lines.append(f"{counted(saved, 'trial')} of the screen will not run: see the compile check")
+    return lines
+
+
+def _trial_of(profile_id: str, trials: tuple[Trial, ...]) -> Trial:
+    return next(trial for trial in trials if trial.profile.id == profile_id)

@@ -1,0 +1,520 @@
+"""From a ledger to the files that people read: the study's own, and the model's tuning document.
+
+    <sweep>/leaderboard.md     a study's document; gate.md, calibration.md, evidence.md likewise
+    <MODEL_TAG>-tuning.json    the measured cells; the next sweep adds its own
+    <MODEL_TAG>-tuning.md      written from them
+    <MODEL_TAG>-tuning.zh.md   the same in Chinese, on request, or where the file exists
+    <MODEL_TAG>-tuning.patch   the recipes for `git apply`; absent without any
+
+Everything is made from the ledger alone, so terminal, reports and command line agree, and a user
+can write all files again. Sweeps of one model may end at the same time: a process that adds its
+cell locks the folder. A gate of a winner on another configuration is a cell with a ledger of its
+own, `.xlatune/<sweep>-<tag>/<cell>/`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import socket
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+from pytest_xlatune.ledger import (
+    LEDGER,
+    AttemptEnded,
+    AttemptLetGo,
+    AttemptSubmitted,
+    CampaignOpened,
+    Decided,
+    Ledger,
+    LedgerEntry,
+)
+from pytest_xlatune.ledger.state import LedgerState, replay
+from pytest_xlatune.model.cell import Cell, secrets_in
+from pytest_xlatune.model.errors import LedgerError, UnreadableLedgerError
+from pytest_xlatune.model.failure import FailureClass
+from pytest_xlatune.model.profile import Profile
+from pytest_xlatune.model.redact import hide
+from pytest_xlatune.model.resources import Next
+from pytest_xlatune.model.result import Conclusion, TrialResult
+from pytest_xlatune.report.bubble import bubbles
+from pytest_xlatune.report.covered import (
+    Covered,
+    Elsewhere,
+    extended,
+    read_cells,
+    write_cells,
+)
+from pytest_xlatune.report.deployment import patch_of
+from pytest_xlatune.report.document import Document, Section, mapped
+from pytest_xlatune.report.language import Language
+from pytest_xlatune.report.leaderboard import leaderboard_json, shown, shown_cell
+from pytest_xlatune.report.lines import Stop, stop_message
+from pytest_xlatune.report.render import markdown
+from pytest_xlatune.report.study_documents import CompiledRow, compiled
+from pytest_xlatune.report.tuning_document import tuning
+from pytest_xlatune.stats.window import Window
+from pytest_xlatune.studies import Study, profiles_in
+from pytest_xlatune.studies.registry import StudyKind, Subject, kind_of, study_of
+from pytest_xlatune.studies.trials import moved
+from pytest_xlatune.sweep.earlier import read_calibration
+
+
+def elsewhere(folder: Path, cell: Cell, winner: Profile) -> tuple[Elsewhere, ...]:
+    """Return the finished gates of a winner, by configuration.
+
+    Args:
+        folder: of the winner's ledger.
+        cell: the winner's cell; gates of other cells belong to other winners.
+        winner: the winning profile.
+
+    Raises:
+        LedgerError: a ledger beside it cannot be read.
+    """
+    sweep = folder.parent.name
+    found: dict[str, tuple[float, Elsewhere]] = {}
+    for path in sorted(folder.parent.parent.glob(f"{sweep}-*/*/{LEDGER}")):
+        name = path.parent.parent.name
+        entries = Ledger(path).refresh()
+        state = replay(entries)
+        for opened in state.opened:
+            if not kind_of(opened.study).is_gate:
+                continue
+            gate = study_of(opened.study, opened.declared)
+            tag = gate.cells[0].config_tag
+            compared = [(each.id, each.settings_text) for each in profiles_in(gate, ())]
+            if (
+                name != f"{sweep}-{tag}"
+                or not all(_is_variant(each, cell) for each in gate.cells)
+                or (winner.id, winner.settings_text) not in compared
+            ):
+                continue
+            conclusion = gate.conclude(state.history(gate.name))
+            verdict, at_s = conclusion.verdict(winner.id), entries[-1].at_s
+            if verdict is not None and conclusion.complete and found.get(tag, (0.0,))[0] <= at_s:
+                found[tag] = at_s, Elsewhere(config_tag=tag, sweep=name, verdict=verdict)
+    return tuple(found[tag][1] for tag in sorted(found))
+
+
+def _is_variant(there: Cell, here: Cell) -> bool:
+    """Whether two cells differ in nothing but the configuration of the model."""
+    as_here = replace(there, config_tag=here.config_tag, overrides=here.overrides)
+    return as_here.digest == here.digest
+
+
+_LET_GO = "let go: no session waits for it"
+_STOPPED = "ended after the stop of the sweep; runs again in the next session"
+
+
+def remarks_of(entries: Iterable[LedgerEntry]) -> dict[str, str]:
+    """Return job id -> the decision on it, or that it was let go; accepted jobs have no entry.
+
+    A result knows the reason of its last attempt only, and a trial that will run again has none.
+    """
+    jobs: dict[tuple[str, int], str] = {}  # by trial id and number of the attempt
+    said: dict[tuple[str, int], str] = {}
+    let_go: set[tuple[str, int]] = set()
+    sessions: set[str] = set()
+    is_stopped = False
+    for entry in entries:
+        match entry.event:
+            case CampaignOpened(session=session):
+                is_stopped &= session in sessions
+                sessions.add(session)
+            case AttemptSubmitted(submission=of):
+                jobs[of.trial_id, of.attempt] = of.job_id
+            case AttemptLetGo(trial_id=trial_id, attempt=attempt):
+                said[trial_id, attempt] = _LET_GO
+                let_go.add((trial_id, attempt))
+            case Decided(trial_id=trial_id, attempt=attempt) as event:
+                is_ours = event.next is Next.INTERRUPTED and is_stopped
+                said[trial_id, attempt] = _STOPPED if is_ours else event.reason
+                let_go.discard((trial_id, attempt))
+                is_stopped |= event.next is Next.STOP
+            case AttemptEnded(trial_id=trial_id, attempt=attempt) if (trial_id, attempt) in let_go:
+                # it ended by itself before the session let it go
+                let_go.remove((trial_id, attempt))
+                del said[trial_id, attempt]
+    return {jobs[key]: words for key, words in said.items() if words and key in jobs}
+
+
+def add_to_document(reports: Path, covered: Covered, *, zh: bool = False) -> tuple[Path, ...]:
+    """Add a cell to the tuning document of its model; return the files that were written.
+
+    The caller holds `reports` alone.
+
+    Raises:
+        LedgerError: the document's data cannot be read.
+        OSError: its files cannot be written.
+    """
+    stem = reports / f"{covered.cell.model_tag}-tuning"
+    data, chinese, patch = (
+        stem.with_name(f"{stem.name}{suffix}") for suffix in (".json", ".zh.md", ".patch")
+    )
+    kept = read_cells(data.read_text("utf-8"), where=str(data)) if data.exists() else ()
+    cells = extended(kept, covered)
+    texts = {
+        stem.with_name(f"{stem.name}.md"): markdown(tuning(cells)),
+        data: write_cells(cells),
+    }
+    if zh or chinese.exists():
+        texts[chinese] = markdown(tuning(cells, Language.CHINESE))
+    diff = patch_of(cells).text
+    if diff:
+        texts[patch] = diff
+    else:
+        patch.unlink(missing_ok=True)  # an earlier recipe may be gone
+    write_all(texts)
+    return tuple(texts)
+
+
+def write_all(texts: Mapping[Path, str]) -> None:
+    """Write each file whole or not at all.
+
+    Raises:
+        OSError: a directory cannot be made or a file not be written.
+    """
+    for path, text in texts.items():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        aside = path.with_name(f".{path.name}.{socket.gethostname()}.{os.getpid()}")
+        try:
+            aside.write_text(text, encoding="utf-8")
+            aside.replace(path)
+        except OSError:
+            aside.unlink(missing_ok=True)  # the disk may be full
+            raise
+
+
+@contextlib.contextmanager
+def writing() -> Iterator[None]:
+    """Turn an error of the file system into one that says what to do.
+
+    Raises:
+        LedgerError: with what to do.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise LedgerError(
+            f"reports cannot be written: {error}; the ledger is complete: mend the cause, then run "
+            "`xlatune report`"
+        ) from error
+
+
+@contextlib.contextmanager
+def alone(folder: Path) -> Iterator[None]:
+    """Lock the folder; the lock leaves no file in it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        # NFS locks no directory: there the last of two writers at the same moment wins
+        with contextlib.suppress(OSError):
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+_CELL = f"*/{LEDGER}"
+_NAME_ONE = "name the ledger of a cell, .xlatune/SWEEP/CELL, or run the sweep first"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Known:
+    """The state of a cell by its ledger.
+
+    Attributes:
+        folder: of the ledger.
+        sweep: the sweep's name.
+        study: as last declared, with nothing deselected.
+        history: the results of its trials, in plan order.
+        conclusion: the study's verdicts on them.
+        remarks: job id -> why it has no score, where no result says so.
+        at_s: time of the last event, seconds since the epoch.
+    """
+
+    folder: Path
+    sweep: str
+    study: Study
+    state: LedgerState
+    history: tuple[TrialResult, ...]
+    conclusion: Conclusion
+    remarks: dict[str, str]
+    at_s: float
+
+    @property
+    def cell(self) -> Cell:
+        """The cell that was measured, the first of several."""
+        return self.cells[0]
+
+    @property
+    def cells(self) -> tuple[Cell, ...]:
+        """Every cell of the study, with the nodes that the scheduler picked if it did."""
+        return tuple(map(self.state.with_nodes, self.study.cells))
+
+    @property
+    def kind(self) -> StudyKind:
+        """What the registry knows of the study."""
+        return kind_of(self.study.name)
+
+    @property
+    def profiles(self) -> tuple[Profile, ...]:
+        """The profiles compared with the baseline, those of derived waves included."""
+        return profiles_in(self.study, self.history)
+
+    @property
+    def scored(self) -> tuple[TrialResult, ...]:
+        """The history as it was compared: every score in the window of all trials."""
+        first_step = self.conclusion.first_step
+        if first_step is None:
+            return self.history
+        protocol = replace(self.cell.protocol, first_step=first_step)
+        window = Window(protocol=protocol, is_moved=True)
+        return tuple(moved(each, window) for each in self.history)
+
+    @property
+    def evidence(self) -> tuple[TrialResult, ...]:
+        """The evidence trials of other studies on the same cell, in plan order."""
+        own = {each.trial.id for each in self.history}
+        return tuple(
+            each.result
+            for trial_id, each in self.state.trials.items()
+            if each.trial.protocol.dump and trial_id not in own
+        )
+
+    @property
+    def secrets(self) -> frozenset[str]:
+        """The values that no text about the cell may show."""
+        return frozenset().union(*(secrets_in(each, self.profiles) for each in self.cells))
+
+    @property
+    def stop_reason(self) -> str:
+        """Why the sweep was stopped, by the playbook or a budget; "" where it was not."""
+        stop = self.state.stop
+        return hide(stop.reason, self.secrets) if stop is not None else ""
+
+    @property
+    def stopped(self) -> str:
+        """The message to people where the sweep was stopped, else ""."""
+        stop = self.state.stop
+        if stop is None:
+            return ""
+        message = stop_message(
+            cell=self.cell,
+            stop=Stop(
+                reason=stop.reason,
+                is_failure=stop.cls != FailureClass.BUDGET,
+                nodes=stop.nodes,
+                evidence=stop.evidence,
+                recovery=tuple(each.reason for each in self.state.epochs),
+            ),
+            conclusion=self.conclusion,
+            history=self.history,
+            artifacts=str(self.folder),
+        )
+        return hide(message, self.secrets)
+
+    @property
+    def written(self) -> datetime:
+        """Time of the ledger's last event, in UTC."""
+        return datetime.fromtimestamp(self.at_s, UTC)
+
+
+def read_known(path: Path) -> Known:
+    """Read a ledger; `path` is its file or its folder.
+
+    Raises:
+        LedgerError: there is none, or it cannot be read.
+    """
+    path = _ledger_at(path)
+    entries = Ledger(path).refresh()
+    try:
+        state = replay(entries)
+    except UnreadableLedgerError as error:
+        raise UnreadableLedgerError(f"{path}: {error}") from None
+    if not state.opened:
+        raise LedgerError(f"{path} is no ledger of a sweep: it is empty; run the sweep first")
+    # a study of the cell itself has the document only where no other study ran
+    asked = [each for each in state.opened if not kind_of(each.study).about_cell]
+    last = (asked or state.opened)[-1]
+    study = study_of(last.study, last.declared).whole()
+    history = state.history(study.name)
+    return Known(
+        folder=path.parent,
+        sweep=last.sweep,
+        study=study,
+        state=state,
+        history=history,
+        conclusion=study.conclude(
+            state.history(study.name, with_evidence=study.policy.reads_evidence)
+        ),
+        remarks=remarks_of(entries),
+        at_s=entries[-1].at_s,
+    )
+
+
+def _ledger_at(path: Path) -> Path:
+    """Return the file of the ledger that a user named; a folder above several is an error."""
+    if not path.exists():
+        raise LedgerError(f"{path} does not exist; {_NAME_ONE}")
+    if not path.is_dir() or (path / LEDGER).is_file():
+        return path / LEDGER if path.is_dir() else path
+    below = sorted(str(each.parent) for each in (*path.glob(_CELL), *path.glob(f"*/{_CELL}")))
+    if not below:
+        raise LedgerError(f"{path} holds no {LEDGER}; {_NAME_ONE}")
+    raise LedgerError(
+        f"{path} holds no {LEDGER} itself, but below it {len(below)} cell"
+        f"{'s do' if len(below) > 1 else ' does'}; name one of {', '.join(below)}"
+    )
+
+
+def document_of(known: Known) -> Document:
+    """Return the document of a cell; the ledger dates it, so it is always the same."""
+    return mapped(_document_of(known), lambda text: hide(text, known.secrets))
+
+
+def _document_of(known: Known) -> Document:
+    document = known.kind.document(
+        Subject(
+            conclusion=known.conclusion,
+            cells=known.cells,
+            profiles=known.profiles,
+            history=known.scored,
+            raw=known.history,
+            now=known.written,
+            stopped=known.stop_reason,
+            figures=_figures(known),
+            evidence=_evidence_runs(known.state),
+        )
+    )
+    if not known.kind.compares_settings:
+        return document
+    shown_too = (
+        was_compiled(known.state, known.profiles, known.history),
+        bubbles(known.cell, known.profiles, files=known.state.files, conclusion=known.conclusion),
+    )
+    return replace(document, sections=(*document.sections, *filter(None, shown_too)))
+
+
+def was_compiled(
+    state: LedgerState, profiles: Sequence[Profile], history: Sequence[TrialResult]
+) -> Section | None:
+    """Return the section on compiled profiles and their consequences; None without one."""
+    why = {
+        each.trial.profile.id: finding.text
+        for each in history
+        for finding in each.findings
+        if finding.cls == FailureClass.COMPILE_CHECK
+    }
+    run = {each.trial.profile.id for each in history if each.job_ids}
+    said = [state.compiled[each.id] for each in profiles if each.id in state.compiled]
+    rows = [
+        CompiledRow(
+            profile=each.profile,
+            cls=each.cls.meaning,
+            sentence=each.sentence,
+            follows=_done(each.profile, why, run),
+            is_needless=each.profile in why,
+        )
+        for each in said
+    ]
+    return compiled(rows, by=said[-1].by) if rows else None
+
+
+def _done(profile: str, why: Mapping[str, str], run: set[str]) -> str:
+    if profile in why:
+        return f"not run: {why[profile]}"
+    return "measured" if profile in run else "not measured yet"
+
+
+def _figures(known: Known) -> tuple[str, ...]:
+    """Return what a calibration of the cell is kept with, one line each."""
+    kept = read_calibration(known.folder, known.cell) if known.kind.about_cell else None
+    return tuple(kept.figures) if kept else ()
+
+
+def _evidence_runs(state: LedgerState) -> tuple[tuple[TrialResult, tuple[str, ...]], ...]:
+    """Return the evidence runs with what was read of each, one line each."""
+    said = {each.trial_id: each for each in state.recorded.values()}
+    return tuple(
+        (each.result, (*said[name].facts, *said[name].problems) if name in said else ())
+        for name, each in state.trials.items()
+        if each.trial.protocol.dump
+    )
+
+
+def json_of(known: Known) -> str:
+    """Return the state of a cell as the text of one JSON document."""
+    text = leaderboard_json(
+        known.conclusion,
+        cell=known.cell,
+        profiles=known.profiles,
+        history=known.history,
+        now=known.written,
+    )
+    return hide(text, known.secrets)
+
+
+def covered_by(known: Known) -> Covered:
+    """Return the cell's part of the tuning document, without secrets."""
+    covered = Covered(
+        sweep=known.sweep,
+        cell_digest=known.cell.digest,
+        written_s=known.at_s,
+        cell=shown_cell(known.cell),
+        profiles=tuple(each.shown for each in known.profiles),
+        conclusion=known.conclusion,
+        history=tuple(map(shown, (*known.scored, *known.evidence))),
+        stopped=known.stop_reason,
+        remarks=known.remarks,
+        files=known.state.files,
+        versions=known.state.opened[-1].versions,
+    )
+    best = covered.best
+    if best is not None:
+        from pytest_xlatune.tasks.artifacts import explain
+
+        recipe = next((each for each in known.profiles if each.id == best.arm), None)
+        covered = replace(
+            covered,
+            explanation=explain(known.state, known.folder, best.arm),
+            elsewhere=elsewhere(known.folder, known.study.cells[0], recipe) if recipe else (),
+        )
+    # a log line has no name that speaks of a secret, so the values themselves are searched for
+    return Covered.from_json(json.loads(hide(json.dumps(covered.to_json()), known.secrets)))
+
+
+def publish(folder: Path, reports: Path, *, zh: bool = False) -> tuple[Path, ...]:
+    """Write `<sweep>/leaderboard.md` and `.json`, and add the cell to `<MODEL_TAG>-tuning.md`.
+
+    A gate, a calibration and an evidence run write their own files, and no tuning document.
+    Sessions of one model may end at the same time: one of them writes at a time, from the ledger of
+    that moment.
+
+    Args:
+        folder: of the cell's ledger.
+        reports: the directory for the files; made if missing.
+        zh: whether to write the tuning document in Chinese too.
+
+    Returns:
+        The files that were written.
+
+    Raises:
+        LedgerError: the directory cannot be written; the ledger itself is complete.
+    """
+    with writing(), alone(reports):
+        known = read_known(folder)
+        name = known.kind.file_name
+        texts = {
+            reports / known.sweep / f"{name}.md": markdown(document_of(known)),
+            reports / known.sweep / f"{name}.json": json_of(known),
+        }
+        write_all(texts)
+        if not known.kind.is_deployed:
+            return tuple(texts)
+        return (*texts, *add_to_document(reports, covered_by(known), zh=zh))

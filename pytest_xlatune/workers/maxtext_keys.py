@@ -1,0 +1,86 @@
+"""Say which keys a MaxText installation has: run by its own interpreter, with nothing of ours.
+
+    python -c "$(cat maxtext_keys.py)" PACKAGE CONFIG
+
+Reads `configs/base.yml` of the package, the fields of `configs/types.py` where a release validates
+against them, and the keys that CONFIG and what it is based on bring; imports none of it. The answer
+is one line of JSON. Standard library only.
+"""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import importlib.metadata
+import importlib.util
+import json
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+BASE_KEY = "base_config"
+# a key at the top of a yml, and its value:   base_config: "base.yml"  # what every model shares
+_KEY = re.compile(r"^([A-Za-z_]\w*)[ \t]*:[ \t]*(?:[\"']?([^\"'#\s]*))?", re.MULTILINE)
+
+
+def keys_of(path: Path) -> dict[str, tuple[int, str]]:
+    """Return line and value of each key at the top of a yml."""
+    text = path.read_text(encoding="utf-8")
+    return {
+        match[1]: (text.count("\n", 0, match.start()) + 1, match[2] or "")
+        for match in _KEY.finditer(text)
+    }
+
+
+def fields_of(path: Path) -> list[str]:
+    """Return the annotated fields of every class in a Python file."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    bodies = [each.body for each in ast.walk(tree) if isinstance(each, ast.ClassDef)]
+    return sorted(
+        {
+            line.target.id
+            for body in bodies
+            for line in body
+            if isinstance(line, ast.AnnAssign) and isinstance(line.target, ast.Name)
+        }
+    )
+
+
+def chain_of(config: Path, base: Path) -> Iterator[tuple[str, str, int]]:
+    """Yield key, file and line of what a config and its bases bring, the release's own left out."""
+    seen = {base.resolve()}
+    while config.is_file() and config.resolve() not in seen:
+        seen.add(config.resolve())
+        found = keys_of(config)
+        yield from ((key, str(config), line) for key, (line, _) in found.items())
+        parent = found.get(BASE_KEY, (0, ""))[1]
+        if not parent:
+            return
+        # MaxText looks beside the file first, then among its own
+        beside = config.parent / parent
+        config = beside if beside.is_file() else base.parent / parent
+
+
+def answer(package: str, config: str) -> dict[str, Any]:
+    """Return what an installed package says; `base` is "" where it has no base configuration."""
+    said: dict[str, Any] = {"version": "", "base": "", "known": [], "strict": False, "said": []}
+    spec = importlib.util.find_spec(package)
+    for folder in (spec.submodule_search_locations or ()) if spec else ():
+        base = Path(folder, "configs", "base.yml")
+        if not base.is_file():
+            continue
+        types = base.with_name("types.py")
+        fields = fields_of(types) if types.is_file() else []
+        said.update(base=str(base), known=[*keys_of(base), *fields], strict=bool(fields))
+        said["said"] = list(chain_of(Path(config), base))
+        break
+    # a checkout that was never installed has no version
+    with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+        said["version"] = importlib.metadata.version(package)
+    return said
+
+
+if __name__ == "__main__":
+    sys.stdout.write(json.dumps(answer(*sys.argv[1:])) + "\n")

@@ -1,0 +1,255 @@
+"""Submit one trial through a maxtext-slurm checkout, and be its job until it ends.
+
+    python -m pytest_xlatune.workers.maxtext_slurm_job --checkout DIR --model M --workspace DIR
+        --name JOB -- M:TAG -N 8 -w node[001-008] -- steps=15 ...
+
+The words after the first `--` are the arguments of `submit.sh`. The job's log is copied to our
+standard output as it grows; we end as the job ended, and a signal to us cancels it. We submit a
+copy of the checkout. In it the model's env.sh begins with the axes, which deployed guards read, and
+ends with the profile. The current directory gets `maxtext-slurm.json` and links to the dump and the
+captures in the job's own folder, which is found by its id, as its name changes.
+
+Standard library only, and nothing of ours: it judges nothing that it sees.
+"""
+
+from __future__ import annotations
+
+import argparse
+import getpass
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import BinaryIO
+
+PROFILE_FILE = "profile.env.sh"
+AXES_FILE = "axes.env.sh"
+RECORD = "maxtext-slurm.json"
+POLL_S = 5.0
+_LOOK_S = 0.5
+_ANSWER_S = 60.0  # of a scheduler that is asked
+_UNKNOWN_TIMES = 3  # empty answers in a row that mean "gone"
+_QUIET_TIMES = 4  # looks at an ended job's log that find nothing new: a shared file system lags
+_ENDED = {
+    *("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "BOOT_FAIL"),
+    *("OUT_OF_MEMORY", "DEADLINE", "PREEMPTED", "REVOKED"),
+}
+# sbatch, through submit.sh:   Submitted batch job 14638
+_SUBMITTED = re.compile(r"Submitted batch job (\d+)")
+# scontrol show job -o:   JobId=14638 JobName=JAX-a ... ExitCode=1:0 ... NodeList=node[001-002]
+_EXIT_CODE = re.compile(r"\bExitCode=(\d+):(\d+)")
+_NODES = re.compile(r"\bNodeList=(\S+)")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Submit, follow, and return the job's exit status."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--checkout", type=Path, required=True)
+    parser.add_argument("--model", required=True)
+    parser.add_argument("--workspace", type=Path, required=True)
+    parser.add_argument("--name", required=True, help="of the job, as submit.sh will make it")
+    parser.add_argument("submit", nargs="+", help="arguments of submit.sh")
+    given = list(sys.argv[1:] if argv is None else argv)
+    at = given.index("--")
+    arguments = parser.parse_args([*given[:at], "submit.sh"])
+    stop = _EndAsked()
+    copy = copy_of(arguments.checkout, Path.cwd() / "checkout", model=arguments.model)
+    end_strays(arguments.name)
+    job = submit(copy, given[at + 1 :], workspace=arguments.workspace)
+    shutil.rmtree(copy, ignore_errors=True)  # the job runs from what submit.sh made of it
+    if job is None:
+        return 1
+    _record(job, "submitted", arguments.workspace)
+    state = follow(job, arguments.workspace, stop)
+    _record(job, state, arguments.workspace)
+    status, said = ending(job, state)
+    sys.stdout.write(f"xlatune: job {job} JobState={state} {said}\n")
+    _link(job, arguments.workspace)
+    return 143 if stop.is_set else status
+
+
+class _EndAsked:
+    """Whether we were asked to end; a job that is being submitted is cancelled once known."""
+
+    def __init__(self) -> None:
+        self.is_set = False
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            signal.signal(number, self._set)
+
+    def _set(self, *_: object) -> None:
+        self.is_set = True
+
+
+def copy_of(checkout: Path, copy: Path, *, model: str) -> Path:
+    """Copy a checkout as `submit.sh` would, with the profile's file at the end of its model's.
+
+    Nothing that git ignores is copied: outputs are among it. `.git` is a link, so that the job's
+    record says what the copy differs in, and `submit.sh` takes the copy for a whole repository.
+    """
+    listed = _ask("git", "-C", str(checkout), "ls-files", "-zco", "--exclude-standard")
+    if listed:
+        for name in filter(None, listed.split("\0")):
+            if os.path.lexists(checkout / name):  # a file may be deleted and not yet committed so
+                (copy / name).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy2(checkout / name, copy / name, follow_symlinks=False)
+    else:
+        left_out = shutil.ignore_patterns("outputs", ".git")
+        shutil.copytree(checkout, copy, symlinks=True, ignore=left_out)
+    git = copy / ".git"
+    if (checkout / ".git").is_dir():
+        git.symlink_to(checkout / ".git", target_is_directory=True)
+    else:
+        git.mkdir()
+    env_file = copy / "configs" / f"{model}.env.sh"
+    # first the axes that deployed guards read, then the deployed file, then the profile
+    deployed = env_file.read_text(encoding="utf-8") if env_file.exists() else ""
+    asked, profile = (Path(name).read_text(encoding="utf-8") for name in (AXES_FILE, PROFILE_FILE))
+    env_file.unlink(missing_ok=True)  # it may be a link to the checkout's own
+    env_file.write_text(f"{asked}{deployed}{profile}", encoding="utf-8")
+    return copy
+
+
+def end_strays(name: str) -> None:
+    """Cancel jobs of this trial that an earlier attempt, killed outright, left in the queue."""
+    listed = _ask("squeue", "-h", "-u", getpass.getuser(), "-n", name, "-o", "%i")
+    for job in listed.split():
+        sys.stdout.write(f"xlatune: job {job} of an earlier attempt is cancelled\n")
+        _ask("scancel", job)
+
+
+def submit(copy: Path, arguments: Sequence[str], *, workspace: Path) -> str | None:
+    """Run `submit.sh` and return the id of the job; None where it made none."""
+    done = subprocess.run(
+        [str(copy / "submit.sh"), *arguments],
+        env={**os.environ, "JOB_WORKSPACE": str(workspace), "GIT_OPTIONAL_LOCKS": "0"},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        check=False,
+    )
+    sys.stdout.write(done.stdout)
+    sys.stdout.flush()
+    found = _SUBMITTED.search(done.stdout)
+    if done.returncode or found is None:
+        sys.stdout.write(f"xlatune: submit.sh ended with {done.returncode} and no running job\n")
+        return None
+    return found[1]
+
+
+def follow(job: str, workspace: Path, stop: _EndAsked) -> str:
+    """Copy the job's log as it grows, until the job has ended; return its last state."""
+    log: BinaryIO | None = None
+    state, unknown, asked_s, quiet = "PENDING", 0, float("-inf"), 0
+    is_cancelled = False
+    while True:
+        if stop.is_set and not is_cancelled:
+            is_cancelled = True
+            _ask("scancel", job)
+        log = log or _open_log(job, workspace)
+        quiet = 0 if log is not None and _copy(log) else quiet + 1
+        is_over = state in _ENDED or unknown >= _UNKNOWN_TIMES
+        if is_over and quiet >= _QUIET_TIMES:
+            return state if state in _ENDED else "UNKNOWN"
+        if not is_over and time.monotonic() - asked_s >= POLL_S:
+            asked_s = time.monotonic()
+            seen = state_of(job)
+            unknown = 0 if seen else unknown + 1
+            state, quiet = seen or state, 0
+        time.sleep(_LOOK_S)
+
+
+def state_of(job: str) -> str:
+    """Return the job's state in Slurm's words; "" where neither squeue nor sacct knows it."""
+    said = _ask("squeue", "-t", "all", "-h", "-j", job, "-o", "%T")
+    # sacct: CANCELLED by 1000
+    said = said or _ask("sacct", "-X", "-n", "-P", "-j", job, "-o", "State")
+    return said.split()[0] if said.split() else ""
+
+
+def ending(job: str, state: str) -> tuple[int, str]:
+    """Return the exit status of an ended job, and what the scheduler says of its end."""
+    said = _ask("scontrol", "show", "job", "-o", job)
+    code, nodes = _EXIT_CODE.search(said), _NODES.search(said)
+    if code is None:
+        text = _ask("sacct", "-X", "-n", "-P", "-j", job, "-o", "ExitCode")
+        code = re.match(r"(\d+):(\d+)", text.strip())
+    words = f"ExitCode={code[1]}:{code[2]}" if code else "ExitCode=unknown"
+    words += f" NodeList={nodes[1]}" if nodes else ""
+    if state == "COMPLETED":
+        return 0, words
+    number, by_signal = (int(code[1]), int(code[2])) if code else (0, 0)
+    return (number or (128 + by_signal if by_signal else 1)), words
+
+
+def found_by_id(job: str, workspace: Path) -> tuple[Path | None, Path | None]:
+    """Return log and folder of a job: by the front of their names; the rest changes later."""
+    both = sorted(workspace.glob(f"{job}-*"))
+    logs = [each for each in both if each.suffix == ".log" and not each.is_dir()]
+    folders = [each for each in both if each.is_dir()]
+    return (logs[0] if logs else None), (folders[0] if folders else None)
+
+
+def _open_log(job: str, workspace: Path) -> BinaryIO | None:
+    log, _ = found_by_id(job, workspace)
+    try:
+        return log.open("rb") if log else None
+    except OSError:
+        return None
+
+
+def _copy(log: BinaryIO) -> bool:
+    """Copy the new part of a log; return whether there was any."""
+    new = log.read()
+    sys.stdout.buffer.write(new)
+    sys.stdout.flush()
+    return bool(new)
+
+
+def _record(job: str, state: str, workspace: Path) -> None:
+    log, folder = found_by_id(job, workspace)
+    known = {"job_id": job, "state": state, "log": str(log or ""), "folder": str(folder or "")}
+    Path(RECORD).write_text(json.dumps(known) + "\n", encoding="utf-8")
+
+
+def _link(job: str, workspace: Path) -> None:
+    """Show the job's captures and dump where those of every other trial are."""
+    _, folder = found_by_id(job, workspace)
+    if folder is None:
+        return
+    for capture in sorted(folder.rglob("plugins/profile/*/*")):
+        link = Path("output", capture.relative_to(folder))
+        link.parent.mkdir(parents=True, exist_ok=True)
+        link.symlink_to(capture)
+    dump = folder / "xla_dump"
+    if dump.is_dir():
+        Path(dump.name).symlink_to(dump, target_is_directory=True)
+
+
+def _ask(*command: str) -> str:
+    """Return what a command of the scheduler says; "" where it fails or is not here."""
+    if shutil.which(command[0]) is None:
+        return ""
+    try:
+        done = subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=_ANSWER_S,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return done.stdout if done.returncode == 0 else ""
+
+
+if __name__ == "__main__":
+    sys.exit(main())

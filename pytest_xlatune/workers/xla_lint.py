@@ -1,0 +1,87 @@
+"""Have XLA parse texts of XLA_FLAGS, each in a process of its own, and hand over what it made.
+
+    python -P xla_lint.py RESULT < TEXTS
+
+TEXTS is a JSON list of strings. RESULT is the file that is written: JSON with the jaxlib release,
+the description of its options and, for each text, the serialized compile options or what XLA said
+when it refused. XLA parses once per process and may abort, so each text gets a fork of this one,
+which has loaded the library and parsed nothing. Imports jaxlib and nothing of ours.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import mmap
+import os
+import resource
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+_MARK = b"\x0a\x0dxla/xla.proto"  # how the description of that file begins: its name
+_MOST = 1 << 18  # bytes from there; the description of jaxlib 0.12 has about 1 << 15
+_SAID = 1 << 14
+
+
+def main(result: str) -> None:
+    """Answer for every text on standard input."""
+    texts = json.load(sys.stdin)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # up to jaxlib 0.6 a refusal is an abort
+    os.environ["JAX_PLATFORMS"] = "cpu"
+    os.environ.pop("XLA_FLAGS", None)
+    import jaxlib
+    from jaxlib import version, xla_client
+
+    answers = [_answer(text, xla_client) for text in texts]
+    document = {
+        "jaxlib": version.__version__,
+        "description": _description(Path(jaxlib.__file__).parent),
+        "answers": answers,
+    }
+    Path(result).write_text(json.dumps(document), encoding="utf-8")
+
+
+def _answer(text: str, xla_client: Any) -> dict[str, Any]:
+    """Return what XLA makes of one text."""
+    read_end, write_end = os.pipe()
+    with tempfile.TemporaryFile() as said:
+        child = os.fork()
+        if child == 0:
+            try:
+                os.dup2(said.fileno(), 2)
+                os.environ["XLA_FLAGS"] = text
+                data = xla_client.CompileOptions().SerializeAsString()
+                with os.fdopen(write_end, "wb") as pipe:
+                    pipe.write(data)
+                os._exit(0)
+            finally:
+                os._exit(1)
+        os.close(write_end)
+        with os.fdopen(read_end, "rb") as pipe:
+            data = pipe.read()
+        _, status = os.waitpid(child, 0)
+        said.seek(0)
+        words = said.read(_SAID).decode("utf-8", "replace")
+    return {
+        "options": base64.b64encode(data).decode() if status == 0 else None,
+        "said": words,
+        "exit_code": os.waitstatus_to_exitcode(status),
+    }
+
+
+def _description(folder: Path) -> str:
+    """Return the description of XLA's options, with whatever follows it in the library."""
+    libraries = sorted(folder.rglob("*.so*"), key=lambda each: -each.stat().st_size)
+    for library in libraries[:3]:
+        with library.open("rb") as file:
+            view = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+            at = view.find(_MARK)
+            if at >= 0:
+                return base64.b64encode(view[at : at + _MOST]).decode()
+    return ""
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

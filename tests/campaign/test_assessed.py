@@ -1,0 +1,185 @@
+"""What an ended attempt is worth: log, metrics file, outcome and playbook together."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from pytest_xlatune.campaign.assess import Assessment, assess
+from pytest_xlatune.logs import read_log
+from pytest_xlatune.logs.grammar import parse_metrics
+from pytest_xlatune.model.cell import Cell, Parallelism, Protocol
+from pytest_xlatune.model.profile import BASELINE, BASELINE_ID, Profile, profile
+from pytest_xlatune.model.resources import Next
+from pytest_xlatune.model.result import Action, Finding, Outcome, State, TrialStatus
+from pytest_xlatune.model.trial import Trial
+
+STEPS = 15
+CELL = Cell(
+    model_tag="m",
+    parallelism=Parallelism.parse("FSDP=8"),
+    per_device_batch_size=2,
+    max_target_length=256,
+    protocol=Protocol(steps=STEPS),
+    deployed={"XLA_FLAGS": "--xla_gpu_autotune_level=4"},
+)
+ONE = profile("one", "--xla_gpu_knob=1")
+OK = Outcome(state=State.COMPLETED, exit_code=0)
+FAILED = Outcome(state=State.FAILED, exit_code=1)
+BOTH = "XLA_FLAGS=--xla_gpu_autotune_level=4 --xla_gpu_knob=1\n"
+REFUSED = "F0112 07:08:09.1 77 a.cc:2] Unknown flag in XLA_FLAGS: --xla_gpu_no_such=1"
+
+
+def log(tgs: float = 1024.0, *, steps: int = STEPS, first: str = BOTH, last: str = "") -> str:
+    lines = [
+        f"completed step: {step}, seconds: {512 / tgs:.3f}, TFLOP/s/device: 0.1, "
+        f"Tokens/s/device: {tgs:.3f}, total_weights: 512, loss: 7.1"
+        for step in range(steps)
+    ]
+    return first + "\n".join([*lines, last, ""])
+
+
+def metrics(tgs: float, *, steps: int = STEPS) -> str:
+    return "".join(
+        json.dumps(
+            {
+                "step": float(step),
+                "learning/loss": 7.1,
+                "perf/step_time_seconds": 512 / tgs,
+                "perf/per_device_tokens_per_sec": tgs,
+            }
+        )
+        + "\n"
+        for step in range(steps)
+    )
+
+
+def assessed(
+    text: str,
+    outcome: Outcome = OK,
+    *,
+    of: Profile = ONE,
+    cell: Cell = CELL,
+    file: str = "",
+    earlier: Sequence[str] = (),
+    **said: Any,
+) -> Assessment:
+    trial = Trial(
+        cell_digest=cell.digest,
+        profile=of,
+        protocol=cell.protocol,
+        study="tuning",
+        stage="wave1",
+    )
+    report = read_log([text.encode()])
+    return assess(
+        trial,
+        cell,
+        outcome,
+        report,
+        metrics=parse_metrics(file),
+        earlier=earlier,
+        **{"reference": BASELINE_ID, **said},
+    )
+
+
+def tgs(found: Assessment) -> float:
+    assert found.status is TrialStatus.MEASURED
+    assert found.score is not None
+    return found.score.tgs
+
+
+def test_a_metrics_file_counts_where_it_tells_as_much_as_the_log() -> None:
+    """Its figures are not rounded; but its writer may have died before the log's."""
+    assert tgs(assessed(log(1000.0))) == pytest.approx(1000.0)
+    assert tgs(assessed(log(1000.0), file=metrics(1000.0004))) == pytest.approx(1000.0004, abs=1e-6)
+    cut = assessed(log(1000.0), file=metrics(900.0, steps=12))
+    assert tgs(cut) == pytest.approx(1000.0)
+    assert cut.score is not None
+    assert (cut.score.window, cut.score.flags) == ((5, 14), ())
+
+
+def test_seconds_alone_are_scored_by_the_tokens_that_the_cell_declares() -> None:
+    text = log(1024.0).replace("Tokens/s/device: 1024.000, ", "")
+    assert tgs(assessed(text)) == pytest.approx(1024.0)
+
+
+def test_a_trial_without_what_is_deployed_is_dropped() -> None:
+    found = assessed(log(first="XLA_FLAGS=--xla_gpu_knob=1\n"))
+    assert (found.decision.next, found.decision.cls) == (Next.DROP, "flags-not-effective")
+    assert found.status is TrialStatus.DROPPED
+    assert found.score is None
+
+
+NO_FIGURES = log().replace("Tokens/s/device", "words").replace("seconds", "beats")
+
+
+@pytest.mark.parametrize(
+    ("of", "earlier", "expected"),
+    [
+        pytest.param(ONE, (), Next.RETRY, id="once more"),
+        pytest.param(ONE, ("no-score",), Next.GIVE_UP, id="then it is not measured"),
+        pytest.param(ONE, ("killed",), Next.RETRY, id="another cause before does not count"),
+        pytest.param(BASELINE, ("no-score",), Next.STOP, id="nor is anything beside a baseline"),
+    ],
+)
+def test_a_run_to_the_end_without_a_score_is_tried_twice(
+    of: Profile, earlier: tuple[str, ...], expected: Next
+) -> None:
+    first = "XLA_FLAGS=--xla_gpu_autotune_level=4\n" if of.is_baseline else BOTH
+    found = assessed(NO_FIGURES.replace(BOTH, first), of=of, earlier=earlier)
+    assert (found.decision.next, found.decision.cls) == (expected, "no-score")
+    assert found.findings[0].cls == "no-score"
+
+
+@pytest.mark.parametrize(
+    ("text", "earlier", "expected"),
+    [
+        pytest.param(REFUSED, (), Next.STOP, id="of the baseline no profile escapes that"),
+        pytest.param("Killed", (), Next.RETRY, id="what may pass is tried again"),
+    ],
+)
+def test_a_baseline_that_fails_stops_the_sweep_where_it_always_will(
+    text: str, earlier: tuple[str, ...], expected: Next
+) -> None:
+    found = assessed(log(steps=2, last=text), FAILED, of=BASELINE, earlier=earlier)
+    assert found.decision.next is expected
+
+
+@pytest.mark.parametrize(
+    ("reference", "of", "expected"),
+    [
+        pytest.param("", BASELINE, Next.DROP, id="without a reference every arm is for itself"),
+        pytest.param("one", BASELINE, Next.DROP, id="the name of the baseline decides nothing"),
+        pytest.param("one", ONE, Next.STOP, id="any arm may be the reference"),
+    ],
+)
+def test_what_stops_the_sweep_is_the_reference_of_the_study(
+    reference: str, of: Profile, expected: Next
+) -> None:
+    found = assessed(log(steps=2, last=REFUSED), FAILED, of=of, reference=reference)
+    assert found.decision.next is expected
+    assert ("the reference one cannot run" in found.decision.reason) is (expected is Next.STOP)
+
+
+def test_the_line_for_which_it_was_ended_is_the_cause_while_it_asks_for_something() -> None:
+    """Two things go wrong; the run was ended for the second, which another rule would rank last."""
+    oom = "RESOURCE_EXHAUSTED: Out of memory while trying to allocate 171.96GiB"
+    nic = "mlx5_0: IBV_WC_RETRY_EXC_ERR(12) vendor_err=129"
+    text = log(steps=3, last=f"{nic}\n{oom}")
+    killed = Outcome(state=State.CANCELLED, signal=15)
+    plain = assessed(text, killed)
+    seen = {each.cls: each for each in plain.findings}
+    other = next(each for name, each in seen.items() if name != plain.decision.cls)
+    told = assessed(text, killed, fatal=replace(other, line=0))
+    assert told.decision.cls == other.cls != plain.decision.cls
+    assert told.findings[0].cls == other.cls
+    # every step is there: the line asks for nothing any more
+    whole = assessed(log(last=f"{nic}\n{oom}"), killed, fatal=other)
+    assert (whole.decision.next, whole.decision.cls) == (Next.ACCEPT, "soft-success")
+    stranger = Finding(cls="gpu-hardware", action=Action.STOP, text="Xid 79")
+    assert assessed(text, killed, fatal=stranger).decision == plain.decision

@@ -1,0 +1,120 @@
+"""The log beside the ledger: who drives, why nothing is submitted, once each, and no secret."""
+
+from __future__ import annotations
+
+import logging
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from pytest_xlatune.campaign.log import LOG, write_log
+from pytest_xlatune.model.errors import ConfigError
+from pytest_xlatune.model.resources import RetryPolicy, RetryRule
+from pytest_xlatune.model.result import Outcome, State
+from pytest_xlatune.sweep.groups import Limits
+from tests.campaign import scripted
+from tests.campaign.cluster import CellsStudy, Cluster, campaign, on, run
+
+SECRET = "hush-hush-1234"
+FOUR = tuple(
+    replace(on(f"node00{n}"), deployed={**scripted.CELL.deployed, "HF_TOKEN": SECRET})
+    for n in range(1, 5)
+)
+KILLED = Outcome(state=State.FAILED, signal=9)
+
+
+def lines_of(path: Path) -> list[str]:
+    return path.read_text(encoding="utf-8").splitlines()
+
+
+def test_the_log_says_who_drives_what_was_submitted_and_why_no_more_is(tmp_path: Path) -> None:
+    study = CellsStudy(cells=FOUR[:2], rounds=6)
+    cluster = Cluster()
+    each = campaign(tmp_path, cluster, study)
+    with write_log(each.setup.folder, "info", each.secrets) as path:
+        for _ in range(20):
+            each.turn()
+            cluster.now_s += 1
+    assert path == each.setup.folder / LOG
+    said = lines_of(path)
+    assert sum(f"process {os.getpid()} (this one) drives" in line for line in said) == 1
+    assert sum("submitted node00" in line for line in said) == len(cluster.submitted)
+    full = [line for line in said if "2 submissions are ahead on node001" in line]
+    assert len(full) == 2, "before anything was seen to run, and after"
+    assert f"{study.trial(FOUR[0], 3).id} is not submitted yet" in full[1]
+    run(each, cluster)
+    assert lines_of(path) == said, "the log is written in its context only"
+
+
+def test_a_reason_is_told_once_until_it_changes(tmp_path: Path) -> None:
+    study = CellsStudy(cells=FOUR[:1], rounds=4)
+    victim = study.trial(FOUR[0], 0).id
+
+    def script(trial_id: str, attempt: int) -> tuple[str, Outcome]:
+        if trial_id == victim and attempt == 1:
+            return scripted.log(steps=2), KILLED
+        return scripted.ordinary(trial_id, attempt)
+
+    cluster = Cluster(script)
+    rules = RetryPolicy(rules={"killed": RetryRule(retries=1, backoff_s=300.0)})
+    each = campaign(tmp_path, cluster, study, rules=rules)
+    with write_log(each.setup.folder, "INFO", each.secrets) as path:
+        run(each, cluster)
+    said = lines_of(path)
+    waits = [line for line in said if "it waits after killed" in line]
+    assert len(waits) == 1, "once, not at every turn of five minutes"
+    assert any("retried on the same nodes" in line for line in said)
+
+
+def test_a_limit_and_the_stop_that_follows_are_told_once(tmp_path: Path) -> None:
+    cluster = Cluster(took_s=360.0)
+    study = CellsStudy(cells=FOUR[:1], rounds=9)
+    each = campaign(tmp_path, cluster, study, limits=Limits(node_hours=0.15))
+    with write_log(each.setup.folder, "info", each.secrets) as path:
+        run(each, cluster, step_s=10.0)
+        each.turn()
+    said = "\n".join(lines_of(path))
+    assert said.count("nothing more is submitted: budget: 0.1 of 0.15 node-hours are spent") == 1
+    assert said.count("nothing is submitted: budget:") == 1
+
+
+def test_no_secret_is_in_the_log_whatever_says_it(tmp_path: Path) -> None:
+    study = CellsStudy(cells=FOUR[:1])
+    leak = f"NET/IB : no token {SECRET}: IBV_WC_RETRY_EXC_ERR"
+
+    def script(trial_id: str, attempt: int) -> tuple[str, Outcome]:
+        return scripted.log(steps=2, last=leak), scripted.FAILED
+
+    cluster = Cluster(script)
+    each = campaign(tmp_path, cluster, study)
+    with write_log(each.setup.folder, "debug", each.secrets) as path:
+        run(each, cluster)
+        logging.getLogger("pytest_xlatune.executors").warning("sbatch said %r", SECRET)
+        try:
+            int(SECRET)
+        except ValueError:
+            logging.getLogger("pytest_xlatune.campaign").exception("trouble")
+    text = path.read_text(encoding="utf-8")
+    assert "sbatch said '(hidden)'" in text
+    assert "literal for int() with base 10: '(hidden)'" in text
+    assert SECRET not in text
+
+
+def test_without_it_the_harness_is_silent(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cluster = Cluster()
+    run(campaign(tmp_path, cluster, CellsStudy(cells=FOUR[:1])), cluster)
+    logging.getLogger("pytest_xlatune.campaign").error("not for the terminal")
+    assert capsys.readouterr() == ("", "")
+    assert not list(tmp_path.rglob(LOG))
+
+
+def test_an_unknown_level_is_refused(tmp_path: Path) -> None:
+    with (
+        pytest.raises(ConfigError, match="--xlatune-log-level"),
+        write_log(tmp_path, "loud", frozenset()),
+    ):
+        pass

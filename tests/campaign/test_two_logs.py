@@ -1,0 +1,75 @@
+"""The logs of two campaigns in one process: each has its own lines, and none has a secret."""
+
+from __future__ import annotations
+
+import logging
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+from pytest_xlatune.campaign.log import write_log
+from pytest_xlatune.model.profile import profile
+from pytest_xlatune.model.trial import Trial
+from tests.campaign.cluster import CellsStudy, Cluster, campaign, on, run
+
+LATE = "a-secret-of-a-later-profile"
+
+
+def test_a_log_hides_the_secrets_of_every_campaign_of_the_process(tmp_path: Path) -> None:
+    one, other = frozenset({"secret-of-the-first"}), frozenset({"secret-of-the-second"})
+    first, second = write_log(tmp_path / "a", "info", one), write_log(tmp_path / "b", "info", other)
+    with first as path_a, second as path_b:
+        logging.getLogger("pytest_xlatune.tasks").warning("found %s", ", ".join((*one, *other)))
+    for path in (path_a, path_b):
+        assert "found (hidden), (hidden)" in path.read_text(encoding="utf-8")
+
+
+def test_a_log_has_the_lines_of_its_own_campaign(tmp_path: Path) -> None:
+    clusters = Cluster(), Cluster()
+    each = [
+        campaign(tmp_path / name, cluster, CellsStudy(cells=(on(f"node00{n}"),)))
+        for n, (name, cluster) in enumerate(zip("ab", clusters, strict=True), start=1)
+    ]
+    logs = [write_log(one.setup.folder, "info", one.secrets) for one in each]
+    with logs[0] as path_a, logs[1] as path_b:
+        for one, cluster in zip(each, clusters, strict=True):
+            run(one, cluster)
+    text_a, text_b = (path.read_text(encoding="utf-8") for path in (path_a, path_b))
+    assert "submitted node001" in text_a
+    assert "submitted node002" in text_b
+    assert "node002" not in text_a
+    assert "node001" not in text_b
+
+
+class Later(CellsStudy):
+    """A study that asks for a profile with a secret once its first trial is over."""
+
+    def propose(self, history: object) -> tuple[Trial, ...]:
+        left = super().propose(history)  # type: ignore[arg-type]
+        if len(left) > 1:
+            return left
+        late = profile("late", "--xla_late=1", env={"HF_TOKEN": LATE})
+        return tuple(replace(each, profile=late) for each in left)
+
+
+def test_a_secret_that_a_study_brings_later_is_hidden(tmp_path: Path) -> None:
+    cluster = Cluster()
+    each = campaign(tmp_path, cluster, Later(cells=(on("node001"),), rounds=2))
+    with write_log(each.setup.folder, "info", each.secrets) as path:
+        for _ in range(200):
+            each.turn()
+            cluster.now_s += 1
+        logging.getLogger("pytest_xlatune.executors").warning("sbatch said %s", LATE)
+    text = path.read_text(encoding="utf-8")
+    assert "sbatch said (hidden)" in text
+    assert LATE not in text
+
+
+def test_a_campaign_without_a_log_writes_nothing_to_the_terminal() -> None:
+    program = (
+        "import logging, pytest_xlatune.campaign; "
+        "logging.getLogger('pytest_xlatune.campaign').warning('not for the terminal')"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)
+    assert (done.stdout, done.stderr) == (b"", b"")

@@ -1,0 +1,156 @@
+"""GPU programs that are compiled without a GPU, and read: what `tox -e cuda-compile-check` runs.
+
+Elsewhere they are skipped, unless XLATUNE_CUDA_PYTHON names an interpreter with jax and
+jax-cuda12-pjrt. Where XLATUNE_CUDA_REQUIRED is set nothing is: a compiler that is missing fails.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pytest_xlatune.cli import main
+from pytest_xlatune.model.failure import CompileClass
+from pytest_xlatune.model.profile import profile
+from pytest_xlatune.prepare.compilers import (
+    Way,
+    by_function,
+    compiled_baseline,
+    find_target,
+    named_targets,
+    screen,
+)
+from tests.benchmarks import FOLDER, load
+
+PYTHON = os.environ.get("XLATUNE_CUDA_PYTHON", sys.executable)
+IS_REQUIRED = bool(os.environ.get("XLATUNE_CUDA_REQUIRED"))
+VERSIONS = """
+from importlib.metadata import version
+from importlib.util import find_spec
+print(version("jaxlib"), version("jax-cuda12-pjrt"), bool(find_spec("jax_plugins.xla_cuda12")))
+"""
+TARGETS = {"h100": "sm_9.0", "h200": "sm_9.0", "b200": "sm_10.0"}
+
+
+def compiler() -> list[str]:
+    """The versions of jaxlib and of the plugin, and whether it is there; [] where it is not."""
+    try:
+        done = subprocess.run(
+            [PYTHON, "-c", VERSIONS], capture_output=True, text=True, check=True, timeout=120
+        )
+    except (OSError, subprocess.SubprocessError):
+        return []
+    return done.stdout.split()
+
+
+pytestmark = pytest.mark.skipif(
+    not IS_REQUIRED and not compiler(), reason="the extra compile-check-cuda is not installed"
+)
+
+
+@pytest.fixture(autouse=True)
+def lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # nothing is timed here: these need not take turns with trials
+    monkeypatch.setenv("XLATUNE_MACHINE_LOCK", str(tmp_path / "machine.lock"))
+
+
+def for_target(name: str) -> Way:
+    return by_function(
+        "compile_check_programs:fsdp",
+        target=find_target(name),
+        topology="1x1x8",
+        python=PYTHON,
+        folder=FOLDER,
+    )
+
+
+def test_the_plugin_is_of_the_version_of_jaxlib() -> None:
+    jaxlib, plugin, is_there = compiler()
+    assert jaxlib == plugin
+    assert is_there == "True"
+
+
+def test_a_gpu_that_is_not_here_is_compiled_for(tmp_path: Path) -> None:
+    profiles = load("evidence_compile_check").PROFILES
+    names = ("ag-128m", "ag-1g", "ar-1g", "priority-off", "async-ag-of-old")
+    screened = screen(
+        [profile(name, profiles[name]) for name in names],
+        for_target("h100"),
+        folder=tmp_path / "kept",
+        lock=tmp_path / "lock",
+    )
+    found = {each.profile: each for each in screened}
+    assert {name: each.cls for name, each in found.items()} == {
+        "ag-128m": CompileClass.PROGRAM,
+        "ag-1g": CompileClass.PROGRAM,
+        "ar-1g": CompileClass.IDENTICAL,
+        "priority-off": CompileClass.UNSEEN,
+        "async-ag-of-old": CompileClass.REFUSED,
+    }
+    assert found["ag-1g"].twin == "ag-128m"
+    assert "2 of 64 MiB, bytes unchanged" in found["ag-128m"].sentence
+
+
+def test_every_named_target_has_a_test() -> None:
+    assert set(named_targets()) == set(TARGETS)
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_the_program_of_a_named_target_is_read(name: str, tmp_path: Path) -> None:
+    program = compiled_baseline(for_target(name), tmp_path, lock=tmp_path / "lock")
+    assert program.target.startswith(TARGETS[name])
+    gathers = [each for each in program.of("all-gather") if each.in_loop]
+    # two matrices a layer, forwards and backwards, each gathered whole
+    assert [each.size_bytes for each in gathers] == [32 << 20] * 4
+    assert {each.executions for each in gathers} == {8}
+    assert program.fingerprint
+    assert program.memory_bytes is not None
+    assert program.thunks is not None
+    assert program.thunks.collectives["all-gather"] == len(program.of("all-gather"))
+
+
+SWEEP = """
+from pytest_xlatune import CellSettings, CommandLauncher, CompileCheck, Sweep, profile
+
+SWEEP = Sweep(
+    name="away",
+    cell=CellSettings(
+        model_tag="mlp",
+        parallelism="FSDP=8",
+    ),
+    launcher=CommandLauncher(argv=("train", "{{steps}}")),
+    profiles=(
+        profile("ar-1g", "--xla_gpu_all_reduce_combine_threshold_bytes=1073741824"),
+        profile("channels", env={{"NCCL_NCHANNELS_PER_NET_PEER": "8"}}),
+    ),
+    compile_check=CompileCheck(
+        program="compile_check_programs:fsdp",
+        target="h100",
+        topology="1x1x8",
+        python={python!r},
+        folder={folder!r},
+    ),
+)
+"""
+
+
+def test_a_sweep_of_a_cluster_is_screened_where_it_is_declared(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sweep = tmp_path / "test_away.py"
+    sweep.write_text(SWEEP.format(python=PYTHON, folder=str(FOLDER)), encoding="utf-8")
+    slot = ["--nodes", "1", "--workdir", str(tmp_path / "work")]
+    assert main(["compile-check", str(sweep), *slot, "--json"]) == 0
+    found = {
+        each["profile"]: each["cls"] for each in json.loads(capsys.readouterr().out)["profiles"]
+    }
+    assert found == {"ar-1g": "identical", "channels": "unseen"}
+    assert main(["plan", str(sweep), *slot]) == 0
+    assert "will compile 2 profiles before the sweep queues a job" in " ".join(
+        capsys.readouterr().out.split()
+    )

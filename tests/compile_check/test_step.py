@@ -1,0 +1,408 @@
+"""What follows from compiled profiles: which need no run, which do, what is compiled again."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from pytest_xlatune.evidence.hlo import Program
+from pytest_xlatune.evidence.hlo.difference import Compiled
+from pytest_xlatune.ledger import (
+    AttemptIntended,
+    CampaignOpened,
+    Event,
+    LedgerEntry,
+    Noted,
+    ProfileCompiled,
+    TrialEnded,
+    TrialPlanned,
+)
+from pytest_xlatune.ledger.state import LedgerState, replay
+from pytest_xlatune.model.cell import Cell, Parallelism
+from pytest_xlatune.model.errors import ConfigError
+from pytest_xlatune.model.failure import FailureClass
+from pytest_xlatune.model.profile import BASELINE, Profile, profile
+from pytest_xlatune.model.result import NotRun, TrialResult, TrialStatus
+from pytest_xlatune.model.trial import LaunchSpec, Trial
+from pytest_xlatune.prepare import compilers as compiling
+from pytest_xlatune.prepare.compile_check import Step, compiled_by
+from pytest_xlatune.prepare.compilers import Compiler, CompileTarget, compiler_of, find_target
+from pytest_xlatune.sweep.declaration import CompileCheck
+
+CELL = Cell(model_tag="m", parallelism=Parallelism.parse("FSDP=1"))
+SEEN = "--xla_gpu_all_gather_combine_threshold_bytes"  # acts on the program alone
+LATER = "--xla_gpu_enable_highest_priority_async_stream=false"
+PROGRAM = Program(
+    source="a.txt",
+    module="jit_train_step",
+    target="sm_9.0",
+    fingerprint=None,
+    digest="deployed",
+    unordered="deployed",
+    instructions=1,
+    opcodes={"add": 1},
+    collectives=(),
+    loops=(),
+    in_flight=0,
+    memory_bytes=1 << 30,
+)
+Judge = Callable[[Profile], Compiled]
+
+
+def spec(each: Profile) -> LaunchSpec:
+    return LaunchSpec(argv=("compile",), env={"XLA_FLAGS": each.settings_text})
+
+
+def compiler(tmp_path: Path, **said: object) -> Compiler:
+    source = tmp_path / "step.py"
+    if not source.exists():
+        source.write_text("def step(): ...\n", encoding="utf-8")
+    settings = {"way": spec, "python": sys.executable, "place": "here", "sources": (source,)}
+    return Compiler(**{**settings, **said})  # type: ignore[arg-type]
+
+
+def outcome(each: Profile) -> Compiled:
+    """What a compiler would say, by the profile's name."""
+    name = each.id.partition(".")[0]
+    if name in ("refused", "failed", "killed"):
+        return Compiled(
+            profile=each,
+            program=None,
+            said=f"{name}!",
+            refused=name == "refused",
+            is_interrupted=name == "killed",
+        )
+    changed = {
+        "same": PROGRAM,
+        "faster": dataclasses.replace(PROGRAM, digest="faster", unordered="faster"),
+        "huge": dataclasses.replace(PROGRAM, digest="huge", memory_bytes=1 << 40),
+    }
+    return Compiled(profile=each, program=changed[name], took_s=1.0)
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    made: list[str] = []
+
+    def compiled(each: Profile, spec: LaunchSpec, root: Path, *, lock: Path | None) -> Compiled:
+        made.append(each.id)
+        return Compiled(profile=each, program=PROGRAM) if each.is_baseline else outcome(each)
+
+    monkeypatch.setattr(compiling, "compiled", compiled)
+    has = ("jaxlib 1", "jax-cuda12-pjrt 1")
+    monkeypatch.setattr("pytest_xlatune.prepare.compile_check._versions", lambda _: has)
+    return made
+
+
+def trials(*profiles: Profile) -> tuple[Trial, ...]:
+    return tuple(
+        Trial(
+            cell_digest=CELL.digest,
+            profile=each,
+            protocol=CELL.protocol,
+            study="tuning",
+            stage="wave2",
+        )
+        for each in (BASELINE, *profiles)
+    )
+
+
+def run(
+    step: Step,
+    *profiles: Profile,
+    selected: tuple[Profile, ...] | None = None,
+    state: LedgerState | None = None,
+    folder: Path,
+) -> tuple[LedgerState, list[Event]]:
+    """Take steps until there are none, as a campaign does."""
+    seen: list[Event] = []
+    state = state or LedgerState()
+    for _ in range(50):
+        final = {each.trial.id for each in state.trials.values() if each.ended}
+        whole = tuple(each for each in trials(*profiles) if each.id not in final)
+        wanted = profiles if selected is None else selected
+        pending = tuple(each for each in whole if each.is_baseline or each.profile in wanted)
+        events = step.next(state, pending, whole, folder=folder)
+        if not events:
+            return state, seen
+        seen += events
+        entries = [LedgerEntry(number=n, at_s=0.0, event=e) for n, e in enumerate(events)]
+        state = replay(entries, onto=state)
+    pytest.fail("it never comes to an end")
+
+
+def dropped(state: LedgerState) -> set[str]:
+    return {
+        each.trial.profile.id
+        for each in state.trials.values()
+        if each.ended and each.ended.status is TrialStatus.DROPPED
+    }
+
+
+def test_what_needs_no_run_is_dropped_with_its_reason(tmp_path: Path, calls: list[str]) -> None:
+    profiles = (
+        profile("same.1", f"{SEEN}=1"),
+        profile("same.2", f"{SEEN}=2"),
+        profile("faster.1", f"{SEEN}=3"),
+        profile("faster.2", f"{SEEN}=4"),
+        profile("refused", "--xla_a=1"),
+        profile("failed", "--xla_b=1"),
+        profile("huge", f"{SEEN}=5"),
+    )
+    step = Step(compiler(tmp_path, memory_limit_bytes=1 << 36), profiles)
+    state, events = run(step, *profiles, folder=tmp_path)
+    assert calls == ["baseline-deployed", *(each.id for each in profiles)]
+    assert dropped(state) == {"same.2", "faster.2", "refused", "failed", "huge"}
+    ended = [each.result for each in events if isinstance(each, TrialEnded)]
+    assert {each.findings[0].cls for each in ended} == {FailureClass.COMPILE_CHECK}
+    needless = {each.trial.arm for each in ended if each.not_run is NotRun.NEEDLESS}
+    assert needless == {"same.2", "faster.2"}
+    assert {each.trial.arm for each in ended if each.not_run is NotRun.CANNOT} == {
+        "refused",
+        "failed",
+        "huge",
+    }
+    reasons = {each.trial.profile.id: each.reason for each in ended}
+    assert reasons["refused"] == "compiling says: flag refused: refused!"
+    assert reasons["huge"] == ("compiling says: needs too much memory: 1 TiB of 64 GiB")
+    assert reasons["same.2"].startswith("needs no run: identical to the baseline: ")
+    assert reasons["faster.2"].startswith("needs no run: the same program and settings as faster.1")
+    assert not list(tmp_path.glob("compiling-*")), "no dump is left lying about"
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        {"env": {"NCCL_ALGO": "Ring"}},
+        {"flags": LATER},
+        {"overrides": {"learning_rate": "1"}},
+        {"flags": "--xla_that_no_table_knows=1"},
+        {"flags": "--xla_gpu_enable_command_buffer="},
+    ],
+    ids=["variable", "stream priority", "override", "unknown to the table", "command buffers"],
+)
+@pytest.mark.parametrize("made", ["same", "faster", "huge"])
+def test_what_may_act_at_run_time_is_always_measured(
+    tmp_path: Path, calls: list[str], setting: dict[str, object], made: str
+) -> None:
+    settings = {"flags": "", **setting}
+    twins = tuple(profile(f"{made}.{n}", **settings) for n in (1, 2))  # type: ignore[arg-type]
+    step = Step(compiler(tmp_path, memory_limit_bytes=1 << 36), twins, controls=0)
+    state, _ = run(step, *twins, folder=tmp_path)
+    assert state.compiled[f"{made}.1"].later
+    assert not dropped(state)
+
+
+def test_a_compiler_without_its_device_may_fail_by_itself(tmp_path: Path, calls: list[str]) -> None:
+    failed = profile("failed", "--xla_b=1")
+    step = Step(compiler(tmp_path, target=find_target("h100")), (failed,))
+    state, _ = run(step, failed, folder=tmp_path)
+    assert state.compiled["failed"].cls == "failed"
+    assert not dropped(state)
+
+
+@pytest.mark.parametrize(
+    "flag",
+    ["--xla_gpu_enable_triton_gemm=false", "--xla_gpu_multi_streamed_windowed_einsum=true"],
+)
+@pytest.mark.parametrize("made", ["same", "faster"])
+def test_what_chooses_by_the_device_is_measured_where_it_is_away(
+    tmp_path: Path, calls: list[str], flag: str, made: str
+) -> None:
+    twins = (profile(f"{made}.1", flag), profile(f"{made}.2", f"{flag} {SEEN}=1"))
+    away = Step(compiler(tmp_path, target=find_target("h100")), twins, controls=0)
+    state, _ = run(away, *twins, folder=tmp_path)
+    assert not dropped(state)
+    here = Step(compiler(tmp_path), twins, controls=0)
+    state, _ = run(here, *twins, folder=tmp_path)
+    assert dropped(state) == ({"same.1", "same.2"} if made == "same" else {"faster.2"})
+
+
+def test_a_profile_stands_for_another_only_where_it_is_measured(
+    tmp_path: Path, calls: list[str]
+) -> None:
+    first, second = profile("faster.1", f"{SEEN}=1"), profile("faster.2", f"{SEEN}=2")
+    step = Step(compiler(tmp_path), (first, second))
+    alone, _ = run(step, first, second, selected=(second,), folder=tmp_path)
+    assert not dropped(alone)
+    both, _ = run(step, first, second, state=alone, folder=tmp_path)
+    assert dropped(both) == {"faster.2"}
+    assert calls.count("faster.2") == 1
+
+
+@pytest.mark.parametrize(("controls", "measured"), [(0, 0), (1, 1), (2, 2), (9, 3)])
+def test_so_many_identical_profiles_are_controls(
+    tmp_path: Path, calls: list[str], controls: int, measured: int
+) -> None:
+    profiles = tuple(profile(f"same.{n}", f"{SEEN}={n}") for n in range(3))
+    step = Step(compiler(tmp_path), profiles, controls=controls)
+    state, _ = run(step, *profiles, folder=tmp_path)
+    assert len(dropped(state)) == len(profiles) - measured
+
+
+def test_nothing_is_compiled_twice_by_any_process(tmp_path: Path, calls: list[str]) -> None:
+    profiles = tuple(profile(f"faster.{n}", f"{SEEN}={n}") for n in range(3))
+    state, _ = run(Step(compiler(tmp_path), profiles), *profiles, folder=tmp_path)
+    before = list(calls)
+    reopened = replay([_opened("later")], onto=state)
+    again, events = run(
+        Step(compiler(tmp_path), profiles), *profiles, state=reopened, folder=tmp_path
+    )
+    assert calls == before
+    assert not any(isinstance(each, ProfileCompiled) for each in events)
+    assert dropped(again) == dropped(state) == {"faster.1", "faster.2"}
+
+
+@pytest.mark.parametrize("change", ["source", "versions", "memory", "target", "baseline"])
+def test_what_a_program_rests_on_makes_it_compiled_again(
+    tmp_path: Path, calls: list[str], change: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = profile("faster", f"{SEEN}=1")
+    state, _ = run(Step(compiler(tmp_path), (one,)), one, folder=tmp_path)
+    said: dict[str, object] = {}
+    if change == "source":
+        (tmp_path / "step.py").write_text("def step(): return 1\n", encoding="utf-8")
+    elif change == "versions":
+        monkeypatch.setattr(
+            "pytest_xlatune.prepare.compile_check._versions", lambda _: ("jaxlib 9",)
+        )
+    elif change == "memory":
+        said["memory_limit_bytes"] = 1 << 36
+    elif change == "target":
+        said["target"] = CompileTarget(name="a", path=tmp_path, text="core_count: 1")
+    else:
+        said["way"] = lambda each: dataclasses.replace(spec(each), cwd="/elsewhere")
+    run(Step(compiler(tmp_path, **said), (one,)), one, state=state, folder=tmp_path)
+    assert calls.count("faster") == 2
+
+
+def test_what_was_killed_is_measured_and_told(tmp_path: Path, calls: list[str]) -> None:
+    killed = profile("killed", f"{SEEN}=1")
+    state, events = run(Step(compiler(tmp_path), (killed,)), killed, folder=tmp_path)
+    assert [type(each) for each in events] == [Noted]
+    assert not dropped(state)
+    assert not state.compiled
+
+
+def test_a_trial_that_has_an_attempt_is_measured_to_its_end(
+    tmp_path: Path, calls: list[str]
+) -> None:
+    refused = profile("refused", "--xla_a=1")
+    (_, trial) = trials(refused)
+    begun = replay(
+        [
+            LedgerEntry(number=1, at_s=0.0, event=TrialPlanned(trial=trial)),
+            LedgerEntry(
+                number=2,
+                at_s=0.0,
+                event=AttemptIntended(trial_id=trial.id, attempt=1, comment="c"),
+            ),
+        ]
+    )
+    state, _ = run(Step(compiler(tmp_path), (refused,)), refused, state=begun, folder=tmp_path)
+    assert not dropped(state)
+
+
+def test_a_new_session_decides_anew_and_keeps_the_measured_ones(tmp_path: Path) -> None:
+    left_out, ran = trials(profile("a"), profile("b"))[1:]
+    results = (
+        TrialResult(
+            trial=left_out,
+            status=TrialStatus.DROPPED,
+            reason="compiled",
+            not_run=NotRun.NEEDLESS,
+        ),
+        TrialResult(trial=ran, status=TrialStatus.DROPPED, reason="oom", job_ids=("7",)),
+    )
+    state = replay(
+        [_opened("first")]
+        + [LedgerEntry(number=2, at_s=0.0, event=TrialEnded(result=each)) for each in results]
+    )
+    again = replay([_opened("second")], onto=state)
+    assert [each.ended is None for each in again.trials.values()] == [True, False]
+
+
+def test_a_baseline_that_does_not_compile_is_tried_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = []
+
+    def compiled(each: Profile, spec: LaunchSpec, root: Path, *, lock: Path | None) -> Compiled:
+        made.append(each.id)
+        return Compiled(profile=each, program=None, said="no luck")
+
+    monkeypatch.setattr(compiling, "compiled", compiled)
+    one = profile("faster", f"{SEEN}=1")
+    step = Step(compiler(tmp_path), (one,))
+    for _ in range(2):
+        with pytest.raises(ConfigError, match="as deployed does not compile: no luck"):
+            run(step, one, folder=tmp_path)
+    assert made == ["baseline-deployed"]
+
+
+def test_an_interpreter_that_cannot_be_run_is_named(tmp_path: Path) -> None:
+    one = profile("faster", f"{SEEN}=1")
+    step = Step(compiler(tmp_path, python="/nowhere/python"), (one,))
+    with pytest.raises(ConfigError, match="/nowhere/python cannot be run"):
+        run(step, one, folder=tmp_path)
+
+
+def test_an_interpreter_that_is_not_here_is_refused_before(tmp_path: Path) -> None:
+    check = CompileCheck(program="mine:step", target="cpu", python="/nowhere/python")
+    with pytest.raises(ConfigError, match="/nowhere/python is not on this machine"):
+        compiler_of(check, launcher=None, cell=CELL, executor="local")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("has", "message"),
+    [
+        (("jaxlib 2",), "has jaxlib 2 and no CUDA compiler; install jax-cuda12-pjrt==2"),
+        (("jaxlib 2", "jax-cuda12-pjrt 3"), "has jaxlib 2 and jax-cuda12-pjrt 3; install"),
+        ((), "has jaxlib none and no CUDA compiler"),
+    ],
+)
+def test_a_plugin_is_of_the_version_of_its_jaxlib(
+    tmp_path: Path, has: tuple[str, ...], message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pytest_xlatune.prepare.compile_check._versions", lambda _: has)
+    with pytest.raises(ConfigError, match=message):
+        compiled_by(compiler(tmp_path, target=find_target("h100")))
+    assert compiled_by(compiler(tmp_path)).endswith("for here")
+
+
+def test_a_function_rests_on_its_module_and_the_memory_of_its_target(tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "step.py").write_text("", encoding="utf-8")
+    check = CompileCheck(
+        program="mine.step:train", target="h200", topology="1x1x8", folder=str(tmp_path)
+    )
+    found = compiler_of(check, launcher=None, cell=CELL, executor="slurm")  # type: ignore[arg-type]
+    assert found.sources == (tmp_path / "mine" / "step.py",)
+    assert found.memory_limit_bytes == 151397597184
+    assert found.place == "1x1x8 h200"
+    assert found.lacks_device
+    tighter = dataclasses.replace(check, memory_limit_gib=1)
+    found = compiler_of(tighter, launcher=None, cell=CELL, executor="slurm")  # type: ignore[arg-type]
+    assert found.memory_limit_bytes == 1 << 30
+
+
+def _opened(session: str) -> LedgerEntry:
+    event = CampaignOpened(cells=(CELL,), study="tuning", session=session)
+    return LedgerEntry(number=1, at_s=0.0, event=event)
+
+
+def test_a_profile_that_a_wave_derived_is_compiled_when_it_is_asked_for(
+    tmp_path: Path, calls: list[str]
+) -> None:
+    declared = profile("faster.a", f"{SEEN}=1")
+    derived = profile("huge.a+b", f"{SEEN}=2", wave="wave3")
+    step = Step(compiler(tmp_path, memory_limit_bytes=1 << 35), [declared])
+    state, _ = run(step, declared, folder=tmp_path)
+    assert calls == [BASELINE.id, "faster.a"]
+    state, _ = run(step, declared, derived, state=state, folder=tmp_path)
+    assert calls == [BASELINE.id, "faster.a", "huge.a+b"]
+    assert dropped(state) == {"huge.a+b"}

@@ -1,0 +1,116 @@
+"""The code and the Chinese catalog have the same msgids, and the catalog translates all of them."""
+
+# ruff: noqa: RUF001 - Chinese prose has full-width punctuation
+
+from __future__ import annotations
+
+import ast
+import gettext
+import re
+import subprocess
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from pytest_xlatune import report
+from pytest_xlatune.model.result import VerdictKind
+from pytest_xlatune.report.covered import Covered
+from pytest_xlatune.report.language import ENGLISH, Language, Say
+from pytest_xlatune.report.render import markdown
+from pytest_xlatune.report.tuning_document import tuning
+from tests.report.covered import COVERED, EXPLAINED, STOPPED, other_parallelism
+
+FOLDER = Path(report.__file__).parent
+CATALOG = FOLDER / "po" / "zh.po"
+# what stays in Latin letters: names of programs, files, figures and verdicts
+NAMES = {
+    "XLA",
+    "HLO",
+    "TGS",
+    "MV",
+    "delta",
+    "Tokens",
+    "device",
+    "token",
+    "synthetic",
+    "UTC",
+    "pdbs",
+}
+NAMES |= {"PP", "FSDP", "sparse", *VerdictKind, *"not measured yet".split()}  # noqa: SIM905
+
+
+def msgids() -> Iterator[str]:
+    """Every text that the code gives to `say`, `say.count` or `N_`."""
+    for path in FOLDER.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Call):
+                name = ast.unparse(node.func)
+                first = {"say": 0, "say.text": 0, "N_": 0, "say.count": 1}.get(name)
+                if first is not None:
+                    texts = node.args[first : first + 2] if name == "say.count" else node.args[:1]
+                    values = (each.value for each in texts if isinstance(each, ast.Constant))
+                    yield from map(str, values)
+
+
+def compiled(folder: Path) -> gettext.GNUTranslations:
+    """The catalog as msgfmt compiles it now; it refuses placeholders that do not agree."""
+    out = folder / "zh.mo"
+    command = ["msgfmt", "--check", "--check-format", "--output-file", str(out), str(CATALOG)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    with out.open("rb") as file:
+        return gettext.GNUTranslations(file)
+
+
+def entries(catalog: gettext.GNUTranslations) -> dict[str, str]:
+    """Msgid -> translation, without the header; plural forms by their own msgid."""
+    found = catalog._catalog  # type: ignore[attr-defined]
+    return {key if isinstance(key, str) else key[0]: text for key, text in found.items() if key}
+
+
+def test_msgfmt_accepts_the_catalog_and_the_package_has_it_compiled(tmp_path: Path) -> None:
+    with CATALOG.with_suffix(".mo").open("rb") as file:
+        kept = gettext.GNUTranslations(file)
+    assert entries(kept) == entries(compiled(tmp_path)), "run: make translations"
+
+
+def test_the_code_and_the_catalog_have_the_same_msgids() -> None:
+    text = CATALOG.read_text(encoding="utf-8")
+    known = re.findall(r'^msgid(?:_plural)? "(.+)"$', text, re.MULTILINE)
+    assert sorted(known) == sorted(set(msgids()))
+
+
+def test_every_translation_is_there_with_the_literals_of_its_msgid(tmp_path: Path) -> None:
+    for msgid, text in entries(compiled(tmp_path)).items():
+        assert text, msgid
+        parts = [sorted(re.findall(r"\{\w+\}|`[^`]*`", each)) for each in (msgid, text)]
+        assert parts[0] == parts[1], msgid
+
+
+def test_counted_nouns_follow_the_language() -> None:
+    nouns = ("{n} job", "{n} jobs")
+    assert [ENGLISH.count(n, *nouns) for n in (1, 3)] == ["1 job", "3 jobs"]
+    assert Say(Language.CHINESE).count(3, *nouns) == "3 个作业"
+
+
+@pytest.mark.parametrize(
+    "cells",
+    [
+        pytest.param([replace(COVERED, explanation=EXPLAINED)], id="explained"),
+        pytest.param([COVERED], id="not explained"),
+        pytest.param([other_parallelism(), COVERED], id="two cells"),
+        pytest.param([STOPPED], id="stopped"),
+    ],
+)
+def test_the_chinese_prose_has_no_english_but_names_and_records(cells: list[Covered]) -> None:
+    text = markdown(tuning(cells, Language.CHINESE))
+    text = re.sub(r"```.*?```", "", text, flags=re.DOTALL)
+    for line in text.splitlines():
+        if line[:1] in ("#", "|"):  # the same in all languages
+            continue
+        # what the ledger recorded is quoted, and said to be
+        own = re.sub(r"`[^`]*`|（原文）：.*|：[^：]*（原文.*|原因：.*|所用软件：.*", "", line)
+        words = set(re.findall(r"[A-Za-z]{2,}", own))
+        assert words <= NAMES, line

@@ -1,0 +1,79 @@
+"""What a study says of a history is worked out once, however many tests ask (fault S14)."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from pytest_xlatune.model.cell import Cell, Parallelism
+from pytest_xlatune.model.profile import profile
+from pytest_xlatune.studies import Ask, Question, gate, imported, tuning
+from pytest_xlatune.studies.gate import GateStudy
+from pytest_xlatune.studies.imported import ImportedStudy
+from tests.studies.answers import cluster, drive, measured, study
+
+CELL = Cell(model_tag="m", parallelism=Parallelism.parse("FSDP=8"))
+
+
+def counted(monkeypatch: pytest.MonkeyPatch, module: ModuleType, *names: str) -> Counter[str]:
+    """Count the calls of functions of a module from here on."""
+    calls: Counter[str] = Counter()
+
+    def counting(name: str, real: Any) -> Any:
+        def call(*args: Any, **known: Any) -> Any:
+            calls[name] += 1
+            return real(*args, **known)
+
+        return call
+
+    for name in names:
+        monkeypatch.setattr(module, name, counting(name, getattr(module, name)))
+    return calls
+
+
+def test_a_sweep_is_concluded_once_for_all_tests_that_ask(monkeypatch: pytest.MonkeyPatch) -> None:
+    history = drive(study(), cluster({"p7": 0.05}))
+    calls = counted(monkeypatch, tuning, "read", "confirm", "conclusion")
+    asked = study()
+    for about in (Ask.CONFIRMED, Ask.BEST, Ask.RANKED, Ask.PROVEN):
+        for at in range(25):
+            question = Question(about=about, name=f"p{at}")
+            asked.answer(list(history), question)  # a list of its own, as of another process
+    assert asked.propose(history) == ()
+    assert calls["read"] == 1
+    assert calls["conclusion"] == 1
+    assert calls["confirm"] <= 2, "once to propose, once to conclude"
+    for at in range(25):
+        asked.answer(history, Question(about=Ask.SCREENED, name=f"p{at}", wave="wave2"))
+    assert (calls["read"], calls["conclusion"]) == (2, 2), "and once without the blocks"
+
+
+def test_a_gate_and_a_table_are_concluded_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    new = profile("new", "--xla_new=1")
+    gated = GateStudy(cell=CELL, profiles=(new,))
+    history = [measured(each, 6.9 + at / 1e4) for at, each in enumerate(gated.propose([]))]
+    calls = counted(monkeypatch, gate, "read", "conclusion")
+    asked = GateStudy(cell=CELL, profiles=(new,))
+    for _ in range(3):
+        assert asked.propose(history) == ()
+        assert asked.conclude(tuple(history)).complete
+    assert calls == {"read": 1, "conclusion": 1}
+    table = ImportedStudy(cell=CELL, profiles=(new,))
+    calls = counted(monkeypatch, imported, "Conclusion")
+    assert table.conclude([]) is table.conclude(())
+    assert calls == {"Conclusion": 1}
+
+
+def test_what_is_remembered_is_never_told_of_another_history() -> None:
+    done = drive(study(6, budget=40), cluster({"p1": 0.03}))
+    asked = study(6, budget=40)
+    cuts = [*range(0, len(done) + 1, 4), len(done)] * 3
+    random.Random(7).shuffle(cuts)
+    for cut in cuts:
+        fresh = study(6, budget=40)
+        assert asked.conclude(done[:cut]) == fresh.conclude(done[:cut])
+        assert asked.propose(done[:cut]) == fresh.propose(done[:cut])

@@ -1,0 +1,194 @@
+"""A study whose arms are cells keeps the contract: pure, without a reference, known by its kind."""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+from dataclasses import replace
+from datetime import UTC, datetime
+
+import pytest
+
+from pytest_xlatune.model.cell import Cell, Parallelism, Protocol
+from pytest_xlatune.model.errors import LedgerError
+from pytest_xlatune.model.result import (
+    Conclusion,
+    Score,
+    TrialResult,
+    TrialStatus,
+    VerdictKind,
+)
+from pytest_xlatune.model.trial import Trial
+from pytest_xlatune.report.render import markdown
+from pytest_xlatune.studies import Answered, Ask, LossRule, Question, Study, profiles_in, registry
+from pytest_xlatune.studies.trials import read
+from pytest_xlatune.studies.verdicts import Losses
+from tests.studies import toy
+
+TGS = {"a": 900.0, "b": 1000.0, "c": 950.0}
+NODES = {"a": ("node001",), "b": ("node002",), "c": ("node001",)}
+
+
+def study(rounds: int = 2) -> toy.ToyStudy:
+    cells = tuple(
+        Cell(
+            model_tag="m",
+            parallelism=Parallelism.parse("DP=1"),
+            config_tag=name,
+            nodelist=NODES[name],
+        )
+        for name in TGS
+    )
+    return toy.ToyStudy(cells=cells, rounds=rounds)
+
+
+def run(trial: Trial) -> TrialResult:
+    tgs = TGS[trial.arm]
+    return TrialResult(
+        trial=trial,
+        status=TrialStatus.MEASURED,
+        score=Score(value=math.log(tgs), tgs=tgs, step_s=1.0, n_steps=10, window=(5, 14)),
+        job_ids=(trial.id[-4:],),
+    )
+
+
+def test_it_proposes_rounds_of_equal_trials_each_in_its_own_cell() -> None:
+    trials = study().propose(())
+    assert [(each.block, each.arm) for each in trials] == [
+        (number, arm) for number in (1, 2) for arm in TGS
+    ]
+    by_digest = {cell.digest: cell.config_tag for cell in study().cells}
+    assert [by_digest[each.cell_digest] for each in trials] == [each.arm for each in trials]
+    assert len({each.id for each in trials}) == len(trials)
+    assert not any(each.is_baseline or each.is_screened for each in trials)
+
+
+def test_it_proposes_and_concludes_the_same_whatever_the_order_of_the_history() -> None:
+    sweep, done = study(), [run(trial) for trial in study().propose(())]
+    for seed in range(5):
+        mixed = [*done[:4]]
+        random.Random(seed).shuffle(mixed)
+        assert sweep.propose(mixed) == tuple(each.trial for each in done[4:])
+        verdicts = {each.arm: each.tgs for each in sweep.conclude(mixed).verdicts}
+        assert verdicts == pytest.approx(TGS)
+    assert sweep.propose(done) == ()
+
+
+def test_its_conclusion_has_no_reference_and_a_record_of_its_own() -> None:
+    done = [run(trial) for trial in study().propose(())]
+    part, whole = study().conclude(done[:4]), study().conclude(done)
+    assert (part.reference, part.complete) == (None, False)
+    assert part.record == toy.ToyRecord(rounds=1, best="b")
+    assert whole.record == toy.ToyRecord(rounds=2, best="b")
+    assert whole.complete
+    assert whole.verdict("baseline-deployed") is None
+    with pytest.raises(LedgerError, match="no reference"):
+        _ = whole.baseline
+    assert profiles_in(study(), done) == ()
+
+
+def test_it_answers_not_yet_then_the_verdict_and_never_of_what_it_has_not() -> None:
+    done = [run(trial) for trial in study().propose(())]
+    asked = Question(about=Ask.CONFIRMED, name="a")
+    assert study().answer(done[:5], asked).state is Answered.NOT_YET
+    found = study().answer(done, asked)
+    assert found.state is Answered.YES
+    assert found.verdict is not None
+    assert (found.verdict.arm, found.verdict.n) == ("a", 2)
+    assert study().answer(done, replace(asked, name="d")).state is Answered.NEVER
+    assert study().answer(done, Question(about=Ask.REFERENCE)).state is Answered.NEVER
+    best = study().answer(done, Question(about=Ask.BEST)).arm
+    assert best is not None
+    assert best.id == "b"
+
+
+def test_what_a_node_could_not_run_is_the_answer_for_its_arm() -> None:
+    done = [run(trial) for trial in study().propose(())]
+    lost = [
+        replace(each, status=TrialStatus.UNMEASURED, score=None, reason="node002 went down")
+        if each.trial.arm == "b"
+        else each
+        for each in done
+    ]
+    found = study().answer(lost, Question(about=Ask.CONFIRMED, name="b"))
+    assert found.state is Answered.UNMEASURED
+    assert found.verdict is not None
+    assert found.verdict.kind is VerdictKind.INVALID
+    assert "node002 went down" in found.verdict.reasons[0]
+
+
+def test_study_and_conclusion_survive_json() -> None:
+    sweep = study()
+    done = [run(trial) for trial in sweep.propose(())]
+    again = toy.ToyStudy.from_json(json.loads(json.dumps(sweep.to_json())))
+    assert again == sweep
+    assert again.propose(done[:2]) == sweep.propose(done[:2])
+    concluded = sweep.conclude(done)
+    assert Conclusion.from_json(json.loads(json.dumps(concluded.to_json()))) == concluded
+
+
+def test_the_registry_finds_it_by_its_kind(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(LedgerError, match="known are"):
+        registry.study_of(toy.KIND, {})
+    monkeypatch.setitem(registry.KINDS, toy.KIND, toy.TOY)
+    sweep: Study = study()
+    assert registry.study_of(sweep.name, sweep.to_json()) == sweep
+    kind = registry.kind_of(sweep.name)
+    assert (kind.file_name, kind.marker) == ("toy", "toy")
+    done = tuple(run(trial) for trial in sweep.propose(()))
+    text = markdown(
+        kind.document(
+            registry.Subject(
+                conclusion=sweep.conclude(done),
+                cells=sweep.cells,
+                profiles=(),
+                history=done,
+                raw=done,
+                now=datetime(2026, 11, 22, tzinfo=UTC),
+            )
+        )
+    )
+    assert "| b" in text
+    assert "1000" in text
+
+
+@pytest.mark.parametrize(
+    ("rule", "is_told"),
+    [
+        pytest.param(LossRule.REFERENCE, True, id="another loss than the reference's is told"),
+        pytest.param(LossRule.OWN_ARM, False, id="its own trials agree"),
+        pytest.param(LossRule.NONE, False, id="nothing is compared"),
+    ],
+)
+def test_losses_are_compared_as_the_policy_says(rule: LossRule, is_told: bool) -> None:
+    cell = replace(study().cells[0], protocol=Protocol())
+    trials = [
+        Trial(
+            arm=arm,
+            cell_digest=cell.digest,
+            profile=study().arms(())[0].profile,
+            protocol=cell.protocol,
+            study=toy.KIND,
+            stage="round",
+            block=number,
+        )
+        for number in (1, 2)
+        for arm in ("baseline-deployed", "big-batch")
+    ]
+    losses = {"baseline-deployed": 10.0, "big-batch": 9.0}
+
+    def result(trial: Trial) -> TrialResult:
+        score = Score(
+            value=1.0, tgs=math.e, step_s=1.0, n_steps=10, window=(5, 14), loss=losses[trial.arm]
+        )
+        return TrialResult(trial=trial, status=TrialStatus.MEASURED, score=score)
+
+    past = read(
+        [result(trial) for trial in trials],
+        cell_digest=cell.digest,
+        protocol=cell.protocol,
+        declared={"big-batch": trials[0].profile},
+        study=toy.KIND,
+    )
+    assert bool(Losses(tolerance=0.02, rule=rule).reason(past, "big-batch")) is is_told

@@ -61,6 +61,7 @@ def test_axes_must_multiply_to_the_devices() -> None:
 def test_a_cell_on_other_nodes_is_another_cell() -> None:
     assert dataclasses.replace(CELL, nodelist=("node001",)).digest != CELL.digest
     assert Cell.from_json(CELL.to_json()).digest == CELL.digest
+    assert CELL.digest is CELL.digest, "worked out once: it is asked for with every trial"
 
 
 def test_label_and_invariant() -> None:

@@ -74,12 +74,71 @@ def test_one_secret_inside_another_leaves_nothing() -> None:
     assert hide("abcdefgh-ijkl", {"abcdefgh", "abcdefgh-ijkl"}) == HIDDEN
 
 
-def test_assignments_of_shell_and_yml_are_hidden_line_by_line() -> None:
-    text = "export HF_TOKEN='a b'\nhf_access_token: abc\n# HF_TOKEN is set above\nNCCL_ALGO=Ring\n"
-    assert hide_assignments(text) == (
-        f"export HF_TOKEN={HIDDEN}\nhf_access_token: {HIDDEN}\n"
-        "# HF_TOKEN is set above\nNCCL_ALGO=Ring\n"
-    )
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        pytest.param("export HF_TOKEN='a b'\n", f"export HF_TOKEN={HIDDEN}\n", id="shell"),
+        pytest.param("A=1 HF_TOKEN=abc ./run\n", f"A=1 HF_TOKEN={HIDDEN}\n", id="second in a line"),
+        pytest.param(": ${HF_TOKEN:=abc}\n", f": ${{HF_TOKEN:{HIDDEN}\n", id="shell's default"),
+        pytest.param("setenv API_KEY abc\n", f"setenv API_KEY {HIDDEN}\n", id="C shell"),
+        pytest.param("run --api-key abc\n", f"run --api-key {HIDDEN}\n", id="option"),
+        pytest.param("run -e HF_TOKEN=abc\n", f"run -e HF_TOKEN={HIDDEN}\n", id="option of docker"),
+        pytest.param(
+            'export KEY="a\nb \\" c" # d\nA=1\n',
+            f"export KEY={HIDDEN}\n{HIDDEN}\nA=1\n",
+            id="quotes",
+        ),
+        pytest.param("TOKEN=a\\\nb\nA=1\n", f"TOKEN={HIDDEN}\n{HIDDEN}\nA=1\n", id="continued"),
+        pytest.param("hf_token: a # it's\nb: it's\n", f"hf_token: {HIDDEN}\nb: it's\n", id="yml"),
+        pytest.param(
+            "- key: |\n    a\n\n    b\n  steps: 5\n",
+            f"- key: {HIDDEN}\n{HIDDEN}\n\n{HIDDEN}\n  steps: 5\n",
+            id="block of a yml",
+        ),
+        pytest.param(
+            "credentials:\n- a\n- b\nsteps: 5\n",
+            f"credentials:\n{HIDDEN}\n{HIDDEN}\nsteps: 5\n",
+            id="list of a yml",
+        ),
+        pytest.param(
+            "- name: HF_TOKEN\n  value: abc\n- name: A\n  value: b\n",
+            f"- name: HF_TOKEN\n  value: {HIDDEN}\n- name: A\n  value: b\n",
+            id="list of variables",
+        ),
+        pytest.param(
+            '{\n "api-key":"x",\n "steps": 5\n}',
+            f'{{\n "api-key":{HIDDEN}\n "steps": 5\n}}',
+            id="JSON",
+        ),
+        pytest.param('{"TOKEN": "x", "a": 5}', f'{{"TOKEN": {HIDDEN}', id="JSON in one line"),
+        pytest.param("-H 'Authorization: Bearer a'", f"-H 'Authorization: {HIDDEN}", id="header"),
+        pytest.param("https://h/x?token=abc", f"https://h/x?token={HIDDEN}", id="query"),
+        pytest.param("https://abcdef@h/x", f"https://{HIDDEN}@h/x", id="token of an address"),
+        pytest.param(
+            "-----BEGIN RSA PRIVATE KEY-----\na\n-----END RSA PRIVATE KEY-----\nA=1\n",
+            f"{HIDDEN}\n{HIDDEN}\n{HIDDEN}\nA=1\n",
+            id="private key",
+        ),
+    ],
+)
+def test_the_value_of_a_secrets_name_is_hidden_in_a_file(text: str, shown: str) -> None:
+    assert hide_assignments(text) == shown
+    assert hide_assignments(shown) == shown
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "# HF_TOKEN is set above\nNCCL_ALGO=Ring\n",
+        "export HF_TOKEN=\n  NCCL_ALGO=Ring\n",
+        "# the key:\n  steps: 5\n",
+        "docker run --token --rm\n",
+        'if [ "$KEY" == a ]; then :; fi\n',
+        "git: ssh://git@host/x\ntokenizer_path: x\nhf_token:\nsteps: 5\n",
+    ],
+)
+def test_what_is_no_value_of_a_secret_stays(text: str) -> None:
+    assert hide_assignments(text) == text
 
 
 def test_a_profile_shows_its_settings_without_its_secrets() -> None:

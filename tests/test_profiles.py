@@ -16,7 +16,6 @@ from pytest_xlatune.model.profile import (
     Profile,
     append_flags,
     check_unique,
-    diff_values,
     effective_values,
     format_flags,
     merge_flags,
@@ -160,15 +159,6 @@ def test_restore_default_refuses_what_appending_cannot_undo() -> None:
         restore_default(parse_flags("--xla_disable_hlo_passes=fusion"), {})
     with pytest.raises(ConfigError, match="no default is stated for the deployed flag --xla_a"):
         restore_default(parse_flags("--xla_a=1"), {"xla_b": "2"})
-
-
-def test_diff_names_both_sides() -> None:
-    found = diff_values({"a": "1", "b": "2"}, {"b": "3", "c": ""})
-    assert [(each.name, each.before, each.after) for each in found] == [
-        ("a", "1", None),
-        ("b", "2", "3"),
-        ("c", None, ""),
-    ]
 
 
 @pytest.mark.parametrize("bad", ["", "Overlap", "a b", "a=1", "a,b", "a@b", "-a", "x" * 65, "ä"])

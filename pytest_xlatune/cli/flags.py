@@ -32,7 +32,7 @@ from pytest_xlatune.cli import (
 )
 from pytest_xlatune.model.cell import Axis
 from pytest_xlatune.model.errors import ConfigError
-from pytest_xlatune.model.profile import Profile, diff_values, format_flags, parse_flags
+from pytest_xlatune.model.profile import Profile, format_flags, parse_flags
 from pytest_xlatune.model.record import Json
 
 if TYPE_CHECKING:
@@ -319,15 +319,19 @@ def _diff(arguments: argparse.Namespace) -> int:
         if answer.options is None:
             said = answer.refused or f"unknown: {', '.join(answer.unknown)}"
             raise ConfigError(f"{where} is refused by jaxlib {target.jaxlib}: {said}")
-    found = diff_values(first.options or {}, second.options or {})
+    before, after = first.options or {}, second.options or {}
+    changed = {
+        name: {"a": before.get(name), "b": after.get(name)}
+        for name in sorted(before.keys() | after.keys())
+        if before.get(name) != after.get(name)
+    }
     if arguments.json:
-        changed = {each.name: {"a": each.before, "b": each.after} for each in found}
         show_json({"schema": SCHEMA, "jaxlib": target.jaxlib, "options": changed})
-    elif found:
-        show(f"{each.name}: {_value(each.before)} -> {_value(each.after)}" for each in found)
+    elif changed:
+        show(f"{name}: {_value(now['a'])} -> {_value(now['b'])}" for name, now in changed.items())
     else:
         show([f"every option is the same (jaxlib {target.jaxlib})"])
-    return 1 if found else 0
+    return 1 if changed else 0
 
 
 def _show_linted(found: Linted, profiles: Sequence[Profile], *, as_json: bool) -> int:

@@ -13,6 +13,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import cached_property
 from pathlib import Path
 
 from pytest_xlatune.model.errors import ConfigError
@@ -182,7 +183,8 @@ class Protocol(Record):
             )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+# without slots, which leave no place for a digest that is worked out once
+@dataclass(frozen=True, kw_only=True)
 class Cell(Record):
     """Everything that is held fixed while profiles are compared.
 
@@ -234,18 +236,13 @@ class Cell(Record):
     def __hash__(self) -> int:
         return hash(self.digest)
 
-    @property
+    @cached_property
     def digest(self) -> str:
-        """The identity of the cell: 16 hexadecimal digits."""
-        return digest(self.identity)
-
-    @property
-    def identity(self) -> dict[str, Json]:
-        """What its digest is made of; a code that is not told apart is left out."""
-        found = self.to_json() | {"protocol": self.protocol.identity}
+        """The identity: 16 hexadecimal digits; a code that is not told apart is left out."""
+        identity = self.to_json() | {"protocol": self.protocol.identity}
         if not self.code:
-            del found["code"]
-        return found
+            del identity["code"]
+        return digest(identity)
 
     @property
     def label(self) -> str:

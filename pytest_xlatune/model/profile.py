@@ -145,25 +145,6 @@ def effective_values(flags: Iterable[Flag]) -> dict[str, str]:
     return values
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Difference:
-    """One name whose effective value differs. None: not set on that side."""
-
-    name: str
-    before: str | None
-    after: str | None
-
-
-def diff_values(before: Mapping[str, str], after: Mapping[str, str]) -> tuple[Difference, ...]:
-    """List what differs between two mappings of name to value, sorted by name."""
-    names = sorted(before.keys() | after.keys())
-    return tuple(
-        Difference(name=name, before=before.get(name), after=after.get(name))
-        for name in names
-        if before.get(name) != after.get(name)
-    )
-
-
 def settings_digest(flags: Iterable[Flag], env: Mapping[str, str]) -> str:
     """Return a digest of the effective flags and the environment; order and spelling do not count.
 

@@ -83,6 +83,8 @@ def _field_types(cls: Any) -> dict[str, Any]:
 
 
 def _encode(value: object) -> Json:
+    if value is None or type(value) in (bool, int, str):
+        return value
     if isinstance(value, Record):
         return value.to_json()
     if isinstance(value, Enum):
@@ -92,10 +94,9 @@ def _encode(value: object) -> Json:
         return [_encode(item) for item in items]
     if isinstance(value, dict):
         return {str(key): _encode(item) for key, item in value.items()}
-    if isinstance(value, float) and not math.isfinite(value):
-        return "nan" if math.isnan(value) else ("inf" if value > 0 else "-inf")
-    if value is None or type(value) in (bool, int, float, str):
-        return value
+    if type(value) is float:
+        # Python writes them as they are kept:  nan  inf  -inf
+        return value if math.isfinite(value) else str(value)
     raise TypeError(f"a record holds builtins only, found {type(value).__name__}: {value!r:.80}")
 
 

@@ -7,6 +7,7 @@ its cell, arm, profile, protocol, study, stage, block and position, never a test
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from pytest_xlatune.model.cell import Protocol
 from pytest_xlatune.model.profile import BASELINE_ID, Profile
@@ -52,15 +53,9 @@ class ConfirmDesign(Record):
     baselines: int
 
 
-class _Named(Record):
-    """Holds the identity of a trial once it has been worked out: it is asked for very often."""
-
-    __slots__ = ("_id",)
-    _id: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Trial(_Named):
+# without slots, which leave no place for an identity that is worked out once
+@dataclass(frozen=True, kw_only=True)
+class Trial(Record):
     """One measured run of one arm.
 
     Attributes:
@@ -94,19 +89,12 @@ class Trial(_Named):
     def __hash__(self) -> int:
         return hash(self.id)
 
-    @property
+    @cached_property
     def id(self) -> str:
         """The identity: readable, then 10 hexadecimal digits of everything that matters.
 
         A profile's note and wave do not: rewording a note re-measures nothing.
         """
-        try:
-            return self._id
-        except AttributeError:
-            object.__setattr__(self, "_id", self._identity())
-            return self._id
-
-    def _identity(self) -> str:
         identity = {
             "arm": self.arm,
             "cell": self.cell_digest,

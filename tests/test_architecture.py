@@ -205,7 +205,8 @@ def test_the_page_of_the_architecture_names_every_package() -> None:
 
 
 def test_loading_the_plugin_loads_nothing_heavy() -> None:
-    heavy = ("scipy", "numpy", "submitit", "ruamel", "filelock", "tabulate", "jinja2", "gettext")
+    theirs = ("scipy", "numpy", "submitit", "ruamel", "filelock", "tabulate", "jinja2", "gettext")
+    heavy = (*theirs, "pytest_xlatune.studies", "pytest_xlatune.campaign")
     code = (
         "import sys, pytest; before = set(sys.modules); import pytest_xlatune.plugin; "
         f"print([m for m in {heavy} if m in sys.modules and m not in before])"

@@ -51,8 +51,8 @@ from pytest_xlatune.model.resources import Next
 from pytest_xlatune.model.result import Conclusion, TrialResult, TrialStatus
 from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.studies import Study, profiles_in
-from pytest_xlatune.studies.registry import agreed
 from pytest_xlatune.sweep.deployed import refuse_changed
+from pytest_xlatune.sweep.registry import agreed
 
 __all__ = ["Campaign", "CampaignStopped", "Setup", "View", "by_digest"]
 

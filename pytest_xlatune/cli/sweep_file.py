@@ -217,9 +217,7 @@ def _derived(resolved: ResolvedSweep, folder: Path) -> tuple[Profile, ...]:
         history = read_known(folder).history
     except LedgerError:
         return ()
-    if resolved.sweep.gate is not None:
-        return ()
-    known = profiles_in(resolved.tuning(), history)
+    known = profiles_in(resolved.study(), history)
     return tuple(each for each in known if each not in resolved.sweep.profiles)
 
 

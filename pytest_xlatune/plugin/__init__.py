@@ -33,6 +33,7 @@ from pytest_xlatune.sweep.groups import (
     RunSettings,
     key_of,
 )
+from pytest_xlatune.sweep.registry import markers
 from pytest_xlatune.sweep.settings import check_folders, resolve_options
 from pytest_xlatune.tasks.notify import Notifier, read_targets
 
@@ -41,21 +42,6 @@ if TYPE_CHECKING:
 
     from pytest_xlatune.model.profile import Profile
     from pytest_xlatune.sweep.declaration import Sweep
-
-
-MARKERS = {
-    "wave1": "the baseline, and what the image alone gives",
-    "wave1_5": "an evidence run with profiler and dump",
-    "wave2": "single flags of the dominant axis",
-    "wave3": "stacks of what led",
-    "wave4": "values around the leaders, flags of the second axis",
-    "wave5": "pipeline parameters",
-    "wave6": "the winner on the other config tags, in a gate; takes margin=0.01, blocks=4",
-    "confirm": "the finalists in fresh randomised blocks",
-    "gate": "a regression gate on TGS",
-    "calibrate": "the baseline against itself: the noise of the cell; takes jobs=12",
-}
-WAVES = tuple(name for name in MARKERS if name.startswith("wave"))
 
 
 def pytest_addhooks(pluginmanager: pytest.PytestPluginManager) -> None:
@@ -81,7 +67,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Register the markers, read all options at once, and take this process's role."""
-    for name, text in MARKERS.items():
+    for name, text in markers().items():
         config.addinivalue_line("markers", f"{name}: {text} (pytest-xlatune)")
     try:
         options = resolve_options(
@@ -219,6 +205,10 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
                 "derived=(Stacks(...), Around(...))"
             )
         _parametrize(metafunc, "derived", {each.name: each for each in slots})
+    if "arm" in wanted:
+        study = sweep.resolve(metafunc.config.stash[OPTIONS_KEY].said).study()
+        arms = study.arms(())
+        metafunc.parametrize("arm", arms, ids=[each.id for each in arms])
     if "finalist" in wanted:
         options = metafunc.config.stash[OPTIONS_KEY]
         budget = options.said.of(sweep.name).values.get("budget")
@@ -246,7 +236,7 @@ def pytest_itemcollected(item: pytest.Item) -> None:
     own = getattr(params.get("profile") or params.get("derived"), "wave", "")
     if any(each.name == own for each in item.own_markers):
         item.own_markers[:] = [
-            each for each in item.own_markers if each.name == own or each.name not in WAVES
+            each for each in item.own_markers if each.name == own or not _is_wave(each)
         ]
 
 
@@ -299,11 +289,15 @@ def _check_markers(metafunc: pytest.Metafunc) -> None:
             raise ConfigError.unknown("marker", name, valid=registered, where=where)
 
 
+def _is_wave(marker: pytest.Mark) -> bool:
+    return marker.name.startswith("wave") and marker.name in markers()
+
+
 def _waves_of(metafunc: pytest.Metafunc) -> list[tuple[str, tuple[str, ...] | None]]:
     """Return the test's wave markers, each with its `profiles` argument; None without one."""
     found = []
     for marker in metafunc.definition.iter_markers():
-        if marker.name not in WAVES:
+        if not _is_wave(marker):
             continue
         valid = ["margin", "blocks"] if marker.name == "wave6" else ["profiles"]
         unknown = [*sorted(marker.kwargs.keys() - set(valid)), *map(repr, marker.args)]

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, TypeVar
 
 import pytest
 
-from pytest_xlatune.model.errors import XlatuneError
+from pytest_xlatune.model.errors import ConfigError, XlatuneError
 from pytest_xlatune.plugin.controller import CONTROLLER, REFUSED
 from pytest_xlatune.sweep.groups import RunSettings
+from pytest_xlatune.sweep.registry import KINDS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from pytest_xlatune.model.cell import Cell
     from pytest_xlatune.model.profile import Profile
     from pytest_xlatune.model.resources import RetryPolicy
+    from pytest_xlatune.model.trial import Arm
     from pytest_xlatune.plugin.session import Session
     from pytest_xlatune.prepare.preflight import Preflight
     from pytest_xlatune.studies.tuning.derived import Slot
@@ -204,26 +206,32 @@ def evidence(request: pytest.FixtureRequest, sweep: Sweep) -> Callable[[Profile 
 @pytest.fixture
 def measure(
     request: pytest.FixtureRequest, campaign: Campaign, sweep: Sweep
-) -> Callable[[Profile | str], Measured]:
-    """Return a function that gives a profile's verdict, waiting for the trials it needs.
+) -> Callable[[Profile | Arm | str], Measured]:
+    """Return a function that gives the verdict on a profile or arm, waiting for its trials.
 
-    The profile that the test is parametrised with is awaited here, before the test begins: what
-    could not be measured is an error of the test, not its failure. A profile that cannot run ends
-    the test as xfailed, in a gate as failed.
+    What the test is parametrised with is awaited here, before the test begins: what could not be
+    measured is an error of the test, not its failure. A profile that cannot run ends the test as
+    xfailed, in a gate as failed.
     """
+    from pytest_xlatune.model.trial import Arm
     from pytest_xlatune.tasks import answers as awaiting
 
-    is_gate = sweep.gate is not None or request.node.get_closest_marker("gate") is not None
-    is_confirming = sweep.gate is not None or "finalist" in request.fixturenames
+    declared = sweep.declared
+    marked = request.node.get_closest_marker("gate") is not None
+    is_gate = marked or (declared is not None and KINDS[declared.kind].is_gate)
+    is_confirming = declared is not None or "finalist" in request.fixturenames
     negative = request.config.stash[OPTIONS_KEY].negative
 
-    def measured_of(profile: Profile | str) -> Measured:
-        each = sweep.find(profile) if isinstance(profile, str) else profile
-        ask = awaiting.confirmed if is_confirming else awaiting.screened
-        return _guarded(request, lambda tick: ask(campaign, each, tick))
+    def measured_of(asked: Profile | Arm | str) -> Measured:
+        if isinstance(asked, str):
+            asked = sweep.find(asked) if declared is None else _arm_of(campaign, asked)
+        if is_confirming:
+            return _guarded(request, lambda tick: awaiting.confirmed(campaign, asked, tick))
+        each = asked.profile if isinstance(asked, Arm) else asked
+        return _guarded(request, lambda tick: awaiting.screened(campaign, each, tick))
 
-    def measure(profile: Profile | str) -> Measured:
-        measured = measured_of(profile)
+    def measure(asked: Profile | Arm | str) -> Measured:
+        measured = measured_of(asked)
         request.node.user_properties.extend(measured.properties())
         if measured.cannot_run and not is_gate:
             pytest.xfail(measured.paragraph)
@@ -231,12 +239,19 @@ def measure(
             pytest.xfail(measured.paragraph)
         return measured
 
-    callspec = getattr(request.node, "callspec", None)
-    if callspec is not None and "profile" in callspec.params:
-        measured_of(callspec.params["profile"])
+    params = getattr(getattr(request.node, "callspec", None), "params", {})
+    for name in {"profile", "arm"} & params.keys():
+        measured_of(params[name])
     for name in {"baseline_no_env", "derived"} & set(request.fixturenames):
         measured_of(request.getfixturevalue(name))
     return measure
+
+
+def _arm_of(campaign: Campaign, name: str) -> Arm:
+    arms = {each.id: each for each in campaign.study.arms(())}
+    if name not in arms:
+        raise ConfigError.unknown("arm", name, valid=arms, where=f"sweep {campaign.setup.sweep!r}")
+    return arms[name]
 
 
 def _guarded(request: pytest.FixtureRequest, ask: Callable[[Callable[[], None]], T]) -> T:

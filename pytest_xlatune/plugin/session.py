@@ -36,7 +36,7 @@ class Selection:
     Attributes:
         declared: the sweep as its file has it.
         sweep: with the user's inputs.
-        profiles: ids of the profiles, and names of the slots, that a selected test explores.
+        profiles: ids of the profiles or arms, and names of slots, that a selected test explores.
         confirm: whether a selected test awaits the confirmation.
     """
 
@@ -97,6 +97,8 @@ class Session:
             # a profile whose evidence alone is asked for is not measured for it
             if "profile" in params and (asked & {"measure"} or "evidence" not in asked):
                 known.profiles.add(params["profile"].id)
+            if "arm" in params:
+                known.profiles.add(params["arm"].id)
             if "baseline_no_env" in asked and known.sweep.restores:
                 known.profiles.add(NO_ENV_ID)
             if "derived" in params:

@@ -20,9 +20,11 @@ import pytest
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.profile import BASELINE_ID
 from pytest_xlatune.studies.trials import wave_order
+from pytest_xlatune.sweep.registry import KINDS
 
 if TYPE_CHECKING:
     from pytest_xlatune.model.profile import Profile
+    from pytest_xlatune.model.trial import Arm
     from pytest_xlatune.prepare.preflight import Preflight
     from pytest_xlatune.sweep.declaration import Sweep
     from pytest_xlatune.tasks.answers import Measured
@@ -31,7 +33,7 @@ if TYPE_CHECKING:
 _EVIDENCE_WAVE = "wave1_5"
 
 
-Measure = Callable[["Profile"], "Measured"]
+Measure = Callable[["Profile | Arm"], "Measured"]
 Evidence = Callable[["Profile | str"], "Recorded"]
 
 
@@ -58,8 +60,14 @@ def standard_tests(sweep: Sweep, *, evidence: bool = False) -> StandardTests:
 
     if not isinstance(sweep, Sweep):
         raise ConfigError(f"standard_tests({sweep!r:.80}): expected a Sweep: standard_tests(SWEEP)")
-    if sweep.gate is not None:
-        tests = {"test_no_regression": _copy(no_regression, "gate")}
+    if sweep.declared is not None:
+        kind = KINDS[sweep.declared.kind]
+        marker = next(iter(kind.markers))
+        tests = (
+            {"test_no_regression": _copy(no_regression, marker)}
+            if kind.is_gate
+            else {"test_arm": _copy(each_arm, marker)}
+        )
         return StandardTests(sweep=sweep, tests=tests)
     declared = {each.wave for each in sweep.profiles}
     after = {slot.wave for slot in sweep.slots()}
@@ -129,6 +137,11 @@ def evidence_of_winner(evidence: Evidence, winner: Profile) -> None:
 def elsewhere(winner_elsewhere: Measured) -> None:
     """The winner on the model's other configurations, each in a gate."""
     _hold(bool(winner_elsewhere.no_regression), winner_elsewhere.paragraph)
+
+
+def each_arm(measure: Measure, arm: Arm) -> None:
+    """Each arm of another study than tuning, once all its trials are over."""
+    _not_slower(measure(arm))
 
 
 def no_regression(measure: Measure, profile: Profile) -> None:

@@ -33,7 +33,7 @@ from pytest_xlatune.report.document import (
     plain,
     section,
 )
-from pytest_xlatune.report.leaderboard import header, job_rows, jobs_table, tables
+from pytest_xlatune.report.leaderboard import header, job_rows, jobs_table, leaderboard, tables
 from pytest_xlatune.report.lines import paragraph
 
 PASS, REGRESSION, CANNOT_TELL, CANNOT_RUN, NOT_MEASURED = (
@@ -48,6 +48,50 @@ _WORDS = {
 }
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subject:
+    """What the document of a study's conclusion is made of.
+
+    Attributes:
+        conclusion: of the study.
+        cells: as measured, the nodes that the scheduler picked included.
+        profiles: what was compared with the baseline.
+        history: the results, every score in the window of all trials.
+        raw: the results as the ledger has them.
+        now: when, as the ledger says.
+        stopped: why the sweep was stopped; "" where it was not.
+        figures: of a calibration that is kept for later plans, one line each.
+        evidence: each evidence run with what was read of it, one line each.
+    """
+
+    conclusion: Conclusion
+    cells: tuple[Cell, ...]
+    profiles: tuple[Profile, ...]
+    history: tuple[TrialResult, ...]
+    raw: tuple[TrialResult, ...]
+    now: datetime
+    stopped: str = ""
+    figures: tuple[str, ...] = ()
+    evidence: tuple[tuple[TrialResult, tuple[str, ...]], ...] = ()
+
+    @property
+    def header(self) -> tuple[str, ...]:
+        """The bullets that tell the cell, the load and the time."""
+        return header(self.conclusion, cell=self.cells[0], history=self.history, now=self.now)
+
+
+def tuned(subject: Subject) -> Document:
+    """Return the leaderboard of a tuning study."""
+    return leaderboard(
+        subject.conclusion,
+        cell=subject.cells[0],
+        profiles=subject.profiles,
+        history=subject.history,
+        now=subject.now,
+        stopped=subject.stopped,
+    )
+
+
 def outcome(verdict: Verdict) -> str:
     """Return the gate's answer on a candidate in a word or two."""
     if verdict.kind is VerdictKind.INVALID:
@@ -55,30 +99,27 @@ def outcome(verdict: Verdict) -> str:
     return _WORDS[verdict.kind]
 
 
-def gate(
-    conclusion: Conclusion,
-    *,
-    cell: Cell,
-    profiles: Sequence[Profile],
-    history: Sequence[TrialResult],
-    now: datetime,
-) -> Document:
-    """Return the gate as a document. `now` dates it."""
+def gate(subject: Subject) -> Document:
+    """Return the gate as a document."""
+    conclusion = subject.conclusion
     counts = Counter(outcome(each) for each in conclusion.verdicts)
     lines = tuple(
         f"{outcome(each)}: {literal(each.arm)}: {plain(paragraph(each))}"
         for each in conclusion.verdicts
     )
     return Document(
-        title=f"{cell.label}: gate",
-        header=header(conclusion, cell=cell, history=history, now=now),
+        title=f"{subject.cells[0].label}: gate",
+        header=subject.header,
         sections=(
             section(
                 "Gate",
                 Text(text=", ".join(f"{count} {word}" for word, count in counts.items())),
                 Bullets(items=lines),
             ),
-            section("Figures", *tables(conclusion, profiles=profiles, history=history)),
+            section(
+                "Figures",
+                *tables(conclusion, profiles=subject.profiles, history=subject.history),
+            ),
             section(
                 "What this gate can tell",
                 bullets(
@@ -90,27 +131,21 @@ def gate(
     )
 
 
-def calibration(
-    conclusion: Conclusion,
-    *,
-    cell: Cell,
-    history: Sequence[TrialResult],
-    now: datetime,
-    figures: Sequence[str] = (),
-) -> Document:
-    """Return the calibration as a document. `figures`: estimates from its steps, in sentences."""
+def calibration(subject: Subject) -> Document:
+    """Return the calibration as a document."""
+    conclusion = subject.conclusion
     baseline = conclusion.baseline
     reasons = map(plain, baseline.reasons)
     speed = f"{rate(baseline.tgs)} TGS, {significant(baseline.step_s)} s/step"
     return Document(
-        title=f"{cell.label}: calibration",
-        header=header(conclusion, cell=cell, history=history, now=now),
+        title=f"{subject.cells[0].label}: calibration",
+        header=subject.header,
         sections=(
             section(
                 "Noise of the cell",
                 bullets(
                     f"{baseline.n} jobs as deployed: {speed}",
-                    *(figures or (f"job noise: {fine(conclusion.noise.sigma)}",)),
+                    *(subject.figures or (f"job noise: {fine(conclusion.noise.sigma)}",)),
                     *map(plain, conclusion.notes),
                     *reasons,
                 ),
@@ -150,14 +185,13 @@ def noise_figures(
     )
 
 
-def evidence(
-    runs: Sequence[tuple[TrialResult, Sequence[str]]], *, cell: Cell, now: datetime
-) -> Document:
-    """Return the document of evidence runs, each with its sentences. `now` dates it."""
+def evidence(subject: Subject) -> Document:
+    """Return the document of evidence runs, each with its sentences."""
+    cell = subject.cells[0]
     return Document(
         title=f"{cell.label}: evidence",
         header=(
-            f"Written: {now:%Y-%m-%d %H:%M %Z}".rstrip(),
+            f"Written: {subject.now:%Y-%m-%d %H:%M %Z}".rstrip(),
             f"Cell: {literal(cell.digest)}",
             "Profiler and dump change the time of a step: no figure here is a measurement of speed",
         ),
@@ -166,7 +200,7 @@ def evidence(
                 f"{each.trial.profile.id}, job {', '.join(each.job_ids) or 'none'}",
                 Bullets(items=tuple(map(plain, said or (each.reason or str(each.status),)))),
             )
-            for each, said in runs
+            for each, said in subject.evidence
         ),
     )
 
@@ -184,16 +218,10 @@ _COLUMNS = columns(
 _NO_FIGURE = columns("~Profile", "~Flags", "~reason", "~jobs")
 
 
-def imported(
-    conclusion: Conclusion,
-    *,
-    cell: Cell,
-    profiles: Sequence[Profile],
-    history: Sequence[TrialResult],
-    now: datetime,
-) -> Document:
-    """Return the document of a table. `now` is the time of its import."""
-    flags = {each.id: literal(each.shown_text) for each in profiles}
+def imported(subject: Subject) -> Document:
+    """Return the document of a table."""
+    conclusion, cell, history = subject.conclusion, subject.cells[0], subject.raw
+    flags = {each.id: literal(each.shown_text) for each in subject.profiles}
     ranked = [each for each in conclusion.verdicts if each.kind is VerdictKind.SCREENED]
     rest = [each for each in conclusion.verdicts if each.kind is not VerdictKind.SCREENED]
     blocks: list[Block] = [
@@ -226,7 +254,7 @@ def imported(
     return Document(
         title=f"{cell.label}: an imported table",
         header=(
-            f"Imported: {now:%Y-%m-%d %H:%M %Z}".rstrip(),
+            f"Imported: {subject.now:%Y-%m-%d %H:%M %Z}".rstrip(),
             f"Source: {plain(cell.launcher)}",
             f"Cell: {literal(cell.digest)}",
             f"State: {counted(len(history), 'job')}; measured elsewhere, and not in random order",

@@ -9,10 +9,10 @@ Outside this package no code names a study's class or a stage.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Protocol, TypeVar
+from typing import ClassVar, Protocol, TypeVar
 
 from pytest_xlatune.model.cell import Cell
 from pytest_xlatune.model.profile import BASELINE_ID, Profile
@@ -178,6 +178,46 @@ class Study(Protocol):
 
     def to_json(self) -> dict[str, Json]:
         """Return the study as builtins: with a history it repeats every conclusion."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """What a sweep file and the selected tests hand to a declaration, which makes its study of it.
+
+    Attributes:
+        cell: of the sweep.
+        variants: config tag -> the cell of that configuration.
+        profiles: all that the sweep declares.
+        selected: ids of the arms that the selected tests name; None is all.
+        budget: trials that the study may cost.
+        seed: of the random orders.
+        loss_tolerance: relative distance of a loss that makes a trial invalid.
+        read_baselines: path of an earlier report -> when it was written, and its baseline trials;
+            raises ConfigError where it is no report of this very cell.
+    """
+
+    cell: Cell
+    variants: Mapping[str, Cell]
+    profiles: tuple[Profile, ...]
+    selected: frozenset[str] | None
+    budget: int
+    seed: int
+    loss_tolerance: float
+    read_baselines: Callable[[str], tuple[str, tuple[TrialResult, ...]]]
+
+
+class DeclaredStudy(Protocol):
+    """A study as a sweep file declares it: `Sweep(study=...)`. Its attributes are the study's own.
+
+    Attributes:
+        kind: of its entry in the registry.
+    """
+
+    kind: ClassVar[str]
+
+    def study(self, asked: Asked) -> Study:
+        """Return the study of a sweep; raises ConfigError where the two do not fit."""
         ...
 
 

@@ -16,6 +16,8 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from pathlib import PurePath
+from typing import ClassVar
 
 from pytest_xlatune.model.cell import Cell
 from pytest_xlatune.model.errors import ConfigError
@@ -42,7 +44,7 @@ from pytest_xlatune.stats.compare import (
     interval90,
 )
 from pytest_xlatune.stats.design import MIN_DF, SWEEP_ALPHA
-from pytest_xlatune.studies import Answer, History, Question, remembered
+from pytest_xlatune.studies import Answer, Asked, History, Question, remembered
 from pytest_xlatune.studies.trials import (
     Orders,
     Past,
@@ -318,6 +320,7 @@ class Gate(Record):
             ones; "" is none. A user who names it accepts that a drift since then is not excluded.
     """
 
+    kind: ClassVar[str] = KIND
     margin: float = 0.01
     floor_tgs: float | None = None
     blocks: int = 4
@@ -339,6 +342,26 @@ class Gate(Record):
                 f"gate: {self.blocks} trials of a candidate cannot be held against a floor, "
                 f"{MIN_DF + 1} are needed; raise `blocks`"
             )
+
+    def study(self, asked: Asked) -> GateStudy:
+        """Return the gate of the selected candidates, of all where no test selects one."""
+        stored = None
+        if self.stored:
+            written, trials = asked.read_baselines(self.stored)
+            stored = StoredBaseline(
+                source=PurePath(self.stored).name, written=written, trials=trials
+            )
+        return GateStudy(
+            cell=asked.cell,
+            profiles=tuple(
+                each for each in asked.profiles if not asked.selected or each.id in asked.selected
+            ),
+            gate=self,
+            budget=asked.budget,
+            seed=asked.seed,
+            stored=stored,
+            loss_tolerance=asked.loss_tolerance,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

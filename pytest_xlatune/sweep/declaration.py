@@ -30,6 +30,7 @@ from pytest_xlatune.model.profile import Profile, check_unique
 from pytest_xlatune.model.redact import is_secret
 from pytest_xlatune.model.resources import Resources, RetryPolicy
 from pytest_xlatune.stats.design import Plan
+from pytest_xlatune.studies import DeclaredStudy
 from pytest_xlatune.studies.gate import Gate
 from pytest_xlatune.studies.trials import wave_order
 from pytest_xlatune.studies.tuning.derived import Around, Singles, Slot, Stacks, slots_of
@@ -42,6 +43,7 @@ from pytest_xlatune.sweep.groups import (
     Limits,
     SiteSettings,
 )
+from pytest_xlatune.sweep.registry import KINDS
 from pytest_xlatune.sweep.resolved import ResolvedSweep
 from pytest_xlatune.sweep.settings import NOTHING, Said
 
@@ -214,13 +216,14 @@ class Sweep(Declared):
         no_env: how the profile `baseline-no-env` is made: every deployed flag back to its default.
         derived: waves whose profiles follow from what earlier ones found, or from evidence.
         config_tags: the model's other configurations: tag -> overrides of the launcher for it.
-        gate: makes it a regression gate of the profiles instead of a sweep of them.
+        study: the question, where it is another than which profile is faster: `Gate(...)`.
+        gate: the same as `study`, for a regression gate of the profiles.
         compile_check: how the profiles are compiled before any trial is queued; None is not at all.
     """
 
     name: str
     launcher: Launcher
-    profiles: tuple[Profile, ...]
+    profiles: tuple[Profile, ...] = ()
     cell: CellSettings = field(default_factory=CellSettings)
     design: DesignSettings = field(default_factory=DesignSettings)
     site: SiteSettings = field(default_factory=SiteSettings)
@@ -228,6 +231,7 @@ class Sweep(Declared):
     no_env: NoEnv | None = None
     derived: tuple[Singles | Stacks | Around, ...] = ()
     config_tags: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    study: DeclaredStudy | None = None
     gate: Gate | None = None
     compile_check: CompileCheck | None = None
 
@@ -243,16 +247,35 @@ class Sweep(Declared):
         if not _SLUG.fullmatch(self.name):
             raise ConfigError(f"sweep name {self.name!r}: expected lower case letters, digits, _ -")
         check_unique(self.profiles, where=what)
-        if not (self.profiles or self.derived or self.no_env):
-            raise ConfigError(f"{what} declares no profile, and no wave derives one")
-        if self.gate and (self.derived or self.no_env):
-            extra = "derived" if self.derived else "no_env"
-            raise ConfigError(f"{what}: a gate measures its profiles alone; leave {extra} out")
+        self._check_study(what)
         for tag in self.config_tags:
             if not _SLUG.fullmatch(tag):
                 raise ConfigError(
                     f"{what}: config tag {tag!r}: expected lower case letters, digits, _ -"
                 )
+
+    def _check_study(self, what: str) -> None:
+        if self.study is not None and self.gate is not None:
+            raise ConfigError(
+                f"{what} has study= and gate=, which are two questions; leave one out"
+            )
+        if self.declared is None:
+            if not (self.profiles or self.derived or self.no_env):
+                raise ConfigError(f"{what} declares no profile, and no wave derives one")
+            return
+        kind = getattr(self.declared, "kind", None)
+        if kind not in KINDS:
+            raise _wrong(f"{what}: study", self.declared, "a study's declaration, e.g. Gate(...)")
+        for extra in ("derived", "no_env"):
+            if getattr(self, extra):
+                raise ConfigError(
+                    f"{what}: a {kind} measures its profiles alone; leave {extra} out"
+                )
+
+    @property
+    def declared(self) -> DeclaredStudy | None:
+        """What the sweep asks; None is a tuning study: which of its profiles is faster."""
+        return self.study if self.gate is None else self.gate
 
     @property
     def waves(self) -> tuple[str, ...]:
@@ -395,7 +418,7 @@ class Sweep(Declared):
             )
 
     def _compiled_first(self, asked: str | None) -> CompileCheck | None:
-        if asked == "off" or self.gate is not None:
+        if asked == "off":
             return None
         return self.compile_check or (CompileCheck() if asked == "on" else None)
 

@@ -19,7 +19,6 @@ from pytest_xlatune.model.record import Record
 from pytest_xlatune.model.result import TrialResult
 from pytest_xlatune.report.study_documents import noise_figures
 from pytest_xlatune.stats.noise import Noise
-from pytest_xlatune.studies.gate import StoredBaseline
 from pytest_xlatune.studies.trials import usable
 
 CALIBRATION = "calibration.json"  # beside the ledger of the cell
@@ -95,8 +94,8 @@ def read_calibration(folder: Path, cell: Cell) -> Calibration | None:
     return found if found.cell_digest == cell.digest else None
 
 
-def read_stored(path: Path, cell: Cell) -> StoredBaseline:
-    """Return the baseline trials of a `leaderboard.json` or `gate.json` of the same cell.
+def read_baselines(path: Path, cell: Cell) -> tuple[str, tuple[TrialResult, ...]]:
+    """Return when a `leaderboard.json` or `gate.json` was written, and its baseline trials.
 
     Raises:
         ConfigError: there is no such file, it is no report, of another cell, or has no baseline.
@@ -126,4 +125,4 @@ def read_stored(path: Path, cell: Cell) -> StoredBaseline:
     baselines = tuple(each for each in trials if each.trial.is_baseline and usable(each))
     if not baselines:
         raise ConfigError(f"the stored baseline {path} holds no baseline trial with a score")
-    return StoredBaseline(source=path.name, written=str(written), trials=baselines)
+    return str(written), baselines

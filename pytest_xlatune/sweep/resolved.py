@@ -14,13 +14,12 @@ from pytest_xlatune.catalog.context import Context
 from pytest_xlatune.catalog.entries import load
 from pytest_xlatune.model.cell import Cell, folder_of_family
 from pytest_xlatune.model.profile import Profile
-from pytest_xlatune.studies import Study
+from pytest_xlatune.studies import Asked, DeclaredStudy, Study
 from pytest_xlatune.studies.calibration import CalibrationStudy
-from pytest_xlatune.studies.gate import Gate, GateStudy
 from pytest_xlatune.studies.tuning import TuningStudy
 from pytest_xlatune.studies.tuning.derived import Around, Singles, Stacks
 from pytest_xlatune.sweep.deployed import NO_ENV_ID
-from pytest_xlatune.sweep.earlier import read_stored
+from pytest_xlatune.sweep.earlier import read_baselines
 
 if TYPE_CHECKING:
     from pytest_xlatune.sweep.declaration import CompileCheck, Sweep
@@ -57,19 +56,31 @@ class ResolvedSweep:
         confirm: bool = True,
         sigma: float | None = None,
     ) -> Study:
-        """Return the study that this sweep asks for: of tuning, or its gate.
+        """Return the study that this sweep declares; without one it is a tuning study.
 
         Args:
-            selected: ids of the profiles that are asked about; None is all of them.
+            selected: ids of the arms that are asked about; None is all of them.
             confirm: whether the confirmation of a tuning study is asked for.
             sigma: the job noise that a calibration found.
 
         Raises:
             ConfigError: the profiles do not fit the budget, or a stored baseline does not the cell.
         """
-        if self.sweep.gate is None:
+        declared, design = self.sweep.declared, self.sweep.design
+        if declared is None:
             return self.tuning(selected=selected, confirm=confirm, sigma=sigma)
-        return self._gated(self.sweep.gate, selected)
+        return declared.study(
+            Asked(
+                cell=self.cell,
+                variants={tag: self._cell_of(tag) for tag in self.sweep.config_tags},
+                profiles=self.sweep.profiles,
+                selected=selected,
+                budget=design.budget,
+                seed=design.seed,
+                loss_tolerance=design.loss_tolerance,
+                read_baselines=lambda path: read_baselines(Path(path), self.cell),
+            )
+        )
 
     def check(self) -> None:
         """Spell every trial that can be named before anything has run.
@@ -79,8 +90,11 @@ class ResolvedSweep:
                 launcher cannot start one (here or in another of the model's configurations).
         """
         self.cell.protocol.check_window()
-        for cell in (self.cell, *map(self._cell_of, self.sweep.config_tags)):
-            for trial in self.study().ahead(()):
+        study = self.study()
+        own = {each.digest: each for each in study.cells}
+        tagged = [self._cell_of(tag) for tag in self.sweep.config_tags]
+        for trial in study.ahead(()):
+            for cell in (own[trial.cell_digest], *tagged):
                 self.sweep.launcher.launch(trial, cell)
 
     def calibration(self, jobs: int) -> CalibrationStudy:
@@ -91,7 +105,7 @@ class ResolvedSweep:
         """
         return CalibrationStudy(cell=self.cell, jobs=jobs)
 
-    def elsewhere(self, tag: str, winner: Profile, gate: Gate) -> ResolvedSweep:
+    def elsewhere(self, tag: str, winner: Profile, gate: DeclaredStudy) -> ResolvedSweep:
         """Return the gate of a winner on another of the model's configurations.
 
         It is another cell, with a ledger and a report of its own.
@@ -106,7 +120,8 @@ class ResolvedSweep:
                 derived=(),
                 no_env=None,
                 config_tags={},
-                gate=gate,
+                study=gate,
+                gate=None,
             ),
             cell=self._cell_of(tag),
             compile_check=None,
@@ -115,19 +130,6 @@ class ResolvedSweep:
     def _cell_of(self, tag: str) -> Cell:
         overrides = {**self.cell.overrides, **self.sweep.config_tags[tag]}
         return replace(self.cell, config_tag=tag, overrides=overrides)
-
-    def _gated(self, gate: Gate, selected: frozenset[str] | None) -> GateStudy:
-        sweep = self.sweep
-        return GateStudy(
-            cell=self.cell,
-            # without one that is selected it is about all, e.g. where a test names its profile
-            profiles=tuple(each for each in sweep.profiles if not selected or each.id in selected),
-            gate=gate,
-            budget=sweep.design.budget,
-            seed=sweep.design.seed,
-            stored=read_stored(Path(gate.stored), self.cell) if gate.stored else None,
-            loss_tolerance=sweep.design.loss_tolerance,
-        )
 
     def tuning(
         self,

@@ -21,6 +21,7 @@ from pytest_xlatune.campaign import Campaign, View
 from pytest_xlatune.model.errors import XlatuneError
 from pytest_xlatune.model.profile import Profile
 from pytest_xlatune.model.result import Verdict, VerdictKind
+from pytest_xlatune.model.trial import Arm
 from pytest_xlatune.report.lines import paragraph, words
 from pytest_xlatune.stats import compare as claims
 from pytest_xlatune.stats.compare import Claim
@@ -166,14 +167,14 @@ def proven(campaign: Campaign, tick: Tick) -> Profile | None:
     return _profile(campaign, Question(about=Ask.PROVEN), tick)
 
 
-def confirmed(campaign: Campaign, profile: Profile, tick: Tick) -> Measured:
-    """Return the verdict on a finalist, or on a candidate of a gate, once all blocks are over.
+def confirmed(campaign: Campaign, arm: Profile | Arm, tick: Tick) -> Measured:
+    """Return the verdict on an arm, e.g. a finalist or a gate's candidate, once all is over.
 
     Raises:
         NotMeasured: the sweep could not measure it.
         CampaignStopped: the sweep was stopped.
     """
-    return _measured(campaign, Question(about=Ask.CONFIRMED, name=profile.id), tick)
+    return _measured(campaign, Question(about=Ask.CONFIRMED, name=arm.id), tick)
 
 
 def ask(campaign: Campaign, question: Question, tick: Tick) -> Answer:

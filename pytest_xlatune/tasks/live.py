@@ -44,7 +44,7 @@ from pytest_xlatune.report.lines import (
     tally,
 )
 from pytest_xlatune.studies import Study, profiles_in
-from pytest_xlatune.studies.registry import study_of
+from pytest_xlatune.sweep.registry import study_of
 
 _CONFIRMED = frozenset({VerdictKind.FASTER, VerdictKind.SLOWER, VerdictKind.EQUIVALENT})
 _TAG = "[xla-tuning]"

@@ -18,6 +18,7 @@ from pytest_xlatune.model.profile import BASELINE, BASELINE_ID
 from pytest_xlatune.model.result import TrialResult
 from pytest_xlatune.model.text import counted
 from pytest_xlatune.model.trial import Trial
+from pytest_xlatune.prepare.compilers import not_compiled
 from pytest_xlatune.report.bubble import bubbles
 from pytest_xlatune.report.document import Bullets, Document, Section, section
 from pytest_xlatune.report.study_documents import CompiledRow, compiled, plan
@@ -152,7 +153,7 @@ def plan_of(resolved: ResolvedSweep, study: Study, *, workdir: Path) -> Document
         for each in sorted(profiles.values(), key=lambda each: not each.is_baseline)
         if any(trial.profile.id == each.id for trial in trials)
     ]
-    capacity = list(study.outline(recorded))
+    capacity = [*study.outline(recorded), *not_compiled(resolved, study)]
     said = (*_bubbles(resolved, study), *_settings(resolved.settings))
     if foreseen is None:
         document = plan(

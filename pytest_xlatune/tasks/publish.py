@@ -56,13 +56,13 @@ from pytest_xlatune.report.language import Language
 from pytest_xlatune.report.leaderboard import leaderboard_json, shown, shown_cell
 from pytest_xlatune.report.lines import Stop, stop_message
 from pytest_xlatune.report.render import markdown
-from pytest_xlatune.report.study_documents import CompiledRow, compiled
+from pytest_xlatune.report.study_documents import CompiledRow, Subject, compiled
 from pytest_xlatune.report.tuning_document import tuning
 from pytest_xlatune.stats.window import Window
 from pytest_xlatune.studies import Study, profiles_in
-from pytest_xlatune.studies.registry import StudyKind, Subject, kind_of, study_of
 from pytest_xlatune.studies.trials import moved
 from pytest_xlatune.sweep.earlier import read_calibration
+from pytest_xlatune.sweep.registry import StudyKind, kind_of, study_of
 
 
 def elsewhere(folder: Path, cell: Cell, winner: Profile) -> tuple[Elsewhere, ...]:
@@ -379,7 +379,7 @@ def document_of(known: Known) -> Document:
 
 
 def _document_of(known: Known) -> Document:
-    document = known.kind.document(
+    document = known.kind.document_of(
         Subject(
             conclusion=known.conclusion,
             cells=known.cells,

@@ -26,6 +26,7 @@ from pytest_xlatune.model.errors import XlatuneError
 from pytest_xlatune.model.profile import BASELINE, BASELINE_ID, Profile
 from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.prepare import preflight
+from pytest_xlatune.prepare.compilers import not_compiled
 from pytest_xlatune.prepare.lint import look_at_rules
 from pytest_xlatune.prepare.preflight import look_at_keys
 from pytest_xlatune.report.document import Document
@@ -97,7 +98,7 @@ def open_campaign(
             faults=(*found.faults, *keys.faults, *rules.faults), notes=(*found.notes, *keys.notes)
         )
         found.raise_faults(f"sweep {resolved.sweep.name!r}")
-        return found.notes
+        return (*found.notes, *not_compiled(resolved, study))
 
     setup = Setup(
         sweep=resolved.sweep.name,
@@ -185,14 +186,19 @@ def calibrate(campaign: Campaign, tick: Callable[[], None]) -> Calibration:
 
 def document_of(campaign: Campaign, found: Calibration) -> Document:
     """Return the document of a calibration."""
-    from pytest_xlatune.report.study_documents import calibration
+    from pytest_xlatune.report.study_documents import Subject, calibration
 
+    history = campaign.view().history
     return calibration(
-        campaign.conclude(),
-        cell=_cell(campaign),
-        history=campaign.view().history,
-        now=datetime.fromisoformat(found.written),
-        figures=found.figures,
+        Subject(
+            conclusion=campaign.conclude(),
+            cells=campaign.study.cells,
+            profiles=(),
+            history=history,
+            raw=history,
+            now=datetime.fromisoformat(found.written),
+            figures=found.figures,
+        )
     )
 
 

@@ -20,7 +20,7 @@ from pytest_xlatune.studies import Study
 from pytest_xlatune.studies.calibration import CalibrationStudy
 from pytest_xlatune.studies.gate import Gate, GateStudy
 from pytest_xlatune.sweep.declaration import Sweep
-from pytest_xlatune.sweep.earlier import CALIBRATION, read_calibration, read_stored
+from pytest_xlatune.sweep.earlier import CALIBRATION, read_baselines, read_calibration
 from pytest_xlatune.sweep.groups import CellSettings, DesignSettings, SiteSettings
 from pytest_xlatune.tasks.publish import publish, read_known
 from pytest_xlatune.tasks.runs import NotCalibrated, calibrate
@@ -117,15 +117,15 @@ def test_a_gate_runs_as_a_campaign_and_its_baseline_can_be_stored(tmp_path: Path
     assert [path.name for path in paths] == ["gate.md", "gate.json"]
     assert "1 pass" in paths[0].read_text(encoding="utf-8")
 
-    stored = read_stored(paths[1], CELL)
-    assert len(stored.trials) == 4
+    _, trials = read_baselines(paths[1], CELL)
+    assert len(trials) == 4
     other = type(CELL).from_json(CELL.to_json() | {"config_tag": "sparse"})
     with pytest.raises(ConfigError, match="another cell"):
-        read_stored(paths[1], other)
+        read_baselines(paths[1], other)
     with pytest.raises(ConfigError, match="is no report of ours"):
-        read_stored(each.setup.folder / LEDGER, CELL)
+        read_baselines(each.setup.folder / LEDGER, CELL)
     with pytest.raises(ConfigError, match="does not exist"):
-        read_stored(tmp_path / "gone.json", CELL)
+        read_baselines(tmp_path / "gone.json", CELL)
 
 
 def test_a_calibration_is_kept_beside_the_ledger_and_the_sweep_keeps_its_own(

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from pytest_xlatune.plugin import MARKERS, WAVES, fixtures
-from pytest_xlatune.studies import registry
+from pytest_xlatune.plugin import fixtures
 from pytest_xlatune.sweep.groups import OPTIONS, SWITCHES
+from pytest_xlatune.sweep.registry import markers
 
 PAGE = (Path(__file__).parents[2] / "docs" / "trainer.md").read_text(encoding="utf-8")
 LINE = "    completed step: 7, seconds: 0.5120, Tokens/s/device: 1000.0, loss: 7.103\n"
@@ -56,20 +56,11 @@ def test_every_fixture_is_on_the_page_and_none_besides() -> None:
         if type(value).__name__ == "FixtureFunctionDefinition"
     }
     assert ours
-    assert named - {"profile"} == ours  # `profile` is a parameter
+    assert named - {"profile", "arm"} == ours  # those two are parameters
 
 
 def test_markers_that_pages_name_exist() -> None:
     for page in sorted((Path(__file__).parents[2] / "docs").glob("*.md")):
         text = page.read_text(encoding="utf-8")
         builtin = {"parametrize", "skip", "skipif", "xfail"}
-        assert set(re.findall(r"pytest\.mark\.(\w+)", text)) <= {*MARKERS, *builtin}, page
-
-
-def test_every_study_has_a_marker_that_is_registered() -> None:
-    """The plugin lists the markers itself: it loads no study before a sweep is collected."""
-    own = {kind.marker for kind in registry.KINDS.values() if kind.marker}
-    assert own == {"wave1_5", "gate", "calibrate"}
-    assert own <= set(MARKERS)
-    # the rest are the waves of a tuning study, which has several
-    assert set(MARKERS) - own == {"confirm", *WAVES} - own
+        assert set(re.findall(r"pytest\.mark\.(\w+)", text)) <= {*markers(), *builtin}, page

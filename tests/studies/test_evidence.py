@@ -13,8 +13,8 @@ from pytest_xlatune.model.profile import BASELINE, profile
 from pytest_xlatune.model.resources import Next
 from pytest_xlatune.model.result import EvidenceResult, Outcome, State, TrialResult, TrialStatus
 from pytest_xlatune.studies.evidence_run import EvidenceStudy, evidence_protocol
-from pytest_xlatune.studies.registry import study_of
 from pytest_xlatune.studies.tuning import TuningStudy
+from pytest_xlatune.sweep.registry import study_of
 
 CELL = Cell(model_tag="m", parallelism=Parallelism.parse("FSDP=8"))
 ONE = profile("overlap-2", "--xla_a=2")

@@ -29,8 +29,8 @@ from pytest_xlatune.stats.compare import no_regression
 from pytest_xlatune.stats.score import score
 from pytest_xlatune.studies.calibration import CalibrationStudy
 from pytest_xlatune.studies.gate import Gate, GateStudy, StoredBaseline
-from pytest_xlatune.studies.registry import study_of
 from pytest_xlatune.studies.tuning import TuningStudy
+from pytest_xlatune.sweep.registry import study_of
 
 CELL = Cell(model_tag="pretend", parallelism=Parallelism.parse("FSDP=4"))
 NEW = profile("new", "--xla_new=1")

@@ -21,9 +21,11 @@ from pytest_xlatune.model.result import (
 )
 from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.report.render import markdown
-from pytest_xlatune.studies import Answered, Ask, LossRule, Question, Study, profiles_in, registry
+from pytest_xlatune.report.study_documents import Subject
+from pytest_xlatune.studies import Answered, Ask, LossRule, Question, Study, profiles_in
 from pytest_xlatune.studies.trials import read
 from pytest_xlatune.studies.verdicts import Losses
+from pytest_xlatune.sweep import registry
 from tests.studies import toy
 
 TGS = {"a": 900.0, "b": 1000.0, "c": 950.0}
@@ -135,11 +137,11 @@ def test_the_registry_finds_it_by_its_kind(monkeypatch: pytest.MonkeyPatch) -> N
     sweep: Study = study()
     assert registry.study_of(sweep.name, sweep.to_json()) == sweep
     kind = registry.kind_of(sweep.name)
-    assert (kind.file_name, kind.marker) == ("toy", "toy")
+    assert (kind.file_name, *kind.markers) == ("toy", "toy")
     done = tuple(run(trial) for trial in sweep.propose(()))
     text = markdown(
-        kind.document(
-            registry.Subject(
+        kind.document_of(
+            Subject(
                 conclusion=sweep.conclude(done),
                 cells=sweep.cells,
                 profiles=(),

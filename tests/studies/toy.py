@@ -18,21 +18,23 @@ from pytest_xlatune.model.result import Conclusion, StudyRecord, Verdict, Verdic
 from pytest_xlatune.model.text import rate
 from pytest_xlatune.model.trial import Arm, Trial
 from pytest_xlatune.report.document import Column, Document, Section, Table
+from pytest_xlatune.report.study_documents import Subject
 from pytest_xlatune.studies import (
     NEVER,
     NOT_YET,
     Answer,
     Answered,
     Ask,
+    Asked,
     History,
     LossRule,
     OnNodeFailure,
     Policy,
     Question,
 )
-from pytest_xlatune.studies.registry import StudyKind, Subject
 from pytest_xlatune.studies.trials import usable
 from pytest_xlatune.studies.verdicts import Common, job_ids_of, named, told, unmeasured
+from pytest_xlatune.sweep.registry import StudyKind
 
 KIND = "toy"
 
@@ -44,6 +46,17 @@ class ToyRecord(StudyRecord):
     kind: ClassVar[str] = "toy"
     rounds: int
     best: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Toy:
+    """What a sweep file declares: `Sweep(study=Toy(rounds=2), config_tags={...})`, a cell a tag."""
+
+    kind: ClassVar[str] = KIND
+    rounds: int = 2
+
+    def study(self, asked: Asked) -> ToyStudy:
+        return ToyStudy(cells=tuple(asked.variants.values()), rounds=self.rounds)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -158,5 +171,7 @@ def document(subject: Subject) -> Document:
     )
 
 
-# for `monkeypatch.setitem(registry.KINDS, toy.KIND, toy.TOY)`
-TOY = StudyKind(study=ToyStudy, document=document, file_name="toy", marker="toy")
+# its entry, for `KINDS["toy"] = TOY`
+TOY = StudyKind(
+    f"{__name__}:ToyStudy", f"{__name__}:document", "toy", {"toy": "which of the cells is fastest"}
+)

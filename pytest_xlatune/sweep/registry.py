@@ -1,0 +1,155 @@
+"""Every kind of study: its class, the document of a conclusion, the report's name, its markers.
+
+A new study adds one entry. A ledger or a report names a study by its kind, a sweep file by a
+declaration of that kind, a test by a marker. pytest reads the markers in every run of every project
+that has us installed, so classes and functions are named here and imported on first use.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from pytest_xlatune.model.errors import LedgerError
+
+if TYPE_CHECKING:
+    from pytest_xlatune.model.record import Json
+    from pytest_xlatune.report.document import Document
+    from pytest_xlatune.report.study_documents import Subject
+    from pytest_xlatune.studies import Study
+
+
+class StudyKind(NamedTuple):
+    """One kind of study.
+
+    Attributes:
+        study: its class, as `module:name`.
+        document: the function that makes a document of a `Subject`, as `module:name`.
+        file_name: of its reports, without suffix.
+        markers: of the tests that run it: marker -> what it selects, in a phrase.
+        about_cell: whether it tells of the cell itself: a report shows it only where nothing else
+            was asked.
+        compares_settings: whether a report adds what settings do to program and pipeline.
+        is_deployed: whether the tuning document of the model covers it.
+        is_gate: whether a candidate must be shown to be no worse: its test then fails on what
+            cannot be told, and its verdicts say that a winner holds on another configuration.
+    """
+
+    study: str
+    document: str
+    file_name: str
+    markers: Mapping[str, str] = {}
+    about_cell: bool = False
+    compares_settings: bool = False
+    is_deployed: bool = False
+    is_gate: bool = False
+
+    @property
+    def cls(self) -> Any:
+        """The class of its studies, imported."""
+        return _named(self.study)
+
+    def document_of(self, subject: Subject) -> Document:
+        """Return the document of a conclusion."""
+        made: Document = _named(self.document)(subject)
+        return made
+
+
+_DOCUMENTS = "pytest_xlatune.report.study_documents"
+KINDS: dict[str, StudyKind] = {
+    "tuning": StudyKind(
+        "pytest_xlatune.studies.tuning:TuningStudy",
+        f"{_DOCUMENTS}:tuned",
+        "leaderboard",
+        {
+            "wave1": "the baseline, and what the image alone gives",
+            "wave2": "single flags of the dominant axis",
+            "wave3": "stacks of what led",
+            "wave4": "values around the leaders, flags of the second axis",
+            "wave5": "pipeline parameters",
+            "confirm": "the finalists in fresh randomised blocks",
+        },
+        compares_settings=True,
+        is_deployed=True,
+    ),
+    "gate": StudyKind(
+        "pytest_xlatune.studies.gate:GateStudy",
+        f"{_DOCUMENTS}:gate",
+        "gate",
+        {
+            "gate": "a regression gate on TGS",
+            "wave6": "the winner on the other config tags, in a gate; takes margin=0.01, blocks=4",
+        },
+        compares_settings=True,
+        is_gate=True,
+    ),
+    "calibration": StudyKind(
+        "pytest_xlatune.studies.calibration:CalibrationStudy",
+        f"{_DOCUMENTS}:calibration",
+        "calibration",
+        {"calibrate": "the baseline against itself: the noise of the cell; takes jobs=12"},
+        about_cell=True,
+    ),
+    "evidence": StudyKind(
+        "pytest_xlatune.studies.evidence_run:EvidenceStudy",
+        f"{_DOCUMENTS}:evidence",
+        "evidence",
+        {"wave1_5": "an evidence run with profiler and dump"},
+        about_cell=True,
+    ),
+    "imported": StudyKind(
+        "pytest_xlatune.studies.imported:ImportedStudy", f"{_DOCUMENTS}:imported", "leaderboard"
+    ),
+}
+
+
+def markers() -> dict[str, str]:
+    """Return every marker with what it selects, sorted by name."""
+    return dict(sorted(pair for kind in KINDS.values() for pair in kind.markers.items()))
+
+
+def kind_of(name: str) -> StudyKind:
+    """Return the kind of the study of this name, e.g. of `gate-1f3a5c7e`.
+
+    Raises:
+        LedgerError: it is none that is known here.
+    """
+    kind = name.partition("-")[0]
+    if kind not in KINDS:
+        raise LedgerError(
+            f"the ledger holds a study {name!r}; known are {', '.join(sorted(KINDS))}. Was it "
+            "written by a newer version?"
+        )
+    return KINDS[kind]
+
+
+def study_of(name: str, declared: Json) -> Study:
+    """Return the study of this name from its builtins.
+
+    Raises:
+        LedgerError: it is none that is known here.
+    """
+    found: Study = kind_of(name).cls.from_json(declared)
+    return found
+
+
+_PRIOR = "sigma_prior"  # the field of a study that a calibration fills
+
+
+def agreed(study: Study, *, declared: Mapping[str, Json]) -> Study:
+    """Return a study with the prior that its session began with, as `declared` has it.
+
+    A calibration may end while a session runs; its processes would plan differently by when each of
+    them came.
+    """
+    own = study.to_json()
+    if own.get(_PRIOR) == declared.get(_PRIOR):
+        return study
+    return study_of(study.name, {**own, _PRIOR: declared[_PRIOR]})
+
+
+def _named(path: str) -> Any:
+    """Import what `module:name` names."""
+    module, _, name = path.partition(":")
+    return getattr(importlib.import_module(module), name)

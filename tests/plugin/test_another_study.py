@@ -1,0 +1,72 @@
+"""A registered study can be declared in a sweep file, and has its marker, test and report."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.studies import toy
+
+CONFTEST = """\
+import toy
+from pytest_xlatune.sweep.registry import KINDS
+
+KINDS[toy.KIND] = toy.TOY
+"""
+DECLARED = """\
+    study=toy.Toy(rounds=2),
+    config_tags={"quiet": {"mode": "quiet"}, "loud": {"mode": "loud"}},
+"""
+
+
+@pytest.fixture
+def project(folder: Any, sweep_file: str) -> Any:
+    """A sweep file of the toy study, which the package knows from a conftest alone."""
+    (folder.path / "conftest.py").write_text(CONFTEST, encoding="utf-8")
+    source = Path(toy.__file__).read_text(encoding="utf-8")
+    (folder.path / "toy.py").write_text(source, encoding="utf-8")
+    head = sweep_file.partition("@pytest.mark")[0]
+    head = head.replace("    profiles=(\n        PROFILES\n    ),\n", DECLARED)
+    head = head.replace("    profile,\n", "    standard_tests,\n")
+    head = head.replace("import pytest\n", "import pytest\nimport toy\n", 1)
+    head = head.replace('"{trial}")', '"{trial}", "{overrides}")')
+    folder.write(text=f"{head}tests = standard_tests(SWEEP)\n")
+    return folder
+
+
+def test_it_runs_by_its_marker_and_has_a_report(project: Any) -> None:
+    done = project.run("-m", "toy", "-v")
+    done.assert_outcomes(passed=2)
+    done.stdout.fnmatch_lines(["*test_arm?quiet?*screened*", "*test_arm?loud?*screened*"])
+    assert len(project.submitted) == 4, "two rounds of two cells"
+    assert "| quiet | " in project.read("reports/pretend/toy.md")
+    conclusion = json.loads(project.read("reports/pretend/toy.json"))["conclusion"]
+    assert conclusion["record"]["kind"] == "toy"
+    assert conclusion["record"]["rounds"] == 2
+    again = project.run("-n2", "-k", "loud")
+    again.assert_outcomes(passed=1)
+    assert len(project.submitted) == 4, "what was measured is taken from the ledger"
+
+
+def test_its_marker_is_listed_and_another_is_refused(project: Any) -> None:
+    project.run("--markers").stdout.fnmatch_lines(["@pytest.mark.toy: which of the cells is *"])
+    (project.path / "conftest.py").unlink()
+    done = project.run()
+    assert done.ret == pytest.ExitCode.USAGE_ERROR
+    done.stdout.fnmatch_lines(["*study is Toy(rounds=2) (Toy), expected a study's declaration*"])
+
+
+def test_a_test_may_name_an_arm(project: Any) -> None:
+    own = """
+
+def test_own(measure):
+    assert measure("loud").n == 2
+    measure("lout")
+"""
+    project.write(text=project.read("test_sweep.py") + own)
+    done = project.run("-k", "own")
+    done.assert_outcomes(failed=1)
+    done.stdout.fnmatch_lines(["*unknown arm 'lout' in sweep 'pretend'*did you mean 'loud'*"])

@@ -34,13 +34,12 @@ from __future__ import annotations
 import dataclasses
 import re
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from pathlib import PurePosixPath
-from typing import Any, TypeVar, cast
+from typing import Any, cast
 
-from pytest_xlatune.launchers import Launcher
+from pytest_xlatune.launchers import Check, Launcher
 from pytest_xlatune.launchers.program import ProgramLauncher
 from pytest_xlatune.model.cell import Cell
 from pytest_xlatune.model.errors import ConfigError
@@ -53,66 +52,76 @@ FOLDER_WORD = "{xlatune.folder}"  # the payload's own words, see `executors.payl
 RANK_WORD = "{xlatune.rank}"
 
 
-class Runtime(StrEnum):
-    """What runs the container."""
-
-    DOCKER = "docker"
-    PODMAN = "podman"
-    APPTAINER = "apptainer"
-    PYXIS = "pyxis"
-
-    @property
-    def is_apart(self) -> bool:
-        """Whether the container is no descendant of the process that asks for it."""
-        return self in (Runtime.DOCKER, Runtime.PODMAN)
-
-    @property
-    def program(self) -> str:
-        """The command, where none is named."""
-        return "srun" if self is Runtime.PYXIS else str(self)
-
-
-class Gpus(StrEnum):
-    """Whose GPUs the container gets."""
-
-    NONE = ""
-    NVIDIA = "nvidia"
-    AMD = "amd"
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Mount:
-    """A directory or file of the node, and where the container sees it."""
+class _Runtime:
+    """What one runtime is told in its own words.
 
-    source: str
-    target: str
-    is_read_only: bool = False
+    Attributes:
+        program: its command, where none is named.
+        is_apart: whether the container is no descendant of the process that asks for it, and its
+            image has a name instead of a file.
+        show: the command that shows the digest of an image.
+        look: a shell command that shows whether it works, and why it fails.
+        run: what makes a container; always: its options in every container.
+        gpus: whose -> options for them.
+        mount: option for a mount; folder: for the attempt's folder, in bash; cwd: where it starts.
+    """
 
-    def __str__(self) -> str:
-        return f"{self.source}:{self.target}" + (":ro" if self.is_read_only else "")
+    program: str
+    is_apart: bool = False
+    show: str = "sha256sum FILE"
+    look: Check
+    run: tuple[str, ...]
+    always: tuple[str, ...] = ()
+    gpus: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
+    mount: str = "--volume="
+    folder: str = '--volume="$folder":"$folder"'
+    cwd: str = "--workdir="
 
-    def outside(self, path: PurePosixPath) -> str:
-        """Return the node's name of a path inside."""
-        return str(PurePosixPath(self.source) / path.relative_to(self.target))
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Container:
-    """What a runtime is asked for."""
-
-    runtime: Runtime  # which one; program: its command as words
-    program: tuple[str, ...]
-    image: str  # what the runtime is told, pinned
-    mounts: tuple[Mount, ...] = ()  # besides the attempt's folder
-    gpus: Gpus = Gpus.NONE  # whose; devices: further device files
-    devices: tuple[str, ...] = ()
-    shm_size: str = ""  # of a /dev/shm of its own; "" shares the node's
-    as_me: bool = False  # as the submitting user, not as the image's
-    pull: bool = False  # whether an image that is missing may be pulled
-    args: tuple[str, ...] = ()  # further words for the runtime
-    # names of the node's variables that it gets; a trailing * means all that begin so
-    variables: tuple[str, ...] = ()
-    cwd: str = ""  # where the trainer starts; "" is the attempt's folder
+_AMD = ("--device=/dev/kfd", "--device=/dev/dri", "--group-add=video")
+_INFO = ("{program} info >/dev/null 2>&1", "{program} does not run (try `{program} info`)")
+_RUNTIMES: Mapping[str, _Runtime] = {
+    "docker": _Runtime(
+        program="docker",
+        is_apart=True,
+        show="docker image inspect --format '{{.Id}} {{.RepoDigests}}' NAME",
+        look=_INFO,
+        run=("run", "--rm"),
+        gpus={"nvidia": ("--gpus=all",), "amd": _AMD},
+    ),
+    "podman": _Runtime(
+        program="podman",
+        is_apart=True,
+        show="podman image inspect --format '{{.Digest}}' NAME",
+        look=_INFO,
+        run=("run", "--rm"),
+        always=("--http-proxy=false",),  # a proxy's password is in its address
+        gpus={"nvidia": ("--device=nvidia.com/gpu=all",), "amd": _AMD},
+    ),
+    "apptainer": _Runtime(
+        program="apptainer",
+        look=("{program} --version >/dev/null 2>&1", "{program} does not run"),
+        run=("exec",),
+        always=("--cleanenv", "--no-home"),
+        gpus={"nvidia": ("--nv",), "amd": ("--rocm",)},
+        mount="--bind=",
+        folder='--bind="$folder"',
+        cwd="--pwd=",
+    ),
+    "pyxis": _Runtime(
+        program="srun",
+        look=(
+            "{program} --help | grep -q -e --container-image",
+            "{program} has no --container-image: the pyxis plugin of Slurm is not installed",
+        ),
+        run=("--overlap", "--nodes=1", "--ntasks=1"),
+        cwd="--container-workdir=",
+    ),
+}
+# whose GPUs -> the device files that a node with them has
+_DEVICES = {"": (), "nvidia": ("/dev/nvidiactl",), "amd": ("/dev/kfd", "/dev/dri")}
+_PYXIS = "pyxis"
 
 
 _HEAD = """\
@@ -175,144 +184,10 @@ exit "$status"
 """
 
 
-def host_script(asked: Container) -> str:
-    """Return `container.sh`: what the node runs for a rank."""
-    form = _HEAD + (_APART if asked.runtime.is_apart else _BELOW)
-    return form.format(
-        runtime=asked.runtime,
-        variables=" ".join(map(_variable, asked.variables)),
-        # over several lines, so that a person can read and change it
-        command=" \\\n  ".join(_WORDS[asked.runtime](asked)),
-        program=shlex.join(asked.program),
-    )
-
-
-def entry_script(runtime: Runtime) -> str:
-    """Return `container.entry.sh`: what the container runs for a rank."""
-    return _ENTRY + (_ENTRY_MIND if runtime.is_apart else _ENTRY_BECOME)
-
-
-def env_script(env: Mapping[str, str], unset: Sequence[str]) -> str:
+def _env_script(env: Mapping[str, str], unset: Sequence[str]) -> str:
     """Return `container.env.sh`: variables for bash, byte for byte; the payload's words filled."""
     lines = [f"export {name}={_filled(value)}\n" for name, value in env.items()]
     return "".join([*lines, *(f"unset {shlex.quote(name)}\n" for name in unset)])
-
-
-def _var(name: str) -> str:
-    """Return the word that `_quoted` makes a variable of; no word of a user's can hold a NUL."""
-    return f"\0{name}\0"
-
-
-_FOLDER = _var("folder")
-
-
-def checks(asked: Container, inside: Sequence[str]) -> tuple[tuple[str, str], ...]:
-    """Return (shell command, why it fails) for every node.
-
-    The last of them starts a container as a trial's is and looks for `inside`: paths that the
-    image or a mount must have. With pyxis that would import the image first, and is not done.
-    """
-    program, image = shlex.join(asked.program), shlex.quote(asked.image)
-    looked = ["bash", "-c", 'for each do [ -e "$each" ] || exit 1; done', "bash", *inside]
-    started = (
-        shlex.join([*asked.program, *_SITE_WORDS[asked.runtime](asked), asked.image, *looked]),
-        f"a container of {asked.image} does not start, or has not all of bash"
-        + "".join(f", {path}" for path in inside)
-        + ": mount what the image has not",
-    )
-    if asked.runtime is Runtime.PYXIS:
-        said = f"{program} has no --container-image: the pyxis plugin of Slurm is not installed"
-        return ((f"{program} --help | grep -q -e --container-image", said),)
-    if asked.runtime is Runtime.APPTAINER:
-        runs = (f"{program} --version >/dev/null 2>&1", f"{program} does not run")
-        return runs, started
-    runs = (f"{program} info >/dev/null 2>&1", f"{program} does not run (try `{program} info`)")
-    has_image = (
-        f"{program} image inspect {image} >/dev/null 2>&1",
-        f"{program} has no image {asked.image}; pull or load it there, or allow `pull`",
-    )
-    return (runs,) if asked.pull else (runs, has_image, started)
-
-
-def _engine_site(asked: Container) -> list[str]:
-    """Return the words of docker and podman that every container of a site has."""
-    is_podman = asked.runtime is Runtime.PODMAN
-    words = [
-        "run", "--rm", f"--pull={'missing' if asked.pull else 'never'}", "--network=host",
-        f"--shm-size={asked.shm_size}" if asked.shm_size else "--ipc=host",
-    ]  # fmt: skip
-    if is_podman:
-        words.append("--http-proxy=false")  # a proxy's password is in its address
-    if asked.gpus is Gpus.NVIDIA:
-        words.append("--device=nvidia.com/gpu=all" if is_podman else "--gpus=all")
-    elif asked.gpus is Gpus.AMD:
-        words += ["--device=/dev/kfd", "--device=/dev/dri", "--group-add=video"]
-    words += [f"--device={each}" for each in asked.devices]
-    return [*words, *(f"--volume={each}" for each in asked.mounts), *asked.args]
-
-
-def _engine(asked: Container) -> list[str]:
-    """Return the command of docker and podman, quoted for the shell."""
-    run, rm, *site = _engine_site(asked)
-    words = ["--interactive", f"--name={_var('name')}", *site]
-    if asked.as_me:
-        words.append(f"--user={_var('UID')}:{_var('GROUPS')}")
-    words += [f"--volume={_FOLDER}:{_FOLDER}", f"--workdir={asked.cwd or _FOLDER}"]
-    return [shlex.join([*asked.program, run, rm]), *map(_quoted, words), *_trainer(asked)]
-
-
-def _apptainer_site(asked: Container) -> list[str]:
-    words = ["exec", "--cleanenv", "--no-home"]
-    words += {Gpus.NVIDIA: ["--nv"], Gpus.AMD: ["--rocm"], Gpus.NONE: []}[asked.gpus]
-    return [*words, *(f"--bind={each}" for each in asked.mounts), *asked.args]
-
-
-def _apptainer(asked: Container) -> list[str]:
-    run, *site = _apptainer_site(asked)
-    words = [*site, f"--bind={_FOLDER}", f"--pwd={asked.cwd or _FOLDER}"]
-    return [shlex.join([*asked.program, run]), *map(_quoted, words), *_trainer(asked)]
-
-
-def _pyxis(asked: Container) -> list[str]:
-    # enroot's own hooks bring NVIDIA's devices in
-    amd = [Mount(source=each, target=each) for each in ("/dev/kfd", "/dev/dri")]
-    mounts = [*map(str, [*asked.mounts, *(amd if asked.gpus is Gpus.AMD else [])])]
-    words = [
-        f"--nodelist={_var('SLURMD_NODENAME')}", "--export=ALL", "--kill-on-bad-exit=1", "--quiet",
-        f"--container-image={asked.image}",
-        f"--container-mounts={','.join([*mounts, f'{_FOLDER}:{_FOLDER}'])}",
-        f"--container-workdir={asked.cwd or _FOLDER}", "--no-container-mount-home", *asked.args,
-    ]  # fmt: skip
-    step = [*asked.program, "--overlap", "--nodes=1", "--ntasks=1"]
-    return [shlex.join(step), *map(_quoted, words), *_trainer(asked)]
-
-
-def _trainer(asked: Container) -> list[str]:
-    image = [] if asked.runtime is Runtime.PYXIS else [shlex.quote(asked.image)]
-    return [*image, f'bash --norc --noprofile "$folder/{ENTRY_FILE}" "$folder" "$rank" "$@"']
-
-
-_SITE_WORDS: Mapping[Runtime, Callable[[Container], list[str]]] = {
-    Runtime.DOCKER: _engine_site,
-    Runtime.PODMAN: _engine_site,
-    Runtime.APPTAINER: _apptainer_site,
-    Runtime.PYXIS: lambda _: [],
-}
-_WORDS = {
-    Runtime.DOCKER: _engine,
-    Runtime.PODMAN: _engine,
-    Runtime.APPTAINER: _apptainer,
-    Runtime.PYXIS: _pyxis,
-}
-
-
-def _quoted(word: str) -> str:
-    """Quote a word for bash; what `_var` wrote stays a variable."""
-    parts = word.split("\0")
-    return "".join(
-        f'"${part}"' if index % 2 else shlex.quote(part) if part or len(parts) == 1 else ""
-        for index, part in enumerate(parts)
-    )
 
 
 def _filled(value: str) -> str:
@@ -321,10 +196,6 @@ def _filled(value: str) -> str:
     for word, name in ((FOLDER_WORD, "xlatune_folder"), (RANK_WORD, "xlatune_rank")):
         quoted = quoted.replace(word, f"'\"${name}\"'")
     return quoted
-
-
-def _variable(name: str) -> str:
-    return f'"${{!{name[:-1]}@}}"' if name.endswith("*") else name
 
 
 # They say where things are on the node; the image has its own.
@@ -338,12 +209,6 @@ _FOR_THE_RUNTIME = (
 )
 # an image and what it is:  rocm/jax:26.4@sha256:0f...   sha256:0f...   /shared/jax.sif@sha256:0f...
 _PINNED = re.compile(r"(?:(?P<name>\S+)@)?(?P<digest>sha256:[0-9a-f]{64})")
-_SHOW = {
-    Runtime.DOCKER: "docker image inspect --format '{{.Id}} {{.RepoDigests}}' NAME",
-    Runtime.PODMAN: "podman image inspect --format '{{.Digest}}' NAME",
-    Runtime.APPTAINER: "sha256sum FILE",
-    Runtime.PYXIS: "sha256sum FILE",
-}
 # What the harness sets itself: names, devices, and no value in a command line.
 _REFUSED = {
     **dict.fromkeys(("-e", "--env"), "the cell's `deployed` or an env file"),
@@ -357,7 +222,6 @@ _REFUSED = {
     "--container-image": "the cell's image",
     "--export": "the inner launcher's `inherit`",
 }
-E = TypeVar("E", bound=StrEnum)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -389,16 +253,21 @@ class ContainerLauncher:
     args: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        runtime = _member(Runtime, self.runtime, "runtime")
-        _member(Gpus, self.gpus, "gpus")
+        for name, found, known in (
+            ("runtime", self.runtime, _RUNTIMES),
+            ("gpus", self.gpus, _DEVICES),
+        ):
+            if found not in known:
+                valid = filter(None, known)
+                raise ConfigError.unknown(name, found, valid=valid, where="container")
         for mount in self.mounts:
             _mount(mount)
         if isinstance(self.inner, ContainerLauncher):
             raise ConfigError("container: its inner launcher is a container as well; name one")
-        for name in () if runtime.is_apart else ("devices", "shm_size", "as_me"):
+        for name in () if self._kind.is_apart else ("devices", "shm_size", "as_me"):
             if getattr(self, name):
                 raise ConfigError(
-                    f"container: {name} means nothing to {runtime}, which shares the node's "
+                    f"container: {name} means nothing to {self.runtime}, which shares the node's "
                     "devices, /dev/shm and user; leave it out"
                 )
         for word in self.args:
@@ -437,24 +306,43 @@ class ContainerLauncher:
         Raises:
             ConfigError: the cell's image is not pinned.
         """
-        asked = self._asked(cell)
-        own = {Gpus.AMD: ("/dev/kfd", "/dev/dri"), Gpus.NVIDIA: ("/dev/nvidiactl",)}
+        image = self._image(cell)
         found = (
-            *(each.source for each in asked.mounts),
+            *(source for source, _, _ in map(_mount, self.mounts)),
             *self._outside(self.inner.files(cell)),
-            *own.get(asked.gpus, ()),
-            *asked.devices,
-            *([asked.image] if asked.image.startswith("/") else []),
+            *_DEVICES[self.gpus],
+            *self.devices,
+            *([] if self._kind.is_apart else [image]),
         )
         return tuple(dict.fromkeys(found))
 
-    def checks(self, cell: Cell) -> tuple[tuple[str, str], ...]:
+    def checks(self, cell: Cell) -> tuple[Check, ...]:
         """Return (shell command, why it fails) for every node of the cell.
+
+        The last starts a container as a trial's is and looks for paths that the image or a mount
+        must have. With pyxis, or where it may be pulled, that would bring the image first, and is
+        not done.
 
         Raises:
             ConfigError: the cell's image is not pinned.
         """
-        return checks(self._asked(cell), self.inner.files(cell))
+        image, inside = self._image(cell), self.inner.files(cell)
+        program = shlex.join(self._program)
+        command, why = (each.format(program=program) for each in self._kind.look)
+        if self.runtime == _PYXIS or (self._kind.is_apart and self.pull):
+            return ((command, why),)
+        has_image = (
+            f"{program} image inspect {shlex.quote(image)} >/dev/null 2>&1",
+            f"{program} has no image {image}; pull or load it there, or allow `pull`",
+        )
+        looked = ["bash", "-c", 'for each do [ -e "$each" ] || exit 1; done', "bash", *inside]
+        started = (
+            shlex.join([*self._program, *self._kind.run, *self._options(), image, *looked]),
+            f"a container of {image} does not start, or has not all of bash"
+            + "".join(f", {path}" for path in inside)
+            + ": mount what the image has not",
+        )
+        return ((command, why), *([has_image] if self._kind.is_apart else []), started)
 
     def launch(self, trial: Trial, cell: Cell) -> LaunchSpec:
         """Return the inner launcher's spec with a container around its command.
@@ -463,12 +351,28 @@ class ContainerLauncher:
             ConfigError: the cell's image is not pinned, or the inner launcher cannot say it.
         """
         spec = self.inner.launch(trial, cell)
-        passed = tuple(each for each in spec.inherit if each not in _OF_THE_NODE)
-        asked = dataclasses.replace(self._asked(cell), variables=passed, cwd=spec.cwd)
+        is_apart = self._kind.is_apart
+        form = _HEAD + (_APART if is_apart else _BELOW)
+        command = [
+            shlex.join([*self._program, *self._kind.run]),
+            *self._words(self._image(cell), spec.cwd),
+            f'bash --norc --noprofile "$folder/{ENTRY_FILE}" "$folder" "$rank" "$@"',
+        ]
+        host_script = form.format(
+            runtime=self.runtime,
+            variables=" ".join(
+                f'"${{!{each[:-1]}@}}"' if each.endswith("*") else each
+                for each in spec.inherit
+                if each not in _OF_THE_NODE
+            ),
+            # over several lines, so that a person can read and change it
+            command=" \\\n  ".join(command),
+            program=shlex.join(self._program),
+        )
         files = {
-            HOST_FILE: host_script(asked),
-            ENTRY_FILE: entry_script(asked.runtime),
-            ENV_FILE: env_script(spec.env, spec.unset),
+            HOST_FILE: host_script,
+            ENTRY_FILE: _ENTRY + (_ENTRY_MIND if is_apart else _ENTRY_BECOME),
+            ENV_FILE: _env_script(spec.env, spec.unset),
         }
         return dataclasses.replace(
             spec,
@@ -480,72 +384,107 @@ class ContainerLauncher:
             cwd="",
         )
 
-    def _asked(self, cell: Cell) -> Container:
-        runtime = Runtime(self.runtime)
-        return Container(
-            runtime=runtime,
-            program=tuple(shlex.split(self.program)) or (runtime.program,),
-            image=_image(cell.image, runtime),
-            mounts=tuple(map(_mount, self.mounts)),
-            gpus=Gpus(self.gpus),
-            devices=self.devices,
-            shm_size=self.shm_size,
-            as_me=self.as_me,
-            pull=self.pull,
-            args=self.args,
-        )
+    @property
+    def _kind(self) -> _Runtime:
+        return _RUNTIMES[self.runtime]
+
+    @property
+    def _program(self) -> list[str]:
+        return shlex.split(self.program) or [self._kind.program]
+
+    def _options(self) -> list[str]:
+        """Return the options of every container of a site, but pyxis'."""
+        own = [
+            f"--pull={'missing' if self.pull else 'never'}",
+            "--network=host",
+            f"--shm-size={self.shm_size}" if self.shm_size else "--ipc=host",
+        ]
+        return [
+            *(own if self._kind.is_apart else []),
+            *self._kind.always,
+            *self._kind.gpus.get(self.gpus, ()),
+            *(f"--device={each}" for each in self.devices),
+            *(f"{self._kind.mount}{_mounted(each)}" for each in self.mounts),
+            *self.args,
+        ]
+
+    def _words(self, image: str, cwd: str) -> list[str]:
+        """Return the options of a trial's container and its image, quoted for bash."""
+        start = shlex.quote(f"{self._kind.cwd}{cwd}") if cwd else f'{self._kind.cwd}"$folder"'
+        if self.runtime == _PYXIS:
+            # enroot's own hooks bring NVIDIA's devices in
+            amd = [f"{each}:{each}" for each in _DEVICES["amd"]] if self.gpus == "amd" else []
+            mounts = "".join(f"{each}," for each in [*map(_mounted, self.mounts), *amd])
+            return [
+                '--nodelist="$SLURMD_NODENAME"',
+                *("--export=ALL", "--kill-on-bad-exit=1", "--quiet"),
+                shlex.quote(f"--container-image={image}"),
+                shlex.quote(f"--container-mounts={mounts}") + '"$folder":"$folder"',
+                start,
+                "--no-container-mount-home",
+                *map(shlex.quote, self.args),
+            ]
+        return [
+            *(["--interactive", '--name="$name"'] if self._kind.is_apart else []),
+            *map(shlex.quote, self._options()),
+            *(['--user="$UID":"$GROUPS"'] if self.as_me else []),
+            self._kind.folder,
+            start,
+            shlex.quote(image),
+        ]
 
     def _outside(self, paths: tuple[str, ...]) -> tuple[str, ...]:
         """Return the names on the node of what lies below a mount; the rest is the image's."""
         # the innermost mount hides those around it
-        mounts = sorted(map(_mount, self.mounts), key=lambda each: len(each.target), reverse=True)
-        named = (
-            next((each.outside(path) for each in mounts if path.is_relative_to(each.target)), "")
-            for path in map(PurePosixPath, paths)
-        )
-        return tuple(filter(None, named))
+        mounts = sorted(map(_mount, self.mounts), key=lambda each: len(each[1]), reverse=True)
+        found = []
+        for path in map(PurePosixPath, paths):
+            for source, target, _ in mounts:
+                if path.is_relative_to(target):
+                    found.append(str(PurePosixPath(source) / path.relative_to(target)))
+                    break
+        return tuple(found)
+
+    def _image(self, cell: Cell) -> str:
+        """Return what the runtime is told of the image: a file's path, else all of it."""
+        image, match = cell.image, _PINNED.fullmatch(cell.image)
+        if not image:
+            raise ConfigError(
+                "container: the cell names no image; give --xlatune-image IMAGE@sha256:…"
+            )
+        if match is None:
+            raise ConfigError(
+                f"container: image {image!r} is not pinned. What a tag or a file name stands for "
+                "can change between two trials, and the numbers of two images would be compared. "
+                f"Write {image.partition('@')[0]}@sha256:<64 hexadecimal digits>; "
+                f"`{self._kind.show}` shows the digest"
+            )
+        name = match["name"] or ""
+        is_named = not name.startswith("/")
+        if is_named != self._kind.is_apart:
+            wanted = "the absolute path of an image file" if is_named else "an image by name"
+            raise ConfigError(f"container: {self.runtime} needs {wanted}, found {image!r}")
+        return image if is_named else name
 
 
-def _image(image: str, runtime: Runtime) -> str:
-    """Return what the runtime is told of a pinned image: a file by its path, else all of it."""
-    match = _PINNED.fullmatch(image)
-    name = (match["name"] or "") if match else image
-    if not image:
-        raise ConfigError("container: the cell names no image; give --xlatune-image IMAGE@sha256:…")
-    if match is None:
-        raise ConfigError(
-            f"container: image {image!r} is not pinned. What a tag or a file name stands for can "
-            "change between two trials, and the numbers of two images would be compared. Write "
-            f"{image.partition('@')[0]}@sha256:<64 hexadecimal digits>; "
-            f"`{_SHOW[runtime]}` shows the digest"
-        )
-    is_file = name.startswith("/")
-    if is_file == runtime.is_apart or (runtime is Runtime.APPTAINER and not is_file):
-        wanted = "an image by name" if runtime.is_apart else "the absolute path of an image file"
-        raise ConfigError(f"container: {runtime} needs {wanted}, found {image!r}")
-    return name if is_file else image
-
-
-def _mount(text: str) -> Mount:
+def _mount(text: str) -> tuple[str, str, str]:
+    """Return where a mount is on the node, where inside, and "", "rw" or "ro"."""
     source, _, rest = text.partition(":")
     target, _, mode = rest.partition(":")
-    paths = [source, target or source]
-    is_good = mode in ("", "ro", "rw") and all(PurePosixPath(each).is_absolute() for each in paths)
+    target = target or source
+    is_good = mode in ("", "ro", "rw") and source.startswith("/") and target.startswith("/")
     # a comma would part pyxis' list of mounts
     if not is_good or "," in text or "\0" in text:
         raise ConfigError(
             f"container: mount {text!r}: expected /path, /path:/inside or /path:/inside:ro, "
             "absolute and without commas"
         )
-    return Mount(source=source, target=target or source, is_read_only=mode == "ro")
+    return source, target, mode
 
 
-def _member(kind: type[E], value: str, name: str) -> E:
-    try:
-        return kind(value)
-    except ValueError:
-        valid = [str(each) for each in kind if each]
-        raise ConfigError.unknown(name, value, valid=valid, where="container") from None
+def _mounted(text: str) -> str:
+    source, target, mode = _mount(text)
+    return f"{source}:{target}" + (":ro" if mode == "ro" else "")
 
 
 _ADDED = "env_files"

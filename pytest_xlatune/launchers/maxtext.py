@@ -24,15 +24,10 @@ from pytest_xlatune.launchers.program import (
     metrics_file_of,
     number,
 )
-from pytest_xlatune.model.cell import Axis, Cell, Protocol
+from pytest_xlatune.model.cell import AXIS_PREFIX, Axis, Cell, Protocol
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.trial import LaunchSpec, Trial
 
-# Where an axis usually lies: between the slices (dcn) or inside one (ici). A CPU has no slices.
-AXIS_PREFIX: Mapping[str, str] = {
-    **dict.fromkeys(("DP", "FSDP", "PP"), "dcn"),
-    **dict.fromkeys(("TP", "EP", "CP", "SP"), "ici"),
-}
 # Model configs ship with a degree for one of these; naming another must take that one back.
 _EXCLUSIVE = ("FSDP", "PP")
 

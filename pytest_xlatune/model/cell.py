@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
@@ -34,12 +34,16 @@ class Axis(StrEnum):
     SP = "sequence"
 
 
-_BETWEEN_SLICES = frozenset({"DP", "FSDP", "PP"})
+# Where an axis usually lies: between the slices (dcn) or inside one (ici). A CPU has no slices.
+AXIS_PREFIX: Mapping[str, str] = {
+    **dict.fromkeys(("DP", "FSDP", "PP"), "dcn"),
+    **dict.fromkeys(("TP", "EP", "CP", "SP"), "ici"),
+}
 
 
 def axis_variable(axis: str) -> str:
     """Return the variable of an axis, named by where it usually lies: MAXTEXT_DCN_PP."""
-    return f"MAXTEXT_{'DCN' if axis in _BETWEEN_SLICES else 'ICI'}_{axis}"
+    return f"MAXTEXT_{AXIS_PREFIX[axis].upper()}_{axis}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,26 +88,6 @@ class Parallelism(Record):
         No trainer reads them: the guards of recommended deployments do.
         """
         return {axis_variable(axis): str(degree) for axis, degree in self.axes}
-
-    @property
-    def size(self) -> int:
-        """The product of the degrees: how many devices the axes address."""
-        size = 1
-        for _, degree in self.axes:
-            size *= degree
-        return size
-
-    def check_devices(self, devices: int) -> None:
-        """Refuse axes that do not multiply to the devices.
-
-        Raises:
-            ConfigError: naming the product, the devices and the axes.
-        """
-        if self.size != devices:
-            raise ConfigError(
-                f"parallelism {self}: the axes multiply to {self.size}, but the cell has {devices} "
-                "devices; change a degree or the devices"
-            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -230,8 +214,12 @@ class Cell(Record):
                 )
             # 7 and 7.0 are one cell, but not one JSON text
             object.__setattr__(self, "per_device_batch_size", float(self.per_device_batch_size))
-        if self.devices:
-            self.parallelism.check_devices(self.devices)
+        size = math.prod(degree for _, degree in self.parallelism.axes)
+        if self.devices and size != self.devices:
+            raise ConfigError(
+                f"parallelism {self.parallelism}: the axes multiply to {size}, but the cell has "
+                f"{self.devices} devices; change a degree or the devices"
+            )
 
     def __hash__(self) -> int:
         return hash(self.digest)
@@ -252,10 +240,14 @@ class Cell(Record):
     @property
     def variant(self) -> str:
         """The label without the model: a document of one model names its cells so."""
-        parts = [str(self.parallelism), self.config_tag]
-        if self.per_device_batch_size is not None:
-            parts.append(f"pdbs={self.per_device_batch_size:g}")
+        parts = (str(self.parallelism), self.config_tag, self.batch_text)
         return " ".join(part for part in parts if part)
+
+    @property
+    def batch_text(self) -> str:
+        """How the batch is written in a label, e.g. `pdbs=7`; "" is the model's own."""
+        size = self.per_device_batch_size
+        return "" if size is None else f"pdbs={size:g}"
 
     @property
     def tokens_per_device_step(self) -> float | None:
@@ -297,19 +289,29 @@ def varied_fields(cells: Sequence[Cell]) -> frozenset[str]:
     return frozenset(name for name in first for other in others if other.get(name) != first[name])
 
 
-def family_digest(cells: Sequence[Cell], *, length: int = 8) -> str:
-    """Return the identity of what no arm varies, whatever nodes it is pinned to."""
-    return digest(_common(cells), length=length)
-
-
 def folder_of_family(sweep: str, cells: Sequence[Cell]) -> Path:
     """Return the folder of a study below the work directory, the same on whatever nodes.
 
-    Other nodes are then found in the ledger and refused, not measured beside it in silence.
+    It is named by what no arm varies. Other nodes are then found in the ledger and refused, not
+    measured beside it in silence.
     """
+    cell, varied = cells[0], varied_fields(cells)
+    named = {
+        "model_tag": cell.model_tag,
+        "parallelism": str(cell.parallelism),
+        "config_tag": cell.config_tag,
+        "per_device_batch_size": cell.batch_text,
+    }
+    label = " ".join(text for name, text in named.items() if text and name not in varied)
+    # the scheduler may pick other nodes, and the last seconds of patience compare nothing
+    whole = {**cell.to_json(), "nodelist": [], "protocol": cell.protocol.identity}
+    # a field that came later is left out at its default: a folder keeps its name
+    if not cell.code:
+        del whole["code"]
+    common = {name: value for name, value in whole.items() if name not in varied}
     # from a label:  deepseek3-671b PP=2,FSDP=4 pdbs=7
-    label = re.sub(r"[^A-Za-z0-9.=_-]+", "-", _label(cells))
-    return Path(sweep) / f"{label}-{family_digest(cells)}"
+    safe = re.sub(r"[^A-Za-z0-9.=_-]+", "-", label)
+    return Path(sweep) / f"{safe}-{digest(common, length=8)}"
 
 
 def family_differences(before: Sequence[Cell], after: Sequence[Cell]) -> str:
@@ -326,26 +328,3 @@ def family_differences(before: Sequence[Cell], after: Sequence[Cell]) -> str:
         for name in old
         if name not in varied and old[name] != new[name]
     )
-
-
-def _common(cells: Sequence[Cell]) -> dict[str, Json]:
-    cell, varied = cells[0], varied_fields(cells)
-    # the scheduler may pick other nodes, and the last seconds of patience compare nothing
-    whole = {**cell.to_json(), "nodelist": [], "protocol": cell.protocol.identity}
-    # fields that came later are left out at their default: a folder keeps its name
-    later = {"code"} - {name for name in ("code",) if whole.get(name)}
-    return {name: value for name, value in whole.items() if name not in varied | later}
-
-
-def _label(cells: Sequence[Cell]) -> str:
-    if len(cells) == 1:
-        return cells[0].label
-    varied = varied_fields(cells)
-    said = {
-        "model_tag": cells[0].model_tag,
-        "parallelism": str(cells[0].parallelism),
-        "config_tag": cells[0].config_tag,
-    }
-    if cells[0].per_device_batch_size is not None:
-        said["per_device_batch_size"] = f"pdbs={cells[0].per_device_batch_size:g}"
-    return " ".join(text for name, text in said.items() if text and name not in varied)

@@ -45,8 +45,12 @@ ALIASES: Mapping[str, str] = {
 _SPACE = " \t\r\n"
 # a profile id:  overlap-2.ag_1g+rs
 _ID = re.compile(r"[a-z0-9][a-z0-9._+-]{0,63}")
-# a flag up to its value:  --xla_gpu_enable_command_buffer=
-_FLAG = re.compile(r"--([A-Za-z0-9_][A-Za-z0-9_-]*)(=)?")
+# a flag:  --xla_gpu_autotune_level=4    --xla_gpu_ptx_file='a b'    --xla_a="\"b\""    --xla_bare
+_FLAG = re.compile(
+    r"""--(?P<name>[A-Za-z0-9_][A-Za-z0-9_-]*)
+    (?:=(?:'(?P<single>[^']*)'|"(?P<double>(?:[^"\\]|\\.)*)"|(?P<plain>[^ \t\r\n]*)))?""",
+    re.VERBOSE | re.DOTALL,
+)
 # an environment variable's name:  NCCL_IB_HCA
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
@@ -80,13 +84,10 @@ def parse_flags(text: str, *, where: str = "XLA_FLAGS") -> Flags:
     Raises:
         ConfigError: XLA would read a file, drop the rest in silence or refuse the token.
     """
-    flags: list[Flag] = []
-    at = _skip_space(text, 0)
-    while at < len(text):
-        flag, at = _parse_one(text, at, where)
-        flags.append(flag)
-        at = _skip_space(text, at)
-    return tuple(flags)
+    flags, at = _read(text, where)
+    if at < len(text):
+        raise ConfigError(_refusal(text, at, where))
+    return flags
 
 
 def read_as_xla(text: str) -> tuple[Flags, str]:
@@ -95,13 +96,8 @@ def read_as_xla(text: str) -> tuple[Flags, str]:
     Raises:
         ConfigError: XLA would read a file, or refuse a token.
     """
-    flags: list[Flag] = []
-    at = _skip_space(text, 0)
-    while at < len(text) and (not flags or text[at] == "-"):
-        flag, at = _parse_one(text, at, "XLA_FLAGS")
-        flags.append(flag)
-        at = _skip_space(text, at)
-    return tuple(flags), text[at:].strip(_SPACE)
+    flags, at = _read(text, "XLA_FLAGS")
+    return flags, text[at:].strip(_SPACE)
 
 
 def format_flags(flags: Iterable[Flag]) -> str:
@@ -250,12 +246,13 @@ class Profile(Record):
     @property
     def settings_text(self) -> str:
         """Everything the profile sets, as one line: its identity. To be shown is `shown_text`."""
-        return _in_line(self.flags, self.env, self.overrides)
+        settings = (*self.env.items(), *self.overrides.items())
+        return " ".join([*map(str, self.flags), *(f"{name}={value}" for name, value in settings)])
 
     @property
     def shown_text(self) -> str:
         """Everything the profile sets, as one line a person can paste; secrets are hidden."""
-        return _in_line(self.flags, without_secrets(self.env), without_secrets(self.overrides))
+        return self.shown.settings_text
 
     @property
     def shown(self) -> Profile:
@@ -314,54 +311,40 @@ def check_unique(profiles: Sequence[Profile], *, where: str) -> None:
         seen[each.id] = each
 
 
-def _in_line(flags: Flags, env: Mapping[str, str], overrides: Mapping[str, str]) -> str:
-    settings = (f"{name}={value}" for each in (env, overrides) for name, value in each.items())
-    return " ".join([*map(str, flags), *settings])
+def _read(text: str, where: str) -> tuple[Flags, int]:
+    """Return the flags up to where XLA stops, and the place."""
+    flags: list[Flag] = []
+    at = _skip_space(text, 0)
+    while at < len(text) and (not flags or text[at] == "-"):
+        match = _FLAG.match(text, at)
+        if match is None:
+            raise ConfigError(_refusal(text, at, where))
+        value, at = match["plain"], match.end()
+        if value and value[0] in "'\"":
+            begun = text[match.start("plain") :][:40]
+            raise ConfigError(f"{where}: the quote opened at {begun!r} never closes")
+        if match["double"] is not None:
+            value = re.sub(r"\\(.)", r"\1", match["double"], flags=re.DOTALL)
+        elif match["single"] is not None:
+            value = match["single"]
+        elif value is None and text[at : at + 1].strip(_SPACE):
+            token = _token(text, match.start())
+            raise ConfigError(f"{where}: malformed flag {token!r}: expected --name or --name=value")
+        flags.append(Flag(name=match["name"], value=value))
+        at = _skip_space(text, at)
+    return tuple(flags), at
 
 
 def _skip_space(text: str, at: int) -> int:
-    while at < len(text) and text[at] in _SPACE:
-        at += 1
-    return at
+    return len(text) - len(text[at:].lstrip(_SPACE))
 
 
-def _parse_one(text: str, at: int, where: str) -> tuple[Flag, int]:
-    match = _FLAG.match(text, at)
-    if match is None:
-        raise ConfigError(_refusal(text, at, where))
-    name, equals = match.group(1), match.group(2)
-    at = match.end()
-    value: str | None
-    if equals and at < len(text) and text[at] in "'\"":
-        value, at = _parse_quoted(text, at, where)
-    else:
-        end = at
-        while end < len(text) and text[end] not in _SPACE:
-            end += 1
-        if end > at and not equals:
-            raise ConfigError(
-                f"{where}: malformed flag {text[match.start() : end]!r}: expected --name or "
-                "--name=value"
-            )
-        value, at = (text[at:end] if equals else None), end
-    return Flag(name=name, value=value), at
-
-
-def _parse_quoted(text: str, at: int, where: str) -> tuple[str, int]:
-    quote, start, value = text[at], at, []
-    at += 1
-    while at < len(text) and text[at] != quote:
-        if quote == '"' and text[at] == "\\" and at + 1 < len(text):
-            at += 1
-        value.append(text[at])
-        at += 1
-    if at == len(text):
-        raise ConfigError(f"{where}: the quote opened at {text[start : start + 40]!r} never closes")
-    return "".join(value), at + 1
+def _token(text: str, at: int) -> str:
+    return re.split(f"[{_SPACE}]", text[at:], maxsplit=1)[0]
 
 
 def _refusal(text: str, at: int, where: str) -> str:
-    token = re.split(f"[{_SPACE}]", text[at:], maxsplit=1)[0]
+    token = _token(text, at)
     if token.startswith("-"):
         return f"{where}: malformed flag {token!r}: expected --name or --name=value"
     if at == _skip_space(text, 0):

@@ -63,10 +63,8 @@ def main() -> None:
             cpu_s, peak_mb = measured(argv, inputs, env, runs)
             ratio = cpu_s / bare_s
             print(
-                print(
-                    f"{command.removesuffix(OF_CELL):38} {cpu_s:6.3f} s CPU {peak_mb:5.0f} MB "
-                    f"{ratio:6.1f} times"
-                )
+                f"{command.removesuffix(OF_CELL):38} {cpu_s:6.3f} s CPU {peak_mb:5.0f} MB "
+                f"{ratio:6.1f} times"
             )
 
 

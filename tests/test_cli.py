@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from pytest_xlatune import __version__
 from pytest_xlatune.cli import COMMANDS, main
 
 STEP = (
@@ -137,6 +138,25 @@ def test_a_plan_shows_the_trials_and_the_commands(capsys: pytest.CaptureFixture[
     assert "multiply to 8, but the cell has 4 devices" in capsys.readouterr().err
 
 
+def test_an_option_is_named_as_it_is_typed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sweep = Path(__file__).parents[1] / "sweeps" / "test_quickstart.py"
+    assert main(["plan", str(sweep), "--budget", "many"]) == 2
+    assert "xlatune: --budget: found 'many'" in capsys.readouterr().err
+    assert main(["plan", str(sweep), "--budget", "90"]) == 0
+    assert "* budget: --budget" in capsys.readouterr().out
+    path = tmp_path / "test_x.py"
+    path.write_text(
+        "from pytest_xlatune import CommandLauncher, Sweep, profile\n"
+        "SWEEP = Sweep(name='x', launcher=CommandLauncher(argv=('true',)),\n"
+        "              profiles=(profile('a', '--xla_a=1'),))\n",
+        encoding="utf-8",
+    )
+    assert main(["plan", str(path)]) == 2
+    assert "the model (--model)" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -160,17 +180,40 @@ def test_a_bad_sweep_file_is_one_message(
     assert message in capsys.readouterr().err
 
 
+def written_to(output: int, *given: str) -> tuple[str, int]:
+    """What a process of the command says on stderr, and its exit code; closes the output."""
+    code = "import sys; from pytest_xlatune.cli import main; sys.exit(main(sys.argv[1:]))"
+    buffered = {name: each for name, each in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    with os.fdopen(output, "w") as file:
+        ended = subprocess.run(
+            [sys.executable, "-c", code, *given],
+            stdout=file,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+            env=buffered,
+        )
+    return ended.stderr, ended.returncode
+
+
 def test_a_reader_that_has_gone_is_no_trouble(log: Path) -> None:
     reading, writing = os.pipe()
     os.close(reading)  # `xlatune steps LOG | head`, and head has what it wants
-    code = "import sys; from pytest_xlatune.cli import COMMANDS, main; sys.exit(main(sys.argv[1:]))"
-    argv = [sys.executable, "-c", code, "steps", str(log)]
-    buffered = {name: each for name, each in os.environ.items() if name != "PYTHONUNBUFFERED"}
-    with os.fdopen(writing, "w") as gone:
-        ended = subprocess.run(
-            argv, stdout=gone, stderr=subprocess.PIPE, text=True, check=False, env=buffered
-        )
-    assert (ended.stderr, ended.returncode) == ("", 0)
+    assert written_to(writing, "steps", str(log)) == ("", 0)
+
+
+@pytest.mark.parametrize("command", [("steps", "LOG"), ("--help",)], ids=" ".join)
+def test_an_output_that_is_full_is_one_message(command: tuple[str, ...], log: Path) -> None:
+    given = [str(log) if each == "LOG" else each for each in command]
+    said = "xlatune: the output cannot be written: No space left on device\n"
+    assert written_to(os.open("/dev/full", os.O_WRONLY), *given) == (said, 3)
+
+
+def test_it_says_its_version(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as left:
+        main(["--version"])
+    assert left.value.code == 0
+    assert capsys.readouterr().out == f"xlatune {__version__}\n"
 
 
 def test_a_former_name_names_the_new_one(capsys: pytest.CaptureFixture[str]) -> None:

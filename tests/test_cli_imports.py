@@ -89,7 +89,7 @@ TABLE = [
         {"campaign", "ledger", "tasks"},
     ),
     # submitit renders the batch script of a plan for Slurm, and of no other
-    (f"plan test_small.py {OF_CELL}", 0, ALWAYS - {"submitit"}, {"evidence"}),
+    (f"plan test_small.py {OF_CELL}", 0, ALWAYS - {"submitit"}, {"evidence", "campaign"}),
     (f"plan test_small.py {OF_CELL} --executor local", 0, ALWAYS, {"evidence", "campaign"}),
     ("jobs", 2, ALWAYS, {"evidence", "prepare", "report", "tasks"}),
     ("report", 2, ALWAYS, {"evidence", "prepare", "report", "tasks"}),

@@ -5,8 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_xlatune.campaign.attempts import job_name_of
-from pytest_xlatune.executors import slurm
+from pytest_xlatune.executors import job_name_of, slurm
 from pytest_xlatune.model.cell import Cell, Parallelism, Protocol
 from pytest_xlatune.model.profile import Profile
 from pytest_xlatune.model.trial import Trial

@@ -19,7 +19,14 @@ from pathlib import Path
 from pytest_xlatune.campaign._follow import Follower
 from pytest_xlatune.campaign.assess import Assessment, assess, without_secrets
 from pytest_xlatune.campaign.jobs import interrupted
-from pytest_xlatune.executors import OWN_JOBS, Executor, Resumed, SchedulerDown
+from pytest_xlatune.executors import (
+    Executor,
+    Resumed,
+    SchedulerDown,
+    comment_of,
+    folder_of,
+    job_name_of,
+)
 from pytest_xlatune.launchers import Launcher
 from pytest_xlatune.ledger import (
     AttemptEnded,
@@ -50,24 +57,6 @@ from pytest_xlatune.studies import OnNodeFailure, Policy
 from pytest_xlatune.sweep.groups import Limits
 
 _LOG = logging.getLogger("pytest_xlatune.campaign")
-
-
-def job_name_of(trial: Trial) -> str:
-    """Return what a scheduler calls the jobs of a trial.
-
-    A stack has a `+` in its id, which no name may have; the digest at the end keeps names apart.
-    """
-    return f"{OWN_JOBS}{trial.id.replace('+', '_')}"
-
-
-def comment_of(run: str, trial: Trial, number: int) -> str:
-    """Return by what an attempt is found again; `run` is the session that began the ledger."""
-    return f"xlatune:{run}:{trial.id}.{number}"
-
-
-def folder_of(run: str, trial: Trial, number: int) -> str:
-    """Return the folder of an attempt below that of its cell."""
-    return f"{run}/{trial.id}.{number}"
 
 
 _MOST_CHARACTERS = 1 << 20  # a dump of every option that is not at its default has some 1 << 13

@@ -4,21 +4,23 @@ Only the file of the command that is asked for is loaded, and it imports what it
 needs it: `xlatune steps` is done before numpy is read from disk. Each file has `add_NAME`, which
 declares the arguments of a command and sets `run` to the function that runs it.
 
-Exit codes: 0, or that of the error: 2 for wrong input, 3 for a ledger or a scheduler that cannot be
-used. `flags lint` and `flags diff` end with 1 where they find something; `compare --gate` with 1
-for a regression and 4 where it cannot tell.
+Exit codes: 0, or that of the error: 2 for wrong input, 3 for a ledger, a scheduler or an output
+that cannot be used. `flags lint` and `flags diff` end with 1 where they find something; `compare
+--gate` with 1 for a regression and 4 where it cannot tell.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import re
 import sys
 from collections.abc import Callable, Collection, Iterable, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pytest_xlatune import __version__
 from pytest_xlatune.model.errors import ConfigError, XlatuneError
 
 if TYPE_CHECKING:
@@ -63,23 +65,38 @@ def main(argv: Sequence[str] | None = None) -> int:
         given = [AGAINST if each == "--" else each for each in given]
     if name == "flags":  # a word that begins with a blank is no option for argparse
         given = [f" {each}" if each.startswith("--xla_") else each for each in given]
-    arguments = _parser(name).parse_args(given)
-    run: Run = arguments.run
+    arguments = argparse.Namespace()
     try:
         try:
+            _parser(name).parse_args(given, arguments)
             if any(each.startswith("XLATUNE_") for each in os.environ):
                 from pytest_xlatune.sweep.settings import refuse_misspelt
 
                 refuse_misspelt(os.environ)  # of every command, one that reads no setting too
+            run: Run = arguments.run
             return run(arguments)
         finally:
             sys.stdout.flush()  # a reader that has gone is told here, not when Python ends
     except XlatuneError as error:
-        return complain([str(error)], exit_code=error.exit_code)
-    except BrokenPipeError:
-        # `xlatune steps ... | head`: what was asked for was shown
+        return complain([_as_typed(str(error), arguments)], exit_code=error.exit_code)
+    except OSError as error:
+        if error.filename is not None:  # not the output, which has no name here
+            raise
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+        if isinstance(error, BrokenPipeError):  # `xlatune steps ... | head`: head has what it wants
+            return 0
+        return complain([f"the output cannot be written: {error.strerror}"], exit_code=3)
+
+
+def _as_typed(message: str, arguments: argparse.Namespace) -> str:
+    """Name the command's own options as they are typed here: without the `xlatune-` of pytest."""
+
+    def typed(found: re.Match[str]) -> str:
+        is_ours = f"xlatune_{found[1].replace('-', '_')}" in arguments
+        return f"--{found[1]}" if is_ours else found[0]
+
+    # --xlatune-budget
+    return re.sub(r"--xlatune-([a-z]+(?:-[a-z]+)*)", typed, message)
 
 
 def _parser(name: str) -> argparse.ArgumentParser:
@@ -87,6 +104,7 @@ def _parser(name: str) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="xlatune", description="Sweeps of XLA flags and NCCL variables: logs, ledgers, plans."
     )
+    parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
     commands = Commands(parser, metavar="COMMAND")
     for each, (file, what) in COMMANDS.items():
         command = commands.add_parser(each, what=what)
@@ -131,7 +149,7 @@ def options_of(arguments: argparse.Namespace) -> RunSettings:
     """
     from pytest_xlatune.sweep.settings import resolve_options
 
-    return resolve_options(vars(arguments), os.environ, {}, root=Path.cwd())
+    return resolve_options(vars(arguments), os.environ, {}, root=Path.cwd(), prefix="--")
 
 
 def resolved_sweep(path: Path, options: RunSettings) -> ResolvedSweep:

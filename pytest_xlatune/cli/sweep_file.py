@@ -139,22 +139,25 @@ def _calibrate(arguments: argparse.Namespace) -> int:
     from pytest_xlatune.campaign.jobs import cancel_unwaited
     from pytest_xlatune.prepare.compilers import check_sweep
     from pytest_xlatune.sweep.earlier import CALIBRATION
+    from pytest_xlatune.tasks import new_session_id
     from pytest_xlatune.tasks.live import Feed
-    from pytest_xlatune.tasks.runs import calibrate, document_of, open_alone
+    from pytest_xlatune.tasks.runs import Runs, calibrate, document_of
 
     options = options_of(arguments)
     resolved = resolved_sweep(arguments.sweep, options)
     study = resolved.calibration(arguments.jobs)
     check_sweep(resolved)
-    campaign = open_alone(resolved, study, workdir=options.workdir)
-    folder = campaign.setup.folder
-    feed = Feed(folder, session_id=campaign.setup.session)
+    folder = options.workdir / resolved.folder
+    session = new_session_id()
+    feed = Feed(folder, session_id=session)
 
     def tick() -> None:
         show(landed.line for landed in feed.landed() if landed.line)
 
     try:
-        found = calibrate(campaign, tick)
+        with Runs(options, session=session) as runs:
+            campaign = runs.open(resolved, study)
+            found = calibrate(campaign, tick)
     finally:
         cancel_unwaited(folder)
     show_document(document_of(campaign, found))
@@ -180,7 +183,8 @@ def _evidence(arguments: argparse.Namespace) -> int:
     from pytest_xlatune.campaign.jobs import cancel_unwaited
     from pytest_xlatune.cli.hlo import show_dumps
     from pytest_xlatune.prepare.compilers import check_sweep
-    from pytest_xlatune.tasks.runs import open_alone, record, study_of_profile
+    from pytest_xlatune.tasks import new_session_id
+    from pytest_xlatune.tasks.runs import Runs, record, study_of_profile
 
     options = options_of(arguments)
     resolved = resolved_sweep(arguments.sweep, options)
@@ -194,11 +198,11 @@ def _evidence(arguments: argparse.Namespace) -> int:
     found: list[Recorded] = []
     exit_code = 0
     try:
-        for study in studies:
-            campaign = open_alone(resolved, study, workdir=options.workdir)
-            found.append(record(campaign, lambda: None))
-            show(_left(found[-1]))
-            exit_code = complain(found[-1].problems) or exit_code
+        with Runs(options, session=new_session_id()) as runs:
+            for study in studies:
+                found.append(record(runs.open(resolved, study), lambda: None))
+                show(_left(found[-1]))
+                exit_code = complain(found[-1].problems) or exit_code
     finally:
         cancel_unwaited(folder)
     dumps = [each.dump for each in found if each.dump]

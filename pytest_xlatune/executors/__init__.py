@@ -31,9 +31,27 @@ from typing import Protocol
 from pytest_xlatune.model.errors import ConfigError, SubmissionError
 from pytest_xlatune.model.resources import Resources
 from pytest_xlatune.model.result import Outcome, Submission
-from pytest_xlatune.model.trial import LaunchSpec
+from pytest_xlatune.model.trial import LaunchSpec, Trial
 
 OWN_JOBS = "xlt-"  # how the names of our jobs begin
+
+
+def job_name_of(trial: Trial) -> str:
+    """Return what a scheduler calls the jobs of a trial.
+
+    A stack has a `+` in its id, which no name may have; the digest at the end keeps names apart.
+    """
+    return f"{OWN_JOBS}{trial.id.replace('+', '_')}"
+
+
+def comment_of(run: str, trial: Trial, number: int) -> str:
+    """Return by what an attempt is found again; `run` is the session that began the ledger."""
+    return f"xlatune:{run}:{trial.id}.{number}"
+
+
+def folder_of(run: str, trial: Trial, number: int) -> str:
+    """Return the folder of an attempt below that of its cell."""
+    return f"{run}/{trial.id}.{number}"
 
 
 class SchedulerDown(SubmissionError):  # noqa: N818 - a state of the world, to be waited out

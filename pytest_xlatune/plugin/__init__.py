@@ -21,7 +21,6 @@ from pytest_xlatune.plugin.controller import (
     CONTROLLER,
     IS_USAGE,
     Controller,
-    new_session_id,
     root_of,
 )
 from pytest_xlatune.plugin.fixtures import NO_TAG, OPTIONS_KEY, SESSION_KEY, sweep_of
@@ -35,6 +34,7 @@ from pytest_xlatune.sweep.groups import (
 )
 from pytest_xlatune.sweep.registry import markers
 from pytest_xlatune.sweep.settings import check_folders, resolve_options
+from pytest_xlatune.tasks import new_session_id
 from pytest_xlatune.tasks.notify import Notifier, read_targets
 
 if TYPE_CHECKING:

@@ -6,9 +6,7 @@ ledgers that the session's processes name in a file and never measures anything 
 
 from __future__ import annotations
 
-import os
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -37,11 +35,6 @@ def root_of(config: pytest.Config) -> Path:
     """
     is_said = config.inipath is not None or config.getoption("rootdir", None)
     return config.rootpath if is_said else config.invocation_params.dir
-
-
-def new_session_id() -> str:
-    """Return an id that sorts by time and that no other session has."""
-    return f"{time.strftime('%Y%m%dT%H%M%S', time.gmtime())}-{os.urandom(3).hex()}"
 
 
 class Controller:

@@ -9,14 +9,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 
 from pytest_xlatune.campaign import Campaign
-from pytest_xlatune.campaign.log import write_log
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.prepare import preflight
 from pytest_xlatune.prepare.lint import look_at_flags
@@ -26,7 +24,7 @@ from pytest_xlatune.sweep.deployed import NO_ENV_ID, context_of
 from pytest_xlatune.sweep.earlier import read_calibration
 from pytest_xlatune.sweep.groups import RunSettings
 from pytest_xlatune.sweep.resolved import ResolvedSweep
-from pytest_xlatune.tasks.runs import open_campaign, site_of
+from pytest_xlatune.tasks.runs import Runs, site_of
 
 
 @dataclass(slots=True, kw_only=True)
@@ -68,8 +66,7 @@ class Session:
         self._config = config
         self._selections: dict[str, Selection] = {}
         self._campaigns: dict[str, Campaign] = {}
-        self._folders: set[Path] = set()  # that this process has named and writes a log in
-        self._attended = ExitStack()
+        self._runs = Runs(options, session=session_id)
 
     @property
     def folders_file(self) -> Path:
@@ -135,30 +132,24 @@ class Session:
         Raises:
             ConfigError, LedgerError: it cannot begin.
         """
-        campaign = open_campaign(
+        folder = self.options.workdir / resolved.folder
+        is_new = folder not in self._runs.folders
+        campaign = self._runs.open(
             resolved,
             study,
-            workdir=self.options.workdir,
-            session=self.id,
             recover=lambda found, nodes: bool(
                 self._config.hook.pytest_xlatune_recover(
                     sweep=resolved.sweep.name, decision=found.decision, nodes=nodes
                 )
             ),
-            fresh=self.options.fresh,
         )
-        folder = campaign.setup.folder
-        if folder not in self._folders:
-            self._folders.add(folder)
-            log = write_log(folder, self.options.log_level, campaign.secrets)
-            self._attended.enter_context(log)
+        if is_new:
             self._sign(folder)
-        self._attended.enter_context(campaign.attending())
         return campaign
 
     def close(self) -> None:
         """Wait for nothing any more: what still runs may be ended."""
-        self._attended.close()
+        self._runs.close()
 
     def preflight(self, sweep: Sweep) -> preflight.Preflight:
         """Look at the site of a sweep and at the flags of its selected profiles.
@@ -168,11 +159,11 @@ class Session:
         """
         selection = self._selections[sweep.name]
         resolved = selection.sweep
-        campaign, workdir = self.campaign(sweep), self.options.workdir
+        campaign = self.campaign(sweep)
         while True:
             state = campaign.view().state
             is_busy = bool(state.trials)
-            site = site_of(resolved, workdir, is_first=False, is_busy=is_busy)
+            site = site_of(resolved, campaign.setup.folder, is_first=False, is_busy=is_busy)
             found = preflight.look(site)
             # another process of the session may have begun while we looked
             if is_busy or not campaign.view().state.trials:

@@ -40,6 +40,7 @@ SWITCH = "switch"  # on the command line alone
 _OPTIONS = (OPTION, SESSION, ABOVE)
 
 
+FLAG = "--xlatune-"  # before the name of an option, on pytest's command line
 _MISSING = dataclasses.MISSING
 
 
@@ -196,7 +197,7 @@ class Option(Declared):
     @property
     def flag(self) -> str:
         """As it is written on the command line."""
-        return f"--xlatune-{self.name}"
+        return f"{FLAG}{self.name}"
 
     @property
     def key(self) -> str:

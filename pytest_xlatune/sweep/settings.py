@@ -33,6 +33,7 @@ from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.sweep.groups import (
     ABOVE,
     FIELDS,
+    FLAG,
     GROUPS,
     OPTIONS,
     RENAMED,
@@ -107,6 +108,7 @@ def resolve_options(
     ini: Mapping[str, str],
     *,
     root: Path,
+    prefix: str = FLAG,
 ) -> RunSettings:
     """Return the settings of this run, and in `said` what the four places say of sweeps.
 
@@ -115,12 +117,13 @@ def resolve_options(
         environ: the environment.
         ini: by `Option.key`, "" where not set.
         root: what relative directories are relative to.
+        prefix: of the options on this command line.
 
     Raises:
         ConfigError: a value that cannot be read, with the place where it stands.
     """
     refuse_misspelt(environ)
-    above = _above(command_line, environ, ini)
+    above = _above(command_line, environ, ini, prefix)
     file = _settings_file(above.values.get("config"), root)
     if file is None:
         said = dataclasses.replace(above, root=root)
@@ -178,7 +181,10 @@ def refuse_misspelt(environ: Mapping[str, str]) -> None:
 
 
 def _above(
-    command_line: Mapping[str, Any], environ: Mapping[str, str], ini: Mapping[str, str]
+    command_line: Mapping[str, Any],
+    environ: Mapping[str, str],
+    ini: Mapping[str, str],
+    prefix: str,
 ) -> Said:
     """Return what the places above the settings file say of each option, and where."""
     for old, new in RENAMED.items():
@@ -190,7 +196,7 @@ def _above(
         if ini.get(key):
             raise ConfigError(f"ini key {key} has another name: write {key_of(new)}")
     sources: tuple[tuple[Callable[[Option], str], Callable[[Option], Any]], ...] = (
-        (lambda each: each.flag, lambda each: command_line.get(each.key)),
+        (lambda each: f"{prefix}{each.name}", lambda each: command_line.get(each.key)),
         (lambda each: each.variable, lambda each: environ.get(each.variable) or None),
         (lambda each: f"ini key {each.key}", lambda each: ini.get(each.key) or None),
     )

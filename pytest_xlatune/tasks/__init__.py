@@ -1,1 +1,11 @@
-"""One use case a file, called by the plugin and by the command line."""
+"""Use cases, one a file: pytest and the command line enter here."""
+
+from __future__ import annotations
+
+import os
+import time
+
+
+def new_session_id() -> str:
+    """Return an id that sorts by time and that no other session has."""
+    return f"{time.strftime('%Y%m%dT%H%M%S', time.gmtime())}-{os.urandom(3).hex()}"

@@ -114,7 +114,7 @@ def scripts_of(
     """
     if resolved.sweep.site.executor != "slurm" or not trials:
         return ()
-    from pytest_xlatune.campaign.attempts import comment_of, folder_of, job_name_of
+    from pytest_xlatune.executors import comment_of, folder_of, job_name_of
     from pytest_xlatune.executors.slurm import SlurmExecutor
 
     trial = trials[0]

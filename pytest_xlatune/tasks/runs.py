@@ -10,8 +10,8 @@ nothing of pytest; the caller hands in the ways to repair nodes.
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -19,6 +19,7 @@ from pathlib import Path
 from pytest_xlatune.campaign import Campaign, Setup, View, by_digest, versions
 from pytest_xlatune.campaign.assess import Assessment
 from pytest_xlatune.campaign.jobs import executor_named
+from pytest_xlatune.campaign.log import write_log
 from pytest_xlatune.ledger import Event
 from pytest_xlatune.ledger.state import LedgerState
 from pytest_xlatune.model.cell import Cell
@@ -37,6 +38,7 @@ from pytest_xlatune.studies.calibration import noise_of, scored
 from pytest_xlatune.studies.evidence_run import EvidenceStudy
 from pytest_xlatune.sweep.deployed import context_of, deployed_files
 from pytest_xlatune.sweep.earlier import Calibration, write_calibration
+from pytest_xlatune.sweep.groups import RunSettings
 from pytest_xlatune.sweep.resolved import ResolvedSweep
 from pytest_xlatune.tasks.artifacts import Recorded, as_recorded, read_new
 
@@ -44,50 +46,66 @@ Recover = Callable[[Assessment, tuple[str, ...]], bool]
 
 
 def site_of(
-    resolved: ResolvedSweep, workdir: Path, *, is_first: bool, is_busy: bool
+    resolved: ResolvedSweep, folder: Path, *, is_first: bool, is_busy: bool
 ) -> preflight.Site:
-    """Return the site that the preflight checks: where the trials of a sweep run."""
+    """Return what the preflight checks: where the trials of a sweep run, and their folder."""
     return preflight.Site(
         cell=resolved.cell,
         launcher=resolved.sweep.launcher,
         resources=resolved.sweep.site.resources,
         executor=resolved.sweep.site.executor,
-        folder=workdir / resolved.folder,
+        folder=folder,
         is_first=is_first,
         is_busy=is_busy,
     )
 
 
-def open_campaign(
-    resolved: ResolvedSweep,
-    study: Study,
-    *,
-    workdir: Path,
-    session: str,
-    recover: Recover | None = None,
-    fresh: bool = False,
-) -> Campaign:
-    """Return the campaign of a study, joined or begun.
+class Runs(ExitStack):
+    """The campaigns that one process drives, until the context ends: each folder has its log.
 
-    Args:
-        resolved: the sweep with the cell.
-        study: the question about the cell.
-        workdir: the folder above the cells' folders.
-        session: id of the session, shared by all its processes.
-        recover: repairs nodes with a person's rights; None without such a person.
-        fresh: whether the session's first process moves the measured trials aside.
-
-    Raises:
-        ConfigError: the site is not ready, with all faults; or the ledger belongs to another
-            cell.
-        LedgerError: the ledger cannot be read or written.
+    Attributes:
+        folders: of the campaigns.
     """
-    folder = workdir / resolved.folder
+
+    def __init__(self, options: RunSettings, *, session: str) -> None:
+        """Drive for a session, whose processes all have its id."""
+        super().__init__()
+        self._options = options
+        self._session = session
+        self.folders: set[Path] = set()
+
+    def open(
+        self, resolved: ResolvedSweep, study: Study, *, recover: Recover | None = None
+    ) -> Campaign:
+        """Return the campaign that runs a study into the ledger of the sweep's cell.
+
+        `recover` repairs nodes with a person's rights; without such a person, what only they can
+        mend stops the campaign.
+
+        Raises:
+            ConfigError: the site is not ready, with all faults; or the ledger belongs to another
+                cell.
+            LedgerError: the ledger cannot be read or written.
+        """
+        folder = self._options.workdir / resolved.folder
+        campaign = Campaign(_setup(resolved, study, folder, self._session, recover), study)
+        campaign.open(fresh=self._options.fresh)
+        if folder not in self.folders:
+            self.folders.add(folder)
+            self.enter_context(write_log(folder, self._options.log_level, campaign.secrets))
+        self.enter_context(campaign.attending())
+        return campaign
+
+
+def _setup(
+    resolved: ResolvedSweep, study: Study, folder: Path, session: str, recover: Recover | None
+) -> Setup:
+    """Return what a campaign needs beside its study."""
 
     def is_ready(state: LedgerState) -> tuple[str, ...]:
         # an intended attempt may run too: its session may have died before it recorded the job
         is_busy = bool(state.in_flight() or state.unresolved())
-        site = site_of(resolved, workdir, is_first=not state.opened, is_busy=is_busy)
+        site = site_of(resolved, folder, is_first=not state.opened, is_busy=is_busy)
         found = preflight.look(site)
         keys = look_at_keys(
             resolved.sweep.launcher, resolved.cell, resolved.sweep.profiles, environ=os.environ
@@ -100,7 +118,7 @@ def open_campaign(
         found.raise_faults(f"sweep {resolved.sweep.name!r}")
         return (*found.notes, *not_compiled(resolved, study))
 
-    setup = Setup(
+    return Setup(
         sweep=resolved.sweep.name,
         cells=by_digest(study.cells),
         launcher=resolved.sweep.launcher,
@@ -123,21 +141,6 @@ def open_campaign(
         compile_check=_compile_step(resolved, study, folder),
         read=partial(read_new, folder=folder),
     )
-    campaign = Campaign(setup, study)
-    campaign.open(fresh=fresh)
-    return campaign
-
-
-def open_alone(resolved: ResolvedSweep, study: Study, *, workdir: Path) -> Campaign:
-    """Return the campaign that runs a study outside of any pytest session.
-
-    A fault that only a person with more rights can mend stops it.
-
-    Raises:
-        ConfigError, LedgerError: it cannot begin.
-    """
-    session = f"{time.strftime('%Y%m%dT%H%M%S', time.gmtime())}-{os.urandom(3).hex()}"
-    return open_campaign(resolved, study, workdir=workdir, session=session)
 
 
 def _compile_step(

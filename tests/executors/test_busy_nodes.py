@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from pytest_xlatune.campaign.attempts import job_name_of
-from pytest_xlatune.executors import OWN_JOBS
+from pytest_xlatune.executors import OWN_JOBS, job_name_of
 from pytest_xlatune.executors.slurm._commands import SEPARATOR, Reply
 from pytest_xlatune.executors.slurm.nodes import check_nodes
 from pytest_xlatune.model.cell import Protocol
@@ -82,7 +81,8 @@ def test_a_look_during_which_another_process_begins_is_taken_again(
         interpreter="")))  # fmt: skip
     one: Any = SimpleNamespace(sweep=resolved, profiles=())
     session._selections["pretend"] = one
-    monkeypatch.setattr(session, "campaign", lambda _: SimpleNamespace(view=lambda: view))
+    campaign = SimpleNamespace(view=lambda: view, setup=SimpleNamespace(folder=None))
+    monkeypatch.setattr(session, "campaign", lambda _: campaign)
     monkeypatch.setattr(preflight, "look", look)
     monkeypatch.setattr(session_room, "site_of", lambda *_, **said: SimpleNamespace(**said))
     monkeypatch.setattr(session_room, "context_of", lambda *_: None)

@@ -85,7 +85,7 @@ def upward(path: Path) -> Iterator[str]:
                 yield f"{said(path)}:{line} imports {name}"
             continue
         there = rest.partition(".")[0]
-        if there == here or (here, there) in SIDEWAYS:
+        if there in (here, "__version__") or (here, there) in SIDEWAYS:
             continue
         if LAYERS.get(there, LAYERS["__init__"])[0] >= layer:
             yield f"{said(path)}:{line}: {here} (layer {layer}) imports {name}"

@@ -18,7 +18,7 @@ from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.report.covered import Covered, Explanation
 from pytest_xlatune.report.document import Table, Text
 from pytest_xlatune.report.language import ENGLISH
-from pytest_xlatune.report.tuning_document import reason, why
+from pytest_xlatune.report.tuning_document import why
 from pytest_xlatune.tasks.artifacts import explain
 
 DUMPS = Path(__file__).parent / "data" / "evidence" / "jaxlib-0.12.0"
@@ -105,6 +105,12 @@ def covered(found: Explanation, *, delta: float = 0.11) -> Covered:
     )
 
 
+def reason(of: Covered) -> str:
+    first = next(why(of, ENGLISH))
+    assert isinstance(first, Text)
+    return first.text
+
+
 def test_programs_and_traces_become_facts_with_artifacts_and_jobs(tmp_path: Path) -> None:
     folder = tmp_path / "sweep" / "cell"
     found = explained(folder, dumps=("fsdp", "fsdp-ag"), waits_us=(200.0, 100.0))
@@ -122,51 +128,51 @@ def test_programs_and_traces_become_facts_with_artifacts_and_jobs(tmp_path: Path
     )
     families = [each.text for each in found.facts if each.kind == "kernel family"]
     assert any("0.200 -> 0.100 ms per device and step (-0.100 ms)" in each for each in families)
-    blocks = list(why(covered(found), ENGLISH))
-    assert isinstance(blocks[0], Text)
-    assert blocks[0].text.startswith("The traces show the gain: a step's span changes by -10.0 %")
-    assert isinstance(blocks[1], Table)
-    assert len(blocks[1].rows) == len(found.facts)
+    said = reason(covered(found))
+    assert said.startswith("The traces show the gain: a step's span changes by -10.0 %")
+    _, table, *_ = why(covered(found), ENGLISH)
+    assert isinstance(table, Table)
+    assert len(table.rows) == len(found.facts)
 
 
 def test_traces_that_do_not_move_explain_nothing(tmp_path: Path) -> None:
     found = explained(tmp_path, dumps=("fsdp", "fsdp-ag"), waits_us=(200.0, 200.0))
-    said = reason(covered(found), ENGLISH)
+    said = reason(covered(found))
     assert said.endswith("The evidence does not explain why it wins.")
     slower = explained(tmp_path, waits_us=(200.0, 300.0))
-    assert "do not show the gain" in reason(covered(slower), ENGLISH)
+    assert "do not show the gain" in reason(covered(slower))
 
 
 def test_a_step_that_is_a_little_shorter_does_not_explain_a_large_gain(tmp_path: Path) -> None:
     found = explained(tmp_path, waits_us=(200.0, 180.0))  # 2 % of the step
-    assert "do not show the gain" in reason(covered(found, delta=0.11), ENGLISH)
-    assert "The traces show the gain" in reason(covered(found, delta=0.02), ENGLISH)
+    assert "do not show the gain" in reason(covered(found, delta=0.11))
+    assert "The traces show the gain" in reason(covered(found, delta=0.02))
 
 
 def test_a_changed_program_alone_is_a_lead_and_no_cause(tmp_path: Path) -> None:
     found = explained(tmp_path, dumps=("fsdp", "fsdp-ag"))
     assert "the ledger names no trace of both sides" in found.problems
     assert "Only traces of both can show whether the change causes the gain" in reason(
-        covered(found), ENGLISH
+        covered(found)
     )
 
 
 def test_identical_programs_explain_nothing_that_a_compiler_does(tmp_path: Path) -> None:
     found = explained(tmp_path, dumps=("fsdp", "fsdp"))
     assert found.is_identical is True
-    assert "The two programs are identical" in reason(covered(found), ENGLISH)
+    assert "The two programs are identical" in reason(covered(found))
 
 
 def test_without_evidence_it_says_what_to_run(tmp_path: Path) -> None:
     nothing = explain(replay(()), tmp_path, WINNER.id)
     assert nothing == Explanation()
-    said = reason(covered(nothing), ENGLISH)
+    said = reason(covered(nothing))
     assert "cannot say why it wins. To record both, run: `xlatune evidence SWEEP_FILE`" in said
 
 
 def test_evidence_of_an_earlier_leader_is_not_taken_for_the_winners(tmp_path: Path) -> None:
     found = replace(explained(tmp_path, waits_us=(200.0, 100.0)), profile="another")
-    assert "belongs to `another`, which led before" in reason(covered(found), ENGLISH)
+    assert "belongs to `another`, which led before" in reason(covered(found))
 
 
 def test_artifacts_that_are_gone_are_said_and_name_no_host_path(tmp_path: Path) -> None:

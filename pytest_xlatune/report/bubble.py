@@ -14,19 +14,10 @@ from dataclasses import dataclass
 
 from pytest_xlatune.model.cell import Axis, Cell, DeployedFile
 from pytest_xlatune.model.profile import BASELINE, Profile
-from pytest_xlatune.model.record import Record
 from pytest_xlatune.model.result import Conclusion
 from pytest_xlatune.model.text import ABSENT, points, size
 from pytest_xlatune.report._trainer_config import values_of
-from pytest_xlatune.report.document import (
-    Section,
-    Table,
-    Text,
-    columns,
-    literal,
-    plain,
-    section,
-)
+from pytest_xlatune.report.document import Section, Table, Text, columns, literal, plain, section
 from pytest_xlatune.report.language import ENGLISH, Say
 from pytest_xlatune.report.lines import words
 
@@ -36,13 +27,13 @@ REPEATS = "num_pipeline_repeats"
 PIPELINE_LAYERS = "pipeline_parallel_layers"
 DELAY = "pipeline_delay_activation_forwarding"
 LAYERS = ("num_decoder_layers", "base_num_decoder_layers")
-SHAPING = (MICROBATCHES, LAYERS_PER_STAGE, REPEATS, PIPELINE_LAYERS, DELAY, *LAYERS)
+_NUMBERS = (MICROBATCHES, LAYERS_PER_STAGE, REPEATS, PIPELINE_LAYERS, *LAYERS)
 _SCALE = "global_parameter_scale"  # of 1; another one changes the layers by rules of its own
 _UNSET = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pipeline(Record):
+class Pipeline:
     """The shape of a pipeline.
 
     Attributes:
@@ -69,7 +60,7 @@ class Pipeline(Record):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NoPipeline(Record):
+class NoPipeline:
     """Why the bubble of a profile is unknown."""
 
     reason: str
@@ -100,14 +91,17 @@ def pipeline_of(
     stages = stages_of(cell)
     if stages == 1:
         return NoPipeline(reason=f"{cell.parallelism} has no pipeline")
-    wrong = [f"{key}={said[key]}" for key in SHAPING if key in said and _is_odd(key, said[key])]
+    numbers = {key: said[key] for key in _NUMBERS if key in said}
+    # a whole number:  8    -1
+    wrong = [key for key, text in numbers.items() if re.fullmatch(r"-?[0-9]+", text) is None]
     if wrong:
-        return NoPipeline(reason=f"{wrong[0]} is not a number")
-    delay = 2 if said.get(DELAY, "false").lower() == "true" else 1
-    repeats = _repeats(said, stages)
+        return NoPipeline(reason=f"{wrong[0]}={said[wrong[0]]} is not a number")
+    known = {key: int(text) for key, text in numbers.items()}
+    repeats = _repeats(known, stages, scale=said.get(_SCALE, "1"))
     if isinstance(repeats, NoPipeline):
         return repeats
-    microbatches = _number(said, MICROBATCHES)
+    delay = 2 if said.get(DELAY, "false").lower() == "true" else 1
+    microbatches = known.get(MICROBATCHES, _UNSET)
     if microbatches == _UNSET:
         microbatches = delay * stages
     if microbatches < 1 or microbatches % stages:
@@ -116,18 +110,18 @@ def pipeline_of(
     return Pipeline(stages=stages, microbatches=microbatches, repeats=repeats, delay=delay)
 
 
-def _repeats(said: Mapping[str, str], stages: int) -> int | NoPipeline:
-    repeats = _number(said, REPEATS)
-    per_stage = _number(said, LAYERS_PER_STAGE, otherwise=1)
+def _repeats(known: Mapping[str, int], stages: int, *, scale: str) -> int | NoPipeline:
+    repeats = known.get(REPEATS, _UNSET)
+    per_stage = known.get(LAYERS_PER_STAGE, 1)
     if repeats != _UNSET:
         return repeats if repeats > 0 else NoPipeline(reason=f"{REPEATS} is {repeats}")
     if per_stage == _UNSET:
         return 1  # a stage holds all its layers at once
-    layers = _number(said, PIPELINE_LAYERS)
-    if layers == _UNSET and said.get(_SCALE, "1") != "1":
-        return NoPipeline(reason=f"{_SCALE} is {said[_SCALE]}: name {REPEATS} in the overrides")
+    layers = known.get(PIPELINE_LAYERS, _UNSET)
+    if layers == _UNSET and scale != "1":
+        return NoPipeline(reason=f"{_SCALE} is {scale}: name {REPEATS} in the overrides")
     for key in LAYERS:
-        layers = layers if layers != _UNSET else _number(said, key)
+        layers = layers if layers != _UNSET else known.get(key, _UNSET)
     if layers == _UNSET:
         return NoPipeline(
             reason=f"the number of layers is unknown: set {LAYERS[1]} or {REPEATS} as an override"
@@ -136,14 +130,6 @@ def _repeats(said: Mapping[str, str], stages: int) -> int | NoPipeline:
         reason = f"{layers} layers do not divide into {stages} stages of {per_stage}"
         return NoPipeline(reason=reason)
     return layers // (stages * per_stage)
-
-
-def _is_odd(key: str, text: str) -> bool:
-    return key != DELAY and re.fullmatch(r"-?[0-9]+", text) is None
-
-
-def _number(said: Mapping[str, str], key: str, *, otherwise: int = _UNSET) -> int:
-    return int(said[key]) if key in said else otherwise
 
 
 TITLE = "Pipeline bubble"
@@ -168,32 +154,31 @@ def bubbles(
         conclusion: the verdicts; None before a sweep.
         say: the language of the prose.
     """
-    shaping = [each for each in profiles if each.overrides.keys() & set(SHAPING)]
-    config = config_of(files)
-    base = pipeline_of(cell, BASELINE, config)
-    found = [(each, pipeline_of(cell, each, config)) for each in shaping]
-    if not found or stages_of(cell) == 1:
+    shaping = [each for each in profiles if each.overrides.keys() & {*_NUMBERS, DELAY}]
+    if not shaping or stages_of(cell) == 1:
         return None
-    shown = _COLUMNS if conclusion is None else (*_COLUMNS, *_MEASURED)
-    rows = [_row(each, its, base, conclusion) for each, its in ((BASELINE, base), *found)]
+    config = config_of(files)
+    found = [(each, pipeline_of(cell, each, config)) for each in (BASELINE, *shaping)]
+    base = found[0][1]
     whys = dict.fromkeys(
         say("{profile}: {reason}.", profile=plain(each.id), reason=plain(its.reason))
-        for each, its in ((BASELINE, base), *found)
+        for each, its in found
         if isinstance(its, NoPipeline)
     )
-    texts = (
-        Text(text=each)
-        for each in (
-            say(
-                "S stages, M microbatches and V repeats leave a bubble of (S-1)/(M V + "
-                "S-1), twice the S-1 where activations are forwarded with a delay. The "
-                "predicted delta counts the bubble alone; smaller microbatches have "
-                "costs of their own."
-            ),
-            *whys,
-        )
+    return section(
+        TITLE,
+        Table(
+            columns=_COLUMNS if conclusion is None else (*_COLUMNS, *_MEASURED),
+            rows=tuple(_row(each, its, base, conclusion) for each, its in found),
+        ),
+        say.text(
+            "S stages, M microbatches and V repeats leave a bubble of (S-1)/(M V + "
+            "S-1), twice the S-1 where activations are forwarded with a delay. The "
+            "predicted delta counts the bubble alone; smaller microbatches have "
+            "costs of their own."
+        ),
+        *(Text(text=why) for why in whys),
     )
-    return section(TITLE, Table(columns=shown, rows=tuple(rows)), *texts)
 
 
 def _row(
@@ -202,21 +187,18 @@ def _row(
     base: Pipeline | NoPipeline,
     conclusion: Conclusion | None,
 ) -> tuple[str, ...]:
+    is_base = profile is BASELINE
     shape = [ABSENT] * 5
     if isinstance(its, Pipeline):
-        is_told = isinstance(base, Pipeline) and profile is not BASELINE
-        predicted = its.over(base) if is_told and isinstance(base, Pipeline) else None
         shape = [
             str(its.stages),
             str(its.microbatches),
             str(its.repeats),
             size(its.bubble),
-            points(predicted),
+            points(its.over(base)) if isinstance(base, Pipeline) and not is_base else ABSENT,
         ]
     if conclusion is None:
         return literal(profile.id), *shape
-    verdict = conclusion.verdict(profile.id)
-    is_measured = verdict is not None and profile is not BASELINE
-    measured = points(verdict.delta) if verdict and is_measured else ABSENT
-    said = words(verdict) if verdict and is_measured else ABSENT
-    return literal(profile.id), *shape, measured, said
+    verdict = None if is_base else conclusion.verdict(profile.id)
+    measured = (points(verdict.delta), words(verdict)) if verdict else (ABSENT, ABSENT)
+    return literal(profile.id), *shape, *measured

@@ -7,8 +7,9 @@ are those of the ledgers. Values whose names speak of a secret are hidden before
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 
 from pytest_xlatune.model.cell import Cell, DeployedFile
 from pytest_xlatune.model.errors import LedgerError
@@ -16,6 +17,7 @@ from pytest_xlatune.model.profile import Profile, parse_flags, settings_digest
 from pytest_xlatune.model.record import Record
 from pytest_xlatune.model.redact import is_secret
 from pytest_xlatune.model.result import Conclusion, TrialResult, Verdict, VerdictKind
+from pytest_xlatune.report import Subject
 from pytest_xlatune.report.leaderboard import winner
 
 SCHEMA = 2
@@ -158,15 +160,16 @@ class Covered(Record):
         best = self.best
         return next((each for each in self.profiles if best and each.id == best.arm), None)
 
-    def as_earlier(self) -> Earlier:
-        """Return the summary that stays once the cell is measured again."""
-        return Earlier(
-            cell_digest=self.cell_digest,
-            written_s=self.written_s,
-            baseline=self.conclusion.baseline,
-            best=self.best,
-            recipe=self.recipe,
-            deployed=self.cell.deployed,
+    @property
+    def subject(self) -> Subject:
+        """What a document of this cell alone would be made of."""
+        return Subject(
+            conclusion=self.conclusion,
+            cells=(self.cell,),
+            profiles=self.profiles,
+            history=self.history,
+            now=datetime.fromtimestamp(self.written_s, UTC),
+            stopped=self.stopped,
         )
 
     def deploys(self, earlier: Earlier) -> bool:
@@ -179,15 +182,13 @@ class Covered(Record):
         then, now = dict(earlier.deployed), dict(self.cell.deployed)
         before = parse_flags(then.pop("XLA_FLAGS", ""), where="deployed XLA_FLAGS")
         after = parse_flags(now.pop("XLA_FLAGS", ""), where="deployed XLA_FLAGS")
-        wanted = _known(then | earlier.recipe.env)
-        return settings_digest(after, _known(now)) == settings_digest(
-            (*before, *earlier.recipe.flags), wanted
+        wanted, found = (
+            # hidden values cannot be compared
+            {name: value for name, value in env.items() if not is_secret(name)}
+            for env in (then | earlier.recipe.env, now)
         )
-
-
-def _known(env: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables whose values are not hidden; hidden ones cannot be compared."""
-    return {name: value for name, value in env.items() if not is_secret(name)}
+        flags = (*before, *earlier.recipe.flags)
+        return settings_digest(after, found) == settings_digest(flags, wanted)
 
 
 def names(cells: Sequence[Covered]) -> dict[str, str]:
@@ -213,7 +214,15 @@ def extended(kept: Sequence[Covered], new: Covered) -> tuple[Covered, ...]:
             continue
         earlier = each.earlier
         if each.cell_digest != new.cell_digest or (each.jobs.isdisjoint(new.jobs) and each.jobs):
-            earlier = (*each.earlier, each.as_earlier())
+            then = Earlier(
+                cell_digest=each.cell_digest,
+                written_s=each.written_s,
+                baseline=each.conclusion.baseline,
+                best=each.best,
+                recipe=each.recipe,
+                deployed=each.cell.deployed,
+            )
+            earlier = (*earlier, then)
         elif not new.explanation.facts and each.explanation.facts:
             new = replace(new, explanation=each.explanation)
         if not new.elsewhere and new.recipe == each.recipe:

@@ -9,34 +9,26 @@ too: settings that help one parallelism and hurt another.
 from __future__ import annotations
 
 import difflib
+import io
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 from pytest_xlatune.model.cell import DeployedFile, axis_variable
-from pytest_xlatune.model.profile import (
-    Profile,
-    effective_values,
-    settings_digest,
-    shell_exports,
-)
+from pytest_xlatune.model.profile import Profile, effective_values, settings_digest, shell_exports
 from pytest_xlatune.model.record import canonical, digest
 from pytest_xlatune.model.redact import HIDDEN, is_secret
 from pytest_xlatune.model.result import Verdict, VerdictKind
 from pytest_xlatune.model.text import ABSENT, interval, points
 from pytest_xlatune.report._trainer_config import with_value
 from pytest_xlatune.report.covered import Covered, names
-from pytest_xlatune.report.document import (
-    Block,
-    Table,
-    columns,
-    literal,
-)
+from pytest_xlatune.report.document import Block, Table, columns, literal
 from pytest_xlatune.report.language import ENGLISH, Say
 from pytest_xlatune.report.leaderboard import CONFIRMED
 from pytest_xlatune.report.lines import words
 
-CONTEXT = 3  # lines; fewer where one of them is hidden
+_CONTEXT = 3  # lines; fewer where one of them is hidden
 # the axes in the order in which they tell cells apart; FSDP takes what the others leave
 _AXES = ("PP", "TP", "EP", "CP", "SP", "DP", "FSDP")
 # a path that a diff may name without quoting it
@@ -45,16 +37,16 @@ _PATH = re.compile(r"[A-Za-z0-9._+/@-]+")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conflict:
-    """A recipe and another cell of the model that must not get it.
+    """What keeps a recipe from another cell of the model.
 
     Attributes:
-        cell: whose recipe; other: a cell that must not get it.
-        settings: the settings that they disagree on.
-        guard: a condition of bash that holds in `cell` and not in `other`; "" where none does.
+        other: the cell that must not get it.
+        settings: the settings that the two disagree on.
+        guard: a condition of bash that holds in the recipe's cell and not in `other`; "" where none
+            does.
         variables: the variables that the condition reads.
     """
 
-    cell: Covered
     other: Covered
     settings: tuple[str, ...]
     guard: str
@@ -68,35 +60,24 @@ class Patch:
     Attributes:
         text: the patch; "" where there is none.
         paths: of the files that it changes.
-        cells: digests of the cells whose recipes are in it.
         missing: cell digest -> why the patch lacks its recipe or a part of it.
     """
 
     text: str
     paths: tuple[str, ...] = ()
-    cells: tuple[str, ...] = ()
     missing: Mapping[str, str]
 
 
-def conflicts(cells: Sequence[Covered]) -> list[Conflict]:
-    """Return every pair of a recipe and a cell that it would hurt or whose recipe it undoes."""
+def conflicts(cell: Covered, cells: Sequence[Covered]) -> list[Conflict]:
+    """Return the cells that the recipe of one would hurt, and those whose recipe it undoes."""
     found = []
-    for cell in cells:
-        for other in cells:
-            if other is cell or cell.recipe is None:
-                continue
-            settings = _disagreement(cell.recipe, other)
-            if settings:
-                guard, variables = _guard(cell, other)
-                found.append(
-                    Conflict(
-                        cell=cell,
-                        other=other,
-                        settings=settings,
-                        guard=guard,
-                        variables=variables,
-                    )
-                )
+    for other in cells:
+        if other is cell or cell.recipe is None:
+            continue
+        settings = _disagreement(cell.recipe, other)
+        if settings:
+            guard, variables = _guard(cell, other)
+            found.append(Conflict(other=other, settings=settings, guard=guard, variables=variables))
     return found
 
 
@@ -105,59 +86,52 @@ def patch_of(cells: Sequence[Covered], say: Say = ENGLISH) -> Patch:
 
     `say` writes the reasons of recipes that are not in it.
     """
-    against = conflicts(cells)
     missing: dict[str, str] = {}
-    latest = _latest(cells)
+    # each file as the newest sweep saw it
+    latest = {
+        file.path: file
+        for cell in sorted(cells, key=lambda each: each.written_s)
+        for file in cell.files
+    }
     after = {path: file.text for path, file in latest.items()}
     done = []
     for cell in cells:
         recipe = cell.recipe
         if recipe is None:
             continue
-        mine = [each for each in against if each.cell is cell]
+        against = conflicts(cell, cells)
         shell = next((each for each in cell.files if each.is_shell), None)
         config = next((each for each in cell.files if not each.is_shell), None)
-        why = _why_not(cell, mine, latest, shell=shell, config=config, say=say)
+        has_lines = bool(recipe.flags or recipe.env)
+        why = _why_not(cell, recipe, against, latest, say)
+        if not why:
+            if shell is not None and has_lines:
+                block = _shell_block(cell, recipe, against)
+                after[shell.path] = _appended(after[shell.path], block)
+            if recipe.overrides:
+                why = _configured(after, config, cell, recipe, say)
+            if has_lines or not why:
+                done.append(cell.cell_digest)
         if why:
             missing[cell.cell_digest] = why
-            continue
-        edited = dict(after)
-        if shell is not None and (recipe.flags or recipe.env):
-            edited[shell.path] = _appended(edited[shell.path], _shell_block(cell, mine))
-        if recipe.overrides:
-            why = _configured(edited, config, cell, say)
-        if why:
-            missing[cell.cell_digest] = why
-        after = edited
-        if not why or recipe.flags or recipe.env:
-            done.append(cell.cell_digest)
     diffs = {
         path: diff(file, after[path]) for path, file in latest.items() if after[path] != file.text
     }
-    if any(text is None for text in diffs.values()):
+    if None in diffs.values():
         why = say("the lines around the change hold a secret, or a diff cannot name its path")
         return Patch(text="", missing={**missing, **dict.fromkeys(done, why)})
-    return Patch(
-        text="".join(text for text in diffs.values() if text),
-        paths=tuple(diffs),
-        cells=tuple(done),
-        missing=missing,
-    )
+    text = "".join(filter(None, diffs.values()))
+    return Patch(text=text, paths=tuple(diffs), missing=missing)
 
 
 def _why_not(
     cell: Covered,
+    recipe: Profile,
     against: Sequence[Conflict],
     latest: Mapping[str, DeployedFile],
-    *,
-    shell: DeployedFile | None,
-    config: DeployedFile | None,
     say: Say,
 ) -> str:
     """Return why no file that others read too can deploy a recipe; "" where one can."""
-    recipe = cell.recipe
-    if recipe is None:
-        return ""
     harmed = [each.config_tag for each in cell.elsewhere if each.is_harmful]
     if any(not each.guard for each in against):
         return say("no variable tells the conflicting cells apart")
@@ -165,24 +139,24 @@ def _why_not(
         return say(
             "{tags} would get it too, and a gate found it harmful there", tags=", ".join(harmed)
         )
-    if (recipe.flags or recipe.env) and shell is None:
+    if (recipe.flags or recipe.env) and not any(each.is_shell for each in cell.files):
         return say("the sweep did not record the env file that deploys the cell")
-    if any(_is_stale(each, latest) for each in (shell, config) if each is not None):
+    if any(latest[each.path].text != each.text for each in cell.files):
         return say("a file that deploys the cell has changed since")
     if recipe.overrides and against:
         return say("a configuration file cannot ask for the parallelism")
     return ""
 
 
-def recipe_lines(cell: Covered) -> str:
+def recipe_lines(recipe: Profile) -> str:
     """Return the shell lines that a recipe appends, without a guard; "" where it has none."""
-    recipe = cell.recipe
-    if recipe is None:
-        return ""
     shown = {name: value for name, value in recipe.env.items() if not is_secret(name)}
-    secret = [name for name in recipe.env if is_secret(name)]
-    lines = [f"# {name}: set it yourself, its value is secret\n" for name in secret]
-    return shell_exports(recipe.flags, shown) + "".join(lines)
+    secret = (
+        f"# {name}: set it yourself, its value is secret\n"
+        for name in recipe.env
+        if is_secret(name)
+    )
+    return shell_exports(recipe.flags, shown) + "".join(secret)
 
 
 def diff(file: DeployedFile, after: str) -> str | None:
@@ -192,8 +166,9 @@ def diff(file: DeployedFile, after: str) -> str | None:
     head = f"diff --git a/{file.path} b/{file.path}\n"
     if file.is_new:
         head += "new file mode 100644\n"
-    before_lines, after_lines = _lines(file.text), _lines(after)
-    for context in range(CONTEXT, -1, -1):
+    # split as git does: at line feeds and nothing else
+    before_lines, after_lines = list(io.StringIO(file.text)), list(io.StringIO(after))
+    for context in range(_CONTEXT, -1, -1):
         lines = list(
             difflib.unified_diff(
                 before_lines,
@@ -212,21 +187,19 @@ def diff(file: DeployedFile, after: str) -> str | None:
 
 def _disagreement(recipe: Profile, other: Covered) -> tuple[str, ...]:
     """Return the settings of a recipe that another cell must not get; () where none is known."""
-    mine = _settings(recipe)
-    theirs = _settings(other.recipe) if other.recipe else {}
+    mine, theirs = (
+        {**effective_values(each.flags), **each.env, **each.overrides} if each else {}
+        for each in (recipe, other.recipe)
+    )
     named = [name for name, value in mine.items() if theirs.get(name, value) != value]
     for profile in other.profiles:
         verdict = other.conclusion.verdict(profile.id)
-        if verdict is None or setting_of(profile) != setting_of(recipe) or verdict.is_needless:
+        if verdict is None or _settings(profile) != _settings(recipe) or verdict.is_needless:
             continue
         # a single run proves no loss, but one is enough not to deploy there without a question
         if (verdict.delta or 0.0) < 0 or not verdict.can_run:
-            named += [name for name in mine if name not in named]
+            return tuple(dict.fromkeys((*named, *mine)))
     return tuple(named)
-
-
-def _settings(recipe: Profile) -> dict[str, str]:
-    return {**effective_values(recipe.flags), **recipe.env, **recipe.overrides}
 
 
 def _guard(cell: Covered, other: Covered) -> tuple[str, tuple[str, ...]]:
@@ -235,43 +208,23 @@ def _guard(cell: Covered, other: Covered) -> tuple[str, tuple[str, ...]]:
     A variable that is not exported counts as 1, so the best axis is one that a cell does not use.
     """
     mine, theirs = dict(cell.cell.parallelism.axes), dict(other.cell.parallelism.axes)
-    differing = [
-        axis
-        for axis in _AXES
-        if axis in {*mine, *theirs} and mine.get(axis, 1) != theirs.get(axis, 1)
-    ]
+    degrees = [(axis, mine.get(axis, 1), theirs.get(axis, 1)) for axis in _AXES]
+    differing = [each for each in degrees if each[1] != each[2]]
     if not differing:
         return "", ()
-    axis = next(
-        (each for each in differing if 1 in (mine.get(each, 1), theirs.get(each, 1))), differing[0]
-    )
-    own, others = mine.get(axis, 1), theirs.get(axis, 1)
+    axis, own, others = next((each for each in differing if 1 in each), differing[0])
     variable = axis_variable(axis)
     test = f"-eq {own}" if own > 1 and others > 1 else "-gt 1" if own > 1 else "-le 1"
     return f'"${{{variable}:-1}}" {test}', (variable,)
 
 
-def _latest(cells: Sequence[Covered]) -> dict[str, DeployedFile]:
-    """Return path -> the file as the newest sweep saw it."""
-    found: dict[str, DeployedFile] = {}
-    for cell in sorted(cells, key=lambda each: each.written_s):
-        found |= {file.path: file for file in cell.files}
-    return found
-
-
-def _is_stale(file: DeployedFile, latest: Mapping[str, DeployedFile]) -> bool:
-    return latest[file.path].text != file.text
-
-
-def _shell_block(cell: Covered, against: Sequence[Conflict]) -> str:
-    lines = recipe_lines(cell)
-    best = cell.best
-    jobs = f", jobs {', '.join(best.job_ids)}" if best and best.job_ids else ""
-    comment = f"# {best.arm if best else ''}: measured on {cell.label}{jobs}\n"
-    tests = dict.fromkeys(each.guard for each in against)
-    if not tests:
-        return comment + lines
-    return f"{comment}if [[ {' && '.join(tests)} ]]; then\n{lines}fi\n"
+def _shell_block(cell: Covered, recipe: Profile, against: Sequence[Conflict]) -> str:
+    jobs = cell.best.job_ids if cell.best else ()
+    of_jobs = f", jobs {', '.join(jobs)}" if jobs else ""
+    comment = f"# {recipe.id}: measured on {cell.label}{of_jobs}\n"
+    tests = " && ".join(dict.fromkeys(each.guard for each in against))
+    lines = recipe_lines(recipe)
+    return f"{comment}if [[ {tests} ]]; then\n{lines}fi\n" if tests else comment + lines
 
 
 def _appended(text: str, block: str) -> str:
@@ -279,10 +232,11 @@ def _appended(text: str, block: str) -> str:
     return f"{ended}\n{block}" if ended else block
 
 
-def _configured(after: dict[str, str], config: DeployedFile | None, cell: Covered, say: Say) -> str:
+def _configured(
+    after: dict[str, str], config: DeployedFile | None, cell: Covered, recipe: Profile, say: Say
+) -> str:
     """Change the trainer's configuration in place; return why that is impossible, or ""."""
-    recipe = cell.recipe
-    if config is None or recipe is None:
+    if config is None:
         return say("the sweep did not record the trainer's configuration file")
     fixed = [key for key in recipe.overrides if key in cell.cell.overrides]
     if fixed:
@@ -299,13 +253,6 @@ def _configured(after: dict[str, str], config: DeployedFile | None, cell: Covere
     return ""
 
 
-def _lines(text: str) -> list[str]:
-    """Split as git does: at line feeds and nothing else."""
-    parts = text.split("\n")
-    ended = [f"{part}\n" for part in parts[:-1]]
-    return [*ended, parts[-1]] if parts[-1] else ended
-
-
 def _ended(line: str) -> str:
     return line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n"
 
@@ -317,50 +264,42 @@ def sign_flips(cells: Sequence[Covered], say: Say) -> tuple[Block, ...] | None:
     """Return the table of settings measured on several parallelisms; None with only one."""
     if len({each.cell.parallelism for each in cells}) < 2:  # noqa: PLR2004
         return None
-    found: dict[str, dict[str, tuple[Profile, Verdict]]] = {}
+    shown: dict[str, str] = {}
+    found: dict[str, dict[str, Verdict]] = {}  # by the settings, then by the cell
     for cell in cells:
         for profile in cell.profiles:
             verdict = cell.conclusion.verdict(profile.id)
             if verdict is None or verdict.is_needless:
                 continue
             if verdict.delta is not None or not verdict.can_run:
-                of_setting = found.setdefault(setting_of(profile), {})
-                of_setting.setdefault(cell.cell_digest, (profile, verdict))
-    axes = {each.cell_digest: each.cell.parallelism for each in cells}
-    shared = [
-        each for each in found.values() if len({axes[cell_digest] for cell_digest in each}) > 1
-    ]
-    if not shared:
-        return (say.text("No setting was measured on more than one parallelism."),)
-    called = names(cells)
-    titles = [
-        title
-        for each in cells
-        for title in (f">{called[each.cell_digest]}: delta %", "95 %", "~verdict")
-    ]
+                key = _settings(profile)
+                shown.setdefault(key, literal(profile.shown_text))
+                found.setdefault(key, {}).setdefault(cell.cell_digest, verdict)
     rows = []
-    for of_setting in shared:
-        profile = next(iter(of_setting.values()))[0]
-        row = [literal(profile.shown_text)]
-        for each in cells:
-            verdict = of_setting[each.cell_digest][1] if each.cell_digest in of_setting else None
-            row += [
-                points(verdict.delta) if verdict else ABSENT,
-                interval(verdict.ci95) if verdict else ABSENT,
-                words(verdict) if verdict else ABSENT,
-            ]
-        rows.append((*row, _sign([verdict for _, verdict in of_setting.values()])))
+    for key, by_cell in found.items():
+        if len({each.cell.parallelism for each in cells if each.cell_digest in by_cell}) > 1:
+            figures = (_figures(by_cell.get(each.cell_digest)) for each in cells)
+            rows.append((shown[key], *chain(*figures), _sign(list(by_cell.values()))))
+    if not rows:
+        return (say.text("No setting was measured on more than one parallelism."),)
+    titles = ((f">{name}: delta %", "95 %", "~verdict") for name in names(cells).values())
     return (
         say.text(
             "These settings were measured on more than one parallelism. A flip is "
             "confirmed where both sides are confirmed; single runs of opposite sign "
             "prove nothing."
         ),
-        Table(columns=columns("~Settings", *titles, "Sign"), rows=tuple(rows)),
+        Table(columns=columns("~Settings", *chain(*titles), "Sign"), rows=tuple(rows)),
     )
 
 
-def setting_of(profile: Profile) -> str:
+def _figures(verdict: Verdict | None) -> tuple[str, ...]:
+    if verdict is None:
+        return (ABSENT,) * 3
+    return points(verdict.delta), interval(verdict.ci95), words(verdict)
+
+
+def _settings(profile: Profile) -> str:
     """Return the identity of a profile's settings: equal for profiles of different names."""
     return digest([settings_digest(profile.flags, profile.env), canonical(profile.overrides)])
 

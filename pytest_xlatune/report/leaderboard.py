@@ -10,9 +10,8 @@ no delta, interval or verdict.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from datetime import datetime
 
 from pytest_xlatune.model.cell import Cell
 from pytest_xlatune.model.profile import BASELINE_ID, Profile
@@ -20,21 +19,14 @@ from pytest_xlatune.model.redact import without_secrets
 from pytest_xlatune.model.result import (
     Action,
     Conclusion,
-    Finding,
     State,
     TrialResult,
     TrialStatus,
     Verdict,
     VerdictKind,
 )
-from pytest_xlatune.model.text import (
-    ABSENT,
-    interval,
-    points,
-    rate,
-    significant,
-    size,
-)
+from pytest_xlatune.model.text import ABSENT, interval, points, rate, significant, size
+from pytest_xlatune.report import Subject
 from pytest_xlatune.report.document import (
     Block,
     Document,
@@ -50,53 +42,52 @@ from pytest_xlatune.report.language import ENGLISH, N_, Say
 from pytest_xlatune.report.lines import ending_text, is_pending, tally, words
 
 SCHEMA = 2  # of the JSON text
-_JOB_COLUMNS = columns("~Job", "~Profile", "Stage", ">Attempt", "State", ">TGS", "~Remark")
+ALPHA = 0.05  # of a sweep; the conclusion says how much of it is spent
+CONFIRMED = frozenset(
+    {VerdictKind.FASTER, VerdictKind.SLOWER, VerdictKind.EQUIVALENT, VerdictKind.INCONCLUSIVE}
+)
+# screened profiles that a short table keeps
+_TOP, _BOTTOM = 8, 5
+
+_JOB = columns("~Job")
+_CELL = columns("~Cell")
+_ATTEMPT = columns("~Profile", "Stage", ">Attempt", "State", ">TGS", "~Remark")
+_INVALID = columns("~Profile", "~Flags", "~reason", "~evidence", "~jobs")
 
 
-def job_rows(
-    history: Sequence[TrialResult], *, remarks: Mapping[str, str] | None = None, cell: str = ""
-) -> list[tuple[str, ...]]:
-    """Return a row for each attempt; its first entry is the job id, the last the cell.
+def jobs_table(
+    cells: Sequence[tuple[str, Sequence[TrialResult], Mapping[str, str]]],
+) -> Table | None:
+    """Return the table of all jobs by their ids; None where there is none.
 
-    `remarks`: job id -> why it has no score, where no result gives a reason.
+    `cells`: of each cell its name, its results, and job id -> why it has no score, where no result
+    gives a reason. The names are shown where there are several.
     """
-    said = remarks or {}
-    return [
-        (*_job_row(result, attempt, job_id, said.get(job_id, "")), cell)
+    has_names = len(cells) > 1
+    rows = [
+        (plain(job_id), *([name] if has_names else []), *_attempt(result, number, remarks))
+        for name, history, remarks in cells
         for result in history
-        for attempt, job_id in enumerate(result.job_ids, start=1)
+        for number, job_id in enumerate(result.job_ids, start=1)
     ]
+    titles = (*_JOB, *(_CELL if has_names else ()), *_ATTEMPT)
+    rows.sort(key=lambda row: _natural(row[0]))
+    return Table(columns=titles, rows=tuple(rows)) if rows else None
 
 
-def jobs_table(rows: Sequence[tuple[str, ...]], *, has_cells: bool) -> Table | None:
-    """Return the table of some rows; None where there is none."""
-    if not rows:
-        return None
-    ordered = sorted(rows, key=lambda row: _natural(row[0]))
-    if has_cells:
-        return Table(
-            columns=(*_JOB_COLUMNS[:1], *columns("~Cell"), *_JOB_COLUMNS[1:]),
-            rows=tuple((row[0], row[-1], *row[1:-1]) for row in ordered),
-        )
-    return Table(columns=_JOB_COLUMNS, rows=tuple(row[:-1] for row in ordered))
-
-
-def _job_row(result: TrialResult, attempt: int, job_id: str, remark: str) -> tuple[str, ...]:
+def _attempt(result: TrialResult, number: int, remarks: Mapping[str, str]) -> tuple[str, ...]:
     trial = result.trial
     stage = "screen" if trial.is_screened else trial.stage
-    stage = " ".join(filter(None, (stage, str(trial.block or ""))))
-    is_last = attempt == len(result.job_ids)
+    is_last = number == len(result.job_ids)
     score = result.score if is_last else None
-    if is_last:
-        remark = result.reason or ("" if score else remark)
+    remark = "" if score else remarks.get(result.job_ids[number - 1], "")
     return (
-        plain(job_id),
         literal(trial.profile.id),
-        stage,
-        str(attempt),
+        f"{stage} {trial.block}" if trial.block else stage,
+        str(number),
         _state(result) if is_last else "retried",
         rate(score.tgs if score else None),
-        plain(remark) or ABSENT,
+        plain((is_last and result.reason) or remark) or ABSENT,
     )
 
 
@@ -118,61 +109,29 @@ def _natural(job_id: str) -> tuple[tuple[int, int, str], ...]:
     return tuple((0, int(each), "") if each.isdecimal() else (1, 0, each) for each in parts)
 
 
-ALPHA = 0.05  # of a sweep; the conclusion says how much of it is spent
-CONFIRMED = frozenset(
-    {VerdictKind.FASTER, VerdictKind.SLOWER, VerdictKind.EQUIVALENT, VerdictKind.INCONCLUSIVE}
-)
-
-_NEEDLESS = "Not run: compiling decided them"
-_DROPPED = "Dropped: cannot run here"
-_NOT_VALID = "No valid measurement"
-
-_FIGURES = columns("~Figure", "~Value")
-_INVALID_COLUMNS = columns("~Profile", "~Flags", "~reason", "~evidence", "~jobs")
-
-
-def leaderboard(
-    conclusion: Conclusion,
-    *,
-    cell: Cell,
-    profiles: Sequence[Profile],
-    history: Sequence[TrialResult],
-    now: datetime,
-    stopped: str = "",
-) -> Document:
-    """Return the leaderboard as a document. `now` is when it is written.
-
-    `stopped` is why the sweep was stopped, "" if it was not.
-    """
-    how = ending_text(ENGLISH, conclusion, history=history, stopped=stopped)
-    found = f"{headline(conclusion)} {how}"
+def leaderboard(subject: Subject) -> Document:
+    """Return the leaderboard as a document."""
+    conclusion = subject.conclusion
+    how = ending_text(ENGLISH, conclusion, history=subject.history, stopped=subject.stopped)
     return Document(
-        title=f"{cell.label}: leaderboard",
-        header=header(conclusion, cell=cell, history=history, now=now),
+        title=f"{subject.cell.label}: leaderboard",
+        header=header(subject),
         sections=(
-            section("What was found", Text(text=found)),
-            section("Leaderboard", *tables(conclusion, profiles=profiles, history=history)),
+            section("What was found", Text(text=f"{headline(conclusion)} {how}")),
+            section("Leaderboard", *tables(subject)),
             section("What this sweep can tell", sensitivity(conclusion)),
         ),
     )
 
 
-def header(
-    conclusion: Conclusion,
-    *,
-    cell: Cell,
-    history: Sequence[TrialResult],
-    now: datetime,
-    digest: str = "",
-    say: Say = ENGLISH,
-) -> tuple[str, ...]:
+def header(subject: Subject, *, digest: str = "", say: Say = ENGLISH) -> tuple[str, ...]:
     """Return the bullets that tell the cell, the nodes, the load and the time.
 
-    `digest` is the cell's identity where secrets are hidden in `cell`.
+    `digest` is the cell's identity where secrets are hidden in the cell.
     """
+    cell, conclusion, history = subject.cell, subject.conclusion, subject.history
     protocol = cell.protocol
     jobs = sum(len(each.job_ids) for each in history)
-    final = sum(each.status.is_final for each in history)
     length = cell.max_target_length
     batch = cell.per_device_batch_size
     axes = literal(str(cell.parallelism))
@@ -184,7 +143,7 @@ def header(
         N_("Launcher: {text}"): literal(cell.launcher),
     }
     return (
-        say("Written: {text}", text=f"{now:%Y-%m-%d %H:%M %Z}".rstrip()),
+        say("Written: {text}", text=f"{subject.now:%Y-%m-%d %H:%M %Z}".rstrip()),
         say("Model: {text}", text=literal(cell.model_tag)),
         say("Parallelism: {axes} on {devices}", axes=axes, devices=on)
         if cell.devices
@@ -210,7 +169,7 @@ def header(
         say(
             "State: {state}: {final} of {trials} over, {jobs}; {tally}",
             state=say("complete") if conclusion.complete else say("preliminary"),
-            final=final,
+            final=sum(each.status.is_final for each in history),
             trials=say.count(len(history), "{n} trial", "{n} trials"),
             jobs=say.count(jobs, "{n} job", "{n} jobs"),
             tally=tally(conclusion.verdicts),
@@ -226,10 +185,11 @@ def winner(conclusion: Conclusion) -> Verdict | None:
 
 def headline(conclusion: Conclusion, say: Say = ENGLISH) -> str:
     """Say in two sentences which profile won and how much a better one may gain."""
-    best = winner(conclusion)
-    text = say("No profile is confirmed to be faster than `baseline-deployed`.")
-    if best is not None:
-        text = say(
+    best, bound = winner(conclusion), conclusion.tuning.bound
+    if best is None:
+        won = say("No profile is confirmed to be faster than `baseline-deployed`.")
+    else:
+        won = say(
             "★ {profile} is faster than `baseline-deployed` by {delta} % (95 % "
             "interval {ci95}, n = {n}).",
             profile=literal(best.arm),
@@ -237,19 +197,15 @@ def headline(conclusion: Conclusion, say: Say = ENGLISH) -> str:
             ci95=interval(best.ci95),
             n=best.n,
         )
-    return f"{text} {bound(conclusion, say)}"
-
-
-def bound(conclusion: Conclusion, say: Say = ENGLISH) -> str:
-    """Say which gains the sweep excludes."""
-    if conclusion.tuning.bound is None:
-        return say(
+    if bound is None:
+        excluded = say(
             "The sweep cannot tell yet how much better than the baseline a profile may be (M)."
         )
-    return say(
-        "No profile beats the baseline by more than {bound} (M, at 95 %).",
-        bound=size(conclusion.tuning.bound),
-    )
+    else:
+        excluded = say(
+            "No profile beats the baseline by more than {bound} (M, at 95 %).", bound=size(bound)
+        )
+    return f"{won} {excluded}"
 
 
 def sensitivity(conclusion: Conclusion) -> Table:
@@ -265,129 +221,97 @@ def sensitivity(conclusion: Conclusion) -> Table:
         ("Method", "; ".join(methods) or ABSENT),
         *(("Note", plain(each)) for each in conclusion.notes),
     )
-    return Table(columns=_FIGURES, rows=rows)
+    return Table(columns=columns("~Figure", "~Value"), rows=rows)
+
+
+def settings_by_arm(profiles: Iterable[Profile]) -> dict[str, str]:
+    """Return arm -> its settings as the cell of a table."""
+    settings = {each.id: literal(each.shown_text) or ABSENT for each in profiles}
+    return {**settings, BASELINE_ID: "as deployed"}
 
 
 def tables(
-    conclusion: Conclusion,
+    subject: Subject,
     *,
-    profiles: Sequence[Profile],
-    history: Sequence[TrialResult],
-    limit: tuple[int, int] | None = None,
-    best: Verdict | None = None,
+    only: Sequence[Verdict] | None = None,
+    is_short: bool = False,
     say: Say = ENGLISH,
-) -> tuple[Block, ...]:
-    """Return the tables that have rows.
+) -> Iterator[Block]:
+    """Yield the tables that have rows, the reference's always.
 
-    `limit` keeps so many of the top and of the bottom; `best` is the sweep's winner where the
-    conclusion holds a part of its verdicts.
+    Args:
+        subject: the conclusion, its profiles and its history.
+        only: the verdicts to show; None is all.
+        is_short: keep the top and the bottom of the screened profiles alone.
+        say: the language of the prose.
     """
-    flags = {each.id: literal(each.shown_text) for each in profiles}
-    pending = [each for each in conclusion.verdicts if is_pending(each)]
-    confirmed = [
-        each for each in conclusion.verdicts if each.kind in CONFIRMED and not is_pending(each)
-    ]
-    screened = [each for each in conclusion.verdicts if each.kind is VerdictKind.SCREENED]
-    invalid = [each for each in conclusion.verdicts if each.kind is VerdictKind.INVALID]
-    best = best or winner(conclusion)
-    shown, left_out = _ends(screened, limit)
-    reference = conclusion.baseline.arm
-    delta = f">delta % vs {reference}"
-    titles = columns("~Profile", "~Flags", ">TGS", ">step (s)", delta, "95 %", ">n", "~verdict")
-    blocks: list[Block] = [
-        Table(
-            title="Confirmed",
-            columns=titles,
-            rows=(
-                *(_row(each, flags, reference, is_winner=each is best) for each in confirmed),
-                _row(conclusion.baseline, flags, reference, is_winner=False),
-            ),
-        )
-    ]
+    conclusion, settings = subject.conclusion, settings_by_arm(subject.profiles)
+    verdicts = conclusion.verdicts if only is None else only
+    confirmed = [each for each in verdicts if each.kind in CONFIRMED and not is_pending(each)]
+    screened = [each for each in verdicts if each.kind is VerdictKind.SCREENED]
+    best, base = winner(conclusion), conclusion.baseline
+    titles = columns(
+        "~Profile", "~Flags", ">TGS", ">step (s)", f">delta % vs {base.arm}", "95 %", ">n",
+        "~verdict",
+    )  # fmt: skip
+
+    def rows(of: Iterable[Verdict]) -> tuple[tuple[str, ...], ...]:
+        return tuple(_row(each, settings, base.arm, is_best=each is best) for each in of)
+
+    yield Table(title="Confirmed", columns=titles, rows=rows((*confirmed, base)))
     if confirmed:
-        blocks.append(
-            say.text(
-                "delta % compares jobs of the same block; TGS is the mean of all jobs of "
-                "a row, so the ratio of two rows may differ from it."
-            )
+        yield say.text(
+            "delta % compares jobs of the same block; TGS is the mean of all jobs of "
+            "a row, so the ratio of two rows may differ from it."
         )
+    left_out = max(0, len(screened) - _TOP - _BOTTOM) if is_short else 0
+    shown = [*screened[:_TOP], *screened[-_BOTTOM:]] if left_out else screened
     if shown:
-        rows = tuple(_row(each, flags, reference, is_winner=False) for each in shown)
         title = "Screened once: ranks, proves nothing"
-        blocks.append(Table(title=title, columns=titles, rows=rows))
-    if len(_waves(shown, history)) > 1:
-        blocks.append(
-            say.text(
-                "Each wave was screened beside baselines of its own, and delta % is the "
-                "distance from the line through them. So the order of two profiles of "
-                "different waves is less sure than the order within one wave."
-            )
-        )
-    if left_out:
-        blocks.append(
-            Text(
-                text=say.count(
-                    left_out, "{n} more profile between these.", "{n} more profiles between these."
-                )
-            )
-        )
-    for title in (_NEEDLESS, _DROPPED, _NOT_VALID):
-        group = [each for each in invalid if _table_of(each) == title]
-        rows = tuple(_invalid_row(each, flags, history) for each in group)
-        if rows:
-            blocks.append(Table(title=title, columns=_INVALID_COLUMNS, rows=rows))
-    if pending:
-        names = literals(each.arm for each in pending)
-        blocks.append(say.text("Not measured yet: {names}.", names=names))
-    return tuple(blocks)
-
-
-def _waves(screened: Sequence[Verdict], history: Sequence[TrialResult]) -> set[str]:
-    """Return the waves that profiles were screened in."""
-    ids = {each.arm for each in screened}
-    return {
+        yield Table(title=title, columns=titles, rows=rows(shown))
+    ids = {each.arm for each in shown}
+    waves = {
         each.trial.stage
-        for each in history
+        for each in subject.history
         if each.trial.is_screened and each.trial.profile.id in ids and each.score
     }
-
-
-def _table_of(verdict: Verdict) -> str:
-    """Return the title of the table that lists an invalid profile."""
-    if verdict.can_run:
-        return _NOT_VALID
-    return _NEEDLESS if verdict.not_run is not None else _DROPPED
-
-
-def evidence_of(profile_id: str, history: Sequence[TrialResult]) -> Finding | None:
-    """Return the finding that dropped a profile, else its first with a text."""
-    findings = [
-        finding
-        for each in history
-        if each.trial.profile.id == profile_id
-        for finding in each.findings
-        if finding.text
-    ]
-    dropping = (each for each in findings if each.action is Action.DROP)
-    return next(dropping, next(iter(findings), None))
-
-
-def _ends(
-    verdicts: Sequence[Verdict], limit: tuple[int, int] | None
-) -> tuple[Sequence[Verdict], int]:
-    if limit is None or len(verdicts) <= sum(limit):
-        return verdicts, 0
-    top, bottom = limit
-    return [*verdicts[:top], *verdicts[len(verdicts) - bottom :]], len(verdicts) - sum(limit)
+    if len(waves) > 1:
+        yield say.text(
+            "Each wave was screened beside baselines of its own, and delta % is the "
+            "distance from the line through them. So the order of two profiles of "
+            "different waves is less sure than the order within one wave."
+        )
+    if left_out:
+        yield Text(
+            text=say.count(
+                left_out, "{n} more profile between these.", "{n} more profiles between these."
+            )
+        )
+    invalid = [each for each in verdicts if each.kind is VerdictKind.INVALID]
+    for title, group in {
+        "Not run: compiling decided them": [
+            each for each in invalid if not each.can_run and each.not_run is not None
+        ],
+        "Dropped: cannot run here": [
+            each for each in invalid if not each.can_run and each.not_run is None
+        ],
+        "No valid measurement": [each for each in invalid if each.can_run],
+    }.items():
+        if group:
+            lines = tuple(_invalid_row(each, settings, subject.history) for each in group)
+            yield Table(title=title, columns=_INVALID, rows=lines)
+    pending = [each.arm for each in verdicts if is_pending(each)]
+    if pending:
+        yield say.text("Not measured yet: {names}.", names=literals(pending))
 
 
 def _row(
-    verdict: Verdict, flags: Mapping[str, str], reference: str, *, is_winner: bool
+    verdict: Verdict, settings: Mapping[str, str], reference: str, *, is_best: bool
 ) -> tuple[str, ...]:
     is_reference = verdict.arm == reference
     return (
-        ("★ " if is_winner else "") + literal(verdict.arm),
-        "as deployed" if verdict.arm == BASELINE_ID else flags.get(verdict.arm) or ABSENT,
+        ("★ " if is_best else "") + literal(verdict.arm),
+        settings.get(verdict.arm, ABSENT),
         rate(verdict.tgs),
         significant(verdict.step_s),
         ABSENT if is_reference else points(verdict.delta),
@@ -398,26 +322,27 @@ def _row(
 
 
 def _invalid_row(
-    verdict: Verdict, flags: Mapping[str, str], history: Sequence[TrialResult]
+    verdict: Verdict, settings: Mapping[str, str], history: Sequence[TrialResult]
 ) -> tuple[str, ...]:
-    finding = evidence_of(verdict.arm, history)
+    findings = [
+        finding
+        for each in history
+        if each.trial.profile.id == verdict.arm
+        for finding in each.findings
+        if finding.text
+    ]
+    # the one that dropped the profile, else the first
+    findings.sort(key=lambda each: each.action is not Action.DROP)
     return (
         literal(verdict.arm),
-        flags.get(verdict.arm) or ABSENT,
+        settings.get(verdict.arm, ABSENT),
         "; ".join(map(plain, verdict.reasons)) or ABSENT,
-        literal(finding.text) if finding else ABSENT,
+        literal(findings[0].text) if findings else ABSENT,
         ", ".join(verdict.job_ids) or ABSENT,
     )
 
 
-def leaderboard_json(
-    conclusion: Conclusion,
-    *,
-    cell: Cell,
-    profiles: Sequence[Profile],
-    history: Sequence[TrialResult],
-    now: datetime,
-) -> str:
+def leaderboard_json(subject: Subject) -> str:
     """Return the leaderboard for programs: one JSON text with everything a conclusion rests on.
 
     One newline at its end. The fields:
@@ -436,14 +361,14 @@ def leaderboard_json(
     values are null, not-a-number and the infinities are the strings "nan", "inf" and "-inf". Keys
     are sorted, so that two reports can be compared line by line.
     """
-    trials = [{"id": each.trial.id, **shown(each).to_json()} for each in history]
+    trials = [{"id": each.trial.id, **shown(each).to_json()} for each in subject.history]
     document = {
         "schema": SCHEMA,
-        "written": now.isoformat(timespec="seconds"),
-        "cell_digest": cell.digest,
-        "cell": shown_cell(cell).to_json(),
-        "profiles": [each.shown.to_json() for each in profiles],
-        "conclusion": conclusion.to_json(),
+        "written": subject.now.isoformat(timespec="seconds"),
+        "cell_digest": subject.cell.digest,
+        "cell": shown_cell(subject.cell).to_json(),
+        "profiles": [each.shown.to_json() for each in subject.profiles],
+        "conclusion": subject.conclusion.to_json(),
         "trials": sorted(trials, key=lambda each: str(each["id"])),
     }
     text = json.dumps(document, indent=2, sort_keys=True, allow_nan=False)

@@ -7,9 +7,7 @@ night. This module sends nothing and must not know its readers.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from enum import StrEnum
+from collections.abc import Sequence
 
 from pytest_xlatune.model.cell import Cell
 from pytest_xlatune.model.profile import BASELINE_ID
@@ -108,33 +106,31 @@ def standing(
 
 def live_line(result: TrialResult, *, cell: Cell, verdict: Verdict | None, progress: str) -> str:
     """Say in one line that a trial has landed, and where the sweep stands."""
-    job = f" (job {result.job_ids[-1]})" if result.job_ids else ""
-    head = f"{cell.label} {result.trial.profile.id}{job}"
-    return f"{head} {_landed(result, verdict)} | {progress}"
+    if result.score is None:
+        status = "dropped" if result.status is TrialStatus.DROPPED else "not measured"
+        said = f"{status}: {plain(result.reason) or ABSENT}"
+    else:
+        figures = f"{rate(result.score.tgs)} TGS {significant(result.score.step_s)} s/step"
+        said = f"{figures} {_place(result, verdict)}"
+    return f"{_whose(result, cell)} {said} | {progress}"
 
 
 def evidence_line(result: TrialResult, *, cell: Cell) -> str:
     """Say in one line that an evidence run is over: it has no figure."""
-    job = f" (job {result.job_ids[-1]})" if result.job_ids else ""
     is_there = result.status is TrialStatus.MEASURED
     said = "ran with profiler and dump" if is_there else f"left no evidence: {result.reason}"
-    return f"{cell.label} {result.trial.profile.id}{job} {plain(said)}"
+    return f"{_whose(result, cell)} {plain(said)}"
 
 
-def _landed(result: TrialResult, verdict: Verdict | None) -> str:
-    if result.score is None:
-        status = "dropped" if result.status is TrialStatus.DROPPED else "not measured"
-        return f"{status}: {plain(result.reason) or ABSENT}"
-    figures = f"{rate(result.score.tgs)} TGS {significant(result.score.step_s)} s/step"
-    return f"{figures} {_place(result, verdict)}"
+def _whose(result: TrialResult, cell: Cell) -> str:
+    job = f" (job {result.job_ids[-1]})" if result.job_ids else ""
+    return f"{cell.label} {result.trial.profile.id}{job}"
 
 
 def _place(result: TrialResult, verdict: Verdict | None) -> str:
     trial = result.trial
     if trial.is_baseline:
         return "baseline" + (f" of block {trial.block}" if trial.block else "")
-    if not trial.protocol.is_scored:
-        return "evidence"
     if result.status is TrialStatus.DROPPED:
         return f"dropped: {plain(result.reason)}"
     if not trial.block:
@@ -155,62 +151,48 @@ def tally(verdicts: Sequence[Verdict]) -> str:
 _TOP = 3
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Stop:
-    """Why a sweep was stopped.
-
-    Attributes:
-        reason: of the decision that stopped it, one sentence.
-        is_failure: whether something failed; False where a limit of the sweep was reached.
-        nodes: that failed, as far as that is known.
-        evidence: the line that it was taken on.
-        recovery: what was done to nodes before, in order, one sentence each.
-    """
-
-    reason: str
-    is_failure: bool = True
-    nodes: tuple[str, ...] = ()
-    evidence: str = ""
-    recovery: tuple[str, ...] = ()
-
-
 def stop_message(
     *,
     cell: Cell,
-    stop: Stop,
+    reason: str,
     conclusion: Conclusion,
     history: Sequence[TrialResult],
     artifacts: str,
+    is_failure: bool = True,
+    nodes: Sequence[str] = (),
+    evidence: str = "",
+    recovery: Sequence[str] = (),
 ) -> str:
     """Return the message of a sweep that was stopped.
 
     Args:
         cell: the measured cell.
-        stop: why the sweep was stopped.
+        reason: of the decision that stopped it, one sentence.
         conclusion: the verdicts so far.
         history: the planned trials, in order.
         artifacts: the folder of the jobs' files.
+        is_failure: whether something failed; False where a limit of the sweep was reached.
+        nodes: that failed, as far as that is known.
+        evidence: the line that the decision was taken on.
+        recovery: what was done to nodes before, in order, one sentence each.
     """
-    tested = _ranked(conclusion)
     pending = [each.trial.profile.id for each in history if not each.status.is_final]
-    outcome = (
-        f"recovery attempted: {plain('; '.join(stop.recovery)) or 'none'}; "
-        f"outcome: {plain(stop.evidence) or 'no evidence line'}"
+    jobs = [job for each in history for job in each.job_ids]
+    failed = (
+        f"Failing node(s): {', '.join(nodes) or 'not known'}; "
+        f"recovery attempted: {plain('; '.join(recovery)) or 'none'}; "
+        f"outcome: {plain(evidence) or 'no evidence line'}"
     )
     lines = [
         f"[xla-tuning STOP] {cell.model_tag} {cell.parallelism} sweep halted",
-        f"Reason: {plain(stop.reason)}",
-        *(
-            [f"Failing node(s): {', '.join(stop.nodes) or 'not known'}; {outcome}"]
-            if stop.is_failure
-            else []
-        ),
+        f"Reason: {plain(reason)}",
+        *([failed] if is_failure else []),
         "Sweep state at stop:",
         f"- Nodelist: {','.join(cell.nodelist) or 'this machine'}",
-        f"- Profiles tested so far: {len(tested)}",
+        f"- Profiles tested so far: {len(_tested(conclusion))}",
         *best_lines(conclusion),
         f"- Pending profiles in queue: {', '.join(dict.fromkeys(pending)) or 'none'}",
-        f"Artifacts: {artifacts}{_jobs(history)}",
+        f"Artifacts: {artifacts}" + (f", jobs {jobs[0]} to {jobs[-1]}" if jobs else ""),
         "All measured trials are kept. Run the same command again to go on.",
     ]
     return "\n".join(lines)
@@ -219,93 +201,71 @@ def stop_message(
 def summary_message(*, cell: Cell, conclusion: Conclusion, history: Sequence[TrialResult]) -> str:
     """Return the message at the end of a session: tally, ending and leading profiles."""
     state = "complete" if conclusion.complete else "not complete"
-    lines = [f"[xla-tuning] {cell.label}: {state}, {tally(conclusion.verdicts)}"]
-    lines.append(ending_text(ENGLISH, conclusion, history=history, stopped=""))
-    return "\n".join([*lines, *best_lines(conclusion)])
+    lines = [
+        f"[xla-tuning] {cell.label}: {state}, {tally(conclusion.verdicts)}",
+        ending_text(ENGLISH, conclusion, history=history, stopped=""),
+        *best_lines(conclusion),
+    ]
+    return "\n".join(lines)
 
 
 def best_lines(conclusion: Conclusion) -> list[str]:
     """Return the leading profiles so far, at most three lines."""
     reference = conclusion.reference.arm if conclusion.reference else ""
+    ranked = sorted(_tested(conclusion), key=lambda each: -(each.delta or 0.0))
     lines: list[str] = []
-    for each in _ranked(conclusion)[:_TOP]:
-        head = "Best so far: " if not lines else ""
+    for each in ranked[:_TOP]:
+        head = "" if lines else "Best so far: "
         delta = f"{percent(each.delta)} vs {reference}, " if each.delta is not None else ""
-        standing = f"{delta}{each.kind}, n = {each.n}"
-        lines.append(f"- {head}{each.arm} @ {rate(each.tgs)} TGS ({standing})")
+        figures = f"{rate(each.tgs)} TGS ({delta}{each.kind}, n = {each.n})"
+        lines.append(f"- {head}{each.arm} @ {figures}")
     return lines
 
 
-def _ranked(conclusion: Conclusion) -> list[Verdict]:
-    tested = [
+def _tested(conclusion: Conclusion) -> list[Verdict]:
+    return [
         each
         for each in conclusion.verdicts
         if each.tgs is not None and each.kind is not VerdictKind.INVALID
     ]
-    return sorted(tested, key=lambda each: -(each.delta or 0.0))
-
-
-def _jobs(history: Sequence[TrialResult]) -> str:
-    ids = [job for each in history for job in each.job_ids]
-    return f", jobs {ids[0]} to {ids[-1]}" if ids else ""
 
 
 BOUNDED = 0.02  # no profile beats the baseline by more: these flags have no more to give
-
-
-class Ending(StrEnum):
-    """How a sweep stands at its end."""
-
-    STOPPED = "stopped"  # by the playbook or a budget; what was measured is kept
-    RUNNING = "running"  # trials are still to come
-    WINNER = "winner"
-    BOUNDED = "bounded"
-    UNDECIDED = "undecided"
-
-
-def ending(conclusion: Conclusion, *, stopped: str = "") -> Ending:
-    """Return how the sweep stands; `stopped` is the recorded reason of a stop, "" without one."""
-    if conclusion.complete:
-        if any(each.kind is VerdictKind.FASTER for each in conclusion.verdicts):
-            return Ending.WINNER
-        is_bounded = conclusion.tuning.bound is not None and conclusion.tuning.bound < BOUNDED
-        return Ending.BOUNDED if is_bounded else Ending.UNDECIDED
-    return Ending.STOPPED if stopped else Ending.RUNNING
-
-
-_ENDINGS: Mapping[Ending, str] = {
-    Ending.STOPPED: N_(
-        "The sweep was stopped, so this report is preliminary. The recorded reason: {reason}"
-    ),
-    Ending.RUNNING: N_("The sweep is not over: {left} still to run. This report is preliminary."),
-    Ending.WINNER: N_("The sweep ended with a winner: fresh blocks in random order decided it."),
-    Ending.BOUNDED: N_(
-        "The sweep ended structurally bounded: no measured profile beats the baseline by more than "
-        "{bound} (M, at 95 %), which is below {limit}."
-    ),
-    Ending.UNDECIDED: N_(
-        "The sweep ended with all its trials: it confirmed no winner and cannot exclude one."
-    ),
-}
-
-
+_STOPPED = N_("The sweep was stopped, so this report is preliminary. The recorded reason: {reason}")
+_RUNNING = N_("The sweep is not over: {left} still to run. This report is preliminary.")
 # a session that asked for some waves only leaves the others unplanned
 _PARTLY = N_(
     "The sweep is not over: every trial asked for so far is measured, and others follow. This "
     "report is preliminary."
+)
+_WINNER = N_("The sweep ended with a winner: fresh blocks in random order decided it.")
+_BOUNDED = N_(
+    "The sweep ended structurally bounded: no measured profile beats the baseline by more than "
+    "{bound} (M, at 95 %), which is below {limit}."
+)
+_UNDECIDED = N_(
+    "The sweep ended with all its trials: it confirmed no winner and cannot exclude one."
 )
 
 
 def ending_text(
     say: Say, conclusion: Conclusion, *, history: Sequence[TrialResult], stopped: str
 ) -> str:
-    """Return the sentence that says how the sweep stands."""
+    """Return the sentence that says how the sweep stands.
+
+    `stopped` is the recorded reason of a stop, by the playbook or a budget; "" without one.
+    """
     left = sum(not each.status.is_final for each in history)
-    how = ending(conclusion, stopped=stopped)
-    is_partly = how is Ending.RUNNING and not left
+    bound = conclusion.tuning.bound
+    if conclusion.complete:
+        is_won = any(each.kind is VerdictKind.FASTER for each in conclusion.verdicts)
+        is_bounded = bound is not None and bound < BOUNDED
+        how = _WINNER if is_won else _BOUNDED if is_bounded else _UNDECIDED
+    else:
+        how = _STOPPED if stopped else _RUNNING if left else _PARTLY
     return say(
-        _PARTLY if is_partly else _ENDINGS[how],
-        bound=size(conclusion.tuning.bound),
+        how,
+        bound=size(bound),
         limit=size(BOUNDED),
         reason=plain(stopped),
         left=say.count(left, "{n} trial", "{n} trials"),

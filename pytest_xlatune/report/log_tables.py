@@ -12,10 +12,10 @@ from pathlib import Path
 from pytest_xlatune.model.result import Action, Finding, NoScore, Score, StepRecord, Verdict
 from pytest_xlatune.model.text import ABSENT, interval, percent, rate, significant, size
 from pytest_xlatune.report.document import (
-    Bullets,
     Document,
     Table,
     Text,
+    bullets,
     columns,
     literal,
     plain,
@@ -50,10 +50,6 @@ def steps_of_log(
 
 def triage_of_log(path: str, *, status: str, findings: Sequence[Finding], reached: str) -> Document:
     """Return the findings of one log, the root cause first."""
-    if not findings:
-        text = Text(text="no known failure")
-        return Document(title=f"{path}: {status}", header=(reached,), sections=(
-            section("Findings", text),))  # fmt: skip
     ordered = sorted(findings, key=lambda each: (each.cls != status, each.action is Action.NONE))
     rows = tuple(
         (each.cls, str(each.action), str(each.line or ABSENT), literal(each.text))
@@ -62,7 +58,14 @@ def triage_of_log(path: str, *, status: str, findings: Sequence[Finding], reache
     return Document(
         title=f"{path}: {status}",
         header=(reached, *(f"{each.cls}: {plain(each.detail)}" for each in ordered if each.detail)),
-        sections=(section("Findings", Table(columns=_FINDING_COLUMNS, rows=rows)),),
+        sections=(
+            section(
+                "Findings",
+                Table(columns=_FINDING_COLUMNS, rows=rows)
+                if rows
+                else Text(text="no known failure"),
+            ),
+        ),
     )
 
 
@@ -120,6 +123,6 @@ def compared(
         header=figures,
         sections=(
             section("Jobs", Table(columns=_COLUMNS, rows=rows)),
-            *((section("Left out", Text(text="Not counted:"), Bullets(items=out)),) if out else ()),
+            *((section("Left out", Text(text="Not counted:"), bullets(*out)),) if out else ()),
         ),
     )

@@ -9,19 +9,17 @@ from __future__ import annotations
 
 import shlex
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
-from datetime import datetime
+from collections.abc import Iterable, Iterator, Sequence
 
 from pytest_xlatune.model.cell import Cell
-from pytest_xlatune.model.profile import BASELINE_ID, Profile
+from pytest_xlatune.model.profile import Profile
 from pytest_xlatune.model.redact import hide, secrets_of, without_secrets
-from pytest_xlatune.model.result import Conclusion, TrialResult, Verdict, VerdictKind
-from pytest_xlatune.model.text import ABSENT, counted, percent, points, rate, significant, size
+from pytest_xlatune.model.result import Verdict, VerdictKind
+from pytest_xlatune.model.text import ABSENT, counted, points, rate, significant, size
 from pytest_xlatune.model.trial import LaunchSpec, Trial
+from pytest_xlatune.report import Subject
 from pytest_xlatune.report.document import (
     Block,
-    Bullets,
     Code,
     Document,
     Section,
@@ -33,93 +31,34 @@ from pytest_xlatune.report.document import (
     plain,
     section,
 )
-from pytest_xlatune.report.leaderboard import header, job_rows, jobs_table, leaderboard, tables
+from pytest_xlatune.report.leaderboard import header, jobs_table, settings_by_arm, tables
 from pytest_xlatune.report.lines import paragraph
 
-PASS, REGRESSION, CANNOT_TELL, CANNOT_RUN, NOT_MEASURED = (
-    "pass", "regression", "cannot tell", "cannot run", "not measured",
-)  # fmt: skip
-_WORDS = {
-    VerdictKind.FASTER: PASS,
-    VerdictKind.EQUIVALENT: PASS,
-    VerdictKind.SLOWER: REGRESSION,
-    VerdictKind.INCONCLUSIVE: CANNOT_TELL,
-    VerdictKind.SCREENED: CANNOT_TELL,
+_ANSWERS = {
+    VerdictKind.FASTER: "pass",
+    VerdictKind.EQUIVALENT: "pass",
+    VerdictKind.SLOWER: "regression",
+    VerdictKind.INCONCLUSIVE: "cannot tell",
+    VerdictKind.SCREENED: "cannot tell",
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Subject:
-    """What the document of a study's conclusion is made of.
-
-    Attributes:
-        conclusion: of the study.
-        cells: as measured, the nodes that the scheduler picked included.
-        profiles: what was compared with the baseline.
-        history: the results, every score in the window of all trials.
-        raw: the results as the ledger has them.
-        now: when, as the ledger says.
-        stopped: why the sweep was stopped; "" where it was not.
-        figures: of a calibration that is kept for later plans, one line each.
-        evidence: each evidence run with what was read of it, one line each.
-    """
-
-    conclusion: Conclusion
-    cells: tuple[Cell, ...]
-    profiles: tuple[Profile, ...]
-    history: tuple[TrialResult, ...]
-    raw: tuple[TrialResult, ...]
-    now: datetime
-    stopped: str = ""
-    figures: tuple[str, ...] = ()
-    evidence: tuple[tuple[TrialResult, tuple[str, ...]], ...] = ()
-
-    @property
-    def header(self) -> tuple[str, ...]:
-        """The bullets that tell the cell, the load and the time."""
-        return header(self.conclusion, cell=self.cells[0], history=self.history, now=self.now)
-
-
-def tuned(subject: Subject) -> Document:
-    """Return the leaderboard of a tuning study."""
-    return leaderboard(
-        subject.conclusion,
-        cell=subject.cells[0],
-        profiles=subject.profiles,
-        history=subject.history,
-        now=subject.now,
-        stopped=subject.stopped,
-    )
-
-
-def outcome(verdict: Verdict) -> str:
-    """Return the gate's answer on a candidate in a word or two."""
-    if verdict.kind is VerdictKind.INVALID:
-        return NOT_MEASURED if verdict.can_run and not verdict.n else CANNOT_RUN
-    return _WORDS[verdict.kind]
-
-
 def gate(subject: Subject) -> Document:
-    """Return the gate as a document."""
+    """Return the gate as a document: its answer on each candidate, then the figures."""
     conclusion = subject.conclusion
-    counts = Counter(outcome(each) for each in conclusion.verdicts)
-    lines = tuple(
-        f"{outcome(each)}: {literal(each.arm)}: {plain(paragraph(each))}"
-        for each in conclusion.verdicts
-    )
+    answers = [(_answer(each), each) for each in conclusion.verdicts]
+    counts = Counter(answer for answer, _ in answers)
+    lines = (f"{answer}: {literal(each.arm)}: {plain(paragraph(each))}" for answer, each in answers)
     return Document(
-        title=f"{subject.cells[0].label}: gate",
-        header=subject.header,
+        title=f"{subject.cell.label}: gate",
+        header=header(subject),
         sections=(
             section(
                 "Gate",
                 Text(text=", ".join(f"{count} {word}" for word, count in counts.items())),
-                Bullets(items=lines),
+                bullets(*lines),
             ),
-            section(
-                "Figures",
-                *tables(conclusion, profiles=subject.profiles, history=subject.history),
-            ),
+            section("Figures", *tables(subject)),
             section(
                 "What this gate can tell",
                 bullets(
@@ -131,15 +70,19 @@ def gate(subject: Subject) -> Document:
     )
 
 
+def _answer(verdict: Verdict) -> str:
+    if verdict.kind is VerdictKind.INVALID:
+        return "not measured" if verdict.can_run and not verdict.n else "cannot run"
+    return _ANSWERS[verdict.kind]
+
+
 def calibration(subject: Subject) -> Document:
     """Return the calibration as a document."""
-    conclusion = subject.conclusion
-    baseline = conclusion.baseline
-    reasons = map(plain, baseline.reasons)
+    conclusion, baseline = subject.conclusion, subject.conclusion.baseline
     speed = f"{rate(baseline.tgs)} TGS, {significant(baseline.step_s)} s/step"
     return Document(
-        title=f"{subject.cells[0].label}: calibration",
-        header=subject.header,
+        title=f"{subject.cell.label}: calibration",
+        header=header(subject),
         sections=(
             section(
                 "Noise of the cell",
@@ -147,7 +90,7 @@ def calibration(subject: Subject) -> Document:
                     f"{baseline.n} jobs as deployed: {speed}",
                     *(subject.figures or (f"job noise: {fine(conclusion.noise.sigma)}",)),
                     *map(plain, conclusion.notes),
-                    *reasons,
+                    *map(plain, baseline.reasons),
                 ),
             ),
         ),
@@ -159,125 +102,80 @@ def fine(fraction: float | None) -> str:
     return ABSENT if fraction is None else f"{100 * fraction:.2f} %"
 
 
-def noise_figures(
-    *,
-    sigma: tuple[float, float, float],
-    step_sd: float | None,
-    lag1: float | None,
-    straggler_rate: float,
-    drift: float,
-    steady_from: int | None,
-) -> tuple[str, ...]:
-    """Return the estimates of a calibration; `sigma` is the job noise and its 95 % interval."""
-    level, low, high = map(fine, sigma)
-    steady = (
-        "unknown: fewer than 12 jobs, or no job levels off"
-        if steady_from is None
-        else f"step {steady_from}"
-    )
-    correlation = ABSENT if lag1 is None else f"{lag1:.2f}"
-    return (
-        f"job noise: {level} (95 % interval {low} to {high})",
-        f"step noise inside a job: {fine(step_sd)}, correlation of neighbours {correlation}",
-        f"slow steps: {fine(straggler_rate)} of the window",
-        f"drift from the first job to the last: {percent(drift)}",
-        f"steady state begins at: {steady}",
-    )
-
-
 def evidence(subject: Subject) -> Document:
     """Return the document of evidence runs, each with its sentences."""
-    cell = subject.cells[0]
     return Document(
-        title=f"{cell.label}: evidence",
+        title=f"{subject.cell.label}: evidence",
         header=(
             f"Written: {subject.now:%Y-%m-%d %H:%M %Z}".rstrip(),
-            f"Cell: {literal(cell.digest)}",
+            f"Cell: {literal(subject.cell.digest)}",
             "Profiler and dump change the time of a step: no figure here is a measurement of speed",
         ),
         sections=tuple(
             section(
                 f"{each.trial.profile.id}, job {', '.join(each.job_ids) or 'none'}",
-                Bullets(items=tuple(map(plain, said or (each.reason or str(each.status),)))),
+                bullets(*map(plain, said or (each.reason or str(each.status),))),
             )
             for each, said in subject.evidence
         ),
     )
 
 
-_COLUMNS = columns(
-    "~Profile",
-    "~Flags",
-    ">TGS",
-    ">step (s)",
-    ">delta % vs the control group",
-    ">runs",
-    "~compared with the noise",
-    "~jobs",
-)
-_NO_FIGURE = columns("~Profile", "~Flags", "~reason", "~jobs")
-
-
 def imported(subject: Subject) -> Document:
-    """Return the document of a table."""
-    conclusion, cell, history = subject.conclusion, subject.cells[0], subject.raw
-    flags = {each.id: literal(each.shown_text) for each in subject.profiles}
+    """Return the document of a table; it is dated by its import."""
+    conclusion, cell = subject.conclusion, subject.cell
+    jobs = counted(len(subject.history), "job")
+    settings = settings_by_arm(subject.profiles)
     ranked = [each for each in conclusion.verdicts if each.kind is VerdictKind.SCREENED]
     rest = [each for each in conclusion.verdicts if each.kind is not VerdictKind.SCREENED]
-    blocks: list[Block] = [
-        Table(
-            title="Ranks, proves nothing",
-            columns=_COLUMNS,
-            rows=tuple(_row(each, flags) for each in (*ranked, conclusion.baseline)),
+
+    def row(verdict: Verdict, *figures: str) -> tuple[str, ...]:
+        return (
+            literal(verdict.arm),
+            settings.get(verdict.arm, ABSENT),
+            *figures,
+            "; ".join(map(plain, verdict.reasons)) or ABSENT,
+            ", ".join(verdict.job_ids) or ABSENT,
         )
-    ]
-    if rest:
-        rows = tuple(
-            (
-                literal(each.arm),
-                flags.get(each.arm) or ABSENT,
-                "; ".join(map(plain, each.reasons)) or ABSENT,
-                ", ".join(each.job_ids) or ABSENT,
-            )
-            for each in rest
-        )
-        blocks.append(Table(title="No figure", columns=_NO_FIGURE, rows=rows))
-    figures = (
-        f"Sigma, the noise of one job's score between jobs: {size(conclusion.noise.sigma)}.",
-        (
-            f"A single run shows a change of {size(conclusion.noise.mde80)} with 80 % power, in "
-            "one comparison."
+
+    ranking = Table(
+        title="Ranks, proves nothing",
+        columns=columns(
+            "~Profile", "~Flags", ">TGS", ">step (s)", ">delta % vs the control group", ">runs",
+            "~compared with the noise", "~jobs",
         ),
-        *map(plain, conclusion.notes),
+        rows=tuple(
+            row(each, rate(each.tgs), significant(each.step_s), points(each.delta), str(each.n))
+            for each in (*ranked, conclusion.baseline)
+        ),
+    )  # fmt: skip
+    without = Table(
+        title="No figure",
+        columns=columns("~Profile", "~Flags", "~reason", "~jobs"),
+        rows=tuple(map(row, rest)),
     )
-    jobs = jobs_table(job_rows(history), has_cells=False)
     return Document(
         title=f"{cell.label}: an imported table",
         header=(
             f"Imported: {subject.now:%Y-%m-%d %H:%M %Z}".rstrip(),
             f"Source: {plain(cell.launcher)}",
             f"Cell: {literal(cell.digest)}",
-            f"State: {counted(len(history), 'job')}; measured elsewhere, and not in random order",
+            f"State: {jobs}; measured elsewhere, and not in random order",
         ),
         sections=(
-            section("Ranking", *blocks),
-            section("What this table can tell", Bullets(items=figures)),
-            section("Jobs", jobs or Text(text="No job.")),
+            section("Ranking", ranking, *([without] if rest else [])),
+            section(
+                "What this table can tell",
+                bullets(
+                    "Sigma, the noise of one job's score between jobs: "
+                    f"{size(conclusion.noise.sigma)}.",
+                    f"A single run shows a change of {size(conclusion.noise.mde80)} with 80 % "
+                    "power, in one comparison.",
+                    *map(plain, conclusion.notes),
+                ),
+            ),
+            section("Jobs", jobs_table([("", subject.history, {})]) or Text(text="No job.")),
         ),
-    )
-
-
-def _row(verdict: Verdict, flags: dict[str, str]) -> tuple[str, ...]:
-    is_baseline = verdict.arm == BASELINE_ID
-    return (
-        literal(verdict.arm),
-        "as deployed" if is_baseline else flags.get(verdict.arm) or ABSENT,
-        rate(verdict.tgs),
-        significant(verdict.step_s),
-        points(verdict.delta),
-        str(verdict.n),
-        "; ".join(map(plain, verdict.reasons)) or ABSENT,
-        ", ".join(verdict.job_ids) or ABSENT,
     )
 
 
@@ -286,43 +184,25 @@ _LIMITS = (
     "priority, command buffers), nor the choices of a real device's autotuning, nor the speed of a "
     "program."
 )
-_COMPILED_COLUMNS = columns(
-    "~Profile", "class", "~compared with the baseline's program", "~consequence"
-)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CompiledRow:
-    """A compiled profile: its class, the reason for it, and the consequence."""
+def compiled(rows: Sequence[tuple[str, str, str, str]], *, needless: int, by: str) -> Section:
+    """Return the section on compiled profiles.
 
-    profile: str
-    cls: str
-    sentence: str
-    follows: str
-    is_needless: bool
-
-
-def compiled(rows: Sequence[CompiledRow], *, by: str) -> Section:
-    """Return the section. `by` names the compiler and its device."""
-    needless = sum(each.is_needless for each in rows)
+    Args:
+        rows: of each its id, its class, the reason for it and the consequence.
+        needless: how many of them need no run.
+        by: the compiler and its device.
+    """
     verb = "needs" if needless == 1 else "need"
-    blocks: list[Block] = [
-        Text(
-            text=f"By {plain(by)}: {needless} of {counted(len(rows), 'profile')} {verb} no run. "
-            f"{_LIMITS}"
-        ),
-        Table(
-            columns=_COMPILED_COLUMNS,
-            rows=tuple(
-                (literal(each.profile), plain(each.cls), plain(each.sentence), plain(each.follows))
-                for each in rows
-            ),
-        ),
-    ]
-    return section("Compile check", *blocks)
-
-
-_TRIAL_COLUMNS = columns(">#", "stage", "~trial", "~flags")
+    count = f"{needless} of {counted(len(rows), 'profile')} {verb} no run"
+    titles = columns("~Profile", "class", "~compared with the baseline's program", "~consequence")
+    lines = tuple((literal(name), *map(plain, texts)) for name, *texts in rows)
+    return section(
+        "Compile check",
+        Text(text=f"By {plain(by)}: {count}. {_LIMITS}"),
+        Table(columns=titles, rows=lines),
+    )
 
 
 def plan(
@@ -346,30 +226,32 @@ def plan(
         (str(number), trial.stage, literal(trial.id), literal(trial.profile.shown_text))
         for number, trial in enumerate(trials, start=1)
     )
-    started = tuple(block for each in launches for block in _launch(*each, cell=cell))
-    written = tuple(
-        block
-        for title, text in scripts
-        for block in (Text(text=title), Code(text=text, language="bash"))
-    )
+    commands = [
+        (literal(profile.id), _command(profile, spec, cell=cell)) for profile, spec in launches
+    ]
     return Document(
         title=f"{cell.label}: plan",
         header=(f"nodes: {', '.join(cell.nodelist) or 'this machine, or as given'}",),
         sections=(
-            section("What it can see", Bullets(items=tuple(capacity))),
-            section("Trials", Table(columns=_TRIAL_COLUMNS, rows=rows)),
-            section("Commands", *started),
-            *((section("Submission scripts", *written),) if written else ()),
+            section("What it can see", bullets(*capacity)),
+            section("Trials", Table(columns=columns(">#", "stage", "~trial", "~flags"), rows=rows)),
+            section("Commands", *_listings(commands)),
+            *([section("Submission scripts", *_listings(scripts))] if scripts else []),
         ),
     )
 
 
-def _launch(profile: Profile, spec: LaunchSpec, *, cell: Cell) -> tuple[Block, ...]:
+def _listings(titled: Iterable[tuple[str, str]]) -> Iterator[Block]:
+    for title, text in titled:
+        yield Text(text=title)
+        yield Code(text=text, language="bash")
+
+
+def _command(profile: Profile, spec: LaunchSpec, *, cell: Cell) -> str:
     env = "".join(
         f"{name}={shlex.quote(value)} \\\n" for name, value in without_secrets(spec.env).items()
     )
     files = "".join(f"\n# {name}\n{text}" for name, text in spec.files.items())
     # in a container the deployed environment is a file
     secrets = secrets_of(spec.env, cell.deployed, profile.env, profile.overrides)
-    command = hide(f"{env}{shlex.join(spec.argv)}{files}", secrets)
-    return (Text(text=literal(profile.id)), Code(text=command, language="bash"))
+    return hide(f"{env}{shlex.join(spec.argv)}{files}", secrets)

@@ -10,34 +10,27 @@ throughput rose. A changed program alone is a lead, not a cause.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
 from itertools import zip_longest
 
 from pytest_xlatune.model.cell import DeployedFile
-from pytest_xlatune.model.profile import BASELINE_ID
+from pytest_xlatune.model.profile import BASELINE_ID, Profile
 from pytest_xlatune.model.redact import without_secrets
-from pytest_xlatune.model.result import Conclusion, Verdict, VerdictKind
+from pytest_xlatune.model.result import Verdict, VerdictKind
 from pytest_xlatune.model.text import ABSENT, interval, percent, points, rate
 from pytest_xlatune.report._trainer_config import settings_of
 from pytest_xlatune.report.bubble import TITLE, bubbles
 from pytest_xlatune.report.covered import Covered, Elsewhere, Explanation, names
-from pytest_xlatune.report.deployment import (
-    Patch,
-    conflicts,
-    patch_of,
-    recipe_lines,
-    sign_flips,
-)
+from pytest_xlatune.report.deployment import conflicts, patch_of, recipe_lines, sign_flips
 from pytest_xlatune.report.document import (
     Block,
-    Bullets,
     Code,
     Document,
     Heading,
     Table,
     Text,
+    bullets,
     columns,
     literal,
     literals,
@@ -45,19 +38,11 @@ from pytest_xlatune.report.document import (
     section,
 )
 from pytest_xlatune.report.language import N_, Language, Say
-from pytest_xlatune.report.leaderboard import (
-    header,
-    headline,
-    job_rows,
-    jobs_table,
-    sensitivity,
-    tables,
-)
+from pytest_xlatune.report.leaderboard import header, headline, jobs_table, sensitivity, tables
 from pytest_xlatune.report.lines import ending_text
 
 # share of the expected change of a step that its trace must show: profiling itself costs time
-ENOUGH = 0.5
-RECORD_COMMAND = "xlatune evidence SWEEP_FILE"
+_ENOUGH = 0.5
 
 _COLUMNS = columns("Evidence", "~From baseline-deployed to the winner", "Artifacts")
 _ARTIFACTS = columns("Artifact", "~Path", "Job")
@@ -82,18 +67,17 @@ _NOT_SHOWN = N_(
 
 def why(covered: Covered, say: Say) -> Iterator[Block]:
     """Yield the reasons and the evidence why the winner wins."""
-    best, found = covered.best, covered.explanation
+    best, recipe, found = covered.best, covered.recipe, covered.explanation
     if best is None:
         yield say.text("There is no winner to explain.")
         return
-    recipe = covered.recipe
-    yield Text(text=reason(covered, say))
+    yield Text(text=_reason(best, found, say))
     if found.facts:
         yield from _evidence(found)
     if recipe is not None and recipe.note:
         yield say.text("Why it was tried: {note}.", note=plain(recipe.note).rstrip("."))
     if found.problems:
-        yield Bullets(items=tuple(map(plain, found.problems)))
+        yield bullets(*map(plain, found.problems))
 
 
 def _evidence(found: Explanation) -> Iterator[Block]:
@@ -103,11 +87,7 @@ def _evidence(found: Explanation) -> Iterator[Block]:
     }
     number = {path: f"A{k}" for k, path in enumerate(filter(None, job_of), start=1)}
     facts = tuple(
-        (
-            each.kind,
-            plain(each.text),
-            ", ".join(number[path] for path in each.artifacts) or ABSENT,
-        )
+        (each.kind, plain(each.text), ", ".join(number[path] for path in each.artifacts) or ABSENT)
         for each in found.facts
     )
     title = f"Evidence: {literal(BASELINE_ID)} to {literal(found.profile)}"
@@ -119,12 +99,9 @@ def _evidence(found: Explanation) -> Iterator[Block]:
         yield Table(title="Artifacts, below the work directory", columns=_ARTIFACTS, rows=rows)
 
 
-def reason(covered: Covered, say: Say) -> str:
+def _reason(best: Verdict, found: Explanation, say: Say) -> str:
     """Return the sentence that says whether the gain is explained."""
-    best, found = covered.best, covered.explanation
-    if best is None:
-        return say("There is no winner to explain.")
-    command = literal(RECORD_COMMAND)
+    command = literal("xlatune evidence SWEEP_FILE")
     if not found.facts:
         return say(
             "The sweep recorded no evidence (HLO dump, trace) of this profile and of "
@@ -142,38 +119,23 @@ def reason(covered: Covered, say: Say) -> str:
         )
     if found.moved is None:
         return say(_IDENTICAL if found.is_identical else _PROGRAM_ONLY, command=command)
+    # the change of a step's time that this change of TGS is the same as
+    expected = 1 / (1 + (best.delta or 0.0)) - 1
+    is_shown = found.moved <= _ENOUGH * expected < 0
     return say(
-        _EXPLAINED if is_shown(found, best) else _NOT_SHOWN,
+        _EXPLAINED if is_shown else _NOT_SHOWN,
         moved=percent(found.moved),
         delta=percent(best.delta),
-        expected=percent(expected(best)),
+        expected=percent(expected),
     )
 
 
-def expected(best: Verdict) -> float:
-    """Return the relative change of a step's time that a change of TGS is the same as."""
-    return 1 / (1 + (best.delta or 0.0)) - 1
-
-
-def is_shown(found: Explanation, best: Verdict) -> bool:
-    """Whether the traces show the gain: a step that is shorter by at least half of it."""
-    return found.moved is not None and found.moved <= ENOUGH * expected(best) < 0
-
-
 NO_ENV_ID = "baseline-no-env"  # the profile that puts every deployed flag back to its default
-TOP_AND_BOTTOM = (8, 5)
 
 _RECIPES = columns(
-    "~Cell",
-    "~Best recipe",
-    "~Flags",
-    ">TGS",
-    f">{BASELINE_ID} TGS",
-    ">delta %",
-    "95 %",
-    ">n",
+    "~Cell", "~Best recipe", "~Flags", ">TGS", f">{BASELINE_ID} TGS", ">delta %", "95 %", ">n",
     "~jobs",
-)
+)  # fmt: skip
 _SETTINGS = columns("Setting", "~Value")
 # a line of a shell file without a command:    # left over
 _COMMENT = re.compile(r"\s*(?:#.*)?")
@@ -204,30 +166,33 @@ _UNTOLD = N_(
     "there ({files}). It is proved for {cell} alone."
 )
 
-PerCell = Callable[[Covered], Iterator[Block]]
-
 
 def tuning(cells: Sequence[Covered], language: Language = Language.ENGLISH) -> Document:
     """Return the tuning document of a model's cells, in the order they first came."""
     say = Say(language)
     model = cells[0].cell.model_tag
     axes = " and ".join(dict.fromkeys(str(each.cell.parallelism) for each in cells))
-    patch = patch_of(cells, say)
     signs = sign_flips(cells, say)
 
-    def each_cell(blocks: PerCell) -> tuple[Block, ...]:
-        return _each(cells, blocks)
+    def each_cell(part: Callable[[Covered, Say], Iterable[Block]]) -> Iterator[Block]:
+        for name, each in _named(cells):
+            if len(cells) > 1:
+                yield Heading(text=name)
+            yield from part(each, say)
 
-    parts: dict[str, tuple[Block, ...]] = {
-        "TL;DR": tuple(_summary(cells, say)),
-        "Inventory": each_cell(lambda each: _inventory(each, say)),
-        f"Effect of `{model}.env.sh` on {axes}": each_cell(lambda each: _effect(each, say)),
-        "Tuning leaderboard": each_cell(lambda each: _leaderboard(each, say)),
-        "Why the winning flag wins": each_cell(lambda each: why(each, say)),
-        "Negative findings": each_cell(lambda each: _negative(each, say)),
+    parts: dict[str, Iterable[Block]] = {
+        "TL;DR": _summary(cells, say),
+        "Inventory": each_cell(_inventory),
+        f"Effect of `{model}.env.sh` on {axes}": each_cell(_effect),
+        "Tuning leaderboard": each_cell(_leaderboard),
+        "Why the winning flag wins": each_cell(why),
+        "Negative findings": each_cell(_negative),
         **({} if signs is None else {"Sign flips vs other parallelisms": signs}),
-        "Recommended deployment": tuple(_deployment(cells, patch, say)),
-        "Appendix: data sources": (_appendix(cells, say),),
+        "Recommended deployment": _deployment(cells, say),
+        "Appendix: data sources": [
+            jobs_table([(name, each.history, each.remarks) for name, each in _named(cells)])
+            or say.text("No job was submitted.")
+        ],
     }
     return Document(
         title=f"{model}: XLA tuning, {axes}",
@@ -236,40 +201,22 @@ def tuning(cells: Sequence[Covered], language: Language = Language.ENGLISH) -> D
     )
 
 
-def _each(cells: Sequence[Covered], blocks: PerCell) -> tuple[Block, ...]:
-    """Return the blocks of all cells, each below its own heading where there are several."""
-    if len(cells) == 1:
-        return tuple(blocks(cells[0]))
+def _named(cells: Sequence[Covered]) -> list[tuple[str, Covered]]:
     called = names(cells)
-    return tuple(
-        block for each in cells for block in (Heading(text=called[each.cell_digest]), *blocks(each))
-    )
+    return [(called[each.cell_digest], each) for each in cells]
 
 
 def _header(cells: Sequence[Covered], say: Say) -> Iterator[str]:
     """Yield the bullets: those that cells share once, the others once for each cell."""
-    called = names(cells)
-    of_cell = {
-        each.cell_digest: (
-            *header(
-                each.conclusion,
-                cell=each.cell,
-                history=each.history,
-                now=datetime.fromtimestamp(each.written_s, UTC),
-                digest=each.cell_digest,
-                say=say,
-            ),
-            *_origins(each, say),
-        )
+    of_cell = [
+        (*header(each.subject, digest=each.cell_digest, say=say), *_origins(each, say))
         for each in cells
-    }
-    shared = set.intersection(*(set(bullets) for bullets in of_cell.values()))
-    yield from (bullet for bullet in of_cell[cells[0].cell_digest] if bullet in shared)
-    for cell_digest, bullets in of_cell.items():
+    ]
+    shared = set.intersection(*map(set, of_cell))
+    yield from (bullet for bullet in of_cell[0] if bullet in shared)
+    for (name, _), own in zip(_named(cells), of_cell, strict=True):
         yield from (
-            say("{text} ({cell})", text=bullet, cell=called[cell_digest])
-            for bullet in bullets
-            if bullet not in shared
+            say("{text} ({cell})", text=bullet, cell=name) for bullet in own if bullet not in shared
         )
 
 
@@ -283,92 +230,75 @@ def _origins(covered: Covered, say: Say) -> Iterator[str]:
 
 
 def _summary(cells: Sequence[Covered], say: Say) -> Iterator[Block]:
-    called = names(cells)
     rows = []
-    for each in cells:
-        best, recipe, base = each.best, each.recipe, each.conclusion.baseline
+    for name, each in _named(cells):
+        best, base = each.best, each.conclusion.baseline
+        shown = best or base
         rows.append(
             (
-                called[each.cell_digest],
+                name,
                 f"★ {literal(best.arm)}" if best else "as deployed",
-                (literal(recipe.shown_text) if recipe else "") or ABSENT,
-                rate(best.tgs if best else base.tgs),
+                (literal(each.recipe.shown_text) if each.recipe else "") or ABSENT,
+                rate(shown.tgs),
                 rate(base.tgs),
                 points(best.delta) if best else ABSENT,
                 interval(best.ci95) if best else ABSENT,
-                str(best.n if best else base.n),
-                ", ".join(best.job_ids if best else base.job_ids) or ABSENT,
+                str(shown.n),
+                ", ".join(shown.job_ids) or ABSENT,
             )
         )
     yield Table(columns=_RECIPES, rows=tuple(rows))
-    for each in cells:
+    for name, each in _named(cells):
         said = [
             headline(each.conclusion, say),
             ending_text(say, each.conclusion, history=each.history, stopped=each.stopped),
-            *([reason(each, say)] if each.best else []),
+            *([_reason(each.best, each.explanation, say)] if each.best else []),
         ]
         text = " ".join(said)
-        yield Text(
-            text=text
-            if len(cells) == 1
-            else say("{text} ({cell})", text=text, cell=called[each.cell_digest])
-        )
+        yield Text(text=text if len(cells) == 1 else say("{text} ({cell})", text=text, cell=name))
 
 
 def _inventory(covered: Covered, say: Say) -> Iterator[Block]:
     cell = covered.cell
+    environment = say("The deployed environment sets nothing.")
+    overrides = say("The cell overrides no key of the trainer's configuration.")
     for title, settings, nothing in (
-        (
-            "Deployed environment",
-            without_secrets(cell.deployed),
-            say("The deployed environment sets nothing."),
-        ),
-        (
-            "Configuration of the cell",
-            without_secrets(cell.overrides),
-            say("The cell overrides no key of the trainer's configuration."),
-        ),
+        ("Deployed environment", cell.deployed, environment),
+        ("Configuration of the cell", cell.overrides, overrides),
     ):
-        if settings:
-            rows = tuple((literal(name), literal(settings[name])) for name in sorted(settings))
-            yield Table(title=title, columns=_SETTINGS, rows=rows)
-        else:
-            yield Text(text=nothing)
+        shown = sorted(without_secrets(settings).items())
+        rows = tuple((literal(name), literal(value)) for name, value in shown)
+        yield Table(title=title, columns=_SETTINGS, rows=rows) if rows else Text(text=nothing)
     for file in covered.files:
         if file.text:
-            yield from _file(file, say)
+            yield say.text(
+                "{path} as the sweep read it when it began, without comments.",
+                path=literal(file.path),
+            )
+            yield _file(file)
 
 
-def _file(file: DeployedFile, say: Say) -> Iterator[Block]:
+def _file(file: DeployedFile) -> Block:
     """Show a shell file without comments, and the plain keys of a yml as a table."""
-    yield say.text(
-        "{path} as the sweep read it when it began, without comments.", path=literal(file.path)
-    )
     if file.is_shell:
         lines = (line for line in file.text.split("\n") if not _COMMENT.fullmatch(line))
-        yield Code(text="\n".join(lines), language="bash")
-        return
+        return Code(text="\n".join(lines), language="bash")
     settings = settings_of(file.text)
     if settings is None:
-        yield Code(text=file.text, language="yaml")
-        return
+        return Code(text=file.text, language="yaml")
     rows = tuple((literal(each.key), literal(each.written)) for each in settings)
-    yield Table(columns=_SETTINGS, rows=rows)
+    return Table(columns=_SETTINGS, rows=rows)
 
 
 def _effect(covered: Covered, say: Say) -> Iterator[Block]:
-    conclusion = covered.conclusion
-    verdict = conclusion.verdict(NO_ENV_ID)
+    verdict = covered.conclusion.verdict(NO_ENV_ID)
     if verdict is None:
         yield say.text(
             "Not measured: the sweep has no profile {profile}.", profile=literal(NO_ENV_ID)
         )
         return
     yield say.text(_EFFECTS.get(verdict.kind, _EFFECT_UNKNOWN))
-    pair = Conclusion(verdicts=(verdict,), reference=conclusion.reference)
-    yield from tables(
-        pair, profiles=covered.profiles, history=covered.history, best=covered.best, say=say
-    )
+    yield from tables(covered.subject, only=[verdict], say=say)
     yield say.text(
         "{profile} puts every deployed flag back to its default. A sweep refuses "
         "to do so for flags whose values XLA adds up, because no appended text "
@@ -379,51 +309,37 @@ def _effect(covered: Covered, say: Say) -> Iterator[Block]:
 
 
 def _leaderboard(covered: Covered, say: Say) -> Iterator[Block]:
-    conclusion = covered.conclusion
-    yield from tables(
-        conclusion,
-        profiles=covered.profiles,
-        history=covered.history,
-        limit=TOP_AND_BOTTOM,
-        say=say,
-    )
-    yield replace(sensitivity(conclusion), title="What this sweep can tell")
-    yield from _bubble(covered, say)
-
-
-def _bubble(covered: Covered, say: Say) -> Iterator[Block]:
-    """Show the bubble of the pipeline where a profile changes its shape."""
-    section = bubbles(
+    yield from tables(covered.subject, is_short=True, say=say)
+    yield replace(sensitivity(covered.conclusion), title="What this sweep can tell")
+    bubble = bubbles(
         covered.cell,
         covered.profiles,
         files=covered.files,
         conclusion=covered.conclusion,
         say=say,
     )
-    for block in section.blocks if section else ():
+    for block in bubble.blocks if bubble else ():
         yield replace(block, title=TITLE) if isinstance(block, Table) else block
 
 
 def _negative(covered: Covered, say: Say) -> Iterator[Block]:
-    conclusion = covered.conclusion
-    found = tuple(
+    found = [
         each
-        for each in conclusion.verdicts
+        for each in covered.conclusion.verdicts
         if each.kind is VerdictKind.SLOWER
         or (each.kind is VerdictKind.INVALID and not each.can_run)
-    )
+    ]
     if not found:
         yield say.text("No profile is confirmed to be slower, and the sweep dropped none.")
         return
-    chosen = Conclusion(verdicts=found, reference=conclusion.reference)
-    blocks = tables(chosen, profiles=covered.profiles, history=covered.history, say=say)
-    # the first table lists confirmed profiles: without a slower one it has the baseline alone
-    is_slower = any(each.kind is VerdictKind.SLOWER for each in found)
-    yield from blocks if is_slower else blocks[1:]
+    confirmed, *others = tables(covered.subject, only=found, say=say)
+    if any(each.kind is VerdictKind.SLOWER for each in found):  # else it has the baseline alone
+        yield confirmed
+    yield from others
 
 
-def _deployment(cells: Sequence[Covered], patch: Patch, say: Say) -> Iterator[Block]:
-    called = names(cells)
+def _deployment(cells: Sequence[Covered], say: Say) -> Iterator[Block]:
+    patch = patch_of(cells, say)
     if patch.text:
         yield say.text(
             "To deploy, give this patch to `git apply` at the root of the repository "
@@ -431,29 +347,28 @@ def _deployment(cells: Sequence[Covered], patch: Patch, say: Say) -> Iterator[Bl
             paths=literals(patch.paths),
         )
         yield Code(text=patch.text, language="diff")
-    against = conflicts(cells)
-    for each in cells:
-        name, best, recipe = called[each.cell_digest], each.best, each.recipe
+    called = names(cells)
+    for name, each in _named(cells):
+        best = each.best
         if len(cells) > 1:
             yield Heading(text=name)
         if best is None:
             yield say.text("Leave the deployed environment as it is.")
-        elif recipe is None:
+        elif each.recipe is None:
             yield say.text(
                 "The sweep no longer names the settings of {profile}.",
                 profile=literal(best.arm),
             )
         elif each.cell_digest in patch.missing:
-            yield from _by_hand(each, patch.missing[each.cell_digest], say)
-        for conflict in against:
-            if conflict.cell is each:
-                yield say.text(
-                    _GUARDED if conflict.guard else _NOT_GUARDED,
-                    cell=name,
-                    other=called[conflict.other.cell_digest],
-                    names=literals(conflict.settings),
-                    variables=literals(conflict.variables),
-                )
+            yield from _by_hand(each, each.recipe, patch.missing[each.cell_digest], say)
+        for conflict in conflicts(each, cells):
+            yield say.text(
+                _GUARDED if conflict.guard else _NOT_GUARDED,
+                cell=name,
+                other=called[conflict.other.cell_digest],
+                names=literals(conflict.settings),
+                variables=literals(conflict.variables),
+            )
         yield from _deployed_since(each, name, say)
         if best is not None:
             yield from _shown_for(each, say)
@@ -482,16 +397,15 @@ def _shown_for(covered: Covered, say: Say) -> Iterator[Block]:
     yield say.text("Its effect may have the opposite sign on another parallelism.")
 
 
-def _by_hand(covered: Covered, reason: str, say: Say) -> Iterator[Block]:
+def _by_hand(covered: Covered, recipe: Profile, reason: str, say: Say) -> Iterator[Block]:
     """Give the lines to append and the keys to pass where there is no patch."""
-    recipe = covered.recipe
     yield say.text("There is no patch: {why}.", why=reason)
-    lines = recipe_lines(covered)
+    lines = recipe_lines(recipe)
     if lines:
         path = f"configs/{covered.cell.model_tag}.env.sh"
         yield say.text("Append to {path}:", path=literal(path))
         yield Code(text=lines, language="bash")
-    if recipe is not None and recipe.overrides:
+    if recipe.overrides:
         yield say.text("Give these keys to the trainer:")
         shown = without_secrets(recipe.overrides)
         yield Code(text="\n".join(f"{key}={value}" for key, value in shown.items()))
@@ -509,17 +423,3 @@ def _deployed_since(covered: Covered, name: str, say: Say) -> Iterator[Block]:
                 promised=rate(earlier.best.tgs),
                 now=rate(covered.conclusion.baseline.tgs),
             )
-
-
-def _appendix(cells: Sequence[Covered], say: Say) -> Block:
-    called = names(cells)
-    rows = [
-        row
-        for each in cells
-        for row in job_rows(
-            each.history,
-            remarks=each.remarks,
-            cell=called[each.cell_digest] if len(cells) > 1 else "",
-        )
-    ]
-    return jobs_table(rows, has_cells=len(cells) > 1) or say.text("No job was submitted.")

@@ -17,7 +17,8 @@ from pytest_xlatune.model.cell import Cell
 from pytest_xlatune.model.errors import ConfigError, LedgerError
 from pytest_xlatune.model.record import Record
 from pytest_xlatune.model.result import TrialResult
-from pytest_xlatune.report.study_documents import noise_figures
+from pytest_xlatune.model.text import ABSENT, percent
+from pytest_xlatune.report.study_documents import fine
 from pytest_xlatune.stats.noise import Noise
 from pytest_xlatune.studies.trials import usable
 
@@ -49,13 +50,17 @@ class Calibration(Record):
     def figures(self) -> tuple[str, ...]:
         """What was found, one sentence each."""
         noise = self.noise
-        return noise_figures(
-            sigma=(noise.sigma_job, noise.sigma_low, noise.sigma_high),
-            step_sd=noise.step_sd,
-            lag1=noise.lag1,
-            straggler_rate=noise.straggler_rate,
-            drift=noise.drift,
-            steady_from=noise.steady_from,
+        level, low, high = map(fine, (noise.sigma_job, noise.sigma_low, noise.sigma_high))
+        inside, lag1 = fine(noise.step_sd), ABSENT if noise.lag1 is None else f"{noise.lag1:.2f}"
+        steady = "unknown: fewer than 12 jobs, or no job levels off"
+        if noise.steady_from is not None:
+            steady = f"step {noise.steady_from}"
+        return (
+            f"job noise: {level} (95 % interval {low} to {high})",
+            f"step noise inside a job: {inside}, correlation of neighbours {lag1}",
+            f"slow steps: {fine(noise.straggler_rate)} of the window",
+            f"drift from the first job to the last: {percent(noise.drift)}",
+            f"steady state begins at: {steady}",
         )
 
 

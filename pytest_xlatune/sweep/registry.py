@@ -15,8 +15,8 @@ from pytest_xlatune.model.errors import LedgerError
 
 if TYPE_CHECKING:
     from pytest_xlatune.model.record import Json
+    from pytest_xlatune.report import Subject
     from pytest_xlatune.report.document import Document
-    from pytest_xlatune.report.study_documents import Subject
     from pytest_xlatune.studies import Study
 
 
@@ -60,7 +60,7 @@ _DOCUMENTS = "pytest_xlatune.report.study_documents"
 KINDS: dict[str, StudyKind] = {
     "tuning": StudyKind(
         "pytest_xlatune.studies.tuning:TuningStudy",
-        f"{_DOCUMENTS}:tuned",
+        "pytest_xlatune.report.leaderboard:leaderboard",
         "leaderboard",
         {
             "wave1": "the baseline, and what the image alone gives",

@@ -21,7 +21,7 @@ from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.prepare.compilers import not_compiled
 from pytest_xlatune.report.bubble import bubbles
 from pytest_xlatune.report.document import Bullets, Document, Section, section
-from pytest_xlatune.report.study_documents import CompiledRow, compiled, plan
+from pytest_xlatune.report.study_documents import compiled, plan
 from pytest_xlatune.studies import Study, profiles_in
 from pytest_xlatune.sweep.deployed import deployed_files
 from pytest_xlatune.sweep.resolved import ResolvedSweep
@@ -55,17 +55,17 @@ class Foreseen:
     def section(self) -> Section | None:
         """The section on compiled profiles; None without one."""
         rows = [
-            CompiledRow(
-                profile=each.profile,
-                cls=each.cls.meaning,
-                sentence=each.sentence,
-                follows=("not run: " if need.is_left_out else "") + need.why,
-                is_needless=need.is_left_out,
+            (
+                each.profile,
+                each.cls.meaning,
+                each.sentence,
+                ("not run: " if need.is_left_out else "") + need.why,
             )
             for each in self.said
             for need in [self.needs[each.profile]]
         ]
-        return compiled(rows, by=self.by) if rows else None
+        needless = sum(self.needs[each.profile].is_left_out for each in self.said)
+        return compiled(rows, needless=needless, by=self.by) if rows else None
 
 
 def foresee(resolved: ResolvedSweep, folder: Path, *, pending: Sequence[Trial]) -> Foreseen | None:

@@ -42,6 +42,7 @@ from pytest_xlatune.model.profile import Profile
 from pytest_xlatune.model.redact import hide
 from pytest_xlatune.model.resources import Next
 from pytest_xlatune.model.result import Conclusion, TrialResult
+from pytest_xlatune.report import Subject
 from pytest_xlatune.report.bubble import bubbles
 from pytest_xlatune.report.covered import (
     Covered,
@@ -54,9 +55,9 @@ from pytest_xlatune.report.deployment import patch_of
 from pytest_xlatune.report.document import Document, Section, mapped
 from pytest_xlatune.report.language import Language
 from pytest_xlatune.report.leaderboard import leaderboard_json, shown, shown_cell
-from pytest_xlatune.report.lines import Stop, stop_message
+from pytest_xlatune.report.lines import stop_message
 from pytest_xlatune.report.render import markdown
-from pytest_xlatune.report.study_documents import CompiledRow, Subject, compiled
+from pytest_xlatune.report.study_documents import compiled
 from pytest_xlatune.report.tuning_document import tuning
 from pytest_xlatune.stats.window import Window
 from pytest_xlatune.studies import Study, profiles_in
@@ -306,13 +307,11 @@ class Known:
             return ""
         message = stop_message(
             cell=self.cell,
-            stop=Stop(
-                reason=stop.reason,
-                is_failure=stop.cls != FailureClass.BUDGET,
-                nodes=stop.nodes,
-                evidence=stop.evidence,
-                recovery=tuple(each.reason for each in self.state.epochs),
-            ),
+            reason=stop.reason,
+            is_failure=stop.cls != FailureClass.BUDGET,
+            nodes=stop.nodes,
+            evidence=stop.evidence,
+            recovery=tuple(each.reason for each in self.state.epochs),
             conclusion=self.conclusion,
             history=self.history,
             artifacts=str(self.folder),
@@ -380,13 +379,9 @@ def document_of(known: Known) -> Document:
 
 def _document_of(known: Known) -> Document:
     document = known.kind.document_of(
-        Subject(
-            conclusion=known.conclusion,
-            cells=known.cells,
-            profiles=known.profiles,
+        replace(
+            _subject(known),
             history=known.scored,
-            raw=known.history,
-            now=known.written,
             stopped=known.stop_reason,
             figures=_figures(known),
             evidence=_evidence_runs(known.state),
@@ -399,6 +394,16 @@ def _document_of(known: Known) -> Document:
         bubbles(known.cell, known.profiles, files=known.state.files, conclusion=known.conclusion),
     )
     return replace(document, sections=(*document.sections, *filter(None, shown_too)))
+
+
+def _subject(known: Known) -> Subject:
+    return Subject(
+        conclusion=known.conclusion,
+        cells=known.cells,
+        profiles=known.profiles,
+        history=known.history,
+        now=known.written,
+    )
 
 
 def was_compiled(
@@ -414,16 +419,11 @@ def was_compiled(
     run = {each.trial.profile.id for each in history if each.job_ids}
     said = [state.compiled[each.id] for each in profiles if each.id in state.compiled]
     rows = [
-        CompiledRow(
-            profile=each.profile,
-            cls=each.cls.meaning,
-            sentence=each.sentence,
-            follows=_done(each.profile, why, run),
-            is_needless=each.profile in why,
-        )
+        (each.profile, each.cls.meaning, each.sentence, _done(each.profile, why, run))
         for each in said
     ]
-    return compiled(rows, by=said[-1].by) if rows else None
+    needless = sum(each.profile in why for each in said)
+    return compiled(rows, needless=needless, by=said[-1].by) if rows else None
 
 
 def _done(profile: str, why: Mapping[str, str], run: set[str]) -> str:
@@ -450,14 +450,7 @@ def _evidence_runs(state: LedgerState) -> tuple[tuple[TrialResult, tuple[str, ..
 
 def json_of(known: Known) -> str:
     """Return the state of a cell as the text of one JSON document."""
-    text = leaderboard_json(
-        known.conclusion,
-        cell=known.cell,
-        profiles=known.profiles,
-        history=known.history,
-        now=known.written,
-    )
-    return hide(text, known.secrets)
+    return hide(leaderboard_json(_subject(known)), known.secrets)
 
 
 def covered_by(known: Known) -> Covered:

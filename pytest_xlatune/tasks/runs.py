@@ -30,6 +30,7 @@ from pytest_xlatune.prepare import preflight
 from pytest_xlatune.prepare.compilers import not_compiled
 from pytest_xlatune.prepare.lint import look_at_rules
 from pytest_xlatune.prepare.preflight import look_at_keys
+from pytest_xlatune.report import Subject
 from pytest_xlatune.report.document import Document
 from pytest_xlatune.stats.design import outlook
 from pytest_xlatune.stats.noise import MIN_SCORES
@@ -189,16 +190,13 @@ def calibrate(campaign: Campaign, tick: Callable[[], None]) -> Calibration:
 
 def document_of(campaign: Campaign, found: Calibration) -> Document:
     """Return the document of a calibration."""
-    from pytest_xlatune.report.study_documents import Subject, calibration
+    from pytest_xlatune.report.study_documents import calibration
 
-    history = campaign.view().history
     return calibration(
         Subject(
             conclusion=campaign.conclude(),
             cells=campaign.study.cells,
-            profiles=(),
-            history=history,
-            raw=history,
+            history=campaign.view().history,
             now=datetime.fromisoformat(found.written),
             figures=found.figures,
         )

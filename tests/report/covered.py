@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 from pytest_xlatune.model.cell import Cell, DeployedFile, Parallelism
 from pytest_xlatune.model.profile import profile
 from pytest_xlatune.model.redact import hide_assignments
 from pytest_xlatune.model.result import Conclusion, TuningRecord, Verdict, VerdictKind
+from pytest_xlatune.report import Subject
 from pytest_xlatune.report.covered import Covered, EvidenceFact, Explanation
 from pytest_xlatune.report.leaderboard import shown_cell
 from tests.report.finished import BY_ID, CELL, CONCLUSION, HISTORY, NOW, OVERLAP, PROFILES, score
@@ -30,7 +30,7 @@ BEGUN = Conclusion(
     ),
     reference=Verdict(arm="baseline-deployed", kind=VerdictKind.INCONCLUSIVE),
 )
-BEGUN_WITH: dict[str, Any] = {"cell": BARE, "profiles": (), "history": (), "now": NOW}
+BEGUN_SUBJECT = Subject(conclusion=BEGUN, cells=(BARE,), now=NOW)
 
 ENV_FILE = DeployedFile(
     path="configs/deepseek3-671b.env.sh",

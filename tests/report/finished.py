@@ -23,8 +23,7 @@ from pytest_xlatune.model.result import (
     VerdictKind,
 )
 from pytest_xlatune.model.trial import Trial
-from pytest_xlatune.report.document import Document
-from pytest_xlatune.report.leaderboard import leaderboard
+from pytest_xlatune.report import Subject
 
 NOW = datetime(2026, 11, 20, 14, 5, tzinfo=UTC)
 TGS = 962.2  # of the baseline
@@ -245,13 +244,6 @@ def finished() -> tuple[Conclusion, list[TrialResult]]:
 
 
 CONCLUSION, HISTORY = finished()
-FINISHED: dict[str, Any] = {
-    "cell": CELL,
-    "profiles": PROFILES,
-    "history": HISTORY,
-    "now": NOW,
-}
-
-
-def finished_leaderboard() -> Document:
-    return leaderboard(CONCLUSION, **FINISHED)
+FINISHED = Subject(
+    conclusion=CONCLUSION, cells=(CELL,), profiles=PROFILES, history=tuple(HISTORY), now=NOW
+)

@@ -18,12 +18,11 @@ from tests.report.finished import (
     FINISHED,
     HISTORY,
     PROFILES,
-    finished_leaderboard,
 )
 
 
 def test_confirmed_and_screened_profiles_share_no_table() -> None:
-    sections = markdown(finished_leaderboard()).split("### ")
+    sections = markdown(leaderboard(FINISHED)).split("### ")
     confirmed = next(each for each in sections if each.startswith("Confirmed"))
     screened = next(each for each in sections if each.startswith("Screened once"))
     for verdict in CONCLUSION.verdicts:
@@ -34,10 +33,10 @@ def test_confirmed_and_screened_profiles_share_no_table() -> None:
 
 
 def test_only_a_faster_profile_has_a_star() -> None:
-    assert "★ `overlap-2`" in markdown(finished_leaderboard())
+    assert "★ `overlap-2`" in markdown(leaderboard(FINISHED))
     no_winner = [each for each in CONCLUSION.verdicts if each.kind is not VerdictKind.FASTER]
     rest = Conclusion(verdicts=tuple(no_winner), reference=CONCLUSION.baseline)
-    assert "★" not in markdown(leaderboard(rest, **FINISHED))
+    assert "★" not in markdown(leaderboard(replace(FINISHED, conclusion=rest)))
     assert "★" not in markdown(tuning([replace(COVERED, conclusion=rest)]))
 
 
@@ -50,7 +49,7 @@ def test_the_columns_compare_with_the_reference_of_the_conclusion() -> None:
         reference=replace(base, arm="abc123"),
         verdicts=(replace(other, arm=base.arm), *rest),
     )
-    text = markdown(leaderboard(swapped, **FINISHED))
+    text = markdown(leaderboard(replace(FINISHED, conclusion=swapped)))
     (table,) = (each for each in text.split("### ") if each.startswith("Confirmed"))
     assert "delta % vs abc123" in table
     rows = {line.split("|")[1].strip(" ★`"): line for line in table.splitlines() if "|" in line}
@@ -68,7 +67,7 @@ def test_long_tables_keep_the_top_eight_and_the_bottom_five() -> None:
     shown = [each.arm for each in many if f"`{each.arm}`" in text]
     assert shown == [each.arm for each in (*many[:8], *many[15:])]
     assert "7 more profiles between these." in text
-    assert "`p12`" in markdown(leaderboard(conclusion, **FINISHED))
+    assert "`p12`" in markdown(leaderboard(replace(FINISHED, conclusion=conclusion)))
 
 
 def test_deltas_of_several_waves_are_said_to_have_baselines_of_their_own() -> None:
@@ -83,7 +82,7 @@ def test_deltas_of_several_waves_are_said_to_have_baselines_of_their_own() -> No
     in_two = [moved(each) for each in HISTORY]
     for history, expected in ((HISTORY, 0), (in_two, 1)):
         covered = replace(COVERED, history=tuple(history))
-        board = leaderboard(CONCLUSION, **{**FINISHED, "history": history})
+        board = leaderboard(replace(FINISHED, history=tuple(history)))
         for document in (board, tuning([covered])):
             text = markdown(document)
             assert text.count("Each wave was screened beside baselines of its own") == expected
@@ -124,7 +123,7 @@ def test_every_job_is_in_the_appendix_once_in_order() -> None:
 
 
 def test_json_holds_the_records_themselves() -> None:
-    data = json.loads(leaderboard_json(CONCLUSION, **FINISHED))
+    data = json.loads(leaderboard_json(FINISHED))
     assert data["schema"] == 2
     # through text and back: NaN is not equal to itself, its JSON is
     assert Conclusion.from_json(data["conclusion"]).to_json() == CONCLUSION.to_json()
@@ -136,5 +135,5 @@ def test_json_holds_the_records_themselves() -> None:
 
 
 def test_json_does_not_depend_on_the_order_of_the_history() -> None:
-    backwards = leaderboard_json(CONCLUSION, **FINISHED | {"history": HISTORY[::-1]})
-    assert backwards == leaderboard_json(CONCLUSION, **FINISHED)
+    backwards = leaderboard_json(replace(FINISHED, history=FINISHED.history[::-1]))
+    assert backwards == leaderboard_json(FINISHED)

@@ -20,7 +20,14 @@ from pytest_xlatune.report.leaderboard import leaderboard, leaderboard_json
 from pytest_xlatune.report.lines import live_line, paragraph, standing, words
 from pytest_xlatune.report.render import markdown, terminal
 from pytest_xlatune.report.tuning_document import tuning
-from tests.report.covered import BEGUN, BEGUN_WITH, COVERED, EXPLAINED, STOPPED, other_parallelism
+from tests.report.covered import (
+    BEGUN,
+    BEGUN_SUBJECT,
+    COVERED,
+    EXPLAINED,
+    STOPPED,
+    other_parallelism,
+)
 from tests.report.finished import (
     BLOCKS,
     CELL,
@@ -28,7 +35,6 @@ from tests.report.finished import (
     FINISHED,
     HISTORY,
     TGS,
-    finished_leaderboard,
 )
 
 GOLDEN = Path(__file__).parents[1] / "data" / "golden"
@@ -66,16 +72,14 @@ def all_paragraphs() -> str:
 
 
 def in_terminal(width: int) -> str:
-    return "\n".join(terminal(finished_leaderboard(), width=width)) + "\n"
+    return "\n".join(terminal(leaderboard(FINISHED), width=width)) + "\n"
 
 
 ARTEFACTS: Mapping[str, Callable[[], str]] = {
-    "leaderboard.md": lambda: markdown(finished_leaderboard()),
-    "leaderboard-begun.md": lambda: markdown(leaderboard(BEGUN, **BEGUN_WITH)),
+    "leaderboard.md": lambda: markdown(leaderboard(FINISHED)),
+    "leaderboard-begun.md": lambda: markdown(leaderboard(BEGUN_SUBJECT)),
     # every seventh trial says all that a file of 80 kB would
-    "leaderboard.json": lambda: leaderboard_json(
-        CONCLUSION, **FINISHED | {"history": HISTORY[1::7]}
-    ),
+    "leaderboard.json": lambda: leaderboard_json(replace(FINISHED, history=FINISHED.history[1::7])),
     "leaderboard-80.txt": lambda: in_terminal(80),
     "leaderboard-160.txt": lambda: in_terminal(160),
     "tuning.md": lambda: markdown(tuning([replace(COVERED, explanation=EXPLAINED)])),

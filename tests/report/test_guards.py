@@ -32,7 +32,8 @@ def test_recipes_that_conflict_are_guarded_by_the_parallelism(
     tmp_path: Path, dcn_pp: str, expected: str
 ) -> None:
     cells = [covered(AG), covered(OVERLAP, parallelism="PP=8")]
-    assert [each.settings for each in conflicts(cells)] == [("xla_ag",), ("xla_ag",)]
+    for cell in cells:
+        assert [each.settings for each in conflicts(cell, cells)] == [("xla_ag",)]
     root = repository(tmp_path, {ENV: DEPLOYED})
     apply(root, patch_of(cells).text)
     environ = deployed_env(root / ENV, base={"MAXTEXT_DCN_PP": dcn_pp})
@@ -45,10 +46,11 @@ def test_recipes_that_conflict_are_guarded_by_the_parallelism(
 def test_a_recipe_that_hurts_elsewhere_is_guarded_and_a_harmless_one_is_not() -> None:
     same = replace(AG, id="the-same-by-another-name")
     hurt = covered(OVERLAP, parallelism="PP=8", others=((same, VerdictKind.SLOWER),))
-    (first, _) = conflicts([covered(AG), hurt])
-    assert first.guard == '"${MAXTEXT_DCN_PP:-1}" -le 1'
+    mine = covered(AG)
+    (found,) = conflicts(mine, [mine, hurt])
+    assert found.guard == '"${MAXTEXT_DCN_PP:-1}" -le 1'
     other = covered(profile("other", "--xla_z=1"), parallelism="PP=8")
-    assert conflicts([covered(AG), other]) == []
+    assert conflicts(mine, [mine, other]) == conflicts(other, [mine, other]) == []
     assert "if [[" not in patch_of([covered(AG), other]).text
 
 
@@ -92,10 +94,10 @@ def test_a_trial_whose_env_files_the_node_sources_gets_what_the_guard_reads(
 
 def test_degrees_of_one_axis_are_told_apart_and_configurations_cannot_be() -> None:
     eight, four = covered(AG, parallelism="PP=8"), covered(OVERLAP, parallelism="PP=4")
-    assert [each.guard for each in conflicts([eight, four])] == [
-        '"${MAXTEXT_DCN_PP:-1}" -eq 8',
-        '"${MAXTEXT_DCN_PP:-1}" -eq 4',
-    ]
+    for mine, other, degree in ((eight, four, 8), (four, eight, 4)):
+        (found,) = conflicts(mine, [eight, four])
+        assert found.other is other
+        assert found.guard == f'"${{MAXTEXT_DCN_PP:-1}}" -eq {degree}'
     made = patch_of([covered(AG, config_tag="dense"), covered(OVERLAP, config_tag="sparse")])
     assert made.text == ""
     assert set(made.missing.values()) == {"no variable tells the conflicting cells apart"}

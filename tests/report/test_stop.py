@@ -8,7 +8,7 @@ from pytest_xlatune.model.cell import Cell, Parallelism, Protocol
 from pytest_xlatune.model.profile import profile
 from pytest_xlatune.model.result import Conclusion, TrialResult, TrialStatus, Verdict, VerdictKind
 from pytest_xlatune.model.trial import Trial
-from pytest_xlatune.report.lines import Stop, stop_message, summary_message
+from pytest_xlatune.report.lines import stop_message, summary_message
 
 CELL = Cell(model_tag="deepseek3-671b", parallelism=Parallelism.parse("PP=8"))
 NODES = ("node001", "node002")
@@ -67,12 +67,10 @@ All measured trials are kept. Run the same command again to go on."""
 def test_the_stop_message_has_all_that_a_decision_needs() -> None:
     said = stop_message(
         cell=replace(CELL, nodelist=NODES),
-        stop=Stop(
-            reason=REASON,
-            nodes=("node002",),
-            evidence="PENDING (ReqNodeNotAvail)",
-            recovery=("node-drain: resumed node002",),
-        ),
+        reason=REASON,
+        nodes=("node002",),
+        evidence="PENDING (ReqNodeNotAvail)",
+        recovery=("node-drain: resumed node002",),
         conclusion=CONCLUSION,
         history=HISTORY,
         artifacts=".xlatune/pp8/cell",
@@ -83,7 +81,7 @@ def test_the_stop_message_has_all_that_a_decision_needs() -> None:
 def test_a_stop_before_anything_ran_says_so() -> None:
     said = stop_message(
         cell=replace(CELL, nodelist=()),
-        stop=Stop(reason="submission-refused: Invalid account"),
+        reason="submission-refused: Invalid account",
         conclusion=replace(CONCLUSION, verdicts=()),
         history=(),
         artifacts="folder",
@@ -107,7 +105,8 @@ def test_the_end_of_a_session_is_a_tally_and_what_leads() -> None:
 def test_a_budget_that_is_spent_names_no_failing_node() -> None:
     said = stop_message(
         cell=CELL,
-        stop=Stop(reason="budget: 7.9 of 8 hours with the scheduler are spent", is_failure=False),
+        reason="budget: 7.9 of 8 hours with the scheduler are spent",
+        is_failure=False,
         conclusion=CONCLUSION,
         history=HISTORY,
         artifacts="folder",
@@ -119,7 +118,8 @@ def test_a_budget_that_is_spent_names_no_failing_node() -> None:
 def test_a_failing_node_is_the_one_that_the_decision_names_not_one_that_a_sentence_holds() -> None:
     said = stop_message(
         cell=replace(CELL, nodelist=("gpu1", "gpu12")),
-        stop=Stop(reason="node-drain: gpu12 is drained (asked by gpu1's owner)", nodes=("gpu12",)),
+        reason="node-drain: gpu12 is drained (asked by gpu1's owner)",
+        nodes=("gpu12",),
         conclusion=CONCLUSION,
         history=HISTORY,
         artifacts="folder",

@@ -20,8 +20,8 @@ from pytest_xlatune.model.result import (
     VerdictKind,
 )
 from pytest_xlatune.model.trial import Trial
+from pytest_xlatune.report import Subject
 from pytest_xlatune.report.render import markdown
-from pytest_xlatune.report.study_documents import Subject
 from pytest_xlatune.studies import Answered, Ask, LossRule, Question, Study, profiles_in
 from pytest_xlatune.studies.trials import read
 from pytest_xlatune.studies.verdicts import Losses
@@ -144,9 +144,7 @@ def test_the_registry_finds_it_by_its_kind(monkeypatch: pytest.MonkeyPatch) -> N
             Subject(
                 conclusion=sweep.conclude(done),
                 cells=sweep.cells,
-                profiles=(),
                 history=done,
-                raw=done,
                 now=datetime(2026, 11, 22, tzinfo=UTC),
             )
         )

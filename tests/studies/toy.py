@@ -17,8 +17,8 @@ from pytest_xlatune.model.profile import BASELINE
 from pytest_xlatune.model.result import Conclusion, StudyRecord, Verdict, VerdictKind
 from pytest_xlatune.model.text import rate
 from pytest_xlatune.model.trial import Arm, Trial
+from pytest_xlatune.report import Subject
 from pytest_xlatune.report.document import Column, Document, Section, Table
-from pytest_xlatune.report.study_documents import Subject
 from pytest_xlatune.studies import (
     NEVER,
     NOT_YET,

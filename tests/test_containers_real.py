@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,10 +36,11 @@ class Attempt:
     root: Path
     job_id: str
     name: str
+    run: str
 
     @property
     def folder(self) -> Path:
-        return self.root / "run" / self.name
+        return self.root / self.run / self.name
 
     @property
     def log(self) -> str:
@@ -49,7 +51,7 @@ class Attempt:
     def submission(self) -> Submission:
         return Submission(
             trial_id=self.name, attempt=1, executor="local", job_id=self.job_id,
-            folder=f"run/{self.name}",
+            folder=f"{self.run}/{self.name}",
         )  # fmt: skip
 
     def poll(self) -> Outcome:
@@ -80,16 +82,19 @@ def _read(path: Path) -> bytes:
 
 @pytest.fixture
 def submit(podman_site: PodmanSite, tmp_path: Path) -> Callable[..., Attempt]:
+    # A container is named after its run and trial, and two test processes share one podman.
+    run = f"run-{uuid.uuid4().hex[:8]}"
+
     def submitted(name: str, *argv: str) -> Attempt:
         job_id = LocalExecutor(lock=tmp_path / "lock").submit(
             podman_site.spec(PROFILE, *argv),
-            folder=tmp_path / "run" / name,
+            folder=tmp_path / run / name,
             job_name=name,
             comment=name,
             nodelist=(),
             resources=Resources(),
         )
-        return Attempt(root=tmp_path, job_id=job_id, name=name)
+        return Attempt(root=tmp_path, job_id=job_id, name=name, run=run)
 
     return submitted
 
@@ -138,7 +143,7 @@ def test_a_cancelled_trial_hears_it_and_leaves_no_container(
     assert attempt.end().state is State.CANCELLED
     assert "heard" in attempt.log.splitlines()
     until(lambda: not attempt.containers)
-    named = podman("ps", "--format", "{{.Names}}", "--filter", "name=xlt-run-sleeps-0")
+    named = podman("ps", "--format", "{{.Names}}", "--filter", f"name=xlt-{attempt.run}-sleeps-0")
     assert named.stdout == b""
 
 

@@ -4,15 +4,15 @@
     signatures  one line -> failure class, by the table `signatures.toml`
     triage      report and outcome -> findings, and the root cause of them
 
-This module joins the lines: bytes of a growing log in, events out; the report at any moment.
+This module joins the lines: bytes of a growing log in, the report at any moment.
 
     reader = LogReader()
     for chunk in chunks:
-        for event in reader.feed(chunk): ...
+        reader.feed(chunk)
     reader.close()
     reader.report()
 
-The same bytes give the same events however they are cut into chunks. Memory is bounded whatever
+The same bytes give the same report however they are cut into chunks. Memory is bounded whatever
 the log holds: a line is cut at 64 KiB, findings and settings are counted, steps are of one rank.
 
 Whose steps: rank 0 by its label; without labels the first line of each step id. Which start: the
@@ -74,25 +74,6 @@ class Phase(StrEnum):
     BEFORE_MEMSTATS = "before-memstats"  # containers, collectives, parameters
     COMPILING = "compiling"  # after `Memstats: After params initialized`
     TRAINING = "training"  # after the first step line
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NewStart:
-    """The program started again in the same log: a requeued or resumed job."""
-
-    start: int  # from 1; the first, 0, is not announced
-    line: int  # 1-based number of the line that shows it
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PhaseChange:
-    """A phase begins at this 1-based line."""
-
-    phase: Phase
-    line: int
-
-
-Event = StepRecord | Finding | NewStart | PhaseChange
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,7 +164,6 @@ class LogReader:
         self._steps_since_fatal = 0
         self._unkept = 0
         self._cut_flags = False
-        self._events: list[Event] = []
         self._closed = False
 
     @property
@@ -221,22 +201,20 @@ class LogReader:
         last = start.steps.get(start.last)
         return (last.step_s or 0.0) if last else 0.0
 
-    def feed(self, chunk: bytes) -> list[Event]:
-        """Read more of the log; return what its complete lines say, in order."""
+    def feed(self, chunk: bytes) -> None:
+        """Read more of the log; an unfinished last line waits for its end."""
         if self._closed:
             raise ValueError("this log was closed; read another one with a new LogReader")
         for at in range(0, len(chunk), _WINDOW_BYTES):
             self._read(chunk[at : at + _WINDOW_BYTES])
-        return self._taken()
 
-    def close(self) -> list[Event]:
+    def close(self) -> None:
         """Read a torn last line, of which only complete fields count. Idempotent."""
         if not self._closed and self._held:
             self._lines += 1
             self._examine(bytes(self._held), self._lines, torn=True)
             self._held.clear()
         self._closed = True
-        return self._taken()
 
     def report(self) -> LogReport:
         """Return the report so far; before `close`, without an unfinished last line."""
@@ -256,10 +234,6 @@ class LogReader:
             tail=self._last_lines(),
             notes=self._notes(),
         )
-
-    def _taken(self) -> list[Event]:
-        events, self._events = self._events, []
-        return events
 
     def _read(self, piece: bytes) -> None:
         self._bytes += len(piece)
@@ -285,18 +259,11 @@ class LogReader:
                 return
         segments = grammar.plain_segments(line)
         for index, segment in enumerate(segments):
-            origin, text = grammar.split_origin(segment)
-            is_torn = (torn or cut) and index == len(segments) - 1
-            self._examine_text(text, segment, origin, number, is_torn)
+            is_last = index == len(segments) - 1
+            self._examine_text(segment, number, is_torn=(torn or cut) and is_last)
 
-    def _examine_text(
-        self,
-        text: str,
-        segment: str,
-        origin: Origin,
-        number: int,
-        is_torn: bool,  # noqa: FBT001
-    ) -> None:
+    def _examine_text(self, segment: str, number: int, *, is_torn: bool) -> None:
+        origin, text = grammar.split_origin(segment)
         low = text.lower()
         if _STEP_WORD in low:
             whole = grammar.without_torn_field(text) if is_torn else text
@@ -308,18 +275,18 @@ class LogReader:
             if steps:
                 return
         if _CONFIG_WORD in low and (setting := grammar.parse_config(text)):
-            self._begin_if_trained(origin, number)
+            self._begin_if_trained(origin)
             self._start.config.put(*setting, origin)
         elif setting := grammar.parse_environment(text):
-            self._begin_if_trained(origin, number)
+            self._begin_if_trained(origin)
             if is_torn and setting[0] == "XLA_FLAGS":
                 self._cut_flags = True
             else:
                 self._start.env.put(*setting, origin)
         elif _MEMSTATS_WORD in low:
-            self._begin_if_trained(origin, number)
+            self._begin_if_trained(origin)
             if self._start.phase is Phase.BEFORE_MEMSTATS:
-                self._enter(Phase.COMPILING, number)
+                self._start.phase, self._fatal = Phase.COMPILING, None
         elif seen := sight(text, line=number, evidence=segment):
             if seen.is_fatal and self._fatal is None:
                 self._fatal, self._steps_since_fatal = seen.finding, 0
@@ -340,12 +307,12 @@ class LogReader:
         start = self._start
         if start.steps and record.step <= start.last:
             if start.last - record.step > _RANKS_APART and not start.repeated:
-                start = self._begin(number, settings_of=start)
+                start = self._begin(settings_of=start)
                 start.home = origin
             elif record.step in start.steps:
                 self._repeat(record)
                 return
-        self._enter(Phase.TRAINING, number)
+        start.phase = Phase.TRAINING
         record = replace(record, start=start.index)
         start.last = max(start.last, record.step) if start.steps else record.step
         start.steps[record.step] = record
@@ -356,7 +323,6 @@ class LogReader:
         if len(start.steps) > _MOST_STEPS:
             del start.steps[next(iter(start.steps))]
             start.dropped_steps += 1
-        self._events.append(record)
 
     def _is_cut(self, record: StepRecord) -> bool:
         """Whether the line of a step tells less than the one before: a writer may have been cut."""
@@ -384,17 +350,16 @@ class LogReader:
         start.home = origin
         return True
 
-    def _begin_if_trained(self, origin: Origin, number: int) -> None:
+    def _begin_if_trained(self, origin: Origin) -> None:
         """Begin a new start when its settings or Memstats are printed after a step was."""
         home = self._start.home
         if self._start.phase is not Phase.TRAINING or home is None:
             return
         if origin.rank in ("", home.rank) and not (self._start.repeated and home.rank == ""):
-            self._begin(number)
+            self._begin()
 
-    def _begin(self, number: int, *, settings_of: _Start | None = None) -> _Start:
-        index = self._start.index + 1
-        self._start = _Start(index=index)
+    def _begin(self, *, settings_of: _Start | None = None) -> _Start:
+        self._start = _Start(index=self._start.index + 1)
         if settings_of is not None:  # none were printed in between: they still hold
             self._start.env, self._start.config = settings_of.env, settings_of.config
         self._cancelled = False
@@ -402,30 +367,20 @@ class LogReader:
         self._findings = {
             key: replace(each, action=Action.NONE) for key, each in self._findings.items()
         }
-        self._events.append(NewStart(start=index, line=number))
         return self._start
-
-    def _enter(self, phase: Phase, number: int) -> None:
-        if self._start.phase is not phase:
-            if phase is Phase.COMPILING:
-                self._fatal = None
-            self._start.phase = phase
-            self._events.append(PhaseChange(phase=phase, line=number))
 
     def _find(self, finding: Finding) -> None:
         self._cancelled |= finding.cls in _ENDING
         key = (finding.cls, finding.detail)
         known = self._findings.get(key)
-        if known is not None and (known.action is finding.action):
+        alike = sum(cls == finding.cls for cls, _ in self._findings)
+        if known is not None and known.action is finding.action:
             self._findings[key] = replace(known, count=known.count + 1)
-        elif (
-            known is None and sum(cls == finding.cls for cls, _ in self._findings) >= _MOST_DETAILS
-        ):
+        elif known is None and alike >= _MOST_DETAILS:
             self._unkept += 1
         else:  # new, or of an earlier start: then the new line is the evidence
             self._findings.pop(key, None)
             self._findings[key] = replace(finding, count=known.count + 1 if known else 1)
-            self._events.append(finding)
 
     def _last_lines(self) -> tuple[str, ...]:
         first = 1 if self._bytes > _TAIL_BYTES else 0
@@ -477,7 +432,7 @@ class Sieve:
 
     def may_hold(self, line: bytes) -> bool:
         """Whether a line may hold one of the words; never false when it does."""
-        return self._known.search(_letters(line)) is not None
+        return self._known.search(line.translate(_LOWER, _DELETED)) is not None
 
     def lines(self, block: bytes) -> tuple[int, list[tuple[int, bytes]]]:
         """Return the number of lines in a block of complete lines, and those worth reading.
@@ -485,31 +440,22 @@ class Sieve:
         Each with its index in the block, from 0.
         """
         shapes = block.translate(_LOWER, _DELETED_IN_BLOCKS).split(b"\n")
-        total = len(shapes) - 1
         fresh = set(shapes) - self._dull
-        if not fresh:
-            return total, []
         live = {shape for shape in fresh if self._known.search(shape)}
-        self._remember(fresh - live)
-        if not live:
-            return total, []
-        texts = block.split(b"\n")
-        return total, [(at, texts[at]) for at, shape in enumerate(shapes) if shape in live]
-
-    def _remember(self, shapes: set[bytes]) -> None:
         if len(self._dull) > _CACHED_SHAPES:
             self._dull.clear()
-        self._dull.update(shape for shape in shapes if len(shape) <= _CACHED_LETTERS)
-
-
-def _letters(text: bytes) -> bytes:
-    return text.translate(_LOWER, _DELETED)
+        self._dull.update(shape for shape in fresh - live if len(shape) <= _CACHED_LETTERS)
+        if not live:
+            return len(shapes) - 1, []
+        texts = block.split(b"\n")
+        found = [(at, texts[at]) for at, shape in enumerate(shapes) if shape in live]
+        return len(shapes) - 1, found
 
 
 @functools.lru_cache(maxsize=8)
 def _pattern(words: frozenset[str]) -> re.Pattern[bytes]:
     """Return what finds one of the words in letters; a thousand logs are read for the same ones."""
-    letters = {_letters(word.encode()) for word in words}
+    letters = {word.encode().translate(_LOWER, _DELETED) for word in words}
     # a word that another one is part of is never needed
     needed = {each for each in letters if not any(o in each for o in letters - {each})}
     return re.compile(_any_of(needed))

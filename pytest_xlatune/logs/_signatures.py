@@ -132,16 +132,15 @@ def table() -> SignatureTable:
 
 
 def _signature(row: dict[str, Any]) -> Signature:
-    fields = {
-        **{key: value for key, value in row.items() if key not in ("class", "fatal")},
-        "cls": _named(FailureClass, row["class"]),
+    changed = {
+        "cls": _named(FailureClass, row.pop("class")),
         "action": _named(Action, row["action"]),
         "tier": _named(Tier, row.get("tier", "cause")),
-        "is_fatal": row.get("fatal", False),
+        "is_fatal": row.pop("fatal", False),
         "words": tuple(row["words"]),
         "regex": "|".join(row["regex"]),
     }
-    return Signature(**fields)
+    return Signature(**row | changed)
 
 
 def _named(kind: type[_E], word: str) -> _E:
@@ -165,13 +164,10 @@ class Sighting(NamedTuple):
     is_fatal: bool
 
 
-def sight(text: str, *, line: int = 0, evidence: str = "") -> Sighting | None:
-    """Return what one line shows, None for a harmless one.
+def sight(text: str, *, line: int, evidence: str) -> Sighting | None:
+    """Return what a line of this number shows, None for a harmless one.
 
-    Args:
-        text: the line without its prefix.
-        line: its number.
-        evidence: the line with its prefix, which holds the severity.
+    `text` is it without its prefix; `evidence` with it, which holds the severity.
     """
     low = text.lower()
     known = table()
@@ -186,7 +182,7 @@ def sight(text: str, *, line: int = 0, evidence: str = "") -> Sighting | None:
                 cls=signature.cls,
                 action=signature.action,
                 line=line,
-                text=(evidence or text).strip()[:EVIDENCE_CHARS],
+                text=evidence.strip()[:EVIDENCE_CHARS],
                 detail=signature.detail_of(match)[:EVIDENCE_CHARS],
             )
             return Sighting(finding, _is_fatal(text, signature, evidence=evidence))

@@ -52,10 +52,9 @@ def diagnose(
         protocol: the trial's.
         stalled_s: seconds without progress, where the campaign calls that a hang; else None.
     """
-    numerical = tuple(_numerical(report))
     complete = report.last_step is not None and report.last_step >= protocol.last_step
     measured = complete and report.steps_after_cancel == 0
-    told = (*report.findings, *numerical)
+    told = report.findings
     if measured:
         # what the log complains of did not keep the job from its steps
         told = tuple(
@@ -114,7 +113,9 @@ def _combined(
     if stalled_s is not None:
         yield _diagnosed(_HANG[report.phase], f"{stalled_s:.0f} s without a step", report)
     elif state is State.COMPLETED:
-        usable = _usable(report, protocol)
+        usable = sum(
+            each.step >= protocol.first_step and each.kind == "step" for each in report.steps
+        )
         if not report.steps:
             yield _diagnosed(FailureClass.NO_STEPS, "", report)
         elif usable < protocol.min_steps:
@@ -145,24 +146,8 @@ def _how(outcome: Outcome) -> str:
     return f"exit {outcome.exit_code}" if outcome.exit_code is not None else outcome.state.value
 
 
-def _usable(report: LogReport, protocol: Protocol) -> int:
-    """Count the steps of the window."""
-    return sum(each.step >= protocol.first_step and each.kind == "step" for each in report.steps)
-
-
 def _is_numerical(finding: Finding) -> bool:
     return finding.cls == FailureClass.NUMERICAL_FAILURE
-
-
-def _numerical(report: LogReport) -> Iterator[Finding]:
-    """Yield a finding where a loss of the report is not finite and no line was blamed yet."""
-    if any(map(_is_numerical, report.findings)):
-        return
-    for each in report.steps:
-        if each.loss is not None and not math.isfinite(each.loss):
-            detail = f"loss {each.loss} at step {each.step}"
-            yield _diagnosed(FailureClass.NUMERICAL_FAILURE, detail)
-            return
 
 
 def _diagnosed(cls: FailureClass, detail: str, report: LogReport | None = None) -> Finding:

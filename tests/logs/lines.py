@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from pytest_xlatune.logs import Event, LogReader, LogReport
+from pytest_xlatune.logs import LogReader, LogReport
+from pytest_xlatune.model.result import Finding
 
 ABSL = "I0112 07:08:09.123456 140001 metric_logger.py:226] "
 
@@ -20,21 +21,21 @@ def text_of(lines: Iterable[str]) -> bytes:
     return "".join(f"{each}\n" for each in lines).encode()
 
 
-def read(log: bytes, cuts: Iterable[int]) -> tuple[list[Event], LogReport]:
+def read(log: bytes, cuts: Iterable[int]) -> tuple[LogReport, Finding | None]:
+    """Return the report, and the line after which the program cannot go on."""
     reader = LogReader()
-    events: list[Event] = []
     at = 0
     for cut in [*sorted(cuts), len(log)]:
-        events += reader.feed(log[at:cut])
+        reader.feed(log[at:cut])
         at = cut
-    events += reader.close()
-    return events, reader.report()
+    reader.close()
+    return reader.report(), reader.fatal
 
 
-def read_every_way(log: bytes) -> tuple[list[Event], LogReport]:
+def read_every_way(log: bytes) -> LogReport:
     """Read whole, byte by byte and in two chunks; all must agree."""
     whole = read(log, [])
     assert repr(read(log, range(1, len(log)))) == repr(whole)  # repr: NaN equals NaN
     for cut in range(0, len(log), max(len(log) // 12, 1)):
         assert repr(read(log, [cut])) == repr(whole)
-    return whole
+    return whole[0]

@@ -7,7 +7,7 @@ import pytest
 from pytest_xlatune.logs import LogReport, Phase, read_log
 from pytest_xlatune.logs.triage import diagnose, primary
 from pytest_xlatune.model.cell import Protocol
-from pytest_xlatune.model.result import Action, Finding, Outcome, State, StepRecord
+from pytest_xlatune.model.result import Action, Finding, Outcome, State
 
 PROTOCOL = Protocol(steps=15)
 OOM = "RESOURCE_EXHAUSTED: Out of memory while trying to allocate 9.00GiB."
@@ -152,12 +152,6 @@ def test_a_runaway_log_is_named() -> None:
     cause = primary(diagnose(report, Outcome(state=State.CANCELLED), PROTOCOL))
     assert cause is not None
     assert (cause.cls, cause.detail) == ("runaway-log", "600 MB")
-
-
-def test_a_loss_that_only_the_steps_show_is_a_finding() -> None:
-    report = LogReport(steps=tuple(StepRecord(step=each, loss=float("inf")) for each in range(15)))
-    (finding,) = diagnose(report, DONE, PROTOCOL)
-    assert (finding.cls, finding.detail) == ("numerical-failure", "loss inf at step 0")
 
 
 def test_primary_of_nothing_and_of_foreign_classes() -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from pytest_xlatune.campaign.assess import assess
-from pytest_xlatune.campaign.attempts import dumped_options
+from pytest_xlatune.evidence.hlo.dump import dumped_options
 from pytest_xlatune.logs import read_log
 from pytest_xlatune.model.cell import Cell, Parallelism, Protocol
 from pytest_xlatune.model.failure import FailureClass

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -41,7 +40,7 @@ from pytest_xlatune.ledger import (
 )
 from pytest_xlatune.ledger.state import Attempt, AttemptState, LedgerState
 from pytest_xlatune.model.cell import DUMP_FOLDER, Cell, DeployedFile, secrets_in
-from pytest_xlatune.model.errors import LedgerError, ParseError, SubmissionError
+from pytest_xlatune.model.errors import LedgerError, SubmissionError
 from pytest_xlatune.model.failure import FailureClass
 from pytest_xlatune.model.resources import Next, Resources, RetryPolicy
 from pytest_xlatune.model.result import (
@@ -57,31 +56,6 @@ from pytest_xlatune.studies import OnNodeFailure, Policy
 from pytest_xlatune.sweep.groups import Limits
 
 _LOG = logging.getLogger("pytest_xlatune.campaign")
-
-
-_MOST_CHARACTERS = 1 << 20  # a dump of every option that is not at its default has some 1 << 13
-
-
-def dumped_options(folder: Path) -> dict[str, str] | None:
-    """Return the step's options from a folder of `--xla_dump_to`; None where none are dumped.
-
-    Options at their default are not in it, nor are those about the dump and the host.
-    """
-    if not folder.is_dir():
-        return None
-    from pytest_xlatune.evidence.hlo import read_debug_options
-    from pytest_xlatune.evidence.hlo.dump import choose_module
-
-    try:
-        sizes = {each.name: each.stat().st_size for each in os.scandir(folder) if each.is_file()}
-        name = choose_module(sizes, where=str(folder)).options
-        if name is None:
-            return None
-        with (folder / name).open(encoding="utf-8", errors="replace") as file:
-            return read_debug_options(file.read(_MOST_CHARACTERS))
-    except (OSError, ParseError):
-        return None  # an attempt that died early left no whole dump
-
 
 _ASK_AGAIN_S = 30.0  # between two requests to end the same job
 _LOOK_AT_NODES_S = 30.0  # between two looks at the nodes of a trial that does not start
@@ -385,6 +359,8 @@ class Attempts:
     def _finish(
         self, state: LedgerState, submission: Submission, outcome: Outcome
     ) -> tuple[Event, ...]:
+        from pytest_xlatune.evidence.hlo.dump import dumped_options
+
         setup = self._setup
         progress = state.trials[submission.trial_id]
         trial = progress.trial

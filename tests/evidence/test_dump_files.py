@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_xlatune.evidence.hlo import read_hlo
-from pytest_xlatune.evidence.hlo.dump import choose_module
+from pytest_xlatune.evidence.hlo.dump import read_program
 from pytest_xlatune.model.errors import ParseError
 from tests.evidence.programs import GATHER, entry
 
@@ -38,19 +37,7 @@ def test_a_real_cpu_dump_and_its_text_have_the_same_facts(tmp_path: Path) -> Non
         check=True,
         timeout=300,
     )
-    sizes = {path.name: path.stat().st_size for path in (tmp_path / "dump").iterdir()}
-    module = choose_module(sizes, where="dump")
-
-    def beside(name: str | None) -> str:
-        return (tmp_path / "dump" / str(name)).read_text()
-
-    dump = read_hlo(
-        beside(module.program).splitlines(keepends=True),
-        module.program,
-        memory=beside(module.memory),
-        options=beside(module.options),
-    )
-    spoken = read_hlo((tmp_path / "as_text").read_text().splitlines(keepends=True), "as_text")
+    dump, spoken = read_program(tmp_path / "dump"), read_program(tmp_path / "as_text")
     assert (dump.target, spoken.target) == ("cpu", "unknown")
     assert dump.collectives == spoken.collectives
     assert [each.kind for each in dump.collectives] == ["all-reduce"]
@@ -65,20 +52,28 @@ def test_a_real_cpu_dump_and_its_text_have_the_same_facts(tmp_path: Path) -> Non
     assert not [name for name in dump.options or {} if "dump" in name]
 
 
-def test_of_several_modules_the_largest_is_the_step() -> None:
-    sizes = {
-        "module_0001.jit_init.sm_9.0a_gpu_after_optimizations.txt": 10,
-        "module_0002.jit_train_step.sm_9.0a_gpu_after_optimizations.txt": 99,
-        "module_0002.jit_train_step.sm_9.0a_gpu_after_optimizations-buffer-assignment.txt": 200,
-        "module_0002.jit_train_step.before_optimizations.txt": 300,
-        "module_0002.jit_train_step.debug_options": 1,
-    }
-    found = choose_module(sizes, where="dump")
-    assert found.program == "module_0002.jit_train_step.sm_9.0a_gpu_after_optimizations.txt"
-    assert found.options == "module_0002.jit_train_step.debug_options"
-    assert (found.memory, found.thunks) == (None, None)
-    with pytest.raises(ParseError, match=r"dump: no .* JAX_ENABLE_COMPILATION_CACHE=false"):
-        choose_module({"module_0002.jit_train_step.before_optimizations.txt": 1}, where="dump")
+PROGRAM = f"HloModule m\n{entry(GATHER)}"
+
+
+def test_of_several_modules_the_largest_is_the_step(tmp_path: Path) -> None:
+    for name, text in {
+        "module_0001.jit_init.sm_9.0a_gpu_after_optimizations.txt": PROGRAM,
+        "module_0002.jit_train_step.sm_9.0a_gpu_after_optimizations.txt": PROGRAM + "\n",
+        "module_0002.jit_train_step.sm_9.0a_gpu_after_optimizations-buffer-assignment.txt": "x"
+        * 999,
+        "module_0002.jit_train_step.before_optimizations.txt": "x" * 999,
+        "module_0002.jit_train_step.debug_options": "xla_a: 1",
+    }.items():
+        (tmp_path / name).write_text(text)
+    found = read_program(tmp_path)
+    assert "module_0002" in found.source
+    assert (found.options, found.memory_bytes, found.thunks) == ({"xla_a": "1"}, None, None)
+
+
+def test_a_folder_without_a_program_says_why(tmp_path: Path) -> None:
+    (tmp_path / "module_0002.jit_train_step.before_optimizations.txt").write_text("x")
+    with pytest.raises(ParseError, match=r"no .* JAX_ENABLE_COMPILATION_CACHE=false"):
+        read_program(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -91,14 +86,18 @@ def test_of_several_modules_the_largest_is_the_step() -> None:
         pytest.param("cpu", "cpu", id="CPU"),
     ],
 )
-def test_the_device_is_read_off_the_name_of_the_program(device: str, target: str) -> None:
+def test_the_device_is_read_off_the_name_of_the_program(
+    tmp_path: Path, device: str, target: str
+) -> None:
     stem = f"module_0001.jit_train_step.{device}_after_optimizations"
-    beside = {
-        f"{stem}-memory-usage-report.txt": 1,
-        "module_0001.jit_train_step.debug_options": 1,
-        "module_0001.jit_train_step.thunk_sequence.txt": 1,
-    }
-    found = choose_module({f"{stem}.txt": 9, **beside}, where="dump")
-    assert (found.program, found.memory, found.options, found.thunks) == (f"{stem}.txt", *beside)
-    lines = f"HloModule m\n{entry(GATHER)}".splitlines(keepends=True)
-    assert read_hlo(lines, found.program).target == target
+    for name, text in {
+        f"{stem}.txt": PROGRAM,
+        f"{stem}-memory-usage-report.txt": "Total bytes used: 7",
+        "module_0001.jit_train_step.debug_options": "xla_a: 1",
+        "module_0001.jit_train_step.thunk_sequence.txt": "",
+    }.items():
+        (tmp_path / name).write_text(text)
+    found = read_program(tmp_path)
+    assert (found.target, found.memory_bytes, found.options) == (target, 7, {"xla_a": "1"})
+    assert found.thunks is not None
+    assert read_program(tmp_path / f"{stem}.txt") == found

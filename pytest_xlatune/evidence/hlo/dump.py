@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Container, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO
 
 from pytest_xlatune.evidence import absent, unreadable
-from pytest_xlatune.evidence.hlo import MAX_LINE, Program, read_hlo
+from pytest_xlatune.evidence.hlo import MAX_LINE, Program, read_debug_options, read_hlo
 from pytest_xlatune.model.cell import DUMP_FOLDER
 from pytest_xlatune.model.errors import ConfigError, ParseError
 
@@ -19,53 +17,24 @@ from pytest_xlatune.model.errors import ConfigError, ParseError
 _PROGRAM = re.compile(r"(.*?)\.((?:sm_|gfx)[\w.]+?_gpu|cpu)_after_optimizations\.txt")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Module:
-    """The files of one module of a dump; None where there is no such file."""
-
-    program: str
-    memory: str | None
-    options: str | None
-    thunks: str | None
+_MAX_SMALL = 1 << 28  # characters of a file beside a program; of a 300 MB program they have 1 << 25
 
 
-def choose_module(sizes: Mapping[str, int], *, where: str) -> Module:
-    """Choose the program with the largest text: the training step; and the files beside it.
-
-    Args:
-        sizes: size in bytes by name, of the files of one dump folder.
-        where: what to call the folder in the message.
+def _step_in(folder: Path) -> Path:
+    """Return the program with the largest text: the training step.
 
     Raises:
-        ParseError: no compiled program among them.
+        ParseError: no compiled program in the folder.
     """
-    programs = [name for name in sizes if _PROGRAM.fullmatch(name)]
+    files = [each for each in os.scandir(folder) if each.is_file()]
+    programs = [each for each in files if _PROGRAM.fullmatch(each.name)]
     if not programs:
         raise ParseError(
-            f"{where}: no *_after_optimizations.txt among {len(sizes)} files; expected the folder "
+            f"{folder}: no *_after_optimizations.txt among {len(files)} files; expected the folder "
             "of --xla_dump_to. With a hit in the compilation cache nothing is dumped: set "
             "JAX_ENABLE_COMPILATION_CACHE=false"
         )
-    return module_of(max(programs, key=lambda name: (sizes[name], name)), sizes)
-
-
-def module_of(program: str, names: Container[str]) -> Module:
-    """Return a program's files; of one with another name than a dump's, itself alone."""
-    match = _PROGRAM.fullmatch(program)
-    prefix = match.group(1) if match else ""
-
-    def beside(name: str) -> str | None:
-        return name if match and name in names else None
-
-    return Module(
-        program=program,
-        memory=beside(program.removesuffix(".txt") + "-memory-usage-report.txt"),
-        options=beside(f"{prefix}.debug_options"),
-        thunks=beside(f"{prefix}.thunk_sequence.txt"),
-    )
-
-
-MAX_SMALL = 1 << 28  # characters of a file beside a program; those of a 300 MB program have 1 << 25
+    return Path(max(programs, key=lambda each: (each.stat().st_size, each.name)))
 
 
 def read_program(path: Path) -> Program:
@@ -79,40 +48,49 @@ def read_program(path: Path) -> Program:
     path = dump if dump.is_dir() else path
     try:
         if path.is_dir():
-            sizes = {each.name: each.stat().st_size for each in os.scandir(path) if each.is_file()}
-            folder, module = path, choose_module(sizes, where=str(path))
-        elif path.is_file():
-            folder = path.parent
-            module = module_of(path.name, {each.name for each in os.scandir(folder)})
-        else:
+            path = _step_in(path)
+        elif not path.is_file():
             raise ConfigError(absent(path, "the folder of --xla_dump_to, or a program's text"))
-        with _text(folder / module.program) as file:
+        with _open(path) as file:
             return read_hlo(
-                _lines(file),
-                str(folder / module.program),
-                memory=_small(folder, module.memory),
-                options=_small(folder, module.options),
-                thunks=_small(folder, module.thunks),
+                # a line without end is cut where the reader refuses it
+                iter(lambda: file.readline(MAX_LINE + 1), ""),
+                str(path),
+                memory=_beside(path, ".{device}_after_optimizations-memory-usage-report.txt"),
+                options=_beside(path, ".debug_options"),
+                thunks=_beside(path, ".thunk_sequence.txt"),
             )
     except OSError as error:
         raise ConfigError(unreadable(path, error)) from None
 
 
-def _text(path: Path) -> TextIO:
+def dumped_options(folder: Path) -> dict[str, str] | None:
+    """Return the step's options from a folder of `--xla_dump_to`; None where none are dumped.
+
+    Options at their default are not in it, nor are those about the dump and the host.
+    """
+    try:
+        text = _beside(_step_in(folder), ".debug_options")
+    except (OSError, ParseError):
+        return None  # an attempt that died early left no whole dump
+    return None if text is None else read_debug_options(text)
+
+
+def _open(path: Path) -> TextIO:
     # the content of a foreign file is refused, not its encoding
     return path.open(encoding="utf-8", errors="replace")
 
 
-def _lines(file: TextIO) -> Iterator[str]:
-    """Yield lines, of which one without end is cut where the reader refuses it."""
-    return iter(lambda: file.readline(MAX_LINE + 1), "")
-
-
-def _small(folder: Path, name: str | None) -> str | None:
-    if name is None:
+def _beside(program: Path, end: str) -> str | None:
+    """Return the text of the file of the same module whose name ends so; None where none is."""
+    match = _PROGRAM.fullmatch(program.name)
+    if match is None:
         return None
-    with _text(folder / name) as file:
-        text = file.read(MAX_SMALL + 1)
-    if len(text) > MAX_SMALL:
-        raise ParseError(f"{folder / name}: more than {MAX_SMALL} characters; is it of this dump?")
+    path = program.with_name(match[1] + end.format(device=match[2]))
+    if not path.exists():
+        return None
+    with _open(path) as file:
+        text = file.read(_MAX_SMALL + 1)
+    if len(text) > _MAX_SMALL:
+        raise ParseError(f"{path}: more than {_MAX_SMALL} characters; is it of this dump?")
     return text

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from pathlib import Path, PurePath
+from pathlib import Path
 
 from pytest_xlatune.evidence import absent, unreadable
 from pytest_xlatune.evidence.trace import Trace
@@ -29,29 +29,25 @@ def choose_captures(paths: Iterable[str]) -> tuple[str, ...]:
     Raises:
         ParseError: no capture, one in a format that is not read, one process in two windows.
     """
-    chosen: dict[tuple[str, str], str] = {}
+    chosen: dict[str, str] = {}
     found = sorted(set(paths))
-    for suffix in (XPLANE, *JSON):
+    for suffix in (XPLANE, *JSON, RIEGELI):
         for path in found:
-            pure = PurePath(path)
-            if pure.name.endswith(suffix):
-                key = (str(pure.parent), pure.name.removesuffix(suffix))
-                chosen.setdefault(key, path)
-    for path in found:
-        pure = PurePath(path)
-        key = (str(pure.parent), pure.name.removesuffix(RIEGELI))
-        if pure.name.endswith(RIEGELI) and key not in chosen:
-            raise ParseError(
-                f"{path}: a riegeli capture, which is not read yet; profile with a jaxlib that "
-                "writes xplane.pb"
-            )
+            if path.endswith(suffix):
+                chosen.setdefault(path.removesuffix(suffix), path)
     if not chosen:
         raise ParseError(
             f"no capture among {len(found)} files; expected *{XPLANE} or *{JSON[0]} of the "
             "profiler, as under plugins/profile/<timestamp>/"
         )
     window: dict[str, str] = {}
-    for (_, process), path in chosen.items():
+    for stem, path in chosen.items():
+        process = Path(stem).name
+        if path.endswith(RIEGELI):
+            raise ParseError(
+                f"{path}: a riegeli capture, which is not read yet; profile with a jaxlib that "
+                "writes xplane.pb"
+            )
         if process in window:
             raise ParseError(
                 f"{process} has two captures, {window[process]} and {path}: two profiling windows; "
@@ -61,13 +57,14 @@ def choose_captures(paths: Iterable[str]) -> tuple[str, ...]:
     return tuple(window.values())
 
 
-def read_captures(
-    files: Iterable[tuple[str, bytes | memoryview]],
-) -> Iterator[Trace | ParseError]:
+def _read(paths: Iterable[str]) -> Iterator[Trace | ParseError]:
     """Read captures one by one, by the ends of their names; what cannot be read is its error."""
-    for source, data in files:
+    for path in paths:
         try:
-            yield (read_trace_json if source.endswith(JSON) else read_xplane)(data, source)
+            data = Path(path).read_bytes()
+            yield (read_trace_json if path.endswith(JSON) else read_xplane)(data, path)
+        except OSError as error:
+            yield ParseError(unreadable(path, error))
         except ParseError as error:
             yield error
 
@@ -77,13 +74,8 @@ def read_window(
 ) -> tuple[Drill, tuple[str, ...]]:
     """Drill the captures under some folders, or the files named; one window of one job.
 
-    Args:
-        paths: folders, of which every file is looked at, and files.
-        window: what the captures must agree with.
-        step_s: step time of a companion run without profiler, in seconds.
-
-    Returns:
-        Where the time went, and one sentence for each path or capture that is not in it.
+    Return where the time went, and one sentence for each path or capture that is not in it;
+    `step_s` is the step time of a companion run without profiler.
 
     Raises:
         ParseError: nothing to drill, or captures that do not belong together.
@@ -95,7 +87,7 @@ def read_window(
     ]
     found = [file for path in paths for file in _files(path)]
     try:
-        drilled = drill(_traces(choose_captures(found)), window, step_s=step_s)
+        drilled = drill(_read(choose_captures(found)), window, step_s=step_s)
     except ParseError as error:
         raise ParseError("; ".join([*problems, str(error)])) from None
     return drilled, (*problems, *drilled.excluded)
@@ -116,13 +108,3 @@ def _files(path: Path) -> Iterator[str]:
             yield from (str(Path(folder, name)) for name in names)
     elif path.is_file():
         yield str(path)
-
-
-def _traces(sources: Sequence[str]) -> Iterator[Trace | ParseError]:
-    for source in sources:
-        try:
-            data = Path(source).read_bytes()
-        except OSError as error:
-            yield ParseError(unreadable(source, error))
-        else:
-            yield from read_captures([(source, data)])

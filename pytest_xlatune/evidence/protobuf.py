@@ -254,7 +254,7 @@ class Schema:
         return self.messages.get(name, {})
 
     def declare(self, scope: str, messages: list[_Message], enums: list[_Message]) -> None:
-        """Enter what a file or a message declares, and what is declared inside of that."""
+        """Enter what a file or a message declares, and what that declares in turn."""
         for enum in enums:
             self.enums[f"{scope}.{enum.text(_NAME)}"] = {
                 signed(each.number(_ENUM_NUMBER)): each.text(_NAME)
@@ -297,7 +297,7 @@ def read_schema(description: bytes) -> Schema:
 
 
 def _until_foreign(data: bytes) -> Iterator[Part]:
-    """Walk the fields of a file's description, up to what is none of it."""
+    """Walk the fields of a file's description; stop where another one, or none, begins."""
     seen_messages = False
     with suppress(WireError):
         for found in fields(data, 0, len(data)):

@@ -267,9 +267,9 @@ class LogReader:
         low = text.lower()
         if _STEP_WORD in low:
             whole = grammar.without_torn_field(text) if is_torn else text
-            steps = grammar.parse_steps(whole, label=origin.label)
+            steps = grammar.parse_steps(whole, origin.label)
             if len(steps) == 1 and self._is_cut(steps[0]):
-                steps = grammar.parse_steps(grammar.without_torn_field(text), label=origin.label)
+                steps = grammar.parse_steps(grammar.without_torn_field(text), origin.label)
             for record in steps:
                 self._step(record, origin, number, segment)
             if steps:

@@ -118,7 +118,7 @@ _ATTRIBUTE = {
 _PRINTED_IN_FULL = re.compile(r": (?:-?\d+\.\d{3}|nan|-?inf)$")
 
 
-def parse_steps(text: str, *, label: str = "", start: int = 0) -> list[StepRecord]:
+def parse_steps(text: str, label: str) -> list[StepRecord]:
     """Return the steps that a line reports: one, or several where writers glued lines together.
 
     `Completed eval step` is none. The loss is the field named `loss`, never `lm_loss` or another.
@@ -128,7 +128,7 @@ def parse_steps(text: str, *, label: str = "", start: int = 0) -> list[StepRecor
         StepRecord(
             step=int(match["step"] or match["oldest"]),
             label=label,
-            start=start,
+            start=0,
             kind=_kind(match, text),
             **_fields(match["rest"], is_glued=match.end() < len(text)),
         )

@@ -158,13 +158,6 @@ _BITS = {
 
 
 @dataclass(slots=True, kw_only=True)
-class _Call:
-    caller: str
-    callee: str
-    times: int
-
-
-@dataclass(slots=True, kw_only=True)
 class _Started:
     """A collective as written: with its own kind, or wrapped and known by what it calls."""
 
@@ -187,8 +180,9 @@ class _Parser:
     starts: dict[tuple[str, str], _Started] = field(default_factory=dict)
     # of each computation in schedule order: +1 and a start, -1 and a done, 0 and a callee
     order: dict[str, list[tuple[int, str]]] = field(default_factory=dict)
-    calls: list[_Call] = field(default_factory=list)
-    loops: list[tuple[str, str, str, int | None, int]] = field(default_factory=list)
+    # of each computation: those that it calls, and how often
+    calls: dict[str, list[tuple[str, int]]] = field(default_factory=dict)
+    loops: list[tuple[str, Loop]] = field(default_factory=list)  # with the computation they are in
     opcodes: Counter[str] = field(default_factory=Counter)
     digest: blake2b = field(default_factory=lambda: blake2b(digest_size=16))
     unordered: int = 0
@@ -237,21 +231,25 @@ class _Parser:
         here = str(self.here)
         opcode, rest = found.group(3), line[found.end() :]
         called = _CALLED.findall(rest)
+        times = 1
         if opcode == "while":
             trips, step = _TRIPS.search(rest), _STEP.search(rest)
-            times = int(trips.group(1)) if trips else None
-            unrolled = int(step.group(1)) if step else 1
-            body = called[0] if called else ""
-            self.loops.append((here, found.group(1), body, times, unrolled))
-            self.calls.append(_Call(caller=here, callee=body, times=1 if times is None else times))
-            self.order.setdefault(here, []).append((0, body))
-            return
+            times = int(trips.group(1)) if trips else 1
+            called = called[:1] or [""]
+            loop = Loop(
+                name=found.group(1),
+                body=called[0],
+                trips=times if trips else None,
+                unrolled=int(step.group(1)) if step else 1,
+                executions=0,  # known when all calls are
+            )
+            self.loops.append((here, loop))
         if opcode == "conditional":
             for several, one in _BRANCHES.findall(rest):
                 called += [each.strip(" %") for each in several.split(",")] if several else [one]
         for callee in called:
-            self.calls.append(_Call(caller=here, callee=callee, times=1))
-            if opcode in {"call", "conditional"}:
+            self.calls.setdefault(here, []).append((callee, times))
+            if opcode in {"while", "call", "conditional"}:
                 self.order.setdefault(here, []).append((0, callee))
         if opcode == "async-start" and called:
             self._start(found, line, "", called[0])
@@ -290,14 +288,9 @@ def read_hlo(
     options: str | None = None,
     thunks: str | None = None,
 ) -> Program:
-    """Read the text of one compiled module, and of the files beside it.
+    """Read the lines of one compiled module, and the texts of the files beside it in a dump.
 
-    Args:
-        lines: an open text file, or the lines of `compiled.as_text()`.
-        source: the file's name, for messages and for the target that it names.
-        memory: text of its memory-usage report.
-        options: text of its `debug_options`.
-        thunks: text of its thunk sequence.
+    `source` is the file's name, for messages and for the target that it names.
 
     Raises:
         ParseError: no HLO module, one that ends too early, or one that calls itself.
@@ -369,10 +362,8 @@ def _program(parser: _Parser, source: str) -> Program:
         opcodes=dict(sorted(parser.opcodes.items())),
         collectives=tuple(collectives),
         loops=tuple(
-            Loop(
-                name=name, body=body, trips=trips, unrolled=unrolled, executions=times.get(where, 0)
-            )
-            for where, name, body, trips, unrolled in parser.loops
+            dataclasses.replace(loop, executions=times.get(where, 0))
+            for where, loop in parser.loops
         ),
         in_flight=_in_flight(callers_first, parser.order, known),
     )
@@ -404,12 +395,12 @@ def _in_flight(
 
 def _executions(parser: _Parser, source: str) -> tuple[dict[str, int], set[str], list[str]]:
     """Return each computation's executions, those inside a loop, and all, callers first."""
-    waiting = Counter(call.callee for call in parser.calls if call.callee in parser.computations)
-    out: dict[str, list[_Call]] = {}
-    for call in parser.calls:
-        if call.callee in parser.computations:
-            out.setdefault(call.caller, []).append(call)
-    bodies = {body for _, _, body, _, _ in parser.loops}
+    calls = {
+        caller: [(callee, rounds) for callee, rounds in called if callee in parser.computations]
+        for caller, called in parser.calls.items()
+    }
+    waiting = Counter(callee for called in calls.values() for callee, _ in called)
+    bodies = {loop.body for _, loop in parser.loops}
     times: Counter[str] = Counter({parser.entry: 1})
     in_loop: set[str] = set()
     ready = [each for each in parser.computations if not waiting[each]]
@@ -417,13 +408,13 @@ def _executions(parser: _Parser, source: str) -> tuple[dict[str, int], set[str],
     while ready:
         caller = ready.pop()
         callers_first.append(caller)
-        for call in out.get(caller, ()):
-            times[call.callee] += times[caller] * call.times
-            if caller in in_loop or call.callee in bodies:
-                in_loop.add(call.callee)
-            waiting[call.callee] -= 1
-            if not waiting[call.callee]:
-                ready.append(call.callee)
+        for callee, rounds in calls.get(caller, ()):
+            times[callee] += times[caller] * rounds
+            if caller in in_loop or callee in bodies:
+                in_loop.add(callee)
+            waiting[callee] -= 1
+            if not waiting[callee]:
+                ready.append(callee)
     if len(callers_first) < len(parser.computations):
         raise ParseError(f"{source}: no readable HLO: computations that call each other in a ring")
     return dict(times), in_loop, callers_first

@@ -305,20 +305,8 @@ _SEEN: dict[ProgramFact, Callable[[Program, tuple[str, ...]], object]] = {
 }
 
 
-def is_seen(flag: str) -> bool:
-    """Return whether a flag is known to act on the program alone, so that equal ones run alike."""
-    expected = expectations().get(flag)
-    return expected is not None and expected.fact is not None
-
-
 def prove(flag: str, before: Program, after: Program) -> Proof:
-    """Say whether a flag acted, from the programs compiled without and with it.
-
-    Args:
-        flag: its name, with or without dashes. Environment variables act at run time.
-        before: the program as deployed.
-        after: the program with this flag, and nothing else, set otherwise.
-    """
+    """Say whether a flag acted, from two programs between which nothing else was changed."""
     name = flag.lstrip("-").partition("=")[0]
     if not name.startswith("xla_"):
         return _unseen(name, "an environment variable of the run time")
@@ -449,8 +437,10 @@ class CompileJudge:
             set_to = {name: found.options.get(name) for name in differing}
             # XLA prints a list that was emptied as it prints a default: not at all
             set_to |= {name: value for name, value in asked.items() if not value}
+        # a flag that acts on the program alone runs alike where programs are equal
+        seen = {name for name, each in expectations().items() if each.fact is not None}
         return {
-            **{f"--{name}": value for name, value in set_to.items() if not is_seen(name)},
+            **{f"--{name}": value for name, value in set_to.items() if name not in seen},
             **profile.env,
             **profile.overrides,
         }

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 
 import numpy as np
@@ -111,7 +111,7 @@ class Trace:
     stopped_unix_ns: int | None
     # why the file does not hold the whole window: shown always, and never averaged over
     truncated: str | None
-    warnings: tuple[str, ...] = field(default=())
+    warnings: tuple[str, ...] = ()
 
 
 def joined(parts: list[Events]) -> Events:
@@ -121,21 +121,11 @@ def joined(parts: list[Events]) -> Events:
     return Events(**{each: np.concatenate(found) for each, found in columns.items()})
 
 
-class Names:
+class Names(dict[str, int]):
     """Strings to indices: equal strings of several planes and files share one."""
 
-    def __init__(self) -> None:
-        self._index: dict[str, int] = {}
-
-    def __getitem__(self, name: str) -> int:
-        return self._index.setdefault(name, len(self._index))
-
-    def __len__(self) -> int:
-        return len(self._index)
-
-    def all(self) -> tuple[str, ...]:
-        """Return the strings, each at its index."""
-        return tuple(self._index)
+    def __missing__(self, name: str) -> int:
+        return self.setdefault(name, len(self))
 
 
 def without_containers(events: Events) -> Events:

@@ -74,12 +74,9 @@ class _Line:
 
 
 def read_trace_json(data: bytes | memoryview, source: str, *, caps: frozenset[int] = CAPS) -> Trace:
-    """Decode a trace of the trace-viewer format, gzipped or plain.
+    """Decode a whole file of the trace-viewer format, gzipped or plain; `source` is its name.
 
-    Args:
-        data: the whole file.
-        source: what to call the file in messages and tables.
-        caps: event counts at which a writer is known to stop.
+    `caps` are the event counts at which a writer is known to stop.
 
     Raises:
         ParseError: the file is empty, truncated, foreign or hostile.
@@ -225,7 +222,7 @@ class _ChromeReader:
             format="trace.json",
             has_all=False,
             host=None,
-            names=self._names.all(),
+            names=tuple(self._names),
             devices=tuple(
                 Device(
                     name=name,

@@ -71,11 +71,7 @@ _PARTS = {3: "lines", 4: "event_names", 5: "stat_names", 6: "stats"}
 
 
 def read_xplane(data: Bytes, source: str) -> Trace:
-    """Decode an XSpace.
-
-    Args:
-        data: the whole file; a `memoryview` of a mapped file is never copied as a whole.
-        source: what to call the file in messages and tables.
+    """Decode an XSpace: a whole file, never copied as a whole; `source` is its name.
 
     Raises:
         ParseError: the file is empty, truncated, foreign or hostile.
@@ -116,7 +112,7 @@ class _XplaneReader:
             format="xplane",
             has_all=True,
             host=hosts[0] if hosts else None,
-            names=self._names.all(),
+            names=tuple(self._names),
             devices=tuple(devices),
             planes_present=len(gpus),
             annotations=tuple(sorted(self._annotations, key=lambda each: each.start_ps)),
@@ -307,8 +303,7 @@ def _places(ids: Ints, found: Ints) -> Ints:
         return np.full(len(found), len(ids), np.int64)
     if int(ids[-1]) - int(ids[0]) == len(ids) - 1:  # without a gap, as profilers number them
         place = found - ids[0]
-        if place.min() < 0 or place.max() >= len(ids):
-            place[(place < 0) | (place >= len(ids))] = len(ids)
+        place[(place < 0) | (place >= len(ids))] = len(ids)
         return place
     place = np.searchsorted(ids, found).astype(np.int64, copy=False)
     place[ids[np.minimum(place, len(ids) - 1)] != found] = len(ids)

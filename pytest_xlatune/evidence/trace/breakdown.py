@@ -48,32 +48,15 @@ _SMALL = 1 << 16  # numpy sorts numbers of 16 bits by counting, at a tenth of th
 def grouped(keys: Ints, columns: Sequence[Ints]) -> Ints:
     """Return a row for each key: it, a count, the sum of every column, the maximum of the first.
 
-    Args:
-        keys: one of each element, not negative.
-        columns: of the same length.
+    A key, not negative, and a value of each column belong to each element.
     """
-    order, begins = _runs(keys)
+    is_small = keys.max(initial=0) < _SMALL
+    order = np.argsort(keys.astype(np.uint16) if is_small else keys, kind="stable")
+    begins = np.flatnonzero(np.diff(keys[order], prepend=-1))
     count = np.diff(begins, append=len(keys))
     sums = [np.add.reduceat(column[order], begins) for column in columns]
     longest = np.maximum.reduceat(columns[0][order], begins)
     return np.stack([keys[order[begins]], count, *sums, longest], axis=1)
-
-
-def merged(tables: Sequence[Ints]) -> Ints:
-    """Return tables of `grouped` as one, with a row for each key."""
-    table = np.concatenate(tables)
-    order, begins = _runs(table[:, 0])
-    table = table[order]
-    sums = np.add.reduceat(table[:, 1:-1], begins)
-    longest = np.maximum.reduceat(table[:, -1:], begins)
-    return np.concatenate([table[begins, :1], sums, longest], axis=1)
-
-
-def _runs(keys: Ints) -> tuple[Ints, Ints]:
-    """Return the order that brings equal keys together, and where in it each of them begins."""
-    is_small = keys.max(initial=0) < _SMALL
-    order = np.argsort(keys.astype(np.uint16) if is_small else keys, kind="stable")
-    return order, np.flatnonzero(np.diff(keys[order], prepend=-1))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,15 +94,9 @@ class Timeline(Record):
 
 
 def timeline(start_ps: Ints, end_ps: Ints, kind: Ints) -> tuple[Timeline, Ints]:
-    """Sweep over the kernels of one device.
+    """Sweep over the kernels of one device, each with its start, end and index in `KINDS`.
 
-    Args:
-        start_ps: start of each kernel.
-        end_ps: end of each kernel.
-        kind: index in `KINDS` of each kernel.
-
-    Returns:
-        The timeline, and of each kernel how long it ran with nothing beside it.
+    Return the timeline, and of each kernel how long it ran with nothing beside it.
     """
     size = len(start_ps)
     if not size:
@@ -212,8 +189,8 @@ class Drill(Record):
     kernels: tuple[TimeRow, ...]
     ops: tuple[TimeRow, ...]
     attributed_ps: int  # kernel time with an hlo_op
-    excluded: tuple[str, ...] = field(default=())  # truncated or unreadable, with the reason
-    warnings: tuple[str, ...] = field(default=())
+    excluded: tuple[str, ...] = ()  # truncated or unreadable, with the reason
+    warnings: tuple[str, ...] = ()
     step_s: float | None = None  # from a companion run without profiler
 
     @property
@@ -297,10 +274,8 @@ def drill(
 ) -> Drill:
     """Reduce the captures of one profiling window to where the time went.
 
-    Args:
-        traces: one per process, consumed one by one; what could not be read is its error.
-        window: what the captures must agree with.
-        step_s: step time of a companion run without profiler, in seconds.
+    Traces, one per process, are consumed one by one; where a capture could not be read, its error
+    takes its place. `step_s` is the step time of a companion run without profiler.
 
     Raises:
         ParseError: nothing to drill, captures that do not belong together, a device or step count
@@ -360,8 +335,6 @@ class _Work:
         self._planes += trace.planes_present
         self._rules[trace.source] = found
         family, kind = classify(trace.names, self._families)
-        names: list[Ints] = []
-        ops: list[Ints] = []
         for device, each, step in zip(trace.devices, events, found.of, strict=True):
             self._backends.add(device.backend)
             main, on_main = _main_stream(device, kind)
@@ -380,9 +353,8 @@ class _Work:
             sums = (each.duration_ps, alone, np.where(on_main, each.duration_ps, 0))
             columns = [column[inside] for column in sums]
             name, op = each.name[inside], each.op[inside]
-            names.append(grouped(name, columns))
-            ops.append(grouped((op + 1) * (len(self._families) + 1) + family[name], columns))
-        self._rows(trace, merged(names), merged(ops), family)
+            ops = grouped((op + 1) * (len(self._families) + 1) + family[name], columns)
+            self._rows(trace, grouped(name, columns), ops, family)
 
     def _rows(self, trace: Trace, names: Ints, ops: Ints, family: Ints) -> None:
         """Add sums by name, which give the families too, and by operation and family."""

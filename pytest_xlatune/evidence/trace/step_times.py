@@ -45,12 +45,9 @@ class Assignment:
 
 
 def assign(trace: Trace, devices: Sequence[Events], *, steps: int | None = None) -> Assignment:
-    """Assign the kernels of each device of a trace to steps.
+    """Assign the kernels of each device to steps by the annotations and launches of its trace.
 
-    Args:
-        trace: for its annotations and launches.
-        devices: all kernels of each device.
-        steps: how many steps the window has, where the user knows.
+    `steps` says how many the window has, where the user knows.
     """
     first: Assignment | None = None
     for candidate in _candidates(trace, devices, steps):
@@ -110,9 +107,7 @@ def _assignment(
 def _cut(numbers: Sequence[int], counts: Ints) -> int | None:
     """Return the step in which the kernels of all devices end: none is in a later one.
 
-    Args:
-        numbers: of the steps.
-        counts: kernels of each device (rows) in each step.
+    `counts` are the kernels of each device (rows) in each step.
     """
     if not counts.size:
         return None

@@ -49,7 +49,7 @@ class EvidenceCheck:
                 line
                 for line in self.books.lines
                 if line["event"] == "evidence-recorded"
-                and re.fullmatch(rf"{re.escape(name)}-e\.[0-9]+-[0-9a-f]+", line["trial_id"])
+                and self.books.planned[line["trial_id"]]["profile"]["id"] == name
             ]
             if jobs and recorded:
                 found.append((recorded[-1], jobs[-1]))

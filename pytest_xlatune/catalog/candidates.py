@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pytest_xlatune.catalog.context import Context, Level, is_control
+from pytest_xlatune.catalog.context import Context, Level
 from pytest_xlatune.catalog.entries import CatalogEntry, Status, load
-from pytest_xlatune.catalog.rules import check, is_idle
-from pytest_xlatune.model.profile import ALIASES, Flags, Profile, effective_values, parse_flags
+from pytest_xlatune.catalog.rules import is_idle, objections
+from pytest_xlatune.model.profile import ALIASES, Profile, effective_values, parse_flags
 from pytest_xlatune.model.record import Record, digest
 from pytest_xlatune.model.text import same_value
 
@@ -102,7 +102,7 @@ def profiles_for(
     Raises:
         ConfigError: no such axis, a malformed text or release.
     """
-    flags: Flags = parse_flags(deployed, where="the deployed XLA_FLAGS")
+    flags = parse_flags(deployed, where="the deployed XLA_FLAGS")
     return candidates(axis, Context(deployed=flags, jaxlib=jaxlib, device=device)).profiles
 
 
@@ -110,38 +110,30 @@ def _why_not(entry: CatalogEntry, profile: Profile, context: Context) -> str:
     vendor = "amd" if context.device.startswith("gfx") else "nvidia" if context.device else ""
     if entry.vendor and entry.vendor != vendor:
         return f"{entry.vendor}'s; the device is {context.device or 'not known'}"
-    objections = [
-        each
-        for each in check([profile], context)
-        if each.profile == profile.id and (each.level is Level.FAULT or each.rule in _DECIDE)
-    ]
-    return objections[0].text if objections else ""
+    found = (
+        each.text
+        for each in objections(profile, context)
+        if each.level is Level.FAULT or each.rule in _DECIDE
+    )
+    return next(found, "")
 
 
 def _twin(profile: Profile, context: Context, seen: dict[str, str]) -> str:
     values = effective_values((*context.deployed, *profile.flags))
-    settings = {
-        ALIASES.get(name, name): _as_new(value) if name in ALIASES else value.lower()
-        for name, value in values.items()
-    }
-    first = seen.setdefault(
-        digest({"flags": settings, "env": {**context.env, **profile.env}}), profile.id
-    )
+    settings = {ALIASES.get(name, name): value.lower() for name, value in values.items()}
+    for name in ALIASES.keys() & values.keys():
+        # what a switch of the older name is under the newer one
+        is_on = same_value(values[name], "true", kind="bool")
+        settings[ALIASES[name]] = "on" if is_on else "default"
+    same = digest({"flags": settings, "env": {**context.env, **profile.env}})
+    first = seen.setdefault(same, profile.id)
     return "" if first == profile.id else f"the same settings as {first}"
-
-
-def _as_new(value: str) -> str:
-    """Return what a switch of the older name is under the newer one."""
-    return "on" if same_value(value, "true", kind="bool") else "default"
 
 
 def _control(entries: tuple[CatalogEntry, ...], context: Context) -> list[Profile]:
     """Return one profile that does nothing here for certain, or none."""
-    controls = [
-        profile
-        for entry in entries
-        if entry.status is Status.CONTROL
-        for profile in entry.profiles
-        if is_control(profile) and not _why_not(entry, profile, context)
-    ]
-    return [each for each in controls if is_idle(each, context)][:1]
+    for entry in entries:
+        for profile in entry.profiles if entry.status is Status.CONTROL else ():
+            if is_idle(profile, context) and not _why_not(entry, profile, context):
+                return [profile]
+    return []

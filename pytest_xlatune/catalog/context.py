@@ -31,9 +31,11 @@ _NEEDS_LOOP = (
     "xla_gpu_pipeline_all_reduce",
     "xla_gpu_pipeline_reduce_scatter",
 )
+P2P = "xla_gpu_enable_pipelined_p2p"
+DECOMPOSER = "xla_gpu_collective_permute_decomposer_threshold"
 _NEEDS_PERMUTE = (
-    "xla_gpu_enable_pipelined_p2p",
-    "xla_gpu_collective_permute_decomposer_threshold",
+    P2P,
+    DECOMPOSER,
     "xla_gpu_experimental_pipeline_parallelism_opt_level",
     "xla_gpu_collective_permute_mode",
 )
@@ -42,7 +44,6 @@ _POINT_TO_POINT = frozenset(
     {"collective-permute", "send", "recv", "all-to-all", "ragged-all-to-all"}
 )
 _UNTOLD = "collective-broadcast"
-_DECOMPOSER = "xla_gpu_collective_permute_decomposer_threshold"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,7 +86,7 @@ def out_of_effect(
             why = "it has no loop (scan_layers=false?)"
         elif name in _NEEDS_PERMUTE and "collective-permute" not in shape.groups:
             why = "it has no collective-permute"
-        elif name == _DECOMPOSER:
+        elif name == DECOMPOSER:
             why = _decomposer(after[name], shape)
         else:
             why = ""

@@ -9,7 +9,7 @@ that is dropped in silence, overridden or added up is told from one that is in e
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from pytest_xlatune.catalog.context import CONTROL, Level, Objection, is_control
 from pytest_xlatune.model.profile import (
@@ -66,134 +66,109 @@ def examine(
     """
     flags = list(dict.fromkeys((*deployed, *(flag for each in profiles for flag in each.flags))))
     default, *alone = ask(["", *map(str, flags)])
-    return _Examiner(
-        default=default.options or {},
-        alone=dict(zip(flags, alone, strict=True)),
-        ask=ask,
-        env=env or {},
-    ).examine(profiles, deployed)
+    known = _Parsed(default=default.options or {}, alone=dict(zip(flags, alone, strict=True)))
+    below = format_flags(known.taken(deployed))
+    texts = [append_flags(below, known.taken(each.flags)) for each in profiles]
+    base, *whole = ask([below, *texts])
+    objections = list(known.refusals(BASELINE_ID, deployed))
+    unchecked: list[str] = []
+    seen: dict[object, str] = {}
+    for profile, answer in zip(profiles, whole, strict=True):
+        objections += known.refusals(profile.id, profile.flags)
+        if answer.options is None:
+            objections.append(_objection("refused", profile.id, answer.refused, Level.FAULT))
+            continue
+        taken = known.taken(profile.flags)
+        blind = [flag for flag in taken if not known.options_of(flag)]
+        unchecked += (
+            f"profile {profile.id}: --{flag.name} has no option of its own in this XLA; what "
+            "it does cannot be seen"
+            for flag in blind
+        )
+        for flag in taken:
+            objections += known.out_of_effect(profile.id, flag, answer.options)
+        if len(taken) == len(profile.flags) and not blind and not profile.is_baseline:
+            changes = _changes(answer.options, base.options or {})
+            variables = _changes(profile.env, env or {})
+            objections += _idle(profile, (changes, variables, profile.overrides), seen)
+    return Examined(objections=tuple(objections), unchecked=tuple(unchecked))
 
 
-@dataclass(slots=True, kw_only=True)
-class _Examiner:
-    default: dict[str, str]
-    alone: dict[Flag, ParsedText]
-    ask: Ask
-    env: Mapping[str, str]
-    _objections: list[Objection] = field(default_factory=list)
-    _unchecked: list[str] = field(default_factory=list)
-    _seen: dict[object, str] = field(default_factory=dict)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Parsed:
+    """What XLA makes of no flag, and of each flag alone."""
 
-    def examine(self, profiles: Sequence[Profile], deployed: Flags) -> Examined:
-        below = format_flags(self._taken(deployed))
-        texts = [append_flags(below, self._taken(each.flags)) for each in profiles]
-        base, *whole = self.ask([below, *texts])
-        for flag in deployed:
-            self._refusal(BASELINE_ID, flag)
-        for profile, answer in zip(profiles, whole, strict=True):
-            for flag in profile.flags:
-                self._refusal(profile.id, flag)
-            if answer.options is None:
-                self._object("refused", profile.id, answer.refused, Level.FAULT)
-                continue
-            blind = [
-                flag
-                for flag in self._taken(profile.flags)
-                if self._in_effect(profile, flag, answer.options)
-            ]
-            if len(self._taken(profile.flags)) == len(profile.flags):
-                self._idle(profile, answer.options, base.options or {}, blind)
-        return Examined(objections=tuple(self._objections), unchecked=tuple(self._unchecked))
+    default: Mapping[str, str]
+    alone: Mapping[Flag, ParsedText]
 
-    def _taken(self, flags: Flags) -> Flags:
+    def taken(self, flags: Flags) -> Flags:
+        """Return the flags that XLA does not refuse."""
         return tuple(flag for flag in flags if self.alone[flag].options is not None)
 
-    def _object(self, rule: str, profile: str, text: str, level: Level = Level.NOTE) -> None:
-        self._objections.append(Objection(rule=rule, level=level, profile=profile, text=text))
-
-    def _refusal(self, profile: str, flag: Flag) -> None:
-        answer = self.alone[flag]
-        if answer.options is not None:
-            return
+    def refusals(self, profile: str, flags: Flags) -> Iterator[Objection]:
+        """Object to each flag that XLA refuses."""
         # a sweep drops such a profile by itself; a deployed flag fails every trial
         level = Level.FAULT if profile == BASELINE_ID else Level.NOTE
-        if answer.unknown:
-            self._object("unknown-flag", profile, f"unknown to this XLA: --{flag.name}", level)
-        else:
-            self._object("bad-value", profile, answer.refused, level)
+        for flag in flags:
+            answer = self.alone[flag]
+            if answer.options is not None:
+                continue
+            if answer.unknown:
+                text = f"unknown to this XLA: --{flag.name}"
+                yield _objection("unknown-flag", profile, text, level)
+            else:
+                yield _objection("bad-value", profile, answer.refused, level)
 
-    def _fields(self, flag: Flag) -> tuple[str, ...]:
+    def options_of(self, flag: Flag) -> tuple[str, ...]:
         """Return the options that a flag sets; () where XLA shows none."""
         options = self.alone[flag].options or {}
         if flag.name in options:
             return (flag.name,)
-        changed = [name for name, value in options.items() if self.default.get(name) != value]
         alias = ALIASES.get(flag.name)
-        return tuple(changed) or ((alias,) if alias in options else ())
+        return tuple(_changes(options, self.default)) or ((alias,) if alias in options else ())
 
-    def _in_effect(self, profile: Profile, flag: Flag, whole: Mapping[str, str]) -> bool:
-        """Object where a flag is not in effect; return whether XLA shows nothing of it."""
-        names = self._fields(flag)
-        if not names:
-            self._unchecked.append(
-                f"profile {profile.id}: --{flag.name} has no option of its own in this XLA; what "
-                "it does cannot be seen"
-            )
-            return True
+    def out_of_effect(
+        self, profile: str, flag: Flag, whole: Mapping[str, str]
+    ) -> Iterator[Objection]:
+        """Object where a flag is not in effect in the whole text."""
         if flag.value is not None and is_relative(flag.value):
-            return False  # what it comes to depends on the list below it, by intent
-        for name in names:
+            return  # what it comes to depends on the list below it, by intent
+        for name in self.options_of(flag):
             wanted, found = (self.alone[flag].options or {})[name], whole[name]
             if wanted == found:
                 continue
-            own = set(_parts(wanted)) - set(_parts(self.default.get(name, "")))
+            own = _parts(wanted) - _parts(self.default.get(name, ""))
             adds = flag.name in APPENDING or "=" in wanted
-            if adds and own <= set(_parts(found)):
-                self._object(
-                    "adds-up",
-                    profile.id,
-                    f"{flag} is added to the deployed one, not in its place: {name} is {found!r}",
-                )
+            if adds and own <= _parts(found):
+                why = f"added to the deployed one, not in its place: {name} is {found!r}"
+                yield _objection("adds-up", profile, f"{flag} is {why}")
             else:
-                self._object(
-                    "not-in-effect",
-                    profile.id,
-                    f"{flag} is not in effect: {name} is {found!r} in the whole text, dropped or "
-                    "overridden",
-                    Level.FAULT,
-                )
-        return False
+                why = f"{name} is {found!r} in the whole text, dropped or overridden"
+                text = f"{flag} is not in effect: {why}"
+                yield _objection("not-in-effect", profile, text, Level.FAULT)
 
-    def _idle(
-        self,
-        profile: Profile,
-        whole: Mapping[str, str],
-        base: Mapping[str, str],
-        blind: Sequence[Flag],
-    ) -> None:
-        """Object to a profile that changes nothing, to a control that does, to a second of one."""
-        changes = {name: value for name, value in whole.items() if base.get(name) != value}
-        env = {name: value for name, value in profile.env.items() if self.env.get(name) != value}
-        if blind or profile.is_baseline:
-            return
-        if not (changes or env or profile.overrides):
-            if not is_control(profile):
-                self._object(
-                    "no-op",
-                    profile.id,
-                    "every option is as deployed: a run of it measures noise. Call it "
-                    f"{CONTROL}-... to keep it as the A/A control",
-                )
-            return
-        key = (
-            tuple(sorted(changes.items())),
-            tuple(sorted(env.items())),
-            tuple(sorted(profile.overrides.items())),
-        )
-        first = self._seen.setdefault(key, profile.id)
+
+def _objection(rule: str, profile: str, text: str, level: Level = Level.NOTE) -> Objection:
+    return Objection(rule=rule, level=level, profile=profile, text=text)
+
+
+def _idle(
+    profile: Profile, changes: Sequence[Mapping[str, str]], seen: dict[object, str]
+) -> Iterator[Objection]:
+    """Object to a profile that changes nothing, but a control, and to the second of one change."""
+    if any(changes):
+        first = seen.setdefault(tuple(tuple(sorted(each.items())) for each in changes), profile.id)
         if first != profile.id:
-            self._object("twin", profile.id, f"the same settings as {first}: one is measured twice")
+            text = f"the same settings as {first}: one is measured twice"
+            yield _objection("twin", profile.id, text)
+    elif not is_control(profile):
+        text = "every option is as deployed: a run of it measures noise. Call it "
+        yield _objection("no-op", profile.id, f"{text}{CONTROL}-... to keep it as the A/A control")
 
 
-def _parts(text: str) -> Iterator[str]:
-    return (part for part in text.split(",") if part)
+def _changes(after: Mapping[str, str], before: Mapping[str, str]) -> dict[str, str]:
+    return {name: value for name, value in after.items() if before.get(name) != value}
+
+
+def _parts(text: str) -> set[str]:
+    return {part for part in text.split(",") if part}

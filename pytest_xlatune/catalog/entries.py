@@ -65,13 +65,18 @@ class History(Record):
     def default(self, flag: str, jaxlib: str) -> str | None:
         """Return a flag's default as text; None where it is unknown.
 
+        Where `jaxlib` is "", the default that every release had.
+
         Raises:
             ConfigError: `jaxlib` is no release number.
         """
-        around = self._around(jaxlib)
-        if not around or not all(self._accepts(flag, version) for version in around):
-            return None
-        answers = {self._default(self.flags[flag], version) for version in around}
+        if not jaxlib:
+            answers = set[str | None](self.defaults(flag))
+        else:
+            around = self._around(jaxlib)
+            if not all(self._accepts(flag, version) for version in around):
+                return None
+            answers = {self._default(self.flags[flag], version) for version in around}
         return answers.pop() if len(answers) == 1 else None
 
     def kind(self, flag: str) -> str:

@@ -16,6 +16,8 @@ from dataclasses import replace
 
 from pytest_xlatune.catalog.context import (
     CONTROL,
+    DECOMPOSER,
+    P2P,
     Case,
     CatalogRule,
     Context,
@@ -31,8 +33,6 @@ from pytest_xlatune.model.profile import ALIASES, APPENDING, BASELINE_ID, Profil
 from pytest_xlatune.model.profile import effective_values as values_of
 from pytest_xlatune.model.text import same_value
 
-P2P = "xla_gpu_enable_pipelined_p2p"
-DECOMPOSER = "xla_gpu_collective_permute_decomposer_threshold"
 _OPT_LEVEL = "xla_gpu_experimental_pipeline_parallelism_opt_level"
 _LHS = "xla_gpu_enable_latency_hiding_scheduler"
 _SOL = "xla_gpu_enable_analytical_sol_latency_estimator"
@@ -49,10 +49,10 @@ _WINDOW_BYTES = "xla_gpu_operand_bytes_threshold_for_windowed_einsum"
 _STREAMS = "xla_gpu_multi_streamed_windowed_einsum"
 
 
-def partner(case: Case) -> Iterator[str]:
-    """Yield what does nothing without another flag."""
+def _partner(case: Case) -> Iterator[str]:
     old = bool(case.context.jaxlib) and release(case.context.jaxlib) < (0, 6)
-    takes_none = DECOMPOSER not in case.after and _is_disabled(case.after.get(_OPT_LEVEL))
+    is_off = case.after.get(_OPT_LEVEL, "DISABLE").endswith("DISABLE")
+    takes_none = DECOMPOSER not in case.after and is_off
     if DECOMPOSER in case.asked and not case.is_on(P2P) and not old:
         yield f"--{DECOMPOSER} does nothing without --{P2P}=true"
     if P2P in case.asked and case.is_on(P2P) and takes_none:
@@ -63,12 +63,7 @@ def partner(case: Case) -> Iterator[str]:
         yield f"--{_STREAMS} does nothing without --{_WINDOW_MIB} or --{_WINDOW_BYTES}"
 
 
-def _is_disabled(level: str | None) -> bool:
-    return level is None or level.endswith("DISABLE")
-
-
-def latency_hiding(case: Case) -> Iterator[str]:
-    """Yield an overlap flag where the latency hiding scheduler is off."""
+def _latency_hiding(case: Case) -> Iterator[str]:
     needs = [
         flag
         for flag, neutral in ((_OVERLAP, "1"), (_SCALE_UP, "1"), (_EARLY, "false"))
@@ -97,8 +92,7 @@ def _why_no_latency_hiding(case: Case) -> str:
     return ""
 
 
-def overruled(case: Case) -> Iterator[str]:
-    """Yield a flag beside another that overrides it."""
+def _overruled(case: Case) -> Iterator[str]:
     if _DOUBLE in case.asked and _UNROLL in case.after:
         value = case.after[_UNROLL]
         if not value.endswith("AUTO_UNROLL"):
@@ -115,7 +109,7 @@ def is_idle(profile: Profile, context: Context) -> bool:
     for name, value in values_of(profile.flags).items():
         known = before.get(name)
         if known is None and ALIASES.get(name, name) not in {ALIASES.get(n, n) for n in before}:
-            known = probed.default(name, context.jaxlib) if context.jaxlib else _only(name)
+            known = probed.default(name, context.jaxlib)
         if name in APPENDING or known is None:
             return False
         if not same_value(value, known, kind=probed.kind(name)):
@@ -123,14 +117,7 @@ def is_idle(profile: Profile, context: Context) -> bool:
     return all(context.env.get(name) == value for name, value in profile.env.items())
 
 
-def _only(name: str) -> str | None:
-    """Return a flag's default where no release had another."""
-    known = history().defaults(name)
-    return next(iter(known)) if len(known) == 1 else None
-
-
-def no_op(case: Case) -> Iterator[str]:
-    """Yield a sentence where every setting is deployed, or the default."""
+def _no_op(case: Case) -> Iterator[str]:
     jaxlib, device = case.context.jaxlib, case.context.device
     has_it = device.startswith(("sm_9", "sm_10", "sm_12")) and jaxlib and release(jaxlib) >= (0, 7)
     if has_it and not case.profile.env and values_of(case.profile.flags) == {_LHS: "true"}:
@@ -142,8 +129,7 @@ def no_op(case: Case) -> Iterator[str]:
         )
 
 
-def program(case: Case) -> Iterator[str]:
-    """Yield what does nothing to the deployed program."""
+def _program(case: Case) -> Iterator[str]:
     if case.context.program is not None:
         yield from out_of_effect(case.asked, case.after, case.context.program)
         yield from variables_out_of_effect(case.profile.env, case.context.program)
@@ -172,11 +158,9 @@ def check(profiles: Sequence[Profile], context: Context) -> tuple[Objection, ...
         },
     )
     bare = Context(jaxlib=context.jaxlib, device=context.device)
-    found = [
-        *_objections(deployed, bare, [rule for rule in RULES if rule.of_deployed]),
-        *(each for profile in profiles for each in _objections(profile, context, RULES)),
-    ]
-    return tuple(found)
+    of_deployed = [rule for rule in RULES if rule.of_deployed]
+    own = (found for each in profiles for found in objections(each, context))
+    return (*objections(deployed, bare, of_deployed), *own)
 
 
 def why_not(profile: Profile, context: Context) -> str:
@@ -190,12 +174,11 @@ def why_not(profile: Profile, context: Context) -> str:
     if len(values_of(profile.flags)) > 1 or profile.overrides:
         context = replace(context, program=None)
     found = (
-        each
-        for each in check([profile], context)
-        if each.profile == profile.id
-        and (each.level is Level.FAULT or (each.rule == "no-op" and context.is_complete))
+        each.text
+        for each in objections(profile, context)
+        if each.level is Level.FAULT or (each.rule == "no-op" and context.is_complete)
     )
-    return next((each.text for each in found), "")
+    return next(found, "")
 
 
 def does_nothing(profile: Profile, context: Context) -> str:
@@ -204,17 +187,19 @@ def does_nothing(profile: Profile, context: Context) -> str:
     As certain as what the context says is deployed. A flag without its partner counts where it is
     all that the profile sets, for another one beside it may well act.
     """
+    if profile.overrides or not context.is_complete:
+        return ""
     sole = len(profile.flags) == 1 and not profile.env
     wanted = {"no-op", "partner"} if sole else {"no-op"}
     named = replace(profile, id="asked")  # of a control no rule says that it is idle
-    found = (each for each in check([named], context) if each.profile == named.id)
-    texts = [each.text for each in found if each.rule in wanted] if context.is_complete else []
-    return "" if profile.overrides or not texts else texts[0].partition(": a run of it")[0]
+    found = (each.text for each in objections(named, context) if each.rule in wanted)
+    return next(found, "").partition(": a run of it")[0]
 
 
-def _objections(
-    profile: Profile, context: Context, rules: Sequence[CatalogRule]
+def objections(
+    profile: Profile, context: Context, rules: Sequence[CatalogRule] | None = None
 ) -> Iterator[Objection]:
+    """Yield what the rules have against one profile; `rules` None is all of them."""
     asked = values_of(profile.flags)
     case = Case(
         profile=profile,
@@ -223,7 +208,7 @@ def _objections(
         after=values_of((*context.deployed, *profile.flags)),
         env={**context.env, **profile.env},
     )
-    for rule in rules:
+    for rule in RULES if rules is None else rules:
         if rule.is_idle and is_control(profile):
             continue
         level = rule.level if context.is_complete or not rule.is_idle else Level.NOTE
@@ -320,15 +305,15 @@ RULES: tuple[CatalogRule, ...] = (
     CatalogRule(name="aborts", check=_aborts,
                 says="send and recv for permutes that form a cycle, or no algorithm left for a "
                      "collective"),
-    CatalogRule(name="partner", check=partner, is_idle=True,
+    CatalogRule(name="partner", check=_partner, is_idle=True,
                 says="a flag without the flag it needs"),
-    CatalogRule(name="latency-hiding", check=latency_hiding, is_idle=True,
+    CatalogRule(name="latency-hiding", check=_latency_hiding, is_idle=True,
                 says="an overlap flag where the latency hiding scheduler is off"),
-    CatalogRule(name="overruled", check=overruled, is_idle=True,
+    CatalogRule(name="overruled", check=_overruled, is_idle=True,
                 says="a flag beside another that overrides it"),
-    CatalogRule(name="program", check=program, is_idle=True,
+    CatalogRule(name="program", check=_program, is_idle=True,
                 says="a value that does nothing to the deployed program (`--dump`)"),
-    CatalogRule(name="no-op", check=no_op, level=Level.NOTE, is_idle=True,
+    CatalogRule(name="no-op", check=_no_op, level=Level.NOTE, is_idle=True,
                 says="every setting is deployed already, or the default of the release"),
     CatalogRule(name="adds-up", check=_adds_up, level=Level.NOTE,
                 says="a flag that XLA appends to the deployed one: nothing later undoes it"),

@@ -242,9 +242,7 @@ def defaults_of(names: Iterable[str], jaxlib: str) -> dict[str, str]:
     """
     found = {}
     for name in names:
-        ever = history().defaults(name)
-        sole = next(iter(ever)) if len(ever) == 1 else None
-        value = history().default(name, jaxlib) if jaxlib else sole
+        value = history().default(name, jaxlib)
         if value is not None and name not in _ONE_WAY:
             found[name] = value.split("_")[_SHORT[name]].lower() if name in _SHORT else value
     return found

@@ -511,22 +511,21 @@ def configured(
     Raises:
         ConfigError: a name that this launcher does not have, or a value of another kind.
     """
-    inner = launcher.inner if isinstance(launcher, ContainerLauncher) else launcher
-    changed = _with(inner, settings, f"{where}, launcher") if settings else inner
-    if container.get("runtime") in (_NO_CONTAINER, [_NO_CONTAINER]):
-        return cast("Launcher", changed)
-    if isinstance(launcher, ContainerLauncher):
-        if not container and changed is inner:
-            return launcher
-        outer = dataclasses.replace(launcher, inner=changed)
-        return cast("Launcher", _with(outer, container, f"{where}, container"))
-    if not container:
-        return cast("Launcher", changed)
-    outer = ContainerLauncher(inner=cast("Launcher", changed))
+    outer = launcher if isinstance(launcher, ContainerLauncher) else None
+    inner = outer.inner if outer else launcher
+    changed: Launcher = _with(inner, settings, f"{where}, launcher")
+    if container.get("runtime") in (_NO_CONTAINER, [_NO_CONTAINER]) or not (outer or container):
+        return changed
+    if outer is None:
+        outer = ContainerLauncher(inner=changed)
+    elif changed is not inner:
+        outer = dataclasses.replace(outer, inner=changed)
     return cast("Launcher", _with(outer, container, f"{where}, container"))
 
 
 def _with(launcher: Any, settings: Mapping[str, Any], where: str) -> Any:
+    if not settings:
+        return launcher
     if not dataclasses.is_dataclass(launcher) or isinstance(launcher, type):
         raise ConfigError(
             f"{where}: {type(launcher).__name__} is no dataclass, so that it has no settings; "
@@ -551,25 +550,26 @@ def _with(launcher: Any, settings: Mapping[str, Any], where: str) -> Any:
 def _like(before: object, value: Any, what: str) -> Any:
     """Return a value of the kind that the launcher has; on a command line all are lists of text."""
     is_list = isinstance(value, Sequence) and not isinstance(value, str)
+    if is_list and value and not isinstance(before, tuple | Mapping):
+        value = value[-1]  # said twice on a command line: the last wins
     if isinstance(before, tuple):
-        found = list(value) if is_list else [value]
+        expected, found = "a list of text", tuple(value) if is_list else (value,)
         if all(isinstance(each, str) for each in found):
-            return tuple(found)
-        raise ConfigError(f"{what}: found {value!r}, expected a list of text")
-    if isinstance(before, Mapping):
+            return found
+    elif isinstance(before, Mapping):
+        expected = "a table of text"
         if is_list and all(isinstance(each, str) and "=" in each for each in value):
             value = dict(each.split("=", 1) for each in value)
         if isinstance(value, Mapping) and all(isinstance(each, str) for each in value.values()):
             return dict(value)
-        raise ConfigError(f"{what}: found {value!r}, expected a table of text")
-    if is_list and value:
-        value = value[-1]  # said twice on a command line: the last wins
-    if isinstance(before, bool):
+    elif isinstance(before, bool):
+        expected = "true or false"
         if isinstance(value, str):
             value = _TRUTH.get(value.lower(), value)
         if isinstance(value, bool):
             return value
-        raise ConfigError(f"{what}: found {value!r}, expected true or false")
-    if isinstance(before, str) and isinstance(value, str):
-        return value
-    raise ConfigError(f"{what}: found {value!r}, expected text")
+    else:
+        expected = "text"
+        if isinstance(before, str) and isinstance(value, str):
+            return value
+    raise ConfigError(f"{what}: found {value!r}, expected {expected}")

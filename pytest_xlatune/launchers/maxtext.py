@@ -133,9 +133,6 @@ def _check_overrides(overrides: Mapping[str, str], where: str, owned: Mapping[st
             )
 
 
-OUTPUT_FOLDER = "output"
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MaxTextLauncher(ProgramLauncher):
     """Start `python -m module config key=value ...`.
@@ -211,7 +208,7 @@ class MaxTextLauncher(ProgramLauncher):
         """
         keys = {
             "run_name": trial.id,
-            "base_output_directory": f"{FOLDER}/{OUTPUT_FOLDER}",
+            "base_output_directory": f"{FOLDER}/output",
             **trial_keys(trial, cell, axis_prefix=self.axis_prefix),
         }
         if trial.protocol.dump:

@@ -25,7 +25,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from pytest_xlatune.launchers.maxtext import check_axis_prefix, described, trial_keys
-from pytest_xlatune.launchers.program import PROFILE_FILE, check_absolute, for_model
+from pytest_xlatune.launchers.program import (
+    EVIDENCE_ENV,
+    PROFILE_FILE,
+    check_absolute,
+    for_model,
+)
 from pytest_xlatune.model.cell import Cell
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.profile import shell_exports
@@ -38,7 +43,6 @@ DRIVER = "pytest_xlatune.workers.maxtext_slurm_job"
 # Of the shell that pytest was started in; a SLURM_* of an allocation would become the job's.
 INHERIT = ("PATH", "HOME", "USER", "LOGNAME", "LANG", "LC_ALL", "TZ", "SLURM_CONF")
 
-_EVIDENCE_ENV = {"JAX_ENABLE_COMPILATION_CACHE": "false"}
 _EVIDENCE_KEYS = {"_env_ENABLE_XLA_DUMP": "1", "jax_cache_dir": ""}
 _OWNED = {"base_output_directory": "nothing: it is the job's folder"}
 _OF_AN_ENV = "_env_"
@@ -134,8 +138,7 @@ class MaxTextSlurmLauncher:
             *([] if has_time else [f"--time={minutes}:{seconds:02}"]),
             *("--", *words[1:]),
         )
-        is_evidence = trial.protocol.dump
-        env = {**variables, **trial.profile.env, **(_EVIDENCE_ENV if is_evidence else {})}
+        env = {**variables, **trial.profile.env, **(EVIDENCE_ENV if trial.protocol.dump else {})}
         exports = shell_exports(trial.profile.flags, env)
         head = f"\n# profile {trial.profile.id}, after all that is deployed\n"
         return LaunchSpec(

@@ -41,7 +41,7 @@ _EVIDENCE_FLAGS = (
     Flag(name="xla_dump_hlo_module_re", value="^jit_train_step$"),
 )
 # A cached executable is dumped without its HLO before and after optimisation.
-_EVIDENCE_ENV = {"JAX_ENABLE_COMPILATION_CACHE": "false"}
+EVIDENCE_ENV = {"JAX_ENABLE_COMPILATION_CACHE": "false"}
 
 # What env files come to is known on the node alone: the log tells what the program starts with.
 _SHOW = """\
@@ -93,11 +93,6 @@ class ProgramLauncher:
                 "`deployed`"
             )
 
-    @property
-    def interpreter(self) -> str:
-        """The Python that is started; "" where the program is none."""
-        return ""
-
     def env_files_of(self, cell: Cell) -> tuple[str, ...]:
         """Return the env files of a cell."""
         return tuple(for_model(path, cell) for path in self.env_files)
@@ -130,7 +125,7 @@ class ProgramLauncher:
         parse_flags(deployed, where="the deployed XLA_FLAGS")
         is_evidence = trial.protocol.dump
         flags = (*trial.profile.flags, *(_EVIDENCE_FLAGS if is_evidence else ()))
-        env = trial.profile.env | (_EVIDENCE_ENV if is_evidence else {})
+        env = trial.profile.env | (EVIDENCE_ENV if is_evidence else {})
         if self.env_files or self.cwd or self.in_shell:
             command, files = self._wrapped(argv, cell), {PROFILE_FILE: _fragment(trial, flags, env)}
             # a recipe that is deployed for some cells asks which this is

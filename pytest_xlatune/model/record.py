@@ -117,21 +117,14 @@ def _decode(kind: Any, value: Json, *, where: str) -> object:
     raise LedgerError(f"{where}: expected {kind}, found {value!r:.80}")
 
 
-def _decode_tuple(kind: Any, value: Json, where: str) -> object:
+def _decode_items(kind: Any, value: Json, where: str) -> object:
     if not isinstance(value, list):
         raise TypeError
-    kinds = typing.get_args(kind)
-    if kinds[-1] is Ellipsis:
+    sort, kinds = typing.get_origin(kind), typing.get_args(kind)
+    if sort is frozenset or kinds[-1] is Ellipsis:
         kinds = (kinds[0],) * len(value)
     pairs = zip(kinds, value, strict=True)
-    return tuple(_decode(each, item, where=where) for each, item in pairs)
-
-
-def _decode_frozenset(kind: Any, value: Json, where: str) -> object:
-    (of,) = typing.get_args(kind)
-    if not isinstance(value, list):
-        raise TypeError
-    return frozenset(_decode(of, item, where=where) for item in value)
+    return sort(_decode(each, item, where=where) for each, item in pairs)
 
 
 def _decode_dict(kind: Any, value: Json, where: str) -> object:
@@ -157,8 +150,8 @@ def _decode_scalar(kind: Any, value: Json, _: str) -> Any:
 _RULES: tuple[tuple[type, Callable[[Any, Json, str], object]], ...] = (
     (Record, lambda kind, value, _: kind.from_json(value)),
     (Enum, lambda kind, value, _: kind(value)),
-    (tuple, _decode_tuple),
-    (frozenset, _decode_frozenset),
+    (tuple, _decode_items),
+    (frozenset, _decode_items),
     (dict, _decode_dict),
     (float, _decode_float),
     (int, _decode_scalar),

@@ -15,9 +15,10 @@ from dataclasses import dataclass
 
 from pytest_xlatune.launchers.command import CommandLauncher
 from pytest_xlatune.launchers.container import ContainerLauncher
-from pytest_xlatune.model.cell import Cell, Parallelism, Protocol
+from pytest_xlatune.model.cell import Cell, Parallelism
 from pytest_xlatune.model.profile import Profile
-from pytest_xlatune.model.trial import LaunchSpec, Trial
+from pytest_xlatune.model.trial import LaunchSpec
+from tests.launchers.probes import make_trial
 
 LINKS = {"bin": "usr/bin", "lib": "usr/lib", "lib64": "usr/lib64", "sbin": "usr/sbin"}
 FOLDERS = ("dev", "proc", "sys", "tmp", "usr", "etc")
@@ -58,14 +59,7 @@ class PodmanSite:
             image=self.image,
             deployed={"EMPTY": "", "SOME_TOKEN": "hunter2"},
         )
-        trial = Trial(
-            cell_digest=cell.digest,
-            profile=of,
-            protocol=Protocol(),
-            study="tuning",
-            stage="wave1",
-        )
-        return self.launcher(*argv).launch(trial, cell)
+        return self.launcher(*argv).launch(make_trial(cell, of), cell)
 
 
 def rootfs() -> bytes:

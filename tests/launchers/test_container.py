@@ -16,12 +16,12 @@ from pytest_xlatune.launchers import Launcher
 from pytest_xlatune.launchers.command import CommandLauncher
 from pytest_xlatune.launchers.container import ENTRY_FILE, ENV_FILE, HOST_FILE, ContainerLauncher
 from pytest_xlatune.launchers.maxtext import MaxTextLauncher
-from pytest_xlatune.model.cell import Cell, Parallelism, Protocol
+from pytest_xlatune.model.cell import Cell, Parallelism
 from pytest_xlatune.model.errors import ConfigError
-from pytest_xlatune.model.profile import Profile, profile
+from pytest_xlatune.model.profile import profile
 from pytest_xlatune.model.trial import LaunchSpec, Trial
 from tests import golden
-from tests.launchers.probes import PROBE
+from tests.launchers.probes import PROBE, make_trial
 
 GOLDEN = Path(__file__).parents[1] / "data" / "containers"
 SHA = "sha256:" + "0123456789abcdef" * 4
@@ -42,12 +42,6 @@ NASTY = {
 
 def make_cell(image: str = NAMED, **changes: Any) -> Cell:
     return Cell(model_tag="m", parallelism=Parallelism.parse("FSDP=8"), image=image, **changes)
-
-
-def make_trial(cell: Cell, of: Profile = PROFILE) -> Trial:
-    return Trial(
-        cell_digest=cell.digest, profile=of, protocol=Protocol(), study="tuning", stage="wave1"
-    )
 
 
 def maxtext() -> MaxTextLauncher:
@@ -92,7 +86,7 @@ SITES: dict[str, tuple[ContainerLauncher, str]] = {
 
 def rendered(launcher: ContainerLauncher, image: str) -> str:
     cell = make_cell(image, deployed={"HF_HOME": "/shared/hf", "XLA_FLAGS": "--xla_deployed=1"})
-    spec = launcher.launch(make_trial(cell), cell)
+    spec = launcher.launch(make_trial(cell, PROFILE), cell)
     parts = [
         f"# {launcher.describe()}\n# inherits: {' '.join(spec.inherit)}\n{shlex.join(spec.argv)}\n",
         *(f"\n# ==> {name}\n{text}" for name, text in sorted(spec.files.items())),
@@ -116,7 +110,7 @@ def test_every_golden_file_belongs_to_a_site() -> None:
 def test_every_script_is_shell(name: str) -> None:
     launcher, image = SITES[name]
     cell = make_cell(image)
-    for text in launcher.launch(make_trial(cell), cell).files.values():
+    for text in launcher.launch(make_trial(cell, PROFILE), cell).files.values():
         done = subprocess.run(
             ["bash", "-n"], input=text, text=True, capture_output=True, check=False
         )
@@ -128,7 +122,7 @@ def test_no_value_of_the_environment_stands_in_a_command_line(name: str) -> None
     launcher, image = SITES[name]
     secret = "hunter2,with a blank"
     cell = make_cell(image, deployed={"SOME_TOKEN": secret})
-    spec = launcher.launch(make_trial(cell), cell)
+    spec = launcher.launch(make_trial(cell, PROFILE), cell)
     assert spec.env == {}
     assert "hunter2" not in "".join(spec.argv) + spec.files[HOST_FILE] + spec.files[ENTRY_FILE]
     assert f"export SOME_TOKEN='{secret}'" in spec.files[ENV_FILE]
@@ -159,7 +153,7 @@ def test_it_is_a_launcher_and_part_of_the_cell() -> None:
 def test_an_image_must_be_pinned_and_fit(image: str, runtime: str, message: str) -> None:
     cell = make_cell(image)
     with pytest.raises(ConfigError, match=message):
-        container(runtime=runtime).launch(make_trial(cell), cell)
+        container(runtime=runtime).launch(make_trial(cell, PROFILE), cell)
 
 
 @pytest.mark.parametrize(
@@ -223,7 +217,7 @@ def run_with_stand_in(
         (programs / name).write_text(text)
         (programs / name).chmod(0o755)
     cell = make_cell(image, deployed=deployed)
-    spec = launcher.launch(make_trial(cell), cell)
+    spec = launcher.launch(make_trial(cell, PROFILE), cell)
     attempt = folder / "session 1" / "trial.1"
     attempt.mkdir(parents=True)
     for name, text in spec.files.items():
@@ -307,7 +301,7 @@ def test_an_inner_launcher_of_another_kind_keeps_its_own_words() -> None:
 
     cell = make_cell()
     launcher = ContainerLauncher(inner=Other())
-    spec = launcher.launch(make_trial(cell), cell)
+    spec = launcher.launch(make_trial(cell, PROFILE), cell)
     assert spec.argv[-4:] == ("{xlatune.folder}", "{xlatune.rank}", "run", "{xlatune.folder}")
     assert spec.files[ENV_FILE] == "export A=1\nunset B\n"
     assert "--workdir=/w" in spec.files[HOST_FILE]

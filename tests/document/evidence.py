@@ -49,7 +49,7 @@ class EvidenceCheck:
                 line
                 for line in self.books.lines
                 if line["event"] == "evidence-recorded"
-                and self.books.planned[line["trial_id"]]["profile"]["id"] == name
+                and self.books.profile_of[line["trial_id"]] == name
             ]
             if jobs and recorded:
                 found.append((recorded[-1], jobs[-1]))

@@ -22,6 +22,7 @@ from scipy import stats
 
 from pytest_xlatune.model.cell import Protocol
 from pytest_xlatune.model.result import Score
+from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.stats.score import rescore
 from pytest_xlatune.stats.window import Window, common_window
 from tests.document.attempts import remarks_of, results_of
@@ -103,6 +104,11 @@ class Books:
             for line in lines
             if line["event"] == "trial-planned"
             and (line["trial"]["study"] == "tuning" or line["trial"]["stage"] == "evidence")
+        }
+        self.profile_of = {  # by a trial's id
+            Trial.from_json(line["trial"]).id: line["trial"]["profile"]["id"]
+            for line in lines
+            if line["event"] == "trial-planned"
         }
         ended = {_place(each["trial"]): each for each in results_of(lines).values()}
         self.remarks = remarks_of(lines)

@@ -76,11 +76,31 @@ def test_a_model_tag_is_a_file_name(tag: str) -> None:
         dataclasses.replace(CELL, model_tag=tag)
 
 
-@pytest.mark.parametrize("metric", ["", "TGS", "first-step", "busbw", "field:goodput"])
-def test_a_metric_that_cannot_be_scored_is_refused(metric: str) -> None:
-    """Every score and every column is tokens over time: another figure would be told as that."""
-    with pytest.raises(ConfigError, match=r"cannot be scored; expected 'tgs' .* or 'none'"):
-        Protocol(metric=metric)
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"metric": ""}, "cannot be scored; expected 'tgs' .* or 'none'"),
+        ({"metric": "TGS"}, "cannot be scored"),
+        ({"metric": "field:"}, "cannot be scored"),
+        ({"metric": "field:goodput"}, "say which is better, 'higher' or 'lower'"),
+        ({"metric": "field:goodput", "metric_is_better": "more"}, "say which is better"),
+        ({"metric": "busbw", "metric_is_better": "lower"}, "is known: leave them out"),
+        ({"metric_unit": "ms"}, "is known: leave them out"),
+    ],
+)
+def test_a_metric_that_cannot_be_scored_is_refused(settings: dict[str, str], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        Protocol(**settings)  # type: ignore[arg-type]
+
+
+def test_the_metric_and_its_direction_make_another_cell_and_its_unit_does_not() -> None:
+    def digest(**settings: str) -> str:
+        return dataclasses.replace(CELL, protocol=Protocol(**settings)).digest  # type: ignore[arg-type]
+
+    lower = digest(metric="field:wait", metric_is_better="lower")
+    assert len({lower, digest(metric="field:wait", metric_is_better="higher"), digest()}) == 3
+    assert lower == digest(metric="field:wait", metric_is_better="lower", metric_unit="ms")
+    assert Protocol().to_json().keys().isdisjoint({"metric_is_better", "metric_unit"})
 
 
 @pytest.mark.parametrize("name", ["steps", "min_steps", "deadline_s"])

@@ -17,7 +17,9 @@ from pytest_xlatune.executors.payload import log_name
 from pytest_xlatune.launchers.program import METRICS_FILE
 from pytest_xlatune.ledger import AttemptCutShort
 from pytest_xlatune.logs import LogReader, LogReport, Phase
+from pytest_xlatune.logs.figures import read_figures
 from pytest_xlatune.logs.grammar import parse_metrics
+from pytest_xlatune.model.metric import TGS, Logged, Metric
 from pytest_xlatune.model.resources import Patience
 from pytest_xlatune.model.result import Action, Finding, StepRecord, Submission
 
@@ -28,10 +30,17 @@ _STEPS = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogProgress:
-    """What an ended attempt left: the report of its logs, the steps of its metrics file."""
+    """What an ended attempt left.
+
+    Attributes:
+        report: of its logs.
+        metrics: the steps of its metrics file.
+        logged: the figures of another metric than TGS in the log of rank 0.
+    """
 
     report: LogReport
     metrics: tuple[StepRecord, ...] = ()
+    logged: Logged = field(default_factory=Logged)
 
 
 _Place = tuple[int, Phase, int | None]  # start, phase and last step of rank 0
@@ -115,7 +124,7 @@ class Follower:
             trial_id=submission.trial_id, attempt=submission.attempt, still_s=still_s, fatal=fatal
         )
 
-    def finish(self, submission: Submission) -> LogProgress:
+    def finish(self, submission: Submission, *, metric: Metric = TGS) -> LogProgress:
         """Read the rest of an ended attempt, and forget it."""
         watch = self._read(submission)
         del self._watches[submission.folder]
@@ -124,9 +133,15 @@ class Follower:
         report = watch.reader.report()
         path = self._root / submission.folder / METRICS_FILE
         text = path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
+        log = log_files(self._root / submission.folder).get(0)
+        logged = Logged()
+        if log is not None:
+            with log.open("rb") as lines:
+                logged = read_figures(lines, metric)
         return LogProgress(
             report=replace(report, findings=(*report.findings, *_others(watch))),
             metrics=parse_metrics(text),
+            logged=logged,
         )
 
     def _read(self, submission: Submission) -> _Watch:

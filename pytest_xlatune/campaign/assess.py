@@ -17,6 +17,7 @@ from pytest_xlatune.logs import LogReport
 from pytest_xlatune.logs.triage import diagnose, primary
 from pytest_xlatune.model.cell import Cell
 from pytest_xlatune.model.failure import FailureClass
+from pytest_xlatune.model.metric import Logged
 from pytest_xlatune.model.redact import hide
 from pytest_xlatune.model.resources import Next, RetryPolicy
 from pytest_xlatune.model.result import (
@@ -83,6 +84,7 @@ def assess(
     report: LogReport,
     *,
     metrics: Sequence[StepRecord] = (),
+    logged: Logged | None = None,
     stalled_s: float | None = None,
     fatal: Finding | None = None,
     options: Mapping[str, str] | None = None,
@@ -98,6 +100,7 @@ def assess(
         outcome: how it ended.
         report: its log.
         metrics: unrounded steps of MaxText's metrics file, preferred to those of the log.
+        logged: figures of the protocol's metric that stand beside the steps.
         stalled_s: seconds without a step after which we ended it ourselves; None if we did not.
         fatal: the line for which we ended it ourselves; None if we did not.
         options: the options that XLA dumped; None where it did not.
@@ -117,6 +120,7 @@ def assess(
             steps_of(report, metrics),
             protocol=trial.protocol,
             tokens_per_device_step=cell.tokens_per_device_step,
+            logged=logged,
         )
         if isinstance(found, Score):
             scored = found

@@ -373,7 +373,7 @@ class Attempts:
                 trial_id=trial.id, attempt=number, outcome=outcome, findings=found.findings
             )
 
-        left = self._follower.finish(submission)
+        left = self._follower.finish(submission, metric=trial.protocol.scored_by)
         self._asked_to_end_s.pop(submission.folder, None)
         cut = _attempt_of(state, submission).cut_short
         found = assess(
@@ -382,6 +382,7 @@ class Attempts:
             outcome,
             left.report,
             metrics=left.metrics,
+            logged=left.logged,
             stalled_s=cut.still_s if cut and not cut.fatal else None,
             fatal=cut.fatal if cut else None,
             options=dumped_options(setup.folder / submission.folder / DUMP_FOLDER),

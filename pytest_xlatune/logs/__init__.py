@@ -2,6 +2,7 @@
 
     grammar     one line -> rank, step, environment, configuration; MaxText's metrics file
     signatures  one line -> failure class, by the table `signatures.toml`
+    figures     what a protocol scores beside steps: a field of the user's own, bus bandwidth
     triage      report and outcome -> findings, and the root cause of them
 
 This module joins the lines: bytes of a growing log in, the report at any moment.

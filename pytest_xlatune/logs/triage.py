@@ -116,9 +116,9 @@ def _combined(
         usable = sum(
             each.step >= protocol.first_step and each.kind == "step" for each in report.steps
         )
-        if not report.steps:
+        if not report.steps and protocol.needs_steps:
             yield _diagnosed(FailureClass.NO_STEPS, "", report)
-        elif usable < protocol.min_steps:
+        elif usable < protocol.min_steps and protocol.needs_window:
             yield _diagnosed(FailureClass.TOO_FEW_STEPS, f"{usable} of {protocol.min_steps}")
     elif state.is_final:
         cls = _class_of_end(outcome)

@@ -17,8 +17,9 @@ from functools import cached_property
 from pathlib import Path
 
 from pytest_xlatune.model.errors import ConfigError
+from pytest_xlatune.model.metric import FIRST_STEP, METRICS, TGS, Metric
 from pytest_xlatune.model.profile import Profile
-from pytest_xlatune.model.record import Json, Record, digest
+from pytest_xlatune.model.record import LATER, Json, Record, digest
 from pytest_xlatune.model.redact import secrets_of
 
 
@@ -90,6 +91,10 @@ class Parallelism(Record):
         return {axis_variable(axis): str(degree) for axis, degree in self.axes}
 
 
+_FIELD, _NO_METRIC = "field", "none"  # words of Protocol.metric
+_HIGHER, _LOWER = "higher", "lower"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Protocol(Record):
     """How a trial is run and scored.
@@ -104,7 +109,12 @@ class Protocol(Record):
         eval_interval: an eval after every so many steps; 0 is never.
         dataset_type: "synthetic" in every tuning study.
         deadline_s: wall seconds after which a trial is killed.
-        metric: the scored figure: "tgs" (Tokens/s/device), or "none" for a trial without a score.
+        metric: the scored figure: "tgs" (Tokens/s/device); "first-step", its seconds; "busbw", the
+            bus bandwidth in GB/s that a test of collectives prints for one size; "field:NAME", a
+            number that the log prints as `NAME: 12.3`: the median over the steps of the window, or
+            of all such lines where none is a step's; "none" for a trial without a score.
+        metric_is_better: "higher" or "lower", for a field of your own only.
+        metric_unit: how documents write the unit of a field of your own.
         dump: whether XLA's dump of the compiled program is kept.
     """
 
@@ -118,23 +128,42 @@ class Protocol(Record):
     dataset_type: str = "synthetic"
     deadline_s: int = 2700
     metric: str = "tgs"
+    metric_is_better: str = field(default="", metadata=LATER)
+    metric_unit: str = field(default="", metadata=LATER)
     dump: bool = False
 
     def __post_init__(self) -> None:
         for name in ("steps", "min_steps", "deadline_s"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"protocol: {name} is {getattr(self, name)}, expected at least 1")
-        # a score, a verdict and a report's column each mean tokens over time
-        if self.metric not in ("tgs", "none"):
+        self._check_metric()
+
+    def _check_metric(self) -> None:
+        kind, _, field_name = self.metric.partition(":")
+        is_field = kind == _FIELD and bool(field_name)
+        if not is_field and self.metric not in (*METRICS, _NO_METRIC):
             raise ConfigError(
                 f"protocol: metric is {self.metric!r}, which cannot be scored; expected 'tgs' "
-                "(Tokens/s/device) or 'none' (the trial runs and has no score)"
+                "(Tokens/s/device), 'first-step' (its seconds), 'busbw' (bus bandwidth, GB/s), "
+                "'field:NAME' (a number in the log) or 'none' (the trial runs and has no score)"
+            )
+        if is_field and self.metric_is_better not in (_HIGHER, _LOWER):
+            raise ConfigError(
+                f"protocol: metric is {self.metric!r} and metric_is_better is "
+                f"{self.metric_is_better!r}; say which is better, 'higher' or 'lower'"
+            )
+        if not is_field and (self.metric_is_better or self.metric_unit):
+            raise ConfigError(
+                f"protocol: metric_is_better and metric_unit are for 'field:NAME'; what they are "
+                f"of {self.metric!r} is known: leave them out"
             )
 
     @property
     def identity(self) -> Json:
-        """What two trials must share to be comparable: all but how long we are willing to wait."""
-        found = {name: value for name, value in self.to_json().items() if name != "deadline_s"}
+        """What two trials must share to be comparable: all but how long we wait, and words."""
+        found = self.to_json()
+        for name in ("deadline_s", "metric_unit"):
+            found.pop(name, None)
         # left out where they are what every older protocol was: its digests stay
         if self.metric == "tgs":
             del found["metric"]
@@ -145,7 +174,31 @@ class Protocol(Record):
     @property
     def is_scored(self) -> bool:
         """Whether a trial has a score at all."""
-        return self.metric != "none"
+        return self.metric != _NO_METRIC
+
+    @property
+    def scored_by(self) -> Metric:
+        """The figure that a trial is scored by, where it has a score."""
+        kind, _, field_name = self.metric.partition(":")
+        if kind != _FIELD:
+            return METRICS.get(self.metric, TGS)
+        return Metric(
+            name=self.metric,
+            title=field_name,
+            unit=self.metric_unit,
+            is_lower_better=self.metric_is_better == _LOWER,
+            field=field_name,
+        )
+
+    @property
+    def needs_window(self) -> bool:
+        """Whether a trial without `min_steps` steps in the window is useless."""
+        return self.scored_by is TGS
+
+    @property
+    def needs_steps(self) -> bool:
+        """Whether a trial that logged no step is useless."""
+        return self.scored_by in (TGS, FIRST_STEP)
 
     @property
     def last_step(self) -> int:
@@ -159,7 +212,7 @@ class Protocol(Record):
             ConfigError: fewer steps from `first_step` to the last than `min_steps`.
         """
         usable = self.steps - self.first_step
-        if usable < self.min_steps:
+        if self.needs_window and usable < self.min_steps:
             raise ConfigError(
                 f"protocol: of {self.steps} steps those from id {self.first_step} on count, "
                 f"{max(usable, 0)} of them, and a score needs {self.min_steps}; "

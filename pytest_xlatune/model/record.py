@@ -23,6 +23,10 @@ from pytest_xlatune.model.errors import LedgerError
 
 Json = Any  # None, bool, int, float, str, and lists and str-keyed dicts of them
 
+# of a field that came after the first records were written, `field(default=..., metadata=LATER)`:
+# left out at its default, so that what was written before it, digests too, stays the same
+LATER = {"is_later": True}
+
 _NON_FINITE = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 
 
@@ -34,8 +38,10 @@ class Record:
     def to_json(self) -> dict[str, Json]:
         """Return this record as builtins only, keyed by field name."""
         return {
-            field.name: _encode(getattr(self, field.name))
+            field.name: _encode(value)
             for field in dataclasses.fields(typing.cast("Any", self))
+            if (value := getattr(self, field.name)) != field.default
+            or "is_later" not in field.metadata
         }
 
     @classmethod

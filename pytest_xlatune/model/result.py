@@ -7,12 +7,13 @@ workload did wrong is in an `Outcome` and its findings, not in an exception.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import ClassVar, Self
 
 from pytest_xlatune.model.errors import LedgerError
-from pytest_xlatune.model.record import Json, Record
+from pytest_xlatune.model.metric import TGS, Figure, Metric
+from pytest_xlatune.model.record import LATER, Json, Record
 from pytest_xlatune.model.trial import Trial
 
 
@@ -159,23 +160,25 @@ class Score(Record):
     """The steady state of one job: log of tokens over time on the kept steps.
 
     Attributes:
-        value: natural logarithm of `tgs`; comparisons are of it.
-        tgs: tokens over time, Tokens/s/device.
-        step_s: seconds per kept step.
-        n_steps: kept steps.
-        window: first and last step id of the window.
+        value: natural logarithm of `tgs`, or what the metric makes of `figure`; comparisons are of
+            it.
+        tgs: tokens over time, Tokens/s/device; None where another figure is scored.
+        step_s: seconds per kept step; None likewise.
+        n_steps: kept steps, or lines behind another figure.
+        window: first and last step id of the window; (0, 0) of lines that are no step's.
         dropped: step ids inside the window that were screened out.
         stragglers: how many of the dropped were slow steps.
         window_tgs: tokens over time on the whole window, stragglers included.
         loss: loss of the last step, if printed.
         flags: what a reader should know, e.g. "not-steady", "invariant-violated".
         timings: (step id, seconds) of every step of the job, the window's and those outside it, so
-            that the job can be scored again in another window; () from an older writer.
+            that the job can be scored again in another window; () of another figure.
+        figure: the scored figure, where it is not TGS.
     """
 
     value: float
-    tgs: float
-    step_s: float
+    tgs: float | None = None
+    step_s: float | None = None
     n_steps: int
     window: tuple[int, int]
     dropped: tuple[int, ...] = ()
@@ -184,6 +187,7 @@ class Score(Record):
     loss: float | None = None
     flags: tuple[str, ...] = ()
     timings: tuple[tuple[int, float], ...] = ()
+    figure: Figure | None = field(default=None, metadata=LATER)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -307,17 +311,20 @@ class Verdict(Record):
     Attributes:
         arm: id of the arm: the profile's where arms are profiles.
         kind: the verdict.
-        delta: relative change of TGS against the reference, +0.034 is +3.4 %; None if unknown.
+        delta: relative change of TGS against the reference, +0.034 is +3.4 %; of another metric
+            that of its figure, or of 1 / figure where less is better; None if unknown.
         ci95: 95 % interval of `delta`; None at n = 1.
         n: trials behind it.
-        tgs: Tokens/s/device, the geometric mean over those trials.
-        step_s: seconds per step, over those trials.
+        tgs: Tokens/s/device, the geometric mean over those trials; None where another figure is
+            scored.
+        step_s: seconds per step, over those trials; None likewise.
         mde80: smallest relative change that would be found with 80 % power; None if unknown.
         method: how it was decided.
         reasons: why this and not another verdict, in order.
         can_run: False where the arm itself cannot run (INVALID and dropped).
         not_run: why it was not run at all; None where it was, or is to be.
         job_ids: of the trials behind it.
+        figure: the scored figure, where it is not TGS.
     """
 
     arm: str
@@ -333,6 +340,7 @@ class Verdict(Record):
     can_run: bool = True
     not_run: NotRun | None = None
     job_ids: tuple[str, ...] = ()
+    figure: Figure | None = field(default=None, metadata=LATER)
 
     @property
     def is_needless(self) -> bool:
@@ -448,6 +456,12 @@ class Conclusion(Record):
     def tuning(self) -> TuningRecord:
         """What the record says of a tuning sweep; nothing where it is none's."""
         return self.record if isinstance(self.record, TuningRecord) else TuningRecord()
+
+    @property
+    def metric(self) -> Metric:
+        """What its arms are scored by; TGS as long as none has a score."""
+        lines = (*((self.reference,) if self.reference else ()), *self.verdicts)
+        return next((each.figure.metric for each in lines if each.figure), TGS)
 
     def verdict(self, arm: str) -> Verdict | None:
         """Return the verdict on an arm, None where the study does not know it."""

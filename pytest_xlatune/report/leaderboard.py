@@ -10,10 +10,11 @@ no delta, interval or verdict.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from pytest_xlatune.model.cell import Cell
+from pytest_xlatune.model.metric import BUSBW, FIRST_STEP, TGS, Metric
 from pytest_xlatune.model.profile import BASELINE_ID, Profile
 from pytest_xlatune.model.redact import without_secrets
 from pytest_xlatune.model.result import (
@@ -25,7 +26,7 @@ from pytest_xlatune.model.result import (
     Verdict,
     VerdictKind,
 )
-from pytest_xlatune.model.text import ABSENT, interval, points, rate, significant, size
+from pytest_xlatune.model.text import ABSENT, interval, points, significant, size
 from pytest_xlatune.report import Subject
 from pytest_xlatune.report.document import (
     Block,
@@ -39,7 +40,7 @@ from pytest_xlatune.report.document import (
     section,
 )
 from pytest_xlatune.report.language import ENGLISH, N_, Say
-from pytest_xlatune.report.lines import ending_text, is_pending, tally, words
+from pytest_xlatune.report.lines import ending_text, figure, is_pending, tally, words
 
 SCHEMA = 2  # of the JSON text
 ALPHA = 0.05  # of a sweep; the conclusion says how much of it is spent
@@ -51,7 +52,6 @@ _TOP, _BOTTOM = 8, 5
 
 _JOB = columns("~Job")
 _CELL = columns("~Cell")
-_ATTEMPT = columns("~Profile", "Stage", ">Attempt", "State", ">TGS", "~Remark")
 _INVALID = columns("~Profile", "~Flags", "~reason", "~evidence", "~jobs")
 
 
@@ -70,9 +70,22 @@ def jobs_table(
         for result in history
         for number, job_id in enumerate(result.job_ids, start=1)
     ]
-    titles = (*_JOB, *(_CELL if has_names else ()), *_ATTEMPT)
+    metrics = {
+        each.score.figure.metric if each.score.figure else TGS
+        for _, history, _ in cells
+        for each in history
+        if each.score
+    }
+    of_attempt = ("~Profile", "Stage", ">Attempt", "State", f">{head_of(metrics)}", "~Remark")
+    titles = (*_JOB, *(_CELL if has_names else ()), *columns(*of_attempt))
     rows.sort(key=lambda row: _natural(row[0]))
     return Table(columns=titles, rows=tuple(rows)) if rows else None
+
+
+def head_of(metrics: Collection[Metric]) -> str:
+    """Return the head of a column of figures; TGS of none, one word for several metrics."""
+    heads = {each.head for each in metrics} or {TGS.head}
+    return heads.pop() if len(heads) == 1 else "figure"
 
 
 def _attempt(result: TrialResult, number: int, remarks: Mapping[str, str]) -> tuple[str, ...]:
@@ -86,7 +99,7 @@ def _attempt(result: TrialResult, number: int, remarks: Mapping[str, str]) -> tu
         f"{stage} {trial.block}" if trial.block else stage,
         str(number),
         _state(result) if is_last else "retried",
-        rate(score.tgs if score else None),
+        figure(score),
         plain((is_last and result.reason) or remark) or ABSENT,
     )
 
@@ -158,12 +171,13 @@ def header(subject: Subject, *, digest: str = "", say: Say = ENGLISH) -> tuple[s
             dataset=plain(protocol.dataset_type),
         ),
         say(
-            "Steady state: tokens over time of steps {first} to {last} of {steps}, "
-            "in Tokens/s/device (TGS); fewer than {least} usable steps give no score",
+            _SCORED_BY.get(protocol.scored_by, _SCORED_BY_FIELD),
             first=conclusion.first_step or protocol.first_step,
             last=protocol.last_step,
             steps=protocol.steps,
             least=protocol.min_steps,
+            field=literal(protocol.scored_by.head),
+            inverse=say(_INVERSE) if protocol.scored_by.is_lower_better else "",
         ),
         say("Cell: {text}", text=literal(digest or cell.digest)),
         say(
@@ -175,6 +189,21 @@ def header(subject: Subject, *, digest: str = "", say: Say = ENGLISH) -> tuple[s
             tally=tally(conclusion.verdicts),
         ),
     )
+
+
+_SCORED_BY: Mapping[Metric, str] = {
+    TGS: N_(
+        "Steady state: tokens over time of steps {first} to {last} of {steps}, "
+        "in Tokens/s/device (TGS); fewer than {least} usable steps give no score"
+    ),
+    FIRST_STEP: N_("Score: the seconds of the first step{inverse}"),
+    BUSBW: N_("Score: the bus bandwidth in GB/s that the test prints for one size"),
+}
+_SCORED_BY_FIELD = N_(
+    "Score: the median of {field} over steps {first} to {last} of {steps}, or over all lines that "
+    "print it where none is a step's{inverse}"
+)
+_INVERSE = N_("; less is better: delta % is the change of 1 / figure")
 
 
 def winner(conclusion: Conclusion) -> Verdict | None:
@@ -250,19 +279,20 @@ def tables(
     confirmed = [each for each in verdicts if each.kind in CONFIRMED and not is_pending(each)]
     screened = [each for each in verdicts if each.kind is VerdictKind.SCREENED]
     best, base = winner(conclusion), conclusion.baseline
-    titles = columns(
-        "~Profile", "~Flags", ">TGS", ">step (s)", f">delta % vs {base.arm}", "95 %", ">n",
-        "~verdict",
-    )  # fmt: skip
+    metric = conclusion.metric
+    measured = (">TGS", ">step (s)") if metric == TGS else (f">{metric.head}",)
+    delta = f">delta % vs {base.arm}"
+    titles = columns("~Profile", "~Flags", *measured, delta, "95 %", ">n", "~verdict")
 
     def rows(of: Iterable[Verdict]) -> tuple[tuple[str, ...], ...]:
-        return tuple(_row(each, settings, base.arm, is_best=each is best) for each in of)
+        return tuple(_row(each, settings, base.arm, metric, is_best=each is best) for each in of)
 
     yield Table(title="Confirmed", columns=titles, rows=rows((*confirmed, base)))
     if confirmed:
         yield say.text(
-            "delta % compares jobs of the same block; TGS is the mean of all jobs of "
-            "a row, so the ratio of two rows may differ from it."
+            "delta % compares jobs of the same block; {figure} is the mean of all jobs of "
+            "a row, so the ratio of two rows may differ from it.",
+            figure=plain(metric.title),
         )
     left_out = max(0, len(screened) - _TOP - _BOTTOM) if is_short else 0
     shown = [*screened[:_TOP], *screened[-_BOTTOM:]] if left_out else screened
@@ -306,14 +336,19 @@ def tables(
 
 
 def _row(
-    verdict: Verdict, settings: Mapping[str, str], reference: str, *, is_best: bool
+    verdict: Verdict,
+    settings: Mapping[str, str],
+    reference: str,
+    metric: Metric,
+    *,
+    is_best: bool,
 ) -> tuple[str, ...]:
     is_reference = verdict.arm == reference
     return (
         ("★ " if is_best else "") + literal(verdict.arm),
         settings.get(verdict.arm, ABSENT),
-        rate(verdict.tgs),
-        significant(verdict.step_s),
+        figure(verdict),
+        *([significant(verdict.step_s)] if metric == TGS else []),
         ABSENT if is_reference else points(verdict.delta),
         ABSENT if is_reference else interval(verdict.ci95),
         str(verdict.n),

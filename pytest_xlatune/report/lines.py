@@ -11,7 +11,14 @@ from collections.abc import Sequence
 
 from pytest_xlatune.model.cell import Cell
 from pytest_xlatune.model.profile import BASELINE_ID
-from pytest_xlatune.model.result import Conclusion, TrialResult, TrialStatus, Verdict, VerdictKind
+from pytest_xlatune.model.result import (
+    Conclusion,
+    Score,
+    TrialResult,
+    TrialStatus,
+    Verdict,
+    VerdictKind,
+)
 from pytest_xlatune.model.text import (
     ABSENT,
     duration,
@@ -51,6 +58,23 @@ def words(verdict: Verdict) -> str:
             return verdict.kind.value
 
 
+def figure(found: Verdict | Score | None) -> str:
+    """Write what was measured without its unit, as a table's cell; a dash where there is none."""
+    if found is None or found.figure is None:
+        return rate(found.tgs if found else None)
+    return significant(found.figure.value)
+
+
+def speed(found: Verdict | Score) -> str:
+    """Say what was measured, e.g. `994.9 TGS` or `first step 12.30 s`."""
+    return found.figure.words if found.figure else f"{rate(found.tgs)} TGS"
+
+
+def step(found: Verdict | Score, before: str) -> str:
+    """Say the seconds of a step behind a word; "" where another figure than TGS is scored."""
+    return "" if found.figure else f"{before}{significant(found.step_s)} s/step"
+
+
 def paragraph(verdict: Verdict, *, reference: str = BASELINE_ID) -> str:
     """Describe a profile's verdict in one plain paragraph.
 
@@ -63,8 +87,8 @@ def paragraph(verdict: Verdict, *, reference: str = BASELINE_ID) -> str:
         kind = f"{verdict.kind} ({words(verdict)})"
     reasons = "; ".join(plain(each).rstrip(".") for each in verdict.reasons)
     sentences = [f"{verdict.arm} {kind}" + (f": {reasons}" if reasons else "")]
-    if verdict.tgs is not None:
-        sentences.append(f"{rate(verdict.tgs)} TGS, {significant(verdict.step_s)} s/step")
+    if verdict.tgs is not None or verdict.figure is not None:
+        sentences.append(speed(verdict) + step(verdict, ", "))
     if verdict.delta is not None and verdict.arm != reference:
         ends = f"95 % interval {interval(verdict.ci95)}" if verdict.ci95 else "no interval"
         sentences.append(f"Delta {percent(verdict.delta)} against {reference}, {ends}")
@@ -110,7 +134,7 @@ def live_line(result: TrialResult, *, cell: Cell, verdict: Verdict | None, progr
         status = "dropped" if result.status is TrialStatus.DROPPED else "not measured"
         said = f"{status}: {plain(result.reason) or ABSENT}"
     else:
-        figures = f"{rate(result.score.tgs)} TGS {significant(result.score.step_s)} s/step"
+        figures = speed(result.score) + step(result.score, " ")
         said = f"{figures} {_place(result, verdict)}"
     return f"{_whose(result, cell)} {said} | {progress}"
 
@@ -217,7 +241,7 @@ def best_lines(conclusion: Conclusion) -> list[str]:
     for each in ranked[:_TOP]:
         head = "" if lines else "Best so far: "
         delta = f"{percent(each.delta)} vs {reference}, " if each.delta is not None else ""
-        figures = f"{rate(each.tgs)} TGS ({delta}{each.kind}, n = {each.n})"
+        figures = f"{speed(each)} ({delta}{each.kind}, n = {each.n})"
         lines.append(f"- {head}{each.arm} @ {figures}")
     return lines
 
@@ -226,7 +250,7 @@ def _tested(conclusion: Conclusion) -> list[Verdict]:
     return [
         each
         for each in conclusion.verdicts
-        if each.tgs is not None and each.kind is not VerdictKind.INVALID
+        if (each.tgs is not None or each.figure) and each.kind is not VerdictKind.INVALID
     ]
 
 

@@ -32,7 +32,7 @@ from pytest_xlatune.report.document import (
     section,
 )
 from pytest_xlatune.report.leaderboard import header, jobs_table, settings_by_arm, tables
-from pytest_xlatune.report.lines import paragraph
+from pytest_xlatune.report.lines import paragraph, speed, step
 
 _ANSWERS = {
     VerdictKind.FASTER: "pass",
@@ -79,7 +79,7 @@ def _answer(verdict: Verdict) -> str:
 def calibration(subject: Subject) -> Document:
     """Return the calibration as a document."""
     conclusion, baseline = subject.conclusion, subject.conclusion.baseline
-    speed = f"{rate(baseline.tgs)} TGS, {significant(baseline.step_s)} s/step"
+    measured = speed(baseline) + step(baseline, ", ")
     return Document(
         title=f"{subject.cell.label}: calibration",
         header=header(subject),
@@ -87,7 +87,7 @@ def calibration(subject: Subject) -> Document:
             section(
                 "Noise of the cell",
                 bullets(
-                    f"{baseline.n} jobs as deployed: {speed}",
+                    f"{baseline.n} jobs as deployed: {measured}",
                     *(subject.figures or (f"job noise: {fine(conclusion.noise.sigma)}",)),
                     *map(plain, conclusion.notes),
                     *map(plain, baseline.reasons),

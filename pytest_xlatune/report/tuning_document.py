@@ -18,7 +18,7 @@ from pytest_xlatune.model.cell import DeployedFile
 from pytest_xlatune.model.profile import BASELINE_ID, Profile
 from pytest_xlatune.model.redact import without_secrets
 from pytest_xlatune.model.result import Verdict, VerdictKind
-from pytest_xlatune.model.text import ABSENT, interval, percent, points, rate
+from pytest_xlatune.model.text import ABSENT, interval, percent, points
 from pytest_xlatune.report._trainer_config import settings_of
 from pytest_xlatune.report.bubble import TITLE, bubbles
 from pytest_xlatune.report.covered import Covered, Elsewhere, Explanation, names
@@ -38,8 +38,15 @@ from pytest_xlatune.report.document import (
     section,
 )
 from pytest_xlatune.report.language import N_, Language, Say
-from pytest_xlatune.report.leaderboard import header, headline, jobs_table, sensitivity, tables
-from pytest_xlatune.report.lines import ending_text
+from pytest_xlatune.report.leaderboard import (
+    head_of,
+    header,
+    headline,
+    jobs_table,
+    sensitivity,
+    tables,
+)
+from pytest_xlatune.report.lines import ending_text, figure, speed
 
 # share of the expected change of a step that its trace must show: profiling itself costs time
 _ENOUGH = 0.5
@@ -62,6 +69,11 @@ _EXPLAINED = N_(
 _NOT_SHOWN = N_(
     "The traces do not show the gain: a step's span changes by {moved}, and a gain of {delta} in "
     "TGS needs {expected}. The evidence does not explain why it wins."
+)
+
+_OF_NO_STEP = N_(
+    "The gain is one in {metric}. The evidence lists what changed in the program and in a step, "
+    "and does not show whether that causes the gain."
 )
 
 
@@ -117,6 +129,8 @@ def _reason(best: Verdict, found: Explanation, say: Say) -> str:
             best=literal(best.arm),
             command=command,
         )
+    if best.figure is not None:
+        return say(_OF_NO_STEP, metric=plain(best.figure.metric.title))
     if found.moved is None:
         return say(_IDENTICAL if found.is_identical else _PROGRAM_ONLY, command=command)
     # the change of a step's time that this change of TGS is the same as
@@ -132,10 +146,6 @@ def _reason(best: Verdict, found: Explanation, say: Say) -> str:
 
 NO_ENV_ID = "baseline-no-env"  # the profile that puts every deployed flag back to its default
 
-_RECIPES = columns(
-    "~Cell", "~Best recipe", "~Flags", ">TGS", f">{BASELINE_ID} TGS", ">delta %", "95 %", ">n",
-    "~jobs",
-)  # fmt: skip
 _SETTINGS = columns("Setting", "~Value")
 # a line of a shell file without a command:    # left over
 _COMMENT = re.compile(r"\s*(?:#.*)?")
@@ -239,15 +249,20 @@ def _summary(cells: Sequence[Covered], say: Say) -> Iterator[Block]:
                 name,
                 f"★ {literal(best.arm)}" if best else "as deployed",
                 (literal(each.recipe.shown_text) if each.recipe else "") or ABSENT,
-                rate(shown.tgs),
-                rate(base.tgs),
+                figure(shown),
+                figure(base),
                 points(best.delta) if best else ABSENT,
                 interval(best.ci95) if best else ABSENT,
                 str(shown.n),
                 ", ".join(shown.job_ids) or ABSENT,
             )
         )
-    yield Table(columns=_RECIPES, rows=tuple(rows))
+    head = head_of({each.conclusion.metric for each in cells})
+    titles = columns(
+        "~Cell", "~Best recipe", "~Flags", f">{head}", f">{BASELINE_ID} {head}", ">delta %",
+        "95 %", ">n", "~jobs",
+    )  # fmt: skip
+    yield Table(columns=titles, rows=tuple(rows))
     for name, each in _named(cells):
         said = [
             headline(each.conclusion, say),
@@ -416,10 +431,10 @@ def _deployed_since(covered: Covered, name: str, say: Say) -> Iterator[Block]:
         if earlier.best is not None and covered.deploys(earlier):
             yield say.text(
                 "The recipe of an earlier measurement of {cell} is deployed now: "
-                "`baseline-deployed` was {before} TGS, the recipe promised {promised}, "
-                "and `baseline-deployed` is {now} TGS today.",
+                "`baseline-deployed` was {before}, the recipe promised {promised}, "
+                "and `baseline-deployed` is {now} today.",
                 cell=name,
-                before=rate(earlier.baseline.tgs),
-                promised=rate(earlier.best.tgs),
-                now=rate(covered.conclusion.baseline.tgs),
+                before=speed(earlier.baseline),
+                promised=figure(earlier.best),
+                now=speed(covered.conclusion.baseline),
             )

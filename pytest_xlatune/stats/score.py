@@ -1,5 +1,7 @@
 """Steps of one job to its score: the logarithm of tokens over time in steady state.
 
+Where the protocol scores another figure, of that: it has one window, the declared one.
+
 The job is the experimental unit: what happens in here shapes one number and is no evidence of
 anything else. This module must not know of profiles, of other jobs or of logs.
 
@@ -12,12 +14,13 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from statistics import median
 from typing import TypeGuard
 
 from pytest_xlatune.model.cell import Protocol
+from pytest_xlatune.model.metric import BUSBW, FIRST_STEP, TGS, Figure, Logged, Metric
 from pytest_xlatune.model.result import NoScore, Score, StepRecord
 
 PROFILED_FIRST_STEP = 9
@@ -40,7 +43,11 @@ _Timed = tuple[int, float]
 
 
 def score(
-    steps: Sequence[StepRecord], *, protocol: Protocol, tokens_per_device_step: float | None
+    steps: Sequence[StepRecord],
+    *,
+    protocol: Protocol,
+    tokens_per_device_step: float | None,
+    logged: Logged | None = None,
 ) -> Score | NoScore:
     """Return the score of a job, or why it has none.
 
@@ -48,13 +55,16 @@ def score(
         steps: records in any order; repeats, other ranks and earlier starts may be among them.
         protocol: the cell's: window, profiler, evaluation, usable steps needed.
         tokens_per_device_step: TGS x seconds of a healthy step; None takes it from the steps.
+        logged: figures of the protocol's metric that no step record holds.
     """
-    if not steps:
+    if not steps and protocol.needs_steps:
         return NoScore(reason="no step was logged")
     bad = sorted({r.step for r in steps if r.loss is not None and not math.isfinite(r.loss)})
     if bad:
         return NoScore(reason=f"the loss is not finite from step {bad[0]} on")
     records = _one_rank(steps)
+    if protocol.scored_by is not TGS:
+        return _of_figure(records, logged or Logged(), protocol)
     wanted = window_steps(protocol, resumed_at=records[0].step)
     if len(wanted) < protocol.min_steps:
         return NoScore(reason=_too_short(protocol, wanted, resumed_at=records[0].step))
@@ -84,12 +94,58 @@ def score(
     )
 
 
+def _of_figure(
+    records: Sequence[StepRecord], logged: Logged, protocol: Protocol
+) -> Score | NoScore:
+    """Score the median of the metric's figures: those of the window, or all that are no step's."""
+    metric, values = protocol.scored_by, logged.values
+    resumed_at = records[0].step if records else 0
+    if logged.problem:
+        return NoScore(reason=logged.problem)
+    if metric is FIRST_STEP:
+        first = records[0]
+        values = () if first.step_s is None else ((first.step, first.step_s),)
+    if not values:
+        absent = f"no line prints `{metric.field}: NUMBER`"
+        return NoScore(reason=_ABSENT_FIGURES.get(metric, absent))
+    of_steps = [(step, value) for step, value in values if step is not None]
+    if of_steps and metric is not FIRST_STEP:
+        wanted = window_steps(protocol, resumed_at=resumed_at)
+        of_steps = [each for each in of_steps if each[0] in wanted]
+        if len(of_steps) < protocol.min_steps:
+            return NoScore(
+                reason=f"{len(of_steps)} steps of the window print `{metric.field}: NUMBER`, "
+                f"{protocol.min_steps} needed"
+            )
+    kept = [value for _, value in of_steps or values]
+    figure = median(kept)
+    if not _is_measure(figure):
+        return NoScore(
+            reason=f"{metric.title} is {figure:g}: only a positive, finite figure has a score"
+        )
+    losses = [r.loss for r in records if r.loss is not None]
+    return Score(
+        value=metric.score(figure),
+        n_steps=len(kept),
+        window=(of_steps[0][0], of_steps[-1][0]) if of_steps else (0, 0),
+        loss=losses[-1] if losses else None,
+        flags=("resumed",) if resumed_at else (),
+        figure=Figure(metric=metric, value=figure),
+    )
+
+
+_ABSENT_FIGURES: Mapping[Metric, str] = {
+    FIRST_STEP: "the line of the first step prints no seconds",
+    BUSBW: "no line prints `# Avg bus bandwidth : NUMBER`",
+}
+
+
 def rescore(scored: Score, *, protocol: Protocol) -> Score | NoScore:
     """Return the score of the same job in the window of another protocol, from its timings.
 
     What only the log can tell (loss, a violated invariant, a resumed run) stays as it was.
     """
-    if not scored.timings:
+    if not scored.timings or scored.tgs is None or scored.step_s is None:
         return NoScore(reason="the seconds of its steps were not kept: it has one window only")
     resumed_at = scored.timings[0][0] if "resumed" in scored.flags else 0
     wanted = window_steps(protocol, resumed_at=resumed_at)
@@ -189,11 +245,13 @@ def _too_short(protocol: Protocol, wanted: Sequence[int], *, resumed_at: int) ->
 
 
 def _one_rank(steps: Sequence[StepRecord]) -> list[StepRecord]:
-    """Return one record per step id, of the last start and one rank, ordered by step.
+    """Return one record per step id, of the last start and one rank, by step; [] without steps.
 
     Rank 0 if its label is there, else the lowest. Where unlabelled ranks print the same step the
     slowest counts: the step is over when its last rank is.
     """
+    if not steps:
+        return []
     start = max(r.start for r in steps)
     label = min({r.label for r in steps if r.start == start}, key=_rank_order)
     chosen: dict[int, StepRecord] = {}

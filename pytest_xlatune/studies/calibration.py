@@ -108,7 +108,7 @@ def _start(pair: tuple[float | None, TrialResult]) -> tuple[float, int]:
 
 
 def _read(history: History, cell: Cell) -> Past:
-    return read(history, cell_digest=cell.digest, protocol=cell.protocol, declared={}, study=KIND)
+    return read(history, protocols={cell.digest: cell.protocol}, declared={}, study=KIND)
 
 
 def _noise(past: Past) -> Noise | None:

@@ -21,6 +21,7 @@ from typing import ClassVar
 
 from pytest_xlatune.model.cell import Cell
 from pytest_xlatune.model.errors import ConfigError
+from pytest_xlatune.model.metric import TGS
 from pytest_xlatune.model.profile import BASELINE_ID, Profile, check_unique
 from pytest_xlatune.model.record import Record, digest
 from pytest_xlatune.model.result import (
@@ -400,6 +401,11 @@ class GateStudy(OneCell):
         check_unique(self.profiles, where=where)
         if not self.profiles:
             raise ConfigError(f"{where} has no candidate; declare at least one profile")
+        if self.gate.floor_tgs is not None and self.cell.protocol.scored_by is not TGS:
+            raise ConfigError(
+                f"{where} has a floor of {self.gate.floor_tgs:g} TGS, but its protocol scores "
+                f"{self.cell.protocol.metric!r}; leave the floor out, or score 'tgs'"
+            )
         design = self.design
         if design.trials > self.budget:
             raise ConfigError(
@@ -486,8 +492,7 @@ class GateStudy(OneCell):
     def _past(self, history: History) -> Past:
         past = read(
             history,
-            cell_digest=self.cell.digest,
-            protocol=self.cell.protocol,
+            protocols={self.cell.digest: self.cell.protocol},
             declared={profile.id: profile for profile in self.profiles},
             study=self.name,
         )
@@ -498,5 +503,5 @@ class GateStudy(OneCell):
         return replace(
             past,
             confirmed={**past.confirmed, BASELINE_ID: stored},
-            baseline_loss=median_loss(stored),
+            reference_loss=median_loss(stored),
         )

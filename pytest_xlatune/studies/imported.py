@@ -204,7 +204,7 @@ class _Table:
         expected = "that of most" if tokens is None else f"{tokens:g}"
         for each in self.runs:
             score = each.score
-            if score is not None and CONTRADICTS in score.flags:
+            if score and score.tgs and score.step_s and CONTRADICTS in score.flags:
                 yield (
                     f"contradiction: job {', '.join(each.job_ids)} ({each.trial.arm}) has "
                     f"{score.tgs:g} TGS x {score.step_s:g} s = {score.tgs * score.step_s:.6g} "

@@ -4,9 +4,9 @@ Orders are random to the cluster and the same in every process: an item's place 
 of the random seed and of what the item *is*, so that adding, renaming or deselecting a profile
 moves no other relative to its neighbours.
 
-Of a history a study takes its own trials, each once, scored in one window, whatever their order.
-The window is pooled over the trials outside blocks where there are enough of them, so that fresh
-blocks are scored in a window that was chosen without them; else over everything.
+Of a history a study takes its own trials, each once, whatever their order, those of a cell scored
+in one window. The window is pooled over the trials outside blocks where there are enough of them,
+so that fresh blocks are scored in a window that was chosen without them; else over everything.
 """
 
 from __future__ import annotations
@@ -65,6 +65,11 @@ class Orders:
     def cell_digest(self) -> str:
         """The cell's identity, worked out once."""
         return self.cell.digest
+
+    @property
+    def protocols(self) -> Mapping[str, Protocol]:
+        """How the trials of the cell are run and scored, by its identity."""
+        return {self.cell_digest: self.cell.protocol}
 
     def segment(self, wave: str, profiles: Sequence[Profile], *, baselines: int) -> Segment:
         """Lay out the queue of a wave: shuffled profiles, baselines at equal spacing."""
@@ -230,8 +235,9 @@ class Past:
         changed: ids whose settings differ from what was measured under that id.
         foreign: trials of another cell, protocol or study.
         screened, confirmed: the same trials by arm, in the order of their places.
-        baseline_loss: median loss of the scored baselines; None where none was printed.
-        window: in which all of them are scored.
+        reference: the arm that the others are compared with; "" where there is none.
+        reference_loss: median loss of its scored trials; None where none was printed.
+        windows: by cell, in which all trials of that cell are scored.
         epochs: in how many their scores lie.
     """
 
@@ -239,12 +245,18 @@ class Past:
     confirm: Mapping[Place, TrialResult]
     screened: Mapping[str, Sequence[TrialResult]]
     confirmed: Mapping[str, Sequence[TrialResult]]
-    baseline_loss: float | None
-    window: Window
+    reference: str
+    reference_loss: float | None
+    windows: Mapping[str, Window]
     epochs: int
     undeclared: frozenset[str]
     changed: frozenset[str]
     foreign: int
+
+    @property
+    def window(self) -> Window:
+        """The window of the first cell, for a study that has no other."""
+        return next(iter(self.windows.values()))
 
     @property
     def dropped(self) -> Mapping[str, str]:
@@ -292,12 +304,20 @@ class Past:
 def read(
     history: History,
     *,
-    cell_digest: str,
-    protocol: Protocol,
+    protocols: Mapping[str, Protocol],
     declared: Mapping[str, Profile],
     study: str = STUDY,
+    reference: str = BASELINE.id,
 ) -> Past:
-    """Sort a history into what this study planned and what it did not."""
+    """Sort a history into what this study planned and what it did not.
+
+    Args:
+        history: all results.
+        protocols: by cell, how its trials are run and scored; each cell has a window of its own.
+        declared: by arm, its profile.
+        study: whose trials.
+        reference: the arm that the others are compared with; "" where there is none.
+    """
     known = {BASELINE.id: BASELINE, ALIAS.id: ALIAS, **declared}
     stages: _Kept = {False: {}, True: {}}
     undeclared: set[str] = set()
@@ -307,14 +327,14 @@ def read(
         trial = result.trial
         if not trial.protocol.is_scored:
             continue  # an evidence run is no trial of another study
-        if not is_ours(trial, cell_digest=cell_digest, protocol=protocol, study=study):
+        if not is_ours(trial, protocols=protocols, study=study):
             foreign += 1
             continue
-        profile = known.get(trial.profile.id)
+        profile = known.get(trial.arm)
         if profile is None:
-            undeclared.add(trial.profile.id)
+            undeclared.add(trial.arm)
         elif not profile.same_as(trial.profile):
-            changed.add(trial.profile.id)
+            changed.add(trial.arm)
             continue
         kept = stages[bool(trial.block)]
         key = place(trial)
@@ -322,19 +342,23 @@ def read(
             kept[key] = result
     screen = {key: r for key, r in stages[False].items() if key.arm in known}
     confirm = stages[True]
-    window = window_of(_scores(screen), _scores(confirm), protocol)
-    if window.is_moved:
-        screen = {key: moved(each, window) for key, each in screen.items()}
-        confirm = {key: moved(each, window) for key, each in confirm.items()}
+    windows = {
+        cell: window_of(_scores(screen, cell), _scores(confirm, cell), protocol)
+        for cell, protocol in protocols.items()
+    }
+    if any(window.is_moved for window in windows.values()):
+        screen = {key: moved(r, windows[r.trial.cell_digest]) for key, r in screen.items()}
+        confirm = {key: moved(r, windows[r.trial.cell_digest]) for key, r in confirm.items()}
     screened, confirmed = _by_arm(screen), _by_arm(confirm)
-    baselines = [*screened.get(BASELINE.id, ()), *confirmed.get(BASELINE.id, ())]
+    references = [*screened.get(reference, ()), *confirmed.get(reference, ())]
     return Past(
         screen=screen,
         confirm=confirm,
         screened=screened,
         confirmed=confirmed,
-        baseline_loss=median_loss(baselines),
-        window=window,
+        reference=reference,
+        reference_loss=median_loss(references),
+        windows=windows,
         epochs=len({each.epoch for each in (*screen.values(), *confirm.values()) if usable(each)}),
         undeclared=frozenset(undeclared),
         changed=frozenset(changed),
@@ -342,10 +366,15 @@ def read(
     )
 
 
-def is_ours(trial: Trial, *, cell_digest: str, protocol: Protocol, study: str = STUDY) -> bool:
-    """Whether a trial is of this study, and of a cell and protocol that compare."""
-    is_same = trial.cell_digest == cell_digest and trial.study == study
-    return is_same and _same_protocol(trial, protocol)
+def is_ours(trial: Trial, *, protocols: Mapping[str, Protocol], study: str = STUDY) -> bool:
+    """Whether a trial is of this study, of one of its cells and of that cell's protocol.
+
+    Profiled trials never mix with plain ones.
+    """
+    wanted = protocols.get(trial.cell_digest)
+    if wanted is None or trial.study != study:
+        return False
+    return trial.protocol == wanted or trial.protocol.identity == wanted.identity
 
 
 def _by_arm(trials: Mapping[Place, TrialResult]) -> Mapping[str, Sequence[TrialResult]]:
@@ -376,13 +405,9 @@ def usable(result: TrialResult) -> Score | None:
     return score if math.isfinite(score.value) else None
 
 
-def _scores(results: Mapping[Place, TrialResult]) -> list[Score]:
-    return [score for key in sorted(results) if (score := usable(results[key])) is not None]
-
-
-def _same_protocol(trial: Trial, protocol: Protocol) -> bool:
-    """Whether a trial was run and scored like the others: profiled ones never mix with plain."""
-    return trial.protocol == protocol or trial.protocol.identity == protocol.identity
+def _scores(results: Mapping[Place, TrialResult], cell_digest: str) -> list[Score]:
+    of_cell = (r for _, r in sorted(results.items()) if r.trial.cell_digest == cell_digest)
+    return [score for each in of_cell if (score := usable(each)) is not None]
 
 
 def _standing(result: TrialResult) -> tuple[bool, bool, tuple[str, ...], float]:

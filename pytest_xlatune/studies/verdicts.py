@@ -54,7 +54,7 @@ class Losses:
     def reason(self, past: Past, arm: str) -> str:
         """Return how an arm's loss differs from what it is compared with, "" where it does not."""
         own = (*past.screens_of(arm), *past.confirms_of(arm))
-        expected = past.baseline_loss if self.rule is LossRule.REFERENCE else median_loss(own)
+        expected = past.reference_loss if self.rule is LossRule.REFERENCE else median_loss(own)
         if self.rule is LossRule.NONE or expected is None:
             return ""
         losses = (score.loss for each in own if (score := usable(each)) and score.loss is not None)
@@ -76,7 +76,7 @@ def straggler_veto(
     They do where there are significantly more than in the baselines beside, unless what they cost
     in tokens over the whole window is less than `spare`: a log ratio that the claim can do without.
     """
-    baselines = past.confirms_of(BASELINE_ID)
+    baselines = past.confirms_of(past.reference)
     slow, steps = _stragglers(trials)
     base_slow, base_steps = _stragglers(baselines)
     p = straggler_p(slow, steps, base_slow, base_steps)
@@ -113,11 +113,14 @@ def measured(base: Verdict, trials: Sequence[TrialResult]) -> Verdict:
     scored = [(each, score) for each in trials if (score := usable(each))]
     if not scored:
         return base
+    mean, figure = fmean(score.value for _, score in scored), scored[0][1].figure
+    steps_s = [score.step_s for _, score in scored if score.step_s is not None]
     return replace(
         base,
         n=len(scored),
-        tgs=math.exp(fmean(score.value for _, score in scored)),
-        step_s=math.exp(fmean(math.log(score.step_s) for _, score in scored)),
+        tgs=None if figure else math.exp(mean),
+        step_s=math.exp(fmean(map(math.log, steps_s))) if steps_s else None,
+        figure=figure and replace(figure, value=figure.metric.figure(mean)),
         job_ids=job_ids_of([each for each, _ in scored]),
     )
 

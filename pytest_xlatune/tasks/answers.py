@@ -95,6 +95,8 @@ class Measured:
         verdict = self.verdict
         figures = {
             "tgs": verdict.tgs and f"{verdict.tgs:.3f}",
+            "metric": verdict.figure and verdict.figure.metric.name,
+            "figure": verdict.figure and f"{verdict.figure.value:.6g}",
             "delta_pct": verdict.delta is not None and f"{100 * verdict.delta:+.3f}",
             "ci95": verdict.ci95
             and f"[{100 * verdict.ci95[0]:+.3f}, {100 * verdict.ci95[1]:+.3f}]",

@@ -186,6 +186,7 @@ def _step_s(state: LedgerState, trial: Trial) -> float | None:
         if each.ended is not None
         and each.ended.status is TrialStatus.MEASURED
         and each.ended.score is not None
+        and each.ended.score.step_s is not None
         and each.trial.cell_digest == trial.cell_digest
         and each.trial.profile.to_json() | _UNREAD == trial.profile.to_json() | _UNREAD
     )

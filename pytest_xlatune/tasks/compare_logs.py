@@ -174,12 +174,13 @@ def _compared(a: Side, b: Side, *, margin: float | None, notes: Sequence[str]) -
         for job in side.jobs
     ]
     estimate = math.log(b.tgs / a.tgs) if a.tgs and b.tgs else None
+    steps_s = [job.score.step_s for job in b.jobs if job.score.step_s is not None]
     base = Verdict(
         arm=str(b.path),
         kind=VerdictKind.INCONCLUSIVE,
         n=len(b.jobs),
         tgs=b.tgs,
-        step_s=math.exp(fmean(math.log(j.score.step_s) for j in b.jobs)) if b.jobs else None,
+        step_s=math.exp(fmean(map(math.log, steps_s))) if steps_s else None,
         delta=None if estimate is None else relative(estimate),
     )
     compared = Compared(

@@ -90,6 +90,7 @@ def assessed(
 def tgs(found: Assessment) -> float:
     assert found.status is TrialStatus.MEASURED
     assert found.score is not None
+    assert found.score.tgs is not None
     return found.score.tgs
 
 

@@ -419,7 +419,7 @@ def _measured(jobs: Iterable[Job], *, kind: str) -> Row:
     return Row(
         kind=kind,
         n=len(scores),
-        tgs=math.exp(fmean(math.log(each.tgs) for each in scores)),
-        step_s=math.exp(fmean(math.log(each.step_s) for each in scores)),
+        tgs=math.exp(fmean(math.log(each.tgs or 0.0) for each in scores)),
+        step_s=math.exp(fmean(math.log(each.step_s or 0.0) for each in scores)),
         jobs=tuple(job for each in own for job in each.ids),
     )

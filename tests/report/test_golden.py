@@ -57,7 +57,7 @@ def live_lines() -> str:
             verdict = Verdict(
                 arm=result.trial.profile.id,
                 kind=VerdictKind.SCREENED,
-                delta=result.score.tgs / TGS - 1,
+                delta=(result.score.tgs or TGS) / TGS - 1,
                 n=1,
             )
         elif result.trial.block < BLOCKS:

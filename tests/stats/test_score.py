@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_xlatune.model.cell import Protocol
+from pytest_xlatune.model.metric import Logged
 from pytest_xlatune.model.result import NoScore, Score, StepRecord
 from pytest_xlatune.stats.score import score, window_steps
 
@@ -21,7 +22,7 @@ PLAIN = Protocol()
 def job(seconds: Sequence[float], **changes: object) -> list[StepRecord]:
     """Steps 0.. of these seconds, with the TGS that belongs to them."""
     return [
-        StepRecord(step=at, step_s=s, tgs=TOKENS / s, loss=10 - at / 10, **changes)  # type: ignore[arg-type]
+        StepRecord(step=at, step_s=s, tgs=TOKENS / s, **{"loss": 10 - at / 10, **changes})  # type: ignore[arg-type]
         for at, s in enumerate(seconds)
     ]
 
@@ -55,7 +56,8 @@ def refused(
 def test_a_healthy_job_scores_steps_5_to_14() -> None:
     found = scored(steady())
     assert (found.window, found.n_steps, found.dropped, found.flags) == ((5, 14), 10, (), ())
-    assert found.tgs == pytest.approx(TOKENS / found.step_s)
+    assert found.tgs
+    assert found.step_s == pytest.approx(TOKENS / found.tgs)
     assert found.value == pytest.approx(math.log(found.tgs))
     assert found.loss == pytest.approx(8.6)
 
@@ -219,7 +221,7 @@ def test_tgs_has_more_digits_than_the_seconds() -> None:
 
 def test_a_straggler_costs_its_time_in_the_whole_window() -> None:
     found = scored(steady(s9=36.0))
-    assert found.window_tgs == pytest.approx(found.tgs / 1.025, rel=1e-3)
+    assert found.window_tgs == pytest.approx(math.exp(found.value) / 1.025, rel=1e-3)
 
 
 def test_tokens_come_from_the_log_or_from_the_cell() -> None:
@@ -329,5 +331,62 @@ def test_order_and_repetition_of_lines_do_not_matter(
 def test_a_score_lies_between_its_fastest_and_slowest_step(seconds: list[float]) -> None:
     found = score(job(seconds), protocol=PLAIN, tokens_per_device_step=TOKENS)
     if isinstance(found, Score):
-        assert min(seconds) <= found.step_s <= max(seconds)
+        assert min(seconds) <= (found.step_s or 0.0) <= max(seconds)
         assert found.n_steps >= PLAIN.min_steps
+
+
+FIELD = Protocol(metric="field:wait", metric_is_better="lower", steps=8, first_step=2, min_steps=3)
+NO_STEP = StepRecord(step=0)
+
+
+@pytest.mark.parametrize(
+    ("protocol", "steps", "logged", "figure", "n"),
+    [
+        pytest.param(
+            Protocol(metric="first-step"), job([90.0, 2.0]), Logged(), 90.0, 1, id="first step"
+        ),
+        pytest.param(
+            FIELD,
+            job([1.0] * 8),
+            Logged(values=tuple((at, 99.0 if at < 2 else 10.0 + at) for at in range(8))),
+            14.5,
+            6,
+            id="a field's median over the window",
+        ),
+        pytest.param(
+            FIELD, [], Logged(values=((None, 3.0), (None, 5.0))), 4.0, 2, id="of all, without steps"
+        ),
+    ],
+)
+def test_another_figure_than_tgs_is_scored_so_that_more_is_better(
+    protocol: Protocol, steps: list[StepRecord], logged: Logged, figure: float, n: int
+) -> None:
+    found = score(steps, protocol=protocol, tokens_per_device_step=None, logged=logged)
+    assert isinstance(found, Score)
+    assert found.figure is not None
+    assert found.figure.value == pytest.approx(figure)
+    assert found.value == pytest.approx(-math.log(figure))
+    assert found.figure.metric.figure(found.value) == pytest.approx(figure)
+    assert (found.n_steps, found.tgs, found.timings) == (n, None, ())
+    assert Score.from_json(found.to_json()) == found
+
+
+@pytest.mark.parametrize(
+    ("protocol", "steps", "logged", "reason"),
+    [
+        (Protocol(metric="first-step"), [], Logged(), "no step was logged"),
+        (Protocol(metric="first-step"), [NO_STEP], Logged(), "first step prints no seconds"),
+        (Protocol(metric="busbw"), [], Logged(), "no line prints `# Avg bus bandwidth"),
+        (FIELD, [NO_STEP], Logged(), "no line prints `wait: NUMBER`"),
+        (FIELD, [], Logged(values=((2, 1.0),)), "1 steps of the window print `wait: NUMBER`, 3"),
+        (FIELD, [], Logged(values=((None, 0.0),)), "wait is 0: only a positive, finite figure"),
+        (FIELD, [], Logged(values=((None, 1.0),), problem="corrupt"), "corrupt"),
+        (FIELD, job([1.0, math.nan], loss=math.nan), Logged(), "the loss is not finite"),
+    ],
+)
+def test_a_job_without_its_figure_says_why(
+    protocol: Protocol, steps: list[StepRecord], logged: Logged, reason: str
+) -> None:
+    found = score(steps, protocol=protocol, tokens_per_device_step=None, logged=logged)
+    assert isinstance(found, NoScore)
+    assert reason in found.reason

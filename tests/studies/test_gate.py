@@ -223,7 +223,7 @@ def test_a_pass_is_withheld_only_where_many_slow_steps_may_use_up_the_margin(
     for trial in STUDY.propose([]):
         each = result(trial, tgs(trial, 0), stragglers=0 if trial.is_baseline else left.pop())
         assert each.score is not None
-        window_tgs = each.score.tgs * (1 - cost * (each.score.stragglers > 0))
+        window_tgs = math.exp(each.score.value) * (1 - cost * (each.score.stragglers > 0))
         every.append(replace(each, score=replace(each.score, window_tgs=window_tgs)))
     (verdict,) = STUDY.conclude(every).verdicts
     assert verdict.kind == kind

@@ -89,7 +89,7 @@ def test_the_unit_does_not_matter(seed: int, truth: list[float], factor: float) 
         if score is None:
             return result
         value = score.value + math.log(factor)
-        return replace(result, score=replace(score, value=value, tgs=score.tgs * factor))
+        return replace(result, score=replace(score, value=value, tgs=math.exp(value)))
 
     done = sweep(seed, tuple(truth))
     whole = study(seed=seed)

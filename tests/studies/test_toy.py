@@ -186,9 +186,49 @@ def test_losses_are_compared_as_the_policy_says(rule: LossRule, is_told: bool) -
 
     past = read(
         [result(trial) for trial in trials],
-        cell_digest=cell.digest,
-        protocol=cell.protocol,
+        protocols={cell.digest: cell.protocol},
         declared={"big-batch": trials[0].profile},
         study=toy.KIND,
     )
     assert bool(Losses(tolerance=0.02, rule=rule).reason(past, "big-batch")) is is_told
+
+
+def test_each_cell_has_a_window_of_its_own_and_the_study_its_reference() -> None:
+    """One cell warms up for long: its trials move, those of the other stay."""
+    cells = {name: replace(study().cells[0], config_tag=name) for name in ("quick", "slow")}
+    first = {"quick": 5, "slow": 8}
+
+    def result(arm: str, number: int) -> TrialResult:
+        trial = Trial(
+            arm=arm,
+            cell_digest=cells[arm].digest,
+            profile=study().arms(())[0].profile,
+            protocol=cells[arm].protocol,
+            study=toy.KIND,
+            stage="round",
+            block=number,
+        )
+        score = Score(
+            value=math.log(1000.0),
+            tgs=1000.0,
+            step_s=1.0,
+            n_steps=10,
+            window=(5, 14),
+            loss=7.0,
+            timings=tuple((step, 1.2 if step < first[arm] else 1.0) for step in range(15)),
+        )
+        return TrialResult(trial=trial, status=TrialStatus.MEASURED, score=score)
+
+    past = read(
+        [result(arm, number) for number in range(1, 13) for arm in cells],
+        protocols={cell.digest: cell.protocol for cell in cells.values()},
+        declared={arm: study().arms(())[0].profile for arm in cells},
+        study=toy.KIND,
+        reference="quick",
+    )
+    windows = {arm: past.windows[cell.digest].first_step for arm, cell in cells.items()}
+    assert windows == {"quick": 5, "slow": 7}  # eight steps are the least that a window keeps
+    scores = [each.score for arm in cells for each in past.confirms_of(arm) if each.score]
+    # of the slow cell the guard of each job takes the warm step that is left
+    assert sorted({score.window for score in scores}) == [(5, 14), (8, 14)]
+    assert (past.reference, past.reference_loss, past.foreign) == ("quick", 7.0, 0)

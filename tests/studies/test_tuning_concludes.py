@@ -182,7 +182,7 @@ def test_stragglers_veto_a_gain_that_they_eat_up() -> None:
             return result
         slow = replace(
             result.score, stragglers=3, dropped=(6, 8, 11), n_steps=7,
-            window_tgs=result.score.tgs * 0.96,
+            window_tgs=math.exp(result.score.value) * 0.96,
         )  # fmt: skip
         return replace(result, score=slow)
 
@@ -213,7 +213,7 @@ def test_a_gain_is_withheld_only_where_many_slow_steps_may_eat_it_up(
         if trial.profile.id != "p7" or trial.block not in slow_in or result.score is None:
             return result
         slow = range(5, 6 if len(slow_in) == 1 else 9)
-        window_tgs = None if tgs is None else result.score.tgs * tgs
+        window_tgs = None if tgs is None else math.exp(result.score.value) * tgs
         score = replace(
             result.score, stragglers=len(slow), dropped=tuple(slow), n_steps=10 - len(slow),
             window_tgs=window_tgs,

@@ -7,9 +7,7 @@ its own trials' alone. A failure on a node is the answer for its arm.
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass
-from statistics import fmean
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from pytest_xlatune.model.cell import Cell
@@ -33,7 +31,7 @@ from pytest_xlatune.studies import (
     Question,
 )
 from pytest_xlatune.studies.trials import usable
-from pytest_xlatune.studies.verdicts import Common, job_ids_of, named, told, unmeasured
+from pytest_xlatune.studies.verdicts import Common, job_ids_of, measured, named, told, unmeasured
 from pytest_xlatune.sweep.registry import StudyKind
 
 KIND = "toy"
@@ -149,15 +147,8 @@ class ToyStudy(Common):
                 reasons=(unmeasured(final),),
                 job_ids=verdict.job_ids,
             )
-        return Verdict(
-            arm=arm.id,
-            kind=VerdictKind.SCREENED,
-            n=len(scores),
-            tgs=math.exp(fmean(each.value for each in scores)),
-            step_s=math.exp(fmean(math.log(each.step_s) for each in scores)),
-            method="mean of equal trials",
-            job_ids=verdict.job_ids,
-        )
+        kind, method = VerdictKind.SCREENED, "mean of equal trials"
+        return measured(replace(verdict, kind=kind, method=method), own)
 
 
 def document(subject: Subject) -> Document:

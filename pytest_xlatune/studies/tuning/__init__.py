@@ -423,8 +423,7 @@ class TuningStudy(OneCell):
         moment = self._declaration.at(history)
         past = read(
             history,
-            cell_digest=self._orders.cell_digest,
-            protocol=self.cell.protocol,
+            protocols=self._orders.protocols,
             declared=moment.profiles,
         )
         return _Known(

@@ -353,14 +353,14 @@ class Declaration:
         self, rule: DerivedRule, profiles: Sequence[Profile], history: History
     ) -> dict[str, TrialResult]:
         """Return the trials of a rule's wave whose profiles the sweep does not declare."""
-        known, protocol = {each.id for each in profiles}, self.orders.cell.protocol
+        known = {each.id for each in profiles}
         return {
             each.trial.profile.id: each
             for each in history
             if each.trial.stage == rule.wave
             and not each.trial.is_baseline
             and each.trial.profile.id not in known
-            and is_ours(each.trial, cell_digest=self.orders.cell_digest, protocol=protocol)
+            and is_ours(each.trial, protocols=self.orders.protocols)
         }
 
     @cached_property
@@ -419,8 +419,7 @@ class Declaration:
         declared = {each.id: each for each in pool}
         past = read(
             [each for each in history if _is_before(rule.wave, each.trial)],
-            cell_digest=self.orders.cell_digest,
-            protocol=self.orders.cell.protocol,
+            protocols=self.orders.protocols,
             declared=declared,
         )
         segments = tuple(

@@ -1,0 +1,86 @@
+"""Figures that a protocol scores and no step record holds: a user's own field, bus bandwidth.
+
+Pure: lines in, figures out. A log is read for one of them when its attempt is over.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from pytest_xlatune.logs.grammar import parse_steps, plain_segments, split_origin
+from pytest_xlatune.model.metric import BUSBW, Logged, Metric
+
+_NUMBER = r"[-+]?(?:\d+(?:\.\d*)?(?:[eE][-+]?\d+)?|[nN]a[nN]|[iI]nf)"
+# # Avg bus bandwidth    : 360.97
+_AVERAGE = re.compile(rf"# Avg bus bandwidth\s*:\s*({_NUMBER})")
+# size, count and type, then reduction and root where the collective has them; for each of out of
+# place and in place time, algbw, busbw, #wrong:
+#   8589934592  2147483648  float  sum  -1  44651  192.38  360.72  0  44590  192.64  361.21  0
+_SIZE = re.compile(
+    r"\s*(?P<size>\d+)\s+\d+\s+[a-z]\w+(?:\s+[a-z]\w*)?(?:\s+-?\d+)??"
+    r"(?P<places>(?:(?:\s+[\d.e+]+){3}\s+(?:\d+|N/A)){2})\s*$"
+)
+_OF_A_PLACE = 4  # columns, #wrong the last
+_RANKS_APART = 2  # steps by which a slower rank may print later
+
+
+def read_figures(lines: Iterable[bytes], metric: Metric) -> Logged:
+    """Return the figures of a metric in a log; none where the steps themselves tell it.
+
+    Of a log with several starts the last counts; a last line without its end does not.
+    """
+    whole = (line for line in lines if line.endswith(b"\n"))
+    if metric is BUSBW:
+        return _bus_bandwidth(whole)
+    return _field(whole, metric.field) if metric.field else Logged()
+
+
+def _bus_bandwidth(lines: Iterable[bytes]) -> Logged:
+    """Read the table of nccl-tests or rccl-tests: the average of one size, if nothing was wrong."""
+    found, sizes, wrong = Logged(), set[str](), 0
+    for line in lines:
+        for segment in plain_segments(line):
+            _, text = split_origin(segment)
+            if row := _SIZE.match(text):
+                sizes.add(row["size"])
+                counts = row["places"].split()[_OF_A_PLACE - 1 :: _OF_A_PLACE]
+                wrong += sum(int(each) for each in counts if each != "N/A")
+            elif average := _AVERAGE.search(text):
+                found = Logged(values=((None, float(average[1])),), problem=_problem(sizes, wrong))
+                sizes, wrong = set(), 0
+    return found
+
+
+def _problem(sizes: set[str], wrong: int) -> str:
+    if wrong:
+        return f"the test counts {wrong} wrong values: the data are corrupt, so it has no speed"
+    if len(sizes) > 1:
+        return (
+            f"the test measured {len(sizes)} sizes, and their average is no speed; "
+            "measure one: give -b and -e the same size"
+        )
+    return ""
+
+
+def _field(lines: Iterable[bytes], name: str) -> Logged:
+    """Read `NAME: 12.3` or `NAME=12.3` wherever it stands, of rank 0 or the rank nearest to it."""
+    # 'perf/my_rate': 12.3        my_rate = 12.3 GB/s
+    pattern = re.compile(rf"(?<![\w/.-]){re.escape(name)}['\"]?\s*[:=]\s*({_NUMBER})(?![\d.])")
+    found: dict[tuple[int, int], list[tuple[int | None, float]]] = {}
+    last: dict[tuple[int, int], int] = {}
+    for line in lines:
+        for segment in plain_segments(line):
+            origin, text = split_origin(segment)
+            steps = parse_steps(text, label=origin.label)
+            values = found.setdefault(origin.preference, [])
+            if steps:
+                before = last.get(origin.preference, -1)
+                if before - steps[0].step > _RANKS_APART:
+                    values.clear()  # the program started again
+                last[origin.preference] = steps[-1].step
+            match = pattern.search(text)
+            if match and all(each.kind == "step" for each in steps):
+                values.append((steps[-1].step if steps else None, float(match[1])))
+    printed = [origin for origin, values in found.items() if values]
+    return Logged(values=tuple(found[min(printed)]) if printed else ())

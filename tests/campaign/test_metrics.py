@@ -1,0 +1,129 @@
+"""Trials are scored by the protocol's metric: real programs, and verdicts and documents of it."""
+
+from __future__ import annotations
+
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from pytest_xlatune.campaign import Campaign
+from pytest_xlatune.campaign.attempts import Setup, by_digest
+from pytest_xlatune.executors.local import LocalExecutor
+from pytest_xlatune.launchers.command import CommandLauncher
+from pytest_xlatune.model.cell import Cell, Parallelism, Protocol
+from pytest_xlatune.model.profile import profile
+from pytest_xlatune.model.resources import Resources
+from pytest_xlatune.model.result import VerdictKind
+from pytest_xlatune.report import Subject
+from pytest_xlatune.report.lines import live_line, paragraph
+from pytest_xlatune.report.render import markdown
+from pytest_xlatune.report.study_documents import gate
+from pytest_xlatune.studies.gate import GateStudy
+from pytest_xlatune.sweep.groups import Limits
+from tests.waiting import until
+
+# how long its first step and how large its own field is depends on the flags, its speed does not
+TRAINER = """\
+import hashlib, os, sys
+trial = sys.argv[2].rpartition("-")[0]
+noise = int(hashlib.sha256(trial.encode()).hexdigest()[:8], 16) / 2**32 - 0.5
+flags = os.environ["XLA_FLAGS"]
+figure = (0.9 if "--xla_less=1" in flags else 1.1 if "--xla_more=1" in flags else 1.0)
+figure *= 20 * (1 + 0.002 * noise)
+for step in range(int(sys.argv[1])):
+    seconds = figure if step == 0 else 1.0
+    own = 5 * figure if step == 1 else figure
+    print(f"completed step: {step}, seconds: {seconds:.3f}, Tokens/s/device: {512 / seconds:.3f}, "
+          f"loss: 7.1, wait/p95: {own:.4f} ms", flush=True)
+"""
+PROFILES = (profile("less", "--xla_less=1"), profile("more", "--xla_more=1"))
+
+
+FIELD = Protocol(
+    metric="field:wait/p95",
+    metric_is_better="lower",
+    metric_unit="ms",
+    steps=5,
+    first_step=2,
+    min_steps=3,
+)
+
+
+@pytest.mark.parametrize(
+    ("protocol", "words", "head", "said"),
+    [
+        pytest.param(
+            Protocol(metric="first-step", steps=2),
+            "first step 18",
+            "first step (s)",
+            "Score: the seconds of the first step; less is better: delta % is the change of ",
+            id="the seconds of the first step",
+        ),
+        pytest.param(
+            FIELD,
+            "wait/p95 18",
+            "wait/p95 (ms)",
+            "Score: the median of `wait/p95 (ms)` over steps 2 to 4 of 5, or over all lines ",
+            id="a field of which less is better",
+        ),
+    ],
+)
+def test_a_real_program_is_judged_by_the_metric_of_its_protocol(
+    tmp_path: Path, protocol: Protocol, words: str, head: str, said: str
+) -> None:
+    trainer = tmp_path / "trainer.py"
+    trainer.write_text(TRAINER, encoding="utf-8")
+    cell = Cell(
+        model_tag="pretend",
+        parallelism=Parallelism.parse("FSDP=4"),
+        deployed={"XLA_FLAGS": "--xla_deployed=1"},
+        protocol=protocol,
+    )
+    setup = Setup(
+        sweep="pretend",
+        cells=by_digest([cell]),
+        launcher=CommandLauncher(argv=(sys.executable, str(trainer), "{steps}", "{trial}")),
+        executor=LocalExecutor(lock=tmp_path / "lock"),
+        resources=Resources(),
+        folder=tmp_path / "pretend",
+        session="one",
+        limits=Limits(),
+    )
+    study = GateStudy(cell=cell, profiles=PROFILES)
+    campaign = Campaign(setup, study)
+    campaign.open()
+
+    def is_over() -> bool:
+        campaign.turn()
+        view = campaign.view()
+        assert not view.stopped, view.stopped
+        return not view.pending
+
+    until(is_over, limit_s=240)
+    history, conclusion = campaign.view().history, campaign.conclude()
+    by_arm = {each.arm: each for each in conclusion.verdicts}
+    less, more = by_arm["less"], by_arm["more"]
+    assert (less.kind, more.kind) == (VerdictKind.FASTER, VerdictKind.SLOWER), by_arm
+    assert less.delta == pytest.approx(1 / 0.9 - 1, abs=4e-3)
+    assert less.tgs is None
+
+    (first, *_) = (each for each in history if each.trial.arm == "less")
+    line = live_line(first, cell=cell, verdict=less, progress="")
+    text = markdown(
+        gate(
+            Subject(
+                conclusion=conclusion,
+                cells=(cell,),
+                profiles=PROFILES,
+                history=history,
+                now=datetime(2026, 11, 22, tzinfo=UTC),
+            )
+        )
+    )
+    assert words in line
+    assert words in paragraph(less)
+    assert f"| {head} |" in " ".join(text.split())
+    assert said in text
+    assert "TGS" not in line + text

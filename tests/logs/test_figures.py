@@ -1,0 +1,118 @@
+"""Figures beside the steps: the trainer's own fields, and the table of nccl-tests or rccl-tests."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+
+from pytest_xlatune.campaign.assess import assess
+from pytest_xlatune.logs import read_log
+from pytest_xlatune.logs.figures import read_figures
+from pytest_xlatune.model.cell import Cell, Parallelism, Protocol
+from pytest_xlatune.model.metric import BUSBW, TGS, Logged, Metric
+from pytest_xlatune.model.profile import BASELINE
+from pytest_xlatune.model.resources import Next
+from pytest_xlatune.model.result import Outcome, State
+from pytest_xlatune.model.trial import Trial
+
+RATE = Metric(name="field:my/rate", title="my/rate", field="my/rate")
+# the layout of nccl-tests 2.13:  all_reduce_perf -b 8G -e 8G -f 2 -g 8
+TEST = (Path(__file__).parents[1] / "data" / "nccl_tests.txt").read_text(encoding="utf-8")
+ROW = TEST.splitlines()[9]
+
+
+def read(text: str, metric: Metric) -> Logged:
+    return read_figures(text.encode().splitlines(keepends=True), metric)
+
+
+def steps(*rates: float, first: int = 0) -> str:
+    return "".join(
+        f"completed step: {step}, seconds: 1.0, loss: 7.1, my/rate: {rate}\n"
+        for step, rate in enumerate(rates, start=first)
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "values"),
+    [
+        pytest.param(steps(1.5, 2.5), ((0, 1.5), (1, 2.5)), id="of step lines, with their step"),
+        pytest.param("my/rate = 12.5 GB/s\n", ((None, 12.5),), id="of a line of its own"),
+        pytest.param("{'my/rate': 3e2, 'b': 1}\n", ((None, 300.0),), id="of a printed dict"),
+        pytest.param("not_my/rate: 1\nmy/rate_2: 1\nmy/rate: 1.2.3\n", (), id="of no other name"),
+        pytest.param("my/rate: 1.5\nmy/rate: 2.", ((None, 1.5),), id="not of a torn last line"),
+        pytest.param(
+            "1: my/rate: 1\n0: my/rate: 2\n1: my/rate: 3\n", ((None, 2.0),), id="of rank 0"
+        ),
+        pytest.param(steps(1, 2, 3, 4) + steps(8, 9), ((0, 8.0), (1, 9.0)), id="of the last start"),
+        pytest.param(
+            steps(1) + "completed profiler activation/deactivation step: 1, my/rate: 7\n",
+            ((0, 1.0),),
+            id="not of a profiler's step",
+        ),
+    ],
+)
+def test_a_field_is_read_where_the_log_prints_it(
+    text: str, values: tuple[tuple[int | None, float], ...]
+) -> None:
+    assert read(text, RATE) == Logged(values=values)
+    assert read(text, TGS) == Logged()
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        pytest.param(TEST, "", id="one size"),
+        pytest.param("".join(f"0: {line}\n" for line in TEST.splitlines()), "", id="below srun -l"),
+        pytest.param(TEST.replace("     sum      -1", ""), "", id="a collective without reduction"),
+        pytest.param(TEST.replace("    0    41619", "  N/A    41619"), "", id="not checked"),
+        pytest.param(
+            TEST.replace("    0    41619", "   17    41619"), "17 wrong values", id="corrupt data"
+        ),
+        pytest.param(
+            TEST.replace(ROW, f"{ROW}\n{ROW.replace('8589934592', '4294967296')}"),
+            "2 sizes",
+            id="two sizes",
+        ),
+        pytest.param(
+            TEST.replace("    0    41619", "   17    41619").replace("360.97", "12.5") + TEST,
+            "",
+            id="the last of two runs",
+        ),
+    ],
+)
+def test_bus_bandwidth_is_the_average_of_one_size(text: str, said: str) -> None:
+    found = read(text, BUSBW)
+    assert found.values == ((None, 360.97),)
+    assert said in found.problem
+    assert bool(said) == bool(found.problem)
+
+
+@pytest.mark.parametrize(
+    ("text", "next_", "detail"),
+    [
+        pytest.param(TEST, Next.ACCEPT, "", id="a whole test"),
+        pytest.param(TEST.replace("0    41619", "9    41619"), Next.RETRY, "corrupt", id="wrong"),
+        pytest.param("", Next.RETRY, "# Avg bus bandwidth", id="no result"),
+    ],
+)
+def test_a_test_of_collectives_is_a_trial_without_a_step(
+    text: str, next_: Next, detail: str
+) -> None:
+    protocol = Protocol(metric="busbw", steps=1)
+    protocol.check_window()
+    cell = Cell(model_tag="m", parallelism=Parallelism.parse("DP=8"), protocol=protocol)
+    trial = Trial(
+        cell_digest=cell.digest, profile=BASELINE, protocol=protocol, study="toy", stage="round"
+    )
+    outcome = Outcome(state=State.COMPLETED, exit_code=0)
+    logged = read(text, protocol.scored_by)
+    found = assess(trial, cell, outcome, read_log([text.encode()]), logged=logged)
+    assert found.decision.next is next_
+    assert detail in found.decision.detail
+    if next_ is Next.ACCEPT:
+        assert found.score is not None
+        assert found.score.value == pytest.approx(math.log(360.97))
+        assert found.score.figure is not None
+        assert found.score.figure.words == "bus bandwidth 361.0 GB/s"

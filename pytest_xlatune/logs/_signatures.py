@@ -83,10 +83,10 @@ class SignatureTable:
     harmless: Mapping[str, str]
     diagnosed: Mapping[FailureClass, Diagnosed]  # the classes that no line shows
 
-    @functools.cached_property
+    @property
     def words(self) -> frozenset[str]:
         """Every word of every signature: a line without any of them shows no failure."""
-        return frozenset(word for each in self.signatures for word in each.words)
+        return frozenset(word for word, _ in self.places)
 
     @functools.cached_property
     def places(self) -> tuple[tuple[str, int], ...]:

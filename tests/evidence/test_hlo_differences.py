@@ -42,7 +42,7 @@ def test_a_difference_is_said_in_the_words_of_a_tuner(
 ) -> None:
     found = difference(program(version, "fsdp"), program(version, name))
     assert found.change is change
-    assert says in found.text
+    assert says in "; ".join(found.sentences)
 
 
 @pytest.mark.parametrize(

@@ -47,11 +47,6 @@ class ProgramDifference(Record):
     change: Change
     sentences: tuple[str, ...]
 
-    @property
-    def text(self) -> str:
-        """All of it in one line."""
-        return "; ".join(self.sentences)
-
 
 def change(before: Program, after: Program) -> Change:
     """Return how far two programs are apart."""
@@ -231,13 +226,12 @@ _WHY = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Expectation(Record):
+class Expectation:
     """The fact that a flag changes when it acts; of some kinds of collectives, or of all.
 
     Without a fact the program is the same by design, and `below` says where the flag acts.
     """
 
-    flag: str
     fact: ProgramFact | None
     kinds: tuple[str, ...] = ()
     below: Below | None = None
@@ -265,12 +259,12 @@ def expectations() -> dict[str, Expectation]:
     text = files(__package__).joinpath("seen_in.toml").read_text(encoding="utf-8")
     found: dict[str, Expectation] = {}
     for row in tomllib.loads(text)["seen"]:
-        fact = ProgramFact[row["fact"].upper()] if "fact" in row else None
-        below = Below(row["below"]) if "below" in row else None
-        for flag in row["flags"]:
-            found[flag] = Expectation(
-                flag=flag, fact=fact, kinds=tuple(row.get("kinds", ())), below=below
-            )
+        expected = Expectation(
+            fact=ProgramFact[row["fact"].upper()] if "fact" in row else None,
+            kinds=tuple(row.get("kinds", ())),
+            below=Below(row["below"]) if "below" in row else None,
+        )
+        found |= dict.fromkeys(row["flags"], expected)
     return found
 
 
@@ -315,7 +309,7 @@ def prove(flag: str, before: Program, after: Program) -> Proof:
     if expected is None:
         if found is Change.IDENTICAL:
             return _unseen(name, "the program is identical, and no table says where it acts")
-        expected = Expectation(flag=name, fact=ProgramFact.PROGRAM)
+        expected = Expectation(fact=ProgramFact.PROGRAM)
     if expected.below is not None or expected.fact is None:
         return _unseen(name, _WHY[expected.below or Below.RUN_TIME])
     seen, of = _SEEN[expected.fact], expected.kinds_text
@@ -417,10 +411,10 @@ class CompileJudge:
             return CompileClass.MEMORY, f"{size(needed)} of {size(limit)}"
         changed = difference(self.baseline, found)
         if changed.change is not Change.IDENTICAL:
-            is_schedule = changed.change is Change.SCHEDULE
-            cls = CompileClass.SCHEDULE if is_schedule else CompileClass.PROGRAM
-            # the class says already that only the schedule is another
-            return cls, "; ".join(each for each in changed.sentences if each != changed.change)
+            if changed.change is Change.PROGRAM:
+                return CompileClass.PROGRAM, "; ".join(changed.sentences)
+            # the class says already what the first sentence does
+            return CompileClass.SCHEDULE, "; ".join(changed.sentences[1:])
         if unseen:
             return CompileClass.UNSEEN, f"same program; {', '.join(sorted(unseen))} may act later"
         if profile.flags and self._differing(found) == set():

@@ -13,19 +13,16 @@ import re
 import zlib
 from array import array
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from pytest_xlatune.evidence.trace import (
     ABSENT,
-    COLUMNS,
     Annotation,
     Backend,
     Device,
     Events,
-    Ints,
     Names,
     Stream,
     Trace,
@@ -54,23 +51,6 @@ _GPU = re.compile(r"/device:GPU:\d+")
 # the start of the only list that we read:  "traceEvents":[
 _LIST = re.compile(r'"traceEvents"\s*:\s*\[')
 _GAP = re.compile(r"[\s,]*")
-
-
-@dataclass(slots=True)
-class _Line:
-    """The events of one (pid, tid), a column each."""
-
-    columns: tuple[array[int], ...] = field(
-        default_factory=lambda: tuple(array("q") for _ in COLUMNS)
-    )
-
-    def add(self, *values: int) -> None:
-        for column, value in zip(self.columns, values, strict=True):
-            column.append(value)
-
-    def events(self) -> Events:
-        found = zip(COLUMNS, self.columns, strict=True)
-        return Events(**{name: np.array(column, np.int64) for name, column in found})
 
 
 def read_trace_json(data: bytes | memoryview, source: str, *, caps: frozenset[int] = CAPS) -> Trace:
@@ -149,7 +129,8 @@ class _ChromeReader:
         self._names = Names()
         self._processes: dict[str, str] = {}
         self._threads: dict[tuple[str, str], str] = {}
-        self._lines: dict[tuple[str, str, str], _Line] = {}  # device, pid, tid
+        # device, pid, tid -> the events, a column each
+        self._lines: dict[tuple[str, str, str], dict[str, array[int]]] = {}
         self._annotations: list[Annotation] = []
         self._launch_ids: dict[str, tuple[array[int], array[int]]] = {
             each: (array("q"), array("q")) for each in ("correlation_id", "run_id")
@@ -190,27 +171,31 @@ class _ChromeReader:
                     starts.append(_ps(event["ts"]))
 
     def _kernel(self, device: str, event: dict[str, Any], args: dict[str, str], by: str) -> None:
-        line = self._lines.setdefault((device, event["pid"], event["tid"]), _Line())
-        line.add(
-            _ps(event["ts"]),
-            _ps(event["dur"]),
-            self._names[event["name"]],
-            self._names[args["hlo_op"]] if "hlo_op" in args else ABSENT,
-            self._names[args["hlo_module"]] if "hlo_module" in args else ABSENT,
-            int(args[by]) if by in args else ABSENT,
+        values = {
+            "start_ps": _ps(event["ts"]),
+            "duration_ps": _ps(event["dur"]),
+            "name": self._names[event["name"]],
+            "op": self._names[args["hlo_op"]] if "hlo_op" in args else ABSENT,
+            "module": self._names[args["hlo_module"]] if "hlo_module" in args else ABSENT,
+            "launch": int(args[by]) if by in args else ABSENT,
+        }
+        line = self._lines.setdefault(
+            (device, event["pid"], event["tid"]), {each: array("q") for each in values}
         )
+        for each, value in values.items():
+            line[each].append(value)
 
     def trace(self) -> Trace:
         """Return what was taken."""
         devices: dict[str, list[Stream]] = {}
         for (device, pid, tid), line in self._lines.items():
-            events = line.events()
+            events = Events(**{each: np.array(column) for each, column in line.items()})
             if not _GPU.fullmatch(device):
                 events = without_containers(events)
             name = self._threads.get((pid, tid), tid)
             devices.setdefault(device, []).append(Stream(name=name, events=events))
         gpus = [name for name in devices if _GPU.fullmatch(name)]
-        ids, starts = self._launch_ids["correlation_id" if gpus else "run_id"]
+        calls = self._launch_ids["correlation_id" if gpus else "run_id"]
         truncated = None
         if self._count in self._caps:
             truncated = (
@@ -229,24 +214,18 @@ class _ChromeReader:
                     backend=Backend.GPU if name in gpus else Backend.CPU,
                     streams=tuple(streams),
                 )
-                for name, streams in sorted(devices.items(), key=_by_number)
+                for name, streams in sorted(
+                    devices.items(), key=lambda item: int(item[0].rpartition(":")[2])
+                )
                 if name in gpus or not gpus
             ),
             planes_present=sum(bool(_GPU.search(name)) for name in self._processes.values()),
             annotations=tuple(sorted(self._annotations, key=lambda each: each.start_ps)),
-            launches=launches(_ints(ids), _ints(starts)),
+            launches=launches(*(np.array(column, np.int64) for column in calls)),
             started_unix_ns=None,
             stopped_unix_ns=None,
             truncated=truncated,
         )
-
-
-def _by_number(item: tuple[str, object]) -> int:
-    return int(item[0].rpartition(":")[2])
-
-
-def _ints(column: array[int]) -> Ints:
-    return np.array(column, np.int64)
 
 
 def _ps(text: str) -> int:

@@ -157,9 +157,9 @@ _NAME, _OFFSET, _DURATION, _STATS = 0x08, 0x10, 0x18, 0x22
 _STAT_ID, _STAT_UINT, _STAT_INT, _STAT_REF = 0x08, 0x18, 0x20, 0x38
 _LONG = 0x80  # a varint of more than one byte
 NOWHERE = 1 << 62  # the end of a field that is to be read alone
-# field numbers: XLine.name, XLine.timestamp_ns, XLine.events and XEvent.stats alike,
-# XEvent.num_occurrences, XStat.str_value
-_LINE_NAME, _TIMESTAMP, _EVENTS, _OCCURRENCES, _STRING = 2, 3, 4, 5, 5
+# field numbers: the name of an XLine and of metadata, XLine.timestamp_ns, XLine.events and
+# XEvent.stats alike, XEvent.num_occurrences, XStat.str_value
+_NAME_FIELD, _TIMESTAMP, _EVENTS, _OCCURRENCES, _STRING = 2, 3, 4, 5, 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -197,10 +197,10 @@ class Columns:
         )
 
 
-def line_name(data: Bytes, start: int, end: int) -> str:
-    """Return the name of the XLine between two positions, without looking at its events."""
+def name_of(data: Bytes, start: int, end: int) -> str:
+    """Return the name of the XLine or metadata between two positions; no event is looked at."""
     for number, kind, begin, stop in fields(data, start, end):
-        if (number, kind) == (_LINE_NAME, LENGTH):
+        if (number, kind) == (_NAME_FIELD, LENGTH):
             return text(data, begin, stop)
         if number >= _EVENTS:
             break
@@ -221,7 +221,7 @@ def read_line(data: Bytes, start: int, end: int) -> TraceLine:
         if at >= end:
             break
         number, kind, begin, stop = next(fields(data, at, end))
-        if (number, kind) == (_LINE_NAME, LENGTH):
+        if (number, kind) == (_NAME_FIELD, LENGTH):
             name = text(data, begin, stop)
         elif (number, kind) == (_TIMESTAMP, VARINT):
             timestamp_ns = signed(begin)

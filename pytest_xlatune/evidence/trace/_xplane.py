@@ -34,7 +34,7 @@ from pytest_xlatune.evidence.trace._columns import (
     Columns,
     TraceLine,
     decode,
-    line_name,
+    name_of,
     read_line,
     read_stat,
 )
@@ -164,15 +164,9 @@ class _XplaneReader:
                 if (number, kind) == (1, VARINT):
                     key = signed(begin)
                 elif (number, kind) == (2, LENGTH):
-                    name = self._metadata_name(begin, stop)
+                    name = name_of(self._data, begin, stop)
             names[key] = name
         return names
-
-    def _metadata_name(self, start: int, end: int) -> str:
-        for number, kind, begin, stop in fields(self._data, start, end):
-            if (number, kind) == (2, LENGTH):
-                return text(self._data, begin, stop)
-        return ""
 
     def _task(self, planes: list[_Plane]) -> dict[str, int]:
         found: dict[str, int] = {}
@@ -191,7 +185,7 @@ class _XplaneReader:
         names, attributes = self._index(self._table(plane.event_names)), self._index(stats.names)
         streams = []
         for begin, end in plane.lines:
-            if not line_name(self._data, begin, end).startswith(STREAM_LINE):
+            if not name_of(self._data, begin, end).startswith(STREAM_LINE):
                 continue
             line = self._line(begin, end)
             parts = [

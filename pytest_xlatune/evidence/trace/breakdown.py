@@ -293,8 +293,7 @@ def drill(
 class _Work:
     def __init__(self, window: CaptureWindow) -> None:
         self._window = window
-        self._families = window.families
-        self._labels = (*(each.name for each in window.families), OTHER.name)
+        self._families = (*window.families, OTHER)
         self._kernels, self._ops, self._groups = _Sums(), _Sums(), _Sums()
         self._attributed_ps = 0
         self._gpus: list[Gpu] = []
@@ -334,7 +333,7 @@ class _Work:
         self._formats.add(trace.format)
         self._planes += trace.planes_present
         self._rules[trace.source] = found
-        family, kind = classify(trace.names, self._families)
+        family, kind = classify(trace.names, self._window.families)
         for device, each, step in zip(trace.devices, events, found.of, strict=True):
             self._backends.add(device.backend)
             main, on_main = _main_stream(device, kind)
@@ -353,22 +352,21 @@ class _Work:
             sums = (each.duration_ps, alone, np.where(on_main, each.duration_ps, 0))
             columns = [column[inside] for column in sums]
             name, op = each.name[inside], each.op[inside]
-            ops = grouped((op + 1) * (len(self._families) + 1) + family[name], columns)
+            ops = grouped((op + 1) * len(self._families) + family[name], columns)
             self._rows(trace, grouped(name, columns), ops, family)
 
     def _rows(self, trace: Trace, names: Ints, ops: Ints, family: Ints) -> None:
         """Add sums by name, which give the families too, and by operation and family."""
-        kinds = (*self._families, OTHER)
         for name, *values in names.tolist():
-            label = int(family[name])
-            named = (self._labels[label], kinds[label].kind)
-            self._kernels.add((trace.names[name], *named), values)
-            self._groups.add((named[0], *named), values)
+            own = self._families[int(family[name])]
+            self._kernels.add((trace.names[name], own.name, own.kind), values)
+            self._groups.add((own.name, own.name, own.kind), values)
         for key, *values in ops.tolist():
-            op, label = divmod(key, len(kinds))
+            op, place = divmod(key, len(self._families))
             if op:  # 0 is ABSENT + 1
+                own = self._families[place]
                 self._attributed_ps += values[1]
-                self._ops.add((trace.names[op - 1], self._labels[label], kinds[label].kind), values)
+                self._ops.add((trace.names[op - 1], own.name, own.kind), values)
 
     def result(self, step_s: float | None) -> Drill:
         """Return what was added, after checking that it belongs together."""

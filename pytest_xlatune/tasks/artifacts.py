@@ -32,6 +32,8 @@ from pytest_xlatune.evidence.trace.comparison import (
     TraceComparison,
     compare_windows,
     milliseconds,
+    parts,
+    seconds,
     shares_of,
 )
 from pytest_xlatune.ledger import LEDGER, EvidenceRecorded, Ledger, find_ledgers
@@ -46,7 +48,6 @@ from pytest_xlatune.report.covered import EvidenceFact, Explanation
 
 FAMILIES = 5  # of the kernel families that moved most
 _UNREAD = {"wave": "", "note": ""}  # fields that do not make another profile
-_PS = 1e-9  # milliseconds of a picosecond
 # a sweep's profile:  quickstart:baseline-deployed
 _OF_SWEEP = re.compile(r"([a-z0-9][a-z0-9_-]*):([a-z0-9][a-z0-9._+-]{0,63})")
 
@@ -253,17 +254,11 @@ def program_fact(program: Program) -> str:
 
 def drill_fact(found: Drill) -> str:
     """Divide the time of a step into its parts, in a sentence."""
-    total, by = found.total, max(1, found.gpu_steps)
-    parts = {
-        "compute": total.compute_ps,
-        "exposed communication": total.exposed_communication_ps,
-        "exposed memory": total.exposed_memory_ps,
-        "idle": total.idle_ps,
-    }
-    said = ", ".join(f"{name} {_PS * part / by:.3f}" for name, part in parts.items())
+    said = ", ".join(f"{name} {milliseconds(each):.3f}" for name, each in parts(found).items())
+    span_s = seconds(found, found.total.span_ps)
     return (
         f"{counted(len(found.gpus), 'device')}, {counted(found.divided_by, 'step')}: a step spans "
-        f"{_PS * total.span_ps / by:.3f} ms: {said}"
+        f"{milliseconds(span_s):.3f} ms: {said}"
     )
 
 

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from pytest_xlatune.evidence.hlo import Collective, Program
-from pytest_xlatune.evidence.trace import Backend, Kind
-from pytest_xlatune.evidence.trace.breakdown import Drill, Gpu, Timeline, TimeRow
+from pytest_xlatune.evidence.hlo import Program
+from pytest_xlatune.evidence.trace import Kind
+from pytest_xlatune.evidence.trace.breakdown import Drill, Timeline, TimeRow, drill
 from pytest_xlatune.evidence.trace.comparison import shares_of
-from pytest_xlatune.evidence.trace.step_times import StepRule
 from pytest_xlatune.model.result import Shares
+from tests.evidence.captures import node
+from tests.evidence.programs import GATHER, entry, made
 
 
 def row(name: str, alone_ps: int, kind: Kind = Kind.COMMUNICATION) -> TimeRow:
     return TimeRow(name=name, family="f", kind=kind, count=1, sum_ps=alone_ps, alone_ps=alone_ps)
 
 
-def drill(
+MADE = drill([node(steps=1, gpus=1).trace()])
+
+
+def drilled(
     *, ops: tuple[TimeRow, ...] = (), kernels: tuple[TimeRow, ...] = (), span_ps: int = 1000
 ) -> Drill:
     line = Timeline(
@@ -26,53 +32,14 @@ def drill(
         exposed_communication_ps=250,
         exposed_memory_ps=50,
     )
-    gpu = Gpu(source="a", name="0", main_stream="1", steps=(line,), outside=Timeline())
-    return Drill(
-        sources=("a",),
-        formats=("xplane",),
-        backend=Backend.GPU,
-        launcher="one process",
-        rule=StepRule.LAUNCH,
-        even=True,
-        steps=(3,),
-        divided_by=1,
-        gpus=(gpu,),
-        planes_present=1,
-        families=(),
-        kernels=kernels,
-        ops=ops,
-        attributed_ps=0,
-    )
+    gpu = replace(MADE.gpus[0], steps=(line,), outside=Timeline())
+    return replace(MADE, gpus=(gpu,), kernels=kernels, ops=ops)
 
 
 def program(*kinds: str) -> Program:
-    return Program(
-        source="p",
-        module="m",
-        target="gfx942",
-        fingerprint=None,
-        digest="d",
-        unordered="u",
-        instructions=1,
-        opcodes={},
-        collectives=tuple(
-            Collective(
-                name=f"{kind}.{at}",
-                kind=kind,
-                computation="main",
-                size_bytes=1,
-                is_async=True,
-                is_pipelined=False,
-                groups="",
-                stream=None,
-                executions=1,
-                in_loop=False,
-            )
-            for at, kind in enumerate(kinds)
-        ),
-        loops=(),
-        in_flight=0,
-    )
+    found = made(entry(GATHER))
+    (one,) = found.collectives
+    return replace(found, collectives=tuple(replace(one, kind=kind) for kind in kinds))
 
 
 WHOLE = {"communication": 0.25, "compute": 0.6, "copies": 0.05, "idle": 0.1}
@@ -87,7 +54,7 @@ def test_operations_say_which_collective_it_was() -> None:
         row("send-done.2", 20),
         row("all-gather-fusion-like", 500, Kind.COMPUTE),
     )
-    assert shares_of(drill(ops=ops), None) == Shares(
+    assert shares_of(drilled(ops=ops), None) == Shares(
         of_step={
             "all-gather": 0.12,
             "reduce-scatter": 0.08,
@@ -119,7 +86,7 @@ KERNELS = (
 def test_a_library_s_send_and_receive_is_of_the_one_kind_that_the_program_has(
     kinds: tuple[str, ...], exchanged: dict[str, float]
 ) -> None:
-    found = shares_of(drill(kernels=KERNELS), program(*kinds))
+    found = shares_of(drilled(kernels=KERNELS), program(*kinds))
     assert found is not None
     assert found.of_step == {"all-gather": 0.1, "reduce-scatter": 0.04, **exchanged, **WHOLE}
 
@@ -127,15 +94,15 @@ def test_a_library_s_send_and_receive_is_of_the_one_kind_that_the_program_has(
 def test_a_dump_alone_tells_the_kinds_and_no_time() -> None:
     found = shares_of(None, program("send", "recv", "all-reduce", "all-reduce"))
     assert found == Shares(of_step={}, kinds=("all-reduce", "collective-permute"))
-    assert shares_of(drill(span_ps=0), program()) == Shares(of_step={}, kinds=())
+    assert shares_of(drilled(span_ps=0), program()) == Shares(of_step={}, kinds=())
 
 
 def test_nothing_tells_nothing() -> None:
     assert shares_of(None, None) is None
-    assert shares_of(drill(span_ps=0), None) is None
+    assert shares_of(drilled(span_ps=0), None) is None
 
 
 def test_shares_go_to_the_ledger_and_back() -> None:
-    found = shares_of(drill(kernels=KERNELS), program("all-to-all"))
+    found = shares_of(drilled(kernels=KERNELS), program("all-to-all"))
     assert found is not None
     assert Shares.from_json(found.to_json()) == found

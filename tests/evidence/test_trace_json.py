@@ -7,19 +7,21 @@ from typing import Any
 
 import pytest
 
+from pytest_xlatune.evidence.trace import _chrome as chrome
 from pytest_xlatune.evidence.trace._chrome import read_trace_json
 from pytest_xlatune.evidence.trace.breakdown import drill
 from pytest_xlatune.model.errors import ParseError
 from tests.evidence.captures import trace_json
 
 
-def test_a_json_that_reached_the_cap_is_marked_truncated() -> None:
-    full = read_trace_json(trace_json(50), "a.json.gz", caps=frozenset({50}))
+def test_a_json_that_reached_the_cap_is_marked_truncated(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chrome, "CAPS", {50})
+    full = read_trace_json(trace_json(50), "a.json.gz")
     assert full.truncated is not None
     assert "50 events" in full.truncated
     with pytest.raises(ParseError, match="50 events, the most"):
         drill([full])
-    assert read_trace_json(trace_json(49), "a.json.gz", caps=frozenset({50})).truncated is None
+    assert read_trace_json(trace_json(49), "a.json.gz").truncated is None
 
 
 def stepped_json(kernels: dict[int, int]) -> bytes:

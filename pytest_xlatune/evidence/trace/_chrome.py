@@ -12,6 +12,7 @@ import math
 import re
 import zlib
 from array import array
+from collections import defaultdict
 from collections.abc import Iterator
 from typing import Any
 
@@ -19,6 +20,7 @@ import numpy as np
 
 from pytest_xlatune.evidence.trace import (
     ABSENT,
+    COLUMNS,
     Annotation,
     Backend,
     Device,
@@ -31,7 +33,8 @@ from pytest_xlatune.evidence.trace import (
 )
 from pytest_xlatune.model.errors import ParseError
 
-CAPS = frozenset({1_000_000, 5_000_000})  # kMaxEvents of jaxlib, by age
+# events at which a writer stops: kMaxEvents of jaxlib, by age
+CAPS = frozenset({1_000_000, 5_000_000})
 
 _CHUNK = 1 << 20
 _MAX_EVENT = 1 << 22  # characters of one event; the longest name is some thousand
@@ -53,17 +56,15 @@ _LIST = re.compile(r'"traceEvents"\s*:\s*\[')
 _GAP = re.compile(r"[\s,]*")
 
 
-def read_trace_json(data: bytes | memoryview, source: str, *, caps: frozenset[int] = CAPS) -> Trace:
+def read_trace_json(data: bytes | memoryview, source: str) -> Trace:
     """Decode a whole file of the trace-viewer format, gzipped or plain; `source` is its name.
-
-    `caps` are the event counts at which a writer is known to stop.
 
     Raises:
         ParseError: the file is empty, truncated, foreign or hostile.
     """
     if not len(data):
         raise ParseError(f"{source}: the file is empty; expected a trace.json.gz of the profiler")
-    reader = _ChromeReader(source, caps)
+    reader = _ChromeReader(source)
     try:
         for event in _elements(_text(data)):
             reader.take(event)
@@ -123,14 +124,15 @@ def _elements(pieces: Iterator[str]) -> Iterator[Any]:
 
 
 class _ChromeReader:
-    def __init__(self, source: str, caps: frozenset[int]) -> None:
+    def __init__(self, source: str) -> None:
         self._source = source
-        self._caps = caps
         self._names = Names()
         self._processes: dict[str, str] = {}
         self._threads: dict[tuple[str, str], str] = {}
         # device, pid, tid -> the events, a column each
-        self._lines: dict[tuple[str, str, str], dict[str, array[int]]] = {}
+        self._lines: dict[tuple[str, str, str], dict[str, array[int]]] = defaultdict(
+            lambda: {each: array("q") for each in COLUMNS}
+        )
         self._annotations: list[Annotation] = []
         self._launch_ids: dict[str, tuple[array[int], array[int]]] = {
             each: (array("q"), array("q")) for each in ("correlation_id", "run_id")
@@ -171,19 +173,13 @@ class _ChromeReader:
                     starts.append(_ps(event["ts"]))
 
     def _kernel(self, device: str, event: dict[str, Any], args: dict[str, str], by: str) -> None:
-        values = {
-            "start_ps": _ps(event["ts"]),
-            "duration_ps": _ps(event["dur"]),
-            "name": self._names[event["name"]],
-            "op": self._names[args["hlo_op"]] if "hlo_op" in args else ABSENT,
-            "module": self._names[args["hlo_module"]] if "hlo_module" in args else ABSENT,
-            "launch": int(args[by]) if by in args else ABSENT,
-        }
-        line = self._lines.setdefault(
-            (device, event["pid"], event["tid"]), {each: array("q") for each in values}
-        )
-        for each, value in values.items():
-            line[each].append(value)
+        line = self._lines[device, event["pid"], event["tid"]]
+        line["start_ps"].append(_ps(event["ts"]))
+        line["duration_ps"].append(_ps(event["dur"]))
+        line["name"].append(self._names[event["name"]])
+        line["op"].append(self._names[args["hlo_op"]] if "hlo_op" in args else ABSENT)
+        line["module"].append(self._names[args["hlo_module"]] if "hlo_module" in args else ABSENT)
+        line["launch"].append(int(args[by]) if by in args else ABSENT)
 
     def trace(self) -> Trace:
         """Return what was taken."""
@@ -197,7 +193,7 @@ class _ChromeReader:
         gpus = [name for name in devices if _GPU.fullmatch(name)]
         calls = self._launch_ids["correlation_id" if gpus else "run_id"]
         truncated = None
-        if self._count in self._caps:
+        if self._count in CAPS:
             truncated = (
                 f"{self._count} events, the most that the profiler writes into a trace.json: the "
                 "end of the window is missing; read the xplane.pb"

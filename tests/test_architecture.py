@@ -215,15 +215,3 @@ def test_loading_the_plugin_loads_nothing_heavy() -> None:
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=240
     )
     assert done.stdout.strip() == "[]"
-
-
-def test_a_declaration_loads_no_campaign() -> None:
-    code = (
-        "import sys, pytest_xlatune.sweep.declaration; "
-        "print([m for m in sys.modules if m.startswith(('pytest_xlatune.campaign', "
-        "'pytest_xlatune.prepare', 'pytest_xlatune.tasks'))])"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=240
-    )
-    assert done.stdout.strip() == "[]"

@@ -163,6 +163,8 @@ def test_the_search_ends_with_the_repository(root: Path) -> None:
         ("[slurm]\naccount = [1]", r"xlatune.toml \[slurm\]: account: found \[1\]"),
         ("[sweeps.a.deployed]\nA = {}", r"xlatune.toml \[sweeps.a.deployed\]: A: found \{\}"),
         ('nodelist = "n[1"', "n\\[1"),
+        ('parallelism = "FDSP=8"', "xlatune.toml: parallelism: unknown axis .*did you mean 'FSDP'"),
+        ('[sweeps.a]\nmodel = "a b"', r"xlatune.toml \[sweeps.a\]: model: .*'a b': expected"),
         ('notify-url = "slack://x"', "unknown setting 'notify-url'.*'notify-file'"),
         ('config = "other.toml"', "config is said before this file is read: --xlatune-config"),
         ('screening = "on"', "xlatune.toml: screening has another name: write compile-check"),
@@ -227,6 +229,7 @@ def test_no_parser_is_loaded_where_there_is_no_file(
 
 def test_every_option_can_be_set_in_the_file(root: Path) -> None:
     texts = {"executor": "local", "compile-check": "on", "negative": "xfail", "log-level": "debug"}
+    texts["parallelism"] = "PP=3"
     tables = {"slurm", "launcher", "container"}
     names = [option.name for option in OPTIONS if option.name not in {*tables, "config"}]
     lines = [f'{name} = "{texts.get(name, 3)}"' for name in names]

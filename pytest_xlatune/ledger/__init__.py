@@ -142,7 +142,7 @@ class TrialEnded(Event):
 _FOLLOWS = {
     Next.ACCEPT: "counts as success",
     Next.RETRY: "retried on the same nodes",
-    Next.DROP: "the profile is dropped",
+    Next.DROP: "dropped, and not run again",
     Next.GIVE_UP: "not measured",
     Next.STOP: "the sweep stops",
     Next.INTERRUPTED: "ended because no session waits for it; to be run again",

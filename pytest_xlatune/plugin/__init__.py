@@ -105,12 +105,13 @@ def pytest_report_collectionfinish(config: pytest.Config) -> list[str]:
     from pytest_xlatune.report.render import terminal
     from pytest_xlatune.tasks.plan import plan_of
 
-    workdir = config.stash[OPTIONS_KEY].workdir
-    return [
+    options, studies = config.stash[OPTIONS_KEY], config.stash[SESSION_KEY].studies()
+    lines = [
         line
-        for resolved, study in config.stash[SESSION_KEY].studies()
-        for line in terminal(plan_of(resolved, study, workdir=workdir))
+        for resolved, study in studies
+        for line in terminal(plan_of(resolved, study, workdir=options.workdir))
     ]
+    return [*lines, *options.said.unread([resolved.sweep.name for resolved, _ in studies])]
 
 
 @pytest.hookimpl(tryfirst=True)

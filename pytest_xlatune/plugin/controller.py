@@ -144,6 +144,8 @@ class Controller:
                 session = terminalreporter._session  # noqa: SLF001 - as above
                 if session is not None and session.exitstatus == pytest.ExitCode.OK:
                     session.exitstatus = pytest.ExitCode.INTERNAL_ERROR
+        for line in self._options.said.unread([folder.parent.name for folder in folders]):
+            terminalreporter.write_line(f"xlatune: {line}")
 
     def _finish(self, folder: Path) -> None:
         from pytest_xlatune.campaign.jobs import cancel_unwaited

@@ -258,7 +258,8 @@ def _guarded(request: pytest.FixtureRequest, ask: Callable[[Callable[[], None]],
     """Wait for an answer, with live lines if this is the process that prints them."""
     controller = request.config.pluginmanager.getplugin(CONTROLLER)
     try:
-        return ask(controller.tick if controller is not None else _no_tick)
+        # an xdist worker has no terminal
+        return ask(controller.tick if controller is not None else lambda: None)
     except XlatuneError as error:
         failed = pytest.fail.Exception(str(error), pytrace=False)
         vars(failed)[REFUSED] = type(error).__name__
@@ -275,7 +276,3 @@ def pytest_runtest_makereport(
     if refused is not None:
         report.user_properties.append((REFUSED, refused))
     return report
-
-
-def _no_tick() -> None:
-    """Do nothing: an xdist worker has no terminal."""

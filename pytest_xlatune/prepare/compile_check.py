@@ -217,11 +217,6 @@ class Step:
         self._by = self._by or compiled_by(self._compiler)
         return self._by
 
-    @property
-    def place(self) -> str:
-        """For which device, in words."""
-        return self._compiler.place
-
     def _identical(self, said: ProfileCompiled, number: int) -> Need:
         if number <= self._controls:
             return Need(is_left_out=False, why="measured as an A/A control")
@@ -229,7 +224,7 @@ class Step:
         return Need(is_left_out=True, why=why, is_needless=True)
 
     def _cannot(self, said: ProfileCompiled) -> Need:
-        if said.cls is CompileClass.FAILED and self._compiler.lacks_device:
+        if said.cls is CompileClass.FAILED and self._compiler.target is not None:
             why = "measured: without its device a compiler may fail where it would not beside it"
             return Need(is_left_out=False, why=why)
         if said.cls is CompileClass.MEMORY and said.later:
@@ -239,7 +234,7 @@ class Step:
 
     def _chooses_by_device(self, profile_id: str) -> bool:
         """Whether a profile's flags may act on a device although they do not without it."""
-        if not self._compiler.lacks_device:
+        if self._compiler.target is None:
             return False
         (found,) = (each for each in self._profiles if each.id == profile_id)
         return any(part in flag.name for flag in found.flags for part in _BY_DEVICE)

@@ -106,7 +106,7 @@ class Compiler:
         way: how one is compiled.
         python: the interpreter that compiles; "" is unknown.
         place: for which device, in words.
-        target: the device that is not here; None is this machine.
+        target: the device that is not here, so that nothing is autotuned; None is this machine.
         sources: the files that hold the program.
         memory_limit_bytes: of one device; None is unknown.
     """
@@ -117,11 +117,6 @@ class Compiler:
     target: CompileTarget | None = None
     sources: tuple[Path, ...] = ()
     memory_limit_bytes: int | None = None
-
-    @property
-    def lacks_device(self) -> bool:
-        """Whether it compiles for a device that is not here: nothing is autotuned."""
-        return self.target is not None
 
 
 def check_sweep(resolved: ResolvedSweep) -> None:

@@ -241,9 +241,6 @@ def _from_the_nodes(
     return [*unseen, *(f"{', '.join(nodes)}: {wrong}" for wrong, nodes in sight.unfit.items())], []
 
 
-_TIMEOUT_S = 60.0
-
-
 @runtime_checkable
 class Keyed(Interface):
     """A launcher whose trainer takes `key=value` and refuses a key that it does not know."""
@@ -331,17 +328,18 @@ def ask(launcher: Keyed, cell: Cell, *, environ: Mapping[str, str]) -> Release |
     cwd = launcher.cwd or None
     if cwd is not None and not Path(cwd).is_dir():
         return f"{cwd} is not on this machine"
+    worker = Path(keys_worker.__file__).read_text(encoding="utf-8")
     kept = {name: environ[name] for name in ("PATH", "HOME", "LD_LIBRARY_PATH") if name in environ}
     try:
         done = subprocess.run(
-            [python, "-c", _worker(), launcher.package, launcher.config_of(cell)],
+            [python, "-c", worker, launcher.package, launcher.config_of(cell)],
             env=kept,
             cwd=cwd,
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
             errors="replace",
-            timeout=_TIMEOUT_S,
+            timeout=_CHECK_TIMEOUT_S,
             check=True,
         )
         answer = json.loads(done.stdout)
@@ -361,10 +359,6 @@ def ask(launcher: Keyed, cell: Cell, *, environ: Mapping[str, str]) -> Release |
         known=known,
         said=said,
     )
-
-
-def _worker() -> str:
-    return Path(keys_worker.__file__).read_text(encoding="utf-8")
 
 
 def _trial(profile: Profile, cell: Cell) -> Trial:

@@ -130,18 +130,12 @@ def _fits(kind: Any, value: object) -> bool:
 
 def _wrong(where: str, value: object, expected: str) -> ConfigError:
     found = f"{where} is {value!r:.80} ({type(value).__name__})"
-    hint = f": write {str(value)!r}" if expected == _WORDS[str] and _is_scalar(value) else ""
+    hint = f": write {str(value)!r}" if expected == _WORDS[str] and _fits(float, value) else ""
     return ConfigError(f"{found}, expected {expected}{hint}")
-
-
-def _is_scalar(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 # a name of a sweep, a config tag:  sparse-fp8
 _SLUG = re.compile(r"[a-z0-9][a-z0-9_-]*")
-
-
 # a module's function:  programs.moe:step
 _PROGRAM = re.compile(r"[\w.]+:\w+")
 # partitions x hosts x devices:  1x1x8
@@ -277,11 +271,6 @@ class Sweep(Declared):
         """What the sweep asks; None is a tuning study: which of its profiles is faster."""
         return self.study if self.gate is None else self.gate
 
-    @property
-    def waves(self) -> tuple[str, ...]:
-        """The waves that have a profile, in declared order."""
-        return tuple(dict.fromkeys(each.wave for each in self.profiles))
-
     def wave_profiles(self, wave: str) -> tuple[Profile, ...]:
         """Return the profiles of a wave, in declared order.
 
@@ -290,8 +279,9 @@ class Sweep(Declared):
         """
         found = tuple(each for each in self.profiles if each.wave == wave)
         if not found:
+            known = {each.wave for each in self.profiles}
             raise ConfigError.unknown(
-                "wave", wave, valid=self.waves, where=f"sweep {self.name!r} (no profile is in it)"
+                "wave", wave, valid=known, where=f"sweep {self.name!r} (no profile is in it)"
             )
         return found
 
@@ -366,17 +356,17 @@ class Sweep(Declared):
         if site.partition:
             options["partition"] = site.partition
         site = replace(site, resources=replace(site.resources, nodes=nodes, options=options))
-        values = {each.name: getattr(declared, each.name) for each in fields(declared)}
-        if not declared.code:
-            del values["code"]
+        described = launcher.describe()
+        if said.root:  # the cell is the same in another checkout
+            described = described.replace(f"{said.root}/", "")
         cell = Cell(
-            **values
+            **vars(declared)
             | {
                 "parallelism": Parallelism.parse(declared.parallelism or ""),
                 "deployed": dict(declared.deployed),
                 "overrides": dict(declared.overrides),
                 "nodelist": nodelist,
-                "launcher": _below(launcher.describe(), said.root),
+                "launcher": described,
             }
         )
         restored = self.no_env.profile(launcher, cell) if self.no_env else None
@@ -428,11 +418,6 @@ def _context(cell: Cell, launcher: Launcher) -> Context:
     context = context_of(cell, launcher)
     env = {name: value for name, value in context.env.items() if not is_secret(name)}
     return replace(context, env=env)
-
-
-def _below(text: str, root: Path | None) -> str:
-    """Name paths below the project relative to it: the cell is the same in another checkout."""
-    return text.replace(f"{root}/", "") if root else text
 
 
 SWEEP_NAME = "SWEEP"  # what a sweep file calls its sweep

@@ -18,7 +18,7 @@ are the site (which adapters, which interface), without which the job would meas
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
@@ -172,19 +172,25 @@ def _meaning(text: str) -> list[str]:
     return [line for line in lines if line and not line.lstrip().startswith("#")]
 
 
+def _with_env_files(cell: Cell, launcher: Launcher) -> dict[str, str]:
+    """Return the deployed variables, those of the launcher's env files on top."""
+    files = launcher.env_files_of(cell)
+    base = {**cell.parallelism.variables, **cell.deployed}
+    return {**cell.deployed, **(deployed_env(*files, base=base) if files else {})}
+
+
 def context_of(cell: Cell, launcher: Launcher) -> Context:
     """Return what profiles of a cell are applied to, env files that this machine can read included.
 
     Raises:
         ConfigError: the deployed XLA_FLAGS end early, so that no profile would ever be read.
     """
-    deployed, is_complete = dict(cell.deployed), True
-    files = [Path(name) for name in launcher.env_files_of(cell)]
+    is_complete = True
     try:
-        base = {**cell.parallelism.variables, **deployed}
-        deployed |= deployed_env(*files, base=base) if files else {}
+        deployed = _with_env_files(cell, launcher)
     except ConfigError:
-        is_complete = False  # made for the nodes; what they set is not known here
+        # made for the nodes; what they set is not known here
+        deployed, is_complete = dict(cell.deployed), False
     flags = parse_flags(deployed.get("XLA_FLAGS", ""), where="the deployed XLA_FLAGS")
     return Context(deployed=flags, env=deployed, is_complete=is_complete)
 
@@ -196,6 +202,11 @@ _SHORT = {
             "xla_gpu_pipeline_all_gather",
             "xla_gpu_pipeline_all_reduce",
             "xla_gpu_pipeline_reduce_scatter",
+            "xla_detect_unstable_reductions",
+            "xla_detect_unstable_reductions_post_optimizations",
+            "xla_gpu_detect_inf",
+            "xla_gpu_detect_nan",
+            "xla_gpu_experimental_deterministic_ops_triton",
         ),
         -1,
     ),
@@ -206,16 +217,6 @@ _SHORT = {
             "xla_gpu_ragged_all_to_all_mode",
         ),
         -2,
-    ),
-    **dict.fromkeys(
-        (
-            "xla_detect_unstable_reductions",
-            "xla_detect_unstable_reductions_post_optimizations",
-            "xla_gpu_detect_inf",
-            "xla_gpu_detect_nan",
-            "xla_gpu_experimental_deterministic_ops_triton",
-        ),
-        -1,
     ),
 }
 # no text puts these back: an empty list or a number is refused, or the default of an old name sets
@@ -278,13 +279,10 @@ class NoEnv:
             ConfigError: the deployed XLA_FLAGS are malformed, or a value is stated for a variable
                 that is not deployed.
         """
-        files = [Path(name) for name in launcher.env_files_of(cell)]
-        unread = [str(file) for file in files if not file.is_file()]
+        unread = [name for name in launcher.env_files_of(cell) if not Path(name).is_file()]
         if unread:
             return _none(f"{', '.join(unread)} cannot be read here, so what it sets is not known")
-        deployed = dict(cell.deployed)
-        base = {**cell.parallelism.variables, **deployed}
-        deployed |= deployed_env(*files, base=base) if files else {}
+        deployed = _with_env_files(cell, launcher)
         flags = parse_flags(deployed.get("XLA_FLAGS", ""), where="the deployed XLA_FLAGS")
         names = deployed.keys() - {"XLA_FLAGS"}
         for name in self.variables.keys() - names:
@@ -301,12 +299,12 @@ class NoEnv:
             restored = self._restored(undone)
         except ConfigError as error:
             return _none(str(error))
+        note = "every deployed flag back to its default"
+        kept = sorted(names - self.variables.keys())
+        if kept:
+            note += f"; variables stay as deployed: {', '.join(kept)}"
         return Profile(
-            id=NO_ENV_ID,
-            flags=restored,
-            env=dict(self.variables),
-            wave="wave1",
-            note=_note(sorted(names - self.variables.keys())),
+            id=NO_ENV_ID, flags=restored, env=dict(self.variables), wave="wave1", note=note
         )
 
     def _restored(self, flags: Flags) -> Flags:
@@ -321,11 +319,6 @@ class NoEnv:
                 "`keep` those that are part of the cell"
             )
         return restore_default(flags, known)
-
-
-def _note(kept: Sequence[str]) -> str:
-    said = "every deployed flag back to its default"
-    return f"{said}; variables stay as deployed: {', '.join(kept)}" if kept else said
 
 
 def _none(why: str) -> Profile:

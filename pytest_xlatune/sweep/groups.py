@@ -279,6 +279,21 @@ def _lists(text: str) -> dict[str, list[str]]:
     return lists
 
 
+def _axes(text: str) -> str:
+    """Read `PP=2,FSDP=4`; the sweep takes the text."""
+    from pytest_xlatune.model.cell import Parallelism
+
+    Parallelism.parse(text)
+    return text
+
+
+def _model_tag(text: str) -> str:
+    """Read `deepseek3-671b`."""
+    from pytest_xlatune.model.cell import Cell, Parallelism
+
+    return Cell(model_tag=text, parallelism=Parallelism.parse("FSDP=1")).model_tag
+
+
 # --- defaults that would load more than the plugin may -------------------------------------------
 
 
@@ -299,10 +314,14 @@ class CellSettings(Declared):
     """The cell, which stays fixed; the model and the parallelism are never guessed."""
 
     model_tag: str | None = _option(
-        None, "Model tag of the cell, e.g. deepseek3-671b", name="model", metavar="TAG"
+        None,
+        "Model tag of the cell, e.g. deepseek3-671b",
+        name="model",
+        metavar="TAG",
+        parse=_model_tag,
     )
     parallelism: str | None = _option(
-        None, "Parallelism of the cell, e.g. PP=2,FSDP=4", metavar="AXES"
+        None, "Parallelism of the cell, e.g. PP=2,FSDP=4", metavar="AXES", parse=_axes
     )
     config_tag: str = _option("", "Which of the model's configurations", metavar="TAG")
     per_device_batch_size: float | None = _option(

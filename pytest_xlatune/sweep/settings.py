@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -81,6 +81,17 @@ class Said(Declared):
     def of(self, sweep: str) -> Said:
         """Return what was said for one sweep."""
         return self.sweeps.get(sweep, self)
+
+    def unread(self, sweeps: Collection[str]) -> list[str]:
+        """Return a line for each table of the settings file that is of none of these sweeps."""
+        import difflib
+
+        lines = []
+        for name in sorted(self.sweeps.keys() - set(sweeps)):
+            near = difflib.get_close_matches(name, sweeps, n=1)
+            hint = f"; did you mean [sweeps.{near[0]}]?" if near else ""
+            lines.append(f"{self.file} [sweeps.{name}] is of no sweep of this run{hint}")
+        return lines
 
     def over(self, group: G) -> G:
         """Return a group of settings with what was said in place of its own; mappings add up.
@@ -219,7 +230,9 @@ def _parsed(option: Option, text: str, place: str) -> Any:
         raise ConfigError.unknown("value", text, valid=option.choices, where=place)
     try:
         return option.parse(text)
-    except (ValueError, ConfigError) as error:
+    except ConfigError as error:  # which says what was found and expected
+        raise ConfigError(f"{place}: {error}") from None
+    except ValueError as error:
         if option.metavar in {"N", "H"}:  # a number says by itself what it takes
             raise ConfigError(f"{place}: found {text!r}, {error}") from None
         expected = option.metavar or option.unit

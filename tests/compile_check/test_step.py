@@ -384,7 +384,7 @@ def test_a_function_rests_on_its_module_and_the_memory_of_its_target(tmp_path: P
     assert found.sources == (tmp_path / "mine" / "step.py",)
     assert found.memory_limit_bytes == 151397597184
     assert found.place == "1x1x8 h200"
-    assert found.lacks_device
+    assert found.target is not None
     tighter = dataclasses.replace(check, memory_limit_gib=1)
     found = compiler_of(tighter, launcher=None, cell=CELL, executor="slurm")  # type: ignore[arg-type]
     assert found.memory_limit_bytes == 1 << 30

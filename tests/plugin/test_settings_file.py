@@ -18,7 +18,11 @@ XLA_FLAGS = "--xla_slow=1"
 [sweeps.pretend]
 budget = 30
 workdirs = "typo"
+
+[sweeps.pretendd]
+budget = 31
 """
+UNREAD = "xlatune.toml [[]sweeps.pretendd[]] is of no sweep of this run; did you mean *pretend*"
 
 
 def test_a_wrong_setting_ends_the_run_with_one_message(folder: Any) -> None:
@@ -36,10 +40,15 @@ def test_the_file_is_the_sweeps_site_with_workers_and_without(folder: Any) -> No
     (folder.path / "site.env.sh").write_text('export XLA_FLAGS="$XLA_FLAGS --xla_of_the_site=1"\n')
     plan = folder.run("--xlatune-plan", "-n2")
     plan.stdout.fnmatch_lines(
-        ["from-the-file FSDP=4: plan", "*budget: xlatune.toml [[]sweeps.pretend[]]*"]
+        [
+            "from-the-file FSDP=4: plan",
+            "*budget: xlatune.toml [[]sweeps.pretend[]]*",
+            UNREAD,
+        ]
     )
     run = folder.run("-n2", "-m", "wave1")
     run.assert_outcomes(passed=1)
+    run.stdout.fnmatch_lines([f"xlatune: {UNREAD}"])
     (log, *_) = sorted(folder.path.glob(".xlatune/pretend/*/*/*/log.0.txt"))
     assert "XLA_FLAGS=--xla_slow=1 --xla_of_the_site=1" in log.read_text()
     opened = folder.events("campaign-opened")

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from pytest_xlatune.launchers.command import CommandLauncher
 from pytest_xlatune.model.profile import profile
 from pytest_xlatune.report.render import terminal
+from pytest_xlatune.studies.gate import Gate
 from pytest_xlatune.sweep.declaration import Sweep
 from pytest_xlatune.sweep.groups import CellSettings, DesignSettings
 from pytest_xlatune.sweep.settings import Said
@@ -21,8 +23,8 @@ DECLARED = Sweep(
 )
 
 
-def planned(folder: Path, said: Said) -> str:
-    resolved = DECLARED.resolve(said)
+def planned(folder: Path, said: Said, declared: Sweep = DECLARED) -> str:
+    resolved = declared.resolve(said)
     return "\n".join(terminal(plan_of(resolved, resolved.study(), workdir=folder)))
 
 
@@ -69,3 +71,11 @@ def test_a_deployed_secret_is_not_shown_where_a_container_reads_it(tmp_path: Pat
     assert "export HF_HOME=/shared/hf" in said
     assert "export HF_TOKEN=(hidden)" in said
     assert "hunter2" not in said
+
+
+def test_a_gate_says_that_it_compiles_nothing_first(tmp_path: Path) -> None:
+    asked = Said(values={"nodelist": ("node001",), "compile_check": "on"})
+    gate = replace(DECLARED, gate=Gate(), design=DesignSettings())
+    assert "no compile check: a gate measures all that it compares" in planned(
+        tmp_path, asked, declared=gate
+    )

@@ -43,13 +43,13 @@ class Selection:
     profiles: set[str] = field(default_factory=set)
     confirm: bool = False
 
-    def study(self, folder: Path) -> Study:
-        """Return the study that answers this selection; `folder` is the cell's.
+    def study(self, workdir: Path) -> Study:
+        """Return the study that answers this selection; `workdir` holds the cells' folders.
 
         Raises:
             ConfigError, LedgerError: see `ResolvedSweep.study` and `read_calibration`.
         """
-        calibration = read_calibration(folder, self.sweep.cell)
+        calibration = read_calibration(workdir / self.sweep.folder, self.sweep.cell)
         # the confirmation alone takes its finalists from all profiles, and screens the missing ones
         is_all = self.confirm and not self.profiles
         selected = None if is_all else frozenset(self.profiles)
@@ -109,10 +109,8 @@ class Session:
 
     def studies(self) -> list[tuple[ResolvedSweep, Study]]:
         """Return each selected sweep with its study."""
-        return [
-            (each.sweep, each.study(self.options.workdir / each.sweep.folder))
-            for each in self._selections.values()
-        ]
+        workdir = self.options.workdir
+        return [(each.sweep, each.study(workdir)) for each in self._selections.values()]
 
     def campaign(self, sweep: Sweep) -> Campaign:
         """Return the campaign of a sweep, opened.
@@ -122,7 +120,7 @@ class Session:
         """
         if sweep.name not in self._campaigns:
             selection = self._selections[sweep.name]
-            study = selection.study(self.options.workdir / selection.sweep.folder)
+            study = selection.study(self.options.workdir)
             self._campaigns[sweep.name] = self.run(selection.sweep, study)
         return self._campaigns[sweep.name]
 

@@ -10,9 +10,9 @@ from pytest_xlatune.launchers.command import CommandLauncher
 from pytest_xlatune.launchers.maxtext import MaxTextLauncher
 from pytest_xlatune.model.cell import Cell, Parallelism
 from pytest_xlatune.model.errors import ConfigError
-from pytest_xlatune.model.profile import Profile, effective_values, profile
+from pytest_xlatune.model.profile import NO_ENV_ID, Profile, effective_values, profile
 from pytest_xlatune.sweep.declaration import Sweep
-from pytest_xlatune.sweep.deployed import NO_ENV_ID, NoEnv
+from pytest_xlatune.sweep.deployed import NoEnv
 from pytest_xlatune.sweep.groups import CellSettings, SiteSettings
 from pytest_xlatune.sweep.settings import Said
 

@@ -22,8 +22,7 @@ _SWITCH = 1  # values up to here are off and on, which have nothing beside them
 def ladders_of(axis: str) -> dict[str, tuple[str, ...]]:
     """Return the settings of an axis that are tried at several numbers -> these, smallest first.
 
-    Args:
-        axis: e.g. FSDP; what matters on any axis is among them.
+    What matters on any axis is among them.
 
     Raises:
         ConfigError: no such axis.

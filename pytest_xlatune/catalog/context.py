@@ -74,10 +74,7 @@ def out_of_effect(
 ) -> Iterator[str]:
     """Say of each flag that is asked for why it does nothing to this program, where it is so.
 
-    Args:
-        asked: flag -> value, of the profile.
-        after: the same on top of the deployed settings.
-        shape: of the deployed program.
+    `after` are the flags of the profile on top of the deployed ones, whose program has `shape`.
     """
     for name, value in asked.items():
         if name in _THRESHOLD:
@@ -147,8 +144,7 @@ def _decomposer(value: str, shape: Shape) -> str:
 def closes_ring(pairs: str) -> bool:
     """Return whether source-target pairs lead back to where they began.
 
-    Args:
-        pairs: as HLO writes them: `{{0,1},{1,2},{2,3},{3,0}}`.
+    HLO writes them so: `{{0,1},{1,2},{2,3},{3,0}}`.
     """
     # one pair of them:  {0,1}
     to = {int(source): int(target) for source, target in re.findall(r"\{(\d+),(\d+)\}", pairs)}

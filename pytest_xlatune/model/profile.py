@@ -22,6 +22,7 @@ from pytest_xlatune.model.record import Record, digest
 from pytest_xlatune.model.redact import without_secrets
 
 BASELINE_ID = "baseline-deployed"
+NO_ENV_ID = "baseline-no-env"  # the profile that puts every deployed flag back to its default
 
 # Flags whose second occurrence adds to the first instead of replacing it: appending can never
 # undo them (xla/debug_options_flags.cc, effective values of jaxlib 0.12.0.1).

@@ -16,11 +16,12 @@ import pytest
 
 from pytest_xlatune.campaign import Campaign
 from pytest_xlatune.model.errors import ConfigError
+from pytest_xlatune.model.profile import NO_ENV_ID
 from pytest_xlatune.prepare import preflight
 from pytest_xlatune.prepare.lint import look_at_flags
 from pytest_xlatune.studies import Study
 from pytest_xlatune.sweep.declaration import Sweep
-from pytest_xlatune.sweep.deployed import NO_ENV_ID, context_of
+from pytest_xlatune.sweep.deployed import context_of
 from pytest_xlatune.sweep.earlier import read_calibration
 from pytest_xlatune.sweep.groups import RunSettings
 from pytest_xlatune.sweep.resolved import ResolvedSweep

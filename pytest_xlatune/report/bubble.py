@@ -82,10 +82,8 @@ def pipeline_of(
 ) -> Pipeline | NoPipeline:
     """Return the pipeline of a profile in a cell.
 
-    Args:
-        cell: its parallelism has the stages; its overrides go on top of `config`.
-        profile: its overrides go on top of the cell's.
-        config: settings of the trainer's configuration.
+    The profile's overrides go on top of the cell's, and these on top of `config`, the settings of
+    the trainer's configuration.
     """
     said = {**(config or {}), **cell.overrides, **profile.overrides}
     stages = stages_of(cell)
@@ -147,12 +145,8 @@ def bubbles(
 ) -> Section | None:
     """Return the section; None where no profile changes the shape of a pipeline.
 
-    Args:
-        cell: whose pipeline.
-        profiles: those that change its shape are shown.
-        files: deployed files, with the trainer's configuration where it is known.
-        conclusion: the verdicts; None before a sweep.
-        say: the language of the prose.
+    The trainer's configuration is among `files` where it is known. Before a sweep `conclusion` is
+    None, and no measured change is shown.
     """
     shaping = [each for each in profiles if each.overrides.keys() & {*_NUMBERS, DELAY}]
     if not shaping or stages_of(cell) == 1:

@@ -268,11 +268,8 @@ def tables(
 ) -> Iterator[Block]:
     """Yield the tables that have rows, the reference's always.
 
-    Args:
-        subject: the conclusion, its profiles and its history.
-        only: the verdicts to show; None is all.
-        is_short: keep the top and the bottom of the screened profiles alone.
-        say: the language of the prose.
+    `only` are the verdicts to show, None is all; `is_short` keeps the top and the bottom of the
+    screened profiles alone.
     """
     conclusion, settings = subject.conclusion, settings_by_arm(subject.profiles)
     verdicts = conclusion.verdicts if only is None else only

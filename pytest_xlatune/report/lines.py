@@ -106,10 +106,8 @@ def standing(
 ) -> str:
     """Say where a sweep stands: trials over and running, and the time that is left.
 
-    Args:
-        history: of all trials that are planned so far.
-        step: the last step of the trial that runs; None where unknown.
-        left_s: seconds that the rest may take; None where unknown.
+    `step` is the last step of the trial that runs, `left_s` the seconds that the rest may take;
+    None where unknown.
     """
     screen = [each for each in history if each.trial.is_screened and not each.trial.is_baseline]
     confirm = [each for each in history if each.trial.block]
@@ -189,16 +187,10 @@ def stop_message(
 ) -> str:
     """Return the message of a sweep that was stopped.
 
-    Args:
-        cell: the measured cell.
-        reason: of the decision that stopped it, one sentence.
-        conclusion: the verdicts so far.
-        history: the planned trials, in order.
-        artifacts: the folder of the jobs' files.
-        is_failure: whether something failed; False where a limit of the sweep was reached.
-        nodes: that failed, as far as that is known.
-        evidence: the line that the decision was taken on.
-        recovery: what was done to nodes before, in order, one sentence each.
+    `reason` and `evidence` are the sentence and the line of the decision that stopped it, `nodes`
+    failed as far as that is known, and `recovery` has what was done to nodes before, in order.
+    Without `is_failure` a limit of the sweep was reached. `artifacts` is the folder of the jobs'
+    files.
     """
     pending = [each.trial.profile.id for each in history if not each.status.is_final]
     jobs = [job for each in history for job in each.job_ids]

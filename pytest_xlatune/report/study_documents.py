@@ -189,10 +189,8 @@ _LIMITS = (
 def compiled(rows: Sequence[tuple[str, str, str, str]], *, needless: int, by: str) -> Section:
     """Return the section on compiled profiles.
 
-    Args:
-        rows: of each its id, its class, the reason for it and the consequence.
-        needless: how many of them need no run.
-        by: the compiler and its device.
+    `rows` have of each its id, its class, the reason for it and the consequence; `needless` of them
+    need no run. `by` names the compiler and its device.
     """
     verb = "needs" if needless == 1 else "need"
     count = f"{needless} of {counted(len(rows), 'profile')} {verb} no run"
@@ -215,12 +213,8 @@ def plan(
 ) -> Document:
     """Return the plan as a document.
 
-    Args:
-        cell: the cell that the sweep measures.
-        trials: the first trials, in order; their results decide which ones confirm.
-        launches: the launch of each profile.
-        capacity: the effects that the plan can find, one sentence each.
-        scripts: title and text of submission scripts.
+    `trials` are the first ones, in order: their results decide which ones confirm. `capacity` says
+    which effects the plan can find. `scripts` are titles and texts for submission.
     """
     rows = tuple(
         (str(number), trial.stage, literal(trial.id), literal(trial.profile.shown_text))

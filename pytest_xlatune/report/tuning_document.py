@@ -15,7 +15,7 @@ from dataclasses import replace
 from itertools import zip_longest
 
 from pytest_xlatune.model.cell import DeployedFile
-from pytest_xlatune.model.profile import BASELINE_ID, Profile
+from pytest_xlatune.model.profile import BASELINE_ID, NO_ENV_ID, Profile
 from pytest_xlatune.model.redact import without_secrets
 from pytest_xlatune.model.result import Verdict, VerdictKind
 from pytest_xlatune.model.text import ABSENT, interval, percent, points
@@ -143,8 +143,6 @@ def _reason(best: Verdict, found: Explanation, say: Say) -> str:
         expected=percent(expected),
     )
 
-
-NO_ENV_ID = "baseline-no-env"  # the profile that puts every deployed flag back to its default
 
 _SETTINGS = columns("Setting", "~Value")
 # a line of a shell file without a command:    # left over

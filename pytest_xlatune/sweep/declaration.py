@@ -26,7 +26,7 @@ from pytest_xlatune.launchers import Launcher
 from pytest_xlatune.launchers.container import configured
 from pytest_xlatune.model.cell import Cell, Parallelism, Protocol
 from pytest_xlatune.model.errors import ConfigError
-from pytest_xlatune.model.profile import Profile, check_unique
+from pytest_xlatune.model.profile import NO_ENV_ID, Profile, check_unique
 from pytest_xlatune.model.redact import is_secret
 from pytest_xlatune.model.resources import Resources, RetryPolicy
 from pytest_xlatune.stats.design import Plan
@@ -34,7 +34,7 @@ from pytest_xlatune.studies import DeclaredStudy
 from pytest_xlatune.studies.gate import Gate
 from pytest_xlatune.studies.trials import wave_order
 from pytest_xlatune.studies.tuning.derived import Around, Singles, Slot, Stacks, slots_of
-from pytest_xlatune.sweep.deployed import NO_ENV_ID, NoEnv, context_of
+from pytest_xlatune.sweep.deployed import NoEnv, context_of
 from pytest_xlatune.sweep.groups import (
     GROUPS,
     CellSettings,

@@ -29,6 +29,7 @@ from pytest_xlatune.model.cell import Cell, DeployedFile, Parallelism
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.profile import (
     APPENDING,
+    NO_ENV_ID,
     Flags,
     Profile,
     effective_values,
@@ -247,9 +248,6 @@ def defaults_of(names: Iterable[str], jaxlib: str) -> dict[str, str]:
         if value is not None and name not in _ONE_WAY:
             found[name] = value.split("_")[_SHORT[name]].lower() if name in _SHORT else value
     return found
-
-
-NO_ENV_ID = "baseline-no-env"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

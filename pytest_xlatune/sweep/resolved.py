@@ -13,12 +13,11 @@ from typing import TYPE_CHECKING
 from pytest_xlatune.catalog.context import Context
 from pytest_xlatune.catalog.entries import load
 from pytest_xlatune.model.cell import Cell, folder_of_family
-from pytest_xlatune.model.profile import Profile
+from pytest_xlatune.model.profile import NO_ENV_ID, Profile
 from pytest_xlatune.studies import Asked, DeclaredStudy, Study
 from pytest_xlatune.studies.calibration import CalibrationStudy
 from pytest_xlatune.studies.tuning import TuningStudy
 from pytest_xlatune.studies.tuning.derived import Around, Singles, Stacks
-from pytest_xlatune.sweep.deployed import NO_ENV_ID
 from pytest_xlatune.sweep.earlier import read_baselines
 
 if TYPE_CHECKING:

@@ -92,12 +92,6 @@ def test_deltas_of_several_waves_are_said_to_have_baselines_of_their_own() -> No
         assert "Each wave" not in markdown(tuning([replace(covered, conclusion=alone)]))
 
 
-def test_why_the_winner_wins_is_not_made_up() -> None:
-    text = markdown(tuning([COVERED]))
-    why = text.split("## Why the winning flag wins")[1].split("\n## ")[0]
-    assert "The sweep recorded no evidence (HLO dump, trace) of this profile and of" in why
-
-
 def test_overrides_of_the_winner_are_for_the_trainer() -> None:
     best = Verdict(arm="microbatches-16", kind=VerdictKind.FASTER, delta=0.02, n=4)
     conclusion = Conclusion(verdicts=(best,), reference=CONCLUSION.baseline)

@@ -1,4 +1,4 @@
-"""`xlatune hlo`, `drill` and `screen`: dumps and traces of the quickstart trainer, bad files."""
+"""`xlatune hlo`, `drill`, `compile-check`: dumps and traces of our trainer; bad files."""
 
 from __future__ import annotations
 

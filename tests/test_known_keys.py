@@ -142,7 +142,7 @@ def test_configs_that_name_each_other_end(checkout: Path) -> None:
     ],
     ids=["no interpreter here", "no such package"],
 )
-def test_where_nobody_can_be_asked_it_says_so(
+def test_a_release_that_cannot_be_asked_is_a_note(
     checkout: Path, changes: dict[str, str], note: str
 ) -> None:
     found = look(checkout, overrides={"nonsense": "1"}, **changes)  # type: ignore[arg-type]

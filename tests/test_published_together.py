@@ -1,4 +1,4 @@
-"""Two sessions that write one report, one roll or one table: the last word is the ledger's."""
+"""Two sessions that write one report or import one table: the last word is the ledger's."""
 
 from __future__ import annotations
 

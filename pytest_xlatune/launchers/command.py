@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import shlex
 import string
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from pytest_xlatune.launchers.program import (
@@ -33,10 +33,19 @@ from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.trial import LaunchSpec, Trial
 
 OVERRIDES = "{overrides}"
-PLACEHOLDERS = (
-    *("model_tag", "config_tag", "parallelism", "per_device_batch_size", "max_target_length"),
-    *("steps", "dataset_type", "profile", "trial", "folder", "metrics_file"),
-)
+PLACEHOLDERS: Mapping[str, Callable[[Trial, Cell], str | None]] = {
+    "model_tag": lambda _, cell: cell.model_tag,
+    "config_tag": lambda _, cell: cell.config_tag,
+    "parallelism": lambda _, cell: str(cell.parallelism),
+    "per_device_batch_size": lambda _, cell: _number(cell.per_device_batch_size),
+    "max_target_length": lambda _, cell: _number(cell.max_target_length),
+    "steps": lambda trial, _: str(trial.protocol.steps),
+    "dataset_type": lambda trial, _: trial.protocol.dataset_type,
+    "profile": lambda trial, _: trial.profile.id,
+    "trial": lambda trial, _: trial.id,
+    "folder": lambda *_: FOLDER,
+    "metrics_file": lambda *_: f"{FOLDER}/{METRICS_FILE}",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,41 +96,27 @@ class CommandLauncher(ProgramLauncher):
                 f"profile {trial.profile.id!r}: override {next(iter(overrides))!r} would be lost, "
                 f"because the command has no argument {OVERRIDES}: {shlex.join(self.argv)}"
             )
-        values = _values(trial, cell)
         argv: list[str] = []
         for argument in self.argv:
             if argument == OVERRIDES:
                 argv += [f"{key}={value}" for key, value in overrides.items()]
             else:
-                argv.append(_fill(argument, values))
+                argv.append(_fill(argument, trial, cell))
         is_written = any("metrics_file" in _names(each) for each in self.argv)
         metrics_file = metrics_file_of(cell) if is_written else ""
         return self.start(argv, trial=trial, cell=cell, metrics_file=metrics_file)
 
 
-def _values(trial: Trial, cell: Cell) -> Mapping[str, str | None]:
-    batch, length = cell.per_device_batch_size, cell.max_target_length
-    return {
-        "model_tag": cell.model_tag,
-        "config_tag": cell.config_tag,
-        "parallelism": str(cell.parallelism),
-        "per_device_batch_size": None if batch is None else number(batch),
-        "max_target_length": None if length is None else number(length),
-        "steps": str(trial.protocol.steps),
-        "dataset_type": trial.protocol.dataset_type,
-        "profile": trial.profile.id,
-        "trial": trial.id,
-        "folder": FOLDER,
-        "metrics_file": f"{FOLDER}/{METRICS_FILE}",
-    }
+def _number(value: float | None) -> str | None:
+    return None if value is None else number(value)
 
 
-def _fill(argument: str, values: Mapping[str, str | None]) -> str:
+def _fill(argument: str, trial: Trial, cell: Cell) -> str:
     filled = []
     for literal, name, _, _ in string.Formatter().parse(argument):
         filled.append(literal)
         if name is not None:
-            value = values[name]
+            value = PLACEHOLDERS[name](trial, cell)
             if value is None:
                 raise ConfigError(
                     f"command launcher: {argument!r} needs the cell's {name}, which is not set; "

@@ -179,10 +179,9 @@ class MaxTextSlurmLauncher:
             )
         rest = {f"M_{key.upper()}": value for key, value in keys.items() if key not in named}
         words = [f"{key}={value}" for key, value in named.items()]
-        digest = trial.id.rpartition("-")[2]
-        tag = f"{trial.profile.id[:_TAG_CHARACTERS].rstrip('-')}-{digest}"
+        tag = f"{trial.profile.id[:_TAG_CHARACTERS].rstrip('-')}-{trial.digest}"
         if len(_job_name(cell, (tag, *words))) > JOB_NAME_BYTES:
-            tag = digest
+            tag = trial.digest
         name = _job_name(cell, (tag, *words))
         if len(name) > JOB_NAME_BYTES:
             raise ConfigError(

@@ -91,7 +91,12 @@ class Trial(Record):
 
     @cached_property
     def id(self) -> str:
-        """The identity: readable, then 10 hexadecimal digits of everything that matters.
+        """The identity: readable, then the digest."""
+        return f"{self.arm}-{self.stage}{self.block or ''}.{self.position}-{self.digest}"
+
+    @cached_property
+    def digest(self) -> str:
+        """10 hexadecimal digits of everything that matters.
 
         A profile's note and wave do not: rewording a note re-measures nothing.
         """
@@ -106,8 +111,7 @@ class Trial(Record):
             "position": self.position,
             "design": self.design.to_json() if self.design else None,
         }
-        place = f"{self.stage}{self.block or ''}.{self.position}"
-        return f"{self.arm}-{place}-{digest(identity, length=10)}"
+        return digest(identity, length=10)
 
     @property
     def is_baseline(self) -> bool:

@@ -53,12 +53,12 @@ class CalibrationStudy(OneCell):
 
     def propose(self, history: History) -> tuple[Trial, ...]:
         """Return the jobs that are not over."""
-        past = self._past(history)
+        past = _read(history, self.cell)
         return tuple(trial for trial in self._trials if not past.is_final(trial))
 
     def conclude(self, history: History) -> Conclusion:
         """Return the baseline's line, the job noise, and what budgets could see with it."""
-        past = self._past(history)
+        past = _read(history, self.cell)
         noise = _noise(past)
         window = past.window
         return Conclusion(
@@ -83,9 +83,6 @@ class CalibrationStudy(OneCell):
             )
             for at in range(self.jobs)
         )
-
-    def _past(self, history: History) -> Past:
-        return _read(history, self.cell)
 
 
 def noise_of(history: History, cell: Cell) -> Noise | None:

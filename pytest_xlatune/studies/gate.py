@@ -121,7 +121,11 @@ class Gated:
         cells = self.past.scored_in_blocks()
         if not self.stored:
             return cells
-        stored = [score for each in self.runs(BASELINE_ID) if (score := usable(each)) is not None]
+        stored = [
+            score
+            for each in self.past.confirms_of(BASELINE_ID)
+            if (score := usable(each)) is not None
+        ]
         arms = [*((arm, score) for _, arm, score in cells), *((BASELINE_ID, s) for s in stored)]
         return [(0, arm, score) for arm, score in arms]
 
@@ -135,10 +139,6 @@ class Gated:
         """The candidates whose steps become steady at another time than the baseline's."""
         family = len(self.study.profiles)
         return unlike_warmups(self.cells, family=family, window=self.past.window)
-
-    def runs(self, profile_id: str) -> Sequence[TrialResult]:
-        """Return the trials of a profile."""
-        return self.past.confirms_of(profile_id)
 
     def comparison(self, profile_id: str) -> Comparison | NoComparison:
         """Compare a candidate with the baseline."""
@@ -165,7 +165,7 @@ def conclusion(gated: Gated) -> Conclusion:
 
 
 def _verdict(gated: Gated, profile_id: str) -> Verdict:
-    trials = gated.runs(profile_id)
+    trials = gated.past.confirms_of(profile_id)
     base = measured(
         Verdict(
             arm=profile_id,

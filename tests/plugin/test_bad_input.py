@@ -77,7 +77,7 @@ MISTAKES = {
         ("--xlatune-workdir=test_sweep.py/below",),
         "*--xlatune-workdir: *below cannot be made, for *test_sweep.py is a file*",
     ),
-    "an unknown axis": ((), ("--xlatune-parallelism=FDSP=4",), "*did you mean 'FSDP'*"),
+    "an unknown axis": (('"FSDP=4"', '"FDSP=4"'), (), "*did you mean 'FSDP'*"),
     "too small a budget": (
         (),
         ("--xlatune-budget=5",),
@@ -110,12 +110,19 @@ def test_a_mistake_is_one_message_and_exit_code_4(
     assert not folder.submitted
 
 
-def test_a_wrong_option_ends_the_run_before_collection(folder: Any) -> None:
-    done = folder.run("--xlatune-budget=many")
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        ("--xlatune-budget=many", "found 'many', expected a whole number above 0*"),
+        ("--xlatune-parallelism=FDSP=4", "unknown axis 'FDSP' *did you mean 'FSDP'*"),
+    ],
+)
+def test_a_wrong_option_ends_the_run_before_collection(
+    folder: Any, option: str, message: str
+) -> None:
+    done = folder.run(option)
     assert done.ret == pytest.ExitCode.USAGE_ERROR
-    done.stderr.fnmatch_lines(
-        ["ERROR: --xlatune-budget: found 'many', expected a whole number above 0*"]
-    )
+    done.stderr.fnmatch_lines([f"ERROR: {option.partition('=')[0]}: {message}"])
 
 
 @WORKERS

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from pytest_xlatune.cli import main
-from pytest_xlatune.cli.flags import _shape, deployed_context, text_profile
+from pytest_xlatune.cli.flags import deployed_context, shape_of, text_profile
 from pytest_xlatune.evidence.hlo import Collective, Loop, Program
 
 DOCS = Path(__file__).parents[1] / "docs" / "flags.md"
@@ -202,6 +202,6 @@ def test_a_program_as_the_rules_see_it() -> None:
         instructions=0, opcodes={}, collectives=(permute, *gathers), in_flight=1,
         loops=(Loop(name="w", body="body", trips=4, unrolled=1, executions=1),),
     )  # fmt: skip
-    shape = _shape(program)
+    shape = shape_of(program)
     assert shape.groups == {"collective-permute": ((64,),), "all-gather": ((32, 32), (32,))}
     assert (shape.loops, shape.loop_permutes, shape.has_cycle) == (1, (64,), True)

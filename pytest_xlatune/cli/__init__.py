@@ -15,7 +15,7 @@ import argparse
 import os
 import re
 import sys
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -52,8 +52,6 @@ COMMANDS = {
 _FORMER = {"screen": "compile-check"}  # names that commands had
 AGAINST = "--against"  # of `drill`
 
-Run = Callable[[argparse.Namespace], int]
-
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
@@ -73,8 +71,8 @@ def main(argv: Sequence[str] | None = None) -> int:
                 from pytest_xlatune.sweep.settings import refuse_misspelt
 
                 refuse_misspelt(os.environ)  # of every command, one that reads no setting too
-            run: Run = arguments.run
-            return run(arguments)
+            exit_code: int = arguments.run(arguments)
+            return exit_code
         finally:
             sys.stdout.flush()  # a reader that has gone is told here, not when Python ends
     except XlatuneError as error:
@@ -105,24 +103,23 @@ def _parser(name: str) -> argparse.ArgumentParser:
         prog="xlatune", description="Sweeps of XLA flags and NCCL variables: logs, ledgers, plans."
     )
     parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
-    commands = Commands(parser, metavar="COMMAND")
-    for each, (file, what) in COMMANDS.items():
-        command = commands.add_parser(each, what=what)
-        if each == name:
-            module = import_module(f"{__name__}.{file}")
-            getattr(module, f"add_{each.replace('-', '_')}")(command)
+    lines = {each: line for each, (_, line) in COMMANDS.items()}
+    added = add_commands(parser, lines, metavar="COMMAND")
+    if name in added:
+        module = import_module(f"{__name__}.{COMMANDS[name][0]}")
+        getattr(module, f"add_{name.replace('-', '_')}")(added[name])
     return parser
 
 
-class Commands:
-    """The commands of a parser, one of which must be given."""
-
-    def __init__(self, parser: argparse.ArgumentParser, *, metavar: str) -> None:
-        self._added = parser.add_subparsers(required=True, metavar=metavar)
-
-    def add_parser(self, name: str, *, what: str) -> argparse.ArgumentParser:
-        """Add a command; `what` is its line in the list and the head of its own help."""
-        return self._added.add_parser(name, help=what, description=f"{what[0].upper()}{what[1:]}.")
+def add_commands(
+    parser: argparse.ArgumentParser, lines: Mapping[str, str], *, metavar: str
+) -> dict[str, argparse.ArgumentParser]:
+    """Add commands, one of which must be given: name -> line in the list, and head of its help."""
+    added = parser.add_subparsers(required=True, metavar=metavar)
+    return {
+        name: added.add_parser(name, help=line, description=f"{line[0].upper()}{line[1:]}.")
+        for name, line in lines.items()
+    }
 
 
 def add_options(parser: argparse.ArgumentParser, only: Collection[str] = ()) -> None:

@@ -15,14 +15,14 @@ import dataclasses
 import os
 import shlex
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_xlatune.catalog.context import Context, Level, Objection, Shape, closes_ring
 from pytest_xlatune.catalog.entries import Catalog, CatalogEntry, Status, history, load
 from pytest_xlatune.cli import (
-    Commands,
+    add_commands,
     add_json,
     add_options,
     options_of,
@@ -43,15 +43,17 @@ SCHEMA = 1
 TEXT_ID = "text"  # the profile that words of a command line make
 
 
-class SyntaxRefusedError(ConfigError):
-    """The text to lint is at fault: a finding, not a misuse of the command."""
-
-
 def add_flags(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
-    kinds = Commands(parser, metavar="KIND")
+    lines = {
+        "list": "list the catalog; of an axis, the profiles of a wave",
+        "show": "show everything known of settings",
+        "lint": "show the faults of profiles; exit code 1 if there are any",
+        "diff": "show what two texts of XLA_FLAGS set otherwise",
+    }
+    kinds = add_commands(parser, lines, metavar="KIND")
 
-    listed = kinds.add_parser("list", what="list the catalog; of an axis, the profiles of a wave")
+    listed = kinds["list"]
     listed.add_argument(
         "--axis", metavar="AXIS", help="e.g. FSDP: the settings worth a trial there"
     )
@@ -60,14 +62,12 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     add_json(listed)
     listed.set_defaults(run=_list)
 
-    shown = kinds.add_parser("show", what="show everything known of settings")
+    shown = kinds["show"]
     shown.add_argument("names", nargs="+", metavar="NAME", help="a flag, a variable, or its slug")
     add_json(shown)
     shown.set_defaults(run=_show)
 
-    linted = kinds.add_parser(
-        "lint", what="show the faults of profiles; exit code 1 if there are any"
-    )
+    linted = kinds["lint"]
     linted.add_argument(
         "what", nargs="+", metavar="SWEEP_FILE|TEXT", help="a sweep file; or flags and NAME=value"
     )
@@ -78,7 +78,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     add_options(linted)
     linted.set_defaults(run=_lint)
 
-    diff = kinds.add_parser("diff", what="show what two texts of XLA_FLAGS set otherwise")
+    diff = kinds["diff"]
     diff.add_argument("a", metavar="A", help="'' is every default")
     diff.add_argument("b", metavar="B")
     diff.add_argument("--python", metavar="PATH", help="the interpreter whose XLA is asked")
@@ -266,30 +266,33 @@ def _lint(arguments: argparse.Namespace) -> int:
 
     if arguments.python and arguments.jaxlib:
         raise ConfigError("--python asks that XLA, --jaxlib asks none; give one of them")
-    try:
-        profiles, context, python = _profiles(arguments)
-    except SyntaxRefusedError as error:
-        # a text that XLA would not read to its end
-        fault = Objection(rule="syntax", level=Level.FAULT, profile=TEXT_ID, text=str(error))
-        return _show_linted(Linted(objections=(fault,)), (), as_json=arguments.json)
+    said = deployed_context(arguments.deployed, jaxlib=arguments.jaxlib, device=arguments.device)
+    if arguments.what[0].strip().endswith(".py"):
+        profiles, context, python = _of_sweep(arguments, said)
+    else:
+        context, python = said, sys.executable
+        try:
+            profiles = (text_profile(arguments.what),)
+        except ConfigError as error:
+            # a text that XLA would not read to its end: a finding, no misuse of the command
+            fault = Objection(rule="syntax", level=Level.FAULT, profile=TEXT_ID, text=str(error))
+            return _show_linted(Linted(objections=(fault,)), (), as_json=arguments.json)
     if arguments.dump:
-        context = dataclasses.replace(context, program=shape_of(arguments.dump))
+        from pytest_xlatune.evidence.hlo.dump import read_program
+
+        context = dataclasses.replace(context, program=shape_of(read_program(arguments.dump)))
     python = "" if arguments.jaxlib else arguments.python or python
     target = Target(python=python, environ=os.environ) if python else None
     return _show_linted(lint(profiles, context, target), profiles, as_json=arguments.json)
 
 
-def _profiles(arguments: argparse.Namespace) -> tuple[Sequence[Profile], Context, str]:
-    """Return the profiles, their context, and the interpreter that is theirs."""
-    said = deployed_context(arguments.deployed, jaxlib=arguments.jaxlib, device=arguments.device)
-    first = arguments.what[0]
-    if not first.strip().endswith(".py"):
-        try:
-            return (text_profile(arguments.what),), said, sys.executable
-        except ConfigError as error:
-            raise SyntaxRefusedError(str(error)) from None
+def _of_sweep(
+    arguments: argparse.Namespace, said: Context
+) -> tuple[tuple[Profile, ...], Context, str]:
+    """Return a sweep's profiles, their context below what was said, and their interpreter."""
     from pytest_xlatune.sweep.deployed import context_of
 
+    first = arguments.what[0]
     if len(arguments.what) > 1:
         raise ConfigError(
             f"{first} is a sweep file; its profiles are linted by themselves, without "
@@ -360,16 +363,8 @@ def text_profile(words: Sequence[str]) -> Profile:
     Raises:
         ConfigError: a word is neither, or XLA would stop reading at it.
     """
-    flags: list[str] = []
-    env: dict[str, str] = {}
-    for word in (word.strip() for word in words):
-        name, equals, value = word.partition("=")
-        if equals and name.isidentifier() and not word.startswith("-"):
-            env[name] = value
-        elif word:
-            flags.append(word)
-    text = " ".join(flags)
-    return Profile(id=TEXT_ID, flags=parse_flags(text, where="the text"), env=env)
+    flags, env = _parted(word.strip() for word in words)
+    return Profile(id=TEXT_ID, flags=parse_flags(" ".join(flags), where="the text"), env=env)
 
 
 def deployed_context(text: str, *, jaxlib: str = "", device: str = "") -> Context:
@@ -378,30 +373,27 @@ def deployed_context(text: str, *, jaxlib: str = "", device: str = "") -> Contex
     Raises:
         ConfigError: malformed.
     """
-    words = shlex.split(text) if text else []
-    env = [word for word in words if "=" in word and word.partition("=")[0].isidentifier()]
+    flags, env = _parted(shlex.split(text) if text else [])
     # the shell's quotes are off; those of a value that holds blanks are the flag's own
-    flags = [_requoted(word) for word in words if word not in env]
-    return Context(
-        deployed=parse_flags(" ".join(flags), where="--deployed"),
-        env=text_profile(env).env,
-        jaxlib=jaxlib,
-        device=device,
-    )
+    deployed = parse_flags(" ".join(map(_requoted, flags)), where="--deployed")
+    return Context(deployed=deployed, env=env, jaxlib=jaxlib, device=device)
 
 
-def shape_of(dump: Path) -> Shape:
-    """Return the facts of a dumped program that the rules ask for.
+def _parted(words: Iterable[str]) -> tuple[list[str], dict[str, str]]:
+    """Return the flags among words, and the variables."""
+    flags: list[str] = []
+    env: dict[str, str] = {}
+    for word in words:
+        name, equals, value = word.partition("=")
+        if equals and name.isidentifier():
+            env[name] = value
+        elif word:
+            flags.append(word)
+    return flags, env
 
-    Raises:
-        ConfigError, ParseError: no program there, or one that cannot be read.
-    """
-    from pytest_xlatune.evidence.hlo.dump import read_program
 
-    return _shape(read_program(dump))
-
-
-def _shape(program: Program) -> Shape:
+def shape_of(program: Program) -> Shape:
+    """Return the facts of a dumped program that the rules ask for."""
     groups: dict[str, dict[str, list[int]]] = {}
     for each in program.collectives:
         groups.setdefault(each.kind, {}).setdefault(each.computation, []).append(each.size_bytes)

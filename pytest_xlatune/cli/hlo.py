@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -81,7 +82,10 @@ def hlo_lines(program: Program, other: Program | None = None) -> list[str]:
             found.before,
             f"-> {found.after}",
             *(f"  {sentence}" for sentence in found.sentences),
-            *(f"  {proof}" for proof in _proofs(program, other)),
+            *(
+                f"  {prove(flag, program, other).sentence}"
+                for flag in _changed_options(program, other)
+            ),
         ]
     lines = [
         f"{program.module} for {program.target} ({program.source})",
@@ -104,14 +108,17 @@ def hlo_lines(program: Program, other: Program | None = None) -> list[str]:
             f"  {counted(program.unknown_trips, 'loop')} of unknown length: executions are at least"
             " these"
         )
-    lines += [f"  {_thunks(program)}"] if program.thunks is not None else []
+    if program.thunks is not None:
+        is_same = program.thunks.collectives == Counter(each.kind for each in program.collectives)
+        others = "the same collectives" if is_same else f"others: {program.thunks.collectives}"
+        lines.append(f"  the launch order (thunk sequence) has {others}")
     lines += [f"  option {name}={value}" for name, value in (program.options or {}).items()]
     return lines
 
 
 def _collectives(program: Program) -> Iterable[str]:
     """Say alike collectives together, in the order of kinds and then of the program."""
-    alike: dict[str, int] = {}
+    alike: Counter[str] = Counter()
     for kind in KINDS:
         for each in program.of(kind):
             traits = [
@@ -123,8 +130,7 @@ def _collectives(program: Program) -> Iterable[str]:
                 + ("in a loop" if each.in_loop else "outside of loops"),
                 each.groups or "all devices",
             ]
-            said = f"{kind}: {', '.join(traits)}"
-            alike[said] = alike.get(said, 0) + 1
+            alike[f"{kind}: {', '.join(traits)}"] += 1
     return (f"{count} x {said}" for said, count in alike.items())
 
 
@@ -154,19 +160,3 @@ def _changed_options(before: Program, after: Program) -> list[str]:
     old, new = before.options, after.options
     names = sorted(name for name in old.keys() | new.keys() if old.get(name) != new.get(name))
     return names if len(names) == 1 else [name for name in names if name in expectations()]
-
-
-def _proofs(before: Program, after: Program) -> Iterable[str]:
-    return (prove(flag, before, after).sentence for flag in _changed_options(before, after))
-
-
-def _thunks(program: Program) -> str:
-    """Say whether the launch order counts the same collectives as the text."""
-    if program.thunks is None:
-        return ""
-    counted: dict[str, int] = {}
-    for each in program.collectives:
-        counted[each.kind] = counted.get(each.kind, 0) + 1
-    if counted == program.thunks.collectives:
-        return "the launch order (thunk sequence) has the same collectives"
-    return f"the launch order (thunk sequence) has others: {program.thunks.collectives}"

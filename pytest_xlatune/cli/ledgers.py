@@ -73,7 +73,11 @@ def add_jobs(parser: argparse.ArgumentParser) -> None:
 
 def _jobs(arguments: argparse.Namespace) -> int:
     for folder in _named_folders(arguments, options_of(arguments)):
-        ended = _ended(folder) if arguments.cancel else ()
+        ended: tuple[Submission, ...] = ()
+        if arguments.cancel:
+            from pytest_xlatune.campaign.jobs import cancel_unwaited
+
+            ended = cancel_unwaited(folder)
         state = replay(Ledger(folder / LEDGER).refresh())
         for trial_id, progress in state.trials.items():
             for attempt in progress.attempts.values():
@@ -83,12 +87,6 @@ def _jobs(arguments: argparse.Namespace) -> int:
                     show([f"{job.executor} {job.job_id} {trial_id} {how}"])
         show(f"ended {each.executor} {each.job_id} {each.trial_id}" for each in ended)
     return 0
-
-
-def _ended(folder: Path) -> tuple[Submission, ...]:
-    from pytest_xlatune.campaign.jobs import cancel_unwaited
-
-    return cancel_unwaited(folder)
 
 
 def _named_folders(arguments: argparse.Namespace, options: RunSettings) -> list[Path]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
@@ -189,9 +189,7 @@ def _evidence(arguments: argparse.Namespace) -> int:
     options = options_of(arguments)
     resolved = resolved_sweep(arguments.sweep, options)
     folder = options.workdir / resolved.folder
-    derived = {each.id: each for each in _derived(resolved, folder)}
-    ids = list(dict.fromkeys(arguments.profiles)) or [BASELINE_ID, *_winner(folder)]
-    named: list[Profile | str] = [derived.get(each, each) for each in ids]
+    named = _named(resolved, folder, list(dict.fromkeys(arguments.profiles)))
     # a misspelt id is told before anything runs
     studies = [study_of_profile(resolved, each) for each in named]
     check_sweep(resolved)
@@ -212,29 +210,26 @@ def _evidence(arguments: argparse.Namespace) -> int:
     return exit_code
 
 
-def _derived(resolved: ResolvedSweep, folder: Path) -> tuple[Profile, ...]:
-    """Return the profiles that waves derived from what the ledger holds."""
+def _named(resolved: ResolvedSweep, folder: Path, ids: Sequence[str]) -> list[Profile | str]:
+    """Return what is to be recorded: without ids the baseline and, if there is one, the winner.
+
+    What waves derived from the ledger's results is found by its id too.
+    """
+    from pytest_xlatune.report.leaderboard import winner
     from pytest_xlatune.studies import profiles_in
     from pytest_xlatune.tasks.publish import read_known
 
     try:
-        history = read_known(folder).history
-    except LedgerError:
-        return ()
-    known = profiles_in(resolved.study(), history)
-    return tuple(each for each in known if each not in resolved.sweep.profiles)
-
-
-def _winner(folder: Path) -> list[str]:
-    from pytest_xlatune.report.leaderboard import winner
-    from pytest_xlatune.tasks.publish import read_known
-
-    try:
-        conclusion = read_known(folder).conclusion
-    except LedgerError:
-        return []
-    best = winner(conclusion)
-    return [best.arm] if best else []
+        known = read_known(folder)
+    except LedgerError:  # nothing was measured yet
+        return [*(ids or [BASELINE_ID])]
+    best = winner(known.conclusion)
+    derived: dict[str, Profile] = {}
+    if resolved.sweep.gate is None:
+        found = profiles_in(resolved.tuning(), known.history)
+        derived = {each.id: each for each in found if each not in resolved.sweep.profiles}
+    ids = ids or [BASELINE_ID, *([best.arm] if best else [])]
+    return [derived.get(each, each) for each in ids]
 
 
 def _left(found: Recorded) -> Iterator[str]:

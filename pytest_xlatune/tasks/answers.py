@@ -8,7 +8,8 @@
         assert measure(profile).no_regression
 
 A test waits for its part of a conclusion and no more: it puts a question to the study until there
-is an answer. This module knows nothing of pytest, and of no study in particular.
+is an answer. Each function here raises `CampaignStopped` where the sweep was stopped. This module
+knows nothing of pytest, and of no study in particular.
 """
 
 from __future__ import annotations
@@ -121,7 +122,6 @@ def baseline(campaign: Campaign, tick: Tick) -> Measured:
 
     Raises:
         NotMeasured: no baseline trial has a score.
-        CampaignStopped: the sweep was stopped.
     """
     return _measured(campaign, Question(about=Ask.REFERENCE), tick)
 
@@ -131,36 +131,23 @@ def screened(campaign: Campaign, profile: Profile, tick: Tick) -> Measured:
 
     Raises:
         NotMeasured: the sweep could not measure it.
-        CampaignStopped: the sweep was stopped.
     """
     question = Question(about=Ask.SCREENED, name=profile.id, wave=profile.wave)
     return _measured(campaign, question, tick)
 
 
 def derived(campaign: Campaign, slot: Slot, tick: Tick) -> Profile | None:
-    """Return the profile of a derived wave's slot once the wave is over; None for an empty slot.
-
-    Raises:
-        CampaignStopped: the sweep was stopped.
-    """
+    """Return the profile of a derived wave's slot once the wave is over; None for an empty slot."""
     return _profile(campaign, Question(about=Ask.SLOT, name=slot.name, wave=slot.wave), tick)
 
 
 def finalist(campaign: Campaign, number: int, tick: Tick) -> Profile | None:
-    """Return finalist `number`, from 0 in rank order, once all blocks are over; None without one.
-
-    Raises:
-        CampaignStopped: the sweep was stopped.
-    """
+    """Return finalist `number`, from 0 by rank, once all blocks are over; None without one."""
     return _profile(campaign, Question(about=Ask.RANKED, number=number), tick)
 
 
 def winner(campaign: Campaign, tick: Tick) -> Profile | None:
-    """Return the profile that is proved fastest, once all blocks are over; None without one.
-
-    Raises:
-        CampaignStopped: the sweep was stopped.
-    """
+    """Return the profile that is proved fastest, once all blocks are over; None without one."""
     return _profile(campaign, Question(about=Ask.BEST), tick)
 
 
@@ -174,17 +161,12 @@ def confirmed(campaign: Campaign, arm: Profile | Arm, tick: Tick) -> Measured:
 
     Raises:
         NotMeasured: the sweep could not measure it.
-        CampaignStopped: the sweep was stopped.
     """
     return _measured(campaign, Question(about=Ask.CONFIRMED, name=arm.id), tick)
 
 
 def ask(campaign: Campaign, question: Question, tick: Tick) -> Answer:
-    """Return what the study answers, waiting as long as it says "not yet".
-
-    Raises:
-        CampaignStopped: the sweep was stopped.
-    """
+    """Return what the study answers, waiting as long as it says "not yet"."""
     found = NOT_YET
 
     def is_ready(view: View) -> bool:

@@ -12,6 +12,7 @@ the facts mean, and the report whether they explain the gain.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -41,7 +42,7 @@ from pytest_xlatune.ledger.state import LedgerState, TrialProgress, replay
 from pytest_xlatune.model.cell import DUMP_FOLDER
 from pytest_xlatune.model.errors import ConfigError, ParseError, XlatuneError
 from pytest_xlatune.model.profile import BASELINE_ID
-from pytest_xlatune.model.result import TrialResult, TrialStatus
+from pytest_xlatune.model.result import TrialStatus
 from pytest_xlatune.model.text import counted
 from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.report.covered import EvidenceFact, Explanation
@@ -76,13 +77,8 @@ class Recorded:
     step_s: float | None = None
 
 
-def recorded_of(state: LedgerState, folder: Path) -> Iterator[Recorded]:
-    """Yield the evidence of a ledger in the order it was recorded; `folder` is the ledger's."""
-    for event, progress in _evidence(state):
-        yield as_recorded(event, progress.trial, state, folder)
-
-
 def _evidence(state: LedgerState) -> Iterator[tuple[EvidenceRecorded, TrialProgress]]:
+    """Yield the evidence of a ledger in the order it was recorded."""
     for trial_id, event in state.recorded.items():
         progress = state.trials.get(trial_id)
         if progress is not None and progress.trial.protocol.dump:
@@ -105,13 +101,13 @@ def as_recorded(
 
 
 def find_recorded(said: str, workdir: Path) -> Recorded | None:
-    """Return the evidence that a name means; None where it is no such name.
+    """Return the evidence that a name means; None where it is a path, or no such name.
 
     Raises:
         ConfigError: such a sweep or trial exists and was not recorded, or several cells have it.
         LedgerError: a ledger cannot be read.
     """
-    if "/" in said:  # a path that is not there
+    if "/" in said or Path(said).exists():
         return None
     match = _OF_SWEEP.fullmatch(said)
     sweep, profile_id = match.groups() if match else ("", "")
@@ -121,7 +117,7 @@ def find_recorded(said: str, workdir: Path) -> Recorded | None:
         if sweep and folder.parent.name != sweep:
             continue
         state = replay(Ledger(folder / LEDGER).refresh())
-        here = list(recorded_of(state, folder))
+        here = [as_recorded(event, of.trial, state, folder) for event, of in _evidence(state)]
         known += [each.profile for each in here]
         # the last one: a profile may have been recorded under another protocol before
         wanted = [each for each in here if said == each.trial_id or profile_id == each.profile]
@@ -145,17 +141,22 @@ def find_recorded(said: str, workdir: Path) -> Recorded | None:
     return found[0] if found else None
 
 
+def _left_none(said: str, found: Recorded, what: str) -> ConfigError:
+    why = f": {'; '.join(found.problems)}" if found.problems else ""
+    return ConfigError(f"{said}: trial {found.trial_id} left no {what}{why}")
+
+
 def dump_of(said: str, workdir: Path) -> Path:
     """Return the dump that a path or a name of recorded evidence means.
 
     Raises:
         ConfigError: the evidence has no dump; see `find_recorded`.
     """
-    found = None if Path(said).exists() else find_recorded(said, workdir)
+    found = find_recorded(said, workdir)
     if found is None:
         return Path(said)
     if found.dump is None:
-        raise ConfigError(f"{said}: trial {found.trial_id} left no dump{_why(found)}")
+        raise _left_none(said, found, "dump")
     return found.dump
 
 
@@ -167,16 +168,12 @@ def captures_of(said: str, workdir: Path) -> tuple[Sequence[Path], float | None]
     Raises:
         ConfigError: the evidence has no captures; see `find_recorded`.
     """
-    found = None if Path(said).exists() else find_recorded(said, workdir)
+    found = find_recorded(said, workdir)
     if found is None:
         return [Path(said)], None
     if not found.captures:
-        raise ConfigError(f"{said}: trial {found.trial_id} left no capture{_why(found)}")
+        raise _left_none(said, found, "capture")
     return found.captures, found.step_s
-
-
-def _why(found: Recorded) -> str:
-    return f": {'; '.join(found.problems)}" if found.problems else ""
 
 
 def _step_s(state: LedgerState, trial: Trial) -> float | None:
@@ -195,12 +192,7 @@ def _step_s(state: LedgerState, trial: Trial) -> float | None:
 
 
 def read_new(state: LedgerState, folder: Path) -> tuple[EvidenceRecorded, ...]:
-    """Read the artifacts of the evidence trials that are over and were not read yet.
-
-    Args:
-        state: of the ledger.
-        folder: of the ledger.
-    """
+    """Read the artifacts of the evidence trials that are over and were not read yet."""
     found = []
     for each in state.evidence():
         attempts = state.trials[each.trial.id].attempts
@@ -265,15 +257,15 @@ def drill_fact(found: Drill) -> str:
 def explain(state: LedgerState, folder: Path, winner: str) -> Explanation:
     """Return the differences that recorded evidence shows between the baseline and a winner.
 
-    Args:
-        state: of the ledger.
-        folder: of the ledger, to which artifacts are relative.
-        winner: id of the winning profile.
+    Artifacts are relative to the ledger's folder; `winner` is the id of a profile.
     """
-    sides = tuple(_latest(state, profile_id) for profile_id in (BASELINE_ID, winner))
-    if any(side is None for side in sides):
+    # of each profile the latest that was recorded
+    latest = {progress.trial.profile.id: (event, progress) for event, progress in _evidence(state)}
+    if not latest.keys() >= {BASELINE_ID, winner}:
         return Explanation()
-    (before, old), (after, new) = [side for side in sides if side is not None]
+    (before, old), (after, new) = (
+        (event, progress.result) for event, progress in (latest[BASELINE_ID], latest[winner])
+    )
     jobs = (*old.job_ids[-1:], *new.job_ids[-1:])
     problems: list[str] = []
     program = _program(folder, before, after, problems)
@@ -288,7 +280,11 @@ def explain(state: LedgerState, folder: Path, winner: str) -> Explanation:
     steps = old.trial.protocol.profiler_steps or None
     traces = _traces(folder, before, after, problems, steps=steps)
     if traces is not None:
-        captures = tuple(str(where / _folder(each)) for each in (before, after))
+        # the folder that holds all captures of a side
+        captures = tuple(
+            str(where / os.path.commonpath([Path(capture).parent for capture in each.captures]))
+            for each in (before, after)
+        )
         facts += [
             EvidenceFact(kind=kind, text=text, artifacts=captures, jobs=jobs)
             for kind, text in _trace_facts(traces)
@@ -301,12 +297,6 @@ def explain(state: LedgerState, folder: Path, winner: str) -> Explanation:
         moved=span.change_s / span.before_s if span and span.before_s > 0 else None,
         problems=tuple(problems),
     )
-
-
-def _latest(state: LedgerState, profile_id: str) -> tuple[EvidenceRecorded, TrialResult] | None:
-    """Return the latest evidence of a profile and the trial that left it."""
-    own = [each for each in _evidence(state) if each[1].trial.profile.id == profile_id]
-    return (own[-1][0], own[-1][1].result) if own else None
 
 
 def _program(
@@ -336,21 +326,17 @@ def _traces(
     try:
         drills = []
         for side in (before, after):
-            drilled, left_out = _drilled([folder / each for each in side.captures], steps)
+            captures = [folder / each for each in side.captures]
+            try:
+                drilled, left_out = read_window(captures, CaptureWindow(steps=steps))
+            except ParseError:  # another number of steps than was asked for
+                drilled, left_out = read_window(captures, CaptureWindow())
             problems += [_below(each, folder) for each in left_out]
             drills.append(drilled)
         return compare_windows(*drills)
     except XlatuneError as error:
         problems.append(_below(str(error), folder))
         return None
-
-
-def _drilled(captures: Sequence[Path], steps: int | None) -> tuple[Drill, tuple[str, ...]]:
-    """Drill a window of `steps` steps, or of as many as the captures tell."""
-    try:
-        return read_window(captures, CaptureWindow(steps=steps))
-    except ParseError:
-        return read_window(captures, CaptureWindow())
 
 
 def _trace_facts(found: TraceComparison) -> Iterator[tuple[str, str]]:
@@ -369,15 +355,6 @@ def _moved(part: Part) -> str:
     before, after = milliseconds(part.before_s), milliseconds(part.after_s)
     change = milliseconds(part.change_s)
     return f"{part.name}: {before:.3f} -> {after:.3f} ms per device and step ({change:+.3f} ms)"
-
-
-def _folder(recorded: EvidenceRecorded) -> str:
-    """Return the folder that holds all captures of a side."""
-    parents = [Path(each).parent for each in recorded.captures]
-    shared = parents[0]
-    while not all(each.is_relative_to(shared) for each in parents):
-        shared = shared.parent
-    return str(shared)
 
 
 def _below(text: str, folder: Path) -> str:

@@ -18,6 +18,7 @@ from pytest_xlatune.model.cell import Protocol
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.record import Json
 from pytest_xlatune.model.result import Comparison, Score, Verdict, VerdictKind, relative
+from pytest_xlatune.model.text import counted
 from pytest_xlatune.stats.blocks import BlockScore, fit_blocks
 from pytest_xlatune.stats.compare import MIN_TRIALS, NoComparison, compare, decide, gate
 from pytest_xlatune.stats.design import MIN_DF, SWEEP_ALPHA
@@ -225,7 +226,7 @@ def _lacking(a: Side, b: Side) -> str:
     """Return which jobs a verdict lacks; "" where it lacks none."""
     sides = {_A: a, _B: b}
     short = [
-        f"{name} has {_jobs(len(side.jobs))}"
+        f"{name} has {counted(len(side.jobs), 'scored job')}"
         + (f" ({side.left_out[0][1]})" if not side.jobs and side.left_out else "")
         for name, side in sides.items()
         if len(side.jobs) < MIN_TRIALS
@@ -233,14 +234,11 @@ def _lacking(a: Side, b: Side) -> str:
     total = len(a.jobs) + len(b.jobs)
     if not short and total - 2 >= MIN_DF:
         return ""
+    lacking = " and ".join(short) or f"there are {counted(total, 'scored job')} in all"
     return (
-        f"{' and '.join(short) or f'there are {_jobs(total)} in all'}; {MIN_TRIALS} on each side "
-        f"and {MIN_DF + 2} in all are needed. More steps do not replace jobs: run more jobs"
+        f"{lacking}; {MIN_TRIALS} on each side and {MIN_DF + 2} in all are needed. "
+        "More steps do not replace jobs: run more jobs"
     )
-
-
-def _jobs(count: int) -> str:
-    return f"{count} scored {'job' if count == 1 else 'jobs'}"
 
 
 def _other_loss(a: Side, b: Side) -> str:

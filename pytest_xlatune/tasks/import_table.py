@@ -20,7 +20,7 @@ import io
 import math
 import re
 import shlex
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
@@ -124,7 +124,7 @@ def import_table(
 
     Args:
         rows: of the table.
-        cell: the cell of all rows, as the table's author describes it.
+        cell: of all rows, as the table's author describes it.
         no_ops: ids of profiles that do nothing.
         sweep: name of the ledger's folder.
         workdir: the folder above the ledgers.
@@ -148,12 +148,16 @@ def import_table(
             raise ConfigError.unknown(
                 "profile", name, valid=[each.id for each in profiles], where="--no-op"
             )
+    idle: dict[str, str] = {}
+    if context is not None:
+        said = {each.id: does_nothing(each, context) for each in profiles if each.id not in ids}
+        idle = {name: why for name, why in said.items() if why}
     study = ImportedStudy(
         cell=cell,
         profiles=profiles,
         no_ops=tuple(ids),
         tokens=tokens,
-        idle={} if context is None else _idle(profiles, context, but=ids),
+        idle=idle,
     )
     label = re.sub(r"[^A-Za-z0-9.=_-]+", "-", cell.label)
     folder = workdir / sweep / f"{label}-{digest(study.to_json(), length=8)}"
@@ -174,11 +178,6 @@ def import_table(
             )
         Ledger(folder / LEDGER).append_all(events, at_s=at_s)
     return folder
-
-
-def _idle(profiles: Sequence[Profile], context: Context, *, but: Container[str]) -> dict[str, str]:
-    found = {each.id: does_nothing(each, context) for each in profiles if each.id not in but}
-    return {name: why for name, why in found.items() if why}
 
 
 def slug(name: str) -> str:

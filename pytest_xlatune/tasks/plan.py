@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from pytest_xlatune.ledger import LEDGER, Ledger, ProfileCompiled
 from pytest_xlatune.ledger.state import replay
-from pytest_xlatune.model.profile import BASELINE, BASELINE_ID
+from pytest_xlatune.model.profile import BASELINE_ID
 from pytest_xlatune.model.result import TrialResult
 from pytest_xlatune.model.text import counted
 from pytest_xlatune.model.trial import Trial
@@ -143,57 +143,43 @@ def plan_of(resolved: ResolvedSweep, study: Study, *, workdir: Path) -> Document
     recorded: tuple[TrialResult, ...] = ()
     if study.policy.reads_evidence:
         recorded = replay(Ledger(folder / LEDGER).refresh()).evidence()
-    trials, foreseen = study.ahead(recorded), None
-    if study.policy.compiles_first:
-        foreseen = foresee(resolved, folder, pending=trials)
-    launcher = resolved.sweep.launcher
-    profiles = {trial.profile.id: trial.profile for trial in trials} | {BASELINE.id: BASELINE}
-    launches = [
-        (each, launcher.launch(_trial_of(each.id, trials), resolved.cell))
-        for each in sorted(profiles.values(), key=lambda each: not each.is_baseline)
-        if any(trial.profile.id == each.id for trial in trials)
-    ]
+    trials = left = study.ahead(recorded)
     capacity = [*study.outline(recorded), *not_compiled(resolved, study)]
-    said = (*_bubbles(resolved, study), *_settings(resolved.settings))
-    if foreseen is None:
-        document = plan(
-            cell=resolved.cell,
-            trials=trials,
-            launches=launches,
-            capacity=capacity,
-            scripts=scripts_of(resolved, trials, workdir=workdir),
-        )
-        return replace(document, sections=(*document.sections, *said))
-    left = tuple(each for each in trials if each.profile.id not in foreseen.needless)
+    compiling: list[Section] = []
+    foreseen = foresee(resolved, folder, pending=trials) if study.policy.compiles_first else None
+    if foreseen is not None:
+        left = tuple(each for each in trials if each.profile.id not in foreseen.needless)
+        capacity += _compiling(foreseen, study, saved=len(trials) - len(left))
+        compiling += filter(None, [foreseen.section])
+    firsts: dict[str, Trial] = {}
+    for each in sorted(left, key=lambda each: not each.profile.is_baseline):
+        firsts.setdefault(each.profile.id, each)
+    sweep, cell = resolved.sweep, resolved.cell
     document = plan(
-        cell=resolved.cell,
+        cell=cell,
         trials=left,
-        launches=[each for each in launches if each[0].id not in foreseen.needless],
-        capacity=[*capacity, *_compiling(foreseen, study, saved=len(trials) - len(left))],
+        launches=[(each.profile, sweep.launcher.launch(each, cell)) for each in firsts.values()],
+        capacity=capacity,
         scripts=scripts_of(resolved, left, workdir=workdir),
     )
-    sections = document.sections
-    section = [foreseen.section] if foreseen.section else []
-    return replace(document, sections=(*sections[:1], *section, *sections[1:], *said))
-
-
-def _bubbles(resolved: ResolvedSweep, study: Study) -> tuple[Section, ...]:
-    """Return the section on a pipeline's bubble where a profile changes its shape."""
-    files = deployed_files(
-        resolved.sweep.launcher,
-        resolved.cell,
-        env_file=resolved.sweep.site.env_file,
-        root=Path.cwd(),
+    files = deployed_files(sweep.launcher, cell, env_file=sweep.site.env_file, root=Path.cwd())
+    bubble = bubbles(cell, profiles_in(study, ()), files=files)
+    head, *others = document.sections
+    return replace(
+        document,
+        sections=(
+            *(head, *compiling, *others),
+            *filter(None, [bubble]),
+            *_settings(resolved.settings),
+        ),
     )
-    section = bubbles(resolved.cell, profiles_in(study, ()), files=files)
-    return () if section is None else (section,)
 
 
 def _settings(places: Mapping[str, str]) -> tuple[Section, ...]:
     """Name the place that decided each setting; those of the sweep file alone are not listed."""
     if not places:
         return ()
-    lines = tuple(f"{name}: {places[name]}" for name in sorted(places))
+    lines = tuple(f"{name}: {place}" for name, place in sorted(places.items()))
     return (section("Where settings come from", Bullets(items=lines)),)
 
 
@@ -210,7 +196,3 @@ def _compiling(foreseen: Foreseen, study: Study, *, saved: int) -> list[str]:
     if saved:
         lines.append(f"{counted(saved, 'trial')} of the screen will not run: see the compile check")
     return lines
-
-
-def _trial_of(profile_id: str, trials: tuple[Trial, ...]) -> Trial:
-    return next(trial for trial in trials if trial.profile.id == profile_id)

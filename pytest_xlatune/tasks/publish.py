@@ -69,10 +69,8 @@ from pytest_xlatune.sweep.registry import StudyKind, kind_of, study_of
 def elsewhere(folder: Path, cell: Cell, winner: Profile) -> tuple[Elsewhere, ...]:
     """Return the finished gates of a winner, by configuration.
 
-    Args:
-        folder: of the winner's ledger.
-        cell: the winner's cell; gates of other cells belong to other winners.
-        winner: the winning profile.
+    `folder` is that of the winner's ledger, `cell` the winner's: gates of other cells belong to
+    other winners.
 
     Raises:
         LedgerError: a ledger beside it cannot be read.
@@ -374,26 +372,24 @@ def _ledger_at(path: Path) -> Path:
 
 def document_of(known: Known) -> Document:
     """Return the document of a cell; the ledger dates it, so it is always the same."""
-    return mapped(_document_of(known), lambda text: hide(text, known.secrets))
-
-
-def _document_of(known: Known) -> Document:
+    kept = read_calibration(known.folder, known.cell) if known.kind.about_cell else None
     document = known.kind.document_of(
         replace(
             _subject(known),
             history=known.scored,
             stopped=known.stop_reason,
-            figures=_figures(known),
+            figures=tuple(kept.figures) if kept else (),
             evidence=_evidence_runs(known.state),
         )
     )
-    if not known.kind.compares_settings:
-        return document
-    shown_too = (
-        was_compiled(known.state, known.profiles, known.history),
-        bubbles(known.cell, known.profiles, files=known.state.files, conclusion=known.conclusion),
-    )
-    return replace(document, sections=(*document.sections, *filter(None, shown_too)))
+    if known.kind.compares_settings:
+        files, conclusion = known.state.files, known.conclusion
+        shown_too = (
+            was_compiled(known.state, known.profiles, known.history),
+            bubbles(known.cell, known.profiles, files=files, conclusion=conclusion),
+        )
+        document = replace(document, sections=(*document.sections, *filter(None, shown_too)))
+    return mapped(document, lambda text: hide(text, known.secrets))
 
 
 def _subject(known: Known) -> Subject:
@@ -417,25 +413,21 @@ def was_compiled(
         if finding.cls == FailureClass.COMPILE_CHECK
     }
     run = {each.trial.profile.id for each in history if each.job_ids}
+    follows = dict.fromkeys(run, "measured") | {
+        name: f"not run: {text}" for name, text in why.items()
+    }
     said = [state.compiled[each.id] for each in profiles if each.id in state.compiled]
     rows = [
-        (each.profile, each.cls.meaning, each.sentence, _done(each.profile, why, run))
+        (
+            each.profile,
+            each.cls.meaning,
+            each.sentence,
+            follows.get(each.profile, "not measured yet"),
+        )
         for each in said
     ]
     needless = sum(each.profile in why for each in said)
     return compiled(rows, needless=needless, by=said[-1].by) if rows else None
-
-
-def _done(profile: str, why: Mapping[str, str], run: set[str]) -> str:
-    if profile in why:
-        return f"not run: {why[profile]}"
-    return "measured" if profile in run else "not measured yet"
-
-
-def _figures(known: Known) -> tuple[str, ...]:
-    """Return what a calibration of the cell is kept with, one line each."""
-    kept = read_calibration(known.folder, known.cell) if known.kind.about_cell else None
-    return tuple(kept.figures) if kept else ()
 
 
 def _evidence_runs(state: LedgerState) -> tuple[tuple[TrialResult, tuple[str, ...]], ...]:
@@ -483,19 +475,12 @@ def covered_by(known: Known) -> Covered:
 
 
 def publish(folder: Path, reports: Path, *, zh: bool = False) -> tuple[Path, ...]:
-    """Write `<sweep>/leaderboard.md` and `.json`, and add the cell to `<MODEL_TAG>-tuning.md`.
+    """Write the reports of the cell whose ledger a folder holds; return the files.
 
-    A gate, a calibration and an evidence run write their own files, and no tuning document.
-    Sessions of one model may end at the same time: one of them writes at a time, from the ledger of
-    that moment.
-
-    Args:
-        folder: of the cell's ledger.
-        reports: the directory for the files; made if missing.
-        zh: whether to write the tuning document in Chinese too.
-
-    Returns:
-        The files that were written.
+    They are `<sweep>/leaderboard.md` and `.json`, and the cell's part of `<MODEL_TAG>-tuning.md`,
+    with `zh` in Chinese too. A gate, a calibration and an evidence run write their own files, and
+    no tuning document. Sessions of one model may end at the same time: one of them writes at a
+    time, from the ledger of that moment.
 
     Raises:
         LedgerError: the directory cannot be written; the ledger itself is complete.

@@ -7,7 +7,6 @@ log; where it prints none, from its steps.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,7 +15,7 @@ from pytest_xlatune.logs.triage import primary
 from pytest_xlatune.model.cell import Protocol
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.record import Json
-from pytest_xlatune.model.result import Action, Finding, NoScore, Score
+from pytest_xlatune.model.result import Action, NoScore, Score
 from pytest_xlatune.stats.score import score
 
 RANK_0 = "log.0.txt"  # of several logs of one job, rank 0's is read
@@ -85,7 +84,15 @@ class Read:
                 "flags": list(scored.flags),
             },
             "no_score_reason": None if scored else getattr(self.score, "reason", None),
-            "findings": [_finding(each) for each in self.report.findings],
+            "findings": [
+                {
+                    "class": each.cls,
+                    "action": str(each.action),
+                    "line": each.line,
+                    "text": each.text,
+                }
+                for each in self.report.findings
+            ],
             "xla_flags": self.report.xla_flags,
         }
 
@@ -115,8 +122,9 @@ def read_one(path: Path) -> Read:
     reader = LogReader()
     path = log_of(path)
     try:
-        for chunk in _chunks(path):
-            reader.feed(chunk)
+        with path.open("rb") as file:
+            while chunk := file.read(_CHUNK_BYTES):
+                reader.feed(chunk)
     except OSError as error:
         why = f"cannot be read: {error.strerror}; name the log of a job"
         raise UnreadableLogError(path, why) from None
@@ -171,21 +179,6 @@ def _number(text: str | None) -> int | None:
         return int(text) if text is not None else None
     except ValueError:
         return None
-
-
-def _chunks(path: Path) -> Iterator[bytes]:
-    with path.open("rb") as file:
-        while chunk := file.read(_CHUNK_BYTES):
-            yield chunk
-
-
-def _finding(finding: Finding) -> Json:
-    return {
-        "class": finding.cls,
-        "action": str(finding.action),
-        "line": finding.line,
-        "text": finding.text,
-    }
 
 
 def _finite(value: float | None) -> float | str | None:

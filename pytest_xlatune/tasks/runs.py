@@ -16,13 +16,12 @@ from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 
-from pytest_xlatune.campaign import Campaign, Setup, View, by_digest, versions
+from pytest_xlatune.campaign import Campaign, Setup, by_digest, versions
 from pytest_xlatune.campaign.assess import Assessment
 from pytest_xlatune.campaign.jobs import executor_named
 from pytest_xlatune.campaign.log import write_log
 from pytest_xlatune.ledger import Event
 from pytest_xlatune.ledger.state import LedgerState
-from pytest_xlatune.model.cell import Cell
 from pytest_xlatune.model.errors import XlatuneError
 from pytest_xlatune.model.profile import BASELINE, BASELINE_ID, Profile
 from pytest_xlatune.model.trial import Trial
@@ -174,11 +173,16 @@ def calibrate(campaign: Campaign, tick: Callable[[], None]) -> Calibration:
     folder = campaign.setup.folder
     view = campaign.wait(lambda view: not view.pending, on_turn=tick)
     jobs = scored(view.history)
-    noise = noise_of(view.history, _cell(campaign))
+    (cell,) = campaign.study.cells
+    noise = noise_of(view.history, cell)
     if noise is None:
-        raise NotCalibrated(_too_few(view, len(jobs)))
+        reasons = dict.fromkeys(each.reason for each in view.history if each.reason)
+        raise NotCalibrated(
+            f"{len(jobs)} jobs of the calibration have a score, {MIN_SCORES} are needed"
+            f"{': ' + '; '.join(reasons) if reasons else ''}. Mend the cause and calibrate again"
+        )
     found = Calibration(
-        cell_digest=_cell(campaign).digest,
+        cell_digest=cell.digest,
         noise=noise,
         outlook=outlook(noise.sigma_job),
         trial_ids=tuple(each.trial.id for each in jobs),
@@ -200,20 +204,6 @@ def document_of(campaign: Campaign, found: Calibration) -> Document:
             now=datetime.fromisoformat(found.written),
             figures=found.figures,
         )
-    )
-
-
-def _cell(campaign: Campaign) -> Cell:
-    """Return the one cell of a calibration."""
-    (cell,) = campaign.study.cells
-    return cell
-
-
-def _too_few(view: View, scores: int) -> str:
-    reasons = list(dict.fromkeys(each.reason for each in view.history if each.reason))
-    return (
-        f"{scores} jobs of the calibration have a score, {MIN_SCORES} are needed"
-        f"{': ' + '; '.join(reasons) if reasons else ''}. Mend the cause and calibrate again"
     )
 
 

@@ -211,7 +211,7 @@ def _evidence(arguments: argparse.Namespace) -> int:
 
 
 def _named(resolved: ResolvedSweep, folder: Path, ids: Sequence[str]) -> list[Profile | str]:
-    """Return what is to be recorded: without ids the baseline and, if there is one, the winner.
+    """Return the profiles to record: without ids the baseline and, if there is one, the winner.
 
     What waves derived from the ledger's results is found by its id too.
     """

@@ -19,6 +19,7 @@ from pathlib import Path
 
 from tabulate import tabulate
 
+from pytest_xlatune.executors import Request
 from pytest_xlatune.executors.folder import read_claim, read_started
 from pytest_xlatune.executors.local import LocalExecutor
 from pytest_xlatune.ledger import AttemptSubmitted, CampaignOpened, Ledger
@@ -41,7 +42,7 @@ from pytest_xlatune.executors.local import LocalExecutor
 from pytest_xlatune.ledger import AttemptSubmitted, Ledger
 root, polls = Path(sys.argv[1]), sys.argv[2] == "polls"
 ledger, executor = Ledger(root / "ledger.jsonl"), LocalExecutor()
-flying = [e.event.submission for e in ledger.events() if isinstance(e.event, AttemptSubmitted)]
+flying = [e.event.submission for e in ledger.refresh() if isinstance(e.event, AttemptSubmitted)]
 offset_bytes = 0
 print("ready", flush=True)
 while True:
@@ -71,23 +72,15 @@ def status(pid: int, name: str) -> int:
 def start_trial(root: Path, trainer: str) -> tuple[LocalExecutor, Submission]:
     executor = LocalExecutor(lock=root / "lock")
     spec = LaunchSpec(argv=(sys.executable, "-S", "-c", TRAINERS[trainer]))
-    job_id = executor.submit(
-        spec,
-        folder=root / "trial",
-        job_name="idle",
-        comment="idle",
-        nodelist=(),
-        resources=Resources(),
-    )
+    request = Request(folder=root / "trial", job_name="idle", comment="idle", resources=Resources())
+    job_id = executor.submit(spec, request)
     job = Submission(trial_id="t", attempt=1, executor="local", job_id=job_id, folder="trial")
     cell = Cell(model_tag="idle", parallelism=Parallelism.parse("DP=1"))
     opened = CampaignOpened(cells=(cell,), study="tuning")
     while read_started(root / "trial") is None:
         time.sleep(0.05)
     # no trial is planned: only the reading of the file is measured, and it is read, not replayed
-    Ledger(root / "ledger.jsonl").append_all(
-        (opened, AttemptSubmitted(submission=job)), at_s=time.time()
-    )
+    Ledger(root / "ledger.jsonl").append(opened, AttemptSubmitted(submission=job), at_s=time.time())
     return executor, job
 
 

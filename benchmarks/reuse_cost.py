@@ -73,7 +73,7 @@ def cost(profiles: int) -> tuple[float, float, int]:
     _, history = drive(measured, Cluster(world_of(profiles), 1), 1)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "ledger.jsonl"
-        Ledger(path).append_all([*lines_of(history)], at_s=0.0)
+        Ledger(path).append(*lines_of(history), at_s=0.0)
         study = study_of(profiles)
         begun = time.process_time()
         state = replay(Ledger(path).refresh())

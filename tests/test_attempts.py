@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from pytest_xlatune.campaign.attempts import Attempts, Setup, by_digest
-from pytest_xlatune.executors import Resumed
+from pytest_xlatune.executors import Request, Resumed
 from pytest_xlatune.launchers.command import CommandLauncher
 from pytest_xlatune.ledger import (
     AttemptCutShort,
@@ -56,8 +55,8 @@ class Site:
         self.asked: list[tuple[str, ...]] = []
         self.cancelled: list[str] = []
 
-    def submit(self, spec: LaunchSpec, *, nodelist: Sequence[str], **_: Any) -> str:
-        return ",".join(nodelist) or "any"
+    def submit(self, spec: LaunchSpec, request: Request) -> str:
+        return ",".join(request.nodelist) or "any"
 
     def poll(self, submissions: Sequence[Submission], *, root: Path) -> Mapping[str, Outcome]:
         return {}
@@ -140,10 +139,9 @@ def test_the_first_trial_pins_the_nodes_for_all(tmp_path: Path) -> None:
         NodesPinned(cell_digest=case.trial.cell_digest, nodes=("node003", "node004")),
     )
     assert case.look(running) == (), "once"
-    intended = case.attempts.intend(case.state, case.trial)
-    (submitted,) = case.attempts.hand_over(
-        case.state, case.trial, intended.attempt, intended.comment
-    )
+    case.write(AttemptEnded(trial_id=case.trial.id, attempt=1, outcome=running))
+    case.write(case.attempts.intend(case.state, case.trial))
+    (submitted,) = case.attempts.hand_over(case.state, *case.state.unresolved()[0])
     assert isinstance(submitted, AttemptSubmitted)
     assert submitted.submission.job_id == "node003,node004"
 

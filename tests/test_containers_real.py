@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from pytest_xlatune.executors import Request
 from pytest_xlatune.executors.folder import read_claim, read_started
 from pytest_xlatune.executors.local import LocalExecutor
 from pytest_xlatune.launchers.container import ContainerLauncher
@@ -88,11 +89,12 @@ def submit(podman_site: PodmanSite, tmp_path: Path) -> Callable[..., Attempt]:
     def submitted(name: str, *argv: str) -> Attempt:
         job_id = LocalExecutor(lock=tmp_path / "lock").submit(
             podman_site.spec(PROFILE, *argv),
-            folder=tmp_path / run / name,
-            job_name=name,
-            comment=name,
-            nodelist=(),
-            resources=Resources(),
+            Request(
+                folder=tmp_path / run / name,
+                job_name=name,
+                comment=name,
+                resources=Resources(),
+            ),
         )
         return Attempt(root=tmp_path, job_id=job_id, name=name, run=run)
 

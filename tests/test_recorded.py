@@ -49,7 +49,7 @@ def measured(of: Cell, each: Profile, step_s: float, position: int = 0) -> Trial
 def write(workdir: Path, *, sweep: str, axes: str, events: list[Event]) -> Path:
     folder = workdir / sweep / axes
     opened = CampaignOpened(cells=(cell(axes),), study="tuning", sweep=sweep, session="s")
-    Ledger(folder / "ledger.jsonl").append_all([opened, *events], at_s=1.0)
+    Ledger(folder / "ledger.jsonl").append(opened, *events, at_s=1.0)
     return folder
 
 

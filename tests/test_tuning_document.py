@@ -89,7 +89,7 @@ class Measuring:
 
     def write(self, *events: Any) -> None:
         self.at_s += 60
-        self.ledger.append_all(events, at_s=self.at_s)
+        self.ledger.append(*events, at_s=self.at_s)
 
     def open(self, session: str = "s1") -> None:
         opened = CampaignOpened(

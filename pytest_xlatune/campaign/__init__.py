@@ -16,16 +16,17 @@ import logging
 import platform
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
 from pytest_xlatune.campaign._limits import Packing, Spending
 from pytest_xlatune.campaign.attempts import Attempts, Setup, by_digest
-from pytest_xlatune.campaign.jobs import end_jobs, executor_named
+from pytest_xlatune.campaign.jobs import end_jobs
 from pytest_xlatune.campaign.log import keep_secret, lines_about
 from pytest_xlatune.campaign.turns import Turns
 from pytest_xlatune.executors import OWN_JOBS, SchedulerDown
+from pytest_xlatune.executors.named import executor_named
 from pytest_xlatune.ledger import (
     LEDGER,
     CampaignOpened,
@@ -47,8 +48,9 @@ from pytest_xlatune.model.errors import (
     XlatuneError,
 )
 from pytest_xlatune.model.failure import FailureClass
+from pytest_xlatune.model.profile import SLUG
 from pytest_xlatune.model.resources import Next
-from pytest_xlatune.model.result import Conclusion, TrialResult, TrialStatus
+from pytest_xlatune.model.result import Conclusion, EvidenceResult, TrialResult, TrialStatus
 from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.studies import Study, profiles_in
 from pytest_xlatune.sweep.deployed import refuse_changed
@@ -82,6 +84,32 @@ def versions() -> dict[str, str]:
         except importlib.metadata.PackageNotFoundError:  # run from a checkout
             found[package] = "not installed"
     return found
+
+
+def _refuse_words(trial: Trial) -> None:
+    for what, word in (("arm", trial.arm), ("stage", trial.stage)):
+        if not SLUG.fullmatch(word):
+            raise LedgerError(
+                f"it names the {what} {word!r} of a trial, expected [a-z0-9][a-z0-9._+-]*, 64 "
+                "characters at most"
+            )
+
+
+def _refuse_only_final(proposed: tuple[Trial, ...], history: Sequence[TrialResult]) -> None:
+    """Raise where nothing is left to run although trials are proposed: none would ever end."""
+    unread = {
+        each.trial.id
+        for each in history
+        if isinstance(each, EvidenceResult)
+        and each.status is TrialStatus.MEASURED
+        and not each.is_read
+    }
+    final = {each.trial.id for each in history if each.status.is_final} - unread
+    if proposed and all(each.id in final for each in proposed):
+        raise LedgerError(
+            f"it proposes {proposed[0].id} again, which has its result, and nothing that is left "
+            "to run; propose() must leave out the trials that are final in its history"
+        )
 
 
 class CampaignStopped(XlatuneError):  # noqa: N818 - it is no error of the harness
@@ -123,6 +151,7 @@ class Campaign:
         self._turns = Turns(setup.folder)
         self._compiled: frozenset[str] = frozenset()
         self._packing = Packing(setup)
+        self._is_scheduler_away = False
         self._spending = self._nothing_spent()
 
     def _nothing_spent(self) -> Spending:
@@ -146,9 +175,11 @@ class Campaign:
         # a study beside a sweep, such as an evidence run, compiles nothing itself
         is_compiling = setup.compile_check is not None or self._turns.is_long
         wait_s = _COMPILE_S if is_compiling else _OPEN_S
+        self._keep_secrets(())
         with lines_about(setup.folder), self._turns.mine(wait_s=wait_s):
             left = self._start_over() if fresh and self._is_of_another_session() else ()
             opened = self.view().state.opened
+            self._keep_secrets(self.view().history)
             self._refuse_another_cell()
             self._refuse_changed_files()
             mine = [
@@ -199,7 +230,7 @@ class Campaign:
                 )
             try:
                 end_jobs(
-                    self.ledger,
+                    self.setup.folder,
                     executors=lambda name: ours if name == ours.name else executor_named(name),
                 )
             except UnreadableLedgerError:
@@ -252,15 +283,22 @@ class Campaign:
         for cell in setup.cells.values():
             refuse_changed(before, setup.files, launcher=setup.launcher, cell=cell, where=where)
 
-    def _refuse_unknown_cells(self, proposed: tuple[Trial, ...]) -> None:
-        """Raise before anything is written of trials that nothing could run."""
-        for each in proposed:
-            try:
-                self.setup.cell_of(each, self._state)
-            except LedgerError as error:
-                raise ConfigError(
-                    f"the study {self.study.name!r} ({type(self.study).__name__}) is wrong: {error}"
-                ) from None
+    def _propose(self) -> tuple[Trial, ...]:
+        """Ask the study what to run next; raise before anything is written of what cannot be."""
+        history = history_of(self._state, self.study)
+        proposed = tuple(self.study.propose(history))
+        try:
+            for each in proposed:
+                cell = self.setup.cell_of(each, self._state)
+                _refuse_words(each)
+                # a profile that is derived later has its own secrets
+                keep_secret(secrets_in(cell, [each.profile]))
+            _refuse_only_final(proposed, history)
+        except LedgerError as error:
+            raise ConfigError(
+                f"the study {self.study.name!r} ({type(self.study).__name__}) is wrong: {error}"
+            ) from None
+        return proposed
 
     def view(self) -> View:
         """Return the present state; costs one `stat` when nothing happened."""
@@ -269,12 +307,8 @@ class Campaign:
             state = self._state
             if state.changes != self._changes:
                 # a study goes by results alone: while none changes it proposes the same
-                proposed = self.study.propose(history_of(state, self.study))
-                self._refuse_unknown_cells(proposed)
-                self._proposed = proposed
+                self._proposed = self._propose()
                 self._changes = state.changes
-                for each in self._proposed:  # a profile that is derived later has its own secrets
-                    keep_secret(secrets_in(self.setup.cell_of(each, state), [each.profile]))
             self._view = View(
                 state=state,
                 study=self.study,
@@ -337,21 +371,29 @@ class Campaign:
             try:
                 if is_mine:
                     self.view()
-                    self._reconcile()
+                    self._hand_over()
                     self._look_after()
                     self._read()
                     if not self._check_by_compiling():
                         self._submit()
                     self._tell_turn()
+                    self._tell_scheduler()
             except SchedulerDown as error:
-                self._packing.tell("scheduler", f"the scheduler does not answer: {error}")
+                self._tell_scheduler(error)
 
-    @property
-    def secrets(self) -> frozenset[str]:
-        """The values that no text about the campaign may show, its log included."""
-        cells = self.setup.cells.values()
-        profiles = profiles_in(self.study, self.view().history)
-        return frozenset().union(*(secrets_in(cell, profiles) for cell in cells))
+    def _keep_secrets(self, history: Sequence[TrialResult]) -> None:
+        """Hide in the log what no text about the campaign may show."""
+        profiles = profiles_in(self.study, history)
+        for cell in self.setup.cells.values():
+            keep_secret(secrets_in(cell, profiles))
+
+    def _tell_scheduler(self, error: SchedulerDown | None = None) -> None:
+        """Log that the scheduler is away or back, once each."""
+        if error is not None and not self._is_scheduler_away:
+            _LOG.warning("the scheduler does not answer, all that needs it waits: %s", error)
+        elif error is None and self._is_scheduler_away:
+            _LOG.warning("the scheduler answers again")
+        self._is_scheduler_away = error is not None
 
     def _tell_turn(self) -> None:
         state, left = self._state, len(self._proposed)
@@ -364,14 +406,13 @@ class Campaign:
 
     # -- one turn ---------------------------------------------------------------------------------
 
-    def _reconcile(self) -> None:
-        """Finish the submissions whose submitter died before it could name the job.
+    def _hand_over(self) -> None:
+        """Submit what is intended, by a process too that died before it could name the job.
 
         Submitting the same attempt again is safe: an executor that has it returns its job.
         """
         for trial, attempt in self._state.unresolved():
-            _LOG.info("%s was intended by a process that is gone: submitted again", trial.id)
-            self._hand_over(trial, attempt.number, attempt.comment)
+            self._write(*self._attempts.hand_over(self._state, trial, attempt))
 
     def _look_after(self) -> None:
         in_flight = self._state.in_flight()
@@ -380,7 +421,9 @@ class Campaign:
         outcomes = self.setup.executor.poll(in_flight, root=self.setup.folder)
         self._packing.seen(outcomes)
         for submission in in_flight:
-            self._write(*self._attempts.look(self._state, submission, outcomes[submission.job_id]))
+            outcome = outcomes.get(submission.job_id)
+            if outcome is not None:
+                self._write(*self._attempts.look(self._state, submission, outcome))
         self._write(*self._attempts.wait_in_queue(self._state, outcomes))
 
     def _read(self) -> None:
@@ -427,9 +470,8 @@ class Campaign:
                 held |= nodes
                 continue
             self._plan(view)
-            intended = self._attempts.intend(self._state, trial)
-            self._write(intended)
-            self._hand_over(trial, intended.attempt, intended.comment)
+            self._write(self._attempts.intend(self._state, trial))
+            self._hand_over()
             if self._state.stop is not None:
                 return
 
@@ -462,10 +504,7 @@ class Campaign:
         here = cell.digest if self.setup.picks_nodes(cell) else ""
         return frozenset(self._state.nodes_of(cell) or (here,))
 
-    def _hand_over(self, trial: Trial, attempt: int, comment: str) -> None:
-        self._write(*self._attempts.hand_over(self._state, trial, attempt, comment))
-
     def _write(self, *events: Event) -> None:
         if events:
-            self.ledger.append_all(events, at_s=self.setup.now())
+            self.ledger.append(*events, at_s=self.setup.now())
             self._read_on()

@@ -118,7 +118,12 @@ class Follower:
         enough_s = max(patience.after_fatal_s, _STEPS * reader.last_step_s)
         if fatal is None or min(still_s, ticks_s - watch.fatal_since_s) <= enough_s:
             fatal = None
-            if still_s <= _limit_s(patience, reader.phase):
+            limits_s = {
+                Phase.BEFORE_MEMSTATS: patience.before_memstats_s,
+                Phase.COMPILING: patience.compiling_s,
+                Phase.TRAINING: patience.training_s,
+            }
+            if still_s <= limits_s[reader.phase]:
                 return None
         return AttemptCutShort(
             trial_id=submission.trial_id, attempt=submission.attempt, still_s=still_s, fatal=fatal
@@ -174,11 +179,3 @@ def _went_on(then: _Place, now: _Place) -> bool:
     if then[:2] != now[:2]:
         return True
     return (-1 if now[2] is None else now[2]) - (-1 if then[2] is None else then[2]) >= _STEPS
-
-
-def _limit_s(patience: Patience, phase: Phase) -> float:
-    return {
-        Phase.BEFORE_MEMSTATS: patience.before_memstats_s,
-        Phase.COMPILING: patience.compiling_s,
-        Phase.TRAINING: patience.training_s,
-    }[phase]

@@ -191,11 +191,6 @@ class Spending:
         """Return how many nodes a trial of a cell takes."""
         return self.nodes_of_cell.get(cell_digest, self.nodes)
 
-    @property
-    def begun(self) -> tuple[str, ...]:
-        """The trials that have begun and not ended; what they cost is still to come."""
-        return tuple(trial_id for trial_id, _ in self._began_s)
-
     def is_unknown(self, limits: Limits) -> bool:
         """Whether a limit is set and no trial has shown yet what one costs: one a node will."""
         return not self.ended and (limits.node_hours, limits.queue_hours) != (None, None)
@@ -213,16 +208,15 @@ class Spending:
             return None
         queue_h, node_h = self.queue_s / _HOUR_S, self.node_s / _HOUR_S
         of_one_node_h = node_h / self.ended_nodes
-        still = () if now else self.begun
-        cells = (self._cells.get(trial_id, "") for trial_id in still)
-        each_queue_h = queue_h / self.ended
-        begun_queue_h = each_queue_h * len(still)
-        begun_h = of_one_node_h * sum(map(self.nodes_for, cells))
         each_node_h = of_one_node_h * self.nodes_for(cell_digest)
-        for name, used, begun_too, each, limit in (
-            ("node-hours", node_h, begun_h, each_node_h, limits.node_hours),
+        each_queue_h = queue_h / self.ended
+        begun = [] if now else [self._cells.get(trial_id, "") for trial_id, _ in self._began_s]
+        begun_node_h = of_one_node_h * sum(map(self.nodes_for, begun))
+        begun_queue_h = each_queue_h * len(begun)
+        for name, used, still, each, limit in (
+            ("node-hours", node_h, begun_node_h, each_node_h, limits.node_hours),
             ("queue-hours", queue_h, begun_queue_h, each_queue_h, limits.queue_hours),
         ):
-            if limit is not None and used + begun_too + each > limit:
+            if limit is not None and used + still + each > limit:
                 return Spent(limit=name, used=used, of=limit, each=each)
         return None

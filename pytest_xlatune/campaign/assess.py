@@ -34,6 +34,7 @@ from pytest_xlatune.stats.validity import effective
 
 _UNSCORED = (FailureClass.NO_SCORE, FailureClass.TOO_FEW_STEPS)  # it ran to its end, well
 
+# decision -> the trial's final status; the others are followed by another attempt
 STATUS = {
     Next.ACCEPT: TrialStatus.MEASURED,
     Next.DROP: TrialStatus.DROPPED,
@@ -55,11 +56,6 @@ class Assessment:
     findings: tuple[Finding, ...]
     decision: Decision
     score: Score | None = None
-
-    @property
-    def status(self) -> TrialStatus | None:
-        """The trial's final status; None where another attempt follows."""
-        return STATUS.get(self.decision.next)
 
 
 def without_secrets(found: Assessment, secrets: frozenset[str]) -> Assessment:
@@ -94,20 +90,12 @@ def assess(
 ) -> Assessment:
     """Assess one ended attempt.
 
-    Args:
-        trial: the trial.
-        cell: its cell.
-        outcome: how it ended.
-        report: its log.
-        metrics: unrounded steps of MaxText's metrics file, preferred to those of the log.
-        logged: figures of the protocol's metric that stand beside the steps.
-        stalled_s: seconds without a step after which we ended it ourselves; None if we did not.
-        fatal: the line for which we ended it ourselves; None if we did not.
-        options: the options that XLA dumped; None where it did not.
-        earlier: failure classes of its earlier attempts.
-        policy: the site's rules.
-        reference: the arm that the study compares with, which stops the sweep where it can never be
-            measured; "" where the study compares its arms with none.
+    `metrics` are the unrounded steps of MaxText's metrics file, preferred to those of the log;
+    `logged` the figures of the protocol's metric that stand beside the steps.
+    Where we ended the attempt ourselves, it was after `stalled_s` seconds without a step or for the
+    line `fatal`. `options` are those that XLA dumped, None where it did not; `earlier` the failure
+    classes of its earlier attempts. An attempt of the arm `reference` that can never be measured
+    stops the sweep; "" where the study compares its arms with none.
     """
     findings = diagnose(report, outcome, trial.protocol, stalled_s=stalled_s)
     findings = (*findings, *_flag_findings(trial, cell, report, options))

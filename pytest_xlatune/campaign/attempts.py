@@ -16,16 +16,10 @@ from itertools import chain
 from pathlib import Path
 
 from pytest_xlatune.campaign._follow import Follower
-from pytest_xlatune.campaign.assess import Assessment, assess, without_secrets
+from pytest_xlatune.campaign.assess import STATUS, assess, without_secrets
 from pytest_xlatune.campaign.jobs import interrupted
-from pytest_xlatune.executors import (
-    Executor,
-    Resumed,
-    SchedulerDown,
-    comment_of,
-    folder_of,
-    job_name_of,
-)
+from pytest_xlatune.campaign.playbook import Decision
+from pytest_xlatune.executors import Executor, Request, Resumed, SchedulerDown, request_for
 from pytest_xlatune.launchers import Launcher
 from pytest_xlatune.ledger import (
     AttemptEnded,
@@ -68,14 +62,10 @@ class Setup:
     """What a campaign runs with.
 
     Attributes:
-        sweep: the sweep's name.
         cells: every cell that a trial of the study may name, by digest.
         launcher: how a trial is started; executor: where.
-        resources: what a scheduler is asked for.
-        policy: the retry rules.
         folder: of the ledger and the attempts.
         session: id of the pytest session.
-        versions: of the software, by name.
         settings: what the user said, by name: where.
         files: that deploy the cell, as they are now.
         limits: what the sweep may cost.
@@ -101,7 +91,7 @@ class Setup:
     settings: dict[str, str] = field(default_factory=dict)
     files: tuple[DeployedFile, ...] = ()
     limits: Limits = field(default_factory=Limits)
-    recover: Callable[[Assessment, tuple[str, ...]], bool] | None = None
+    recover: Callable[[Decision, tuple[str, ...]], bool] | None = None
     check: Callable[[LedgerState], tuple[str, ...]] | None = None
     compile_check: (
         Callable[[LedgerState, Sequence[Trial], Sequence[Trial]], tuple[Event, ...]] | None
@@ -130,11 +120,19 @@ class Setup:
         """Whether the scheduler picks a cell's nodes; those of its first trial then stay its."""
         return self.resources.nodes > 0 and not cell.nodelist
 
-    def resources_of(self, cell: Cell) -> Resources:
-        """Return what a scheduler is asked for: cells of several sizes ask for their own nodes."""
+    def request_for(self, trial: Trial, number: int, state: LedgerState) -> Request:
+        """Return what an attempt is submitted with; each cell asks for its own nodes."""
+        cell, resources = self.cell_of(trial, state), self.resources
         if len(self.cells) > 1 and cell.nodelist:
-            return dataclasses.replace(self.resources, nodes=len(cell.nodelist))
-        return self.resources
+            resources = dataclasses.replace(resources, nodes=len(cell.nodelist))
+        return request_for(
+            trial,
+            number,
+            run=state.opened[0].session,
+            folder=self.folder,
+            nodelist=state.nodes_of(cell),
+            resources=resources,
+        )
 
 
 def by_digest(cells: Sequence[Cell]) -> dict[str, Cell]:
@@ -159,36 +157,27 @@ class Attempts:
     def intend(self, state: LedgerState, trial: Trial) -> AttemptIntended:
         """Return the next attempt of a trial, to be journalled before it is handed over."""
         number = len(state.trials[trial.id].attempts) + 1
-        comment = comment_of(_run(state), trial, number)
+        comment = self._setup.request_for(trial, number, state).comment
         return AttemptIntended(trial_id=trial.id, attempt=number, comment=comment)
 
-    def hand_over(
-        self, state: LedgerState, trial: Trial, number: int, comment: str
-    ) -> tuple[Event, ...]:
+    def hand_over(self, state: LedgerState, trial: Trial, attempt: Attempt) -> tuple[Event, ...]:
         """Submit an intended attempt. Again for the same one is safe: its job is returned.
 
         Raises:
             SchedulerDown: it stays intended; the next turn hands it over.
             LedgerError: its folder cannot be written; it stays intended.
         """
-        setup = self._setup
+        setup, number = self._setup, attempt.number
         cell = setup.cell_of(trial, state)
-        folder = folder_of(_run(state), trial, number)
+        request = setup.request_for(trial, number, state)
+        request = dataclasses.replace(request, comment=attempt.comment)
         try:
-            job_id = setup.executor.submit(
-                setup.launcher.launch(trial, cell),
-                folder=setup.folder / folder,
-                job_name=job_name_of(trial),
-                comment=comment,
-                nodelist=state.nodes_of(cell),
-                resources=setup.resources_of(cell),
-            )
-        except SchedulerDown as error:
-            _LOG.warning("%s stays to be submitted: %s", trial.id, error)
+            job_id = setup.executor.submit(setup.launcher.launch(trial, cell), request)
+        except SchedulerDown:
             raise
         except OSError as error:
             raise LedgerError(
-                f"{setup.folder / folder} cannot be written: {error}; the work directory must be "
+                f"{request.folder} cannot be written: {error}; the work directory must be "
                 "writable, with free space"
             ) from error
         except SubmissionError as error:
@@ -199,7 +188,7 @@ class Attempts:
                 next=Next.STOP,
                 cls=FailureClass.SUBMISSION_REFUSED,
                 detail=str(error),
-                nodes=state.nodes_of(cell),
+                nodes=request.nodelist,
             )
             is_nodes = bool(cell.nodelist) and not _is_refused_everywhere(state, told)
             follows = self._away(state, told, outcome) if is_nodes else (told,)
@@ -209,9 +198,9 @@ class Attempts:
             attempt=number,
             executor=setup.executor.name,
             job_id=job_id,
-            folder=folder,
+            folder=str(request.folder.relative_to(setup.folder)),
         )
-        nodes = ",".join(state.nodes_of(cell)) or "no nodes named"
+        nodes = ",".join(request.nodelist) or "no nodes named"
         _LOG.info("submitted %s, attempt %d, as job %s (%s)", trial.id, number, job_id, nodes)
         return (AttemptSubmitted(submission=submission),)
 
@@ -226,10 +215,10 @@ class Attempts:
         if outcome.state is State.LOST:
             # its payload is gone, but maybe not all that the trainer started
             self._setup.executor.cancel([submission], root=self._setup.folder)
-        attempt = _attempt_of(state, submission)
+        progress = state.trials[submission.trial_id]
+        attempt = progress.attempts[submission.attempt]
         if outcome.state is State.CANCELLED and attempt.state is AttemptState.LET_GO:
             return interrupted(submission, outcome)
-        progress = state.trials[submission.trial_id]
         pinned = self._pinned(state, progress.trial, outcome)
         if outcome.state.is_final:
             return (*pinned, *self._finish(state, submission, outcome))
@@ -361,21 +350,14 @@ class Attempts:
     ) -> tuple[Event, ...]:
         from pytest_xlatune.evidence.hlo.dump import dumped_options
 
-        setup = self._setup
+        setup, number = self._setup, submission.attempt
         progress = state.trials[submission.trial_id]
         trial = progress.trial
         cell = setup.cell_of(trial, state)
         nodes = state.nodes_of(cell)
-
-        def ended(found: Assessment) -> AttemptEnded:
-            number = submission.attempt
-            return AttemptEnded(
-                trial_id=trial.id, attempt=number, outcome=outcome, findings=found.findings
-            )
-
         left = self._follower.finish(submission, metric=trial.protocol.scored_by)
         self._asked_to_end_s.pop(submission.folder, None)
-        cut = _attempt_of(state, submission).cut_short
+        cut = progress.attempts[number].cut_short
         found = assess(
             trial,
             cell,
@@ -389,17 +371,22 @@ class Attempts:
             earlier=tuple(
                 each.cls
                 for each in state.decided_on(trial.id)
-                if each.next is Next.RETRY and each.attempt != submission.attempt
+                if each.next is Next.RETRY and each.attempt != number
             ),
             policy=setup.policy,
             reference=self._reference,
         )
         found = without_secrets(found, secrets_in(cell, [trial.profile]))
+        end = AttemptEnded(
+            trial_id=trial.id, attempt=number, outcome=outcome, findings=found.findings
+        )
         if progress.ended is not None:  # a torn ledger lost no more than the end
-            return (ended(found),)
-        found, events = self._prepared(found, nodes)
-        found = self._as_the_study_wants(found, nodes)
-        decision = found.decision
+            return (end,)
+        decision, events = self._prepared(found.decision, nodes)
+        is_verdict = self._policy.on_node_failure is OnNodeFailure.VERDICT
+        if is_verdict and decision.next is Next.STOP and decision.is_of_node:
+            failed = decision.nodes or nodes
+            decision = dataclasses.replace(decision, next=Next.GIVE_UP, nodes=failed)
         if decision.next is Next.ACCEPT:
             self._revivals.pop(nodes, None)
         else:
@@ -407,76 +394,63 @@ class Attempts:
             if outcome.state in _OF_SLURM and cut is None:
                 decision = dataclasses.replace(decision, evidence=outcome.reason)
             wait_s = decision.backoff_s
-            not_before_s = self._setup.now() + wait_s if wait_s else 0.0
-            told = decision.told(trial.id, submission.attempt, not_before_s=not_before_s)
-            _LOG.info("%s, attempt %d: %s", trial.id, submission.attempt, told.reason)
+            not_before_s = setup.now() + wait_s if wait_s else 0.0
+            told = decision.told(trial.id, number, not_before_s=not_before_s)
+            _LOG.info("%s, attempt %d: %s", trial.id, number, told.reason)
             events = (*events, told)
-        if found.status is not None:
+        status = STATUS.get(decision.next)
+        if status is not None:
             swapped = _swapped(state, cell, outcome) if found.score else ()
             ran_on = tuple(outcome.nodes) or nodes
             result = dataclasses.replace(
                 progress.result,
-                status=found.status,
+                status=status,
                 score=found.score,
-                reason="" if found.score else found.decision.reason,
+                reason="" if found.score else decision.reason,
                 findings=(*progress.result.findings, *found.findings),
                 outcome=outcome,
                 epoch=state.epoch_of(cell.digest, ran_on) + len(swapped),
             )
-            _LOG.info("%s is %s", trial.id, found.status)
+            _LOG.info("%s is %s", trial.id, status)
             events = (*events, *swapped, TrialEnded(result=result))
         # last: as long as its end is missing an attempt is looked after, and assessed again
-        return (*events, ended(found))
-
-    def _as_the_study_wants(self, found: Assessment, nodes: tuple[str, ...]) -> Assessment:
-        """Turn what stops a study for a node's failure into a result, where it wants that."""
-        decision = found.decision
-        is_verdict = self._policy.on_node_failure is OnNodeFailure.VERDICT
-        if not (is_verdict and decision.next is Next.STOP and decision.is_of_node):
-            return found
-        failed = decision.nodes or nodes
-        decision = dataclasses.replace(decision, next=Next.GIVE_UP, nodes=failed)
-        return dataclasses.replace(found, decision=decision)
+        return (*events, end)
 
     def _prepared(
-        self, found: Assessment, nodes: tuple[str, ...]
-    ) -> tuple[Assessment, tuple[Event, ...]]:
+        self, decision: Decision, nodes: tuple[str, ...]
+    ) -> tuple[Decision, tuple[Event, ...]]:
         """Do what a retry needs first, or have the site do it; without it the sweep stops."""
-        setup, decision = self._setup, found.decision
-        if decision.next is not Next.RETRY or decision.before not in _NEEDS_HANDS:
-            return found, ()
+        needed = decision.before
+        if decision.next is not Next.RETRY or needed not in (Action.HOOK, Action.RESUME_NODE):
+            return decision, ()
         done = Resumed()
-        if decision.before is Action.RESUME_NODE:
+        if needed is Action.RESUME_NODE:
             done = self._revive(nodes)
             if not done.faults:
                 cause = EpochCause.RESUMED if done.nodes else EpochCause.FIT_AGAIN
                 fit = done.nodes or nodes
-                return found, (EpochBegan(cause=cause, cls=decision.cls, nodes=fit),)
-        if setup.recover is not None and setup.recover(found, nodes):
+                return decision, (EpochBegan(cause=cause, cls=decision.cls, nodes=fit),)
+        recover = self._setup.recover
+        if recover is not None and recover(decision, nodes):
             began = EpochBegan(
                 cause=EpochCause.HOOK,
                 cls=decision.cls,
                 nodes=nodes,
-                action=decision.before,
+                action=needed,
                 faults=done.faults,
             )
-            return found, (began,)
+            return decision, (began,)
         stop = dataclasses.replace(
             decision,
             next=Next.STOP,
-            needed=decision.before,
+            needed=needed,
             faults=done.faults,
             nodes=done.unfit or decision.nodes,
         )
-        return dataclasses.replace(found, decision=stop), ()
+        return stop, ()
 
 
 _OF_SLURM = frozenset({State.NODE_FAIL, State.TIMEOUT, State.CANCELLED, State.LOST})
-_NEEDS_HANDS = frozenset({Action.HOOK, Action.RESUME_NODE})
-
-
-def _attempt_of(state: LedgerState, submission: Submission) -> Attempt:
-    return state.trials[submission.trial_id].attempts[submission.attempt]
 
 
 def _is_refused_everywhere(state: LedgerState, told: Decided) -> bool:
@@ -496,8 +470,3 @@ def _swapped(state: LedgerState, cell: Cell, outcome: Outcome) -> tuple[EpochBeg
         return ()
     cause = EpochCause.SWAPPED
     return (EpochBegan(cause=cause, cell_digest=cell.digest, nodes=nodes, were=were),)
-
-
-def _run(state: LedgerState) -> str:
-    """The session that began this ledger: attempts of a ledger moved aside are not ours."""
-    return state.opened[0].session

@@ -13,32 +13,15 @@ from pathlib import Path
 
 from pytest_xlatune.campaign.turns import Turns
 from pytest_xlatune.executors import Executor
+from pytest_xlatune.executors.named import executor_named
 from pytest_xlatune.ledger import LEDGER, AttemptEnded, AttemptLetGo, Decided, Event, Ledger
 from pytest_xlatune.ledger.state import replay
-from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.resources import Next
 from pytest_xlatune.model.result import Outcome, State, Submission
 
 _BY_US = frozenset({State.CANCELLED, State.LOST})  # how an attempt ends that was asked to
 _END_LIMIT_S = 60.0
 _LOOK_S = 0.25
-
-
-def executor_named(name: str) -> Executor:
-    """Return the executor of this name.
-
-    Raises:
-        ConfigError: there is none.
-    """
-    if name == "local":
-        from pytest_xlatune.executors.local import LocalExecutor
-
-        return LocalExecutor()
-    if name == "slurm":
-        from pytest_xlatune.executors.slurm import SlurmExecutor
-
-        return SlurmExecutor()
-    raise ConfigError.unknown("executor", name, valid=["local", "slurm"], where="the sweep")
 
 
 def cancel_unwaited(
@@ -49,35 +32,39 @@ def cancel_unwaited(
     Raises:
         LedgerError: the ledger cannot be read or written.
     """
-    ledger, turns = Ledger(folder / LEDGER), Turns(folder)
-    if not replay(ledger.refresh()).in_flight():
+    turns = Turns(folder)
+    if not _in_flight(folder):
         return ()
     with turns.none_waits() as alone:
         if not alone:
             return ()
         with turns.mine(wait_s=10.0):
-            return end_jobs(ledger, executors=executors)
+            return end_jobs(folder, executors=executors)
 
 
 def end_jobs(
-    ledger: Ledger, *, executors: Callable[[str], Executor] = executor_named
+    folder: Path, *, executors: Callable[[str], Executor] = executor_named
 ) -> tuple[Submission, ...]:
     """Do so where the turn is the caller's, and it knows that no process waits."""
-    folder, ended = ledger.path.parent, []
-    flying = replay(ledger.events()).in_flight()
+    ledger, ended = Ledger(folder / LEDGER), list[Submission]()
+    flying = _in_flight(folder)
     for name in sorted({each.executor for each in flying}):
         executor = executors(name)
         mine = tuple(each for each in flying if each.executor == name)
         # told first: the process that finds them ended must know that it was us; what cannot be
         # told runs on
         told = [AttemptLetGo(trial_id=each.trial_id, attempt=each.attempt) for each in mine]
-        ledger.append_all(told, at_s=time.time())
+        ledger.append(*told, at_s=time.time())
         executor.cancel(mine, root=folder)
         for submission, outcome in _until_over(executor, mine, folder):
             if outcome.state in _BY_US:  # what was quicker than we are has a result
                 ended.append(submission)
-                ledger.append_all(interrupted(submission, outcome), at_s=time.time())
+                ledger.append(*interrupted(submission, outcome), at_s=time.time())
     return tuple(ended)
+
+
+def _in_flight(folder: Path) -> tuple[Submission, ...]:
+    return replay(Ledger(folder / LEDGER).refresh()).in_flight()
 
 
 def interrupted(submission: Submission, outcome: Outcome) -> tuple[Event, ...]:

@@ -10,14 +10,15 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import logging
+import sys
+import warnings
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.redact import hide
+from pytest_xlatune.sweep.groups import LogLevel
 
 LOG = "xlatune.log"
-LEVELS = ("debug", "info", "warning", "error")
 _FORM = "%(asctime)s %(process)d %(name)s %(levelname)s %(message)s"
 _ROOT = logging.getLogger("pytest_xlatune")
 _ROOT.addHandler(logging.NullHandler())
@@ -49,28 +50,42 @@ class _Hiding(logging.Formatter):
         return hide(super().format(record), _secrets)
 
 
+class _LogFile(logging.FileHandler):
+    """The file of one campaign; that it cannot be written is said once, and ends nothing."""
+
+    is_written = True
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: ARG002, N802 - its name
+        if self.is_written:
+            self.is_written = False
+            _warn(self.baseFilename, sys.exception())
+
+
+def _warn(path: Path | str, error: BaseException | None) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")  # never an error, whatever the session makes of warnings
+        said = f"{path} cannot be written: {error}; the sweep goes on, what it does is not logged"
+        warnings.warn(said, stacklevel=2)
+
+
 @contextlib.contextmanager
-def write_log(folder: Path, level: str, secrets: frozenset[str]) -> Iterator[Path]:
+def write_log(folder: Path, level: LogLevel) -> Iterator[Path]:
     """Append what this process does to the log of a campaign, as long as the context lasts.
 
     Processes of one session write into the same file, each line with its process id; lines below
-    `level`, one of `LEVELS` in any case, are left out, and no line shows a value of `secrets`.
-
-    Raises:
-        ConfigError: an unknown level, or the file cannot be written.
+    `level` are left out, and no line shows a value of `keep_secret`. A file that cannot be written
+    is warned of, once.
     """
-    if level.lower() not in LEVELS:
-        raise ConfigError.unknown("log level", level, valid=LEVELS, where="--xlatune-log-level")
     path = folder / LOG
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        handler = logging.FileHandler(path, encoding="utf-8")
+        handler = _LogFile(path, encoding="utf-8")
     except OSError as error:
-        said = f"{path} cannot be written: {error}; choose another work directory"
-        raise ConfigError(said) from None
+        _warn(path, error)
+        yield path
+        return
     number = logging.getLevelNamesMapping()[level.upper()]
     handler.setLevel(number)
-    keep_secret(secrets)
     handler.setFormatter(_Hiding(_FORM))
     handler.addFilter(lambda _: _about.get() in (None, folder))
     before, was_passed_on = _ROOT.level, _ROOT.propagate
@@ -83,4 +98,5 @@ def write_log(folder: Path, level: str, secrets: frozenset[str]) -> Iterator[Pat
         _ROOT.removeHandler(handler)
         _ROOT.setLevel(before)
         _ROOT.propagate = was_passed_on
-        handler.close()
+        with contextlib.suppress(OSError):  # what could not be written is flushed once more
+            handler.close()

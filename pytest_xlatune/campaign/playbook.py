@@ -11,9 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from itertools import takewhile
 
-from pytest_xlatune.ledger import Cannot, Decided
+from pytest_xlatune.ledger import Decided
 from pytest_xlatune.model.failure import FailureClass
-from pytest_xlatune.model.record import Record
 from pytest_xlatune.model.resources import Next, RetryPolicy, RetryRule
 from pytest_xlatune.model.result import Action, Finding, Outcome, State
 
@@ -75,41 +74,27 @@ STATE_CLASSES: Mapping[State, tuple[FailureClass, Action]] = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Decision(Record):
-    """What was decided after an attempt; `Decided` keeps it in the ledger and tells its fields.
+class Decision(Decided):
+    """What was decided after an attempt; `told` is the event that keeps it.
 
     Attributes:
+        trial_id, attempt: empty; only the event names the attempt.
         backoff_s: seconds before the next attempt.
         before: what must be done before the next attempt.
         is_of_node: whether the failure is a node's and not the program's.
     """
 
-    next: Next
-    cls: str = ""
-    detail: str = ""
-    tried: int = 0
-    cannot: Cannot | None = None
-    arm: str = ""
-    needed: Action = Action.NONE
-    nodes: tuple[str, ...] = ()
-    faults: tuple[str, ...] = ()
-    evidence: str = ""
+    trial_id: str = ""
+    attempt: int = 0
     backoff_s: float = 0.0
     before: Action = Action.NONE
     is_of_node: bool = False
 
     def told(self, trial_id: str, attempt: int, *, not_before_s: float = 0.0) -> Decided:
-        """Return the event that keeps the decision."""
-        kept = {name: getattr(self, name) for name in _KEPT}
-        return Decided(trial_id=trial_id, attempt=attempt, not_before_s=not_before_s, **kept)
-
-    @property
-    def reason(self) -> str:
-        """One sentence for people."""
-        return self.told("", 0).reason
-
-
-_KEPT = {each.name for each in fields(Decision)} & {each.name for each in fields(Decided)}
+        """Return the event of an attempt."""
+        kept = {each.name: getattr(self, each.name) for each in fields(Decided)}
+        of = {"trial_id": trial_id, "attempt": attempt, "not_before_s": not_before_s}
+        return Decided(**(kept | of))
 
 
 def rule_for(policy: RetryPolicy, finding: Finding) -> RetryRule:

@@ -15,6 +15,7 @@ import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import IO
 
 from filelock import FileLock, Timeout
 
@@ -109,9 +110,9 @@ class Turns:
     @contextlib.contextmanager
     def attending(self) -> Iterator[None]:
         """Count as waiting between two waits too: no process ends our jobs meanwhile."""
-        with self._opened_waiters() as descriptor:
+        with self._waiters() as file:
             with self._explained():
-                fcntl.flock(descriptor, fcntl.LOCK_SH)
+                fcntl.flock(file, fcntl.LOCK_SH)
             yield
 
     @contextlib.contextmanager
@@ -120,17 +121,12 @@ class Turns:
 
         `patience_s` is for the processes of our own session that are ending just now.
         """
-        with self._opened_waiters() as descriptor:
-            yield self._is_alone(descriptor, until_s=time.monotonic() + patience_s)
+        with self._waiters() as file:
+            yield _is_alone(file, until_s=time.monotonic() + patience_s)
 
-    @contextlib.contextmanager
-    def _opened_waiters(self) -> Iterator[int]:
+    def _waiters(self) -> IO[bytes]:
         with self._explained():
-            descriptor = os.open(self._folder / "waiters.lock", os.O_RDWR | os.O_CREAT, 0o666)
-        try:
-            yield descriptor
-        finally:
-            os.close(descriptor)
+            return (self._folder / "waiters.lock").open("ab")
 
     @contextlib.contextmanager
     def _explained(self) -> Iterator[None]:
@@ -143,15 +139,6 @@ class Turns:
                 f"{self._folder} cannot be used: {error}; choose a work directory that can be "
                 "written, with free space, on a file system with flock (--xlatune-workdir)"
             ) from error
-
-    def _is_alone(self, descriptor: int, *, until_s: float) -> bool:
-        while True:
-            with contextlib.suppress(BlockingIOError):
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                return True
-            if time.monotonic() > until_s:
-                return False
-            time.sleep(_RETRY_S)
 
     def _tell(self, driver: int) -> None:
         """Log which process drives, once until another does."""
@@ -179,3 +166,13 @@ class Turns:
 
     def _say(self, driver: int) -> None:
         self._beat.write_text(f"{driver}\n", encoding="utf-8")
+
+
+def _is_alone(waiters: IO[bytes], *, until_s: float) -> bool:
+    while True:
+        with contextlib.suppress(BlockingIOError):
+            fcntl.flock(waiters, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        if time.monotonic() > until_s:
+            return False
+        time.sleep(_RETRY_S)

@@ -21,6 +21,7 @@ Nodes are named one by one; `expand` and `compress` translate Slurm's notation o
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -36,30 +37,54 @@ from pytest_xlatune.model.trial import LaunchSpec, Trial
 OWN_JOBS = "xlt-"  # how the names of our jobs begin
 
 
-def job_name_of(trial: Trial) -> str:
-    """Return what a scheduler calls the jobs of a trial.
-
-    A stack has a `+` in its id, which no name may have; the digest at the end keeps names apart.
-    """
-    return f"{OWN_JOBS}{trial.id.replace('+', '_')}"
-
-
-def comment_of(run: str, trial: Trial, number: int) -> str:
-    """Return by what an attempt is found again; `run` is the session that began the ledger."""
-    return f"xlatune:{run}:{trial.id}.{number}"
-
-
-def folder_of(run: str, trial: Trial, number: int) -> str:
-    """Return the folder of an attempt below that of its cell."""
-    return f"{run}/{trial.id}.{number}"
-
-
 class SchedulerDown(SubmissionError):  # noqa: N818 - a state of the world, to be waited out
     """The scheduler does not answer. Nothing is known of any job, and nothing is lost: ask again.
 
     Any method of an executor may raise it. After its patience is spent an executor raises a plain
     `SubmissionError` instead.
     """
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """What an attempt is submitted with, besides its `LaunchSpec`.
+
+    Attributes:
+        folder: of the attempt.
+        job_name: as the scheduler shows it.
+        comment: by which the attempt is found again.
+        nodelist: the nodes by name; () leaves them to the scheduler.
+    """
+
+    folder: Path
+    job_name: str
+    comment: str
+    nodelist: tuple[str, ...] = ()
+    resources: Resources
+
+
+def request_for(
+    trial: Trial,
+    number: int,
+    *,
+    run: str,
+    folder: Path,
+    nodelist: tuple[str, ...],
+    resources: Resources,
+) -> Request:
+    """Return what an attempt is submitted with, below the folder of its ledger.
+
+    `run` is the session that began the ledger: attempts of a ledger moved aside are not ours.
+    """
+    name = f"{trial.id}.{number}"
+    return Request(
+        folder=folder / run / name,
+        # a stack has a `+` in its id, which no job's name may have; the digest keeps names apart
+        job_name=f"{OWN_JOBS}{trial.id.replace('+', '_')}",
+        comment=f"xlatune:{run}:{name}",
+        nodelist=nodelist,
+        resources=resources,
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,20 +113,11 @@ class Executor(Protocol):
         """
         ...
 
-    def submit(
-        self,
-        spec: LaunchSpec,
-        *,
-        folder: Path,
-        job_name: str,
-        comment: str,
-        nodelist: Sequence[str],
-        resources: Resources,
-    ) -> str:
-        """Write `spec.json` into `folder`, submit the payload and return the job id.
+    def submit(self, spec: LaunchSpec, request: Request) -> str:
+        """Write `spec.json` into the folder, submit the payload and return the job id.
 
-        `comment` identifies the attempt, and submitting it again is safe: where the folder or the
-        scheduler already has a job of that comment, its id is returned and nothing is submitted.
+        Submitting an attempt again is safe: where the folder or the scheduler already has a job of
+        its comment, the id of that is returned and nothing is submitted.
         So a process that finds an attempt that was intended but not journalled submits it.
 
         Raises:
@@ -110,10 +126,10 @@ class Executor(Protocol):
         ...
 
     def poll(self, submissions: Sequence[Submission], *, root: Path) -> Mapping[str, Outcome]:
-        """Return job id -> where it stands, for every submission; never blocks for long.
+        """Return job id -> where it stands; never blocks for long.
 
-        An `Outcome` whose state is pending or running is not final. `root` is the work directory
-        that `Submission.folder` is relative to.
+        A job that is left out is not known this time. An `Outcome` whose state is pending or
+        running is not final. `root` is the work directory that `Submission.folder` is relative to.
         """
         ...
 
@@ -136,8 +152,8 @@ MAX_RANGE = 65536
 _PLAIN = re.compile(r"[A-Za-z0-9._-]+")
 # what stands inside brackets:  001-004
 _RANGE = re.compile(r"(\d+)(?:-(\d+))?")
-# a name up to its last number, the number, the rest:  gpu2-node | 007 | -ib
-_NUMBERED = re.compile(r"(.*?)(\d+)(\D*)")
+# a name up to its last number, the number, the rest:  gpu2-node | 007 | -ib     | | login
+_NUMBERED = re.compile(r"^(.*?)(\d*)(\D*)$")
 
 
 def expand(text: str) -> tuple[str, ...]:
@@ -173,21 +189,12 @@ def compress(names: Sequence[str]) -> str:
     >>> compress(["node001", "node002", "node004", "login"])
     'node[001-002,004],login'
     """
-    parts: list[str] = []
-    run: list[str] = []
-    frame: tuple[str, str] | None = None
-    for name in [*names, ""]:
-        match = _NUMBERED.fullmatch(name)
-        here = (match[1], match[3]) if match else None
-        if run and (here is None or here != frame):
-            parts.append(_frame(frame or ("", ""), run))
-            run = []
-        frame = here
-        if match:
-            run.append(match[2])
-        elif name:
-            parts.append(name)
-    return ",".join(parts)
+    split = [_NUMBERED.findall(name)[0] for name in names]
+    groups = itertools.groupby(split, key=lambda each: (each[0], each[2]))
+    return ",".join(
+        f"{before}{_ranges([number for _, number, _ in group])}{after}"
+        for (before, after), group in groups
+    )
 
 
 def _group(text: str, at: int) -> tuple[list[str], int]:
@@ -229,19 +236,18 @@ def _brackets(text: str, at: int) -> tuple[list[str], int]:
         at += 1
 
 
-def _frame(frame: tuple[str, str], numbers: Sequence[str]) -> str:
+def _ranges(numbers: Sequence[str]) -> str:
     """Write the numbers of names that differ in nothing else, consecutive ones as ranges."""
-    ranges: list[tuple[str, str]] = []
+    if len(numbers) == 1:
+        return numbers[0]
+    ranges: list[list[str]] = []
     for number in numbers:
-        if ranges:
-            low, high = ranges[-1]
-            if number == f"{int(high) + 1:0{len(low)}}":
-                ranges[-1] = (low, number)
-                continue
-        ranges.append((number, number))
-    inside = ",".join(low if low == high else f"{low}-{high}" for low, high in ranges)
-    bare = len(numbers) == 1
-    return f"{frame[0]}{inside}{frame[1]}" if bare else f"{frame[0]}[{inside}]{frame[1]}"
+        if ranges and number == f"{int(ranges[-1][-1]) + 1:0{len(ranges[-1][0])}}":
+            ranges[-1].append(number)
+        else:
+            ranges.append([number])
+    inside = (each[0] if len(each) == 1 else f"{each[0]}-{each[-1]}" for each in ranges)
+    return f"[{','.join(inside)}]"
 
 
 def _malformed(text: str, at: int, why: str) -> ConfigError:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -47,25 +47,20 @@ def write_spec(folder: Path, spec: LaunchSpec) -> None:
     payload.write_json(folder / payload.SPEC, spec.to_json())
 
 
-def read_claim(folder: Path, *, rank: int = 0) -> ProcessRecord | None:
-    """Return which payload runs a rank; None before there is one."""
-    return _process(folder / payload.name_of("claimed", rank))
+def read_claim(folder: Path) -> ProcessRecord | None:
+    """Return which payload runs rank 0; None before there is one."""
+    return _process(folder, "claimed")
 
 
-def read_started(folder: Path, *, rank: int = 0) -> ProcessRecord | None:
-    """Return a rank's trainer; None before it is started."""
-    return _process(folder / payload.name_of("started", rank))
+def read_started(folder: Path) -> ProcessRecord | None:
+    """Return the trainer of rank 0; None before it is started."""
+    return _process(folder, "started")
 
 
 def read_outcomes(folder: Path) -> Mapping[int, Outcome]:
     """Return how each rank ended that has ended so far, by rank; 0 is the first."""
-    names = {0: payload.name_of("outcome")}
-    for path in folder.glob("outcome.*.json"):
-        # the outcome of a rank:  outcome.12.json
-        rank = path.name.split(".")[1]
-        if rank.isdigit():
-            names[int(rank)] = path.name
-    found = ((rank, _read(folder / name)) for rank, name in sorted(names.items()))
+    paths = {0: folder / payload.name_of("outcome")} | _by_rank(folder.glob("outcome.*.json"))
+    found = ((rank, _read(path)) for rank, path in sorted(paths.items()))
     return {rank: Outcome.from_json(data) for rank, data in found if data is not None}
 
 
@@ -76,13 +71,17 @@ def is_same_attempt(one: Path, other: Path) -> bool:
 
 def log_files(folder: Path) -> Mapping[int, Path]:
     """Return the logs that exist, by rank."""
-    # the log of a rank:  log.12.txt
-    found = ((path.name.split(".")[1], path) for path in folder.glob("log.*.txt"))
-    return dict(sorted((int(rank), path) for rank, path in found if rank.isdigit()))
+    return dict(sorted(_by_rank(folder.glob("log.*.txt")).items()))
 
 
-def _process(path: Path) -> ProcessRecord | None:
-    data = _read(path)
+def _by_rank(paths: Iterable[Path]) -> dict[int, Path]:
+    # a file of a rank:  log.12.txt    outcome.12.json
+    found = ((path.name.split(".")[1], path) for path in paths)
+    return {int(rank): path for rank, path in found if rank.isdigit()}
+
+
+def _process(folder: Path, kind: str) -> ProcessRecord | None:
+    data = _read(folder / payload.name_of(kind))
     return None if data is None else ProcessRecord.from_json(data)
 
 

@@ -27,7 +27,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from pytest_xlatune.executors import Resumed, payload
+from pytest_xlatune.executors import Request, Resumed, payload
 from pytest_xlatune.executors.folder import (
     ProcessRecord,
     read_claim,
@@ -36,7 +36,6 @@ from pytest_xlatune.executors.folder import (
     write_spec,
 )
 from pytest_xlatune.model.errors import SubmissionError
-from pytest_xlatune.model.resources import Resources
 from pytest_xlatune.model.result import Outcome, State, Submission
 from pytest_xlatune.model.trial import LaunchSpec
 
@@ -73,21 +72,14 @@ class LocalExecutor:
     def __init__(self, *, lock: Path | None = None) -> None:
         self._lock = lock or machine_lock()
 
-    def submit(
-        self,
-        spec: LaunchSpec,
-        *,
-        folder: Path,
-        job_name: str,
-        comment: str,
-        nodelist: Sequence[str],
-        resources: Resources,
-    ) -> str:
+    def submit(self, spec: LaunchSpec, request: Request) -> str:
         """Start the payload; the job id is `<pid>.<start in ticks>`."""
-        if set(nodelist) - {socket.gethostname(), "localhost"} or resources.nodes > 1:
+        here, folder, comment = socket.gethostname(), request.folder, request.comment
+        nodes = request.resources.nodes
+        if set(request.nodelist) - {here, "localhost"} or nodes > 1:
             raise SubmissionError(
-                f"the local executor runs on {socket.gethostname()} only, found nodes "
-                f"{', '.join(nodelist) or resources.nodes}; leave the node list out, or use Slurm"
+                f"the local executor runs on {here} only, found nodes "
+                f"{', '.join(request.nodelist) or nodes}; leave the node list out, or use Slurm"
             )
         known = _read_job(folder)
         if known is None:
@@ -101,7 +93,7 @@ class LocalExecutor:
                 f"{folder} already holds the attempt {known['comment']!r}, expected {comment!r}; "
                 "every attempt needs a folder of its own"
             )
-        _log.info("%s is job %s on this machine", job_name, known["job_id"])
+        _log.info("%s is job %s on this machine", request.job_name, known["job_id"])
         return known["job_id"]
 
     def poll(self, submissions: Sequence[Submission], *, root: Path) -> Mapping[str, Outcome]:

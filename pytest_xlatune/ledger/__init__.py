@@ -11,6 +11,7 @@ module knows neither pytest nor executors, decides nothing and reads no clock.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 from collections.abc import Iterable, Iterator
@@ -51,8 +52,6 @@ class CampaignOpened(Event):
 
     Attributes:
         cells: every cell that a trial of the study may name; one where arms are profiles.
-        study: the study's name.
-        sweep: the sweep's name.
         session: id of the pytest session, shared by all its processes.
         declared: the study as builtins, so that the ledger alone repeats every conclusion.
         versions: of the software, by name.
@@ -261,12 +260,7 @@ class NoteKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Noted(Event):
-    """Anything a reader should know. Nothing is decided on it.
-
-    Attributes:
-        about: what it is about.
-        text: one sentence, by the module that found it out.
-    """
+    """Anything a reader should know, in one sentence. Nothing is decided on it."""
 
     kind: ClassVar[str] = "noted"
     about: NoteKind = NoteKind.OTHER
@@ -286,10 +280,8 @@ class ProfileCompiled(Event):
     """What compiling a profile said of it, before any of its trials was queued.
 
     Attributes:
-        profile: which.
         key: digest of all that it rests on: program, settings, compiler, limits.
-        cls: its class.
-        sentence: why.
+        sentence: why it is of this class.
         by: what compiled it, and for which device.
         setting: digest of its program and of what acts at run time; "" where there is no program.
         later: settings that may act at run time only.
@@ -312,7 +304,6 @@ class EvidenceRecorded(Event):
     """Where the dump and the captures of an evidence trial lie.
 
     Attributes:
-        trial_id: whose.
         dump: folder of the compiler's dump, relative to the ledger's folder; "" is none.
         captures: files of the profiler, relative to the ledger's folder.
         facts: what they say, one sentence each.
@@ -410,25 +401,18 @@ class Ledger:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._entries: list[LedgerEntry] = []
         self._inode: int | None = None
         self._offset_bytes = 0
         self._number = 0
 
-    def append(self, event: Event, *, at_s: float) -> None:
-        """Add one event; it is on the disk when this returns.
-
-        Raises:
-            LedgerError: the file cannot be created, locked or written; act as if the event were
-                unknown, though after a failed sync it may be found in the file.
-        """
-        self.append_all((event,), at_s=at_s)
-
-    def append_all(self, events: Iterable[Event], *, at_s: float) -> None:
+    def append(self, *events: Event, at_s: float) -> None:
         """Add events in order, with nothing of another writer between them.
 
+        They are on the disk when this returns.
+
         Raises:
-            LedgerError: as of `append`.
+            LedgerError: the file cannot be created, locked or written; act as if the events were
+                unknown, though after a failed sync they may be found in the file.
         """
         text = b"".join(_line(event, at_s) for event in events)
         if text:
@@ -459,14 +443,7 @@ class Ledger:
                 return ()
             with self.path.open("rb") as file:
                 file.seek(self._offset_bytes)
-                new = self._parse(file)
-        self._entries += new
-        return new
-
-    def events(self) -> tuple[LedgerEntry, ...]:
-        """Return every event so far, the new ones included."""
-        self.refresh()
-        return tuple(self._entries)
+                return self._parse(file)
 
     def archive(self, *, at_s: float) -> Path | None:
         """Move the ledger aside under a name with the date; None where there is none.
@@ -477,10 +454,11 @@ class Ledger:
         with self._lock(), self._explained("moved aside"):
             if not self.path.exists():
                 return None
-            names = (f"{self.path.stem}-{when}{dot}{self.path.suffix}" for dot in _suffixes())
+            numbers = itertools.chain([""], map("-{}".format, itertools.count(2)))
+            names = (f"{self.path.stem}-{when}{number}{self.path.suffix}" for number in numbers)
             aside = next(each for each in map(self.path.with_name, names) if not each.exists())
             self.path.rename(aside)
-        self._entries, self._inode, self._offset_bytes, self._number = [], None, 0, 0
+        self._inode, self._offset_bytes, self._number = None, 0, 0
         return aside
 
     def _parse(self, lines: Iterable[bytes]) -> tuple[LedgerEntry, ...]:
@@ -583,14 +561,6 @@ def _append(path: Path, text: bytes) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-
-
-def _suffixes() -> Iterator[str]:
-    yield ""
-    number = 2
-    while True:
-        yield f"-{number}"
-        number += 1
 
 
 def find_ledgers(work_dir: Path) -> tuple[Path, ...]:

@@ -209,7 +209,12 @@ class LedgerState:
     @property
     def notes(self) -> tuple[str, ...]:
         """The remarks as sentences."""
-        return tuple(map(_sentence, self.remarks))
+        return tuple(
+            each.text
+            if isinstance(each, Noted)
+            else f"{each.reason}: scores before and after are not compared"
+            for each in self.remarks
+        )
 
     def decided_on(self, trial_id: str) -> tuple[Decided, ...]:
         """Return the last session's decisions on a trial, the last one for each attempt."""
@@ -233,7 +238,7 @@ class LedgerState:
         With the evidence trials of other studies behind them, for a study that reads those.
         """
         ours = (self.trials[name] for name in self.planned.get(study, ()))
-        own = tuple(self._read(each) if _is_evidence(each.trial) else each.result for each in ours)
+        own = tuple(self._read(each) if each.trial.protocol.dump else each.result for each in ours)
         return (*own, *self.evidence()) if with_evidence else own
 
     def evidence(self) -> tuple[EvidenceResult, ...]:
@@ -327,34 +332,20 @@ def _keep(state: LedgerState, event: Event) -> None:
             state.remarks.append(event)
 
 
-def _is_evidence(trial: Trial) -> bool:
-    return trial.protocol.dump
-
-
-def _sentence(remark: Noted | EpochBegan) -> str:
-    if isinstance(remark, Noted):
-        return remark.text
-    return f"{remark.reason}: scores before and after are not compared"
-
-
 def _open(state: LedgerState, event: CampaignOpened) -> None:
-    """A new session may try again what could not be measured in an earlier one."""
+    """A new session may try again what could not be measured in an earlier one.
+
+    What a compile check took out is open again too: each session checks anew.
+    """
     if event.session not in {each.session for each in state.opened}:
         for trial_id, progress in state.trials.items():
-            if progress.ended and _is_open_again(progress.ended):
+            ended = progress.ended
+            if ended and (ended.not_run is not None or ended.status is TrialStatus.UNMEASURED):
                 state.trials[trial_id] = dataclasses.replace(progress, ended=None)
         state.decisions, state.decided, state.stop = [], {}, None
     state.opened = (*state.opened, event)
     state.cells.update((cell.digest, cell) for cell in event.cells)
     state.changes += 1
-
-
-def _is_open_again(ended: TrialResult) -> bool:
-    """Whether a new session may try it: it could not be measured, or a compile check took it out.
-
-    Each session checks anew, from what the ledger knows.
-    """
-    return ended.not_run is not None or ended.status is TrialStatus.UNMEASURED
 
 
 def _known(state: LedgerState, trial: Trial) -> str:
@@ -363,7 +354,7 @@ def _known(state: LedgerState, trial: Trial) -> str:
     if name not in state.trials:
         state.trials[name] = TrialProgress(trial=trial)
         state.planned.setdefault(trial.study, []).append(name)
-        if _is_evidence(trial):
+        if trial.protocol.dump:
             state.evidence_ids.append(name)
         state.changes += 1
     return name

@@ -45,7 +45,7 @@ ALIASES: Mapping[str, str] = {
 
 _SPACE = " \t\r\n"
 # a profile id:  overlap-2.ag_1g+rs
-_ID = re.compile(r"[a-z0-9][a-z0-9._+-]{0,63}")
+SLUG = re.compile(r"[a-z0-9][a-z0-9._+-]{0,63}")
 # a flag:  --xla_gpu_autotune_level=4    --xla_gpu_ptx_file='a b'    --xla_a="\"b\""    --xla_bare
 _FLAG = re.compile(
     r"""--(?P<name>[A-Za-z0-9_][A-Za-z0-9_-]*)
@@ -208,7 +208,7 @@ class Profile(Record):
     note: str = ""
 
     def __post_init__(self) -> None:
-        if not _ID.fullmatch(self.id):
+        if not SLUG.fullmatch(self.id):
             raise ConfigError(
                 f"profile id {self.id!r}: expected [a-z0-9][a-z0-9._+-]*, 64 characters at most; "
                 "give a short name and put the flags into `flags`"

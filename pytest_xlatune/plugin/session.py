@@ -136,9 +136,9 @@ class Session:
         campaign = self._runs.open(
             resolved,
             study,
-            recover=lambda found, nodes: bool(
+            recover=lambda decision, nodes: bool(
                 self._config.hook.pytest_xlatune_recover(
-                    sweep=resolved.sweep.name, decision=found.decision, nodes=nodes
+                    sweep=resolved.sweep.name, decision=decision, nodes=nodes
                 )
             ),
         )

@@ -16,7 +16,7 @@ import importlib
 import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar, dataclass_transform
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar, dataclass_transform, get_args
 
 from pytest_xlatune.model.errors import ConfigError
 
@@ -509,7 +509,7 @@ class RunSettings(Declared):
         "info",
         "How much xlatune.log beside each ledger says: debug, info or warning",
         metavar="LEVEL",
-        choices=("debug", "info", "warning"),
+        choices=get_args(LogLevel),
     )
     is_off: bool = _switch(no_xlatune="Deselect all sweeps and do nothing else")
     fresh: bool = _switch(

@@ -176,7 +176,7 @@ def import_table(
                 f"{folder} holds this table already; `xlatune report {sweep}` shows it, and "
                 "with another --name it is imported again"
             )
-        Ledger(folder / LEDGER).append_all(events, at_s=at_s)
+        Ledger(folder / LEDGER).append(*events, at_s=at_s)
     return folder
 
 

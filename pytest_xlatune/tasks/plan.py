@@ -114,17 +114,19 @@ def scripts_of(
     """
     if resolved.sweep.site.executor != "slurm" or not trials:
         return ()
-    from pytest_xlatune.executors import comment_of, folder_of, job_name_of
+    from pytest_xlatune.executors import request_for
     from pytest_xlatune.executors.slurm import SlurmExecutor
 
     trial = trials[0]
-    text = SlurmExecutor().script(
-        folder=workdir / resolved.folder / folder_of(_SESSION, trial, 1),
-        job_name=job_name_of(trial),
-        comment=comment_of(_SESSION, trial, 1),
+    request = request_for(
+        trial,
+        1,
+        run=_SESSION,
+        folder=workdir / resolved.folder,
         nodelist=resolved.cell.nodelist,
         resources=resolved.sweep.site.resources,
     )
+    text = SlurmExecutor().script(request)
     others = len(trials) - 1
     of_others = f"; the other {others} differ in the trial's name only" if others else ""
     return ((f"script of `{trial.id}` for sbatch{of_others}", text),)

@@ -18,8 +18,9 @@ from pathlib import Path
 
 from pytest_xlatune.campaign import Campaign, Setup, by_digest, versions
 from pytest_xlatune.campaign.assess import Assessment
-from pytest_xlatune.campaign.jobs import executor_named
 from pytest_xlatune.campaign.log import write_log
+from pytest_xlatune.campaign.playbook import Decision
+from pytest_xlatune.executors.named import executor_named
 from pytest_xlatune.ledger import Event
 from pytest_xlatune.ledger.state import LedgerState
 from pytest_xlatune.model.errors import XlatuneError
@@ -42,7 +43,7 @@ from pytest_xlatune.sweep.groups import RunSettings
 from pytest_xlatune.sweep.resolved import ResolvedSweep
 from pytest_xlatune.tasks.artifacts import Recorded, as_recorded, read_new
 
-Recover = Callable[[Assessment, tuple[str, ...]], bool]
+Recover = Callable[[Decision, tuple[str, ...]], bool]
 
 
 def site_of(
@@ -73,6 +74,7 @@ class Runs(ExitStack):
         self._options = options
         self._session = session
         self.folders: set[Path] = set()
+        self._logged: set[Path] = set()  # those that could not be opened too
 
     def open(
         self, resolved: ResolvedSweep, study: Study, *, recover: Recover | None = None
@@ -88,11 +90,12 @@ class Runs(ExitStack):
             LedgerError: the ledger cannot be read or written.
         """
         folder = self._options.workdir / resolved.folder
+        if folder not in self._logged:
+            self._logged.add(folder)
+            self.enter_context(write_log(folder, self._options.log_level))
         campaign = Campaign(_setup(resolved, study, folder, self._session, recover), study)
         campaign.open(fresh=self._options.fresh)
-        if folder not in self.folders:
-            self.folders.add(folder)
-            self.enter_context(write_log(folder, self._options.log_level, campaign.secrets))
+        self.folders.add(folder)
         self.enter_context(campaign.attending())
         return campaign
 

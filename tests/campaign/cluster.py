@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from pytest_xlatune.campaign import Campaign, Setup, by_digest
-from pytest_xlatune.executors import Resumed
+from pytest_xlatune.executors import Request, Resumed
 from pytest_xlatune.launchers.command import CommandLauncher
 from pytest_xlatune.model.cell import Cell
 from pytest_xlatune.model.resources import Resources, RetryPolicy
@@ -22,7 +21,7 @@ from tests.studies.toy import ToyStudy
 
 def on(*nodes: str) -> Cell:
     """The pretend cell on these nodes."""
-    return replace(CELL, nodelist=nodes, config_tag="-".join(nodes))
+    return replace(CELL, nodelist=nodes, config_tag="-".join(dict.fromkeys([nodes[0], nodes[-1]])))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,9 +60,8 @@ class Cluster:
         self._free_s: dict[str, float] = {}
         self._jobs: dict[str, tuple[str, tuple[str, ...], float, Outcome]] = {}
 
-    def submit(
-        self, spec: LaunchSpec, *, folder: Path, comment: str, nodelist: Sequence[str], **__: Any
-    ) -> str:
+    def submit(self, spec: LaunchSpec, request: Request) -> str:
+        folder, comment = request.folder, request.comment
         for job_id, job in self._jobs.items():
             if job[0] == comment:
                 return job_id
@@ -71,7 +69,7 @@ class Cluster:
         trial_id, _, attempt = folder.name.rpartition(".")
         text, outcome = self.script(trial_id, int(attempt))
         (folder / "log.0.txt").write_text(text, encoding="utf-8")
-        nodes = tuple(nodelist) or (f"any{len(self._jobs)}",)
+        nodes = request.nodelist or (f"any{len(self._jobs)}",)
         start_s = max([self.now_s, *(self._free_s.get(node, 0.0) for node in nodes)])
         self._free_s.update(dict.fromkeys(nodes, start_s + self.took_s))
         job_id = f"{len(self._jobs) + 1}"

@@ -9,7 +9,7 @@ from types import MappingProxyType
 
 from pytest_xlatune.campaign import Campaign
 from pytest_xlatune.campaign.attempts import Setup, by_digest
-from pytest_xlatune.executors import Resumed
+from pytest_xlatune.executors import Request, Resumed
 from pytest_xlatune.launchers.command import CommandLauncher
 from pytest_xlatune.model.cell import Cell, Parallelism, Protocol
 from pytest_xlatune.model.errors import SubmissionError
@@ -72,16 +72,8 @@ class ScriptedExecutor:
         self.revival = Resumed(faults=("node001 is drained: bad nic",))
         self._jobs: dict[str, tuple[str, Outcome]] = {}
 
-    def submit(
-        self,
-        spec: LaunchSpec,
-        *,
-        folder: Path,
-        job_name: str,
-        comment: str,
-        nodelist: Sequence[str],
-        resources: Resources,
-    ) -> str:
+    def submit(self, spec: LaunchSpec, request: Request) -> str:
+        folder, comment = request.folder, request.comment
         if self.refusal:
             raise SubmissionError(self.refusal)
         known = [job_id for job_id, (of, _) in self._jobs.items() if of == comment]

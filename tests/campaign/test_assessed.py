@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from pytest_xlatune.campaign.assess import Assessment, assess
+from pytest_xlatune.campaign.assess import STATUS, Assessment, assess
 from pytest_xlatune.logs import read_log
 from pytest_xlatune.logs.grammar import parse_metrics
 from pytest_xlatune.model.cell import Cell, Parallelism, Protocol
@@ -88,7 +88,7 @@ def assessed(
 
 
 def tgs(found: Assessment) -> float:
-    assert found.status is TrialStatus.MEASURED
+    assert STATUS[found.decision.next] is TrialStatus.MEASURED
     assert found.score is not None
     assert found.score.tgs is not None
     return found.score.tgs
@@ -112,7 +112,7 @@ def test_seconds_alone_are_scored_by_the_tokens_that_the_cell_declares() -> None
 def test_a_trial_without_what_is_deployed_is_dropped() -> None:
     found = assessed(log(first="XLA_FLAGS=--xla_gpu_knob=1\n"))
     assert (found.decision.next, found.decision.cls) == (Next.DROP, "flags-not-effective")
-    assert found.status is TrialStatus.DROPPED
+    assert STATUS[found.decision.next] is TrialStatus.DROPPED
     assert found.score is None
 
 

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import logging
 import os
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from pytest_xlatune.campaign.log import LOG, write_log
-from pytest_xlatune.model.errors import ConfigError
+from pytest_xlatune.executors import SchedulerDown
 from pytest_xlatune.model.resources import RetryPolicy, RetryRule
-from pytest_xlatune.model.result import Outcome, State
+from pytest_xlatune.model.result import Outcome, State, Submission
 from pytest_xlatune.sweep.groups import Limits
 from tests.campaign import scripted
 from tests.campaign.cluster import CellsStudy, Cluster, campaign, on, run
@@ -33,7 +34,7 @@ def test_the_log_says_who_drives_what_was_submitted_and_why_no_more_is(tmp_path:
     study = CellsStudy(cells=FOUR[:2], rounds=6)
     cluster = Cluster()
     each = campaign(tmp_path, cluster, study)
-    with write_log(each.setup.folder, "info", each.secrets) as path:
+    with write_log(each.setup.folder, "info") as path:
         for _ in range(20):
             each.turn()
             cluster.now_s += 1
@@ -60,7 +61,7 @@ def test_a_reason_is_told_once_until_it_changes(tmp_path: Path) -> None:
     cluster = Cluster(script)
     rules = RetryPolicy(rules={"killed": RetryRule(retries=1, backoff_s=300.0)})
     each = campaign(tmp_path, cluster, study, rules=rules)
-    with write_log(each.setup.folder, "INFO", each.secrets) as path:
+    with write_log(each.setup.folder, "info") as path:
         run(each, cluster)
     said = lines_of(path)
     waits = [line for line in said if "it waits after killed" in line]
@@ -72,7 +73,7 @@ def test_a_limit_and_the_stop_that_follows_are_told_once(tmp_path: Path) -> None
     cluster = Cluster(took_s=360.0)
     study = CellsStudy(cells=FOUR[:1], rounds=9)
     each = campaign(tmp_path, cluster, study, limits=Limits(node_hours=0.15))
-    with write_log(each.setup.folder, "info", each.secrets) as path:
+    with write_log(each.setup.folder, "info") as path:
         run(each, cluster, step_s=10.0)
         each.turn()
     said = "\n".join(lines_of(path))
@@ -89,7 +90,7 @@ def test_no_secret_is_in_the_log_whatever_says_it(tmp_path: Path) -> None:
 
     cluster = Cluster(script)
     each = campaign(tmp_path, cluster, study)
-    with write_log(each.setup.folder, "debug", each.secrets) as path:
+    with write_log(each.setup.folder, "debug") as path:
         run(each, cluster)
         logging.getLogger("pytest_xlatune.executors").warning("sbatch said %r", SECRET)
         try:
@@ -112,9 +113,48 @@ def test_without_it_the_harness_is_silent(
     assert not list(tmp_path.rglob(LOG))
 
 
-def test_an_unknown_level_is_refused(tmp_path: Path) -> None:
+def test_a_log_that_cannot_be_written_is_warned_of_once_and_the_sweep_goes_on(
+    tmp_path: Path,
+) -> None:
+    cluster = Cluster()
+    each = campaign(tmp_path, cluster, CellsStudy(cells=FOUR[:1]))
+    (each.setup.folder / LOG).mkdir()
     with (
-        pytest.raises(ConfigError, match="--xlatune-log-level"),
-        write_log(tmp_path, "loud", frozenset()),
+        pytest.warns(UserWarning, match=r"xlatune.log cannot be written: .*Is a directory") as said,
+        write_log(each.setup.folder, "info"),
     ):
-        pass
+        run(each, cluster)
+    assert len(said) == 1
+    assert all(result.score for result in each.view().history)
+
+
+def test_a_disk_that_is_full_is_warned_of_once(tmp_path: Path) -> None:
+    (tmp_path / LOG).symlink_to("/dev/full")
+    logger = logging.getLogger("pytest_xlatune.campaign")
+    with write_log(tmp_path, "info"):
+        with pytest.warns(UserWarning, match=r"xlatune.log cannot be written: .*No space left"):
+            logger.info("the first line")
+        logger.info("the second line, which warns of nothing")
+
+
+class Shy(Cluster):
+    """A scheduler that is away at some polls, and at others leaves a job out."""
+
+    def poll(self, submissions: Sequence[Submission], *, root: Path) -> Mapping[str, Outcome]:
+        if 10 <= self.now_s - 1e9 < 20:
+            raise SchedulerDown(f"no answer for {self.now_s - 1e9:.0f} s")
+        seen = dict(super().poll(submissions, root=root))
+        if self.now_s % 3 == 0:
+            seen.popitem()
+        return seen
+
+
+def test_a_scheduler_that_is_away_is_told_once_and_its_return_too(tmp_path: Path) -> None:
+    cluster = Shy()
+    each = campaign(tmp_path, cluster, CellsStudy(cells=FOUR[:2], rounds=2))
+    with write_log(each.setup.folder, "warning") as path:
+        run(each, cluster)
+    away, back = lines_of(path)
+    assert "the scheduler does not answer, all that needs it waits: no answer for" in away
+    assert "the scheduler answers again" in back
+    assert all(result.score for result in each.view().history)

@@ -289,7 +289,7 @@ def test_what_a_site_is_asked_to_mend_is_written_down_as_fields(tmp_path: Path) 
     )
     each = scripted.campaign(tmp_path, executor)
     scripted.run(each)
-    state = replay(Ledger(each.ledger.path).events())
+    state = replay(Ledger(each.ledger.path).refresh())
     assert state.stop is not None
     assert (state.stop.cls, state.stop.needed) == ("node-fail", "resume-node")
     assert state.stop.faults == ("node001 is drained: bad nic",)

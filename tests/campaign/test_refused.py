@@ -2,19 +2,37 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from pytest_xlatune.executors import Request
 from pytest_xlatune.model.errors import ConfigError, SubmissionError
 from pytest_xlatune.model.result import TrialStatus
-from pytest_xlatune.model.trial import Trial
+from pytest_xlatune.model.trial import LaunchSpec, Trial
 from pytest_xlatune.studies import History, OnNodeFailure
 from tests.campaign.cluster import CellsStudy, Cluster, campaign, on, run
 
 FOUR = tuple(on(f"node00{n}") for n in range(1, 5))
+
+
+class Again(CellsStudy):
+    """A study that never leaves out what is final, and proposes from a generator."""
+
+    def propose(self, history: History) -> Iterator[Trial]:  # type: ignore[override]
+        return (each for each in super().propose(()))
+
+
+def test_a_study_that_never_ends_says_so_once_all_is_measured(tmp_path: Path) -> None:
+    cluster = Cluster()
+    each = campaign(tmp_path, cluster, Again(cells=FOUR[:1], rounds=2))
+    with pytest.raises(ConfigError, match=r"\(Again\) is wrong: it proposes \S+ again") as caught:
+        run(each, cluster)
+    assert "nothing that is left to run" in str(caught.value)
+    mended = campaign(tmp_path, cluster, CellsStudy(cells=FOUR[:1], rounds=2), session="second")
+    assert [result.status for result in mended.view().history] == [TrialStatus.MEASURED] * 2
 
 
 class Refusing(Cluster):
@@ -26,11 +44,11 @@ class Refusing(Cluster):
         self.words = words
         self.asked = 0
 
-    def submit(self, *args: Any, **named: Any) -> str:
+    def submit(self, spec: LaunchSpec, request: Request) -> str:
         self.asked += 1
-        if self.refused & {*named["nodelist"]}:
+        if self.refused & {*request.nodelist}:
             raise SubmissionError(self.words)
-        return super().submit(*args, **named)
+        return super().submit(spec, request)
 
 
 def test_a_refused_node_list_is_a_verdict_and_the_other_nodes_go_on(tmp_path: Path) -> None:
@@ -65,18 +83,31 @@ def test_a_refusal_that_is_not_about_the_nodes_stops_the_study(tmp_path: Path) -
     assert cluster.asked <= 4, "not once for each of 36 trials"
 
 
+@dataclass(frozen=True, kw_only=True)
 class Strange(CellsStudy):
-    """A study that proposes a trial on a cell that is none of its own."""
+    """A study that proposes one more trial, which is like another but for this."""
+
+    changed: dict[str, str]
 
     def propose(self, history: History) -> tuple[Trial, ...]:
         first, *others = super().propose(history)
-        return (first, replace(first, cell_digest="deadbeef0000", position=7), *others)
+        return (first, replace(first, position=7, **self.changed), *others)  # type: ignore[arg-type]
 
 
-def test_a_trial_of_an_unknown_cell_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        pytest.param({"cell_digest": "deadbeef0000"}, "the cell deadbeef0000", id="another cell"),
+        pytest.param({"arm": "../up"}, r"the arm '../up' of a trial, expected", id="no slug"),
+        pytest.param({"stage": "wave 1"}, r"the stage 'wave 1' of a trial", id="no slug either"),
+    ],
+)
+def test_a_trial_that_cannot_be_is_refused_before_anything_is_written(
+    tmp_path: Path, changed: dict[str, str], said: str
+) -> None:
     cluster = Cluster()
-    with pytest.raises(ConfigError, match=r"study 'toy' \(Strange\) is wrong: .*deadbeef0000"):
-        run(campaign(tmp_path, cluster, Strange(cells=FOUR)), cluster)
+    with pytest.raises(ConfigError, match=rf"study 'toy' \(Strange\) is wrong: .*{said}"):
+        run(campaign(tmp_path, cluster, Strange(cells=FOUR, changed=changed)), cluster)
     assert cluster.submitted == []
 
     mended = campaign(tmp_path, cluster, CellsStudy(cells=FOUR), session="second")

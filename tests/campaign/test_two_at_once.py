@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -15,11 +15,13 @@ import pytest
 from pytest_xlatune.campaign import Campaign
 from pytest_xlatune.campaign.jobs import cancel_unwaited
 from pytest_xlatune.campaign.turns import Turns
+from pytest_xlatune.executors import Request
 from pytest_xlatune.ledger import LEDGER, AttemptEnded, Decided, Event, Ledger
 from pytest_xlatune.ledger.state import replay
 from pytest_xlatune.model.errors import LedgerError
 from pytest_xlatune.model.resources import Next
 from pytest_xlatune.model.result import State, Submission, TrialStatus
+from pytest_xlatune.model.trial import LaunchSpec
 from pytest_xlatune.studies.tuning import TuningStudy
 from tests.campaign.cluster import CellsStudy, Cluster, on
 from tests.campaign.cluster import campaign as on_cluster
@@ -101,20 +103,19 @@ def test_a_decision_that_is_written_twice_counts_once(
         """Count the attempts of a trial that never comes to its end."""
         executor = ScriptedExecutor(failing("same-wave", log(steps=3), KILLED))
         first = campaign(folder, executor)
-        whole = Ledger.append_all
+        whole = Ledger.append
 
-        def cut(self: Ledger, events: Iterable[Event], *, at_s: float) -> None:
+        def cut(self: Ledger, *batch: Event, at_s: float) -> None:
             """Write what a kill leaves of the one write: all lines but the last."""
-            batch = tuple(events)
             is_end = isinstance(batch[-1], AttemptEnded)
             if is_end and any(isinstance(each, Decided) for each in batch):
-                whole(self, batch[:-1], at_s=at_s)
+                whole(self, *batch[:-1], at_s=at_s)
                 raise Killed
-            whole(self, batch, at_s=at_s)
+            whole(self, *batch, at_s=at_s)
 
         if is_cut:
             with monkeypatch.context() as patched:
-                patched.setattr(Ledger, "append_all", cut)
+                patched.setattr(Ledger, "append", cut)
                 with pytest.raises(Killed):
                     run(first)
         run(campaign(folder, executor))  # another process of the same session
@@ -204,9 +205,9 @@ class Shared(Cluster):
         self.meanwhile()
         return super().poll(submissions, root=root)
 
-    def submit(self, *args: Any, **named: Any) -> str:
+    def submit(self, spec: LaunchSpec, request: Request) -> str:
         self.meanwhile()
-        job_id = super().submit(*args, **named)
+        job_id = super().submit(spec, request)
         if len(self.submitted) in self.kills:
             self.kills.remove(len(self.submitted))
             raise Killed

@@ -8,7 +8,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-from pytest_xlatune.campaign.log import write_log
+from pytest_xlatune.campaign.log import keep_secret, write_log
 from pytest_xlatune.model.profile import profile
 from pytest_xlatune.model.trial import Trial
 from tests.campaign.cluster import CellsStudy, Cluster, campaign, on, run
@@ -17,10 +17,11 @@ LATE = "a-secret-of-a-later-profile"
 
 
 def test_a_log_hides_the_secrets_of_every_campaign_of_the_process(tmp_path: Path) -> None:
-    one, other = frozenset({"secret-of-the-first"}), frozenset({"secret-of-the-second"})
-    first, second = write_log(tmp_path / "a", "info", one), write_log(tmp_path / "b", "info", other)
-    with first as path_a, second as path_b:
-        logging.getLogger("pytest_xlatune.tasks").warning("found %s", ", ".join((*one, *other)))
+    one, other = "secret-of-the-first", "secret-of-the-second"
+    keep_secret([one])
+    keep_secret([other])
+    with write_log(tmp_path / "a", "info") as path_a, write_log(tmp_path / "b", "info") as path_b:
+        logging.getLogger("pytest_xlatune.tasks").warning("found %s, %s", one, other)
     for path in (path_a, path_b):
         assert "found (hidden), (hidden)" in path.read_text(encoding="utf-8")
 
@@ -31,7 +32,7 @@ def test_a_log_has_the_lines_of_its_own_campaign(tmp_path: Path) -> None:
         campaign(tmp_path / name, cluster, CellsStudy(cells=(on(f"node00{n}"),)))
         for n, (name, cluster) in enumerate(zip("ab", clusters, strict=True), start=1)
     ]
-    logs = [write_log(one.setup.folder, "info", one.secrets) for one in each]
+    logs = [write_log(one.setup.folder, "info") for one in each]
     with logs[0] as path_a, logs[1] as path_b:
         for one, cluster in zip(each, clusters, strict=True):
             run(one, cluster)
@@ -56,7 +57,7 @@ class Later(CellsStudy):
 def test_a_secret_that_a_study_brings_later_is_hidden(tmp_path: Path) -> None:
     cluster = Cluster()
     each = campaign(tmp_path, cluster, Later(cells=(on("node001"),), rounds=2))
-    with write_log(each.setup.folder, "info", each.secrets) as path:
+    with write_log(each.setup.folder, "info") as path:
         for _ in range(200):
             each.turn()
             cluster.now_s += 1

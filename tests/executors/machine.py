@@ -7,7 +7,9 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+from pytest_xlatune.executors import Request
 from pytest_xlatune.executors.folder import ProcessRecord, read_claim, read_started
 from pytest_xlatune.executors.local import LocalExecutor
 from pytest_xlatune.model.resources import Resources
@@ -22,11 +24,12 @@ import sys, time
 from pathlib import Path
 from pytest_xlatune.model.trial import LaunchSpec
 from pytest_xlatune.model.resources import Resources
+from pytest_xlatune.executors import Request
 from pytest_xlatune.executors.local import LocalExecutor
 root, name, *argv = sys.argv[1:]
 job_id = LocalExecutor(lock=Path(root, "lock")).submit(
-    LaunchSpec(argv=tuple(argv)), folder=Path(root, name), job_name=name, comment=name,
-    nodelist=(), resources=Resources())
+    LaunchSpec(argv=tuple(argv)),
+    Request(folder=Path(root, name), job_name=name, comment=name, resources=Resources()))
 print(job_id, flush=True)
 time.sleep(300)
 """
@@ -48,15 +51,11 @@ class Machine:
         return made
 
     def submit(self, name: str, spec: LaunchSpec) -> Submission:
-        job_id = self.executor.submit(
-            spec,
-            folder=self.root / name,
-            job_name=name,
-            comment=name,
-            nodelist=(),
-            resources=Resources(),
-        )
-        return self.submission(name, job_id)
+        return self.submission(name, self.executor.submit(spec, self.request(name)))
+
+    def request(self, name: str, **changed: Any) -> Request:
+        given = {"job_name": name, "comment": name, "resources": Resources(), **changed}
+        return Request(folder=self.root / name, **given)
 
     def poll(self, of: Submission) -> Outcome:
         # a fresh executor each time: nothing may be kept in the object

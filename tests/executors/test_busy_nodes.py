@@ -8,12 +8,8 @@ from typing import Any
 
 import pytest
 
-from pytest_xlatune.executors import OWN_JOBS, job_name_of
 from pytest_xlatune.executors.slurm._commands import SEPARATOR, Reply
 from pytest_xlatune.executors.slurm.nodes import check_nodes
-from pytest_xlatune.model.cell import Protocol
-from pytest_xlatune.model.profile import BASELINE
-from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.plugin import session as session_room
 from pytest_xlatune.plugin.session import Session
 from pytest_xlatune.prepare import preflight
@@ -55,11 +51,6 @@ def test_a_busy_node(
     waited: list[float] = []
     assert check_nodes(["n1", "n2"], run=slurm, sleep=waited.append) == faults
     assert waited == slept
-
-
-def test_our_jobs_are_known_by_their_names() -> None:
-    trial = Trial(cell_digest="x", profile=BASELINE, protocol=Protocol(), study="t", stage="wave1")
-    assert job_name_of(trial).startswith(OWN_JOBS)
 
 
 def test_a_look_during_which_another_process_begins_is_taken_again(

@@ -122,14 +122,7 @@ def test_a_folder_is_submitted_once(machine: Machine) -> None:
 def test_a_folder_of_another_attempt_is_refused(machine: Machine) -> None:
     machine.submit("a", LaunchSpec(argv=("true",), env=PATH))
     with pytest.raises(SubmissionError, match=r"already holds the attempt 'a', expected 'b'"):
-        machine.executor.submit(
-            SLEEP,
-            folder=machine.root / "a",
-            job_name="b",
-            comment="b",
-            nodelist=(),
-            resources=Resources(),
-        )
+        machine.executor.submit(SLEEP, machine.request("a", comment="b"))
 
 
 @pytest.mark.parametrize(
@@ -140,15 +133,9 @@ def test_a_folder_of_another_attempt_is_refused(machine: Machine) -> None:
 def test_what_needs_another_machine_is_refused(
     machine: Machine, nodelist: tuple[str, ...], resources: Resources
 ) -> None:
+    request = machine.request("a", nodelist=nodelist, resources=resources)
     with pytest.raises(SubmissionError, match=r"the local executor runs on .* use Slurm"):
-        machine.executor.submit(
-            SLEEP,
-            folder=machine.root / "a",
-            job_name="a",
-            comment="a",
-            nodelist=nodelist,
-            resources=resources,
-        )
+        machine.executor.submit(SLEEP, request)
     assert not (machine.root / "a").exists()
 
 

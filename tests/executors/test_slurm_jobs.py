@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import re
@@ -15,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from pytest_xlatune.executors import Executor, SchedulerDown
+from pytest_xlatune.executors import Executor, Request, SchedulerDown
 from pytest_xlatune.executors.slurm import SlurmExecutor
 from pytest_xlatune.executors.slurm._commands import run_command
 from pytest_xlatune.executors.slurm.nodes import check_nodes
@@ -75,8 +76,7 @@ def submit(
     arguments = {**ARGUMENTS, "job_name": f"xl-{name}", "comment": f"xlatune:{name}:1", **changed}
     job_id = executor.submit(
         LaunchSpec(argv=argv, env={"XLA_FLAGS": "--a=1,2 --b='x y'"}, inherit=("PATH",)),
-        folder=root / name / "1",
-        **arguments,
+        Request(folder=root / name / "1", **arguments),
     )
     return Submission(trial_id=name, attempt=1, executor="slurm", job_id=job_id, folder=f"{name}/1")
 
@@ -103,10 +103,7 @@ def test_a_trial_from_submission_to_outcome(fake: Path, root: Path) -> None:
     assert outcome.nodes == ("node001", "node002")
     for each in (0, 1):
         assert (root / done.folder / f"log.{each}.txt").read_text() == "--a=1,2 --b='x y'"
-    assert executor.submit(
-        LaunchSpec(argv=("false",)), folder=root / done.folder,
-        **{**ARGUMENTS, "job_name": "xl-t1", "comment": "xlatune:t1:1"},
-    ) == done.job_id, "the same attempt again is the same job"  # fmt: skip
+    assert submit(executor, root, "false") == done, "the same attempt again is the same job"
     assert calls(fake, "sbatch") == 1
 
 
@@ -196,19 +193,18 @@ def test_accounting_finds_what_the_controller_has_forgotten(
     fake: Path, root: Path, *, keeps_comments: bool
 ) -> None:
     executor = SlurmExecutor()
-    attempt: dict[str, Any] = {
-        "folder": root / "t1" / "1",
-        "job_name": "xl-t1",
-        "comment": "xlatune:t1:1",
-    }
+    attempt = Request(
+        folder=root / "t1" / "1", job_name="xl-t1", comment="xlatune:t1:1", resources=Resources()
+    )
     job = {"JobId": "77", "JobState": "COMPLETED", "NodeList": "node001", "StartTime": "1",
            "EndTime": "2", "Reason": "None", "JobName": "xl-t1", "ExitCode": "0:0",
-           "WorkDir": str(attempt["folder"]),
-           "Comment": str(attempt["comment"]) if keeps_comments else ""}  # fmt: skip
+           "WorkDir": str(attempt.folder),
+           "Comment": attempt.comment if keeps_comments else ""}  # fmt: skip
     other = job | {"JobId": "70", "WorkDir": "/elsewhere", "Comment": ""}
     (fake / "accounting").write_text("".join(f"{json.dumps(each)}\n" for each in (other, job)))
-    assert executor.find(**attempt) == "77"
-    assert executor.find(**{**attempt, "folder": root / "t1" / "2", "comment": "new"}) == ""
+    assert executor.find(attempt) == "77"
+    new = dataclasses.replace(attempt, folder=root / "t1" / "2", comment="new")
+    assert executor.find(new) == ""
 
 
 def test_submission_without_slurm_says_so(

@@ -50,7 +50,7 @@ NODES = parse_sinfo(
     ],
 )  # fmt: skip
 def test_node_faults(names: list[str], options: dict[str, Any], faults: tuple[str, ...]) -> None:
-    assert tuple(map(str, node_faults(names, NODES, **options))) == faults
+    assert tuple(text for _, text in node_faults(names, NODES, **options)) == faults
 
 
 def test_sinfo_that_does_not_answer_is_a_fault() -> None:

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import ast
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import pytest
 import submitit
 
 import pytest_xlatune
-from pytest_xlatune.executors import payload
+from pytest_xlatune.executors import Request, payload
 from pytest_xlatune.executors.slurm import LOGIN, SlurmExecutor
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.resources import Resources
@@ -26,11 +27,21 @@ PACKAGE = Path(pytest_xlatune.__file__).parent
 
 def with_options(**options: str) -> dict[str, Any]:
     named = {key.replace("__", "."): value for key, value in options.items()}
-    return {**ARGUMENTS, "resources": Resources(options=named)}
+    return {"resources": Resources(options=named)}
 
 
+def script_of(folder: Path, **changed: Any) -> str:
+    return SlurmExecutor().script(Request(folder=folder, **{**ARGUMENTS, **changed}))
+
+
+@pytest.fixture
+def interpreter(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "executable", "/opt/venv/bin/python")
+
+
+@pytest.mark.usefixtures("interpreter")
 def test_the_script_says_all_that_keeps_trials_comparable(folder: Path) -> None:
-    script = SlurmExecutor(python="/opt/venv/bin/python").script(folder=folder, **ARGUMENTS)
+    script = script_of(folder)
     lines = script.splitlines()
     for option in ("nodelist='node[001-002]'", "exclusive", "no-requeue", "signal=CONT@1",
                    "export=ALL", "nodes=2", "ntasks-per-node=1", "job-name=xl-overlap-2", "time=2",
@@ -45,9 +56,9 @@ def test_the_script_says_all_that_keeps_trials_comparable(folder: Path) -> None:
     assert not list(folder.iterdir()), "a dry run writes nothing"
 
 
+@pytest.mark.usefixtures("interpreter")
 def test_the_script_is_as_recorded(folder: Path) -> None:
-    script = SlurmExecutor(python="/opt/venv/bin/python").script(folder=folder, **ARGUMENTS)
-    text = script.replace(str(folder), "/shared/t1/1").replace(str(PACKAGE), "/package")
+    text = script_of(folder).replace(str(folder), "/shared/t1/1").replace(str(PACKAGE), "/package")
     golden.check(RECORD, text)
 
 
@@ -87,14 +98,14 @@ def test_one_module_uses_submitits_private_names() -> None:
 
 def test_options_for_srun_reach_srun(folder: Path) -> None:
     given = with_options(cpus_per_task="8", srun__mpi="none", srun__label="")
-    script = SlurmExecutor().script(folder=folder, **given)
+    script = script_of(folder, **given)
     srun = next(line for line in script.splitlines() if line.startswith("srun "))
     assert " --cpus-per-task=8 --mpi=none --label " in srun
     assert "#SBATCH --cpus-per-task=8" in script
 
 
 def test_slurm_logs_in_where_the_site_wants_it_to(folder: Path) -> None:
-    lines = SlurmExecutor().script(folder=folder, **with_options(export="NONE")).splitlines()
+    lines = script_of(folder, **with_options(export="NONE")).splitlines()
     assert "#SBATCH --export=NONE" in lines
     assert "#SBATCH --export=ALL" not in lines
     assert f". {LOGIN}" not in lines
@@ -121,4 +132,4 @@ def test_what_cannot_be_submitted_is_refused(
     folder: Path, changed: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(ConfigError, match=message):
-        SlurmExecutor().script(folder=folder, **{**ARGUMENTS, **changed})
+        script_of(folder, **changed)

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from pytest_xlatune.executors import SchedulerDown, local, payload
+from pytest_xlatune.executors import Request, SchedulerDown, local, payload
 from pytest_xlatune.executors.folder import read_claim, read_outcomes, write_spec
 from pytest_xlatune.executors.payload import write_json
 from pytest_xlatune.executors.slurm import SlurmExecutor
@@ -99,9 +99,8 @@ def test_cancelled_before_its_claim_it_does_not_wait_for_the_machine(
 
 
 def submit(executor: SlurmExecutor, root: Path) -> Submission:
-    job_id = executor.submit(
-        LaunchSpec(argv=("true",), inherit=("PATH",)), folder=root / "t1" / "1", **ARGUMENTS
-    )
+    request = Request(folder=root / "t1" / "1", **ARGUMENTS)
+    job_id = executor.submit(LaunchSpec(argv=("true",), inherit=("PATH",)), request)
     return Submission(trial_id="t1", attempt=1, executor="slurm", job_id=job_id, folder="t1/1")
 
 
@@ -169,6 +168,6 @@ def test_the_baseline_of_another_sweep_on_the_same_cell_is_another_job(tmp_path:
         squeue=Reply(code=0),
         sacct=Reply(code=0, out=row("RUNNING", WorkDir=f"/seen/otherwise{theirs}", Comment="c")),
     )
-    wanted = {"job_name": "xl-overlap-2", "comment": "c"}
-    assert SlurmExecutor(run=slurm).find(folder=ours, **wanted) == ""
-    assert SlurmExecutor(run=slurm).find(folder=theirs, **wanted) == "31"
+    wanted = {**ARGUMENTS, "comment": "c"}
+    assert SlurmExecutor(run=slurm).find(Request(folder=ours, **wanted)) == ""
+    assert SlurmExecutor(run=slurm).find(Request(folder=theirs, **wanted)) == "31"

@@ -56,14 +56,14 @@ def test_what_the_table_does_not_allow_is_refused_with_its_line(
     ledger: Ledger, state: AttemptState, event: type[Event]
 ) -> None:
     way = [EVENTS[each] for each in WAYS[state]]
-    ledger.append_all((TrialPlanned(trial=trial()), *way, EVENTS[event]), at_s=0.0)
+    ledger.append(TrialPlanned(trial=trial()), *way, EVENTS[event], at_s=0.0)
     line = len(way) + 2
     allowed = TRANSITIONS[state].get(event)
     if allowed is None:
         with pytest.raises(LedgerError, match=f"line {line}: the attempt is {state}, where"):
-            replay(ledger.events())
+            replay(ledger.refresh())
         return
-    found = replay(ledger.events())
+    found = replay(ledger.refresh())
     assert found.trials[OF].attempts[1].state is allowed
     is_known = allowed.is_in_flight
     assert [each.attempt for each in found.in_flight()] == [1] * is_known

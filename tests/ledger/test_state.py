@@ -12,8 +12,8 @@ from tests.ledger.stories import CELL, OOM, STORY, ended, intended, result, tria
 
 
 def story_until(ledger: Ledger, events: int) -> LedgerState:
-    ledger.append_all(STORY[:events], at_s=1.0)
-    return replay(ledger.events())
+    ledger.append(*STORY[:events], at_s=1.0)
+    return replay(ledger.refresh())
 
 
 @pytest.mark.parametrize(
@@ -56,7 +56,7 @@ def test_state_keeps_sessions_decisions_and_notes(ledger: Ledger) -> None:
 def test_history_is_of_one_study(ledger: Ledger) -> None:
     ledger.append(TrialPlanned(trial=trial(study="network")), at_s=0.0)
     ledger.append(TrialPlanned(trial=trial(study="tuning")), at_s=0.0)
-    assert [each.trial.study for each in replay(ledger.events()).history("network")] == ["network"]
+    assert [each.trial.study for each in replay(ledger.refresh()).history("network")] == ["network"]
 
 
 @pytest.mark.parametrize(
@@ -73,7 +73,7 @@ def test_a_later_result_replaces_only_a_missing_measurement(
 ) -> None:
     for status in (first, then):
         ledger.append(TrialEnded(result=result(trial(), status)), at_s=0.0)
-    assert [each.status for each in replay(ledger.events()).history("tuning")] == [stands]
+    assert [each.status for each in replay(ledger.refresh()).history("tuning")] == [stands]
 
 
 @pytest.mark.parametrize(
@@ -87,10 +87,10 @@ def test_a_later_result_replaces_only_a_missing_measurement(
 def test_a_further_attempt_after_the_result(
     ledger: Ledger, status: TrialStatus, after: TrialStatus
 ) -> None:
-    ledger.append_all((TrialPlanned(trial=trial()), intended(trial()), ended(trial())), at_s=0.0)
+    ledger.append(TrialPlanned(trial=trial()), intended(trial()), ended(trial()), at_s=0.0)
     ledger.append(TrialEnded(result=result(trial(), status)), at_s=0.0)
     ledger.append(intended(trial(), 2), at_s=0.0)
-    assert replay(ledger.events()).history("tuning")[0].status is after
+    assert replay(ledger.refresh()).history("tuning")[0].status is after
 
 
 @pytest.mark.parametrize(
@@ -101,10 +101,10 @@ def test_a_further_attempt_after_the_result(
 def test_what_nobody_could_measure_when_a_campaign_opens_again(
     ledger: Ledger, session: str, status: TrialStatus, decisions: int
 ) -> None:
-    ledger.append_all(STORY[:7], at_s=0.0)
+    ledger.append(*STORY[:7], at_s=0.0)
     ledger.append(TrialEnded(result=result(trial(), TrialStatus.UNMEASURED)), at_s=0.0)
     ledger.append(CampaignOpened(cells=(CELL,), study="tuning", session=session), at_s=0.0)
-    state = replay(ledger.events())
+    state = replay(ledger.refresh())
     assert state.history("tuning")[0].status is status
     assert len(state.decisions) == decisions
 
@@ -112,4 +112,4 @@ def test_what_nobody_could_measure_when_a_campaign_opens_again(
 def test_an_attempt_of_an_unplanned_trial_is_refused(ledger: Ledger) -> None:
     ledger.append(intended(trial()), at_s=0.0)
     with pytest.raises(LedgerError, match=r"line 1: attempt-intended names trial .*never planned"):
-        replay(ledger.events())
+        replay(ledger.refresh())

@@ -34,7 +34,7 @@ def test_four_processes_append_at_once_and_no_line_is_lost(ledger: Ledger) -> No
         for name in "abcd"
     ]
     assert [writer.wait(LIMIT_S) for writer in writers] == [0] * 4
-    texts = [entry.event.text for entry in ledger.events() if isinstance(entry.event, Noted)]
+    texts = [entry.event.text for entry in ledger.refresh() if isinstance(entry.event, Noted)]
     for name in "abcd":
         mine = [int(text.split(":")[1]) for text in texts if text.startswith(name)]
         assert mine == list(range(40))
@@ -56,7 +56,7 @@ def test_a_writer_killed_at_any_moment_loses_nothing_that_it_was_told_is_written
         writer.stdout.close()
         assert writer.wait() == -signal.SIGKILL
         acknowledged = 3 + 2 * round_ + len(said)
-        texts = [entry.event.text for entry in ledger.events() if isinstance(entry.event, Noted)]
+        texts = [entry.event.text for entry in ledger.refresh() if isinstance(entry.event, Noted)]
         mine = [int(text.split(":")[1]) for text in texts if text.startswith(f"{round_}:")]
         assert mine == list(range(len(mine)))
         assert len(mine) - acknowledged in (0, 1)
@@ -79,7 +79,7 @@ def test_a_full_disk_names_the_file_and_the_ledger_goes_on_later(ledger: Ledger)
     assert done.returncode == 1
     assert f"LedgerError: {ledger.path} cannot be written" in done.stderr
     ledger.append(Noted(text="space again"), at_s=0.0)
-    assert [entry.event for entry in ledger.events()] == [*STORY, Noted(text="space again")]
+    assert [entry.event for entry in ledger.refresh()] == [*STORY, Noted(text="space again")]
 
 
 def test_an_unwritable_directory_is_one_clear_error(tmp_path: Path) -> None:
@@ -115,7 +115,7 @@ def test_archiving_moves_the_ledger_aside_and_deletes_nothing(ledger: Ledger) ->
     aside = ledger.archive(at_s=0.0)
     assert aside is not None
     assert (aside.name, aside.read_bytes()) == ("ledger-19700101T000000Z.jsonl", content)
-    assert ledger.events() == ()
+    assert ledger.refresh() == ()
     ledger.append(Noted(text="afresh"), at_s=0.0)
     again = ledger.archive(at_s=0.0)
     assert again is not None
@@ -125,7 +125,7 @@ def test_archiving_moves_the_ledger_aside_and_deletes_nothing(ledger: Ledger) ->
 
 def test_a_reader_of_a_ledger_that_was_moved_aside_is_told(ledger: Ledger) -> None:
     reader = Ledger(ledger.path)
-    ledger.append_all(STORY, at_s=0.0)
+    ledger.append(*STORY, at_s=0.0)
     reader.refresh()
     ledger.archive(at_s=0.0)
     with pytest.raises(LedgerError, match="cannot be read"):

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 from filelock import FileLock
 
+from pytest_xlatune.executors import Request
 from pytest_xlatune.executors.slurm import SlurmExecutor
 from pytest_xlatune.model.resources import Resources
 from pytest_xlatune.model.result import Outcome, State, Submission
@@ -129,7 +130,7 @@ class Trials:
         argv = ("bash", "-c", command) if isinstance(command, str) else tuple(command)
         job_id = self.executor.submit(
             LaunchSpec(argv=argv, **({"inherit": ("PATH",)} | (spec or {}))),
-            **self.arguments(name, nodelist, **resources),
+            Request(**self.arguments(name, nodelist, **resources)),
         )
         return Submission(
             trial_id=name, attempt=1, executor="slurm", job_id=job_id, folder=f"{name}/1"

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from pytest_xlatune.executors import Request
 from pytest_xlatune.executors.slurm._commands import run_command
 from pytest_xlatune.model.result import State
 
@@ -43,9 +44,7 @@ def test_sacct_tells_the_end_of_jobs_that_the_controller_has_forgotten(
     # the folder's own evidence gone, the books still know the attempt
     for path in (trials.folder(good) / "submitit").iterdir():
         path.unlink()
-    arguments = trials.arguments("good")
-    wanted = {key: arguments[key] for key in ("folder", "job_name", "comment")}
-    assert trials.executor.find(**wanted) == good.job_id
+    assert trials.executor.find(Request(**trials.arguments("good"))) == good.job_id
 
 
 def test_slurmdbd_that_goes_away_in_the_middle_is_not_missed(

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from pytest_xlatune.executors import Request
 from pytest_xlatune.executors import slurm as slurm_sight
 from pytest_xlatune.launchers.command import CommandLauncher
 from pytest_xlatune.launchers.container import ContainerLauncher
@@ -88,8 +89,7 @@ def test_a_container_on_every_node_knows_its_rank_and_ends_with_its_job(
     """srun around the container: one container a node, started by that node's payload."""
     probe = 'echo "$SLURM_PROCID of $SLURM_NTASKS: $XLA_FLAGS"; trap "exit 0" TERM; echo up; '
     spec = podman_site.spec(PROFILE, "bash", "-c", f"{probe} while :; do sleep 0.2; done")
-    arguments = trials.arguments("contained")
-    job_id = trials.executor.submit(spec, **arguments)
+    job_id = trials.executor.submit(spec, Request(**trials.arguments("contained")))
     job = Submission(
         trial_id="contained", attempt=1, executor="slurm", job_id=job_id, folder="contained/1"
     )
@@ -144,7 +144,8 @@ def test_a_step_for_pyxis_is_the_rank_that_it_belongs_to(
         study="tuning",
         stage="wave1",
     )
-    job_id = trials.executor.submit(launcher.launch(trial, cell), **trials.arguments("stepped"))
+    request = Request(**trials.arguments("stepped"))
+    job_id = trials.executor.submit(launcher.launch(trial, cell), request)
     job = Submission(
         trial_id="stepped", attempt=1, executor="slurm", job_id=job_id, folder="stepped/1"
     )

@@ -22,7 +22,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pytest_xlatune.executors import OWN_JOBS, Resumed, SchedulerDown, compress, payload
+from pytest_xlatune.executors import (
+    OWN_JOBS,
+    Request,
+    Resumed,
+    SchedulerDown,
+    compress,
+    payload,
+)
 from pytest_xlatune.executors.folder import is_same_attempt, write_spec
 from pytest_xlatune.executors.slurm import _script as script
 from pytest_xlatune.executors.slurm._commands import (
@@ -36,11 +43,10 @@ from pytest_xlatune.executors.slurm._commands import (
     sacct,
     squeue,
 )
-from pytest_xlatune.executors.slurm._poller import PATIENCE_S, ROUND_S, Poller
+from pytest_xlatune.executors.slurm._poller import ROUND_S, Poller
 from pytest_xlatune.executors.slurm._script import HELD, SCRIPTS, SLURM_LOGS_IN
 from pytest_xlatune.executors.slurm.nodes import resume_nodes
 from pytest_xlatune.model.errors import ConfigError, SubmissionError
-from pytest_xlatune.model.resources import Resources
 from pytest_xlatune.model.result import Outcome, Submission
 from pytest_xlatune.model.trial import LaunchSpec
 
@@ -73,95 +79,64 @@ class SlurmExecutor:
     """An `Executor` on a Slurm cluster.
 
     Args:
-        max_in_flight: submissions that may be unfinished at a time; 0 leaves it to the nodes. Slurm
-            keeps the order of those that share nodes.
-        python: the interpreter on the nodes, as a shell word; "" is this one.
-        completions: the site's job completion file, where it can be read.
-        run, clock, sleep: the outside world, for tests.
-        round_s, patience_s: see `Poller`.
+        run, sleep: the outside world, for tests.
+        round_s: see `Poller`.
     """
 
     name = "slurm"
+    max_in_flight = 0  # Slurm keeps the order of those that share nodes
 
     def __init__(
         self,
         *,
-        max_in_flight: int = 0,
-        python: str = "",
-        completions: Path | None = None,
         run: Run = run_command,
-        clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
         round_s: float = ROUND_S,
-        patience_s: float = PATIENCE_S,
     ) -> None:
-        self.max_in_flight = max_in_flight
-        self._python = python
         self._run = run
         self._sleep = sleep
-        self._poller = Poller(
-            run=run, clock=clock, round_s=round_s, patience_s=patience_s, completions=completions
-        )
+        self._poller = Poller(run=run, round_s=round_s)
 
-    def submit(
-        self,
-        spec: LaunchSpec,
-        *,
-        folder: Path,
-        job_name: str,
-        comment: str,
-        nodelist: Sequence[str],
-        resources: Resources,
-    ) -> str:
+    def submit(self, spec: LaunchSpec, request: Request) -> str:
         """Call sbatch, again for half a minute where a refusal may pass.
 
         Raises:
-            ConfigError: an option of `resources` is ours to set, or a name is malformed.
+            ConfigError: an option of the resources is ours to set, or a name is malformed.
             SchedulerDown: the controller is away, or another session's sbatch still asks it.
             SubmissionError: sbatch refused it for good.
         """
-        folder = folder.resolve()
-        arguments = _arguments(folder, job_name, comment, nodelist, resources)
+        folder, name = request.folder.resolve(), request.job_name
+        arguments = _arguments(request)
         if (folder / SCRIPTS).exists():
             self._wait_for_another(folder)
-            if found := self.find(folder=folder, job_name=job_name, comment=comment):
+            if found := self.find(request):
                 return found
         write_spec(folder, spec)
         (folder / SCRIPTS).mkdir(exist_ok=True)
-        where = compress(nodelist) or "any node"
-        reply = script.submit(folder, arguments, python=self._python)
+        where = compress(request.nodelist) or "any node"
+        reply = script.submit(folder, arguments)
         for wait_s in RETRY_AFTER_S:
             if not reply.trouble.is_passing:
                 break
-            _log.info("%s is submitted again in %g s: %s", job_name, wait_s, reply.error)
+            _log.info("%s is submitted again in %g s: %s", name, wait_s, reply.error)
             self._sleep(wait_s)
-            if found := self.find(folder=folder, job_name=job_name, comment=comment):
+            if found := self.find(request):
                 return found
-            reply = script.submit(folder, arguments, python=self._python)
+            reply = script.submit(folder, arguments)
         if reply.code == 0:
-            _log.info("%s is job %s on %s", job_name, reply.out, where)
+            _log.info("%s is job %s on %s", name, reply.out, where)
             return reply.out
-        said = f"sbatch refused job {job_name} on {where}: {reply.error}"
+        said = f"sbatch refused job {name} on {where}: {reply.error}"
         if reply.trouble is Trouble.AWAY:
             raise SchedulerDown(said)
         tries = f" (tried {1 + len(RETRY_AFTER_S)} times)" if reply.trouble.is_passing else ""
         raise SubmissionError(f"{said}{tries}; the script is in {folder / SCRIPTS}")
 
-    def script(
-        self,
-        *,
-        folder: Path,
-        job_name: str,
-        comment: str,
-        nodelist: Sequence[str],
-        resources: Resources,
-    ) -> str:
+    def script(self, request: Request) -> str:
         """Return the text that `submit` would hand to sbatch. Needs no Slurm; writes nothing."""
-        folder = folder.resolve()
-        arguments = _arguments(folder, job_name, comment, nodelist, resources)
-        return script.render(folder, arguments, python=self._python)
+        return script.render(request.folder.resolve(), _arguments(request))
 
-    def find(self, *, folder: Path, job_name: str, comment: str) -> str:
+    def find(self, request: Request) -> str:
         """Return the id of the job that was accepted for this attempt, "" if there is none.
 
         Looks at what the job left in its folder, then at squeue, then at sacct.
@@ -169,6 +144,7 @@ class SlurmExecutor:
         Raises:
             SchedulerDown: the controller cannot be asked.
         """
+        folder, job_name = request.folder.resolve(), request.job_name
         names = [path.name for path in (folder / SCRIPTS).glob("[0-9]*_*")]
         if ids := [match[1] for name in names if (match := _ACCEPTED.fullmatch(name))]:
             _log.info("%s is job %s: its folder says so", job_name, min(ids, key=int))
@@ -182,7 +158,7 @@ class SlurmExecutor:
             jobs = parse_sacct(answer.out) | jobs
         # slurmdbd keeps comments only where the site asks it to; the folder is kept everywhere, and
         # tells the baselines of two sweeps on one cell apart
-        ours = [job.job_id for job in jobs.values() if _is_of(job, comment, folder.resolve())]
+        ours = [job.job_id for job in jobs.values() if _is_of(job, request.comment, folder)]
         if ours:
             _log.info("%s was accepted before: job %s", job_name, min(ours, key=int))
         return min(ours, key=int, default="")
@@ -226,14 +202,10 @@ class SlurmExecutor:
         raise SchedulerDown(f"an sbatch of another session for {folder} is not over yet")
 
 
-def _arguments(
-    folder: Path,
-    job_name: str,
-    comment: str,
-    nodelist: Sequence[str],
-    resources: Resources,
-) -> dict[str, Any]:
+def _arguments(request: Request) -> dict[str, Any]:
     """Return submitit's parameters for a trial."""
+    folder, job_name, comment = request.folder.resolve(), request.job_name, request.comment
+    nodelist, resources = request.nodelist, request.resources
     if not _JOB_NAME.fullmatch(job_name):
         raise ConfigError(
             f"job name {job_name!r}: expected 1 to 200 letters, digits and . _ - "

@@ -166,11 +166,11 @@ def unneeded_names(environ: Mapping[str, str]) -> list[str]:
 
 # a column separator that no name, comment or path holds
 SEPARATOR = "\x1f"
-_SQUEUE_FIELDS = ("%i", "%T", "%N", "%S", "%e", "%r", "%j", "%Z", "%k")
-SACCT_FIELDS = ("JobID", "State", "NodeList", "Start", "End", "Reason", "JobName", "WorkDir",
-                "Comment", "ExitCode")  # fmt: skip
-_COLUMNS = ("JobId", "JobState", "NodeList", "StartTime", "EndTime", "Reason", "JobName",
-            "WorkDir", "Comment", "ExitCode")  # fmt: skip
+_SQUEUE_FIELDS = ("%i", "%T", "%N", "%S", "%e", "%r", "%Z", "%k")
+SACCT_FIELDS = ("JobID", "State", "NodeList", "Start", "End", "Reason", "WorkDir", "Comment",
+                "ExitCode")  # fmt: skip
+_COLUMNS = ("JobId", "JobState", "NodeList", "StartTime", "EndTime", "Reason", "WorkDir", "Comment",
+            "ExitCode")  # fmt: skip
 
 # Every job state and job state flag of slurm.h, 22.05 to 25.05. Only a state without a flag that
 # says otherwise is over: after COMPLETING the nodes still run the job's processes.
@@ -213,7 +213,6 @@ class SlurmJob:
 
     job_id: str
     outcome: Outcome  # `reason` holds Slurm's state word and reason
-    name: str = ""
     folder: str = ""  # its working directory
     comment: str = ""
 
@@ -243,10 +242,7 @@ def to_state(text: str) -> State:
 
 
 def parse_scontrol(text: str) -> dict[str, SlurmJob]:
-    """Read `scontrol show job -o`: one job a line, `Key=value` separated by spaces.
-
-    The job completion file of `jobcomp/filetxt` has the same form and is read as well.
-    """
+    """Read `scontrol show job -o`: one job a line, `Key=value` separated by spaces."""
     return _jobs(dict(_FIELD.findall(line)) for line in text.splitlines())
 
 
@@ -318,7 +314,6 @@ def _job(row: Mapping[str, str]) -> SlurmJob:
     said = _said(row, "Reason")
     return SlurmJob(
         job_id=row["JobId"],
-        name=_said(row, "JobName") or _said(row, "Name"),
         folder=_said(row, "WorkDir"),
         comment=_said(row, "Comment"),
         outcome=Outcome(

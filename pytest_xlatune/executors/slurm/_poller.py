@@ -1,8 +1,8 @@
 """Watch all jobs of a campaign with one round of questions every few seconds.
 
 A round asks the controller once (`scontrol show job`, or `squeue` where a site forbids that), then
-slurmdbd (`sacct`) for the jobs that the controller has forgotten, then the job completion file,
-then what the payloads wrote into the attempts' folders. The controller comes first because it alone
+slurmdbd (`sacct`) for the jobs that the controller has forgotten, then looks at what the payloads
+wrote into the attempts' folders. The controller comes first because it alone
 knows that a job is still COMPLETING: sacct calls such a job over while its processes hold the
 nodes. A job that none of these knows three rounds in a row is lost; a controller that does
 not answer is another matter, `SchedulerDown`.
@@ -54,7 +54,6 @@ class Poller:
     clock: Callable[[], float] = time.monotonic
     round_s: float = ROUND_S  # least time between two rounds of questions
     patience_s: float = PATIENCE_S  # without an answer of the controller, until it gives up
-    completions: Path | None = None  # the site's job completion file (`jobcomp/filetxt`)
     _asked_at: float | None = None
     _away_since: float | None = None
     _away: str = ""
@@ -93,13 +92,12 @@ class Poller:
             self._away_since = now if self._away_since is None else self._away_since
             return {}
         self._away_since = None
-        unseen = {job_id: folders[job_id] for job_id in folders.keys() - found.keys()}
-        for source in (self._accounting, self._completion_file):
-            if unseen:
-                found |= _own(source(sorted(unseen), now), unseen)
-                unseen = {job_id: folders[job_id] for job_id in unseen.keys() - found.keys()}
-        answers = {job_id: self._seen(job, folders[job_id]) for job_id, job in found.items()}
-        return answers | {job_id: self._unseen(folder) for job_id, folder in unseen.items()}
+        if unseen := folders.keys() - found.keys():
+            found |= _own(self._accounting(sorted(unseen), now), folders)
+        return {
+            job_id: self._seen(found[job_id], folder) if job_id in found else self._unseen(folder)
+            for job_id, folder in folders.items()
+        }
 
     def _controller(self, folders: Mapping[str, Path]) -> dict[str, SlurmJob] | None:
         """Ask slurmctld; None where it does not answer."""
@@ -124,18 +122,6 @@ class Poller:
             self._ask_accounting_at = now + _NO_ACCOUNTING_S
             return {}
         return parse_sacct(answer.out)
-
-    def _completion_file(self, ids: Sequence[str], _: float) -> dict[str, SlurmJob]:
-        """Read the site's job completion file, if it is configured and readable."""
-        if self.completions is None:
-            return {}
-        starts = tuple(f"JobId={job_id} " for job_id in ids)
-        try:
-            with self.completions.open(encoding="utf-8", errors="replace") as lines:
-                text = "".join(line for line in lines if line.startswith(starts))
-        except OSError:
-            return {}
-        return parse_scontrol(text)
 
     def _seen(self, job: SlurmJob, folder: Path) -> Outcome:
         self._empty.pop(folder, None)

@@ -25,28 +25,22 @@ HELD = "sbatch.lock"  # in it; held as long as an sbatch runs, by the session th
 SLURM_LOGS_IN = "NONE"
 
 
-def render(folder: Path, parameters: Mapping[str, Any], *, python: str = "") -> str:
-    """Return the script of an attempt; starts nothing and writes nothing.
+def render(folder: Path, parameters: Mapping[str, Any]) -> str:
+    """Return the script of the attempt in a folder; starts nothing and writes nothing.
 
-    Args:
-        folder: the attempt's.
-        parameters: submitit's; `additional_parameters` has `export`.
-        python: the interpreter on the nodes, as a shell word; "" is this one.
+    `parameters` are submitit's; their `additional_parameters` have `export`.
     """
-    executor = _executor(folder, parameters, python)
+    executor = _executor(folder, parameters)
     command = executor._submitit_command_str  # noqa: SLF001
     return str(executor._make_submission_file_text(command, "dry-run"))  # noqa: SLF001
 
 
-def submit(folder: Path, parameters: Mapping[str, Any], *, python: str = "") -> Reply:
-    """Call sbatch once; return the job id as what it printed, or why there is none.
-
-    Args: as of `render`.
-    """
+def submit(folder: Path, parameters: Mapping[str, Any]) -> Reply:
+    """Call sbatch once; return the job id as what it printed, or why there is none."""
     from submitit.core.utils import FailedJobError, FailedSubmissionError
 
     try:
-        executor = _executor(folder, parameters, python)
+        executor = _executor(folder, parameters)
         # `submit` would pickle a function, and the node would have to import all it refers to
         job = executor._submit_command(executor._submitit_command_str)  # noqa: SLF001
     except FileNotFoundError:
@@ -56,8 +50,8 @@ def submit(folder: Path, parameters: Mapping[str, Any], *, python: str = "") -> 
     return Reply(code=0, out=str(job.job_id))
 
 
-def _executor(folder: Path, parameters: Mapping[str, Any], python: str) -> Any:
-    made = _script_executor()(folder=folder / SCRIPTS, max_num_timeout=0, python=python or None)
+def _executor(folder: Path, parameters: Mapping[str, Any]) -> Any:
+    made = _script_executor()(folder=folder / SCRIPTS, max_num_timeout=0)
     made.update_parameters(**parameters)
     return made
 

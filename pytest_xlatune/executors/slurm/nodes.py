@@ -28,7 +28,7 @@ class Node:
     name: str
     state: str  # sinfo's word, e.g. "idle", "drained", "allocated"
     marks: str  # behind it: "*" does not respond; others power, reboot, plan it
-    partitions: frozenset[str]
+    partitions: tuple[str, ...]  # sorted
     cpus: str
     memory_mb: str
     gres: str
@@ -45,15 +45,7 @@ class Node:
         return self.marks == _SILENT and self.state in _USABLE
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NodeFault:
-    """Why one node is not fit; `node` is "" where sinfo itself does not answer."""
-
-    node: str
-    text: str
-
-    def __str__(self) -> str:
-        return self.text
+_Fault = tuple[str, str]  # a node, "" where sinfo itself does not answer; what is wrong
 
 
 def check_nodes(
@@ -67,17 +59,12 @@ def check_nodes(
     """Return everything that is wrong with the nodes, one message each; () when nothing is.
 
     A node that does not respond is asked again for 10 s: one that was just resumed is like it.
-    A node on which trials of ours run, of any sweep, is as good as idle: Slurm queues.
-
-    Args:
-        names: expanded.
-        partition: that each must belong to; "" is any.
-        idle: whether a node that is running something is wrong (it is not for a resumed campaign
-            whose own jobs run there).
-        run: runs a command of Slurm's.
-        sleep: waits so many seconds.
+    A node on which trials of ours run, of any sweep, is as good as idle: Slurm queues. Without
+    `idle` so is any node that runs something, as for a resumed campaign whose own jobs run there.
+    Each must belong to `partition`, if one is named.
     """
-    return tuple(map(str, _faults(names, run, sleep, partition=partition, idle=idle)))
+    faults = _faults(names, run, sleep, partition=partition, idle=idle)
+    return tuple(text for _, text in faults)
 
 
 def _faults(
@@ -87,12 +74,12 @@ def _faults(
     *,
     partition: str = "",
     idle: bool = False,
-) -> tuple[NodeFault, ...]:
+) -> tuple[_Fault, ...]:
     waits_s = iter(_SILENT_WAITS_S)
     while True:
         answer = run(["sinfo", "-h", "-N", "-o", SEPARATOR.join(_FIELDS)])
         if answer.code:
-            return (NodeFault(node="", text=f"sinfo does not answer: {answer.error}"),)
+            return (("", f"sinfo does not answer: {answer.error}"),)
         nodes = parse_sinfo(answer.out)
         known = [nodes[name] for name in names if name in nodes]
         jobs = _jobs_on([node.name for node in known if node.is_busy], run) if idle else None
@@ -117,21 +104,21 @@ def resume_nodes(
     refused = ""
     for wait_s in _RESUME_WAITS_S:
         faults = _faults(names, run, sleep)
-        bad = {fault.node for fault in faults}
+        bad = dict(faults)
         unfit = [name for name in names if name in bad]
         if not unfit:
             break
-        _log.info("nodes are resumed: %s", "; ".join(map(str, faults)))
+        _log.info("nodes are resumed: %s", "; ".join(text for _, text in faults))
         for name in unfit:
             answer = run(["scontrol", "update", f"NodeName={name}", "State=RESUME"])
             refused = f"{name}: {answer.error}" if answer.code else refused
         resumed += [name for name in unfit if name not in resumed]
         sleep(wait_s)
     left = _faults(names, run, sleep)
-    bad = {fault.node for fault in left}
+    bad = dict(left)
     return Resumed(
         nodes=tuple(resumed),
-        faults=(*map(str, left), *([refused] if left and refused else [])),
+        faults=(*(text for _, text in left), *([refused] if left and refused else [])),
         unfit=tuple(name for name in names if name in bad),
     )
 
@@ -145,12 +132,12 @@ def parse_sinfo(text: str) -> dict[str, Node]:
             continue
         name, state, partition, cpus, memory_mb, gres, reason = values
         word = state.rstrip(_MARKS)
-        before = nodes[name].partitions if name in nodes else frozenset()
+        before = nodes[name].partitions if name in nodes else ()
         nodes[name] = Node(
             name=name,
             state=word,
             marks=state[len(word) :],
-            partitions=before | {partition},
+            partitions=tuple(sorted({*before, partition})),
             cpus=cpus,
             memory_mb=memory_mb,
             gres=gres,
@@ -161,13 +148,13 @@ def parse_sinfo(text: str) -> dict[str, Node]:
 
 def node_faults(
     names: Sequence[str], nodes: Mapping[str, Node], *, partition: str = "", idle: bool = True
-) -> tuple[NodeFault, ...]:
+) -> tuple[_Fault, ...]:
     """Judge nodes; see `check_nodes`. Pure."""
     known = [nodes[name] for name in names if name in nodes]
     return (
         *(_missing(name, nodes) for name in names if name not in nodes),
         *(
-            _fault(node, f"is not in partition {partition} (it is in {_listed(node.partitions)})")
+            _fault(node, f"is not in partition {partition} (it is in {', '.join(node.partitions)})")
             for node in known
             if partition and partition not in node.partitions
         ),
@@ -199,7 +186,7 @@ def _jobs_on(busy: Sequence[str], run: Run) -> tuple[bool, ...] | None:
     return tuple(user == me and name.startswith(OWN_JOBS) for user, _, name in lines)
 
 
-def _state_faults(node: Node, *, idle: bool) -> Iterable[NodeFault]:
+def _state_faults(node: Node, *, idle: bool) -> Iterable[_Fault]:
     if not node.marks and node.state in (_IDLE if idle else _USABLE):
         return
     why = f": {node.reason}" if node.reason else ""
@@ -207,13 +194,13 @@ def _state_faults(node: Node, *, idle: bool) -> Iterable[NodeFault]:
     yield _fault(node, f"is {node.state}{node.marks}{star}, expected idle{why}")
 
 
-def _missing(name: str, nodes: Iterable[str]) -> NodeFault:
+def _missing(name: str, nodes: Iterable[str]) -> _Fault:
     near = difflib.get_close_matches(name, list(nodes), n=1)
     hint = f"; did you mean {near[0]}?" if near else ""
-    return NodeFault(node=name, text=f"{name} does not exist in this cluster{hint}")
+    return name, f"{name} does not exist in this cluster{hint}"
 
 
-def _unequal(nodes: Sequence[Node], what: str, values: Sequence[str]) -> Iterable[NodeFault]:
+def _unequal(nodes: Sequence[Node], what: str, values: Sequence[str]) -> Iterable[_Fault]:
     if len(set(values)) <= 1:
         return
     usual = Counter(values).most_common(1)[0][0]
@@ -222,9 +209,5 @@ def _unequal(nodes: Sequence[Node], what: str, values: Sequence[str]) -> Iterabl
             yield _fault(node, f"has {value} {what}, most of the nodes have {usual}")
 
 
-def _fault(node: Node, said: str) -> NodeFault:
-    return NodeFault(node=node.name, text=f"{node.name} {said}")
-
-
-def _listed(names: Iterable[str]) -> str:
-    return ", ".join(sorted(names))
+def _fault(node: Node, said: str) -> _Fault:
+    return node.name, f"{node.name} {said}"

@@ -17,7 +17,6 @@ from functools import partial
 from pathlib import Path
 
 from pytest_xlatune.campaign import Campaign, Setup, by_digest, versions
-from pytest_xlatune.campaign.assess import Assessment
 from pytest_xlatune.campaign.log import write_log
 from pytest_xlatune.campaign.playbook import Decision
 from pytest_xlatune.executors.named import executor_named

@@ -407,7 +407,7 @@ class Campaign:
     # -- one turn ---------------------------------------------------------------------------------
 
     def _hand_over(self) -> None:
-        """Submit what is intended, by a process too that died before it could name the job.
+        """Submit the intended attempts, also those of a process that died before it named a job.
 
         Submitting the same attempt again is safe: an executor that has it returns its job.
         """

@@ -45,7 +45,7 @@ class Node:
         return self.marks == _SILENT and self.state in _USABLE
 
 
-_Fault = tuple[str, str]  # a node, "" where sinfo itself does not answer; what is wrong
+_Fault = tuple[str, str]  # a node ("" where sinfo itself does not answer), and its fault
 
 
 def check_nodes(

@@ -40,9 +40,7 @@ from pytest_xlatune.model.errors import ConfigError, XlatuneError
 from pytest_xlatune.model.profile import BASELINE, Flag, Profile, append_flags
 from pytest_xlatune.model.result import Outcome, State
 from pytest_xlatune.model.trial import LaunchSpec, Trial
-from pytest_xlatune.studies import Study
 from pytest_xlatune.sweep.declaration import CPU, CompileCheck
-from pytest_xlatune.sweep.registry import kind_of
 from pytest_xlatune.sweep.resolved import ResolvedSweep
 
 _FOLDER = Path(__file__).with_name("devices")
@@ -128,14 +126,6 @@ def check_sweep(resolved: ResolvedSweep) -> None:
     resolved.check()
     if resolved.compile_check is not None and resolved.study().policy.compiles_first:
         compiler_for(resolved, resolved.compile_check)
-
-
-def not_compiled(resolved: ResolvedSweep, study: Study) -> tuple[str, ...]:
-    """Say that a sweep asks for a compile check which its study leaves out; () where it is done."""
-    kind = kind_of(study.name)
-    if resolved.compile_check is None or study.policy.compiles_first or kind.about_cell:
-        return ()
-    return (f"no compile check: a {kind.file_name} measures all that it compares",)
 
 
 def compiler_for(resolved: ResolvedSweep, check: CompileCheck) -> Compiler:

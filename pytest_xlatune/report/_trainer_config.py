@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 # a scalar that YAML reads as it stands:  false   0.5   minimal_flash
-_PLAIN = re.compile(r"[A-Za-z0-9_.+/-]+")
+_PLAIN = re.compile(r"[A-Za-z0-9_.+/][A-Za-z0-9_.+/-]*|-[0-9.][A-Za-z0-9_.+/-]*")
 _BLOCK = "(several lines)"
 
 

@@ -19,6 +19,7 @@ from pytest_xlatune.studies.calibration import CalibrationStudy
 from pytest_xlatune.studies.tuning import TuningStudy
 from pytest_xlatune.studies.tuning.derived import Around, Singles, Stacks
 from pytest_xlatune.sweep.earlier import read_baselines
+from pytest_xlatune.sweep.registry import kind_of
 
 if TYPE_CHECKING:
     from pytest_xlatune.sweep.declaration import CompileCheck, Sweep
@@ -158,3 +159,11 @@ def _aimed(rule: Singles) -> Singles:
     """Return a rule with what its candidates act on: the rule says so, or else the catalog."""
     known = {each.id: load().aims_of(each) for each in rule.candidates}
     return replace(rule, aims={**known, **rule.aims})
+
+
+def not_compiled(resolved: ResolvedSweep, study: Study) -> tuple[str, ...]:
+    """Say that a sweep asks for a compile check which its study leaves out; () where it is done."""
+    kind = kind_of(study.name)
+    if resolved.compile_check is None or study.policy.compiles_first or kind.about_cell:
+        return ()
+    return (f"no compile check: a {kind.file_name} measures all that it compares",)

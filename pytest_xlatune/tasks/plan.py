@@ -18,13 +18,12 @@ from pytest_xlatune.model.profile import BASELINE_ID
 from pytest_xlatune.model.result import TrialResult
 from pytest_xlatune.model.text import counted
 from pytest_xlatune.model.trial import Trial
-from pytest_xlatune.prepare.compilers import not_compiled
 from pytest_xlatune.report.bubble import bubbles
 from pytest_xlatune.report.document import Bullets, Document, Section, section
 from pytest_xlatune.report.study_documents import compiled, plan
 from pytest_xlatune.studies import Study, profiles_in
 from pytest_xlatune.sweep.deployed import deployed_files
-from pytest_xlatune.sweep.resolved import ResolvedSweep
+from pytest_xlatune.sweep.resolved import ResolvedSweep, not_compiled
 
 if TYPE_CHECKING:
     from pytest_xlatune.prepare.compile_check import Need

@@ -26,7 +26,6 @@ from pytest_xlatune.model.errors import XlatuneError
 from pytest_xlatune.model.profile import BASELINE, BASELINE_ID, Profile
 from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.prepare import preflight
-from pytest_xlatune.prepare.compilers import not_compiled
 from pytest_xlatune.prepare.lint import look_at_rules
 from pytest_xlatune.prepare.preflight import look_at_keys
 from pytest_xlatune.report import Subject
@@ -39,7 +38,7 @@ from pytest_xlatune.studies.evidence_run import EvidenceStudy
 from pytest_xlatune.sweep.deployed import context_of, deployed_files
 from pytest_xlatune.sweep.earlier import Calibration, write_calibration
 from pytest_xlatune.sweep.groups import RunSettings
-from pytest_xlatune.sweep.resolved import ResolvedSweep
+from pytest_xlatune.sweep.resolved import ResolvedSweep, not_compiled
 from pytest_xlatune.tasks.artifacts import Recorded, as_recorded, read_new
 
 Recover = Callable[[Decision, tuple[str, ...]], bool]

@@ -146,7 +146,7 @@ def agreed(study: Study, *, declared: Mapping[str, Json]) -> Study:
     own = study.to_json()
     if own.get(_PRIOR) == declared.get(_PRIOR):
         return study
-    return study_of(study.name, {**own, _PRIOR: declared[_PRIOR]})
+    return study_of(study.name, {**own, _PRIOR: declared.get(_PRIOR)})
 
 
 def _named(path: str) -> Any:

@@ -153,13 +153,13 @@ def test_the_plan_shows_commands_without_secrets() -> None:
     made = profile("p", env={"API_KEY": SECRET}, overrides={"hf_access_token": SECRET})
     spec = LaunchSpec(
         argv=("train", f"hf_access_token={SECRET}"),
-        env={"HF_TOKEN": "tell-nobody"},
+        env={"HF_TOKEN": "hf-abcdef123"},
         files={"profile.env.sh": f"export API_KEY={shlex.quote(SECRET)}\n"},
     )
     cell = Cell(model_tag="m", parallelism=Parallelism.parse("FSDP=8"))
     text = markdown(plan(cell=cell, trials=(), launches=[(made, spec)], capacity=()))
     assert "hush" not in text
-    assert "tell-nobody" not in text
+    assert "hf-abcdef123" not in text
     assert text.count(HIDDEN) >= 3
 
 

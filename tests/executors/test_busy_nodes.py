@@ -29,7 +29,7 @@ def jobs(*these: tuple[str, str]) -> Reply:
     return Reply(code=0, out="\n".join(SEPARATOR.join(each) for each in these))
 
 
-OURS, OTHERS = (ME, "xlt-fast-s.0-1a2b3c"), ("somebody", "xlt-fast-s.0-1a2b3c")
+OURS, OTHERS = (ME, "xlt-fast-s.0-1a2b3c"), ("alice", "xlt-fast-s.0-1a2b3c")
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,30 @@ SWEEPS = Path(__file__).parent / "sweeps"
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Without the plugin (`-p no:xlatune`) a sweep has no fixtures and no markers: leave it out."""
-    if SWEEPS in collection_path.parents and not config.pluginmanager.hasplugin("xlatune"):
-        return True
-    return None
+    """Without the plugin (`-p no:xlatune`) a sweep has no fixtures: leave it out unless named."""
+    is_left_out = SWEEPS in collection_path.parents and not _has_plugin(config)
+    named = {Path(each.partition("::")[0]).resolve() for each in config.args}
+    return True if is_left_out and collection_path not in named else None
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Let a sweep file that is named be collected without the plugin too."""
+    if not _has_plugin(config):
+        from pytest_xlatune.sweep.registry import markers
+
+        for name in markers():
+            config.addinivalue_line("markers", f"{name}: of pytest-xlatune, which is not loaded")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Deselect the tests of sweeps where the plugin is not loaded: nothing gives their fixtures."""
+    if _has_plugin(config):
+        return
+    left_out = [item for item in items if SWEEPS in item.path.parents]
+    config.hook.pytest_deselected(items=left_out)
+    items[:] = [item for item in items if item not in left_out]
+
+
+def _has_plugin(config: pytest.Config) -> bool:
+    return config.pluginmanager.hasplugin("xlatune")

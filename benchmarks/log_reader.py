@@ -161,7 +161,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         for title, write, size in (
             ("realistic", write_log, megabytes),
-            ("step lines only", write_steps, max(megabytes // 50, 1)),
+            ("step lines only", write_steps, max(megabytes // 20, 1)),
             ("text that never repeats", write_prose, max(megabytes // 50, 1)),
         ):
             path = Path(folder) / "job.log"

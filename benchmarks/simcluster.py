@@ -14,17 +14,22 @@ import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from statistics import NormalDist
 
 import numpy as np
 
 from pytest_xlatune.model.cell import Cell, Parallelism, Protocol
+from pytest_xlatune.model.failure import FailureClass
 from pytest_xlatune.model.profile import Profile, profile
 from pytest_xlatune.model.result import (
     COLLECTIVES,
     PARTS,
+    Action,
     Conclusion,
     EvidenceResult,
+    Finding,
     NoScore,
+    NotRun,
     Outcome,
     Shares,
     State,
@@ -37,6 +42,7 @@ from pytest_xlatune.stats.score import score
 from pytest_xlatune.studies.tuning import TuningStudy
 from pytest_xlatune.studies.tuning.derived import Singles, Stacks
 
+_HANG = Finding(cls=FailureClass.HANG_MID_TRAINING, action=Action.RETRY, text="nothing since")
 BASE_STEP_S = 28.8
 TOKENS = 28672.0
 
@@ -52,6 +58,12 @@ class World:
         bad_jobs: share of jobs that are 2-5 % slow.
         step_sd, phi: of the AR(1) noise inside a job.
         drift, drift_size: "none", "linear", "step", "walk" or "sine", over the budget of jobs.
+        period: of the sine, in jobs; 0 is half the budget.
+        noisy: times the job noise by profile index, where a profile's jobs vary more.
+        losing: share of its runs that a profile loses by index: a hang, tried twice.
+        slow_ones: it loses the slowest of them, not any.
+        waves: in which the profiles are measured, dealt in turn.
+        settled: how many of the last profiles a compile check finds to be the baseline.
         stragglers: share of steps that are 5-30 % slower.
         straggling: share of steps by profile index, where a profile causes them.
         pauses: share of steps that the host delays by half a step; the next one pays it back.
@@ -76,6 +88,12 @@ class World:
     phi: float = 0.5
     drift: str = "linear"
     drift_size: float = 0.01
+    period: int = 0
+    noisy: dict[int, float] = field(default_factory=dict)
+    losing: dict[int, float] = field(default_factory=dict)
+    slow_ones: bool = False
+    waves: int = 1
+    settled: int = 0
     stragglers: float = 0.03
     straggling: dict[int, float] = field(default_factory=dict)
     pauses: float = 0.0
@@ -104,9 +122,18 @@ class World:
         """Return the profiles of the world, p000 first; settings of stacks are their own."""
         own = "_{at}" if self.stacks else ""
         return tuple(
-            profile(f"p{at:03d}", f"--xla_gpu_simulated_knob{own.format(at=at)}={at}")
+            profile(
+                f"p{at:03d}",
+                f"--xla_gpu_simulated_knob{own.format(at=at)}={at}",
+                wave=f"wave{2 + at % self.waves}",
+            )
             for at in range(self.profiles)
         )
+
+    def is_settled(self, trial: Trial) -> bool:
+        """Whether compiling shows that a trial would be one of the baseline."""
+        at = _index(trial)
+        return at is not None and at >= self.profiles - self.settled
 
     def singles(self) -> tuple[Singles, ...]:
         """Return the rule that chooses what is measured, where evidence does."""
@@ -169,16 +196,34 @@ class Cluster:
         for at, (trial, records) in enumerate(zip(trials, self.steps(trials), strict=True)):
             found = score(records, protocol=protocol, tokens_per_device_step=TOKENS)
             outcome = Outcome(state=State.COMPLETED, start_s=1000.0 * (started + at))
-            if failed[at]:
-                found = NoScore(reason="node failure")
+            is_hung = self._is_hung(trial, at)
+            if failed[at] or is_hung:
+                found = NoScore(reason="it stood still twice" if is_hung else "node failure")
             if isinstance(found, NoScore):
                 status, reason, value = TrialStatus.UNMEASURED, found.reason, None
             else:
                 status, reason, value = TrialStatus.MEASURED, "", found
             results.append(
-                TrialResult(trial=trial, status=status, score=value, reason=reason, outcome=outcome)
+                TrialResult(
+                    trial=trial,
+                    status=status,
+                    score=value,
+                    reason=reason,
+                    outcome=outcome,
+                    findings=(_HANG, _HANG) if is_hung else (),
+                )
             )
         return results
+
+    def _is_hung(self, trial: Trial, at: int) -> bool:
+        """Whether a run is lost: any of an arm's, or those whose job effect is the slowest."""
+        index = _index(trial)
+        share = 0.0 if index is None else self.world.losing.get(index, 0.0)
+        if not share:
+            return False
+        if self.world.slow_ones:
+            return bool(self.job[at] < NormalDist().inv_cdf(share))
+        return bool(self.random.random() < share)
 
     def evidence(self, trial: Trial, seed: int) -> EvidenceResult:
         """Return what an evidence run shows: any shares of a step, and a collective that it lacks.
@@ -206,6 +251,10 @@ class Cluster:
         else:
             job = self.random.normal(0, world.sigma_job, n)
         bad = self.random.random(n) < world.bad_jobs
+        times = np.array([world.noisy.get(_index(t) or 0, 1.0) if _index(t) is not None else 1.0
+                          for t in trials])  # fmt: skip
+        job *= times
+        self.job = job / world.sigma_job if world.sigma_job else job
         levels = job - np.where(bad, self.random.uniform(0.02, 0.05, n), 0.0)
         for at, trial in enumerate(trials):
             if trial.profile.flags:
@@ -261,6 +310,14 @@ def drive(study: TuningStudy, cluster: Cluster, seed: int) -> tuple[Conclusion, 
         runs = (trial for trial in trials if not trial.protocol.is_scored)
         history += [cluster.evidence(trial, seed) for trial in runs]
         jobs = [trial for trial in trials if trial.protocol.is_scored]
+        settled = [trial for trial in jobs if cluster.world.is_settled(trial)]
+        history += [
+            TrialResult(
+                trial=trial, status=TrialStatus.DROPPED, reason="no run", not_run=NotRun.NEEDLESS
+            )
+            for trial in settled
+        ]
+        jobs = [trial for trial in jobs if trial not in settled]
         history += cluster.run(jobs) if jobs else []
     return study.conclude(history), history
 
@@ -296,5 +353,6 @@ def _drift(world: World, random: np.random.Generator) -> np.ndarray:
     if world.drift == "walk":
         return np.asarray(np.cumsum(random.normal(0, size / math.sqrt(n), n)))
     if world.drift == "sine":
-        return np.asarray(size * np.sin(2 * math.pi * (2 * time + random.random())))
+        turns = np.arange(n) / world.period if world.period else 2 * time
+        return np.asarray(size * np.sin(2 * math.pi * (turns + random.random())))
     return np.zeros(n)

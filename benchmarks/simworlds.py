@@ -30,6 +30,27 @@ NULLS = (
     replace(NULL, name="profiled, 25 steps", profiler=True, steps=25),
     replace(NULL, name="40 profiles, 65 jobs", profiles=40, budget=65),
 )
+# the noise comes back every so many jobs: a block of the sweep has five to eight
+PERIODIC = tuple(
+    replace(NULL, name=f"sine of {period} jobs", drift="sine", period=period)
+    for period in (5, 8, 10, 12, 20)
+)
+NOISY = (
+    replace(NULL, name="one arm of 3x noise", noisy={20: 3.0}),
+    replace(NULL, name="three arms of 3x noise", noisy=dict.fromkeys(range(18, 21), 3.0)),
+    replace(NULL, name="six arms of 2x noise", noisy=dict.fromkeys(range(15, 21), 2.0)),
+    replace(NULL, name="three arms of 5x noise", noisy=dict.fromkeys(range(18, 21), 5.0)),
+)
+FOUR = replace(NULL, name="four waves", waves=4)
+LOSING = replace(NULL, name="three arms lose half of their runs",
+                 losing=dict.fromkeys(range(18, 21), 0.5))  # fmt: skip
+SLOW_LOST = replace(LOSING, name="three arms lose their slower half", slow_ones=True)
+SETTLED = replace(NULL, name="17 of 25 after compile checks", settled=8)
+HANGING = (
+    replace(LOSING, name="one at +4 % that hangs in half of its runs", effects=(0.04,),
+            losing={0: 0.5}),
+)  # fmt: skip
+SPARE = replace(NULL, name="65 jobs", budget=65)
 LONG = replace(NULL, name="105 steps a job", steps=105)
 FAILING = replace(NULL, name="5 % of jobs fail", failed=0.05)
 # 0.04 at four blocks, 0.01 for four more of the same arms where the first look cannot tell
@@ -67,4 +88,13 @@ BOUNDS = (
 STRAGGLING = replace(
     NULL, name="one at +2 % that straggles 15 %", effects=(0.02,), straggling={0: 0.15}
 )
-ALL = (*NULLS, LONG, FAILING, TWICE, STACKED, CHOSEN, HARMFUL, *POWERS, *STOPS, *BOUNDS, STRAGGLING)
+# as in the reference, but from where a power bar is taken
+ONE = replace(NULL, name="one at +2 %, noise 0.6 %", effects=(0.02,))
+THREE_FOUR = replace(THREE, name="three at +2 %, four waves", waves=4)
+THREE_SETTLED = replace(THREE, name="three at +2 %, 17 of 25 after compile checks", settled=8)
+# the worlds of the page's tables
+ALL = (
+    *NULLS, *PERIODIC, FOUR, SETTLED, SPARE, *NOISY, LOSING, SLOW_LOST, LONG, FAILING, TWICE,
+    STACKED, CHOSEN, HARMFUL, *POWERS, ONE, THREE_FOUR, THREE_SETTLED, *STOPS, *BOUNDS, STRAGGLING,
+    *HANGING,
+)  # fmt: skip

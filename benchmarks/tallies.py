@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 
 from simcluster import World, sweep
 
-from pytest_xlatune.model.result import VerdictKind
+from pytest_xlatune.model.result import TrialResult, VerdictKind
 
 
 @dataclass(kw_only=True)
@@ -29,6 +30,8 @@ class Tally:
     bound_holds: int = 0
     with_bound: int = 0
     slower: int = 0
+    false_slower: int = 0
+    wordless: int = 0
     moved: int = 0
     flagged: int = 0
 
@@ -77,13 +80,13 @@ def measure(world: World, seeds: range) -> Tally:
         conclusion, history = sweep(world, seed)
         tally.sweeps += 1
         # an evidence run is a job beside the budget
-        jobs = [each for each in history if each.trial.protocol.is_scored]
+        jobs = [each for each in history if each.trial.protocol.is_scored and not each.not_run]
         tally.most_jobs = max(tally.most_jobs, len(jobs))
         # what got no slot could not be found
         screened = (each.trial for each in jobs if each.trial.is_screened)
         singles = {each.profile.id for each in screened if not each.is_baseline}
         tally.true_winners += sum(world.truth_of(each) > 0 for each in singles if "+" not in each)
-        false, found = 0, 0
+        false, found, harmless = 0, 0, 0
         for verdict in conclusion.verdicts:
             if verdict.ci95 is None or verdict.delta is None:
                 continue
@@ -92,6 +95,10 @@ def measure(world: World, seeds: range) -> Tally:
             tally.confirmed += 1
             tally.covered += is_covered
             tally.slower += verdict.kind is VerdictKind.SLOWER
+            harmless += verdict.kind is VerdictKind.SLOWER and truth >= 0
+            lost = _lost_runs(verdict.arm, jobs)
+            is_told = verdict.lost is not None and verdict.lost.lost == lost and verdict.n > 2
+            tally.wordless += verdict.kind is VerdictKind.FASTER and lost > 0 and not is_told
             if verdict.kind is VerdictKind.FASTER and truth > 0:
                 found += 1
                 tally.covered_winners += is_covered
@@ -99,6 +106,7 @@ def measure(world: World, seeds: range) -> Tally:
             elif verdict.kind is VerdictKind.FASTER:
                 false += 1
         tally.false_sweeps += false > 0
+        tally.false_slower += harmless > 0
         tally.found += found
         tally.any_found += found > 0
         tally.moved += conclusion.first_step is not None
@@ -110,3 +118,8 @@ def measure(world: World, seeds: range) -> Tally:
             measured = [world.truth_of(each.arm) for each in conclusion.verdicts]
             tally.bound_holds += conclusion.tuning.bound >= max(*measured, 0.0)
     return tally
+
+
+def _lost_runs(arm: str, jobs: Sequence[TrialResult]) -> int:
+    own = [each for each in jobs if each.trial.arm == arm and each.trial.block]
+    return sum(each.score is None for each in own)

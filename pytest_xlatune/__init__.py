@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from pytest_xlatune.catalog.candidates import ladders_of, profiles_for
+    from pytest_xlatune.launchers.checkout import CheckoutLauncher
     from pytest_xlatune.launchers.command import CommandLauncher
     from pytest_xlatune.launchers.container import ContainerLauncher
     from pytest_xlatune.launchers.maxtext import MaxTextLauncher
@@ -28,8 +29,11 @@ if TYPE_CHECKING:
         VerdictKind,
     )
     from pytest_xlatune.plugin.standard import standard_tests
-    from pytest_xlatune.studies.gate import Gate
-    from pytest_xlatune.studies.tuning.derived import Around, Singles, Stacks
+    from pytest_xlatune.prepare.preflight import Preflight
+    from pytest_xlatune.studies import Candidate
+    from pytest_xlatune.studies.gate import Gate, candidate
+    from pytest_xlatune.studies.node_check import Nodes
+    from pytest_xlatune.studies.tuning.derived import Around, Crossed, Singles, Stacks
     from pytest_xlatune.sweep.declaration import CompileCheck, Sweep
     from pytest_xlatune.sweep.deployed import NoEnv, deployed_env
     from pytest_xlatune.sweep.groups import CellSettings, DesignSettings, Limits, SiteSettings
@@ -38,6 +42,7 @@ __version__ = "0.1.0"
 
 _NAMES_IN = {
     "catalog.candidates": ("ladders_of", "profiles_for"),
+    "launchers.checkout": ("CheckoutLauncher",),
     "launchers.command": ("CommandLauncher",),
     "launchers.container": ("ContainerLauncher",),
     "launchers.maxtext": ("MaxTextLauncher",),
@@ -48,8 +53,11 @@ _NAMES_IN = {
     "model.resources": ("Next", "Patience", "Resources", "RetryPolicy", "RetryRule"),
     "model.result": ("Action", "Conclusion", "Score", "TrialResult", "Verdict", "VerdictKind"),
     "plugin.standard": ("standard_tests",),
-    "studies.gate": ("Gate",),
-    "studies.tuning.derived": ("Around", "Singles", "Stacks"),
+    "prepare.preflight": ("Preflight",),
+    "studies": ("Candidate",),
+    "studies.gate": ("Gate", "candidate"),
+    "studies.node_check": ("Nodes",),
+    "studies.tuning.derived": ("Around", "Crossed", "Singles", "Stacks"),
     "sweep.declaration": ("CompileCheck", "Sweep"),
     "sweep.deployed": ("NoEnv", "deployed_env"),
     "sweep.groups": ("CellSettings", "DesignSettings", "Limits", "SiteSettings"),
@@ -59,13 +67,16 @@ _HOME = {name: home for home, names in _NAMES_IN.items() for name in names}
 __all__ = [
     "Action",
     "Around",
+    "Candidate",
     "Cell",
     "CellSettings",
+    "CheckoutLauncher",
     "CommandLauncher",
     "CompileCheck",
     "Conclusion",
     "ConfigError",
     "ContainerLauncher",
+    "Crossed",
     "DesignSettings",
     "Gate",
     "LedgerError",
@@ -74,8 +85,10 @@ __all__ = [
     "MaxTextSlurmLauncher",
     "Next",
     "NoEnv",
+    "Nodes",
     "Parallelism",
     "Patience",
+    "Preflight",
     "Profile",
     "Protocol",
     "Resources",
@@ -91,6 +104,7 @@ __all__ = [
     "Verdict",
     "VerdictKind",
     "XlatuneError",
+    "candidate",
     "deployed_env",
     "ladders_of",
     "parse_flags",

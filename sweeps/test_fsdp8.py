@@ -88,6 +88,7 @@ PROFILES = (
         "control-pipelined-rs",
         "--xla_gpu_enable_pipelined_reduce_scatter=true",
         note="the default since 0.4.35, a no-op: an A/A control that shows the noise",
+        is_control=True,
     ),
     profile(
         "buffer-16m",

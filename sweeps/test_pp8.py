@@ -24,6 +24,7 @@ from pathlib import Path
 from pytest_xlatune import (
     Around,
     CellSettings,
+    Crossed,
     DesignSettings,
     MaxTextLauncher,
     NoEnv,
@@ -94,6 +95,7 @@ PROFILES = (
         "control-decomposer",
         f"--xla_gpu_collective_permute_decomposer_threshold={GIB}",
         note="a no-op by itself since 0.6: an A/A control that shows the noise",
+        is_control=True,
     ),
     profile("ag-1g", f"{AG}={GIB}", wave="wave4", note="the axis inside a stage"),
     profile(
@@ -152,9 +154,10 @@ SWEEP = Sweep(
         Singles(wave="wave2", slots=6, candidates=profiles_for("PP")),
         Stacks(wave="wave3", slots=4),
         Around(wave="wave4", slots=2, ladders=ladders_of("PP")),
+        Crossed(wave="wave5_5", slots=2),  # the best flags with the best shape
     ),
     site=SiteSettings(resources=Resources(time_limit_s=2760)),
-    design=DesignSettings(budget=60),
+    design=DesignSettings(budget=65),
 )
 
 tests = standard_tests(SWEEP)

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
+import importlib.util
 import os
 import secrets
 import shutil
 import signal
-import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from filelock import FileLock
-from hypothesis import HealthCheck, settings
 from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
 
-from tests.containers import WAYS, PodmanSite, podman, rootfs
+from tests.containers import WAYS, NoImageError, PodmanSite, made_image, podman
 
 Once = Callable[[str, Callable[[Path], object]], Path]
 
@@ -25,29 +25,56 @@ Once = Callable[[str, Callable[[Path], object]], Path]
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# A property holds on a busy machine too. New examples are tried in every run, those of one number;
-# HYPOTHESIS_PROFILE=same tries the same ones every time.
-settings.register_profile(
-    "new",
-    deadline=None,
-    derandomize=False,
-    max_examples=100,
-    print_blob=True,
-    suppress_health_check=[HealthCheck.too_slow],
+# A user's Python holds back what it writes into a file; with this variable ours would not.
+os.environ.pop("PYTHONUNBUFFERED", None)
+
+# A sweep needs less than the tests do: after `make sweep` alone pytest starts here all the same,
+# because `pytest --help` and `pytest --markers` load this file.
+HAS_HYPOTHESIS = importlib.util.find_spec("hypothesis") is not None
+collect_ignore_glob = [] if HAS_HYPOTHESIS else ["*"]
+LEFT_OUT = (
+    "tests: left out, because hypothesis is not installed here. `make test` installs what they "
+    "need; a sweep is named, as in `pytest sweeps/test_quickstart.py`"
 )
-settings.register_profile("same", settings.get_profile("new"), derandomize=True)
-settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "new"))
+
+
+def load_profile() -> None:
+    """A property holds on a busy machine too. New examples are tried in every run, those of one
+    number; HYPOTHESIS_PROFILE=same tries the same ones every time.
+    """
+    from hypothesis import HealthCheck, settings
+
+    settings.register_profile(
+        "new",
+        deadline=None,
+        derandomize=False,
+        max_examples=100,
+        print_blob=True,
+        suppress_health_check=[HealthCheck.too_slow],
+    )
+    settings.register_profile("same", settings.get_profile("new"), derandomize=True)
+    settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "new"))
+
+
+if HAS_HYPOTHESIS:
+    load_profile()
 
 
 @pytest.hookimpl(tryfirst=True)  # hypothesis reads its options in the same hook
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "timeout(seconds): a limit, where pytest-timeout is there")
+    if not HAS_HYPOTHESIS:
+        return
+    from hypothesis import settings
+
     # xdist gives its workers the options of the session that starts them
     if config.option.hypothesis_seed is None and not settings().derandomize:
         config.option.hypothesis_seed = str(secrets.randbelow(2**32))
 
 
 def pytest_report_header(config: pytest.Config) -> str:
+    if not HAS_HYPOTHESIS:
+        return LEFT_OUT
     seed = config.option.hypothesis_seed
     if seed is None:
         return "hypothesis: the same examples as every time"
@@ -100,23 +127,17 @@ def _missing(why: str) -> None:
 def podman_site() -> Iterator[PodmanSite]:
     if shutil.which("podman") is None:
         _missing("podman is not installed (Debian's packages podman and runc)")
-    name = f"localhost/xlatune-test-{uuid.uuid4().hex[:8]}"
-    made = podman(
-        "import", "--change", "ENV XLA_FLAGS=--xla_from_image=1", "-", name, stdin=rootfs()
-    )
-    if made.returncode:
-        _missing(f"podman makes no image: {made.stderr.decode()[-300:]}")
-    said = ""
-    for program, args in WAYS:
-        words = [*program.split()[1:], "run", "--rm", "--network=host", "-v/usr:/usr:ro", *args]
-        done = podman(*words, name, "true")
-        if done.returncode == 0:
-            shown = podman("image", "inspect", "--format", "{{.Digest}}", name)
-            digest = shown.stdout.decode().strip()
-            yield PodmanSite(image=f"{name}@{digest}", program=program, args=args)
-            break
-        said += f"{program}: {done.stderr.decode()[-200:]} "
-    else:
-        podman("rmi", "--force", name)
+    with contextlib.ExitStack() as kept:
+        try:
+            image = kept.enter_context(made_image("ENV XLA_FLAGS=--xla_from_image=1"))
+        except NoImageError as error:
+            _missing(f"podman makes no image: {error}")
+        said = ""
+        for program, args in WAYS:
+            words = [*program.split()[1:], "run", "--rm", "--network=host", "-v/usr:/usr:ro", *args]
+            done = podman(*words, image.partition("@")[0], "true")
+            if done.returncode == 0:
+                yield PodmanSite(image=image, program=program, args=args)
+                return
+            said += f"{program}: {done.stderr.decode()[-200:]} "
         _missing(f"podman runs nothing here: {said}")
-    podman("rmi", "--force", name)

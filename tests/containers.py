@@ -7,10 +7,13 @@ mounted into the container.
 
 from __future__ import annotations
 
+import contextlib
 import io
 import subprocess
 import sys
 import tarfile
+import uuid
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from pytest_xlatune.launchers.command import CommandLauncher
@@ -33,6 +36,10 @@ def podman(*words: str, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes
     return subprocess.run(
         ["podman", *words], input=stdin, capture_output=True, check=False, timeout=240
     )
+
+
+class NoImageError(Exception):
+    """Podman makes no image on this machine."""
 
 
 @dataclass(frozen=True)
@@ -60,6 +67,24 @@ class PodmanSite:
             deployed={"EMPTY": "", "SOME_TOKEN": "hunter2"},
         )
         return self.launcher(*argv).launch(make_trial(cell, of), cell)
+
+
+@contextlib.contextmanager
+def made_image(change: str) -> Iterator[str]:
+    """Make an image with a line of a Dockerfile; name it with its digest; remove it at the end.
+
+    Raises:
+        NoImageError: podman makes none here.
+    """
+    name = f"localhost/xlatune-test-{uuid.uuid4().hex[:8]}"
+    made = podman("import", "--change", change, "-", name, stdin=rootfs())
+    if made.returncode:
+        raise NoImageError(made.stderr.decode()[-300:])
+    try:
+        shown = podman("image", "inspect", "--format", "{{.Digest}}", name)
+        yield f"{name}@{shown.stdout.decode().strip()}"
+    finally:
+        podman("rmi", "--force", name)
 
 
 def rootfs() -> bytes:

@@ -219,7 +219,7 @@ def test_a_node_failure_is_retried_when_the_node_is_back(
     (decided,) = (each for each in events if isinstance(each, Decided))
     assert ended.outcome.state is State.NODE_FAIL
     assert (decided.next, decided.cls) == (following, "node-fail")
-    assert decided.evidence == "NODE_FAIL (NodeDown)"
+    assert decided.evidence == "NODE_FAIL (NodeDown); no step, before-memstats"
     assert any(isinstance(each, EpochBegan) for each in events) is (following == "retry")
     if following == "stop":
         assert "node002 is down: bad nic" in decided.reason
@@ -285,7 +285,7 @@ def test_a_cancel_that_was_not_ours_is_told_as_one(tmp_path: Path) -> None:
     assert (decided.next, decided.cls, decided.evidence) == (
         "give-up",
         "cancelled",
-        "CANCELLED by 0",
+        "CANCELLED by 0; no step, before-memstats",
     )
 
 
@@ -299,6 +299,6 @@ def test_a_job_that_was_ended_after_its_last_step_is_measured(tmp_path: Path) ->
     running(case, *lines, HANG)
     case.now_s += 61
     assert isinstance(running(case)[0], AttemptCutShort)
-    ended, _ = case.look(CUT)
+    ended, *_ = case.look(CUT)
     assert isinstance(ended, TrialEnded)
     assert ended.result.status == "measured"

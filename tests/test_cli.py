@@ -33,7 +33,8 @@ def test_steps_as_json(log: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert document["schema"] == 1
     (entry,) = document["logs"]
     assert list(entry) == [
-        "path", "status", "steps", "score", "no_score_reason", "findings", "xla_flags",
+        "path", "status", "health", "phase", "last_step", "steps_wanted", "ended_by", "exit_code",
+        "steps", "score", "no_score_reason", "findings", "xla_flags",
     ]  # fmt: skip
     assert entry["steps"][3] == {
         "step": 3, "seconds": 0.5, "tgs": 1024.0, "tflops": 1.5, "mfu": None, "loss": 7.1,
@@ -68,7 +69,7 @@ def test_steps_and_triage_as_text(log: Path, capsys: pytest.CaptureFixture[str])
     assert "no known failure" in capsys.readouterr().out
     with log.open("a", encoding="utf-8") as file:
         file.write("RESOURCE_EXHAUSTED: Out of memory while trying to allocate 171.96GiB\n")
-    assert main(["triage", str(log)]) == 0
+    assert main(["triage", str(log)]) == 1
     shown = capsys.readouterr().out
     assert "oom-gpu" in shown
     assert "171.96" in shown
@@ -162,9 +163,9 @@ def test_an_option_is_named_as_it_is_typed(
     [
         (None, "is not a sweep file"),
         ("X = 1\n", "declares no SWEEP"),
-        ("import nothing_of_that_name\n", "cannot be imported: ModuleNotFoundError"),
+        ("import nothing_of_that_name\nSWEEP = 1\n", "cannot be imported: ModuleNotFoundError"),
         (
-            "from pytest_xlatune import profile\nprofile('A')\n",
+            "from pytest_xlatune import profile\nSWEEP = profile('A')\n",
             "cannot be imported: ConfigError: profile id 'A'",
         ),
     ],

@@ -13,7 +13,9 @@ import pytest
 from pytest_xlatune.cli import main
 
 # of other people, each slow or large; and of ours, what drives a cluster
-HEAVY = frozenset({"scipy", "numpy", "submitit", "jinja2", "matplotlib", "ruamel", "hypothesis"})
+HEAVY = frozenset(
+    {"scipy", "numpy", "submitit", "jinja2", "matplotlib", "ruamel", "rich", "hypothesis"}
+)
 ALWAYS = HEAVY | {"pytest"}
 DRIVING = frozenset({"campaign", "executors", "ledger", "prepare", "studies"})
 JUST_READING = DRIVING | {"launchers", "catalog"}
@@ -68,16 +70,20 @@ def inputs(tmp_path: Path) -> Path:
     (tmp_path / "test_small.py").write_text(SWEEP, encoding="utf-8")
     trace = {"traceEvents": [{"ph": "M", "pid": 1, "name": "process_name", "args": {"name": "x"}}]}
     (tmp_path / "h.trace.json").write_text(json.dumps(trace), encoding="utf-8")
+    plane = b"\x12\x09/host:CPU"  # an XSpace of one plane without a line
+    (tmp_path / "h.xplane.pb").write_bytes(b"\x0a" + bytes([len(plane)]) + plane)
     return tmp_path
 
 
 # command, its exit code, packages of others that it must not load, packages of ours
 TABLE = [
-    ("steps one/0.log", 0, ALWAYS, JUST_READING | {"evidence", "sweep"}),
-    ("triage one/0.log", 0, ALWAYS, JUST_READING | {"evidence", "sweep"}),
-    ("compare one two", 0, ALWAYS - {"numpy"}, JUST_READING | {"evidence", "sweep"}),
+    ("steps one/0.log", 0, ALWAYS, JUST_READING | {"evidence"}),
+    ("triage one/0.log", 0, ALWAYS, JUST_READING | {"evidence"}),
+    ("megascale one/0.log", 0, ALWAYS, JUST_READING | {"evidence", "report", "stats", "sweep"}),
+    ("compare one two", 0, ALWAYS - {"numpy"}, JUST_READING | {"evidence"}),
     ("hlo .", 0, ALWAYS, JUST_READING | {"logs", "report", "stats", "tasks"}),
     ("drill h.trace.json", 2, ALWAYS - {"numpy"}, JUST_READING | {"logs", "report", "tasks"}),
+    ("network h.xplane.pb", 0, ALWAYS - {"numpy"}, JUST_READING | {"logs", "report", "tasks"}),
     ("flags list", 0, ALWAYS, DRIVING | {"launchers", "evidence", "logs", "report", "tasks"}),
     ("flags list --axis FSDP", 0, ALWAYS, DRIVING | {"launchers", "logs", "report", "tasks"}),
     ("flags show ag", 0, ALWAYS, DRIVING | {"launchers", "logs", "report", "tasks"}),

@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from pytest_xlatune.launchers.command import CommandLauncher
+from pytest_xlatune.model.cell import Cell, Parallelism
 from pytest_xlatune.model.errors import ConfigError
-from pytest_xlatune.sweep.deployed import deployed_env
+from pytest_xlatune.sweep.deployed import deployed_env, with_sourced
 
 
 def written(folder: Path, name: str, text: str) -> Path:
@@ -63,3 +65,26 @@ def test_a_file_may_be_named_by_its_text(tmp_path: Path, monkeypatch: pytest.Mon
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"nowhere\.sh does not exist"):
         deployed_env(tmp_path / "nowhere.sh")
+
+
+def test_what_env_files_come_to_is_the_cells_without_secrets_and_without_what_varies(
+    tmp_path: Path,
+) -> None:
+    file = tmp_path / "a.env.sh"
+    text = """\
+export XLA_FLAGS="${XLA_FLAGS:+$XLA_FLAGS }--xla_b=2"
+export HF_TOKEN=hush-hush-hush
+export OTHER=$HF_TOKEN
+export RUN=$(date +%s%N)
+"""
+    file.write_text(text, encoding="utf-8")
+    launcher = CommandLauncher(argv=("train", "{steps}"), env_files=(str(file),))
+    axes = Parallelism.parse("FSDP=4")
+    cell = Cell(model_tag="m", parallelism=axes, deployed={"XLA_FLAGS": "--xla_a=1"})
+    found = with_sourced(cell, launcher)
+    assert found.sourced == (("XLA_FLAGS", "--xla_a=1 --xla_b=2"),)
+    assert found.digest == with_sourced(cell, launcher).digest
+    file.write_text(text.replace("=2", "=3"), encoding="utf-8")
+    assert with_sourced(cell, launcher).digest != found.digest
+    file.unlink()
+    assert with_sourced(cell, launcher) == cell

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from pytest_xlatune.model.profile import profile
+from pytest_xlatune.model.redact import hide_quoted
 from pytest_xlatune.model.result import TrialResult
 from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.tasks.publish import publish
@@ -23,10 +24,15 @@ from tests.test_tuning_document import PP, SPEED, Measuring
 
 
 class Timed(Measuring):
-    """Trials that say when they began: the screen's line goes by it."""
+    """Trials that say when they began: the screen's line goes by it.
+
+    What a log says is written as a campaign writes it, without secrets.
+    """
 
     def _result(self, trial: Trial) -> TrialResult:
         result = super()._result(trial)
+        said = (replace(each, text=hide_quoted(each.text)) for each in result.findings)
+        result = replace(result, reason=hide_quoted(result.reason), findings=tuple(said))
         if result.outcome is None:
             return result
         return replace(result, outcome=replace(result.outcome, start_s=self.at_s))

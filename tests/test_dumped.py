@@ -19,6 +19,7 @@ from pytest_xlatune.model.profile import Profile, profile
 from pytest_xlatune.model.resources import Next
 from pytest_xlatune.model.result import Outcome, State
 from pytest_xlatune.model.trial import Trial
+from pytest_xlatune.stats.validity import Options
 
 PROTOCOL = Protocol(steps=12)
 ASKED = profile("asked", "--xla_gpu_autotune_level=0 --xla_disable_hlo_passes=fusion")
@@ -47,7 +48,8 @@ def assessed(of: Profile, options: dict[str, str] | None, *, log: str = STEPS) -
         cell_digest=cell.digest, profile=of, protocol=PROTOCOL, study="tuning", stage="wave1"
     )
     report = read_log([log.encode()])
-    found = assess(trial, cell, Outcome(state=State.COMPLETED), report, options=options)
+    dumped = None if options is None else Options(values=options)
+    found = assess(trial, cell, Outcome(state=State.COMPLETED), report, options=dumped)
     classes = [each.cls for each in found.findings]
     dropped = FailureClass.FLAGS_NOT_EFFECTIVE in classes
     assert found.decision.next is (Next.DROP if dropped else Next.ACCEPT)
@@ -66,7 +68,9 @@ def test_flags_that_the_dump_does_not_have_make_a_trial_invalid(tmp_path: Path) 
 
 def test_a_log_that_says_nothing_leaves_a_finding_and_the_trial_counts() -> None:
     assert assessed(ASKED, None) == [FailureClass.FLAGS_UNVERIFIED]
-    assert assessed(ASKED, None, log=f"XLA_FLAGS={ASKED.settings_text}\n{STEPS}") == []
+    assert assessed(ASKED, None, log=f"XLA_FLAGS={ASKED.settings_text}\n{STEPS}") == [
+        FailureClass.FLAGS_UNVERIFIED
+    ], "a list of the environment shows what was asked for"
 
 
 @pytest.mark.parametrize("content", ["no folder", "empty", "program only", "cut"])

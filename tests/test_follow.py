@@ -9,7 +9,9 @@ import pytest
 from pytest_xlatune.campaign._follow import Follower
 from pytest_xlatune.ledger import AttemptCutShort
 from pytest_xlatune.logs import LogReader
+from pytest_xlatune.logs.patterns import StepPattern
 from pytest_xlatune.logs.triage import primary
+from pytest_xlatune.model.cell import Protocol
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.resources import Patience
 from pytest_xlatune.model.result import Submission
@@ -46,7 +48,7 @@ class Case:
             log.writelines(f"{line}\n" for line in lines)
 
     def look(self, at_s: float) -> AttemptCutShort | None:
-        return self.follower.look(JOB, ticks_s=at_s)
+        return self.follower.look(JOB, Protocol(), ticks_s=at_s)
 
 
 def still(still_s: float) -> AttemptCutShort:
@@ -174,7 +176,7 @@ def test_what_another_rank_says_is_a_finding_with_its_source(case: Case) -> None
     case.say(MEMSTATS, OOM)
     case.say(MEMSTATS, OOM, rank=1)
     case.say(MEMSTATS, HANG, "ModuleNotFoundError: No module named 'grain'", rank=2)
-    found = case.follower.finish(JOB).report.findings
+    found = case.follower.finish(JOB, Protocol()).report.findings
     assert [(each.cls, each.source) for each in found] == [
         ("oom-gpu", ""),
         ("gpu-hardware", "log.2.txt"),
@@ -202,7 +204,7 @@ def test_the_rank_that_failed_by_itself_names_the_failure(
 ) -> None:
     for rank, lines in enumerate(ranks):
         case.say(MEMSTATS, *lines, rank=rank)
-    cause = primary(case.follower.finish(JOB).report.findings)
+    cause = primary(case.follower.finish(JOB, Protocol()).report.findings)
     assert cause is not None
     assert (cause.cls, cause.source) == (cls, source)
 
@@ -211,9 +213,9 @@ def test_a_look_begins_no_log_twice(case: Case, monkeypatch: pytest.MonkeyPatch)
     made: list[LogReader] = []
     new = LogReader.__init__
 
-    def count(reader: LogReader) -> None:
+    def count(reader: LogReader, pattern: StepPattern | None = None) -> None:
         made.append(reader)
-        new(reader)
+        new(reader, pattern)
 
     monkeypatch.setattr(LogReader, "__init__", count)
     for at_s in range(5):
@@ -226,4 +228,4 @@ def test_a_look_begins_no_log_twice(case: Case, monkeypatch: pytest.MonkeyPatch)
 def test_steps_are_of_rank_0(case: Case) -> None:
     case.say(*steps(0, 3))
     case.say(*steps(0, 9), rank=1)
-    assert case.follower.finish(JOB).report.last_step == 2
+    assert case.follower.finish(JOB, Protocol()).report.last_step == 2

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import shlex
+import time
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -28,6 +30,7 @@ from pytest_xlatune.model.result import Action, Finding
 from pytest_xlatune.model.trial import LaunchSpec
 from pytest_xlatune.report.render import markdown
 from pytest_xlatune.report.study_documents import plan
+from tests import secrets_planted as planted
 
 SECRET = "hush-hush'\"$hush"
 
@@ -202,3 +205,63 @@ def test_a_cell_and_a_profile_name_such_secrets() -> None:
         "hunter2hunter2",
         "mysqlpwd99",
     }
+
+
+@pytest.mark.parametrize(("value", "_"), [*planted.DEPLOYED.values(), *planted.SOURCED.values()])
+def test_what_is_kept_is_kept_the_same_twice(value: str, _: str) -> None:
+    kept = redact.without_secrets({"X": value, "HF_TOKEN": value})
+    assert redact.without_secrets(kept) == kept
+    assert secrets_of(kept) == frozenset()
+
+
+def test_a_cell_is_the_same_with_another_token_and_is_read_back_as_it_was_kept() -> None:
+    one, two = (
+        Cell(
+            model_tag="m",
+            parallelism=Parallelism.parse("PP=8"),
+            deployed={"HF_TOKEN": token, "A": "1"},
+            launcher=f"command train --api-key={token}",
+        )
+        for token in ("token-one", "token-two")
+    )
+    assert one.digest == two.digest == Cell.from_json(one.to_json()).digest
+    assert "token-one" not in repr(one) + json.dumps(one.to_json())
+    assert one.digest != replace(one, deployed={"HF_TOKEN": "token-one", "A": "2"}).digest
+
+
+def test_a_kept_profile_gets_its_secret_from_those_declared() -> None:
+    declared = profile("p", "--xla_a=1", env={"API_KEY": SECRET, "PROXY": "http://me:pw@h"})
+    other = profile("q", "--xla_a=1", env={"API_KEY": "another"})
+    kept = type(declared).from_json(declared.to_json())
+    assert SECRET not in json.dumps(declared.to_json())
+    assert kept.same_as(declared)
+    assert kept.with_secrets_of([other, declared]) == declared
+    # a stack that was derived from both, in a session that knows two values: none is guessed
+    assert replace(kept, id="r").with_secrets_of([other, declared]).env["API_KEY"] == HIDDEN
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("401 for token hf_abcdefghijklmnopqrst", f"401 for token {HIDDEN}"),
+        ("Config param hf_access_token: hunter2hunter2", f"Config param hf_access_token: {HIDDEN}"),
+        ("{'password': 'hunter2'}", f"{{'password': '{HIDDEN}'}}"),
+        ("Authorization: Bearer abcdefghij", f"Authorization: {HIDDEN} {HIDDEN}"),
+        ("GetKeyValue() timed out with key: cuda:local", None),
+        ("unexpected token: 1024 of 4096", None),
+    ],
+)
+def test_what_a_log_says_is_quoted_without_a_secret_that_is_not_declared(
+    text: str, shown: str | None
+) -> None:
+    assert redact.hide_quoted(text) == (shown or text)
+
+
+@pytest.mark.parametrize("unbroken", ["x", "a1", "a-", "1.", "é"])
+def test_a_long_value_without_a_blank_is_read_once(unbroken: str) -> None:
+    """Of 32 KB, looked at from each of its characters, a sweep did not begin within minutes."""
+    value = unbroken * 200_000
+    began_s = time.process_time()
+    assert secrets_of({"BLOB": value, "ALSO": f"{value} 2nd.token=hunter2"}) == {"hunter2"}
+    assert redact.hide_quoted(f"{value} --api_key=hunter2") == f"{value} --api_key={HIDDEN}"
+    assert time.process_time() - began_s < 10

@@ -71,11 +71,11 @@ def test_profiles_that_do_nothing_are_the_control_and_give_the_noise(tmp_path: P
     assert overlap.n == 3
     assert overlap.job_ids == ("14005", "14006", "14007")
     assert "outside the noise of one comparison" in overlap.reasons[0]
-    assert "the baseline's own runs are -0.98 % from it" in " ".join(conclusion.notes)
+    assert "the baseline's own runs are -1.0 % from it" in " ".join(conclusion.notes)
 
 
 def test_without_repeats_nothing_is_said_of_noise(tmp_path: Path) -> None:
-    table = "job,profile,flags,tgs\n1,baseline,,100\n2,a,--xla_a=1,103\n"
+    table = "job,profile,flags,step_s\n1,baseline,,100\n2,a,--xla_a=1,103\n"
     with pytest.raises(ConfigError, match="--tokens N"):
         known(tmp_path, table, no_ops=())
     table = "job,profile,flags,tgs,seconds\n1,baseline,,100,2\n2,a,--xla_a=1,103,1.942\n"
@@ -164,6 +164,107 @@ def test_the_document_claims_nothing_of_how_the_jobs_ran(tmp_path: Path) -> None
 def test_a_bad_table_is_refused_before_anything_is_written(table: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         read_table(table, where="t.csv")
+
+
+@pytest.mark.parametrize(
+    ("cell", "message"),
+    [
+        ("1.001,5", "tgs: found '1.001,5', expected a positive number such as 1234.5 or 1,234.5"),
+        ("1,5", "tgs: found '1,5'"),
+        ("12,34.5", "found '12,34.5'"),
+        ("1e400", "found '1e400'"),
+    ],
+)
+def test_a_figure_that_could_be_two_numbers_is_told(cell: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        read_table(f'job,profile,tgs\n1,baseline,"{cell}"\n', where="t.csv")
+
+
+@pytest.mark.parametrize(
+    ("table", "message"),
+    [
+        ("job,profile,env,tgs\n1,baseline,,5\n2,a,X='1,5\n", "line 3: env: No closing quotation"),
+        ('job,profile,tgs\n1,"baseline,5\n', "line 2: unexpected end of data"),
+        (f"job,profile,tgs\n1,baseline,{'9' * 140_000}\n", "field larger than field limit"),
+        ("job,profile,tgs\n1,base\rline,5\n", "no job|status|neither|t.csv"),
+    ],
+    ids=["an open quote in env", "an open quote", "a field of 140 kB", "a carriage return"],
+)
+def test_what_is_no_table_is_one_message(table: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        read_table(table, where="t.csv")
+
+
+# as a sweep was published: names only, figures with units, a star at the winner
+PRINTED = """\
+# A sweep
+
+Some words | that are no table.
+
+| Job | Note |
+|-----|------|
+| 1 | not this one |
+
+| Job ID  | Profile | Mean TGS | Step (s) | Status |
+|:--------|---------|---------:|---------:|--------|
+| (14601) | `baseline-deployed` | 1,136.0 | 25.24 s | ok |
+| (14602) | **ag-1g** \u2b50 | **1,267.5** | 22.62 s | ok |
+| (14603) | async | 1152.9 | 24.87 s | |
+| (14604) | db | \u2013 | | OOM |
+
+| Job ID | Profile | Mean TGS |
+|---|---|---|
+| 9 | another | 1 |
+"""
+
+
+def test_a_table_is_read_as_people_print_it() -> None:
+    rows = read_table(PRINTED, where="sweep.md")
+    assert [(each.job, each.profile.id, each.tgs, each.step_s, each.status) for each in rows] == [
+        ("14601", "baseline-deployed", "1136.0", "25.24", "ok"),
+        ("14602", "ag-1g", "1267.5", "22.62", "ok"),
+        ("14603", "async", "1152.9", "24.87", ""),
+        ("14604", "db", "", "", "oom"),
+    ]
+    assert [each.line for each in rows] == [11, 12, 13, 14]
+
+
+def test_an_empty_cell_is_no_repeat_of_the_baseline(tmp_path: Path) -> None:
+    conclusion = known(tmp_path, PRINTED, no_ops=()).conclusion
+    assert conclusion.noise.sigma is None
+    winner = conclusion.verdict("ag-1g")
+    assert winner is not None
+    assert winner.delta == pytest.approx(1267.5 / 1136.0 - 1)
+    assert winner.reasons == ("nothing in the table was run twice: its noise is not known",)
+    notes = " ".join(conclusion.notes)
+    assert "the table does not tell the settings of ag-1g, async, db" in notes
+    said = known(tmp_path / "2", PRINTED, no_ops=("async",)).conclusion
+    assert said.noise.sigma is not None
+    assert "settings of ag-1g, db:" in " ".join(said.notes)
+
+
+def test_an_empty_cell_beside_the_same_profile_takes_its_settings(tmp_path: Path) -> None:
+    table = "job,profile,flags,tgs\n1,baseline,,100\n2,a,,110\n3,a,--xla_a=1,112\n4,a,,111\n"
+    rows = read_table(table, where="t.csv")
+    assert {each.profile.shown_text for each in rows[1:]} == {"--xla_a=1"}
+    assert known(tmp_path, table, no_ops=()).conclusion.noise.sigma is not None
+
+
+def test_tgs_alone_needs_no_tokens(tmp_path: Path) -> None:
+    found = known(tmp_path, "job,profile,tgs\n1,baseline,100\n2,a,103\n", no_ops=())
+    a = found.conclusion.verdict("a")
+    assert a is not None
+    assert a.delta == pytest.approx(0.03)
+    assert a.step_s is None
+    assert "103.0" in markdown(document_of(found))
+
+
+def test_rows_that_disagree_with_each_other_tell_no_truth(tmp_path: Path) -> None:
+    """Half of the figures are wrong: which half is not known, so none is called a contradiction."""
+    table = "job,profile,flags,tgs,s\n1,baseline,,100,2\n2,a,--xla_a=1,100,3\n".replace(
+        ",s\n", ",seconds\n"
+    )
+    assert "contradiction" not in " ".join(known(tmp_path, table, no_ops=()).conclusion.notes)
 
 
 CONTROLS = """\

@@ -159,3 +159,11 @@ def test_variables_alone_make_a_pair_too() -> None:
     found = NoEnv(variables={"NCCL_ALGO": "Ring,Tree"}).profile(COMMAND, cell)
     assert (found.id, found.env, found.flags) == (NO_ENV_ID, {"NCCL_ALGO": "Ring,Tree"}, ())
     assert NoEnv().profile(COMMAND, cell).is_baseline
+
+
+def test_flags_that_are_the_cell_stay_as_deployed() -> None:
+    flags = "--xla_force_host_platform_device_count=8 --xla_gpu_autotune_level=2"
+    assert effective_values(restored(flags, NoEnv()).flags) == {"xla_gpu_autotune_level": "4"}
+    alone = restored("--xla_force_host_platform_device_count=8", NoEnv(jaxlib="0.7.2"))
+    assert alone.is_baseline
+    assert "no XLA flag is deployed that could go back" in alone.note

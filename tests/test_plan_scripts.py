@@ -79,3 +79,31 @@ def test_a_gate_says_that_it_compiles_nothing_first(tmp_path: Path) -> None:
     assert "no compile check: a gate measures all that it compares" in planned(
         tmp_path, asked, declared=gate
     )
+
+
+def test_a_plan_names_what_would_measure_nothing(tmp_path: Path) -> None:
+    declared = replace(
+        DECLARED,
+        launcher=CommandLauncher(argv=("train.sh", "{steps}", "{overrides}")),
+        profiles=(
+            profile("a", "--xla_gpu_autotune_level=2"),
+            profile("b", "--xla_gpu_autotune_level=2"),
+            profile("c", env={"NCCL_MAX_NCHANELS": "8"}),
+            profile("d", overrides={"remat_polcy": "full"}),
+            profile("e", "--xla_gpu_enable_latency_hiding_schedular=true"),
+            profile("f", env={"NCCL_BUFFSIZE": "16M"}),
+        ),
+    )
+    said = " ".join(planned(tmp_path, Said(values={"nodelist": ("n1",)}), declared).split())
+    for words in (
+        "the same settings as a: one is measured twice",
+        "did you mean NCCL_MAX_NCHANNELS?",
+        "did you mean remat_policy?",
+        "did you mean --xla_gpu_enable_latency_hiding_scheduler?",
+        "forbids the sweep: ",
+        "NCCL_BUFFSIZE=16M is read as 16",
+    ):
+        assert words in said, words
+    assert "objects to" not in planned(tmp_path, Said(values={"nodelist": ("n1",)}), replace(
+        DECLARED, profiles=(profile("a", "--xla_gpu_autotune_level=2"),)
+    ))  # fmt: skip

@@ -6,6 +6,7 @@ import pytest
 
 from pytest_xlatune import (
     CellSettings,
+    CommandLauncher,
     ConfigError,
     Gate,
     MaxTextLauncher,
@@ -56,3 +57,30 @@ def test_a_configuration_that_cannot_be_launched_is_told_before_the_first_trial(
     resolved = sweep(long={"max_target_length": "32"}).resolve()
     with pytest.raises(ConfigError, match=r"long.* overrides max_target_length=32"):
         resolved.check()
+
+
+@pytest.mark.parametrize(
+    ("axes", "devices", "words"),
+    [
+        ("PP=7", 0, "multiplies to 7, which neither divides 8 nodes nor is a multiple of them"),
+        ("PP=4,FSDP=3", 0, "multiplies to 12, which neither divides 8 nodes"),
+        ("FSDP=12", 12, "12 devices cannot be spread over 8 nodes evenly"),
+        ("PP=8", 0, ""),
+        ("PP=2", 0, ""),
+        ("PP=8,FSDP=8", 64, ""),
+        ("TP=6,FSDP=4", 24, ""),
+    ],
+)
+def test_axes_are_held_against_the_nodes(axes: str, devices: int, words: str) -> None:
+    sweep = Sweep(
+        name="nodes",
+        launcher=CommandLauncher(argv=("train", "{steps}")),
+        profiles=(profile("p", "--xla_a=1"),),
+        cell=CellSettings(model_tag="m", parallelism=axes, devices=devices),
+        site=SiteSettings(nodelist=tuple(f"n{number}" for number in range(8))),
+    )
+    if not words:
+        assert sweep.resolve().cell.nodelist
+        return
+    with pytest.raises(ConfigError, match=words):
+        sweep.resolve()

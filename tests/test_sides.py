@@ -54,7 +54,7 @@ def test_several_jobs_a_side(
     found = compare_sides(side(tmp_path / "a", *A), side(tmp_path / "b", *b), margin=0.01)
     assert (found.verdict.kind, found.passes) == (kind, passes)
     assert found.verdict.n == 4
-    assert found.exit_code == {True: 0, False: 1, None: 4}[passes]
+    assert found.exit == {True: 0, False: 1, None: 10}[passes]
     assert "order of these jobs is unknown" in found.verdict.reasons[0]
 
 
@@ -143,6 +143,22 @@ def test_a_sub_folder_is_one_job(tmp_path: Path) -> None:
     assert found.b.left_out == ((b / "two", reason),)
 
 
+def test_the_ranks_of_a_job_are_one_job(tmp_path: Path) -> None:
+    """submitit writes one log for each task: counted as jobs they would make any n."""
+    for name, level in (("a", 1000.0), ("b", 1050.0)):
+        (tmp_path / name).mkdir()
+        for job in range(3):
+            for task in range(4):
+                text = log(level + job, seed=10 * job + task)
+                (tmp_path / name / f"{80 + job}_{task}_log.out").write_text(text, encoding="utf-8")
+    found = compare_sides(tmp_path / "a", tmp_path / "b")
+    assert found.verdict.n == 3
+    assert len(found.a.left_out) == 9
+    assert {reason for _, reason in found.a.left_out} == {
+        "another rank of a job whose lowest rank is read"
+    }
+
+
 def test_one_window_for_all(tmp_path: Path) -> None:
     a, b = side(tmp_path / "a", *A), side(tmp_path / "b", 1010.0, 1011.0)
     (b / "long.log").write_text(log(1012.0, steps=40), encoding="utf-8")
@@ -210,7 +226,7 @@ def test_a_side_without_any_score_says_why(tmp_path: Path) -> None:
     found = compare_sides(a, written(tmp_path / "b", *odd), margin=0.01)
     assert (found.verdict.kind, found.passes) == (VerdictKind.INCONCLUSIVE, None)
     assert found.verdict.reasons[0].startswith(
-        "no verdict: B has 0 scored jobs (no score: no step in the window prints both its seconds"
+        "no verdict: B has 0 scored jobs (no score: no step in the window prints Tokens/s/device"
     )
 
 
@@ -233,12 +249,12 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert "verdict: SLOWER" in shown
     assert "job-2.log" in shown
     assert main(["compare", str(a), str(b), "--gate", "0.01"]) == 1
-    assert "gate at a margin of 1.0%: regression" in capsys.readouterr().out
+    assert "gate at a margin of 1.0 %: regression" in capsys.readouterr().out
     assert main(["compare", str(b), str(a), "--gate", "0.01", "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
     assert list(document) == ["schema", "a", "b", "ratio", "verdict", "gate"]
     assert document["gate"] == {"margin": 0.01, "passes": True}
     assert [job["n_steps"] for job in document["b"]["jobs"]] == [10] * 4
-    assert main(["compare", str(a / "job-0.log"), str(b / "job-0.log"), "--gate", "0.01"]) == 4
+    assert main(["compare", str(a / "job-0.log"), str(b / "job-0.log"), "--gate", "0.01"]) == 10
     assert "verdict: none" in capsys.readouterr().out
     assert main(["compare", str(a), str(tmp_path / "gone")]) == 2

@@ -66,12 +66,13 @@ class Honest(NamedTuple):
 HONEST = (
     Honest(
         "floors?",
-        r"studies/gate|stats/compare|tasks/answers|plugin/options|docs/(gates|trainer)",
+        r"studies/(gate|node_check)|stats/compare|tasks/answers|plugin/options|docs/(gates|nodes|trainer)",
         "the least TGS that a gate accepts is its floor: `floor_tgs`",
     ),
     Honest(
         "seeds?",
-        r"pytest_xlatune/(studies|sweep|stats)/|docs/(gates|statistics|settings)|sweeps/quickstart|CHANGELOG",
+        r"pytest_xlatune/(studies|sweep|stats|model/environment|tasks/run_record|report/leaderboard)"
+        r"|docs/(gates|statistics|settings|tuning)|sweeps/quickstart|CHANGELOG",
         "a random order and a training's random numbers have a seed",
     ),
     Honest("screening", "sweep/groups", "an option's name of old, which a message explains"),

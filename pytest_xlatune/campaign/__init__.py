@@ -10,6 +10,8 @@ playbook decides.
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import functools
 import importlib.metadata
 import logging
@@ -39,6 +41,7 @@ from pytest_xlatune.ledger import (
     Spent,
     TrialPlanned,
 )
+from pytest_xlatune.ledger.now import Now, write_now
 from pytest_xlatune.ledger.state import LedgerState, replay
 from pytest_xlatune.model.cell import family_differences, secrets_in
 from pytest_xlatune.model.errors import (
@@ -47,10 +50,18 @@ from pytest_xlatune.model.errors import (
     UnreadableLedgerError,
     XlatuneError,
 )
+from pytest_xlatune.model.exits import Exit
 from pytest_xlatune.model.failure import FailureClass
 from pytest_xlatune.model.profile import SLUG
+from pytest_xlatune.model.redact import hide_quoted
 from pytest_xlatune.model.resources import Next
-from pytest_xlatune.model.result import Conclusion, EvidenceResult, TrialResult, TrialStatus
+from pytest_xlatune.model.result import (
+    Conclusion,
+    EvidenceResult,
+    Outcome,
+    TrialResult,
+    TrialStatus,
+)
 from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.studies import Study, profiles_in
 from pytest_xlatune.sweep.deployed import refuse_changed
@@ -61,6 +72,17 @@ __all__ = ["Campaign", "CampaignStopped", "Setup", "View", "by_digest"]
 _LOG = logging.getLogger("pytest_xlatune.campaign")
 
 _OPEN_S, _COMPILE_S = 120.0, 2000.0  # how long joining may take, and where profiles are compiled
+_TELL_S = 30.0  # how old a sign of life beside the ledger may be
+# what a network's file system says while it is away, and a folder while nothing is mounted there;
+# what a full disk or a missing right says is no such thing
+_AWAY = frozenset(
+    {
+        errno.EIO, errno.ENODEV, errno.ENOENT, errno.ENOTCONN, errno.ENXIO, errno.EREMOTEIO,
+        errno.ESHUTDOWN, errno.ESTALE, errno.ETIMEDOUT, errno.EHOSTDOWN, errno.EHOSTUNREACH,
+    }
+)  # fmt: skip
+_AWAY_S = 900.0
+_TELL_AWAY_S = 10.0  # how long a scheduler may be silent before people are told
 TURN_S = 0.25  # how often a waiting process looks
 _UNREAD = (
     "the ledger that was moved aside is damaged, or another version of pytest-xlatune wrote it. "
@@ -115,6 +137,8 @@ def _refuse_only_final(proposed: tuple[Trial, ...], history: Sequence[TrialResul
 class CampaignStopped(XlatuneError):  # noqa: N818 - it is no error of the harness
     """The playbook stopped the sweep; the message is its reason."""
 
+    exit = Exit.NOT_MEASURED
+
 
 @dataclass(frozen=True, kw_only=True)
 class View:
@@ -151,8 +175,11 @@ class Campaign:
         self._turns = Turns(setup.folder)
         self._compiled: frozenset[str] = frozenset()
         self._packing = Packing(setup)
-        self._is_scheduler_away = False
+        self._scheduler_away_since_s: float | None = None
+        self._is_away_told = False
+        self._files_away_since_s: float | None = None
         self._spending = self._nothing_spent()
+        self._told = Now()
 
     def _nothing_spent(self) -> Spending:
         asked, cells = max(self.setup.resources.nodes, 1), self.setup.cells.items()
@@ -193,6 +220,7 @@ class Campaign:
                 self._changes = -1
                 return
             notes = setup.check(self._state) if setup.check is not None else ()
+            secrets = self._secrets(self.view().history)
             self._write(
                 CampaignOpened(
                     cells=tuple(setup.cells.values()),
@@ -201,9 +229,15 @@ class Campaign:
                     session=setup.session,
                     declared=self.study.to_json(),
                     versions=setup.versions,
-                    settings=setup.settings,
+                    command=hide_quoted(setup.command, secrets),
+                    settings={
+                        name: hide_quoted(said, secrets) for name, said in setup.settings.items()
+                    },
                 ),
-                *(Noted(about=NoteKind.SITE, text=note) for note in (*left, *notes)),
+                *(
+                    Noted(about=NoteKind.SITE, text=hide_quoted(note, secrets))
+                    for note in (*left, *notes)
+                ),
                 *([FilesRead(files=setup.files)] if setup.files != self._state.files else []),
             )
 
@@ -349,7 +383,14 @@ class Campaign:
         """
         with self._turns.waiting():
             while True:
-                view = self.view()
+                try:
+                    view = self.view()
+                except LedgerError as error:
+                    self._wait_for_files(error)
+                    if on_turn is not None:
+                        with contextlib.suppress(LedgerError):  # it is waited for
+                            on_turn()
+                    continue
                 if on_turn is not None:
                     on_turn()
                 if is_ready(view):
@@ -366,34 +407,68 @@ class Campaign:
 
         Raises:
             SubmissionError: the scheduler has been away for longer than its executor waits.
+            LedgerError: so has the file system, or it is full.
         """
-        with lines_about(self.setup.folder), self._turns.next() as is_mine:
-            try:
+        try:
+            with lines_about(self.setup.folder), self._turns.next() as is_mine:
                 if is_mine:
-                    self.view()
-                    self._hand_over()
-                    self._look_after()
-                    self._read()
-                    if not self._check_by_compiling():
-                        self._submit()
-                    self._tell_turn()
-                    self._tell_scheduler()
-            except SchedulerDown as error:
-                self._tell_scheduler(error)
+                    self._take_turn()
+        except (LedgerError, OSError) as error:
+            self._wait_for_files(error)
+        else:
+            self._files_away_since_s = None
+
+    def _take_turn(self) -> None:
+        try:
+            self.view()
+            self._hand_over()
+            self._look_after()
+            self._read()
+            if not self._check_by_compiling():
+                self._submit()
+            self._tell_turn()
+            self._tell_scheduler()
+        except SchedulerDown as error:
+            self._tell_scheduler(error)
+
+    def _wait_for_files(self, error: LedgerError | OSError) -> None:
+        """Wait a moment for a file system that is away, as long as for a controller; else raise."""
+        cause = error if isinstance(error, OSError) else error.__cause__
+        now_s = self.setup.ticks()
+        if not isinstance(cause, OSError) or cause.errno not in _AWAY:
+            raise error
+        if self._files_away_since_s is None:
+            self._files_away_since_s = now_s
+            _LOG.warning("the work directory is away, all that needs it waits: %s", error)
+        elif now_s - self._files_away_since_s > _AWAY_S:
+            raise error
+        time.sleep(TURN_S)
 
     def _keep_secrets(self, history: Sequence[TrialResult]) -> None:
         """Hide in the log what no text about the campaign may show."""
-        profiles = profiles_in(self.study, history)
-        for cell in self.setup.cells.values():
-            keep_secret(secrets_in(cell, profiles))
+        keep_secret(self._secrets(history))
+
+    def _secrets(self, history: Sequence[TrialResult]) -> frozenset[str]:
+        profiles, cells = profiles_in(self.study, history), self.setup.cells.values()
+        return self.setup.hidden.union(*(secrets_in(cell, profiles) for cell in cells))
 
     def _tell_scheduler(self, error: SchedulerDown | None = None) -> None:
-        """Log that the scheduler is away or back, once each."""
-        if error is not None and not self._is_scheduler_away:
-            _LOG.warning("the scheduler does not answer, all that needs it waits: %s", error)
-        elif error is None and self._is_scheduler_away:
-            _LOG.warning("the scheduler answers again")
-        self._is_scheduler_away = error is not None
+        """Log that the scheduler is away or back, once each; people are told of a longer time."""
+        now_s = self.setup.ticks()
+        if error is not None:
+            said = f"the scheduler does not answer, all that needs it waits: {error}"
+            if self._scheduler_away_since_s is None:
+                self._scheduler_away_since_s = now_s
+                _LOG.warning("%s", said)
+            elif not self._is_away_told and now_s - self._scheduler_away_since_s >= _TELL_AWAY_S:
+                self._is_away_told = True
+                self._write(Noted(about=NoteKind.WAITING, text=said))
+        elif self._scheduler_away_since_s is not None:
+            said = "the scheduler answers again"
+            _LOG.warning("%s", said)
+            if self._is_away_told:
+                self._write(Noted(about=NoteKind.WAITING, text=said))
+            self._scheduler_away_since_s, self._is_away_told = None, False
 
     def _tell_turn(self) -> None:
         state, left = self._state, len(self._proposed)
@@ -417,14 +492,23 @@ class Campaign:
     def _look_after(self) -> None:
         in_flight = self._state.in_flight()
         if not in_flight:
+            self._tell_now({})
             return
         outcomes = self.setup.executor.poll(in_flight, root=self.setup.folder)
+        self._tell_now(outcomes)
         self._packing.seen(outcomes)
         for submission in in_flight:
             outcome = outcomes.get(submission.job_id)
             if outcome is not None:
                 self._write(*self._attempts.look(self._state, submission, outcome))
         self._write(*self._attempts.wait_in_queue(self._state, outcomes))
+
+    def _tell_now(self, outcomes: Mapping[str, Outcome]) -> None:
+        """Write down where the jobs stand, for people: at a change, else now and then."""
+        at_s, jobs = self.setup.now(), dict(outcomes)
+        if jobs != self._told.jobs or (jobs and at_s - self._told.at_s > _TELL_S):
+            self._told = Now(at_s=at_s, jobs=jobs)
+            write_now(self.setup.folder, self._told)
 
     def _read(self) -> None:
         """Write down what evidence runs left that are over, whichever study waits for it."""
@@ -472,7 +556,8 @@ class Campaign:
             self._plan(view)
             self._write(self._attempts.intend(self._state, trial))
             self._hand_over()
-            if self._state.stop is not None:
+            # one that is not taken yet stays intended, and none goes past it
+            if self._state.stop is not None or self._state.intended:
                 return
 
     def _plan(self, view: View) -> None:

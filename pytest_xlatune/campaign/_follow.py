@@ -4,13 +4,18 @@ Steps are rank 0's; what went wrong may stand in any rank's log, where each has 
 read once, from where the last look ended. A hang is no *step* for longer than its phase allows,
 never a quiet or a busy file; patience is shorter after a line that says that the program cannot go
 on. This module decides nothing but "this one will measure nothing any more".
+
+A log or a metrics file that cannot be read is that attempt's own trouble, whatever the reason: it
+is told as a finding of it, and the others go on.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import logging
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import TypeVar
 
 from pytest_xlatune.executors.folder import log_files
 from pytest_xlatune.executors.payload import log_name
@@ -19,13 +24,19 @@ from pytest_xlatune.ledger import AttemptCutShort
 from pytest_xlatune.logs import LogReader, LogReport, Phase
 from pytest_xlatune.logs.figures import read_figures
 from pytest_xlatune.logs.grammar import parse_metrics
-from pytest_xlatune.model.metric import TGS, Logged, Metric
+from pytest_xlatune.logs.patterns import step_pattern
+from pytest_xlatune.model.cell import Protocol
+from pytest_xlatune.model.failure import FailureClass
+from pytest_xlatune.model.metric import Logged, Metric
 from pytest_xlatune.model.resources import Patience
 from pytest_xlatune.model.result import Action, Finding, StepRecord, Submission
 
+_LOG = logging.getLogger("pytest_xlatune.campaign")
+_T = TypeVar("_T")
 _CHUNK_BYTES = 1 << 20
 # a step may be longer than the patience after a fatal line; and after so many it was none
 _STEPS = 3
+_REASON_CHARS = 200
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,23 +61,45 @@ _Place = tuple[int, Phase, int | None]  # start, phase and last step of rank 0
 class _Tail:
     """Where we are in the log of one rank; where rank 0 was when this one's fatal line was seen."""
 
-    reader: LogReader = field(default_factory=LogReader)
+    pattern: str
+    reader: LogReader = field(init=False)
     offset_bytes: int = 0
     fatal_at: _Place | None = None
+    unreadable: Finding | None = None
+
+    def __post_init__(self) -> None:
+        self._begin()
+
+    def _begin(self) -> None:
+        self.reader = LogReader(step_pattern(self.pattern) if self.pattern else None)
 
     def read(self, path: Path) -> None:
+        """Read on; what was read before an error counts no more, and the log is left alone."""
+        if self.unreadable is None:
+            _, self.unreadable = _guarded(lambda: self._read(path), path, None)
+            if self.unreadable is not None:
+                self._begin()
+
+    def _read(self, path: Path) -> None:
         with path.open("rb") as file:
             file.seek(self.offset_bytes)
             while chunk := file.read(_CHUNK_BYTES):
                 self.reader.feed(chunk)
                 self.offset_bytes += len(chunk)
 
+    def close(self, path: Path) -> None:
+        """Read a torn last line."""
+        if self.unreadable is None:
+            _, self.unreadable = _guarded(self.reader.close, path, None)
+        if self.unreadable is not None:
+            self._begin()
+
 
 @dataclass(slots=True, kw_only=True)
 class _Watch:
     """One attempt: its logs by rank, when it last got on, and since when it is doomed."""
 
-    tails: dict[int, _Tail] = field(default_factory=lambda: {0: _Tail()})
+    tails: dict[int, _Tail]
     got_to: _Place | None = None
     got_on_s: float = 0.0
     fatal: Finding | None = None
@@ -102,12 +135,23 @@ class Follower:
         self._patience = patience or Patience()
         self._watches: dict[str, _Watch] = {}
 
-    def look(self, submission: Submission, *, ticks_s: float) -> AttemptCutShort | None:
+    def look(
+        self,
+        submission: Submission,
+        protocol: Protocol,
+        *,
+        ticks_s: float,
+        is_suspended: bool = False,
+    ) -> AttemptCutShort | None:
         """Read on in a running attempt's log; return that and why it must be ended, if it must.
 
-        `ticks_s` is of a clock that never jumps, the same for all looks.
+        `ticks_s` is of a clock that never jumps, the same for all looks. No time counts against
+        an attempt whose processes the scheduler has stopped.
         """
-        watch = self._read(submission)
+        watch = self._read(submission, protocol)
+        if is_suspended:
+            watch.got_on_s = watch.fatal_since_s = ticks_s
+            return None
         reader, patience = watch.reader, self._patience
         if watch.place != watch.got_to:
             watch.got_to, watch.got_on_s = watch.place, ticks_s
@@ -129,42 +173,85 @@ class Follower:
             trial_id=submission.trial_id, attempt=submission.attempt, still_s=still_s, fatal=fatal
         )
 
-    def finish(self, submission: Submission, *, metric: Metric = TGS) -> LogProgress:
+    def finish(self, submission: Submission, protocol: Protocol) -> LogProgress:
         """Read the rest of an ended attempt, and forget it."""
-        watch = self._read(submission)
+        watch = self._read(submission, protocol)
         del self._watches[submission.folder]
-        for tail in watch.tails.values():
-            tail.reader.close()
+        folder = self._root / submission.folder
+        logs = log_files(folder)
+        for rank, tail in watch.tails.items():
+            tail.close(logs.get(rank, folder / log_name(rank)))
         report = watch.reader.report()
-        path = self._root / submission.folder / METRICS_FILE
-        text = path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
-        log = log_files(self._root / submission.folder).get(0)
+        none: tuple[StepRecord, ...] = ()
+        metrics, bad = _guarded(lambda: _metrics(folder), folder / METRICS_FILE, none)
+        faults = [replace(bad, action=Action.NONE)] if bad else []
         logged = Logged()
-        if log is not None:
-            with log.open("rb") as lines:
-                logged = read_figures(lines, metric)
+        if (log := logs.get(0)) is not None:
+            logged, bad = _guarded(lambda: _figures(log, protocol.scored_by), log, logged)
+            faults += [bad] if bad else []
         return LogProgress(
-            report=replace(report, findings=(*report.findings, *_others(watch))),
-            metrics=parse_metrics(text),
+            report=replace(report, findings=(*report.findings, *_others(watch), *faults)),
+            metrics=metrics,
             logged=logged,
         )
 
-    def _read(self, submission: Submission) -> _Watch:
-        watch = self._watches.get(submission.folder)
+    def _read(self, submission: Submission, protocol: Protocol) -> _Watch:
+        watch, pattern = self._watches.get(submission.folder), protocol.step_pattern
         if watch is None:
-            watch = self._watches[submission.folder] = _Watch()
+            watch = _Watch(tails={0: _Tail(pattern=pattern)})
+            self._watches[submission.folder] = watch
         for rank, path in log_files(self._root / submission.folder).items():
             if rank not in watch.tails:
-                watch.tails[rank] = _Tail()
+                watch.tails[rank] = _Tail(pattern=pattern)
             watch.tails[rank].read(path)
         return watch
+
+
+def unreadable(path: Path, error: Exception) -> Finding:
+    """Return the finding of an attempt whose file cannot be read."""
+    why = str(error) or type(error).__name__
+    return Finding(
+        cls=FailureClass.LOG_UNREADABLE,
+        action=Action.RETRY,
+        text=f"its log cannot be read: {why[:_REASON_CHARS]} ({path})",
+        detail=f"{why[:_REASON_CHARS]} ({path})",
+    )
+
+
+def _guarded(read: Callable[[], _T], path: Path, otherwise: _T) -> tuple[_T, Finding | None]:
+    """Read a file of one attempt; whatever it holds, the other attempts go on."""
+    try:
+        return read(), None
+    except (PermissionError, IsADirectoryError) as error:
+        return otherwise, unreadable(path, error)
+    except OSError:  # of the file system: it has its own patience
+        raise
+    except Exception as error:  # noqa: BLE001 - one log must not end a night
+        _LOG.exception("%s cannot be read", path)
+        return otherwise, unreadable(path, error)
+
+
+def _metrics(folder: Path) -> tuple[StepRecord, ...]:
+    path = folder / METRICS_FILE
+    text = path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
+    return parse_metrics(text)
+
+
+def _figures(log: Path, metric: Metric) -> Logged:
+    with log.open("rb") as lines:
+        return read_figures(lines, metric)
 
 
 def _others(watch: _Watch) -> Iterator[Finding]:
     """Yield what other ranks' logs ask for, if any of it was said by no rank before them.
 
-    Then all of it: whether an exception is a rank's own is told by what else its log says.
+    Then all of it: whether an exception is a rank's own is told by what else its log says. Of a log
+    that cannot be read it is told; only rank 0's, which holds the steps, asks for another attempt.
     """
+    for rank, tail in sorted(watch.tails.items()):
+        if tail.unreadable is not None:
+            action = Action.NONE if rank else tail.unreadable.action
+            yield replace(tail.unreadable, action=action, source=log_name(rank))
     known = {(each.cls, each.detail) for each in watch.reader.findings}
     for rank, tail in sorted(watch.tails.items()):
         asks = [each for each in tail.reader.findings if each.action is not Action.NONE]

@@ -2,7 +2,8 @@
 
 Trials on disjoint nodes run at the same time. Trials that share a node keep the order in which the
 study proposed them; a trial that has to wait lets no later one past on its nodes, and delays no
-other. At most two submissions wait behind what runs on a node, so that a node never idles and a
+other. At most `queue_depth` submissions (two by default) wait behind what runs on a node, so that a
+node never idles and a
 sweep that is stopped leaves little behind.
 
 Node-hours, and hours with the scheduler, are counted over all sessions of a ledger, from its own
@@ -29,7 +30,6 @@ from pytest_xlatune.sweep.groups import Limits
 if TYPE_CHECKING:
     from pytest_xlatune.campaign.attempts import Setup
 
-DEPTH = 2  # submissions of a node that wait behind what runs there
 _HERE = ("this machine",)
 _HOUR_S = 3600.0
 _LOG = logging.getLogger("pytest_xlatune.campaign")
@@ -113,12 +113,12 @@ class Packing:
 
     def _places(self, state: LedgerState, cell: Cell) -> tuple[tuple[str, ...], int]:
         """Return the nodes of a cell's trials, and how many submissions may be ahead on each."""
-        nodes = state.nodes_of(cell)
+        nodes, depth = state.nodes_of(cell), self._setup.queue_depth
         if nodes:
-            return nodes, DEPTH
+            return nodes, depth
         if self._setup.picks_nodes(cell):
             return (f"the nodes of {cell.digest}",), 1
-        return _HERE, DEPTH
+        return _HERE, depth
 
     def _backs_off(self, state: LedgerState, trial: Trial) -> str:
         """Say that the back-off of a trial's last decision is not over, "" where it is."""

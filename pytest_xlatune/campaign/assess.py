@@ -7,31 +7,45 @@ assessed again to the same result.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import functools
+import logging
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from pytest_xlatune.campaign.playbook import Decision, decide
 from pytest_xlatune.catalog.entries import history
-from pytest_xlatune.ledger import Cannot
-from pytest_xlatune.logs import LogReport
-from pytest_xlatune.logs.triage import diagnose, primary
-from pytest_xlatune.model.cell import Cell
+from pytest_xlatune.ledger import Cannot, Decided, Event, Noted
+from pytest_xlatune.ledger.state import LedgerState
+from pytest_xlatune.logs import LogReport, Phase
+from pytest_xlatune.logs.triage import as_told, diagnose, primary
+from pytest_xlatune.model.cell import OPTIONS_FOLDER, Cell
 from pytest_xlatune.model.failure import FailureClass
 from pytest_xlatune.model.metric import Logged
-from pytest_xlatune.model.redact import hide
+from pytest_xlatune.model.redact import HIDDEN, hide, hide_quoted, is_secret
 from pytest_xlatune.model.resources import Next, RetryPolicy
 from pytest_xlatune.model.result import (
     Action,
+    Effect,
     Finding,
     Outcome,
     Score,
+    SettingKind,
     StepRecord,
+    TrialResult,
+    TrialSetting,
     TrialStatus,
 )
 from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.stats.score import score
-from pytest_xlatune.stats.validity import effective
+from pytest_xlatune.stats.validity import (
+    Options,
+    Shown,
+    contradictions,
+    judged,
+    unproved,
+)
 
+_LOG = logging.getLogger("pytest_xlatune.campaign")
 _UNSCORED = (FailureClass.NO_SCORE, FailureClass.TOO_FEW_STEPS)  # it ran to its end, well
 
 # decision -> the trial's final status; the others are followed by another attempt
@@ -51,11 +65,13 @@ class Assessment:
         findings: everything diagnosed, the root cause first.
         decision: what follows.
         score: where the attempt is accepted.
+        settings: each of the trial, and whether it was in effect.
     """
 
     findings: tuple[Finding, ...]
     decision: Decision
     score: Score | None = None
+    settings: tuple[TrialSetting, ...] = ()
 
 
 def without_secrets(found: Assessment, secrets: frozenset[str]) -> Assessment:
@@ -64,11 +80,23 @@ def without_secrets(found: Assessment, secrets: frozenset[str]) -> Assessment:
     return replace(
         found,
         findings=tuple(
-            replace(each, text=hide(each.text, secrets), detail=hide(each.detail, secrets))
+            replace(
+                each,
+                text=hide_quoted(each.text, secrets),
+                detail=hide_quoted(each.detail, secrets),
+            )
             for each in findings
         ),
+        settings=tuple(
+            replace(each, asked=HIDDEN, seen="")
+            if is_secret(each.name)
+            else replace(each, asked=hide(each.asked, secrets), seen=hide(each.seen, secrets))
+            for each in found.settings
+        ),
         decision=replace(
-            said, detail=hide(said.detail, secrets), evidence=hide(said.evidence, secrets)
+            said,
+            detail=hide_quoted(said.detail, secrets),
+            evidence=hide_quoted(said.evidence, secrets),
         ),
     )
 
@@ -83,24 +111,46 @@ def assess(
     logged: Logged | None = None,
     stalled_s: float | None = None,
     fatal: Finding | None = None,
-    options: Mapping[str, str] | None = None,
+    options: Options | None = None,
+    is_asked: bool = False,
+    exempt: Sequence[str] = (),
     earlier: Sequence[str] = (),
     policy: RetryPolicy | None = None,
     reference: str = "",
+    reference_runs: bool = True,
 ) -> Assessment:
     """Assess one ended attempt.
 
     `metrics` are the unrounded steps of MaxText's metrics file, preferred to those of the log;
     `logged` the figures of the protocol's metric that stand beside the steps.
     Where we ended the attempt ourselves, it was after `stalled_s` seconds without a step or for the
-    line `fatal`. `options` are those that XLA dumped, None where it did not; `earlier` the failure
+    line `fatal`. `options` are those that XLA dumped, None where it did not, `is_asked` whether it
+    was asked to; `exempt` are patterns of settings that nothing can show. `earlier` are the failure
     classes of its earlier attempts. An attempt of the arm `reference` that can never be measured
-    stops the sweep; "" where the study compares its arms with none.
+    stops the sweep; "" where the study compares its arms with none. `reference_runs` is whether a
+    trial of that arm was measured: what failed for an unknown reason is then the profile's own.
     """
-    findings = diagnose(report, outcome, trial.protocol, stalled_s=stalled_s)
-    findings = (*findings, *_flag_findings(trial, cell, report, options))
+    is_ours = fatal is not None or stalled_s is not None
+    outcome = as_told(outcome, report, is_ours=is_ours)
+    is_reference = bool(reference) and trial.arm == reference
+    rules = functools.partial(
+        decide,
+        outcome,
+        earlier=earlier,
+        policy=policy,
+        reference_runs=reference_runs or is_reference or not reference,
+    )
+    findings = diagnose(
+        report,
+        outcome,
+        trial.protocol,
+        stalled_s=stalled_s,
+        is_ended_by_us=fatal is not None,
+    )
+    settings = _settings(trial, cell, report, options, is_asked=is_asked, exempt=exempt)
+    findings = (*findings, *_setting_findings(settings))
     cause = _same_line(fatal, findings) or primary(findings)
-    decision = decide(outcome, cause, earlier=earlier, policy=policy)
+    decision = rules(cause)
     scored = None
     # profiler and dump change the time of a step: an evidence run is never scored
     if decision.next is Next.ACCEPT and trial.protocol.is_scored:
@@ -116,14 +166,13 @@ def assess(
             cls, why = FailureClass.NO_SCORE, found.reason
             cause = Finding(cls=cls, action=Action.RETRY, text=why, detail=why)
             findings = (*findings, cause)
-            decision = decide(outcome, cause, earlier=earlier, policy=policy)
-    is_reference = bool(reference) and trial.arm == reference
+            decision = rules(cause)
     if is_reference and trial.protocol.is_scored and _is_of_all(decision):
         cannot = Cannot.BE_SCORED if decision.cls in _UNSCORED else Cannot.RUN
         other = "" if trial.is_baseline else trial.arm
         decision = replace(decision, next=Next.STOP, cannot=cannot, arm=other)
     ordered = sorted(findings, key=lambda each: each != cause)
-    return Assessment(findings=tuple(ordered), decision=decision, score=scored)
+    return Assessment(findings=tuple(ordered), decision=decision, score=scored, settings=settings)
 
 
 def _is_of_all(decision: Decision) -> bool:
@@ -148,22 +197,113 @@ def _same_line(fatal: Finding | None, findings: Sequence[Finding]) -> Finding | 
     return next((each for each in found if each.action is not Action.NONE), None)
 
 
-def _flag_findings(
-    trial: Trial, cell: Cell, report: LogReport, options: Mapping[str, str] | None
-) -> tuple[Finding, ...]:
-    """Hold the settings that log and dump show against those that were asked for."""
-    effect = effective(
+def _settings(
+    trial: Trial,
+    cell: Cell,
+    report: LogReport,
+    options: Options | None,
+    *,
+    is_asked: bool,
+    exempt: Sequence[str],
+) -> tuple[TrialSetting, ...]:
+    """Say of each setting whether log and dump show that it was in effect."""
+    ran = report.phase is Phase.TRAINING
+    flags = report.xla_flags or ""
+    # where a user dumps, XLA tells it in another place
+    is_told = is_asked and ("xla_dump_to" not in flags or OPTIONS_FOLDER in flags)
+    keys = {**cell.overrides, **trial.profile.overrides}
+    return judged(
         trial.profile,
+        Shown(
+            flags=report.xla_flags,
+            env=report.env,
+            options=options,
+            config=report.config,
+            nccl=report.nccl,
+            expects_options=ran and is_told,
+            expects_nccl=ran and is_asked,
+        ),
         deployed=cell.deployed.get("XLA_FLAGS", ""),
-        shown=report.xla_flags,
-        shown_env=report.env or None,
-        options=options,
+        overrides={
+            key: value.replace("{model_tag}", cell.model_tag) for key, value in keys.items()
+        },
+        exempt=exempt,
         defaults=history().defaults,
     )
-    drops = (FailureClass.FLAGS_NOT_EFFECTIVE, Action.DROP, effect.reasons)
-    notes = (FailureClass.FLAGS_UNVERIFIED, Action.NONE, effect.notes)
+
+
+def _setting_findings(settings: Sequence[TrialSetting]) -> tuple[Finding, ...]:
+    drops = (FailureClass.FLAGS_NOT_EFFECTIVE, Action.DROP, contradictions(settings))
+    notes = (FailureClass.FLAGS_UNVERIFIED, Action.NONE, unproved(settings))
     return tuple(
         Finding(cls=cls, action=action, text=text)
         for cls, action, texts in (drops, notes)
         for text in texts
     )
+
+
+_LOST_PROFILES = 2  # whose settings did not reach the program, while those of no other one did
+# what to look at where nothing shows a setting, by its kind
+_LOOK_AT = {
+    SettingKind.FLAG: "Does the trainer, or a wrapper around it, set XLA_FLAGS anew? XLA was asked "
+    "to write its options down",
+    SettingKind.VARIABLE: "Of variables only those of NCCL and RCCL are shown, by their own lines, "
+    "where the trainer loads it",
+    SettingKind.OVERRIDE: "The trainer prints no configuration line about it",
+}
+
+
+def said_of_settings(state: LedgerState, result: TrialResult) -> tuple[Event, ...]:
+    """Return what the settings of a trial that is over say of the whole sweep.
+
+    A stop where those of the first two profiles did not reach the program: something between us and
+    it drops or replaces them, and all further trials would measure the cell as it is. A note on the
+    first trial with a setting of some kind that nothing shows, before the night is spent.
+    """
+    others = (each.ended for each in state.trials.values())
+    ran = [each for each in others if each is not None and each.own_settings]
+    said = _silent(ran, result)
+    lost_here = contradictions(result.own_settings)
+    if not lost_here:
+        return said
+    ran.append(result)
+    lost = {each.trial.arm for each in ran if contradictions(each.own_settings)}
+    works = any(
+        each.effect is Effect.IN_EFFECT and not contradictions(of.own_settings)
+        for of in ran
+        for each in of.own_settings
+    )
+    if works or len(lost) < _LOST_PROFILES:
+        return said
+    told = Decided(
+        trial_id=result.trial.id,
+        attempt=0,
+        next=Next.STOP,
+        cls=FailureClass.FLAGS_NOT_EFFECTIVE,
+        detail=f"of {', '.join(sorted(lost))}, and no other profile's were",
+        evidence=lost_here[0],
+    )
+    _LOG.warning("%s", told.reason)
+    return (*said, told)
+
+
+def _silent(ran: Sequence[TrialResult], result: TrialResult) -> tuple[Event, ...]:
+    """Return a note for each kind of setting that nothing shows for the first time."""
+    known = {each.kind for of in ran for each in of.own_settings if _is_silent(each)}
+    found: dict[SettingKind, list[TrialSetting]] = {}
+    for each in result.own_settings:
+        if _is_silent(each) and each.kind not in known:
+            found.setdefault(each.kind, []).append(each)
+    return tuple(
+        Noted(
+            text=f"nothing shows that {', '.join(each.label for each in own)} of "
+            f"{result.trial.arm} was in effect ({own[0].effect}): such a profile wins nothing. "
+            f"{_LOOK_AT[kind]}. If nothing can show it, the sweep may declare it: "
+            f'SiteSettings(unseen=("{own[0].name}",))'
+        )
+        for kind, own in found.items()
+    )
+
+
+def _is_silent(setting: TrialSetting) -> bool:
+    return setting.effect is not Effect.CONTRADICTED and not setting.is_proved

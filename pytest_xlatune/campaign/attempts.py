@@ -8,6 +8,7 @@ process drives.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -15,11 +16,27 @@ from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
 
-from pytest_xlatune.campaign._follow import Follower
-from pytest_xlatune.campaign.assess import STATUS, assess, without_secrets
+from pytest_xlatune.campaign._follow import Follower, unreadable
+from pytest_xlatune.campaign.assess import (
+    STATUS,
+    Assessment,
+    assess,
+    said_of_settings,
+    without_secrets,
+)
+from pytest_xlatune.campaign.epochs import asks_devices, parted
 from pytest_xlatune.campaign.jobs import interrupted
 from pytest_xlatune.campaign.playbook import Decision
-from pytest_xlatune.executors import Executor, Request, Resumed, SchedulerDown, request_for
+from pytest_xlatune.executors import (
+    Executor,
+    QueueFull,
+    Request,
+    Resumed,
+    SchedulerDown,
+    request_for,
+)
+from pytest_xlatune.executors.folder import read_spec, with_probe
+from pytest_xlatune.executors.payload import forget_secrets, log_name
 from pytest_xlatune.launchers import Launcher
 from pytest_xlatune.ledger import (
     AttemptEnded,
@@ -30,12 +47,23 @@ from pytest_xlatune.ledger import (
     EpochCause,
     Event,
     NodesPinned,
+    Noted,
+    NoteKind,
     TrialEnded,
 )
 from pytest_xlatune.ledger.state import Attempt, AttemptState, LedgerState
-from pytest_xlatune.model.cell import DUMP_FOLDER, Cell, DeployedFile, secrets_in
-from pytest_xlatune.model.errors import LedgerError, SubmissionError
+from pytest_xlatune.logs import LogReport
+from pytest_xlatune.model.cell import (
+    DUMP_FOLDER,
+    OPTIONS_FOLDER,
+    Cell,
+    DeployedFile,
+    secrets_in,
+)
+from pytest_xlatune.model.errors import ConfigError, LedgerError, SubmissionError
 from pytest_xlatune.model.failure import FailureClass
+from pytest_xlatune.model.profile import Profile
+from pytest_xlatune.model.redact import HIDDEN, hide_quoted
 from pytest_xlatune.model.resources import Next, Resources, RetryPolicy
 from pytest_xlatune.model.result import (
     Action,
@@ -45,7 +73,8 @@ from pytest_xlatune.model.result import (
     Submission,
     TrialStatus,
 )
-from pytest_xlatune.model.trial import Trial
+from pytest_xlatune.model.trial import LaunchSpec, Trial
+from pytest_xlatune.stats.validity import Options
 from pytest_xlatune.studies import OnNodeFailure, Policy
 from pytest_xlatune.sweep.groups import Limits
 
@@ -53,6 +82,8 @@ _LOG = logging.getLogger("pytest_xlatune.campaign")
 
 _ASK_AGAIN_S = 30.0  # between two requests to end the same job
 _LOOK_AT_NODES_S = 30.0  # between two looks at the nodes of a trial that does not start
+_FULL_S = 15.0  # between two tries to submit where a limit on jobs is reached
+_FULL_PATIENCE_S = 900.0  # with no job of ours in flight
 _REFUSALS = 2  # of node lists in the same words, while none works: a third one is the job's fault
 _REVIVALS = 2  # of nodes without a measured trial in between
 
@@ -68,13 +99,20 @@ class Setup:
         session: id of the pytest session.
         settings: what the user said, by name: where.
         files: that deploy the cell, as they are now.
+        profiles: of the sweep: the ledger keeps none of their secrets.
+        hidden: values that no text may show, besides those of cells and profiles.
+        queue_depth: submissions of a node that may wait behind what runs there.
         limits: what the sweep may cost.
+        exempt: patterns of settings of which the sweep says that nothing can show them.
         recover: asks the site to do what needs a person's rights; True when it is done.
         check: looks before anything is submitted; returns notes, raises ConfigError.
         compile_check: finds out before anything is submitted which trials need no run: given the
             state, the pending trials and those of the whole study, one step's events; () when it
             is done.
         read: reads what evidence trials left that are over; None where none has any.
+        command: the command line of the session, without secrets.
+        prepare: makes what a trial of a cell is started from, before each submission; raises
+            ConfigError.
         now: the clock of the events; it may jump.
         ticks: the clock that durations are measured by; it never jumps.
     """
@@ -90,13 +128,19 @@ class Setup:
     versions: dict[str, str] = field(default_factory=dict)
     settings: dict[str, str] = field(default_factory=dict)
     files: tuple[DeployedFile, ...] = ()
+    profiles: tuple[Profile, ...] = ()
+    hidden: frozenset[str] = frozenset()
+    queue_depth: int = 2
     limits: Limits = field(default_factory=Limits)
+    exempt: tuple[str, ...] = ()
     recover: Callable[[Decision, tuple[str, ...]], bool] | None = None
     check: Callable[[LedgerState], tuple[str, ...]] | None = None
     compile_check: (
         Callable[[LedgerState, Sequence[Trial], Sequence[Trial]], tuple[Event, ...]] | None
     ) = None
     read: Callable[[LedgerState], tuple[Event, ...]] | None = None
+    prepare: Callable[[Cell], None] | None = None
+    command: str = ""
     now: Callable[[], float] = time.time
     ticks: Callable[[], float] = time.monotonic
 
@@ -115,6 +159,15 @@ class Setup:
                 f"{self.folder} holds {', '.join(self.cells)}"
             )
         return cell
+
+    def secrets_of(self, cell: Cell, profile: Profile) -> frozenset[str]:
+        """Return the values that no text about a trial may show."""
+        return secrets_in(cell, [profile]) | self.hidden
+
+    def whole(self, trial: Trial) -> Trial:
+        """Return a trial of the ledger with the secrets of its profile, which the ledger lacks."""
+        found = trial.profile.with_secrets_of(self.profiles)
+        return trial if found == trial.profile else dataclasses.replace(trial, profile=found)
 
     def picks_nodes(self, cell: Cell) -> bool:
         """Whether the scheduler picks a cell's nodes; those of its first trial then stay its."""
@@ -149,6 +202,9 @@ class Attempts:
         self._policy = policy or Policy()
         self._follower = Follower(setup.folder, patience=setup.resources.patience)
         self._asked_to_end_s: dict[str, float] = {}
+        self._full_until_s = float("-inf")  # nothing is submitted before
+        self._full_since_s: float | None = None
+        self._told_full: set[bool] = set()  # whether by our own jobs
         # each by the nodes that it is about
         self._revivals: dict[tuple[str, ...], int] = {}
         self._looked_at_nodes_s: dict[tuple[str, ...], float] = {}
@@ -172,27 +228,28 @@ class Attempts:
         request = setup.request_for(trial, number, state)
         request = dataclasses.replace(request, comment=attempt.comment)
         try:
-            job_id = setup.executor.submit(setup.launcher.launch(trial, cell), request)
+            if setup.ticks() < self._full_until_s:
+                return ()
+            if setup.prepare is not None:
+                setup.prepare(cell)
+            spec = setup.launcher.launch(setup.whole(trial), cell)
+            _refuse_hidden(trial, spec)
+            spec = with_probe(spec, devices=asks_devices(state, cell))
+            job_id = setup.executor.submit(spec, request)
         except SchedulerDown:
             raise
+        except QueueFull as error:
+            if self._is_full(state):
+                return self._waits(state, error)
+            return self._refused(state, trial, attempt, request, error)
         except OSError as error:
             raise LedgerError(
                 f"{request.folder} cannot be written: {error}; the work directory must be "
                 "writable, with free space"
             ) from error
-        except SubmissionError as error:
-            outcome = Outcome(state=State.FAILED, reason=f"not submitted: {error}")
-            told = Decided(
-                trial_id=trial.id,
-                attempt=number,
-                next=Next.STOP,
-                cls=FailureClass.SUBMISSION_REFUSED,
-                detail=str(error),
-                nodes=request.nodelist,
-            )
-            is_nodes = bool(cell.nodelist) and not _is_refused_everywhere(state, told)
-            follows = self._away(state, told, outcome) if is_nodes else (told,)
-            return (AttemptEnded(trial_id=trial.id, attempt=number, outcome=outcome), *follows)
+        except (SubmissionError, ConfigError) as error:
+            return self._refused(state, trial, attempt, request, error)
+        self._full_since_s = None
         submission = Submission(
             trial_id=trial.id,
             attempt=number,
@@ -203,6 +260,53 @@ class Attempts:
         nodes = ",".join(request.nodelist) or "no nodes named"
         _LOG.info("submitted %s, attempt %d, as job %s (%s)", trial.id, number, job_id, nodes)
         return (AttemptSubmitted(submission=submission),)
+
+    def _is_full(self, state: LedgerState) -> bool:
+        """Whether a limit that is reached is waited out: others of the user's jobs count too."""
+        now_s = self._setup.ticks()
+        self._full_until_s = now_s + _FULL_S
+        if state.in_flight() or self._full_since_s is None:
+            self._full_since_s = now_s
+        # before anything ran, the limit is more likely one that no job of this kind keeps
+        patience_s = _FULL_PATIENCE_S if state.measured_on else 2 * _FULL_S
+        return now_s - self._full_since_s < patience_s
+
+    def _waits(self, state: LedgerState, error: QueueFull) -> tuple[Event, ...]:
+        """Tell that a limit on submitted jobs is reached, once a session for whose jobs count."""
+        is_ours = bool(state.in_flight())
+        if is_ours in self._told_full:
+            return ()
+        self._told_full.add(is_ours)
+        whose = "one of ours has ended" if is_ours else "others of yours have ended"
+        said = f"a limit on submitted jobs is reached; the next trial waits until {whose}: {error}"
+        _LOG.warning("%s", said)
+        return (Noted(about=NoteKind.WAITING, text=said),)
+
+    def _refused(
+        self,
+        state: LedgerState,
+        trial: Trial,
+        attempt: Attempt,
+        request: Request,
+        error: Exception,
+    ) -> tuple[Event, ...]:
+        """Return what follows where an attempt is refused for good."""
+        setup, number, cell = self._setup, attempt.number, self._setup.cell_of(trial, state)
+        secrets = setup.secrets_of(cell, trial.profile)
+        forget_secrets(request.folder)
+        said = hide_quoted(str(error), secrets)
+        outcome = Outcome(state=State.FAILED, reason=f"not submitted: {said}")
+        told = Decided(
+            trial_id=trial.id,
+            attempt=number,
+            next=Next.STOP,
+            cls=FailureClass.SUBMISSION_REFUSED,
+            detail=said,
+            nodes=request.nodelist,
+        )
+        is_nodes = bool(cell.nodelist) and not _is_refused_everywhere(state, told)
+        follows = self._away(state, told, outcome) if is_nodes else (told,)
+        return (AttemptEnded(trial_id=trial.id, attempt=number, outcome=outcome), *follows)
 
     def look(
         self, state: LedgerState, submission: Submission, outcome: Outcome
@@ -217,6 +321,8 @@ class Attempts:
             self._setup.executor.cancel([submission], root=self._setup.folder)
         progress = state.trials[submission.trial_id]
         attempt = progress.attempts[submission.attempt]
+        if outcome.state.is_final:
+            forget_secrets(self._setup.folder / submission.folder)
         if outcome.state is State.CANCELLED and attempt.state is AttemptState.LET_GO:
             return interrupted(submission, outcome)
         pinned = self._pinned(state, progress.trial, outcome)
@@ -229,7 +335,9 @@ class Attempts:
             return ()
         if not is_running:
             return ()
-        why = self._follower.look(submission, ticks_s=self._setup.ticks())
+        read_by, ticks_s = progress.trial.protocol, self._setup.ticks()
+        is_suspended = outcome.is_suspended
+        why = self._follower.look(submission, read_by, ticks_s=ticks_s, is_suspended=is_suspended)
         if why is None:
             return pinned
         said = f"{why.still_s:.0f} s without a step" + (f", {why.fatal.cls}" if why.fatal else "")
@@ -288,7 +396,11 @@ class Attempts:
         if done.faults:
             sick = done.unfit or nodes
             told = dataclasses.replace(
-                told, cls=FailureClass.NODE_DRAIN, faults=done.faults, nodes=sick
+                told,
+                cls=FailureClass.NODE_DRAIN,
+                faults=done.faults,
+                nodes=sick,
+                resumed=done.tried,
             )
             return self._away(state, told, outcome)
         if not done.nodes:
@@ -348,26 +460,25 @@ class Attempts:
     def _finish(
         self, state: LedgerState, submission: Submission, outcome: Outcome
     ) -> tuple[Event, ...]:
-        from pytest_xlatune.evidence.hlo.dump import dumped_options
-
         setup, number = self._setup, submission.attempt
         progress = state.trials[submission.trial_id]
         trial = progress.trial
         cell = setup.cell_of(trial, state)
         nodes = state.nodes_of(cell)
-        left = self._follower.finish(submission, metric=trial.protocol.scored_by)
         self._asked_to_end_s.pop(submission.folder, None)
+        self._full_until_s = float("-inf")  # a place may be free
         cut = progress.attempts[number].cut_short
-        found = assess(
+        attempt_folder = setup.folder / submission.folder
+        spec = read_spec(attempt_folder)
+        assessed = functools.partial(
+            assess,
             trial,
             cell,
             outcome,
-            left.report,
-            metrics=left.metrics,
-            logged=left.logged,
             stalled_s=cut.still_s if cut and not cut.fatal else None,
             fatal=cut.fatal if cut else None,
-            options=dumped_options(setup.folder / submission.folder / DUMP_FOLDER),
+            is_asked=spec is not None and spec.tells_options,
+            exempt=setup.exempt,
             earlier=tuple(
                 each.cls
                 for each in state.decided_on(trial.id)
@@ -375,8 +486,25 @@ class Attempts:
             ),
             policy=setup.policy,
             reference=self._reference,
+            reference_runs=any(
+                each.result.status is TrialStatus.MEASURED
+                for each in state.trials.values()
+                if each.trial.arm == self._reference
+            ),
         )
-        found = without_secrets(found, secrets_in(cell, [trial.profile]))
+        left = self._follower.finish(submission, trial.protocol)
+        try:
+            options = dumped(trial, attempt_folder)
+            found = assessed(left.report, metrics=left.metrics, logged=left.logged, options=options)
+        except (OSError, LedgerError):
+            raise
+        except Exception as error:  # noqa: BLE001 - what one attempt left must not end a night
+            _LOG.exception("what %s left cannot be assessed", attempt_folder)
+            found = assessed(LogReport(findings=(unreadable(attempt_folder, error),)))
+        secrets = setup.secrets_of(cell, setup.whole(trial).profile)
+        found = _with_log(found, attempt_folder / log_name(0))
+        found = without_secrets(found, secrets)
+        outcome = dataclasses.replace(outcome, reason=hide_quoted(outcome.reason, secrets))
         end = AttemptEnded(
             trial_id=trial.id, attempt=number, outcome=outcome, findings=found.findings
         )
@@ -390,9 +518,8 @@ class Attempts:
         if decision.next is Next.ACCEPT:
             self._revivals.pop(nodes, None)
         else:
-            # what the scheduler decided, its own words prove better than the log's last line
-            if outcome.state in _OF_SLURM and cut is None:
-                decision = dataclasses.replace(decision, evidence=outcome.reason)
+            evidence = self._evidence(decision, outcome, left.report, trial, is_cut=cut is not None)
+            decision = dataclasses.replace(decision, evidence=evidence)
             wait_s = decision.backoff_s
             not_before_s = setup.now() + wait_s if wait_s else 0.0
             told = decision.told(trial.id, number, not_before_s=not_before_s)
@@ -400,7 +527,7 @@ class Attempts:
             events = (*events, told)
         status = STATUS.get(decision.next)
         if status is not None:
-            swapped = _swapped(state, cell, outcome) if found.score else ()
+            news = parted(state, cell, trial, outcome, attempt_folder, is_scored=bool(found.score))
             ran_on = tuple(outcome.nodes) or nodes
             result = dataclasses.replace(
                 progress.result,
@@ -409,12 +536,36 @@ class Attempts:
                 reason="" if found.score else decision.reason,
                 findings=(*progress.result.findings, *found.findings),
                 outcome=outcome,
-                epoch=state.epoch_of(cell.digest, ran_on) + len(swapped),
+                epoch=state.epoch_of(cell.digest, ran_on)
+                + sum(isinstance(each, EpochBegan) for each in news),
+                settings=found.settings,
             )
             _LOG.info("%s is %s", trial.id, status)
-            events = (*events, *swapped, TrialEnded(result=result))
+            events = (
+                *events,
+                *news,
+                TrialEnded(result=result),
+                *said_of_settings(state, result),
+            )
         # last: as long as its end is missing an attempt is looked after, and assessed again
         return (*events, end)
+
+    def _evidence(
+        self,
+        decision: Decision,
+        outcome: Outcome,
+        report: LogReport,
+        trial: Trial,
+        *,
+        is_cut: bool,
+    ) -> str:
+        """Return what proves a decision: the log's line, or how far it came and who ended it."""
+        last = _last_step(report, trial)
+        if outcome.state in _OF_SLURM and not is_cut:
+            return f"{outcome.reason}; {last}"
+        if decision.cls in _WITHOUT_A_LINE:
+            return f"{last}; {self._setup.executor.name}: {outcome.reason}"
+        return decision.evidence
 
     def _prepared(
         self, decision: Decision, nodes: tuple[str, ...]
@@ -446,11 +597,70 @@ class Attempts:
             needed=needed,
             faults=done.faults,
             nodes=done.unfit or decision.nodes,
+            resumed=done.tried,
         )
         return stop, ()
 
 
-_OF_SLURM = frozenset({State.NODE_FAIL, State.TIMEOUT, State.CANCELLED, State.LOST})
+def dumped(trial: Trial, folder: Path) -> Options | None:
+    """Return the options that the XLA of an attempt dumped; None where it dumped none."""
+    from pytest_xlatune.evidence.hlo.dump import dumped_options, keep_options, seen_options
+
+    if trial.protocol.dump:
+        values = dumped_options(folder / DUMP_FOLDER)
+        return None if values is None else Options(values=values)
+    seen = seen_options(folder / OPTIONS_FOLDER)
+    keep_options(folder / OPTIONS_FOLDER)
+    return None if seen is None else Options(values=seen.values, is_whole=seen.is_whole)
+
+
+_OF_SLURM = frozenset(
+    {
+        State.NODE_FAIL,
+        State.TIMEOUT,
+        State.CANCELLED,
+        State.LOST,
+        State.PREEMPTED,
+        State.OUT_OF_MEMORY,
+    }
+)
+
+
+# what a log has no line of: a program that is killed, or stands still, says nothing of it
+_WITHOUT_A_LINE = frozenset(
+    {
+        FailureClass.KILLED,
+        FailureClass.SIGNAL_KILL,
+        FailureClass.UNKNOWN_DEATH,
+        FailureClass.HANG_INIT,
+        FailureClass.HANG_SILENT_OOM,
+        FailureClass.HANG_MID_TRAINING,
+    }
+)
+
+
+def _last_step(report: LogReport, trial: Trial) -> str:
+    """Say how far an attempt came, for the evidence of its end."""
+    if report.last_step is None:
+        return f"no step, {report.phase}"
+    return f"the last step is {report.last_step} of {trial.protocol.last_step}"
+
+
+def _refuse_hidden(trial: Trial, spec: LaunchSpec) -> None:
+    """Refuse a trial of an earlier session whose secret this one does not know."""
+    if any(HIDDEN in text for text in (*spec.argv, *spec.env.values(), *spec.files.values())):
+        raise SubmissionError(
+            f"{trial.id} needs a secret that an earlier session knew, and the ledger keeps none; "
+            f"declare the profile {trial.profile.id!r} and the cell with it in the sweep file again"
+        )
+
+
+def _with_log(found: Assessment, log: Path) -> Assessment:
+    """Name the log where it is to be looked at: no step line in it could be read."""
+    if found.decision.cls != FailureClass.NO_STEPS:
+        return found
+    detail = f"{found.decision.detail}; its log: {log}"
+    return dataclasses.replace(found, decision=dataclasses.replace(found.decision, detail=detail))
 
 
 def _is_refused_everywhere(state: LedgerState, told: Decided) -> bool:
@@ -461,12 +671,3 @@ def _is_refused_everywhere(state: LedgerState, told: Decided) -> bool:
         each.nodes for each in state.decisions if (each.cls, each.detail) == (told.cls, told.detail)
     }
     return len({*refused, told.nodes}) > _REFUSALS
-
-
-def _swapped(state: LedgerState, cell: Cell, outcome: Outcome) -> tuple[EpochBegan, ...]:
-    """Begin an epoch where a trial ran on other nodes than the cell's measured before it."""
-    nodes, were = tuple(sorted(outcome.nodes)), state.measured_on.get(cell.digest, ())
-    if not nodes or not were or nodes == were:
-        return ()
-    cause = EpochCause.SWAPPED
-    return (EpochBegan(cause=cause, cell_digest=cell.digest, nodes=nodes, were=were),)

@@ -14,6 +14,7 @@ from pathlib import Path
 from pytest_xlatune.campaign.turns import Turns
 from pytest_xlatune.executors import Executor
 from pytest_xlatune.executors.named import executor_named
+from pytest_xlatune.executors.payload import forget_secrets
 from pytest_xlatune.ledger import LEDGER, AttemptEnded, AttemptLetGo, Decided, Event, Ledger
 from pytest_xlatune.ledger.state import replay
 from pytest_xlatune.model.resources import Next
@@ -59,6 +60,7 @@ def end_jobs(
         for submission, outcome in _until_over(executor, mine, folder):
             if outcome.state in _BY_US:  # what was quicker than we are has a result
                 ended.append(submission)
+                forget_secrets(folder / submission.folder)
                 ledger.append(*interrupted(submission, outcome), at_s=time.time())
     return tuple(ended)
 

@@ -10,10 +10,12 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import logging
+import os
 import sys
 import warnings
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import IO
 
 from pytest_xlatune.model.redact import hide
 from pytest_xlatune.sweep.groups import LogLevel
@@ -55,6 +57,15 @@ class _LogFile(logging.FileHandler):
 
     is_written = True
 
+    def _open(self) -> IO[str]:  # type: ignore[override]
+        """Open it to whom its folder is, and never more."""
+        mode = Path(self.baseFilename).parent.stat().st_mode & 0o666
+
+        def opener(name: str, flags: int) -> int:
+            return os.open(name, flags, mode)
+
+        return open(self.baseFilename, self.mode, encoding=self.encoding, opener=opener)
+
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: ARG002, N802 - its name
         if self.is_written:
             self.is_written = False
@@ -78,7 +89,7 @@ def write_log(folder: Path, level: LogLevel) -> Iterator[Path]:
     """
     path = folder / LOG
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         handler = _LogFile(path, encoding="utf-8")
     except OSError as error:
         _warn(path, error)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, fields
 from itertools import takewhile
 
 from pytest_xlatune.ledger import Decided
-from pytest_xlatune.model.failure import FailureClass
+from pytest_xlatune.model.failure import UNKNOWN_CLASSES, FailureClass
 from pytest_xlatune.model.resources import Next, RetryPolicy, RetryRule
 from pytest_xlatune.model.result import Action, Finding, Outcome, State
 
@@ -27,6 +27,11 @@ CLASS_RULES: Mapping[str, RetryRule] = {
     FailureClass.NODE_FAIL: RetryRule(retries=2, then=Next.STOP, before=Action.RESUME_NODE),
     FailureClass.NODE_DRAIN: RetryRule(retries=2, then=Next.STOP, before=Action.RESUME_NODE),
     FailureClass.OOM_HOST: RetryRule(retries=1, then=Next.STOP),
+    FailureClass.DRIVER: RetryRule(retries=1, backoff_s=60, then=Next.STOP),
+    # both may be the settings' doing as well: the others go on
+    FailureClass.NETWORK: RetryRule(retries=2, backoff_s=60),
+    FailureClass.RAY_ACTOR: RetryRule(retries=1, backoff_s=60),
+    FailureClass.HUB: RetryRule(retries=3, backoff_s=300, then=Next.STOP, before=Action.WAIT),
     FailureClass.IMAGE_MISSING: RetryRule(retries=0, then=Next.STOP),
     FailureClass.SLURM_CONTROLLER_DOWN: RetryRule(
         retries=3, backoff_s=300, then=Next.STOP, before=Action.WAIT
@@ -36,8 +41,15 @@ CLASS_RULES: Mapping[str, RetryRule] = {
         retries=8, backoff_s=300, then=Next.STOP, before=Action.WAIT
     ),
     FailureClass.HANG_MID_TRAINING: RetryRule(retries=1),
+    # a link or a host that fails twice on the same nodes will fail again
+    FailureClass.NETWORK_LINK: RetryRule(retries=1, then=Next.STOP),
+    FailureClass.HOST_STUCK: RetryRule(retries=1, then=Next.STOP),
     FailureClass.KILLED: RetryRule(retries=2),
+    # it comes again as long as others come first, and says nothing of the program
+    FailureClass.PREEMPTED: RetryRule(retries=3),
     FailureClass.LOST: RetryRule(retries=1),
+    # the profile's, where it comes again; see `decide`
+    **dict.fromkeys(UNKNOWN_CLASSES, RetryRule(retries=1, then=Next.DROP)),
 }
 
 # what fails on one node and says nothing of the program; see `Policy.on_node_failure`
@@ -46,11 +58,16 @@ NODE_CLASSES = frozenset(
         FailureClass.NODE_FAIL,
         FailureClass.NODE_DRAIN,
         FailureClass.GPU_HARDWARE,
+        FailureClass.GPU_ECC,
+        FailureClass.DRIVER,
         FailureClass.NO_GPU,
         FailureClass.NIC_FAULT,
         FailureClass.NCCL_NIC_FAIL,
         FailureClass.OOM_HOST,
         FailureClass.PROLOG_KILL,
+        FailureClass.TPU_CHIP,
+        FailureClass.ICI_ERROR,
+        FailureClass.HOST_STUCK,
     }
 )
 
@@ -67,6 +84,8 @@ ACTION_RULES: Mapping[Action, RetryRule] = {
 STATE_CLASSES: Mapping[State, tuple[FailureClass, Action]] = {
     State.NODE_FAIL: (FailureClass.NODE_FAIL, Action.RESUME_NODE),
     State.LOST: (FailureClass.LOST, Action.RETRY),
+    State.PREEMPTED: (FailureClass.PREEMPTED, Action.RETRY),
+    State.OUT_OF_MEMORY: (FailureClass.OOM_HOST, Action.RETRY),
     State.TIMEOUT: (FailureClass.TIME_LIMIT, Action.NONE),
     State.CANCELLED: (FailureClass.CANCELLED, Action.NONE),
     State.FAILED: (FailureClass.EXIT_CODE, Action.RETRY),
@@ -112,11 +131,13 @@ def decide(
     *,
     earlier: Sequence[str] = (),
     policy: RetryPolicy | None = None,
+    reference_runs: bool = True,
 ) -> Decision:
     """Decide what follows from an attempt, given the root cause in its log, if any.
 
     `earlier` are the classes of the earlier attempts of this trial, in order; `policy` is the
-    site's.
+    site's. An unknown failure that comes again is the profile's only where the reference runs; else
+    the trial could not be measured.
     """
     policy = policy or RetryPolicy()
     if cause is not None and cause.action is Action.SUCCESS:
@@ -129,8 +150,11 @@ def decide(
     cls = cause.cls
     tried = sum(1 for _ in takewhile(lambda each: each == cls, reversed(earlier)))
     again = tried < rule.retries and len(earlier) + 1 < policy.max_attempts
+    # with other trouble in between it did not come again
+    is_doubtful = cls in UNKNOWN_CLASSES and not (reference_runs and tried)
+    then = Next.GIVE_UP if rule.then is Next.DROP and is_doubtful else rule.then
     return Decision(
-        next=Next.RETRY if again else rule.then,
+        next=Next.RETRY if again else then,
         cls=cause.cls,
         detail=cause.detail,
         tried=tried,

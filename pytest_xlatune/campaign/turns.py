@@ -40,6 +40,8 @@ class Turns:
     @contextlib.contextmanager
     def next(self) -> Iterator[bool]:
         """Give whether the next turn is ours; if so it lasts as long as the context."""
+        with self._explained():
+            self._folder.stat()  # a lock would make a folder that is not mounted just now
         if self._is_driven():
             self._tell(self._driver())
             yield False
@@ -67,7 +69,7 @@ class Turns:
         """
         try:
             with self._explained():
-                self._folder.mkdir(parents=True, exist_ok=True)
+                self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
                 self._lock.acquire(timeout=wait_s)
         except Timeout:
             raise LedgerError(

@@ -14,7 +14,7 @@ from enum import StrEnum
 
 from pytest_xlatune.model.profile import BASELINE_ID, Flags, Profile
 from pytest_xlatune.model.record import Record
-from pytest_xlatune.model.text import same_value
+from pytest_xlatune.model.text import same_value, whole
 
 _THRESHOLD = {
     "xla_gpu_all_gather_combine_threshold_bytes": "all-gather",
@@ -115,10 +115,9 @@ def no_algorithm(env: Mapping[str, str], shape: Shape) -> Iterator[str]:
 def _threshold(kind: str, value: str, shape: Shape) -> str:
     if kind not in shape.groups:
         return f"it has no {kind}"
-    computations = shape.groups[kind]
-    if not computations or not re.fullmatch(r"\d+", value):
+    computations, limit = shape.groups[kind], whole(value)
+    if not computations or limit is None or limit < 0:
         return ""
-    limit = int(value)
     largest = max(max(sizes) for sizes in computations)
     sums = [sum(sorted(sizes)[:2]) for sizes in computations if len(sizes) > 1]
     # a lower limit takes combined collectives apart; a higher one joins what fits
@@ -136,7 +135,7 @@ def _decomposer(value: str, shape: Shape) -> str:
         return ""
     if not shape.loop_permutes:
         return "none of its collective-permutes is in a loop"
-    if re.fullmatch(r"\d+", value) and int(value) > max(shape.loop_permutes):
+    if (whole(value) or 0) > max(shape.loop_permutes):
         return f"its largest collective-permute in a loop is {max(shape.loop_permutes)} bytes"
     return ""
 
@@ -147,7 +146,9 @@ def closes_ring(pairs: str) -> bool:
     HLO writes them so: `{{0,1},{1,2},{2,3},{3,0}}`.
     """
     # one pair of them:  {0,1}
-    to = {int(source): int(target) for source, target in re.findall(r"\{(\d+),(\d+)\}", pairs)}
+    to = {
+        int(source): int(target) for source, target in re.findall(r"\{(\d{1,9}),(\d{1,9})\}", pairs)
+    }
     for start, first in to.items():
         seen, at = {start}, first
         while at in to and at not in seen:
@@ -219,8 +220,8 @@ class Case:
 
     def number(self, flag: str, default: int) -> int:
         """Return an integer flag's value in the end; the default where it is unset or no number."""
-        text = self.after.get(flag, "")
-        return int(text) if re.fullmatch(r"-?\d+", text) else default
+        value = whole(self.after.get(flag, ""))
+        return default if value is None else value
 
 
 Check = Callable[[Case], Iterator[str]]

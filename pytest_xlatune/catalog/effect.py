@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from pytest_xlatune.catalog.context import CONTROL, Level, Objection, is_control
+from pytest_xlatune.catalog.rules import did_you_mean
 from pytest_xlatune.model.profile import (
     ALIASES,
     APPENDING,
@@ -114,7 +115,8 @@ class _Parsed:
             if answer.options is not None:
                 continue
             if answer.unknown:
-                text = f"unknown to this XLA: --{flag.name}"
+                hint = did_you_mean(flag.name, self.default, dashes="--")
+                text = f"unknown to this XLA: --{flag.name}{hint}"
                 yield _objection("unknown-flag", profile, text, level)
             else:
                 yield _objection("bad-value", profile, answer.refused, level)

@@ -27,6 +27,7 @@ from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.profile import Flag, Profile, parse_flags
 from pytest_xlatune.model.record import Record
 from pytest_xlatune.model.result import PARTS
+from pytest_xlatune.model.text import whole
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -267,6 +268,14 @@ class Catalog:
 
 
 @functools.cache
+def names_of(kind: str) -> frozenset[str]:
+    """Return the names that exist: of "variables", or of "keys" of MaxText; no list is complete."""
+    text = files(__package__).joinpath(_FILES[1]).read_text(encoding="utf-8")
+    own = {each.name for each in load().entries if not each.is_flag}
+    return frozenset(tomllib.loads(text)[kind]) | (own if kind == "variables" else frozenset())
+
+
+@functools.cache
 def load() -> Catalog:
     """Return the catalog.
 
@@ -301,7 +310,7 @@ def _slug(value: str) -> str:
     """Write a value as part of an id: 1g for 1073741824, on for true."""
     if value in ("true", "false", ""):
         return {"true": "on", "false": "off", "": "none"}[value]
-    if value.isdecimal() and (size := int(value)) >= _MIB and size % _MIB == 0:
+    if (size := whole(value) or 0) >= _MIB and size % _MIB == 0:
         return f"{size // _GIB}g" if size % _GIB == 0 else f"{size // _MIB}m"
     words = re.sub(r"[^a-z0-9]+", "-", value.lower()).strip("-")
     # an enum's full name ends in what tells it from the others

@@ -10,8 +10,9 @@ without the flag.
 
 from __future__ import annotations
 
+import difflib
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from pytest_xlatune.catalog.context import (
@@ -28,7 +29,7 @@ from pytest_xlatune.catalog.context import (
     out_of_effect,
     variables_out_of_effect,
 )
-from pytest_xlatune.catalog.entries import Status, history, load, release
+from pytest_xlatune.catalog.entries import Status, history, load, names_of, release
 from pytest_xlatune.model.profile import ALIASES, APPENDING, BASELINE_ID, Profile
 from pytest_xlatune.model.profile import effective_values as values_of
 from pytest_xlatune.model.text import same_value
@@ -142,7 +143,7 @@ _TPU_NAMES = ("xla_latency_hiding_scheduler_rerun", "xla_memory_scheduler", "vmo
 # an integer as C reads it with base 0:  16777216    0x1000000    -1
 _INTEGER = re.compile(r"\s*[-+]?(?:0[xX][0-9a-fA-F]+|\d+)")
 # a size as people write it:  16M    4MiB
-_SIZE = re.compile(r"(\d+)\s*([kKmMgG])(?:i?[bB])?")
+_SIZE = re.compile(r"(\d{1,15})\s*([kKmMgG])(?:i?[bB])?")
 _SHIFT = {"k": 10, "m": 20, "g": 30}
 
 
@@ -159,7 +160,12 @@ def check(profiles: Sequence[Profile], context: Context) -> tuple[Objection, ...
     )
     bare = Context(jaxlib=context.jaxlib, device=context.device)
     of_deployed = [rule for rule in RULES if rule.of_deployed]
-    own = (found for each in profiles for found in objections(each, context))
+    twins = {each.profile: each for each in _twins(profiles)}
+    own = (
+        found
+        for each in profiles
+        for found in (*objections(each, context), *filter(None, [twins.get(each.id)]))
+    )
     return (*objections(deployed, bare, of_deployed), *own)
 
 
@@ -280,7 +286,54 @@ def _unknown(case: Case) -> Iterator[str]:
         if accepted is False or (not jaxlib and name not in probed.flags):
             gone = [each for each in load().find(name) if each.status is Status.GONE]
             hint = f": {gone[0].mechanism}" if gone else ""
+            if name not in probed.flags:
+                hint = hint or did_you_mean(name, probed.flags, dashes="--")
             yield f"--{name} is {probed.when(name)}{hint}"
+
+
+def did_you_mean(name: str, known: Iterable[str], *, dashes: str = "") -> str:
+    """Return `; did you mean ...?` for the nearest of known names; "" where none is near."""
+    near = difflib.get_close_matches(name, list(known), n=1, cutoff=_NEAR)
+    return f"; did you mean {dashes}{near[0]}?" if near else ""
+
+
+_NEAR = 0.88  # of 1: one letter wrong in ten
+
+
+def _near_miss(case: Case) -> Iterator[str]:
+    for kind, asked, word in (
+        ("variables", case.profile.env, "variable"),
+        ("keys", case.profile.overrides, "key"),
+    ):
+        known = names_of(kind)
+        for name in asked:
+            hint = "" if name in known else did_you_mean(name, known)
+            if hint:
+                yield f"{name} is no {word} known here{hint}"
+
+
+def _twins(profiles: Sequence[Profile]) -> Iterator[Objection]:
+    """Object to the second of two profiles that set the same, in whatever order and spelling."""
+    seen: dict[object, list[Profile]] = {}
+    for each in profiles:
+        if each.is_baseline:
+            continue
+        flags = {ALIASES.get(name, name): value for name, value in values_of(each.flags).items()}
+        names = (frozenset(flags), tuple(sorted(each.env.items())),
+                 tuple(sorted(each.overrides.items())))  # fmt: skip
+        alike = seen.setdefault(names, [])
+        first = next((one for one in alike if _same(values_of(one.flags), flags)), None)
+        if first is None:
+            alike.append(each)
+        elif not is_control(each):
+            text = f"the same settings as {first.id}: one is measured twice"
+            yield Objection(rule="twin", level=Level.NOTE, profile=each.id, text=text)
+
+
+def _same(one: Mapping[str, str], other: Mapping[str, str]) -> bool:
+    named = {ALIASES.get(name, name): value for name, value in one.items()}
+    kind = history().kind
+    return all(same_value(named[name], other[name], kind=kind(name)) for name in other)
 
 
 def _aborts(case: Case) -> Iterator[str]:
@@ -319,6 +372,8 @@ RULES: tuple[CatalogRule, ...] = (
                 says="a flag that XLA appends to the deployed one: nothing later undoes it"),
     CatalogRule(name="second-name", check=_second_name, level=Level.NOTE,
                 says="two names of one option in one profile"),
+    CatalogRule(name="near-miss", check=_near_miss, level=Level.NOTE, of_deployed=True,
+                says="a variable or key that is nearly one that exists: `NCCL_MAX_NCHANELS`"),
     CatalogRule(name="unknown-flag", check=_unknown, level=Level.NOTE, of_deployed=True,
                 says="a flag that the release does not accept"),
 )  # fmt: skip

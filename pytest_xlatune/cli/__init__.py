@@ -4,9 +4,8 @@ Only the file of the command that is asked for is loaded, and it imports what it
 needs it: `xlatune steps` is done before numpy is read from disk. Each file has `add_NAME`, which
 declares the arguments of a command and sets `run` to the function that runs it.
 
-Exit codes: 0, or that of the error: 2 for wrong input, 3 for a ledger, a scheduler or an output
-that cannot be used. `flags lint` and `flags diff` end with 1 where they find something; `compare
---gate` with 1 for a regression and 4 where it cannot tell.
+Exit statuses: those of `model.exits`, where wrong usage is 2 and an interrupt 130. `flags lint` and
+`flags diff` end with 1 where they find something.
 """
 
 from __future__ import annotations
@@ -15,13 +14,15 @@ import argparse
 import os
 import re
 import sys
+import textwrap
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_xlatune import __version__
-from pytest_xlatune.model.errors import ConfigError, XlatuneError
+from pytest_xlatune.model.errors import XlatuneError
+from pytest_xlatune.model.exits import Exit, help_lines, of_command
 
 if TYPE_CHECKING:
     from pytest_xlatune.model.record import Json
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 COMMANDS = {
     "steps": ("read_logs", "show the steps and the score of logs, of any run"),
     "triage": ("read_logs", "show what went wrong in a log, root cause first"),
+    "megascale": ("megascale", "show why a multi-slice TPU job hangs, by the digests in its logs"),
     "compare": ("read_logs", "compare two directories of logs, one job per log"),
     "hlo": ("hlo", "show what the compiler made of a program, or how two differ"),
     "drill": ("drill", "show where the time of a step went, from its traces"),
@@ -41,14 +43,46 @@ COMMANDS = {
         "sweep_file",
         "run profiles once more with profiler and dump; they are not scored",
     ),
+    "network": ("network", "show why the network between slices is slow, by traces"),
     "flags": ("flags", "explain settings, and find faults in profiles"),
     "import": ("import_", "read a CSV of jobs that were run by hand into a ledger"),
     "report": ("ledgers", "show and write the reports of measured cells"),
     "conclude": ("ledgers", "compute every verdict of a ledger again"),
     "calibrate": ("sweep_file", "run trials that measure how noisy a sweep's cell is"),
+    "gate": ("gate", "write the test file of a commit gate, and a CI job that runs it"),
+    "cvs": ("cvs", "read configurations of AMD's cluster validation suite"),
+    "watch": ("watch", "show all cells below a folder as they run; it changes nothing"),
     "jobs": ("ledgers", "list the jobs in the ledgers, or end them"),
+    "init": ("init", "write a sweep file, from options or by asking"),
     "plan": ("sweep_file", "show what a sweep would run; nothing is submitted"),
 }
+# what to type, below the help of each command
+EXAMPLES: Mapping[str, tuple[str, ...]] = {
+    "steps": ("xlatune steps slurm-4711.out", "xlatune steps run/log.0.txt --json"),
+    "triage": ("xlatune triage slurm-4711.out",),
+    "megascale": ("xlatune megascale worker-0.log",),
+    "network": ("xlatune network traces/ --link 200",),
+    "compare": ("xlatune compare baseline/ candidate/ --gate 0.01",),
+    "hlo": ("xlatune hlo dump/", "xlatune hlo before/ after/"),
+    "drill": ("xlatune drill trace/", "xlatune drill before/ -- after/"),
+    "compile-check": ("xlatune compile-check sweeps/test_mine.py --keep dumps/",),
+    "evidence": ("xlatune evidence sweeps/test_mine.py overlap-2",),
+    "flags": ("xlatune flags list", "xlatune flags lint --xla_a=1"),
+    "import": ("xlatune import jobs.csv --model llama3.1-405b --parallelism FSDP=8",),
+    "report": ("xlatune report", "xlatune report pp8 --zh"),
+    "conclude": ("xlatune conclude .xlatune/pp8/CELL --json",),
+    "calibrate": ("xlatune calibrate sweeps/test_mine.py --jobs 8",),
+    "gate": ("xlatune gate init --help",),
+    "cvs": ("xlatune cvs show config.json", "xlatune cvs show --help"),
+    "watch": ("xlatune watch", "xlatune watch pp8 --once"),
+    "jobs": ("xlatune jobs", "xlatune jobs --cancel"),
+    "init": (
+        "xlatune init sweeps/test_mine.py",
+        "xlatune init test_mine.py --command 'train.py {steps}' --model me --parallelism DP=4",
+    ),
+    "plan": ("xlatune plan sweeps/test_mine.py --budget 65",),
+}
+_WIDTH = 78
 _FORMER = {"screen": "compile-check"}  # names that commands had
 AGAINST = "--against"  # of `drill`
 
@@ -76,14 +110,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         finally:
             sys.stdout.flush()  # a reader that has gone is told here, not when Python ends
     except XlatuneError as error:
-        return complain([_as_typed(str(error), arguments)], exit_code=error.exit_code)
+        return complain([_as_typed(str(error), arguments)], status=error.exit)
+    except KeyboardInterrupt:
+        return complain(["interrupted"], status=Exit.INTERRUPTED)
     except OSError as error:
         if error.filename is not None:  # not the output, which has no name here
             raise
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         if isinstance(error, BrokenPipeError):  # `xlatune steps ... | head`: head has what it wants
             return 0
-        return complain([f"the output cannot be written: {error.strerror}"], exit_code=3)
+        return complain([f"the output cannot be written: {error.strerror}"], status=Exit.INTERNAL)
 
 
 def _as_typed(message: str, arguments: argparse.Namespace) -> str:
@@ -100,7 +136,17 @@ def _as_typed(message: str, arguments: argparse.Namespace) -> str:
 def _parser(name: str) -> argparse.ArgumentParser:
     """Return the parser of all commands; only the one that is asked for has its arguments."""
     parser = argparse.ArgumentParser(
-        prog="xlatune", description="Sweeps of XLA flags and NCCL variables: logs, ledgers, plans."
+        prog="xlatune",
+        description="Sweeps of XLA flags and NCCL variables: logs, ledgers, plans.",
+        epilog="\n".join(
+            [
+                "`xlatune COMMAND --help` has examples.",
+                "",
+                "exit statuses:",
+                *help_lines(of_command_line=True),
+            ]
+        ),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
     lines = {each: line for each, (_, line) in COMMANDS.items()}
@@ -108,6 +154,11 @@ def _parser(name: str) -> argparse.ArgumentParser:
     if name in added:
         module = import_module(f"{__name__}.{COMMANDS[name][0]}")
         getattr(module, f"add_{name.replace('-', '_')}")(added[name])
+    if name in EXAMPLES:
+        own = textwrap.wrap(added[name].epilog or "", _WIDTH)
+        examples = ["examples:", *(f"  {each}" for each in EXAMPLES[name])]
+        added[name].epilog = "\n".join([*examples, *([""] if own else []), *own])
+        added[name].formatter_class = argparse.RawDescriptionHelpFormatter
     return parser
 
 
@@ -122,12 +173,22 @@ def add_commands(
     }
 
 
-def add_options(parser: argparse.ArgumentParser, only: Collection[str] = ()) -> None:
-    """Add the options of a sweep to a command; `only` some of them, by name."""
+# options of what runs, and of what writes reports
+OF_A_SESSION = frozenset({"notify-file", "notify-variable", "negative"})
+OF_A_RUN = OF_A_SESSION | {"log-level", "reports", "access", "ask-above"}
+
+
+def add_options(
+    parser: argparse.ArgumentParser,
+    only: Collection[str] = (),
+    *,
+    leave_out: Collection[str] = (),
+) -> None:
+    """Add the options of a sweep to a command; `only` some of them, or not those left out."""
     from pytest_xlatune.sweep.groups import OPTIONS
 
     for option in OPTIONS:
-        if not only or option.name in only:
+        if (not only or option.name in only) and option.name not in leave_out:
             parser.add_argument(
                 f"--{option.name}", dest=option.key, metavar=option.metavar, help=option.help
             )
@@ -183,10 +244,10 @@ def show_document(document: Document, *, width: int | None = None) -> None:
     print("\n".join(terminal(document, width=width)), end="\n\n")
 
 
-def complain(problems: Iterable[str], *, exit_code: int = ConfigError.exit_code) -> int:
+def complain(problems: Iterable[str], *, status: Exit = Exit.USAGE) -> int:
     """Say on stderr what could not be done; return the exit code, 0 where there is nothing."""
     code = 0
     for problem in problems:
         print(f"xlatune: {problem}", file=sys.stderr)
-        code = exit_code
+        code = of_command(status)
     return code

@@ -6,7 +6,6 @@ Times are milliseconds per device per step unless the line says otherwise.
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Iterable, Sequence
 from itertools import zip_longest
 from pathlib import Path
@@ -35,7 +34,7 @@ from pytest_xlatune.evidence.trace.comparison import (
 )
 from pytest_xlatune.evidence.trace.step_times import StepRule
 from pytest_xlatune.model.errors import ConfigError, ParseError, XlatuneError
-from pytest_xlatune.model.record import Json
+from pytest_xlatune.model.record import Json, read_json
 from pytest_xlatune.model.text import counted
 
 SCHEMA = 1
@@ -140,7 +139,7 @@ def _captures(said: str, arguments: argparse.Namespace) -> tuple[Sequence[Path],
 
 def _families(path: Path) -> tuple[Family, ...]:
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
+        data = read_json(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise ConfigError(f"{path}: no JSON file of kernel families: {error}") from None
     return parse_families(data, where=str(path))

@@ -11,7 +11,6 @@ from pytest_xlatune.cli import add_json, add_options, complain, options_of, show
 from pytest_xlatune.evidence.hlo import KINDS, Program
 from pytest_xlatune.evidence.hlo.difference import (
     difference,
-    expectations,
     flying,
     prove,
     size,
@@ -82,10 +81,7 @@ def hlo_lines(program: Program, other: Program | None = None) -> list[str]:
             found.before,
             f"-> {found.after}",
             *(f"  {sentence}" for sentence in found.sentences),
-            *(
-                f"  {prove(flag, program, other).sentence}"
-                for flag in _changed_options(program, other)
-            ),
+            *(f"  {each.sentence}" for each in prove(*_judged(program, other))),
         ]
     lines = [
         f"{program.module} for {program.target} ({program.source})",
@@ -144,19 +140,14 @@ def hlo_json(program: Program, other: Program | None = None) -> Json:
         "before": program.to_json(),
         "after": other.to_json(),
         "difference": found.to_json(),
-        "proofs": [
-            prove(flag, program, other).to_json() for flag in _changed_options(program, other)
-        ],
+        "proofs": [each.to_json() for each in prove(*_judged(program, other))],
     }
 
 
-def _changed_options(before: Program, after: Program) -> list[str]:
-    """Return the options that differ, where both are known; of several, those of the table.
-
-    What a flag that is in no table did cannot be told from what another one did.
-    """
+def _judged(before: Program, after: Program) -> tuple[list[str], Program, Program]:
+    """Return the options that differ, where both are known, and the two programs."""
     if before.options is None or after.options is None:
-        return []
+        return [], before, after
     old, new = before.options, after.options
     names = sorted(name for name in old.keys() | new.keys() if old.get(name) != new.get(name))
-    return names if len(names) == 1 else [name for name in names if name in expectations()]
+    return names, before, after

@@ -10,6 +10,11 @@ from pytest_xlatune.cli import add_options, options_of, show, show_document
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.sweep.groups import CellSettings, SiteSettings
 
+_ACT = frozenset(
+    {"model", "parallelism", "config-tag", "pdbs", "image", "nodelist"}
+    | {"config", "workdir", "reports", "access"}
+)
+
 
 def add_import(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
@@ -30,7 +35,7 @@ def add_import(parser: argparse.ArgumentParser) -> None:
         help="the release; with --deployed, what the catalog knows to do nothing is a control",
     )
     parser.add_argument("--tokens", type=float, metavar="N", help="per device and step")
-    add_options(parser)
+    add_options(parser, only=_ACT)
     parser.set_defaults(run=_import)
 
 

@@ -26,6 +26,12 @@ def add_report(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="the tuning document in Chinese too",
     )
+    parser.add_argument(
+        "--rewrite",
+        dest="xlatune_rewrite",
+        action="store_true",
+        help="let the patch take out comments that a line it changes makes untrue",
+    )
     parser.set_defaults(run=_report)
 
 
@@ -46,7 +52,7 @@ def _report(arguments: argparse.Namespace) -> int:
         show_document(document_of(known))
         settings = sorted(known.state.opened[-1].settings.items())
         show(f"{name} was said by {place}" for name, place in settings)
-        written = publish(folder, options.reports, zh=options.zh)
+        written = publish(folder, options.reports, zh=options.zh, rewrite=options.rewrite)
         show(f"written: {os.path.relpath(path)}" for path in written)
     return 0
 

@@ -3,40 +3,81 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pytest_xlatune.cli import add_json, complain, show_document, show_json
+from pytest_xlatune.cli import (
+    add_json,
+    add_options,
+    complain,
+    options_of,
+    show,
+    show_document,
+    show_json,
+)
 from pytest_xlatune.model.errors import ConfigError
+from pytest_xlatune.model.exits import of_command
+from pytest_xlatune.model.failure import MEGASCALE
 
 if TYPE_CHECKING:
+    from pytest_xlatune.logs.patterns import StepPattern
     from pytest_xlatune.tasks.read_logs import Read
 
 
 def add_steps(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
-    parser.add_argument("logs", nargs="+", type=Path, metavar="LOG")
-    add_json(parser)
+    _add_logs(parser)
     parser.set_defaults(run=_steps)
 
 
 def add_triage(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
-    parser.add_argument("logs", nargs="+", type=Path, metavar="LOG")
+    _add_logs(parser)
     parser.set_defaults(run=_triage)
+    parser.epilog = (
+        "Exit status: 0 all jobs are healthy, 1 one failed, 3 none failed and one is unfinished, "
+        "2 a file is no log."
+    )
+
+
+def _add_logs(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "logs",
+        nargs="+",
+        type=Path,
+        metavar="LOG",
+        help="a file, gzipped or not; a folder of one job or more; a job's number; or -",
+    )
+    _add_reading(parser)
+    add_json(parser)
+
+
+def _add_reading(parser: argparse.ArgumentParser) -> None:
+    add_options(parser, ("step-pattern",))
+    parser.add_argument(
+        "--tokens", type=float, metavar="N", help="tokens of a device in a step, for such a trainer"
+    )
+
+
+def _pattern(arguments: argparse.Namespace) -> StepPattern | None:
+    """Return the step pattern of the command line, the environment or xlatune.toml."""
+    from pytest_xlatune.logs.patterns import step_pattern
+
+    said = options_of(arguments).said.values.get("step_pattern")
+    return step_pattern(said) if said else None
 
 
 def add_compare(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     parser.add_argument("a", type=Path, metavar="A", help="the baseline's jobs")
     parser.add_argument("b", type=Path, metavar="B", help="the others")
+    _add_reading(parser)
     add_json(parser)
     parser.add_argument(
         "--gate",
         type=float,
         metavar="MARGIN",
-        help="exit with 1 where B is slower by MARGIN (0.01 is 1 %%), 4 where it cannot be told",
+        help="exit with 1 where B is slower by MARGIN (0.01 is 1 %%), 10 where it cannot be told",
     )
     parser.set_defaults(run=_compare)
 
@@ -45,7 +86,7 @@ def _steps(arguments: argparse.Namespace) -> int:
     from pytest_xlatune.report.log_tables import steps_of_log
     from pytest_xlatune.tasks.read_logs import SCHEMA
 
-    read, exit_code = _read_all(arguments.logs)
+    read, exit_code = _read_all(arguments)
     if arguments.json:
         show_json({"schema": SCHEMA, "logs": [each.to_json() for each in read]})
         return exit_code
@@ -59,28 +100,53 @@ def _steps(arguments: argparse.Namespace) -> int:
 
 def _triage(arguments: argparse.Namespace) -> int:
     from pytest_xlatune.report.log_tables import triage_of_log
+    from pytest_xlatune.tasks.read_logs import SCHEMA, Health
 
-    read, exit_code = _read_all(arguments.logs)
-    for each in read:
-        report = each.report
-        steps = "no step" if report.last_step is None else f"last step {report.last_step}"
-        reached = f"{report.lines} lines, phase {report.phase}, {steps}"
-        show_document(
-            triage_of_log(
-                str(each.path), status=each.status, findings=report.findings, reached=reached
+    read, exit_code = _read_all(arguments)
+    if arguments.json:
+        show_json({"schema": SCHEMA, "logs": [each.to_json() for each in read]})
+    else:
+        for each in read:
+            show_document(
+                triage_of_log(
+                    str(each.path),
+                    status=each.status,
+                    findings=each.findings,
+                    reached=each.reached,
+                )
             )
-        )
-    return exit_code
+            show(_digests(each))
+    found = {each.health for each in read}
+    return exit_code or next((code for health, code in _EXITS if Health(health) in found), 0)
+
+
+_EXITS = (("failed", 1), ("unfinished", 3))
+
+
+def _digests(read: Read) -> list[str]:
+    """Return what the Megascale digests of a log say, where a finding tells that it has one."""
+    if not any(each.cls in MEGASCALE for each in read.findings):
+        return []
+    from pytest_xlatune.cli.megascale import report_lines
+    from pytest_xlatune.tasks.read_megascale import read_megascale
+
+    return list(report_lines(str(read.path), read_megascale(read.path).report))
 
 
 def _compare(arguments: argparse.Namespace) -> int:
     from pytest_xlatune.report.log_tables import compared
     from pytest_xlatune.tasks.compare_logs import compare_sides
 
-    found = compare_sides(arguments.a, arguments.b, margin=arguments.gate)
+    found = compare_sides(
+        arguments.a,
+        arguments.b,
+        margin=arguments.gate,
+        pattern=_pattern(arguments),
+        tokens=arguments.tokens,
+    )
     if arguments.json:
         show_json(found.to_json())
-        return found.exit_code
+        return of_command(found.exit)
     sides = (("A", found.a), ("B", found.b))
     show_document(
         compared(
@@ -91,17 +157,24 @@ def _compare(arguments: argparse.Namespace) -> int:
             gate=found.gate,
         )
     )
-    return found.exit_code
+    return of_command(found.exit)
 
 
-def _read_all(paths: Sequence[Path]) -> tuple[list[Read], int]:
+def _read_all(arguments: argparse.Namespace) -> tuple[list[Read], int]:
     """Read the logs that can be read; say of each of the others why it cannot."""
-    from pytest_xlatune.tasks.read_logs import read_one
+    from pytest_xlatune.tasks.read_logs import logs_of, read_one
 
+    pattern = _pattern(arguments)
     read, exit_code = [], 0
-    for path in paths:
+    for path in arguments.logs:
         try:
-            read.append(read_one(path))
+            logs = logs_of(path)
         except ConfigError as error:
             exit_code = complain([str(error)])
+            continue
+        for log in logs:
+            try:
+                read.append(read_one(log, pattern=pattern, tokens=arguments.tokens))
+            except ConfigError as error:
+                exit_code = complain([str(error)])
     return read, exit_code

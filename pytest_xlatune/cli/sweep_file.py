@@ -17,6 +17,8 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from pytest_xlatune.cli import (
+    OF_A_RUN,
+    OF_A_SESSION,
     add_json,
     add_options,
     complain,
@@ -41,7 +43,7 @@ SCHEMA = 1
 def add_plan(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     parser.add_argument("sweep", type=Path, metavar="SWEEP_FILE")
-    add_options(parser)
+    add_options(parser, leave_out=OF_A_RUN - {"ask-above"})
     parser.set_defaults(run=_plan)
 
 
@@ -70,7 +72,7 @@ def add_compile_check(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--memory-limit", type=float, metavar="GIB", help="of a device")
     parser.add_argument("--keep", type=Path, metavar="FOLDER", help="for logs and dumps")
     add_json(parser)
-    add_options(parser)
+    add_options(parser, leave_out=OF_A_RUN)
     parser.set_defaults(run=_compile_check)
 
 
@@ -131,8 +133,18 @@ def add_calibrate(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     parser.add_argument("sweep", type=Path, metavar="SWEEP_FILE")
     parser.add_argument("--jobs", type=int, default=12, metavar="N", help="how many (12)")
-    add_options(parser)
+    _add_yes(parser)
+    add_options(parser, leave_out=OF_A_SESSION)
     parser.set_defaults(run=_calibrate)
+
+
+def _add_yes(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--yes",
+        dest="xlatune_yes",
+        action="store_true",
+        help="run although it costs more node-hours than --ask-above",
+    )
 
 
 def _calibrate(arguments: argparse.Namespace) -> int:
@@ -174,7 +186,8 @@ def add_evidence(parser: argparse.ArgumentParser) -> None:
         metavar="PROFILE",
         help="ids; the baseline and, if there is one, the winner without any",
     )
-    add_options(parser)
+    _add_yes(parser)
+    add_options(parser, leave_out=OF_A_SESSION)
     parser.set_defaults(run=_evidence)
 
 
@@ -184,6 +197,7 @@ def _evidence(arguments: argparse.Namespace) -> int:
     from pytest_xlatune.cli.hlo import show_dumps
     from pytest_xlatune.prepare.compilers import check_sweep
     from pytest_xlatune.tasks import new_session_id
+    from pytest_xlatune.tasks.live import Feed
     from pytest_xlatune.tasks.runs import Runs, record, study_of_profile
 
     options = options_of(arguments)
@@ -194,11 +208,16 @@ def _evidence(arguments: argparse.Namespace) -> int:
     studies = [study_of_profile(resolved, each) for each in named]
     check_sweep(resolved)
     found: list[Recorded] = []
-    exit_code = 0
+    exit_code, session = 0, new_session_id()
+    feed = Feed(folder, session_id=session)
+
+    def tick() -> None:
+        show(landed.line for landed in feed.landed() if landed.line)
+
     try:
-        with Runs(options, session=new_session_id()) as runs:
+        with Runs(options, session=session) as runs:
             for study in studies:
-                found.append(record(runs.open(resolved, study), lambda: None))
+                found.append(record(runs.open(resolved, study), tick))
                 show(_left(found[-1]))
                 exit_code = complain(found[-1].problems) or exit_code
     finally:
@@ -215,7 +234,6 @@ def _named(resolved: ResolvedSweep, folder: Path, ids: Sequence[str]) -> list[Pr
 
     What waves derived from the ledger's results is found by its id too.
     """
-    from pytest_xlatune.report.leaderboard import winner
     from pytest_xlatune.studies import profiles_in
     from pytest_xlatune.tasks.publish import read_known
 
@@ -223,7 +241,7 @@ def _named(resolved: ResolvedSweep, folder: Path, ids: Sequence[str]) -> list[Pr
         known = read_known(folder)
     except LedgerError:  # nothing was measured yet
         return [*(ids or [BASELINE_ID])]
-    best = winner(known.conclusion)
+    best = known.conclusion.winner
     derived: dict[str, Profile] = {}
     if resolved.sweep.gate is None:
         found = profiles_in(resolved.tuning(), known.history)

@@ -8,10 +8,12 @@ was submitted, cancelled and resumed, and at DEBUG what Slurm was asked.
 The folder of an attempt, written by the harness (<) and by the payload on the node (>):
 
     < spec.json        the `LaunchSpec`
+    < secrets.json     what of it holds a secret; removed as soon as the attempt is over
     < cancel           asks for no start, or, beside a signal, for an end
     > claimed.json     host, process id and its start time, time: of the payload; run once only
     > started.json     the same of the trainer, once there is one
     > log.<rank>.txt   standard output and standard error of that rank, merged, streamed
+    > environment.json what the trial ran on, of the first rank of each node; by rename
     > outcome.json     how rank 0 ended, by rename
 
 These are rank 0's; the other ranks have `claimed.<rank>.json`, and so on.
@@ -43,6 +45,10 @@ class SchedulerDown(SubmissionError):  # noqa: N818 - a state of the world, to b
     Any method of an executor may raise it. After its patience is spent an executor raises a plain
     `SubmissionError` instead.
     """
+
+
+class QueueFull(SubmissionError):  # noqa: N818 - as above
+    """A limit on submitted jobs is reached. Nothing is wrong: submit again when a job has ended."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,6 +98,7 @@ class Resumed:
     """What was done to bring nodes back."""
 
     nodes: tuple[str, ...] = ()  # those that were resumed
+    tried: tuple[str, ...] = ()  # those that are unfit although they were
     faults: tuple[str, ...] = ()  # all that is still wrong, one sentence each
     unfit: tuple[str, ...] = ()  # the nodes that `faults` are about
 
@@ -147,11 +154,12 @@ class Executor(Protocol):
 
 # a wider range in brackets is a slip of the pen (Slurm's own limit is 65536 as well)
 MAX_RANGE = 65536
+_MAX_NAME = 255  # characters of a host's name
 
 # what stands outside brackets:  node-a.
 _PLAIN = re.compile(r"[A-Za-z0-9._-]+")
 # what stands inside brackets:  001-004
-_RANGE = re.compile(r"(\d+)(?:-(\d+))?")
+_RANGE = re.compile(r"([0-9]{1,18})(?:-([0-9]{1,18}))?")
 # a name up to its last number, the number, the rest:  gpu2-node | 007 | -ib     | | login
 _NUMBERED = re.compile(r"^(.*?)(\d*)(\D*)$")
 
@@ -168,7 +176,7 @@ def expand(text: str) -> tuple[str, ...]:
     names: list[str] = []
     at = 0
     while True:
-        group, at = _group(text, at)
+        group, at = _group(text, at, most=MAX_RANGE - len(names))
         names += group
         if at == len(text):
             break
@@ -197,26 +205,28 @@ def compress(names: Sequence[str]) -> str:
     )
 
 
-def _group(text: str, at: int) -> tuple[list[str], int]:
-    """Read a group such as `node[1-2]-ib` from position `at`."""
+def _group(text: str, at: int, *, most: int) -> tuple[list[str], int]:
+    """Read a group such as `node[1-2]-ib` from position `at`, of so many names at most."""
     names = [""]
     start = at
     while at < len(text) and text[at] != ",":
         if text[at] == "[":
-            numbers, at = _brackets(text, at + 1)
+            numbers, at = _brackets(text, at + 1, most=most // len(names))
             names = [name + number for name in names for number in numbers]
         elif plain := _PLAIN.match(text, at):
             names = [name + plain[0] for name in names]
             at = plain.end()
         else:
             raise _malformed(text, at, f"unexpected {text[at]!r}")
+        if len(names[0]) > _MAX_NAME:
+            raise _malformed(text, at, f"a name of more than {_MAX_NAME} characters")
     if at == start:
         raise _malformed(text, at, "a name is missing")
     return names, at
 
 
-def _brackets(text: str, at: int) -> tuple[list[str], int]:
-    """Read `001-004,007]` from just after the opening bracket."""
+def _brackets(text: str, at: int, *, most: int) -> tuple[list[str], int]:
+    """Read `001-004,007]` from just after the opening bracket, so many numbers at most."""
     numbers: list[str] = []
     while True:
         match = _RANGE.match(text, at)
@@ -226,6 +236,8 @@ def _brackets(text: str, at: int) -> tuple[list[str], int]:
         count = int(high) - int(low) + 1
         if not 1 <= count <= MAX_RANGE:
             raise _malformed(text, at, f"range {match[0]} is backwards or beyond {MAX_RANGE} nodes")
+        if len(numbers) + count > most:
+            raise _malformed(text, at, f"more than {MAX_RANGE} nodes")
         numbers += [f"{int(low) + i:0{len(low)}}" for i in range(count)]
         at = match.end()
         closing = text[at : at + 1]
@@ -252,6 +264,6 @@ def _ranges(numbers: Sequence[str]) -> str:
 
 def _malformed(text: str, at: int, why: str) -> ConfigError:
     return ConfigError(
-        f"node list {text!r}: {why} at character {at + 1}; expected a list such as "
+        f"node list {text!r:.200}: {why} at character {at + 1}; expected a list such as "
         "node[001-004,007],gpu-a[1-2]"
     )

@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
-import json
+import dataclasses
+import re
 import socket
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from pytest_xlatune.executors import payload
+from pytest_xlatune.model.environment import NodeEnvironment
 from pytest_xlatune.model.errors import LedgerError
-from pytest_xlatune.model.record import Json, Record
+from pytest_xlatune.model.record import Json, Record, read_json
+from pytest_xlatune.model.redact import (
+    command_without_secrets,
+    hide,
+    hide_assignments,
+    secrets_of,
+    without_secrets,
+)
 from pytest_xlatune.model.result import Outcome
 from pytest_xlatune.model.trial import LaunchSpec
+from pytest_xlatune.workers import probe_environment
 
+DEVICES = "devices"  # the last word of a probe that asks JAX for them
 _PARTS = 4  # below the work directory: sweep, cell, session, attempt
 
 
@@ -42,9 +53,48 @@ class ProcessRecord(Record):
 
 
 def write_spec(folder: Path, spec: LaunchSpec) -> None:
-    """Create the folder with the `spec.json` that the payload reads."""
-    folder.mkdir(parents=True, exist_ok=True)
-    payload.write_json(folder / payload.SPEC, spec.to_json())
+    """Create the folder with the `spec.json` that the payload reads.
+
+    What holds a secret goes into a file of its own, which is gone when the attempt is over.
+    """
+    payload.make_folder(folder)
+    plain, secrets = _apart(spec)
+    if secrets:
+        payload.write_json(folder / payload.SECRETS, secrets)
+    payload.write_json(folder / payload.SPEC, plain)
+
+
+def _apart(spec: LaunchSpec) -> tuple[dict[str, Json], list[str]]:
+    """Return a spec with a mark in place of every text that holds a secret, and these texts."""
+    secrets: list[str] = []
+
+    def kept(text: str, shown: str) -> str:
+        if text == shown:
+            return text
+        secrets.append(text)
+        return f"{payload.SECRET_MARK}{len(secrets) - 1}"
+
+    known = secrets_of(spec.env)
+    argv = zip(spec.argv, command_without_secrets(spec.argv), strict=True)
+    env = zip(spec.env.items(), without_secrets(spec.env).values(), strict=True)
+    plain = {
+        **spec.to_json(),
+        "argv": [kept(word, hide(shown, known)) for word, shown in argv],
+        "env": {name: kept(value, hide(shown, known)) for (name, value), shown in env},
+        "files": {
+            name: kept(text, hide(hide_assignments(text), known))
+            for name, text in spec.files.items()
+        },
+    }
+    return plain, secrets
+
+
+def read_spec(folder: Path) -> LaunchSpec | None:
+    """Return what the payload was told; None where that cannot be read."""
+    try:
+        return LaunchSpec.from_json(_read(folder / payload.SPEC))
+    except (LedgerError, OSError):
+        return None
 
 
 def read_claim(folder: Path) -> ProcessRecord | None:
@@ -64,6 +114,32 @@ def read_outcomes(folder: Path) -> Mapping[int, Outcome]:
     return {rank: Outcome.from_json(data) for rank, data in found if data is not None}
 
 
+def with_probe(spec: LaunchSpec, *, devices: bool) -> LaunchSpec:
+    """Return a spec that also tells what its trial ran on; with `devices` JAX is asked for them.
+
+    The trainer's environment is not asked again where that takes another container. A launcher
+    that names no probe has trials that tell nothing: the payload may not run where they do.
+    """
+    if not spec.probe:
+        return spec
+    probe = (*spec.probe, DEVICES) if devices else spec.probe
+    if spec.is_probe_dear and not devices:
+        probe = ()
+    program = Path(probe_environment.__file__).read_text(encoding="utf-8")
+    return dataclasses.replace(spec, probe=probe, files={**spec.files, payload.PROBE: program})
+
+
+def read_environments(folder: Path) -> tuple[NodeEnvironment, ...]:
+    """Return what the attempt told of the nodes that it ran on; () where it told nothing."""
+    found = []
+    for path in sorted(folder.glob("environment*.json")):
+        try:
+            found.append(NodeEnvironment.from_json(read_json(path.read_bytes())))
+        except (LedgerError, OSError, ValueError):  # a node's own fault costs no trial
+            continue
+    return tuple(sorted(found, key=lambda each: each.name))
+
+
 def is_same_attempt(one: Path, other: Path) -> bool:
     """Whether two paths name one attempt; hosts may see the work directory under other names."""
     return one.parts[-_PARTS:] == other.parts[-_PARTS:]
@@ -77,7 +153,7 @@ def log_files(folder: Path) -> Mapping[int, Path]:
 def _by_rank(paths: Iterable[Path]) -> dict[int, Path]:
     # a file of a rank:  log.12.txt    outcome.12.json
     found = ((path.name.split(".")[1], path) for path in paths)
-    return {int(rank): path for rank, path in found if rank.isdigit()}
+    return {int(rank): path for rank, path in found if re.fullmatch(r"[0-9]{1,9}", rank)}
 
 
 def _process(folder: Path, kind: str) -> ProcessRecord | None:
@@ -91,7 +167,7 @@ def _read(path: Path) -> Json | None:
     except FileNotFoundError:
         return None
     try:
-        return json.loads(text)
+        return read_json(text)
     except ValueError:
         if path.name.startswith("claimed"):
             return None  # its writer is at it: a claim appears before its content

@@ -17,7 +17,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import fcntl
-import json
 import logging
 import os
 import signal
@@ -36,6 +35,7 @@ from pytest_xlatune.executors.folder import (
     write_spec,
 )
 from pytest_xlatune.model.errors import SubmissionError
+from pytest_xlatune.model.record import read_json
 from pytest_xlatune.model.result import Outcome, State, Submission
 from pytest_xlatune.model.trial import LaunchSpec
 
@@ -193,6 +193,7 @@ def _submit(folder: Path, *, comment: str, lock: Path, inherit: Sequence[str]) -
             )
         except (OSError, subprocess.SubprocessError) as error:
             raise SubmissionError(f"{folder} could not be submitted: {error}") from error
+    payload.close_files(folder)
     if done.returncode:
         said = notes.read_text(encoding="utf-8", errors="replace").strip()
         raise SubmissionError(
@@ -202,7 +203,7 @@ def _submit(folder: Path, *, comment: str, lock: Path, inherit: Sequence[str]) -
 
 def _read_job(folder: Path) -> dict[str, str] | None:
     try:
-        job: dict[str, str] = json.loads((folder / _JOB).read_text(encoding="ascii"))
+        job: dict[str, str] = read_json((folder / _JOB).read_text(encoding="ascii"))
     except FileNotFoundError:
         return None
     return job
@@ -220,6 +221,7 @@ def _main(folder: str, lock: str, comment: str) -> None:
         fcntl.flock(alone, fcntl.LOCK_EX)
         if _read_job(Path(folder)) is not None:
             return
+        payload.make_folder(Path(folder) / "submitit")
         executor = submitit.LocalExecutor(Path(folder) / "submitit", max_num_timeout=0)
         executor.update_parameters(timeout_min=_FOR_EVER_MIN, stderr_to_stdout=True)
         job = executor.submit(payload.run, folder, lock)

@@ -20,6 +20,7 @@ import os
 import select
 import signal
 import socket
+import stat
 import subprocess
 import sys
 import time
@@ -28,7 +29,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 SPEC = "spec.json"
+# what of the spec holds a secret: a list of texts, for which `{xlatune.secret}<place>` stands there
+SECRETS = "secrets.json"
+SECRET_MARK = "{xlatune.secret}"  # noqa: S105 - no password
 CANCEL = "cancel"
+PROBE = "xlatune_environment.py"  # tells what the trial ran on; in the folder where it is asked to
+PROBE_S = 60.0  # it may take so long, inside the trial's own deadline
+_PROBE_MARK = b"xlatune-environment: "  # what its one line of JSON begins with
 GRACE_S = 5.0  # between SIGTERM and SIGKILL
 _LOCK_POLL_S = 0.25
 _REAP_POLL_S = 0.05
@@ -46,6 +53,45 @@ def name_of(kind: str, rank: int = 0) -> str:
 def log_name(rank: int = 0) -> str:
     """Return the name of a rank's log."""
     return f"log.{rank}.txt"
+
+
+def make_folder(folder: Path) -> None:
+    """Create a folder with those above it that are missing, open to whom the one above is."""
+    if not folder.is_dir():
+        make_folder(folder.parent)
+        folder.mkdir(exist_ok=True)
+        folder.chmod(_mode(folder.parent))
+
+
+def close_folder(folder: Path, mode: int) -> None:
+    """Create a folder of this mode; one that is there gets it, if it is ours."""
+    folder.mkdir(parents=True, exist_ok=True)
+    if _mode(folder) != mode:
+        with contextlib.suppress(PermissionError):
+            folder.chmod(mode)
+
+
+def close_files(folder: Path) -> None:
+    """Give the files in a folder, which other programs wrote, the mode that ours have in it."""
+    for path in folder.iterdir() if folder.is_dir() else ():
+        with contextlib.suppress(OSError):
+            if path.is_file() and not path.is_symlink():
+                path.chmod(stat.S_IMODE(path.stat().st_mode) & _mode(folder))
+
+
+def forget_secrets(folder: Path) -> None:
+    """Remove what only a trial that is still to run, or runs, has to know."""
+    try:
+        files = json.loads((folder / SPEC).read_bytes()).get("files", {}).items()
+    except (OSError, ValueError):
+        files = ()
+    for name in (SECRETS, *(name for name, text in files if text.startswith(SECRET_MARK))):
+        with contextlib.suppress(OSError):
+            (folder / name).unlink()
+
+
+def _mode(folder: Path) -> int:
+    return stat.S_IMODE(folder.stat().st_mode) & 0o2777
 
 
 def start_ticks(pid: int) -> int | None:
@@ -68,12 +114,16 @@ def run(folder: str, machine_lock: str = "") -> dict[str, Any]:
     where = Path(folder).absolute()
     rank = int(os.environ.get("SLURM_PROCID") or 0)
     stop = _Stop()
+    # our files are open to whom their folder is; the trainer keeps its own umask
+    umask = os.umask(0o777 & ~_mode(where))
     if not _claim(where, rank):
         return {"state": "failed", "reason": "another payload has claimed this attempt"}
     try:
-        outcome = _run(where, rank, machine_lock, stop)
+        outcome = _run(where, rank, machine_lock, stop, umask)
     except Exception as error:  # noqa: BLE001 - an attempt without an outcome would be waited for
         outcome = _outcome("failed", reason=f"the payload failed: {type(error).__name__}: {error}")
+    if rank == 0:
+        forget_secrets(where)
     write_json(where / name_of("outcome", rank), outcome)
     if outcome["state"] != "completed" and "SLURM_PROCID" in os.environ:
         sys.exit(outcome["exit_code"] or 128 + (outcome["signal"] or 0))
@@ -138,20 +188,40 @@ class _Stop:
                     self.reason = f"cancelled by {signal.Signals(number).name}"
 
 
-def _run(folder: Path, rank: int, machine_lock: str, stop: _Stop) -> dict[str, Any]:
-    spec = json.loads((folder / SPEC).read_text(encoding="utf-8"))
+def _run(folder: Path, rank: int, machine_lock: str, stop: _Stop, umask: int) -> dict[str, Any]:
+    close_files(folder / "submitit")  # what the scheduler wrote before us
+    spec = _read_spec(folder)
     for name, text in spec.get("files", {}).items():
         _write_file(folder, name, text)
     with _machine(machine_lock, stop, folder) as held:
         if not held or (folder / CANCEL).exists():
             return _outcome("cancelled", reason=stop.reason or "cancelled before the start")
-        return _train(spec, folder, rank, stop)
+        return _train(spec, folder, rank, stop, umask)
 
 
-def _train(spec: Mapping[str, Any], folder: Path, rank: int, stop: _Stop) -> dict[str, Any]:
+def _read_spec(folder: Path) -> dict[str, Any]:
+    """Return the spec with its secrets in place."""
+    spec: dict[str, Any] = json.loads((folder / SPEC).read_text(encoding="utf-8"))
+    texts = (*spec["argv"], *spec.get("env", {}).values(), *spec.get("files", {}).values())
+    if not any(text.startswith(SECRET_MARK) for text in texts):
+        return spec
+    secrets = json.loads((folder / SECRETS).read_bytes())
+
+    def whole(text: str) -> str:
+        is_mark = text.startswith(SECRET_MARK)
+        return secrets[int(text.removeprefix(SECRET_MARK))] if is_mark else text
+
+    for kind in ("env", "files"):
+        spec[kind] = {name: whole(text) for name, text in spec.get(kind, {}).items()}
+    return spec | {"argv": [whole(word) for word in spec["argv"]]}
+
+
+def _train(
+    spec: Mapping[str, Any], folder: Path, rank: int, stop: _Stop, umask: int
+) -> dict[str, Any]:
     start_s, began_s = time.time(), time.monotonic()
     try:
-        trainer = _start(spec, folder, rank)
+        trainer = _start(spec, folder, rank, umask)
     except (OSError, ValueError, subprocess.SubprocessError) as error:
         reason = f"{spec['argv'][:1]} could not be started: {error}"
         return _outcome("failed", start_s=start_s, reason=reason, is_started=False)
@@ -176,7 +246,48 @@ def _train(spec: Mapping[str, Any], folder: Path, rank: int, stop: _Stop) -> dic
     else:
         state, reason = "timeout", f"killed after {spec['deadline_s']} s, the trial's deadline"
     ended = {"exit_code": code} if code is None or code >= 0 else {"signal": -code}
-    return _outcome(state, start_s=start_s, reason=reason, **ended)
+    outcome = _outcome(state, start_s=start_s, reason=reason, **ended)
+    if state == "completed" and (folder / PROBE).exists():
+        left_s = min(PROBE_S, deadline_s - time.monotonic())
+        with contextlib.suppress(OSError, ValueError, subprocess.SubprocessError):
+            _tell_environment(spec, folder, rank, stop, umask, left_s=left_s)
+    return outcome
+
+
+def _tell_environment(
+    spec: Mapping[str, Any], folder: Path, rank: int, stop: _Stop, umask: int, *, left_s: float
+) -> None:
+    """Write down what the trial ran on, once for each node; whatever fails costs no trial.
+
+    The trainer is over, so that nothing of this is measured.
+    """
+    if os.environ.get("SLURM_LOCALID", "0") != "0":
+        return
+    until_s = time.monotonic() + left_s
+    node = [sys.executable, "-I", "-S", str(folder / PROBE), "node", *spec.get("paths", ())]
+    told: dict[str, Any] = {"name": _node(), "problems": []}
+    name = name_of("environment", rank)
+    log = folder / f"{name.removesuffix('.json')}.txt"
+    for argv in filter(None, (node, spec.get("probe"))):
+        before = log.stat().st_size if log.exists() else 0
+        asked = _start({**spec, "argv": argv}, folder, rank, umask, log=log)
+        try:
+            while asked.poll() is None and not stop.reason and time.monotonic() < until_s:
+                stop.wait(until_s - time.monotonic())
+            was_late = asked.poll() is None
+        finally:
+            _end_everything(asked, stop)
+        lines = log.read_bytes()[before:].splitlines()
+        said = [each for each in lines if each.startswith(_PROBE_MARK)]
+        if said:
+            found = json.loads(said[-1][len(_PROBE_MARK) :])
+            told["problems"] += found.pop("problems")
+            places = {**told.get("repositories", {}), **found.get("repositories", {})}
+            told |= {**found, "repositories": places}
+        else:
+            why = f"no answer in {left_s:.0f} s" if was_late else f"exit {asked.returncode}"
+            told["problems"].append(f"{' '.join(argv[:1])}: {why}; see {log.name}")
+    write_json(folder / name, told)
 
 
 def _was_told(code: int | None) -> bool:
@@ -184,13 +295,16 @@ def _was_told(code: int | None) -> bool:
     return code is not None and (-code in _STOP_SIGNALS or code - 128 in _STOP_SIGNALS)
 
 
-def _start(spec: Mapping[str, Any], folder: Path, rank: int) -> subprocess.Popen[bytes]:
+def _start(
+    spec: Mapping[str, Any], folder: Path, rank: int, umask: int, log: Path | None = None
+) -> subprocess.Popen[bytes]:
     libc = ctypes.CDLL(None, use_errno=True)
     # what leaves the trainer's process group comes back to us as a child instead of escaping
     libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     parent = os.getpid()
 
     def die_with_parent() -> None:
+        os.umask(umask)
         libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
         if os.getppid() != parent:  # it died before the line above
             os._exit(1)
@@ -199,16 +313,16 @@ def _start(spec: Mapping[str, Any], folder: Path, rank: int) -> subprocess.Popen
         text = text.replace("{xlatune.folder}", str(folder))
         return _bytes(text.replace("{xlatune.rank}", str(rank)))
 
-    with (folder / log_name(rank)).open("ab") as log:
+    with (log or folder / log_name(rank)).open("ab") as written:
         return subprocess.Popen(
             [fill(each) for each in spec["argv"]],
-            env=_environment(spec, fill),
+            env=_environment(spec, fill, rank),
             cwd=spec.get("cwd") or folder,
             stdin=subprocess.DEVNULL,
-            stdout=log,
+            stdout=written,
             stderr=subprocess.STDOUT,
             start_new_session=True,
-            preexec_fn=die_with_parent,  # noqa: PLW1509 - two system calls, no threads of ours
+            preexec_fn=die_with_parent,  # noqa: PLW1509 - three system calls, no threads of ours
         )
 
 
@@ -311,10 +425,13 @@ def _try_lock(descriptor: int) -> bool:
     return False
 
 
-def _environment(spec: Mapping[str, Any], fill: Callable[[str], bytes]) -> dict[bytes, bytes]:
+def _environment(
+    spec: Mapping[str, Any], fill: Callable[[str], bytes], rank: int
+) -> dict[bytes, bytes]:
     """Build the whole environment: what may be inherited, then `env` as it is, less `unset`."""
     environment = inherited(spec.get("inherit", ()))
-    environment |= {_bytes(name): fill(value) for name, value in spec.get("env", {}).items()}
+    for name in ("env",) if rank else ("env", "first_env"):
+        environment |= {_bytes(each): fill(value) for each, value in spec.get(name, {}).items()}
     for name in spec.get("unset", ()):
         environment.pop(_bytes(name), None)
     return environment
@@ -339,9 +456,12 @@ def _identity(pid: int) -> dict[str, Any]:
 def _outcome(state: str, **known: Any) -> dict[str, Any]:
     """Return an `Outcome` as JSON that ends now."""
     empty = {"exit_code": None, "signal": None, "start_s": None, "reason": ""}
+    return {"state": state, "nodes": [_node()], "end_s": time.time(), **empty, **known}
+
+
+def _node() -> str:
     # several slurmd on one machine share its host name
-    node = os.environ.get("SLURMD_NODENAME") or socket.gethostname()
-    return {"state": state, "nodes": [node], "end_s": time.time(), **empty, **known}
+    return os.environ.get("SLURMD_NODENAME") or socket.gethostname()
 
 
 def _claim(folder: Path, rank: int) -> bool:
@@ -360,7 +480,7 @@ def _write_file(folder: Path, name: str, text: str) -> None:
     _replace(path, _bytes(text))
 
 
-def write_json(path: Path, data: Mapping[str, Any]) -> None:
+def write_json(path: Path, data: Mapping[str, Any] | list[str]) -> None:
     """Write a file of JSON that a reader sees whole or not at all."""
     _replace(path, json.dumps(data).encode("ascii"))
 
@@ -368,7 +488,8 @@ def write_json(path: Path, data: Mapping[str, Any]) -> None:
 def _replace(path: Path, content: bytes) -> None:
     """Write a file that a reader sees whole or not at all; several ranks may write the same."""
     part = path.with_name(f".{path.name}.{socket.gethostname()}.{os.getpid()}")
-    with part.open("wb") as file:
+    mode = _mode(path.parent) & 0o666
+    with open(part, "wb", opener=lambda name, flags: os.open(name, flags, mode)) as file:
         file.write(content)
         file.flush()
         os.fsync(file.fileno())

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import shlex
 import string
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from pytest_xlatune.launchers.program import (
@@ -30,6 +30,7 @@ from pytest_xlatune.launchers.program import (
 )
 from pytest_xlatune.model.cell import Cell
 from pytest_xlatune.model.errors import ConfigError
+from pytest_xlatune.model.redact import command_text_without_secrets
 from pytest_xlatune.model.trial import LaunchSpec, Trial
 
 OVERRIDES = "{overrides}"
@@ -65,6 +66,9 @@ class CommandLauncher(ProgramLauncher):
         for argument in self.argv:
             if argument != OVERRIDES:
                 _check(argument)
+
+    def __repr__(self) -> str:
+        return f"CommandLauncher({command_text_without_secrets(self.describe())!r})"
 
     def describe(self) -> str:
         """Return the command line as written, and where it runs."""
@@ -104,7 +108,24 @@ class CommandLauncher(ProgramLauncher):
                 argv.append(_fill(argument, trial, cell))
         is_written = any("metrics_file" in _names(each) for each in self.argv)
         metrics_file = metrics_file_of(cell) if is_written else ""
-        return self.start(argv, trial=trial, cell=cell, metrics_file=metrics_file)
+        return self.start(
+            argv,
+            trial=trial,
+            cell=cell,
+            metrics_file=metrics_file,
+            interpreter=self.interpreter,
+            program=_program(argv) if self.interpreter else "",
+        )
+
+
+def _program(argv: Sequence[str]) -> str:
+    """Return the script or the module that a command line of Python runs; "" where none shows."""
+    for at, word in enumerate(argv[1:], start=1):
+        if word == "-m":
+            return "".join(argv[at + 1 : at + 2])
+        if word.endswith(".py"):
+            return word
+    return ""
 
 
 def _number(value: float | None) -> str | None:

@@ -40,6 +40,7 @@ from pathlib import PurePosixPath
 from typing import Any, cast
 
 from pytest_xlatune.launchers import Check, Launcher
+from pytest_xlatune.launchers.checkout import CheckoutLauncher
 from pytest_xlatune.launchers.program import ProgramLauncher
 from pytest_xlatune.model.cell import Cell
 from pytest_xlatune.model.errors import ConfigError
@@ -81,6 +82,7 @@ class _Runtime:
 
 _AMD = ("--device=/dev/kfd", "--device=/dev/dri", "--group-add=video")
 _INFO = ("{program} info >/dev/null 2>&1", "{program} does not run (try `{program} info`)")
+_START = ("bash", "--norc", "--noprofile", HOST_FILE, FOLDER_WORD, RANK_WORD)
 _RUNTIMES: Mapping[str, _Runtime] = {
     "docker": _Runtime(
         program="docker",
@@ -376,7 +378,10 @@ class ContainerLauncher:
         }
         return dataclasses.replace(
             spec,
-            argv=("bash", "--norc", "--noprofile", HOST_FILE, FOLDER_WORD, RANK_WORD, *spec.argv),
+            argv=(*_START, *spec.argv),
+            probe=(*_START, *spec.probe) if spec.probe else (),
+            is_probe_dear=True,
+            paths=self._outside(spec.paths),
             env={},
             unset=(),
             inherit=tuple(dict.fromkeys((*_FOR_THE_RUNTIME, *spec.inherit))),
@@ -511,6 +516,9 @@ def configured(
     Raises:
         ConfigError: a name that this launcher does not have, or a value of another kind.
     """
+    if isinstance(launcher, CheckoutLauncher):
+        within = configured(launcher.inner, settings, container, where=where)
+        return launcher if within is launcher.inner else dataclasses.replace(launcher, inner=within)
     outer = launcher if isinstance(launcher, ContainerLauncher) else None
     inner = outer.inner if outer else launcher
     changed: Launcher = _with(inner, settings, f"{where}, launcher")

@@ -68,7 +68,7 @@ def trial_keys(
     trial: Trial,
     cell: Cell,
     *,
-    axis_prefix: Mapping[str, str],
+    axis_prefix: Mapping[str, str] | None,
     owned: Mapping[str, str] | None = None,
 ) -> dict[str, str]:
     """Return batch, length, axes, overrides and protocol of a trial, each key once.
@@ -76,13 +76,14 @@ def trial_keys(
     Args:
         trial: of this cell.
         cell: the trial's.
-        axis_prefix: axis -> "dcn" or "ici", where it differs from `AXIS_PREFIX`.
+        axis_prefix: axis -> "dcn" or "ici", where it differs from `AXIS_PREFIX`; None where the
+            cell's overrides name the axes.
         owned: further keys that a launcher sets itself -> where a user says them.
 
     Raises:
         ConfigError: an override of a key that the protocol or the cell sets.
     """
-    axes = _axes(cell, axis_prefix)
+    axes = {} if axis_prefix is None else _axes(cell, axis_prefix)
     owned = {**_OWNED, **(owned or {})}
     _check_overrides(cell.overrides, f"cell {cell.label!r}", owned)
     _check_overrides(
@@ -198,7 +199,14 @@ class MaxTextLauncher(ProgramLauncher):
         keys = self.keys(trial, cell)
         words = [*self._head(), *(f"{key}={value}" for key, value in keys.items())]
         argv = [for_model(each, cell) for each in words]
-        return self.start(argv, trial=trial, cell=cell, metrics_file=metrics_file_of(cell))
+        return self.start(
+            argv,
+            trial=trial,
+            cell=cell,
+            metrics_file=metrics_file_of(cell),
+            interpreter=self.python,
+            program=self.module,
+        )
 
     def keys(self, trial: Trial, cell: Cell) -> dict[str, str]:
         """Return every `key=value` of a trial, in the order of the command line.

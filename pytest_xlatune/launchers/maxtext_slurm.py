@@ -30,6 +30,8 @@ from pytest_xlatune.launchers.program import (
     PROFILE_FILE,
     check_absolute,
     for_model,
+    is_watched,
+    witness_script,
 )
 from pytest_xlatune.model.cell import Cell
 from pytest_xlatune.model.errors import ConfigError
@@ -140,15 +142,17 @@ class MaxTextSlurmLauncher:
         )
         env = {**variables, **trial.profile.env, **(EVIDENCE_ENV if trial.protocol.dump else {})}
         exports = shell_exports(trial.profile.flags, env)
+        exports += witness_script("OUTPUT_PATH") if is_watched(trial) else ""
         head = f"\n# profile {trial.profile.id}, after all that is deployed\n"
         return LaunchSpec(
             argv=argv,
             env={"RAY": "1"} if self.is_ray else {},
             inherit=self.inherit,
             files={
-                AXES_FILE: shell_exports((), cell.parallelism.variables),
+                AXES_FILE: shell_exports((), cell.guard_variables),
                 PROFILE_FILE: head + exports,
             },
+            tells_options=is_watched(trial),
             last_step=trial.protocol.last_step,
             deadline_s=trial.protocol.deadline_s + self.queue_s,
         )

@@ -12,14 +12,20 @@ This module must not know what the program is, nor read an env file.
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import PurePosixPath
 
-from pytest_xlatune.model.cell import DUMP_FOLDER, Cell
+from pytest_xlatune.model.cell import DUMP_FOLDER, OPTIONS_FOLDER, Cell
 from pytest_xlatune.model.errors import ConfigError
-from pytest_xlatune.model.profile import Flag, append_flags, parse_flags, shell_exports
+from pytest_xlatune.model.profile import (
+    Flag,
+    append_flags,
+    format_flags,
+    parse_flags,
+    shell_exports,
+)
 from pytest_xlatune.model.trial import LaunchSpec, Trial
 
 # What a program needs of its node to run at all; jax.distributed finds its peers by SLURM's.
@@ -30,6 +36,7 @@ INHERIT = (
 
 PROFILE_FILE = "profile.env.sh"
 METRICS_FILE = "metrics.jsonl"
+PROBE_FILE = "xlatune_environment.py"  # the text of `workers.probe_environment`
 
 # Stands for the attempt's folder until its path is known. The blanks make XLA's own quoting
 # enclose it: the path may hold some.
@@ -43,9 +50,30 @@ _EVIDENCE_FLAGS = (
 # A cached executable is dumped without its HLO before and after optimisation.
 EVIDENCE_ENV = {"JAX_ENABLE_COMPILATION_CACHE": "false"}
 
+# With a dump asked for, XLA writes its options down, of every module: some kilobytes each. No
+# program is dumped but the smallest that JAX compiles for itself: on a CPU jaxlib up to 0.9 writes
+# options down beside a dumped program alone.
+_SMALL = "^jit_(convert_element_type|broadcast_in_dim|_?threefry_seed)$"
+_ASKS_OPTIONS = (
+    Flag(name="xla_dump_to", value=f"{FOLDER}/{OPTIONS_FOLDER}"),
+    Flag(name="xla_dump_hlo_module_re", value=_SMALL),
+)
+_OF_A_DUMP = "xla_dump_"
+# NCCL and RCCL then print each variable that they read, once
+ASKS_NCCL = {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "ENV"}
+
 # What env files come to is known on the node alone: the log tells what the program starts with.
 _SHOW = """\
+: "${XLA_FLAGS=}"  # a sourced file may have said `set -u`
 printf 'XLA_FLAGS=%s\\n' "${XLA_FLAGS//$'\\n'/ }" >&2
+"""
+# Rank 0 tells the settings in effect. Where the text begins with a file's name XLA reads that file.
+_WITNESS = """\
+if [[ ${{SLURM_PROCID:-${{NODE_RANK:-0}}}} == 0 && -n ${{{folder}-}} ]]; then
+  [[ ${{XLA_FLAGS-}} == *{of_a_dump}* || ${{XLA_FLAGS-}} =~ ^[[:space:]]*[^-[:space:]] ]] ||
+    export XLA_FLAGS={flags}"${{XLA_FLAGS:+ $XLA_FLAGS}}"
+  [[ -v NCCL_DEBUG ]] || export {nccl}
+fi
 """
 # A syntax error in a sourced file would not stop bash; `bash -n` finds it first.
 _SOURCE = """\
@@ -111,11 +139,19 @@ class ProgramLauncher:
         return " ".join(parts)
 
     def start(
-        self, argv: Sequence[str], *, trial: Trial, cell: Cell, metrics_file: str = ""
+        self,
+        argv: Sequence[str],
+        *,
+        trial: Trial,
+        cell: Cell,
+        metrics_file: str = "",
+        interpreter: str = "",
+        program: str = "",
     ) -> LaunchSpec:
         """Return the spec that runs `argv` with the trial's environment.
 
-        `FOLDER` in `argv` stands for the attempt's folder.
+        `FOLDER` in `argv` stands for the attempt's folder. `interpreter` is the trainer's, and
+        `program` the script or the module that it runs, as far as they are known.
 
         Raises:
             ConfigError: XLA would not read the deployed XLA_FLAGS to its end, and so never reach
@@ -123,28 +159,49 @@ class ProgramLauncher:
         """
         deployed = cell.deployed.get("XLA_FLAGS", "")
         parse_flags(deployed, where="the deployed XLA_FLAGS")
-        is_evidence = trial.protocol.dump
+        asks = (interpreter or "python3", f"{FOLDER}/{PROBE_FILE}", "trainer", program)
+        is_evidence, first = trial.protocol.dump, dict[str, str]()
         flags = (*trial.profile.flags, *(_EVIDENCE_FLAGS if is_evidence else ()))
         env = trial.profile.env | (EVIDENCE_ENV if is_evidence else {})
         if self.env_files or self.cwd or self.in_shell:
-            command, files = self._wrapped(argv, cell), {PROFILE_FILE: _fragment(trial, flags, env)}
+            witness = witness_script() if is_watched(trial) else ""
+            script = _fragment(trial, flags, env) + witness
+            command, files = self._wrapped(argv, cell), {PROFILE_FILE: script}
+            probe = self._wrapped(asks, cell)
             # a recipe that is deployed for some cells asks which this is
-            asked = cell.parallelism.variables if self.env_files else {}
+            asked = cell.guard_variables if self.env_files else {}
             composed = {**asked, **cell.deployed}
         else:
             command, files = tuple(map(_here, argv)), {}
+            probe = tuple(map(_here, asks))
             composed = cell.deployed | env
             if flags:
                 composed["XLA_FLAGS"] = _here(append_flags(deployed, flags))
+            first = self._witness_env(composed) if is_watched(trial) else {}
         return LaunchSpec(
             argv=command,
             env=composed,
+            first_env=first,
             inherit=self.inherit,
             files=files,
             metrics_file=metrics_file,
+            tells_options=is_watched(trial) and ("XLA_FLAGS" in first or bool(files)),
+            probe=probe,
+            paths=self.files(cell),
             last_step=trial.protocol.last_step,
             deadline_s=trial.protocol.deadline_s,
         )
+
+    def _witness_env(self, env: Mapping[str, str]) -> dict[str, str]:
+        """Return what makes the first process tell its options; nothing where a user asks it."""
+        has_debug = "NCCL_DEBUG" in env or any(fnmatchcase("NCCL_DEBUG", i) for i in self.inherit)
+        found = {} if has_debug else dict(ASKS_NCCL)
+        text = env.get("XLA_FLAGS", "")
+        if _OF_A_DUMP not in text:
+            asks = format_flags(_ASKS_OPTIONS).replace(FOLDER, "{xlatune.folder}")
+            # in front: what XLA cannot read ends its reading
+            found["XLA_FLAGS"] = " ".join(filter(None, (asks, text)))
+        return found
 
     def _wrapped(self, argv: Sequence[str], cell: Cell) -> tuple[str, ...]:
         script = _WRAPPER.format(
@@ -191,6 +248,21 @@ def _fragment(trial: Trial, flags: Sequence[Flag], env: dict[str, str]) -> str:
     # the token holds blanks, so it stands inside single quotes: close, expand, open again
     exports = exports.replace(FOLDER, "'\"$xlatune_folder\"'")
     return f"# profile {trial.profile.id}, applied after every env file\n{exports}{_SHOW}"
+
+
+def is_watched(trial: Trial) -> bool:
+    """Whether a trial is asked to tell its settings in effect; an evidence run dumps anyway."""
+    return trial.protocol.is_scored and not trial.protocol.dump
+
+
+def witness_script(folder: str = "xlatune_folder") -> str:
+    """Return the lines of bash that make the first process tell its settings in effect.
+
+    `folder` names the variable of the folder that it writes to; without one nothing is asked.
+    """
+    flags = shlex.quote(format_flags(_ASKS_OPTIONS)).replace(FOLDER, f"'\"${folder}\"'")
+    nccl = " ".join(f"{name}={value}" for name, value in ASKS_NCCL.items())
+    return _WITNESS.format(folder=folder, of_a_dump=_OF_A_DUMP, flags=flags, nccl=nccl)
 
 
 def _here(text: str) -> str:

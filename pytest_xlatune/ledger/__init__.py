@@ -24,9 +24,10 @@ from typing import ClassVar
 from filelock import FileLock, Timeout
 
 from pytest_xlatune.model.cell import Cell, DeployedFile
+from pytest_xlatune.model.environment import NodeEnvironment
 from pytest_xlatune.model.errors import LedgerError, UnreadableLedgerError, XlatuneError
-from pytest_xlatune.model.failure import CompileClass
-from pytest_xlatune.model.record import Json, Record
+from pytest_xlatune.model.failure import CompileClass, FailureClass
+from pytest_xlatune.model.record import LATER, Json, Record, read_json
 from pytest_xlatune.model.resources import Next
 from pytest_xlatune.model.result import (
     Action,
@@ -56,6 +57,7 @@ class CampaignOpened(Event):
         declared: the study as builtins, so that the ledger alone repeats every conclusion.
         versions: of the software, by name.
         settings: what the user said, by name: where.
+        command: the command line of the session, without secrets.
     """
 
     kind: ClassVar[str] = "campaign-opened"
@@ -66,6 +68,7 @@ class CampaignOpened(Event):
     declared: dict[str, Json] = field(default_factory=dict)
     versions: dict[str, str] = field(default_factory=dict)
     settings: dict[str, str] = field(default_factory=dict)
+    command: str = field(default="", metadata=LATER)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -192,7 +195,8 @@ class Decided(Event):
         arm: which arm the reference is; "" is the cell as deployed.
         needed: what a retry needed first and what was not done; the sweep stops for it.
         nodes: that failed, as far as that is known.
-        faults: what still ails them after they were resumed.
+        faults: what ails them, and still does where they were resumed.
+        resumed: those that were resumed in vain.
         waited_s: seconds in the queue after which the user's patience was over.
         spent: the limit that is used up.
         evidence: the line of the log, or the scheduler's words.
@@ -215,6 +219,7 @@ class Decided(Event):
     spent: Spent | None = None
     evidence: str = ""
     not_before_s: float = 0.0
+    resumed: tuple[str, ...] = field(default=(), metadata=LATER)
 
     @property
     def reason(self) -> str:
@@ -225,20 +230,27 @@ class Decided(Event):
         if self.waited_s:
             return f"{self.cls}: no trial has started for {self.waited_s} s: {follows}"
         if self.needed is not Action.NONE:
-            tried = f"; after scontrol update State=RESUME: {faults}" if faults else ""
+            after = "after scontrol update State=RESUME: " if self.resumed else ""
+            tried = f"; {after}{faults}" if faults else ""
             what = f"the next attempt needs {self.needed}, which was not done"
             return f"{self.cls}: {what}{tried}: {follows}"
         if faults:
-            return f"{self.cls}: {faults}, and stays so after RESUME: {follows}"
+            stays = ", and stays so after RESUME" if self.resumed else ""
+            return f"{self.cls}: {faults}{stays}: {follows}"
         detail = f" ({self.detail})" if self.detail else ""
         times = f", {self.tried + 1} times in a row" if self.tried else ""
         if not self.cls:
             return follows if self.next is Next.INTERRUPTED else ""
+        if self.cls == FailureClass.LOG_UNREADABLE:
+            return f"{FailureClass.LOG_UNREADABLE.meaning}: {self.detail}{times}: {follows}"
         said = f"{self.cls}{detail}{times}: {follows}"
         if self.cannot is None:
             return said
         whose = f"the reference {self.arm}" if self.arm else "the cell as deployed"
-        return f"{whose} cannot {self.cannot.replace('-', ' ')}: {said}"
+        is_unread = self.cls == FailureClass.NO_STEPS
+        cannot = "be scored" if is_unread else self.cannot.replace("-", " ")
+        said = f"{self.detail}: {follows}" if is_unread else said
+        return f"{whose} cannot {cannot}: {said}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -255,6 +267,7 @@ class NoteKind(StrEnum):
 
     SITE = "site"  # a look at the site before anything was submitted
     COMPILING = "compile-check"
+    WAITING = "waiting"  # for the scheduler, or a place in its queue
     OTHER = "other"
 
 
@@ -320,6 +333,22 @@ class EvidenceRecorded(Event):
     shares: Shares | None = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EnvironmentSeen(Event):
+    """What a trial ran on, where that is not what the last such event of its cell says.
+
+    Attributes:
+        nodes: the environment of each node, facts of earlier events included.
+        is_whole: whether the devices were asked for too.
+    """
+
+    kind: ClassVar[str] = "environment-seen"
+    trial_id: str
+    cell_digest: str
+    nodes: tuple[NodeEnvironment, ...]
+    is_whole: bool = False
+
+
 class EpochCause(StrEnum):
     """Why nodes are no longer what they were."""
 
@@ -327,6 +356,7 @@ class EpochCause(StrEnum):
     FIT_AGAIN = "fit-again"  # nothing had to be done, after a trial failed there
     HOOK = "hook"  # the site did what was needed
     SWAPPED = "swapped"  # a cell's trial ran on other nodes than the one before it
+    CHANGED = "changed"  # its trainer, packages, driver or kernel are not those of the one before
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -341,6 +371,7 @@ class EpochBegan(Event):
         faults: what Slurm could not mend before the hook did.
         cell_digest: the one cell whose trials ran elsewhere; "" is every cell on one of `nodes`.
         were: the nodes that this cell's trials ran on before.
+        changes: everything that is not as it was, one phrase each.
     """
 
     kind: ClassVar[str] = "epoch-began"
@@ -351,11 +382,14 @@ class EpochBegan(Event):
     faults: tuple[str, ...] = ()
     cell_digest: str = ""
     were: tuple[str, ...] = ()
+    changes: tuple[str, ...] = field(default=(), metadata=LATER)
 
     @property
     def reason(self) -> str:
         """One sentence for people."""
         names = ", ".join(self.nodes)
+        if self.cause is EpochCause.CHANGED:
+            return f"on {names} changed: {'; '.join(self.changes)}"
         if self.cause is EpochCause.SWAPPED:
             return f"nodes are {names}, were {', '.join(self.were)}"
         if self.cause is EpochCause.RESUMED:
@@ -416,6 +450,9 @@ class Ledger:
         """
         text = b"".join(_line(event, at_s) for event in events)
         if text:
+            if self._inode is not None:
+                with self._explained("written"):
+                    self.path.stat()  # where it is away, it is not begun anew
             with self._lock(), self._explained("written"):
                 _append(self.path, text)
 
@@ -484,7 +521,7 @@ class Ledger:
     @contextlib.contextmanager
     def _lock(self) -> Iterator[None]:
         with self._explained("locked"):
-            self.path.parent.mkdir(parents=True, exist_ok=True)
+            self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             # a lock by mere existence would outlive a killed writer: never fall back to it
             lock = FileLock(
                 self.path.with_name(self.path.name + ".lock"),
@@ -521,7 +558,7 @@ def _line(event: Event, at_s: float) -> bytes:
 def _entry(line: bytes, *, number: int, path: Path) -> LedgerEntry:
     where = f"{path}:{number}"
     try:
-        data = json.loads(line)
+        data = read_json(line)
         schema, at_s, kind = data.pop("schema"), data.pop("at"), data.pop("event")
     except (ValueError, KeyError, AttributeError, TypeError):
         raise UnreadableLedgerError(
@@ -544,14 +581,16 @@ def _entry(line: bytes, *, number: int, path: Path) -> LedgerEntry:
         )
     try:
         return LedgerEntry(number=number, at_s=float(at_s), event=EVENTS[kind].from_json(data))
-    except (XlatuneError, TypeError, ValueError) as error:
+    except (XlatuneError, OverflowError, TypeError, ValueError) as error:
         raise UnreadableLedgerError(
             f"{where}: {kind}: {error}; {UnreadableLedgerError.ADVICE}"
         ) from None
 
 
 def _append(path: Path, text: bytes) -> None:
-    descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o666)
+    # open to whom its folder is, and never more
+    mode = path.parent.stat().st_mode & 0o666
+    descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, mode)
     try:
         size_bytes = os.fstat(descriptor).st_size
         if size_bytes and os.pread(descriptor, 1, size_bytes - 1) != b"\n":

@@ -25,6 +25,7 @@ from pytest_xlatune.ledger import (
     AttemptSubmitted,
     CampaignOpened,
     Decided,
+    EnvironmentSeen,
     EpochBegan,
     Event,
     EvidenceRecorded,
@@ -37,6 +38,7 @@ from pytest_xlatune.ledger import (
     TrialPlanned,
 )
 from pytest_xlatune.model.cell import Cell, DeployedFile
+from pytest_xlatune.model.environment import NodeEnvironment
 from pytest_xlatune.model.errors import LedgerError, UnreadableLedgerError
 from pytest_xlatune.model.resources import Next
 from pytest_xlatune.model.result import (
@@ -176,6 +178,8 @@ class LedgerState:
         pinned: the nodes that the scheduler picked, by the digest of a cell that names none.
         measured_on: the nodes of the last measured trial, by the digest of its cell.
         files: that deploy the cell.
+        environments: what the last trial of a cell ran on, by the cell's digest.
+        asked_whole: the cells whose devices were told in the last session.
         compiled: what compiling said, by profile.
         recorded: what evidence trials left, by trial.
         changes: counts the events after which a study may propose or conclude something else.
@@ -196,6 +200,8 @@ class LedgerState:
     pinned: dict[str, tuple[str, ...]] = field(default_factory=dict)
     measured_on: dict[str, tuple[str, ...]] = field(default_factory=dict)
     files: tuple[DeployedFile, ...] = ()
+    environments: dict[str, tuple[NodeEnvironment, ...]] = field(default_factory=dict)
+    asked_whole: set[str] = field(default_factory=set)
     compiled: dict[str, ProfileCompiled] = field(default_factory=dict)
     recorded: dict[str, EvidenceRecorded] = field(default_factory=dict)
     changes: int = 0
@@ -321,6 +327,10 @@ def _keep(state: LedgerState, event: Event) -> None:
     match event:
         case FilesRead():
             state.files = event.files
+        case EnvironmentSeen():
+            state.environments[event.cell_digest] = event.nodes
+            if event.is_whole:
+                state.asked_whole.add(event.cell_digest)
         case NodesPinned():
             state.pinned[event.cell_digest] = event.nodes
         case ProfileCompiled():
@@ -343,6 +353,7 @@ def _open(state: LedgerState, event: CampaignOpened) -> None:
             if ended and (ended.not_run is not None or ended.status is TrialStatus.UNMEASURED):
                 state.trials[trial_id] = dataclasses.replace(progress, ended=None)
         state.decisions, state.decided, state.stop = [], {}, None
+        state.asked_whole = set()  # much may have happened over night
     state.opened = (*state.opened, event)
     state.cells.update((cell.digest, cell) for cell in event.cells)
     state.changes += 1

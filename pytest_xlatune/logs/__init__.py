@@ -17,23 +17,27 @@ The same bytes give the same report however they are cut into chunks. Memory is 
 the log holds: a line is cut at 64 KiB, findings and settings are counted, steps are of one rank.
 
 Whose steps: rank 0 by its label; without labels the first line of each step id. Which start: the
-last. A start begins where settings or Memstats are printed after a step was, or where a step id
-goes back by more than two: less may be a slower rank. Once two ranks were seen to print a step
+last. A start begins where settings or Memstats are printed after a step was, where a process that
+met trouble prints its configuration again, or where a step id goes back by more than two: less may
+be a slower rank. Once two ranks were seen to print a step
 alike, going back begins no start.
 """
 
 from __future__ import annotations
 
-import functools
 import math
-import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from pytest_xlatune.logs import grammar
+from pytest_xlatune.logs._digests import HEADS as _DIGEST_HEADS
+from pytest_xlatune.logs._digests import WORDS as _DIGEST_WORDS
+from pytest_xlatune.logs._digests import Digests, LinePlace, finding_of
+from pytest_xlatune.logs._shapes import Sieve, StepLines, record
 from pytest_xlatune.logs._signatures import EVIDENCE_CHARS, is_harmless, sight, table
-from pytest_xlatune.logs.grammar import Origin
+from pytest_xlatune.logs.grammar import Origin, StepLayout
+from pytest_xlatune.logs.patterns import StepPattern
 from pytest_xlatune.model.failure import FailureClass
 from pytest_xlatune.model.record import Record
 from pytest_xlatune.model.result import Action, Finding, StepRecord
@@ -43,26 +47,27 @@ _WINDOW_BYTES = 1 << 15  # few windows then hold a line worth reading
 _TAIL_BYTES = 1 << 13
 _TAIL_LINES, _TAIL_CHARS = 5, 160
 _RANKS_APART = 2  # steps by which a slower rank may print later
-_STEPS_THAT_REFUTE = 3  # what ran before a fatal line may be printed after it: steps are dispatched
+STEPS_THAT_REFUTE = 3  # what ran before a fatal line may be printed after it: steps are dispatched
 _MOST_STEPS = 100_000
 _MOST_SETTINGS = 4096
 _MOST_DETAILS = 8  # different findings of one class that are kept
 _MOST_ORIGINS = 1024
+_NO_ORIGIN = Origin()
 
-_LOWER = bytes(range(256)).lower()
-_KEPT = frozenset(b"fghijklmnopqrstuvwxyz_FGHIJKLMNOPQRSTUVWXYZ")
-_DELETED = bytes(byte for byte in range(256) if byte not in _KEPT)
-_DELETED_IN_BLOCKS = bytes(byte for byte in _DELETED if byte != ord("\n"))
-_CACHED_SHAPES = 1 << 14
-_CACHED_LETTERS = 1 << 9  # of one shape: 8 MiB at most in all
+_PART_MARKS = (b"stdout P ", b"stderr P ")
 
 _STEP_WORD = "completed "
 _ENVIRONMENT_WORDS = (
     "nccl_", "rccl_", "xla_", "jax_", "hsa_", "hip_", "ucx_", "nvte_", "libtpu_",
 )  # fmt: skip
 _CONFIG_WORD = "config param "
+_NCCL_WORD = "nccl info "
 _MEMSTATS_WORD = "memstats: after params"
-_OWN_WORDS = (_STEP_WORD, *_ENVIRONMENT_WORDS, _CONFIG_WORD, _MEMSTATS_WORD)
+_OWN_WORDS = (
+    *(_STEP_WORD, *_ENVIRONMENT_WORDS, _CONFIG_WORD, _MEMSTATS_WORD),
+    *grammar.END_WORDS,
+    *_DIGEST_WORDS,
+)
 _ENDING = (
     *(FailureClass.CANCELLED, FailureClass.TIME_LIMIT),
     *(FailureClass.PREEMPTED, FailureClass.PREEMPTION_NOTICE),
@@ -87,11 +92,15 @@ class LogReport(Record):
         xla_flags: text of XLA_FLAGS as the environment dump shows it; None where it is not shown.
         env: other variables shown (NCCL_*, RCCL_*, XLA_*, JAX_*, HSA_*, ...).
         config: MaxText's `Config param` lines, values as printed.
+        nccl: the variables that NCCL or RCCL says it reads, by NCCL_DEBUG=INFO.
         phase: how far the last start came.
         lines: lines, a torn last one included.
         size_bytes: bytes.
         starts: how often the program started in this log.
         steps_after_cancel: steps printed after a notice that the job is being ended.
+        steps_after_trouble: steps printed after the last line that asks for something.
+        is_cancelled: whether a hang digest says that the last start was ended on purpose.
+        exit_code: of the job, where launcher or scheduler print it at the end.
         tail: the last lines that are neither steps nor known to be harmless.
         notes: what a reader of the steps should know, one sentence each.
     """
@@ -101,11 +110,15 @@ class LogReport(Record):
     xla_flags: str | None = None
     env: dict[str, str] = field(default_factory=dict)
     config: dict[str, str] = field(default_factory=dict)
+    nccl: dict[str, str] = field(default_factory=dict)
     phase: Phase = Phase.BEFORE_MEMSTATS
     lines: int = 0
     size_bytes: int = 0
     starts: int = 1
     steps_after_cancel: int = 0
+    steps_after_trouble: int = 0
+    is_cancelled: bool = False
+    exit_code: int | None = None
     tail: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 
@@ -141,19 +154,32 @@ class _Start:
     home: Origin | None = None
     steps: dict[int, StepRecord] = field(default_factory=dict)
     last: int = -1  # highest step id; only read where `steps` is not empty
+    layout: StepLayout | None = None  # of its line, where it was read by one
     repeated: bool = False
+    is_configured_twice: bool = False
+    is_hung: bool = False  # the first line of a hang digest was printed
     others: set[Origin] = field(default_factory=set)
     dropped_steps: int = 0
+    count: int = 0  # of steps, those that are not kept included
     after_cancel: int = 0
+    after_trouble: int = 0
+    exit_code: int | None = None
     env: _Settings = field(default_factory=_Settings)
     config: _Settings = field(default_factory=_Settings)
+    nccl: _Settings = field(default_factory=_Settings)
 
 
 class LogReader:
-    """Reads one log. Feed it bytes as they come; ask at any time."""
+    """Reads one log. Feed it bytes as they come; ask at any time.
 
-    def __init__(self) -> None:
-        self._sieve = Sieve((*table().words, *_OWN_WORDS))
+    `pattern` is how another trainer than MaxText prints its steps.
+    """
+
+    def __init__(self, pattern: StepPattern | None = None) -> None:
+        self._pattern = pattern
+        own = (pattern.word,) if pattern is not None else ()
+        self._sieve = Sieve((*table().words, *_OWN_WORDS, *own))
+        self._step_lines = StepLines() if pattern is None else None
         self._held = bytearray()  # an unfinished line, cut at _LINE_BYTES
         self._tail = b""
         self._lines = 0
@@ -161,6 +187,7 @@ class LogReader:
         self._start = _Start()
         self._cancelled = False
         self._findings: dict[tuple[str, str], Finding] = {}
+        self._digests = Digests()
         self._fatal: Finding | None = None
         self._steps_since_fatal = 0
         self._unkept = 0
@@ -185,15 +212,27 @@ class LogReader:
     @property
     def findings(self) -> tuple[Finding, ...]:
         """All findings so far, in order of first appearance."""
-        return tuple(self._findings.values())
+        own = tuple(self._findings.values())
+        if not self._digests.is_any:
+            return own
+        told: dict[tuple[str, str, Action], Finding] = {}
+        for each, _ in self._told():
+            key = each.cls, each.detail, each.action
+            known = told.get(key)
+            told[key] = replace(known, count=known.count + 1) if known else each
+        # of one end, what the digest says comes before its consequences in the same line
+        return tuple(sorted((*told.values(), *own), key=lambda each: each.line))
 
     @property
     def fatal(self) -> Finding | None:
         """The first line after which the program cannot go on, as long as it did not go on.
 
-        Three further steps, a further phase or a new start refute it.
+        Three further steps, a further phase or a new start refute it. So does a hang digest.
         """
-        return self._fatal
+        if self._fatal is not None or not self._digests.is_any:
+            return self._fatal
+        asking = (each for each, steps in self._told() if steps < STEPS_THAT_REFUTE)
+        return next((each for each in asking if each.action is not Action.NONE), None)
 
     @property
     def last_step_s(self) -> float:
@@ -212,26 +251,40 @@ class LogReader:
     def close(self) -> None:
         """Read a torn last line, of which only complete fields count. Idempotent."""
         if not self._closed and self._held:
-            self._lines += 1
-            self._examine(bytes(self._held), self._lines, torn=True)
+            held = grammar.joined_parts(bytes(self._held))
+            self._examine(held.rstrip(b"\n"), self._lines + 1, torn=True)
+            self._digests.feed(held.rstrip(b"\n") + b"\n", self._lines)
+            self._lines += held.count(b"\n") + (not held.endswith(b"\n"))
             self._held.clear()
+        self._digests.close()
         self._closed = True
 
     def report(self) -> LogReport:
         """Return the report so far; before `close`, without an unfinished last line."""
         start = self._start
         env = start.env.plain()
+        told = self._told()
+        troubled = [steps for each, steps in told if each.action is not Action.NONE]
+        cancelled = [
+            steps
+            for each, steps in told
+            if each.cls == FailureClass.CANCELLED and steps <= start.count
+        ]
         return LogReport(
             steps=tuple(start.steps.values()),
             findings=self.findings,
             xla_flags=env.pop("XLA_FLAGS", None),
             env=env,
             config=start.config.plain(),
+            nccl=start.nccl.plain(),
             phase=start.phase,
             lines=self._lines,
             size_bytes=self._bytes,
             starts=start.index + 1,
-            steps_after_cancel=start.after_cancel,
+            steps_after_cancel=max(start.after_cancel, *cancelled, 0),
+            steps_after_trouble=min(start.after_trouble, *troubled, start.after_trouble),
+            is_cancelled=bool(cancelled),
+            exit_code=start.exit_code,
             tail=self._last_lines(),
             notes=self._notes(),
         )
@@ -244,14 +297,37 @@ class LogReader:
         if end:
             block = bytes(self._held) + piece[:end] if self._held else piece[:end]
             self._held.clear()
+            # a line of CRI begins with its time:  2026-01-12T07:08:09.123456789Z stdout P comp
+            if block[10:11] == b"T" and any(mark in block for mark in _PART_MARKS):
+                block = self._without_parts(block)
             total, found = self._sieve.lines(block)
             for index, line in found:
                 self._examine(line, self._lines + index + 1)
+            self._digests.feed(block, self._lines)
             self._lines += total
         free = _LINE_BYTES - len(self._held)
         self._held += piece[end : end + free]
 
+    def _examine_step(self, line: bytes, number: int, seen: StepLines) -> bool:
+        """Read a step line whose shape was read before; false where it has to be read in full."""
+        layout = seen.layout(line)
+        if layout is None:
+            return False
+        origin, start = seen.origin(line, layout), self._start
+        if origin in start.others:
+            return True
+        before = None if layout is start.layout else start.steps.get(start.last)
+        if before is not None and len(layout.fields) < grammar.told(before):
+            return False  # its writer may have been cut
+        if not self._is_at_home(origin):
+            return True
+        found = record(line, layout, seen.label(origin), start=start.index)
+        self._step(found, origin, number, "", layout=layout)
+        return True
+
     def _examine(self, line: bytes, number: int, *, torn: bool = False) -> None:
+        if not torn and self._step_lines and self._examine_step(line, number, self._step_lines):
+            return
         cut = len(line) >= _LINE_BYTES
         if cut or torn:
             # bytes beyond the cut must not count in one chunking and not in another
@@ -263,9 +339,31 @@ class LogReader:
             is_last = index == len(segments) - 1
             self._examine_text(segment, number, is_torn=(torn or cut) and is_last)
 
-    def _examine_text(self, segment: str, number: int, *, is_torn: bool) -> None:
+    def _without_parts(self, block: bytes) -> bytes:
+        """Join the parts of CRI's long lines; one whose end is yet to come is held back."""
+        last = grammar.PARTS_LAST.search(block)
+        if last is not None and len(block) - last.start() < _LINE_BYTES:
+            self._held += block[last.start() :]
+            block = block[: last.start()]
+        return grammar.joined_parts(block)
+
+    def _examine_text(
+        self, segment: str, number: int, *, is_torn: bool, outer: Origin | None = None
+    ) -> None:
         origin, text = grammar.split_origin(segment)
+        origin = outer if outer is not None and origin == _NO_ORIGIN else origin
+        inner = grammar.unwrap(text)
+        if inner is not None:
+            for each in inner.splitlines():
+                self._examine_text(each, number, is_torn=False, outer=origin)
+            return
         low = text.lower()
+        if self._pattern is not None and self._pattern.word in low and not is_torn:
+            steps = self._pattern.steps(text, origin.label)
+            for record in steps:
+                self._step(record, origin, number, segment)
+            if steps:
+                return
         if _STEP_WORD in low:
             whole = grammar.without_torn_field(text) if is_torn else text
             steps = grammar.parse_steps(whole, origin.label)
@@ -275,9 +373,26 @@ class LogReader:
                 self._step(record, origin, number, segment)
             if steps:
                 return
+        if grammar.may_tell_end(low) and not is_torn:
+            self._start.exit_code = self._start.exit_code or grammar.parse_end(text)
+        self._examine_setting(segment, number, origin, text, is_torn=is_torn)
+
+    def _examine_setting(
+        self, segment: str, number: int, origin: Origin, text: str, *, is_torn: bool
+    ) -> None:
+        """Read a line that is no step's: a setting, a phase, or a failure."""
+        low = text.lower()
+        if any(word in low for word in _DIGEST_WORDS):
+            start = self._start
+            start.is_hung |= text.lstrip().startswith(_DIGEST_HEADS)
+            self._digests.note(number, LinePlace(start.index, start.count, segment))
         if _CONFIG_WORD in low and (setting := grammar.parse_config(text)):
             self._begin_if_trained(origin)
+            self._begin_if_configured_again(setting[0], origin)
             self._start.config.put(*setting, origin)
+        elif _NCCL_WORD in low and (setting := grammar.parse_nccl(text)):
+            if not is_torn:  # a value that is cut is another one
+                self._start.nccl.put(*setting, origin)
         elif setting := grammar.parse_environment(text):
             self._begin_if_trained(origin)
             if is_torn and setting[0] == "XLA_FLAGS":
@@ -293,7 +408,15 @@ class LogReader:
                 self._fatal, self._steps_since_fatal = seen.finding, 0
             self._find(seen.finding)
 
-    def _step(self, record: StepRecord, origin: Origin, number: int, segment: str) -> None:
+    def _step(
+        self,
+        record: StepRecord,
+        origin: Origin,
+        number: int,
+        segment: str,
+        *,
+        layout: StepLayout | None = None,
+    ) -> None:
         if record.loss is not None and not math.isfinite(record.loss):
             finding = Finding(
                 cls=FailureClass.NUMERICAL_FAILURE,
@@ -314,12 +437,16 @@ class LogReader:
                 self._repeat(record)
                 return
         start.phase = Phase.TRAINING
-        record = replace(record, start=start.index)
+        if record.start != start.index:
+            record = replace(record, start=start.index)
         start.last = max(start.last, record.step) if start.steps else record.step
+        start.layout = layout if start.last == record.step else None
         start.steps[record.step] = record
         start.after_cancel += self._cancelled
+        start.after_trouble += 1
+        start.count += 1
         self._steps_since_fatal += 1
-        if self._steps_since_fatal >= _STEPS_THAT_REFUTE:
+        if self._steps_since_fatal >= STEPS_THAT_REFUTE:
             self._fatal = None
         if len(start.steps) > _MOST_STEPS:
             del start.steps[next(iter(start.steps))]
@@ -333,7 +460,7 @@ class LogReader:
     def _repeat(self, record: StepRecord) -> None:
         """Keep the first line of a step, unless that one was cut short and this one tells more."""
         start = self._start
-        start.repeated = True
+        start.repeated, start.layout = True, None
         if grammar.told(record) > grammar.told(start.steps[record.step]):
             start.steps[record.step] = replace(record, start=start.index)
 
@@ -341,7 +468,11 @@ class LogReader:
         """Whether steps of this origin count; a better one than before takes its place."""
         start = self._start
         home = start.home
-        if home is not None and origin != home:
+        if origin == home:
+            return True
+        if origin in start.others:  # none of these is ever better than a later home
+            return False
+        if home is not None:
             better = origin.preference < home.preference
             if len(start.others) < _MOST_ORIGINS:
                 start.others.add(home if better else origin)
@@ -359,10 +490,25 @@ class LogReader:
         if origin.rank in ("", home.rank) and not (self._start.repeated and home.rank == ""):
             self._begin()
 
+    def _begin_if_configured_again(self, key: str, origin: Origin) -> None:
+        """Begin a new start when a process that met trouble prints its configuration anew.
+
+        Without labels several processes may print it; one that printed a key twice before betrays
+        that.
+        """
+        start, known = self._start, self._start.config.values.get(key)
+        if known is None or known[0] != origin.preference or start.is_configured_twice:
+            return
+        if start.is_hung or any(e.action is not Action.NONE for e in self._findings.values()):
+            self._begin()
+        else:
+            start.is_configured_twice = origin.rank == ""
+
     def _begin(self, *, settings_of: _Start | None = None) -> _Start:
         self._start = _Start(index=self._start.index + 1)
         if settings_of is not None:  # none were printed in between: they still hold
             self._start.env, self._start.config = settings_of.env, settings_of.config
+            self._start.nccl = settings_of.nccl
         self._cancelled = False
         self._fatal = None
         self._findings = {
@@ -372,6 +518,8 @@ class LogReader:
 
     def _find(self, finding: Finding) -> None:
         self._cancelled |= finding.cls in _ENDING
+        if finding.action is not Action.NONE:
+            self._start.after_trouble = 0
         key = (finding.cls, finding.detail)
         known = self._findings.get(key)
         alike = sum(cls == finding.cls for cls, _ in self._findings)
@@ -382,6 +530,20 @@ class LogReader:
         else:  # new, or of an earlier start: then the new line is the evidence
             self._findings.pop(key, None)
             self._findings[key] = replace(finding, count=known.count + 1 if known else 1)
+
+    def _told(self) -> list[tuple[Finding, int]]:
+        """Return what each digest says, and how many steps were printed after it began.
+
+        One of an earlier start counts more than any start printed.
+        """
+        start = self._start
+        return [
+            (
+                finding_of(digest, place, is_past=place.start < start.index),
+                start.count - place.steps if place.start == start.index else start.count + 1,
+            )
+            for place, digest in self._digests.found()
+        ]
 
     def _last_lines(self) -> tuple[str, ...]:
         first = 1 if self._bytes > _TAIL_BYTES else 0
@@ -414,58 +576,3 @@ def read_log(chunks: Iterable[bytes]) -> LogReport:
         reader.feed(chunk)
     reader.close()
     return reader.report()
-
-
-class Sieve:
-    """Finds the lines of a block that may hold one of some words, case ignored.
-
-    It is why a gigabyte takes seconds. A log is a few line shapes, repeated a million times with
-    other numbers. The *letters* of a line are its f to z and _, in lower case, without
-    everything else: digits, addresses (a-f!), counters and times vanish, and one
-    `bytes.translate` does it for a whole block. Letters that hold the letters of no known word are
-    dull. The sieve remembers them and judges each shape once; that memory is a cache of a pure
-    function. It may let other lines through.
-    """
-
-    def __init__(self, words: Iterable[str]) -> None:
-        self._known = _pattern(frozenset(words))
-        self._dull: set[bytes] = set()
-
-    def may_hold(self, line: bytes) -> bool:
-        """Whether a line may hold one of the words; never false when it does."""
-        return self._known.search(line.translate(_LOWER, _DELETED)) is not None
-
-    def lines(self, block: bytes) -> tuple[int, list[tuple[int, bytes]]]:
-        """Return the number of lines in a block of complete lines, and those worth reading.
-
-        Each with its index in the block, from 0.
-        """
-        shapes = block.translate(_LOWER, _DELETED_IN_BLOCKS).split(b"\n")
-        fresh = set(shapes) - self._dull
-        live = {shape for shape in fresh if self._known.search(shape)}
-        if len(self._dull) > _CACHED_SHAPES:
-            self._dull.clear()
-        self._dull.update(shape for shape in fresh - live if len(shape) <= _CACHED_LETTERS)
-        if not live:
-            return len(shapes) - 1, []
-        texts = block.split(b"\n")
-        found = [(at, texts[at]) for at, shape in enumerate(shapes) if shape in live]
-        return len(shapes) - 1, found
-
-
-@functools.lru_cache(maxsize=8)
-def _pattern(words: frozenset[str]) -> re.Pattern[bytes]:
-    """Return what finds one of the words in letters; a thousand logs are read for the same ones."""
-    letters = {word.encode().translate(_LOWER, _DELETED) for word in words}
-    # a word that another one is part of is never needed
-    needed = {each for each in letters if not any(o in each for o in letters - {each})}
-    return re.compile(_any_of(needed))
-
-
-def _any_of(words: set[bytes]) -> bytes:
-    """Write a pattern that branches letter by letter: `re` tries alternatives one by one."""
-    if b"" in words:
-        return b""
-    heads = sorted({word[:1] for word in words})
-    branches = (head + _any_of({word[1:] for word in words if word[:1] == head}) for head in heads)
-    return b"(?:" + b"|".join(branches) + b")"

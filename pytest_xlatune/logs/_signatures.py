@@ -17,14 +17,17 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from pytest_xlatune.model.errors import ConfigError
-from pytest_xlatune.model.failure import FailureClass
+from pytest_xlatune.model.failure import MEGASCALE, FailureClass
 from pytest_xlatune.model.result import Action, Finding
 
 _E = TypeVar("_E", bound=Enum)
 EVIDENCE_CHARS = 500
+_BEFORE_WORD, _AFTER_WORD = 500, 1500  # characters
 _FILE = Path(__file__).with_name("signatures.toml")
 # W0112 07:08:09.000001 77 lhs.cc:1]      2026-01-12 07:08:09.123456: F external/xla/flags.cc:225]
-_SEVERITY = re.compile(r"\b([IWEF])\d{4} \d\d:\d\d:\d\d\.\d|\d\d:\d\d:\d\d\.\d+: ([IWEF]) ")
+_SEVERITY = re.compile(r"\b([IWEF])\d{4} \d\d:\d\d:\d{2,15}\.\d|\d\d:\d\d:\d\d\.\d+: ([IWEF]) ")
+# source that a traceback quotes:      raise ValueError(f"Key {k} was passed at the command line but
+_SOURCE = re.compile(r"\s{2,}(?:raise\b|f?['\"])")
 # jax.errors.JaxRuntimeError: INTERNAL: ...      jaxlib.xla_extension.XlaRuntimeError: INTERNAL: ...
 _RAISED = re.compile(r"(?:jax|jaxlib)\.[\w.]*(?:Jax|Xla)RuntimeError: ")
 
@@ -154,7 +157,7 @@ def _named(kind: type[_E], word: str) -> _E:
 
 def is_harmless(text: str) -> bool:
     """Whether a line is known to appear in good runs."""
-    return table().good.search(text) is not None
+    return table().good.search(text[: _BEFORE_WORD + _AFTER_WORD]) is not None
 
 
 class Sighting(NamedTuple):
@@ -171,12 +174,15 @@ def sight(text: str, *, line: int, evidence: str) -> Sighting | None:
     """
     low = text.lower()
     known = table()
-    places = {at for word, at in known.places if word in low}
-    if not places or is_harmless(text):
+    places = {at: low.find(word) for word, at in known.places if word in low}
+    is_last_word = _severity(evidence) == "F"
+    if not (places or is_last_word) or is_harmless(text) or _SOURCE.match(text):
         return None
     for at in sorted(places):
         signature = known.signatures[at]
-        match = signature.pattern.search(text)
+        # what a pattern costs can grow faster than the line: it is held to the words' surroundings
+        begin = max(0, places[at] - _BEFORE_WORD)
+        match = signature.pattern.search(text, begin, places[at] + _AFTER_WORD)
         if match is not None:
             finding = Finding(
                 cls=signature.cls,
@@ -186,7 +192,23 @@ def sight(text: str, *, line: int, evidence: str) -> Sighting | None:
                 detail=signature.detail_of(match)[:EVIDENCE_CHARS],
             )
             return Sighting(finding, _is_fatal(text, signature, evidence=evidence))
+    if is_last_word:
+        cls = FailureClass.FATAL_LINE
+        finding = Finding(
+            cls=cls,
+            action=known.diagnosed[cls].action,
+            line=line,
+            text=evidence.strip()[:EVIDENCE_CHARS],
+            detail=text.strip()[:EVIDENCE_CHARS],
+        )
+        return Sighting(finding, is_fatal=True)
     return None
+
+
+def _severity(evidence: str) -> str:
+    """Return the severity that the logger itself gives a line: I, W, E or F; "" without one."""
+    found = _SEVERITY.search(evidence)
+    return (found[1] or found[2]) if found else ""
 
 
 def _is_fatal(text: str, signature: Signature, *, evidence: str) -> bool:
@@ -198,8 +220,7 @@ def _is_fatal(text: str, signature: Signature, *, evidence: str) -> bool:
     """
     if signature.action is Action.NONE:
         return False
-    found = _SEVERITY.search(evidence)
-    severity = (found[1] or found[2]) if found else ""
+    severity = _severity(evidence)
     if severity in ("I", "W"):
         return False
     return severity == "F" or signature.is_fatal or _RAISED.match(text) is not None
@@ -214,4 +235,7 @@ def markdown() -> Iterator[str]:
         fatal = "yes" if each.is_fatal else ""
         yield f"| {each.cls} | {each.phase} | {each.action} | {fatal} | `{seen}` |"
     for cls, (action, _) in table().diagnosed.items():
-        yield f"| {cls} | after the end | {action} | | {cls.meaning} |"
+        is_digest = cls in MEGASCALE
+        phase, fatal = ("train", "yes") if is_digest else ("after the end", "")
+        shown = f"a whole hang digest of libtpu: {cls.meaning}" if is_digest else cls.meaning
+        yield f"| {cls} | {phase} | {action} | {fatal} | {shown} |"

@@ -19,7 +19,7 @@ _AVERAGE = re.compile(rf"# Avg bus bandwidth\s*:\s*({_NUMBER})")
 #   8589934592  2147483648  float  sum  -1  44651  192.38  360.72  0  44590  192.64  361.21  0
 _SIZE = re.compile(
     r"\s*(?P<size>\d+)\s+\d+\s+[a-z]\w+(?:\s+[a-z]\w*)?(?:\s+-?\d+)??"
-    r"(?P<places>(?:(?:\s+[\d.e+]+){3}\s+(?:\d+|N/A)){2})\s*$"
+    r"(?P<places>(?:(?:\s+[\d.e+]+){3}\s+(?:\d{1,18}|N/A)){2})\s*$"
 )
 _OF_A_PLACE = 4  # columns, #wrong the last
 _RANKS_APART = 2  # steps by which a slower rank may print later

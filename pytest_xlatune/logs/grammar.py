@@ -6,12 +6,13 @@ functions of text; this module knows nothing of the order of lines, of files or 
 
 from __future__ import annotations
 
-import json
 import math
 import re
+import string
 from dataclasses import dataclass
+from typing import NamedTuple
 
-from pytest_xlatune.model.record import Json
+from pytest_xlatune.model.record import Json, read_json
 from pytest_xlatune.model.result import StepRecord
 
 # \x1b[36m(Actor pid=9)\x1b[0m
@@ -21,26 +22,45 @@ _PREFIXES = tuple(
     re.compile(pattern)
     for pattern in (
         # srun -l, padded to the widest task:   ` 8: `
-        r" *(?P<rank>\d+): ",
+        r" *(?P<rank>\d{1,9}): ",
         # Open MPI --tag-output:  [1,0]<stderr>:
-        r"\[\d+,(?P<rank>\d+)\]<std(?:out|err)>: ?",
+        r"\[\d+,(?P<rank>\d{1,9})\]<std(?:out|err)>: ?",
         # Ray:  (MaxTextTrainerActor pid=812, ip=10.0.0.7)
         r"\((?P<actor>[^()\n]*\bpid=\d+[^()\n]*)\) ?",
         # Primus:  [20260929 19:48:42][rank-0/16][INFO]
-        r"(?:\[[^\]\n]*\])*?\[rank-(?P<rank>\d+)/\d+\](?:\[[^\]\n]*\])* *",
+        r"(?:\[[^\]\n]*\])*?\[rank-(?P<rank>\d{1,9})/\d+\](?:\[[^\]\n]*\])* *",
         # absl:  I0112 07:08:09.123456 140001 metric_logger.py:226]
-        r"[IWEF]\d{4} \d\d:\d\d:\d\d\.\d+ +\d+ [^\s\]]+:\d+\] ",
+        # libtpu before its log is set up:  E0000 00:00:1795339599.810613 16729 a.cc:1100]
+        r"[IWEF]\d{4} \d\d:\d\d:\d{2,15}\.\d+ +\d+ [^\s\]]+:\d+\] ",
         # older XLA:  2026-01-12 07:08:09.123456: F external/xla/xla/parse_flags_from_env.cc:225]
         r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d+: [IWEF] [^\s\]]+:\d+\] ",
-        # container runtimes:  2026-01-12T07:08:09.123456Z
-        r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d[.\d]*(?:Z|[+-]\d\d:?\d\d)? ",
+        # Python's logging:  2026-01-12 07:08:09,123 - root - INFO -     [2026-01-12 07:08:09][INFO]
+        (
+            r"\[?\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(?:[.,]\d+)?\]?(?:Z|[+-]\d\d:?\d\d)?(?: -)?"
+            r"(?: [\w.]+(?: -|:))?? *\[?(?:DEBUG|INFO|WARNING|WARN|ERROR|CRITICAL)\]?(?: -|:)? "
+            r"(?:(?!\S*(?:Error|Exception|Interrupt):)[a-z_][\w.]*(?::\d+)?(?: -|:) )?"
+        ),
+        # the same without a time:  INFO:root:
+        r"(?:DEBUG|INFO|WARNING|ERROR|CRITICAL):[\w.]+:",
+        # container runtimes, CRI's stream and tag:  2026-01-12T07:08:09.123456Z stderr F
+        r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d[.\d]*(?:Z|[+-]\d\d:?\d\d)? (?:std(?:out|err) [FP] )?",
+        # kubectl logs --prefix:  [pod/train-0-abcde/trainer]
+        r"\[pod/[^\]\s]+\] ",
+        # docker compose:  trainer-1  |
+        r"[A-Za-z][\w.-]* +\| ",
+        # journald, syslog:  Jan 12 07:08:09 gpu017 run.sh[812]:
+        r"[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d \S+ [^\s:\[\]]+(?:\[\d+\])?: ",
+        # torchrun, a launcher's own:  [rank3]:     [default0]:
+        r"\[(?:rank|default|trainer) ?(?P<rank>\d{1,9})\]:? ?",
     )
 )
-_PREFIX_BEGINS = frozenset(" 0123456789[(IWEF")
+# letters: a logger's level, the name of a service or a month
+_PREFIX_BEGINS = frozenset(" 0123456789[(" + string.ascii_letters)
+_MOST_PREFIXES = 8
+_NOWHERE = slice(0, 0)
 
 
-@dataclass(frozen=True, slots=True)
-class Origin:
+class Origin(NamedTuple):
     """Who printed a line: the rank of its label, the Ray actor of its prefix; "" where unsaid."""
 
     rank: str = ""
@@ -69,20 +89,70 @@ def plain_segments(line: bytes) -> list[str]:
     return [part for part in text.split("\r") if part.strip()]
 
 
+# docker's json-file, Cloud Logging, structured loggers: where the line that was printed stands
+_ENVELOPE = ("log", "textPayload", "message", "msg", "jsonPayload", "text", "line")
+
+
+def unwrap(text: str) -> str | None:
+    """Return the line that a JSON envelope holds; None where it is none.
+
+    >>> unwrap('{"textPayload": "completed step: 7", "severity": "INFO"}')
+    'completed step: 7'
+    """
+    if not (text.startswith("{") and text.rstrip().endswith("}")):
+        return None
+    values: Json = _object(text)
+    for _ in range(2):  # a payload may be an envelope itself
+        values = next((values[key] for key in _ENVELOPE if key in values), None)
+        if not isinstance(values, dict):
+            break
+    return values.rstrip("\r\n") if isinstance(values, str) else None
+
+
+# CRI cuts long lines; P says that the next line of the stream goes on, F that it ends here:
+#   2026-01-12T07:08:09.123456789Z stdout P completed st
+_CRI = re.compile(rb"\d{4}-\d\d-\d\dT\S+ std(?:out|err) (?P<tag>[FP]) ")
+PARTS_LAST = re.compile(rb"(?:\A|(?<=\n))(?:\d{4}-\d\d-\d\dT\S+ std(?:out|err) P [^\n]*\n)+\Z")
+
+
+def joined_parts(block: bytes) -> bytes:
+    """Join the parts into which CRI cuts long lines; an empty line stands for each further part."""
+    lines: list[bytes] = []
+    open_at = -1  # index of the line that goes on
+    for line in block.split(b"\n"):
+        match = _CRI.match(line)
+        if match is not None and open_at >= 0:
+            lines[open_at] += line[match.end() :]
+            lines.append(b"")
+        else:
+            lines.append(line)
+            open_at = len(lines) - 1
+        if match is None or match["tag"] == b"F":
+            open_at = -1
+    return b"\n".join(lines)
+
+
 def split_origin(text: str) -> tuple[Origin, str]:
     """Take every known prefix off a line; the innermost rank wins."""
-    rank = actor = ""
-    at, matched = 0, True
-    while matched and text[at : at + 1] in _PREFIX_BEGINS:
+    at, rank, actor = _prefixes(text)
+    number = str(int(text[rank])) if text[rank] else ""
+    return Origin(number, text[actor]), text[at:]
+
+
+def _prefixes(text: str) -> tuple[int, slice, slice]:
+    """Return where the known prefixes of a line end, and where its rank and its actor stand."""
+    rank = actor = _NOWHERE
+    at, matched, found = 0, True, 0
+    while matched and found < _MOST_PREFIXES and text[at : at + 1] in _PREFIX_BEGINS:
         matched = False
         for prefix in _PREFIXES:
             match = prefix.match(text, at)
             if match is not None:
-                named = match.groupdict()
-                rank = str(int(named["rank"])) if "rank" in named else rank
-                actor = named.get("actor", actor)
-                at, matched = match.end(), True
-    return Origin(rank, actor), text[at:]
+                named = prefix.groupindex
+                rank = slice(*match.span("rank")) if "rank" in named else rank
+                actor = slice(*match.span("actor")) if "actor" in named else actor
+                at, matched, found = match.end(), True, found + 1
+    return at, rank, actor
 
 
 # completed step: 14, seconds: 0.187, ...
@@ -90,8 +160,8 @@ def split_origin(text: str) -> tuple[Origin, str]:
 # completed 7, per-step scalar metrics {'learning/loss': 9.25, ...}
 _STEP = re.compile(
     r"(?<![A-Za-z])completed "
-    r"(?:(?P<profiler>profiler activation/deactivation )?step: (?P<step>\d+)"
-    r"|(?P<oldest>\d+)(?=, per-step scalar metrics ))"
+    r"(?:(?P<profiler>profiler activation/deactivation )?step: (?P<step>\d{1,15})"
+    r"|(?P<oldest>\d{1,15})(?=, per-step scalar metrics ))"
     r",(?P<rest>.*?)(?=completed (?:step|profiler|\d)|$)"
 )
 _NUMBER = r"[-+]?(?:\d+(?:\.\d*)?(?:[eE][-+]?\d+)?|[nN]a[nN]|[iI]nf(?:inity)?)"
@@ -114,6 +184,8 @@ _ATTRIBUTE = {
     **dict.fromkeys(("perf/per_device_tflops", "perf/per_device_tflops_per_sec"), "tflops"),
     "perf/per_device_tokens_per_sec": "tgs",
 }
+_PLAIN_NUMBER = re.compile(r"-?\d{1,15}(?:\.\d{0,15})?")
+_MOST_STEP = 10**15  # more digits than this are no step's
 # a number that `%.3f` printed to its end:  loss: 7.328
 _PRINTED_IN_FULL = re.compile(r": (?:-?\d+\.\d{3}|nan|-?inf)$")
 
@@ -134,6 +206,49 @@ def parse_steps(text: str, label: str) -> list[StepRecord]:
         )
         for match in _STEP.finditer(text)
     ]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepLayout:
+    """Where the parts of one step line stand; `fields` by the attribute of the step's record."""
+
+    rank: slice
+    actor: slice
+    step: slice
+    fields: tuple[tuple[str, slice], ...]
+    kind: str
+
+
+def step_layout(line: bytes) -> StepLayout | None:
+    """Return the layout of a line that is one step with finite figures and nothing else.
+
+    It holds for each line that differs in digits alone. None: the line has to be read in full.
+    """
+    text = line.decode("ascii", "ignore").removesuffix("\r")
+    if len(text) + line.endswith(b"\r") != len(line) or not text.isprintable():
+        return None
+    at, rank, actor = _prefixes(text)
+    said = text[at:]
+    found = [*_STEP.finditer(said)]
+    if len(found) != 1 or found[0].end() != len(said) or said.startswith("{"):
+        return None
+    (match,) = found
+    begin = at + match.start("rest")
+    fields: dict[str, slice] = {}
+    pattern = _SCALAR if "per-step scalar metrics" in match["rest"] else _FIELD
+    for each in pattern.finditer(match["rest"].rstrip()):
+        fields.setdefault(_ATTRIBUTE[each[1]], slice(begin + each.start(2), begin + each.end(2)))
+    # digits make a finite number of these, whichever they are
+    if not all(_PLAIN_NUMBER.fullmatch(text[where]) for where in fields.values()):
+        return None
+    step = match.span("oldest" if match["step"] is None else "step")
+    return StepLayout(
+        rank=rank,
+        actor=actor,
+        step=slice(at + step[0], at + step[1]),
+        fields=tuple(fields.items()),
+        kind=_kind(match, said),
+    )
 
 
 def without_torn_field(text: str) -> str:
@@ -170,7 +285,7 @@ _ENVIRONMENT = re.compile(
     r"(?P<name>(?:NCCL|RCCL|XLA|JAX|HSA|HIP|UCX|NVTE|LIBTPU)_\w+)=(?P<value>.*)"
 )
 # Config param per_device_batch_size: 7.0
-_CONFIG = re.compile(r"Config param (?P<key>\w+): ?(?P<value>.*?)\s*$")
+_CONFIG = re.compile(r"Config param (?P<key>\w+): ?(?P<value>.*)")
 
 
 def parse_environment(text: str) -> tuple[str, str] | None:
@@ -187,7 +302,69 @@ def parse_environment(text: str) -> tuple[str, str] | None:
 def parse_config(text: str) -> tuple[str, str] | None:
     """Return key and value of a `Config param` line."""
     match = _CONFIG.search(text)
-    return (match["key"], match["value"]) if match else None
+    return (match["key"], match["value"].rstrip()) if match else None
+
+
+_ENDS = tuple(
+    re.compile(pattern)
+    for pattern in (
+        # maxtext-slurm's summary:   Status:  FAILED (exit 143) - stage failed     SUCCESS (exit 0)
+        r"^\s*Status: *(?:SUCCESS|FAILED) \(exit (?P<exit>\d{1,3})\)",
+        r"^\s*Status: *CANCELLED \((?P<cancelled>scancel)",
+        # == Training FAILED (exit=143, 84s) ==
+        r"== Training FAILED \(exit=(?P<exit>\d{1,3}),",
+        # == Training END (84s) ==
+        r"== Training (?P<ended>END) \(",
+        # srun: error: n2: task 1: Exited with exit code 1
+        r"^srun: error: \S+ tasks? \S+ Exited with exit code (?P<exit>\d{1,3})",
+    )
+)
+END_WORDS = (
+    *("status: success", "status: failed", "status: cancelled"),
+    *("== training end", "== training failed", "exited with exit code"),
+)
+_END_HINTS = ("status:", "== training ", "exited with exit code")
+_SIGTERM_EXIT = 143
+
+
+def may_tell_end(low: str) -> bool:
+    """Whether a line in lower case may be one that `parse_end` reads."""
+    return any(hint in low for hint in _END_HINTS)
+
+
+def parse_end(text: str) -> int | None:
+    """Return the exit code of the job where a line tells its end; 143 for a cancel."""
+    for pattern in _ENDS:
+        if (match := pattern.search(text)) is not None:
+            groups = match.groupdict()
+            if groups.get("cancelled"):
+                return _SIGTERM_EXIT
+            return 0 if groups.get("ended") else int(groups["exit"])
+    return None
+
+
+# gpu1:101:101 [0] NCCL INFO NCCL_ALGO set by environment to Ring
+# gpu1:101:101 [0] NCCL INFO NCCL_MAX_NCHANNELS set by environment to 8.
+# gpu1:101:101 [0] NCCL INFO NCCL_IB_HCA set to mlx5_0,mlx5_1
+_NCCL = re.compile(
+    r"\bNCCL INFO (?P<name>(?:NCCL|RCCL)_\w+) set (?:by environment )?to (?P<value>.*)"
+)
+# gpu1:101:101 [0] NCCL INFO Invalid value many for NCCL_MAX_NCHANNELS, using default -2.
+_NCCL_DEFAULT = re.compile(
+    r"\bNCCL INFO Invalid value .* for (?P<name>(?:NCCL|RCCL)_\w+), (?P<value>using default .*)"
+)
+
+
+def parse_nccl(text: str) -> tuple[str, str] | None:
+    """Return a variable and its value where NCCL or RCCL says that it reads it.
+
+    It does with NCCL_DEBUG=INFO (NVIDIA/nccl, src/misc/param.cc); a number ends with a full stop.
+    """
+    match = _NCCL.search(text) or _NCCL_DEFAULT.search(text)
+    if match is None:
+        return None
+    value = match["value"].strip()
+    return match["name"], value[:-1] if re.fullmatch(r"-?\d+\.", value) else value
 
 
 def parse_metrics(text: str) -> tuple[StepRecord, ...]:
@@ -203,7 +380,7 @@ def parse_metrics(text: str) -> tuple[StepRecord, ...]:
     for line in text.splitlines():
         values = _object(line)
         step = _number(values.get("step"))
-        if step is None or not math.isfinite(step):
+        if step is None or not abs(step) < _MOST_STEP:
             continue
         if steps and step <= steps[-1].step:
             start += 1
@@ -223,11 +400,16 @@ def parse_metrics(text: str) -> tuple[StepRecord, ...]:
 
 def _object(line: str) -> dict[str, Json]:
     try:
-        value = json.loads(line)
+        value = read_json(line)
     except ValueError:
         return {}
     return value if isinstance(value, dict) else {}
 
 
 def _number(value: Json) -> float | None:
-    return float(value) if isinstance(value, int | float) and value is not True else None
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return None
+    try:
+        return float(value)
+    except OverflowError:  # an integer of hundreds of digits
+        return math.inf if value > 0 else -math.inf

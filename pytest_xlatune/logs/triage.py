@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
-from pytest_xlatune.logs import LogReport, Phase
+from pytest_xlatune.logs import STEPS_THAT_REFUTE, LogReport, Phase
 from pytest_xlatune.logs._signatures import EVIDENCE_CHARS, Tier, table
 from pytest_xlatune.model.cell import Protocol
 from pytest_xlatune.model.failure import FailureClass
@@ -18,6 +18,7 @@ from pytest_xlatune.model.result import Action, Finding, Outcome, State
 
 _RUNAWAY_BYTES = 500_000_000
 _SIGKILL, _SIGTERM, _SIGINT = 9, 15, 2
+_SHELL_BASE = 128  # a shell's exit code of a signal, less its number
 _HANG = {
     Phase.BEFORE_MEMSTATS: FailureClass.HANG_INIT,
     Phase.COMPILING: FailureClass.HANG_SILENT_OOM,
@@ -27,6 +28,8 @@ _OF_STATE = {
     State.TIMEOUT: FailureClass.TIME_LIMIT,
     State.CANCELLED: FailureClass.CANCELLED,
     State.NODE_FAIL: FailureClass.NODE_FAIL,
+    State.PREEMPTED: FailureClass.PREEMPTED,
+    State.OUT_OF_MEMORY: FailureClass.OOM_HOST,
     State.LOST: FailureClass.LOST,
 }
 _OF_SIGNAL = {
@@ -34,6 +37,23 @@ _OF_SIGNAL = {
     _SIGTERM: FailureClass.CANCELLED,
     _SIGINT: FailureClass.CANCELLED,
 }
+_ENDED_BY_OTHERS = (State.TIMEOUT, State.CANCELLED)
+_ENDS = frozenset({FailureClass.CANCELLED, FailureClass.TIME_LIMIT})
+# the first that was seen names it
+_ENDED_BY = {
+    FailureClass.PREEMPTED: "Slurm: another job took the nodes",
+    FailureClass.TIME_LIMIT: "Slurm: the time limit",
+    FailureClass.NODE_FAIL: "Slurm: a node failed",
+    FailureClass.CANCELLED: "a cancel (scancel, or the scheduler)",
+    FailureClass.TRAIN_TIMEOUT: "the launcher's own time limit",
+    FailureClass.OOM_HOST: "the kernel, for want of memory",
+    FailureClass.KILLED: "SIGKILL",
+}
+_EXPECTED = (
+    "it ran but printed no step line that can be read; expected e.g. `completed step: 7, seconds: "
+    "0.510, Tokens/s/device: 990.5, loss: 7.125`, or step_pattern= in CellSettings "
+    "or xlatune.toml for another form, see docs/trainer.md"
+)
 _WITHOUT_REASON = (FailureClass.EXIT_CODE, FailureClass.UNKNOWN_DEATH)
 # ConnectionResetError: [Errno 104] Connection reset by peer      RuntimeError: collective failed
 _OF_OTHERS = re.compile(
@@ -42,7 +62,12 @@ _OF_OTHERS = re.compile(
 
 
 def diagnose(
-    report: LogReport, outcome: Outcome, protocol: Protocol, *, stalled_s: float | None = None
+    report: LogReport,
+    outcome: Outcome,
+    protocol: Protocol,
+    *,
+    stalled_s: float | None = None,
+    is_ended_by_us: bool = False,
 ) -> tuple[Finding, ...]:
     """Return what the log says and what only its combination with the outcome tells.
 
@@ -51,10 +76,16 @@ def diagnose(
         outcome: how the attempt ended, or that it runs.
         protocol: the trial's.
         stalled_s: seconds without progress, where the campaign calls that a hang; else None.
+        is_ended_by_us: whether the campaign ended it, for whatever reason.
     """
     complete = report.last_step is not None and report.last_step >= protocol.last_step
     measured = complete and report.steps_after_cancel == 0
     told = report.findings
+    is_ours = is_ended_by_us or stalled_s is not None
+    # Slurm's word for a preempted job is a cancelled one, too
+    is_others = outcome.state in _ENDED_BY_OTHERS and not any(map(_is_preempted, told))
+    if is_others and not measured and not is_ours:
+        told = _that_asks_still(told, outcome.state)
     if measured:
         # what the log complains of did not keep the job from its steps
         told = tuple(
@@ -68,20 +99,84 @@ def diagnose(
     return (*told, *_combined(report, outcome, protocol, told=told, stalled_s=stalled))
 
 
+def _that_asks_still(told: tuple[Finding, ...], state: State) -> tuple[Finding, ...]:
+    """Return the findings of a job that was ended from outside, by a limit or by a person.
+
+    What it printed from then on is of the end, and what follows from other trouble explains
+    nothing: a time limit and a person's word stand. Only a cause that was there before still asks
+    for something; of a cancelled job only one that bars the profile or the sweep.
+    """
+    ends = [each.line for each in told if each.cls in _ENDS and each.line and not each.source]
+    end = min(ends, default=math.inf)
+
+    def stands(each: Finding) -> bool:
+        if _tier(each) is not Tier.CAUSE or (each.line > end and not each.source):
+            return False
+        return state is State.TIMEOUT or each.action in (Action.DROP, Action.STOP)
+
+    return tuple(each if stands(each) else replace(each, action=Action.NONE) for each in told)
+
+
+def as_told(outcome: Outcome, report: LogReport, *, is_ours: bool) -> Outcome:
+    """Return how an attempt ended; as cancelled where its hang digest says that a person ended it.
+
+    So it is only where we did not end it, and nothing in the log asks for something: a program that
+    fails ends its others on purpose, too.
+    """
+    is_alone = all(each.action is Action.NONE for each in report.findings)
+    is_term = outcome.signal in (None, _SIGTERM, _SIGINT)
+    if outcome.state is State.FAILED and report.is_cancelled and is_alone and is_term:
+        return outcome if is_ours else replace(outcome, state=State.CANCELLED)
+    return outcome
+
+
+def end_of(report: LogReport) -> Outcome:
+    """Return how a job ended as its log alone tells; still running where it does not."""
+    classes = {each.cls for each in report.findings}
+    of_classes = ((cls, state) for state, cls in _OF_STATE.items() if cls in classes)
+    if (of_class := next(of_classes, None)) is not None:
+        return Outcome(state=of_class[1], exit_code=report.exit_code)
+    if report.exit_code is not None:
+        state = State.FAILED if report.exit_code else State.COMPLETED
+        return Outcome(state=state, exit_code=report.exit_code)
+    asks = any(each.action is not Action.NONE for each in report.findings)
+    if asks and report.steps_after_trouble < STEPS_THAT_REFUTE:
+        return Outcome(state=State.FAILED)
+    return Outcome(state=State.RUNNING)
+
+
+def ended_by(outcome: Outcome, findings: Iterable[Finding]) -> str:
+    """Return in words what ended a job; "" where neither log nor outcome tells."""
+    classes = {each.cls for each in findings}
+    known = next((words for cls, words in _ENDED_BY.items() if cls in classes), "")
+    if known or not outcome.state.is_final:
+        return known
+    if outcome.state is State.COMPLETED:
+        return "itself (exit 0)"
+    if outcome.exit_code == _SHELL_BASE + _SIGTERM:
+        return "SIGTERM (exit 143)"
+    if outcome.exit_code is not None:
+        return f"itself (exit {outcome.exit_code})"
+    return f"signal {outcome.signal}" if outcome.signal else ""
+
+
 def primary(findings: Iterable[Finding]) -> Finding | None:
     """Choose the root cause.
 
-    Findings that ask for something come before those that ask for nothing; a cause comes before
+    Findings that ask for something come before those that ask for nothing, of which a time limit or
+    a cancel comes first; a cause comes before
     what follows from it, before generic words; then the earliest line counts. Of several logs, one
     with an exception of its own comes before those whose programs only lost it.
     """
     found = tuple(findings)
     bereft = {each.source for each in found if _tier(each) is Tier.CONSEQUENCE}
 
-    def rank(each: Finding) -> tuple[bool, Tier, bool, float]:
+    def rank(each: Finding) -> tuple[bool, bool, Tier, bool, float]:
+        is_quiet = each.action is Action.NONE
         is_own = _is_own(each) and each.source not in bereft
         tier = Tier.CONSEQUENCE if is_own else _tier(each)
-        return each.action is Action.NONE, tier, not is_own, each.line or math.inf
+        is_no_end = is_quiet and each.cls not in _ENDS
+        return is_quiet, is_no_end, tier, not is_own, each.line or math.inf
 
     return min(found, key=rank, default=None)
 
@@ -106,7 +201,7 @@ def _combined(
     """Yield what follows from log and outcome together; each class once."""
     known = {each.cls for each in told}
     state = outcome.state
-    if report.steps_after_cancel:
+    if report.steps_after_cancel and state not in _ENDED_BY_OTHERS and not known & _ENDS:
         yield _diagnosed(FailureClass.STEPS_AFTER_CANCEL, f"{report.steps_after_cancel} steps")
     if not report.steps and report.size_bytes > _RUNAWAY_BYTES:
         yield _diagnosed(FailureClass.RUNAWAY_LOG, f"{report.size_bytes / 1e6:.0f} MB")
@@ -117,7 +212,9 @@ def _combined(
             each.step >= protocol.first_step and each.kind == "step" for each in report.steps
         )
         if not report.steps and protocol.needs_steps:
-            yield _diagnosed(FailureClass.NO_STEPS, "", report)
+            last = " | ".join(report.tail[-2:])
+            detail = f"{_EXPECTED}; its last lines: {last}" if last else _EXPECTED
+            yield _diagnosed(FailureClass.NO_STEPS, detail, report)
         elif usable < protocol.min_steps and protocol.needs_window:
             yield _diagnosed(FailureClass.TOO_FEW_STEPS, f"{usable} of {protocol.min_steps}")
     elif state.is_final:
@@ -131,7 +228,7 @@ def _class_of_end(outcome: Outcome) -> FailureClass:
     """Name how an attempt ended when its log explains nothing."""
     if outcome.state in _OF_STATE:
         return _OF_STATE[outcome.state]
-    if signal := outcome.signal or max((outcome.exit_code or 0) - 128, 0):
+    if signal := outcome.signal or max((outcome.exit_code or 0) - _SHELL_BASE, 0):
         return _OF_SIGNAL.get(signal, FailureClass.SIGNAL_KILL)
     if not outcome.is_started:
         return FailureClass.NOT_STARTED
@@ -148,6 +245,10 @@ def _how(outcome: Outcome) -> str:
 
 def _is_numerical(finding: Finding) -> bool:
     return finding.cls == FailureClass.NUMERICAL_FAILURE
+
+
+def _is_preempted(finding: Finding) -> bool:
+    return finding.cls == FailureClass.PREEMPTED
 
 
 def _diagnosed(cls: FailureClass, detail: str, report: LogReport | None = None) -> Finding:

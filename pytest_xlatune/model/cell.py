@@ -20,7 +20,12 @@ from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.metric import FIRST_STEP, METRICS, TGS, Metric
 from pytest_xlatune.model.profile import Profile
 from pytest_xlatune.model.record import LATER, Json, Record, digest
-from pytest_xlatune.model.redact import secrets_of
+from pytest_xlatune.model.redact import (
+    command_text_without_secrets,
+    secrets_of,
+    secrets_of_command,
+    without_secrets,
+)
 
 
 class Axis(StrEnum):
@@ -47,6 +52,10 @@ def axis_variable(axis: str) -> str:
     return f"MAXTEXT_{AXIS_PREFIX[axis].upper()}_{axis}"
 
 
+# names a configuration of the model, where an env file deploys a recipe for one of several
+CONFIG_TAG_VARIABLE = "MAXTEXT_CONFIG_TAG"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parallelism(Record):
     """The axes of a cell and their degrees, in the order written, e.g. PP=2,FSDP=4."""
@@ -63,7 +72,7 @@ class Parallelism(Record):
         axes: list[tuple[str, int]] = []
         for part in text.split(","):
             # one axis:  FSDP=8
-            match = re.fullmatch(r"\s*([A-Za-z]+)\s*=\s*([0-9]+)\s*", part)
+            match = re.fullmatch(r"\s*([A-Za-z]+)\s*=\s*([0-9]{1,9})\s*", part)
             if match is None or int(match.group(2)) < 1:
                 raise ConfigError(
                     f"parallelism {text!r}: found {part.strip()!r}, expected AXIS=DEGREE such as "
@@ -116,6 +125,7 @@ class Protocol(Record):
         metric_is_better: "higher" or "lower", for a field of your own only.
         metric_unit: how documents write the unit of a field of your own.
         dump: whether XLA's dump of the compiled program is kept.
+        step_pattern: how the trainer prints a step, by name or as a pattern; "" is as MaxText does.
     """
 
     steps: int = 15
@@ -131,6 +141,7 @@ class Protocol(Record):
     metric_is_better: str = field(default="", metadata=LATER)
     metric_unit: str = field(default="", metadata=LATER)
     dump: bool = False
+    step_pattern: str = field(default="", metadata=LATER)
 
     def __post_init__(self) -> None:
         for name in ("steps", "min_steps", "deadline_s"):
@@ -160,9 +171,9 @@ class Protocol(Record):
 
     @property
     def identity(self) -> Json:
-        """What two trials must share to be comparable: all but how long we wait, and words."""
+        """What two trials must share to be comparable: all but how we wait and read, and words."""
         found = self.to_json()
-        for name in ("deadline_s", "metric_unit"):
+        for name in ("deadline_s", "metric_unit", "step_pattern"):
             found.pop(name, None)
         # left out where they are what every older protocol was: its digests stay
         if self.metric == "tgs":
@@ -239,6 +250,8 @@ class Cell(Record):
         devices: devices of the cell in all; 0 is unknown.
         protocol: how each trial is run and scored.
         code: commit hash or digest of the trained code; "" is not told apart.
+        sourced: name and value of what the launcher's env files export on top of `deployed`, where
+            this machine has them; without secrets and without values that a command makes.
     """
 
     model_tag: str
@@ -254,6 +267,7 @@ class Cell(Record):
     devices: int = 0
     protocol: Protocol = field(default_factory=Protocol)
     code: str = ""
+    sourced: tuple[tuple[str, str], ...] = field(default=(), metadata=LATER)
 
     def __post_init__(self) -> None:
         # a model tag:  llama3.1-405b
@@ -277,6 +291,18 @@ class Cell(Record):
     def __hash__(self) -> int:
         return hash(self.digest)
 
+    def __repr__(self) -> str:
+        return f"Cell({self.label!r}, digest={self.digest!r})"  # pytest shows it in a failure
+
+    def to_json(self) -> dict[str, Json]:
+        """Return the record as it is kept: secrets hidden, and so no part of the identity."""
+        return {
+            **Record.to_json(self),
+            "launcher": command_text_without_secrets(self.launcher),
+            "deployed": without_secrets(self.deployed),
+            "overrides": without_secrets(self.overrides),
+        }
+
     @cached_property
     def digest(self) -> str:
         """The identity: 16 hexadecimal digits; a code that is not told apart is left out."""
@@ -284,6 +310,17 @@ class Cell(Record):
         if not self.code:
             del identity["code"]
         return digest(identity)
+
+    @property
+    def guard_variables(self) -> dict[str, str]:
+        """The variables that the guards of recommended deployments read; no trainer reads them."""
+        tag = {CONFIG_TAG_VARIABLE: self.config_tag} if self.config_tag else {}
+        return {**self.parallelism.variables, **tag}
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """All variables that are deployed, as far as they are known: those of env files too."""
+        return {**self.deployed, **dict(self.sourced)}
 
     @property
     def label(self) -> str:
@@ -328,12 +365,14 @@ class DeployedFile(Record):
 
 
 DUMP_FOLDER = "xla_dump"
+OPTIONS_FOLDER = "xla_options"  # where a scored trial's XLA writes down its options
 
 
 def secrets_in(cell: Cell, profiles: Sequence[Profile]) -> frozenset[str]:
     """Return the values that no text about a cell may show."""
     settings = (each for profile in profiles for each in (profile.env, profile.overrides))
-    return secrets_of(cell.deployed, cell.overrides, *settings)
+    of_command = secrets_of_command(cell.launcher)
+    return secrets_of(cell.deployed, cell.overrides, *settings) | of_command
 
 
 def varied_fields(cells: Sequence[Cell]) -> frozenset[str]:

@@ -4,10 +4,10 @@ Trouble of the *workload* (OOM, NaN, a hang, a dead node) is never an exception:
 with findings. This module knows nothing of pytest, of Slurm or of files.
 
     XlatuneError          never raised itself
-    |-- ConfigError       the user's file, option or sweep is wrong   pytest: usage error  CLI: 2
-    |-- ParseError        a dump or a trace cannot be read            pytest: error        CLI: 2
-    |-- SubmissionError   a trial could not be handed to an executor  pytest: error        CLI: 3
-    `-- LedgerError       the ledger cannot be read or written        pytest: error        CLI: 3
+    |-- ConfigError       the user's file, option or sweep is wrong
+    |-- ParseError        a dump or a trace cannot be read
+    |-- SubmissionError   a trial could not be handed to an executor
+    `-- LedgerError       the ledger cannot be read or written
 
 Each carries exactly one string, so that it survives the pickling between xdist's processes.
 """
@@ -15,12 +15,15 @@ Each carries exactly one string, so that it survives the pickling between xdist'
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import ClassVar
+
+from pytest_xlatune.model.exits import Exit
 
 
 class XlatuneError(Exception):
-    """Base of every error of this package; `exit_code` is what the command line ends with."""
+    """Base of every error of this package; `exit` is the status of a run that it ends."""
 
-    exit_code = 3
+    exit: ClassVar[Exit] = Exit.INTERNAL
 
 
 _MANY = 8  # names in a message
@@ -29,7 +32,7 @@ _MANY = 8  # names in a message
 class ConfigError(XlatuneError):
     """The user's input is wrong. The message says what was found, where, what was expected."""
 
-    exit_code = 2
+    exit = Exit.USAGE
 
     @classmethod
     def unknown(cls, kind: str, found: str, *, valid: Iterable[str], where: str) -> ConfigError:
@@ -54,11 +57,13 @@ class ConfigError(XlatuneError):
 class ParseError(XlatuneError):
     """A file of evidence is truncated, foreign or hostile; the message names it and why."""
 
-    exit_code = 2
+    exit = Exit.USAGE
 
 
 class SubmissionError(XlatuneError):
     """An executor refused a trial or could not be reached."""
+
+    exit = Exit.NOT_MEASURED
 
 
 class LedgerError(XlatuneError):

@@ -63,6 +63,7 @@ class FailureClass(_Told):
     SEGFAULT = "segfault", "the program reads memory that is not its own"
     NUMERICAL_FAILURE = "numerical-failure", "a loss is NaN or infinite, at any exit code"
     PYTHON_EXCEPTION = "python-exception", "Python raised an exception of no other class"
+    FATAL_LINE = "fatal-line", "the program logs a fatal error of no other class"
     PYTHON_TRACEBACK = "python-traceback", "Python printed a traceback"
 
     # GPUs and network
@@ -76,6 +77,24 @@ class FailureClass(_Told):
     JAX_COORD_TIMEOUT = "jax-coord-timeout", "JAX's coordination service does not answer in time"
     HEARTBEAT_TIMEOUT = "heartbeat-timeout", "a task stopped sending heartbeats"
     PEER_LOST = "peer-lost", "the connection to another rank broke"
+
+    GPU_ECC = "gpu-ecc", "a GPU's memory has errors that it cannot correct"
+    DRIVER = "driver", "the driver of the GPUs does not work"
+    NETWORK = "network", "a connection broke, was refused or timed out"
+    HUB = "hub", "a server of models or data does not answer"
+    RAY_ACTOR = "ray-actor", "a Ray actor or its node died"
+
+    # TPUs and libtpu's Megascale runtime: the causes of its hang digests
+    TPU_CHIP = "tpu-chip", "a TPU stands where no other does; its host is suspect"
+    PROGRAM_MISMATCH = "program-mismatch", "hosts compiled one module to different programs"
+    PROGRAM_DIVERGENCE = "program-divergence", "hosts run different programs, or in other order"
+    DATA_STALL = "data-stall", "hosts got no input in time"
+    NETWORK_LINK = "network-link", "a transfer between two hosts does not arrive"
+    ICI_ERROR = "ici-error", "a link between the chips of a slice failed"
+    HOST_STUCK = "host-stuck", "a host's program gives its TPUs nothing to do"
+    DATA_CORRUPTION = "data-corruption", "data arrived other than it was sent"
+    MXLA_ERROR = "mxla-error", "a TPU host ended with an error that cannot be undone"
+    MXLA_HANG_UNKNOWN = "mxla-hang-unknown", "the job hangs and libtpu cannot tell why"
 
     # launcher, containers, storage
     NOT_STARTED = "not-started", "the program cannot be started on its node"
@@ -104,6 +123,8 @@ class FailureClass(_Told):
     LOST = "lost", "the scheduler no longer knows the job"
 
     # how an attempt ended
+    UNFINISHED = "unfinished", "the log ends before the last step and tells no end"
+    LOG_UNREADABLE = "log-unreadable", "its log cannot be read"
     SOFT_SUCCESS = "soft-success", "the last step is logged although the job ended badly"
     STEPS_AFTER_CANCEL = "steps-after-cancel", "steps were printed after the job was told to end"
     RUNAWAY_LOG = "runaway-log", "more than 500 MB of log before the first step"
@@ -115,9 +136,50 @@ class FailureClass(_Told):
     NO_SCORE = "no-score", "ended well, but its steps give no score"
     KILLED = "killed", "SIGKILL"
     SIGNAL_KILL = "signal-kill", "another signal"
+    NODE_EXIT = "node-exit", "the program of one node ended with an error"
     EXIT_CODE = "exit-code", "a non-zero exit code and no known signature"
     UNKNOWN_DEATH = "unknown-death", "failed without exit code, signal or signature"
 
     # what the campaign decided
     COMPILE_CHECK = "compile-check", "the compile check said enough; the trial was not run"
     BUDGET = "budget", "the budget has no trial left"
+
+
+# Trouble of the site: it says nothing of a profile and never drops one. What can pass by itself is
+# tried again on the same nodes; what stays stops the cell, and a person is told.
+SITE_CLASSES = frozenset(
+    {
+        *(FailureClass.GPU_HARDWARE, FailureClass.GPU_ECC, FailureClass.DRIVER),
+        *(FailureClass.NO_GPU, FailureClass.NIC_FAULT, FailureClass.NCCL_NIC_FAIL),
+        *(FailureClass.NETWORK, FailureClass.HUB, FailureClass.RAY_ACTOR),
+        *(FailureClass.RAY_DOWNSTREAM, FailureClass.GITHUB_5XX, FailureClass.FILESYSTEM),
+        *(FailureClass.PULL_TIMEOUT, FailureClass.CONTAINER_FAIL, FailureClass.IMAGE_MISSING),
+        *(FailureClass.PORT_FAIL, FailureClass.STAGE_TIMEOUT, FailureClass.JOB_SETUP),
+        *(FailureClass.NODE_FAIL, FailureClass.NODE_DRAIN, FailureClass.PROLOG_KILL),
+        *(FailureClass.SLURM_CONTROLLER_DOWN, FailureClass.PREEMPTED),
+        *(FailureClass.TPU_CHIP, FailureClass.ICI_ERROR, FailureClass.NETWORK_LINK),
+        *(FailureClass.DATA_CORRUPTION, FailureClass.DATA_STALL, FailureClass.HOST_STUCK),
+    }
+)
+
+# It may be the profile's or the site's: tried once more, and the profile's only when it comes again
+# while the reference runs.
+UNKNOWN_CLASSES = frozenset(
+    {FailureClass.PYTHON_EXCEPTION, FailureClass.PYTHON_TRACEBACK, FailureClass.FATAL_LINE}
+)
+
+# the classes that a hang digest of libtpu has
+MEGASCALE = frozenset(
+    {
+        FailureClass.TPU_CHIP,
+        FailureClass.PROGRAM_MISMATCH,
+        FailureClass.PROGRAM_DIVERGENCE,
+        FailureClass.DATA_STALL,
+        FailureClass.NETWORK_LINK,
+        FailureClass.ICI_ERROR,
+        FailureClass.HOST_STUCK,
+        FailureClass.DATA_CORRUPTION,
+        FailureClass.MXLA_ERROR,
+        FailureClass.MXLA_HANG_UNKNOWN,
+    }
+)

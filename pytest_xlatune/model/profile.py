@@ -18,8 +18,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from pytest_xlatune.model.errors import ConfigError
-from pytest_xlatune.model.record import Record, digest
-from pytest_xlatune.model.redact import without_secrets
+from pytest_xlatune.model.record import LATER, Json, Record, digest
+from pytest_xlatune.model.redact import HIDDEN, without_secrets
 
 BASELINE_ID = "baseline-deployed"
 NO_ENV_ID = "baseline-no-env"  # the profile that puts every deployed flag back to its default
@@ -198,6 +198,8 @@ class Profile(Record):
         overrides: `key=value` for the launcher, after the cell's own.
         wave: the marker of the wave that measures it.
         note: why it might matter, for the report.
+        is_control: whether it is known to do nothing: measured like any other, it shows the noise,
+            enters no stack and is never recommended.
     """
 
     id: str
@@ -206,6 +208,7 @@ class Profile(Record):
     overrides: dict[str, str] = field(default_factory=dict)
     wave: str = "wave2"
     note: str = ""
+    is_control: bool = field(default=False, metadata=LATER)
 
     def __post_init__(self) -> None:
         if not SLUG.fullmatch(self.id):
@@ -233,16 +236,42 @@ class Profile(Record):
     def __hash__(self) -> int:
         return hash(self.id)
 
+    def __repr__(self) -> str:
+        return f"Profile({self.id!r}, {self.shown_text!r})"  # pytest shows it in a failure
+
+    def to_json(self) -> dict[str, Json]:
+        """Return the record as it is kept: secrets hidden."""
+        kept = {"env": without_secrets(self.env), "overrides": without_secrets(self.overrides)}
+        return {**Record.to_json(self), **kept}
+
+    def with_secrets_of(self, known: Iterable[Profile]) -> Profile:
+        """Return a profile that was kept, with the values that these profiles have for its names.
+
+        The one of its id decides. What none of them has, or two others have differently, stays
+        hidden.
+        """
+        known = tuple(known)
+        known = tuple(each for each in known if each.id == self.id) or known
+        return dataclasses.replace(
+            self,
+            env=_revealed(self.env, [each.env for each in known]),
+            overrides=_revealed(self.overrides, [each.overrides for each in known]),
+        )
+
     @property
     def is_baseline(self) -> bool:
         """Whether this is the cell as deployed: nothing on top."""
         return not (self.flags or self.env or self.overrides)
 
     def same_as(self, other: Profile) -> bool:
-        """Whether another profile, of whatever name, sets the same in the same order."""
-        return self is other or (
-            (self.flags, self.env, self.overrides) == (other.flags, other.env, other.overrides)
-        )
+        """Whether another profile, of whatever name, sets the same in the same order.
+
+        Secrets are left out: one that was kept is the same as the one that was declared.
+        """
+        if self is other:
+            return True
+        one, two = self.shown, other.shown
+        return (one.flags, one.env, one.overrides) == (two.flags, two.env, two.overrides)
 
     @property
     def settings_text(self) -> str:
@@ -263,6 +292,16 @@ class Profile(Record):
         )
 
 
+def _revealed(kept: dict[str, str], known: Sequence[Mapping[str, str]]) -> dict[str, str]:
+    found = dict(kept)
+    for name, value in kept.items():
+        if HIDDEN in value:
+            own = [each for each in known if without_secrets(each).get(name) == value]
+            values = {each[name] for each in own} - {value}
+            found[name] = values.pop() if len(values) == 1 else value
+    return found
+
+
 BASELINE = Profile(id=BASELINE_ID, wave="wave1", note="the cell as deployed")
 
 
@@ -274,6 +313,7 @@ def profile(
     overrides: Mapping[str, str] | None = None,
     wave: str = "wave2",
     note: str = "",
+    is_control: bool = False,
 ) -> Profile:
     """Build a profile from the text of its flags: what a sweep file writes.
 
@@ -287,6 +327,7 @@ def profile(
         overrides=dict(overrides or {}),
         wave=wave,
         note=note,
+        is_control=is_control,
     )
 
 

@@ -72,6 +72,19 @@ class Record:
             raise LedgerError(f"{cls.__name__}: {error}") from None
 
 
+def read_json(text: str | bytes) -> Json:
+    """Return the value of a JSON text.
+
+    Raises:
+        ValueError: it is no JSON, is nested deeper than a record ever is, or holds an integer of
+            thousands of digits.
+    """
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise ValueError("JSON that is nested too deeply") from None
+
+
 def canonical(value: Json) -> str:
     """Return the one JSON text of a value: sorted keys, no white space, ASCII."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
@@ -118,7 +131,7 @@ def _decode(kind: Any, value: Json, *, where: str) -> object:
     try:
         if decode is not None:
             return decode(kind, value, where)
-    except (KeyError, TypeError, ValueError):
+    except (KeyError, OverflowError, TypeError, ValueError):
         pass
     raise LedgerError(f"{where}: expected {kind}, found {value!r:.80}")
 

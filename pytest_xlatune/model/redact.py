@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 HIDDEN = "(hidden)"
+_LINE = 16  # characters; a shorter line of a value is no secret by itself
+_WORDS = frozenset({"key", "token"})  # of any program: Key: cuda:local_topology  token: 1024
 SHORTEST = 6  # characters; a shorter value is part of too many words that are no secret
 
 # the end of one part of a name:  HF_TOKEN  AWS_SECRET_ACCESS_KEY  hf-access-token  WANDB_APIKEY
@@ -37,6 +39,27 @@ _HEAD = re.compile(
 )
 # to the end of the line, or of the quotes that a line leaves open:  "first line\nsecond" # why
 _VALUE = re.compile(r"""(?:[ \t]\#[^\n]*|"(?:[^"\\]|\\.)*+"|'[^']*+'|\\.|[^\n])++""", re.DOTALL)
+# values that say by themselves what they are, whatever their name:
+# hf_AbC...    ghp_...    glpat-...    sk-proj-...    xoxb-1-...    AKIA...    eyJhb.eyJzd.Sfl
+_SHAPE = re.compile(
+    r"(?<![A-Za-z0-9])(?:hf_[A-Za-z0-9]{16,}|gh[pousr]_[A-Za-z0-9]{20,}|github_pat_\w{20,}"
+    r"|glpat-[\w-]{16,}|sk-[A-Za-z0-9_-]{20,}|xox[abeposr]-[A-Za-z0-9-]{10,}|nvapi-[\w-]{20,}"
+    r"|A[KS]IA[0-9A-Z]{16}|AIza[\w-]{35}|eyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]{8,})"
+    r"|(?<=[Bb]earer )[^\s\"'(]\S{7,}"
+)
+# what a log says of a setting:  Config param hf_access_token: hf_x    'token': 'x'    PASSWORD=x
+# Tried once for each unbroken run of a name's characters: from every one of them, a value of 32 KB
+# takes minutes. What a name cannot begin with is stepped over:  --token=x  2nd_key=x
+_SAID = re.compile(
+    r"""
+    (?<![\w.-]) (?:[^\WA-Za-z_]|[.-])*+ (?P<name>[A-Za-z_][\w.-]*+) ["']?
+    [ \t]* [:=] [ \t]* ["']? (?P<value>[^\s"',;)}\]]{4,})
+    """,
+    re.VERBOSE,
+)
+# one word of a command that a shell reads:  --key='a b'    config.yml    "a b"
+_COMMAND_WORD = re.compile(r"""(?:'[^']*'|"[^"]*"|\\.|[^\s'"\\])+""")
+_LISTS = frozenset({"XLA_FLAGS", "LIBTPU_INIT_ARGS"})  # options of a compiler: none is a secret
 # a name in a yml, whose value may be in the lines below:  - private_key: |
 _KEY = re.compile(r"""([ \t]*(?:-[ \t]+)*)["']?([A-Za-z_][\w.-]*+)["']?[ \t]*:""")
 # -----BEGIN RSA PRIVATE KEY-----
@@ -51,22 +74,95 @@ def is_secret(name: str) -> bool:
 
 
 def without_secrets(settings: Mapping[str, str]) -> dict[str, str]:
-    """Return the settings with every value hidden whose name speaks of a secret.
+    """Return the settings as they may be kept and shown; done twice it is the same.
 
-    Of other values the user and the password of an address are hidden.
+    A value is hidden whose name speaks of a secret. Of other values the user and the password of
+    an address are, a value of a secret's name inside (`{"api_key": ...}`, `--token x`), and what
+    has the shape of a token.
     """
+    return {name: _shown(name, value) for name, value in settings.items()}
+
+
+def shown_value(value: object) -> object:
+    """Return a value as `repr` may show it: of a mapping of texts, without secrets."""
+    if not isinstance(value, Mapping):
+        return value
     return {
-        name: HIDDEN if is_secret(name) and value else _USER.sub(HIDDEN, value)
-        for name, value in settings.items()
+        name: _shown(name, text) if isinstance(name, str) and isinstance(text, str) else text
+        for name, text in value.items()
     }
+
+
+def _shown(name: str, value: str) -> str:
+    if is_secret(name) and value:
+        return HIDDEN
+    return _plain(value if name in _LISTS else hide_assignments(value))
+
+
+def _plain(text: str) -> str:
+    return _SHAPE.sub(HIDDEN, _USER.sub(HIDDEN, text))
+
+
+def command_without_secrets(words: Sequence[str]) -> list[str]:
+    """Return the words of a command with secrets hidden: `--token x`, `key=x`, addresses."""
+    shown: list[str] = []
+    is_value = False
+    for word in words:
+        name, equals, value = word.partition("=")
+        option = name.lstrip("-")
+        if is_value and not word.startswith("-"):
+            shown.append(HIDDEN)
+        elif equals and value and len(name.split()) == 1 and is_secret(option):
+            shown.append(f"{name}={HIDDEN}")
+        else:
+            shown.append(_plain(word))
+        is_value = name.startswith("-") and not equals and is_secret(option)
+    return shown
+
+
+def secrets_of_command(text: str) -> frozenset[str]:
+    """Return the values in a command that no text may show."""
+    words = _COMMAND_WORD.findall(text)
+    pairs = zip(words, command_without_secrets(words), strict=True)
+    found = (word for word, shown in pairs if shown != word)
+    plain = {each.strip("'\"") for word in found for each in (word, word.partition("=")[2])}
+    return frozenset(each for each in plain if len(each) >= SHORTEST and HIDDEN[:-1] not in each)
+
+
+def command_text_without_secrets(text: str) -> str:
+    """Do so with a command in one line, quotes and blanks as they are."""
+    found = list(_COMMAND_WORD.finditer(text))
+    shown, at = "", 0
+    for match, word in zip(found, command_without_secrets([m[0] for m in found]), strict=True):
+        shown += text[at : match.start()] + word
+        at = match.end()
+    return shown + text[at:]
 
 
 def secrets_of(*settings: Mapping[str, str]) -> frozenset[str]:
     """Return the values that no text may show: names say so, or they are part of an address."""
     found: set[str] = set()
     for name, value in (pair for each in settings for pair in each.items()):
-        found |= {value} if is_secret(name) else set(_USER.findall(value))  # the passwords
-    return frozenset(each for each in found if len(each) >= SHORTEST and each != HIDDEN)
+        if is_secret(name):
+            # a key of several lines is quoted line by line
+            found |= {value, *(each for each in value.splitlines() if len(each) > _LINE)}
+        else:
+            found |= {*_USER.findall(value), *_SHAPE.findall(value), *_inside(value)}
+    return frozenset(each for each in found if len(each) >= SHORTEST and HIDDEN[:-1] not in each)
+
+
+def secrets_in_text(text: str) -> frozenset[str]:
+    """Return the values that a file of a shell gives to names of secrets, as it writes them."""
+    lines = (line.strip().removeprefix("export ") for line in text.splitlines())
+    pairs = (line.partition("=") for line in lines if not line.startswith("#"))
+    return secrets_of(*({name: value.strip("'\"")} for name, _, value in pairs))
+
+
+def _inside(value: str) -> Iterator[str]:
+    """Give the values of secrets' names inside a value."""
+    for said in _SAID.finditer(value):
+        if is_secret(said["name"]):
+            yield said["value"]
 
 
 def hide(text: str, secrets: Iterable[str]) -> str:
@@ -77,7 +173,22 @@ def hide(text: str, secrets: Iterable[str]) -> str:
             (value, json.dumps(value)[1:-1], value.replace("'", "'\"'\"'"))
         ):
             text = text.replace(spelling, HIDDEN)
-    return _USER.sub(HIDDEN, text)
+    return _plain(text)
+
+
+def hide_quoted(text: str, secrets: Iterable[str] = ()) -> str:
+    """Return a line of a log, or what another program said, as it may be quoted.
+
+    What it says of a secret's name is hidden too: not every secret is known here.
+    """
+
+    def shown(said: re.Match[str]) -> str:
+        name = said["name"]
+        if not is_secret(name) or name.lower() in _WORDS or HIDDEN in said["value"]:
+            return said[0]
+        return said[0][: said.start("value") - said.start()] + HIDDEN
+
+    return _SAID.sub(shown, hide(text, secrets))
 
 
 def hide_assignments(text: str) -> str:
@@ -94,7 +205,7 @@ def hide_assignments(text: str) -> str:
             if value:
                 shown += text[at : head.end()] + _hidden(value[0])
                 at = value.end()
-    return _USER.sub(HIDDEN, shown + text[at:])
+    return _plain(shown + text[at:])
 
 
 def _without_values_below(lines: Iterable[str]) -> Iterator[str]:

@@ -7,6 +7,7 @@ workload did wrong is in an `Outcome` and its findings, not in an exception.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import ClassVar, Self
@@ -102,6 +103,8 @@ class State(StrEnum):
     TIMEOUT = "timeout"  # the scheduler's limit or the trial's deadline
     CANCELLED = "cancelled"
     NODE_FAIL = "node-fail"
+    PREEMPTED = "preempted"  # the scheduler took the nodes for another job
+    OUT_OF_MEMORY = "out-of-memory"  # the scheduler ended it for want of host memory
     LOST = "lost"  # the scheduler knows it no more
 
     @property
@@ -142,6 +145,8 @@ class Outcome(Record):
         reason: the executor's own words.
         lacks_nodes: whether it waits because nodes that it needs are drained, down or reserved.
         is_started: whether the trainer's process began; False only where it could not.
+        is_suspended: whether the scheduler stopped its processes for a while.
+        is_held: whether a person holds it in the queue.
     """
 
     state: State
@@ -153,6 +158,8 @@ class Outcome(Record):
     reason: str = ""
     lacks_nodes: bool = False
     is_started: bool = True
+    is_suspended: bool = field(default=False, metadata=LATER)
+    is_held: bool = field(default=False, metadata=LATER)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,6 +181,8 @@ class Score(Record):
         timings: (step id, seconds) of every step of the job, the window's and those outside it, so
             that the job can be scored again in another window; () of another figure.
         figure: the scored figure, where it is not TGS.
+        tflops: TFLOP/s/device at `tgs`, by the ratio of both that the steps print.
+        first_loss: loss of the first step, if printed.
     """
 
     value: float
@@ -188,6 +197,8 @@ class Score(Record):
     flags: tuple[str, ...] = ()
     timings: tuple[tuple[int, float], ...] = ()
     figure: Figure | None = field(default=None, metadata=LATER)
+    tflops: float | None = field(default=None, metadata=LATER)
+    first_loss: float | None = field(default=None, metadata=LATER)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -195,6 +206,74 @@ class NoScore(Record):
     """Why a job has no score."""
 
     reason: str
+
+
+class Effect(StrEnum):
+    """How well it is known that a setting was in effect, the best first."""
+
+    IN_EFFECT = "in effect"  # the program, its framework or its runtime says so
+    ASKED = "asked"  # only we, or a list of the environment, say so
+    NOT_SEEN = "not seen"  # a witness that should show it is silent
+    CONTRADICTED = "contradicted"  # a witness shows another value
+
+    @property
+    def rank(self) -> int:
+        """0 for the best."""
+        return list(Effect).index(self)
+
+
+class Witness(StrEnum):
+    """What shows a setting, the strongest first."""
+
+    OPTIONS = "XLA's dump of its options"
+    CONFIG = "the framework's configuration lines"
+    NCCL = "the lines of NCCL_DEBUG"
+    LOG = "the log"  # a list of the environment: what the program was started with
+    NONE = ""
+
+
+class SettingKind(StrEnum):
+    """Which sort of setting it is."""
+
+    FLAG = "flag"
+    VARIABLE = "variable"
+    OVERRIDE = "override"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrialSetting(Record):
+    """One setting of a trial, and how well it is known that it was in effect.
+
+    Attributes:
+        name: of an XLA flag without dashes, of a variable, or of a key of the trainer.
+        kind: which of these.
+        asked: the value that was asked for; hidden where the name speaks of a secret.
+        effect: what the strongest witness says.
+        witness: that one.
+        seen: the value that it shows; "" where it shows none.
+        is_deployed: whether it is the cell's own, and not the profile's.
+        is_exempt: whether the sweep declares that nothing can show it.
+    """
+
+    name: str
+    kind: SettingKind
+    asked: str
+    effect: Effect
+    witness: Witness = Witness.NONE
+    seen: str = ""
+    is_deployed: bool = False
+    is_exempt: bool = False
+
+    @property
+    def label(self) -> str:
+        """The name as people write it."""
+        return f"--{self.name}" if self.kind is SettingKind.FLAG else self.name
+
+    @property
+    def is_proved(self) -> bool:
+        """Whether a winner may rest on it."""
+        is_silent = self.effect in (Effect.ASKED, Effect.NOT_SEEN)
+        return self.effect is Effect.IN_EFFECT or (self.is_exempt and is_silent)
 
 
 class TrialStatus(StrEnum):
@@ -226,6 +305,8 @@ class TrialResult(Record):
         outcome: of the last attempt.
         epoch: counts the changes after which scores are not comparable (a node swap).
         not_run: why it was not run at all; None where it was, or is to be.
+        settings: each setting, and whether it was in effect; None where nothing was looked at, as
+            in an imported table.
     """
 
     trial: Trial
@@ -237,6 +318,12 @@ class TrialResult(Record):
     outcome: Outcome | None = None
     epoch: int = 0
     not_run: NotRun | None = None
+    settings: tuple[TrialSetting, ...] | None = field(default=None, metadata=LATER)
+
+    @property
+    def own_settings(self) -> tuple[TrialSetting, ...]:
+        """The profile's settings, those of the cell left out."""
+        return tuple(each for each in self.settings or () if not each.is_deployed)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -305,6 +392,27 @@ class VerdictKind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LostRuns(Record):
+    """Confirming runs of an arm that are over and have no score.
+
+    Attributes:
+        lost: how many.
+        runs: out of how many that are over.
+        to: why, each once: `hang`, a failure class, or the reason in words.
+    """
+
+    lost: int
+    runs: int
+    to: tuple[str, ...]
+
+    @property
+    def words(self) -> str:
+        """Say it: `2 of 4 runs lost: hang`."""
+        why = f": {', '.join(self.to)}" if self.to else ""
+        return f"{self.lost} of {self.runs} runs lost{why}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict(Record):
     """The conclusion on one arm.
 
@@ -325,6 +433,15 @@ class Verdict(Record):
         not_run: why it was not run at all; None where it was, or is to be.
         job_ids: of the trials behind it.
         figure: the scored figure, where it is not TGS.
+        lost: the confirming runs that have no score; None where every run has one.
+        retries: attempts beyond the first, over all its trials.
+        hangs: attempts that stood still, likewise.
+        effect: the weakest that is known of one of its settings in one of those trials; None where
+            it has none, or nothing was looked at.
+        unproved: the settings, as people write them, of which no witness says that they were in
+            effect; those left out that the sweep declares unseen.
+        is_likely_slower: it was measured once, more than three standard deviations below.
+        word: what the study itself calls the verdict, e.g. `DEGRADED`; "" is the kind's own word.
     """
 
     arm: str
@@ -341,6 +458,18 @@ class Verdict(Record):
     not_run: NotRun | None = None
     job_ids: tuple[str, ...] = ()
     figure: Figure | None = field(default=None, metadata=LATER)
+    lost: LostRuns | None = field(default=None, metadata=LATER)
+    retries: int = field(default=0, metadata=LATER)
+    hangs: int = field(default=0, metadata=LATER)
+    is_likely_slower: bool = field(default=False, metadata=LATER)
+    effect: Effect | None = field(default=None, metadata=LATER)
+    unproved: tuple[str, ...] = field(default=(), metadata=LATER)
+    word: str = field(default="", metadata=LATER)
+
+    @property
+    def wins(self) -> bool:
+        """Whether it may be recommended: it is FASTER, and what made it so was in effect."""
+        return self.kind is VerdictKind.FASTER and not self.unproved
 
     @property
     def is_needless(self) -> bool:
@@ -362,6 +491,16 @@ class StudyRecord(Record):
     def __init_subclass__(cls) -> None:
         # a slotted dataclass is made twice; the second is the one that stays
         cls._kinds[cls.kind] = cls
+
+    @property
+    def said(self) -> tuple[str, ...]:
+        """What a summary says instead of naming a winner, in sentences; () has it name one."""
+        return ()
+
+    @property
+    def files(self) -> Mapping[str, str]:
+        """Files that later sweeps can take, to be kept in the work directory: name -> text."""
+        return {}
 
     def to_json(self) -> dict[str, Json]:
         """Return the record as builtins, its kind among them."""
@@ -399,6 +538,53 @@ class NoiseRecord(StudyRecord):
     mde80: float | None = None
 
 
+class Needed(StrEnum):
+    """Whether settings of a recipe were shown to be needed."""
+
+    NEEDED = "needed"
+    NOT_SHOWN = "not shown to be needed"
+    NOT_TESTED = "not measured without it"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecipePart(Record):
+    """Settings of a recipe, or of what led before it, and what they gain.
+
+    Attributes:
+        settings: names of flags (without dashes), variables and keys; several of them were only
+            measured together.
+        need: whether they were shown to be needed.
+        gain: relative change of the figure with them, against the same without; None if unknown.
+        without: the arm without them that stood in the same blocks; "" where none did.
+        n: blocks that held both.
+        is_deployed: whether the recipe has them; else they were left out of it.
+    """
+
+    settings: tuple[str, ...]
+    need: Needed
+    gain: float | None = None
+    without: str = ""
+    n: int = 0
+    is_deployed: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recipe(Record):
+    """What a tuning sweep recommends: the smallest set of settings shown to be needed.
+
+    Attributes:
+        arm: the confirmed arm that is recommended.
+        largest: the confirmed arm of the largest estimate; the recipe is it, or a part of it.
+        parts: the settings of both, those of the recipe first.
+        ties: other confirmed arms that the recipe is not shown to beat, best first.
+    """
+
+    arm: str
+    largest: str
+    parts: tuple[RecipePart, ...] = ()
+    ties: tuple[str, ...] = ()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TuningRecord(NoiseRecord):
     """What a tuning sweep found besides its verdicts.
@@ -406,11 +592,13 @@ class TuningRecord(NoiseRecord):
     Attributes:
         finalists: ids of the profiles sent to confirmation, in rank order; () before.
         bound: no profile beats the baseline by more than this, at 95 %; None if unknown.
+        recipe: the recommended arm and its settings; None without a winner, and in older records.
     """
 
     kind: ClassVar[str] = "tuning"
     finalists: tuple[str, ...] = ()
     bound: float | None = None
+    recipe: Recipe | None = field(default=None, metadata=LATER)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -448,6 +636,12 @@ class Conclusion(Record):
         return self.reference
 
     @property
+    def nothing_in_effect(self) -> bool:
+        """Whether arms with settings ran, and of none is it known that they were in effect."""
+        known = [each for each in self.verdicts if each.effect is not None]
+        return bool(known) and all(each.unproved for each in known)
+
+    @property
     def noise(self) -> NoiseRecord:
         """What the record says of noise; nothing where it has none."""
         return self.record if isinstance(self.record, NoiseRecord) else NoiseRecord()
@@ -456,6 +650,18 @@ class Conclusion(Record):
     def tuning(self) -> TuningRecord:
         """What the record says of a tuning sweep; nothing where it is none's."""
         return self.record if isinstance(self.record, TuningRecord) else TuningRecord()
+
+    @property
+    def winner(self) -> Verdict | None:
+        """The verdict on the recommended arm: the recipe's, else the first that wins.
+
+        None where what made it faster is not known to have been in effect.
+        """
+        recipe = self.tuning.recipe
+        found = self.verdict(recipe.arm) if recipe is not None else None
+        if found is not None:
+            return None if found.unproved else found
+        return next((each for each in self.verdicts if each.wins), None)
 
     @property
     def metric(self) -> Metric:

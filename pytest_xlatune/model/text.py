@@ -10,12 +10,27 @@ from __future__ import annotations
 import math
 import re
 
+# an integer that a program takes:  -1    1073741824
+_WHOLE = re.compile(r"[-+]?[0-9]{1,18}")
+
 _SWITCH = {"1": "true", "0": "false", "t": "true", "f": "false", "": "true"}
 _SWITCHES = frozenset({"true", "false", *_SWITCH})
 # a number as XLA takes it; a suffix is none:  1073741824    -1    0.75    1e-3
 _NUMBER = re.compile(r"[-+]?\d+(\.\d*)?([eE][-+]?\d+)?|[-+]?\.\d+([eE][-+]?\d+)?")
 # an enum's full name:  COLLECTIVE_PIPELINING_MODE_ON
 _FULL = re.compile(r"[A-Z][A-Z0-9]*(?:_[A-Z0-9]+)+")
+
+
+def whole(text: str) -> int | None:
+    """Return the integer that a text writes; None where it is none or of more than 18 digits.
+
+    Python refuses to read or write integers of thousands of digits, with a ValueError.
+
+    >>> whole(" 42 "), whole("4.2"), whole("9" * 5000)
+    (42, None, None)
+    """
+    text = text.strip()
+    return int(text) if _WHOLE.fullmatch(text) else None
 
 
 def same_value(one: str, other: str, *, kind: str = "") -> bool:
@@ -51,7 +66,10 @@ def is_relative(value: str) -> bool:
 
 def _digits(text: str) -> str:
     """Keep integers beyond a float's precision apart."""
-    return str(int(text)) if re.fullmatch(r"[-+]?\d+", text) else ""
+    if re.fullmatch(r"[-+]?\d+", text) is None:
+        return ""
+    digits = text.lstrip("-+").lstrip("0") or "0"
+    return f"-{digits}" if text[0] == "-" and digits != "0" else digits
 
 
 def _parts(text: str) -> set[str]:
@@ -93,6 +111,11 @@ def percent(fraction: float | None) -> str:
 def size(fraction: float | None) -> str:
     """Write a fraction that has no direction, e.g. a noise level, as `0.6 %`."""
     return percent(fraction).removeprefix("+")
+
+
+def fine(fraction: float | None) -> str:
+    """Write a noise between jobs or steps with two decimals: 0.0061 is `0.61 %`."""
+    return ABSENT if fraction is None else f"{100 * fraction:.2f} %"
 
 
 def interval(ends: tuple[float, float] | None) -> str:

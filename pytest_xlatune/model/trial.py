@@ -11,7 +11,8 @@ from functools import cached_property
 
 from pytest_xlatune.model.cell import Protocol
 from pytest_xlatune.model.profile import BASELINE_ID, Profile
-from pytest_xlatune.model.record import Record, digest
+from pytest_xlatune.model.record import LATER, Record, digest
+from pytest_xlatune.model.redact import command_without_secrets
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,9 +42,10 @@ class ConfirmDesign(Record):
     Attributes:
         look: which of the looks the trial belongs to, from 1.
         looks: how many looks the design allows.
-        arms: finalists in each block, an alias included.
+        arms: finalists that enter the first block, an alias included.
         blocks: of this look.
         baselines: trials of the reference in each block.
+        widths: arms of each block of this look in turn; () is `arms` in all of them.
     """
 
     look: int = 1
@@ -51,6 +53,7 @@ class ConfirmDesign(Record):
     arms: int
     blocks: int
     baselines: int
+    widths: tuple[int, ...] = field(default=(), metadata=LATER)
 
 
 # without slots, which leave no place for an identity that is worked out once
@@ -100,10 +103,12 @@ class Trial(Record):
 
         A profile's note and wave do not: rewording a note re-measures nothing.
         """
+        profile = self.profile.to_json() | {"wave": "", "note": ""}
+        profile.pop("is_control", None)  # a remark, as the note is
         identity = {
             "arm": self.arm,
             "cell": self.cell_digest,
-            "profile": self.profile.to_json() | {"wave": "", "note": ""},
+            "profile": profile,
             "protocol": self.protocol.identity,
             "study": self.study,
             "stage": self.stage,
@@ -131,21 +136,35 @@ class LaunchSpec(Record):
     Attributes:
         argv: the command; never passed through a shell by us.
         env: variables set for it, byte for byte.
+        first_env: variables of rank 0 alone, on top of `env`: what makes one process talk.
         unset: variables taken away from what it inherits.
         inherit: names of the node's variables that it may inherit; others are not passed on.
         files: name -> text, written into the trial's folder before the start.
         cwd: working directory; "" is the trial's folder.
         metrics_file: MaxText's metrics file inside the trial's folder; "" is none.
+        tells_options: whether XLA is asked to write its options into the trial's folder.
+        probe: the command that tells the trainer's environment, started as `argv` is; one process
+            of each node runs it after a trainer that ended well. () is none.
+        is_probe_dear: whether that command takes a container of its own.
+        paths: of the trainer and its configuration, by the node's names.
         last_step: step id after which the trial is complete.
         deadline_s: wall seconds after which the process group is killed.
     """
 
     argv: tuple[str, ...]
     env: dict[str, str] = field(default_factory=dict)
+    first_env: dict[str, str] = field(default_factory=dict)
     unset: tuple[str, ...] = ()
     inherit: tuple[str, ...] = ()
     files: dict[str, str] = field(default_factory=dict)
     cwd: str = ""
     metrics_file: str = ""
+    tells_options: bool = False
+    probe: tuple[str, ...] = field(default=(), metadata=LATER)
+    is_probe_dear: bool = field(default=False, metadata=LATER)
+    paths: tuple[str, ...] = field(default=(), metadata=LATER)
     last_step: int = 14
     deadline_s: int = 2700
+
+    def __repr__(self) -> str:
+        return f"LaunchSpec({' '.join(command_without_secrets(self.argv))!r:.200})"

@@ -10,20 +10,28 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import sys
 from typing import TYPE_CHECKING
 
 import pytest
 
 from pytest_xlatune.model.errors import ConfigError
-from pytest_xlatune.plugin import fixtures, hooks
+from pytest_xlatune.model.exits import help_lines
+from pytest_xlatune.plugin import cvs_items, fixtures, hooks
 from pytest_xlatune.plugin.controller import (
     CONTROLLER,
     IS_USAGE,
     Controller,
     root_of,
 )
-from pytest_xlatune.plugin.fixtures import NO_TAG, OPTIONS_KEY, SESSION_KEY, sweep_of
+from pytest_xlatune.plugin.fixtures import (
+    NO_TAG,
+    OPENING_KEY,
+    OPTIONS_KEY,
+    SESSION_KEY,
+    sweep_of,
+)
 from pytest_xlatune.sweep.groups import (
     INI_KEYS,
     OPTIONS,
@@ -63,6 +71,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         parser.addini(key, f"Refused: its name is {new} now", type="string", default="")
     for name, (_, text) in SWITCHES.items():
         group.addoption(f"--{name}", action="store_true", help=text, default=False)
+    cvs_items.add_options(parser)
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -80,7 +89,10 @@ def pytest_configure(config: pytest.Config) -> None:
     except ConfigError as error:
         raise pytest.UsageError(str(error)) from None
     config.stash[OPTIONS_KEY] = options
+    config.stash[OPENING_KEY] = []
     config.pluginmanager.register(fixtures, "xlatune-fixtures")
+    if config.option.cvs_config:
+        config.pluginmanager.register(cvs_items, "xlatune-cvs")
     if not is_worker(config) and not options.is_off:
         controller = Controller(config, options, new_session_id(), Notifier(targets))
         config.pluginmanager.register(controller, CONTROLLER)
@@ -91,11 +103,21 @@ def is_worker(config: pytest.Config) -> bool:
     return hasattr(config, "workerinput")
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_cmdline_main(config: pytest.Config) -> None:
-    """Make a plan a kind of collection: nothing runs, and xdist starts no workers."""
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_cmdline_main(config: pytest.Config) -> Generator[None, int | None, int | None]:
+    """Make a plan a kind of collection: nothing runs, and xdist starts no workers.
+
+    Pytest's help has no place for exit statuses: they stand at its end.
+    """
     if config.option.xlatune_plan:
         config.option.collectonly = True
+    status = yield
+    reporter = config.pluginmanager.getplugin("terminalreporter")
+    if config.option.help and reporter is not None:
+        reporter.write_line("\nexit statuses (pytest-xlatune):")
+        for line in help_lines():
+            reporter.write_line(line)
+    return status
 
 
 def pytest_report_collectionfinish(config: pytest.Config) -> list[str]:
@@ -178,7 +200,13 @@ def _check_sweep(sweep: Sweep | None, config: pytest.Config, options: RunSetting
         check_folders(
             (("--xlatune-workdir", options.workdir), ("--xlatune-reports", options.reports))
         )
-    check_sweep(sweep.resolve(options.said))
+    resolved = sweep.resolve(options.said)
+    if not (config.option.collectonly or options.rank_only) and (why := resolved.only_ranks):
+        raise ConfigError(
+            f"sweep {sweep.name!r} could only rank its profiles: {why}. Give it the jobs "
+            "(--xlatune-budget), take profiles out, or say --xlatune-rank-only"
+        )
+    check_sweep(resolved)
 
 
 @pytest.hookimpl(trylast=True)
@@ -274,15 +302,35 @@ def _session_id(config: pytest.Config) -> str:
     return str(config.pluginmanager.getplugin(CONTROLLER).session_id)
 
 
+# names of markers in an expression:  wave2 or (gate and not calibrate(jobs=4))
+_NAME = re.compile(r"(?<![\w.\"'=])[A-Za-z_]\w*(?!\s*=)")
+_OPERATORS = frozenset({"and", "or", "not", "True", "False", "None"})
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection(session: pytest.Session) -> None:
+    """Refuse a wave of `-m` that is misspelt: it would deselect every test in silence."""
+    import difflib
+
+    asked = set(_NAME.findall(session.config.option.markexpr)) - _OPERATORS
+    registered = _registered(session.config)
+    for name in sorted(asked - registered):
+        near = difflib.get_close_matches(name, registered, n=1, cutoff=0.8)
+        if set(near) & markers().keys() or re.match(r"wave\d", name):
+            error = ConfigError.unknown("marker", name, valid=markers(), where="-m")
+            raise pytest.UsageError(str(error))
+
+
+def _registered(config: pytest.Config) -> set[str]:
+    # a registered marker:  wave6: the winner on the other config tags; takes margin=0.01
+    return {line.partition(":")[0].partition("(")[0].strip() for line in config.getini("markers")}
+
+
 def _check_markers(metafunc: pytest.Metafunc) -> None:
     """Refuse a marker that is nearly one of the registered: its test would be of every wave."""
     import difflib
 
-    # a registered marker:  wave6: the winner on the other config tags; takes margin=0.01
-    registered = {
-        line.partition(":")[0].partition("(")[0].strip()
-        for line in metafunc.config.getini("markers")
-    }
+    registered = _registered(metafunc.config)
     for name in {marker.name for marker in metafunc.definition.iter_markers()} - registered:
         near = difflib.get_close_matches(name, registered, n=1, cutoff=0.8)
         if near or name.startswith("wave"):

@@ -6,14 +6,19 @@ ledgers that the session's processes name in a file and never measures anything 
 
 from __future__ import annotations
 
+import functools
+import json
+import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
 from pytest_xlatune.model.errors import XlatuneError
+from pytest_xlatune.model.exits import Exit, worst
 from pytest_xlatune.sweep.groups import RunSettings
 from pytest_xlatune.tasks.notify import Notifier
 
@@ -23,7 +28,9 @@ if TYPE_CHECKING:
 CONTROLLER = "xlatune-controller"  # our name among the plugins, and our key on xdist's wire
 IS_USAGE = "xlatune_is_usage"  # set on the report of a collector that the user got wrong
 REFUSED = "xlatune.refused"  # property of a test that a fixture refused: the kind of error
+EXIT = "xlatune_exit"  # set on the report of a sweep's failed test: how it ends the run
 _LOOK_S = 1.0
+_ERASED = "\r\x1b[2K"  # of a terminal's line, with the cursor at its begin
 
 
 def root_of(config: pytest.Config) -> Path:
@@ -35,6 +42,105 @@ def root_of(config: pytest.Config) -> Path:
     """
     is_said = config.inipath is not None or config.getoption("rootdir", None)
     return config.rootpath if is_said else config.invocation_params.dir
+
+
+@dataclass(slots=True)
+class Ends:
+    """What a session's tests and reports say of the status that it ends with.
+
+    Attributes:
+        found: every status that applies.
+    """
+
+    found: set[Exit] = field(default_factory=set)
+    _is_sweep: bool = False
+    _is_asked: bool = False  # a test asked for a verdict
+    _is_measured: bool = False  # and one of them got another than INVALID
+
+    def note(self, report: pytest.TestReport) -> None:
+        """Take a test's report into account; an ordinary test's failure is status 1."""
+        verdict = dict(report.user_properties).get("xlatune.verdict")
+        self._is_asked |= verdict is not None
+        # its class would load much; a verdict on settings that were not in effect is none
+        is_idle = "xlatune.unproved" in dict(report.user_properties)
+        self._is_measured |= verdict not in (None, "INVALID") and not is_idle
+        if report.failed:
+            self._is_sweep |= EXIT in vars(report)
+            self.found.add(Exit(vars(report).get(EXIT, Exit.NEGATIVE)))
+
+    @property
+    def is_own(self) -> bool:
+        """Whether the status is one that pytest itself does not have."""
+        return worst(self.found) in (Exit.CANNOT_TELL, Exit.NOT_MEASURED)
+
+    def status(self, said: int) -> int:
+        """Return the session's status; `said` is pytest's own, kept where no sweep says more."""
+        if said == pytest.ExitCode.INTERNAL_ERROR:
+            self.found.add(Exit.INTERNAL)
+        if said == pytest.ExitCode.OK and self._is_asked and not self._is_measured:
+            self.found.add(Exit.NOT_MEASURED)
+        is_ours = self._is_sweep or bool(self.found - {Exit.NEGATIVE})
+        return worst(self.found) if is_ours and said in tuple(Exit) else said
+
+
+def _in_short(said: Mapping[str, object]) -> str:
+    """Return profile, verdict and change of a test, e.g. `overlap-2 FASTER +3.4 %`."""
+    from pytest_xlatune.model.text import percent
+
+    words = str(said["xlatune.words"])
+    delta = json.loads(str(said["xlatune"]))["delta"]  # as measured: rounded once, as everywhere
+    change = "" if delta is None else percent(float(delta))
+    parts = (said.get("xlatune.profile"), words, "" if change in words else change)
+    return " ".join(str(each) for each in parts if each)
+
+
+class StatusLine:
+    """The last line of a terminal, which is rewritten; a file or a pipe has none.
+
+    Pytest writes to the same terminal, from the same thread or, with xdist, from another: the line
+    is taken away before anything of pytest's is written.
+    """
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._config = config
+        self._is_there = False
+        self._lock = threading.RLock()
+
+    @property
+    def is_on(self) -> bool:
+        """Whether there is a terminal to rewrite a line of."""
+        reporter = self._reporter
+        return reporter is not None and bool(reporter.isatty) and reporter.verbosity >= 0
+
+    @property
+    def _reporter(self) -> pytest.TerminalReporter | None:
+        found: pytest.TerminalReporter | None
+        found = self._config.pluginmanager.getplugin("terminalreporter")
+        return found
+
+    def write(self, text: str) -> None:
+        """Show a text, cut to one line; "" takes the line away."""
+        reporter = self._reporter
+        with self._lock:
+            self.clear()
+            if not text or reporter is None or not self.is_on:
+                return
+            writer = reporter._tw  # noqa: SLF001 - pytest gives no other way
+            if writer.width_of_current_line:  # dots, or the name of a test that runs
+                reporter.write_line("")
+            reporter.currentfspath = None
+            writer._file.write(text[: max(writer.fullwidth - 1, 1)])  # noqa: SLF001 - not counted
+            writer.flush()
+            self._is_there = True
+
+    def clear(self) -> None:
+        """Take the line away, so that the next text begins where it began."""
+        reporter = self._reporter
+        with self._lock:
+            if self._is_there and reporter is not None:
+                reporter._tw._file.write(_ERASED)  # noqa: SLF001 - as above
+                reporter._tw.flush()  # noqa: SLF001 - as above
+            self._is_there = False
 
 
 class Controller:
@@ -52,7 +158,10 @@ class Controller:
         self._troubles: dict[Path, str] = {}  # what was last wrong with a folder's ledger
         self._over = threading.Event()
         self._thread: threading.Thread | None = None
-        self._is_usage = False
+        self._ends = Ends()
+        self._is_ending_jobs = False
+        self._is_left = False  # Ctrl-C came again
+        self._status = StatusLine(config)
         self._told: dict[str, str] = {}  # message of a failure -> the first test that has it
 
     @pytest.hookimpl(optionalhook=True)
@@ -67,22 +176,63 @@ class Controller:
     def tick(self) -> None:
         """Print what has landed since; called while a test of this process waits."""
         lines = list(self._new_lines())
-        if not lines:
+        if not lines and not self._status.is_on:
             return
         capture = self._config.pluginmanager.getplugin("capturemanager")
         if capture is None:
-            self._print(lines)
+            self._show(lines)
             return
         with capture.global_and_fixture_disabled():
-            self._print(lines)
+            self._show(lines)
+
+    def _show(self, lines: Iterator[str] | list[str]) -> None:
+        """Print lines above the status line, which is written again until the session is over."""
+        self._print(lines)
+        feeds = () if self._over.is_set() else self._feeds.values()
+        self._status.write("  ".join(filter(None, (each.status() for each in feeds))))
+
+    def pytest_runtest_logstart(self) -> None:
+        """Let pytest write where the status line was."""
+        self._status.clear()
+
+    def pytest_runtest_logfinish(self) -> None:
+        """Let pytest write where the status line was."""
+        self._status.clear()
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         """Note that what failed to be collected is for the user to mend."""
-        self._is_usage = self._is_usage or bool(vars(report).get(IS_USAGE))
+        if vars(report).get(IS_USAGE):
+            self._ends.found.add(Exit.USAGE)
+
+    def pytest_keyboard_interrupt(self, excinfo: pytest.ExceptionInfo[BaseException]) -> None:
+        """Note Ctrl-C; `-x` and errors of the collection are no interrupt."""
+        # pytest and xdist stop by subclasses of KeyboardInterrupt, each with its own
+        is_stop = excinfo.errisinstance(KeyboardInterrupt) and excinfo.type is not KeyboardInterrupt
+        if not is_stop:
+            self._ends.found.add(Exit.INTERRUPTED)
+            if self._named_folders() and not self._options.keep_jobs:
+                said = (
+                    "xlatune: interrupted. Jobs that no other session waits for are ended now, "
+                    "which may take a minute. Ctrl-C again leaves them running: the next run goes "
+                    "on with them"
+                )
+                self._print([said])
+            if threading.current_thread() is threading.main_thread():
+                before = signal.signal(signal.SIGINT, self._interrupted_again)
+                restored = functools.partial(signal.signal, signal.SIGINT, before)
+                self._config.add_cleanup(cast("Callable[[], None]", restored))
+
+    def _interrupted_again(self, *_: object) -> None:
+        """Leave jobs alone from now on; the reports are written all the same."""
+        self._is_left = True
+        if self._is_ending_jobs:
+            raise KeyboardInterrupt
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Say in full once what keeps every test of a sweep from running, then in one line."""
+        self._ends.note(report)
+        self._status.clear()
         if report.failed and REFUSED in dict(report.user_properties):
             told = str(report.longrepr).strip()
             first = self._told.setdefault(told, report.nodeid)
@@ -100,24 +250,30 @@ class Controller:
         words = said.get("xlatune.words")
         if not report.passed or words is None:
             return None
+        shown = _in_short(said)
         if said.get("xlatune.verdict") == "INCONCLUSIVE":
-            return "inconclusive", "i", (str(words), {"yellow": True})
-        return "passed", ".", (f"PASSED {words}", {"green": True})
+            return "inconclusive", "i", (shown, {"yellow": True})
+        return "passed", ".", (f"PASSED {shown}", {"green": True})
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         """End jobs that no test waits for any more, and send the last message."""
         self._over.set()
         if self._thread is not None:
             self._thread.join()
-        if self._is_usage:
-            session.exitstatus = pytest.ExitCode.USAGE_ERROR
+        self._status.clear()
+        session.exitstatus = self._ends.status(session.exitstatus)
         if session.config.option.collectonly:
             return
         for folder in self._named_folders():
             try:
-                self._finish(folder)
+                if not self._is_left:
+                    self._finish(folder)
             except XlatuneError as error:
                 self._print([f"xlatune: {error}"])
+            except KeyboardInterrupt:
+                self._is_left = True
+        if self._is_left:
+            self._print(["xlatune: jobs that still run are left alone; run again to go on"])
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         """Show each sweep's leaderboard and where its reports are."""
@@ -137,13 +293,23 @@ class Controller:
                 for line in known.stopped.splitlines():
                     terminalreporter.write_line(line, red=True)
                 # last: the disk may be full, and what was found is read off the terminal then
-                for path in publish(folder, self._options.reports, zh=self._options.zh):
+                written = publish(
+                    folder,
+                    self._options.reports,
+                    zh=self._options.zh,
+                    rewrite=self._options.rewrite,
+                )
+                for path in written:
                     terminalreporter.write_line(f"written: {self._shown(path)}")
             except XlatuneError as error:
                 terminalreporter.write_line(f"xlatune: {error}", red=True)
                 session = terminalreporter._session  # noqa: SLF001 - as above
-                if session is not None and session.exitstatus == pytest.ExitCode.OK:
-                    session.exitstatus = pytest.ExitCode.INTERNAL_ERROR
+                if session is not None:
+                    self._ends.found.add(error.exit)
+                    session.exitstatus = self._ends.status(session.exitstatus)
+        if self._ends.is_own:
+            status = worst(self._ends.found)
+            terminalreporter.write_line(f"exit status {int(status)}: {status.meaning}", bold=True)
         for line in self._options.said.unread([folder.parent.name for folder in folders]):
             terminalreporter.write_line(f"xlatune: {line}")
 
@@ -153,7 +319,11 @@ class Controller:
         from pytest_xlatune.tasks.publish import read_known
 
         if not self._options.keep_jobs:
-            ended = cancel_unwaited(folder)
+            self._is_ending_jobs = True
+            try:
+                ended = cancel_unwaited(folder)
+            finally:
+                self._is_ending_jobs = False
             if ended:
                 jobs = ", ".join(each.job_id for each in ended)
                 self._print(
@@ -179,7 +349,7 @@ class Controller:
 
     def _follow(self) -> None:
         while not self._over.wait(_LOOK_S):
-            self._print(self._new_lines())
+            self._show(list(self._new_lines()))
 
     def _new_lines(self) -> Iterator[str]:
         for folder in self._named_folders():
@@ -189,7 +359,7 @@ class Controller:
                 self._feeds[folder] = Feed(folder, session_id=self.session_id)
             try:
                 for landed in self._feeds[folder].landed():
-                    if landed.line:
+                    if landed.line and not (landed.is_passing and self._status.is_on):
                         yield landed.line
                     for message in landed.messages:
                         self._tell(message)
@@ -204,15 +374,16 @@ class Controller:
                 # once, not at every look
                 if self._troubles.get(folder) != str(error):
                     self._troubles[folder] = str(error)
-                    yield f"xlatune: {error}"
+                    waits = "; it is waited for" if isinstance(error.__cause__, OSError) else ""
+                    yield f"xlatune: {error}{waits}"
 
     def _named_folders(self) -> list[Path]:
         """Return the folders that the processes of this session use."""
         path = self._options.workdir / "sessions" / f"{self.session_id}.txt"
         try:
             lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
-        except OSError:  # no process has named one, or none could
-            return []
+        except OSError:  # no process has named one, none could, or the work directory is away
+            return list(self._feeds)
         # the last one may be half a name: its writer is at it
         names = [line.removesuffix("\n") for line in lines if line.endswith("\n")]
         return [Path(name) for name in dict.fromkeys(names)]
@@ -222,10 +393,12 @@ class Controller:
         for line in lines:
             if reporter is None:
                 continue
+            self._status.clear()
             if reporter._tw.width_of_current_line:  # noqa: SLF001 - xdist's dots are no file's line
                 reporter.write_line("")
             reporter.currentfspath = None
             reporter.write_line(line)
+            reporter.flush()  # into a file too: a night is followed by `tail -f`
 
     def _shown(self, path: Path) -> str:
         root = root_of(self._config)

@@ -12,12 +12,14 @@ from typing import TYPE_CHECKING, TypeVar
 import pytest
 
 from pytest_xlatune.model.errors import ConfigError, XlatuneError
-from pytest_xlatune.plugin.controller import CONTROLLER, REFUSED
+from pytest_xlatune.model.exits import Exit, worst
+from pytest_xlatune.plugin.controller import CONTROLLER, EXIT, REFUSED
 from pytest_xlatune.sweep.groups import RunSettings
 from pytest_xlatune.sweep.registry import KINDS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
+    from typing import Any
 
     from pytest_xlatune.campaign import Campaign
     from pytest_xlatune.model.cell import Cell
@@ -33,7 +35,9 @@ if TYPE_CHECKING:
     from pytest_xlatune.tasks.artifacts import Recorded
 
 OPTIONS_KEY = pytest.StashKey[RunSettings]()
+OPENING_KEY = pytest.StashKey[list[str]]()  # sweeps whose fixtures are asked before they open
 SESSION_KEY: pytest.StashKey[Session] = pytest.StashKey()
+MEASURED_KEY: pytest.StashKey[list[Measured]] = pytest.StashKey()  # what a test was given
 NO_TAG = ""  # stands for the tags of a sweep that has none
 T = TypeVar("T")
 
@@ -62,27 +66,63 @@ def cell(request: pytest.FixtureRequest, sweep: Sweep) -> Cell:
 
 
 @pytest.fixture(scope="module")
-def pinned_nodes(request: pytest.FixtureRequest, campaign: Campaign) -> tuple[str, ...]:
-    """The frozen nodes of the cell, looked at before anything is submitted; () is this machine."""
+def pinned_nodes(request: pytest.FixtureRequest, sweep: Sweep) -> tuple[str, ...]:
+    """The frozen nodes of the cell; () is this machine. One that a project defines pins them."""
+    if request.config.stash[OPENING_KEY]:
+        return request.config.stash[SESSION_KEY].selection(sweep).sweep.cell.nodelist
+    campaign: Campaign = request.getfixturevalue("campaign")
     return _guarded(request, lambda tick: campaign.wait_for_nodes(on_turn=tick))
 
 
 @pytest.fixture(scope="module")
 def preflight(request: pytest.FixtureRequest, sweep: Sweep) -> Preflight:
-    """What a look at nodes, files and flags found; what forbids the sweep is an error."""
-    return _guarded(request, lambda _: request.config.stash[SESSION_KEY].preflight(sweep))
+    """What a look at nodes, files and flags found; what forbids the sweep is an error.
+
+    One that a project defines takes the place of the look before anything is submitted.
+    """
+    session, is_first = request.config.stash[SESSION_KEY], request.config.stash[OPENING_KEY]
+    return _guarded(request, lambda _: session.preflight(sweep, is_asked_first=bool(is_first)))
 
 
 @pytest.fixture(scope="module")
 def retry_policy(sweep: Sweep) -> RetryPolicy:
-    """The site's retry rules on top of the playbook."""
+    """The site's retry rules on top of the playbook; one that a project defines decides."""
     return sweep.site.retry_policy
 
 
 @pytest.fixture(scope="module")
 def campaign(request: pytest.FixtureRequest, sweep: Sweep) -> Campaign:
     """The cell's ledger and what runs into it, opened by whichever process comes first."""
+    _take_overrides(request, sweep)
     return _guarded(request, lambda _: request.config.stash[SESSION_KEY].campaign(sweep))
+
+
+def _take_overrides(request: pytest.FixtureRequest, sweep: Sweep) -> None:
+    """Hand to the session what the project's own `retry_policy`, `pinned_nodes`, `preflight` say.
+
+    Ours of the last two look at an open campaign: only those of a project are asked before.
+    """
+    session, opening = request.config.stash[SESSION_KEY], request.config.stash[OPENING_KEY]
+    if sweep.name in session.given:
+        return
+    opening.append(sweep.name)
+    try:
+        nodes, looked = (_overridden(request, each) for each in ("pinned_nodes", "preflight"))
+        policy: RetryPolicy = request.getfixturevalue("retry_policy")
+    finally:
+        opening.pop()
+    _guarded(
+        request, lambda _: session.give(sweep, retry_policy=policy, nodes=nodes, looked=looked)
+    )
+
+
+def _overridden(request: pytest.FixtureRequest, name: str) -> Any:
+    """Return the value of a project's own fixture of this name; None where it has none."""
+    manager = request.session._fixturemanager  # noqa: SLF001 - pytest gives no other way
+    found = manager.getfixturedefs(name, request.node) or ()
+    if not found or found[-1].func.__module__ == __name__:
+        return None
+    return request.getfixturevalue(name)
 
 
 @pytest.fixture(scope="module")
@@ -109,6 +149,7 @@ def calibration(request: pytest.FixtureRequest, sweep: Sweep) -> Calibration:
     from pytest_xlatune.studies.calibration import JOBS
     from pytest_xlatune.tasks.runs import calibrate
 
+    _take_overrides(request, sweep)
     session = request.config.stash[SESSION_KEY]
     marker = request.node.get_closest_marker("calibrate")
     jobs = marker.kwargs.get("jobs", JOBS) if marker is not None else JOBS
@@ -175,7 +216,7 @@ def winner_elsewhere(request: pytest.FixtureRequest, campaign: Campaign, sweep: 
     measured = _guarded(
         request, lambda tick: awaiting.confirmed(session.run(there, there.study()), found, tick)
     )
-    request.node.user_properties.extend(measured.properties())
+    _give(request, measured)
     return measured
 
 
@@ -188,6 +229,7 @@ def evidence(request: pytest.FixtureRequest, sweep: Sweep) -> Callable[[Profile 
     """
     from pytest_xlatune.tasks.runs import record, study_of_profile
 
+    _take_overrides(request, sweep)
     session = request.config.stash[SESSION_KEY]
     resolved = session.selection(sweep).sweep
 
@@ -219,6 +261,7 @@ def measure(
     declared = sweep.declared
     marked = request.node.get_closest_marker("gate") is not None
     is_gate = marked or (declared is not None and KINDS[declared.kind].is_gate)
+    fails = is_gate or (declared is not None and KINDS[declared.kind].accuses)
     is_confirming = declared is not None or "finalist" in request.fixturenames
     negative = request.config.stash[OPTIONS_KEY].negative
 
@@ -232,8 +275,8 @@ def measure(
 
     def measure(asked: Profile | Arm | str) -> Measured:
         measured = measured_of(asked)
-        request.node.user_properties.extend(measured.properties())
-        if measured.cannot_run and not is_gate:
+        _give(request, measured)
+        if measured.cannot_run and not fails:
             pytest.xfail(measured.paragraph)
         if not measured.not_slower and negative == "xfail" and not is_gate:
             pytest.xfail(measured.paragraph)
@@ -245,6 +288,12 @@ def measure(
     for name in {"baseline_no_env", "derived"} & set(request.fixturenames):
         measured_of(request.getfixturevalue(name))
     return measure
+
+
+def _give(request: pytest.FixtureRequest, measured: Measured) -> None:
+    """Keep with a test what it was given: for junit, and for the end of the run if it fails."""
+    request.node.user_properties.extend(measured.properties())
+    request.node.stash.setdefault(MEASURED_KEY, []).append(measured)
 
 
 def _arm_of(campaign: Campaign, name: str) -> Arm:
@@ -263,16 +312,25 @@ def _guarded(request: pytest.FixtureRequest, ask: Callable[[Callable[[], None]],
     except XlatuneError as error:
         failed = pytest.fail.Exception(str(error), pytrace=False)
         vars(failed)[REFUSED] = type(error).__name__
+        vars(failed)[EXIT] = int(error.exit)
     raise failed
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(
-    call: pytest.CallInfo[None],
+    item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Let the report of a test that a fixture refused say so, and what refused it."""
+    """Let the report of a failed test say how it ends the run, and what refused it if it was."""
     report = yield
-    refused = vars(call.excinfo.value).get(REFUSED) if call.excinfo is not None else None
-    if refused is not None:
+    if call.excinfo is None or not report.failed:
+        return report
+    error = call.excinfo.value
+    given = item.stash.get(MEASURED_KEY, [])
+    if (refused := vars(error).get(REFUSED)) is not None:
         report.user_properties.append((REFUSED, refused))
+        vars(report)[EXIT] = vars(error)[EXIT]
+    elif given:
+        is_claim = isinstance(error, AssertionError) and call.when == "call"
+        ends = [each.exit for each in given if not all(each.claims)] if is_claim else []
+        vars(report)[EXIT] = int(worst(ends) or Exit.NEGATIVE)
     return report

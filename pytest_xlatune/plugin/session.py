@@ -7,7 +7,9 @@ builds knows nothing of them.
 
 from __future__ import annotations
 
+import dataclasses
 import os
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,8 +17,10 @@ from pathlib import Path
 import pytest
 
 from pytest_xlatune.campaign import Campaign
+from pytest_xlatune.executors import expand
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.profile import NO_ENV_ID
+from pytest_xlatune.model.resources import RetryPolicy
 from pytest_xlatune.prepare import preflight
 from pytest_xlatune.prepare.lint import look_at_flags
 from pytest_xlatune.studies import Study
@@ -25,7 +29,9 @@ from pytest_xlatune.sweep.deployed import context_of
 from pytest_xlatune.sweep.earlier import read_calibration
 from pytest_xlatune.sweep.groups import RunSettings
 from pytest_xlatune.sweep.resolved import ResolvedSweep
-from pytest_xlatune.tasks.runs import Runs, site_of
+from pytest_xlatune.tasks.runs import Runs, look_at, site_of
+
+_PINNED = "the fixture pinned_nodes"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -37,12 +43,14 @@ class Selection:
         sweep: with the user's inputs.
         profiles: ids of the profiles or arms, and names of slots, that a selected test explores.
         confirm: whether a selected test awaits the confirmation.
+        looked: the project's own look at the site, in the place of ours.
     """
 
     declared: Sweep
     sweep: ResolvedSweep
     profiles: set[str] = field(default_factory=set)
     confirm: bool = False
+    looked: preflight.Preflight | None = None
 
     def study(self, workdir: Path) -> Study:
         """Return the study that answers this selection; `workdir` holds the cells' folders.
@@ -67,7 +75,10 @@ class Session:
         self._config = config
         self._selections: dict[str, Selection] = {}
         self._campaigns: dict[str, Campaign] = {}
-        self._runs = Runs(options, session=session_id)
+        # a worker of xdist has the command line of its controller
+        words = getattr(config, "workerinput", {}).get("mainargv", sys.argv)
+        self._runs = Runs(options, session=session_id, command=words)
+        self.given: set[str] = set()  # sweeps whose project's fixtures are taken
 
     @property
     def folders_file(self) -> Path:
@@ -108,6 +119,46 @@ class Session:
         """Return what this run asks of a sweep."""
         return self._selections[sweep.name]
 
+    def give(
+        self,
+        sweep: Sweep,
+        *,
+        retry_policy: RetryPolicy,
+        nodes: tuple[str, ...] | None = None,
+        looked: preflight.Preflight | None = None,
+    ) -> None:
+        """Take what the project's own fixtures say of a sweep; None is not overridden.
+
+        Raises:
+            ConfigError: a value of another kind, or nodes that do not fit the sweep.
+        """
+        where = f"the fixtures of sweep {sweep.name!r}"
+        for name, value, kind in (
+            ("retry_policy", retry_policy, RetryPolicy),
+            ("preflight", looked, preflight.Preflight),
+        ):
+            if value is not None and not isinstance(value, kind):
+                raise ConfigError(f"{where}: {name} gives {value!r:.80}, expected {kind.__name__}")
+        known = self._selections[sweep.name]
+        if nodes is not None:
+            said = self.options.said.of(sweep.name)
+            names = expand(",".join(nodes))
+            said = dataclasses.replace(
+                said,
+                values={**said.values, "nodelist": names, "nodes": len(names)},
+                places={**said.places, **dict.fromkeys(("nodes", "nodelist"), _PINNED)},
+                sweeps={},
+            )
+            known.sweep = known.declared.resolve(said)
+        if retry_policy != known.sweep.sweep.site.retry_policy:
+            own = known.sweep.sweep
+            site = dataclasses.replace(own.site, retry_policy=retry_policy)
+            known.sweep = dataclasses.replace(
+                known.sweep, sweep=dataclasses.replace(own, site=site)
+            )
+        known.looked = looked
+        self.given.add(sweep.name)
+
     def studies(self) -> list[tuple[ResolvedSweep, Study]]:
         """Return each selected sweep with its study."""
         workdir = self.options.workdir
@@ -136,6 +187,10 @@ class Session:
         campaign = self._runs.open(
             resolved,
             study,
+            looked=next(
+                (s.looked for s in self._selections.values() if s.sweep.folder == resolved.folder),
+                None,
+            ),
             recover=lambda decision, nodes: bool(
                 self._config.hook.pytest_xlatune_recover(
                     sweep=resolved.sweep.name, decision=decision, nodes=nodes
@@ -150,14 +205,22 @@ class Session:
         """Wait for nothing any more: what still runs may be ended."""
         self._runs.close()
 
-    def preflight(self, sweep: Sweep) -> preflight.Preflight:
+    def preflight(self, sweep: Sweep, *, is_asked_first: bool = False) -> preflight.Preflight:
         """Look at the site of a sweep and at the flags of its selected profiles.
+
+        With `is_asked_first` the campaign is not open yet, and flags are not asked about: the
+        project's own look wants to know what ours finds.
 
         Raises:
             ConfigError: everything that is wrong, in one message.
         """
         selection = self._selections[sweep.name]
         resolved = selection.sweep
+        if is_asked_first:
+            folder = self.options.workdir / resolved.folder
+            found = look_at(resolved, folder, is_first=True, is_busy=True)
+            found.raise_faults(f"sweep {sweep.name!r}")
+            return found
         campaign = self.campaign(sweep)
         while True:
             state = campaign.view().state

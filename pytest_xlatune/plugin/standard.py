@@ -141,7 +141,8 @@ def elsewhere(winner_elsewhere: Measured) -> None:
 
 def each_arm(measure: Measure, arm: Arm) -> None:
     """Each arm of another study than tuning, once all its trials are over."""
-    _not_slower(measure(arm))
+    measured = measure(arm)
+    _hold(measured.not_slower and not measured.cannot_run, measured.paragraph)
 
 
 def no_regression(measure: Measure, profile: Profile) -> None:

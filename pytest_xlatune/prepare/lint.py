@@ -25,7 +25,7 @@ from pytest_xlatune.catalog.effect import ParsedText, examine
 from pytest_xlatune.catalog.rules import check
 from pytest_xlatune.model.errors import ConfigError, XlatuneError
 from pytest_xlatune.model.profile import Profile
-from pytest_xlatune.model.record import Record
+from pytest_xlatune.model.record import Record, read_json
 from pytest_xlatune.prepare.preflight import Preflight
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ _BAD_VALUE = re.compile(r"(Couldn't interpret value .*? for flag \w+|Illegal val
 
 
 # what XLA itself says better than a table of releases
-_FROM_XLA = frozenset({"unknown-flag", "no-op", "adds-up"})
+_FROM_XLA = frozenset({"unknown-flag", "no-op", "adds-up", "twin"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,7 +133,7 @@ class Target:
                     timeout=_TIMEOUT_S,
                     check=False,
                 )
-                document: dict[str, Any] = json.loads(result.read_text(encoding="utf-8"))
+                document: dict[str, Any] = read_json(result.read_text(encoding="utf-8"))
             except (OSError, ValueError, subprocess.TimeoutExpired) as error:
                 said = str(error) if isinstance(error, subprocess.TimeoutExpired) else done.stderr
                 last = (said.strip().splitlines() or ["it said nothing"])[-1]
@@ -159,9 +159,21 @@ def _answer(found: Mapping[str, Any], schema: Schema) -> ParsedText:
 _REFUSED = frozenset({"unknown-flag", "bad-value", "refused"})
 
 
-def look_at_rules(profiles: Sequence[Profile], context: Context) -> Preflight:
-    """Hold profiles and deployed settings against the catalog's rules; no XLA is asked."""
-    return _said(check(profiles, context))
+# rules whose notes a campaign keeps: each costs a trial that measures nothing
+COSTLY = frozenset({"near-miss", "twin"})
+
+
+def look_at_rules(
+    profiles: Sequence[Profile], context: Context, *, notes: frozenset[str] | None = None
+) -> Preflight:
+    """Hold profiles and deployed settings against the catalog's rules; no XLA is asked.
+
+    `notes` are the rules whose notes are wanted; None is all of them.
+    """
+    found = check(profiles, context)
+    return _said(
+        [each for each in found if each.level is Level.FAULT or notes is None or each.rule in notes]
+    )
 
 
 def look_at_flags(

@@ -29,9 +29,11 @@ from typing import Protocol as Interface
 from typing import runtime_checkable
 
 from pytest_xlatune.launchers import Check, Checked, Launcher
+from pytest_xlatune.launchers.checkout import CheckoutLauncher
 from pytest_xlatune.model.cell import Cell
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.profile import BASELINE, Profile
+from pytest_xlatune.model.record import read_json
 from pytest_xlatune.model.resources import Resources
 from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.workers import maxtext_keys as keys_worker
@@ -70,10 +72,10 @@ def _sha256(path: Path, known: Path) -> str:
     stat = path.stat()
     seen = [str(path), stat.st_size, stat.st_mtime_ns]
     try:
-        kept = json.loads(known.read_text(encoding="utf-8"))
+        kept = read_json(known.read_text(encoding="utf-8"))
     except (OSError, ValueError):
-        kept = {}
-    if kept.get("seen") == seen:
+        kept = None
+    if isinstance(kept, dict) and kept.get("seen") == seen:
         return str(kept["sha256"])
     with path.open("rb") as file:
         found = hashlib.file_digest(file, "sha256").hexdigest()
@@ -105,6 +107,15 @@ class Preflight:
             raise ConfigError(f"{what} cannot begin, nothing was submitted:{listed}")
 
 
+def together(found: Iterable[Preflight]) -> Preflight:
+    """Return several looks as one, each sentence once."""
+    looks = list(found)
+    return Preflight(
+        faults=tuple(dict.fromkeys(text for each in looks for text in each.faults)),
+        notes=tuple(dict.fromkeys(text for each in looks for text in each.notes)),
+    )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Site:
     """Where a campaign is about to run.
@@ -117,6 +128,7 @@ class Site:
         folder: the campaign's, need not exist yet.
         is_first: whether no trial of the cell has run yet.
         is_busy: whether trials of the cell may be running now.
+        judges_nodes: whether a node that takes no job is an answer, and no fault of the site.
     """
 
     cell: Cell
@@ -126,6 +138,7 @@ class Site:
     folder: Path
     is_first: bool = True
     is_busy: bool = False
+    judges_nodes: bool = False
 
 
 def look(site: Site) -> Preflight:
@@ -137,11 +150,12 @@ def look(site: Site) -> Preflight:
     checks = site.launcher.checks(site.cell) if isinstance(site.launcher, Checked) else ()
     if site.executor != "slurm":
         return Preflight(faults=(*faults, *_absent(needed), *_unfit(checks)))
-    node_faults = _node_faults(site)
-    notes: list[str] = []
+    node_faults, notes = _node_faults(site), _busy(site)
+    if site.judges_nodes and node_faults:
+        return Preflight(faults=(*faults, *_absent(needed)), notes=(*notes, *node_faults))
     if site.is_first and site.cell.nodelist and not faults and not node_faults:
-        seen, notes = _from_the_nodes(site, needed, checks)
-        faults += seen
+        seen, unsure = _from_the_nodes(site, needed, checks)
+        faults, notes = [*faults, *seen], [*notes, *unsure]
     elif site.is_first:
         # whether the nodes see a file that is not here, only they can say
         notes += [f"not looked for on the nodes: {fault}" for fault in _absent(needed)]
@@ -210,8 +224,17 @@ def _node_faults(site: Site) -> tuple[str, ...]:
     return check_nodes(
         site.cell.nodelist,
         partition=site.resources.options.get("partition", ""),
-        idle=not site.is_busy,
+        idle=False,  # Slurm queues, and a cluster at work has no idle nodes
     )
+
+
+def _busy(site: Site) -> list[str]:
+    if not site.cell.nodelist or site.is_busy:
+        return []
+    from pytest_xlatune.executors.slurm.nodes import busy_note
+
+    note = busy_note(site.cell.nodelist)
+    return [note] if note else []
 
 
 def _from_the_nodes(
@@ -293,6 +316,9 @@ def look_at_keys(
         environ: of this process, for PATH and HOME.
     """
     inside = getattr(launcher, "inner", None)
+    if isinstance(launcher, CheckoutLauncher):
+        why = ("keys were not checked: each commit has its own",)
+        return Preflight(notes=why if isinstance(inside, Keyed) and inside.package else ())
     if isinstance(inside, Keyed) and inside.package:
         return Preflight(notes=(f"keys were not checked: {inside.package} is in an image",))
     if not isinstance(launcher, Keyed) or not launcher.package:
@@ -342,7 +368,7 @@ def ask(launcher: Keyed, cell: Cell, *, environ: Mapping[str, str]) -> Release |
             timeout=_CHECK_TIMEOUT_S,
             check=True,
         )
-        answer = json.loads(done.stdout)
+        answer = read_json(done.stdout)
     except subprocess.CalledProcessError as error:
         return f"{python} said {error.stderr.strip()[-200:]!r}"
     except (OSError, ValueError, subprocess.TimeoutExpired) as error:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from pytest_xlatune.model.cell import Cell
+from pytest_xlatune.model.environment import RunRecord
 from pytest_xlatune.model.profile import Profile
 from pytest_xlatune.model.result import Conclusion, TrialResult
 
@@ -31,6 +32,7 @@ class Subject:
         stopped: why the sweep was stopped; "" where it was not.
         figures: of a calibration that is kept for later plans, one line each.
         evidence: each evidence run with what was read of it, one line each.
+        record: what the figures rest on besides the settings; None of an imported table.
     """
 
     conclusion: Conclusion
@@ -41,6 +43,7 @@ class Subject:
     stopped: str = ""
     figures: tuple[str, ...] = ()
     evidence: tuple[tuple[TrialResult, tuple[str, ...]], ...] = ()
+    record: RunRecord | None = None
 
     @property
     def cell(self) -> Cell:

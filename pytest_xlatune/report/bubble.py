@@ -8,14 +8,13 @@ shows the predicted change beside the measured one. Pure.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from pytest_xlatune.model.cell import Axis, Cell, DeployedFile
 from pytest_xlatune.model.profile import BASELINE, Profile
 from pytest_xlatune.model.result import Conclusion
-from pytest_xlatune.model.text import ABSENT, points, size
+from pytest_xlatune.model.text import ABSENT, points, size, whole
 from pytest_xlatune.report._trainer_config import values_of
 from pytest_xlatune.report.document import Section, Table, Text, columns, literal, plain, section
 from pytest_xlatune.report.language import ENGLISH, Say
@@ -90,11 +89,11 @@ def pipeline_of(
     if stages == 1:
         return NoPipeline(reason=f"{cell.parallelism} has no pipeline")
     numbers = {key: said[key] for key in _NUMBERS if key in said}
-    # a whole number:  8    -1
-    wrong = [key for key, text in numbers.items() if re.fullmatch(r"-?[0-9]+", text) is None]
-    if wrong:
-        return NoPipeline(reason=f"{wrong[0]}={said[wrong[0]]} is not a number")
-    known = {key: int(text) for key, text in numbers.items()}
+    known: dict[str, int] = {}
+    for key, text in numbers.items():
+        if (value := whole(text)) is None:
+            return NoPipeline(reason=f"{key}={text:.40} is not a number")
+        known[key] = value
     repeats = _repeats(known, stages, scale=said.get(_SCALE, "1"))
     if isinstance(repeats, NoPipeline):
         return repeats

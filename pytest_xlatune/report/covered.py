@@ -12,13 +12,13 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
 from pytest_xlatune.model.cell import Cell, DeployedFile
+from pytest_xlatune.model.environment import RunRecord
 from pytest_xlatune.model.errors import LedgerError
 from pytest_xlatune.model.profile import Profile, parse_flags, settings_digest
-from pytest_xlatune.model.record import Record
+from pytest_xlatune.model.record import LATER, Record, read_json
 from pytest_xlatune.model.redact import is_secret
 from pytest_xlatune.model.result import Conclusion, TrialResult, Verdict, VerdictKind
 from pytest_xlatune.report import Subject
-from pytest_xlatune.report.leaderboard import winner
 
 SCHEMA = 2
 
@@ -28,7 +28,7 @@ class EvidenceFact(Record):
     """A difference between the baseline and the winner that evidence shows.
 
     Attributes:
-        kind: "HLO", "step", "kernel family" or "overlap".
+        kind: "HLO", "step", "kernel family", "overlap" or "network".
         text: the sentence or the figure.
         artifacts: files or folders that show it, below the work directory.
         jobs: the jobs that wrote the artifacts.
@@ -46,7 +46,7 @@ class Explanation(Record):
 
     Attributes:
         profile: id of the profile that the evidence belongs to; "" without evidence.
-        facts: in the order HLO, step, families, overlap.
+        facts: in the order HLO, step, families, overlap, network.
         is_identical: whether the two programs are the same; None where a dump is missing.
         moved: relative change of a step's span between the traces; None where one is missing.
         problems: one sentence for each artifact that could not be read.
@@ -69,7 +69,9 @@ class Earlier(Record):
         baseline: the baseline's line then.
         best: the winner then; None where there was none.
         recipe: settings of the winner.
-        deployed: the environment that was deployed then.
+        deployed: the environment that was deployed then, as far as it is known.
+        scores: of the baseline's trials then: logarithms.
+        change: of `baseline-deployed` from then to today: what, and its 95 % interval; relative.
     """
 
     cell_digest: str
@@ -78,6 +80,8 @@ class Earlier(Record):
     best: Verdict | None = None
     recipe: Profile | None = None
     deployed: dict[str, str] = field(default_factory=dict)
+    scores: tuple[float, ...] = field(default=(), metadata=LATER)
+    change: tuple[float, float, float] | None = field(default=None, metadata=LATER)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,6 +126,7 @@ class Covered(Record):
         explanation: the evidence on the winner.
         earlier: earlier measurements of the same cell, oldest first.
         elsewhere: verdicts of wave 6 on the winner, one a configuration.
+        record: what the figures rest on besides the settings; None in older documents.
     """
 
     sweep: str
@@ -138,6 +143,7 @@ class Covered(Record):
     explanation: Explanation = field(default_factory=Explanation)
     earlier: tuple[Earlier, ...] = ()
     elsewhere: tuple[Elsewhere, ...] = ()
+    record: RunRecord | None = field(default=None, metadata=LATER)
 
     @property
     def label(self) -> str:
@@ -150,9 +156,16 @@ class Covered(Record):
         return frozenset(job for each in self.history for job in each.job_ids)
 
     @property
+    def baseline_scores(self) -> tuple[float, ...]:
+        """The scores of the baseline's trials: logarithms."""
+        return tuple(
+            each.score.value for each in self.history if each.trial.is_baseline and each.score
+        )
+
+    @property
     def best(self) -> Verdict | None:
-        """The first of the profiles that are FASTER, None where no profile is."""
-        return winner(self.conclusion)
+        """The verdict on the recommended arm, None where no profile is FASTER."""
+        return self.conclusion.winner
 
     @property
     def recipe(self) -> Profile | None:
@@ -170,6 +183,7 @@ class Covered(Record):
             history=self.history,
             now=datetime.fromtimestamp(self.written_s, UTC),
             stopped=self.stopped,
+            record=self.record,
         )
 
     def deploys(self, earlier: Earlier) -> bool:
@@ -179,7 +193,7 @@ class Covered(Record):
         """
         if earlier.recipe is None or not (earlier.recipe.flags or earlier.recipe.env):
             return False
-        then, now = dict(earlier.deployed), dict(self.cell.deployed)
+        then, now = dict(earlier.deployed), self.cell.environment
         before = parse_flags(then.pop("XLA_FLAGS", ""), where="deployed XLA_FLAGS")
         after = parse_flags(now.pop("XLA_FLAGS", ""), where="deployed XLA_FLAGS")
         wanted, found = (
@@ -220,7 +234,8 @@ def extended(kept: Sequence[Covered], new: Covered) -> tuple[Covered, ...]:
                 baseline=each.conclusion.baseline,
                 best=each.best,
                 recipe=each.recipe,
-                deployed=each.cell.deployed,
+                deployed=each.cell.environment,
+                scores=each.baseline_scores,
             )
             earlier = (*earlier, then)
         elif not new.explanation.facts and each.explanation.facts:
@@ -246,7 +261,7 @@ def read_cells(text: str, *, where: str) -> tuple[Covered, ...]:
     """
     advice = "move it aside: `xlatune report` writes it again from the ledgers"
     try:
-        data = json.loads(text)
+        data = read_json(text)
         schema, cells = data["schema"], data["cells"]
     except (ValueError, KeyError, TypeError) as error:
         raise LedgerError(

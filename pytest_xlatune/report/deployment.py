@@ -1,9 +1,10 @@
-"""The recipe of each cell as text for `git apply`: appended lines, guards and unified diffs.
+"""The recipe of each cell as text for `git apply`: changed and appended lines, guards, diffs.
 
-A recipe goes to the end of the env file, where it has the last word. A key of the trainer's
-configuration changes in place. Where recipes conflict, a guard reads the parallelism that each was
-measured on. A line with a hidden secret is no context: it would not match. The sign flips are here
-too: settings that help one parallelism and hurt another.
+A setting changes in place where the env file has one plain assignment of it; else it goes to the
+end of the file, where it has the last word, and so does all that a guard limits. A key of the
+trainer's configuration changes in place. Where a recipe must not reach another cell, a guard reads
+the parallelism or the configuration that it was measured on, and a comment says where it was not
+verified. A line with a hidden secret is no context: it would not match.
 """
 
 from __future__ import annotations
@@ -12,45 +13,22 @@ import difflib
 import io
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from itertools import chain
+from dataclasses import dataclass, replace
 
-from pytest_xlatune.model.cell import DeployedFile, axis_variable
-from pytest_xlatune.model.profile import Profile, effective_values, settings_digest, shell_exports
-from pytest_xlatune.model.record import canonical, digest
+from pytest_xlatune.model.cell import DeployedFile
+from pytest_xlatune.model.profile import Profile, shell_exports
 from pytest_xlatune.model.redact import HIDDEN, is_secret
-from pytest_xlatune.model.result import Verdict, VerdictKind
-from pytest_xlatune.model.text import ABSENT, interval, points
+from pytest_xlatune.report._env_file import with_settings
 from pytest_xlatune.report._trainer_config import with_value
-from pytest_xlatune.report.covered import Covered, names
-from pytest_xlatune.report.document import Block, Table, columns, literal
+from pytest_xlatune.report.covered import Covered
+from pytest_xlatune.report.guards import Conflict, conflicts, guard_of_unverified, unverified_tags
 from pytest_xlatune.report.language import ENGLISH, Say
-from pytest_xlatune.report.leaderboard import CONFIRMED
-from pytest_xlatune.report.lines import words
+from pytest_xlatune.report.lines import effect_words
+from pytest_xlatune.report.recipes import recipe_remarks
 
 _CONTEXT = 3  # lines; fewer where one of them is hidden
-# the axes in the order in which they tell cells apart; FSDP takes what the others leave
-_AXES = ("PP", "TP", "EP", "CP", "SP", "DP", "FSDP")
 # a path that a diff may name without quoting it
 _PATH = re.compile(r"[A-Za-z0-9._+/@-]+")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Conflict:
-    """What keeps a recipe from another cell of the model.
-
-    Attributes:
-        other: the cell that must not get it.
-        settings: the settings that the two disagree on.
-        guard: a condition of bash that holds in the recipe's cell and not in `other`; "" where none
-            does.
-        variables: the variables that the condition reads.
-    """
-
-    other: Covered
-    settings: tuple[str, ...]
-    guard: str
-    variables: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,24 +46,20 @@ class Patch:
     missing: Mapping[str, str]
 
 
-def conflicts(cell: Covered, cells: Sequence[Covered]) -> list[Conflict]:
-    """Return the cells that the recipe of one would hurt, and those whose recipe it undoes."""
-    found = []
-    for other in cells:
-        if other is cell or cell.recipe is None:
-            continue
-        settings = _disagreement(cell.recipe, other)
-        if settings:
-            guard, variables = _guard(cell, other)
-            found.append(Conflict(other=other, settings=settings, guard=guard, variables=variables))
-    return found
-
-
-def patch_of(cells: Sequence[Covered], say: Say = ENGLISH) -> Patch:
+def patch_of(cells: Sequence[Covered], say: Say = ENGLISH, *, rewrite: bool = False) -> Patch:
     """Return the patch that deploys every recipe that a file can deploy.
 
-    `say` writes the reasons of recipes that are not in it.
+    `say` writes the reasons of recipes that are not in it. With `rewrite` comments that a changed
+    line makes untrue are taken out.
     """
+    made = _patch_of(cells, say, rewrite=rewrite, in_place=True)
+    if not made.text and made.missing:
+        # a line beside a hidden secret cannot change; one at the end of the file can follow
+        return _patch_of(cells, say, rewrite=rewrite, in_place=False)
+    return made
+
+
+def _patch_of(cells: Sequence[Covered], say: Say, *, rewrite: bool, in_place: bool) -> Patch:
     missing: dict[str, str] = {}
     # each file as the newest sweep saw it
     latest = {
@@ -106,8 +80,9 @@ def patch_of(cells: Sequence[Covered], say: Say = ENGLISH) -> Patch:
         why = _why_not(cell, recipe, against, latest, say)
         if not why:
             if shell is not None and has_lines:
-                block = _shell_block(cell, recipe, against)
-                after[shell.path] = _appended(after[shell.path], block)
+                after[shell.path] = _deployed(
+                    after[shell.path], cell, recipe, against, rewrite=rewrite, in_place=in_place
+                )
             if recipe.overrides:
                 why = _configured(after, config, cell, recipe, say)
             if has_lines or not why:
@@ -133,7 +108,7 @@ def _why_not(
 ) -> str:
     """Return why no file that others read too can deploy a recipe; "" where one can."""
     harmed = [each.config_tag for each in cell.elsewhere if each.is_harmful]
-    if any(not each.guard for each in against):
+    if any(not each.guard and not each.is_open for each in against):
         return say("no variable tells the conflicting cells apart")
     if harmed:
         return say(
@@ -143,7 +118,7 @@ def _why_not(
         return say("the sweep did not record the env file that deploys the cell")
     if any(latest[each.path].text != each.text for each in cell.files):
         return say("a file that deploys the cell has changed since")
-    if recipe.overrides and against:
+    if any(each.is_of_keys for each in against):
         return say("a configuration file cannot ask for the parallelism")
     return ""
 
@@ -185,46 +160,50 @@ def diff(file: DeployedFile, after: str) -> str | None:
     return None
 
 
-def _disagreement(recipe: Profile, other: Covered) -> tuple[str, ...]:
-    """Return the settings of a recipe that another cell must not get; () where none is known."""
-    mine, theirs = (
-        {**effective_values(each.flags), **each.env, **each.overrides} if each else {}
-        for each in (recipe, other.recipe)
-    )
-    named = [name for name, value in mine.items() if theirs.get(name, value) != value]
-    for profile in other.profiles:
-        verdict = other.conclusion.verdict(profile.id)
-        if verdict is None or _settings(profile) != _settings(recipe) or verdict.is_needless:
-            continue
-        # a single run proves no loss, but one is enough not to deploy there without a question
-        if (verdict.delta or 0.0) < 0 or not verdict.can_run:
-            return tuple(dict.fromkeys((*named, *mine)))
-    return tuple(named)
+def _deployed(
+    text: str,
+    cell: Covered,
+    recipe: Profile,
+    against: Sequence[Conflict],
+    *,
+    rewrite: bool,
+    in_place: bool,
+) -> str:
+    """Return the env file with a recipe in it, and above it where it was not verified."""
+    guards = (*(each.guard for each in against), guard_of_unverified(cell)[0])
+    tests = " && ".join(dict.fromkeys(filter(None, guards)))
+    if tests or not in_place:
+        lines = recipe_lines(recipe)
+        guarded = f"if [[ {tests} ]]; then\n{lines}fi\n" if tests else lines
+        return _appended(text, _said(cell, recipe, against) + guarded)
+    shown = {name: value for name, value in recipe.env.items() if not is_secret(name)}
+    changed = with_settings(text, recipe.flags, shown, rewrite=rewrite)
+    secret = {name: value for name, value in recipe.env.items() if is_secret(name)}
+    lines = recipe_lines(replace(recipe, flags=changed.flags, env={**changed.env, **secret}))
+    names = ", ".join(changed.names)
+    more = (f"changed where they stood: {names}",) if lines and names else ()
+    comment = _said(cell, recipe, against, *more)
+    if lines or changed.at is None:
+        return _appended(changed.text, comment + lines)
+    before = changed.text.split("\n")
+    return "\n".join([*before[: changed.at], *comment.splitlines(), *before[changed.at :]])
 
 
-def _guard(cell: Covered, other: Covered) -> tuple[str, tuple[str, ...]]:
-    """Return the condition that tells a cell from another by one axis, and the variable it reads.
-
-    A variable that is not exported counts as 1, so the best axis is one that a cell does not use.
-    """
-    mine, theirs = dict(cell.cell.parallelism.axes), dict(other.cell.parallelism.axes)
-    degrees = [(axis, mine.get(axis, 1), theirs.get(axis, 1)) for axis in _AXES]
-    differing = [each for each in degrees if each[1] != each[2]]
-    if not differing:
-        return "", ()
-    axis, own, others = next((each for each in differing if 1 in each), differing[0])
-    variable = axis_variable(axis)
-    test = f"-eq {own}" if own > 1 and others > 1 else "-gt 1" if own > 1 else "-le 1"
-    return f'"${{{variable}:-1}}" {test}', (variable,)
-
-
-def _shell_block(cell: Covered, recipe: Profile, against: Sequence[Conflict]) -> str:
+def _said(cell: Covered, recipe: Profile, against: Sequence[Conflict], *more: str) -> str:
+    """Return the comment of a recipe: where it was measured, its parts, where it must not go."""
     jobs = cell.best.job_ids if cell.best else ()
     of_jobs = f", jobs {', '.join(jobs)}" if jobs else ""
-    comment = f"# {recipe.id}: measured on {cell.label}{of_jobs}\n"
-    tests = " && ".join(dict.fromkeys(each.guard for each in against))
-    lines = recipe_lines(recipe)
-    return f"{comment}if [[ {tests} ]]; then\n{lines}fi\n" if tests else comment + lines
+    said = [f"{recipe.id}: measured on {cell.label}{of_jobs}"]
+    said += recipe_remarks(cell.conclusion)
+    if cell.best is not None and cell.best.effect is not None:
+        said.append(f"its settings in every trial: {effect_words(cell.best)}")
+    said += more
+    said += [each.remark for each in against]
+    said += [
+        f"NOT verified on {tag}: a gate measured it there and cannot tell"
+        for tag in unverified_tags(cell)
+    ]
+    return "".join(f"# {each}\n" for each in said)
 
 
 def _appended(text: str, block: str) -> str:
@@ -255,64 +234,3 @@ def _configured(
 
 def _ended(line: str) -> str:
     return line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n"
-
-
-_SIGN = {VerdictKind.FASTER: 1, VerdictKind.SLOWER: -1}
-
-
-def sign_flips(cells: Sequence[Covered], say: Say) -> tuple[Block, ...] | None:
-    """Return the table of settings measured on several parallelisms; None with only one."""
-    if len({each.cell.parallelism for each in cells}) < 2:  # noqa: PLR2004
-        return None
-    shown: dict[str, str] = {}
-    found: dict[str, dict[str, Verdict]] = {}  # by the settings, then by the cell
-    for cell in cells:
-        for profile in cell.profiles:
-            verdict = cell.conclusion.verdict(profile.id)
-            if verdict is None or verdict.is_needless:
-                continue
-            if verdict.delta is not None or not verdict.can_run:
-                key = _settings(profile)
-                shown.setdefault(key, literal(profile.shown_text))
-                found.setdefault(key, {}).setdefault(cell.cell_digest, verdict)
-    rows = []
-    for key, by_cell in found.items():
-        if len({each.cell.parallelism for each in cells if each.cell_digest in by_cell}) > 1:
-            figures = (_figures(by_cell.get(each.cell_digest)) for each in cells)
-            rows.append((shown[key], *chain(*figures), _sign(list(by_cell.values()))))
-    if not rows:
-        return (say.text("No setting was measured on more than one parallelism."),)
-    titles = ((f">{name}: delta %", "95 %", "~verdict") for name in names(cells).values())
-    return (
-        say.text(
-            "These settings were measured on more than one parallelism. A flip is "
-            "confirmed where both sides are confirmed; single runs of opposite sign "
-            "prove nothing."
-        ),
-        Table(columns=columns("~Settings", *chain(*titles), "Sign"), rows=tuple(rows)),
-    )
-
-
-def _figures(verdict: Verdict | None) -> tuple[str, ...]:
-    if verdict is None:
-        return (ABSENT,) * 3
-    return points(verdict.delta), interval(verdict.ci95), words(verdict)
-
-
-def _settings(profile: Profile) -> str:
-    """Return the identity of a profile's settings: equal for profiles of different names."""
-    return digest([settings_digest(profile.flags, profile.env), canonical(profile.overrides)])
-
-
-def _sign(verdicts: Sequence[Verdict]) -> str:
-    """Say whether the effect of a setting changes its sign; only confirmed verdicts can show it."""
-    confirmed = {_SIGN[each.kind] for each in verdicts if each.kind in _SIGN}
-    if len(confirmed) > 1:
-        return "flips"
-    if any(not each.can_run for each in verdicts):
-        return "cannot run on one"
-    signs = {each.delta > 0 for each in verdicts if each.delta}
-    if len(signs) < 2:  # noqa: PLR2004
-        return "the same"
-    is_known = all(each.kind in CONFIRMED for each in verdicts)
-    return "opposite, not confirmed" if is_known else "opposite in single runs"

@@ -12,8 +12,10 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from datetime import UTC, datetime
 
 from pytest_xlatune.model.cell import Cell
+from pytest_xlatune.model.environment import RunRecord
 from pytest_xlatune.model.metric import BUSBW, FIRST_STEP, TGS, Metric
 from pytest_xlatune.model.profile import BASELINE_ID, Profile
 from pytest_xlatune.model.redact import without_secrets
@@ -26,7 +28,7 @@ from pytest_xlatune.model.result import (
     Verdict,
     VerdictKind,
 )
-from pytest_xlatune.model.text import ABSENT, interval, points, significant, size
+from pytest_xlatune.model.text import ABSENT, fine, interval, points, significant, size, whole
 from pytest_xlatune.report import Subject
 from pytest_xlatune.report.document import (
     Block,
@@ -40,7 +42,15 @@ from pytest_xlatune.report.document import (
     section,
 )
 from pytest_xlatune.report.language import ENGLISH, N_, Say
-from pytest_xlatune.report.lines import ending_text, figure, is_pending, tally, words
+from pytest_xlatune.report.lines import (
+    effect_words,
+    ending_text,
+    figure,
+    is_pending,
+    tally,
+    words,
+)
+from pytest_xlatune.report.recipes import recipe_blocks
 
 SCHEMA = 2  # of the JSON text
 ALPHA = 0.05  # of a sweep; the conclusion says how much of it is spent
@@ -95,7 +105,7 @@ def _attempt(result: TrialResult, number: int, remarks: Mapping[str, str]) -> tu
     score = result.score if is_last else None
     remark = "" if score else remarks.get(result.job_ids[number - 1], "")
     return (
-        literal(trial.profile.id),
+        literal(trial.arm),
         f"{stage} {trial.block}" if trial.block else stage,
         str(number),
         _state(result) if is_last else "retried",
@@ -119,18 +129,21 @@ def _state(result: TrialResult) -> str:
 def _natural(job_id: str) -> tuple[tuple[int, int, str], ...]:
     """Order numbers as numbers, those of `9990.1309` too, and all others after them."""
     parts = job_id.split(".")
-    return tuple((0, int(each), "") if each.isdecimal() else (1, 0, each) for each in parts)
+    numbers = ((whole(each), each) for each in parts)
+    return tuple((1, 0, each) if number is None else (0, number, "") for number, each in numbers)
 
 
 def leaderboard(subject: Subject) -> Document:
     """Return the leaderboard as a document."""
     conclusion = subject.conclusion
     how = ending_text(ENGLISH, conclusion, history=subject.history, stopped=subject.stopped)
+    recipe = tuple(recipe_blocks(conclusion))
     return Document(
         title=f"{subject.cell.label}: leaderboard",
         header=header(subject),
         sections=(
             section("What was found", Text(text=f"{headline(conclusion)} {how}")),
+            *([section("The recipe", *recipe)] if recipe else []),
             section("Leaderboard", *tables(subject)),
             section("What this sweep can tell", sensitivity(conclusion)),
         ),
@@ -180,6 +193,7 @@ def header(subject: Subject, *, digest: str = "", say: Say = ENGLISH) -> tuple[s
             inverse=say(_INVERSE) if protocol.scored_by.is_lower_better else "",
         ),
         say("Cell: {text}", text=literal(digest or cell.digest)),
+        *(record_lines(subject.record, say) if subject.record is not None else ()),
         say(
             "State: {state}: {final} of {trials} over, {jobs}; {tally}",
             state=say("complete") if conclusion.complete else say("preliminary"),
@@ -189,6 +203,61 @@ def header(subject: Subject, *, digest: str = "", say: Say = ENGLISH) -> tuple[s
             tally=tally(conclusion.verdicts),
         ),
     )
+
+
+_RECORDED: Mapping[str, str] = {
+    "packages": N_("Software of the trainer: {text}"),
+    "devices": N_("Devices of a process: {text}"),
+    "node": N_("Machine: {text}"),
+    "code": N_("Files of the trainer: {text}"),
+    "repositories": N_("Repositories: {text}"),
+}
+
+
+def record_lines(record: RunRecord, say: Say) -> Iterator[str]:
+    """Yield the bullets of what the figures rest on besides the settings."""
+    for part, msgid in _RECORDED.items():
+        facts = record.facts(part)
+        by_path = part in ("code", "repositories")
+        shown = literal if by_path else plain
+        found = [f"{shown(name)} {plain(value)}" for name, value in facts.items()]
+        if found:
+            yield say(msgid, text="; ".join(found))
+    if record.differing:
+        yield say("The nodes differ: {text}", text=plain("; ".join(record.differing)))
+    problems = dict.fromkeys(text for each in record.nodes for text in each.problems)
+    if problems:
+        yield say("Not recorded: {text}", text=plain("; ".join(problems)))
+    elif not record.nodes:
+        yield say("Not recorded: no trial has told yet what it ran on")
+    for each in record.changes:
+        yield say("Changed on the way: {text}: nothing compares across it", text=plain(each))
+    if record.autotuning:
+        yield say("Autotuning of GPU kernels: {text}", text=plain(record.autotuning))
+    for each in record.two_speeds:
+        yield say("Two speeds: {text}", text=plain(each))
+    if record.commands:
+        yield say("Command: {text}", text=literals(record.commands))
+    if record.seed is not None:
+        yield say("Random seed of the order: {number}", number=record.seed)
+    if None not in (record.started_s, record.ended_s, record.node_hours):
+        yield say(
+            "Measured: {start} to {end} UTC, {hours} node-hours",
+            start=_minute(record.started_s),
+            end=_minute(record.ended_s),
+            hours=_hours(record.node_hours),
+        )
+
+
+_LEAST_H = 0.001
+
+
+def _hours(node_hours: float | None) -> str:
+    return significant(node_hours) if (node_hours or 0.0) >= _LEAST_H else f"below {_LEAST_H}"
+
+
+def _minute(at_s: float | None) -> str:
+    return f"{datetime.fromtimestamp(at_s or 0.0, UTC):%Y-%m-%d %H:%M}"
 
 
 _SCORED_BY: Mapping[Metric, str] = {
@@ -206,16 +275,18 @@ _SCORED_BY_FIELD = N_(
 _INVERSE = N_("; less is better: delta % is the change of 1 / figure")
 
 
-def winner(conclusion: Conclusion) -> Verdict | None:
-    """Return the first of the profiles that are FASTER, None where no profile is."""
-    faster = (each for each in conclusion.verdicts if each.kind is VerdictKind.FASTER)
-    return next(faster, None)
-
-
 def headline(conclusion: Conclusion, say: Say = ENGLISH) -> str:
     """Say in two sentences which profile won and how much a better one may gain."""
-    best, bound = winner(conclusion), conclusion.tuning.bound
-    if best is None:
+    best, bound = conclusion.winner, conclusion.tuning.bound
+    unproved = next((v for v in conclusion.verdicts if v.kind is VerdictKind.FASTER), None)
+    if best is None and unproved is not None:
+        won = say(
+            "{profile} is faster than `baseline-deployed`, and no winner: nothing shows that "
+            "{names} was in effect.",
+            profile=literal(unproved.arm),
+            names=literals(unproved.unproved),
+        )
+    elif best is None:
         won = say("No profile is confirmed to be faster than `baseline-deployed`.")
     else:
         won = say(
@@ -226,13 +297,16 @@ def headline(conclusion: Conclusion, say: Say = ENGLISH) -> str:
             ci95=interval(best.ci95),
             n=best.n,
         )
+    if best is not None:
+        return won
     if bound is None:
         excluded = say(
             "The sweep cannot tell yet how much better than the baseline a profile may be (M)."
         )
     else:
         excluded = say(
-            "No profile beats the baseline by more than {bound} (M, at 95 %).", bound=size(bound)
+            "We can rule out (95 %) that any tested setting gains more than {bound} (M).",
+            bound=size(bound),
         )
     return f"{won} {excluded}"
 
@@ -243,9 +317,13 @@ def sensitivity(conclusion: Conclusion) -> Table:
         plain(each.method) for each in conclusion.verdicts if each.kind in CONFIRMED and each.method
     )
     rows = (
-        ("M: no profile beats the baseline by more, at 95 %", size(conclusion.tuning.bound)),
-        ("MDE80: the smallest effect found with 80 % power", size(conclusion.noise.mde80)),
-        ("Sigma: noise of one job's score between jobs", size(conclusion.noise.sigma)),
+        *(
+            [("M: any larger gain is ruled out, at 95 %", size(conclusion.tuning.bound))]
+            if conclusion.winner is None
+            else []
+        ),
+        ("MDE80: the smallest effect of a finalist with 80 % power", size(conclusion.noise.mde80)),
+        ("Sigma: noise of one job's score between jobs", fine(conclusion.noise.sigma)),
         ("Alpha spent", f"{conclusion.alpha:.3g} of {ALPHA:g}"),
         ("Method", "; ".join(methods) or ABSENT),
         *(("Note", plain(each)) for each in conclusion.notes),
@@ -275,14 +353,23 @@ def tables(
     verdicts = conclusion.verdicts if only is None else only
     confirmed = [each for each in verdicts if each.kind in CONFIRMED and not is_pending(each)]
     screened = [each for each in verdicts if each.kind is VerdictKind.SCREENED]
-    best, base = winner(conclusion), conclusion.baseline
+    best, base = conclusion.winner, conclusion.baseline
     metric = conclusion.metric
     measured = (">TGS", ">step (s)") if metric == TGS else (f">{metric.head}",)
     delta = f">delta % vs {base.arm}"
-    titles = columns("~Profile", "~Flags", *measured, delta, "95 %", ">n", "~verdict")
+    # older ledgers and imported tables do not say it
+    has_effect = any(each.effect is not None for each in conclusion.verdicts)
+    effect = ("~settings",) if has_effect else ()
+    titles = columns("~Profile", "~Flags", *measured, delta, "95 %", ">n", "~verdict", *effect)
 
     def rows(of: Iterable[Verdict]) -> tuple[tuple[str, ...], ...]:
-        return tuple(_row(each, settings, base.arm, metric, is_best=each is best) for each in of)
+        return tuple(
+            (
+                *_row(each, settings, base.arm, metric, is_best=each is best),
+                *([plain(effect_words(each))] if has_effect else []),
+            )
+            for each in of
+        )
 
     yield Table(title="Confirmed", columns=titles, rows=rows((*confirmed, base)))
     if confirmed:
@@ -294,26 +381,15 @@ def tables(
     left_out = max(0, len(screened) - _TOP - _BOTTOM) if is_short else 0
     shown = [*screened[:_TOP], *screened[-_BOTTOM:]] if left_out else screened
     if shown:
-        title = "Screened once: ranks, proves nothing"
+        title = "Screened: ranks, proves nothing"
         yield Table(title=title, columns=titles, rows=rows(shown))
-    ids = {each.arm for each in shown}
-    waves = {
-        each.trial.stage
-        for each in subject.history
-        if each.trial.is_screened and each.trial.profile.id in ids and each.score
-    }
-    if len(waves) > 1:
-        yield say.text(
-            "Each wave was screened beside baselines of its own, and delta % is the "
-            "distance from the line through them. So the order of two profiles of "
-            "different waves is less sure than the order within one wave."
-        )
     if left_out:
         yield Text(
             text=say.count(
                 left_out, "{n} more profile between these.", "{n} more profiles between these."
             )
         )
+    yield from _troubles(verdicts)
     invalid = [each for each in verdicts if each.kind is VerdictKind.INVALID]
     for title, group in {
         "Not run: compiling decided them": [
@@ -330,6 +406,24 @@ def tables(
     pending = [each.arm for each in verdicts if is_pending(each)]
     if pending:
         yield say.text("Not measured yet: {names}.", names=literals(pending))
+
+
+def _troubles(verdicts: Iterable[Verdict]) -> Iterator[Block]:
+    """Yield the table of arms that lost confirming runs, hung or were tried again."""
+    rows = tuple(
+        (
+            literal(each.arm),
+            f"{each.lost.lost} of {each.lost.runs}" if each.lost else ABSENT,
+            plain(", ".join(each.lost.to)) if each.lost else ABSENT,
+            str(each.hangs),
+            str(each.retries),
+        )
+        for each in verdicts
+        if each.lost or each.hangs or each.retries
+    )
+    if rows:
+        titles = columns("~Profile", ">runs lost", "~to", ">hangs", ">retries")
+        yield Table(title="Runs that were lost or tried again", columns=titles, rows=rows)
 
 
 def _row(
@@ -387,6 +481,7 @@ def leaderboard_json(subject: Subject) -> str:
         conclusion   `Conclusion`: reference, verdicts, alpha and the study's record, in a tuning
                      sweep finalists, bound (M), mde80, sigma; changes are fractions, +0.034 is
                      +3.4 %
+        record       `RunRecord`: nodes, packages, devices, code, commands, seed, time, node-hours
         trials       list of `TrialResult`, each with its `id`; sorted by it
 
     The records are those of the package, field by field, as their own `to_json` writes them: absent
@@ -401,6 +496,7 @@ def leaderboard_json(subject: Subject) -> str:
         "cell": shown_cell(subject.cell).to_json(),
         "profiles": [each.shown.to_json() for each in subject.profiles],
         "conclusion": subject.conclusion.to_json(),
+        **({"record": subject.record.to_json()} if subject.record is not None else {}),
         "trials": sorted(trials, key=lambda each: str(each["id"])),
     }
     text = json.dumps(document, indent=2, sort_keys=True, allow_nan=False)

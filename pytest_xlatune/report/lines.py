@@ -13,6 +13,7 @@ from pytest_xlatune.model.cell import Cell
 from pytest_xlatune.model.profile import BASELINE_ID
 from pytest_xlatune.model.result import (
     Conclusion,
+    Effect,
     Score,
     TrialResult,
     TrialStatus,
@@ -21,6 +22,7 @@ from pytest_xlatune.model.result import (
 )
 from pytest_xlatune.model.text import (
     ABSENT,
+    counted,
     duration,
     interval,
     percent,
@@ -28,6 +30,7 @@ from pytest_xlatune.model.text import (
     significant,
     size,
 )
+from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.report.document import plain
 from pytest_xlatune.report.language import ENGLISH, N_, Say
 
@@ -38,10 +41,21 @@ def is_pending(verdict: Verdict) -> bool:
 
 
 def words(verdict: Verdict) -> str:
-    """Say a verdict in the few words of a table's cell or a test's status."""
+    """Say a verdict in the few words of a table's cell or a test's status, with the runs lost."""
+    return (verdict.word or _kind(verdict)) + (
+        f", {plain(verdict.lost.words)}" if verdict.lost else ""
+    )
+
+
+def _kind(verdict: Verdict) -> str:
     match verdict.kind:
         case VerdictKind.SCREENED:
-            return f"screened {percent(verdict.delta)} (n={verdict.n})"
+            how = (
+                f", very likely slower ({counted(verdict.n, 'run')})"
+                if verdict.is_likely_slower
+                else f" (n={verdict.n})"
+            )
+            return f"screened {percent(verdict.delta)}{how}"
         case VerdictKind.INCONCLUSIVE if is_pending(verdict):
             return "not measured yet"
         case VerdictKind.INCONCLUSIVE if verdict.mde80 is not None:
@@ -56,6 +70,15 @@ def words(verdict: Verdict) -> str:
             return "not comparable" if verdict.n else "not measured"
         case _:
             return verdict.kind.value
+
+
+def effect_words(verdict: Verdict) -> str:
+    """Say how well it is known that an arm's settings were in effect; a dash where none are."""
+    if verdict.effect is None:
+        return ABSENT
+    names = f": {', '.join(verdict.unproved)}" if verdict.unproved else ""
+    declared = " (declared unseen)" if not names and verdict.effect is not Effect.IN_EFFECT else ""
+    return f"{verdict.effect}{declared}{names}"
 
 
 def figure(found: Verdict | Score | None) -> str:
@@ -82,8 +105,9 @@ def paragraph(verdict: Verdict, *, reference: str = BASELINE_ID) -> str:
     jobs: the message of a failed test, and the profile's paragraph in a report.
     """
     is_deployed = verdict.arm == BASELINE_ID
-    kind = "(the cell as deployed)" if is_deployed else str(verdict.kind)
-    if verdict.kind is VerdictKind.INVALID:
+    against = "the median" if verdict.word else reference
+    kind = "(the cell as deployed)" if is_deployed else verdict.word or str(verdict.kind)
+    if verdict.kind is VerdictKind.INVALID and not verdict.word:
         kind = f"{verdict.kind} ({words(verdict)})"
     reasons = "; ".join(plain(each).rstrip(".") for each in verdict.reasons)
     sentences = [f"{verdict.arm} {kind}" + (f": {reasons}" if reasons else "")]
@@ -91,11 +115,15 @@ def paragraph(verdict: Verdict, *, reference: str = BASELINE_ID) -> str:
         sentences.append(speed(verdict) + step(verdict, ", "))
     if verdict.delta is not None and verdict.arm != reference:
         ends = f"95 % interval {interval(verdict.ci95)}" if verdict.ci95 else "no interval"
-        sentences.append(f"Delta {percent(verdict.delta)} against {reference}, {ends}")
+        sentences.append(f"Delta {percent(verdict.delta)} against {against}, {ends}")
     if verdict.n:
         sentences.append(f"n = {verdict.n}" + (f" ({verdict.method})" if verdict.method else ""))
     if verdict.mde80 is not None:
         sentences.append(f"Smallest effect found with 80 % power: {size(verdict.mde80)}")
+    if verdict.effect is not None:
+        sentences.append(f"Settings {effect_words(verdict)}")
+    if verdict.kind is VerdictKind.FASTER and verdict.unproved:
+        sentences.append("It is no winner: nothing shows that what was asked for made it faster")
     if verdict.job_ids:
         sentences.append(f"Jobs: {', '.join(verdict.job_ids)}")
     return " ".join(f"{sentence}." for sentence in sentences)
@@ -137,6 +165,12 @@ def live_line(result: TrialResult, *, cell: Cell, verdict: Verdict | None, progr
     return f"{_whose(result, cell)} {said} | {progress}"
 
 
+def running_line(trial: Trial, *, cell: Cell, job_id: str, said: str, progress: str = "") -> str:
+    """Say in one line where a job in flight stands, and where the sweep does."""
+    line = f"{cell.label} {trial.arm} (job {job_id}) {plain(said)}"
+    return f"{line} | {progress}" if progress else line
+
+
 def evidence_line(result: TrialResult, *, cell: Cell) -> str:
     """Say in one line that an evidence run is over: it has no figure."""
     is_there = result.status is TrialStatus.MEASURED
@@ -146,7 +180,7 @@ def evidence_line(result: TrialResult, *, cell: Cell) -> str:
 
 def _whose(result: TrialResult, cell: Cell) -> str:
     job = f" (job {result.job_ids[-1]})" if result.job_ids else ""
-    return f"{cell.label} {result.trial.profile.id}{job}"
+    return f"{cell.label} {result.trial.arm}{job}"
 
 
 def _place(result: TrialResult, verdict: Verdict | None) -> str:
@@ -156,16 +190,21 @@ def _place(result: TrialResult, verdict: Verdict | None) -> str:
     if result.status is TrialStatus.DROPPED:
         return f"dropped: {plain(result.reason)}"
     if not trial.block:
-        return f"screened {percent(verdict.delta)}" if verdict else "screened"
+        open_ones = [each.label for each in result.own_settings if not each.is_proved]
+        effect = f", not known to be in effect: {', '.join(open_ones)}" if open_ones else ""
+        return (f"screened {percent(verdict.delta)} so far" if verdict else "screened") + effect
     if verdict is None or verdict.kind is VerdictKind.SCREENED or verdict.delta is None:
         return f"confirm block {trial.block}"
-    return f"{words(verdict)} {percent(verdict.delta)}, n = {verdict.n}"
+    return f"{words(verdict)} {percent(verdict.delta)} so far, n = {verdict.n}"
 
 
 def tally(verdicts: Sequence[Verdict]) -> str:
     """Count verdicts by kind, e.g. `1 FASTER, 2 SLOWER, 9 SCREENED`, or `no verdict`."""
-    names = [*VerdictKind, "not measured yet"]
-    found = ["not measured yet" if is_pending(each) else each.kind for each in verdicts]
+    words_of = dict.fromkeys(each.word for each in verdicts if each.word)
+    names = [*words_of, *VerdictKind, "not measured yet"]
+    found = [
+        each.word or ("not measured yet" if is_pending(each) else each.kind) for each in verdicts
+    ]
     counts = {name: found.count(name) for name in names}
     return ", ".join(f"{n} {name}" for name, n in counts.items() if n) or "no verdict"
 
@@ -192,7 +231,7 @@ def stop_message(
     Without `is_failure` a limit of the sweep was reached. `artifacts` is the folder of the jobs'
     files.
     """
-    pending = [each.trial.profile.id for each in history if not each.status.is_final]
+    pending = [each.trial.arm for each in history if not each.status.is_final]
     jobs = [job for each in history for job in each.job_ids]
     failed = (
         f"Failing node(s): {', '.join(nodes) or 'not known'}; "
@@ -226,9 +265,23 @@ def summary_message(*, cell: Cell, conclusion: Conclusion, history: Sequence[Tri
 
 
 def best_lines(conclusion: Conclusion) -> list[str]:
-    """Return the leading profiles so far, at most three lines."""
+    """Return the leading profiles so far, at most three lines.
+
+    The recommended profile comes first; a single run never stands before one that blocks decided.
+    """
+    if conclusion.record is not None and conclusion.record.said:
+        return [f"- {each}" for each in conclusion.record.said]
     reference = conclusion.reference.arm if conclusion.reference else ""
-    ranked = sorted(_tested(conclusion), key=lambda each: -(each.delta or 0.0))
+    best = conclusion.winner
+    ranked = sorted(
+        _tested(conclusion),
+        key=lambda each: (
+            each is not best,
+            each.delta is None,
+            each.kind is VerdictKind.SCREENED,
+            -(each.delta or 0.0),
+        ),
+    )
     lines: list[str] = []
     for each in ranked[:_TOP]:
         head = "" if lines else "Best so far: "
@@ -259,6 +312,10 @@ _BOUNDED = N_(
     "The sweep ended structurally bounded: no measured profile beats the baseline by more than "
     "{bound} (M, at 95 %), which is below {limit}."
 )
+_NOTHING_SEEN = N_(
+    "The sweep ended with all its trials, and proves nothing of any setting: of none is it known "
+    "that it was in effect."
+)
 _UNDECIDED = N_(
     "The sweep ended with all its trials: it confirmed no winner and cannot exclude one."
 )
@@ -272,11 +329,14 @@ def ending_text(
     `stopped` is the recorded reason of a stop, by the playbook or a budget; "" without one.
     """
     left = sum(not each.status.is_final for each in history)
+    if conclusion.complete and conclusion.record is not None and conclusion.record.said:
+        return f"{conclusion.record.said[0]}."
     bound = conclusion.tuning.bound
     if conclusion.complete:
-        is_won = any(each.kind is VerdictKind.FASTER for each in conclusion.verdicts)
+        is_won = any(each.wins for each in conclusion.verdicts)
         is_bounded = bound is not None and bound < BOUNDED
         how = _WINNER if is_won else _BOUNDED if is_bounded else _UNDECIDED
+        how = _NOTHING_SEEN if conclusion.nothing_in_effect else how
     else:
         how = _STOPPED if stopped else _RUNNING if left else _PARTLY
     return say(

@@ -22,10 +22,8 @@ _MARKUP = re.compile(r"([\\*<])")
 _ALIGNED = {"left": ":---", "right": "---:"}
 _GAP = 2  # blanks between two columns of tabulate's "simple" format
 _PADDING = 2  # tabulate keeps a column this much wider than its title
-_NARROWEST = 8  # no column is broken into less
-_LONG_WORD = 16  # from here on a word, mostly a flag, may be broken anywhere
-# where textwrap breaks a line:  baseline-|deployed |5
-_BETWEEN_WORDS = re.compile(r"\s+|(?<=[A-Za-z]-)(?=[A-Za-z])")
+_SENTENCE = 24  # text that may wrap is not made narrower than this, or than its longest word
+_INDENT = "    "  # before what belongs to the row or the bullet above
 
 
 def markdown(document: Document) -> str:
@@ -83,7 +81,7 @@ def _markup(text: str) -> str:
 
 
 def terminal(document: Document, *, width: int = 80) -> list[str]:
-    """Return the lines of the document; code blocks alone may be wider than `width`.
+    """Return the lines of the document; only code and a word may be wider than `width`.
 
     They have no colour codes: their printer knows whether the terminal takes them.
     """
@@ -111,55 +109,129 @@ def _terminal_block(block: Block, width: int) -> Iterator[str]:
             yield from _table(block, width)
 
 
-def _table(table: Table, width: int) -> list[str]:
+def _table(table: Table, width: int) -> Iterator[str]:
+    """Lay a table out: long texts that do not fit beside the others stand below their row.
+
+    No word is broken: ids and flags are there to be copied. The first column names the row.
+    """
+    rows = [[_bare(text) for text in row] for row in table.rows]
+    beside, below = list(range(len(table.columns))), list[int]()
+    widths = _widths(table, rows, beside, width)
+    while not widths:
+        long = [at for at in beside[1:] if table.columns[at].wrap]
+        if not long:
+            break
+        below.append(max(long, key=lambda at: max(len(row[at]) for row in rows)))
+        beside = [at for at in beside if at not in below]
+        widths = _widths(table, rows, beside, width)
+    widths = widths or _widths(table, rows, beside, width, names_apart=True)
+    if not widths:
+        yield from _records(table, rows, below, width)
+        return
+    yield from _laid_out(table, rows, beside, widths, below=sorted(below), width=width)
+
+
+def _laid_out(
+    table: Table,
+    rows: list[list[str]],
+    beside: list[int],
+    widths: list[int],
+    *,
+    below: list[int],
+    width: int,
+) -> Iterator[str]:
     from tabulate import tabulate
 
-    rows = [[_bare(text) for text in row] for row in table.rows]
-    titles = [column.title for column in table.columns]
-    widths = _widths(table, rows, width) if rows else None
+    cells = [
+        ["\n".join(_wrapped(row[at], wide)) for at, wide in zip(beside, widths, strict=True)]
+        for row in rows
+    ]
+    for row in cells:
+        row[0] = row[0] if len(row[0]) <= widths[0] else ""  # a long name has a line of its own
+    shown = [table.columns[at] for at in beside]
+    titles = [
+        "\n".join(_wrapped(column.title, wide)) for column, wide in zip(shown, widths, strict=True)
+    ]
     text = tabulate(
-        rows,
+        cells,
         headers=titles,
         tablefmt="simple",
         disable_numparse=True,
-        colalign=[column.align for column in table.columns] if rows else None,
-        maxcolwidths=widths,
-        maxheadercolwidths=widths,
+        preserve_whitespace=False,
+        colalign=[column.align for column in shown] if rows else None,
     )
-    return [line.rstrip() for line in text.splitlines()]
+    lines = iter([line.rstrip() for line in text.splitlines()])
+    for _ in range(_height(titles) + 1):  # the titles and the rule
+        yield next(lines)
+    for row, of_row in zip(rows, cells, strict=True):
+        if row[0] and not of_row[0]:
+            yield from _wrapped(row[0], width)
+        for _ in range(_height(of_row)):
+            yield next(lines)
+        yield from _below(table, row, below, width)
 
 
-def _widths(table: Table, rows: list[list[str]], width: int) -> list[int]:
-    """Return the widths of the columns: those that may break give way until all fit."""
-    cells = [list(column) for column in zip(*rows, strict=True)]
-    words = [max(map(_longest_word, column)) for column in cells]
-    heads = [_longest_word(column.title) + _PADDING for column in table.columns]
-    widths = [max(head, *map(len, column)) for head, column in zip(heads, cells, strict=True)]
-    # first between words, then through words that are long anyway, then through any
-    for least in (
-        [min(word, _LONG_WORD) for word in words],
-        [word if word < _LONG_WORD else _NARROWEST for word in words],
-        [_NARROWEST for _ in words],
-    ):
-        narrowest = [max(pair) for pair in zip(least, heads, strict=True)]
-        while sum(widths) + _GAP * (len(widths) - 1) > width:
-            breakable = [
-                at
-                for at, column in enumerate(table.columns)
-                if column.wrap and widths[at] > narrowest[at]
-            ]
-            if not breakable:
-                break
-            widths[max(breakable, key=lambda at: widths[at])] -= 1
+def _height(cells: list[str]) -> int:
+    return max(cell.count("\n") for cell in cells) + 1
+
+
+def _records(table: Table, rows: list[list[str]], below: list[int], width: int) -> Iterator[str]:
+    """Give each row as lines of its own, where not even the short columns fit in one."""
+    for row in rows:
+        yield from _wrapped(row[0], width)
+        for at, column in enumerate(table.columns):
+            if at and at not in below and row[at]:
+                yield from _wrapped(f"{_INDENT}{column.title}: {row[at]}", width, indent=_INDENT)
+        yield from _below(table, row, sorted(below), width)
+
+
+def _below(table: Table, row: list[str], columns: list[int], width: int) -> Iterator[str]:
+    for at in columns:
+        if row[at]:
+            line = f"{_INDENT}{table.columns[at].title}: {row[at]}"
+            yield from _wrapped(line, width, indent=_INDENT + "  ")
+
+
+def _widths(
+    table: Table, rows: list[list[str]], beside: list[int], width: int, *, names_apart: bool = False
+) -> list[int]:
+    """Return the widths of the columns beside each other; [] where they do not fit.
+
+    With `names_apart` the first column may be narrower than its texts.
+    """
+    columns = [table.columns[at] for at in beside]
+    cells = [[row[at] for row in rows] for at in beside]
+    heads = [_longest_word(column.title) + _PADDING for column in columns]
+    widths = [max([head, *map(len, column)]) for head, column in zip(heads, cells, strict=True)]
+    least = [
+        max([head, min(wide, _SENTENCE), *map(_longest_word, column)])
+        if columns[at].wrap and at
+        else (head if names_apart and not at else wide)
+        for at, (head, wide, column) in enumerate(zip(heads, widths, cells, strict=True))
+    ]
+    over = sum(widths) + _GAP * (len(widths) - 1) - width
+    while over > 0:
+        at = max(range(len(widths)), key=lambda at: widths[at] - least[at])
+        if widths[at] == least[at]:
+            return []
+        widths[at] -= 1
+        over -= 1
     return widths
 
 
 def _longest_word(text: str) -> int:
-    return max(map(len, _BETWEEN_WORDS.split(text)))
+    return max(map(len, text.split()), default=0)
 
 
 def _wrapped(text: str, width: int, *, indent: str = "") -> list[str]:
-    return textwrap.wrap(text, max(width, _NARROWEST), subsequent_indent=indent)
+    """Break a line between words; a word that is longer than a line stays whole."""
+    return textwrap.wrap(
+        text,
+        max(width, len(indent) + 1),
+        subsequent_indent=indent,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
 
 
 def _bare(text: str) -> str:

@@ -9,13 +9,23 @@ from __future__ import annotations
 
 import shlex
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import replace
 
-from pytest_xlatune.model.cell import Cell
-from pytest_xlatune.model.profile import Profile
+from pytest_xlatune.model.cell import Cell, varied_fields
+from pytest_xlatune.model.profile import BASELINE_ID, Profile
 from pytest_xlatune.model.redact import hide, secrets_of, without_secrets
 from pytest_xlatune.model.result import Verdict, VerdictKind
-from pytest_xlatune.model.text import ABSENT, counted, points, rate, significant, size
+from pytest_xlatune.model.text import (
+    ABSENT,
+    counted,
+    fine,
+    interval,
+    points,
+    rate,
+    significant,
+    size,
+)
 from pytest_xlatune.model.trial import LaunchSpec, Trial
 from pytest_xlatune.report import Subject
 from pytest_xlatune.report.document import (
@@ -32,7 +42,7 @@ from pytest_xlatune.report.document import (
     section,
 )
 from pytest_xlatune.report.leaderboard import header, jobs_table, settings_by_arm, tables
-from pytest_xlatune.report.lines import paragraph, speed, step
+from pytest_xlatune.report.lines import figure, paragraph, speed, step, words
 
 _ANSWERS = {
     VerdictKind.FASTER: "pass",
@@ -58,11 +68,12 @@ def gate(subject: Subject) -> Document:
                 Text(text=", ".join(f"{count} {word}" for word, count in counts.items())),
                 bullets(*lines),
             ),
+            *([section("Candidates", _candidates(subject))] if len(subject.cells) > 1 else []),
             section("Figures", *tables(subject)),
             section(
                 "What this gate can tell",
                 bullets(
-                    f"Sigma, the noise of one job's score: {size(conclusion.noise.sigma)}.",
+                    f"Sigma, the noise of one job's score: {fine(conclusion.noise.sigma)}.",
                     *map(plain, conclusion.notes),
                 ),
             ),
@@ -70,10 +81,139 @@ def gate(subject: Subject) -> Document:
     )
 
 
+_NAMED = {"code": "commit", "image": "image", "launcher": "started as"}
+
+
+def _candidates(subject: Subject) -> Table:
+    """Say of each candidate in a cell of its own what differs from the baseline's."""
+    by_digest = {each.digest: each for each in subject.cells}
+    cell_of = {each.trial.arm: each.trial.cell_digest for each in subject.history}
+    rows = []
+    for arm in (BASELINE_ID, *(each.arm for each in subject.conclusion.verdicts)):
+        cell = by_digest.get(cell_of.get(arm, ""), subject.cell)
+        varied = [name for name in _NAMED if name in varied_fields(subject.cells)]
+        said = (f"{_NAMED[name]} {getattr(cell, name) or ABSENT}" for name in varied)
+        rows.append((literal(arm), plain("; ".join(said))))
+    return Table(columns=columns("~Candidate", "~measured with"), rows=tuple(rows))
+
+
 def _answer(verdict: Verdict) -> str:
     if verdict.kind is VerdictKind.INVALID:
         return "not measured" if verdict.can_run and not verdict.n else "cannot run"
     return _ANSWERS[verdict.kind]
+
+
+_NODE_RATES = (
+    "Single runs prove nothing, so a node is accused by fresh runs beside controls alone. "
+    "docs/nodes.md has the error rates: how often a healthy node is accused, and how often a slow "
+    "one is found."
+)
+
+
+def nodes(subject: Subject) -> Document:
+    """Return the check of nodes: the answer, every node, the list to deploy, the jobs."""
+    conclusion, first = subject.conclusion, subject.cell
+    named = tuple(dict.fromkeys(name for each in subject.cells for name in each.nodelist))
+    whole = replace(subject, cells=(replace(first, nodelist=named),))
+    record = conclusion.record
+    rows = [
+        (
+            literal(each.arm),
+            words(each),
+            figure(each),
+            points(each.delta),
+            interval(each.ci95) if each.ci95 else ABSENT,
+            str(each.n),
+            "; ".join(map(plain, each.reasons)) or ABSENT,
+            ", ".join(each.job_ids) or ABSENT,
+        )
+        for each in conclusion.verdicts
+    ]
+    median = conclusion.reference
+    listed = [
+        Code(text=text.strip()) for text in (record.files.values() if record is not None else ())
+    ]
+    unfinished = "" if conclusion.complete else "The check is not over: this report is preliminary."
+    return Document(
+        title=f"{first.label}: nodes",
+        header=header(whole),
+        sections=(
+            section(
+                "Answer",
+                bullets(
+                    *filter(None, [unfinished]),
+                    *(plain(each) for each in (record.said if record is not None else ())),
+                    *([f"The median node: {speed(median)}"] if median is not None else []),
+                    _NODE_RATES,
+                ),
+            ),
+            section(
+                "Nodes",
+                Table(
+                    columns=columns(
+                        "~Node", "verdict", f">{conclusion.metric.head}", ">against the median %",
+                        "95 % interval", ">runs", "~why", "~jobs",
+                    ),
+                    rows=tuple(rows),
+                ),
+            ),
+            *(
+                [
+                    section(
+                        "Recommended nodes",
+                        Text(text="A sweep takes them with `--xlatune-nodelist=@healthy`."),
+                        *listed,
+                    )
+                ]
+                if listed and conclusion.complete
+                else []
+            ),
+            section(
+                "What this check can tell",
+                bullets(
+                    f"Sigma, the noise of one job's score: {fine(conclusion.noise.sigma)}.",
+                    *map(plain, conclusion.notes),
+                ),
+            ),
+            section(
+                "Jobs", jobs_table([("", subject.history, {})]) or Text(text="No job.")
+            ),
+        ),
+    )  # fmt: skip
+
+
+_HELD = {VerdictKind.EQUIVALENT: "pass", VerdictKind.SLOWER: "fail"}
+
+
+def thresholds(subject: Subject) -> Document:
+    """Return the verdict on each metric of a cell, and the jobs that all rest on."""
+    conclusion, own = subject.conclusion, subject.conclusion.reference
+    words = [_HELD.get(each.kind, "cannot tell") for each in conclusion.verdicts]
+    lines = (
+        f"{literal(each.arm)}: {plain('; '.join(each.reasons))}" for each in conclusion.verdicts
+    )
+    table = jobs_table([("", subject.history, {})])
+    measured = [f"{own.n} jobs: {speed(own)}{step(own, ', ')}"] if own and own.n else []
+    return Document(
+        title=f"{subject.cell.label}: thresholds",
+        header=header(subject),
+        sections=(
+            section(
+                "Thresholds",
+                Text(text=", ".join(f"{count} {word}" for word, count in Counter(words).items())),
+                bullets(*lines),
+            ),
+            section(
+                "Jobs",
+                bullets(
+                    *measured,
+                    f"Sigma, the noise of one job's score: {fine(conclusion.noise.sigma)}.",
+                    *map(plain, conclusion.notes),
+                ),
+                *([table] if table else []),
+            ),
+        ),
+    )
 
 
 def calibration(subject: Subject) -> Document:
@@ -95,11 +235,6 @@ def calibration(subject: Subject) -> Document:
             ),
         ),
     )
-
-
-def fine(fraction: float | None) -> str:
-    """Write a noise with two decimals: 0.0061 is `0.61 %`."""
-    return ABSENT if fraction is None else f"{100 * fraction:.2f} %"
 
 
 def evidence(subject: Subject) -> Document:
@@ -168,7 +303,7 @@ def imported(subject: Subject) -> Document:
                 "What this table can tell",
                 bullets(
                     "Sigma, the noise of one job's score between jobs: "
-                    f"{size(conclusion.noise.sigma)}.",
+                    f"{fine(conclusion.noise.sigma)}.",
                     f"A single run shows a change of {size(conclusion.noise.mde80)} with 80 % "
                     "power, in one comparison.",
                     *map(plain, conclusion.notes),
@@ -209,15 +344,23 @@ def plan(
     trials: Sequence[Trial],
     launches: Sequence[tuple[Profile, LaunchSpec]],
     capacity: Sequence[str],
+    cost: Sequence[str] = (),
+    measured: Collection[str] = (),
     scripts: Sequence[tuple[str, str]] = (),
 ) -> Document:
     """Return the plan as a document.
 
     `trials` are the first ones, in order: their results decide which ones confirm. `capacity` says
-    which effects the plan can find. `scripts` are titles and texts for submission.
+    which effects the plan can find, `cost` what it takes. The trials whose ids are `measured` are
+    not run again. `scripts` are titles and texts for submission.
     """
     rows = tuple(
-        (str(number), trial.stage, literal(trial.id), literal(trial.profile.shown_text))
+        (
+            str(number),
+            f"{trial.stage}, measured" if trial.id in measured else trial.stage,
+            literal(trial.id),
+            literal(trial.profile.shown_text),
+        )
         for number, trial in enumerate(trials, start=1)
     )
     commands = [
@@ -228,6 +371,7 @@ def plan(
         header=(f"nodes: {', '.join(cell.nodelist) or 'this machine, or as given'}",),
         sections=(
             section("What it can see", bullets(*capacity)),
+            *([section("What it costs", bullets(*cost))] if cost else []),
             section("Trials", Table(columns=columns(">#", "stage", "~trial", "~flags"), rows=rows)),
             section("Commands", *_listings(commands)),
             *([section("Submission scripts", *_listings(scripts))] if scripts else []),

@@ -12,6 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from datetime import UTC, datetime
 from itertools import zip_longest
 
 from pytest_xlatune.model.cell import DeployedFile
@@ -22,7 +23,7 @@ from pytest_xlatune.model.text import ABSENT, interval, percent, points
 from pytest_xlatune.report._trainer_config import settings_of
 from pytest_xlatune.report.bubble import TITLE, bubbles
 from pytest_xlatune.report.covered import Covered, Elsewhere, Explanation, names
-from pytest_xlatune.report.deployment import conflicts, patch_of, recipe_lines, sign_flips
+from pytest_xlatune.report.deployment import patch_of, recipe_lines
 from pytest_xlatune.report.document import (
     Block,
     Code,
@@ -37,6 +38,13 @@ from pytest_xlatune.report.document import (
     plain,
     section,
 )
+from pytest_xlatune.report.guards import (
+    Conflict,
+    Doubt,
+    conflicts,
+    guard_of_unverified,
+    sign_flips,
+)
 from pytest_xlatune.report.language import N_, Language, Say
 from pytest_xlatune.report.leaderboard import (
     head_of,
@@ -46,7 +54,8 @@ from pytest_xlatune.report.leaderboard import (
     sensitivity,
     tables,
 )
-from pytest_xlatune.report.lines import ending_text, figure, speed
+from pytest_xlatune.report.lines import ending_text, figure, speed, words
+from pytest_xlatune.report.recipes import recipe_blocks
 
 # share of the expected change of a step that its trace must show: profiling itself costs time
 _ENOUGH = 0.5
@@ -144,6 +153,14 @@ def _reason(best: Verdict, found: Explanation, say: Say) -> str:
     )
 
 
+_HISTORY = columns(
+    "~When (UTC)",
+    ">baseline-deployed",
+    ">n",
+    "~recommended",
+    ">promised, 95 %",
+    ">baseline since then, 95 %",
+)
 _SETTINGS = columns("Setting", "~Value")
 # a line of a shell file without a command:    # left over
 _COMMENT = re.compile(r"\s*(?:#.*)?")
@@ -156,13 +173,28 @@ _EFFECTS: Mapping[VerdictKind, str] = {
     VerdictKind.EQUIVALENT: N_("The deployed flags make no difference that matters here."),
 }
 _EFFECT_UNKNOWN = N_("This does not tell whether the deployed flags help here.")
+_DOUBTS: Mapping[Doubt, str] = {
+    Doubt.HARMFUL: N_("{names} of the recipe of {cell} must not reach {other}: {found} there."),
+    Doubt.CONTRARY: N_("The recipes of {cell} and {other} set {names} to different values."),
+    Doubt.UNTOLD: N_(
+        "The recipe of {cell} is not verified on {other}: {names} was measured there, and a loss "
+        "is not excluded ({found})."
+    ),
+    Doubt.UNMEASURED: N_(
+        "The recipe of {cell} is not verified on {other}: {names} was not measured there."
+    ),
+}
 _GUARDED = N_(
-    "The recipe of {cell} conflicts with {other}: {names}. So the lines have a guard, which "
-    "reads {variables}: export this before the trainer sources the file."
+    "So the lines have a guard, which reads {variables}: export this before the trainer sources "
+    "the file."
 )
 _NOT_GUARDED = N_(
-    "The recipe of {cell} conflicts with {other}: {names}. No variable tells these cells apart, so "
-    "no file that both read can hold the recipe: give it to the jobs of {cell} alone."
+    "No variable tells these cells apart, so no file that both read can hold the recipe: give it "
+    "to the jobs of {cell} alone."
+)
+_OPEN = N_(
+    "No variable tells these cells apart: the patch reaches both, and a comment in it says so. "
+    "Measure the recipe on {other} before you apply it."
 )
 _HOLDS = N_("The recipe was measured on {cell}; gates exclude a loss with {tags} too ({files}).")
 _HARMFUL = N_(
@@ -175,8 +207,13 @@ _UNTOLD = N_(
 )
 
 
-def tuning(cells: Sequence[Covered], language: Language = Language.ENGLISH) -> Document:
-    """Return the tuning document of a model's cells, in the order they first came."""
+def tuning(
+    cells: Sequence[Covered], language: Language = Language.ENGLISH, *, rewrite: bool = False
+) -> Document:
+    """Return the tuning document of a model's cells, in the order they first came.
+
+    With `rewrite` its patch takes out comments that it makes untrue.
+    """
     say = Say(language)
     model = cells[0].cell.model_tag
     axes = " and ".join(dict.fromkeys(str(each.cell.parallelism) for each in cells))
@@ -196,7 +233,7 @@ def tuning(cells: Sequence[Covered], language: Language = Language.ENGLISH) -> D
         "Why the winning flag wins": each_cell(why),
         "Negative findings": each_cell(_negative),
         **({} if signs is None else {"Sign flips vs other parallelisms": signs}),
-        "Recommended deployment": _deployment(cells, say),
+        "Recommended deployment": _deployment(cells, say, rewrite=rewrite),
         "Appendix: data sources": [
             jobs_table([(name, each.history, each.remarks) for name, each in _named(cells)])
             or say.text("No job was submitted.")
@@ -274,14 +311,24 @@ def _summary(cells: Sequence[Covered], say: Say) -> Iterator[Block]:
 def _inventory(covered: Covered, say: Say) -> Iterator[Block]:
     cell = covered.cell
     environment = say("The deployed environment sets nothing.")
+    if not cell.sourced and any(each.is_shell and each.text for each in covered.files):
+        environment = say(
+            "The sweep itself sets no variable. Its env files do; what they come to was not found "
+            "out on this machine."
+        )
     overrides = say("The cell overrides no key of the trainer's configuration.")
     for title, settings, nothing in (
-        ("Deployed environment", cell.deployed, environment),
+        ("Deployed environment", cell.environment, environment),
         ("Configuration of the cell", cell.overrides, overrides),
     ):
         shown = sorted(without_secrets(settings).items())
         rows = tuple((literal(name), literal(value)) for name, value in shown)
         yield Table(title=title, columns=_SETTINGS, rows=rows) if rows else Text(text=nothing)
+    if cell.sourced:
+        yield say.text(
+            "Env files set {names}: the values are those that sourcing them came to.",
+            names=literals([name for name, _ in cell.sourced]),
+        )
     for file in covered.files:
         if file.text:
             yield say.text(
@@ -340,6 +387,7 @@ def _negative(covered: Covered, say: Say) -> Iterator[Block]:
         each
         for each in covered.conclusion.verdicts
         if each.kind is VerdictKind.SLOWER
+        or each.is_likely_slower
         or (each.kind is VerdictKind.INVALID and not each.can_run)
     ]
     if not found:
@@ -351,8 +399,8 @@ def _negative(covered: Covered, say: Say) -> Iterator[Block]:
     yield from others
 
 
-def _deployment(cells: Sequence[Covered], say: Say) -> Iterator[Block]:
-    patch = patch_of(cells, say)
+def _deployment(cells: Sequence[Covered], say: Say, *, rewrite: bool) -> Iterator[Block]:
+    patch = patch_of(cells, say, rewrite=rewrite)
     if patch.text:
         yield say.text(
             "To deploy, give this patch to `git apply` at the root of the repository "
@@ -374,17 +422,24 @@ def _deployment(cells: Sequence[Covered], say: Say) -> Iterator[Block]:
             )
         elif each.cell_digest in patch.missing:
             yield from _by_hand(each, each.recipe, patch.missing[each.cell_digest], say)
+        yield from recipe_blocks(each.conclusion, say)
         for conflict in conflicts(each, cells):
-            yield say.text(
-                _GUARDED if conflict.guard else _NOT_GUARDED,
-                cell=name,
-                other=called[conflict.other.cell_digest],
-                names=literals(conflict.settings),
-                variables=literals(conflict.variables),
-            )
+            other = called[conflict.other.cell_digest]
+            yield Text(text=" ".join(_of_conflict(conflict, name, other, say)))
         yield from _deployed_since(each, name, say)
         if best is not None:
             yield from _shown_for(each, say)
+
+
+def _of_conflict(conflict: Conflict, name: str, other: str, say: Say) -> tuple[str, str]:
+    """Return why a recipe must not reach another cell, and what keeps it from there."""
+    given = {"cell": name, "other": other, "names": literals(conflict.settings)}
+    found = words(conflict.verdict) if conflict.verdict else ""
+    ending = _GUARDED if conflict.guard else _OPEN if conflict.is_open else _NOT_GUARDED
+    return (
+        say(_DOUBTS[conflict.doubt], found=found, **given),
+        say(ending, variables=literals(conflict.variables), **given),
+    )
 
 
 def _shown_for(covered: Covered, say: Say) -> Iterator[Block]:
@@ -407,6 +462,9 @@ def _shown_for(covered: Covered, say: Say) -> Iterator[Block]:
             tags = literals([each.config_tag for each in found])
             files = literals([f"{each.sweep}/gate.md" for each in found])
             yield say.text(msgid, cell=cell, tags=tags, files=files)
+    guard, variables = guard_of_unverified(covered)
+    if guard and not kinds[_HARMFUL]:
+        yield say.text(_GUARDED, variables=literals(variables))
     yield say.text("Its effect may have the opposite sign on another parallelism.")
 
 
@@ -425,6 +483,7 @@ def _by_hand(covered: Covered, recipe: Profile, reason: str, say: Say) -> Iterat
 
 
 def _deployed_since(covered: Covered, name: str, say: Say) -> Iterator[Block]:
+    """Tell what became of earlier recipes: a sentence for each, and the history of the cell."""
     for earlier in covered.earlier:
         if earlier.best is not None and covered.deploys(earlier):
             yield say.text(
@@ -433,6 +492,41 @@ def _deployed_since(covered: Covered, name: str, say: Say) -> Iterator[Block]:
                 "and `baseline-deployed` is {now} today.",
                 cell=name,
                 before=speed(earlier.baseline),
-                promised=figure(earlier.best),
-                now=speed(covered.conclusion.baseline),
+                promised=_promise(earlier.best),
+                now=f"{speed(covered.conclusion.baseline)} ({_change(earlier.change)})",
             )
+    if not covered.earlier:
+        return
+    rows = [
+        (
+            f"{datetime.fromtimestamp(each.written_s, UTC):%Y-%m-%d %H:%M}",
+            figure(each.baseline),
+            str(each.baseline.n),
+            literal(each.best.arm) if each.best else ABSENT,
+            _promise(each.best) if each.best else ABSENT,
+            _change(each.change),
+        )
+        for each in covered.earlier
+    ]
+    best, baseline = covered.best, covered.conclusion.baseline
+    today = (
+        f"{datetime.fromtimestamp(covered.written_s, UTC):%Y-%m-%d %H:%M}",
+        figure(baseline),
+        str(baseline.n),
+        literal(best.arm) if best else ABSENT,
+        _promise(best) if best else ABSENT,
+        ABSENT,
+    )
+    yield say.text("Earlier measurements of {cell}, and today's:", cell=name)
+    yield Table(columns=_HISTORY, rows=(*rows, today))
+
+
+def _promise(best: Verdict) -> str:
+    return f"{points(best.delta)} % {interval(best.ci95)}"
+
+
+def _change(change: tuple[float, float, float] | None) -> str:
+    if change is None:
+        return ABSENT
+    delta, low, high = change
+    return f"{points(delta)} % {interval((low, high))}"

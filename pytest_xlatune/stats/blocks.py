@@ -4,16 +4,17 @@ Additive model, score = block + arm + error, so that whatever a block has in com
 drift, a node swap) drops out. Missing cells are allowed; complete blocks give differences of plain
 means. This module must not know what an arm is or how its scores came about.
 
-And the drift line through the baselines of a screen: a single job's distance from it ranks the job
-and bounds it; it is never a verdict.
+And the drift line through the baselines of a screen, with the tilt that all its jobs show: a single
+job's distance from it ranks the job and bounds it; it is never a verdict.
 """
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Hashable, Sequence
+from collections.abc import Collection, Hashable, Sequence
 from dataclasses import dataclass
+from statistics import fmean, median, variance
 
 from pytest_xlatune.stats.design import t_quantile
 
@@ -36,6 +37,12 @@ class ArmFit:
     estimate: float
     variance: float
     n: int
+    # control jobs per job of the arm where it stands in every block; None where cells are missing
+    control_weight: float | None
+    # variance of the estimate by the arm's own block differences; None with less than three
+    own: float | None = None
+    # their variance over that of everything else in the blocks, both as of one job; None likewise
+    excess: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,8 +55,6 @@ class BlockFit:
     df: int  # residual degrees of freedom
     n_control: int  # control jobs
     n_blocks: int  # blocks
-    # control jobs per job of an arm, where every block is complete; else None
-    control_weight: float | None
 
 
 def fit_blocks(scores: Sequence[BlockScore], *, control: str) -> BlockFit | None:
@@ -78,8 +83,31 @@ def fit_blocks(scores: Sequence[BlockScore], *, control: str) -> BlockFit | None
     estimable = inverse @ normal
     df = len(scores) - round(float(np.trace(estimable)))
     squares = float(residual @ residual)
+    weights = _control_weights(scores, arms, control)
+
+    def alone(arm: str) -> tuple[float | None, float | None]:
+        """Return the arm's own variance, and what it is of everything else's."""
+        found = _own_variance(scores, arm, control)
+        if found is None:
+            return None, None
+        own, job = found
+        mine = [at for at, each in enumerate(scores) if each.arm == arm]
+        kept = np.eye(len(mine)) - design[mine] @ inverse @ design[mine].T
+        taken = float(residual[mine] @ np.linalg.pinv(kept, rcond=1e-9) @ residual[mine])
+        rest_df = df - (len(mine) - 1)
+        rest = (squares - taken) / rest_df if rest_df > 0 else 0.0
+        return own, job / rest if rest_df >= _REST_DF and rest > 0 else None
+
+    own = {arm: alone(arm) for arm in arms}
     fits = {
-        arm: ArmFit(estimate=float(effects[at]), variance=float(inverse[at, at]), n=counts[arm])
+        arm: ArmFit(
+            estimate=float(effects[at]),
+            variance=float(inverse[at, at]),
+            n=counts[arm],
+            control_weight=weights.get(arm),
+            own=own[arm][0],
+            excess=own[arm][1],
+        )
         for arm, at in column.items()
         if abs(float(estimable[at, at]) - 1) < 1e-6  # noqa: PLR2004 - rounding of a projection
     }
@@ -89,20 +117,98 @@ def fit_blocks(scores: Sequence[BlockScore], *, control: str) -> BlockFit | None
         df=df,
         n_control=counts[control],
         n_blocks=len(blocks),
-        control_weight=_control_weight(scores, arms, control, len(blocks)),
     )
 
 
-def _control_weight(
-    scores: Sequence[BlockScore], arms: Sequence[str], control: str, blocks: int
-) -> float | None:
+def fit_group(scores: Sequence[BlockScore], *, controls: Collection[str]) -> BlockFit | None:
+    """Fit block and arm effects; an arm is held against the mean effect of several controls.
+
+    Each control keeps an effect of its own, so that what controls differ by for good is no noise.
+    None where no control or nothing beside them was scored.
+    """
+    counts = Counter(each.arm for each in scores)
+    beside = sorted(counts.keys() & set(controls))
+    arms = sorted(counts.keys() - set(beside))
+    if not beside or not arms:
+        return None
+    import numpy as np
+
+    blocks = list(dict.fromkeys(each.block for each in scores))
+    column = {name: at for at, name in enumerate((*beside, *arms))}
+    row = {block: len(column) + at for at, block in enumerate(blocks)}
+    design = np.zeros((len(scores), len(column) + len(blocks)))
+    for at, each in enumerate(scores):
+        design[at, [column[each.arm], row[each.block]]] = 1.0
+    values = np.array([each.value for each in scores])
+    values -= values.mean()
+    normal = design.T @ design
+    inverse = np.linalg.pinv(normal, rcond=1e-10, hermitian=True)
+    effects = inverse @ (design.T @ values)
+    residual = values - design @ effects
+    estimable = inverse @ normal
+    df = len(scores) - round(float(np.trace(estimable)))
+    is_whole = len(scores) == len(column) * len(blocks) and set(counts.values()) == {len(blocks)}
+    fits = {}
+    for arm in arms:
+        contrast = np.zeros(len(effects))
+        contrast[column[arm]] = 1.0
+        contrast[[column[name] for name in beside]] = -1.0 / len(beside)
+        if not np.allclose(estimable @ contrast, contrast, atol=1e-6):
+            continue
+        fits[arm] = ArmFit(
+            estimate=float(contrast @ effects),
+            variance=float(contrast @ inverse @ contrast),
+            n=counts[arm],
+            control_weight=float(len(beside)) if is_whole else None,
+        )
+    return BlockFit(
+        arms=fits,
+        sigma=math.sqrt(float(residual @ residual) / df) if df > 0 else math.nan,
+        df=df,
+        n_control=sum(counts[name] for name in beside),
+        n_blocks=len(blocks),
+    )
+
+
+_OWN_RUNS = 3  # block differences, below which their variance says nothing
+_REST_DF = 4  # degrees of freedom of everything else, likewise
+
+
+def _own_variance(
+    scores: Sequence[BlockScore], arm: str, control: str
+) -> tuple[float, float] | None:
+    """Return the variance of the mean of an arm's block differences, and that of one of its jobs.
+
+    None with less than three blocks that hold it and a control.
+    """
+    cells: dict[Hashable, tuple[list[float], list[float]]] = {}
+    for each in scores:
+        if each.arm in (arm, control):
+            cells.setdefault(each.block, ([], []))[each.arm == control].append(each.value)
+    both = [(own, beside) for own, beside in cells.values() if own and beside]
+    if len(both) < _OWN_RUNS:
+        return None
+    found = variance([fmean(own) - fmean(beside) for own, beside in both])
+    of_one_job = fmean(1 / len(own) + 1 / len(beside) for own, beside in both)
+    return found / len(both), found / of_one_job
+
+
+def _control_weights(
+    scores: Sequence[BlockScore], arms: Sequence[str], control: str
+) -> dict[str, float]:
+    """Return the control jobs per job of each arm that stands once in every block.
+
+    Such arms share every block with as many controls, whatever else stands there for a while: their
+    estimates are plain means of block differences.
+    """
     cells = Counter((each.block, each.arm) for each in scores)
-    per_block = {block: cells[block, control] for block, _ in cells}
-    complete = len(set(per_block.values())) == 1 and all(
-        cells[block, arm] == 1 for block in per_block for arm in arms
-    )
-    weight = next(iter(per_block.values()))
-    return float(weight) if complete and weight and len(per_block) == blocks else None
+    blocks = {block for block, _ in cells}
+    in_block = {cells[block, control] for block in blocks}
+    weight = in_block.pop()
+    if in_block or not weight:
+        return {}
+    whole = (arm for arm in arms if all(cells[block, arm] == 1 for block in blocks))
+    return dict.fromkeys(whole, float(weight))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,9 +216,9 @@ class Line:
     """Least squares through (slot, score) of n baselines; one baseline is a level."""
 
     level: float  # the line at `centre`
-    slope: float  # per slot; 0 with one baseline
+    slope: float  # per slot; 0 with one baseline and nothing beside
     centre: float  # mean slot
-    spread: float  # sum of squared distances of the slots from `centre`
+    spread: float  # sum of squared distances of the slots that the slope rests on, as weighted
     squares: float  # sum of squared residuals
     df: int  # their degrees of freedom
     n: int  # baselines
@@ -129,25 +235,107 @@ class Line:
 
 def fit_line(points: Sequence[tuple[float, float]]) -> Line | None:
     """Fit the line through (slot, score); None without a point."""
-    if not points:
-        return None
-    n = len(points)
-    ordered = sorted(points)
-    centre = math.fsum(slot for slot, _ in ordered) / n
-    level = math.fsum(score for _, score in ordered) / n
-    spread = math.fsum((slot - centre) ** 2 for slot, _ in ordered)
-    cross = math.fsum((slot - centre) * (score - level) for slot, score in ordered)
-    slope = cross / spread if spread else 0.0
-    squares = math.fsum((score - level - slope * (slot - centre)) ** 2 for slot, score in ordered)
-    return Line(
-        level=level,
-        slope=slope,
-        centre=centre,
-        spread=spread,
-        squares=squares,
-        df=max(n - (2 if spread else 1), 0),
-        n=n,
+    lines = fit_lines([points])
+    return lines[0] if lines else None
+
+
+_Points = Sequence[tuple[float, float]]  # slot, score
+
+
+def fit_lines(groups: Sequence[_Points], *, beside: Sequence[_Points] = ()) -> tuple[Line, ...]:
+    """Fit lines of one slope through groups of (slot, score), each at a level of its own.
+
+    Groups without a point have no line. The first line holds the residuals of all, as of lines
+    through these groups alone.
+
+    Args:
+        groups: the baselines.
+        beside: groups of other jobs, each at a level of its own, most of which differ by their
+            noise only. A few baselines tell the slope badly; with ten jobs or more beside them it
+            is that of all, and jobs far off count less.
+    """
+    filled = [sorted(group) for group in groups if group]
+    if not filled:
+        return ()
+    centres = [math.fsum(slot for slot, _ in group) / len(group) for group in filled]
+    levels = [math.fsum(score for _, score in group) / len(group) for group in filled]
+    off = [
+        (slot - centre, score - level)
+        for group, centre, level in zip(filled, centres, levels, strict=True)
+        for slot, score in group
+    ]
+    spread = math.fsum(x * x for x, _ in off)
+    slope = math.fsum(x * y for x, y in off) / spread if spread else 0.0
+    squares = math.fsum((y - slope * x) ** 2 for x, y in off)
+    df = max(len(off) - len(filled) - bool(spread), 0)
+    if sum(map(len, beside)) >= _MANY:
+        slope, spread = _shared_slope(off, [sorted(each) for each in beside if each], slope)
+    return tuple(
+        Line(
+            level=level,
+            slope=slope,
+            centre=centre,
+            spread=spread,
+            squares=0.0 if at else squares,
+            df=0 if at else df,
+            n=len(group),
+        )
+        for at, (group, centre, level) in enumerate(zip(filled, centres, levels, strict=True))
     )
+
+
+_MANY = 10  # jobs whose spread tells the noise
+_ROUNDS = 5
+_HUBER = 1.345  # standard deviations from which a job counts less: 95 % as good on normal noise
+
+
+def _shared_slope(off: _Points, beside: Sequence[_Points], slope: float) -> tuple[float, float]:
+    """Return the slope of all jobs, and the weighted spread of their slots.
+
+    By iterated weights (P. J. Huber, Annals of Mathematical Statistics 35, 1964).
+
+    Args:
+        off: of the baselines, each less the mean of its group; they count in full.
+        beside: the other groups.
+        slope: of the baselines, where the search begins.
+    """
+    products = math.fsum(x * y for x, y in off)
+    squares = math.fsum(x * x for x, _ in off)
+    levels = [median(y - slope * x for x, y in group) for group in beside]
+    spread = squares
+    for _ in range(_ROUNDS):
+        residuals = [
+            [y - level - slope * x for x, y in group]
+            for group, level in zip(beside, levels, strict=True)
+        ]
+        near = _HUBER * 1.4826 * median(abs(each) for own in residuals for each in own)
+        parts = []
+        for group, own in zip(beside, residuals, strict=True):
+            weights = [1.0 if abs(each) <= near else near / abs(each) for each in own]
+            whole = math.fsum(weights) or 1.0
+            x0 = math.fsum(w * x for w, (x, _) in zip(weights, group, strict=True)) / whole
+            y0 = math.fsum(w * y for w, (_, y) in zip(weights, group, strict=True)) / whole
+            parts.append((x0, y0, list(zip(weights, group, strict=True))))
+        spread = squares + math.fsum(w * (x - x0) ** 2 for x0, _, own in parts for w, (x, _) in own)
+        if not spread:
+            return 0.0, 0.0
+        found = math.fsum(w * (x - x0) * (y - y0) for x0, y0, own in parts for w, (x, y) in own)
+        slope = (products + found) / spread
+        levels = [y0 - slope * x0 for x0, y0, _ in parts]
+    return slope, spread
+
+
+def is_apart(group: Sequence[tuple[float, float]], other: Sequence[tuple[float, float]]) -> bool:
+    """Whether a two-sided 5 % test puts two groups of (slot, score) at different levels."""
+    lines = fit_lines([group, other])
+    if len(lines) < 2 or lines[0].df < 1:  # noqa: PLR2004 - a pair
+        return False
+    first, second = lines
+    way = second.centre - first.centre
+    offset = second.level - first.level - first.slope * way
+    tilt = way**2 / first.spread if first.spread else 0.0
+    error = math.sqrt(first.squares / first.df * (1 / first.n + 1 / second.n + tilt))
+    return abs(offset) > t_quantile(0.975, first.df) * error
 
 
 def upper_bound(estimate: float, variance: float, *, sigma: float, df: int) -> float:

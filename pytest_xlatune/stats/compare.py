@@ -14,12 +14,13 @@ many trials would tell. How it lays them out is not known here.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean, stdev
 
 from pytest_xlatune.model.result import Comparison, Verdict, VerdictKind, relative
-from pytest_xlatune.stats.blocks import IDENTICAL, BlockFit
+from pytest_xlatune.model.text import interval, percent, size
+from pytest_xlatune.stats.blocks import IDENTICAL, ArmFit, BlockFit
 from pytest_xlatune.stats.design import (
     MIN_DF,
     SWEEP_ALPHA,
@@ -55,26 +56,110 @@ def compare(fit: BlockFit, arm: str, *, family: int, alpha: float) -> Comparison
     effect = fit.arms.get(arm)
     if effect is None:
         return NoComparison(reason="no block holds both this profile and a baseline")
-    weight = fit.control_weight
-    if weight is None:
-        critical = bonferroni(family, fit.df, alpha=alpha)
-    else:
-        critical = dunnett(family, fit.df, control_weight=weight, alpha=alpha)
-    error = fit.sigma * math.sqrt(effect.variance)
-    reach = t_quantile(0.975, fit.df) * error
-    rule = "Bonferroni, cells missing" if weight is None else "Dunnett"
+    error, df = fit.sigma * math.sqrt(effect.variance), fit.df
+    is_alone = effect.excess is not None and effect.excess > OWN_EXCESS
+    if is_alone and effect.own is not None:
+        error, df = max(error, math.sqrt(effect.own)), min(df, OWN_DF)
+    critical = _simultaneous(effect, df, family=family, alpha=alpha)
+    reach = t_quantile(0.975, df) * error
+    rule = "Bonferroni, cells missing" if effect.control_weight is None else "Dunnett"
+    own = ", its own noise" if is_alone else ""
     return Comparison(
         estimate=effect.estimate,
         ci95=(effect.estimate - reach, effect.estimate + reach),
         lower=effect.estimate - critical * error,
         n=effect.n,
         n_baseline=fit.n_control,
-        df=fit.df,
+        df=df,
         sigma=fit.sigma,
-        mde80=math.log1p(mde80(fit.sigma, critical=critical, df=fit.df, variance=effect.variance)),
+        mde80=math.log1p(mde80(1.0, critical=critical, df=df, variance=error**2)),
         method=f"{rule}, K={family}, {fit.n_blocks} blocks, {fit.n_control} baselines, "
+        f"alpha {alpha:g}{own}",
+    )
+
+
+def two_samples(
+    beside: Sequence[float], own: Sequence[float], *, family: int = 1, alpha: float
+) -> Comparison | NoComparison:
+    """Compare jobs of two sides that shared no block, `own` against `beside`, by Welch's t.
+
+    Sides of another time or place may differ in noise, and a common variance would call the noisier
+    one faster: 14.5 % of twelve old jobs against three new of twice the noise, at a nominal 5 %.
+
+    Degrees of freedom after F. E. Satterthwaite, Biometrics Bulletin 2, 1946, rounded down.
+    """
+    sides = (beside, own)
+    total = sum(map(len, sides)) - len(sides)
+    if total < MIN_DF or min(map(len, sides)) < MIN_TRIALS:
+        return NoComparison(
+            reason=f"{max(total, 0)} degrees of freedom are left, {MIN_DF} needed: too few trials"
+        )
+    if not all(math.isfinite(each) for side in sides for each in side):
+        return NoComparison(reason="the scores are not finite")
+    variances = [stdev(side) ** 2 for side in sides]
+    parts = [found / len(side) for found, side in zip(variances, sides, strict=True)]
+    error = math.sqrt(math.fsum(parts))
+    if error < IDENTICAL:
+        return NoComparison(reason="the scores do not vary at all: copies are no measurements")
+    weights = [part**2 / (len(side) - 1) for part, side in zip(parts, sides, strict=True)]
+    df = math.floor(error**4 / math.fsum(weights) + 1e-9)
+    estimate = fmean(own) - fmean(beside)
+    critical = bonferroni(family, df, alpha=alpha)
+    reach = t_quantile(0.975, df) * error
+    return Comparison(
+        estimate=estimate,
+        ci95=(estimate - reach, estimate + reach),
+        lower=estimate - critical * error,
+        n=len(own),
+        n_baseline=len(beside),
+        df=df,
+        sigma=math.sqrt(fmean(variances)),
+        mde80=math.log1p(mde80(1.0, critical=critical, df=df, variance=error**2)),
+        method=f"two samples of {len(beside)} and {len(own)} jobs, Welch, K={family}, "
         f"alpha {alpha:g}",
     )
+
+
+# An arm whose jobs vary more than this many times as much as all else stands on its own variance,
+# with critical values at so many degrees of freedom. Of ten settings tried these keep the error
+# rate with arms of 2 to 5 times the noise, and cost the least power: docs/statistics.md.
+OWN_EXCESS = 3.0
+OWN_DF = 10
+
+
+def _simultaneous(effect: ArmFit, df: int, *, family: int, alpha: float) -> float:
+    """Return the critical value of an arm, one of `family` that share `alpha`."""
+    if effect.control_weight is None:
+        return bonferroni(family, df, alpha=alpha)
+    return dunnett(family, df, control_weight=effect.control_weight, alpha=alpha)
+
+
+def winners(
+    fit: BlockFit, found: Mapping[str, Comparison], *, family: int, alpha: float
+) -> tuple[str, ...]:
+    """Return the arms that step down through `family` as faster, the clearest first.
+
+    The clearest is held against the critical value of all, the next against that of one less, until
+    one fails (a closed test; Marcus, Peritz and Gabriel, Biometrika 63, 1976). None is a winner
+    whose own 95 % interval holds 0, nor one that was measured once.
+    """
+
+    def excess(arm: str, left: int) -> float:
+        each = found[arm]
+        error = standard_error(each)
+        critical = _simultaneous(fit.arms[arm], each.df, family=max(left, 1), alpha=alpha)
+        return min(each.estimate - critical * error, each.ci95[0])
+
+    passed: list[str] = []
+    left = [arm for arm, each in found.items() if each.n > 1]
+    while left:
+        excesses = {arm: excess(arm, family - len(passed)) for arm in left}
+        clearest = max(left, key=lambda arm: found[arm].estimate / standard_error(found[arm]))
+        if excesses[clearest] <= 0:
+            break
+        passed.append(clearest)
+        left.remove(clearest)
+    return tuple(passed)
 
 
 def standard_error(comparison: Comparison) -> float:
@@ -88,9 +173,9 @@ def decide(comparison: Comparison, *, equivalence: float) -> VerdictKind:
     upper = 2 * comparison.estimate - comparison.lower
     if comparison.n < 2:  # noqa: PLR2004 - one slow job must not make a verdict
         return VerdictKind.INCONCLUSIVE
-    if comparison.lower > 0:
+    if min(comparison.lower, comparison.ci95[0]) > 0:
         return VerdictKind.FASTER
-    if upper < 0:
+    if max(upper, comparison.ci95[1]) < 0:
         return VerdictKind.SLOWER
     if is_within(comparison, margin=equivalence):
         return VerdictKind.EQUIVALENT
@@ -149,6 +234,7 @@ class Claim:
 
     holds: bool
     text: str
+    is_undecided: bool = False  # neither it nor its contrary is shown
 
     def __bool__(self) -> bool:
         return self.holds
@@ -159,67 +245,87 @@ class Claim:
 
 def faster(verdict: Verdict) -> Claim:
     """Claim that the profile was found faster, false winners counted over the whole sweep."""
-    return _claim(verdict, "faster", holds=verdict.kind is VerdictKind.FASTER)
+    is_open = verdict.kind is VerdictKind.INCONCLUSIVE
+    holds = verdict.kind is VerdictKind.FASTER
+    return _claim(verdict, "faster", holds=holds, is_undecided=is_open)
 
 
 def faster_by(verdict: Verdict, margin: float) -> Claim:
     """Claim a gain of more than `margin`; 0.02 is +2 %."""
-    low = verdict.ci95[0] if verdict.ci95 else None
+    low, high = verdict.ci95 or (None, None)
     holds = verdict.kind is VerdictKind.FASTER and low is not None and low > margin
-    return _claim(verdict, f"faster by more than {margin:.1%}", holds=holds)
+    is_open = high is not None and high > margin
+    words = f"faster by more than {size(margin)}"
+    return _claim(verdict, words, holds=holds, is_undecided=is_open)
 
 
 def not_slower_than(verdict: Verdict, margin: float) -> Claim:
     """Claim that a loss of `margin` or more is excluded (non-inferiority)."""
     holds = verdict.ci95 is not None and verdict.ci95[0] > -margin
-    return _claim(verdict, f"not slower by {margin:.1%} or more", holds=holds)
+    is_open = verdict.ci95 is not None and verdict.ci95[1] > -margin
+    words = f"not slower by {size(margin)} or more"
+    return _claim(verdict, words, holds=holds, is_undecided=is_open)
 
 
 def within(verdict: Verdict, margin: float) -> Claim:
     """Claim that any difference of `margin` or more is excluded (equivalence)."""
     holds = verdict.ci95 is not None and -margin < verdict.ci95[0] and verdict.ci95[1] < margin
-    return _claim(verdict, f"within {margin:.1%} of the baseline", holds=holds)
+    is_open = verdict.ci95 is not None and verdict.ci95[0] < margin and -margin < verdict.ci95[1]
+    words = f"within {size(margin)} of the baseline"
+    return _claim(verdict, words, holds=holds, is_undecided=is_open)
 
 
 def no_regression(verdict: Verdict) -> Claim:
     """Claim that a gate passes: its margin holds, and its floor. What cannot be told does not."""
     if verdict.kind is VerdictKind.INVALID:
-        return _claim(verdict, "no regression", holds=False)
+        return _claim(verdict, "no regression", holds=False, is_undecided=False)
+    if verdict.unproved and verdict.kind is not VerdictKind.SLOWER:
+        text = f"{_CANNOT_TELL}: {verdict.arm}, {_open_settings(verdict)}"
+        return Claim(holds=False, text=text, is_undecided=True)
     enough = verdict.n >= MIN_TRIALS and verdict.ci95 is not None
-    head = _GATE[verdict.kind] if enough else "cannot tell"
+    head = _GATE[verdict.kind] if enough else _CANNOT_TELL
     why = "; ".join(verdict.reasons) or "no reason is known"
     text = f"{head}: {verdict.arm}, {_figures(verdict)}; {why.removeprefix(f'{head}: ')}"
-    return Claim(holds=head == _HOLDS, text=text)
+    return Claim(holds=head == _HOLDS, text=text, is_undecided=head == _CANNOT_TELL)
 
 
-_HOLDS = "no regression"
+_HOLDS, _CANNOT_TELL = "no regression", "cannot tell"
 _GATE = {
     **dict.fromkeys((VerdictKind.FASTER, VerdictKind.EQUIVALENT), _HOLDS),
     VerdictKind.SLOWER: "regression",
-    **dict.fromkeys((VerdictKind.INCONCLUSIVE, VerdictKind.SCREENED), "cannot tell"),
+    **dict.fromkeys((VerdictKind.INCONCLUSIVE, VerdictKind.SCREENED), _CANNOT_TELL),
 }
 
 
-def _claim(verdict: Verdict, words: str, *, holds: bool) -> Claim:
+def _claim(verdict: Verdict, words: str, *, holds: bool, is_undecided: bool) -> Claim:
     what = f"{verdict.arm} is {words}"
     if verdict.kind is VerdictKind.INVALID:
         why = verdict.reasons[0] if verdict.reasons else "no reason is known"
         return Claim(holds=False, text=f"{what}: refused, the measurement is invalid: {why}")
+    if verdict.unproved:
+        text = f"{what}: refused, {_open_settings(verdict)}"
+        return Claim(holds=False, text=text, is_undecided=True)
     if verdict.n < MIN_TRIALS or verdict.ci95 is None:
         text = f"{what}: refused, n = {verdict.n} and no interval: confirm it first"
-        return Claim(holds=False, text=text)
+        return Claim(holds=False, text=text, is_undecided=True)
     said = "holds" if holds else "not shown"
-    return Claim(holds=holds, text=f"{what}: {said}, {_figures(verdict)}; {verdict.method}")
+    text = f"{what}: {said}, {_figures(verdict)}; {verdict.method}"
+    return Claim(holds=holds, text=text, is_undecided=is_undecided and not holds)
+
+
+def _open_settings(verdict: Verdict) -> str:
+    names = ", ".join(verdict.unproved)
+    return f"nothing shows that {names} was in effect ({verdict.effect})"
 
 
 def _figures(verdict: Verdict) -> str:
     low, high = verdict.ci95 or (None, None)
     parts = (
-        "" if verdict.delta is None else f"delta {verdict.delta:+.2%}",
-        "no interval" if low is None or high is None else f"95 % {low:+.2%} to {high:+.2%}",
+        "" if verdict.delta is None else f"delta {percent(verdict.delta)}",
+        "no interval" if low is None or high is None else f"95 % {interval((low, high))}",
         f"n = {verdict.n}",
         str(verdict.kind),
-        "" if verdict.mde80 is None else f"80 % power at {verdict.mde80:.1%}",
+        "" if verdict.mde80 is None else f"80 % power at {size(verdict.mde80)}",
     )
     return ", ".join(part for part in parts if part)
 

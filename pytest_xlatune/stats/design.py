@@ -15,11 +15,13 @@ takes longer to import than a plan to compute; the tests hold every digit that i
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pytest_xlatune.model.result import relative
+from pytest_xlatune.model.text import counted, fine, percent
 
 _REACH = 9.0  # standard deviations, beyond which a normal density is below the rounding error
 _CLOSE = 1e-13  # of a critical value, relative: where the search ends
@@ -146,28 +148,96 @@ SECOND_STAGE_ALPHA = 0.01
 MIN_DF = 3
 MAX_BLOCKS = 6
 
-# (baselines of the screen, finalists, baselines per block), fewest blocks is 3; first fit wins
-_LAYOUTS = ((5, 3, 2), (4, 3, 2), (4, 2, 2), (4, 2, 1), (1, 2, 1))
 MIN_BLOCKS = 3
+# jobs that stay for a last block of what may still gain 2 %, before the full layout is made longer
+_SPARE_JOBS = 8
+_QUIET = 0.004  # job noise up to which three runs tell, and up to five arms may stay to the end
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SweepLayout:
+    """One way to lay out a sweep: arms of each block in turn, and what stands beside them."""
+
+    screen_baselines: int
+    widths: tuple[int, ...]
+    block_baselines: int = 2
+
+    def of(self, profiles: int) -> SweepLayout:
+        """Return it for so many profiles: no block has more arms than there are."""
+        return replace(self, widths=tuple(min(each, max(profiles, 1)) for each in self.widths))
+
+    @property
+    def in_blocks(self) -> int:
+        """Jobs of all blocks."""
+        return sum(self.widths) + len(self.widths) * self.block_baselines
+
+    @property
+    def df(self) -> int:
+        """Residual degrees of freedom of the blocks."""
+        return narrowed_df(self.widths, self.block_baselines)
+
+
+# in the order in which they are tried; statistics of all of them: docs/statistics.md
+_LAYOUTS = (
+    SweepLayout(screen_baselines=3, widths=(6, 4, 3, 3, 3)),
+    SweepLayout(screen_baselines=3, widths=(5, 3, 3, 3)),
+    SweepLayout(screen_baselines=3, widths=(4, 3, 3, 3)),
+    SweepLayout(screen_baselines=3, widths=(4, 3, 3)),
+    SweepLayout(screen_baselines=3, widths=(3, 3, 3)),
+    SweepLayout(screen_baselines=3, widths=(2, 2, 2)),
+    SweepLayout(screen_baselines=1, widths=(2, 2, 2), block_baselines=1),
+)
+# where the noise is small there may be more than three winners, and three runs show each of them
+_QUIET_LAYOUTS = (
+    SweepLayout(screen_baselines=3, widths=(6, 6, 6)),
+    SweepLayout(screen_baselines=3, widths=(5, 5, 5)),
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
     """The layout of a sweep."""
 
-    screen_baselines: int  # baselines spread through the queue of the screen
-    finalists: int  # arms of the confirmation
+    screen_baselines: int  # baselines spread through the queues of the screen
+    widths: tuple[int, ...]  # arms of each block in turn; the first are all finalists
     block_baselines: int  # baselines in each block
-    blocks: int  # complete blocks
     jobs: int  # of the whole sweep
+
+    @property
+    def finalists(self) -> int:
+        """Arms that enter the blocks."""
+        return self.widths[0]
+
+    @property
+    def blocks(self) -> int:
+        """How many blocks there are."""
+        return len(self.widths)
+
+    @property
+    def in_blocks(self) -> int:
+        """Jobs of all blocks, those in reserve left out."""
+        return sum(self.widths) + self.blocks * self.block_baselines
 
     @property
     def df(self) -> int:
         """Residual degrees of freedom of the confirmation."""
-        return design_df(self.finalists, self.block_baselines, self.blocks)
+        return narrowed_df(self.widths, self.block_baselines)
+
+    @property
+    def words(self) -> str:
+        """Say the blocks: `5 finalists in the first block, 3 in 3 more, 2 baselines in each`."""
+        runs = [(width, len(list(same))) for width, same in itertools.groupby(self.widths)]
+        head = f"{counted(self.finalists, 'finalist')} in "
+        if len(runs) == 1:
+            blocks = counted(self.blocks, "block")
+        else:
+            rest = ", ".join(f"the best {width} in {many} more" for width, many in runs[1:])
+            first = "the first block" if runs[0][1] == 1 else f"the first {runs[0][1]} blocks"
+            blocks = f"{first}, {rest}"
+        return f"{head}{blocks}, {counted(self.block_baselines, 'baseline')} in each"
 
     def mde80(self, sigma: float, *, alpha: float = SWEEP_ALPHA) -> float:
-        """Return the relative effect confirmed with 80 % power at a job noise of `sigma`."""
+        """Return the relative effect of a finalist that stays to the end, found with 80 % power."""
         c = dunnett(self.finalists, self.df, control_weight=self.block_baselines, alpha=alpha)
         return mde80(
             sigma, critical=c, df=self.df, variance=(1 + 1 / self.block_baselines) / self.blocks
@@ -183,7 +253,13 @@ class Refusal:
 
 
 def plan(
-    profiles: int, budget: int, *, reserved_blocks: int = 0, screen_baselines: int = 0
+    profiles: int,
+    budget: int,
+    *,
+    reserved_blocks: int = 0,
+    screen_baselines: int = 0,
+    waves: int = 1,
+    sigma: float | None = None,
 ) -> Plan | Refusal:
     """Lay out a sweep of so many profiles in so many jobs: the first layout that fits.
 
@@ -192,32 +268,49 @@ def plan(
         budget: jobs of the whole sweep.
         reserved_blocks: kept back for a second stage.
         screen_baselines: where they are fixed already; 0 leaves them to the layout.
+        waves: of the screen; each has a baseline of its own.
+        sigma: job noise, where it is known; None is usual.
     """
-    for wanted, finalists, block_baselines in _LAYOUTS:
-        in_screen = screen_baselines or wanted
-        arms = min(finalists, max(profiles, 1))
-        block = arms + block_baselines
-        left = budget - profiles - in_screen
-        blocks = min(left // block - reserved_blocks, MAX_BLOCKS)
-        if blocks >= MIN_BLOCKS and design_df(arms, block_baselines, blocks) >= MIN_DF:
-            return Plan(
-                screen_baselines=in_screen,
-                finalists=arms,
-                block_baselines=block_baselines,
-                blocks=blocks,
-                jobs=profiles + in_screen + block * (blocks + reserved_blocks),
-            )
-    return Refusal(what="ranking only", why=_why(profiles, budget, reserved_blocks))
+    is_quiet = sigma is not None and sigma <= _QUIET and not reserved_blocks
+    quiet = _QUIET_LAYOUTS if is_quiet else ()
+    for layout in (*quiet, *_LAYOUTS):
+        found = layout.of(profiles)
+        in_screen = screen_baselines or max(found.screen_baselines, waves)
+        block = found.widths[-1] + found.block_baselines
+        left = budget - profiles - in_screen - found.in_blocks - reserved_blocks * block
+        if left < 0 or found.df < MIN_DF:
+            continue
+        left -= _SPARE_JOBS if layout is _LAYOUTS[0] else 0
+        more = max(min(left // block, MAX_BLOCKS - len(found.widths)), 0)
+        widths = found.widths + found.widths[-1:] * more
+        return Plan(
+            screen_baselines=in_screen,
+            widths=widths,
+            block_baselines=found.block_baselines,
+            jobs=profiles
+            + in_screen
+            + sum(widths)
+            + len(widths) * found.block_baselines
+            + reserved_blocks * block,
+        )
+    return Refusal(what="ranking only", why=_why(profiles, budget, reserved_blocks, waves))
 
 
-def _why(profiles: int, budget: int, reserved_blocks: int) -> str:
-    screen_baselines, finalists, block_baselines = _LAYOUTS[-1]
-    block = min(finalists, max(profiles, 1)) + block_baselines
-    least = profiles + screen_baselines + block * (MIN_BLOCKS + reserved_blocks)
+def _why(profiles: int, budget: int, reserved_blocks: int, waves: int) -> str:
+    last = _LAYOUTS[-1].of(profiles)
+    reserved = reserved_blocks * (last.widths[-1] + last.block_baselines)
+    least = profiles + max(last.screen_baselines, waves) + last.in_blocks + reserved
+    recommended = profiles + max(_LAYOUTS[1].screen_baselines, waves) + _LAYOUTS[1].in_blocks
     return (
         f"{budget} jobs screen {profiles} profiles but leave no {MIN_BLOCKS} blocks to confirm "
-        f"one: {least} jobs are the least, {profiles + 5 + 20} are recommended"
+        f"one: {least} jobs are the least, {recommended} are recommended"
     )
+
+
+def narrowed_df(widths: Sequence[int], block_baselines: int) -> int:
+    """Return the residual degrees of freedom of blocks of falling width: cells less parameters."""
+    cells = sum(widths) + len(widths) * block_baselines
+    return cells - len(widths) - max(widths, default=0)
 
 
 def design_df(finalists: int, block_baselines: int, blocks: int) -> int:
@@ -247,7 +340,7 @@ def outlook(
     seen = []
     for budget in budgets:
         found = plan(profiles, budget)
-        what = found.what if isinstance(found, Refusal) else f"+{100 * found.mde80(sigma):.1f} %"
+        what = found.what if isinstance(found, Refusal) else percent(found.mde80(sigma))
         seen.append(f"{budget} jobs: {what}")
-    noise = words or f"a job noise of {100 * sigma:.2f} %"
+    noise = words or f"a job noise of {fine(sigma)}"
     return f"at {noise} a sweep of {profiles} profiles confirms with 80 % power: {', '.join(seen)}"

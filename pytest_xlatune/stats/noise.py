@@ -88,3 +88,27 @@ def _lag1(inside: Sequence[Sequence[float]]) -> float | None:
         return None
     raw = math.fsum(x * y for levels in inside for x, y in pairwise(levels)) / squares
     return min(max((raw * length + 1) / (length - MIN_LENGTH), -1.0), 1.0)
+
+
+_LEAST_RUNS, _LEAST_SIDE = 5, 2
+_GAP_SHARE = 0.2  # a group may spread over so much of the gap between the two
+_LEAST_GAP = 0.005
+
+
+def two_groups(values: Sequence[float]) -> tuple[float, int, int] | None:
+    """Return the gap between two groups of scores, and the size of each; None where there is one.
+
+    Scores are logarithms, of one arm. Each group has two runs at least and spreads over a fifth of
+    the gap at most; the gap is 0.5 % at least. `tests/stats/test_two_groups.py` measures how often
+    scores of one normal distribution are taken for two groups.
+    """
+    ordered = sorted(values)
+    if len(ordered) < _LEAST_RUNS:
+        return None
+    at = max(range(1, len(ordered)), key=lambda k: ordered[k] - ordered[k - 1])
+    low, high = ordered[:at], ordered[at:]
+    gap = high[0] - low[-1]
+    spread = max(low[-1] - low[0], high[-1] - high[0])
+    if min(len(low), len(high)) < _LEAST_SIDE or gap < _LEAST_GAP or spread > _GAP_SHARE * gap:
+        return None
+    return gap, len(low), len(high)

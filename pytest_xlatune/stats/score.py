@@ -12,16 +12,17 @@ tokens over time is right. Windows are by step id and the same for all jobs of a
 
 from __future__ import annotations
 
-import functools
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
 from statistics import median
-from typing import TypeGuard
+from typing import TypeGuard, overload
 
 from pytest_xlatune.model.cell import Protocol
 from pytest_xlatune.model.metric import BUSBW, FIRST_STEP, TGS, Figure, Logged, Metric
 from pytest_xlatune.model.result import NoScore, Score, StepRecord
+from pytest_xlatune.model.text import whole
 
 PROFILED_FIRST_STEP = 9
 LEAST_OUTLIER = 0.01  # no step within 1 % of the median is ever dropped
@@ -68,28 +69,36 @@ def score(
     wanted = window_steps(protocol, resumed_at=records[0].step)
     if len(wanted) < protocol.min_steps:
         return NoScore(reason=_too_short(protocol, wanted, resumed_at=records[0].step))
-    allowed = frozenset(wanted)
     own = [r for r in records if r.kind == "step"]
-    inside = [r for r in own if r.step in allowed]
+    inside = [r for r in own if r.step in wanted]
     tokens = _tokens(inside, tokens_per_device_step)
+    is_rate = tokens is None and any(_is_measure(r.tgs) for r in inside)
+    if is_rate:  # no step prints its seconds; what a mean of rates is needs no tokens
+        own = [r for r in own if _is_measure(r.tgs)]
+        tokens = 1.0
     if tokens is None and inside:
         return NoScore(
-            reason="no step in the window prints both its seconds and Tokens/s/device as positive "
-            "numbers, and the tokens of a step are not declared"
+            reason="no step in the window prints Tokens/s/device as a positive number, and the "
+            "tokens of a step are not declared"
         )
     tokens = tokens or 0.0  # of no step: there is nothing to time
     timed = _timed(own, tokens) if inside else []
     found = _scored(timed, tokens, wanted, protocol, seen=records[-1].step)
     if isinstance(found, NoScore):
         return found
+    if is_rate:
+        found = replace(found, step_s=None, timings=())
     flags = {
         "invariant-violated": _violates(inside, tokens_per_device_step or tokens),
         "resumed": records[0].step > 0,
     }
     losses = [r.loss for r in records if r.loss is not None]
+    ratios = [r.tflops / r.tgs for r in own if _is_measure(r.tflops) and _is_measure(r.tgs)]
     return replace(
         found,
         loss=losses[-1] if losses else None,
+        first_loss=losses[0] if losses else None,
+        tflops=found.tgs * median(ratios) if ratios and found.tgs else None,
         flags=(*found.flags, *(name for name, is_set in flags.items() if is_set)),
     )
 
@@ -157,20 +166,25 @@ def rescore(scored: Score, *, protocol: Protocol) -> Score | NoScore:
     if isinstance(found, NoScore):
         return found
     kept = (name for name in _OF_THE_LOG if name in scored.flags)
-    return replace(found, loss=scored.loss, flags=(*found.flags, *kept))
+    return replace(
+        found,
+        loss=scored.loss,
+        flags=(*found.flags, *kept),
+        first_loss=scored.first_loss,
+        tflops=scored.tflops and found.tgs and scored.tflops / scored.tgs * found.tgs,
+    )
 
 
 def _scored(
     every: Sequence[_Timed],
     tokens: float,
-    wanted: Sequence[int],
+    wanted: StepWindow,
     protocol: Protocol,
     *,
     seen: int,
 ) -> Score | NoScore:
     """Score the `wanted` ones of all timed steps; `seen` is the last step of the job."""
-    allowed = frozenset(wanted)
-    timed = [each for each in every if each[0] in allowed]
+    timed = [each for each in every if each[0] in wanted]
     if len(timed) < protocol.min_steps:
         return NoScore(
             reason=f"{len(timed)} usable steps in the window {wanted[0]}-{wanted[-1]}, "
@@ -205,8 +219,62 @@ def _scored(
     )
 
 
-@functools.lru_cache(maxsize=256)
-def window_steps(protocol: Protocol, *, resumed_at: int = 0) -> tuple[int, ...]:
+_EVALUATED = 3  # an evaluation step and the two after it
+
+
+@dataclass(frozen=True, slots=True)
+class StepWindow(Sequence[int]):
+    """The step ids that a protocol scores, in order; a step that is not written out costs nothing.
+
+    Attributes:
+        pieces: what the warm-up and the profiler leave, ascending.
+        every: an evaluation follows every step whose id + 1 is a multiple of it; 0 is never.
+    """
+
+    pieces: tuple[range, ...]
+    every: int = 0
+
+    def __contains__(self, step: object) -> bool:
+        return (
+            isinstance(step, int)
+            and any(step in each for each in self.pieces)
+            and (not self.every or (step + 1) % self.every >= min(_EVALUATED, self.every))
+        )
+
+    def __iter__(self) -> Iterator[int]:
+        return (step for each in self.pieces for step in each if step in self)
+
+    def __len__(self) -> int:
+        return sum(len(each) - self._evaluated_in(each) for each in self.pieces)
+
+    @overload
+    def __getitem__(self, at: int) -> int: ...
+
+    @overload
+    def __getitem__(self, at: slice) -> Sequence[int]: ...
+
+    def __getitem__(self, at: int | slice) -> int | Sequence[int]:
+        if isinstance(at, slice):
+            return tuple(self)[at]
+        if not -len(self) <= at < len(self):
+            raise IndexError(at)
+        backwards = (s for each in reversed(self.pieces) for s in reversed(each) if s in self)
+        return next(islice(iter(self) if at >= 0 else backwards, max(at, ~at), None))
+
+    def _evaluated_in(self, piece: range) -> int:
+        """Count the steps that an evaluation takes: the first of each so many ids, shifted by 1."""
+        if not self.every:
+            return 0
+        lost = min(_EVALUATED, self.every)
+
+        def below(end: int) -> int:
+            rounds, rest = divmod(end, self.every)
+            return rounds * lost + min(rest, lost)
+
+        return below(piece.stop + 1) - below(piece.start + 1) if piece else 0
+
+
+def window_steps(protocol: Protocol, *, resumed_at: int = 0) -> StepWindow:
     """Return the step ids that a protocol scores, in order.
 
     Left out are the warm-up after (re)start, the capture and write-back of a profiler with the step
@@ -214,21 +282,15 @@ def window_steps(protocol: Protocol, *, resumed_at: int = 0) -> tuple[int, ...]:
     """
     first = max(protocol.first_step, PROFILED_FIRST_STEP if protocol.profiler else 0)
     first += resumed_at
-    captured: range | tuple[int, ...] = ()
+    pieces: tuple[range, ...] = (range(first, protocol.steps),)
     if protocol.profiler:
         start = protocol.skip_first_steps + resumed_at
-        captured = range(start, start + protocol.profiler_steps + 2)
-    every = protocol.eval_interval
-    return tuple(
-        step
-        for step in range(first, protocol.last_step + 1)
-        if step not in captured
-        # an evaluation follows every step whose id + 1 is a multiple of the interval
-        and not (every and any((step + 1 - lag) % every == 0 for lag in range(3)))
-    )
+        after = max(start + protocol.profiler_steps + 2, first)
+        pieces = (range(first, min(start, protocol.steps)), range(after, protocol.steps))
+    return StepWindow(pieces=tuple(filter(None, pieces)), every=protocol.eval_interval)
 
 
-def _too_short(protocol: Protocol, wanted: Sequence[int], *, resumed_at: int) -> str:
+def _too_short(protocol: Protocol, wanted: StepWindow, *, resumed_at: int) -> str:
     causes = []
     if protocol.profiler:
         end = protocol.skip_first_steps + protocol.profiler_steps + 1
@@ -264,7 +326,8 @@ def _one_rank(steps: Sequence[StepRecord]) -> list[StepRecord]:
 
 
 def _rank_order(label: str) -> tuple[bool, int, str]:
-    return (not label.isdecimal(), int(label) if label.isdecimal() else 0, label)
+    rank = whole(label)
+    return (rank is None, rank or 0, label)
 
 
 def _slowness(record: StepRecord) -> tuple[float, float, float]:

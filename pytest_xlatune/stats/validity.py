@@ -1,13 +1,20 @@
-"""Whether a trial measured what it was meant to: flags in effect, same computation.
+"""Whether a trial measured what it was meant to: settings in effect, same computation.
 
-Decided before any statistics. What the log contradicts is a reason to call the trial invalid; what
-the log does not say is a note. This module reads no log: it is told what was shown.
+Decided before any statistics. Each setting is held against the strongest witness that shows it:
+XLA's dump of its options for a flag, the framework's configuration lines for an override, the lines
+of NCCL_DEBUG for a variable of NCCL or RCCL. A list of the environment, our own wrapper's line
+among them, only shows what was asked for: a program may change it before XLA reads it. A witness
+that should show a setting and is silent is told too. This module reads no log and no file: it is
+told what they show.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass
+import contextlib
+import re
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.profile import (
@@ -18,49 +25,134 @@ from pytest_xlatune.model.profile import (
     parse_flags,
     read_as_xla,
 )
+from pytest_xlatune.model.result import Effect, SettingKind, TrialSetting, Witness
 from pytest_xlatune.model.text import is_relative, same_value
 
-# a dump leaves out the options that say where things are, not what the program computes
+# options that say where things are, not what the program computes: a list of those that are not at
+# their default leaves them out
 _UNTOLD = ("xla_dump_", "xla_force_host_platform_device_count")
+_OF_NCCL = ("NCCL_", "RCCL_")
+_KEY_VARIABLE = "M_"  # MaxText reads a key from the variable M_<KEY>
+# what a framework puts another value in place of: `-1` becomes the degree that is left
+_CHOSEN_LATER = frozenset({"", "-1", "auto", "default", "none", "null"})
+# an enum as Python prints it:  ProfilerType.NONE    RematLocation.DEVICE
+_MEMBER = re.compile(r"[A-Z]\w*\.(\w+)")
 Defaults = Callable[[str], Collection[str]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Effect:
-    """What a log says of a profile's settings."""
+class Options:
+    """XLA's options, as it dumped them itself.
 
-    reasons: tuple[str, ...] = ()  # why the trial is invalid; () where nothing contradicts it
-    notes: tuple[str, ...] = ()  # what could not be checked
+    Attributes:
+        values: by name; a list's values are joined by commas.
+        is_whole: whether options at their default are among them.
+    """
+
+    values: Mapping[str, str]
+    is_whole: bool = False
 
 
-def effective(
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shown:
+    """What an attempt shows of its settings.
+
+    Attributes:
+        flags: text of XLA_FLAGS in a list of the environment; None where none shows it.
+        env: other variables of such a list, possibly only some.
+        options: what XLA dumped of its options; None without a dump.
+        config: the keys that the framework says it uses; empty where it prints none.
+        nccl: the variables that NCCL or RCCL says it reads; empty where it prints none.
+        expects_options: whether the program was asked to dump its options and came far enough.
+        expects_nccl: the same of NCCL's lines.
+    """
+
+    flags: str | None = None
+    env: Mapping[str, str] = field(default_factory=dict)
+    options: Options | None = None
+    config: Mapping[str, str] = field(default_factory=dict)
+    nccl: Mapping[str, str] = field(default_factory=dict)
+    expects_options: bool = False
+    expects_nccl: bool = False
+
+
+def judged(
     profile: Profile,
+    shown: Shown,
     *,
-    deployed: str,
-    shown: str | None,
-    shown_env: Mapping[str, str] | None = None,
-    options: Mapping[str, str] | None = None,
+    deployed: str = "",
+    overrides: Mapping[str, str] | None = None,
+    exempt: Iterable[str] = (),
     defaults: Defaults = lambda _: (),
-) -> Effect:
-    """Compare what should be in effect with what the log shows, and with XLA's own word.
+) -> tuple[TrialSetting, ...]:
+    """Say of each setting how well it is known that it was in effect.
 
     Args:
         profile: what was applied on top.
+        shown: what the attempt shows.
         deployed: text of the deployed XLA_FLAGS.
-        shown: text of XLA_FLAGS as the log prints it; None where it does not.
-        shown_env: variables as the log prints them, possibly only some; None where it does not.
-        options: what XLA dumped of its options, those at their default left out; None without one.
+        overrides: every key that the trainer was given, the profile's on top of the cell's.
+        exempt: patterns of names of which the sweep says that nothing can show them.
         defaults: flag -> every default that it is known to have had, to tell an option at its
             default from one that was lost.
     """
-    flag_reasons, flag_notes = _flags(profile, deployed, shown)
-    if options is not None:
-        dumped = list(_dumped(profile, deployed, options, defaults))
-        # what a log shows was asked for, what a dump shows is so
-        flag_notes = [note for note in flag_notes if shown is not None]
-        flag_reasons = list(dict.fromkeys((*flag_reasons, *dumped)))
-    env_reasons, env_notes = _env(profile, shown_env)
-    return Effect(reasons=(*flag_reasons, *env_reasons), notes=(*flag_notes, *env_notes))
+    flags = effective_values((*parse_flags(deployed), *profile.flags))
+    keys = overrides or profile.overrides
+    of_flag = _of_flags(shown, defaults)
+    asked: list[tuple[SettingKind, str, str, _Said, bool]] = [
+        *(
+            (SettingKind.FLAG, name, value, of_flag(name, value), name in own)
+            for own in [{each.name for each in profile.flags}]
+            for name, value in flags.items()
+        ),
+        *(
+            (SettingKind.VARIABLE, name, value, _of_variable(shown, name, value), True)
+            for name, value in profile.env.items()
+        ),
+        *(
+            (SettingKind.OVERRIDE, key, value, _of_key(shown, key, value), key in profile.overrides)
+            for key, value in keys.items()
+        ),
+    ]
+    patterns = tuple(exempt)
+    return tuple(
+        TrialSetting(
+            name=name,
+            kind=kind,
+            asked=value,
+            effect=said.effect,
+            witness=said.witness,
+            seen=said.seen,
+            is_deployed=not is_own,
+            is_exempt=any(fnmatchcase(name, each.removeprefix("--")) for each in patterns),
+        )
+        for kind, name, value, said, is_own in asked
+        # of the cell's own keys only trouble is worth a word
+        if is_own or kind is SettingKind.FLAG or said.effect is Effect.CONTRADICTED
+    )
+
+
+def contradictions(settings: Iterable[TrialSetting]) -> tuple[str, ...]:
+    """Return one sentence for each setting that a witness contradicts: the trial is invalid."""
+    return tuple(
+        f"{each.label} is {each.seen or 'not set'} in {each.witness}, expected {each.asked!r}: "
+        "the profile was not in effect"
+        for each in settings
+        if each.effect is Effect.CONTRADICTED
+    )
+
+
+def unproved(settings: Iterable[TrialSetting]) -> tuple[str, ...]:
+    """Return a sentence for each way in which settings are not known to be in effect."""
+    found: dict[Effect, list[str]] = {Effect.ASKED: [], Effect.NOT_SEEN: []}
+    for each in settings:
+        if each.effect in found:
+            found[each.effect].append(each.label)
+    words = {
+        Effect.ASKED: "asked, and nothing that reads it says that it is in effect",
+        Effect.NOT_SEEN: "not seen, although what reads it was asked to say so",
+    }
+    return tuple(f"{words[effect]}: {', '.join(names)}" for effect, names in found.items() if names)
 
 
 def different_loss(loss: float, reference: float, *, tolerance: float) -> str:
@@ -77,50 +169,96 @@ def different_loss(loss: float, reference: float, *, tolerance: float) -> str:
     )
 
 
-def _flags(profile: Profile, deployed: str, shown: str | None) -> tuple[list[str], list[str]]:
-    expected = effective_values((*parse_flags(deployed), *profile.flags))
-    if not expected:
-        return [], []
-    if shown is None:
-        return [], ["the log does not show XLA_FLAGS: that they were in effect is not checked"]
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Said:
+    """What the strongest witness says of one setting."""
+
+    effect: Effect
+    witness: Witness = Witness.NONE
+    seen: str = ""
+
+
+_NOT_SEEN = _Said(effect=Effect.NOT_SEEN)
+_ASKED = _Said(effect=Effect.ASKED)
+
+
+def _told(witness: Witness, seen: str, *, is_so: bool) -> _Said:
+    effect = Effect.IN_EFFECT if is_so else Effect.CONTRADICTED
+    return _Said(effect=effect, witness=witness, seen=seen)
+
+
+def _of_flags(shown: Shown, defaults: Defaults) -> Callable[[str, str], _Said]:
+    """Return what says of a flag and its value whether they were in effect."""
+    listed, dropped = _listed(shown.flags)
+
+    def said(name: str, value: str) -> _Said:
+        dumped = _dumped(name, value, shown.options, defaults) if shown.options else None
+        if dumped is not None:
+            return dumped
+        if listed is not None:
+            found = listed.get(name)
+            if found is None or not same_value(found, value):
+                why = f", for XLA stops reading at {dropped[:40]!r}" if dropped else ""
+                text = f"{'not set' if found is None else repr(found)}"
+                where = Witness.LOG
+                return _Said(effect=Effect.CONTRADICTED, witness=where, seen=f"{text}{why}")
+        if _is_silent(name, value, shown):
+            return _NOT_SEEN
+        return _Said(effect=Effect.ASKED, witness=Witness.LOG) if listed is not None else _ASKED
+
+    return said
+
+
+def _is_silent(name: str, value: str, shown: Shown) -> bool:
+    """Whether XLA told its options, or was asked to, and a flag that it reads is not among them."""
+    if shown.options is None:
+        return shown.expects_options
+    return shown.options.is_whole or not (name.startswith(_UNTOLD) or is_relative(value))
+
+
+def _listed(text: str | None) -> tuple[Mapping[str, str] | None, str]:
+    """Return the flags of a list of the environment as XLA reads them, and what it drops."""
+    if text is None:
+        return None, ""
     try:
-        read, dropped = read_as_xla(shown)
-    except ConfigError as error:
-        return [], [f"the XLA_FLAGS that the log shows cannot be read: {error}"]
-    seen = effective_values(read)
-    why = f", for XLA stops reading at {dropped[:40]!r}" if dropped else ""
-    return [
-        f"--{name} is {_shown(seen.get(name))} in the log, expected {value!r}: the profile was "
-        f"not in effect{why}"
-        for name, value in expected.items()
-        if not _same(seen.get(name), value)
-    ], []
+        read, dropped = read_as_xla(text)
+    except ConfigError:  # cut, or no text of flags: it shows nothing
+        return None, ""
+    return effective_values(read), dropped
 
 
-def _dumped(
-    profile: Profile, deployed: str, options: Mapping[str, str], defaults: Defaults
-) -> Iterator[str]:
-    """Yield what the options that XLA dumped contradict."""
-    expected = effective_values((*parse_flags(deployed), *profile.flags))
-    for name, value in expected.items():
-        if name.startswith(_UNTOLD) or is_relative(value):
-            continue
-        other = ALIASES.get(name, name)
-        is_alias = other in options and name not in options
-        found = options.get(other if is_alias else name)
-        if found is None:
-            known = defaults(name)
-            if not known or not value or any(same_value(value, each) for each in known):
-                continue
-        elif is_alias:
-            if same_value(value, "true", kind="bool") == (not _is_default(found)):
-                continue
-        elif same_value(value, found) or (name in APPENDING and _parts(value) <= _parts(found)):
-            continue
-        yield (
-            f"--{name} is {'at its default' if found is None else repr(found)} in XLA's dump of "
-            f"its options, expected {value!r}: the profile was not in effect"
-        )
+def _dumped(name: str, value: str, options: Options, defaults: Defaults) -> _Said | None:
+    """Return what a dump says of a flag; None where it is none of its options."""
+    if name.startswith(_UNTOLD) and not options.is_whole:
+        return None
+    other = ALIASES.get(name, name)
+    values = options.values
+    is_alias = other in values and name not in values
+    found = values.get(other if is_alias else name)
+    if found is None:
+        known = defaults(name)
+        # nothing at all is printed for an emptied list, a zero or a default
+        # a field of that value is left out where it has no presence (jaxlib 0.6)
+        if options.is_whole and known and value.lower() in ("", "0", "false"):
+            return _told(Witness.OPTIONS, "left out", is_so=True)
+        if options.is_whole or not known or not value or is_relative(value):
+            return None
+        is_so = any(same_value(value, each) for each in known)
+        return _told(Witness.OPTIONS, "at its default", is_so=is_so)
+    if is_relative(value):
+        is_so = _is_edited(value, found)
+    elif is_alias:
+        is_so = same_value(value, "true", kind="bool") != _is_default(found)
+    else:
+        is_so = same_value(value, found) or (name in APPENDING and _parts(value) <= _parts(found))
+    return _told(Witness.OPTIONS, repr(found), is_so=is_so)
+
+
+def _is_edited(value: str, found: str) -> bool:
+    """Whether a list holds what `+FUSION,-CUBLAS` adds, and nothing of what it takes away."""
+    have = {each.lower() for each in _parts(found)}
+    edits = [each.strip().lower() for each in value.split(",") if each.strip()]
+    return all((each[1:] in have) == (each[0] == "+") for each in edits)
 
 
 def _is_default(mode: str) -> bool:
@@ -131,21 +269,43 @@ def _parts(text: str) -> set[str]:
     return {part for part in text.split(",") if part}
 
 
-def _env(profile: Profile, shown: Mapping[str, str] | None) -> tuple[list[str], list[str]]:
-    silent = [name for name in profile.env if name not in (shown or {})]
-    reasons = [
-        f"{name} is {_shown(shown[name])} in the log, expected {value!r}: the profile was not in "
-        "effect"
-        for name, value in profile.env.items()
-        if shown is not None and name in shown and shown[name] != value
-    ]
-    notes = [f"the log does not show {', '.join(silent)}: not checked"] if silent else []
-    return reasons, notes
+def _of_variable(shown: Shown, name: str, value: str) -> _Said:
+    if name.startswith(_KEY_VARIABLE) and (key := name[2:].lower()) in shown.config:
+        return _of_key(shown, key, value)
+    is_nccl = name.startswith(_OF_NCCL)
+    if is_nccl and (found := shown.nccl.get(name)) is not None:
+        return _told(Witness.NCCL, repr(found), is_so=same_value(value, found))
+    listed = shown.env.get(name)
+    if listed is not None and listed != value:
+        return _Said(effect=Effect.CONTRADICTED, witness=Witness.LOG, seen=repr(listed))
+    # a library that is silent about one variable may be so about all: it may not be loaded
+    if is_nccl and (shown.nccl or shown.expects_nccl):
+        return _NOT_SEEN
+    return _Said(effect=Effect.ASKED, witness=Witness.LOG) if listed is not None else _ASKED
 
 
-def _shown(value: str | None) -> str:
-    return "not set" if value is None else repr(value)
+def _of_key(shown: Shown, name: str, value: str) -> _Said:
+    found = shown.config.get(name)
+    if found is None:
+        return _NOT_SEEN if shown.config else _ASKED
+    if _same_key(value, found):
+        return _told(Witness.CONFIG, repr(found), is_so=True)
+    if value.strip().lower() in _CHOSEN_LATER:
+        return _Said(effect=Effect.ASKED, witness=Witness.CONFIG, seen=repr(found))
+    return _told(Witness.CONFIG, repr(found), is_so=False)
 
 
-def _same(seen: str | None, expected: str) -> bool:
-    return seen is not None and same_value(seen, expected)
+def _same_key(asked: str, found: str) -> bool:
+    """Whether a value as a framework prints it is the one that was asked for.
+
+    Python prints `True`, `7.0`, `ProfilerType.NONE` and `['a', 'b']`.
+    """
+    one, other = (_plain(text) for text in (asked, found))
+    with contextlib.suppress(ValueError):
+        return float(one) == float(other)
+    return same_value(one, other)
+
+
+def _plain(text: str) -> str:
+    member = _MEMBER.fullmatch(text.strip())
+    return re.sub(r"[\s\[\](){}'\"]", "", member[1] if member else text)

@@ -84,9 +84,8 @@ def common_window(scores: Sequence[Score], protocol: Protocol) -> Window:
     if not declared:
         return Window(protocol=protocol)
     # a capture or an evaluation is no warm-up, and a resumed run warms up elsewhere
-    usable = {*range(declared[0]), *declared}
     jobs = [
-        [each for each in score.timings if each[0] in usable]
+        [each for each in score.timings if each[0] < declared[0] or each[0] in declared]
         for score in scores
         if "resumed" not in score.flags
     ]
@@ -116,7 +115,7 @@ def first_half_excess(score: Score, protocol: Protocol) -> float | None:
 
     Of medians, so that stragglers do not enter. None where its steps were not kept or are too few.
     """
-    allowed = frozenset(window_steps(protocol))
+    allowed = window_steps(protocol)
     logs = [math.log(seconds) for step, seconds in score.timings if step in allowed]
     half = len(logs) // 2
     return median(logs[:half]) - median(logs[-half:]) if half > 1 else None

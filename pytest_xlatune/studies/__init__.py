@@ -182,6 +182,28 @@ class Study(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate(Record):
+    """A rival of the cell as deployed: settings, a commit, an image, an interpreter.
+
+    Attributes:
+        profile: its id, and its settings on top of the deployed; none where the rest says all.
+        code: of the trainer's repository: a hash, a branch, `HEAD`, or "uncommitted".
+        image: in the place of the cell's.
+        python: the trainer's interpreter, in the place of the launcher's.
+    """
+
+    profile: Profile
+    code: str = ""
+    image: str = ""
+    python: str = ""
+
+    @property
+    def is_a_cell(self) -> bool:
+        """Whether it is measured in a cell of its own: it is more than settings."""
+        return bool(self.code or self.image or self.python)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
     """What a sweep file and the selected tests hand to a declaration, which makes its study of it.
 
@@ -189,6 +211,7 @@ class Asked:
         cell: of the sweep.
         variants: config tag -> the cell of that configuration.
         profiles: all that the sweep declares.
+        others: id of a profile -> the cell that it is measured in, where that is another.
         selected: ids of the arms that the selected tests name; None is all.
         budget: trials that the study may cost.
         seed: of the random orders.
@@ -200,6 +223,7 @@ class Asked:
     cell: Cell
     variants: Mapping[str, Cell]
     profiles: tuple[Profile, ...]
+    others: Mapping[str, Cell]
     selected: frozenset[str] | None
     budget: int
     seed: int

@@ -1,10 +1,13 @@
-"""Whether a candidate (a commit, an image, a flag) is no worse than the baseline by a margin.
+"""Whether a candidate is no worse than the baseline by a margin.
+
+A candidate is settings, a commit, an image, an interpreter: more than settings is a cell of its
+own, and its trials name that.
 
 Validity first, then the margin, then the floor. A gate never passes on missing trials: every
 planned trial must have a score.
 
-No screen and no ranking: candidates and baselines in mirrored randomised blocks, looked at once,
-when all are over. Pure and deterministic. What tells one gate from another is in the study's name,
+No screen and no ranking: candidates and baselines in randomised blocks, looked at once, when
+all are over. Pure and deterministic. What tells one gate from another is in the study's name,
 so a new commit is compared with baselines measured beside it and never with those of last night,
 unless the user names a stored baseline and with it accepts the drift.
 This module must not know of executors, ledgers, clocks or logs.
@@ -22,8 +25,9 @@ from typing import ClassVar
 from pytest_xlatune.model.cell import Cell
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.metric import TGS
-from pytest_xlatune.model.profile import BASELINE_ID, Profile, check_unique
-from pytest_xlatune.model.record import Record, digest
+from pytest_xlatune.model.profile import BASELINE, BASELINE_ID, Profile, check_unique
+from pytest_xlatune.model.profile import profile as profile_of
+from pytest_xlatune.model.record import LATER, Record, digest
 from pytest_xlatune.model.result import (
     Comparison,
     Conclusion,
@@ -33,8 +37,8 @@ from pytest_xlatune.model.result import (
     VerdictKind,
     relative,
 )
-from pytest_xlatune.model.text import percent, size
-from pytest_xlatune.model.trial import ConfirmDesign, Trial
+from pytest_xlatune.model.text import fine, percent, size
+from pytest_xlatune.model.trial import Arm, ConfirmDesign, Trial
 from pytest_xlatune.stats.blocks import BlockFit
 from pytest_xlatune.stats.compare import (
     GateLayout,
@@ -43,9 +47,10 @@ from pytest_xlatune.stats.compare import (
     deciding,
     gate,
     interval90,
+    two_samples,
 )
 from pytest_xlatune.stats.design import MIN_DF, SWEEP_ALPHA
-from pytest_xlatune.studies import Answer, Asked, History, Question, remembered
+from pytest_xlatune.studies import Answer, Asked, Candidate, History, Question, remembered
 from pytest_xlatune.studies.trials import (
     Orders,
     Past,
@@ -63,6 +68,7 @@ from pytest_xlatune.studies.verdicts import (
     OneCell,
     answered,
     compared,
+    deployed,
     job_ids_of,
     measured,
     reference,
@@ -141,7 +147,16 @@ class Gated:
         return unlike_warmups(self.cells, family=family, window=self.past.window)
 
     def comparison(self, profile_id: str) -> Comparison | NoComparison:
-        """Compare a candidate with the baseline."""
+        """Compare a candidate with the baseline; a stored one has a noise of its own."""
+        if self.stored:
+            values = {
+                name: [score.value for _, arm, score in self.cells if arm == name]
+                for name in (BASELINE_ID, profile_id)
+            }
+            family = len(self.study.profiles)
+            return two_samples(
+                values[BASELINE_ID], values[profile_id], family=family, alpha=SWEEP_ALPHA
+            )
         return compared(self.fit, profile_id, family=len(self.study.profiles), alpha=SWEEP_ALPHA)
 
 
@@ -199,6 +214,7 @@ def _compared(gated: Gated, base: Verdict, trials: Sequence[TrialResult]) -> Ver
         *((VerdictKind.INCONCLUSIVE, f"cannot tell: {each}") for each in missing),
         *_stragglers(gated, found, trials),
         *_floor(gated, base, trials),
+        *_unseen(base),
     ]
     # the worst of the claims is the verdict; where all hold it is the first's word
     claims.sort(key=lambda claim: _BADNESS.get(claim[0], 0), reverse=True)
@@ -206,7 +222,7 @@ def _compared(gated: Gated, base: Verdict, trials: Sequence[TrialResult]) -> Ver
     reasons = [reason for _, reason in claims]
     if base.arm in gated.unlike:
         reasons.append(unlike_words(gated.unlike[base.arm]))
-    method = f"non-inferiority at {gated.margin:.1%}; {found.method}"
+    method = f"non-inferiority at {size(gated.margin)}; {found.method}"
     if gated.stored:
         method = f"{method}; stored baseline, a drift since then is not excluded"
     decided = with_comparison(base, found, kind=kind, reasons=(*reasons, *base.reasons))
@@ -219,7 +235,7 @@ def _because(verdict: Verdict, *reasons: str) -> Verdict:
 
 def _margin(gated: Gated, comparison: Comparison) -> _Claim:
     kind = gate(comparison, margin=gated.margin)
-    margin = f"the margin is {gated.margin:.1%}"
+    margin = f"the margin is {size(gated.margin)}"
     least = percent(relative(comparison.lower))
     worst = percent(relative(interval90(comparison)[0]))
     best = percent(relative(2 * comparison.estimate - comparison.lower))
@@ -238,11 +254,11 @@ def _enough(gated: Gated, comparison: Comparison) -> str:
     enough = deciding(comparison, gated.study.design, margin=gated.margin)
     if enough is None:
         return (
-            f"at a job noise of {comparison.sigma:.2%} no reasonable number of trials would "
+            f"at a job noise of {fine(comparison.sigma)} no reasonable number of trials would "
             "decide it: the change is too close to the margin"
         )
     return (
-        f"at the noise seen ({comparison.sigma:.2%}) {enough.blocks} blocks would decide it with "
+        f"at the noise seen ({fine(comparison.sigma)}) {enough.blocks} blocks would decide it with "
         f"80 % power: {enough.trials} trials, {max(enough.trials - have, 0)} more"
     )
 
@@ -258,11 +274,20 @@ def _missing(gated: Gated, profile_id: str) -> list[str]:
     return [f"{len(absent)} of {len(own)} trials have no score ({why}); run it again"]
 
 
+def _unseen(base: Verdict) -> list[_Claim]:
+    """Return why a candidate says nothing: its settings may not have been in effect."""
+    if not base.unproved:
+        return []
+    why = f"nothing shows that {', '.join(base.unproved)} was in effect ({base.effect})"
+    return [(VerdictKind.INCONCLUSIVE, f"cannot tell: {why}")]
+
+
 def _stragglers(
     gated: Gated, comparison: Comparison, trials: Sequence[TrialResult]
 ) -> list[_Claim]:
     spare = interval90(comparison)[0] - math.log1p(-gated.margin)
-    veto = straggler_veto(gated.past, comparison, trials, spare=spare)
+    baselines = gated.past.confirms_of(gated.past.reference)
+    veto = straggler_veto(comparison, trials, baselines, spare=spare)
     return [(VerdictKind.INCONCLUSIVE, f"cannot tell: {veto}")] if veto else []
 
 
@@ -285,9 +310,9 @@ def _notes(gated: Gated) -> list[str]:
     beside = f"{design.stored} stored" if gated.stored else f"{design.baselines} in each block"
     notes = [
         (
-            f"a gate at a margin of {gated.margin:.1%}: {design.blocks} trials of each candidate "
+            f"a gate at a margin of {size(gated.margin)}: {design.blocks} trials of each candidate "
             f"in randomised blocks, baselines: {beside}; an equal candidate passes with 80 % power "
-            f"up to a job noise of {design.noise(gated.margin):.2%}"
+            f"up to a job noise of {fine(design.noise(gated.margin))}"
         )
     ]
     if gated.stored:
@@ -317,8 +342,10 @@ class Gate(Record):
         block_baselines: baselines beside them in each block.
         key: what tells this run of the gate from the last, e.g. the commit, where the candidates'
             settings do not; trials of another key are never used.
-        stored: a `leaderboard.json` or `gate.json` whose baseline trials are used instead of fresh
-            ones; "" is none. A user who names it accepts that a drift since then is not excluded.
+        stored: a `leaderboard.json`, a `gate.json` or a ledger, whose baseline trials are used
+            instead of fresh ones; "" is none. A user who names it accepts that a drift since then
+            is not excluded.
+        candidates: rivals of the cell, beside the profiles of the sweep.
     """
 
     kind: ClassVar[str] = KIND
@@ -328,6 +355,7 @@ class Gate(Record):
     block_baselines: int = 1
     key: str = ""
     stored: str = ""
+    candidates: tuple[Candidate, ...] = field(default=(), metadata=LATER)
 
     def __post_init__(self) -> None:
         if not 0 < self.margin < 1:
@@ -352,17 +380,49 @@ class Gate(Record):
             stored = StoredBaseline(
                 source=PurePath(self.stored).name, written=written, trials=trials
             )
+        profiles = tuple(
+            each for each in asked.profiles if not asked.selected or each.id in asked.selected
+        )
         return GateStudy(
             cell=asked.cell,
-            profiles=tuple(
-                each for each in asked.profiles if not asked.selected or each.id in asked.selected
-            ),
+            profiles=profiles,
+            others={each.id: asked.others[each.id] for each in profiles if each.id in asked.others},
             gate=self,
             budget=asked.budget,
             seed=asked.seed,
             stored=stored,
             loss_tolerance=asked.loss_tolerance,
         )
+
+
+def candidate(
+    name: str,
+    flags: str = "",
+    *,
+    env: Mapping[str, str] | None = None,
+    overrides: Mapping[str, str] | None = None,
+    note: str = "",
+    code: str = "",
+    image: str = "",
+    python: str = "",
+) -> Candidate:
+    """Return a candidate of a gate: `candidate("head", code="HEAD")`.
+
+    Args:
+        name: a slug.
+        flags: of XLA, as one text.
+        env: variables on top of the deployed.
+        overrides: `key=value` for the trainer.
+        note: for people.
+        code: a commit of the trainer's repository; takes a `CheckoutLauncher`.
+        image: in the place of the cell's; takes a `ContainerLauncher`.
+        python: an interpreter, in the place of the launcher's.
+
+    Raises:
+        ConfigError: a malformed name or flag.
+    """
+    settings = profile_of(name, flags, env=env or {}, overrides=overrides or {}, note=note)
+    return Candidate(profile=settings, code=code, image=image, python=python)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -376,11 +436,12 @@ class StoredBaseline(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class GateStudy(OneCell):
-    """One run of a gate over one cell; fewer candidates are another gate.
+    """One run of a gate; fewer candidates are another gate.
 
     Attributes:
         cell: held fixed; as deployed it is the baseline.
         profiles: the candidates that are asked about, on top of it.
+        others: id of a candidate -> the cell that it is measured in, where that is another.
         gate: the demands.
         budget: jobs that it may cost.
         seed: of the random orders.
@@ -390,6 +451,7 @@ class GateStudy(OneCell):
 
     cell: Cell
     profiles: tuple[Profile, ...]
+    others: dict[str, Cell] = field(default_factory=dict)
     gate: Gate = field(default_factory=Gate)
     budget: int = 50
     seed: int = 0
@@ -422,7 +484,11 @@ class GateStudy(OneCell):
     @cached_property
     def name(self) -> str:
         """The study's word and which gate it is: candidates, key and layout, in any order."""
-        settings = sorted([each.id, each.settings_text] for each in self.profiles)
+        settings = sorted(
+            [each.id, each.settings_text, *([other.digest] if other else [])]
+            for each in self.profiles
+            for other in [self.others.get(each.id)]
+        )
         stored = [each.trial.id for each in self.stored.trials] if self.stored else []
         layout = [self.gate.blocks, self.design.baselines, self.seed]
         return f"{KIND}-{digest([settings, self.gate.key, layout, stored], length=8)}"
@@ -439,8 +505,17 @@ class GateStudy(OneCell):
         )
 
     @property
-    def _compared(self) -> tuple[Profile, ...]:
-        return self.profiles
+    def cells(self) -> tuple[Cell, ...]:
+        """The baseline's, then those of candidates that have one of their own."""
+        return tuple(dict.fromkeys((self.cell, *self.others.values())))
+
+    def arms(self, history: History) -> tuple[Arm, ...]:
+        """Return the cell as deployed, then the candidates."""
+        del history
+        return (
+            deployed(self.cell, BASELINE),
+            *(deployed(self.others.get(each.id, self.cell), each) for each in self.profiles),
+        )
 
     @property
     def losses(self) -> Losses:
@@ -458,7 +533,7 @@ class GateStudy(OneCell):
         """Return what a plan says of the gate: its trials, and what it can see."""
         design, margin = self.design, self.gate.margin
         block = f"{design.arms} candidates + {design.baselines} baselines"
-        power = f"with 80 % power up to a job noise of {100 * design.noise(margin):.2f} %"
+        power = f"with 80 % power up to a job noise of {fine(design.noise(margin))}"
         return (
             f"{design.trials} trials: {design.blocks} blocks of {block}",
             f"an equal candidate passes at a margin of {size(margin)} {power}",
@@ -481,25 +556,36 @@ class GateStudy(OneCell):
     def _trials(self) -> tuple[Trial, ...]:
         orders = Orders(cell=self.cell, seed=self.seed, study=self.name)
         design = self.design
-        return orders.blocks(
+        planned = orders.blocks(
             self.profiles,
             range(1, design.blocks + 1),
             design=ConfirmDesign(
                 arms=design.arms, blocks=design.blocks, baselines=design.baselines
             ),
         )
+        return tuple(
+            replace(each, cell_digest=self.others[each.arm].digest)
+            if each.arm in self.others
+            else each
+            for each in planned
+        )
 
     def _past(self, history: History) -> Past:
         past = read(
             history,
-            protocols={self.cell.digest: self.cell.protocol},
+            protocols={each.digest: each.protocol for each in self.cells},
             declared={profile.id: profile for profile in self.profiles},
             study=self.name,
+            is_one_window=True,
         )
         if self.stored is None:
             return past
-        # scored in one window with the candidates beside which they are held
-        stored = tuple(moved(each, past.window) for each in self.stored.trials)
+        # a report has them in its own window; they are held beside the candidates in theirs
+        window = replace(past.window, is_moved=True)
+        stored = tuple(
+            moved(each, window if each.score and each.score.timings else past.window)
+            for each in self.stored.trials
+        )
         return replace(
             past,
             confirmed={**past.confirmed, BASELINE_ID: stored},

@@ -25,7 +25,7 @@ from pytest_xlatune.model.result import (
     VerdictKind,
     relative,
 )
-from pytest_xlatune.model.text import size
+from pytest_xlatune.model.text import fine, percent, size
 from pytest_xlatune.stats.design import t_quantile
 from pytest_xlatune.studies import Answer, History, LossRule, Policy, Question, remembered
 from pytest_xlatune.studies.trials import usable
@@ -35,6 +35,7 @@ from pytest_xlatune.studies.verdicts import OneCell, answered, job_ids_of, measu
 KIND = "imported"
 CONTRADICTS = "invariant-violated"  # flag of a score whose TGS times seconds is not the cell's
 _POWER = 0.8
+_UNTOLD = "the settings of"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,7 +100,17 @@ class ImportedStudy(OneCell):
     def settings(self) -> Mapping[str, tuple[str, str]]:
         """Profile id -> what it comes to on top of the deployed settings."""
         effective = Effective(self.cell.deployed)
-        return {each.id: effective.key(each) for each in (BASELINE, *self.profiles)}
+        return {
+            each.id: (_UNTOLD, each.id) if each.id in self.untold else effective.key(each)
+            for each in (BASELINE, *self.profiles)
+        }
+
+    @cached_property
+    def untold(self) -> frozenset[str]:
+        """The profiles of which the table names no setting: that tells nothing of them."""
+        return frozenset(
+            each.id for each in self.profiles if not (each.flags or each.env or each.overrides)
+        )
 
     @cached_property
     def controls(self) -> tuple[str, ...]:
@@ -186,7 +197,7 @@ class _Table:
         yield "imported: the order of the jobs was not randomised; single runs rank, no more"
         if self.noise is not None:
             yield (
-                f"noise from runs of equal settings: {100 * self.noise.sigma:.2f} % between jobs, "
+                f"noise from runs of equal settings: {fine(self.noise.sigma)} between jobs, "
                 f"{self.noise.df} degrees of freedom"
             )
         for name, why in self.study.idle.items():
@@ -196,10 +207,16 @@ class _Table:
             shift = relative(fmean(base) - fmean(control))
             yield (
                 f"changes are against the mean of the {len(control)} runs that do what the "
-                f"baseline does; the baseline's own runs are {100 * shift:+.2f} % from it"
+                f"baseline does; the baseline's own runs are {percent(shift)} from it"
             )
         elif len(base) == 1:
             yield "one baseline run: every change has its error in it, the same for all"
+        untold = sorted(self.study.untold - {*self.study.controls})
+        if untold:
+            yield (
+                f"the table does not tell the settings of {', '.join(untold)}: each is a profile "
+                "of its own; name the ones that do nothing with --no-op"
+            )
         tokens = self.study.tokens
         expected = "that of most" if tokens is None else f"{tokens:g}"
         for each in self.runs:

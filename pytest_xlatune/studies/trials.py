@@ -12,11 +12,13 @@ so that fresh blocks are scored in a window that was chosen without them; else o
 from __future__ import annotations
 
 import math
+import operator
 import re
 from collections import defaultdict
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import pairwise
 from statistics import median
 from typing import NamedTuple
 
@@ -24,6 +26,7 @@ from pytest_xlatune.model.cell import Cell, Protocol
 from pytest_xlatune.model.profile import BASELINE, Profile
 from pytest_xlatune.model.record import digest
 from pytest_xlatune.model.result import Comparison, Score, TrialResult, TrialStatus, relative
+from pytest_xlatune.model.text import percent
 from pytest_xlatune.model.trial import ConfirmDesign, Trial
 from pytest_xlatune.stats.blocks import BlockFit, BlockScore, fit_blocks
 from pytest_xlatune.stats.compare import compare
@@ -42,7 +45,6 @@ CONFIRM = "confirm"  # the stage of every trial in a block
 ALIAS = Profile(
     id="baseline-aa", wave="confirm", note="the baseline under an alias: an A/A control"
 )
-SCREENED_PER_BASELINE = 6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,11 +73,18 @@ class Orders:
         """How the trials of the cell are run and scored, by its identity."""
         return {self.cell_digest: self.cell.protocol}
 
-    def segment(self, wave: str, profiles: Sequence[Profile], *, baselines: int) -> Segment:
-        """Lay out the queue of a wave: shuffled profiles, baselines at equal spacing."""
+    def segment(
+        self, wave: str, profiles: Sequence[Profile], *, baselines: int, lone: float = 0.0
+    ) -> Segment:
+        """Lay out the queue of a wave: shuffled profiles, baselines at equal spacing.
+
+        A lone baseline stands at `lone` of the queue: 0 is its head, 1 its end.
+        """
         queue = self._shuffled([(profile, 0) for profile in profiles], scope=wave)
         last = len(queue) + baselines - 1
         places = [round(at * last / max(baselines - 1, 1)) for at in range(baselines)]
+        if baselines == 1:
+            places = [round(lone * last)]
         for position, place in enumerate(places):
             queue.insert(place, (BASELINE, position))
         return Segment(
@@ -88,20 +97,16 @@ class Orders:
     def blocks(
         self, arms: Sequence[Profile], numbers: Iterable[int], *, design: ConfirmDesign
     ) -> tuple[Trial, ...]:
-        """Lay out complete blocks: random order inside, every second the mirror of the one before.
+        """Lay out complete blocks, each in a random order of its own.
 
-        Mirrored, a drift or a cold first place falls on all arms alike.
+        Blocks that mirror each other would add up what has the period of two blocks.
         """
         cells = [(arm, 0) for arm in arms] + [(BASELINE, at) for at in range(design.baselines)]
-        trials: list[Trial] = []
-        for number in numbers:
-            mirrored = number % 2 == 0
-            order = self._shuffled(cells, scope=f"block {number - mirrored}")
-            trials += [
-                self._trial(profile, CONFIRM, design=design, block=number, position=position)
-                for profile, position in (reversed(order) if mirrored else order)
-            ]
-        return tuple(trials)
+        return tuple(
+            self._trial(profile, CONFIRM, design=design, block=number, position=position)
+            for number in numbers
+            for profile, position in self._shuffled(cells, scope=f"block {number}")
+        )
 
     def _shuffled(
         self, items: Sequence[tuple[Profile, int]], *, scope: str
@@ -109,7 +114,9 @@ class Orders:
         def key(item: tuple[Profile, int]) -> str:
             profile, position = item
             # what it sets, not what it is called; only the alias sets nothing under a name
-            alias = profile.id == ALIAS.id
+            alias: object = profile.id == ALIAS.id
+            if profile.is_baseline and not alias and profile.id != BASELINE.id:
+                alias = profile.id  # an arm whose cell is all that differs
             return digest(
                 [self.seed, self.cell_digest, scope, alias, profile.settings_text, position]
             )
@@ -141,22 +148,44 @@ def wave_order(wave: str) -> tuple[bool, list[int], str]:
     """Return the key by which waves run: wave1, wave1_5, wave2, ..., wave10, then other names."""
     # a wave:  wave1_5
     numbered = re.fullmatch(r"wave[0-9]+(_[0-9]+)?", wave) is not None
-    return not numbered, [int(part) for part in re.findall(r"[0-9]+", wave)], wave
+    return not numbered, [int(part) for part in re.findall(r"[0-9]{1,18}", wave)], wave
 
 
-def wave_baselines(profiles: int) -> int:
-    """Return the baselines of one wave of several: first and last, and one per six profiles."""
-    return max(2, round(profiles / SCREENED_PER_BASELINE))
+def wave_baselines(counts: Mapping[str, int], total: int) -> dict[str, int]:
+    """Share baselines among waves: one each, the others where there are most profiles for one.
+
+    Args:
+        counts: wave -> profiles in it.
+        total: baselines of all; more where there are more waves.
+    """
+    shared = dict.fromkeys(counts, 1)
+    for _ in range(total - len(counts)):
+        most = max(counts, key=lambda wave: counts[wave] / shared[wave])
+        shared[most] += 1
+    return shared
 
 
 ALPHA = 0.01  # of calling a warm-up another one: it flags, and a flag that cries wolf is not read
 ScoredTrial = tuple[Hashable, str, Score]  # block, arm, score of one trial
 
 
+_Pool = tuple[Score, ...]
+_WINDOWS: dict[Protocol, tuple[_Pool, Window]] = {}  # the last pool of a protocol, and its window
+
+
 def window_of(screened: Iterable[Score], confirmed: Iterable[Score], protocol: Protocol) -> Window:
-    """Return the window of a study's trials from the scores of its two stages."""
-    first = list(screened)
-    return common_window(first if len(first) >= MIN_JOBS else [*first, *confirmed], protocol)
+    """Return the window of a study's trials from the scores of its two stages.
+
+    The pool of a screen that is over stays the same while its blocks run: it is worked out once.
+    """
+    first = tuple(screened)
+    pool = first if len(first) >= MIN_JOBS else (*first, *confirmed)
+    known = _WINDOWS.get(protocol)
+    if known and len(known[0]) == len(pool) and all(map(operator.is_, known[0], pool)):
+        return known[1]
+    found = common_window(list(pool), protocol)
+    _WINDOWS[protocol] = pool, found
+    return found
 
 
 def moved(result: TrialResult, window: Window) -> TrialResult:
@@ -167,6 +196,22 @@ def moved(result: TrialResult, window: Window) -> TrialResult:
     if isinstance(found, Score):
         return replace(result, score=found)
     return replace(result, score=None, reason=found.reason)
+
+
+def in_window(results: Iterable[TrialResult], first_step: int | None) -> tuple[TrialResult, ...]:
+    """Return results as a conclusion compares them, in the window that begins at its first step.
+
+    None is the window of the protocol, in which they were scored when they ended.
+    """
+    if first_step is None:
+        return tuple(results)
+    return tuple(
+        moved(
+            each,
+            Window(protocol=replace(each.trial.protocol, first_step=first_step), is_moved=True),
+        )
+        for each in results
+    )
 
 
 def unlike_warmups(
@@ -206,7 +251,7 @@ def unlike_words(excess: float) -> str:
     """Say of an arm what its other warm-up means for its change."""
     when, how = ("later", "understated") if excess > 0 else ("earlier", "overstated")
     return (
-        f"its steps become steady {when} than the baseline's ({100 * excess:+.1f} % in the first "
+        f"its steps become steady {when} than the baseline's ({percent(excess)} in the first "
         f"half of the window): the change is {how}; run more steps"
     )
 
@@ -221,12 +266,51 @@ class Place(NamedTuple):
     position: int
 
 
+_BESIDE = 2.0  # times the median time between starts, up to which a trial ran beside a block
+
+
+def _real_blocks(trials: Mapping[Place, TrialResult]) -> Mapping[Place, Hashable]:
+    """Return the block of each trial: as planned, unless it began after most of a later one."""
+    starts = {
+        key: start
+        for key, each in trials.items()
+        if usable(each) is not None and (start := start_of(each)) is not None
+    }
+    by_block: dict[int, list[float]] = defaultdict(list)
+    for key, start in starts.items():
+        by_block[key.block].append(start)
+    middles = {block: median(own) for block, own in by_block.items()}
+    late = {
+        key: start
+        for key, start in starts.items()
+        if any(block > key.block and middle < start for block, middle in middles.items())
+    }
+    found: dict[Place, Hashable] = {key: key.block for key in trials}
+    if not late:
+        return found
+    in_place: dict[int, list[float]] = defaultdict(list)
+    for key in starts.keys() - late.keys():
+        in_place[key.block].append(starts[key])
+    ordered = sorted(starts.values())
+    reach = _BESIDE * median(after - before for before, after in pairwise(ordered))
+    for key, start in late.items():
+        beside = [
+            block
+            for block, own in in_place.items()
+            if block > key.block and min(own) - reach <= start <= max(own) + reach
+        ]
+        # one that ran beside nothing is compared with nothing
+        nearest = min(beside, key=lambda block: abs(middles[block] - start), default=None)
+        found[key] = ("alone", *key) if nearest is None else nearest
+    return found
+
+
 _Kept = dict[bool, dict[Place, "TrialResult"]]  # whether in a block -> by place
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Past:
-    """The usable history.
+    """The usable history. Not slotted, for what follows from it is worked out once.
 
     Attributes:
         screen: the trials outside blocks by place.
@@ -267,21 +351,31 @@ class Past:
             if result.status is TrialStatus.DROPPED
         }
 
-    def scored_in_blocks(self, *, designs: Sequence[ConfirmDesign] = ()) -> list[ScoredTrial]:
-        """Return what has a score by block, in blocks of `designs` or in all of them.
+    def scored_in_blocks(
+        self, *, designs: Sequence[ConfirmDesign] = (), until: int = 0
+    ) -> list[ScoredTrial]:
+        """Return what has a score by block, in blocks of `designs`, up to a number, or in all.
 
         Arms that cannot run are left out.
 
-        A block that straddles a change of epoch is two blocks: nothing compares across it.
+        A block that straddles a change of epoch is two blocks: nothing compares across it. A trial
+        that was tried again after a later block had begun stands in the block beside which it ran,
+        or in none that holds another.
         """
         dropped = self.dropped
         return [
-            ((key.block, each.epoch), key.arm, score)
+            ((self.real_blocks[key], each.epoch), key.arm, score)
             for key, each in sorted(self.confirm.items(), key=lambda item: item[0])
             if key.arm not in dropped
             and (not designs or each.trial.design in designs)
+            and (not until or key.block <= until)
             and (score := usable(each)) is not None
         ]
+
+    @cached_property
+    def real_blocks(self) -> Mapping[Place, Hashable]:
+        """Return in which block each trial ran, by its start."""
+        return _real_blocks(self.confirm)
 
     def of(self, trial: Trial) -> TrialResult | None:
         """Return the result of a planned trial so far; None where there is none."""
@@ -308,6 +402,7 @@ def read(
     declared: Mapping[str, Profile],
     study: str = STUDY,
     reference: str = BASELINE.id,
+    is_one_window: bool = False,
 ) -> Past:
     """Sort a history into what this study planned and what it did not.
 
@@ -317,6 +412,7 @@ def read(
         declared: by arm, its profile.
         study: whose trials.
         reference: the arm that the others are compared with; "" where there is none.
+        is_one_window: whether trials of several cells are compared, and so scored in one window.
     """
     known = {BASELINE.id: BASELINE, ALIAS.id: ALIAS, **declared}
     stages: _Kept = {False: {}, True: {}}
@@ -343,8 +439,9 @@ def read(
     screen = {key: r for key, r in stages[False].items() if key.arm in known}
     confirm = stages[True]
     windows = {
-        cell: window_of(_scores(screen, cell), _scores(confirm, cell), protocol)
+        cell: window_of(_scores(screen, of), _scores(confirm, of), protocol)
         for cell, protocol in protocols.items()
+        for of in [None if is_one_window else cell]
     }
     if any(window.is_moved for window in windows.values()):
         screen = {key: moved(r, windows[r.trial.cell_digest]) for key, r in screen.items()}
@@ -405,8 +502,14 @@ def usable(result: TrialResult) -> Score | None:
     return score if math.isfinite(score.value) else None
 
 
-def _scores(results: Mapping[Place, TrialResult], cell_digest: str) -> list[Score]:
-    of_cell = (r for _, r in sorted(results.items()) if r.trial.cell_digest == cell_digest)
+def start_of(result: TrialResult) -> float | None:
+    """Return when the attempt that was measured began, seconds; None where that is unknown."""
+    return None if result.outcome is None else result.outcome.start_s
+
+
+def _scores(results: Mapping[Place, TrialResult], cell_digest: str | None) -> list[Score]:
+    """Return the scores of one cell, of all where `cell_digest` is None."""
+    of_cell = (r for _, r in sorted(results.items()) if cell_digest in (None, r.trial.cell_digest))
     return [score for each in of_cell if (score := usable(each)) is not None]
 
 

@@ -12,11 +12,14 @@ from statistics import fmean
 from typing import Self
 
 from pytest_xlatune.model.cell import Cell
+from pytest_xlatune.model.failure import FailureClass
 from pytest_xlatune.model.profile import BASELINE, BASELINE_ID, Profile
 from pytest_xlatune.model.record import Record
 from pytest_xlatune.model.result import (
+    Action,
     Comparison,
     Conclusion,
+    LostRuns,
     Score,
     TrialResult,
     TrialStatus,
@@ -68,21 +71,75 @@ def unmeasured(trials: Sequence[TrialResult]) -> str:
     return f"it could not be measured: {why}"
 
 
+_HANGS = (FailureClass.HANG_INIT, FailureClass.HANG_SILENT_OOM, FailureClass.HANG_MID_TRAINING)
+_HANG = "hang"
+_SURVIVORS_P = 0.20
+_SURVIVORS_N = 3
+
+
+def troubled(base: Verdict, trials: Sequence[TrialResult]) -> Verdict:
+    """Fill in how often the trials of an arm were tried again, and how often they stood still."""
+    return replace(
+        base,
+        retries=sum(max(len(each.job_ids) - 1, 0) for each in trials),
+        hangs=sum(finding.cls in _HANGS for each in trials for finding in each.findings),
+    )
+
+
+def lost_runs(trials: Sequence[TrialResult]) -> LostRuns | None:
+    """Return which of an arm's runs are over without a score; None where every one has it."""
+    over = [each for each in trials if each.status.is_final]
+    lost = [each for each in over if usable(each) is None]
+    if not lost:
+        return None
+    return LostRuns(lost=len(lost), runs=len(over), to=tuple(dict.fromkeys(map(_cause, lost))))
+
+
+def _cause(result: TrialResult) -> str:
+    """Say what a run was lost to, in a word where a class has one."""
+    asked = [each for each in result.findings if each.action not in (Action.NONE, Action.SUCCESS)]
+    if asked:
+        return _HANG if asked[-1].cls in _HANGS else asked[-1].cls
+    return result.reason.partition(":")[0] or "its score is not finite"
+
+
+def survivor_veto(trials: Sequence[TrialResult], references: Sequence[TrialResult]) -> str:
+    """Return why lost runs forbid to call an arm faster; "" where they do not.
+
+    Those that ended may be the fast ones. They forbid it where less than three are left, or where
+    Fisher's exact test at 20 % says that the arm loses more runs than the reference beside it.
+    """
+    own, beside = lost_runs(trials), lost_runs(references)
+    if own is None:
+        return ""
+    over = sum(each.status.is_final for each in references)
+    p = straggler_p(own.lost, own.runs, beside.lost if beside else 0, over)
+    left = own.runs - own.lost
+    if p >= _SURVIVORS_P and left >= _SURVIVORS_N:
+        return ""
+    of_baselines = f"{beside.lost if beside else 0} of {over} of the baselines"
+    return f"{own.words}, {of_baselines}: those that ended may be the fast ones"
+
+
 def straggler_veto(
-    past: Past, comparison: Comparison, trials: Sequence[TrialResult], *, spare: float
+    comparison: Comparison,
+    trials: Sequence[TrialResult],
+    baselines: Sequence[TrialResult],
+    *,
+    spare: float,
+    level: float = VETO_P,
 ) -> str:
     """Return why slow steps that the score leaves out forbid a claim; "" where they do not.
 
-    They do where there are significantly more than in the baselines beside, unless what they cost
-    in tokens over the whole window is less than `spare`: a log ratio that the claim can do without.
+    They do where there are significantly more than in the baselines, unless what they cost in
+    tokens over the whole window is less than `spare`: a log ratio that the claim can do without.
     """
-    baselines = past.confirms_of(past.reference)
     slow, steps = _stragglers(trials)
     base_slow, base_steps = _stragglers(baselines)
     p = straggler_p(slow, steps, base_slow, base_steps)
     cost, base_cost = _straggler_cost(trials), _straggler_cost(baselines)
     extra = math.inf if cost is None or base_cost is None else cost - base_cost
-    if p >= VETO_P or spare > extra:
+    if p >= level or spare > extra:
         return ""
     is_known = math.isfinite(extra)
     with_them = percent(relative(comparison.estimate - extra)) if is_known else "unknown"
@@ -108,8 +165,17 @@ def _stragglers(trials: Sequence[TrialResult]) -> tuple[int, int]:
     return sum(s.stragglers for s in scores), sum(s.n_steps + len(s.dropped) for s in scores)
 
 
+def with_effect(base: Verdict, trials: Sequence[TrialResult]) -> Verdict:
+    """Fill in how well it is known that the settings of an arm were in effect, in every trial."""
+    own = [each for trial in trials for each in trial.own_settings]
+    open_ones = dict.fromkeys(each.label for each in own if not each.is_proved)
+    weakest = max((each.effect for each in own), key=lambda each: each.rank, default=None)
+    return replace(base, effect=weakest, unproved=tuple(open_ones))
+
+
 def measured(base: Verdict, trials: Sequence[TrialResult]) -> Verdict:
-    """Fill in the geometric means and the jobs of the scored trials."""
+    """Fill in the geometric means, the jobs and the settings in effect of the scored trials."""
+    base = with_effect(base, trials)
     scored = [(each, score) for each in trials if (score := usable(each))]
     if not scored:
         return base
@@ -202,9 +268,9 @@ def told(verdict: Verdict | None, *, fails_told: bool = False) -> Answer:
 
 
 def best(conclusion: Conclusion, arms: Sequence[Arm]) -> Answer:
-    """Return the arm that is proved fastest as an answer; YES without an arm: none is."""
-    faster = (each for each in conclusion.verdicts if each.kind is VerdictKind.FASTER)
-    return named(next((each.arm for each in faster), ""), arms)
+    """Return the arm that is recommended as an answer; YES without an arm: none is."""
+    found = conclusion.winner
+    return named(found.arm if found else "", arms)
 
 
 def named(arm: str, arms: Sequence[Arm]) -> Answer:

@@ -11,8 +11,10 @@ letter by letter. So every value is held against its annotation when a sweep is 
 
 from __future__ import annotations
 
+import ast
 import functools
 import importlib.util
+import math
 import re
 import types
 import typing
@@ -23,6 +25,7 @@ from typing import Any
 
 from pytest_xlatune.catalog.context import Context
 from pytest_xlatune.launchers import Launcher
+from pytest_xlatune.launchers.checkout import CheckoutLauncher, LauncherByCell, with_python
 from pytest_xlatune.launchers.container import configured
 from pytest_xlatune.model.cell import Cell, Parallelism, Protocol
 from pytest_xlatune.model.errors import ConfigError
@@ -30,11 +33,18 @@ from pytest_xlatune.model.profile import NO_ENV_ID, Profile, check_unique
 from pytest_xlatune.model.redact import is_secret
 from pytest_xlatune.model.resources import Resources, RetryPolicy
 from pytest_xlatune.stats.design import Plan
-from pytest_xlatune.studies import DeclaredStudy
+from pytest_xlatune.studies import Candidate, DeclaredStudy
 from pytest_xlatune.studies.gate import Gate
 from pytest_xlatune.studies.trials import wave_order
-from pytest_xlatune.studies.tuning.derived import Around, Singles, Slot, Stacks, slots_of
-from pytest_xlatune.sweep.deployed import NoEnv, context_of
+from pytest_xlatune.studies.tuning.derived import (
+    Around,
+    Crossed,
+    Singles,
+    Slot,
+    Stacks,
+    slots_of,
+)
+from pytest_xlatune.sweep.deployed import NoEnv, context_of, with_sourced
 from pytest_xlatune.sweep.groups import (
     GROUPS,
     CellSettings,
@@ -223,7 +233,7 @@ class Sweep(Declared):
     site: SiteSettings = field(default_factory=SiteSettings)
     limits: Limits = field(default_factory=Limits)
     no_env: NoEnv | None = None
-    derived: tuple[Singles | Stacks | Around, ...] = ()
+    derived: tuple[Singles | Stacks | Around | Crossed, ...] = ()
     config_tags: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     study: DeclaredStudy | None = None
     gate: Gate | None = None
@@ -240,6 +250,7 @@ class Sweep(Declared):
         check_kinds(self.site.resources, what=f"{what}, resources")
         if not _SLUG.fullmatch(self.name):
             raise ConfigError(f"sweep name {self.name!r}: expected lower case letters, digits, _ -")
+        self._add_candidates()
         check_unique(self.profiles, where=what)
         self._check_study(what)
         for tag in self.config_tags:
@@ -247,6 +258,62 @@ class Sweep(Declared):
                 raise ConfigError(
                     f"{what}: config tag {tag!r}: expected lower case letters, digits, _ -"
                 )
+
+    @classmethod
+    def from_cvs(
+        cls,
+        path: str | Path,
+        *,
+        profiles: tuple[Profile, ...] = (),
+        cell: str = "",
+        cluster: str | Path | None = None,
+        values: Mapping[str, str] | None = None,
+        nodes: int | None = None,
+        runtime: str = "",
+        **settings: Any,
+    ) -> Sweep:
+        """Return the sweep over a cell of a CVS file, which is deployed there.
+
+        Args:
+            path: of the file.
+            profiles: tuned over it; none asks whether its thresholds are met.
+            cell: the name of one of its cells; "" is its only one.
+            cluster: a cluster file of CVS.
+            values: path of a leaf -> value in its place, where the file leaves it open.
+            nodes: how many nodes a run has.
+            runtime: of the container, in the place of the file's; `none` is no container.
+            settings: further keywords of `Sweep`: name, study, site, design, limits.
+
+        Raises:
+            ConfigError: it is no CVS file, something in it is open, it has no such cell.
+        """
+        from pytest_xlatune.sweep.cvs_files import CvsGiven, declared_of, read_cvs_file
+
+        given = CvsGiven(
+            cluster=Path(cluster) if cluster else None, values=values or {}, nodes=nodes
+        )
+        file = read_cvs_file(Path(path), given)
+        cells = {each.name: each for each in file.cells}
+        if not cells:
+            raise ConfigError(f"{path} is a {file.kind} file of CVS: name a configuration")
+        if cell not in cells and (cell or len(cells) > 1):
+            raise ConfigError.unknown("cell", cell, valid=cells, where=str(path))
+        found = cells[cell] if cell else file.cells[0]
+        own = declared_of(
+            file, found, profiles=profiles, study=settings.pop("study", None), runtime=runtime
+        )
+        return cls(**{**own, **settings})
+
+    def _add_candidates(self) -> None:
+        """Count what a gate holds against the cell among the profiles: tests are made of those."""
+        own = tuple(each.profile for each in self.candidates)
+        added = tuple(each for each in own if not any(each is known for known in self.profiles))
+        self.__dict__["profiles"] = (*self.profiles, *added)
+
+    @property
+    def candidates(self) -> tuple[Candidate, ...]:
+        """What its question names beside profiles; () where it names none."""
+        return getattr(self.declared, "candidates", ())
 
     def _check_study(self, what: str) -> None:
         if self.study is not None and self.gate is not None:
@@ -359,9 +426,11 @@ class Sweep(Declared):
         described = launcher.describe()
         if said.root:  # the cell is the same in another checkout
             described = described.replace(f"{said.root}/", "")
+        own = {name: value for name, value in vars(declared).items() if name != "step_pattern"}
         cell = Cell(
-            **vars(declared)
+            **own
             | {
+                "protocol": _read_by(declared),
                 "parallelism": Parallelism.parse(declared.parallelism or ""),
                 "deployed": dict(declared.deployed),
                 "overrides": dict(declared.overrides),
@@ -369,6 +438,21 @@ class Sweep(Declared):
                 "launcher": described,
             }
         )
+        per_cell = 0 if self.declared is None else KINDS[self.declared.kind].cell_nodes
+        if per_cell and not nodelist:
+            raise ConfigError(
+                f"sweep {self.name!r} compares nodes and is missing their names "
+                "(--xlatune-nodelist 'node[001-008]'); they are never guessed"
+            )
+        _refuse_unfit(cell, per_cell or nodes, what=f"sweep {self.name!r}")
+        launcher, cell, others = _with_commits(self, launcher, cell)
+        if others and site.executor == "slurm" and not nodelist:
+            raise ConfigError(
+                f"sweep {self.name!r}: candidate {next(iter(others))!r} is a cell of its own, and "
+                "the scheduler might give it other nodes than the baseline; name the nodes of both "
+                "(--xlatune-nodelist 'node[001-008]')"
+            )
+        cell = with_sourced(cell, launcher)
         restored = self.no_env.profile(launcher, cell) if self.no_env else None
         added = () if restored is None or restored.is_baseline else (restored,)
         return ResolvedSweep(
@@ -384,6 +468,7 @@ class Sweep(Declared):
             no_env="" if restored is None or added else restored.note,
             context=_context(cell, launcher) if self.derived else None,
             cell=cell,
+            others=others,
             settings=said.places,
             compile_check=self._compiled_first(said.values.get("compile_check")),
         )
@@ -413,6 +498,79 @@ class Sweep(Declared):
         return self.compile_check or (CompileCheck() if asked == "on" else None)
 
 
+def _read_by(cell: CellSettings) -> Protocol:
+    """Return the protocol with how the trainer prints a step, wherever that was said."""
+    said = cell.step_pattern or cell.protocol.step_pattern
+    if said:
+        from pytest_xlatune.logs.patterns import step_pattern
+
+        step_pattern(said)  # refuses a text that is no pattern
+    return replace(cell.protocol, step_pattern=said)
+
+
+def _refuse_unfit(cell: Cell, nodes: int, *, what: str) -> None:
+    """Refuse axes that cannot be spread over the nodes; what a node holds may be unknown.
+
+    Raises:
+        ConfigError: naming both numbers.
+    """
+    size = math.prod(degree for _, degree in cell.parallelism.axes)
+    if not nodes or not (cell.devices % nodes if cell.devices else size % nodes and nodes % size):
+        return
+    if cell.devices:
+        raise ConfigError(
+            f"{what}: {cell.devices} devices cannot be spread over {nodes} nodes evenly; change "
+            "devices or the nodes"
+        )
+    raise ConfigError(
+        f"{what}: parallelism {cell.parallelism} multiplies to {size}, which neither divides "
+        f"{nodes} nodes nor is a multiple of them; change a degree or the nodes. Where the nodes' "
+        "devices do fit, name all axes and CellSettings(devices=...)"
+    )
+
+
+def _with_commits(
+    sweep: Sweep, launcher: Launcher, cell: Cell
+) -> tuple[Launcher, Cell, dict[str, Cell]]:
+    """Return the launcher of all cells, the cell at its commit, and those of the candidates.
+
+    Raises:
+        ConfigError: there is no such commit, or the launcher cannot start what a candidate is.
+    """
+    if not sweep.candidates and not isinstance(launcher, CheckoutLauncher):
+        return launcher, cell, {}
+    from pytest_xlatune.sweep.checkouts import code_of, placed
+
+    what = f"sweep {sweep.name!r}"
+    if isinstance(launcher, CheckoutLauncher):
+        launcher = placed(launcher)
+        cell = replace(
+            cell,
+            code=code_of(
+                launcher, cell.code, where=f"{what}, cell", is_compared=bool(sweep.candidates)
+            ),
+        )
+    launchers, others = dict[str, Launcher](), dict[str, Cell]()
+    for each in sweep.candidates:
+        own, where = cell, f"{what}, candidate {each.profile.id!r}"
+        if each.code:
+            if not isinstance(launcher, CheckoutLauncher):
+                raise ConfigError(
+                    f"{where}: code={each.code!r} needs a launcher that starts a commit; write "
+                    "launcher=CheckoutLauncher(repository=..., inner=...)"
+                )
+            own = replace(own, code=code_of(launcher, each.code, where=where))
+        if each.image:
+            own = replace(own, image=each.image)
+        if each.python:
+            other = with_python(launcher, each.python)
+            own = replace(own, launcher=f"{cell.launcher} python={each.python}")
+            launchers[own.launcher] = other
+        if each.is_a_cell:
+            others[each.profile.id] = own
+    return LauncherByCell(usual=launcher, others=launchers) if launchers else launcher, cell, others
+
+
 def _context(cell: Cell, launcher: Launcher) -> Context:
     """Return what derived profiles are held against; a secret value decides no rule."""
     context = context_of(cell, launcher)
@@ -421,6 +579,19 @@ def _context(cell: Cell, launcher: Launcher) -> Context:
 
 
 SWEEP_NAME = "SWEEP"  # what a sweep file calls its sweep
+
+
+def _names_a_sweep(path: Path) -> bool:
+    """Whether a file may give a module the name SWEEP: to import a file runs it."""
+    try:
+        tree = ast.parse(path.read_bytes())
+    except (OSError, SyntaxError, ValueError):
+        return True  # importing it names the fault, and runs nothing
+    return any(
+        (isinstance(node, ast.Name) and node.id == SWEEP_NAME and isinstance(node.ctx, ast.Store))
+        or (isinstance(node, ast.alias) and (node.asname or node.name) in (SWEEP_NAME, "*"))
+        for node in ast.walk(tree)
+    )
 
 
 def load_sweep(path: Path) -> Sweep:
@@ -432,6 +603,10 @@ def load_sweep(path: Path) -> Sweep:
     spec = importlib.util.spec_from_file_location(path.stem, path)
     if spec is None or spec.loader is None or not path.is_file():
         raise ConfigError(f"{path} is not a sweep file; name one such as sweeps/test_quickstart.py")
+    if not _names_a_sweep(path):
+        raise ConfigError(
+            f"{path} declares no {SWEEP_NAME} = Sweep(...), so it was not run; name a sweep file"
+        )
     module = importlib.util.module_from_spec(spec)
     try:
         spec.loader.exec_module(module)

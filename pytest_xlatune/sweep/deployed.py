@@ -17,15 +17,18 @@ are the site (which adapters, which interface), without which the job would meas
 
 from __future__ import annotations
 
+import contextlib
+import re
 import subprocess
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
 
 from pytest_xlatune.catalog.context import Context
 from pytest_xlatune.catalog.entries import history
 from pytest_xlatune.launchers import Launcher
-from pytest_xlatune.model.cell import Cell, DeployedFile, Parallelism
+from pytest_xlatune.model.cell import CONFIG_TAG_VARIABLE, Cell, DeployedFile, Parallelism
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.profile import (
     APPENDING,
@@ -36,7 +39,16 @@ from pytest_xlatune.model.profile import (
     parse_flags,
     restore_default,
 )
-from pytest_xlatune.model.redact import hide_assignments
+from pytest_xlatune.model.redact import (
+    hide,
+    hide_assignments,
+    hide_quoted,
+    is_secret,
+    secrets_in_text,
+    secrets_of,
+    without_secrets,
+)
+from pytest_xlatune.sweep.checkouts import of_commits
 
 _TIMEOUT_S = 30
 # what bash itself sets, and what says where rather than how
@@ -44,7 +56,10 @@ _OWN = frozenset({"_", "SHLVL", "PWD", "OLDPWD", "PATH"})
 
 
 def deployed_env(
-    *files: Path | str, base: Mapping[str, str] | None = None, parallelism: str = ""
+    *files: Path | str,
+    base: Mapping[str, str] | None = None,
+    parallelism: str = "",
+    config_tag: str = "",
 ) -> dict[str, str]:
     """Return the variables that the files, sourced in this order, export beyond `base`.
 
@@ -53,6 +68,7 @@ def deployed_env(
         base: the image's own environment; without one the shell starts with nothing but a PATH.
         parallelism: the cell's, e.g. "PP=8", where recipes are deployed for some cells only: the
             variables that their guards read are set, and not returned.
+        config_tag: the cell's configuration, likewise.
 
     Raises:
         ConfigError: a file is missing or does not run to its end; no such parallelism.
@@ -63,6 +79,8 @@ def deployed_env(
         if not path.is_file():
             raise ConfigError(f"env file {path} does not exist; name the file that is deployed")
     axes = Parallelism.parse(parallelism).variables if parallelism else {}
+    if config_tag:
+        axes[CONFIG_TAG_VARIABLE] = config_tag
     before = {"PATH": "/usr/local/bin:/usr/bin:/bin", **axes, **(base or {})}
     script = 'set -e; for each in "$@"; do . "$each" >&2; done; exec env -0'
     try:
@@ -78,7 +96,7 @@ def deployed_env(
         raise ConfigError(f"env files cannot be read with bash: {error}") from None
     names = ", ".join(map(str, files))
     if done.returncode:
-        said = done.stderr.decode(errors="replace").strip()
+        said = hide_quoted(hide_assignments(done.stderr.decode(errors="replace").strip()))
         raise ConfigError(f"env files {names} end with exit code {done.returncode}: {said[-300:]}")
     pairs = (part.partition("=") for part in done.stdout.decode().split("\0") if part)
     after = {name: value for name, _, value in pairs}
@@ -108,6 +126,8 @@ def deployed_files(
         env_file: that the sweep names; "" takes the last of the launcher's.
         root: of the project; what relative paths are relative to.
     """
+    if of_commits(launcher) is not None:
+        return ()  # the commit says what they are, and no patch of one is a deployment
     shells = [env_file] if env_file else launcher.env_files_of(cell)[-1:]
     configs = [each for each in launcher.files(cell) if PurePosixPath(each).suffix in _CONFIG]
     read = [
@@ -132,7 +152,7 @@ def refuse_changed(
     Raises:
         ConfigError: naming the file.
     """
-    is_sourced = bool(launcher.env_files_of(cell))
+    is_sourced = bool(launcher.env_files_of(cell)) and not cell.sourced
     known = {each.path: _meaning(each.text) for each in before if is_sourced or not each.is_shell}
     for each in now:
         if known.get(each.path, _meaning(each.text)) != _meaning(each.text):
@@ -176,8 +196,70 @@ def _meaning(text: str) -> list[str]:
 def _with_env_files(cell: Cell, launcher: Launcher) -> dict[str, str]:
     """Return the deployed variables, those of the launcher's env files on top."""
     files = launcher.env_files_of(cell)
-    base = {**cell.parallelism.variables, **cell.deployed}
+    base = {**cell.guard_variables, **cell.deployed}
     return {**cell.deployed, **(deployed_env(*files, base=base) if files else {})}
+
+
+# a value that a command or the shell makes anew each time:  $(date +%s)  `hostname`  $RANDOM  $$
+_MADE = re.compile(r"\$\(|`|\$\$|\$\{?(?:RANDOM|SECONDS|EPOCH\w*|BASHPID|PPID|HOSTNAME)\b")
+
+
+def with_sourced(cell: Cell, launcher: Launcher) -> Cell:
+    """Return a cell with what its env files come to here: a changed file is another cell.
+
+    Left out are secrets, whose change changes no speed, and variables of lines that run a command.
+    Where a file is not on this machine, or cannot be sourced here, none of it is known.
+    """
+    files = launcher.env_files_of(cell)
+    if not files or of_commits(launcher) is not None:
+        return cell  # there is none, or the commit says what they are
+    try:
+        found = deployed_env(*files, base={**cell.guard_variables, **cell.deployed})
+        text = "\n".join(Path(name).read_text(encoding="utf-8") for name in files)
+    except (ConfigError, OSError, UnicodeDecodeError):
+        return cell
+    made = {
+        name
+        for line in text.split("\n")
+        if _MADE.search(line)
+        for name in re.findall(r"\b(\w+)\+?=", line)
+    }
+    secrets = secrets_of(found)
+    kept = {
+        name: value
+        for name, value in without_secrets(found).items()
+        if name not in made
+        and not is_secret(name)
+        and name.isidentifier()
+        # a secret under another name too:  export OTHER=$HF_TOKEN
+        and hide(value, secrets) == value
+    }
+    return replace(cell, sourced=tuple(sorted(kept.items())))
+
+
+def hidden_values(
+    launcher: Launcher, cells: Iterable[Cell], *, environ: Mapping[str, str]
+) -> frozenset[str]:
+    """Return the secrets that trials get beside their cells' own, as far as this machine sees them.
+
+    Those are in env files, and in variables of the login that the launcher lets through.
+    """
+    names = getattr(getattr(launcher, "inner", launcher), "inherit", ())
+    found = secrets_of(
+        {
+            name: value
+            for name, value in environ.items()
+            if is_secret(name) and any(fnmatchcase(name, each) for each in names)
+        }
+    )
+    for cell in cells:
+        with contextlib.suppress(ConfigError):  # made for the nodes: what they set is not known
+            found |= secrets_of(_with_env_files(cell, launcher))
+        for name in launcher.env_files_of(cell):
+            # as it is written, too: one that does not run to its end here may do so on a node
+            with contextlib.suppress(OSError, UnicodeDecodeError):
+                found |= secrets_in_text(Path(name).read_text(encoding="utf-8"))
+    return found
 
 
 def context_of(cell: Cell, launcher: Launcher) -> Context:
@@ -250,6 +332,10 @@ def defaults_of(names: Iterable[str], jaxlib: str) -> dict[str, str]:
     return found
 
 
+# without these another cell would run, or none
+_OF_CELL = frozenset({"xla_force_host_platform_device_count", "xla_gpu_cuda_data_dir"})
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoEnv:
     """How deployed flags go back to their defaults.
@@ -257,7 +343,8 @@ class NoEnv:
     Attributes:
         jaxlib: the target's release, e.g. "0.7.2"; "" takes only defaults that no release changed.
         defaults: flag without dashes -> default, on top of the catalog: a vendor's fork may differ.
-        keep: flags that stay as deployed because they are the cell: `xla_force_host_platform_...`.
+        keep: flags that stay as deployed because they are the cell, beside the number of devices
+            of a CPU and CUDA's folder, which always are.
         variables: deployed variable -> the value that stands for its default, e.g.
             `{"NCCL_PROTO": "LL,LL128,Simple"}`; the others stay, and the note names them.
     """
@@ -290,7 +377,8 @@ class NoEnv:
                 valid=sorted(names),
                 where="NoEnv(variables={...}), which takes deployed ones",
             )
-        undone = tuple(flag for flag in flags if flag.name not in self.keep)
+        kept_flags = (_OF_CELL - self.defaults.keys()) | set(self.keep)
+        undone = tuple(flag for flag in flags if flag.name not in kept_flags)
         if not undone and not self.variables:
             return _none("no XLA flag is deployed that could go back to its default")
         try:

@@ -9,16 +9,18 @@ from __future__ import annotations
 import json
 import os
 import socket
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from pytest_xlatune.model.cell import Cell
+from pytest_xlatune.model.cell import Cell, family_differences
 from pytest_xlatune.model.errors import ConfigError, LedgerError
-from pytest_xlatune.model.record import Record
+from pytest_xlatune.model.record import Record, read_json
 from pytest_xlatune.model.result import TrialResult
-from pytest_xlatune.model.text import ABSENT, percent
-from pytest_xlatune.report.study_documents import fine
+from pytest_xlatune.model.text import ABSENT, fine, percent
+from pytest_xlatune.report.leaderboard import shown_cell
 from pytest_xlatune.stats.noise import Noise
 from pytest_xlatune.studies.trials import usable
 
@@ -89,7 +91,7 @@ def read_calibration(folder: Path, cell: Cell) -> Calibration | None:
     """
     path = folder / CALIBRATION
     try:
-        found = Calibration.from_json(json.loads(path.read_text(encoding="utf-8")))
+        found = Calibration.from_json(read_json(path.read_text(encoding="utf-8")))
     except FileNotFoundError:
         return None
     except (OSError, ValueError, LedgerError) as error:
@@ -100,18 +102,24 @@ def read_calibration(folder: Path, cell: Cell) -> Calibration | None:
 
 
 def read_baselines(path: Path, cell: Cell) -> tuple[str, tuple[TrialResult, ...]]:
-    """Return when a `leaderboard.json` or `gate.json` was written, and its baseline trials.
+    """Return when a report or a ledger was written, and its baseline trials.
+
+    `path` is a `leaderboard.json`, a `gate.json`, or a `ledger.jsonl` or its folder. Its cell may
+    be of another commit or image than `cell`: what has changed since is then the question, and the
+    first of the two says so.
 
     Raises:
         ConfigError: there is no such file, it is no report, of another cell, or has no baseline.
     """
+    if path.is_dir() or path.suffix == ".jsonl":
+        return _of_ledger(path, cell)
     try:
-        document: Any = json.loads(path.read_text(encoding="utf-8"))
+        document: Any = read_json(path.read_text(encoding="utf-8"))
         trials = [
             TrialResult.from_json({name: each[name] for name in each if name != "id"})
             for each in document["trials"]
         ]
-        digest, written = document["cell_digest"], document["written"]
+        before, written = Cell.from_json(document["cell"]), str(document["written"])
     except FileNotFoundError:
         raise ConfigError(
             f"the stored baseline {path} does not exist; run the gate without `stored` once and "
@@ -122,12 +130,60 @@ def read_baselines(path: Path, cell: Cell) -> tuple[str, tuple[TrialResult, ...]
             f"the stored baseline {path} is no report of ours ({type(error).__name__}: {error}); "
             "name a leaderboard.json or gate.json"
         ) from None
-    if digest != cell.digest:
+    # a report hides secrets, and so does what it is compared with
+    changed = _changed(before, shown_cell(cell), path)
+    return f"{written}{changed}", _usable(trials, path)
+
+
+def _of_ledger(path: Path, cell: Cell) -> tuple[str, tuple[TrialResult, ...]]:
+    from pytest_xlatune.ledger import LEDGER, Ledger
+    from pytest_xlatune.ledger.state import replay
+
+    path = path / LEDGER if path.is_dir() else path
+    try:
+        state = replay(Ledger(path).refresh())
+    except LedgerError as error:
+        raise ConfigError(f"the stored baseline {path} cannot be read: {error}") from None
+    if not state.opened:
         raise ConfigError(
-            f"the stored baseline {path} was measured on another cell ({digest}, this one is "
-            f"{cell.digest}): numbers of two cells cannot be compared. Measure the baseline again"
+            f"the stored baseline {path} does not exist or is empty; name a ledger.jsonl, its "
+            "folder below .xlatune, or a gate.json"
         )
-    baselines = tuple(each for each in trials if each.trial.is_baseline and usable(each))
-    if not baselines:
+    last = state.opened[-1]
+    before = state.with_nodes(last.cells[0])
+    changed = _changed(before, cell, path)
+    own = last.cells[0].digest
+    trials = [r for each in state.trials.values() if (r := each.result).trial.cell_digest == own]
+    written = datetime.fromtimestamp(path.stat().st_mtime, UTC).isoformat(timespec="seconds")
+    return f"{written}{changed}", _usable(trials, path)
+
+
+def _usable(trials: Iterable[TrialResult], path: Path) -> tuple[TrialResult, ...]:
+    found = tuple(each for each in trials if each.trial.is_baseline and usable(each))
+    if not found:
         raise ConfigError(f"the stored baseline {path} holds no baseline trial with a score")
-    return str(written), baselines
+    return found
+
+
+_MAY_CHANGE = {"code": "commit", "image": "image"}  # of a cell, since its baseline was stored
+
+
+def _changed(before: Cell, now: Cell, path: Path) -> str:
+    """Return what a gate with a stored baseline is about, as words; "" where nothing is told apart.
+
+    Raises:
+        ConfigError: the cells differ in more.
+    """
+    alike = replace(before, **{name: getattr(now, name) for name in _MAY_CHANGE})
+    differences = family_differences((alike,), (now,))
+    if differences:
+        raise ConfigError(
+            f"the stored baseline {path} was measured on another cell: {differences}. Numbers of "
+            "two cells cannot be compared. Measure the baseline again"
+        )
+    found = [
+        f"{word} {getattr(before, name) or 'unknown'} then, {getattr(now, name) or 'unknown'} now"
+        for name, word in _MAY_CHANGE.items()
+        if getattr(before, name) != getattr(now, name)
+    ]
+    return f" ({'; '.join(found)})" if found else ""

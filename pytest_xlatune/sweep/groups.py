@@ -29,6 +29,7 @@ T = TypeVar("T")
 ExecutorName = Literal["local", "slurm"]
 Negative = Literal["fail", "xfail"]
 LogLevel = Literal["debug", "info", "warning"]
+Access = Literal["owner", "group", "all"]
 
 # where a setting may be said besides the sweep file
 SWEEP = "the sweep file"  # nowhere else
@@ -85,6 +86,8 @@ class _Nodes(Rule):
     def __call__(self, text: str) -> tuple[str, ...] | None:
         from pytest_xlatune.executors import expand
 
+        if text.startswith("@"):  # a list that a study left: `resolve_options` reads it
+            return (text,)
         return expand(text) if text else None
 
     def fault(self, value: object) -> str:
@@ -92,6 +95,8 @@ class _Nodes(Rule):
             return ""  # of another kind, which the sweep refuses
         from pytest_xlatune.executors import expand
 
+        if len(value) == 1 and value[0].startswith("@"):
+            return ""
         try:
             names = expand(",".join(value)) if value else ()
         except ConfigError as error:
@@ -155,7 +160,10 @@ class Declared:
     __hash__ = None  # type: ignore[assignment]
 
     def __repr__(self) -> str:
-        said = ", ".join(f"{name}={value!r}" for name, value in vars(self).items())
+        from pytest_xlatune.model.redact import shown_value
+
+        shown = {name: shown_value(value) for name, value in vars(self).items()}
+        said = ", ".join(f"{name}={value!r}" for name, value in shown.items())
         return f"{type(self).__name__}({said})"
 
 
@@ -287,6 +295,14 @@ def _axes(text: str) -> str:
     return text
 
 
+def _step_pattern(text: str) -> str:
+    """Read `torchtitan`, or a pattern; the protocol takes the text."""
+    from pytest_xlatune.logs.patterns import step_pattern
+
+    step_pattern(text)
+    return text
+
+
 def _model_tag(text: str) -> str:
     """Read `deepseek3-671b`."""
     from pytest_xlatune.model.cell import Cell, Parallelism
@@ -343,6 +359,14 @@ class CellSettings(Declared):
         0, "Devices of the cell in all; 0 is unknown", unit="devices", where=TABLE, parse=_POSITIVE
     )
     code: str = _setting("", "Commit of the trainer's code; '' tells none apart")
+    step_pattern: str = _option(
+        "",
+        "How the trainer prints a step, where it is not as MaxText does: torchtitan, megatron-lm, "
+        "nemo, axlearn, or a Python pattern with the groups step, and seconds (or ms), tgs, "
+        "tflops, mfu, loss",
+        metavar="PATTERN",
+        parse=_step_pattern,
+    )
     protocol: Protocol = _setting(
         _default("model.cell", "Protocol"), "How a trial is run and scored: steps, window, deadline"
     )
@@ -404,12 +428,21 @@ class SiteSettings(Declared):
         choices=("slurm", "local"),
     )
     nodelist: tuple[str, ...] | None = _option(
-        None, "Pinned nodes, e.g. 'node[001-008]'", metavar="LIST", parse=_Nodes()
+        None,
+        "Pinned nodes, e.g. 'node[001-008]'; @healthy are those that a node study recommends",
+        metavar="LIST",
+        parse=_Nodes(),
     )
     nodes: int = _option(
         0, "Number of nodes; 0 is as many as the node list names", unit="nodes", parse=_POSITIVE
     )
     partition: str = _option("", "Slurm partition", metavar="NAME")
+    queue_depth: int = _option(
+        2,
+        "Trials of a node that may wait in the queue behind the one that runs there",
+        unit="trials",
+        parse=_POSITIVE,
+    )
     slurm: Mapping[str, str] = _option(
         dict,
         "Further options for sbatch, e.g. account=a,qos=high",
@@ -439,6 +472,11 @@ class SiteSettings(Declared):
         "",
         "File that recipes go into, absolute or below the directory that pytest starts in; '' is "
         "the launcher's last env file",
+    )
+    unseen: tuple[str, ...] = _setting(
+        (),
+        "Names, or patterns like HSA_*, of settings that nothing here can show in effect: a winner "
+        "may rest on them although they are only asked for",
     )
 
 
@@ -511,6 +549,19 @@ class RunSettings(Declared):
         metavar="LEVEL",
         choices=get_args(LogLevel),
     )
+    access: Access = _of_session(
+        "owner",
+        "Who may read ledgers, specs and logs: owner, group (of the work directory) or all",
+        metavar="WHO",
+        choices=get_args(Access),
+    )
+    ask_above: float | None = _of_session(
+        None,
+        "Node-hours above which a run needs --xlatune-yes",
+        unit="hours",
+        metavar="H",
+        parse=_HOURS,
+    )
     is_off: bool = _switch(no_xlatune="Deselect all sweeps and do nothing else")
     fresh: bool = _switch(
         xlatune_fresh="Start over: move the ledger aside and measure everything again",
@@ -519,7 +570,16 @@ class RunSettings(Declared):
     keep_jobs: bool = _switch(
         xlatune_keep_jobs="Leave running trials alone when the session ends early"
     )
+    yes: bool = _switch(
+        xlatune_yes="Run although it costs more node-hours than --xlatune-ask-above"
+    )
+    rank_only: bool = _switch(
+        xlatune_rank_only="Run although the budget can only rank profiles and decides nothing"
+    )
     plan: bool = _switch(xlatune_plan="Show what would run, and submit nothing")
+    rewrite: bool = _switch(
+        xlatune_rewrite="Let the patch take out comments that a line it changes makes untrue"
+    )
     zh: bool = _switch(
         xlatune_zh="Write the tuning document in Chinese too (<MODEL_TAG>-tuning.zh.md)"
     )

@@ -7,9 +7,10 @@ that has us installed, so classes and functions are named here and imported on f
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from pytest_xlatune.model.errors import LedgerError
 
@@ -34,6 +35,9 @@ class StudyKind(NamedTuple):
         is_deployed: whether the tuning document of the model covers it.
         is_gate: whether a candidate must be shown to be no worse: its test then fails on what
             cannot be told, and its verdicts say that a winner holds on another configuration.
+        cell_nodes: nodes of each of its cells; 0 is all that are named. A node that takes no job
+            is then an answer, and keeps no sweep from beginning.
+        accuses: whether an arm that cannot run is a finding about it: its test fails.
     """
 
     study: str
@@ -44,6 +48,8 @@ class StudyKind(NamedTuple):
     compares_settings: bool = False
     is_deployed: bool = False
     is_gate: bool = False
+    cell_nodes: int = 0
+    accuses: bool = False
 
     @property
     def cls(self) -> Any:
@@ -68,6 +74,7 @@ KINDS: dict[str, StudyKind] = {
             "wave3": "stacks of what led",
             "wave4": "values around the leaders, flags of the second axis",
             "wave5": "pipeline parameters",
+            "wave5_5": "the best flags with the best pipeline shape",
             "confirm": "the finalists in fresh randomised blocks",
         },
         compares_settings=True,
@@ -84,6 +91,14 @@ KINDS: dict[str, StudyKind] = {
         compares_settings=True,
         is_gate=True,
     ),
+    "nodes": StudyKind(
+        "pytest_xlatune.studies.node_check:NodeStudy",
+        f"{_DOCUMENTS}:nodes",
+        "nodes",
+        {"nodes": "which nodes are slow: one job a node, suspects again beside controls"},
+        cell_nodes=1,
+        accuses=True,
+    ),
     "calibration": StudyKind(
         "pytest_xlatune.studies.calibration:CalibrationStudy",
         f"{_DOCUMENTS}:calibration",
@@ -97,6 +112,13 @@ KINDS: dict[str, StudyKind] = {
         "evidence",
         {"wave1_5": "an evidence run with profiler and dump"},
         about_cell=True,
+    ),
+    "thresholds": StudyKind(
+        "pytest_xlatune.studies.thresholds:ThresholdStudy",
+        f"{_DOCUMENTS}:thresholds",
+        "thresholds",
+        {"threshold": "a cell as deployed against the thresholds of a CVS file"},
+        is_gate=True,
     ),
     "imported": StudyKind(
         "pytest_xlatune.studies.imported:ImportedStudy", f"{_DOCUMENTS}:imported", "leaderboard"
@@ -146,7 +168,10 @@ def agreed(study: Study, *, declared: Mapping[str, Json]) -> Study:
     own = study.to_json()
     if own.get(_PRIOR) == declared.get(_PRIOR):
         return study
-    return study_of(study.name, {**own, _PRIOR: declared.get(_PRIOR)})
+    # a declaration is kept without its secrets: all but the prior stays our own
+    other = study_of(study.name, {**own, _PRIOR: declared.get(_PRIOR)})
+    changed: Study = dataclasses.replace(cast("Any", study), **{_PRIOR: getattr(other, _PRIOR)})
+    return changed
 
 
 def _named(path: str) -> Any:

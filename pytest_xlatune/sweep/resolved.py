@@ -10,14 +10,20 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pytest_xlatune.catalog.context import Context
+from pytest_xlatune.catalog.context import Context, is_control
 from pytest_xlatune.catalog.entries import load
 from pytest_xlatune.model.cell import Cell, folder_of_family
+from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.profile import NO_ENV_ID, Profile
+from pytest_xlatune.model.record import canonical
+from pytest_xlatune.model.trial import Trial
+from pytest_xlatune.stats.design import Refusal
 from pytest_xlatune.studies import Asked, DeclaredStudy, Study
 from pytest_xlatune.studies.calibration import CalibrationStudy
 from pytest_xlatune.studies.tuning import TuningStudy
-from pytest_xlatune.studies.tuning.derived import Around, Singles, Stacks
+from pytest_xlatune.studies.tuning.derived import Around, Crossed, Singles, Stacks
+from pytest_xlatune.sweep.checkouts import of_commits, same_files
+from pytest_xlatune.sweep.deployed import with_sourced
 from pytest_xlatune.sweep.earlier import read_baselines
 from pytest_xlatune.sweep.registry import kind_of
 
@@ -34,6 +40,7 @@ class ResolvedSweep:
     compile_check: CompileCheck | None = None  # as this run does it
     settings: Mapping[str, str] = field(default_factory=dict)  # name -> where it was said
     no_env: str = ""  # why there is no `baseline-no-env`, where one is asked for
+    others: Mapping[str, Cell] = field(default_factory=dict)  # candidate -> its own cell
     context: Context | None = None  # what the profiles of derived waves are held against
 
     @property
@@ -42,12 +49,17 @@ class ResolvedSweep:
         return any(each.id == NO_ENV_ID for each in self.sweep.profiles)
 
     @property
+    def cells(self) -> tuple[Cell, ...]:
+        """The cell, then those of candidates that have one of their own."""
+        return tuple(dict.fromkeys((self.cell, *self.others.values())))
+
+    @property
     def folder(self) -> Path:
         """The folder of the cell below the work directory, the same whatever nodes it is pinned to.
 
         Other nodes are then found in the ledger and refused, not measured beside it in silence.
         """
-        return folder_of_family(self.sweep.name, (self.cell,))
+        return folder_of_family(self.sweep.name, self.cells)
 
     def study(
         self,
@@ -74,6 +86,7 @@ class ResolvedSweep:
                 cell=self.cell,
                 variants={tag: self._cell_of(tag) for tag in self.sweep.config_tags},
                 profiles=self.sweep.profiles,
+                others=self.others,
                 selected=selected,
                 budget=design.budget,
                 seed=design.seed,
@@ -91,11 +104,57 @@ class ResolvedSweep:
         """
         self.cell.protocol.check_window()
         study = self.study()
+        self._refuse_no_change(study)
         own = {each.digest: each for each in study.cells}
         tagged = [self._cell_of(tag) for tag in self.sweep.config_tags]
         for trial in study.ahead(()):
             for cell in (own[trial.cell_digest], *tagged):
                 self.sweep.launcher.launch(trial, cell)
+
+    def _refuse_no_change(self, study: Study) -> None:
+        """Refuse a candidate of a gate that equals the baseline: it would pass whatever changed.
+
+        A control may equal it, and so may a candidate beside a stored baseline: that ran before.
+        """
+        declared = self.sweep.declared
+        if (
+            declared is None
+            or not kind_of(study.name).is_gate
+            or getattr(declared, "stored", False)
+        ):
+            return
+        by_digest = {each.digest: each for each in study.cells}
+        trials = {each.arm: each for each in reversed(study.ahead(()))}
+        reference = trials.get(study.reference)
+        if reference is None:
+            return
+
+        own = of_commits(self.sweep.launcher)
+        same = self._started(reference, self.cell)
+        for name, trial in trials.items():
+            if name == study.reference or is_control(trial.profile):
+                continue
+            cell, where = by_digest[trial.cell_digest], f"sweep {self.sweep.name!r}, candidate"
+            if self._started(trial, cell) == same:
+                raise ConfigError(
+                    f"{where} {name!r} starts exactly what the baseline starts, so it would pass "
+                    "whatever has changed. Name the change: settings, or in Gate(candidates=("
+                    "candidate(NAME, code=COMMIT), )) a commit, an image or an interpreter"
+                )
+            is_moved = own is not None and cell.code != self.cell.code
+            at_commit = self._started(trial, replace(cell, code=self.cell.code)) == same
+            if own and is_moved and at_commit and same_files(own, cell.code, self.cell.code):
+                raise ConfigError(
+                    f"{where} {name!r}: commit {cell.code[:12]} holds the very same files as the "
+                    f"baseline's {self.cell.code[:12]}; name another commit for one of them"
+                )
+
+    def _started(self, trial: Trial, cell: Cell) -> str:
+        """Return what a trial starts as one text, without what says which trial it is."""
+        named = replace(trial.profile, id="any")
+        nameless = replace(trial, arm="any", profile=named, block=0, position=0, design=None)
+        spec = self.sweep.launcher.launch(nameless, cell)
+        return canonical(spec.to_json()).replace(nameless.id, "")
 
     def calibration(self, jobs: int) -> CalibrationStudy:
         """Return the study of the cell's noise.
@@ -129,7 +188,18 @@ class ResolvedSweep:
 
     def _cell_of(self, tag: str) -> Cell:
         overrides = {**self.cell.overrides, **self.sweep.config_tags[tag]}
-        return replace(self.cell, config_tag=tag, overrides=overrides)
+        cell = replace(self.cell, config_tag=tag, overrides=overrides, sourced=())
+        return with_sourced(cell, self.sweep.launcher)
+
+    @property
+    def only_ranks(self) -> str:
+        """Why the budget can rank profiles and decides nothing; "" where it decides.
+
+        Raises:
+            ConfigError: the profiles do not even fit the budget.
+        """
+        layout = self.tuning().layout if self.sweep.declared is None else None
+        return layout.why if isinstance(layout, Refusal) else ""
 
     def tuning(
         self,
@@ -149,6 +219,7 @@ class ResolvedSweep:
             singles=tuple(_aimed(rule) for rule in sweep.derived if isinstance(rule, Singles)),
             context=self.context,
             around=tuple(rule for rule in sweep.derived if isinstance(rule, Around)),
+            crossed=tuple(rule for rule in sweep.derived if isinstance(rule, Crossed)),
             selected=selected,
             confirm=confirm,
             **asdict(design),

@@ -144,6 +144,7 @@ def resolve_options(
         }
         said = _together(file, above, root=root, sweeps=sweeps)
     run = said.over(RunSettings())
+    said = _with_lists(said, root / run.workdir)
     switched = {
         name for flag, (name, _) in SWITCHES.items() if command_line.get(flag.replace("-", "_"))
     }
@@ -153,6 +154,35 @@ def resolve_options(
         reports=root / run.reports,
         said=said,
         **dict.fromkeys(switched, True),  # type: ignore[arg-type]
+    )
+
+
+def _with_lists(said: Said, workdir: Path) -> Said:
+    """Return what was said with each `@NAME` in the place of nodes read from its file.
+
+    Raises:
+        ConfigError: no study left such a list.
+    """
+    sweeps = {name: _with_lists(each, workdir) for name, each in said.sweeps.items()}
+    said = dataclasses.replace(said, sweeps=sweeps) if sweeps else said
+    nodes = said.values.get("nodelist")
+    if not nodes or not nodes[0].startswith("@"):
+        return said
+    from pytest_xlatune.executors import expand
+
+    path, place = workdir / f"{nodes[0][1:]}.nodes", said.places.get("nodelist", "the settings")
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, ValueError):
+        raise ConfigError(
+            f"{place}: found {nodes[0]!r}, but {path} cannot be read; a node study that recommends "
+            "nodes writes it: pytest sweeps/test_nodes.py"
+        ) from None
+    listed = ",".join(each.strip() for each in lines if each.strip() and each[0] != "#")
+    return dataclasses.replace(
+        said,
+        values={**said.values, "nodelist": expand(listed)},
+        places={**said.places, "nodelist": f"{place} {nodes[0]}, {path.name}"},
     )
 
 
@@ -272,6 +302,8 @@ def read_settings(path: Path, *, root: Path) -> Said:
         content = tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except OSError as error:
         raise ConfigError(f"{place} cannot be read: {error.strerror or error}") from None
+    except RecursionError:
+        raise ConfigError(f"{place} is no TOML of settings: it is nested too deeply") from None
     except ValueError as error:  # of UTF-8 too; tomllib says line and column
         raise ConfigError(f"{place} is no TOML: {error}") from None
     parts = content.pop("sweeps", {})

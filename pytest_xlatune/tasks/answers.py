@@ -16,10 +16,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from pytest_xlatune.campaign import Campaign, View
 from pytest_xlatune.model.errors import XlatuneError
+from pytest_xlatune.model.exits import Exit
 from pytest_xlatune.model.profile import Profile
 from pytest_xlatune.model.result import Verdict, VerdictKind
 from pytest_xlatune.model.trial import Arm
@@ -28,13 +29,26 @@ from pytest_xlatune.stats import compare as claims
 from pytest_xlatune.stats.compare import Claim
 from pytest_xlatune.studies import NOT_YET, Answer, Answered, Ask, Question
 from pytest_xlatune.studies.tuning.derived import Slot
+from pytest_xlatune.tasks.run_record import junit_text, record_of
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """A profile's verdict for an assertion."""
+    """A profile's verdict for an assertion.
+
+    Attributes:
+        verdict: the verdict.
+        record: what it rests on besides the settings, as one line of JSON; "" is unknown.
+        claims: those that were asked for: a failed assertion on one ends the run by its kind.
+    """
 
     verdict: Verdict
+    record: str = field(default="", compare=False, repr=False)
+    claims: list[Claim] = field(default_factory=list, compare=False, repr=False)
+
+    def _claimed(self, claim: Claim) -> Claim:
+        self.claims.append(claim)
+        return claim
 
     def __repr__(self) -> str:
         return f"<{self.verdict.arm}: {self.words}>"
@@ -50,26 +64,46 @@ class Measured:
         return self.verdict.n
 
     @property
+    def tgs(self) -> float | None:
+        """Mean Tokens/s/device of its trials; None where none has a score."""
+        return self.verdict.tgs
+
+    @property
+    def delta(self) -> float | None:
+        """Relative change against the reference: 0.034 is +3.4 %; None where there is none."""
+        return self.verdict.delta
+
+    @property
+    def ci95(self) -> tuple[float, float] | None:
+        """The 95 % interval of `delta`; None for a single run."""
+        return self.verdict.ci95
+
+    @property
+    def jobs(self) -> tuple[str, ...]:
+        """Ids of the jobs behind it."""
+        return self.verdict.job_ids
+
+    @property
     def faster(self) -> Claim:
         """Claim that fresh trials show it faster than the baseline; a single run never does."""
-        return claims.faster(self.verdict)
+        return self._claimed(claims.faster(self.verdict))
 
     def faster_by(self, margin: float) -> Claim:
         """Claim a gain of more than `margin`; 0.02 is +2 %."""
-        return claims.faster_by(self.verdict, margin)
+        return self._claimed(claims.faster_by(self.verdict, margin))
 
     def not_slower_than(self, margin: float) -> Claim:
         """Claim that a loss of `margin` or more is excluded."""
-        return claims.not_slower_than(self.verdict, margin)
+        return self._claimed(claims.not_slower_than(self.verdict, margin))
 
     def within(self, margin: float) -> Claim:
         """Claim that any difference of `margin` or more is excluded."""
-        return claims.within(self.verdict, margin)
+        return self._claimed(claims.within(self.verdict, margin))
 
     @property
     def no_regression(self) -> Claim:
         """Claim that the gate passes, by its margin and its `floor_tgs`; "cannot tell" fails."""
-        return claims.no_regression(self.verdict)
+        return self._claimed(claims.no_regression(self.verdict))
 
     @property
     def not_slower(self) -> bool:
@@ -80,6 +114,15 @@ class Measured:
     def cannot_run(self) -> bool:
         """Whether the profile itself cannot run here: unknown flag, out of memory, NaN."""
         return self.kind is VerdictKind.INVALID and not self.verdict.can_run
+
+    @property
+    def exit(self) -> Exit:
+        """How a run ends in which an assertion on this verdict failed."""
+        if self.verdict.unproved and self.kind is not VerdictKind.SLOWER:
+            return Exit.NOT_MEASURED
+        failed = [each for each in self.claims if not each]
+        is_open = bool(failed) and all(each.is_undecided for each in failed)
+        return Exit.CANNOT_TELL if is_open else Exit.NEGATIVE
 
     @property
     def words(self) -> str:
@@ -95,6 +138,7 @@ class Measured:
         """Return the properties for junit: short strings, and all of them as one JSON string."""
         verdict = self.verdict
         figures = {
+            "profile": verdict.arm,
             "tgs": verdict.tgs and f"{verdict.tgs:.3f}",
             "metric": verdict.figure and verdict.figure.metric.name,
             "figure": verdict.figure and f"{verdict.figure.value:.6g}",
@@ -103,8 +147,11 @@ class Measured:
             and f"[{100 * verdict.ci95[0]:+.3f}, {100 * verdict.ci95[1]:+.3f}]",
             "n": str(verdict.n),
             "verdict": str(verdict.kind),
+            "effect": verdict.effect and str(verdict.effect),
+            "unproved": ",".join(verdict.unproved),
             "words": self.words,
             "jobs": ",".join(verdict.job_ids),
+            "record": self.record,
         }
         named = [(f"xlatune.{name}", text) for name, text in figures.items() if text]
         return [*named, ("xlatune", json.dumps(verdict.to_json()))]
@@ -115,6 +162,8 @@ Tick = Callable[[], None]
 
 class NotMeasured(XlatuneError):  # noqa: N818 - it is no error of the harness
     """The sweep could not measure the profile; the message says why."""
+
+    exit = Exit.NOT_MEASURED
 
 
 def baseline(campaign: Campaign, tick: Tick) -> Measured:
@@ -142,7 +191,10 @@ def derived(campaign: Campaign, slot: Slot, tick: Tick) -> Profile | None:
 
 
 def finalist(campaign: Campaign, number: int, tick: Tick) -> Profile | None:
-    """Return finalist `number`, from 0 by rank, once all blocks are over; None without one."""
+    """Return finalist `number`, from 0 as the sweep declares them, once all blocks are over.
+
+    None: there are fewer. A rank may change from run to run, the order of the sweep file does not.
+    """
     return _profile(campaign, Question(about=Ask.RANKED, number=number), tick)
 
 
@@ -187,7 +239,9 @@ def _measured(campaign: Campaign, question: Question, tick: Tick) -> Measured:
     found = ask(campaign, question, tick)
     if found.verdict is None:
         raise NotMeasured(f"{question.name} is not part of this study")
-    measured = Measured(found.verdict)
+    study, state = campaign.study, campaign.view().state
+    record = junit_text(record_of(state, study, study.cells[0])) if study.cells else ""
+    measured = Measured(found.verdict, record)
     if found.state is Answered.UNMEASURED:
         raise NotMeasured(measured.paragraph)
     return measured

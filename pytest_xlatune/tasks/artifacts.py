@@ -26,6 +26,11 @@ from pytest_xlatune.evidence.hlo.difference import (
     size,
 )
 from pytest_xlatune.evidence.hlo.dump import read_program
+from pytest_xlatune.evidence.network.symptoms import (
+    network_changes,
+    network_fact,
+    network_of,
+)
 from pytest_xlatune.evidence.trace.breakdown import CaptureWindow, Drill
 from pytest_xlatune.evidence.trace.captures import captures_below, read_window
 from pytest_xlatune.evidence.trace.comparison import (
@@ -218,6 +223,7 @@ def read_attempt(trial_id: str, folder: Path, attempt: str) -> EvidenceRecorded:
     captures: tuple[Path, ...] = ()
     try:
         captures = captures_below(folder / attempt)
+        facts += _network_facts(captures)
         drilled, left_out = read_window(captures, CaptureWindow())
         facts.append(drill_fact(drilled))
         problems += left_out
@@ -231,6 +237,12 @@ def read_attempt(trial_id: str, folder: Path, attempt: str) -> EvidenceRecorded:
         problems=tuple(each.replace(f"{folder}/", "") for each in problems),
         shares=shares_of(drilled, program),
     )
+
+
+def _network_facts(captures: Sequence[Path]) -> list[str]:
+    """Return what captures tell of the network between slices, if they hold anything of it."""
+    found = network_of(captures)
+    return [] if found is None else [network_fact(found)]
 
 
 def program_fact(program: Program) -> str:
@@ -279,15 +291,16 @@ def explain(state: LedgerState, folder: Path, winner: str) -> Explanation:
         ]
     steps = old.trial.protocol.profiler_steps or None
     traces = _traces(folder, before, after, problems, steps=steps)
-    if traces is not None:
+    told = [] if traces is None else list(_trace_facts(traces))
+    told += [("network", text) for text in _network(folder, before, after, problems)]
+    if told:
         # the folder that holds all captures of a side
         captures = tuple(
             str(where / os.path.commonpath([Path(capture).parent for capture in each.captures]))
             for each in (before, after)
         )
         facts += [
-            EvidenceFact(kind=kind, text=text, artifacts=captures, jobs=jobs)
-            for kind, text in _trace_facts(traces)
+            EvidenceFact(kind=kind, text=text, artifacts=captures, jobs=jobs) for kind, text in told
         ]
     span = traces.span if traces else None
     return Explanation(
@@ -337,6 +350,19 @@ def _traces(
     except XlatuneError as error:
         problems.append(_below(str(error), folder))
         return None
+
+
+def _network(
+    folder: Path, before: EvidenceRecorded, after: EvidenceRecorded, problems: list[str]
+) -> list[str]:
+    """Return what moved between slices, where the captures of both sides hold anything of it."""
+    try:
+        sides = [network_of([folder / each for each in e.captures]) for e in (before, after)]
+    except (XlatuneError, OSError) as error:
+        problems.append(_below(str(error), folder))
+        return []
+    old, new = sides
+    return [] if old is None or new is None else list(network_changes(old, new))
 
 
 def _trace_facts(found: TraceComparison) -> Iterator[tuple[str, str]]:

@@ -14,25 +14,39 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean, median
 
+from pytest_xlatune.logs.patterns import StepPattern
 from pytest_xlatune.model.cell import Protocol
 from pytest_xlatune.model.errors import ConfigError
+from pytest_xlatune.model.exits import Exit
+from pytest_xlatune.model.failure import FailureClass
 from pytest_xlatune.model.record import Json
 from pytest_xlatune.model.result import Comparison, Score, Verdict, VerdictKind, relative
-from pytest_xlatune.model.text import counted
-from pytest_xlatune.stats.blocks import BlockScore, fit_blocks
-from pytest_xlatune.stats.compare import MIN_TRIALS, NoComparison, compare, decide, gate
+from pytest_xlatune.model.text import counted, fine, size
+from pytest_xlatune.stats.compare import MIN_TRIALS, NoComparison, decide, gate, two_samples
 from pytest_xlatune.stats.design import MIN_DF, SWEEP_ALPHA
 from pytest_xlatune.stats.score import rescore
 from pytest_xlatune.stats.validity import different_loss
 from pytest_xlatune.stats.window import common_window
-from pytest_xlatune.tasks.read_logs import RANK_0, Read, UnreadableLogError, read_one, score_with
+from pytest_xlatune.tasks.read_logs import (
+    RANK_0,
+    Read,
+    UnreadableLogError,
+    is_log_name,
+    logs_of,
+    read_one,
+    score_with,
+)
 
 EQUIVALENCE = 0.01
 LOSS_TOLERANCE = 0.02
 SCHEMA = 1
 _A, _B = "A", "B"
 _EXPECTED = "name a directory with one log, or one sub-folder with a log, per job"
-_HEALTHY = ("ok", "no-score")
+# a job that was ended before its last step counts by the steps that it has
+_COUNTED = (
+    *("ok", "no-score", FailureClass.SOFT_SUCCESS),
+    *(FailureClass.UNFINISHED, FailureClass.CANCELLED, FailureClass.TIME_LIMIT),
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,12 +117,16 @@ class Compared:
         if self.margin is None:
             return ""
         said = {True: "pass", False: "regression", None: "cannot tell"}[self.passes]
-        return f"gate at a margin of {self.margin:.1%}: {said}"
+        return f"gate at a margin of {size(self.margin)}: {said}"
 
     @property
-    def exit_code(self) -> int:
-        """0; at a gate 1 for a regression and 4 where the jobs cannot tell."""
-        return 0 if self.margin is None else {True: 0, False: 1, None: 4}[self.passes]
+    def exit(self) -> Exit:
+        """How a run ends on it: without a gate well, at one by its answer."""
+        if self.margin is None:
+            return Exit.OK
+        if self.verdict.kind is VerdictKind.INVALID:
+            return Exit.NOT_MEASURED
+        return {True: Exit.OK, False: Exit.NEGATIVE, None: Exit.CANNOT_TELL}[self.passes]
 
     def to_json(self) -> Json:
         """Return the comparison as builtins; absent values are null."""
@@ -122,8 +140,17 @@ class Compared:
         }
 
 
-def compare_sides(a: Path, b: Path, *, margin: float | None = None) -> Compared:
+def compare_sides(
+    a: Path,
+    b: Path,
+    *,
+    margin: float | None = None,
+    pattern: StepPattern | None = None,
+    tokens: float | None = None,
+) -> Compared:
     """Compare the jobs of side B with those of side A; `margin`: of a gate that B must pass.
+
+    `pattern` and `tokens` are as `read_one` takes them.
 
     Raises:
         ConfigError: a side does not exist or holds no log, one log is on both sides, or the jobs
@@ -132,11 +159,11 @@ def compare_sides(a: Path, b: Path, *, margin: float | None = None) -> Compared:
     if margin is not None and not 0 < margin < 1:
         raise ConfigError(f"--gate {margin}: expected a fraction such as 0.01 for 1 %")
     seen: dict[str, Path] = {}
-    found = [_found(path, seen) for path in (a, b)]
+    found = [_found(path, seen, pattern, tokens) for path in (a, b)]
     _one_protocol([read for reads, _ in found for read in reads])
     steps = [r.protocol.steps for reads, _ in found for r in reads if isinstance(r.score, Score)]
     sides = [
-        _side(path, reads, left_out, min(steps, default=None))
+        _side(path, reads, left_out, min(steps, default=None), tokens)
         for path, (reads, left_out) in zip((a, b), found, strict=True)
     ]
     protocol = next((r.protocol for reads, _ in found for r in reads), Protocol())
@@ -169,11 +196,6 @@ def _in_one_window(sides: Sequence[Side], protocol: Protocol) -> tuple[list[Side
 
 
 def _compared(a: Side, b: Side, *, margin: float | None, notes: Sequence[str]) -> Compared:
-    scores = [
-        BlockScore(block=0, arm=name, value=job.score.value)
-        for name, side in ((_A, a), (_B, b))
-        for job in side.jobs
-    ]
     estimate = math.log(b.tgs / a.tgs) if a.tgs and b.tgs else None
     steps_s = [job.score.step_s for job in b.jobs if job.score.step_s is not None]
     base = Verdict(
@@ -197,10 +219,13 @@ def _compared(a: Side, b: Side, *, margin: float | None, notes: Sequence[str]) -
         verdict = replace(base, kind=VerdictKind.INVALID, reasons=(differs, *notes))
         return replace(compared, verdict=verdict)
     lacking = _lacking(a, b)
-    fit = fit_blocks(scores, control=_A)
     result: Comparison | NoComparison = NoComparison(reason=lacking)
-    if not lacking and fit is not None:
-        result = compare(fit, _B, family=1, alpha=SWEEP_ALPHA)
+    if not lacking:
+        result = two_samples(
+            [job.score.value for job in a.jobs],
+            [job.score.value for job in b.jobs],
+            alpha=SWEEP_ALPHA,
+        )
     if isinstance(result, NoComparison):
         verdict = replace(base, reasons=(f"no verdict: {result.reason}", *notes))
         return replace(compared, verdict=verdict)
@@ -211,8 +236,8 @@ def _compared(a: Side, b: Side, *, margin: float | None, notes: Sequence[str]) -
         kind=kind,
         ci95=(low, high),
         mde80=relative(result.mde80),
-        method=f"two samples of {len(a.jobs)} and {len(b.jobs)} jobs, Student, pooled variance, "
-        f"one-sided alpha {SWEEP_ALPHA:g}, job noise {result.sigma:.2%}",
+        method=f"two samples of {len(a.jobs)} and {len(b.jobs)} jobs, Welch's t, "
+        f"one-sided alpha {SWEEP_ALPHA:g}, job noise {fine(result.sigma)}",
         reasons=tuple(notes),
     )
     passes = None
@@ -258,7 +283,9 @@ def _notes(a: Side, b: Side) -> tuple[str, ...]:
     return tuple(notes)
 
 
-def _found(path: Path, seen: dict[str, Path]) -> tuple[list[Read], list[tuple[Path, str]]]:
+def _found(
+    path: Path, seen: dict[str, Path], pattern: StepPattern | None, tokens: float | None
+) -> tuple[list[Read], list[tuple[Path, str]]]:
     """Read the logs of a side, each content once; `seen` is shared by the sides."""
     if not path.exists():
         raise ConfigError(f"{path} does not exist; {_EXPECTED}")
@@ -270,12 +297,12 @@ def _found(path: Path, seen: dict[str, Path]) -> tuple[list[Read], list[tuple[Pa
             left_out.append((job, reason))
             continue
         try:
-            read = read_one(job)
+            read = read_one(job, pattern=pattern, tokens=tokens)
         except UnreadableLogError as error:
             left_out.append((job, error.reason))
             continue
         content = hashlib.sha256(job.read_bytes()).hexdigest()
-        if read.status not in _HEALTHY:
+        if read.status not in _COUNTED:
             left_out.append((job, f"{read.status}: the job failed"))
             continue
         if content in mine:
@@ -303,25 +330,36 @@ def _nothing_in(path: Path, left_out: Sequence[tuple[Path, str]]) -> str:
 
 
 def _logs(path: Path) -> Iterator[tuple[Path, str]]:
-    """Give the log of each job, or the reason why a sub-folder has no single one."""
+    """Give the log of each job, or the reason why a file or a sub-folder is not counted."""
     if path.is_file():
         yield path, ""
         return
+    jobs = _jobs(path)
     for entry in sorted(path.iterdir()):
         if entry.name.startswith("."):
             continue
         if not entry.is_dir():
-            yield entry, ""
+            is_other = is_log_name(entry) and entry not in jobs
+            yield entry, "another rank of a job whose lowest rank is read" if is_other else ""
             continue
         inside = sorted(each for each in entry.iterdir() if each.is_file())
         logs = [each for each in inside if each.name == RANK_0] or [
             each for each in inside if each.suffix in (".log", ".txt", ".out")
         ]
+        logs = logs if len(logs) == 1 else _jobs(entry) or logs
         if len(logs) == 1:
             yield logs[0], ""
         else:
             reason = f"{len(logs)} logs in the folder of one job: name the log of rank 0 {RANK_0}"
             yield entry, reason
+
+
+def _jobs(folder: Path) -> list[Path]:
+    """Return the log of each job in a folder; [] where no file is named like one."""
+    try:
+        return logs_of(folder)
+    except UnreadableLogError:
+        return []
 
 
 def _one_protocol(reads: Sequence[Read]) -> None:
@@ -340,14 +378,18 @@ def _one_protocol(reads: Sequence[Read]) -> None:
 
 
 def _side(
-    path: Path, reads: Sequence[Read], left_out: Sequence[tuple[Path, str]], steps: int | None
+    path: Path,
+    reads: Sequence[Read],
+    left_out: Sequence[tuple[Path, str]],
+    steps: int | None,
+    tokens: float | None,
 ) -> Side:
     jobs, out = [], list(left_out)
     for read in reads:
         protocol: Protocol = read.protocol
         if steps is not None:
             protocol = replace(protocol, steps=min(steps, protocol.steps))
-        found = score_with(read.report, protocol)
+        found = score_with(read.report, protocol, tokens=tokens)
         if isinstance(found, Score):
             jobs.append(
                 SideJob(

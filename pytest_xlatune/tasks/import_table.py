@@ -1,10 +1,11 @@
 """Import a CSV table of finished jobs into a ledger of its own.
 
-One row is one job. Columns are found by name, in any order and case:
+A CSV, or the first table of a markdown text that has the columns. One row is one job. Columns are
+found by name, in any order and case, as people print them (`Mean TGS`, `Job ID`):
 
     job        the job's id
     profile    the tried profile; `baseline-deployed` (or `baseline`) is the cell as deployed
-    flags      XLA flags, as one would paste them; optional where a profile has none
+    flags      XLA flags, as one would paste them; an empty cell tells nothing of a profile
     env        variables, NAME=value separated by blanks; optional
     tgs        Tokens/s/device of the steady state
     step_s     seconds per step; one of the two may be missing
@@ -17,6 +18,7 @@ from __future__ import annotations
 
 import csv
 import io
+import itertools
 import math
 import re
 import shlex
@@ -44,8 +46,14 @@ COLUMNS: Mapping[str, tuple[str, ...]] = {
     "profile": ("profile", "tune_profile", "name"),
     "flags": ("flags", "xla_flags", "xla flags", "flag"),
     "env": ("env", "environment", "variables"),
-    "tgs": ("tgs", "tokens/s/device", "tok/s/device", "tgs/device"),
-    "step_s": ("step_s", "step (s)", "step", "seconds", "step time", "step time (s)", "s/step"),
+    "tgs": (
+        *("tgs", "tokens/s/device", "tok/s/device", "tgs/device", "tokens/sec/device"),
+        *("tokens/s/gpu", "tok/s/gpu", "tgs (tokens/s/device)", "tgs (tok/s/device)"),
+    ),
+    "step_s": (
+        *("step_s", "step (s)", "step", "seconds", "step time", "step time (s)", "s/step"),
+        *("step_time_s", "seconds/step", "sec/step", "step seconds", "time/step (s)"),
+    ),
     "status": ("status", "state", "result"),
 }
 _OK = frozenset({"", "ok", "pass", "passed", "success", "completed", "complete", "done"})
@@ -73,8 +81,7 @@ def read_table(text: str, *, where: str) -> tuple[TableRow, ...]:
     Raises:
         ConfigError: the table has faults; one sentence for each.
     """
-    reader = csv.reader(io.StringIO(text))
-    found = [(reader.line_num, fields) for fields in reader if any(map(str.strip, fields))]
+    found = _markdown(text) or _csv(text, where)
     if len(found) < 2:  # noqa: PLR2004 - a header and a job
         raise ConfigError(
             f"{where}: found no jobs; expected a header such as job,profile,flags,tgs and jobs"
@@ -95,7 +102,9 @@ def read_table(text: str, *, where: str) -> tuple[TableRow, ...]:
             continue
         rows.append(row)
         earlier = known.setdefault(row.profile.id, row.profile)
-        if earlier != row.profile:
+        if not _has_settings(earlier):
+            known[row.profile.id] = row.profile
+        elif _has_settings(row.profile) and earlier != row.profile:
             problems.append(
                 f"line {line}: profile {row.profile.id!r} has other settings than before "
                 f"({earlier.shown_text or 'none'}); give each its own name"
@@ -106,7 +115,57 @@ def read_table(text: str, *, where: str) -> tuple[TableRow, ...]:
         problems.append(f"no row is the baseline; name it {BASELINE_ID!r}")
     if problems:
         raise ConfigError(f"{where}: " + "; ".join(problems))
-    return tuple(rows)
+    # an empty cell beside others of the same profile is no other setting
+    return tuple(replace(row, profile=known[row.profile.id]) for row in rows)
+
+
+def _csv(text: str, where: str) -> list[tuple[int, list[str]]]:
+    reader = csv.reader(io.StringIO(text, newline=""), strict=True)
+    found: list[tuple[int, list[str]]] = []
+    try:
+        found.extend((reader.line_num, fields) for fields in reader if any(map(str.strip, fields)))
+    except csv.Error as error:
+        raise ConfigError(
+            f"{where}: line {reader.line_num}: {error}; expected a CSV with quotes in pairs"
+        ) from None
+    return found
+
+
+# below a markdown table's header:  |---|---:|:---|
+_RULE = re.compile(r"\s*\|?\s*:?-+:?\s*(?:\|\s*:?-+:?\s*)*\|?\s*")
+
+
+def _markdown(text: str) -> list[tuple[int, list[str]]]:
+    """Return the rows of the first markdown table with a job and a profile; [] without one."""
+    lines = text.splitlines()
+    for at in range(1, len(lines)):
+        if "|" not in lines[at - 1] or "-" not in lines[at] or not _RULE.fullmatch(lines[at]):
+            continue
+        names = {_name(each) for each in _cells(lines[at - 1])}
+        if not all(names & {*COLUMNS[column]} for column in ("job", "profile")):
+            continue
+        rows = itertools.takewhile(lambda each: "|" in each[1], enumerate(lines[at + 1 :], at + 2))
+        return [(at, _cells(lines[at - 1])), *((number, _cells(line)) for number, line in rows)]
+    return []
+
+
+def _cells(line: str) -> list[str]:
+    parts = re.split(r"(?<!\\)\|", line.strip().removeprefix("|").removesuffix("|"))
+    return [_PLAIN.sub("", each).replace("\\|", "|").strip() for each in parts]
+
+
+_PLAIN = re.compile(r"\*\*|`|[\u2605\u2b50]")  # bold, code, the winner's star
+_AVERAGE = re.compile(r"\b(?:mean|avg\.?|average|median|steady(?:[- ]state)?)\s+")
+
+
+def _name(text: str) -> str:
+    """Return a column's name without case and without the words for an average."""
+    plain = " ".join(_PLAIN.sub("", text).lower().lstrip("\ufeff").split())
+    return _AVERAGE.sub("", plain)
+
+
+def _has_settings(made: Profile) -> bool:
+    return bool(made.flags or made.env or made.overrides)
 
 
 def import_table(
@@ -150,7 +209,11 @@ def import_table(
             )
     idle: dict[str, str] = {}
     if context is not None:
-        said = {each.id: does_nothing(each, context) for each in profiles if each.id not in ids}
+        said = {
+            each.id: does_nothing(each, context)
+            for each in profiles
+            if each.id not in ids and _has_settings(each)
+        }
         idle = {name: why for name, why in said.items() if why}
     study = ImportedStudy(
         cell=cell,
@@ -188,7 +251,7 @@ def slug(name: str) -> str:
 
 
 def _columns(header: Sequence[str], where: str) -> dict[str, int]:
-    names = [each.strip().lower().lstrip("﻿") for each in header]
+    names = [_name(each) for each in header]
     at = {
         column: names.index(spelling)
         for column, spellings in COLUMNS.items()
@@ -214,7 +277,11 @@ def _row(line: int, values: Mapping[str, str]) -> TableRow:
     if not profile_id:
         raise ConfigError(f"{name!r} names no profile")
     env = {}
-    for word in shlex.split(values.get("env", "")):
+    try:
+        words = shlex.split(values.get("env", ""))
+    except ValueError as error:
+        raise ConfigError(f"env: {error} in {values['env']!r:.80}") from None
+    for word in words:
         key, equals, value = word.partition("=")
         if not equals:
             raise ConfigError(f"env: found {word!r}, expected NAME=value")
@@ -228,7 +295,7 @@ def _row(line: int, values: Mapping[str, str]) -> TableRow:
         )
     row = TableRow(
         line=line,
-        job=values["job"],
+        job=values["job"].strip("()[]# "),
         profile=made or BASELINE,
         tgs=_number(values.get("tgs", ""), "tgs"),
         step_s=_number(values.get("step_s", ""), "step_s"),
@@ -243,13 +310,23 @@ def _row(line: int, values: Mapping[str, str]) -> TableRow:
 
 def _number(text: str, column: str) -> str:
     """Return the digits of a figure as printed, "" where there is none."""
-    # thousands are separated in published tables:  1,234.5
-    bare = text.replace(",", "").strip()
-    if bare.lower() in ("", "-", "–", "n/a", "nan", "none"):  # noqa: RUF001 - as tables print it
+    bare = _UNIT.sub("", text.strip().strip("()"))
+    if bare.lower() in ("", "-", "–", "—", "n/a", "nan", "none"):  # noqa: RUF001 - as printed
         return ""
-    if not re.fullmatch(r"[0-9]+(\.[0-9]+)?", bare) or not float(bare) > 0:
-        raise ConfigError(f"{column}: found {text!r}, expected a positive number")
-    return bare
+    figure = bare.replace(",", "")
+    if not _FIGURE.fullmatch(bare) or not 0 < float(figure) < math.inf:
+        raise ConfigError(
+            f"{column}: found {text!r:.80}, expected a positive number such as 1234.5 or 1,234.5"
+        )
+    return figure
+
+
+# thousands are separated in published tables:  1,234.5
+_FIGURE = re.compile(r"(?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]+)(?:\.[0-9]+)?")
+# 25.24 s     994.9 tok/s/device
+_UNIT = re.compile(
+    r"\s*(?:s|sec|secs|seconds|s/step|TGS|tok(?:ens)?/s(?:/(?:device|gpu))?)$", re.IGNORECASE
+)
 
 
 def _events(rows: Sequence[TableRow], cell: Cell, tokens: float | None) -> Iterator[Event]:
@@ -277,10 +354,10 @@ def _result(row: TableRow, trial: Trial, tokens: float | None) -> TrialResult:
         return replace(result, status=status, reason=f"the table says: {row.status}")
     tgs = float(row.tgs) if row.tgs else 0.0
     step_s = float(row.step_s) if row.step_s else 0.0
-    if not (tgs and step_s) and tokens is None:
+    if not tgs and tokens is None:
         raise ConfigError(
-            f"line {row.line}: job {row.job} has one of TGS and seconds, and no row has both; give "
-            "the tokens of a device in a step: --tokens N"
+            f"line {row.line}: job {row.job} has seconds and no TGS, and the tokens of a device in "
+            "a step are not known: give them, --tokens N"
         )
     flags = ["imported"]
     if tgs and step_s:
@@ -291,7 +368,7 @@ def _result(row: TableRow, trial: Trial, tokens: float | None) -> TrialResult:
     score = Score(
         value=math.log(tgs),
         tgs=tgs,
-        step_s=step_s,
+        step_s=step_s or None,
         n_steps=0,  # a table does not say
         window=(trial.protocol.first_step, trial.protocol.last_step),
         flags=tuple(flags),
@@ -300,9 +377,16 @@ def _result(row: TableRow, trial: Trial, tokens: float | None) -> TrialResult:
 
 
 def _usual(rows: Sequence[TableRow]) -> float | None:
-    """Return the median of tokens per device and step; None where no row has both figures."""
-    products = [float(row.tgs) * float(row.step_s) for row in rows if row.tgs and row.step_s]
-    return median(products) if products else None
+    """Return the tokens per device and step that most rows agree on; None where there are none."""
+    both = [row for row in rows if row.tgs and row.step_s]
+    if not both:
+        return None
+    middle = median(float(row.tgs) * float(row.step_s) for row in both)
+    agree = [
+        abs(float(row.tgs) * float(row.step_s) / middle - 1) <= TOLERANCE + _rounding(row)
+        for row in both
+    ]
+    return middle if 2 * sum(agree) > len(agree) else None
 
 
 def _rounding(row: TableRow) -> float:

@@ -1,6 +1,8 @@
 """The live lines of one cell, and the messages to people as it goes on.
 
-`Feed` reads the ledger and gives one line for each trial that has landed. `Milestones` gives the
+`Feed` reads the ledger and gives one line for each trial that has landed, and one for each change
+of a job in flight: submitted, waiting, started, its first step, each quarter of its steps. A job
+whose changes follow each other within seconds has one line for them. `Milestones` gives the
 messages: a session begins, a result is confirmed, the sweep is half way. The controller sends stop
 and end itself, because it knows when a session is over. A milestone is crossed once in a session:
 one that was crossed before the session is no news. Nothing is printed or sent here.
@@ -8,15 +10,15 @@ one that was crossed before the session is no news. Nothing is printed or sent h
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from statistics import median
 
 from pytest_xlatune.campaign import history_of
 from pytest_xlatune.ledger import (
     LEDGER,
-    AttemptIntended,
+    AttemptSubmitted,
     CampaignOpened,
     Decided,
     EpochBegan,
@@ -33,21 +35,28 @@ from pytest_xlatune.model.cell import Cell, secrets_in
 from pytest_xlatune.model.errors import LedgerError
 from pytest_xlatune.model.redact import hide
 from pytest_xlatune.model.resources import Next
-from pytest_xlatune.model.result import Conclusion, TrialResult, VerdictKind
+from pytest_xlatune.model.result import Conclusion, State, TrialResult, VerdictKind
 from pytest_xlatune.model.text import counted, duration
 from pytest_xlatune.report.lines import (
     best_lines,
     evidence_line,
     live_line,
     paragraph,
+    running_line,
     standing,
     tally,
 )
 from pytest_xlatune.studies import Study, profiles_in
+from pytest_xlatune.studies.trials import in_window
 from pytest_xlatune.sweep.registry import study_of
+from pytest_xlatune.tasks.running import Flights, Pace, Running
 
 _CONFIRMED = frozenset({VerdictKind.FASTER, VerdictKind.SLOWER, VerdictKind.EQUIVALENT})
 _TAG = "[xla-tuning]"
+_LOOK_S = 0.9  # a caller may look at the ledger more often than at the logs
+_PACE_S = 10.0  # between two lines about one job
+_PENDING_S = 600.0  # and about one that goes on waiting, for another reason or a later start
+_PARTS = 4  # of a trial's steps, each with a line
 
 
 @dataclass(slots=True)
@@ -118,26 +127,63 @@ def _confirmed(conclusion: Conclusion) -> dict[str, VerdictKind]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Landed:
-    """One line, its trial, and the messages to people about it."""
+    """One line, its trial, and the messages to people about it.
+
+    Attributes:
+        line: the text to show; "" is nothing.
+        sweep: whose.
+        is_passing: of a job in flight: a terminal that shows where jobs stand needs no such line.
+        result: of the trial that landed, if one did.
+        messages: to people.
+    """
 
     line: str
     sweep: str
+    is_passing: bool = False
     result: TrialResult | None = None
     messages: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Waits:
+    """A job waits or is suspended, for this reason and until then as far as the scheduler says."""
+
+    reason: str
+    is_held: bool
+    starts_s: float | None
+
+
+def _about(running: Running) -> object:
+    """Return what a line would be about; None where none is needed.
+
+    Two that are equal are one state of the job: of its steps each part is one.
+    """
+    if running.reason or running.state is State.PENDING:
+        return _Waits(reason=running.reason, is_held=running.is_held, starts_s=running.starts_s)
+    if running.step is None:
+        return running.phase or "started"
+    part = (running.step + 1) * _PARTS // max(running.trial.protocol.steps, 1)
+    return part if part < _PARTS else None  # its landing is next
 
 
 class Feed:
     """The lines of one ledger in one session."""
 
-    def __init__(self, folder: Path, *, session_id: str) -> None:
+    def __init__(
+        self, folder: Path, *, session_id: str, now: Callable[[], float] = time.time
+    ) -> None:
+        self._now = now
+        self._flights = Flights(folder)
+        self._running: tuple[Running, ...] = ()
+        self._looked_s = 0.0
+        self._told: dict[str, tuple[object, float]] = {}  # job -> what was told of it, and when
         self._ledger = Ledger(folder / LEDGER)
         self._session_id = session_id
         self._state = LedgerState()
         self._broken: LedgerError | None = None
         self._opened: CampaignOpened | None = None
         self._studies: dict[str, Study] = {}
-        self._began_s: dict[str, float] = {}
-        self._took_s: list[float] = []
+        self._pace = Pace()
         self._milestones: dict[str, Milestones] = {}
         self._secrets: frozenset[str] = frozenset()
 
@@ -161,6 +207,7 @@ class Feed:
             except LedgerError as error:
                 self._broken = error
                 raise
+            self._pace.note(entry)
             event = entry.event
             if isinstance(event, CampaignOpened) and event.session == self._session_id:
                 self._opened = event
@@ -174,11 +221,13 @@ class Feed:
                     yield Landed(line="", sweep=event.sweep, messages=(kickoff,))
             elif self._opened is not None:
                 yield from self._line(entry, self._opened.sweep)
+        if self._opened is not None:
+            yield from self._changes(self._opened.sweep)
 
     def _line(self, entry: LedgerEntry, sweep: str) -> Iterator[Landed]:
         event = entry.event
-        if isinstance(event, AttemptIntended):
-            self._began_s[event.trial_id] = entry.at_s
+        if isinstance(event, AttemptSubmitted):
+            yield from self._submitted(event, sweep)
         elif isinstance(event, TrialEnded) and event.result.trial.protocol.dump:
             for study in list(self._studies.values())[-1:]:
                 yield Landed(
@@ -190,14 +239,11 @@ class Feed:
                 yield Landed(line=f"{event.trial_id}: {said}", sweep=sweep)
         elif isinstance(event, TrialEnded) and event.result.trial.study in self._studies:
             study = self._studies[event.result.trial.study]
-            trial_id = event.result.trial.id
-            if trial_id in self._began_s:
-                self._took_s.append(entry.at_s - self._began_s.pop(trial_id))
             history = history_of(self._state, study)
             conclusion = study.conclude(history)
             left_s = self._left_s(history, study)
             line = live_line(
-                event.result,
+                in_window((event.result,), conclusion.first_step)[0],
                 cell=_cell_of(study, event.result),
                 verdict=conclusion.verdict(event.result.trial.arm),
                 progress=standing(history, left_s=left_s),
@@ -225,6 +271,66 @@ class Feed:
             line = f"{opened.cells[0].label}: {done} trials are reused from the ledger"
             yield Landed(line=line, sweep=opened.sweep)
 
+    def _submitted(self, event: AttemptSubmitted, sweep: str) -> Iterator[Landed]:
+        of = event.submission
+        progress = self._state.trials[of.trial_id]
+        self._told[of.job_id] = "submitted", self._now()
+        again = f", attempt {of.attempt}" if of.attempt > 1 else ""
+        study = self._studies.get(progress.trial.study)
+        if study is not None:
+            cell = _cell_of(study, progress.result)
+            said = f"submitted{again}"
+            line = running_line(progress.trial, cell=cell, job_id=of.job_id, said=said)
+            yield Landed(line=line, sweep=sweep, is_passing=True)
+
+    def _changes(self, sweep: str) -> Iterator[Landed]:
+        """Tell what has changed of the jobs in flight since it was last told."""
+        now_s = self._now()
+        if now_s - self._looked_s < _LOOK_S:
+            return
+        self._looked_s = now_s
+        self._running = self._flights.look(self._state, self._pace.submitted_s)
+        flying = {each.job_id for each in self._running}
+        self._told = {job: told for job, told in self._told.items() if job in flying}
+        for each in self._running:
+            study, about = self._studies.get(each.trial.study), _about(each)
+            told, told_s = self._told.get(each.job_id, (None, 0.0))
+            goes_on = (
+                isinstance(told, _Waits)
+                and isinstance(about, _Waits)
+                and told.is_held == about.is_held
+            )
+            if (
+                study is None
+                or about in (None, told)
+                or now_s - told_s < (_PENDING_S if goes_on else _PACE_S)
+            ):
+                continue
+            self._told[each.job_id] = about, now_s
+            history = history_of(self._state, study)
+            line = running_line(
+                each.trial,
+                cell=_cell_of(study, self._state.trials[each.trial.id].result),
+                job_id=each.job_id,
+                said=each.words,
+                progress=standing(history, left_s=self._left_s(history, study)),
+            )
+            yield Landed(line=line, sweep=sweep, is_passing=True)
+
+    def status(self) -> str:
+        """Return where the cell stands now, for a line that is rewritten; "" where nothing runs."""
+        if not self._running or self._opened is None:
+            return ""
+        order = sorted(self._running, key=lambda each: each.state is State.PENDING)
+        first, others = order[0], len(order) - 1
+        more = f" and {others} more" if others else ""
+        study = self._studies.get(first.trial.study)
+        if study is None:
+            return ""
+        history = history_of(self._state, study)
+        progress = standing(history, left_s=self._left_s(history, study))
+        job = f"{first.trial.profile.id} (job {first.job_id})"
+        return hide(f"{job} {first.words}{more} | {progress}", self._secrets)
+
     def _left_s(self, history: tuple[TrialResult, ...], study: Study) -> float | None:
-        """Estimate the rest from the trials of this session, their time in the queue included."""
-        return median(self._took_s) * study.left(history) if self._took_s else None
+        return self._pace.left_s(study.left(history), self._now())

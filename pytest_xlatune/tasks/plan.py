@@ -18,12 +18,22 @@ from pytest_xlatune.model.profile import BASELINE_ID
 from pytest_xlatune.model.result import TrialResult
 from pytest_xlatune.model.text import counted
 from pytest_xlatune.model.trial import Trial
+from pytest_xlatune.prepare.lint import look_at_rules
 from pytest_xlatune.report.bubble import bubbles
-from pytest_xlatune.report.document import Bullets, Document, Section, section
+from pytest_xlatune.report.document import (
+    Bullets,
+    Document,
+    Section,
+    Text,
+    bullets,
+    plain,
+    section,
+)
 from pytest_xlatune.report.study_documents import compiled, plan
 from pytest_xlatune.studies import Study, profiles_in
-from pytest_xlatune.sweep.deployed import deployed_files
+from pytest_xlatune.sweep.deployed import context_of, deployed_files
 from pytest_xlatune.sweep.resolved import ResolvedSweep, not_compiled
+from pytest_xlatune.tasks.cost import cost_of, kept_elsewhere
 
 if TYPE_CHECKING:
     from pytest_xlatune.prepare.compile_check import Need
@@ -132,20 +142,28 @@ def scripts_of(
 
 
 def plan_of(resolved: ResolvedSweep, study: Study, *, workdir: Path) -> Document:
-    """Return the plan of a sweep that has measured nothing yet, and the places of its settings.
+    """Return the plan of a sweep as if nothing were measured, and the places of its settings.
 
-    From the ledger below `workdir` it takes the results of compiling and the evidence only.
+    From the ledger below `workdir` it takes the results of compiling, the evidence, the trials that
+    are measured already, and how long they took.
 
     Raises:
         ConfigError: the launcher cannot express a trial.
         LedgerError: the ledger cannot be read.
     """
     folder = workdir / resolved.folder
+    entries = Ledger(folder / LEDGER).refresh()
+    state = replay(entries)
+    history = state.history(study.name, with_evidence=study.policy.reads_evidence)
     recorded: tuple[TrialResult, ...] = ()
     if study.policy.reads_evidence:
-        recorded = replay(Ledger(folder / LEDGER).refresh()).evidence()
+        recorded = state.evidence()
     trials = left = study.ahead(recorded)
-    capacity = [*study.outline(recorded), *not_compiled(resolved, study)]
+    capacity = [
+        *study.outline(recorded),
+        *not_compiled(resolved, study),
+        *kept_elsewhere(resolved.folder, workdir),
+    ]
     compiling: list[Section] = []
     foreseen = foresee(resolved, folder, pending=trials) if study.policy.compiles_first else None
     if foreseen is not None:
@@ -156,11 +174,17 @@ def plan_of(resolved: ResolvedSweep, study: Study, *, workdir: Path) -> Document
     for each in sorted(left, key=lambda each: not each.profile.is_baseline):
         firsts.setdefault(each.profile.id, each)
     sweep, cell = resolved.sweep, resolved.cell
+    cells = {each.digest: each for each in study.cells}
     document = plan(
         cell=cell,
         trials=left,
-        launches=[(each.profile, sweep.launcher.launch(each, cell)) for each in firsts.values()],
+        launches=[
+            (each.profile, sweep.launcher.launch(each, cells[each.cell_digest]))
+            for each in firsts.values()
+        ],
         capacity=capacity,
+        cost=cost_of(resolved, study, history, entries).lines,
+        measured=frozenset(each.trial.id for each in history if each.status.is_final),
         scripts=scripts_of(resolved, left, workdir=workdir),
     )
     files = deployed_files(sweep.launcher, cell, env_file=sweep.site.env_file, root=Path.cwd())
@@ -169,11 +193,22 @@ def plan_of(resolved: ResolvedSweep, study: Study, *, workdir: Path) -> Document
     return replace(
         document,
         sections=(
-            *(head, *compiling, *others),
+            *(head, *_objections(resolved), *compiling, *others),
             *filter(None, [bubble]),
             *_settings(resolved.settings),
         ),
     )
+
+
+def _objections(resolved: ResolvedSweep) -> tuple[Section, ...]:
+    """Say what the catalog has against the profiles, before they cost a job; no XLA is asked."""
+    context = context_of(resolved.cell, resolved.sweep.launcher)
+    found = look_at_rules(resolved.sweep.profiles, context)
+    lines = (*(f"forbids the sweep: {each}" for each in found.faults), *found.notes)
+    if not lines:
+        return ()
+    more = Text(text="`xlatune flags lint SWEEP_FILE` asks the trainer's own XLA too.")
+    return (section("What the catalog objects to", bullets(*map(plain, lines)), more),)
 
 
 def _settings(places: Mapping[str, str]) -> tuple[Section, ...]:

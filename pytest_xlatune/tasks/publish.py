@@ -41,7 +41,7 @@ from pytest_xlatune.model.failure import FailureClass
 from pytest_xlatune.model.profile import Profile
 from pytest_xlatune.model.redact import hide
 from pytest_xlatune.model.resources import Next
-from pytest_xlatune.model.result import Conclusion, TrialResult
+from pytest_xlatune.model.result import Comparison, Conclusion, TrialResult, relative
 from pytest_xlatune.report import Subject
 from pytest_xlatune.report.bubble import bubbles
 from pytest_xlatune.report.covered import (
@@ -59,11 +59,11 @@ from pytest_xlatune.report.lines import stop_message
 from pytest_xlatune.report.render import markdown
 from pytest_xlatune.report.study_documents import compiled
 from pytest_xlatune.report.tuning_document import tuning
-from pytest_xlatune.stats.window import Window
 from pytest_xlatune.studies import Study, profiles_in
-from pytest_xlatune.studies.trials import moved
+from pytest_xlatune.studies.trials import in_window
 from pytest_xlatune.sweep.earlier import read_calibration
 from pytest_xlatune.sweep.registry import StudyKind, kind_of, study_of
+from pytest_xlatune.tasks.run_record import record_of
 
 
 def elsewhere(folder: Path, cell: Cell, winner: Profile) -> tuple[Elsewhere, ...]:
@@ -142,10 +142,13 @@ def remarks_of(entries: Iterable[LedgerEntry]) -> dict[str, str]:
     return {jobs[key]: words for key, words in said.items() if words and key in jobs}
 
 
-def add_to_document(reports: Path, covered: Covered, *, zh: bool = False) -> tuple[Path, ...]:
+def add_to_document(
+    reports: Path, covered: Covered, *, zh: bool = False, rewrite: bool = False
+) -> tuple[Path, ...]:
     """Add a cell to the tuning document of its model; return the files that were written.
 
-    The caller holds `reports` alone.
+    The caller holds `reports` alone. With `rewrite` the patch takes out comments that it makes
+    untrue.
 
     Raises:
         LedgerError: the document's data cannot be read.
@@ -156,20 +159,45 @@ def add_to_document(reports: Path, covered: Covered, *, zh: bool = False) -> tup
         stem.with_name(f"{stem.name}{suffix}") for suffix in (".json", ".zh.md", ".patch")
     )
     kept = read_cells(data.read_text("utf-8"), where=str(data)) if data.exists() else ()
-    cells = extended(kept, covered)
+    cells = tuple(map(_with_changes, extended(kept, covered)))
     texts = {
-        stem.with_name(f"{stem.name}.md"): markdown(tuning(cells)),
+        stem.with_name(f"{stem.name}.md"): markdown(tuning(cells, rewrite=rewrite)),
         data: write_cells(cells),
     }
     if zh or chinese.exists():
-        texts[chinese] = markdown(tuning(cells, Language.CHINESE))
-    diff = patch_of(cells).text
+        texts[chinese] = markdown(tuning(cells, Language.CHINESE, rewrite=rewrite))
+    diff = patch_of(cells, rewrite=rewrite).text
     if diff:
         texts[patch] = diff
     else:
         patch.unlink(missing_ok=True)  # an earlier recipe may be gone
     write_all(texts)
     return tuple(texts)
+
+
+def _with_changes(covered: Covered) -> Covered:
+    """Return a cell with how its baseline changed since each earlier measurement of it.
+
+    Two samples of jobs: a drift of the machine between them is in the change.
+    """
+    if not covered.earlier:
+        return covered
+    from pytest_xlatune.stats.blocks import BlockScore, fit_blocks
+    from pytest_xlatune.stats.compare import compare
+    from pytest_xlatune.stats.design import SWEEP_ALPHA
+
+    now, found = covered.baseline_scores, []
+    for each in covered.earlier:
+        scores = [BlockScore(block=0, arm="then", value=value) for value in each.scores]
+        scores += [BlockScore(block=0, arm="now", value=value) for value in now]
+        fit = fit_blocks(scores, control="then") if each.scores and now else None
+        what = compare(fit, "now", family=1, alpha=SWEEP_ALPHA) if fit is not None else None
+        change = None
+        if isinstance(what, Comparison):
+            low, high = what.ci95
+            change = (relative(what.estimate), relative(low), relative(high))
+        found.append(replace(each, change=change))
+    return replace(covered, earlier=tuple(found))
 
 
 def write_all(texts: Mapping[Path, str]) -> None:
@@ -269,12 +297,7 @@ class Known:
     @property
     def scored(self) -> tuple[TrialResult, ...]:
         """The history as it was compared: every score in the window of all trials."""
-        first_step = self.conclusion.first_step
-        if first_step is None:
-            return self.history
-        protocol = replace(self.cell.protocol, first_step=first_step)
-        window = Window(protocol=protocol, is_moved=True)
-        return tuple(moved(each, window) for each in self.history)
+        return in_window(self.history, self.conclusion.first_step)
 
     @property
     def evidence(self) -> tuple[TrialResult, ...]:
@@ -309,7 +332,10 @@ class Known:
             is_failure=stop.cls != FailureClass.BUDGET,
             nodes=stop.nodes,
             evidence=stop.evidence,
-            recovery=tuple(each.reason for each in self.state.epochs),
+            recovery=(
+                *(each.reason for each in self.state.epochs),
+                *([f"RESUME of {', '.join(stop.resumed)}, in vain"] if stop.resumed else []),
+            ),
             conclusion=self.conclusion,
             history=self.history,
             artifacts=str(self.folder),
@@ -376,7 +402,6 @@ def document_of(known: Known) -> Document:
     document = known.kind.document_of(
         replace(
             _subject(known),
-            history=known.scored,
             stopped=known.stop_reason,
             figures=tuple(kept.figures) if kept else (),
             evidence=_evidence_runs(known.state),
@@ -397,8 +422,9 @@ def _subject(known: Known) -> Subject:
         conclusion=known.conclusion,
         cells=known.cells,
         profiles=known.profiles,
-        history=known.history,
+        history=known.scored,
         now=known.written,
+        record=record_of(known.state, known.study, known.study.cells[0]),
     )
 
 
@@ -459,6 +485,7 @@ def covered_by(known: Known) -> Covered:
         remarks=known.remarks,
         files=known.state.files,
         versions=known.state.opened[-1].versions,
+        record=record_of(known.state, known.study, known.study.cells[0]),
     )
     best = covered.best
     if best is not None:
@@ -474,13 +501,16 @@ def covered_by(known: Known) -> Covered:
     return Covered.from_json(json.loads(hide(json.dumps(covered.to_json()), known.secrets)))
 
 
-def publish(folder: Path, reports: Path, *, zh: bool = False) -> tuple[Path, ...]:
+def publish(
+    folder: Path, reports: Path, *, zh: bool = False, rewrite: bool = False
+) -> tuple[Path, ...]:
     """Write the reports of the cell whose ledger a folder holds; return the files.
 
     They are `<sweep>/leaderboard.md` and `.json`, and the cell's part of `<MODEL_TAG>-tuning.md`,
-    with `zh` in Chinese too. A gate, a calibration and an evidence run write their own files, and
-    no tuning document. Sessions of one model may end at the same time: one of them writes at a
-    time, from the ledger of that moment.
+    with `zh` in Chinese too; with `rewrite` its patch takes out comments that it makes untrue. A
+    gate, a calibration and an evidence run write their own files, and no tuning document. Sessions
+    of one model may end at the same time: one of them writes at a time, from the ledger of that
+    moment.
 
     Raises:
         LedgerError: the directory cannot be written; the ledger itself is complete.
@@ -492,7 +522,10 @@ def publish(folder: Path, reports: Path, *, zh: bool = False) -> tuple[Path, ...
             reports / known.sweep / f"{name}.md": markdown(document_of(known)),
             reports / known.sweep / f"{name}.json": json_of(known),
         }
+        record = known.conclusion.record
+        if record is not None and known.conclusion.complete:
+            texts |= {folder.parents[1] / each: text for each, text in record.files.items()}
         write_all(texts)
         if not known.kind.is_deployed:
             return tuple(texts)
-        return (*texts, *add_to_document(reports, covered_by(known), zh=zh))
+        return (*texts, *add_to_document(reports, covered_by(known), zh=zh, rewrite=rewrite))

@@ -6,23 +6,44 @@ log; where it prints none, from its steps.
 
 from __future__ import annotations
 
+import contextlib
+import gzip
 import math
-from dataclasses import dataclass
+import re
+import sys
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from enum import StrEnum
 from pathlib import Path
 
 from pytest_xlatune.logs import LogReader, LogReport
-from pytest_xlatune.logs.triage import primary
+from pytest_xlatune.logs.patterns import StepPattern
+from pytest_xlatune.logs.triage import diagnose, end_of, ended_by, primary
 from pytest_xlatune.model.cell import Protocol
 from pytest_xlatune.model.errors import ConfigError
+from pytest_xlatune.model.failure import FailureClass
 from pytest_xlatune.model.record import Json
-from pytest_xlatune.model.result import Action, NoScore, Score
+from pytest_xlatune.model.result import Action, Finding, NoScore, Outcome, Score, State
+from pytest_xlatune.model.text import whole
 from pytest_xlatune.stats.score import score
 
 RANK_0 = "log.0.txt"  # of several logs of one job, rank 0's is read
 
+STDIN = Path("-")
+_GZIP = b"\x1f\x8b"
 SCHEMA = 1
+_SKIPPED, _PROFILED = 10, 3  # what a protocol has where a log does not say
 _CHUNK_BYTES = 1 << 20
 _QUIET = (Action.NONE, Action.SUCCESS)
+
+
+class Health(StrEnum):
+    """Whether a job did what it was to do."""
+
+    HEALTHY = "healthy"
+    FAILED = "failed"
+    UNFINISHED = "unfinished"  # the log ends before the last step and tells no end
 
 
 class UnreadableLogError(ConfigError):
@@ -42,20 +63,58 @@ class Read:
         report: its steps, configuration and findings.
         protocol: as its configuration lines or its steps tell.
         score: of its steady state, or why there is none.
+        outcome: how the job ended: as its payload wrote it, or as the log tells; running where
+            neither does.
+        findings: of log and end together.
     """
 
     path: Path
     report: LogReport
     protocol: Protocol
     score: Score | NoScore
+    outcome: Outcome
+    findings: tuple[Finding, ...]
+
+    @property
+    def health(self) -> Health:
+        """Whether the job did what it was to do."""
+        cause = self._cause
+        if cause is not None and cause.action not in _QUIET:
+            return Health.FAILED
+        if self._is_complete:
+            return Health.HEALTHY
+        if not self.outcome.state.is_final:
+            return Health.UNFINISHED
+        return Health.HEALTHY if self.outcome.state is State.COMPLETED else Health.FAILED
 
     @property
     def status(self) -> str:
-        """The root cause's class; without one "ok", or "no-score"."""
-        cause = primary(self.report.findings)
-        if cause is not None and cause.action not in _QUIET:
+        """The root cause's class; without one "unfinished", "ok" or "no-score"."""
+        cause, health = self._cause, self.health
+        if cause is not None and (health is Health.FAILED or cause.action is Action.SUCCESS):
             return cause.cls
+        if health is Health.UNFINISHED:
+            return FailureClass.UNFINISHED
         return "ok" if isinstance(self.score, Score) else "no-score"
+
+    @property
+    def reached(self) -> str:
+        """How far the job came and what ended it, in words."""
+        report, wanted = self.report, steps_wanted(self.report)
+        last = "no step" if report.last_step is None else f"last step {report.last_step}"
+        of = f" of {wanted}" if wanted is not None else ""
+        by = ended_by(self.outcome, self.findings)
+        end = f"ended by {by}" if by else "no word of an end"
+        return f"{report.lines} lines, phase {report.phase}, {last}{of}; {end}"
+
+    @property
+    def _cause(self) -> Finding | None:
+        return primary(self.findings)
+
+    @property
+    def _is_complete(self) -> bool:
+        last = self.report.last_step
+        return last is not None and last >= self.protocol.last_step
 
     def to_json(self) -> Json:
         """Return the log's entry in `steps --json`; absent values are null, NaN is "nan"."""
@@ -63,13 +122,19 @@ class Read:
         return {
             "path": str(self.path),
             "status": self.status,
+            "health": str(self.health),
+            "phase": str(self.report.phase),
+            "last_step": self.report.last_step,
+            "steps_wanted": steps_wanted(self.report),
+            "ended_by": ended_by(self.outcome, self.findings) or None,
+            "exit_code": self.outcome.exit_code,
             "steps": [
                 {
                     "step": each.step,
-                    "seconds": each.step_s,
-                    "tgs": each.tgs,
-                    "tflops": each.tflops,
-                    "mfu": each.mfu,
+                    "seconds": _finite(each.step_s),
+                    "tgs": _finite(each.tgs),
+                    "tflops": _finite(each.tflops),
+                    "mfu": _finite(each.mfu),
                     "loss": _finite(each.loss),
                 }
                 for each in self.report.steps
@@ -90,8 +155,9 @@ class Read:
                     "action": str(each.action),
                     "line": each.line,
                     "text": each.text,
+                    "detail": each.detail,
                 }
-                for each in self.report.findings
+                for each in self.findings
             ],
             "xla_flags": self.report.xla_flags,
         }
@@ -113,72 +179,199 @@ def log_of(path: Path) -> Path:
     return beside[0] if len(beside) == 1 else path
 
 
-def read_one(path: Path) -> Read:
+# a log of one job, or of one task of an array, and the rank that printed it:
+#   slurm-123_4.out    88_0_log.out (submitit: %j_%t_log.out)    log.0.txt    14602-llama.log.gz
+_LOG_NAME = re.compile(
+    r"(?:(?P<submitit>\d+(?:_\d+)?)_(?P<task>\d{1,9})_log\.out|log\.(?P<rank>\d{1,9})\.txt"
+    r"|(?P<job>.+?)\.(?:log|out))(?:\.gz)?"
+)
+# a job's number:  123    123_4    slurm-123
+_NUMBER = re.compile(r"(?:slurm-)?\d+(?:_\d+)?")
+
+
+def is_log_name(path: Path) -> bool:
+    """Whether a file is named as the log of a job is."""
+    return _LOG_NAME.fullmatch(path.name) is not None
+
+
+def logs_of(path: Path) -> list[Path]:
+    """Return the logs that a path means: one a job, of its lowest rank.
+
+    A folder means each job in it, also each of an array (`slurm-123_4.out`); the front of such
+    names means those that begin with it (`outputs/123`).
+
+    Raises:
+        UnreadableLogError: a folder without a log.
+    """
+    if path == STDIN or (found := log_of(path)).is_file():
+        return [path]
+    folder, begin = (path, "") if path.is_dir() else (path.parent, path.name)
+    if begin and _NUMBER.fullmatch(begin) is None:
+        return [found]
+    jobs: dict[str, tuple[int, Path]] = {}
+    for each in sorted(folder.iterdir()) if folder.is_dir() else ():
+        match = _LOG_NAME.fullmatch(each.name)
+        if match is None or not each.is_file() or (begin and not _is_of(each.name, begin)):
+            continue
+        rank = int(match["task"] or match["rank"] or 0)
+        job = match["submitit"] or match["job"] or ""
+        jobs[job] = min(jobs.get(job, (rank, each)), (rank, each))
+    if path.is_dir() and not jobs:
+        why = "is a folder without a log: *.log, *.out or log.0.txt; name the log of a job"
+        raise UnreadableLogError(path, why)
+    return [each for _, each in jobs.values()] or [found]
+
+
+def _is_of(name: str, begin: str) -> bool:
+    """Whether a file is of the job of this number: `123` is none of `1234.out`."""
+    for front in (begin, f"slurm-{begin}"):
+        if name.startswith(front) and not name[len(front) :][:1].isdigit():
+            return True
+    return False
+
+
+def read_one(
+    path: Path, *, pattern: StepPattern | None = None, tokens: float | None = None
+) -> Read:
     """Read a log; a job of maxtext-slurm may be named by its folder or by the front of its name.
+
+    `pattern` is how another trainer prints its steps; `tokens` are those of a device in a step,
+    where the log does not tell them.
 
     Raises:
         UnreadableLogError: it cannot be opened, or it is not the log of a training job.
     """
-    reader = LogReader()
-    path = log_of(path)
+    reader = LogReader(pattern)
+    path = path if path == STDIN else log_of(path)
     try:
-        with path.open("rb") as file:
-            while chunk := file.read(_CHUNK_BYTES):
-                reader.feed(chunk)
-    except OSError as error:
-        why = f"cannot be read: {error.strerror}; name the log of a job"
+        for chunk in _chunks(path):
+            reader.feed(chunk)
+    except (OSError, EOFError, zlib.error) as error:
+        why = f"cannot be read: {getattr(error, 'strerror', None) or error}; name the log of a job"
         raise UnreadableLogError(path, why) from None
     reader.close()
     report = reader.report()
     if not (report.steps or report.findings or report.config or report.env or report.xla_flags):
         why = (
             f"is not the log of a training job: {report.lines} lines, none of them a step "
-            "(`completed step: 7, seconds: ...`), a configuration line or a known failure"
+            "(`completed step: 7, seconds: ...`), a configuration line or a known failure; of "
+            "another trainer say how it prints a step: --step-pattern, or step-pattern in "
+            "xlatune.toml"
         )
         raise UnreadableLogError(path, why)
     protocol = protocol_of(report)
+    outcome = _outcome_of(path, report)
     return Read(
         path=path,
         report=report,
         protocol=protocol,
-        score=score_with(report, protocol),
+        score=score_with(report, protocol, tokens=tokens),
+        outcome=outcome,
+        findings=_findings(report, outcome, protocol),
     )
 
 
-def score_with(report: LogReport, protocol: Protocol) -> Score | NoScore:
+def _chunks(path: Path) -> Iterator[bytes]:
+    """Give a log's bytes: of a file, of a gzipped one, or of the standard input."""
+    if path == STDIN:
+        yield from iter(lambda: sys.stdin.buffer.read(_CHUNK_BYTES), b"")
+        return
+    with path.open("rb") as file:
+        is_packed = file.peek(len(_GZIP))[: len(_GZIP)] == _GZIP
+        with gzip.open(file) if is_packed else contextlib.nullcontext(file) as plain:
+            while chunk := plain.read(_CHUNK_BYTES):
+                yield chunk
+
+
+def _outcome_of(path: Path, report: LogReport) -> Outcome:
+    """Return how the job ended: as the payload wrote it beside an attempt's log, or as told."""
+    told = end_of(report)
+    if path.name != RANK_0:
+        return told
+    from pytest_xlatune.executors.folder import read_outcomes
+
+    ranks = read_outcomes(path.parent)
+    failed = [each for each in ranks.values() if each.state is not State.COMPLETED]
+    first = min(failed, key=lambda each: each.end_s or math.inf) if failed else ranks.get(0)
+    is_more_telling = told.state in (State.CANCELLED, State.TIMEOUT, State.NODE_FAIL)
+    return told if first is None or is_more_telling else first
+
+
+def _findings(report: LogReport, outcome: Outcome, protocol: Protocol) -> tuple[Finding, ...]:
+    """Diagnose log and end together; a job that tells no end and misses steps is unfinished."""
+    if steps_wanted(report) is None and outcome.state not in (State.COMPLETED, State.RUNNING):
+        protocol = replace(protocol, steps=protocol.steps + 1)  # it did not come to its last step
+    found = diagnose(report, outcome, protocol)
+    is_complete = report.last_step is not None and report.last_step >= protocol.last_step
+    if is_complete:  # as many steps as it was to take are enough for it, if not for a score
+        return tuple(each for each in found if each.cls != FailureClass.TOO_FEW_STEPS)
+    if outcome.state.is_final:
+        return found
+    found = tuple(replace(each, action=Action.NONE) for each in found)  # it went on after them
+    at = "before its first step" if report.last_step is None else f"at step {report.last_step}"
+    detail = f"the log ends {at} of {protocol.steps} without an end: killed, or still running"
+    text = "\n".join(report.tail) or detail
+    unfinished = Finding(cls=FailureClass.UNFINISHED, action=Action.NONE, text=text, detail=detail)
+    return (unfinished, *found)
+
+
+def score_with(
+    report: LogReport, protocol: Protocol, *, tokens: float | None = None
+) -> Score | NoScore:
     """Return the score of a log's steady state by a protocol, or why there is none."""
-    return score(report.steps, protocol=protocol, tokens_per_device_step=_tokens(report))
+    per_step = tokens or _tokens(report)
+    return score(report.steps, protocol=protocol, tokens_per_device_step=per_step)
 
 
 def protocol_of(report: LogReport) -> Protocol:
     """Return the protocol that a log's configuration tells, with its steps where it is silent."""
     config = report.config
     last = report.last_step
-    steps = _number(config.get("steps")) or (1 if last is None else last + 1)
-    profiler = config.get("profiler", "")
-    eval_interval = _number(config.get("eval_interval")) or 0
+    profiler_steps = _number(config.get("profiler_steps"))
+    skipped = _number(config.get("skip_first_n_steps_for_profiler"))
     return Protocol(
-        steps=max(1, steps),
-        profiler=profiler,
-        skip_first_steps=_number(config.get("skip_first_n_steps_for_profiler")) or 10,
-        profiler_steps=_number(config.get("profiler_steps")) or 3,
-        eval_interval=max(0, eval_interval),
+        steps=steps_wanted(report) or (1 if last is None else last + 1),
+        profiler=_profiler(config.get("profiler", "")),
+        skip_first_steps=_SKIPPED if skipped is None else max(0, skipped),
+        profiler_steps=_PROFILED if profiler_steps is None else max(0, profiler_steps),
+        eval_interval=max(0, _number(config.get("eval_interval")) or 0),
     )
 
 
+def steps_wanted(report: LogReport) -> int | None:
+    """Return how many steps the configuration in a log asks for; None where it does not say.
+
+    MaxText takes -1 for the steps of its learning rate schedule.
+    """
+    asked = (_number(report.config.get(key)) for key in ("steps", "learning_rate_schedule_steps"))
+    return next((each for each in asked if each is not None and each > 0), None)
+
+
+# how MaxText prints that no profiler is on: 0.1; the enum of 0.2; a name as YAML has it
+#   Config param profiler:       Config param profiler: ProfilerType.NONE        None
+_NO_PROFILER = frozenset({"", "none", "null", "false"})
+# the enum's member:  ProfilerType.XPLANE      <ProfilerType.XPLANE: 'xplane'>
+_PROFILER_TYPE = re.compile(r"<?ProfilerType\.(?P<name>\w+)")
+
+
+def _profiler(text: str) -> str:
+    """Return the profiler's name as a protocol has it; "" is none."""
+    member = _PROFILER_TYPE.match(text)
+    name = (member["name"] if member else text.strip("\"' ")).lower()
+    return "" if name in _NO_PROFILER else name
+
+
 def _tokens(report: LogReport) -> float | None:
+    length = _number(report.config.get("max_target_length"))
     try:
-        batch = float(report.config["per_device_batch_size"])
-        return batch * int(report.config["max_target_length"])
+        tokens = float(report.config["per_device_batch_size"]) * (length or 0)
     except (KeyError, ValueError):
         return None
+    return tokens if 0 < tokens < math.inf else None
 
 
 def _number(text: str | None) -> int | None:
-    try:
-        return int(text) if text is not None else None
-    except ValueError:
-        return None
+    return None if text is None else whole(text)
 
 
 def _finite(value: float | None) -> float | str | None:

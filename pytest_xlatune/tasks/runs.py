@@ -9,24 +9,30 @@ nothing of pytest; the caller hands in the ways to repair nodes.
 
 from __future__ import annotations
 
+import dataclasses
 import os
-from collections.abc import Callable, Sequence
+import shlex
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 
-from pytest_xlatune.campaign import Campaign, Setup, by_digest, versions
+from pytest_xlatune.campaign import Campaign, Setup, by_digest, history_of, versions
 from pytest_xlatune.campaign.log import write_log
 from pytest_xlatune.campaign.playbook import Decision
 from pytest_xlatune.executors.named import executor_named
-from pytest_xlatune.ledger import Event
+from pytest_xlatune.executors.payload import close_folder
+from pytest_xlatune.ledger import LEDGER, Event, Ledger
 from pytest_xlatune.ledger.state import LedgerState
 from pytest_xlatune.model.errors import XlatuneError
+from pytest_xlatune.model.exits import Exit
 from pytest_xlatune.model.profile import BASELINE, BASELINE_ID, Profile
+from pytest_xlatune.model.redact import command_without_secrets
 from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.prepare import preflight
-from pytest_xlatune.prepare.lint import look_at_rules
+from pytest_xlatune.prepare.lint import COSTLY, look_at_rules
 from pytest_xlatune.prepare.preflight import look_at_keys
 from pytest_xlatune.report import Subject
 from pytest_xlatune.report.document import Document
@@ -35,12 +41,18 @@ from pytest_xlatune.stats.noise import MIN_SCORES
 from pytest_xlatune.studies import Study
 from pytest_xlatune.studies.calibration import noise_of, scored
 from pytest_xlatune.studies.evidence_run import EvidenceStudy
-from pytest_xlatune.sweep.deployed import context_of, deployed_files
+from pytest_xlatune.sweep.checkouts import make as make_checkouts
+from pytest_xlatune.sweep.checkouts import refuse_shadowed
+from pytest_xlatune.sweep.deployed import context_of, deployed_files, hidden_values
 from pytest_xlatune.sweep.earlier import Calibration, write_calibration
-from pytest_xlatune.sweep.groups import RunSettings
+from pytest_xlatune.sweep.groups import Access, RunSettings
+from pytest_xlatune.sweep.registry import KINDS
 from pytest_xlatune.sweep.resolved import ResolvedSweep, not_compiled
 from pytest_xlatune.tasks.artifacts import Recorded, as_recorded, read_new
+from pytest_xlatune.tasks.cost import cost_of, kept_elsewhere, refuse_unasked
 
+# of the folder of a campaign and all below it, by who may read there
+_MODES: Mapping[Access, int] = {"owner": 0o700, "group": 0o750, "all": 0o755}
 Recover = Callable[[Decision, tuple[str, ...]], bool]
 
 
@@ -48,6 +60,7 @@ def site_of(
     resolved: ResolvedSweep, folder: Path, *, is_first: bool, is_busy: bool
 ) -> preflight.Site:
     """Return what the preflight checks: where the trials of a sweep run, and their folder."""
+    asked = resolved.sweep.declared
     return preflight.Site(
         cell=resolved.cell,
         launcher=resolved.sweep.launcher,
@@ -56,7 +69,20 @@ def site_of(
         folder=folder,
         is_first=is_first,
         is_busy=is_busy,
+        judges_nodes=asked is not None and KINDS[asked.kind].cell_nodes > 0,
     )
+
+
+def look_at(
+    resolved: ResolvedSweep, folder: Path, *, is_first: bool, is_busy: bool
+) -> preflight.Preflight:
+    """Return all that keeps a sweep from beginning: its site, keys, and the catalog's rules."""
+    site = site_of(resolved, folder, is_first=is_first, is_busy=is_busy)
+    looks = [preflight.look(dataclasses.replace(site, cell=cell)) for cell in resolved.cells]
+    profiles, launcher = resolved.sweep.profiles, resolved.sweep.launcher
+    keys = look_at_keys(launcher, resolved.cell, profiles, environ=os.environ)
+    rules = look_at_rules(profiles, context_of(resolved.cell, launcher), notes=COSTLY)
+    return preflight.together([*looks, keys, rules])
 
 
 class Runs(ExitStack):
@@ -66,21 +92,32 @@ class Runs(ExitStack):
         folders: of the campaigns.
     """
 
-    def __init__(self, options: RunSettings, *, session: str) -> None:
-        """Drive for a session, whose processes all have its id."""
+    def __init__(self, options: RunSettings, *, session: str, command: Sequence[str] = ()) -> None:
+        """Drive for a session, whose processes all have its id, and were asked for by `command`."""
         super().__init__()
+        program, *words = command or sys.argv
+        # of `python -m pytest` it is a file of that package
+        path = Path(program)
+        name = path.parent.name if path.stem == "__main__" else path.name
+        shown = command_without_secrets([name, *words])
+        self._command = shlex.join(shown)
         self._options = options
         self._session = session
         self.folders: set[Path] = set()
         self._logged: set[Path] = set()  # those that could not be opened too
 
     def open(
-        self, resolved: ResolvedSweep, study: Study, *, recover: Recover | None = None
+        self,
+        resolved: ResolvedSweep,
+        study: Study,
+        *,
+        recover: Recover | None = None,
+        looked: preflight.Preflight | None = None,
     ) -> Campaign:
         """Return the campaign that runs a study into the ledger of the sweep's cell.
 
         `recover` repairs nodes with a person's rights; without such a person, what only they can
-        mend stops the campaign.
+        mend stops the campaign. `looked` takes the place of our own look at the site.
 
         Raises:
             ConfigError: the site is not ready, with all faults; or the ledger belongs to another
@@ -88,10 +125,21 @@ class Runs(ExitStack):
             LedgerError: the ledger cannot be read or written.
         """
         folder = self._options.workdir / resolved.folder
+        close_folder(folder, _MODES[self._options.access])
         if folder not in self._logged:
             self._logged.add(folder)
             self.enter_context(write_log(folder, self._options.log_level))
-        campaign = Campaign(_setup(resolved, study, folder, self._session, recover), study)
+        setup = _setup(
+            resolved,
+            study,
+            folder,
+            session=self._session,
+            command=self._command,
+            recover=recover,
+            looked=looked,
+            options=self._options,
+        )
+        campaign = Campaign(setup, study)
         campaign.open(fresh=self._options.fresh)
         self.folders.add(folder)
         self.enter_context(campaign.attending())
@@ -99,25 +147,35 @@ class Runs(ExitStack):
 
 
 def _setup(
-    resolved: ResolvedSweep, study: Study, folder: Path, session: str, recover: Recover | None
+    resolved: ResolvedSweep,
+    study: Study,
+    folder: Path,
+    *,
+    session: str,
+    command: str,
+    recover: Recover | None,
+    looked: preflight.Preflight | None,
+    options: RunSettings,
 ) -> Setup:
     """Return what a campaign needs beside its study."""
 
     def is_ready(state: LedgerState) -> tuple[str, ...]:
         # an intended attempt may run too: its session may have died before it recorded the job
         is_busy = bool(state.in_flight() or state.unresolved())
-        site = site_of(resolved, folder, is_first=not state.opened, is_busy=is_busy)
-        found = preflight.look(site)
-        keys = look_at_keys(
-            resolved.sweep.launcher, resolved.cell, resolved.sweep.profiles, environ=os.environ
-        )
-        context = context_of(resolved.cell, resolved.sweep.launcher)
-        rules = look_at_rules(resolved.sweep.profiles, context)
-        found = preflight.Preflight(
-            faults=(*found.faults, *keys.faults, *rules.faults), notes=(*found.notes, *keys.notes)
-        )
+        if options.ask_above is not None:
+            entries = Ledger(folder / LEDGER).refresh()
+            refuse_unasked(
+                cost_of(resolved, study, history_of(state, study), entries),
+                limit_h=options.ask_above,
+                is_said=options.yes,
+                sweep=resolved.sweep.name,
+            )
+        make_checkouts(resolved.sweep.launcher, resolved.cells)
+        refuse_shadowed(resolved.sweep.launcher, resolved.cell)
+        found = looked or look_at(resolved, folder, is_first=not state.opened, is_busy=is_busy)
         found.raise_faults(f"sweep {resolved.sweep.name!r}")
-        return (*found.notes, *not_compiled(resolved, study))
+        beside = () if state.opened else kept_elsewhere(resolved.folder, options.workdir)
+        return (*found.notes, *not_compiled(resolved, study), *beside)
 
     return Setup(
         sweep=resolved.sweep.name,
@@ -134,13 +192,19 @@ def _setup(
             env_file=resolved.sweep.site.env_file,
             root=Path.cwd(),
         ),
+        profiles=resolved.sweep.profiles,
+        hidden=hidden_values(resolved.sweep.launcher, study.cells, environ=os.environ),
+        queue_depth=resolved.sweep.site.queue_depth,
         limits=resolved.sweep.limits,
+        exempt=tuple(resolved.sweep.site.unseen),
         versions=versions(),
+        command=command,
         settings=dict(resolved.settings),
         recover=recover,
         check=is_ready,
         compile_check=_compile_step(resolved, study, folder),
         read=partial(read_new, folder=folder),
+        prepare=lambda cell: make_checkouts(resolved.sweep.launcher, [cell]),
     )
 
 
@@ -161,6 +225,8 @@ def _compile_step(
 
 class NotCalibrated(XlatuneError):  # noqa: N818 - it is no error of the harness
     """Too few jobs have a score; the message says why."""
+
+    exit = Exit.NOT_MEASURED
 
 
 def calibrate(campaign: Campaign, tick: Callable[[], None]) -> Calibration:
@@ -210,6 +276,8 @@ def document_of(campaign: Campaign, found: Calibration) -> Document:
 
 class NotRecorded(XlatuneError):  # noqa: N818 - it is no error of the harness
     """The run ended without evidence; the message says why."""
+
+    exit = Exit.NOT_MEASURED
 
 
 def study_of_profile(resolved: ResolvedSweep, profile: Profile | str) -> Study:

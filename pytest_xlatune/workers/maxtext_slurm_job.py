@@ -180,7 +180,7 @@ def ending(job: str, state: str) -> tuple[int, str]:
     code, nodes = _EXIT_CODE.search(said), _NODES.search(said)
     if code is None:
         text = _ask("sacct", "-X", "-n", "-P", "-j", job, "-o", "ExitCode")
-        code = re.match(r"(\d+):(\d+)", text.strip())
+        code = re.match(r"(\d{1,9}):(\d{1,9})", text.strip())
     words = f"ExitCode={code[1]}:{code[2]}" if code else "ExitCode=unknown"
     words += f" NodeList={nodes[1]}" if nodes else ""
     if state == "COMPLETED":
@@ -228,9 +228,9 @@ def _link(job: str, workspace: Path) -> None:
         link = Path("output", capture.relative_to(folder))
         link.parent.mkdir(parents=True, exist_ok=True)
         link.symlink_to(capture)
-    dump = folder / "xla_dump"
-    if dump.is_dir():
-        Path(dump.name).symlink_to(dump, target_is_directory=True)
+    for name in ("xla_dump", "xla_options"):
+        if (folder / name).is_dir():
+            Path(name).symlink_to(folder / name, target_is_directory=True)
 
 
 def _ask(*command: str) -> str:

@@ -11,9 +11,9 @@ from pytest_xlatune.campaign import Campaign
 from pytest_xlatune.campaign.attempts import Setup, by_digest
 from pytest_xlatune.executors import Request, Resumed
 from pytest_xlatune.launchers.command import CommandLauncher
-from pytest_xlatune.model.cell import Cell, Parallelism, Protocol
+from pytest_xlatune.model.cell import OPTIONS_FOLDER, Cell, Parallelism, Protocol
 from pytest_xlatune.model.errors import SubmissionError
-from pytest_xlatune.model.profile import Profile, profile
+from pytest_xlatune.model.profile import Profile, parse_flags, profile
 from pytest_xlatune.model.resources import Resources
 from pytest_xlatune.model.result import Outcome, State, Submission
 from pytest_xlatune.model.trial import LaunchSpec
@@ -55,6 +55,16 @@ def ordinary(trial_id: str, attempt: int) -> tuple[str, Outcome]:
     return log(speed * (1 + (sum(trial_id.encode()) % 7 - 3) / 2000)), OK
 
 
+def tell_options(folder: Path, spec: LaunchSpec) -> None:
+    """Write the options of a trial as its XLA does, where it is asked to."""
+    asked = spec.first_env.get("XLA_FLAGS", "").rpartition("'")[2]
+    if asked:
+        (folder / OPTIONS_FOLDER).mkdir()
+        lines = [f"  {flag.name}: {flag.value or 'true'}\n" for flag in parse_flags(asked)[1:]]
+        path = folder / OPTIONS_FOLDER / "module_0001.jit_train_step.config.pbtxt"
+        path.write_text("".join(lines), encoding="utf-8")
+
+
 class ScriptedExecutor:
     """Runs nothing: writes the log that the script says and tells the outcome at the next poll."""
 
@@ -83,6 +93,8 @@ class ScriptedExecutor:
         trial_id, _, attempt = folder.name.rpartition(".")
         text, outcome = self.script(trial_id, int(attempt))
         (folder / "log.0.txt").write_text(text, encoding="utf-8")
+        if "XLA_FLAGS=" not in text:  # a program that sets it anew loses --xla_dump_to too
+            tell_options(folder, spec)
         job_id = f"{len(self._jobs) + 1}"
         self._jobs[job_id] = (comment, outcome)
         self.submitted.append(trial_id)

@@ -172,7 +172,7 @@ def test_the_line_for_which_it_was_ended_is_the_cause_while_it_asks_for_somethin
     oom = "RESOURCE_EXHAUSTED: Out of memory while trying to allocate 171.96GiB"
     nic = "mlx5_0: IBV_WC_RETRY_EXC_ERR(12) vendor_err=129"
     text = log(steps=3, last=f"{nic}\n{oom}")
-    killed = Outcome(state=State.CANCELLED, signal=15)
+    killed = Outcome(state=State.FAILED, signal=15)
     plain = assessed(text, killed)
     seen = {each.cls: each for each in plain.findings}
     other = next(each for name, each in seen.items() if name != plain.decision.cls)

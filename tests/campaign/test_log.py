@@ -10,8 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from pytest_xlatune.campaign import Campaign
 from pytest_xlatune.campaign.log import LOG, write_log
 from pytest_xlatune.executors import SchedulerDown
+from pytest_xlatune.ledger import LEDGER, Ledger, Noted
 from pytest_xlatune.model.resources import RetryPolicy, RetryRule
 from pytest_xlatune.model.result import Outcome, State, Submission
 from pytest_xlatune.sweep.groups import Limits
@@ -140,8 +142,10 @@ def test_a_disk_that_is_full_is_warned_of_once(tmp_path: Path) -> None:
 class Shy(Cluster):
     """A scheduler that is away at some polls, and at others leaves a job out."""
 
+    away_s = 10
+
     def poll(self, submissions: Sequence[Submission], *, root: Path) -> Mapping[str, Outcome]:
-        if 10 <= self.now_s - 1e9 < 20:
+        if 10 <= self.now_s - 1e9 < 10 + self.away_s:
             raise SchedulerDown(f"no answer for {self.now_s - 1e9:.0f} s")
         seen = dict(super().poll(submissions, root=root))
         if self.now_s % 3 == 0:
@@ -158,3 +162,20 @@ def test_a_scheduler_that_is_away_is_told_once_and_its_return_too(tmp_path: Path
     assert "the scheduler does not answer, all that needs it waits: no answer for" in away
     assert "the scheduler answers again" in back
     assert all(result.score for result in each.view().history)
+    assert notes(each) == [], "a few seconds are no news"
+
+
+def test_people_are_told_of_a_scheduler_that_stays_away(tmp_path: Path) -> None:
+    cluster = Shy()
+    cluster.away_s = 60
+    each = campaign(tmp_path, cluster, CellsStudy(cells=FOUR[:2], rounds=2))
+    run(each, cluster)
+    away, back = notes(each)
+    assert away.startswith("the scheduler does not answer, all that needs it waits: no answer for")
+    assert back == "the scheduler answers again"
+
+
+def notes(each: Campaign) -> list[str]:
+    """What people are told besides how trials end."""
+    entries = Ledger(each.setup.folder / LEDGER).refresh()
+    return [entry.event.text for entry in entries if isinstance(entry.event, Noted)]

@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from pytest_xlatune.executors import Request
+from pytest_xlatune.campaign import Campaign
+from pytest_xlatune.executors import QueueFull, Request
+from pytest_xlatune.ledger import LEDGER, Ledger, Noted
 from pytest_xlatune.model.errors import ConfigError, SubmissionError
 from pytest_xlatune.model.result import TrialStatus
 from pytest_xlatune.model.trial import LaunchSpec, Trial
@@ -49,6 +51,70 @@ class Refusing(Cluster):
         if self.refused & {*request.nodelist}:
             raise SubmissionError(self.words)
         return super().submit(spec, request)
+
+
+class Limited(Cluster):
+    """A cluster whose user may have so many jobs at a time; others of theirs count too."""
+
+    def __init__(self, at_most: int, *, others: int = 0) -> None:
+        super().__init__()
+        self.at_most = at_most
+        self.others = others
+        self.asked = 0
+
+    def submit(self, spec: LaunchSpec, request: Request) -> str:
+        self.asked += 1
+        standing = [self._standing(job_id).state for job_id in self._jobs]
+        if self.others + sum(not each.is_final for each in standing) >= self.at_most:
+            raise QueueFull("Job violates accounting/QOS policy (job submit limit)")
+        return super().submit(spec, request)
+
+
+@pytest.mark.parametrize("at_most", [1, 2])
+def test_a_limit_on_submitted_jobs_is_polled_on_and_nothing_is_lost(
+    tmp_path: Path, at_most: int
+) -> None:
+    cluster = Limited(at_most)
+    each = campaign(tmp_path, cluster, CellsStudy(cells=FOUR[:1], rounds=4))
+    took_s = run(each, cluster)
+    assert each.view().stopped == ""
+    assert [result.status for result in each.view().history] == [TrialStatus.MEASURED] * 4
+    assert len(cluster.submitted) == 4
+    assert took_s < 4 * 60 + 10, "the next is submitted as soon as a place is free"
+    assert cluster.asked < 40, "sbatch is not called every second"
+    (said,) = notes(each)
+    assert "a limit on submitted jobs is reached; the next trial waits until one of ours" in said
+    assert said.endswith("Job violates accounting/QOS policy (job submit limit)")
+
+
+def notes(each: Campaign) -> list[str]:
+    """What people are told besides how trials end."""
+    entries = Ledger(each.setup.folder / LEDGER).refresh()
+    return [entry.event.text for entry in entries if isinstance(entry.event, Noted)]
+
+
+def test_a_limit_that_others_hold_is_waited_out_for_a_while(tmp_path: Path) -> None:
+    cluster = Limited(1)
+    each = campaign(tmp_path, cluster, CellsStudy(cells=FOUR[:1], rounds=2))
+    while not cluster.submitted:
+        each.turn()
+        cluster.now_s += 1
+    cluster.others = 1
+    for _ in range(600):
+        each.turn()
+        cluster.now_s += 1
+    assert each.view().stopped == ""
+    assert len(cluster.submitted) == 1
+    assert "waits until others of yours have ended: Job violates" in notes(each)[-1]
+    cluster.others = 0
+    run(each, cluster)
+    assert len(cluster.submitted) == 2
+    cluster.others, cluster.at_most = 1, 1
+    never = campaign(tmp_path / "never", Limited(0), CellsStudy(cells=FOUR[:1], rounds=1))
+    refused = never.setup.executor
+    assert isinstance(refused, Limited)
+    assert run(never, refused) < 60, "a job that no limit allows is told at once"
+    assert "job submit limit" in never.view().stopped
 
 
 def test_a_refused_node_list_is_a_verdict_and_the_other_nodes_go_on(tmp_path: Path) -> None:

@@ -122,8 +122,12 @@ def test_a_gate_runs_as_a_campaign_and_its_baseline_can_be_stored(tmp_path: Path
     other = type(CELL).from_json(CELL.to_json() | {"config_tag": "sparse"})
     with pytest.raises(ConfigError, match="another cell"):
         read_baselines(paths[1], other)
+    for ledger in (each.setup.folder, each.setup.folder / LEDGER):
+        assert {one.trial.id for one in read_baselines(ledger, CELL)[1]} == {
+            one.trial.id for one in trials
+        }
     with pytest.raises(ConfigError, match="is no report of ours"):
-        read_baselines(each.setup.folder / LEDGER, CELL)
+        read_baselines(paths[0], CELL)
     with pytest.raises(ConfigError, match="does not exist"):
         read_baselines(tmp_path / "gone.json", CELL)
 

@@ -211,3 +211,12 @@ def test_a_ledger_of_another_schema_is_refused_and_fresh_moves_it_aside(tmp_path
     assert aside.read_bytes() == old, "nothing is deleted"
     # a later process of the same session does not start over again
     assert campaign(tmp_path, executor, session="second", fresh=True).view().pending == ()
+
+
+def test_a_finalists_number_means_the_same_profile_whatever_its_rank(tmp_path: Path) -> None:
+    profiles = PROFILES[::-1]  # the slower one stands first in the sweep file
+    each = campaign(tmp_path, ScriptedExecutor(), profiles=profiles)
+    run(each)
+    assert each.conclude().tuning.finalists == ("fast", "same")
+    found = [awaiting.finalist(each, number, lambda: None) for number in range(3)]
+    assert found == [*profiles, None]

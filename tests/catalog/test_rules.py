@@ -96,6 +96,7 @@ CASES = [
     ),
     ("unknown-flag", profile("p", "--xla_gpu_graph_level=0"), context(jaxlib="0.8.3")),
     ("unknown-flag", profile("p", "--xla_gpu_enable_async_all_gather=true"), context()),
+    ("near-miss", profile("p", env={"NCCL_MAX_NCHANELS": "8"}), context()),
 ]
 
 
@@ -242,3 +243,41 @@ def test_a_program_of_which_only_the_collectives_are_named(
     assert said in found
     assert bool(said) == bool(found)
     assert not why_not(of, context())
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        (profile("p", env={"NCCL_MAX_NCHANELS": "8"}), "did you mean NCCL_MAX_NCHANNELS?"),
+        (profile("p", env={"NCCL_IB_QPS_PER_CONECTION": "4"}), "NCCL_IB_QPS_PER_CONNECTION?"),
+        (profile("p", overrides={"remat_polcy": "full"}), "did you mean remat_policy?"),
+        (
+            profile("p", "--xla_gpu_enable_latency_hiding_schedular=true"),
+            "did you mean --xla_gpu_enable_latency_hiding_scheduler?",
+        ),
+    ],
+)
+def test_a_near_miss_is_told_with_the_name_it_may_have_meant(given: Profile, words: str) -> None:
+    assert any(words in each.text for each in check([given], Context()))
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        profile("p", env={"NCCL_MAX_P2P_NCHANNELS": "8", "NCCL_IB_TIMEOUT": "22"}),
+        profile("p", env={"OUR_OWN_SWITCH": "1"}),
+        profile("p", overrides={"scan_layers": "false", "width": "128"}),
+    ],
+)
+def test_other_names_are_left_alone(given: Profile) -> None:
+    assert [each for each in check([given], Context()) if each.rule == "near-miss"] == []
+
+
+def test_a_twin_is_told_in_whatever_order_and_spelling() -> None:
+    one = profile("one", "--xla_gpu_autotune_level=2 --xla_gpu_enable_pipelined_p2p=true")
+    two = profile("two", "--xla_gpu_enable_pipelined_p2p=1 --xla_gpu_autotune_level=2")
+    other = profile("other", "--xla_gpu_enable_pipelined_p2p=1 --xla_gpu_autotune_level=3")
+    found = [each for each in check([one, two, other], Context()) if each.rule == "twin"]
+    assert [(each.profile, each.text) for each in found] == [
+        ("two", "the same settings as one: one is measured twice")
+    ]

@@ -5,14 +5,23 @@ from __future__ import annotations
 import re
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import permutations
 from typing import Any
 
 from pytest_xlatune.model.profile import Profile
-from tests.document.figures import Books
-from tests.document.lines import lines_of
+from tests.document.figures import BASELINE, Books
+from tests.document.lines import NUMBER, lines_of, rounds_to
 
 # the head of a hunk:  @@ -6,3 +6,6 @@
 HUNK = re.compile(r"@@ -([0-9]+)(?:,([0-9]+))? \+([0-9]+)(?:,([0-9]+))? @@")
+
+
+def _says(line: str, expected: str) -> bool:
+    """Whether a line is what is expected, its figures rounded."""
+    percent = re.compile(rf"({NUMBER})(?= %)")
+    pairs = zip(percent.findall(expected), percent.findall(line), strict=False)
+    is_same = percent.sub("", line) == percent.sub("", expected)
+    return is_same and all(rounds_to(float(value), shown) for value, shown in pairs)
 
 
 class CodeCheck:
@@ -45,10 +54,14 @@ class CodeCheck:
         recipe = self.recipe
         deployed: Mapping[str, Any] = self.books.cell["deployed"]
         best = self.books.rows[self.books.winner]
-        comment = f"# {self.books.winner}: measured on {self.label}, jobs {', '.join(best.jobs)}"
+        comments = [
+            f"# {self.books.winner}: measured on {self.label}, jobs {', '.join(best.jobs)}",
+            *self._needs(),
+            *self._effects(),
+        ]
         for line in lines:
-            if line.startswith("#") and line != comment:
-                yield f"{line!r}, expected {comment!r}"
+            if line.startswith("#") and not any(_says(line, each) for each in comments):
+                yield f"{line!r}, expected {comments}"
             elif re.search("[0-9]", line) and not line.startswith(("#", "export ")):
                 yield f"{line!r} does nothing that is known"
         done = subprocess.run(
@@ -71,6 +84,24 @@ class CodeCheck:
         expected = {**deployed, **wanted}
         if got != expected:
             yield f"sourced, the lines make {got}, the winner is {expected}"
+
+    def _needs(self) -> Iterator[str]:
+        """What is said of each of its settings, the gain in percent."""
+        found = self.books.recipe
+        for each in found.parts(BASELINE) if found else ():
+            against = "" if each.without == BASELINE else f" against {each.without}"
+            blocks = f", {each.blocks} block{'s' * (each.blocks > 1)}" if each.blocks else ""
+            gain = "" if each.gain is None else f" ({100 * each.gain:+.9f} %{against}{blocks})"
+            left = "" if each.is_deployed else "left out: "
+            for names in permutations(each.names):
+                yield f"# {left}{', '.join(names)}: {each.need}{gain}"
+
+    def _effects(self) -> Iterator[str]:
+        """That all its settings were in effect, where each of its trials says so."""
+        results = [each.result for each in self.books.of(self.books.winner)]
+        own = [each for one in results for each in one.get("settings") or ()]
+        if {each["effect"] for each in own if not each.get("is_deployed")} == {"in effect"}:
+            yield "# its settings in every trial: in effect"
 
     def _patch(self, lines: Sequence[str]) -> Iterator[str]:
         """Follow each hunk through the file that was recorded, line by line."""

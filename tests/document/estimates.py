@@ -11,6 +11,7 @@ import numpy as np
 from scipy import optimize, stats
 
 ALPHA = 0.05
+ENOUGH_DF = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,27 +27,49 @@ class Fit:
     """The least squares of the blocks, and what one look at them allows to say."""
 
     arms: Mapping[str, Estimate]
+    kept: frozenset[str]  # to the last block
+    family: int  # arms that entered the first
     sigma: float
     df: int
-    critical: float
-    method: str
+    criticals: Mapping[tuple[str, int], float]  # arm, arms that share alpha
+    methods: Mapping[str, str]
+    alone: Mapping[str, float]  # arm that stands on its own noise -> its standard error
 
     def reach(self, name: str, factor: float) -> float:
-        return factor * self.sigma * math.sqrt(self.arms[name].variance)
+        pooled = self.sigma * math.sqrt(self.arms[name].variance)
+        return factor * self.alone.get(name, pooled)
+
+    def freedom(self, name: str) -> int:
+        return min(self.df, 10) if name in self.alone else self.df
 
     def lower(self, name: str) -> float:
         """The bound that all arms of the family exceed at once."""
-        return self.arms[name].value - self.reach(name, self.critical)
+        return self.arms[name].value - self.reach(name, self.criticals[name, self.family])
 
     def upper(self, name: str) -> float:
-        return self.arms[name].value + self.reach(name, self.critical)
+        return self.arms[name].value + self.reach(name, self.criticals[name, self.family])
 
     def interval(self, name: str, probability: float = 0.95) -> tuple[float, float]:
-        reach = self.reach(name, t_quantile((1 + probability) / 2, self.df))
+        reach = self.reach(name, t_quantile((1 + probability) / 2, self.freedom(name)))
         return self.arms[name].value - reach, self.arms[name].value + reach
 
     def mde80(self, name: str) -> float:
-        return math.expm1(self.reach(name, self.critical + t_quantile(0.8, self.df)))
+        factor = self.criticals[name, self.family] + t_quantile(0.8, self.freedom(name))
+        return math.expm1(self.reach(name, factor))
+
+    def winners(self, control: str) -> set[str]:
+        """The arms that pass one after the other, each against one arm less than the last."""
+        own = sorted(
+            self.kept - {control},
+            key=lambda name: -self.arms[name].value / self.reach(name, 1),
+        )
+        passed: set[str] = set()
+        for size, name in zip(range(self.family, 0, -1), own, strict=False):
+            least = self.arms[name].value - self.reach(name, self.criticals[name, size])
+            if min(least, self.interval(name)[0]) <= 0:
+                break
+            passed.add(name)
+        return passed
 
 
 def combined(parts: Sequence[Estimate]) -> Estimate:

@@ -13,6 +13,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
 from statistics import fmean, median
 from typing import Any
@@ -26,13 +27,21 @@ from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.stats.score import rescore
 from pytest_xlatune.stats.window import Window, common_window
 from tests.document.attempts import remarks_of, results_of
-from tests.document.estimates import ALPHA, Estimate, Fit, combined, dunnett, t_quantile
+from tests.document.estimates import (
+    ALPHA,
+    ENOUGH_DF,
+    Estimate,
+    Fit,
+    combined,
+    dunnett,
+    t_quantile,
+)
 from tests.document.planning import Planned, planned
+from tests.document.recipes import Recipes, settings_of
 
 BASELINE, ALIAS = "baseline-deployed", "baseline-aa"
 BOUNDED = 0.02  # "structurally bounded" is a claim of M below this
 STOP_ESTIMATE, STOP_LEAST = 0.05, 0.04
-ENOUGH_DF = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +54,7 @@ class Job:
     wave: str
     looks: int
     block: int
+    ran_in: Any = None  # the block beside which it really ran
     position: int
     epoch: int
     result: Mapping[str, Any]
@@ -77,6 +87,7 @@ class Row:
     mde80: float | None = None
     can_run: bool = True
     reason: str = ""
+    lost: tuple[int, ...] = ()  # confirming runs without a score, of how many
 
 
 class Books:
@@ -131,14 +142,15 @@ class Books:
         """The one window of all trials: decided by the screen where it has jobs enough."""
         own = [each for each in self.as_recorded if each.study == "tuning"]
         screened = [e.score for e in own if e.stage == "screen" and e.score]
-        others = [e.score for e in own if e.stage == "confirm" and e.score]
+        others = [e.score for e in own if e.stage in ("confirm", "spare") and e.score]
         enough = screened if len(screened) >= 12 else [*screened, *others]
         return common_window(enough, Protocol.from_json(dict(self.cell["protocol"])))
 
     @cached_property
     def jobs(self) -> Sequence[Job]:
         """The trials of the tuning study and the evidence runs, scored in the window of all."""
-        return [self._in_window(each) for each in self.as_recorded]
+        found = [self._in_window(each) for each in self.as_recorded]
+        return [replace(each, ran_in=at) for each, at in zip(found, _ran_in(found), strict=True)]
 
     def _in_window(self, job: Job) -> Job:
         if not self.window.is_moved or job.score is None:
@@ -148,7 +160,7 @@ class Books:
 
     def of(self, name: str, *stages: str) -> list[Job]:
         """The trials of a profile, in plan order."""
-        wanted = stages or ("screen", "confirm")
+        wanted = stages or ("screen", "confirm", "spare")
         own = [e for e in self.jobs if e.name == name and e.stage in wanted]
         return [e for e in own if e.study == "tuning" or e.stage == "evidence"]
 
@@ -164,32 +176,37 @@ class Books:
     @cached_property
     def _screen(self) -> tuple[Mapping[str, Estimate], float, int]:
         """By profile its distance from the line of the baselines beside it; squares; their df."""
-        queues: dict[str, list[Job]] = defaultdict(list)
-        for each in self.jobs:
-            if each.study == "tuning" and each.stage == "screen" and each.score:
-                queues[each.wave].append(each)
+        queue = [
+            each
+            for each in self.jobs
+            if each.study == "tuning" and each.stage == "screen" and each.score
+        ]
+        queue.sort(key=lambda each: each.result["outcome"]["start_s"])
+        slot = {id(each): float(at) for at, each in enumerate(queue)}
         found: dict[str, list[Estimate]] = defaultdict(list)
         squares, df = 0.0, 0
-        for queue in queues.values():
-            queue.sort(key=lambda each: each.result["outcome"]["start_s"])
-            slot = {id(each): float(at) for at, each in enumerate(queue)}
-            for epoch in {each.epoch for each in queue}:
-                own = [each for each in queue if each.epoch == epoch]
-                base = [each for each in own if each.name == BASELINE]
-                if not base:
-                    continue
-                x = np.array([slot[id(each)] for each in base])
-                y = np.array([each.value for each in base])
-                slope, level = np.polyfit(x, y, 1) if len(base) > 1 else (0.0, float(y[0]))
-                squares += float(np.sum((y - level - slope * x) ** 2))
-                df += max(len(base) - 2, 0)
-                spread = float(np.sum((x - x.mean()) ** 2))
-                for each in own:
+        for epoch in {each.epoch for each in queue}:
+            parts = _parts([each for each in queue if each.epoch == epoch], slot)
+            points = [_baselines(part, slot) for part in parts]
+            if not points:
+                continue
+            slope, levels, residuals, left = _common_slope(points)
+            squares, df = squares + residuals, df + left
+            spread = sum(float(np.sum((x - x.mean()) ** 2)) for x, _ in points)
+            beside = [
+                (np.array([slot[id(e)] for e in own]), np.array([e.value for e in own]))
+                for part in parts
+                for wave in {e.wave for e in part}
+                if (own := [e for e in part if e.wave == wave and e.name != BASELINE])
+            ]
+            if sum(len(x) for x, _ in beside) >= 10:
+                slope, spread = _slope_of_all(points, beside, slope)
+            for part, (x, _), level in zip(parts, points, levels, strict=True):
+                for each in part:
                     if each.name != BASELINE:
-                        at = slot[id(each)]
-                        tilt = (at - float(x.mean())) ** 2 / spread if spread else 0.0
-                        value = each.value - (float(level) + float(slope) * at)
-                        variance = 1 + 1 / len(base) + tilt
+                        way = slot[id(each)] - float(x.mean())
+                        value = each.value - (level + slope * way)
+                        variance = 1 + 1 / len(x) + (way**2 / spread if spread else 0.0)
                         found[each.name].append(Estimate(value=value, variance=variance))
         return {name: combined(each) for name, each in found.items()}, squares, df
 
@@ -202,18 +219,26 @@ class Books:
     @cached_property
     def fit(self) -> Fit | None:
         """Least squares of block and arm effects; None where nothing was confirmed."""
+        return self._fit("confirm")
+
+    @cached_property
+    def whole_fit(self) -> Fit | None:
+        """The same with the spare blocks, which bound and rank."""
+        return self._fit("confirm", "spare")
+
+    def _fit(self, *stages: str) -> Fit | None:
         dropped = {e.name for e in self.jobs if e.result["status"] == "dropped"}
-        confirming = [e for e in self.jobs if e.study == "tuning" and e.stage == "confirm"]
+        confirming = [e for e in self.jobs if e.study == "tuning" and e.stage in stages]
         own = [e for e in confirming if e.score and e.name not in dropped]
         arms = sorted({e.name for e in own} - {BASELINE})
         if not arms:
             return None
         if any(e.looks != 1 for e in own):
             raise ValueError("a confirmation in two stages is not computed again here")
-        blocks = sorted({(e.block, e.epoch) for e in own})
+        blocks = sorted({(e.ran_in, e.epoch) for e in own}, key=str)
         design = np.zeros((len(own), len(arms) + len(blocks)))
         for at, each in enumerate(own):
-            design[at, len(arms) + blocks.index((each.block, each.epoch))] = 1
+            design[at, len(arms) + blocks.index((each.ran_in, each.epoch))] = 1
             if each.name != BASELINE:
                 design[at, arms.index(each.name)] = 1
         values = np.array([e.value for e in own]) - fmean(e.value for e in own)
@@ -226,30 +251,67 @@ class Books:
             for at, name in enumerate(arms)
         }
         family = max(len([name for name in arms if name != ALIAS]), 1)
-        cells = Counter(((e.block, e.epoch), e.name) for e in own)
+        cells = Counter(((e.ran_in, e.epoch), e.name) for e in own)
         controls = {cells[block, BASELINE] for block in blocks}
-        is_complete = len(controls) == 1 and all(
-            cells[block, name] == 1 for block in blocks for name in arms
-        )
-        if is_complete:
-            critical = dunnett(family, df, weight=controls.pop())
-        else:
-            critical = t_quantile(1 - ALPHA / family, df)
+        last = max(e.block for e in confirming)
+        kept = {e.name for e in confirming if e.block == last} - {BASELINE} - dropped
+        whole = {
+            name
+            for name in kept
+            if len(controls) == 1 and all(cells[block, name] == 1 for block in blocks)
+        }
+        critical = {
+            (name, size): dunnett(size, df, weight=max(controls))
+            if name in whole
+            else t_quantile(1 - ALPHA / size, df)
+            for name in kept
+            for size in range(1, family + 1)
+        }
+        alone = {
+            name: excess
+            for name in kept
+            if (excess := _own_noise([e for e in own if e.name == name], own, blocks)) is not None
+        }
+        critical |= {
+            (name, size): dunnett(size, min(df, 10), weight=max(controls))
+            if name in whole
+            else t_quantile(1 - ALPHA / size, min(df, 10))
+            for name in alone
+            for size in range(1, family + 1)
+        }
+        methods = {
+            name: f"{'Dunnett' if name in whole else 'Bonferroni, cells missing'}, K={family}, "
+            f"{len(blocks)} blocks, {sum(e.name == BASELINE for e in own)} baselines, "
+            f"alpha {ALPHA:g}{', its own noise' if name in alone else ''}"
+            for name in kept
+        }
         return Fit(
             arms=found,
+            kept=frozenset(kept & found.keys()),
+            family=family,
             sigma=sigma,
             df=df,
-            critical=critical,
-            method=f"{'Dunnett' if is_complete else 'Bonferroni, cells missing'}, K={family}, "
-            f"{len(blocks)} blocks, {sum(e.name == BASELINE for e in own)} baselines, "
-            f"alpha {ALPHA:g}",
+            criticals=critical,
+            methods=methods,
+            alone={
+                name: max(sigma * math.sqrt(found[name].variance), error)
+                for name, error in alone.items()
+                if name in found
+            },
         )
 
     # -- what is said of each profile ------------------------------------------------------------
 
     @cached_property
     def rows(self) -> Mapping[str, Row]:
-        return {BASELINE: self._baseline(), **{name: self._row(name) for name in self.profiles}}
+        found = {name: self._row(name) for name in self.profiles}
+        with_lost = {name: replace(row, lost=self._lost(name)) for name, row in found.items()}
+        return {BASELINE: self._baseline(), **with_lost}
+
+    def _lost(self, name: str) -> tuple[int, ...]:
+        over = [e for e in self.of(name, "confirm") if e.result["status"] != "running"]
+        missing = sum(e.score is None for e in over)
+        return (missing, len(over)) if missing else ()
 
     @property
     def verdicts(self) -> Mapping[str, Row]:
@@ -257,8 +319,29 @@ class Books:
 
     @cached_property
     def winner(self) -> str:
-        faster = [name for name, row in self.verdicts.items() if row.kind == "FASTER"]
-        return max(faster, key=lambda name: self.rows[name].delta or 0.0) if faster else ""
+        return self.recipe.arm if self.recipe else ""
+
+    @cached_property
+    def recipe(self) -> Recipes | None:
+        """What is recommended; None before the blocks."""
+        scores: dict[str, dict[Any, float]] = defaultdict(dict)
+        for each in self.jobs:
+            if each.study == "tuning" and each.stage == "confirm" and each.score:
+                scores[each.name][each.ran_in, each.epoch] = each.value
+        rows = self.verdicts
+        if self.fit is None:
+            return None
+        return Recipes(
+            sets={name: settings_of(each) for name, each in self.profiles.items()},
+            kinds={name: row.kind for name, row in rows.items()},
+            deltas={
+                name: row.delta or 0.0
+                for name, row in rows.items()
+                if row.kind == "FASTER" and not self.profiles[name].get("is_control")
+            },
+            scores=scores,
+            fit=self.fit,
+        )
 
     def _baseline(self) -> Row:
         own = [each for each in self.of(BASELINE) if each.score]
@@ -277,7 +360,7 @@ class Books:
         if any(self._other_loss(e.score) for e in scored):
             return _measured(scored, kind="INVALID")
         fit = self.fit
-        if confirmed and fit is not None and name in fit.arms:
+        if confirmed and fit is not None and name in fit.kept:
             row = _measured([e for e in confirmed if e.score], kind=self._kind(name))
             low, high = fit.interval(name)
             return replace(
@@ -290,7 +373,10 @@ class Books:
             is_over = any(e.result["status"] != "running" for e in every)
             return Row(kind="INVALID" if is_over else "not measured yet", jobs=ids)
         row = _measured(scored, kind="SCREENED")
-        return replace(row, delta=math.expm1(self.screened[name].value))
+        ways = [self.screened[name]] if name in self.screened else []
+        fit = self.whole_fit
+        ways += [fit.arms[name]] if fit is not None and name in fit.arms else []
+        return replace(row, delta=math.expm1(combined(ways).value))
 
     def _other_loss(self, score: Score | None) -> bool:
         losses = [e.score.loss for e in self.of(BASELINE) if e.score and e.score.loss is not None]
@@ -303,26 +389,35 @@ class Books:
         fit, margin = self.fit, float(self.declared["equivalence"])
         if fit is None or len([e for e in self.of(name, "confirm") if e.score]) < 2:
             return "INCONCLUSIVE"
-        if fit.lower(name) > 0:
-            return "INCONCLUSIVE" if self._hides_stragglers(name) else "FASTER"
+        if name in fit.winners(ALIAS):
+            is_doubtful = self._hides_stragglers(name) or self._is_of_survivors(name)
+            return "INCONCLUSIVE" if is_doubtful else "FASTER"
         if fit.upper(name) < 0:
             return "SLOWER"
         low, high = fit.interval(name, 0.90)
         is_same = math.log1p(-margin) < low and high < math.log1p(margin)
         return "EQUIVALENT" if is_same else "INCONCLUSIVE"
 
+    def _is_of_survivors(self, name: str) -> bool:
+        """Whether it lost runs, and more than the baselines, or has less than three left."""
+        lost, over = self._lost(name) or (0, 0)
+        base = self._lost(BASELINE) or (0, len(self.of(BASELINE, "confirm")))
+        table = np.array([[lost, over - lost], [base[0], base[1] - base[0]]])
+        p = float(stats.fisher_exact(table, alternative="greater").pvalue) if lost else 1.0
+        return lost > 0 and (p < 0.20 or over - lost < 3)
+
     def _hides_stragglers(self, name: str) -> bool:
         """Whether slow steps that the score leaves out are more, and cost more than the gain."""
         fit = self.fit
         counts, costs = [], []
         for who in (name, BASELINE):
-            scores = [e.score for e in self.of(who, "confirm") if e.score]
+            scores = [e.score for e in self.of(who, "screen", "confirm") if e.score]
             slow = sum(s.stragglers for s in scores)
             counts.append([slow, sum(s.n_steps + len(s.dropped) for s in scores) - slow])
             costs.append([s.value - math.log(s.window_tgs or math.nan) for s in scores])
         p = float(stats.fisher_exact(np.array(counts), alternative="greater").pvalue)
         extra = fmean(costs[0]) - fmean(costs[1])
-        return fit is not None and p < 0.05 and not fit.lower(name) > extra
+        return fit is not None and p < 0.02 and not fit.lower(name) > extra
 
     # -- what the sweep could see ----------------------------------------------------------------
 
@@ -337,13 +432,15 @@ class Books:
     def bound(self) -> float | None:
         """M: the largest of what each profile may be worth, at 95 %; None before the blocks."""
         standings, squares, df = self._screen
-        fit = self.fit
-        if fit is None:
+        fit = self.whole_fit
+        if fit is None or self.winner:
             return None
         squares, df = squares + fit.sigma**2 * fit.df, df + fit.df
         reach = t_quantile(0.975, df) * math.sqrt(squares / df)
         highest = []
         for name, alone in standings.items():
+            if self.rows[name].kind == "INVALID":
+                continue
             ways = [alone]
             if name in fit.arms:
                 ways.append(combined([alone, fit.arms[name]]))
@@ -361,7 +458,7 @@ class Books:
     def mde80(self) -> float | None:
         if self.fit is None:
             return self.outlook.mde80 if self.outlook else None
-        return max(map(self.fit.mde80, self.fit.arms))
+        return max(map(self.fit.mde80, self.fit.kept))
 
     @property
     def stopping(self) -> Sequence[str]:
@@ -369,7 +466,7 @@ class Books:
         fit = self.fit
         return [
             name
-            for name in (fit.arms if fit else ())
+            for name in (fit.kept if fit else ())
             if fit is not None
             and name != ALIAS
             and math.expm1(fit.arms[name].value) >= STOP_ESTIMATE
@@ -379,6 +476,136 @@ class Books:
     @property
     def alpha_spent(self) -> float:
         return ALPHA if any(t["stage"] == "confirm" for t in self.planned.values()) else 0.0
+
+
+def _own_noise(
+    own: Sequence[Job], every: Sequence[Job], blocks: Sequence[tuple[int, int]]
+) -> float | None:
+    """The standard error of an arm by its own block differences, where it is far noisier."""
+    where = [(each.ran_in, each.epoch) for each in every]
+    beside = {
+        block: [e.value for e, at in zip(every, where, strict=True)
+                if at == block and e.name == BASELINE]
+        for block in blocks
+    }  # fmt: skip
+    pairs = [(each.value, beside[each.ran_in, each.epoch]) for each in own]
+    pairs = [pair for pair in pairs if pair[1]]
+    rest = [(e, at) for e, at in zip(every, where, strict=True) if e.name != own[0].name]
+    arms = sorted({each.name for each, _ in rest} - {BASELINE})
+    design = np.zeros((len(rest), len(arms) + len(blocks)))
+    for at, (each, block) in enumerate(rest):
+        design[at, len(arms) + blocks.index(block)] = 1
+        if each.name != BASELINE:
+            design[at, arms.index(each.name)] = 1
+    values = np.array([each.value for each, _ in rest])
+    effects, _, rank, _ = np.linalg.lstsq(design, values - values.mean(), rcond=None)
+    df = len(rest) - int(rank)
+    if len(pairs) < 3 or df < 4:
+        return None
+    left = float(np.sum((values - values.mean() - design @ effects) ** 2)) / df
+    varies = float(np.var([value - fmean(near) for value, near in pairs], ddof=1))
+    of_one = fmean(1 + 1 / len(near) for _, near in pairs)
+    return math.sqrt(varies / len(pairs)) if varies / of_one > 3.0 * left > 0 else None
+
+
+def _baselines(jobs: Iterable[Job], slot: Mapping[int, float]) -> tuple[Any, Any]:
+    own = [each for each in jobs if each.name == BASELINE]
+    return np.array([slot[id(each)] for each in own]), np.array([each.value for each in own])
+
+
+def _parts(queue: Sequence[Job], slot: Mapping[int, float]) -> list[list[Job]]:
+    """The trials of an epoch on one line each: a wave long after the others may stand apart."""
+    starts = [float(each.result["outcome"]["start_s"]) for each in queue]
+    gaps = [after - before for before, after in pairwise(starts)]
+    parts: list[list[Job]] = [[]]
+    sessions: list[list[Job]] = [[]]
+    for at, each in enumerate(queue):
+        is_late = at > 0 and len(queue) >= 4 and gaps[at - 1] > 4 * median(gaps)
+        if is_late and each.wave != queue[at - 1].wave:
+            sessions.append([])
+        sessions[-1].append(each)
+    for session in sessions:
+        if parts[-1] and _is_apart(_baselines(parts[-1], slot), _baselines(session, slot)):
+            parts.append([])
+        parts[-1] += session
+    return [part for part in parts if len(_baselines(part, slot)[0])]
+
+
+def _common_slope(points: Sequence[tuple[Any, Any]]) -> tuple[float, list[float], float, int]:
+    """Slope, levels at the mean places, squares of the residuals and their degrees of freedom."""
+    x = np.concatenate([own - own.mean() for own, _ in points])
+    y = np.concatenate([own - own.mean() for _, own in points])
+    spread = float(x @ x)
+    slope = float(x @ y) / spread if spread else 0.0
+    squares = float(np.sum((y - slope * x) ** 2))
+    df = max(len(x) - len(points) - bool(spread), 0)
+    return slope, [float(own.mean()) for _, own in points], squares, df
+
+
+def _slope_of_all(
+    points: Sequence[tuple[Any, Any]], beside: Sequence[tuple[Any, Any]], slope: float
+) -> tuple[float, float]:
+    """The slope of baselines and profiles, those far off with less weight; its spread."""
+    x = np.concatenate([own for own, _ in (*points, *beside)])
+    y = np.concatenate([own for _, own in (*points, *beside)])
+    group = np.repeat(range(len(points) + len(beside)), [len(p[0]) for p in (*points, *beside)])
+    is_other = group >= len(points)
+    levels = np.array([np.median((y - slope * x)[group == g]) for g in range(group[-1] + 1)])
+    spread = 0.0
+    for _ in range(5):
+        off = np.abs(y - slope * x - levels[group])
+        near = 1.345 * 1.4826 * float(np.median(off[is_other]))
+        weight = np.where(is_other & (off > near), near / np.maximum(off, 1e-300), 1.0)
+        whole = np.bincount(group, weight)
+        x0, y0 = np.bincount(group, weight * x) / whole, np.bincount(group, weight * y) / whole
+        spread = float(np.sum(weight * (x - x0[group]) ** 2))
+        slope = float(np.sum(weight * (x - x0[group]) * (y - y0[group]))) / spread
+        levels = y0 - slope * x0
+    return slope, spread
+
+
+def _is_apart(one: tuple[Any, Any], other: tuple[Any, Any]) -> bool:
+    """Whether a two-sided 5 % test of an offset, beside a common slope, finds one."""
+    if not len(one[0]) or not len(other[0]):
+        return False
+    x, y = (np.concatenate(pair) for pair in zip(one, other, strict=True))
+    late = np.concatenate([np.zeros(len(one[0])), np.ones(len(other[0]))])
+    design = np.column_stack([np.ones(len(x)), x, late])
+    df = len(x) - int(np.linalg.matrix_rank(design))
+    if df < 1 or np.linalg.matrix_rank(design) < design.shape[1]:
+        return False
+    effects, *_ = np.linalg.lstsq(design, y, rcond=None)
+    squares = float(np.sum((y - design @ effects) ** 2))
+    error = math.sqrt(squares / df * float(np.linalg.inv(design.T @ design)[2, 2]))
+    return abs(float(effects[2])) > t_quantile(0.975, df) * error
+
+
+def _ran_in(jobs: Sequence[Job]) -> list[Any]:
+    """The block of each trial: where it began after most of a later one, that beside it."""
+    own = [e for e in jobs if e.study == "tuning" and e.block and e.score and _start(e) is not None]
+    at = {id(e): float(_start(e)) for e in own}
+    middles = {b: median(at[id(e)] for e in own if e.block == b) for b in {e.block for e in own}}
+    late = [e for e in own if any(b > e.block and m < at[id(e)] for b, m in middles.items())]
+    found: dict[int, Any] = {id(e): e.block for e in jobs}
+    if not late:
+        return list(found.values())
+    ordered = sorted(at.values())
+    reach = 2 * median(after - before for before, after in pairwise(ordered))
+    for each in late:
+        start = at[id(each)]
+        others = {b: [at[id(e)] for e in own if e.block == b and e not in late] for b in middles}
+        near = [
+            b
+            for b, times in others.items()
+            if times and b > each.block and min(times) - reach <= start <= max(times) + reach
+        ]
+        nearest = sorted(near, key=lambda b: abs(middles[b] - start))
+        found[id(each)] = nearest[0] if nearest else ("alone", id(each))
+    return list(found.values())
+
+
+def _start(job: Job) -> Any:
+    return (job.result["outcome"] or {}).get("start_s")
 
 
 def _place(trial: Mapping[str, Any]) -> tuple[Any, ...]:
@@ -408,6 +635,8 @@ def _stage(trial: Mapping[str, Any]) -> str:
     """Evidence has no score, a block confirms, the rest is measured once."""
     if trial["protocol"]["metric"] == "none":
         return "evidence"
+    if (trial["design"] or {}).get("look") == 3:
+        return "spare"
     return "confirm" if trial["block"] else "screen"
 
 

@@ -4,15 +4,24 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from tests.document.estimates import dunnett, t_quantile
 
 ASSUMED_SIGMA = 0.006
-# baselines of the screen, finalists, baselines per block: the first that leaves three blocks
-TABLE = ((5, 3, 2), (4, 3, 2), (4, 2, 2), (4, 2, 1), (1, 2, 1))
+# baselines of the screen, arms of each block, baselines per block: the first that fits
+TABLE: Sequence[tuple[int, tuple[int, ...], int]] = (
+    (3, (6, 4, 3, 3, 3), 2),
+    (3, (5, 3, 3, 3), 2),
+    (3, (4, 3, 3, 3), 2),
+    (3, (4, 3, 3), 2),
+    (3, (3, 3, 3), 2),
+    (3, (2, 2, 2), 2),
+    (1, (2, 2, 2), 1),
+)
+QUIET: Sequence[tuple[int, tuple[int, ...], int]] = ((3, (6, 6, 6), 2), (3, (5, 5, 5), 2))
 _RULES = ("stacks", "around", "singles")
 
 
@@ -20,15 +29,18 @@ _RULES = ("stacks", "around", "singles")
 class Layout:
     """The blocks of a plan, and the jobs of all of it."""
 
-    arms: int
+    widths: tuple[int, ...]
     controls: int
-    blocks: int
     jobs: int
 
+    @property
+    def df(self) -> int:
+        cells = sum(self.widths) + len(self.widths) * self.controls
+        return cells - len(self.widths) - self.widths[0]
+
     def mde80(self, sigma: float) -> float:
-        df = self.blocks * (self.arms + self.controls) - self.blocks - self.arms
-        reach = dunnett(self.arms, df, weight=self.controls) + t_quantile(0.8, df)
-        return math.expm1(reach * sigma * math.sqrt((1 + 1 / self.controls) / self.blocks))
+        reach = dunnett(self.widths[0], self.df, weight=self.controls) + t_quantile(0.8, self.df)
+        return math.expm1(reach * sigma * math.sqrt((1 + 1 / self.controls) / len(self.widths)))
 
 
 def layout_of(declared: Mapping[str, Any]) -> Layout | None:
@@ -36,34 +48,40 @@ def layout_of(declared: Mapping[str, Any]) -> Layout | None:
     waves = Counter(each["wave"] for each in declared["profiles"])
     for rule in (each for kind in _RULES for each in declared[kind]):
         waves[rule["wave"]] += rule["slots"]
-    count, of_screen = sum(waves.values()), declared["screen_baselines"]
-    settled = of_screen * len(waves)
-    if len(waves) > 1 and not of_screen:
-        settled = sum(max(2, round(each / 6)) for each in waves.values())
-    stated = [declared[key] for key in ("finalists", "block_baselines", "blocks")]
-    found = _fitting(count, declared["budget"], settled, reserve=declared["second_blocks"])
-    if not any(stated):
+    count, settled = sum(waves.values()), declared["screen_baselines"] * len(waves)
+    reserve, sigma = declared["second_blocks"], declared["sigma_prior"]
+    found = _fitting(
+        count, declared["budget"], settled, waves=len(waves), reserve=reserve, sigma=sigma
+    )
+    if not any(declared[key] for key in ("finalists", "block_baselines", "blocks")):
         return found
-    found = found or _fitting(max(count, 1), count + 40, 0, reserve=0)
+    found = found or _fitting(max(count, 1), count + 40, 0, waves=1, reserve=0, sigma=None)
     if found is None:
         return None
-    arms, controls, blocks = (
-        own or planned
-        for own, planned in zip(stated, (found.arms, found.controls, found.blocks), strict=True)
-    )
-    arms = min(arms, max(count, 1))
-    before = settled or TABLE[0][0]
-    of_blocks = (arms + controls) * (blocks + declared["second_blocks"])
-    return Layout(arms=arms, controls=controls, blocks=blocks, jobs=count + before + of_blocks)
+    blocks = declared["blocks"] or len(found.widths)
+    widths = (found.widths + found.widths[-1:] * blocks)[:blocks]
+    if declared["finalists"]:
+        widths = (min(declared["finalists"], max(count, 1)),) * blocks
+    controls = declared["block_baselines"] or found.controls
+    jobs = count + (settled or max(3, len(waves))) + sum(widths) + blocks * controls
+    return Layout(widths=widths, controls=controls, jobs=jobs + reserve * (widths[-1] + controls))
 
 
-def _fitting(count: int, budget: int, settled: int, *, reserve: int) -> Layout | None:
-    for of_screen, finalists, controls in TABLE:
-        arms, before = min(finalists, max(count, 1)), settled or of_screen
-        blocks = min((budget - count - before) // (arms + controls) - reserve, 6)
-        if blocks >= 3 and blocks * (arms + controls) - blocks - arms >= 3:
-            jobs = count + before + (arms + controls) * (blocks + reserve)
-            return Layout(arms=arms, controls=controls, blocks=blocks, jobs=jobs)
+def _fitting(
+    count: int, budget: int, settled: int, *, waves: int, reserve: int, sigma: float | None
+) -> Layout | None:
+    is_quiet = sigma is not None and sigma <= 0.004 and not reserve
+    for of_screen, arms, controls in (*(QUIET if is_quiet else ()), *TABLE):
+        widths = tuple(min(each, max(count, 1)) for each in arms)
+        before = count + (settled or max(of_screen, waves)) + reserve * (widths[-1] + controls)
+        found = Layout(widths=widths, controls=controls, jobs=0)
+        left = budget - before - sum(widths) - len(widths) * controls
+        if left >= 0 and found.df >= 3:
+            left -= 8 if arms == TABLE[0][1] else 0  # they stay for a spare block
+            more = min(left // (widths[-1] + controls), 6 - len(widths))
+            widths += widths[-1:] * max(more, 0)
+            jobs = before + sum(widths) + len(widths) * controls
+            return Layout(widths=widths, controls=controls, jobs=jobs)
     return None
 
 

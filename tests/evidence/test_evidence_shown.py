@@ -112,7 +112,8 @@ def test_flags_are_judged_where_both_option_files_are_known() -> None:
     one = dataclasses.replace(program("0.12.0", "fsdp"), options=options)
     assert hlo_lines(one, two)[-1].endswith(f"{limit} acted: it changed collectives in flight")
     one = dataclasses.replace(one, options=options | {"xla_new": "1"})
-    assert [each["flag"] for each in hlo_json(one, two)["proofs"]] == [limit]
+    assert [each["flag"] for each in hlo_json(one, two)["proofs"]] == [limit, "xla_new"]
+    assert hlo_lines(one, dataclasses.replace(two, options=None))[-1].count("acted") == 0
 
 
 def test_facts_survive_the_way_through_json() -> None:

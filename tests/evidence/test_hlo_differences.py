@@ -8,11 +8,13 @@ from importlib.resources import files
 import pytest
 
 from pytest_xlatune.catalog.entries import load as catalog
+from pytest_xlatune.evidence.hlo import Program, read_hlo
 from pytest_xlatune.evidence.hlo.difference import (
     Acted,
     Below,
     Change,
     ProgramFact,
+    change,
     difference,
     expectations,
     prove,
@@ -26,7 +28,7 @@ AG = "all-gathers in the loop: 4 of 32 MiB -> 2 of 64 MiB, bytes unchanged (1 Gi
 @pytest.mark.parametrize(
     ("name", "change", "says"),
     [
-        pytest.param("fsdp", Change.IDENTICAL, "cannot matter at compile time", id="the same"),
+        pytest.param("fsdp", Change.IDENTICAL, "is below HLO or at run time", id="the same"),
         pytest.param("fsdp-ag", Change.PROGRAM, AG, id="a combine threshold"),
         pytest.param(
             "fsdp-ov", Change.SCHEDULE, "collectives in flight instead of", id="an overlap limit"
@@ -54,7 +56,7 @@ def test_a_difference_is_said_in_the_words_of_a_tuner(
         ),
         pytest.param(
             "xla_gpu_reduce_scatter_combine_threshold_bytes",
-            "0.12.0", "fsdp", "fsdp-ag", Acted.DID_NOT_ACT, id="a threshold of another kind",
+            "0.12.0", "fsdp", "fsdp-ag", Acted.ACTED, id="the only one that differs",
         ),
         pytest.param(
             "xla_gpu_experimental_parallel_collective_overlap_limit",
@@ -104,9 +106,77 @@ def test_a_difference_is_said_in_the_words_of_a_tuner(
 def test_the_program_proves_whether_a_flag_acted(
     flag: str, version: str, before: str, after: str, acted: Acted
 ) -> None:
-    found = prove(flag, program(version, before), program(version, after))
+    (found,) = prove([flag], program(version, before), program(version, after))
     assert found.acted is acted
     assert found.sentence.startswith(f"{found.flag} {acted}")
+
+
+def test_of_several_flags_none_is_said_to_have_acted_alone() -> None:
+    flags = (
+        "xla_gpu_all_gather_combine_threshold_bytes",
+        "xla_gpu_enable_pipelined_p2p",
+        "xla_never_compiled",
+    )
+    before = program("0.12.0", "fsdp")
+    found = prove([*flags, "NCCL_ALGO"], before, program("0.12.0", "fsdp-ag"))
+    assert [each.acted for each in found] == [*[Acted.ONE_OF] * 3, Acted.UNSEEN]
+    assert found[0].sentence == (
+        f"{flags[0]}: one of these acted, or several: {', '.join(flags)}; changed are number and "
+        "sizes of its collectives (all-gather)"
+    )
+    assert {each.acted for each in prove(flags, before, before)} == {
+        Acted.DID_NOT_ACT, Acted.UNSEEN,
+    }  # fmt: skip
+
+
+TEXT = """\
+HloModule jit_f, is_scheduled=true
+
+%fused (p.1: f32[8,8]) -> f32[8,8] {
+  %p.1 = f32[8,8]{1,0} parameter(0)
+  ROOT %neg.1 = f32[8,8]{1,0} negate(%p.1)
+}
+
+ENTRY %main.9 (a.1: f32[8,8], b.1: f32[8,8]) -> f32[8,8] {
+  %a.1 = f32[8,8]{1,0} parameter(0)
+  %b.1 = f32[8,8]{1,0} parameter(1)
+  %gemm = (f32[8,8]{1,0}, s8[4096]{0}) custom-call(%a.1, %b.1), custom_call_target="__cublas$gemm", backend_config={"gemm_backend_config":{"beta":0,"selected_algorithm":"3","autotune_workspace_size":"4096"}}
+  %got.3 = f32[8,8]{1,0} get-tuple-element(%gemm), index=0
+  %add.7 = f32[8,8]{1,0} all-reduce(%got.3), channel_id=4, replica_groups={{0,1}}, to_apply=%fused
+  ROOT %end = f32[8,8]{1,0} fusion(%add.7), kind=kLoop, calls=%fused
+}
+"""  # noqa: E501
+
+
+def read(text: str) -> Program:
+    return read_hlo(text.splitlines(keepends=True), "x.txt")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "found"),
+    [
+        pytest.param("got.3", "got.17", Change.IDENTICAL, id="another number"),
+        pytest.param("%fused", "%fused_negate.4", Change.IDENTICAL, id="a computation's name"),
+        pytest.param("channel_id=4", "channel_id=71", Change.IDENTICAL, id="another channel"),
+        pytest.param("main.9", "main.12_spmd", Change.IDENTICAL, id="another entry"),
+        pytest.param('algorithm":"3"', 'algorithm":"-1"', Change.TUNED, id="another algorithm"),
+        pytest.param("4096", "33554432", Change.TUNED, id="more scratch for the algorithm"),
+        pytest.param('"beta":0', '"beta":1', Change.PROGRAM, id="another operation"),
+        pytest.param("negate(", "sine(", Change.PROGRAM, id="another fusion under the same name"),
+        pytest.param("(%a.1, %b.1)", "(%b.1, %a.1)", Change.PROGRAM, id="other operands"),
+        pytest.param("{{0,1}}", "{{0},{1}}", Change.PROGRAM, id="other devices"),
+        pytest.param(
+            "  %a.1 = f32[8,8]{1,0} parameter(0)\n  %b.1 = f32[8,8]{1,0} parameter(1)\n",
+            "  %b.1 = f32[8,8]{1,0} parameter(1)\n  %a.1 = f32[8,8]{1,0} parameter(0)\n",
+            Change.SCHEDULE, id="another order",
+        ),
+    ],
+)  # fmt: skip
+def test_names_numbers_and_autotuning_make_no_other_program(
+    old: str, new: str, found: Change
+) -> None:
+    assert old in TEXT
+    assert change(read(TEXT), read(TEXT.replace(old, new))) is found
 
 
 def test_every_flag_of_the_catalog_has_an_expectation() -> None:

@@ -121,11 +121,37 @@ def test_sizes_read_as_people_write_them(value: int, shown: str) -> None:
         pytest.param(
             "HloModule m\n  " + "x" * (1 << 24) + "\n", "a line of", id="a line without end"
         ),
+        pytest.param(
+            f"HloModule m\n{entry(GATHER)}\n".replace("f32[8,4]", f"f32[{'9' * 5000},4]"),
+            "a dimension of 5000 digits", id="a dimension of 5000 digits",
+        ),
+        pytest.param(
+            f"HloModule m\n{entry(GATHER)}\n".replace("f32[8,4]", f"f32[{'9' * 18},{'9' * 18}]"),
+            "an array of more than", id="an array larger than any memory",
+        ),
     ],
 )  # fmt: skip
 def test_bad_hlo_is_one_clear_message(lines: str, says: str) -> None:
     with pytest.raises(ParseError, match=f"^bad.txt: no readable HLO: .*{says}"):
         read_hlo(lines.splitlines(keepends=True), "bad.txt")
+
+
+def test_numbers_that_count_nothing_are_read_over() -> None:
+    long = "9" * 5000
+    header = body("m", GATHER).replace("p: f32[4]", f"p: f32[{long}]")
+    trips = loop("w", "m", 3).replace('"3"', f'"{long}"')
+    (found,) = made(header, entry(trips)).collectives
+    assert (found.executions, found.in_loop) == (1, True)
+
+
+def test_loops_in_loops_come_to_a_number_that_can_be_written() -> None:
+    rounds = 10**17
+    bodies = [
+        body("b0", GATHER),
+        *(body(f"b{i}", loop("w", f"b{i - 1}", rounds)) for i in range(1, 300)),
+    ]
+    found = made(*bodies, entry(loop("w", "b299", rounds)))
+    json.dumps(hlo_json(found))
 
 
 @settings(max_examples=60, deadline=None)

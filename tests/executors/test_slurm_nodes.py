@@ -86,14 +86,15 @@ def test_a_node_that_does_not_respond_is_asked_again(
 class Nodes:
     """Plays sinfo and scontrol: a drained node comes back on RESUME, a dead one does not."""
 
-    def __init__(self, **states: str) -> None:
+    def __init__(self, reason: str = "none", **states: str) -> None:
         self.states = states
+        self.reason = reason
         self.updates: list[str] = []
 
     def __call__(self, argv: Sequence[str]) -> Reply:
         if argv[0] == "sinfo":
             rows = [
-                f"{name}\x1f{state}\x1flab\x1f2\x1f4000\x1f(null)\x1fnone"
+                f"{name}\x1f{state}\x1flab\x1f2\x1f4000\x1f(null)\x1f{self.reason}"
                 for name, state in self.states.items()
             ]
             return Reply(code=0, out="\n".join(rows))
@@ -121,6 +122,36 @@ def test_nodes_are_resumed_twice_at_most(
     assert done.nodes == resumed
     assert len(nodes.updates) == len(slept) == updates
     assert len(done.faults) == faults
+
+
+@pytest.mark.parametrize(
+    ("reason", "stands"),
+    [
+        ("ADMIN: hardware swap", True),
+        ("flaky", True),
+        ("NHC: check_hw_ib failed", True),
+        ("maintenance, ask Kim before reboot", True),
+        ("Not responding", False),
+        ("Node unexpectedly rebooted", False),
+        ("Kill task failed", False),
+        ("Prolog error", False),
+        ("ResumeTimeout reached", False),
+        ("none", False),
+    ],
+)
+@pytest.mark.parametrize("state", ["drained", "draining", "down"])
+def test_what_a_person_took_out_stays_out(state: str, reason: str, stands: bool) -> None:
+    nodes = Nodes(n1="idle", n2=state, reason=reason)
+    done = resume_nodes(["n1", "n2"], run=nodes, sleep=lambda _: None)
+    assert bool(nodes.updates) is not stands
+    assert any("A person said so, and it stands" in each for each in done.faults) is stands
+    assert (done.unfit == ("n2",)) or not stands
+
+
+def test_a_silent_node_is_waited_for_by_slurm_and_neither_resumed_nor_a_fault() -> None:
+    nodes = Nodes(n1="idle", n2="idle*")
+    done = resume_nodes(["n1", "n2"], run=nodes, sleep=lambda _: None)
+    assert (nodes.updates, done.faults, done.nodes) == ([], (), ())
 
 
 @pytest.mark.parametrize(

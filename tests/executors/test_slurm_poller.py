@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import getpass
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -49,13 +50,16 @@ def rounds(poller: Poller, clock: Clock, folder: Path, count: int) -> list[Outco
 def test_one_request_of_the_controller_serves_all_jobs_and_all_askers(
     clock: Clock, tmp_path: Path
 ) -> None:
-    slurm = Scripted(scontrol=Reply(code=0, out=scontrol("RUNNING")), sacct=NO_ACCOUNTING)
+    rows = (row("RUNNING", JobID=str(31 + i), WorkDir=f"/w/pp8/cell/t{i + 1}/1") for i in range(40))
+    queue = "\n".join(each.rpartition(SEPARATOR)[0] for each in rows)
+    slurm = Scripted(squeue=Reply(code=0, out=queue), sacct=NO_ACCOUNTING)
     poller = Poller(run=slurm, clock=clock, round_s=3)
     folders = {str(31 + i): tmp_path / "pp8" / "cell" / f"t{i + 1}" / "1" for i in range(40)}
     for _ in range(50):
         assert poller.poll(folders)["31"].state is State.RUNNING
         clock.now += 0.1
-    assert slurm.count("scontrol") == 2, "5 s of asking, a round every 3 s"
+    assert len(slurm.asked) == 2, "5 s of asking, a round every 3 s"
+    assert slurm.asked[0][slurm.asked[0].index("-u") + 1] == getpass.getuser()
 
 
 def test_a_job_that_no_round_has_asked_for_is_pending(clock: Clock, folder: Path) -> None:
@@ -98,16 +102,129 @@ def test_squeue_serves_where_scontrol_is_forbidden(clock: Clock, folder: Path) -
     assert outcome.state is State.TIMEOUT
 
 
-def test_three_empty_rounds_in_a_row_are_lost(clock: Clock, folder: Path) -> None:
+def test_what_runs_is_asked_for_by_its_number_and_the_queue_behind_it_now_and_then(
+    clock: Clock, folder: Path
+) -> None:
+    """Slurm may have thousands of jobs of others: what we ask for does not grow with them."""
+    waiting = scontrol("PENDING", reason="Priority").replace("JobId=31", "JobId=32")
+    waiting = waiting.replace("t1/1", "t2/1")
+    ended = False
+
+    def slurm(argv: Sequence[str]) -> Reply:
+        asked.append(argv[-1])
+        if argv[-1] == "32":
+            return Reply(code=0, out=waiting)
+        return Reply(code=0, out=scontrol("COMPLETED" if ended else "RUNNING"))
+
+    asked: list[str] = []
+    poller = Poller(run=slurm, clock=clock)
+    both = {"31": folder, "32": folder.parents[1] / "t2" / "1"}
+    for _ in range(20):
+        assert poller.poll(both)["32"].reason == "PENDING (Priority)"
+        clock.now += 3
+    assert (asked.count("31"), asked.count("32")) == (20, 2)
+    ended = True
+    for _ in range(2):
+        poller.poll(both)
+        clock.now += 3
+    assert asked[-2:] == ["31", "32"], "the next one may have started"
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        Reply(code=0, out=""),
+        Reply(code=0, out="\x00garbage \ufffd\n" * 20),
+        Reply(code=1, err="scontrol: fatal: read_slurm.conf: garbage"),
+        Reply(code=0, out="No jobs in the system\n"),
+    ],
+    ids=["nothing", "garbage", "an error of its own", "no jobs"],
+)
+@pytest.mark.parametrize("for_s", [9, 870])
+def test_answers_without_a_word_of_our_jobs_are_a_scheduler_that_is_down(
+    clock: Clock, folder: Path, said: Reply, for_s: int
+) -> None:
+    seen = [Reply(code=0, out=scontrol("RUNNING"))]
+    back = [Reply(code=0, out=scontrol("RUNNING"))]
+    slurm = Scripted(scontrol=[*seen, *[said] * (for_s // 3), *back], squeue=said, sacct=said)
+    poller = Poller(run=slurm, clock=clock)
+    states = []
+    for _ in range(2 + for_s // 3):
+        try:
+            states.append(str(poller.poll({"31": folder})["31"].state))
+        except SchedulerDown:
+            states.append("down")
+        clock.now += 3
+    assert states == ["running", *["down"] * (for_s // 3), "running"]
+
+
+def test_a_job_is_not_lost_while_its_log_grows(clock: Clock, folder: Path) -> None:
+    slurm = Scripted(scontrol=UNKNOWN, sacct=NO_ACCOUNTING)
+    poller = Poller(run=slurm, clock=clock)
+    for step in range(60):
+        with (folder / "log.0.txt").open("a") as log:
+            log.write(f"completed step: {step}\n")
+        assert poller.poll({"31": folder})["31"].state is State.PENDING
+        clock.now += 3
+
+
+def test_one_job_is_lost_sooner_where_others_of_ours_are_known(clock: Clock, folder: Path) -> None:
+    def slurm(argv: Sequence[str]) -> Reply:
+        return Reply(code=0, out=scontrol("RUNNING")) if argv[-1] == "31" else UNKNOWN
+
+    poller = Poller(run=slurm, clock=clock)
+    states = []
+    for _ in range(4):
+        found = poller.poll({"31": folder, "32": folder.parents[1] / "t2" / "1"})
+        states.append((found["31"].state, found["32"].state))
+        clock.now += 31
+    assert [each[1] for each in states][-1] is State.LOST
+    assert {each[0] for each in states} == {State.RUNNING}
+
+
+def test_a_trainer_that_dies_of_our_cancel_is_cancelled(clock: Clock, folder: Path) -> None:
+    """The payload wrote signal 15 and Slurm says FAILED, just before its word CANCELLED comes."""
+    (folder / "claimed.json").write_text("{}")
+    died = Outcome(state=State.FAILED, signal=15, end_s=20.0)
+    (folder / "outcome.json").write_text(json.dumps(died.to_json()))
+    slurm = Scripted(scontrol=Reply(code=0, out=scontrol("FAILED", "0:15")))
+    poller = Poller(run=slurm, clock=clock)
+    (folder / "cancel").touch()
+    assert poller.poll({"31": folder})["31"].state is State.CANCELLED
+
+
+@pytest.mark.parametrize("has_outcome", [True, False])
+@pytest.mark.parametrize(
+    "said",
+    [
+        "slurmstepd-n1: error: Detected 1 oom-kill event(s) in StepId=31.0. Some of your processes",
+        "srun: error: n2: task 1: Out Of Memory",
+    ],
+)
+def test_a_step_that_ran_out_of_memory_is_told_where_its_job_only_failed(
+    clock: Clock, folder: Path, said: str, *, has_outcome: bool
+) -> None:
+    (folder / "submitit").mkdir()
+    (folder / "submitit" / "31_0_log.err").write_text(f"srun: a line\n{said}\n")
+    if has_outcome:
+        died = Outcome(state=State.FAILED, signal=9, end_s=20.0)
+        (folder / "outcome.json").write_text(json.dumps(died.to_json()))
+    slurm = Scripted(scontrol=Reply(code=0, out=scontrol("FAILED", "0:9")))
+    outcome = Poller(run=slurm, clock=clock).poll({"31": folder})["31"]
+    assert (outcome.state, outcome.signal) == (State.OUT_OF_MEMORY, 9)
+    assert outcome.reason.startswith(f"OUT_OF_MEMORY: {said}")
+
+
+def test_empty_rounds_in_a_row_are_lost(clock: Clock, folder: Path) -> None:
     slurm = Scripted(
         scontrol=[Reply(code=0, out=scontrol("RUNNING")), UNKNOWN, UNKNOWN,
                   Reply(code=0, out=scontrol("RUNNING")), UNKNOWN],
         sacct=NO_ACCOUNTING,
     )  # fmt: skip
-    seen = rounds(Poller(run=slurm, clock=clock), clock, folder, 7)
-    assert [each.state for each in seen] == [State.RUNNING] * 6 + [State.LOST]
-    assert "round 2 of 3" in seen[2].reason
-    assert "round 1 of 3" in seen[4].reason, "an answer in between starts the count again"
+    seen = rounds(Poller(run=slurm, clock=clock), clock, folder, 24)
+    assert [each.state for each in seen] == [State.RUNNING] * 23 + [State.LOST]
+    assert "round 2 of 20" in seen[2].reason
+    assert "round 1 of 20" in seen[4].reason, "an answer in between starts the count again"
 
 
 @pytest.mark.parametrize(
@@ -135,8 +252,8 @@ def test_the_payloads_word_stands_when_slurm_has_forgotten(
 def test_a_stranger_with_the_same_number_is_not_our_job(clock: Clock, tmp_path: Path) -> None:
     mine = tmp_path / "mine" / "1"
     slurm = Scripted(scontrol=Reply(code=0, out=scontrol("COMPLETED")), sacct=NO_ACCOUNTING)
-    seen = rounds(Poller(run=slurm, clock=clock), clock, mine, 3)
-    assert [each.state for each in seen] == [State.PENDING, State.PENDING, State.LOST]
+    seen = rounds(Poller(run=slurm, clock=clock), clock, mine, 20)
+    assert [each.state for each in seen] == [*[State.PENDING] * 19, State.LOST]
 
 
 def test_a_number_that_is_given_away_again_is_another_job(clock: Clock, tmp_path: Path) -> None:
@@ -185,6 +302,6 @@ def test_a_controller_that_stays_away_ends_the_wait(clock: Clock, folder: Path) 
 
 
 def test_slurmdbd_that_is_absent_is_not_asked_every_round(clock: Clock, folder: Path) -> None:
-    slurm = Scripted(scontrol=Reply(code=0, out=""), sacct=NO_ACCOUNTING)
+    slurm = Scripted(scontrol=UNKNOWN, sacct=NO_ACCOUNTING)
     rounds(Poller(run=slurm, clock=clock), clock, folder, 2)
     assert slurm.count("sacct") == 1

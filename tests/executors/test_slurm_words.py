@@ -35,10 +35,10 @@ from tests.executors.played import AWAY, OK, TOLD_TO_END, UNKNOWN, rank, row, sc
         pytest.param("CANCELLED+", State.CANCELLED, id="a plus for what was cut off"),
         pytest.param("COMPLETI+", State.RUNNING, id="completing, cut short"),
         pytest.param("COMPLET+", State.RUNNING, id="cut so short that it may be completing"),
-        pytest.param("OUT_OF_ME+", State.FAILED, id="out of memory, cut short"),
+        pytest.param("OUT_OF_ME+", State.OUT_OF_MEMORY, id="out of memory, cut short"),
         pytest.param("NODE_FAIL,COMPLETING", State.RUNNING, id="a flag that says not over yet"),
         pytest.param("FAILED+REQUEUED", State.PENDING, id="requeued after a failure"),
-        pytest.param("PREEMPTED", State.CANCELLED, id="preempted"),
+        pytest.param("PREEMPTED", State.PREEMPTED, id="preempted"),
         pytest.param("BOOT_FAIL", State.NODE_FAIL, id="the node did not boot"),
         pytest.param("DEADLINE", State.TIMEOUT, id="past its deadline"),
         pytest.param("SUSPENDED", State.RUNNING, id="suspended is not over"),
@@ -64,9 +64,16 @@ def test_state_words(text: str, state: State) -> None:
                      Trouble.AWAY, id="the command hung"),
         pytest.param(Reply(code=1, err="sbatch: error: QOSMaxSubmitJobPerUserLimit\nsbatch: error: "
                            "Batch job submission failed: Job violates accounting/QOS policy (job "
-                           "submit limit)"), Trouble.FOR_NOW, id="a limit of the site"),
+                           "submit limit)"), Trouble.FULL, id="a limit of the site"),
         pytest.param(Reply(code=1, err="sbatch: error: Batch job submission failed: Resource "
                            "temporarily unavailable"), Trouble.FOR_NOW, id="for a moment"),
+        pytest.param(Reply(code=1, err="sbatch: error: Batch job submission failed: I/O error "
+                           "writing script/environment to file"), Trouble.FOR_NOW, id="I/O error"),
+        pytest.param(Reply(code=1, err="sbatch: error: Batch job submission failed: Unspecified "
+                           "error"), Trouble.FOR_NOW, id="unspecified"),
+        pytest.param(Reply(code=1, err="sbatch: error: Munge encode failed: Failed to access "
+                           '"/run/munge/munge.socket.2": No such file or directory'),
+                     Trouble.AWAY, id="munge"),
         pytest.param(UNKNOWN, Trouble.UNKNOWN_JOB, id="a job that is over"),
         pytest.param(Reply(code=1, out="sbatch: error: Batch job submission failed: Invalid\n"
                            "account or account/partition combination specified"),
@@ -77,7 +84,7 @@ def test_state_words(text: str, state: State) -> None:
 )  # fmt: skip
 def test_why_a_command_failed(reply: Reply, trouble: Trouble) -> None:
     assert reply.trouble is trouble
-    assert trouble.is_passing is (trouble in (Trouble.AWAY, Trouble.FOR_NOW))
+    assert trouble.is_passing is (trouble in (Trouble.AWAY, Trouble.FULL, Trouble.FOR_NOW))
 
 
 @pytest.mark.parametrize(

@@ -38,14 +38,17 @@ def maxtext(**changes: Any) -> MaxTextLauncher:
     return MaxTextLauncher(**{"config": "/cfg/tiny.gpu.yml"} | changes)
 
 
-def run(spec: LaunchSpec, folder: Path) -> tuple[dict[str, str], list[str], str]:
-    """Do what the payload does with a spec, and return what the program saw."""
+def run(spec: LaunchSpec, folder: Path, *, rank: int = 1) -> tuple[dict[str, str], list[str], str]:
+    """Do what the payload does with a spec, and return what the program saw.
+
+    Only the first rank is made to tell what is in effect.
+    """
     for name, text in spec.files.items():
         (folder / name).write_text(text, encoding="utf-8", newline="")
     inherited = {name: os.environ[name] for name in spec.inherit if name in os.environ}
     done = subprocess.run(
         spec.argv,
-        env=inherited | spec.env,
+        env=inherited | spec.env | {"SLURM_PROCID": str(rank)},
         cwd=spec.cwd or folder,
         capture_output=True,
         text=True,

@@ -80,6 +80,11 @@ def test_a_field_is_read_where_the_log_prints_it(
             "",
             id="the last of two runs",
         ),
+        pytest.param(
+            ROW.replace("    0    41619", f"  {'9' * 5000}    41619") + "\n" + TEST,
+            "",
+            id="a count of 5000 digits is no row",
+        ),
     ],
 )
 def test_bus_bandwidth_is_the_average_of_one_size(text: str, said: str) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_xlatune.logs import LogReader, LogReport, Phase, Sieve, read_log
+from pytest_xlatune.logs import LogReader, LogReport, Phase, read_log
+from pytest_xlatune.logs._shapes import Sieve
 from pytest_xlatune.logs._signatures import table
 from tests.logs.lines import ABSL, read, read_every_way, step, text_of
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import random
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_xlatune.logs import Phase
+from pytest_xlatune.logs import LogReader, Phase
 from pytest_xlatune.model.result import Action, StepRecord
 from tests.logs.lines import ABSL, read, read_every_way, step, text_of
 
@@ -239,3 +240,32 @@ def test_a_line_cut_inside_a_number_does_not_tell_that_number(end: int) -> None:
     told = (cut.step_s, cut.tgs, cut.loss)
     # the last number of a whole line cannot be told from a cut one, and no score rests on it
     assert told in [(None, None, None), (0.512, 990.5, 7.1)]
+
+
+LINES: list[str] = [
+    *(str(line) for line, _ in SHAPES.values()),
+    *(step(7, loss=loss) for loss in ("nan", "1e-05", "-0.5", "7.", "9" * 40)),
+    *("INFO:absl:" + step(7), "[rank3]: " + step(12), "2026-01-12T07:08:09.1Z stdout F " + step(7)),
+    *('{"log": "' + step(7) + '"}', step(7) + step(8), "x" + step(7), "Memstats: After params"),
+    *("Config param steps: 15", step(7)[:-7], step(7).replace(", Tokens/s/device: 990.500", "")),
+]
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(st.tuples(st.sampled_from(LINES), st.randoms()), min_size=2, max_size=12))
+def test_a_shape_that_was_read_before_reads_as_it_does_alone(
+    drawn: list[tuple[str, random.Random]],
+) -> None:
+    lines = []
+    for line, rng in drawn:
+        said = [str(rng.randrange(10)) if each.isdigit() and rng.random() < 0.7 else each
+                for each in line]  # fmt: skip
+        lines.append("".join(said))
+    log = text_of([*lines, *(line for line, _ in drawn)])
+    in_full = LogReader()
+    in_full._step_lines = None
+    known = LogReader()
+    for reader in (in_full, known):
+        reader.feed(log)
+        reader.close()
+    assert repr(known.report()) == repr(in_full.report())

@@ -48,10 +48,24 @@ CASES: dict[str, tuple[list[str], Outcome, str | None, Action]] = {
         Action.SUCCESS),
     "all steps, then a scancel": (
         [*ALL, CANCELLED], Outcome(state=State.CANCELLED), "soft-success", Action.SUCCESS),
-    "all steps, but the last ones after SIGTERM": (
+    "all steps, but the last ones after a person's scancel": (
         [*steps(0, 6), SIGTERM, *steps(7, 14)], Outcome(state=State.CANCELLED),
-        "steps-after-cancel", Action.RETRY),
-    "the same with exit 0": (
+        "cancelled", Action.NONE),
+    "all steps, but the last ones after the time limit": (
+        [*steps(0, 6), TIME, SIGTERM, *steps(7, 14)], Outcome(state=State.TIMEOUT),
+        "time-limit", Action.NONE),
+    "a time limit, and what the ranks print while they die": (
+        [*steps(0, 6), TIME, SIGTERM, *steps(7, 9), NCCL, *RAISED],
+        Outcome(state=State.TIMEOUT), "time-limit", Action.NONE),
+    "a scancel, and what the ranks print while they die": (
+        [*steps(0, 6), CANCELLED, SIGTERM, BEAT, *RAISED], Outcome(state=State.CANCELLED),
+        "cancelled", Action.NONE),
+    "a scancel of a run that hung after OOM": (
+        [*steps(0, 0), OOM, CANCELLED], Outcome(state=State.CANCELLED), "oom-gpu", Action.DROP),
+    "a scancel of a run with a sick adapter": (
+        [*steps(0, 0), "mlx5_0: IBV_WC_RETRY_EXC_ERR(12)", CANCELLED],
+        Outcome(state=State.CANCELLED), "cancelled", Action.NONE),
+    "the last steps after a notice, with exit 0": (
         [*steps(0, 6), SIGTERM, *steps(7, 14)], DONE, "steps-after-cancel", Action.RETRY),
     "exit 0 with NaN": (steps(0, 14, "nan"), DONE, "numerical-failure", Action.DROP),
     "exit 1 with NaN in every step": (
@@ -65,7 +79,7 @@ CASES: dict[str, tuple[list[str], Outcome, str | None, Action]] = {
     "consequences only": (
         [*steps(0, 1), NCCL, BEAT, *RAISED], FAILED, "nccl-error", Action.RETRY),
     "an exception, its message before its header": (
-        RAISED, FAILED, "python-exception", Action.DROP),
+        RAISED, FAILED, "python-exception", Action.RETRY),
     "a non-zero exit without a word": (
         ["so long"], Outcome(state=State.FAILED, exit_code=3), "exit-code", Action.RETRY),
     "no exit code, no signal": (
@@ -159,3 +173,16 @@ def test_primary_of_nothing_and_of_foreign_classes() -> None:
     foreign = Finding(cls="flags-not-effective", action=Action.DROP)
     harmless = Finding(cls="cancelled", action=Action.NONE, line=1)
     assert primary((harmless, foreign)) is foreign
+
+
+@pytest.mark.parametrize("state", [each for each in State if each.is_final])
+@pytest.mark.parametrize("signal", [None, 2, 9, 11, 15])
+@pytest.mark.parametrize("lines", [[], steps(0, 6)], ids=["no step", "some steps"])
+def test_every_end_without_a_line_of_it_has_a_class(
+    state: State, signal: int | None, lines: list[str]
+) -> None:
+    outcome = Outcome(state=state, signal=signal, exit_code=None if signal else 1)
+    found = diagnose(report_of(lines), outcome, PROTOCOL)
+    assert found
+    of_slurm = {State.PREEMPTED: "preempted", State.OUT_OF_MEMORY: "oom-host"}
+    assert of_slurm.get(state) in (None, *(each.cls for each in found))

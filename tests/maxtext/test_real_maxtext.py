@@ -92,6 +92,11 @@ def test_a_baseline_trains_and_an_unknown_flag_is_dropped(workdir: Path) -> None
     dropped = results["warp-drive"]
     assert dropped["status"] == "dropped"
     assert dropped["findings"][0]["cls"] == "unknown-flag"
+    node = next(events(workdir, "environment-seen"))["nodes"][0]
+    assert node["packages"].keys() >= {"python", "jax", "jaxlib"}
+    assert node["devices"]["platform"] == "cpu"
+    assert node["node"]["kernel"]
+    assert node["code"], "the package of MaxText is hashed"
 
 
 def test_an_evidence_run_leaves_a_program_and_captures_that_can_be_read(workdir: Path) -> None:

@@ -9,12 +9,21 @@ from typing import Any
 
 import pytest
 
+from tests.tell_options import TELL_OPTIONS
+
 # Prints MaxText's lines; how fast depends on the flags, how it ends on the profile's variables.
 TRAINER = """\
 import hashlib, os, signal, sys, time
 flags = os.environ.get("XLA_FLAGS", "")
 print("Show all environment variables:")
 print(f"XLA_FLAGS={flags}", flush=True)
+"""
+TRAINER += TELL_OPTIONS
+TRAINER += """\
+if os.environ.get("NCCL_DEBUG") == "INFO":
+    for name in os.environ:
+        if name.startswith("NCCL_"):
+            print(f"n1:7:7 [0] NCCL INFO {name} set by environment to {os.environ[name]}")
 if "--xla_bogus" in flags:
     print("F1120 09:03:25.888154 14479 parse_flags_from_env.cc:234] "
           "Unknown flag in XLA_FLAGS: --xla_bogus=1", file=sys.stderr)

@@ -77,6 +77,11 @@ MISTAKES = {
         ("--xlatune-workdir=test_sweep.py/below",),
         "*--xlatune-workdir: *below cannot be made, for *test_sweep.py is a file*",
     ),
+    "a wave of -m that does not exist": (
+        (),
+        ("-m", "wave1 or wave22"),
+        "*unknown marker 'wave22' in -m; did you mean 'wave2'*",
+    ),
     "an unknown axis": (('"FSDP=4"', '"FDSP=4"'), (), "*did you mean 'FSDP'*"),
     "too small a budget": (
         (),
@@ -103,8 +108,9 @@ def test_a_mistake_is_one_message_and_exit_code_4(
         text = text.replace(*change)
     (folder.path / "test_sweep.py").write_text(text, encoding="utf-8")
     done = folder.run(*options, *workers)
-    done.stdout.fnmatch_lines([message])
+    # what ends the run before collection stands on standard error
     assert done.ret == pytest.ExitCode.USAGE_ERROR
+    (done.stderr if "-m" in options else done.stdout).fnmatch_lines([message])
     done.stdout.no_fnmatch_line("*INTERNALERROR*")
     done.stdout.no_fnmatch_line("*Traceback*")
     assert not folder.submitted

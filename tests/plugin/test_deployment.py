@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -29,7 +30,8 @@ def sweep_text(text: str) -> str:
         "deployed=deployed_env(ENV_FILE)",
     )
     text = text.replace(
-        'SiteSettings(executor="local")', 'SiteSettings(executor="local", env_file=str(ENV_FILE))'
+        'SiteSettings(executor="local")',
+        'SiteSettings(executor="local", env_file=str(ENV_FILE), unseen=("PRETEND_*",))',
     )
     text = text.replace("    profile,\n)", "    deployed_env,\n    profile,\n)")
     return text.replace(
@@ -128,3 +130,54 @@ def test_a_guarded_recipe_is_deployed_where_it_won_and_nowhere_else(
     assert new > 1.08 * old
     text = folder.read("reports/pretend-tuning.md")
     assert "The recipe of an earlier measurement of FSDP=4 is deployed now" in text
+
+
+def sourced_text(text: str) -> str:
+    """The pretend sweep, with an env file that each trial sources by itself."""
+    text = text.replace('deployed={"XLA_FLAGS": "--xla_deployed=1"},', "")
+    text = text.replace('"{trial}")\n    )', '"{trial}"), env_files=(str(ENV_FILE),)\n    )')
+    return text.replace(
+        "SWEEP = ", 'ENV_FILE = Path(__file__).parent / "configs" / "pretend.env.sh"\nSWEEP = ', 1
+    )
+
+
+def test_a_recipe_is_confirmed_where_the_trials_source_the_env_file(
+    folder: Any, sweep_file: str
+) -> None:
+    """Sweep, apply the patch, run the very same command again: the document shows it."""
+    profiles = PROFILES.replace(f', env={{"PRETEND_TOKEN": "{SECRET}"}}', "")
+    text = sourced_text(sweep_file)
+    assert "env_files=(str(ENV_FILE),)" in text
+    folder.write(profiles=profiles, text=text)
+    (folder.path / "configs").mkdir()
+    file = folder.path / "configs" / "pretend.env.sh"
+    file.write_text(f"{ENV_FILE}export HF_TOKEN={SECRET}\nexport RUN=$(date +%s%N)\n", "utf-8")
+    git(folder.path, "init", "-q")
+
+    assert folder.run("-n", "0").ret == 0
+    submitted = len(folder.submitted)
+    first = folder.read("reports/pretend-tuning.md")
+    assert "sets nothing" not in first, "the env file sets XLA_FLAGS"
+    assert "Env files set `XLA_FLAGS`: the values are those" in first
+    assert "| `XLA_FLAGS` | `--xla_deployed=1` |" in first
+    assert folder.run("-n", "0").ret == 0
+    assert len(folder.submitted) == submitted, "what a command makes anew is no other cell"
+
+    git(folder.path, "apply", "reports/pretend-tuning.patch")
+    assert folder.run("-n", "0").ret == 0, "the same command: no option is needed"
+    assert len(folder.submitted) > submitted
+    text = " ".join(folder.read("reports/pretend-tuning.md").split())
+    assert "The recipe of an earlier measurement of FSDP=4 is deployed now" in text
+    assert re.search(r"the recipe promised \+\d+\.\d % \[\+\d", text)
+    assert re.search(r"`baseline-deployed` is [\d.]+ TGS \(\+(9|10|11)\.\d % \[\+", text), text
+    kept = json.loads(folder.read("reports/pretend-tuning.json"))
+    (earlier,) = kept["cells"][0]["earlier"]
+    delta, low, high = earlier["change"]
+    assert 0.08 < low < delta < high < 0.12
+    # back to what it was: the first ledger goes on, nothing is measured again
+    submitted = len(folder.submitted)
+    file.write_text(f"{ENV_FILE}export HF_TOKEN={SECRET}\n", "utf-8")
+    assert folder.run("-n", "0").ret == 0
+    assert len(folder.submitted) == submitted
+    for path in (folder.path / ".xlatune").rglob("*.jsonl"):
+        assert SECRET not in path.read_text(encoding="utf-8"), path

@@ -189,7 +189,9 @@ def test_a_run_without_evidence_and_a_profile_that_is_not(folder: Any) -> None:
     (folder.path / "test_sweep.py").write_text(text + tests, encoding="utf-8")
     done = folder.run()
     done.assert_outcomes(failed=1)
-    done.stdout.fnmatch_lines(["*baseline-deployed: *xla_dump: no such file or folder*"])
+    done.stdout.fnmatch_lines(
+        ["*baseline-deployed: *xla_dump: no [*]_after_optimizations.txt among 1 files*"]
+    )
     (folder.path / "test_sweep.py").write_text(
         text + tests.replace("baseline-deployed", "fasd"), encoding="utf-8"
     )

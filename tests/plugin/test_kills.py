@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from tests.plugin.conftest import SWEEP_FILE
 from tests.waiting import LIMIT_S, until
 
 # they run as long as the file HOLD is there
@@ -59,14 +60,16 @@ def let_go(folder: Any) -> None:
 @pytest.fixture
 def start(folder: Any) -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
     """Return a function that starts a session in the background; none outlives the test."""
-    folder.write(profiles=PROFILES.replace("FOLDER", str(folder.path)))
+    site = 'executor="local", unseen=("HOLD",)'  # nothing shows that a trainer waits for a file
+    folder.write(
+        profiles=PROFILES.replace("FOLDER", str(folder.path)),
+        text=SWEEP_FILE.replace('executor="local"', site),
+    )
     started: list[subprocess.Popen[bytes]] = []
 
-    def begin(*args: str) -> subprocess.Popen[bytes]:
+    def begin(*args: str, stdout: Any = subprocess.DEVNULL) -> subprocess.Popen[bytes]:
         argv = [sys.executable, "-m", "pytest", "-p", "xlatune", "test_sweep.py", "-q", *args]
-        process = subprocess.Popen(
-            argv, cwd=folder.path, stdout=subprocess.DEVNULL, start_new_session=True
-        )
+        process = subprocess.Popen(argv, cwd=folder.path, stdout=stdout, start_new_session=True)
         started.append(process)
         return process
 
@@ -152,6 +155,56 @@ def test_ctrl_c_ends_what_none_waits_for(folder: Any, start: Any) -> None:
     let_go(folder)
     folder.run().assert_outcomes(passed=5)
     assert_each_trial_once(folder)
+
+
+def test_ctrl_c_says_what_it_does_and_twice_ends_cleanly(folder: Any, start: Any) -> None:
+    """A trainer that swallows SIGTERM for seconds: the second comes while its end is awaited."""
+    hold(folder)
+    text = folder.read("trainer.py").replace(
+        "flags = os", "signal.signal(signal.SIGTERM, signal.SIG_IGN)\nflags = os", 1
+    )
+    (folder.path / "trainer.py").write_text(text, encoding="utf-8")
+    said = folder.path / "said.txt"
+    with said.open("wb") as file:
+        session = start(stdout=file)
+        until(lambda: held(folder))
+        os.kill(session.pid, signal.SIGINT)
+        until(lambda: "xlatune: interrupted. Jobs that no other" in said.read_text())
+        os.kill(session.pid, signal.SIGINT)
+        assert session.wait(LIMIT_S) == pytest.ExitCode.INTERRUPTED
+    words = said.read_text()
+    assert "Traceback" not in words, words
+    assert "INTERNALERROR" not in words, words
+    let_go(folder)
+    folder.run().assert_outcomes(passed=5)
+    assert_each_trial_once(folder)
+
+
+@pytest.mark.parametrize("hook", ["pytest_sessionfinish(session)", "pytest_terminal_summary()"])
+def test_the_second_ctrl_c_ends_cleanly_wherever_it_comes(
+    folder: Any, start: Any, hook: str
+) -> None:
+    """Between the first one and the end of the jobs, or when the reports are written."""
+    hold(folder)
+    (folder.path / "conftest.py").write_text(
+        "import os, signal, pytest\n@pytest.hookimpl(tryfirst=True)\n"
+        f"def {hook}:\n    os.kill(os.getpid(), signal.SIGINT)\n",
+        encoding="utf-8",
+    )
+    said = folder.path / "said.txt"
+    with said.open("wb") as file:
+        session = start(stdout=file)
+        until(lambda: held(folder))
+        os.kill(session.pid, signal.SIGINT)
+        assert session.wait(LIMIT_S) == pytest.ExitCode.INTERRUPTED
+    words = said.read_text()
+    assert "Traceback" not in words, words
+    assert "INTERNALERROR" not in words, words
+    assert "written: " in words
+    is_left = hook.startswith("pytest_sessionfinish")
+    assert ("jobs that still run are left alone" in words) == is_left
+    assert bool(held(folder)) == is_left
+    let_go(folder)
 
 
 def test_ctrl_c_can_leave_it_running(folder: Any, start: Any) -> None:

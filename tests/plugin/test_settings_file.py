@@ -69,3 +69,24 @@ def test_the_log_lies_beside_the_ledger_and_hides_what_is_secret(folder: Any) ->
 
     folder.run("-k", "same", "--xlatune-log-level=warning").assert_outcomes(passed=1)
     assert log.read_text(encoding="utf-8").splitlines() == lines
+
+
+OWN_FORM = """\
+    print(f"it {step} took {512e3 / speed:.4f} ms ({speed:.3f} tok/s a device), loss {loss}")
+"""
+
+
+def test_a_trainer_with_a_step_line_of_its_own_is_swept(folder: Any) -> None:
+    trainer = folder.read("trainer.py")
+    begin = trainer.index('    print(f"completed step: {step}')
+    end = trainer.index('if loss == "nan"')
+    (folder.path / "trainer.py").write_text(trainer[:begin] + OWN_FORM + trainer[end:])
+    told = folder.run("-m", "wave1")
+    told.stdout.fnmatch_lines(["*printed no step line that can be read*step_pattern*"])
+    own = r"it (?P<step>\d+) took (?P<ms>[\d.]+) ms \((?P<tgs>[\d.]+) tok/s a device"
+    (folder.path / "xlatune.toml").write_text(f"step-pattern = '{own}'\n")
+    run = folder.run("-m", "wave1 or wave2", "--xlatune-new-baseline")
+    run.assert_outcomes(passed=3, xfailed=1)
+    wrong = folder.run("--xlatune-step-pattern", "torchtitn")
+    assert wrong.ret == pytest.ExitCode.USAGE_ERROR
+    wrong.stderr.fnmatch_lines(["*did you mean 'torchtitan'*"])

@@ -131,12 +131,12 @@ def test_a_line_at_the_wrong_place_is_told_what_to_do(
 
 # the flags of a pretending trainer are none of XLA's
 LOOKS_AWAY = """\
-import types
 import pytest
+from pytest_xlatune.prepare.preflight import Preflight
 
 @pytest.fixture(scope="module")
 def preflight():
-    return types.SimpleNamespace(notes=())
+    return Preflight()
 """
 
 

@@ -27,7 +27,7 @@ def test_a_sweep_measures_once_and_concludes_the_same_again(
     assert [each["kind"] for each in conclusion["verdicts"]][:2] == ["FASTER", "EQUIVALENT"]
     assert conclusion["complete"]
     first.stdout.fnmatch_lines(
-        ["*pretend FSDP=4 fast (job *) * TGS * s/step screened +*% | *screened*"]
+        ["*pretend FSDP=4 fast (job *) * TGS * s/step screened +*% so far | *screened*"]
     )
     assert "FASTER" in folder.read("reports/pretend-tuning.md")
 
@@ -38,6 +38,7 @@ def test_a_sweep_measures_once_and_concludes_the_same_again(
     repeated = json.loads(folder.read("reports/pretend/leaderboard.json"))["conclusion"]
     assert repeated == conclusion
     again.stdout.fnmatch_lines(["*14 trials are reused from the ledger*"])
+    again.stdout.fnmatch_lines(["*PASSED fast FASTER +1*.* %*"])
 
 
 def test_junit_carries_the_figures(folder: Any) -> None:
@@ -49,6 +50,7 @@ def test_junit_carries_the_figures(folder: Any) -> None:
     }
     fast = figures["test_flag[fast]"]
     assert fast["xlatune.verdict"] == "SCREENED"
+    assert fast["xlatune.profile"] == "fast"
     assert float(fast["xlatune.delta_pct"]) == pytest.approx(10, abs=0.5)
     assert json.loads(fast["xlatune"])["n"] == int(fast["xlatune.n"]) == 1
     assert "ci95" not in fast
@@ -85,7 +87,10 @@ def test_what_nothing_may_submit(folder: Any) -> None:
     off.assert_outcomes(deselected=6)
     plan = folder.run("--xlatune-plan", "-n2")
     plan.stdout.fnmatch_lines(
-        ["*5 trials of the screen, then 3 blocks*", "*--xla_deployed=1 --xla_fast=1*"]
+        [
+            "*5 trials of the screen, then 2 finalists in 3 blocks*",
+            "*--xla_deployed=1 --xla_fast=1*",
+        ]
     )
     assert not folder.submitted
     assert not (folder.path / ".xlatune").exists()
@@ -111,9 +116,12 @@ def test_an_unrelated_run_is_left_alone(folder: Any) -> None:
 
 def test_without_the_plugin_the_projects_sweeps_are_left_out() -> None:
     root = Path(__file__).parents[2]
-    argv = [sys.executable, "-m", "pytest", "-p", "no:xlatune", "sweeps", "--collect-only", "-q"]
-    done = subprocess.run(argv, cwd=root, capture_output=True, text=True, check=False, timeout=240)
-    assert done.returncode == pytest.ExitCode.NO_TESTS_COLLECTED, done.stdout + done.stderr
+    for named in ("sweeps", "sweeps/test_quickstart.py", "sweeps/test_maxtext_cpu.py"):
+        argv = [sys.executable, "-m", "pytest", "-p", "no:xlatune", named, "-q"]
+        done = subprocess.run(
+            argv, cwd=root, capture_output=True, text=True, check=False, timeout=240
+        )
+        assert done.returncode == pytest.ExitCode.NO_TESTS_COLLECTED, done.stdout + done.stderr
 
 
 @WORKERS
@@ -142,6 +150,7 @@ def test_what_nobody_could_measure_is_an_error_and_is_tried_again(folder: Any) -
     (folder.path / "test_sweep.py").write_text(text, encoding="utf-8")
     done = folder.run("-m", "wave2")
     done.assert_outcomes(passed=1, errors=1)
+    assert done.ret == 11
     done.stdout.fnmatch_lines(
         ["late INVALID (not measured): it could not be measured: time-limit*"]
     )

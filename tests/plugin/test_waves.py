@@ -13,6 +13,7 @@ import pytest
 from tests.document.check import unaccounted
 from tests.document.figures import Books
 from tests.plugin.test_kills import start
+from tests.tell_options import TELL_OPTIONS
 from tests.waiting import until
 
 __all__ = ["start"]
@@ -23,6 +24,9 @@ import hashlib, os, re, sys, time
 flags = os.environ.get("XLA_FLAGS", "")
 print("Show all environment variables:")
 print(f"XLA_FLAGS={flags}", flush=True)
+"""
+TRAINER += TELL_OPTIONS
+TRAINER += """\
 time.sleep(float(os.environ.get("SLEEP_S", "0")))
 keys = dict(each.split("=", 1) for each in sys.argv[3:])
 speed = 1000.0
@@ -150,6 +154,7 @@ def of_wave(folder: Any, wave: str) -> set[str]:
     } - {"baseline-deployed"}
 
 
+@pytest.mark.timeout(900)  # tens of sessions
 def test_all_waves_by_their_markers(waves: Any) -> None:
     workers = ("-n2",)
     waves.run("-m", "wave1", *workers).assert_outcomes(passed=1)
@@ -193,6 +198,8 @@ def test_all_waves_by_their_markers(waves: Any) -> None:
     (ledger,) = waves.path.glob(".xlatune/pretend/*/ledger.jsonl")
     for name in ("pretend-tuning.md", "pretend/leaderboard.md"):
         assert unaccounted(waves.read(f"reports/{name}"), Books(ledger)) == []
+    wrong = document.replace("| needed | +", "| needed | +9", 1)
+    assert "Recipe: `good+fair+wide.4`" in " ".join(unaccounted(wrong, Books(ledger)))
 
 
 @WORKERS
@@ -252,6 +259,7 @@ def test_a_test_of_nothing_derived_says_so(waves: Any) -> None:
     done.stdout.fnmatch_lines(["*derives nothing in wave2*"])
 
 
+@pytest.mark.timeout(900)
 def test_killed_in_a_derived_wave_and_resumed(waves: Any, start: Callable[..., Any]) -> None:
     # `start` writes a sweep of its own: ours again, with trials that last
     (waves.path / "trainer.py").write_text(TRAINER.replace("\\\\", "\\"), encoding="utf-8")

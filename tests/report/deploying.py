@@ -45,6 +45,8 @@ def covered(
             kind=kind,
             can_run=kind is not VerdictKind.INVALID,
             delta=-0.1 if kind is VerdictKind.SLOWER else None,
+            n=0 if kind is VerdictKind.INVALID else 4,
+            reasons=("out of memory: 9 GiB",) if kind is VerdictKind.INVALID else (),
         )
         for each, kind in others
     ]

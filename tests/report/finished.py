@@ -201,7 +201,7 @@ def finished() -> tuple[Conclusion, list[TrialResult]]:
     )
     sweep.trial("baseline-deployed", 0.0, stage="evidence")
     confirmed = {
-        "overlap-2": ("FASTER", 0.034, "faster by at least +2.0 %"),
+        "overlap-2": ("FASTER", 0.034, "faster: +2.2 % to +4.6 % (95 %)"),
         "ll128": ("EQUIVALENT", 0.0002, "no relevant difference: between -1.0 % and +1.0 %"),
         "async-priority": ("INCONCLUSIVE", 0.009, "cannot tell: between -0.1 % and +1.9 %"),
         "double-buffering": ("SLOWER", -0.0413, "slower: -3.1 % at best"),

@@ -6,9 +6,9 @@ import json
 from dataclasses import replace
 
 from pytest_xlatune.model.profile import Profile
-from pytest_xlatune.model.result import Conclusion, TrialResult, Verdict, VerdictKind
-from pytest_xlatune.report.language import Language
+from pytest_xlatune.model.result import Conclusion, LostRuns, Verdict, VerdictKind
 from pytest_xlatune.report.leaderboard import leaderboard, leaderboard_json
+from pytest_xlatune.report.lines import paragraph, words
 from pytest_xlatune.report.render import markdown
 from pytest_xlatune.report.tuning_document import tuning
 from tests.report.covered import COVERED, ENV_FILE
@@ -24,7 +24,7 @@ from tests.report.finished import (
 def test_confirmed_and_screened_profiles_share_no_table() -> None:
     sections = markdown(leaderboard(FINISHED)).split("### ")
     confirmed = next(each for each in sections if each.startswith("Confirmed"))
-    screened = next(each for each in sections if each.startswith("Screened once"))
+    screened = next(each for each in sections if each.startswith("Screened:"))
     for verdict in CONCLUSION.verdicts:
         row = f"`{verdict.arm}`"
         is_screened = verdict.kind is VerdictKind.SCREENED
@@ -70,26 +70,26 @@ def test_long_tables_keep_the_top_eight_and_the_bottom_five() -> None:
     assert "`p12`" in markdown(leaderboard(replace(FINISHED, conclusion=conclusion)))
 
 
-def test_deltas_of_several_waves_are_said_to_have_baselines_of_their_own() -> None:
-    screened = [v.arm for v in CONCLUSION.verdicts if v.kind is VerdictKind.SCREENED]
-    assert len(screened) > 1
-    last = screened[-1]
-
-    def moved(result: TrialResult) -> TrialResult:
-        wave = "wave3" if result.trial.profile.id == last else "wave2"
-        return replace(result, trial=replace(result.trial, stage=wave))
-
-    in_two = [moved(each) for each in HISTORY]
-    for history, expected in ((HISTORY, 0), (in_two, 1)):
-        covered = replace(COVERED, history=tuple(history))
-        board = leaderboard(replace(FINISHED, history=tuple(history)))
-        for document in (board, tuning([covered])):
-            text = markdown(document)
-            assert text.count("Each wave was screened beside baselines of its own") == expected
-        assert markdown(tuning([covered], Language.CHINESE)).count("每一波") == expected
-        # a single profile is compared with no other wave
-        alone = replace(CONCLUSION, verdicts=(CONCLUSION.verdict(last) or CONCLUSION.baseline,))
-        assert "Each wave" not in markdown(tuning([replace(covered, conclusion=alone)]))
+def test_lost_runs_hangs_and_retries_are_told_in_every_view() -> None:
+    lost = LostRuns(lost=2, runs=4, to=("hang",))
+    slow = Verdict(
+        arm="overlap-2", kind=VerdictKind.INCONCLUSIVE, delta=0.04, n=2, lost=lost, hangs=5,
+        retries=3, reasons=(f"{lost.words}, 0 of 8 of the baselines: the fast ones may be left",),
+    )  # fmt: skip
+    conclusion = Conclusion(verdicts=(slow,), reference=CONCLUSION.baseline)
+    for document in (
+        leaderboard(replace(FINISHED, conclusion=conclusion)),
+        tuning([replace(COVERED, conclusion=conclusion)]),
+    ):
+        text = markdown(document)
+        assert "inconclusive, 2 of 4 runs lost: hang |" in text
+        assert "| `overlap-2` | 2 of 4 | hang | 5 | 3 |" in text
+    assert words(slow) == "inconclusive, 2 of 4 runs lost: hang"
+    assert "2 of 4 runs lost: hang" in paragraph(slow)
+    told = json.loads(leaderboard_json(replace(FINISHED, conclusion=conclusion)))
+    (verdict,) = told["conclusion"]["verdicts"]
+    assert verdict["lost"] == {"lost": 2, "runs": 4, "to": ["hang"]}
+    assert (verdict["hangs"], verdict["retries"]) == (5, 3)
 
 
 def test_overrides_of_the_winner_are_for_the_trainer() -> None:

@@ -12,11 +12,12 @@ import pytest
 from pytest_xlatune.launchers.command import CommandLauncher
 from pytest_xlatune.launchers.program import FOLDER
 from pytest_xlatune.model.cell import Cell, Parallelism
-from pytest_xlatune.model.profile import BASELINE, effective_values, parse_flags, profile
-from pytest_xlatune.model.result import VerdictKind
+from pytest_xlatune.model.profile import BASELINE, Profile, effective_values, parse_flags, profile
+from pytest_xlatune.model.result import Verdict, VerdictKind
 from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.report.covered import Covered, read_cells, write_cells
-from pytest_xlatune.report.deployment import conflicts, patch_of
+from pytest_xlatune.report.deployment import patch_of
+from pytest_xlatune.report.guards import Doubt, conflicts, sign
 from pytest_xlatune.report.language import Language
 from pytest_xlatune.report.render import markdown
 from pytest_xlatune.report.tuning_document import tuning
@@ -33,7 +34,8 @@ def test_recipes_that_conflict_are_guarded_by_the_parallelism(
 ) -> None:
     cells = [covered(AG), covered(OVERLAP, parallelism="PP=8")]
     for cell in cells:
-        assert [each.settings for each in conflicts(cell, cells)] == [("xla_ag",)]
+        (found,) = conflicts(cell, cells)
+        assert (found.doubt, found.settings) == (Doubt.CONTRARY, ("xla_ag",))
     root = repository(tmp_path, {ENV: DEPLOYED})
     apply(root, patch_of(cells).text)
     environ = deployed_env(root / ENV, base={"MAXTEXT_DCN_PP": dcn_pp})
@@ -49,9 +51,140 @@ def test_a_recipe_that_hurts_elsewhere_is_guarded_and_a_harmless_one_is_not() ->
     mine = covered(AG)
     (found,) = conflicts(mine, [mine, hurt])
     assert found.guard == '"${MAXTEXT_DCN_PP:-1}" -le 1'
-    other = covered(profile("other", "--xla_z=1"), parallelism="PP=8")
-    assert conflicts(mine, [mine, other]) == conflicts(other, [mine, other]) == []
-    assert "if [[" not in patch_of([covered(AG), other]).text
+    assert found.doubt is Doubt.HARMFUL
+    assert "NOT for PP=8: xla_ag: slower there, -10.0 %" in patch_of([mine, hurt]).text
+    fine = covered(OVERLAP, parallelism="PP=8", others=((same, VerdictKind.EQUIVALENT),))
+    # alone it does no harm there, but that cell's own recipe sets the flag to another value
+    (contrary,) = conflicts(mine, [mine, fine])
+    assert contrary.doubt is Doubt.CONTRARY
+    bare = without_recipe(fine)
+    assert conflicts(mine, [mine, bare]) == []
+    assert "if [[" not in patch_of([mine, bare]).text
+
+
+def without_recipe(cell: Covered) -> Covered:
+    """The same cell where nothing won: its first profile was screened once and lost nothing."""
+    first, *others = cell.conclusion.verdicts
+    lost = replace(first, kind=VerdictKind.SCREENED, n=1)
+    return replace(cell, conclusion=replace(cell.conclusion, verdicts=(lost, *others)))
+
+
+BOTH = profile("ag-1g+chan-8", "--xla_ag=1", env={"NCCL_NCHANNELS_PER_NET_PEER": "8"})
+CHAN = profile("chan-8", env={"NCCL_NCHANNELS_PER_NET_PEER": "8"})
+OTHER = profile("other", "--xla_z=1")
+
+
+@pytest.mark.parametrize(
+    ("there", "doubt", "words"),
+    [
+        pytest.param(
+            ((AG, VerdictKind.INVALID),),
+            Doubt.HARMFUL,
+            "NOT for PP=8: xla_ag: cannot run there: out of memory",
+            id="a part of it cannot run there",
+        ),
+        pytest.param(
+            ((CHAN, VerdictKind.SLOWER), (AG, VerdictKind.EQUIVALENT)),
+            Doubt.HARMFUL,
+            "NOT for PP=8: NCCL_NCHANNELS_PER_NET_PEER: slower there",
+            id="a part of it is slower there",
+        ),
+        pytest.param(
+            ((AG, VerdictKind.EQUIVALENT), (CHAN, VerdictKind.EQUIVALENT)),
+            Doubt.UNMEASURED,
+            "NOT verified on PP=8: xla_ag, NCCL_NCHANNELS_PER_NET_PEER not measured there",
+            id="both parts are harmless there, and were not measured together",
+        ),
+        pytest.param(
+            ((BOTH, VerdictKind.INCONCLUSIVE),),
+            Doubt.UNTOLD,
+            "cannot be told there",
+            id="the whole cannot be told there",
+        ),
+        pytest.param(
+            ((BOTH, VerdictKind.SCREENED),), Doubt.UNTOLD, "proves nothing", id="one run there"
+        ),
+        pytest.param((), Doubt.UNMEASURED, "not measured there", id="nothing was measured there"),
+        pytest.param(
+            ((BOTH, VerdictKind.EQUIVALENT), (AG, VerdictKind.INVALID)),
+            None,
+            "",
+            id="the whole was measured there, whatever its parts do alone",
+        ),
+    ],
+)
+def test_every_part_of_a_recipe_that_was_measured_elsewhere_counts(
+    tmp_path: Path,
+    there: tuple[tuple[Profile, VerdictKind], ...],
+    doubt: Doubt | None,
+    words: str,
+) -> None:
+    """Live: the winner of FSDP held `ag-1g`, which ran out of memory on PP; no guard was there."""
+    first = covered(BOTH)
+    second = without_recipe(covered(OTHER, parallelism="PP=8", others=there))
+    cells = [first, second]
+    assert [each.doubt for each in conflicts(first, cells)] == ([doubt] if doubt else [])
+    patch = patch_of(cells).text
+    root = repository(tmp_path, {ENV: DEPLOYED})
+    apply(root, patch)
+    on = deployed_env(root / ENV, parallelism="PP=8")
+    home = deployed_env(root / ENV, parallelism="FSDP=8")
+    assert ("xla_ag" in effective_values(parse_flags(on["XLA_FLAGS"]))) is (doubt is None)
+    assert ("NCCL_NCHANNELS_PER_NET_PEER" in on) is (doubt is None)
+    assert effective_values(parse_flags(home["XLA_FLAGS"]))["xla_ag"] == "1"
+    assert words in patch
+    assert read_cells(write_cells(cells), where="here") == tuple(cells)
+    document = markdown(tuning(cells))
+    assert ("NOT" in document.partition("```diff")[2].partition("```")[0]) is bool(doubt)
+
+
+def test_two_recipes_that_are_harmless_apart_do_not_meet_unguarded_in_a_third_cell() -> None:
+    third = covered(
+        OTHER, parallelism="TP=8",
+        others=((AG, VerdictKind.EQUIVALENT), (CHAN, VerdictKind.EQUIVALENT)),
+    )  # fmt: skip
+    cells = [covered(AG), covered(CHAN, parallelism="PP=8"), without_recipe(third)]
+    assert [each.other for each in conflicts(cells[0], cells)] == [cells[1]]
+    assert [each.other for each in conflicts(cells[1], cells)] == [cells[0], cells[2]]
+
+
+def test_a_recipe_in_a_file_of_its_own_needs_no_guard() -> None:
+    mine, other = covered(AG), covered(OVERLAP, parallelism="PP=8")
+    files = tuple(replace(each, path="configs/tiny-pp.env.sh") for each in other.files)
+    cells = [mine, replace(other, files=files)]
+    assert conflicts(cells[0], cells) == conflicts(cells[1], cells) == []
+    assert "if [[" not in patch_of(cells).text
+
+
+def of(kind: VerdictKind, delta: float | None = None, *, can_run: bool = True) -> Verdict:
+    return Verdict(arm="a", kind=kind, delta=delta, n=1 if can_run else 0, can_run=can_run)
+
+
+FASTER, SLOWER, SAME = VerdictKind.FASTER, VerdictKind.SLOWER, VerdictKind.EQUIVALENT
+ONCE, UNTOLD = VerdictKind.SCREENED, VerdictKind.INCONCLUSIVE
+DEAD = of(VerdictKind.INVALID, can_run=False)
+
+
+@pytest.mark.parametrize(
+    ("here", "there", "said"),
+    [
+        (of(FASTER, 0.03), of(SLOWER, -0.03), "flips"),
+        (of(FASTER, 0.03), of(FASTER, 0.01), "the same"),
+        (of(FASTER, 0.03), DEAD, "cannot run on PP=8"),
+        (DEAD, DEAD, "cannot run on any of them"),
+        (of(FASTER, 0.03), of(VerdictKind.INVALID), "not valid on PP=8"),
+        (of(FASTER, 0.037), of(ONCE, -0.01), "opposite, confirmed against a single run"),
+        (of(ONCE, 0.037), of(ONCE, -0.01), "opposite in single runs"),
+        (of(ONCE, 0.037), of(ONCE, 0.01), "the same sign in single runs"),
+        (of(SAME, 0.001), of(SAME, -0.001), "no difference on any of them"),
+        (of(FASTER, 0.02), of(SAME, -0.001), "a difference on FSDP=8 only"),
+        (of(UNTOLD, 0.02), of(SLOWER, -0.02), "opposite, not confirmed"),
+    ],
+)
+def test_the_sign_table_says_what_is_known_of_each_side(
+    here: Verdict, there: Verdict, said: str
+) -> None:
+    assert sign({"FSDP=8": here, "PP=8": there}) == said
 
 
 @pytest.mark.parametrize(("axes", "is_deployed"), [("FSDP=8", True), ("PP=8", False)])
@@ -98,9 +231,28 @@ def test_degrees_of_one_axis_are_told_apart_and_configurations_cannot_be() -> No
         (found,) = conflicts(mine, [eight, four])
         assert found.other is other
         assert found.guard == f'"${{MAXTEXT_DCN_PP:-1}}" -eq {degree}'
-    made = patch_of([covered(AG, config_tag="dense"), covered(OVERLAP, config_tag="sparse")])
+
+
+def test_configurations_are_told_apart_by_their_tag_and_batch_sizes_cannot_be(
+    tmp_path: Path,
+) -> None:
+    cells = [covered(AG, config_tag="dense"), covered(OVERLAP, config_tag="sparse")]
+    root = repository(tmp_path, {ENV: DEPLOYED})
+    apply(root, patch_of(cells).text)
+    for tag, expected in (("dense", "1"), ("sparse", "8"), ("", None)):
+        found = deployed_env(root / ENV, parallelism="FSDP=8", config_tag=tag)["XLA_FLAGS"]
+        assert effective_values(parse_flags(found)).get("xla_ag") == expected
+    small, large = (
+        replace(each, cell=replace(each.cell, config_tag="", per_device_batch_size=size))
+        for size, each in zip((1.0, 2.0), cells, strict=True)
+    )
+    made = patch_of([small, large])
     assert made.text == ""
     assert set(made.missing.values()) == {"no variable tells the conflicting cells apart"}
+    # never measured there: nothing forbids it, and the patch says that nothing shows it
+    unmeasured = patch_of([small, without_recipe(replace(large, profiles=(OTHER,)))]).text
+    assert "# NOT verified on FSDP=8 pdbs=2: xla_ag not measured there" in unmeasured
+    assert "if [[" not in unmeasured
 
 
 def deployment_of(cell: Covered, language: Language = Language.ENGLISH) -> str:
@@ -137,7 +289,11 @@ def test_a_recipe_says_for_which_configurations_it_is_shown(
     cell = replace(covered(recipe), elsewhere=tuple(elsewhere(*each) for each in found))
     said = deployment_of(cell)
     assert words in said
-    assert bool(patch_of((cell,)).text) is has_patch
+    patch = patch_of((cell,)).text
+    assert bool(patch) is has_patch
+    is_told = not any(kind is VerdictKind.INCONCLUSIVE for _, kind in found)
+    assert ("NOT verified on dense" not in patch) is is_told
+    assert ("MAXTEXT_CONFIG_TAG" not in patch) is is_told
     if not has_patch:
         assert "dense would get it too, and a gate found it harmful there" in said
         assert "--xla_b=2" in said  # by hand

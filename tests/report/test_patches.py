@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
+import math
+import re
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from pytest_xlatune.model.cell import DeployedFile
+from pytest_xlatune.model.cell import Cell, DeployedFile
 from pytest_xlatune.model.profile import (
+    BASELINE,
     Profile,
     append_flags,
     effective_values,
     parse_flags,
     profile,
 )
-from pytest_xlatune.model.result import VerdictKind
+from pytest_xlatune.model.result import Score, TrialResult, TrialStatus, Verdict, VerdictKind
+from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.report.covered import extended
 from pytest_xlatune.report.deployment import diff, patch_of
 from pytest_xlatune.sweep.deployed import deployed_env
+from pytest_xlatune.tasks.publish import add_to_document
 from tests.report.deploying import (
     AG,
     DEPLOYED,
@@ -134,3 +139,49 @@ def test_a_recipe_for_a_file_that_has_changed_is_not_deployed() -> None:
 def test_a_path_that_a_diff_cannot_name_is_left_to_people() -> None:
     for path in ("../out.env.sh", "a b.env.sh", "tab\t.env.sh"):
         assert diff(DeployedFile(path=path, text="a\n"), "b\n") is None
+
+
+def test_the_history_of_a_cell_grows_with_each_recipe_that_is_deployed(tmp_path: Path) -> None:
+    """Three times a recipe is found, applied and measured again: the document has three rows."""
+    text = "export XLA_FLAGS=--xla_one=1\n"
+    root = repository(tmp_path, {ENV: text})
+    for at, flag in enumerate(("--xla_one=2", "--xla_two=2", "--xla_three=2")):
+        text = (root / ENV).read_text(encoding="utf-8")
+        made = covered(profile(f"gain-{at}", flag), text=text, written_s=1e9 + at)
+        cell = replace(made.cell, deployed=deployed_env(root / ENV))
+        conclusion = replace(made.conclusion, reference=line_of(100.0 * 1.1**at))
+        history = tuple(baseline_of(cell, 100.0 * 1.1**at, f"{at}{job}") for job in range(4))
+        made = replace(
+            made, cell=cell, cell_digest=cell.digest, conclusion=conclusion, history=history
+        )
+        add_to_document(tmp_path, made)
+        apply(root, (tmp_path / "tiny-tuning.patch").read_text(encoding="utf-8"))
+    assert "--xla_one=2" in (root / ENV).read_text(encoding="utf-8")
+    assert "--xla_one=1" not in (root / ENV).read_text(encoding="utf-8"), "changed in place"
+    document = (tmp_path / "tiny-tuning.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| \d{4}-\d\d-\d\d \d\d:\d\d \| (.*) \|$", document, re.MULTILINE)
+    assert [row.split(" | ")[0] for row in rows] == ["100.0", "110.0", "121.0"]
+    assert [row.split(" | ")[2] for row in rows] == ["`gain-0`", "`gain-1`", "`gain-2`"]
+    # what became of the baseline since then, with its interval; nothing yet of today's
+    assert rows[0].split(" | ")[4].startswith("+21.0 % [")
+    assert rows[1].split(" | ")[4].startswith("+10.0 % [")
+    said = " ".join(document.split())
+    assert said.count("The recipe of an earlier measurement of FSDP=8 is deployed now") == 1
+
+
+def line_of(tgs: float) -> Verdict:
+    return Verdict(arm="baseline-deployed", kind=VerdictKind.SCREENED, tgs=tgs, n=4)
+
+
+def baseline_of(cell: Cell, tgs: float, job: str) -> TrialResult:
+    trial = Trial(
+        cell_digest=cell.digest,
+        profile=BASELINE,
+        protocol=cell.protocol,
+        study="tuning",
+        stage="confirm",
+        block=1 + int(job[-1]),
+    )
+    wobble = tgs * (1 + 0.001 * (int(job[-1]) % 2 - 0.5))
+    score = Score(value=math.log(wobble), tgs=wobble, step_s=1.0, n_steps=10, window=(5, 14))
+    return TrialResult(trial=trial, status=TrialStatus.MEASURED, score=score, job_ids=(job,))

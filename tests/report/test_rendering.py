@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from pytest_xlatune.model import text as figures
@@ -223,6 +223,7 @@ def test_code_is_fenced_by_more_backticks_than_it_holds() -> None:
     width=st.integers(40, 200),
     note=ANY_TEXT,
 )
+@example(rows=[("0" * 39 + " 0", "")], width=40, note="")
 @settings(deadline=None)
 def test_no_line_is_wider_than_the_terminal(
     rows: list[tuple[str, str]], width: int, note: str
@@ -234,7 +235,8 @@ def test_no_line_is_wider_than_the_terminal(
     )
     blocks = (table, Text(text=plain(note)), Bullets(items=(literal(note),)))
     lines = terminal(document(*blocks), width=width)
-    assert max(map(len, lines)) <= width
+    for line in lines:
+        assert len(line) <= width or len(line.split()) == 1, "a word is not broken, a line is"
     assert all(line.isprintable() and "`" not in line for line in lines)
 
 
@@ -242,7 +244,30 @@ def test_a_terminal_wide_enough_breaks_nothing() -> None:
     flag = "--xla_gpu_experimental_parallel_collective_overlap_limit=2"
     table = Table(columns=COLUMNS, rows=((literal("p"), literal(flag), "1.0"),))
     assert any(flag in line for line in terminal(document(table), width=100))
-    assert not any(flag in line for line in terminal(document(table), width=60))
+
+
+FLAG = "--xla_gpu_experimental_parallel_collective_overlap_limit=2"
+LONG = "stack.overlap-2+ag-1g+rs-256m+pipelined-all-reduce+latency-hiding"
+
+
+@pytest.mark.parametrize("width", [60, 80, 100, 120, 200])
+def test_ids_and_flags_are_never_broken_and_tables_fit(width: int) -> None:
+    figures = ("1234.5", "28.82", "+3.4", "[+1.2, +5.6]", "12")
+    titles = ("TGS", "step (s)", "delta % vs baseline-deployed", "95 %", "n")
+    names = ("restored-unrolled", LONG[:64], "a")
+    said = "unknown-flag (--xla_cpu_enable_warp_drive=true): dropped, and not run again"
+    table = Table(
+        columns=(*COLUMNS[:2], *(Column(title=each, align="right") for each in titles),
+                 Column(title="reason", wrap=True)),
+        rows=tuple(
+            (literal(each), literal(f"{FLAG} A=1"), *figures, plain(said)) for each in names
+        ),
+    )  # fmt: skip
+    lines = terminal(document(table), width=width)
+    assert max(map(len, lines)) <= max(width, 66)
+    text = "\n".join(lines)
+    for word in (*names, FLAG, "[+1.2, +5.6]", "--xla_cpu_enable_warp_drive=true"):
+        assert word in text, "in one piece, on one line"
 
 
 def test_jobs_stand_in_the_order_of_their_numbers_those_of_this_machine_too() -> None:

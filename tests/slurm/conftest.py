@@ -21,7 +21,7 @@ from pytest_xlatune.executors import Request
 from pytest_xlatune.executors.slurm import SlurmExecutor
 from pytest_xlatune.model.resources import Resources
 from pytest_xlatune.model.result import Outcome, State, Submission
-from pytest_xlatune.model.trial import LaunchSpec
+from pytest_xlatune.model.trial import LaunchSpec, Trial
 
 
 def load(name: str) -> ModuleType:
@@ -56,8 +56,10 @@ def lab_in_use(one_at_a_time: FileLock) -> Iterator[ModuleType]:
         is_up = lab.is_up()
         started_by_tests = me.parent.exists() or not is_up
         others = [user.name for user in me.parent.iterdir()] if me.parent.exists() else []
-        if not is_up:
+        if not is_up or (started_by_tests and not lab.is_configured_so()):
             lab.start()
+        else:
+            lab.mend()  # of a process that was killed in the middle of a test
         if started_by_tests:
             lab.note_users([me.name, *others])
     yield lab
@@ -245,6 +247,16 @@ class Project:
             if line["result"]["status"] == "measured"
         ]
 
+    def losses(self) -> tuple[int, int]:
+        """How many trials ran to their end without a result in the ledger, and how many twice."""
+        whole: dict[str, int] = {}
+        for path in self.path.glob("work/*/*/*/*/outcome.json"):
+            if json.loads(path.read_text(encoding="utf-8"))["state"] == "completed":
+                trial_id = path.parent.name.rpartition(".")[0]
+                whole[trial_id] = whole.get(trial_id, 0) + 1
+        ended = {Trial.from_json(line["result"]["trial"]).id for line in self.events("trial-ended")}
+        return len(whole.keys() - ended), sum(count > 1 for count in whole.values())
+
     def jobs(self, lab: ModuleType) -> int:
         """How many jobs Slurm itself has seen of this folder, by its job completion file."""
         completed = Path(lab.FOLDER, "log", "jobcomp.txt").read_text(encoding="utf-8")
@@ -252,10 +264,16 @@ class Project:
 
 
 @pytest.fixture
-def project(lab: ModuleType, tmp_path: Path) -> Iterator[Project]:
+def project(
+    lab: ModuleType, tmp_path: Path, record_property: Callable[[str, object], None]
+) -> Iterator[Project]:
     made = Project(tmp_path)
     yield made
     made.end()
+    if made.events("campaign-opened"):
+        lost, doubled = made.losses()
+        record_property("lost", lost)
+        record_property("doubled", doubled)
 
 
 @pytest.fixture

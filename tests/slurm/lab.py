@@ -40,7 +40,10 @@ CONTAINER_PACKAGES = ("podman", "runc")
 # msgfmt, for the test of the translations
 GETTEXT_PACKAGES = ("gettext",)
 MIN_JOB_AGE_S = 10
+MEMORY_CGROUP = Path("/sys/fs/cgroup/memory/cgroup.procs")
+CGROUP_CONF = "CgroupPlugin=cgroup/v1\nCgroupAutomount=no\nConstrainRAMSpace=yes\n"
 USERS = "users"
+TEMPLATE = "slurm.conf.template"  # what the lab's own configuration was made from
 HOSTS = Path("/etc/hosts")
 HOSTS_LINE = f"127.0.0.1 {' '.join(NODES)} # xlatune slurm lab\n"
 # the daemons live here and are on no ordinary user's PATH
@@ -76,13 +79,21 @@ def is_up() -> bool:
     return len(states := _states()) == len(NODES) and set(states) <= alive
 
 
+def is_configured_so() -> bool:
+    """Whether the running lab was started from the configuration that lies beside this file."""
+    kept = FOLDER / TEMPLATE
+    return kept.exists() and kept.read_text(encoding="utf-8") == _template("slurm.conf")
+
+
 def has_accounting() -> bool:
     """Whether the running lab has slurmdbd."""
     return (FOLDER / "slurmdbd.conf").exists()
 
 
-def start(*, accounting: bool = False) -> None:
+def start(*, accounting: bool = False, memory: bool = False) -> None:
     """Start the lab from nothing; what a dead one left behind is cleared away.
+
+    With `memory` a job's limit is kept by the kernel; `MEMORY_CGROUP` must be there.
 
     Raises:
         LabError: something is missing, or a daemon does not come up.
@@ -101,11 +112,16 @@ def start(*, accounting: bool = False) -> None:
         **PORTS,
         "slurmd": f"[{PORTS['slurmd']}-{PORTS['slurmd'] + len(NODES) - 1}]",
         "storage": "accounting_storage/" + ("slurmdbd" if accounting else "none"),
+        "task": "task/cgroup" if memory else "task/none",
+        "consumed": "CR_Core_Memory" if memory else "CR_Core",
     }
+    CONF.with_name("cgroup.conf").write_text(CGROUP_CONF)
+    (FOLDER / TEMPLATE).write_text(_template("slurm.conf"), encoding="utf-8")
     storage = (
         "AccountingStorageHost=127.0.0.1\n"
         f"AccountingStoragePort={PORTS['slurmdbd']}\n"
         f"AccountingStoragePass={FOLDER}/munge/socket\n"  # what else would be a password
+        "AccountingStorageEnforce=limits\n"
     )
     CONF.write_text(_template("slurm.conf").format(**facts) + (storage if accounting else ""))
     _resolve_names(present=True)
@@ -121,11 +137,11 @@ def start(*, accounting: bool = False) -> None:
     _wait_for("the nodes", is_up)
 
 
-def restart(*, accounting: bool) -> None:
+def restart(*, accounting: bool, memory: bool = False) -> None:
     """Start the lab afresh, with slurmdbd or without; who uses it stays noted."""
     users = FOLDER / USERS
     names = [user.name for user in users.iterdir()] if users.exists() else None
-    start(accounting=accounting)
+    start(accounting=accounting, memory=memory)
     if names is not None:
         note_users(names)
 
@@ -189,6 +205,12 @@ def start_controller() -> None:
 def kill_controller() -> None:
     """Kill slurmctld outright."""
     _kill("slurmctld")
+
+
+def forget_all() -> None:
+    """Take a dead controller's state away: it will know no job, and number them anew."""
+    shutil.rmtree(FOLDER / "state")
+    (FOLDER / "state").mkdir()
 
 
 def state_saved_at() -> float:

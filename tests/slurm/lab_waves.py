@@ -42,7 +42,7 @@ SWEEP = Sweep(
         deployed={"JAX_PLATFORMS": "cpu", "XLA_FLAGS": f"--{LEVEL}=0"},
         overrides={
             "hardware": "gpu_multiprocess",  # JAX finds its peers through Slurm
-            "log_config": "false",
+            "log_config": "true",  # what it took is read there
             "dtype": "bfloat16",
             # attention is most of the work: many small heads, small matrix products
             "base_emb_dim": "32",

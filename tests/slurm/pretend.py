@@ -11,6 +11,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from tests.tell_options import TELL_OPTIONS
+
 Project = Any  # of conftest.py, which cannot be imported from here
 Wait = Callable[..., None]
 
@@ -19,8 +21,10 @@ SLOT = ("--xlatune-nodelist", "node[001-002]")
 # Rank 0 prints MaxText's lines. HOLD: every rank waits for that file first. SAY: a line printed
 # after so many steps as UNTIL says, and the job fails with it; with STAYS it stands still instead.
 # ONCE: a file that is made then, and after which all is well. TORN: lines cut short or doubled.
-TRAINER = """\
+TRAINER = f"""\
 import os, pathlib, sys, time
+{TELL_OPTIONS}"""
+TRAINER += """\
 get = os.environ.get
 hold, say, stays, torn = get("HOLD"), get("SAY"), get("STAYS"), get("TORN")
 once = pathlib.Path(os.environ["ONCE"]) if "ONCE" in os.environ else None
@@ -84,6 +88,8 @@ SWEEP = Sweep(
     profiles=(PROFILES,),
     site=SiteSettings(
         resources=Resources(time_limit_s=300, patience=Patience(PATIENCE)),
+        # the trainer's own; no program would print them
+        unseen=("HOLD", "SAY", "STAYS", "ONCE", "UNTIL", "TORN", "MEMSTATS", "LOSS"),
     ),
     design=DesignSettings(
         screen_baselines=1,
@@ -127,6 +133,14 @@ class Faults:
         """Make the victim wait for `go`."""
         self.write(self.profiles(HOLD=str(self.go)))
 
+    def hold_all(self) -> None:
+        """Make every trial wait for `go`, so that others wait behind the first that runs."""
+        self.write(self.profiles())
+        path = self.path / "test_sweep.py"
+        deployed = '"--xla_deployed=1"'
+        held = f'{deployed}, "HOLD": {str(self.go)!r}'
+        path.write_text(path.read_text().replace(deployed, held))
+
     def start(self, *args: str, slot: tuple[str, ...] = SLOT) -> subprocess.Popen[bytes]:
         process: subprocess.Popen[bytes] = self.project.start("test_sweep.py", *slot, *args)
         return process
@@ -134,12 +148,12 @@ class Faults:
     def run(self, *args: str, slot: tuple[str, ...] = SLOT) -> str:
         return str(self.project.run("test_sweep.py", *slot, *args))
 
-    def victim(self, *, ranks: int = 2) -> Path:
+    def victim(self, which: str = "victim-*.1", *, ranks: int = 2) -> Path:
         """Wait until the victim runs on all its ranks; return its attempt's folder."""
         found: list[Path] = []
 
         def is_running() -> bool:
-            found[:] = self.path.glob("work/*/*/*/victim-*.1/started*.json")
+            found[:] = self.path.glob(f"work/*/*/*/{which}/started*.json")
             return len(found) == ranks
 
         self.wait_until(is_running)

@@ -58,6 +58,24 @@ def test_slurmdbd_that_goes_away_in_the_middle_is_not_missed(
     assert (outcome.state, outcome.exit_code) == (State.FAILED, 6)
 
 
+@pytest.mark.parametrize("at_most", [1, 2])
+def test_a_real_limit_on_submitted_jobs_is_full_and_not_refused(
+    faults: Faults, slurm: Callable[..., str], at_most: int
+) -> None:
+    limit = ("sacctmgr", "-i", "modify", "user", "root", "set")
+    slurm(*limit, f"MaxSubmitJobs={at_most}")
+    faults.write(faults.profiles())
+    try:
+        said = faults.run()
+    finally:
+        slurm(*limit, "MaxSubmitJobs=-1")
+    assert "2 passed" in said, said
+    assert "note: a limit on submitted jobs is reached; the next trial waits until one of" in said
+    assert faults.decided() == []
+    faults.assert_measured_once("victim")
+    assert len(faults.project.submitted) == TRIALS
+
+
 def test_a_sweep_does_not_miss_slurmdbd(faults: Faults, lab: ModuleType) -> None:
     faults.hold()
     session = faults.start("-n2")

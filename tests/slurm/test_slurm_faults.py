@@ -7,7 +7,9 @@ faults are real. `docs/slurm.md` holds the same list as a table.
 from __future__ import annotations
 
 import os
+import shutil
 import signal
+import time
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
@@ -46,7 +48,7 @@ def test_a_node_that_goes_down_is_resumed_and_the_trial_run_again(
     faults.hold()
     session = faults.start()
     faults.victim()
-    slurm("scontrol", "update", "nodename=node002", "state=down", "reason=lab")
+    slurm("scontrol", "update", "nodename=node002", "state=down", "reason=Not responding")
     faults.wait_until(lambda: faults.states() == ["node-fail"])
     faults.go.touch()
     said = faults.finished(session)
@@ -57,16 +59,113 @@ def test_a_node_that_goes_down_is_resumed_and_the_trial_run_again(
     faults.assert_measured_once("victim")
 
 
-def test_a_node_drained_under_the_queue_is_resumed(
+def test_a_persons_drain_stands_and_stops_the_sweep(
     faults: Faults, slurm: Callable[..., str]
 ) -> None:
+    faults.hold_all()
+    session = faults.start()
+    faults.victim("*")
+    faults.wait_until(lambda: len(faults.project.submitted) >= 2)  # one waits behind it
+    drain = ("scontrol", "update", "nodename=node002")
+    slurm(*drain, "state=drain", "reason=ADMIN: hardware swap")
+    faults.go.touch()
+    said = faults.finished(session)
+    assert "node002 is drained: 'ADMIN: hardware swap'. A person said so, and it stands" in said
+    assert "recovery attempted: none" in said
+    assert "drain" in slurm("sinfo", "-h", "-n", "node002", "-o", "%T"), "nothing resumed it"
+    assert not faults.project.events("epoch-began")
+    assert faults.decided()[0] == ("stop", "node-drain")
+    slurm(*drain, "state=resume")
+    assert "2 passed" in faults.run()
+    faults.assert_measured_once("victim")
+
+
+@pytest.mark.parametrize("at_most", [1, 2])
+def test_a_limit_on_submitted_jobs_is_full_and_not_refused(
+    faults: Faults, at_most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake_limit(faults.path, at_most, monkeypatch)
+    faults.write(faults.profiles())
+    said = faults.run()
+    assert "2 passed" in said, said
+    assert faults.decided() == []
+    faults.assert_measured_once("victim")
+    assert len(faults.project.submitted) == TRIALS
+
+
+# counts the jobs of this folder that are not over, as a limit of a QOS would, then asks Slurm's own
+LIMIT = """\
+#!/bin/sh
+have=$(squeue -h -t pending,running,completing -o %Z | grep -c "^{path}")
+if [ "$have" -ge {at_most} ]; then
+  echo "sbatch: error: QOSMaxSubmitJobPerUserLimit" >&2
+  echo "sbatch: error: Batch job submission failed: Job violates accounting/QOS policy (job" \
+    "submit limit, user's size and/or time limits)" >&2
+  exit 1
+fi
+exec {real} "$@"
+"""
+
+
+def fake_limit(path: Path, at_most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = shutil.which("sbatch")
+    script = path / "bin" / "sbatch"
+    script.parent.mkdir()
+    script.write_text(LIMIT.format(path=path, at_most=at_most, real=real))
+    script.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{script.parent}:{os.environ['PATH']}")
+
+
+# what every question gets while the file is there; else Slurm's own word
+BLIND = """\
+#!/bin/sh
+if [ -e {blind} ]; then printf '{said}'; exit {code}; fi
+exec {real} "$@"
+"""
+
+
+@pytest.mark.parametrize(
+    ("said", "code"),
+    [("", 0), (r"\\001\\377 garbage\\n", 0), ("slurm: fatal: garbage", 1)],
+    ids=["nothing", "garbage", "an error"],
+)
+def test_blindness_is_waited_out(
+    faults: Faults, said: str, code: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    blind = faults.path / "blind"
+    (faults.path / "bin").mkdir()
+    for name in ("scontrol", "squeue", "sacct"):
+        script = faults.path / "bin" / name
+        script.write_text(BLIND.format(blind=blind, said=said, code=code, real=shutil.which(name)))
+        script.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{faults.path / 'bin'}:{os.environ['PATH']}")
     faults.hold()
     session = faults.start()
     faults.victim()
-    slurm("scontrol", "update", "nodename=node002", "state=drain", "reason=flaky")
+    blind.touch()
+    time.sleep(15)  # five times what a job needs to be lost
+    blind.unlink()
+    faults.go.touch()
+    words = faults.finished(session)
+    assert "2 passed" in words, words
+    assert faults.decided() == []
+    faults.assert_measured_once("victim")
+    assert len(faults.project.submitted) == TRIALS
+
+
+def test_a_node_drained_by_slurm_under_the_queue_is_resumed(
+    faults: Faults, slurm: Callable[..., str]
+) -> None:
+    faults.hold_all()
+    session = faults.start()
+    faults.victim("*")
+    faults.wait_until(lambda: len(faults.project.submitted) >= 2)  # one waits behind it
+    slurm("scontrol", "update", "nodename=node002", "state=drain", "reason=Kill task failed")
     faults.go.touch()
     said = faults.finished(session)
     assert "2 passed" in said, said
+    assert [each["nodes"] for each in faults.project.events("epoch-began")] == [["node002"]]
+    assert "a new epoch: node-drain: resumed node002" in said
     assert faults.decided() == []
     faults.assert_measured_once("victim")
     assert len(faults.project.submitted) == TRIALS
@@ -78,7 +177,7 @@ def test_a_node_drained_before_the_start_is_named_and_nothing_submitted(
     faults.write(faults.profiles())
     slurm("scontrol", "update", "nodename=node002", "state=drain", "reason=bad-nic")
     (faults.path / "trainer.py").unlink()
-    said = faults.run(slot=("--xlatune-nodelist", "node[001-002],node099"))
+    said = faults.run(slot=("--xlatune-nodelist", "node002,node099"))
     assert "cannot begin, nothing was submitted" in said, said
     assert "node002 is drained, expected idle: bad-nic" in said
     assert "node099 does not exist in this cluster" in said

@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 from pytest_xlatune.executors import Request, SchedulerDown
+from pytest_xlatune.executors.slurm._poller import ALL_EMPTY_ROUNDS
 from pytest_xlatune.executors.slurm.nodes import check_nodes
 from pytest_xlatune.model.errors import SubmissionError
 from pytest_xlatune.model.result import State
@@ -296,12 +297,14 @@ def test_jobs_that_slurm_has_forgotten_are_still_over(
 
     watched = [good, bad, never]
     someone_else = trials.new_executor(round_s=0)
-    seen = [someone_else.poll(watched, root=trials.root) for _ in range(3)]
-    assert [each[good.job_id].state for each in seen] == [State.COMPLETED] * 3
+    # no job of ours is known to the controller any more, so it is asked for a minute
+    rounds = range(ALL_EMPTY_ROUNDS)
+    seen = [someone_else.poll(watched, root=trials.root) for _ in rounds]
+    assert [each[good.job_id].state for each in seen] == [State.COMPLETED for _ in rounds]
     assert (seen[0][bad.job_id].state, seen[0][bad.job_id].exit_code) == (State.FAILED, 3)
     assert seen[0][good.job_id].nodes == ("node001", "node002")
     states = [each[never.job_id].state for each in seen]
-    assert states == [State.PENDING, State.PENDING, State.LOST]
+    assert states == [State.PENDING] * (ALL_EMPTY_ROUNDS - 1) + [State.LOST]
 
 
 WRAPPER = {

@@ -20,6 +20,7 @@ Project = Any  # of conftest.py, which cannot be imported from here
 
 LAB_WAVES = str(Path(__file__).with_name("lab_waves.py"))
 OPTIONS = ("-n", "4", "-rs", "--xlatune-nodelist", "node[001-004]")
+FEWER = ("-n", "2", *OPTIONS[2:])  # for one test or two
 EARLY = ("-m", "wave1 or wave1_5 or wave2")
 LONG_S = 1200  # of one session on a machine that does much else
 # marker -> its tests, and the trials that it adds
@@ -60,7 +61,7 @@ def test_all_waves_by_their_markers_interrupted_and_resumed(
 
     for marker, (tests, trials) in LATER.items():
         before = trials_of(project)
-        said = project.run(LAB_WAVES, "-m", marker, *OPTIONS, timeout_s=LONG_S)
+        said = project.run(LAB_WAVES, "-m", marker, *FEWER, timeout_s=LONG_S)
         # that a gate cannot tell, or tells of a loss, is an outcome too
         passed = "passed|failed" if marker == "wave6" else "passed"
         assert re.search(rf"\b{tests} ({passed})", said), said

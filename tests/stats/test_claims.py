@@ -7,7 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from pytest_xlatune.model.result import Verdict, VerdictKind
+from pytest_xlatune.model.result import Effect, Verdict, VerdictKind
+from pytest_xlatune.model.text import interval, percent
 from pytest_xlatune.stats.compare import (
     Claim,
     faster,
@@ -51,8 +52,8 @@ def test_claims(claim: Callable[[Verdict], Claim], expected: tuple[bool, ...]) -
 
 def test_a_claim_says_what_it_rests_on() -> None:
     assert repr(not_slower_than(WIDE, 0.01)) == (
-        "overlap-2 is not slower by 1.0% or more: not shown, delta +0.40%, 95 % -1.50% to +2.40%, "
-        "n = 4, INCONCLUSIVE, 80 % power at 1.3%; Dunnett, K=3"
+        "overlap-2 is not slower by 1.0 % or more: not shown, delta +0.4 %, 95 % [-1.5, +2.4], "
+        "n = 4, INCONCLUSIVE, 80 % power at 1.3 %; Dunnett, K=3"
     )
     assert "out of memory" in repr(faster(BROKEN))
     assert "n = 1" in repr(faster(ONCE))
@@ -72,7 +73,7 @@ def test_what_an_assertion_shows_holds_the_figures(
     shown = repr(claim(long))
     assert len(shown) <= 240
     low, high = verdict.ci95 or (0, 0)
-    for figure in (f"{verdict.delta:+.2%}", f"{low:+.2%} to {high:+.2%}", "n = 4", verdict.kind):
+    for figure in (percent(verdict.delta), interval((low, high)), "n = 4", verdict.kind):
         assert figure in shown[:200]
     assert len(claim(long).text) > 240
 
@@ -90,3 +91,17 @@ def test_a_gate_says_pass_regression_or_cannot_tell_first() -> None:
             assert claim.text.startswith(head)
             assert bool(claim) == (head == "no regression: ")
     assert "refused, the measurement is invalid: out of memory" in repr(no_regression(BROKEN))
+
+
+def test_settings_that_nothing_shows_in_effect_support_no_claim() -> None:
+    asked = replace(GAIN, effect=Effect.ASKED, unproved=("NCCL_ALGO",))
+    assert not asked.wins
+    for claim in (faster(asked), not_slower_than(asked, 0.01), no_regression(asked)):
+        assert not claim
+        assert claim.is_undecided
+        assert "nothing shows that NCCL_ALGO was in effect (asked)" in repr(claim)
+    declared = replace(GAIN, effect=Effect.ASKED)
+    assert declared.wins
+    assert faster(declared)
+    slower = replace(asked, kind=VerdictKind.SLOWER, delta=-0.05, ci95=(-0.06, -0.04))
+    assert "regression" in repr(no_regression(slower)), "a loss is a loss, whatever caused it"

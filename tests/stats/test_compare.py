@@ -13,11 +13,14 @@ from scipy import stats
 
 from pytest_xlatune.model.result import Comparison, VerdictKind
 from pytest_xlatune.stats.blocks import (
+    ArmFit,
     BlockFit,
     BlockScore,
     combine,
     fit_blocks,
     fit_line,
+    fit_lines,
+    is_apart,
     upper_bound,
 )
 from pytest_xlatune.stats.compare import (
@@ -29,9 +32,13 @@ from pytest_xlatune.stats.compare import (
     deciding,
     is_not_slower_than,
     is_within,
+    standard_error,
     stops,
     straggler_p,
+    two_samples,
+    winners,
 )
+from pytest_xlatune.stats.design import narrowed_df
 
 BASE = "base"
 
@@ -68,7 +75,7 @@ def test_complete_blocks_give_differences_of_means() -> None:
     for arm in ("a", "b", "c"):
         assert fit.arms[arm].estimate == pytest.approx(means[arm] - means[BASE], abs=1e-12)
         assert fit.arms[arm].variance == pytest.approx((1 + 1 / 2) / 4)
-    assert (fit.df, fit.control_weight, fit.n_control) == (13, 2.0, 8)
+    assert (fit.df, fit.arms["a"].control_weight, fit.n_control) == (13, 2.0, 8)
 
 
 def test_a_block_effect_of_any_size_changes_nothing() -> None:
@@ -93,8 +100,99 @@ def test_missing_cells_are_left_out_and_bonferroni_takes_over() -> None:
     scores = blocks(arms={"a": 0.02, "b": 0.0, "c": 0.0})
     del scores[0]
     fit = fitted(scores)
-    assert (fit.df, fit.control_weight, fit.arms["a"].n) == (12, None, 3)
+    assert (fit.df, fit.arms["a"].control_weight, fit.arms["a"].n) == (12, None, 3)
     assert "Bonferroni" in compared(scores).method
+    assert "Dunnett" in compared(scores, "b").method, "its own cells are all there"
+
+
+def test_an_arm_that_left_changes_nothing_for_those_that_stay() -> None:
+    """Their estimates stay plain means of block differences."""
+    scores = blocks(arms={"a": 0.02, "b": 0.0, "c": 0.03, "d": 0.03})
+    cut = [s for s in scores if s.arm in {"a", "b", BASE} or s.block == 0]
+    fit, whole = fitted(cut), fitted(scores)
+    for arm in ("a", "b"):
+        assert fit.arms[arm].estimate == pytest.approx(whole.arms[arm].estimate, abs=1e-12)
+        assert fit.arms[arm].variance == pytest.approx((1 + 1 / 2) / 4)
+        assert fit.arms[arm].control_weight == 2
+    assert fit.arms["c"].control_weight is None
+    assert fit.df == narrowed_df((4, 2, 2, 2), 2)
+
+
+def noisy_arm(times: float, *, seed: int = 1) -> list[BlockScore]:
+    scores = blocks(arms={"a": 0.02, "b": 0.0, "c": 0.0}, seed=seed)
+    return [
+        replace(s, value=7 + s.block + 0.02 + times * (s.value - 7 - s.block - 0.02))
+        if s.arm == "a" and isinstance(s.block, int)
+        else s
+        for s in scores
+    ]
+
+
+def test_an_arm_that_is_far_noisier_stands_on_its_own_noise() -> None:
+    own, others = compared(noisy_arm(6)), compared(noisy_arm(6), "b")
+    assert own.method.endswith("its own noise")
+    assert own.df == 10
+    assert "own noise" not in others.method
+    assert own.ci95[1] - own.ci95[0] > 1.2 * (others.ci95[1] - others.ci95[0])
+    differences = [
+        s.value - np.mean([o.value for o in noisy_arm(6) if (o.block, o.arm) == (s.block, BASE)])
+        for s in noisy_arm(6)
+        if s.arm == "a"
+    ]
+    error = float(np.std(differences, ddof=1)) / 2
+    assert standard_error(own) == pytest.approx(error, rel=1e-9)
+    assert "own noise" not in compared(noisy_arm(1)).method
+
+
+def test_the_noise_of_everything_else_is_that_of_a_fit_without_the_arm() -> None:
+    for seed in range(5):
+        scores = noisy_arm(3, seed=seed)[1:]  # a cell is missing
+        rest = fitted([s for s in scores if s.arm != "a"])
+        found = fitted(scores).arms["a"]
+        differences = [
+            s.value - np.mean([o.value for o in scores if (o.block, o.arm) == (s.block, BASE)])
+            for s in scores
+            if s.arm == "a"
+        ]
+        of_one = np.var(differences, ddof=1) / 1.5
+        assert found.own == pytest.approx(np.var(differences, ddof=1) / len(differences))
+        assert found.excess == pytest.approx(of_one / rest.sigma**2, rel=1e-6)
+
+
+def test_one_arm_beside_single_baselines_has_nothing_to_be_noisier_than() -> None:
+    assert fitted(blocks(arms={"a": 0.0}, baselines=1)).arms["a"].excess is None
+    assert fitted(blocks(arms={"a": 0.0, "b": 0.0}, n=2)).arms["a"].own is None
+
+
+def test_winners_step_down_and_the_bound_stays_that_of_all() -> None:
+    """The clearest is held against all five, the next against four, and none below its interval."""
+    scores = blocks(arms={"a": 0.05, "b": 0.0103, "c": 0.0, "d": 0.0, "e": 0.0})
+    fit = fitted(scores)
+    found = {arm: compared(scores, arm, family=5) for arm in "abcde"}
+    alone = {arm for arm, each in found.items() if each.lower > 0}
+    stepped = winners(fit, found, family=5, alpha=0.05)
+    assert stepped[0] == "a"
+    assert set(stepped) >= alone
+    assert all(found[arm].ci95[0] > 0 for arm in stepped)
+
+
+def test_stepping_down_finds_what_one_step_misses_and_stops_at_the_first_that_fails() -> None:
+    found = {
+        arm: Comparison(
+            estimate=estimate, ci95=(estimate - 2.1604, estimate + 2.1604), lower=estimate - 2.5,
+            n=4, n_baseline=8, df=13, sigma=1.0, mde80=1.0, method="",
+        )
+        for arm, estimate in (("a", 9.0), ("b", 2.45), ("c", 2.2), ("d", 0.5))
+    }  # fmt: skip
+    fit = BlockFit(
+        arms={arm: ArmFit(estimate=e.estimate, variance=1.0, n=4, control_weight=2.0)
+              for arm, e in found.items()},
+        sigma=1.0, df=13, n_control=8, n_blocks=4,
+    )  # fmt: skip
+    assert winners(fit, found, family=5, alpha=0.05) == ("a", "b")
+    assert winners(fit, {"b": found["b"]}, family=5, alpha=0.05) == ()
+    low = {"a": found["a"], "d": found["d"], "c": replace(found["c"], n=1)}
+    assert winners(fit, low, family=5, alpha=0.05) == ("a",)
 
 
 def test_an_arm_that_no_block_links_to_a_baseline_is_not_compared() -> None:
@@ -345,3 +443,83 @@ def test_a_combination_is_tighter_than_its_parts() -> None:
     assert estimate == pytest.approx(0.02 * 0.375 / 1.775)
     assert variance == pytest.approx(1 / (1 / 1.4 + 1 / 0.375))
     assert upper_bound(0.0, 1.0, sigma=0.01, df=16) == pytest.approx(0.0212, abs=1e-4)
+
+
+def test_lines_of_several_levels_share_a_slope() -> None:
+    early = [(0.0, 1.0), (10.0, 2.0)]
+    late = [(20.0, 8.0), (30.0, 9.0)]
+    first, second = fit_lines([early, late])
+    assert first.slope == second.slope == pytest.approx(0.1)
+    assert first.at(5.0) == pytest.approx(1.5)
+    assert second.at(25.0) == pytest.approx(8.5)
+    assert (first.df, second.df) == (1, 0)
+    assert fit_lines([early, []]) == fit_lines([early])
+
+
+def test_many_jobs_beside_a_few_baselines_tell_the_slope() -> None:
+    """And three that are far faster at one end do not tilt it by much."""
+    baselines = [(0.0, 7.006), (14.0, 7.0), (28.0, 7.003)]
+    jobs = [(float(at), 6.99 + 0.0004 * at + 0.004 * (-1) ** at) for at in range(1, 28)]
+    (alone,) = fit_lines([baselines])
+    (line,) = fit_lines([baselines], beside=[jobs])
+    assert alone.slope < 0
+    assert line.slope == pytest.approx(0.0003, abs=0.0001)
+    assert line.leverage(28.0) < alone.leverage(28.0)
+    assert (line.squares, line.df) == (alone.squares, alone.df), "the noise is the baselines' own"
+    fast = [(at, value + 0.05 * (at > 24)) for at, value in jobs]
+    (robust,) = fit_lines([baselines], beside=[fast])
+    assert robust.slope == pytest.approx(line.slope, abs=0.0003)
+    # two waves of other settings, each with a level of its own, are no drift
+    waves = [jobs[:13], [(at, value + 0.05) for at, value in jobs[13:]]]
+    (apart,) = fit_lines([baselines], beside=waves)
+    assert apart.slope == pytest.approx(line.slope, abs=0.0002)
+    assert fit_lines([baselines], beside=[jobs[:9]]) == (alone,), "nine jobs are too few"
+
+
+@pytest.mark.parametrize(
+    ("shift", "is_found"),
+    [(0.0, False), (0.004, False), (0.05, True)],
+    ids=["no", "little", "much"],
+)
+def test_groups_are_apart_where_a_test_says_so(shift: float, *, is_found: bool) -> None:
+    early = [(at, 7.0 + 0.003 * (-1) ** at) for at in range(6)]
+    late = [(at, 7.0 + shift + 0.003 * (-1) ** at) for at in range(20, 24)]
+    assert is_apart(early, late) is is_found
+    assert not is_apart(early[:1], late[:1]), "two points say nothing"
+
+
+def test_two_samples_are_welch() -> None:
+    random = np.random.default_rng(3)
+    old, new = random.normal(7, 0.004, 12), random.normal(7.01, 0.012, 5)
+    found = two_samples(list(old), list(new), alpha=0.05)
+    assert isinstance(found, Comparison)
+    theirs = stats.ttest_ind(new, old, equal_var=False)
+    assert found.df == math.floor(theirs.df)
+    error = found.estimate / theirs.statistic
+    reach = stats.t.ppf(0.975, found.df) * error
+    assert found.ci95 == pytest.approx((found.estimate - reach, found.estimate + reach))
+    assert found.lower == pytest.approx(found.estimate - stats.t.ppf(0.95, found.df) * error)
+
+
+def test_three_jobs_of_twice_the_noise_are_not_called_faster_too_often() -> None:
+    """A common variance does so in 14.5 % of pairs, against 5 % as promised."""
+    random, n = np.random.default_rng(5), 2000
+    false = sum(
+        isinstance(found, Comparison) and decide(found, equivalence=0.01) is VerdictKind.FASTER
+        for _ in range(n)
+        for found in [
+            two_samples(
+                list(random.normal(7, 0.006, 12)), list(random.normal(7, 0.012, 3)), alpha=0.05
+            )
+        ]
+    )
+    assert false / n < 0.05
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [([7.0, 7.1], [7.0, 7.2]), ([7.0, 7.1, 7.2, 7.3], [7.1]), ([7.0] * 4, [7.0] * 4),
+     ([7.0, 7.1, 7.2], [7.0, math.nan, 7.1])],
+)  # fmt: skip
+def test_two_samples_that_cannot_be_compared(old: list[float], new: list[float]) -> None:
+    assert isinstance(two_samples(old, new, alpha=0.05), NoComparison)

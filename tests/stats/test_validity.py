@@ -7,7 +7,8 @@ import math
 import pytest
 
 from pytest_xlatune.model.profile import Profile, profile
-from pytest_xlatune.stats.validity import Effect, different_loss, effective
+from pytest_xlatune.model.result import Effect, TrialSetting
+from pytest_xlatune.stats.validity import Options, Shown, contradictions, different_loss, judged
 
 DEPLOYED = "--xla_gpu_autotune_level=4 --xla_gpu_enable_latency_hiding_scheduler=true"
 OVERLAP = profile("overlap", "--xla_gpu_enable_latency_hiding_scheduler=false")
@@ -39,30 +40,110 @@ OVERLAP = profile("overlap", "--xla_gpu_enable_latency_hiding_scheduler=false")
     ],
 )
 def test_flags_in_effect(of: Profile, shown: str, words: str) -> None:
-    found = effective(of, deployed=DEPLOYED, shown=shown)
-    assert bool(found.reasons) == bool(words)
-    assert words in " ".join(found.reasons)
-    assert not found.notes
-
-
-def test_silence_is_a_note_and_no_failure() -> None:
-    found = effective(OVERLAP, deployed=DEPLOYED, shown=None)
-    assert not found.reasons
-    assert "does not show XLA_FLAGS" in found.notes[0]
-    garbled = effective(OVERLAP, deployed=DEPLOYED, shown="--xla_gpu='never closed")
-    assert not garbled.reasons
-    assert "cannot be read" in garbled.notes[0]
-    assert effective(profile("none"), deployed="", shown=None) == Effect()
-
-
-def test_variables_in_effect() -> None:
-    rings = profile("rings", env={"NCCL_ALGO": "Ring", "NCCL_PROTO": "^LL128"})
-    found = effective(rings, deployed="", shown=None, shown_env={"NCCL_ALGO": "Tree"})
-    assert found.reasons == (
-        "NCCL_ALGO is 'Tree' in the log, expected 'Ring': the profile was not in effect",
+    found = judged(of, Shown(flags=shown), deployed=DEPLOYED)
+    reasons = contradictions(found)
+    assert bool(reasons) == bool(words)
+    assert words in " ".join(reasons)
+    assert all(each.effect in (Effect.ASKED, Effect.CONTRADICTED) for each in found), (
+        "a list of the environment proves nothing"
     )
-    assert found.notes == ("the log does not show NCCL_PROTO: not checked",)
-    assert not effective(rings, deployed="", shown=None, shown_env=rings.env).reasons
+
+
+def effects(found: tuple[TrialSetting, ...]) -> dict[str, str]:
+    return {each.label: str(each.effect) for each in found}
+
+
+@pytest.mark.parametrize("text", [None, "--xla_gpu='never closed"], ids=["silent", "cut"])
+def test_only_we_say_so_or_a_witness_is_silent(text: str | None) -> None:
+    quiet = judged(OVERLAP, Shown(flags=text), deployed="")
+    assert effects(quiet) == {"--xla_gpu_enable_latency_hiding_scheduler": "asked"}
+    silent = judged(OVERLAP, Shown(flags=text, expects_options=True), deployed="")
+    assert effects(silent) == {"--xla_gpu_enable_latency_hiding_scheduler": "not seen"}
+    assert judged(profile("none"), Shown(), deployed="") == ()
+
+
+RINGS = profile("rings", env={"NCCL_ALGO": "Ring", "HSA_NO_SCRATCH_RECLAIM": "1"})
+
+
+@pytest.mark.parametrize(
+    ("shown", "algo"),
+    [
+        pytest.param(Shown(env={"NCCL_ALGO": "Ring"}), "asked", id="a list of the environment"),
+        pytest.param(Shown(nccl={"NCCL_ALGO": "ring"}), "in effect", id="NCCL says so"),
+        pytest.param(Shown(env={"NCCL_ALGO": "Tree"}), "contradicted", id="overwritten"),
+        pytest.param(
+            Shown(env={"NCCL_ALGO": "Ring"}, nccl={"NCCL_ALGO": "Tree"}), "contradicted",
+            id="NCCL says otherwise",
+        ),
+        pytest.param(Shown(nccl={"NCCL_PROTO": "LL"}), "not seen", id="NCCL says nothing of it"),
+        pytest.param(Shown(expects_nccl=True), "not seen", id="NCCL was asked and says nothing"),
+        pytest.param(Shown(), "asked", id="there is nothing that could say it"),
+    ],
+)  # fmt: skip
+def test_variables(shown: Shown, algo: str) -> None:
+    assert effects(judged(RINGS, shown)) == {"NCCL_ALGO": algo, "HSA_NO_SCRATCH_RECLAIM": "asked"}
+
+
+@pytest.mark.parametrize(
+    ("asked", "printed", "effect"),
+    [
+        ("full", "full", "in effect"),
+        ("full", "none", "contradicted"),
+        ("true", "True", "in effect"),
+        ("7", "7.0", "in effect"),
+        ("none", "ProfilerType.NONE", "in effect"),
+        ("['data', 'fsdp']", '["data","fsdp"]', "in effect"),
+        ("-1", "8", "asked"),
+        ("1e-3", "0.001", "in effect"),
+        ("false", "True", "contradicted"),
+    ],
+)
+def test_overrides_against_the_lines_of_the_framework(
+    asked: str, printed: str, effect: str
+) -> None:
+    of = profile("keys", overrides={"remat_policy": asked})
+    found = judged(of, Shown(config={"remat_policy": printed}), overrides=of.overrides)
+    assert effects(found) == {"remat_policy": effect}
+
+
+def test_a_key_that_the_framework_does_not_print() -> None:
+    of = profile("keys", overrides={"remat_policy": "full"})
+    assert effects(judged(of, Shown())) == {"remat_policy": "asked"}
+    assert effects(judged(of, Shown(config={"steps": "15"}))) == {"remat_policy": "not seen"}
+
+
+def test_a_key_of_the_cell_is_told_only_where_it_is_contradicted() -> None:
+    of, keys = profile("p", "--xla_a=1"), {"remat_policy": "full", "dtype": "bfloat16"}
+    shown = Shown(config={"remat_policy": "none", "dtype": "bfloat16"})
+    (_, lost) = judged(of, shown, overrides=keys)
+    assert (lost.name, lost.effect, lost.is_deployed) == (
+        "remat_policy", Effect.CONTRADICTED, True,
+    )  # fmt: skip
+
+
+def test_a_variable_of_maxtext_is_a_key_of_its_configuration() -> None:
+    of = profile("m", env={"M_REMAT_POLICY": "full"})
+    assert effects(judged(of, Shown(config={"remat_policy": "full"}))) == {
+        "M_REMAT_POLICY": "in effect"
+    }
+    assert effects(judged(of, Shown(config={"remat_policy": "none"}))) == {
+        "M_REMAT_POLICY": "contradicted"
+    }
+
+
+def test_a_sweep_may_declare_that_nothing_can_show_a_variable() -> None:
+    hsa, algo = reversed(judged(RINGS, Shown(), exempt=["HSA_*"]))
+    assert (hsa.is_proved, hsa.effect) == (True, Effect.ASKED)
+    assert not algo.is_proved
+    (lost,) = judged(profile("a", env={"HSA_A": "1"}), Shown(env={"HSA_A": "2"}), exempt=["HSA_*"])
+    assert not lost.is_proved, "what is contradicted stays so"
+
+
+def test_the_dump_is_a_stronger_witness_than_a_list_of_the_environment() -> None:
+    name = "xla_gpu_enable_latency_hiding_scheduler"
+    whole = Options(values={name: "false"}, is_whole=True)
+    found = judged(OVERLAP, Shown(flags=f"--{name}=true", options=whole), deployed="")
+    assert effects(found) == {f"--{name}": "in effect"}
 
 
 @pytest.mark.parametrize(

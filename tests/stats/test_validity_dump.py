@@ -6,7 +6,7 @@ import pytest
 
 from pytest_xlatune.catalog.entries import history
 from pytest_xlatune.model.profile import Profile, profile
-from pytest_xlatune.stats.validity import effective
+from pytest_xlatune.stats.validity import Options, Shown, contradictions, judged
 
 ON = "COLLECTIVE_PIPELINING_MODE_ON"
 
@@ -74,21 +74,40 @@ ON = "COLLECTIVE_PIPELINING_MODE_ON"
 def test_a_dump_contradicts_what_was_asked_for(
     of: Profile, options: dict[str, str], *, lost: bool, shown: bool
 ) -> None:
-    found = effective(
+    log = of.settings_text if shown else None
+    found = judged(
         of,
+        Shown(flags=log, options=Options(values=options), expects_options=True),
         deployed="",
-        shown=of.settings_text if shown else None,
-        options=options,
         defaults=history().defaults,
     )
-    assert bool(found.reasons) is lost, found
-    assert all("dump" in reason for reason in found.reasons)
-    assert not found.notes, "a dump answers what a silent log leaves open"
+    reasons = contradictions(found)
+    assert bool(reasons) is lost, found
+    assert all("dump" in reason for reason in reasons)
 
 
 def test_what_xla_silently_drops_was_not_in_effect() -> None:
     overlap = profile("o", "--xla_gpu_autotune_level=0")
-    shown = "--xla_gpu_enable_triton_gemm=true , --xla_gpu_autotune_level=0"
-    (reason,) = effective(overlap, deployed="", shown=shown).reasons
-    assert "not set in the log" in reason
+    shown = Shown(flags="--xla_gpu_enable_triton_gemm=true , --xla_gpu_autotune_level=0")
+    (reason,) = contradictions(judged(overlap, shown, deployed=""))
+    assert "not set" in reason
     assert "XLA stops reading at ', --xla_gpu_autotune_level=0'" in reason
+
+
+@pytest.mark.parametrize(
+    ("flags", "values", "effect"),
+    [
+        ("--xla_gpu_enable_command_buffer=+CONDITIONAL", "FUSION,CONDITIONAL", "in effect"),
+        ("--xla_gpu_enable_command_buffer=-FUSION", "FUSION,CUBLAS", "contradicted"),
+        ("--xla_gpu_enable_command_buffer=''", None, "in effect"),
+        ("--xla_never_heard_of=1", None, "not seen"),
+        ("--xla_force_host_platform_device_count=4", "1", "contradicted"),
+    ],
+)
+def test_a_whole_dump_tells_more(flags: str, values: str | None, effect: str) -> None:
+    of = profile("p", flags)
+    name = of.flags[0].name
+    options = Options(values={name: values} if values else {}, is_whole=True)
+    shown = Shown(options=options, expects_options=True)
+    (found,) = judged(of, shown, defaults=history().defaults)
+    assert found.effect == effect

@@ -28,7 +28,7 @@ def knobs(count: int, *, wave: str = "wave2") -> tuple[Profile, ...]:
 
 
 def study(count: int = 25, **changes: object) -> TuningStudy:
-    values = {"cell": CELL, "profiles": knobs(count)} | changes
+    values = {"cell": CELL, "profiles": knobs(count), "sigma_prior": 0.006} | changes
     return TuningStudy(**values)  # type: ignore[arg-type]
 
 

@@ -112,8 +112,9 @@ def test_names_do_not_matter(seed: int, truth: list[float], names: list[str]) ->
         v.arm for v in renamed.conclude(other).verdicts
     ]
     found = whole.conclude(done)
-    # a note:  no measured profile beats ... : so far reaches the interval of f, which was ...
-    notes = [re.sub(r"(?<= of )[a-f](?=,|$)", lambda m: of[m[0]].id, each) for each in found.notes]
+    # notes:  ... : so far reaches the interval of f, which was ...    a tie: e and f are both ...
+    named = re.compile(r"(?:(?<= of )|(?<=tie: )|(?<= and ))[a-f](?=,| and | are |$)")
+    notes = [named.sub(lambda m: of[m[0]].id, each) for each in found.notes]
     assert agree(replace(found, notes=tuple(notes)), renamed.conclude(other))
     for cut in range(0, len(done), 7):
         assert [of.get(t.profile.id, t.profile) for t in whole.propose(done[:cut])] == [

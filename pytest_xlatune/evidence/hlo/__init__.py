@@ -91,8 +91,8 @@ class Program(Record):
     module: str
     target: str  # cpu, or the GPU architecture as the file's name says: sm_9.0a, gfx942
     fingerprint: str | None  # of the program before it was scheduled
-    digest: str  # of the scheduled program, without metadata and tables
-    unordered: str  # of the same lines in any order
+    digest: str  # of the scheduled program: its operations and what each takes, no name, no number
+    unordered: str  # of the same operations in any order
     instructions: int
     opcodes: dict[str, int]
     collectives: tuple[Collective, ...]
@@ -101,6 +101,7 @@ class Program(Record):
     memory_bytes: int | None = None  # from the memory-usage report: arguments and temporaries
     options: dict[str, str] | None = None  # that differ from their defaults
     thunks: Thunks | None = None
+    tuned: str = ""  # of what autotuning chose: tiles and algorithms
 
     @property
     def unknown_trips(self) -> int:
@@ -116,6 +117,9 @@ CALLERS = frozenset({"while", "call", "conditional", "fusion", "async-start", "c
 
 MAX_LINE = 1 << 24  # characters; a constant or a tuple may be long, not this long
 MAX_COMPUTATIONS = 1 << 20
+_MOST_BITS = 1 << 63
+_MOST_DIGITS = 18
+_MOST_EXECUTIONS = 1 << 63  # what a loop in a loop comes to
 
 # an instruction:    ROOT %all-gather.5 = bf16[2048,8192]{1,0} all-gather(%param_0.78), channel_id=1
 #   with a tuple:    %while.1 = (s32[], /*index=5*/f32[8]{0:S(1)}) while(%tuple.13), condition=...
@@ -148,6 +152,23 @@ _STREAM = re.compile(r'_xla_gpu_collective_stream="([^"]*)"')
 _ARRAY = re.compile(r"([a-z][a-z0-9]*)\[([^]]*)\]")
 # a file name:  module_0001.jit_f.sm_9.0a_gpu_after_optimizations.txt   .cpu_after_optimizations.txt
 _TARGET = re.compile(r"\.((?:sm_|gfx)[\w.]+?)_gpu_after_opt|\.(cpu)_after_opt")
+
+# a name where it is used:  calls=%fused_add    dot(%param_0, %copy.1)
+_NAMED = re.compile(r"%([\w.-]+)")
+# numbers that a compiler gives out in turn:  , channel_id=12
+_CHANNEL = re.compile(r", channel_id=\d+")
+_NESTED = r"\{(?:[^{}]|\{[^{}]*\})*\}"
+# what autotuning picks on the device:  "triton_gemm_config":{"block_m":"16",...}
+#   "selected_algorithm":"-1"   "algorithm":{"algo_id":"28",...}   "autotune_workspace_size":"0"
+#   in a matrix product inside a Triton kernel:  backend_config={"sizes":["16"]}
+#   "kind":"__triton_nested_gemm_fusion","block_level_fusion_config":{"num_warps":"2",...}
+_TUNED = re.compile(
+    rf'"triton_gemm_config":{_NESTED}|"selected_algorithm":"-?\d+"|"algorithm":{_NESTED}'
+    r'|"algorithm":"-?\d+"|"autotune_workspace_size":"\d+"|backend_config=\{"sizes":\[[^]]*\]\}'
+    rf'|(?<=_gemm_fusion",)"block_level_fusion_config":{_NESTED}'
+)
+# scratch that the picked algorithm wants, last in its result:  (f32[8,8]{1,0}, s8[4194304]{0})
+_WORKSPACE = re.compile(r"(?<=[}\]]), s8\[\d+\]\{0\}\)")
 
 # bits of an element; what has none (token, opaque, tuple) takes no space
 _BITS = {
@@ -186,6 +207,11 @@ class _Parser:
     opcodes: Counter[str] = field(default_factory=Counter)
     digest: blake2b = field(default_factory=lambda: blake2b(digest_size=16))
     unordered: int = 0
+    tuned: int = 0
+    # what an operation is, by its name: of those of this computation; of computations, all
+    known: dict[str, str] = field(default_factory=dict)
+    called: dict[str, str] = field(default_factory=dict)
+    sum_here: int = 0
 
     def line(self, line: str) -> None:
         if len(line) > MAX_LINE:
@@ -207,18 +233,19 @@ class _Parser:
                     raise ParseError(f"more than {MAX_COMPUTATIONS} computations")
                 if found.group(1):
                     self.entry = self.here
-                self.digest.update(self.here.encode())
+                self.digest.update(b"{")
+                self.known, self.sum_here = {}, 0
         elif line.startswith("}"):
+            if self.here is not None:
+                self.called[self.here] = f"{self.sum_here % (1 << 64):016x}"
             self.here = None
 
     def _instruction(self, line: str) -> None:
         found = _INSTRUCTION.match(line)
         if found is None:
             return
-        plain = _without_metadata(line).encode()
-        self.digest.update(plain)
-        self.unordered += int.from_bytes(blake2b(plain, digest_size=16).digest(), "little")
         opcode = found.group(3)
+        self._identify(found, line)
         self.opcodes[opcode] += 1
         if opcode in CALLERS:
             self._caller(found, line)
@@ -226,6 +253,32 @@ class _Parser:
             self._done(found, line)
         elif opcode.removesuffix("-start") in KINDS:
             self._start(found, line, opcode.removesuffix("-start"), None)
+
+    def _identify(self, found: re.Match[str], line: str) -> None:
+        """Hash an operation with what it takes and calls, so that no name has to be compared."""
+        text = _without_metadata(line)[found.start(2) :]
+        if "_gemm" in text or "algorithm" in text or '={"sizes"' in text:
+            chosen = _TUNED.findall(text)
+            text = _WORKSPACE.sub(")", _TUNED.sub("", text))
+            own = int.from_bytes(blake2b(repr(chosen).encode(), digest_size=16).digest(), "little")
+            self.tuned += own * (len(self.known) + 1)
+        if "channel_id=" in text:
+            text = _CHANNEL.sub("", text)
+        # text, name, text, name, ... text
+        parts = _NAMED.split(text)
+        for at in range(1, len(parts), 2):
+            # calls=%fused_add    but  dot(%param_0, %copy.1)
+            is_called = parts[at - 1].endswith("=")
+            first, then = (self.called, self.known) if is_called else (self.known, self.called)
+            parts[at] = first.get(parts[at]) or then.get(parts[at], "")
+        if "ROOT " in line[: found.start(1)]:
+            parts.append("ROOT")
+        whole = blake2b("".join(parts).encode(), digest_size=16)
+        self.digest.update(whole.digest())
+        number = int.from_bytes(whole.digest(), "little")
+        self.unordered += number
+        self.sum_here += number
+        self.known[found.group(1)] = whole.hexdigest()
 
     def _caller(self, found: re.Match[str], line: str) -> None:
         here = str(self.here)
@@ -358,6 +411,7 @@ def _program(parser: _Parser, source: str) -> Program:
         fingerprint=parser.fingerprint,
         digest=parser.digest.hexdigest(),
         unordered=f"{parser.unordered % (1 << 128):032x}",
+        tuned=f"{parser.tuned % (1 << 128):032x}",
         instructions=parser.opcodes.total(),
         opcodes=dict(sorted(parser.opcodes.items())),
         collectives=tuple(collectives),
@@ -409,7 +463,7 @@ def _executions(parser: _Parser, source: str) -> tuple[dict[str, int], set[str],
         caller = ready.pop()
         callers_first.append(caller)
         for callee, rounds in calls.get(caller, ()):
-            times[callee] += times[caller] * rounds
+            times[callee] = min(times[callee] + times[caller] * rounds, _MOST_EXECUTIONS)
             if caller in in_loop or callee in bodies:
                 in_loop.add(callee)
             waiting[callee] -= 1
@@ -438,9 +492,17 @@ def _bytes(shape: str) -> int:
         size = _BITS.get(kind, 8 if kind.startswith("f8") else 0)
         for each in dimensions.split(","):
             if each:
-                size *= int(each.lstrip("<=")) if each.lstrip("<=").isdigit() else 0
+                size *= _dimension(each.lstrip("<="))
         bits += size
+    if bits > _MOST_BITS:
+        raise ParseError(f"an array of more than {_MOST_BITS >> 3} bytes: {shape:.60}")
     return bits // 8
+
+
+def _dimension(text: str) -> int:
+    if len(text) > _MOST_DIGITS and text.isdecimal():
+        raise ParseError(f"a dimension of {len(text)} digits: {text:.20}...")
+    return int(text) if text.isdecimal() else 0
 
 
 def _start_bytes(shape: str, opcode: str) -> int:

@@ -34,6 +34,7 @@ class Change(StrEnum):
     """How far two programs are apart."""
 
     IDENTICAL = "identical"
+    TUNED = "same program, other autotuned kernels"
     SCHEDULE = "same program, other schedule"
     PROGRAM = "other program"
 
@@ -48,10 +49,20 @@ class ProgramDifference(Record):
     sentences: tuple[str, ...]
 
 
+_SAME = (
+    "identical: the optimised HLO is the same; the effect of a setting, if any, is below HLO or at "
+    "run time"
+)
+_TUNED = (
+    f"{Change.TUNED}: autotuning measured again and chose otherwise, as it may in any run; "
+    "docs/evidence.md says how to pin its choice"
+)
+
+
 def change(before: Program, after: Program) -> Change:
     """Return how far two programs are apart."""
     if before.digest == after.digest:
-        return Change.IDENTICAL
+        return Change.IDENTICAL if before.tuned == after.tuned else Change.TUNED
     same = before.unordered == after.unordered or (
         before.fingerprint is not None and before.fingerprint == after.fingerprint
     )
@@ -62,8 +73,10 @@ def difference(before: Program, after: Program) -> ProgramDifference:
     """Compare two programs."""
     found = change(before, after)
     facts = list(_facts(before, after))
-    sentences: list[str] = ["identical: this flag cannot matter at compile time"]
-    if found is Change.SCHEDULE:
+    sentences = [_SAME]
+    if found is Change.TUNED:
+        sentences = [_TUNED]
+    elif found is Change.SCHEDULE:
         unmoved = ["instructions in another order, every collective as before"]
         sentences = [str(found), *(facts or unmoved)]
     elif found is Change.PROGRAM:
@@ -193,6 +206,7 @@ class Acted(StrEnum):
     """What the program says about a flag."""
 
     ACTED = "acted"
+    ONE_OF = "one of these"  # that differ together; no compile without each of them was made
     DID_NOT_ACT = "did not act"
     UNSEEN = "cannot be seen in HLO"
 
@@ -299,27 +313,49 @@ _SEEN: dict[ProgramFact, Callable[[Program, tuple[str, ...]], object]] = {
 }
 
 
-def prove(flag: str, before: Program, after: Program) -> Proof:
-    """Say whether a flag acted, from two programs between which nothing else was changed."""
-    name = flag.lstrip("-").partition("=")[0]
+def prove(flags: Sequence[str], before: Program, after: Program) -> tuple[Proof, ...]:
+    """Say of each setting whether it acted, from two programs that differ in these settings alone.
+
+    With one of them any change of the program is its own. With several no change can be given to
+    one: each that may have made it is "one of these".
+    """
+    names = [flag.lstrip("-").partition("=")[0] for flag in flags]
+    found = change(before, after)
+    is_changed = found in (Change.SCHEDULE, Change.PROGRAM)
+    together = [each for each in names if each.startswith("xla_")]
+    return tuple(
+        _proof(name, before, after, found, of=together if is_changed else ()) for name in names
+    )
+
+
+def _proof(
+    name: str, before: Program, after: Program, found: Change, *, of: Sequence[str]
+) -> Proof:
+    """Judge one setting; `of` are the flags of which one at least changed the program."""
     if not name.startswith("xla_"):
         return _unseen(name, "an environment variable of the run time")
-    found = change(before, after)
     expected = expectations().get(name)
-    if expected is None:
-        if found is Change.IDENTICAL:
-            return _unseen(name, "the program is identical, and no table says where it acts")
-        expected = Expectation(fact=ProgramFact.PROGRAM)
-    if expected.below is not None or expected.fact is None:
+    below = expected is not None and (expected.below is not None or expected.fact is None)
+    if not of and expected is None:
+        return _unseen(name, "the optimised HLO is the same, and no table says where it acts")
+    if not of and expected is not None and below:
         return _unseen(name, _WHY[expected.below or Below.RUN_TIME])
-    seen, of = _SEEN[expected.fact], expected.kinds_text
-    if seen(before, expected.kinds) != seen(after, expected.kinds):
-        said = f"{name} acted: it changed {expected.fact}{of}"
+    if not of:
+        said = "the program is identical" if found is Change.IDENTICAL else str(found)
+        return Proof(flag=name, acted=Acted.DID_NOT_ACT, sentence=f"{name} did not act: {said}")
+    changed = str(found)
+    if expected is not None and expected.fact is not None and not below:
+        is_seen = _SEEN[expected.fact](before, expected.kinds) != _SEEN[expected.fact](
+            after, expected.kinds
+        )
+        fact = f"{expected.fact}{expected.kinds_text}"
+        changed = f"it changed {fact}" if is_seen else f"{found}, while {fact} are as before"
+    if len(of) == 1:
+        said = f"{name} acted: {changed}"
         return Proof(flag=name, acted=Acted.ACTED, sentence=said)
-    said = "the program is identical"
-    if found is not Change.IDENTICAL:
-        said = f"{found}, but {expected.fact}{of} are as before"
-    return Proof(flag=name, acted=Acted.DID_NOT_ACT, sentence=f"{name} did not act: {said}")
+    changed = changed.replace("it changed ", "changed are ")
+    said = f"{name}: {Acted.ONE_OF} acted, or several: {', '.join(of)}; {changed}"
+    return Proof(flag=name, acted=Acted.ONE_OF, sentence=said)
 
 
 def _unseen(name: str, why: str) -> Proof:
@@ -387,7 +423,7 @@ class CompileJudge:
         else:
             later = self._run_time(compiled.profile, found)
             cls, sentence = self._compare(compiled.profile, found, later)
-            setting = digest([found.digest, sorted(later.items())])
+            setting = digest([found.digest, found.tuned, sorted(later.items())])
             if cls is not CompileClass.IDENTICAL:
                 name = compiled.profile.id
                 first = self._seen.setdefault(setting, name)
@@ -411,7 +447,7 @@ class CompileJudge:
             return CompileClass.MEMORY, f"{size(needed)} of {size(limit)}"
         changed = difference(self.baseline, found)
         if changed.change is not Change.IDENTICAL:
-            if changed.change is Change.PROGRAM:
+            if changed.change is not Change.SCHEDULE:
                 return CompileClass.PROGRAM, "; ".join(changed.sentences)
             # the class says already what the first sentence does
             return CompileClass.SCHEDULE, "; ".join(changed.sentences[1:])

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO
 
@@ -74,6 +76,79 @@ def dumped_options(folder: Path) -> dict[str, str] | None:
     except (OSError, ParseError):
         return None  # an attempt that died early left no whole dump
     return None if text is None else read_debug_options(text)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SeenOptions:
+    """XLA's options as the process of a trial wrote them down.
+
+    Attributes:
+        values: by name; a list's values are joined by commas.
+        is_whole: whether those at their default are among them.
+    """
+
+    values: dict[str, str]
+    is_whole: bool
+
+
+# with --xla_dump_to, whatever --xla_dump_hlo_module_re says: of every module on a GPU (jaxlib 0.6.2
+# to 0.10.2), and of every module on a CPU (0.10.2)
+_CONFIG, _COMPILE = ".config.pbtxt", "compile_options.textproto"
+# in the block debug_options:      xla_gpu_autotune_level: 4
+_INNER = re.compile(r'^ {2,4}(xla_\w+): "?(.*?)"?$', re.MULTILINE)
+# env_option_overrides {\n  key: "xla_gpu_autotune_level"\n  value {\n    int_field: 3\n
+_OVERRIDE = re.compile(r'^  key: "(xla_\w+)"\s+value \{\s+\w+_field: "?(.*?)"?$', re.MULTILINE)
+# module_0008.jit_train_step.config.pbtxt    module_0008.jit_train_step/compile_options.textproto
+_NUMBER = re.compile(r"module_(\d{1,9})\.(.*)")
+
+
+def seen_options(folder: Path) -> SeenOptions | None:
+    """Return the options that a scored trial's XLA wrote down; None where it wrote none.
+
+    They are those of the training step where its module tells them, with what the program itself
+    gives to `jax.jit(compiler_options=...)`; else those of the last module that tells some.
+    """
+    try:
+        path = _options_in(folder)
+        if path is None:
+            return None
+        with _open(path) as file:
+            text = file.read(_MAX_SMALL)
+    except OSError:
+        return None
+    if path.name.endswith(".debug_options"):
+        return SeenOptions(values=read_debug_options(text), is_whole=False)
+    options: dict[str, str] = {}
+    for name, value in _INNER.findall(text):
+        options[name] = f"{options[name]},{value}" if name in options else value
+    # what the program says is put over it when the module is compiled
+    return SeenOptions(values=options | dict(_OVERRIDE.findall(text)), is_whole=True)
+
+
+def keep_options(folder: Path) -> None:
+    """Delete all but the file that `seen_options` reads; it gives the same again."""
+    kept = _options_in(folder)
+    for each in sorted(folder.rglob("*"), reverse=True):  # a folder comes after what it holds
+        with contextlib.suppress(OSError):
+            if each.is_dir() and not each.is_symlink():
+                each.rmdir()
+            elif each != kept:
+                each.unlink()
+
+
+def _options_in(folder: Path) -> Path | None:
+    """Return the file that tells most; of several modules the step's, else the last one's."""
+    for pattern in (f"*{_CONFIG}", f"*/{_COMPILE}", "*.debug_options"):
+        found = sorted(folder.glob(pattern), key=_place)
+        if found:
+            return found[-1]
+    return None
+
+
+def _place(path: Path) -> tuple[bool, int, str]:
+    module = _NUMBER.fullmatch(path.parent.name if path.name == _COMPILE else path.name)
+    number, name = (int(module[1]), module[2]) if module else (-1, path.name)
+    return "train_step" in name, number, name
 
 
 def _open(path: Path) -> TextIO:

@@ -155,6 +155,7 @@ LIMIT_PS = 1 << 61  # 26 days; no sum of two overflows
 _NAME, _OFFSET, _DURATION, _STATS = 0x08, 0x10, 0x18, 0x22
 # XStat: the id, then one of these
 _STAT_ID, _STAT_UINT, _STAT_INT, _STAT_REF = 0x08, 0x18, 0x20, 0x38
+_STAT_STRING = 0x2A
 _LONG = 0x80  # a varint of more than one byte
 NOWHERE = 1 << 62  # the end of a field that is to be read alone
 # field numbers: the name of an XLine and of metadata, XLine.timestamp_ns, XLine.events and
@@ -260,7 +261,9 @@ def decode(
         end = int(tags[begin + BLOCK]) if begin + BLOCK < len(tags) else line.end
         octets = Octets(line.data, int(at[0]), end)
         block = _Block(octets, at - octets.start, len(wanted), first=first)
-        for row in range(len(at)) if slots is None else block.lockstep(slots):
+        odd = np.arange(len(at)) if slots is None else block.lockstep(slots)
+        block.take_strings(odd, intern)
+        for row in odd:
             block.one_by_one(row, tuple(wanted.values()), intern)
         block.check_times()
         found = Columns(
@@ -299,6 +302,24 @@ class _Block:
         self.duration_ps = np.zeros(size, np.int64)
         self.timed = np.ones(size, bool)
         self.stats = np.full((wanted, size), ABSENT, np.int64)
+        self._strings: list[tuple[int, int]] = []  # where each begins and ends
+
+    def take_strings(self, odd: Ints, intern: Callable[[str], int]) -> None:
+        """Enter the strings that events bear in full; `odd` ones are read again."""
+        self.stats[:, odd] = ABSENT
+        if not self._strings:
+            return
+        data, base = self._octets.data, self._octets.start
+        known: dict[bytes, int] = {}
+        slots, rows = np.nonzero(self.stats < ABSENT)
+        ids = []
+        for code in self.stats[slots, rows].tolist():
+            begin, end = self._strings[-2 - code]
+            raw = bytes(data[base + begin : base + end])
+            if raw not in known:
+                known[raw] = intern(raw.decode("utf-8", "replace"))
+            ids.append(known[raw])
+        self.stats[slots, rows] = ids
 
     def check_times(self) -> None:
         for column in (self.offset_ps, self.duration_ps):
@@ -367,6 +388,14 @@ class _Block:
         at += size
         plain = (tag == _STAT_UINT) | (tag == _STAT_INT) | (tag == _STAT_REF)
         plain &= (size > 0) & (at == limit)
+        string = tag == _STAT_STRING
+        if string.any() and not self._first:
+            string &= (size > 0) & (at + value == limit)
+            place = np.flatnonzero(string)
+            # until they are entered, a code below ABSENT that says which one: no number is negative
+            value[place] = -2 - len(self._strings) - np.arange(len(place))
+            self._strings += zip(at[place].tolist(), limit[place].tolist(), strict=True)
+            plain |= string
         if self._first:
             plain &= limit <= stop[which]
             limit = stop[which]

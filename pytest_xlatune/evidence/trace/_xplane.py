@@ -51,13 +51,13 @@ MAX_LINES = 1 << 16
 MAX_NAMES = 1 << 20
 MAX_EVENTS = 1 << 24  # of a file; a collector keeps two million per GPU
 
-_LIMIT_NS = 1 << 51  # 26 days between the clocks of two lines
+LIMIT_NS = 1 << 51  # 26 days between the clocks of two lines
 
 Range = tuple[int, int]
 
 
 @dataclass(slots=True, kw_only=True)
-class _Plane:
+class Plane:
     """An XPlane: where its parts lie; names only as far as asked for."""
 
     name: str = ""
@@ -68,6 +68,27 @@ class _Plane:
 
 
 _PARTS = {3: "lines", 4: "event_names", 5: "stat_names", 6: "stats"}
+
+
+def read_plane(data: Bytes, start: int, end: int) -> Plane:
+    """Find the parts of the XPlane that lies from `start` to `end`.
+
+    Raises:
+        WireError: more lines or names than any profiler writes.
+    """
+    plane = Plane()
+    count = 0
+    for number, kind, begin, stop in fields(data, start, end):
+        if kind == LENGTH and number == 2:  # noqa: PLR2004
+            plane.name = text(data, begin, stop)
+        elif kind == LENGTH and number in _PARTS:
+            count += 1
+            if count > MAX_NAMES:
+                raise WireError(f"more than {MAX_NAMES} parts in one plane")
+            getattr(plane, _PARTS[number]).append((begin, stop))
+    if len(plane.lines) > MAX_LINES:
+        raise WireError(f"more than {MAX_LINES} lines in one plane")
+    return plane
 
 
 def read_xplane(data: Bytes, source: str) -> Trace:
@@ -123,8 +144,8 @@ class _XplaneReader:
             warnings=tuple(warnings),
         )
 
-    def _space(self) -> tuple[list[_Plane], list[str], list[str]]:
-        planes: list[_Plane] = []
+    def _space(self) -> tuple[list[Plane], list[str], list[str]]:
+        planes: list[Plane] = []
         warnings: list[str] = []
         hosts: list[str] = []
         texts = {2: warnings, 3: warnings, 4: hosts}
@@ -132,27 +153,12 @@ class _XplaneReader:
             if kind != LENGTH or number not in {1, *texts}:
                 raise WireError(f"field {number} of an XSpace")
             if number == 1:
-                planes.append(self._plane(begin, end))
+                planes.append(read_plane(self._data, begin, end))
             else:
                 texts[number].append(text(self._data, begin, end))
             if len(planes) + len(warnings) + len(hosts) > MAX_PLANES:
                 raise WireError(f"more than {MAX_PLANES} planes")
         return planes, warnings, hosts
-
-    def _plane(self, start: int, end: int) -> _Plane:
-        plane = _Plane()
-        count = 0
-        for number, kind, begin, stop in fields(self._data, start, end):
-            if kind == LENGTH and number == 2:  # noqa: PLR2004
-                plane.name = text(self._data, begin, stop)
-            elif kind == LENGTH and number in _PARTS:
-                count += 1
-                if count > MAX_NAMES:
-                    raise WireError(f"more than {MAX_NAMES} parts in one plane")
-                getattr(plane, _PARTS[number]).append((begin, stop))
-        if len(plane.lines) > MAX_LINES:
-            raise WireError(f"more than {MAX_LINES} lines in one plane")
-        return plane
 
     def _table(self, entries: list[Range]) -> dict[int, str]:
         """Read a map from id to a metadata message: the name of each."""
@@ -168,7 +174,7 @@ class _XplaneReader:
             names[key] = name
         return names
 
-    def _task(self, planes: list[_Plane]) -> dict[str, int]:
+    def _task(self, planes: list[Plane]) -> dict[str, int]:
         found: dict[str, int] = {}
         for plane in planes:
             if plane.name == TASK_PLANE:
@@ -179,7 +185,7 @@ class _XplaneReader:
                         found[names.get(ident, "")] = value
         return found
 
-    def _gpu(self, plane: _Plane) -> Device | None:
+    def _gpu(self, plane: Plane) -> Device | None:
         stats = _Stats(self._table(plane.stat_names))
         wanted = stats.wanted(op="hlo_op", module="hlo_module", launch="correlation_id")
         names, attributes = self._index(self._table(plane.event_names)), self._index(stats.names)
@@ -225,9 +231,9 @@ class _XplaneReader:
     def _base_ps(self, line: TraceLine) -> int:
         if self._origin_ns is None:
             # session-relative clocks are kept; unix nanoseconds would overflow as picoseconds
-            self._origin_ns = 0 if abs(line.timestamp_ns) < _LIMIT_NS else line.timestamp_ns
+            self._origin_ns = 0 if abs(line.timestamp_ns) < LIMIT_NS else line.timestamp_ns
         base_ns = line.timestamp_ns - self._origin_ns
-        if abs(base_ns) > _LIMIT_NS:
+        if abs(base_ns) > LIMIT_NS:
             raise WireError(f"lines whose clocks are {base_ns} ns apart")
         return base_ns * 1000
 
@@ -250,7 +256,7 @@ class _XplaneReader:
 
         return index
 
-    def _host(self, plane: _Plane, *, on_gpu: bool) -> list[Device]:
+    def _host(self, plane: Plane, *, on_gpu: bool) -> list[Device]:
         """Read step markers and launches, and the kernels where the CPU is the device."""
         stats = _Stats(self._table(plane.stat_names))
         of_kernels = {"ordinal": "device_ordinal", "op": "hlo_op", "module": "hlo_module"}

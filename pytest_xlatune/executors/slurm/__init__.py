@@ -24,6 +24,7 @@ from typing import Any
 
 from pytest_xlatune.executors import (
     OWN_JOBS,
+    QueueFull,
     Request,
     Resumed,
     SchedulerDown,
@@ -38,6 +39,7 @@ from pytest_xlatune.executors.slurm._commands import (
     SlurmJob,
     Trouble,
     parse_sacct,
+    parse_scontrol,
     parse_squeue,
     run_command,
     sacct,
@@ -101,6 +103,7 @@ class SlurmExecutor:
         """Call sbatch, again for half a minute where a refusal may pass.
 
         Raises:
+            QueueFull: a limit on submitted jobs is reached.
             ConfigError: an option of the resources is ours to set, or a name is malformed.
             SchedulerDown: the controller is away, or another session's sbatch still asks it.
             SubmissionError: sbatch refused it for good.
@@ -112,23 +115,26 @@ class SlurmExecutor:
             if found := self.find(request):
                 return found
         write_spec(folder, spec)
-        (folder / SCRIPTS).mkdir(exist_ok=True)
+        payload.make_folder(folder / SCRIPTS)
         where = compress(request.nodelist) or "any node"
         reply = script.submit(folder, arguments)
         for wait_s in RETRY_AFTER_S:
-            if not reply.trouble.is_passing:
+            if not reply.trouble.is_passing or reply.trouble is Trouble.FULL:
                 break
-            _log.info("%s is submitted again in %g s: %s", name, wait_s, reply.error)
+            _log.warning("%s is submitted again in %g s: %s", name, wait_s, reply.error)
             self._sleep(wait_s)
             if found := self.find(request):
                 return found
             reply = script.submit(folder, arguments)
+        payload.close_files(folder / SCRIPTS)
         if reply.code == 0:
             _log.info("%s is job %s on %s", name, reply.out, where)
             return reply.out
         said = f"sbatch refused job {name} on {where}: {reply.error}"
         if reply.trouble is Trouble.AWAY:
             raise SchedulerDown(said)
+        if reply.trouble is Trouble.FULL:
+            raise QueueFull(said)
         tries = f" (tried {1 + len(RETRY_AFTER_S)} times)" if reply.trouble.is_passing else ""
         raise SubmissionError(f"{said}{tries}; the script is in {folder / SCRIPTS}")
 
@@ -181,11 +187,24 @@ class SlurmExecutor:
             # a full disk takes no mark, but it must not keep a job from its end
             with contextlib.suppress(OSError):
                 (root / each.folder / payload.CANCEL).touch()
-        _log.info("Slurm is asked to cancel %s", ", ".join(each.job_id for each in submissions))
-        answer = self._run(["scancel", *(each.job_id for each in submissions)])
+        ours = [each.job_id for each in submissions if self._is_ours(each, root / each.folder)]
+        if not ours:
+            return
+        _log.info("Slurm is asked to cancel %s", ", ".join(ours))
+        answer = self._run(["scancel", *ours])
         if answer.trouble not in (Trouble.NONE, Trouble.UNKNOWN_JOB):
             kind = SchedulerDown if answer.trouble is Trouble.AWAY else SubmissionError
             raise kind(f"scancel: {answer.error}")
+
+    def _is_ours(self, submission: Submission, folder: Path) -> bool:
+        """Whether a number is still our job's: a controller may have given it away again."""
+        job_id = submission.job_id
+        known = parse_scontrol(self._run(["scontrol", "show", "job", "-o", job_id]).out)
+        job = known.get(job_id)
+        if job is None or not job.folder or is_same_attempt(Path(job.folder), folder):
+            return True
+        _log.warning("job %s is another's by now (%s): it is left alone", job_id, job.folder)
+        return False
 
     def resume(self, nodes: Sequence[str]) -> Resumed:
         """Ask Slurm to take drained and dead nodes back; see `nodes.resume_nodes`."""

@@ -47,14 +47,15 @@ class Trouble(StrEnum):
 
     NONE = ""
     AWAY = "away"  # the controller is down or busy: the same question may be answered later
-    FOR_NOW = "for-now"  # a limit of the site: the same job may be taken later
+    FULL = "full"  # a limit of the site on jobs: the same job is taken when others have ended
+    FOR_NOW = "for-now"  # a hitch: the same job may be taken in a moment
     UNKNOWN_JOB = "unknown-job"  # the controller answers, and has no such job
     FOR_GOOD = "for-good"
 
     @property
     def is_passing(self) -> bool:
         """Whether the same may be asked again later."""
-        return self in (Trouble.AWAY, Trouble.FOR_NOW)
+        return self in (Trouble.AWAY, Trouble.FULL, Trouble.FOR_NOW)
 
 
 # Slurm's words -> what they mean here; the first row with a match decides
@@ -68,14 +69,24 @@ _TROUBLES: tuple[tuple[Trouble, re.Pattern[str]], ...] = (
         r"unable to contact slurm controller|slurm controller not responding"
         r"|slurm backup controller in standby mode|unexpected message received"
         r"|socket timed out|connection refused|connection timed out"
-        r"|zero bytes were transmitted or received|transport endpoint is not connected",
+        r"|zero bytes were transmitted or received|transport endpoint is not connected"
+        # sbatch: error: If munged is up, restart with --num-threads=10
+        # sbatch: error: Munge encode failed: Failed to access "/run/munge/munge.socket.2"
+        r"|munge|invalid authentication credential|protocol authentication error",
         re.IGNORECASE)),
     # sbatch: error: Batch job submission failed: Job violates accounting/QOS policy (job submit
     # limit, user's size and/or time limits)
+    (Trouble.FULL, re.compile(
+        r"job violates accounting/qos policy|(?:qos|assoc|assocgrp|qosgrp)maxsubmitjob"
+        r"|maxsubmitjobs|grpsubmitjob|too many pending jobs"
+        # sbatch: error: Slurm temporarily unable to accept job, sleeping and retrying (MaxJobCount)
+        r"|slurm temporarily unable to accept job",
+        re.IGNORECASE)),
+    # sbatch: error: Batch job submission failed: I/O error writing script/environment to file
+    # sbatch: error: Batch job submission failed: Unspecified error
     (Trouble.FOR_NOW, re.compile(
-        r"slurm temporarily unable to accept job|resource temporarily unavailable"
-        r"|job violates accounting/qos policy|(?:qos|assoc)maxsubmitjob|maxsubmitjobs"
-        r"|too many pending jobs",
+        r"resource temporarily unavailable|i/o error writing script|unspecified error"
+        r"|unable to create (?:step|job)|stale file handle|input/output error",
         re.IGNORECASE)),
 )  # fmt: skip
 
@@ -186,14 +197,16 @@ STATES: Mapping[str, State] = {
         State.RUNNING,
     ),
     "COMPLETED": State.COMPLETED,
-    **dict.fromkeys(("FAILED", "LAUNCH_FAILED", "OUT_OF_MEMORY"), State.FAILED),
+    **dict.fromkeys(("FAILED", "LAUNCH_FAILED"), State.FAILED),
+    "OUT_OF_MEMORY": State.OUT_OF_MEMORY,
+    "PREEMPTED": State.PREEMPTED,
     **dict.fromkeys(("DEADLINE", "TIMEOUT"), State.TIMEOUT),
-    **dict.fromkeys(("CANCELLED", "PREEMPTED", "REVOKED"), State.CANCELLED),
+    **dict.fromkeys(("CANCELLED", "REVOKED"), State.CANCELLED),
     **dict.fromkeys(("BOOT_FAIL", "NODE_FAIL", "RECONFIG_FAIL"), State.NODE_FAIL),
 }  # fmt: skip
 
 # `0:15` of ExitCode
-_EXIT = re.compile(r"(\d+):(\d+)")
+_EXIT = re.compile(r"(\d{1,9}):(\d{1,9})")
 # a job state with what may follow it:  CANCELLED by 0    NODE_FAIL,COMPLETING    COMPLETI+
 _WORD = re.compile(r"[A-Z_]+")
 # one field of `scontrol show job -o`, up to the next:  JobName=ag combine WorkDir=
@@ -202,6 +215,8 @@ _FIELD = re.compile(r"(?:^| )([A-Z][\w:/]*)=(.*?)(?= [A-Z][\w:/]*=|\s*$)")
 # NodeDown    ReqNodeNotAvail, UnavailableNodes:node002
 # Nodes_required_for_job_are_DOWN,_DRAINED_or_reserved_for_jobs_in_higher_priority_partitions
 _LACKS_NODES = re.compile(r"nodenotavail|nodes[ _]required|node_?down", re.IGNORECASE)
+_HELD = "JobHeld"  # JobHeldUser    JobHeldAdmin
+_STANDS = re.compile(r"SUSPENDED|STOPPED")  # its processes are there and do nothing
 _SAYS_NOTHING = frozenset({"", "None", "(null)", "N/A", "Unknown", "none"})
 _SHELL_SIGNAL_BASE = 128
 _CUT = 4  # no command cuts a state shorter
@@ -325,6 +340,8 @@ def _job(row: Mapping[str, str]) -> SlurmJob:
             end_s=_time(row.get("EndTime", "")) if state.is_final else None,
             reason=f"{row['JobState'].strip()} ({said})" if said else row["JobState"].strip(),
             lacks_nodes=state is State.PENDING and bool(_LACKS_NODES.search(said)),
+            is_suspended=bool(_STANDS.search(row["JobState"])),
+            is_held=state is State.PENDING and said.startswith(_HELD),
         ),
     )
 

@@ -1,11 +1,15 @@
 """Watch all jobs of a campaign with one round of questions every few seconds.
 
-A round asks the controller once (`scontrol show job`, or `squeue` where a site forbids that), then
-slurmdbd (`sacct`) for the jobs that the controller has forgotten, then looks at what the payloads
-wrote into the attempts' folders. The controller comes first because it alone
-knows that a job is still COMPLETING: sacct calls such a job over while its processes hold the
-nodes. A job that none of these knows three rounds in a row is lost; a controller that does
-not answer is another matter, `SchedulerDown`.
+A round asks the controller for our own jobs alone (`scontrol show job ID`, or one `squeue` of our
+user's where they are many or a site forbids that): those that run in each round, those that wait
+behind them in every tenth, and when one has ended. Then it asks slurmdbd (`sacct`) for the jobs
+that the controller has forgotten, and looks at what the payloads wrote into the attempts' folders.
+The controller comes first because it alone knows that a job is still COMPLETING: sacct calls such a
+job over while its processes hold the nodes.
+
+A job is lost that none of these knows in three rounds while they know others of ours; where none
+of ours is known, in twenty; and never while its log grows. A controller that does not answer, or
+that answers without a word of any of our jobs, is another matter: `SchedulerDown`.
 
 The poller knows no trial and submits nothing. What it remembers may be lost with its process: it
 only spares questions.
@@ -14,6 +18,8 @@ only spares questions.
 from __future__ import annotations
 
 import contextlib
+import getpass
+import re
 import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -22,6 +28,7 @@ from pathlib import Path
 
 from pytest_xlatune.executors import SchedulerDown
 from pytest_xlatune.executors.folder import is_same_attempt, read_outcomes
+from pytest_xlatune.executors.payload import CANCEL
 from pytest_xlatune.executors.slurm._commands import (
     Run,
     SlurmJob,
@@ -41,6 +48,9 @@ from pytest_xlatune.model.result import Outcome, State
 ROUND_S = 3.0
 PATIENCE_S = 900.0
 EMPTY_ROUNDS = 3
+ALL_EMPTY_ROUNDS = 20  # where no job of ours is known
+QUEUE_ROUNDS = 10  # rounds between two questions about the jobs that wait behind one that runs
+_ONE_BY_ONE = 8  # more jobs are asked for together
 _LITTLE_BYTES = 1 << 16
 # slurmdbd was absent: how long until it is asked again
 _NO_ACCOUNTING_S = 300.0
@@ -61,6 +71,8 @@ class Poller:
     # by folder: a controller that lost its last seconds gives the same number away again
     _last: dict[Path, Outcome] = field(default_factory=dict)
     _empty: dict[Path, int] = field(default_factory=dict)
+    _grown: dict[Path, int] = field(default_factory=dict)  # bytes of the logs, when last unknown
+    _rounds_to_queue: int = 0
 
     def poll(self, folders: Mapping[str, Path]) -> dict[str, Outcome]:
         """Return job id -> where it stands, for every job given with its attempt's folder.
@@ -80,11 +92,28 @@ class Poller:
         }
         if open_jobs and (self._asked_at is None or now - self._asked_at >= self.round_s):
             self._asked_at = now
-            answers = self._round(open_jobs, now)
+            answers = self._round(self._due(open_jobs), now)
             self._last |= {open_jobs[job_id]: outcome for job_id, outcome in answers.items()}
+            if any(each.state.is_final for each in answers.values()) or self._away_since:
+                self._rounds_to_queue = 0
         if open_jobs and self._away_since is not None:
             raise self._down(now - self._away_since)
         return {job_id: self._last.get(folder, _UNASKED) for job_id, folder in folders.items()}
+
+    def _due(self, folders: Mapping[str, Path]) -> Mapping[str, Path]:
+        """Return the jobs to ask for in this round."""
+        active = {
+            job_id: folder
+            for job_id, folder in folders.items()
+            if self._last.get(folder, _UNASKED).state is not State.PENDING
+            or folder not in self._last
+            or folder in self._empty
+        }
+        if active and len(active) < len(folders) and self._rounds_to_queue > 0:
+            self._rounds_to_queue -= 1
+            return active
+        self._rounds_to_queue = QUEUE_ROUNDS
+        return folders
 
     def _round(self, folders: Mapping[str, Path], now: float) -> dict[str, Outcome]:
         found = self._controller(folders)
@@ -94,24 +123,46 @@ class Poller:
         self._away_since = None
         if unseen := folders.keys() - found.keys():
             found |= _own(self._accounting(sorted(unseen), now), folders)
+        most = EMPTY_ROUNDS if found else ALL_EMPTY_ROUNDS
         return {
-            job_id: self._seen(found[job_id], folder) if job_id in found else self._unseen(folder)
+            job_id: self._seen(found[job_id], folder)
+            if job_id in found
+            else self._unseen(folder, most)
             for job_id, folder in folders.items()
         }
 
     def _controller(self, folders: Mapping[str, Path]) -> dict[str, SlurmJob] | None:
         """Ask slurmctld; None where it does not answer."""
-        ids = sorted(folders)
-        one = ids if len(ids) == 1 else []
-        answer = self.run(["scontrol", "show", "job", "-o", *one])
-        parse = parse_scontrol
-        if answer.trouble in (Trouble.FOR_NOW, Trouble.FOR_GOOD):
-            answer = self.run(squeue("-j", ",".join(ids)))
-            parse = parse_squeue
+        if len(folders) > _ONE_BY_ONE:
+            return self._queue(folders)
+        known: dict[str, SlurmJob] = {}
+        has_answered = False
+        for job_id in sorted(folders):
+            answer = self.run(["scontrol", "show", "job", "-o", job_id])
+            if answer.trouble is Trouble.UNKNOWN_JOB:
+                has_answered = True
+            elif answer.trouble is Trouble.AWAY:
+                self._away = answer.error
+                return None
+            elif answer.trouble is not Trouble.NONE:
+                return self._queue(folders)
+            else:
+                known |= parse_scontrol(answer.out)
+                self._away = f"scontrol says nothing of job {job_id}: {answer.out!r:.80}"
+        # an answer without a word of what was asked for is none
+        return _own(known, folders) if known or has_answered else None
+
+    def _queue(self, folders: Mapping[str, Path]) -> dict[str, SlurmJob] | None:
+        """Ask for our jobs together; None where the controller does not answer."""
+        answer = self.run(squeue("-u", getpass.getuser(), "-j", ",".join(sorted(folders))))
         if answer.trouble not in (Trouble.NONE, Trouble.UNKNOWN_JOB):
             self._away = answer.error
             return None
-        return _own(parse(answer.out), folders)
+        known = parse_squeue(answer.out)
+        if not known and answer.trouble is Trouble.NONE and answer.out.strip():
+            self._away = f"squeue answers {answer.out!r:.80}"
+            return None
+        return _own(known, folders)
 
     def _accounting(self, ids: Sequence[str], now: float) -> dict[str, SlurmJob]:
         """Ask slurmdbd, if there is one."""
@@ -128,16 +179,22 @@ class Poller:
         if not job.outcome.state.is_final:
             return job.outcome
         ranks = list(read_outcomes(folder).values())
+        if job.outcome.state is State.FAILED and (said := _out_of_memory(folder, job)):
+            # Slurm tells it of the step alone; the job failed with the signal that ended it
+            job = replace(job, outcome=replace(job.outcome, state=State.OUT_OF_MEMORY, reason=said))
         if not ranks and job.outcome.state is State.FAILED:
             why = _full(folder) or _last_words(folder, job)
             return replace(job.outcome, reason=f"{job.outcome.reason}{why}")
         outcome = merge(job.outcome, ranks)
-        if outcome.state is State.CANCELLED and _is_whole(folder, ranks):
+        if outcome.state is State.FAILED and outcome.signal and (folder / CANCEL).exists():
+            # told to end by us, it died of the signal before Slurm's word for it came
+            outcome = replace(outcome, state=State.CANCELLED)
+        if outcome.state in _TAKEN and _is_whole(folder, ranks):
             # the cancel came after the trainer's end: what it measured stands
             return replace(outcome, state=State.COMPLETED)
         return outcome
 
-    def _unseen(self, folder: Path) -> Outcome:
+    def _unseen(self, folder: Path, most: int) -> Outcome:
         """Return the outcome of a job that no part of Slurm knows any more."""
         ranks = list(read_outcomes(folder).values())
         if ranks:
@@ -145,13 +202,16 @@ class Poller:
             gone = "Slurm has forgotten the job" + (", a rank ended without a word" * silent)
             state = State.FAILED if silent else State.COMPLETED
             return merge(Outcome(state=state, reason=gone), ranks)
-        empty = self._empty[folder] = self._empty.get(folder, 0) + 1
-        if empty >= EMPTY_ROUNDS:
+        size_bytes = sum(path.stat().st_size for path in folder.glob("log.*.txt"))
+        is_growing = size_bytes != self._grown.setdefault(folder, size_bytes)
+        self._grown[folder] = size_bytes
+        empty = self._empty[folder] = 1 if is_growing else self._empty.get(folder, 0) + 1
+        if empty >= most:
             return Outcome(
                 state=State.LOST, reason=f"no part of Slurm knew the job in {empty} rounds"
             )
         before = self._last.get(folder, _UNASKED)
-        said = f"unknown to Slurm, round {empty} of {EMPTY_ROUNDS}"
+        said = f"unknown to Slurm, round {empty} of {most}"
         return replace(before, reason=said, lacks_nodes=False)
 
     def _down(self, for_s: float) -> SubmissionError:
@@ -164,6 +224,7 @@ class Poller:
         )
 
 
+_TAKEN = frozenset({State.CANCELLED, State.PREEMPTED})  # by others, in the middle or just after
 _UNASKED = Outcome(state=State.PENDING, reason="not asked yet")
 
 
@@ -193,6 +254,20 @@ def _full(folder: Path) -> str:
     with contextlib.suppress(OSError):
         if shutil.disk_usage(folder).free < _LITTLE_BYTES:
             return "; no space is left in the work directory"
+    return ""
+
+
+# slurmstepd-n1: error: Detected 1 oom-kill event(s) in StepId=1.0. Some of your processes may have
+# srun: error: n2: task 1: Out Of Memory
+_OUT_OF_MEMORY = re.compile(r"oom[-_]kill event|: Out Of Memory\b")
+
+
+def _out_of_memory(folder: Path, job: SlurmJob) -> str:
+    """Return Slurm's line that the kernel ended a rank for want of memory, "" without one."""
+    for path in sorted((folder / SCRIPTS).glob(f"{job.job_id}_*_log.err")):
+        for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
+            if _OUT_OF_MEMORY.search(line):
+                return f"OUT_OF_MEMORY: {line.strip():.300}"
     return ""
 
 

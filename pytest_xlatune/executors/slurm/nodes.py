@@ -5,10 +5,12 @@ from __future__ import annotations
 import difflib
 import getpass
 import logging
+import re
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 
 from pytest_xlatune.executors import OWN_JOBS, Resumed
 from pytest_xlatune.executors.slurm._commands import SEPARATOR, Run, run_command
@@ -19,6 +21,7 @@ _RESUME_WAITS_S = (2.0, 10.0)
 # how long a node may be silent that was just resumed, or whose daemon missed a ping
 _SILENT_WAITS_S = (2.0, 3.0, 5.0)
 _FIELDS = ("%N", "%T", "%R", "%c", "%m", "%G", "%E")
+_SINFO = ("sinfo", "-h", "-N", "-o", SEPARATOR.join(_FIELDS))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,7 +80,7 @@ def _faults(
 ) -> tuple[_Fault, ...]:
     waits_s = iter(_SILENT_WAITS_S)
     while True:
-        answer = run(["sinfo", "-h", "-N", "-o", SEPARATOR.join(_FIELDS)])
+        answer = run(_SINFO)
         if answer.code:
             return (("", f"sinfo does not answer: {answer.error}"),)
         nodes = parse_sinfo(answer.out)
@@ -97,30 +100,72 @@ def resume_nodes(
 ) -> Resumed:
     """Return what it took to make the nodes usable again: `scontrol update ... State=RESUME`.
 
-    Tried twice at most for nodes that are drained, down or failed; a node that runs a job is fit.
-    A node that does not answer is no matter of RESUME alone: it stays a fault.
+    Tried twice at most for nodes that Slurm itself took out; where a person did, with whatever
+    reason, that stands and nothing is resumed. A node that runs a job is fit; one that is silent,
+    as after a restart of the controller, is one that Slurm waits for: RESUME does not help it.
     """
     resumed: list[str] = []
     refused = ""
+    if stands := _taken_out_by_people(names, run):
+        return Resumed(
+            faults=tuple(
+                _fault(each, _STANDS.format(each.state, each.reason))[1] for each in stands
+            ),
+            unfit=tuple(each.name for each in stands),
+        )
     for wait_s in _RESUME_WAITS_S:
-        faults = _faults(names, run, sleep)
+        faults = _without_silent(_faults(names, run, sleep), {*names} - {*resumed}, run)
         bad = dict(faults)
         unfit = [name for name in names if name in bad]
         if not unfit:
             break
-        _log.info("nodes are resumed: %s", "; ".join(text for _, text in faults))
+        _log.warning("nodes are resumed: %s", "; ".join(text for _, text in faults))
         for name in unfit:
             answer = run(["scontrol", "update", f"NodeName={name}", "State=RESUME"])
             refused = f"{name}: {answer.error}" if answer.code else refused
         resumed += [name for name in unfit if name not in resumed]
         sleep(wait_s)
-    left = _faults(names, run, sleep)
+    left = _without_silent(_faults(names, run, sleep), {*names} - {*resumed}, run)
     bad = dict(left)
     return Resumed(
         nodes=tuple(resumed),
+        tried=tuple(resumed) if left else (),
         faults=(*(text for _, text in left), *([refused] if left and refused else [])),
         unfit=tuple(name for name in names if name in bad),
     )
+
+
+# what Slurm itself writes as the reason of a node that it takes out, as it begins
+_SLURMS_REASON = re.compile(
+    r"(?:not responding|node unexpectedly rebooted|kill task failed|prolog|epilog"
+    r"|batch job complete|duplicate jobid|slurmd|gres/|reboot|resumetimeout"
+    r"|low (?:realmemory|tmpdisk|socket|cpu|core)|invalid .*registration|job credential)",
+    re.IGNORECASE,
+)
+_STANDS = "is {}: {!r}. A person said so, and it stands; resume the node, then run again"
+
+
+def _taken_out_by_people(names: Sequence[str], run: Run) -> list[Node]:
+    answer = run(_SINFO)
+    nodes = parse_sinfo(answer.out) if not answer.code else {}
+    known = [nodes[name] for name in names if name in nodes]
+    return [
+        each
+        for each in known
+        if each.state not in _USABLE and each.reason and not _SLURMS_REASON.match(each.reason)
+    ]
+
+
+def _without_silent(
+    faults: tuple[_Fault, ...], names: Iterable[str], run: Run
+) -> tuple[_Fault, ...]:
+    """Leave out those of the nodes that only do not answer yet: Slurm waits till they do."""
+    if not faults:
+        return ()
+    answer = run(_SINFO)
+    nodes = parse_sinfo(answer.out) if not answer.code else {}
+    silent = {name for name in names if name in nodes and nodes[name].is_silent}
+    return tuple(each for each in faults if each[0] not in silent)
 
 
 def parse_sinfo(text: str) -> dict[str, Node]:
@@ -169,6 +214,8 @@ def node_faults(
 _IDLE = frozenset({"idle", "completing"})
 _USABLE = _IDLE | {"allocated", "mixed"}
 _SILENT = "*"  # after a state: the node does not respond
+_SHOWN = 3  # jobs of others that a note names
+_MOST_CLOCK = 11  # digits of a time in seconds
 _MARKS = "*~#%$@^!+-"  # besides: powering up or down, rebooting, planned
 
 
@@ -184,6 +231,33 @@ def _jobs_on(busy: Sequence[str], run: Run) -> tuple[bool, ...] | None:
     # a job of ours:  xlt-fast-s.0-1a2b3c
     me = getpass.getuser()
     return tuple(user == me and name.startswith(OWN_JOBS) for user, _, name in lines)
+
+
+def busy_note(names: Sequence[str], *, run: Run = run_command) -> str:
+    """Say which jobs of others run on the nodes, "" where none does: trials queue behind them."""
+    form = ("%i", "%u", "%j", "%N", "%e")
+    which = ["-t", "running,completing", "-w", ",".join(names)]
+    answer = run(["squeue", "-h", *which, "-o", SEPARATOR.join(form)])
+    rows = [line.split(SEPARATOR) for line in answer.out.splitlines()] if not answer.code else []
+    me = getpass.getuser()
+    others = [
+        f"{job_id} ({name} of {user} on {nodes}"
+        + (
+            f", at most until {_clock(end)})"
+            if end.isdecimal() and len(end) <= _MOST_CLOCK
+            else ")"
+        )
+        for job_id, user, name, nodes, end in (row for row in rows if len(row) == len(form))
+        if not (user == me and name.startswith(OWN_JOBS))
+    ]
+    if not others:
+        return ""
+    more = f" and {len(others) - _SHOWN} more" if len(others) > _SHOWN else ""
+    return f"trials wait in the queue behind other jobs: {', '.join(others[:_SHOWN])}{more}"
+
+
+def _clock(seconds: str) -> str:
+    return datetime.fromtimestamp(int(seconds), UTC).strftime("%Y-%m-%d %H:%M UTC")
 
 
 def _state_faults(node: Node, *, idle: bool) -> Iterable[_Fault]:

@@ -1,7 +1,8 @@
 """Which of these profiles makes the cell faster: screen once, confirm on fresh blocks, conclude.
 
-Every profile is measured once, in random order among spread baselines; that ranks. The best few are
-measured again in randomised complete blocks with baselines inside; only that decides. Pure and
+Every profile is measured once, in random order among spread baselines; that ranks. The best few
+enter a block with baselines inside, the best of these go on to further blocks, each in a random
+order of its own; only those that stay to the end get a verdict. Pure and
 deterministic: every process with the same study and history proposes and concludes the same.
 This module must not know of executors, ledgers, clocks or logs.
 """
@@ -10,13 +11,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from pytest_xlatune.catalog.context import Context
 from pytest_xlatune.model.cell import Cell
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.profile import BASELINE_ID, Profile, check_unique
+from pytest_xlatune.model.record import LATER
 from pytest_xlatune.model.result import Conclusion, TrialStatus
 from pytest_xlatune.model.text import counted, size
 from pytest_xlatune.model.trial import Arm, Trial
@@ -44,10 +46,12 @@ from pytest_xlatune.studies.tuning._conclude import (
     DEFAULT_SIGMA,
     NOT_CALIBRATED,
     Basis,
-    Confirmation,
     JobNoise,
-    Ranking,
     conclusion,
+)
+from pytest_xlatune.studies.tuning._stages import (
+    Confirmation,
+    Ranking,
     confirm,
     design,
     frozen_arms,
@@ -60,9 +64,17 @@ from pytest_xlatune.studies.tuning._waves import (
     evidence_of,
     kinds_of,
 )
-from pytest_xlatune.studies.tuning.derived import Around, DerivedRule, Singles, Stacks
+from pytest_xlatune.studies.tuning.derived import (
+    Around,
+    Crossed,
+    DerivedRule,
+    Singles,
+    Stacks,
+    entering,
+)
 from pytest_xlatune.studies.verdicts import Losses, OneCell, best, deployed, named, told
 
+_CLEARLY = 1.5  # times the spread of a screen, which the noise hardly exceeds
 _SIGMAS = (0.003, 0.006, 0.010)  # job noise of a quiet, a usual and a noisy cell
 _EVIDENCE_WAVE = "wave1_5"  # where an evidence run stands that a wave waits for
 
@@ -74,7 +86,7 @@ class TuningStudy(OneCell):
     Attributes:
         cell: held fixed.
         profiles: all declared profiles of the sweep in declared order, the baseline left out.
-        stacks, around: rules of the waves that are filled from what earlier ones found.
+        stacks, around, crossed: rules of the waves that are filled from what earlier ones found.
         singles: rules of the waves that are filled by what an evidence run of the baseline shows.
         context: what profiles are applied to, for the rules of the catalog; None asks none of them.
         selected: ids explored in this run, and names of slots of derived waves; None is all.
@@ -94,6 +106,7 @@ class TuningStudy(OneCell):
     profiles: tuple[Profile, ...]
     stacks: tuple[Stacks, ...] = ()
     around: tuple[Around, ...] = ()
+    crossed: tuple[Crossed, ...] = field(default=(), metadata=LATER)
     singles: tuple[Singles, ...] = ()
     context: Context | None = None
     selected: frozenset[str] | None = None
@@ -138,35 +151,55 @@ class TuningStudy(OneCell):
     @cached_property
     def rules(self) -> tuple[DerivedRule, ...]:
         """The rules of the derived waves, in the order the waves run."""
-        rules: tuple[DerivedRule, ...] = (*self.singles, *self.stacks, *self.around)
+        rules: tuple[DerivedRule, ...] = (
+            *self.singles,
+            *self.stacks,
+            *self.around,
+            *self.crossed,
+        )
         return tuple(sorted(rules, key=lambda rule: wave_order(rule.wave)))
 
     @cached_property
     def layout(self) -> Plan | Refusal:
-        """How the budget is laid out, or why it only ranks."""
-        count = self._count
-        fixed = sum(self._wave_baselines.values()) if self._wave_baselines else 0
+        """How the budget is laid out before anything is measured, or why it only ranks."""
+        return self._laid_out(self._count, self.budget, self.sigma_prior)
+
+    def _laid_out(
+        self, count: int, budget: int, sigma: float | None, *, baselines: int = 0
+    ) -> Plan | Refusal:
+        """Lay out so many profiles in so many jobs; `baselines` of the screen, where they ran."""
+        in_screen = baselines or self.screen_baselines * len(self._waves)
         planned = plan(
-            count, self.budget, reserved_blocks=self.second_blocks, screen_baselines=fixed
+            count,
+            budget,
+            reserved_blocks=self.second_blocks,
+            screen_baselines=in_screen,
+            waves=len(self._waves),
+            sigma=sigma,
         )
         if not (self.finalists or self.blocks or self.block_baselines):
             return planned
         start = planned if isinstance(planned, Plan) else plan(max(count, 1), count + 40)
         if isinstance(start, Refusal):
             return start
-        arms = min(self.finalists or start.finalists, max(count, 1))
-        in_block = self.block_baselines or start.block_baselines
-        blocks = self.blocks or start.blocks
+        widths = self._stated_widths(start.widths, count)
+        beside = self.block_baselines or start.block_baselines
+        screened = count + (in_screen or start.screen_baselines)
+        more = self.second_blocks * (widths[-1] + beside)
         return replace(
             start,
-            screen_baselines=fixed or start.screen_baselines,
-            finalists=arms,
-            block_baselines=in_block,
-            blocks=blocks,
-            jobs=count
-            + (fixed or start.screen_baselines)
-            + (arms + in_block) * (blocks + self.second_blocks),
+            screen_baselines=in_screen or start.screen_baselines,
+            widths=widths,
+            block_baselines=beside,
+            jobs=screened + sum(widths) + len(widths) * beside + more,
         )
+
+    def _stated_widths(self, planned: tuple[int, ...], count: int) -> tuple[int, ...]:
+        """Return the arms of each block where the sweep states finalists or blocks itself."""
+        blocks = self.blocks or len(planned)
+        if self.finalists:
+            return (min(self.finalists, max(count, 1)),) * blocks
+        return (planned + planned[-1:] * blocks)[:blocks]
 
     def arms(self, history: History) -> tuple[Arm, ...]:
         """Return the baseline, the declared profiles, and those that waves derived."""
@@ -229,9 +262,6 @@ class TuningStudy(OneCell):
         layout = self.layout
         if not isinstance(layout, Plan):
             return (f"{screened} trials{more}", *slots, f"{layout.what}: {layout.why}")
-        blocks = (
-            f"{layout.blocks} blocks of {layout.finalists} + {layout.block_baselines} baselines"
-        )
         # of this cell where it is known
         sigmas = _SIGMAS if self.sigma_prior is None else (self.sigma_prior,)
         seen = ", ".join(f"{size(layout.mde80(each))} at {size(each)} job noise" for each in sigmas)
@@ -239,7 +269,7 @@ class TuningStudy(OneCell):
             seen += f"; {size(DEFAULT_SIGMA)} is assumed: {NOT_CALIBRATED}"
         jobs = f"{layout.jobs} jobs of {self.budget}"
         return (
-            f"{screened} trials of the screen{more}, then {blocks}: {jobs}",
+            f"{screened} trials of the screen{more}, then {layout.words}: {jobs}",
             *slots,
             f"smallest effect confirmed with 80 % power: {seen}",
         )
@@ -271,15 +301,19 @@ class TuningStudy(OneCell):
             return NOT_YET
         match question.about:
             case Ask.REFERENCE:
-                found = told(self._screened(history).verdict(BASELINE_ID))
+                wave = self._first_wave(history)
+                found = told(self._screened(history, wave).verdict(BASELINE_ID))
             case Ask.SCREENED:
-                found = told(self._screened(history).verdict(question.name))
+                found = told(self._screened(history, question.wave).verdict(question.name))
             case Ask.SLOT:
                 filled = self.slots_of(history).get(question.name)
                 found = named(filled.id if filled else "", self.arms(history))
             case Ask.RANKED:
-                ranked = self.conclude(history).tuning.finalists[question.number :]
-                found = named(ranked[0] if ranked else "", self.arms(history))
+                arms = self.arms(history)
+                entered = self.conclude(history).tuning.finalists
+                # by the sweep file: a rank may change with the next trial, and a test's name stays
+                own = [each.id for each in arms if each.id in entered][question.number :]
+                found = named(own[0] if own else "", arms)
             case Ask.BEST:
                 found = best(self.conclude(history), self.arms(history))
             case _:
@@ -304,10 +338,15 @@ class TuningStudy(OneCell):
             return wanted[0].wave if wanted else ""
         return moment.segments[0].wave
 
-    @remembered
-    def _screened(self, history: History) -> Conclusion:
-        """Return the conclusion from what was measured once, blocks left out."""
-        return self.conclude([each for each in history if not each.trial.block])
+    def _screened(self, history: History, wave: str) -> Conclusion:
+        """Return the conclusion from what was measured once, up to the end of a wave or of all."""
+        return self.conclude(
+            [
+                each
+                for each in history
+                if not each.trial.block and (not wave or _is_by(wave, each.trial))
+            ]
+        )
 
     def left(self, history: History) -> int:
         """Return how many trials are still to come, with the blocks that are not planned yet."""
@@ -325,11 +364,16 @@ class TuningStudy(OneCell):
             )
             slots = sum(rule.slots for rule in self.rules if rule.wave in moment.opens)
             left += later + slots
-        planned = (*pending, *(each.trial for each in history))
-        is_confirming = any(each.block for each in planned)
-        if self.confirm and not is_confirming and isinstance(self.layout, Plan):
-            left += self.layout.blocks * (self.layout.finalists + self.layout.block_baselines)
-        return left
+        if not self.confirm:
+            return left
+        if known.pending or moment.opens:
+            layout = self.layout
+            is_confirming = any(each.trial.block for each in history)
+            return left + (
+                layout.in_blocks if isinstance(layout, Plan) and not is_confirming else 0
+            )
+        confirmation = self._confirmation(history)
+        return left + (confirmation.left if confirmation is not None else 0)
 
     @remembered
     def propose(self, history: History) -> tuple[Trial, ...]:
@@ -337,7 +381,7 @@ class TuningStudy(OneCell):
         known = self._known(history)
         if known.pending or not self.confirm:
             return known.pending
-        return _pending_blocks(known.moment, known.past, self._confirmation(known))
+        return _pending_blocks(known.moment, known.past, self._confirmation(history))
 
     @remembered
     def conclude(self, history: History) -> Conclusion:
@@ -347,7 +391,7 @@ class TuningStudy(OneCell):
         is_screened = not known.pending
         # a run that explores only has no finalists, unless an earlier one sent some
         is_confirming = bool(past.confirm) or (self.confirm and is_screened)
-        confirmation = self._confirmation(known) if is_confirming else None
+        confirmation = self._confirmation(history) if is_confirming else None
         arms = self._finalists(known) if is_confirming else ()
         pending = _pending_blocks(moment, past, confirmation) if self.confirm else ()
         return conclusion(
@@ -360,7 +404,7 @@ class TuningStudy(OneCell):
                 confirmation=confirmation,
                 finalists=tuple(arm.id for arm in arms if arm.id != ALIAS.id),
                 late=self._late(known),
-                layout=self.layout,
+                layout=self._blocks(known),
                 noise=self._noise(known.ranking),
                 losses=self._losses,
                 said=moment.said,
@@ -400,23 +444,16 @@ class TuningStudy(OneCell):
         return {wave: sum(count for other, count in own if other == wave) for wave in waves}
 
     @cached_property
-    def _wave_baselines(self) -> dict[str, int]:
-        """Baselines by wave where they are fixed before the layout; {} leaves it to the plan."""
-        if self.screen_baselines:
-            return dict.fromkeys(self._waves, self.screen_baselines)
-        if len(self._waves) == 1:
-            return {}
-        return {wave: wave_baselines(count) for wave, count in self._waves.items()}
-
-    @cached_property
     def _baselines(self) -> dict[str, int]:
         """Baselines in the queue of each wave."""
+        if self.screen_baselines:
+            return dict.fromkeys(self._waves, self.screen_baselines)
         layout = self.layout
         if isinstance(layout, Plan):
             planned = layout.screen_baselines
         else:
             planned = max(1, min(5, self.budget - self._count))
-        return {wave: self._wave_baselines.get(wave, planned) for wave in self._waves}
+        return wave_baselines(self._waves, planned)
 
     @remembered
     def _known(self, history: History) -> _Known:
@@ -433,19 +470,81 @@ class TuningStudy(OneCell):
             pending=_pending_screen(moment, past),
         )
 
-    def _confirmation(self, known: _Known) -> Confirmation | None:
-        layout = self.layout
+    @remembered
+    def _confirmation(self, history: History) -> Confirmation | None:
+        known = self._known(history)
+        layout = self._blocks(known)
         arms = self._finalists(known)
         if isinstance(layout, Refusal) or not arms:
             return None
         return confirm(
             known.past,
+            ranking=known.ranking,
             first=design(known.past, layout, arms=len(arms), second_blocks=self.second_blocks),
             arms=arms,
             orders=self._orders,
             second_blocks=self.second_blocks,
+            losses=self._losses,
             equivalence=self.equivalence,
+            others=self._others(known),
+            # a sweep that states its blocks has no other
+            jobs=0 if self.finalists or self.blocks else self.budget - self._screened_jobs(known),
         )
+
+    def _others(self, known: _Known) -> Mapping[str, Profile]:
+        """Return the profiles that are neither invalid nor the baseline under another name."""
+        moment, past = known.moment, known.past
+        return {
+            each: profile
+            for each, profile in moment.profiles.items()
+            if each in moment.candidates
+            and moment.repeats.get(each) != BASELINE_ID
+            and not any(one.status is TrialStatus.DROPPED for one in past.screens_of(each))
+            and each not in past.dropped
+            and not self._losses.reason(past, each)
+        }
+
+    def _screened_jobs(self, known: _Known) -> int:
+        """Return the jobs that the screen took or takes."""
+        queues = self._queues(known)
+        results = [known.past.of(trial) for queue in queues for trial in queue]
+        unrun = sum(each is not None and each.not_run is not None for each in results)
+        return len(results) - unrun
+
+    @staticmethod
+    def _queues(known: _Known) -> list[tuple[Trial, ...]]:
+        """Return the queues of the waves; the baselines of one that stayed empty are never run."""
+        return [
+            each.trials
+            for each in known.moment.segments
+            if not all(trial.is_baseline for trial in each.trials)
+        ]
+
+    def _blocks(self, known: _Known) -> Plan | Refusal:
+        """Return the layout of the blocks: as declared, until the screen is over.
+
+        Jobs of profiles that needed no run, or whose slot stayed empty, go to the finalists.
+        """
+        if known.pending or known.moment.opens or not isinstance(self.layout, Plan):
+            return self.layout
+        queues = self._queues(known)
+        baselines = sum(trial.is_baseline for queue in queues for trial in queue)
+        found = self._laid_out(
+            self._screened_jobs(known) - baselines,
+            self.budget,
+            self._seen_noise(known),
+            baselines=baselines,
+        )
+        return found if isinstance(found, Plan) else self.layout
+
+    def _seen_noise(self, known: _Known) -> float | None:
+        """Return the job noise to plan blocks with; None where the cell tells none.
+
+        A screen alone must show a quiet cell clearly: by chance its spread is two thirds of the
+        noise in one sweep of twelve.
+        """
+        seen = known.ranking.spread
+        return self.sigma_prior or (None if seen is None else _CLEARLY * seen)
 
     def _finalists(self, known: _Known) -> tuple[Profile, ...]:
         """Return the finalists in rank order, then the alias if it runs.
@@ -453,15 +552,16 @@ class TuningStudy(OneCell):
         Arms that have confirming trials stay; a stage that was cut off while it was being planned
         is filled up to its own size by the same rule that began it.
         """
-        if isinstance(self.layout, Refusal):
+        layout = self._blocks(known)
+        if isinstance(layout, Refusal):
             return ()
         past = known.past
-        interesting = self._ranking(known, most=self.layout.finalists)
-        if interesting and len(interesting) < self.layout.finalists:
+        interesting = self._ranking(known, most=layout.finalists)
+        if interesting and len(interesting) < layout.finalists:
             interesting.append(ALIAS.id)
         frozen = frozen_arms(past)
         if frozen:
-            size = design(past, self.layout, arms=0, second_blocks=0).arms
+            size = design(past, layout, arms=0, second_blocks=0).arms
             interesting = [each for each in interesting if each not in frozen]
             interesting = [*frozen, *interesting[: max(size - len(frozen), 0)]]
         ranks = known.ranks
@@ -475,14 +575,16 @@ class TuningStudy(OneCell):
     def _ranking(self, known: _Known, *, most: int) -> list[str]:
         """Return the first profiles of the screen that are of interest."""
         found = (each for each in known.ranks if self._is_of_interest(each, known))
-        return sorted(found, key=lambda each: known.ranks[each])[:most]
+        ranked = sorted(found, key=lambda each: known.ranks[each])
+        return entering(ranked, most, profiles=known.moment.profiles)
 
     def _late(self, known: _Known) -> tuple[str, ...]:
         """Return what would be a finalist by now, had the finalists not been fixed before."""
         frozen = frozen_arms(known.past)
-        if not frozen or isinstance(self.layout, Refusal):
+        layout = self._blocks(known)
+        if not frozen or isinstance(layout, Refusal):
             return ()
-        size = design(known.past, self.layout, arms=0, second_blocks=0).arms
+        size = design(known.past, layout, arms=0, second_blocks=0).arms
         if len(frozen) < size:
             return ()  # still being planned, and filled up
         ranking = self._ranking(known, most=size)

@@ -1,10 +1,7 @@
-"""What a tuning sweep says: its two stages, and the verdicts that follow from them.
+"""What a tuning sweep says: the verdicts that follow from its stages, and its notes.
 
 The screen measures every profile once; it ranks and bounds, and nothing of it is a verdict. Only
-trials of the confirmation carry one, in blocks that are looked at when complete and never before.
-The sweep's 0.05 is spent once: the layout it is spent on stands in the design of every confirming
-trial, so that neither a restart nor a larger budget can refill it. One look has all 0.05, the first
-of two 0.04, the second 0.01 on all fresh data.
+trials of the blocks carry one, and of them only the arms that stayed to the end.
 
 Validity first, statistics after: a profile that could not run, ran with other numbers or was never
 measured has no delta to discuss. Works at any moment of a sweep.
@@ -13,8 +10,7 @@ measured has no delta to discuss. Works at any moment of a sweep.
 from __future__ import annotations
 
 import math
-from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from pytest_xlatune.model.profile import BASELINE_ID, Profile
@@ -28,263 +24,48 @@ from pytest_xlatune.model.result import (
     VerdictKind,
     relative,
 )
-from pytest_xlatune.model.text import percent
-from pytest_xlatune.model.trial import ConfirmDesign, Trial
-from pytest_xlatune.stats.blocks import (
-    BlockFit,
-    Line,
-    combine,
-    fit_line,
-    upper_bound,
-)
-from pytest_xlatune.stats.compare import NoComparison, decide, interval90, stops
+from pytest_xlatune.model.text import counted, fine, percent, size
+from pytest_xlatune.stats.blocks import combine
+from pytest_xlatune.stats.compare import STOP_FLOOR, interval90, stops
 from pytest_xlatune.stats.design import (
-    FIRST_STAGE_ALPHA,
     MIN_DF,
-    SECOND_STAGE_ALPHA,
-    SWEEP_ALPHA,
     Plan,
     Refusal,
     outlook,
+    t_quantile,
 )
 from pytest_xlatune.studies.trials import (
     ALIAS,
-    Orders,
     Past,
-    Place,
-    Segment,
     fitted,
-    place,
-    unlike_warmups,
     unlike_words,
     usable,
 )
+from pytest_xlatune.studies.tuning._recipe import recipe
+from pytest_xlatune.studies.tuning._stages import (
+    BOUND,
+    FAR,
+    Confirmation,
+    Look,
+    Ranking,
+    Screened,
+    bounds,
+    is_spare,
+)
 from pytest_xlatune.studies.verdicts import (
     Losses,
-    compared,
     job_ids_of,
+    lost_runs,
     measured,
     reference,
     score_flags,
     straggler_veto,
+    survivor_veto,
+    troubled,
     unmeasured,
     with_comparison,
+    with_effect,
 )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Screened:
-    """A screened profile: log ratio to the line, its variance in units of sigma^2."""
-
-    estimate: float
-    variance: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ranking:
-    """What the screen says.
-
-    Attributes:
-        standings: by profile id.
-        squares: sum of squared residuals of all baseline lines.
-        df: their degrees of freedom.
-        baselines: how many baselines were scored.
-    """
-
-    standings: Mapping[str, Screened]
-    squares: float
-    df: int
-    baselines: int
-
-    @property
-    def sigma(self) -> float | None:
-        """Standard deviation of one job's score, from the baselines alone."""
-        return math.sqrt(self.squares / self.df) if self.df > 0 and self.squares > 0 else None
-
-
-def screen(past: Past, segments: Iterable[Segment]) -> Ranking:
-    """Fit one line per wave and epoch and read every scored profile against its own."""
-    runs: dict[str, list[tuple[float, float]]] = defaultdict(list)
-    lines: list[Line] = []
-    for segment in segments:
-        for epoch in _by_epoch(past, segment):
-            line = fit_line([(at, value) for each, at, value in epoch if each.trial.is_baseline])
-            if line is None:
-                continue
-            lines.append(line)
-            for each, at, value in epoch:
-                if not each.trial.is_baseline:
-                    runs[each.trial.profile.id].append((value - line.at(at), line.leverage(at)))
-    combined = {profile_id: combine(found) for profile_id, found in runs.items()}
-    return Ranking(
-        standings={
-            profile_id: Screened(estimate=estimate, variance=variance)
-            for profile_id, (estimate, variance) in combined.items()
-        },
-        squares=math.fsum(line.squares for line in lines),
-        df=sum(line.df for line in lines),
-        baselines=sum(line.n for line in lines),
-    )
-
-
-_Slotted = tuple[TrialResult, float, float]  # trial, slot, score
-
-
-def _by_epoch(past: Past, segment: Segment) -> Sequence[Sequence[_Slotted]]:
-    """Return the scored trials of a wave, apart where scores stopped being comparable."""
-    planned = {place(trial): at for at, trial in enumerate(segment.trials)}
-    scored = [
-        (result, score.value)
-        for key, result in past.screen.items()
-        if (key in planned or (key.stage == segment.wave and result.trial.is_baseline))
-        and (score := usable(result)) is not None
-    ]
-    slots = _slots([result for result, _ in scored], planned)
-    epochs: dict[int, list[_Slotted]] = defaultdict(list)
-    for result, value in scored:
-        slot = slots.get(place(result.trial))
-        if slot is not None:
-            epochs[result.epoch].append((result, slot, value))
-    return [epochs[epoch] for epoch in sorted(epochs)]
-
-
-def _slots(results: Sequence[TrialResult], planned: Mapping[Place, int]) -> Mapping[Place, float]:
-    """Return each trial's slot: its rank by the time it started, or its planned place."""
-    starts = {
-        place(each.trial): each.outcome.start_s
-        for each in results
-        if each.outcome is not None and each.outcome.start_s is not None
-    }
-    if len(starts) < len(results):
-        return {key: float(at) for key, at in planned.items()}
-    return {key: float(at) for at, key in enumerate(sorted(starts, key=lambda k: (starts[k], k)))}
-
-
-_SECOND = 2  # look
-# look, of how many -> its share of the sweep's alpha
-ALPHA: Mapping[tuple[int, int], float] = {
-    (1, 1): SWEEP_ALPHA,
-    (1, 2): FIRST_STAGE_ALPHA,
-    (2, 2): SECOND_STAGE_ALPHA,
-}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Look:
-    """One look at complete blocks.
-
-    Attributes:
-        alpha: shared by the family.
-        fit: the blocks' least squares; None where no block holds a baseline and something else.
-        comparisons: by arm, the alias included, dropped arms left out.
-        kinds: the verdict of each.
-        unlike: the arms whose steps become steady at another time, see `unlike_warmups`.
-    """
-
-    alpha: float
-    fit: BlockFit | None
-    comparisons: Mapping[str, Comparison | NoComparison]
-    kinds: Mapping[str, VerdictKind]
-    unlike: Mapping[str, float]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Confirmation:
-    """Where the confirmation stands.
-
-    Attributes:
-        trials: planned so far, in order.
-        looks: taken so far; () while blocks are missing.
-        alpha_spent: by trials that exist.
-    """
-
-    trials: tuple[Trial, ...]
-    looks: tuple[Look, ...]
-    alpha_spent: float
-
-
-def begun(past: Past) -> Mapping[int, ConfirmDesign]:
-    """Return look -> its design, for the looks that have trials."""
-    found = {each.trial.design for each in past.confirm.values() if each.trial.design is not None}
-    return {each.look: each for each in sorted(found)}
-
-
-def frozen_arms(past: Past) -> tuple[str, ...]:
-    """Return the arms that have confirming trials, the alias included; () before."""
-    return tuple(sorted({key.arm for key in past.confirm} - {BASELINE_ID}))
-
-
-def design(past: Past, plan: Plan, *, arms: int, second_blocks: int) -> ConfirmDesign:
-    """Return the design of the first look: as begun, else as planned."""
-    return begun(past).get(1) or ConfirmDesign(
-        looks=2 if second_blocks else 1,
-        arms=arms,
-        blocks=plan.blocks,
-        baselines=plan.block_baselines,
-    )
-
-
-def confirm(
-    past: Past,
-    *,
-    first: ConfirmDesign,
-    arms: Sequence[Profile],
-    orders: Orders,
-    second_blocks: int,
-    equivalence: float,
-) -> Confirmation:
-    """Plan the blocks of `arms` and look at those that are complete."""
-    known = begun(past)
-    dropped = past.dropped
-
-    def blocks(design: ConfirmDesign, after: int) -> tuple[Trial, ...]:
-        numbers = range(after + 1, after + design.blocks + 1)
-        trials = orders.blocks(arms, numbers, design=design)
-        return tuple(trial for trial in trials if trial.arm not in dropped)
-
-    trials = blocks(first, 0)
-    looks = []
-    if all(past.is_final(trial) for trial in trials):
-        looks.append(_look(past, (first,), equivalence))
-        second = known.get(_SECOND) or replace(first, look=_SECOND, blocks=second_blocks)
-        undecided = VerdictKind.INCONCLUSIVE in _of_candidates(looks[0])
-        if first.looks > 1 and second.blocks and (undecided or _SECOND in known):
-            more = blocks(second, first.blocks)
-            trials += more
-            if all(past.is_final(trial) for trial in more):
-                looks.append(_look(past, (first, second), equivalence))
-    return Confirmation(
-        trials=trials,
-        looks=tuple(looks),
-        alpha_spent=round(sum(ALPHA[each.look, each.looks] for each in known.values()), 4),
-    )
-
-
-def _of_candidates(look: Look) -> list[VerdictKind]:
-    return [kind for arm, kind in look.kinds.items() if arm != ALIAS.id]
-
-
-def _look(past: Past, designs: Sequence[ConfirmDesign], equivalence: float) -> Look:
-    cells = past.scored_in_blocks(designs=designs)
-    inside = {key.arm for key, each in past.confirm.items() if each.trial.design in designs}
-    arms = sorted(inside - {BASELINE_ID} - past.dropped.keys())
-    family = max(len([arm for arm in arms if arm != ALIAS.id]), 1)
-    alpha = ALPHA[designs[-1].look, designs[-1].looks]
-    fit = fitted(cells)
-    comparisons = {arm: compared(fit, arm, family=family, alpha=alpha) for arm in arms}
-    return Look(
-        alpha=alpha,
-        fit=fit,
-        comparisons=comparisons,
-        kinds={
-            arm: decide(each, equivalence=equivalence)
-            if isinstance(each, Comparison)
-            else VerdictKind.INCONCLUSIVE
-            for arm, each in comparisons.items()
-        },
-        unlike=unlike_warmups(cells, family=family, window=past.window),
-    )
-
 
 DEFAULT_SIGMA = 0.006  # of a cell that was never calibrated
 # what turns the assumption into a figure
@@ -311,7 +92,7 @@ class JobNoise:
     @property
     def words(self) -> str:
         """Say the value and where it is from; what was not measured is called assumed."""
-        value = f"{100 * self.value:.2f} %"
+        value = fine(self.value)
         if self.seen is not None and self.seen >= self.value:
             return f"the job noise of {value} that the screen shows"
         if self.known:
@@ -328,7 +109,7 @@ class Basis:
         selected: ids of this run.
         repeats: profile -> what has the same effective settings.
         past, screen, confirmation: what was measured; no confirmation before the screen is over.
-        finalists: in rank order.
+        finalists: that entered the blocks, in rank order.
         late: what would be a finalist by now, but was screened after they were fixed.
         layout: the plan of the sweep.
         noise: of a job, to plan with.
@@ -357,21 +138,40 @@ class Basis:
         """The looks taken at complete blocks."""
         return self.confirmation.looks if self.confirmation else ()
 
+    @property
+    def kept(self) -> tuple[str, ...]:
+        """The finalists that no cut has dropped so far."""
+        kept = self.confirmation.kept if self.confirmation else ()
+        return tuple(each for each in self.finalists if each in kept)
+
+    @property
+    def cut(self) -> tuple[str, ...]:
+        """The finalists that a cut dropped."""
+        if self.confirmation is None:
+            return ()
+        return tuple(each for each in self.finalists if each not in self.confirmation.kept)
+
 
 def verdict(basis: Basis, profile_id: str) -> Verdict | None:
     """Return the verdict on a profile; None where it is neither selected nor measured."""
     past = basis.past
     screened = past.screens_of(profile_id)
-    confirmed = past.confirms_of(profile_id)
-    if not screened and not confirmed and profile_id not in basis.selected:
+    in_blocks = past.confirms_of(profile_id)
+    confirmed = [each for each in in_blocks if not is_spare(each.trial)]
+    if not screened and not in_blocks and profile_id not in basis.selected:
         return None
-    everything = (*screened, *confirmed)
-    base = Verdict(
-        arm=profile_id,
-        kind=VerdictKind.INVALID,
-        job_ids=job_ids_of(everything),
-        reasons=_repeat_reason(basis, profile_id),
+    everything = (*screened, *in_blocks)
+    base = troubled(
+        Verdict(
+            arm=profile_id,
+            kind=VerdictKind.INVALID,
+            job_ids=job_ids_of(everything),
+            reasons=_repeat_reason(basis, profile_id),
+            lost=lost_runs(confirmed),
+        ),
+        everything,
     )
+    base = with_effect(base, everything)
     dropped = [each for each in everything if each.status is TrialStatus.DROPPED]
     if dropped:
         why = dropped[0].reason or "it cannot run"
@@ -380,8 +180,11 @@ def verdict(basis: Basis, profile_id: str) -> Verdict | None:
     differs = basis.losses.reason(past, profile_id)
     if differs:
         return replace(measured(base, everything), reasons=(differs, *base.reasons))
-    if profile_id in basis.finalists and confirmed and basis.looks:
+    if profile_id in basis.kept and confirmed and basis.looks:
         return _confirmed(basis, measured(base, confirmed), confirmed)
+    is_spared = any(usable(each) for each in in_blocks) and not confirmed
+    if profile_id in basis.cut or is_spared:
+        return _cut(basis, base, everything)
     return _screened(basis, base, screened)
 
 
@@ -400,6 +203,9 @@ def _screened(basis: Basis, base: Verdict, trials: Sequence[TrialResult]) -> Ver
         reasons = ["measured once: the delta ranks, is biased by selection and proves nothing"]
     else:
         reasons = ["measured in the screen only: the delta ranks and proves nothing"]
+    is_likely_slower = _is_likely_slower(basis, standing) and len(scored) == 1
+    if is_likely_slower:
+        reasons.insert(0, _likely_slower(1))
     if basis.confirmation and base.arm in basis.finalists:
         reasons.append(_progress(basis.past, basis.confirmation, base.arm))
     return replace(
@@ -407,14 +213,69 @@ def _screened(basis: Basis, base: Verdict, trials: Sequence[TrialResult]) -> Ver
         kind=VerdictKind.SCREENED,
         delta=relative(standing.estimate) if standing else None,
         method="distance from the line of the screen's baselines",
+        is_likely_slower=is_likely_slower,
         reasons=(*reasons, *base.reasons, *score_flags(scored)),
     )
+
+
+def _likely_slower(runs: int) -> str:
+    return f"very likely slower ({counted(runs, 'run')}): more than three standard deviations below"
+
+
+def _is_likely_slower(basis: Basis, standing: Screened | None) -> bool:
+    """Whether a single run lies so far below its baselines that noise hardly explains it."""
+    if standing is None:
+        return False
+    fit = basis.looks[-1].fit if basis.looks else None
+    seen = fit.sigma if fit is not None and fit.df >= MIN_DF else 0.0
+    sigma = max(seen, basis.noise.known or DEFAULT_SIGMA)
+    return standing.estimate < -FAR * sigma * math.sqrt(standing.variance)
 
 
 def _progress(past: Past, confirmation: Confirmation, profile_id: str) -> str:
     own = [trial for trial in confirmation.trials if trial.profile.id == profile_id]
     done = sum(past.is_final(trial) for trial in own)
-    return f"a finalist: {done} of {len(own)} confirming trials are over"
+    total = max(confirmation.blocks, len(own))
+    return f"a finalist: {done} of {total} confirming trials are over"
+
+
+def _cut(basis: Basis, base: Verdict, trials: Sequence[TrialResult]) -> Verdict:
+    """Return the verdict on a finalist that the later blocks left out: it ranks, no more."""
+    scored = [each for each in trials if usable(each) is not None]
+    if not scored:
+        return replace(base, reasons=(unmeasured(trials), *base.reasons))
+    times = _TIMES.get(len(scored), f"{len(scored)} times")
+    known = measured(base, scored)
+    mean = _mean(basis, base.arm)
+    is_likely_slower = _is_likely_slower(basis, mean)
+    said = [_likely_slower(len(scored))] if is_likely_slower else []
+    return replace(
+        known,
+        kind=VerdictKind.SCREENED,
+        delta=relative(mean.estimate) if mean else None,
+        method="distance from the screen's baselines and from those beside it in blocks",
+        is_likely_slower=is_likely_slower,
+        reasons=(*said, f"measured {times}: ranks only", *base.reasons, *score_flags(scored)),
+    )
+
+
+_TIMES = {1: "once", 2: "twice"}
+
+
+def _mean(basis: Basis, arm: str) -> Screened | None:
+    """Return an arm over screen and all blocks; None where neither tells."""
+    fit = fitted(basis.past.scored_in_blocks())
+    standing = basis.screen.standings.get(arm)
+    found = fit.arms.get(arm) if fit is not None else None
+    parts = [(standing.estimate, standing.variance)] if standing else []
+    parts += [(found.estimate, found.variance)] if found else []
+    if not parts:
+        return None
+    estimate, variance = combine(parts)
+    return Screened(estimate=estimate, variance=variance)
+
+
+_VETO_P = 0.02  # with the steps of screen and blocks it finds what blocks alone find at 0.05
 
 
 def _confirmed(basis: Basis, base: Verdict, trials: Sequence[TrialResult]) -> Verdict:
@@ -432,10 +293,22 @@ def _confirmed(basis: Basis, base: Verdict, trials: Sequence[TrialResult]) -> Ve
     reasons = [_sentence(kind, decider if isinstance(decider, Comparison) else comparison)]
     if look is not last:
         reasons.append(f"decided at the first look, with alpha {look.alpha:g}")
-    veto = straggler_veto(basis.past, comparison, trials, spare=comparison.lower)
-    if kind is VerdictKind.FASTER and veto:
-        kind = VerdictKind.INCONCLUSIVE
-        reasons = [veto, f"else {reasons[0]}", *reasons[1:]]
+    past = basis.past
+    baselines = [each for each in past.confirms_of(BASELINE_ID) if not is_spare(each.trial)]
+    veto = straggler_veto(
+        comparison,
+        (*past.screens_of(base.arm), *trials),
+        (*past.screens_of(BASELINE_ID), *baselines),
+        spare=comparison.lower,
+        level=_VETO_P,
+    )
+    survivors = survivor_veto(trials, baselines)
+    for why in (veto, survivors):
+        if kind is VerdictKind.FASTER and why:
+            kind = VerdictKind.INCONCLUSIVE
+            reasons = [why, f"else {reasons[0]}", *reasons[1:]]
+    if base.lost is not None and not reasons[0].startswith(base.lost.words):
+        reasons.append(base.lost.words)
     if base.arm in last.unlike:
         reasons.append(unlike_words(last.unlike[base.arm]))
     reasons = [*reasons, *base.reasons, *score_flags(trials)]
@@ -447,16 +320,16 @@ def _decides(look: Look, profile_id: str) -> bool:
 
 
 def _sentence(kind: VerdictKind, comparison: Comparison) -> str:
-    lower = percent(relative(comparison.lower))
-    upper = percent(relative(2 * comparison.estimate - comparison.lower))
-    low, high = (percent(relative(end)) for end in interval90(comparison))
+    # one interval is shown of an arm, its own; that of all at once decides, and is not shown
+    low, high = (percent(relative(end)) for end in comparison.ci95)
+    narrow = " to ".join(percent(relative(end)) for end in interval90(comparison))
     return {
-        VerdictKind.FASTER: f"faster by at least {lower}",
-        VerdictKind.SLOWER: f"slower: {upper} at best",
-        VerdictKind.EQUIVALENT: f"no relevant difference: {low} to {high} (90 %)",
+        VerdictKind.FASTER: f"faster: {low} to {high} (95 %)",
+        VerdictKind.SLOWER: f"slower: {low} to {high} (95 %)",
+        VerdictKind.EQUIVALENT: f"no relevant difference: {narrow} (90 %)",
     }.get(
         kind,
-        f"cannot tell: between {lower} and {upper}; 80 % power begins at "
+        f"cannot tell: {low} to {high} (95 %); 80 % power begins at "
         f"{percent(relative(comparison.mde80))}",
     )
 
@@ -469,7 +342,6 @@ def _repeat_reason(basis: Basis, profile_id: str) -> tuple[str, ...]:
     return (f"same effective flags and environment as {owner}: {kind}",)
 
 
-BOUND = 0.02
 _CONFIRMED = (
     VerdictKind.FASTER,
     VerdictKind.SLOWER,
@@ -487,13 +359,22 @@ def conclusion(basis: Basis) -> Conclusion:
         sigma: float | None = fit.sigma
     else:
         sigma = basis.screen.sigma
-    bound, widest = _bound(basis) or (None, "")
+    bound, widest = _bound(basis, shown) or (None, "")
     window = basis.past.window
     return Conclusion(
         verdicts=tuple(sorted(shown, key=_standing)),
         reference=reference(basis.past),
         record=TuningRecord(
-            finalists=basis.finalists, bound=bound, mde80=_mde80(basis), sigma=sigma
+            finalists=basis.finalists,
+            bound=bound,
+            mde80=_mde80(basis),
+            sigma=sigma,
+            recipe=recipe(
+                profiles=basis.declared,
+                verdicts=shown,
+                cells=basis.past.scored_in_blocks(),
+                fit=fit,
+            ),
         ),
         alpha=basis.confirmation.alpha_spent if basis.confirmation else 0.0,
         complete=basis.is_complete,
@@ -509,35 +390,25 @@ def _standing(verdict: Verdict) -> tuple[int, float]:
     return group, math.inf if verdict.delta is None else -verdict.delta
 
 
-def _bound(basis: Basis) -> tuple[float, str] | None:
+def _bound(basis: Basis, verdicts: Sequence[Verdict]) -> tuple[float, str] | None:
     """Return M, and whose bound it is: no selected and scored profile beats the baseline by more.
 
-    At 95 %: the largest over profiles of the smaller of two bounds at 2.5 % each, from the screen
-    alone and from screen and blocks together; sigma is pooled. No multiplicity factor: the claim is
-    of all.
+    None where a profile is FASTER: then there is nothing to rule out. INVALID ones do not count.
+    At 95 %: the largest over profiles of their bounds, spare blocks included. No multiplicity
+    factor: the claim is of all.
     """
-    ranked = basis.screen
+    if any(each.kind is VerdictKind.FASTER for each in verdicts):
+        return None
+    invalid = {each.arm for each in verdicts if each.kind is VerdictKind.INVALID}
     if not basis.is_screened or (basis.finalists and basis.confirmation and not basis.looks):
         return None
-    fit = basis.looks[-1].fit if basis.looks else None
-    squares, df = ranked.squares, ranked.df
-    if fit is not None and fit.df > 0:
-        squares, df = squares + fit.sigma**2 * fit.df, df + fit.df
-    wanted = [each for each in ranked.standings if each in basis.selected]
-    if df < MIN_DF or squares <= 0 or not wanted or not math.isfinite(squares):
+    fit = fitted(basis.past.scored_in_blocks()) if basis.looks else None
+    wanted = [each for each in basis.screen.standings if each in basis.selected - invalid]
+    found = bounds(basis.screen, fit, wanted)
+    if not found:
         return None
-    sigma = math.sqrt(squares / df)
-    bounds: dict[str, float] = {}
-    for profile_id in wanted:
-        standing = ranked.standings[profile_id]
-        own = [upper_bound(standing.estimate, standing.variance, sigma=sigma, df=df)]
-        arm = fit.arms.get(profile_id) if fit else None
-        if arm is not None:
-            both = combine([(standing.estimate, standing.variance), (arm.estimate, arm.variance)])
-            own.append(upper_bound(*both, sigma=sigma, df=df))
-        bounds[profile_id] = min(own)
-    widest = max(bounds, key=lambda each: bounds[each])
-    return relative(bounds[widest]), widest
+    widest = max(found, key=lambda each: found[each])
+    return relative(found[widest]), widest
 
 
 def _mde80(basis: Basis) -> float | None:
@@ -551,7 +422,7 @@ def _mde80(basis: Basis) -> float | None:
 def _notes(
     basis: Basis, verdicts: Sequence[Verdict], bound: float | None, widest: str
 ) -> list[str]:
-    notes = []
+    notes = [*_late_notes(basis)]  # first: it is news of a profile that a user just added
     if not basis.declared:
         seen, noise = basis.screen.sigma, basis.noise
         notes.append(outlook(seen) if seen else outlook(noise.value, words=noise.words))
@@ -565,25 +436,27 @@ def _notes(
         )
     for look in basis.looks[-1:]:
         notes += [
-            f"stop rule reached: {each} is at {percent(relative(found.estimate))}, at least "
-            f"{percent(relative(found.lower))}"
+            f"stop rule reached: {each} is at {percent(relative(found.estimate))}, and less than "
+            f"{percent(STOP_FLOOR)} is ruled out"
             for each, found in look.comparisons.items()
             if each != ALIAS.id and isinstance(found, Comparison) and stops(found)
         ]
         control = look.comparisons.get(ALIAS.id)
+        notes += _tie(look)
         if isinstance(control, Comparison):
             low, high = (percent(relative(end)) for end in control.ci95)
             notes.append(f"A/A control: the baseline against itself is between {low} and {high}")
     if bound is not None:
-        text = f"no measured profile beats the baseline by more than {percent(bound)} (95 %)"
+        text = f"ruled out (95 %): that any tested setting gains more than {percent(bound)}"
         arms = basis.looks[-1].comparisons if basis.looks else {}
-        once = "" if widest in arms else ", which was screened once"
+        once = "" if widest in (*arms, *basis.cut) else ", which was screened once"
         is_bounded = bound < BOUND
         notes.append(
             f"{text}; bounded at {percent(BOUND)}"
             if is_bounded
             else f"{text}: so far reaches the interval of {widest}{once}"
         )
+    notes += _noise_notes(basis, verdicts)
     notes += _window_notes(basis)
     if basis.screen.baselines == 1 and basis.screen.standings:
         notes.append("the screen has a single baseline: drift and noise cannot be told apart")
@@ -593,6 +466,38 @@ def _notes(
     if absent:
         notes.append(f"{absent} declared profiles are neither selected nor measured")
     return notes
+
+
+def _tie(look: Look) -> Iterator[str]:
+    """Say where the best two winners cannot be told apart."""
+    fit = look.fit
+    won = [arm for arm, kind in look.kinds.items() if kind is VerdictKind.FASTER]
+    if fit is None or len(won) < 2:  # noqa: PLR2004 - a pair
+        return
+    won.sort(key=lambda arm: -fit.arms[arm].estimate)
+    (first, one), (second, other) = ((arm, fit.arms[arm]) for arm in won[:2])
+    gap = one.estimate - other.estimate
+    reach = t_quantile(0.975, fit.df) * fit.sigma * math.sqrt(1 / one.n + 1 / other.n)
+    if gap < reach:
+        low, high = percent(relative(gap - reach)), percent(relative(gap + reach))
+        yield (
+            f"a tie: {first} and {second} are both faster, and which of the two is faster cannot "
+            f"be told ({low} to {high}, 95 %)"
+        )
+
+
+TOO_NOISY = 0.02  # change of a setting that does nothing, from which the machine is called noisy
+
+
+def _noise_notes(basis: Basis, verdicts: Sequence[Verdict]) -> Iterator[str]:
+    """Say where settings that do nothing moved by more than the effects that are looked for."""
+    idle = {each.id for each in basis.declared.values() if each.is_control}
+    idle |= {name for name, owner in basis.repeats.items() if owner == BASELINE_ID}
+    moved = [abs(each.delta) for each in verdicts if each.arm in idle and each.delta is not None]
+    if max(moved, default=0.0) >= TOO_NOISY:
+        yield (
+            f"this machine is too noisy: settings that do nothing moved by up to {size(max(moved))}"
+        )
 
 
 def _window_notes(basis: Basis) -> Iterator[str]:
@@ -609,17 +514,24 @@ def _window_notes(basis: Basis) -> Iterator[str]:
             )
 
 
-def _history_notes(basis: Basis) -> Iterator[str]:
-    """Say what of the history is not compared, or no longer decided, and why."""
-    past = basis.past
+def _late_notes(basis: Basis) -> Iterator[str]:
+    """Say which profiles came too late for the confirmation."""
     if basis.late:
         yield (
             f"{', '.join(basis.late)} would be confirmed by now, but the finalists were fixed "
             "when the confirmation began, and its alpha is spent once: a sweep of its own may "
             "confirm it"
         )
+
+
+def _history_notes(basis: Basis) -> Iterator[str]:
+    """Say what of the history is not compared, or no longer decided, and why."""
+    past = basis.past
     if past.epochs > 1:
-        yield f"the nodes changed on the way: {past.epochs} epochs, and nothing is compared across"
+        yield (
+            f"the nodes or what runs on them changed on the way: {past.epochs} epochs, and nothing "
+            "is compared across"
+        )
     if past.undeclared:
         yield f"no longer declared, ignored: {', '.join(sorted(past.undeclared))}"
     if past.changed:

@@ -23,9 +23,10 @@ from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.studies import History
 from pytest_xlatune.studies.evidence_run import EvidenceStudy
 from pytest_xlatune.studies.trials import ALIAS, Orders, Past, Segment, is_ours, read, wave_order
-from pytest_xlatune.studies.tuning._conclude import screen
+from pytest_xlatune.studies.tuning._stages import screen
 from pytest_xlatune.studies.tuning.derived import (
     Around,
+    Crossed,
     DerivedRule,
     Effective,
     Leader,
@@ -273,11 +274,14 @@ class Declaration:
         return Effective(self.orders.cell.deployed)
 
     def _segments(self, profiles: Sequence[Profile], *, before: str = "") -> Iterator[Segment]:
-        for wave in sorted(self.baselines, key=wave_order):
+        waves = sorted(self.baselines, key=wave_order)
+        for at, wave in enumerate(waves):
             if before and wave_order(wave) >= wave_order(before):
                 return
             own = [each for each in profiles if each.wave == wave]
-            yield self.orders.segment(wave, own, baselines=self.baselines[wave])
+            # one line goes through the baselines of all waves: they lie far apart
+            lone = at / max(len(waves) - 1, 1)
+            yield self.orders.segment(wave, own, baselines=self.baselines[wave], lone=lone)
 
     def _asks_for(self, rule: DerivedRule) -> bool:
         """Whether a slot of it is selected, or one of a later wave, which reads this one."""
@@ -395,7 +399,7 @@ class Declaration:
 
     def _kept(
         self,
-        rule: Stacks | Around,
+        rule: Stacks | Around | Crossed,
         pool: Sequence[Profile],
         profiles: Sequence[Profile],
         history: History,
@@ -431,14 +435,17 @@ class Declaration:
         if not all(past.is_final(trial) for each in segments for trial in each.trials):
             return None
         ranked = screen(past, segments)
-        sigma = max(self.sigma, ranked.sigma or 0.0)
+        # a few baselines may lie far apart by chance, and profiles by what they do: both must
+        own = ranked.sigma or 0.0
+        sigma = max(self.sigma, min(own, ranked.spread or own))
         repeats = self._effective.repeats(pool)
+        level = ranked.level
         leaders = [
             Leader(profile=each, estimate=standing.estimate)
             for each in pool
             if (standing := ranked.standings.get(each.id)) is not None
             and math.isfinite(standing.estimate)
-            and standing.estimate > LEAD * sigma * math.sqrt(standing.variance)
+            and standing.estimate - level > LEAD * sigma * math.sqrt(standing.variance)
             and each.id not in repeats
             and self._is_sound(past, each.id)
         ]

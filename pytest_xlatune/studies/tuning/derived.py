@@ -22,6 +22,7 @@ from pytest_xlatune.model.profile import (
     ALIASES,
     APPENDING,
     BASELINE_ID,
+    NO_ENV_ID,
     Flag,
     Flags,
     Profile,
@@ -33,6 +34,7 @@ from pytest_xlatune.model.profile import (
 )
 from pytest_xlatune.model.record import Record, canonical, digest
 from pytest_xlatune.model.result import COLLECTIVES, EvidenceResult, Shares, relative
+from pytest_xlatune.model.text import percent, size, whole
 
 # An assumption, and a mild one: time that nothing hides may be hidden; kernels stay what they are
 COMPUTE_COUNTS = 0.1
@@ -182,20 +184,16 @@ def _weighed(aims: Sequence[str], shares: Shares) -> _Weight:
         return _Weight(part=present[0], value=0.0, why=why)
     largest = max(found, key=lambda each: found[each])
     if largest == "compute":
-        why = f"compute, {_share(found[largest])} of a step"
+        why = f"compute, {size(found[largest])} of a step"
         return _Weight(part=largest, value=COMPUTE_COUNTS * found[largest], why=why)
     what = " and ".join(found)
     idle = "idle" if largest == "idle" else f"{what} alone"
     total = sum(found.values())
-    return _Weight(part=largest, value=total, why=f"{idle}, {_share(total)} of a step")
+    return _Weight(part=largest, value=total, why=f"{idle}, {size(total)} of a step")
 
 
 def _is_absent(part: str, shares: Shares) -> bool:
     return part in COLLECTIVES and shares.kinds is not None and part not in shares.kinds
-
-
-def _share(value: float) -> str:
-    return f"{100 * value:.1f} %"
 
 
 def _by(rule: Singles, evidence: EvidenceResult | None) -> str:
@@ -241,7 +239,7 @@ class Leader:
     @property
     def words(self) -> str:
         """The profile and what the screen said, e.g. `overlap-2 +3.1 %`."""
-        return f"{self.profile.id} {100 * relative(self.estimate):+.1f} %"
+        return f"{self.profile.id} {percent(relative(self.estimate))}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -277,9 +275,11 @@ class Stacks(Record):
         """Yield the stacks of leaders: sizes in turn, each size by its parts' summed estimates.
 
         Logarithms of gains that do not touch each other add up; whether they do is measured. Parts
-        stand in the order of `pool`; those that set one thing to two values make no stack.
+        stand in the order of `pool`; those that set one thing to two values make no stack. A stack
+        is made of single settings, not of stacks; neither of controls nor of the image alone.
         """
-        queues = [self._of_size(size, leaders, pool) for size in range(2, self.of + 1)]
+        able = _stackable(leaders, pool=pool)
+        queues = [self._of_size(size, able, pool) for size in range(2, self.of + 1)]
         for turn in itertools.zip_longest(*queues):
             yield from filter(None, turn)
 
@@ -299,8 +299,8 @@ class Stacks(Record):
 
     def kept(self, planned: Mapping[str, Profile], *, pool: Sequence[Profile]) -> Iterator[Profile]:
         """Yield those of the planned profiles that are stacks of `pool`, whatever led since."""
-        for size in range(2, self.of + 1) if planned else ():
-            for parts in itertools.combinations(pool, size):
+        for many in range(2, self.of + 1) if planned else ():
+            for parts in itertools.combinations(pool, many):
                 found = planned.get(_stack_id(parts))
                 made = None if found is None else _stack(parts, wave=self.wave)
                 if found is not None and made is not None and found.same_as(made):
@@ -379,7 +379,57 @@ class Around(Record):
                 yield replace(made, id=_cut(slug), wave=self.wave), f"{key[1]}={own[key]}"
 
 
-DerivedRule = Stacks | Around | Singles
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Crossed(Record):
+    """A last wave: the best settings of the program with the best shape of the pipeline.
+
+    What leads and sets keys of the trainer is a shape; what leads and sets only flags and variables
+    is not. The two kinds of wave never measure each other's settings, so that their best are
+    combined here: one of each, stacks among them.
+
+    Attributes:
+        wave: the marker of the wave that measures them; it reads the waves before it.
+        slots: how many at most; they are part of the budget from the start.
+    """
+
+    kind: ClassVar[str] = "crossed"
+    wave: str = "wave5_5"
+    slots: int = 2
+
+    def __post_init__(self) -> None:
+        _check_slots(self)
+
+    @property
+    def words(self) -> str:
+        """What fills the slots."""
+        return "the best flags and variables with the best shape"
+
+    def made(self, leaders: Sequence[Leader], *, pool: Sequence[Profile]) -> Iterator[Profile]:
+        """Yield a leader of each kind together, by their summed estimates."""
+        del pool  # leaders of any wave before
+        able = [each for each in leaders if _is_candidate(each.profile)]
+        shapes = [each for each in able if each.profile.overrides]
+        others = [each for each in able if not each.profile.overrides]
+        for parts in sorted(
+            itertools.product(others, shapes), key=lambda pair: -sum(each.estimate for each in pair)
+        ):
+            found = _stack([each.profile for each in parts], wave=self.wave)
+            if found is not None:
+                words = " and ".join(each.words for each in parts)
+                yield replace(found, note=f"flags and shape together: {words} in the screen")
+
+    def kept(self, planned: Mapping[str, Profile], *, pool: Sequence[Profile]) -> Iterator[Profile]:
+        """Yield those of the planned profiles that are such pairs, whatever led since."""
+        shapes = [each for each in pool if each.overrides] if planned else []
+        others = [each for each in pool if not each.overrides]
+        for parts in itertools.product(others, shapes):
+            found = planned.get(_stack_id(parts))
+            made = None if found is None else _stack(parts, wave=self.wave)
+            if found is not None and made is not None and found.same_as(made):
+                yield found
+
+
+DerivedRule = Stacks | Around | Crossed | Singles
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -392,7 +442,7 @@ class Slot:
 
 def slots_of(rules: Iterable[DerivedRule]) -> Mapping[DerivedRule, tuple[Slot, ...]]:
     """Return the slots of each rule; those of one kind are numbered through."""
-    numbers = {kind.kind: itertools.count(1) for kind in (Stacks, Around, Singles)}
+    numbers = {kind.kind: itertools.count(1) for kind in (Stacks, Around, Crossed, Singles)}
     return {
         rule: tuple(
             Slot(name=f"{rule.kind}-{next(numbers[rule.kind])}", wave=rule.wave)
@@ -412,6 +462,48 @@ def settings_of(profile: Profile) -> dict[Key, str]:
     return {**flags, **env, **{("override", k): v for k, v in profile.overrides.items()}}
 
 
+def is_part(part: Mapping[Key, str], whole: Mapping[Key, str]) -> bool:
+    """Whether settings are some of others, but not all, and not none."""
+    return bool(part) and part.items() < whole.items()
+
+
+_CHAIN = 3  # arms that a stack and its parts take before the next in rank has its turn
+
+
+def entering(
+    ranked: Sequence[str],
+    size: int,
+    *,
+    profiles: Mapping[str, Profile],
+    frozen: Sequence[str] = (),
+) -> list[str]:
+    """Return which of the ranked profiles go to the next blocks, at most `size`, best first.
+
+    A stack goes with its best part, and this with its own, down to a single setting as far as there
+    are places: only beside its parts can be shown what it needs. One that has no place for a part
+    stays out. Those that are `frozen` go in any case.
+    """
+    settings = {each: settings_of(profiles[each]) for each in ranked}
+
+    def family(whole: str) -> list[str]:
+        """Return a set, its best part, the best part of that, and so on; then its other parts."""
+        parts = [each for each in ranked if is_part(settings[each], settings[whole])]
+        return list(dict.fromkeys([whole, *(family(parts[0]) if parts else ()), *parts]))
+
+    chosen = [each for each in ranked if each in frozen]
+    for each in ranked:
+        free = size - len(chosen)
+        if free < 1:
+            break
+        if each in chosen:
+            continue
+        own = [one for one in family(each)[:_CHAIN] if one not in chosen]
+        has_part = any(is_part(settings[one], settings[each]) for one in (*chosen, *own[:free]))
+        if has_part or len(family(each)) == 1:
+            chosen += own[:free]
+    return [each for each in ranked if each in chosen]
+
+
 class Effective:
     """What profiles come to on top of the deployed settings: equal keys are repeats."""
 
@@ -429,6 +521,22 @@ class Effective:
         first = {(settings_digest(self._flags, self._env), canonical({})): BASELINE_ID}
         owners = {each.id: first.setdefault(self.key(each), each.id) for each in profiles}
         return {each: owner for each, owner in owners.items() if owner != each}
+
+
+def _is_candidate(profile: Profile) -> bool:
+    """Whether a profile may be a part of another: no control, and not the image alone."""
+    return profile.id != NO_ENV_ID and not profile.is_control
+
+
+def _stackable(leaders: Sequence[Leader], *, pool: Sequence[Profile]) -> list[Leader]:
+    """Return the leaders that may be parts of a stack: those that hold no other profile."""
+    settings = [settings_of(each) for each in pool]
+    return [
+        each
+        for each in leaders
+        if _is_candidate(each.profile)
+        and not any(is_part(other, settings_of(each.profile)) for other in settings)
+    ]
 
 
 def _check_slots(rule: DerivedRule) -> None:
@@ -493,7 +601,7 @@ def _number(text: str) -> float | None:
 
 def _slug(value: str) -> str:
     """Write a value as part of an id: 1g for 1073741824, others by their letters and digits."""
-    if value.isdecimal() and (size := int(value)) >= _MIB and size % _MIB == 0:
+    if (size := whole(value) or 0) >= _MIB and size % _MIB == 0:
         return f"{size // _GIB}g" if size % _GIB == 0 else f"{size // _MIB}m"
     kept = "".join(each if each.isascii() and each.isalnum() else "-" for each in value.lower())
     return kept.strip("-") or digest(value, length=4)

@@ -35,7 +35,8 @@ def jobs() -> dict[str, dict[str, str]]:
 
 
 def save(job: dict[str, str]) -> None:
-    part = HERE / f"{job['JobId']}.part"
+    # scancel and the job's watcher may write at once
+    part = HERE / f"{job['JobId']}.{os.getpid()}.part"
     part.write_text(json.dumps(job))
     part.rename(HERE / f"{job['JobId']}.json")
 

@@ -37,6 +37,19 @@ if [[ $XLA_FLAGS == *xla_bogus* ]]; then
     end FAILED 1:0
     exit 1
 fi
+# as XLA does: the options that it has read, the last value of each
+dump_to="--xla_dump_to='([^']+)'"
+if [[ $XLA_FLAGS =~ $dump_to ]]; then
+    options=${BASH_REMATCH[1]}
+    declare -A values
+    for flag in ${XLA_FLAGS##*\)\$}; do
+        [[ $flag =~ ^--([A-Za-z0-9_]+)=(.*)$ ]] && values[${BASH_REMATCH[1]}]=${BASH_REMATCH[2]}
+    done
+    mkdir -p "$options"
+    for name in "${!values[@]}"; do
+        echo "  $name: ${values[$name]}"
+    done > "$options/module_0001.jit_train_step.config.pbtxt"
+fi
 echo "0: Memstats: After params initialized:"
 for ((step = 0; step < 12; step++)); do
     for rank in 0 1; do

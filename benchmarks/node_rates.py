@@ -1,0 +1,168 @@
+"""How often a check of nodes accuses a healthy one, and finds a slow one: simulated checks.
+
+    python benchmarks/node_rates.py --write docs/nodes.md
+
+Drives the production study (propose, conclude) over worlds of known truth: nodes differ for good by
+`spread`, jobs by `sigma`, and in worlds with bad jobs 3 % of all jobs are 2 to 5 % slow. Everything
+follows from the seeds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import re
+import time
+from collections import Counter
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from pytest_xlatune.model.cell import Cell, Parallelism, Protocol
+from pytest_xlatune.model.result import Score, TrialResult, TrialStatus
+from pytest_xlatune.model.trial import Trial
+from pytest_xlatune.studies.node_check import NodeStudy, Word
+
+ACCUSED = (Word.MARGINAL, Word.DEGRADED, Word.UNHEALTHY)
+
+
+@dataclass(frozen=True, kw_only=True)
+class World:
+    """The truth: sizes are fractions."""
+
+    nodes: int = 32
+    sigma: float = 0.006
+    spread: float = 0.004
+    bad_jobs: float = 0.0
+    slow: int = 0
+    loss: float = 0.0
+
+    @property
+    def words(self) -> str:
+        """The noise, as the table says it."""
+        bad = ", 3 % bad jobs" if self.bad_jobs else ""
+        return f"{100 * self.sigma:.1f} %, {100 * self.spread:.1f} %{bad}"
+
+
+NOISES = (
+    World(sigma=0.003, spread=0.002),
+    World(sigma=0.006, spread=0.004),
+    World(sigma=0.006, spread=0.004, bad_jobs=0.03),
+    World(sigma=0.010, spread=0.005, bad_jobs=0.03),
+)
+TRUTHS = ((0, 0.0), (1, 0.05), (4, 0.08), (1, 0.03))  # slow nodes, their loss
+CELL = Cell(model_tag="simulated", parallelism=Parallelism.parse("FSDP=8"), protocol=Protocol())
+
+
+def check(world: World, seed: int, study: NodeStudy) -> Counter[str]:
+    """Run one check and count what came of it."""
+    random = np.random.default_rng([seed, 20261123])
+    level = random.normal(0, world.spread, world.nodes)
+    level[: world.slow] += math.log1p(-world.loss)
+    at = {each.digest: number for number, each in enumerate(study.cells)}
+
+    def run(trial: Trial) -> TrialResult:
+        value = level[at[trial.cell_digest]] + random.normal(0, world.sigma)
+        if random.random() < world.bad_jobs:
+            value += math.log1p(-random.uniform(0.02, 0.05))
+        value = 7.5 + float(value)
+        score = Score(value=value, tgs=math.exp(value), step_s=1.0, n_steps=10, window=(5, 14))
+        return TrialResult(trial=trial, status=TrialStatus.MEASURED, score=score)
+
+    history: list[TrialResult] = []
+    waves = 0
+    while trials := study.propose(history):
+        history += map(run, trials)
+        waves += 1
+    found: Counter[str] = Counter(jobs=len(history), waves=waves)
+    slow = {each.nodelist[0] for each in study.cells[: world.slow]}
+    middle = float(np.median(level))
+    for verdict in study.conclude(history).verdicts:
+        is_slow = verdict.arm in slow
+        found[f"{'slow' if is_slow else 'healthy'} {verdict.word}"] += 1
+        found["found"] += is_slow and verdict.word in ACCUSED
+        found["false"] += not is_slow and verdict.word in ACCUSED
+        if verdict.ci95 is not None:
+            number = int(verdict.arm[4:])
+            truth = math.expm1(level[number] - middle)
+            kind = "again" if verdict.n > 1 else "once"
+            found[f"{kind} intervals"] += 1
+            found[f"{kind} held"] += verdict.ci95[0] <= truth <= verdict.ci95[1]
+    found["accusing"] = int(found["false"] > 0)
+    found["doubting"] = int(found[f"healthy {Word.CANNOT_TELL}"] > 0)
+    return found
+
+
+def rates(world: World, checks: int) -> Counter[str]:
+    """Return the sums over so many checks."""
+    cells = tuple(replace(CELL, nodelist=(f"node{at:03d}",)) for at in range(world.nodes))
+    study = NodeStudy(cells=cells, budget=500)
+    total: Counter[str] = Counter()
+    most = 0
+    for seed in range(checks):
+        found = check(world, seed, study)
+        most = max(most, found["waves"])
+        total += found
+    total["most waves"] = most
+    return total
+
+
+def row(world: World, checks: int) -> str:
+    total = rates(world, checks)
+    found = f"{100 * total['found'] / (checks * world.slow):.1f}" if world.slow else "-"
+    truth = f"{world.slow} x -{100 * world.loss:.0f} %" if world.slow else "all healthy"
+    once, again = (
+        f"{100 * total[f'{kind} held'] / total[f'{kind} intervals']:.1f}"
+        if total[f"{kind} intervals"]
+        else "-"
+        for kind in ("once", "again")
+    )
+    return (
+        f"| {world.nodes} | {world.words} | {truth} | {found} | "
+        f"{100 * total['accusing'] / checks:.1f} | {100 * total['doubting'] / checks:.1f} | "
+        f"{total['jobs'] / checks:.0f} | {total['most waves']} | {once} / {again} |"
+    )
+
+
+def table(checks: int) -> str:
+    lines = [
+        f"{checks} checks a row; rates in percent.",
+        "",
+        (
+            "| nodes | job noise, spread of healthy nodes | truth | slow nodes found | checks that "
+            "accuse a healthy node | checks that cannot tell of a healthy node | jobs, mean | "
+            "waves, most | 95 % intervals that hold the truth: first runs / run again |"
+        ),
+        "|---|---|---|---|---|---|---|---|---|",
+    ]
+    worlds = [replace(noise, slow=n, loss=loss) for noise in NOISES for n, loss in TRUTHS]
+    worlds += [
+        replace(NOISES[2], nodes=nodes, slow=slow, loss=0.05)
+        for nodes in (4, 8, 128)
+        for slow in (0, 1)
+    ]
+    worlds.append(replace(NOISES[1], nodes=4, slow=1, loss=0.30))
+    lines += [row(world, checks) for world in worlds]
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--checks", type=int, default=1000)
+    parser.add_argument("--write", type=Path, help="a page with the two comments to write between")
+    arguments = parser.parse_args()
+    began = time.process_time()
+    text = table(arguments.checks)
+    print(text)
+    print(f"{time.process_time() - began:.0f} s of processor time")
+    if arguments.write:
+        page = arguments.write.read_text(encoding="utf-8")
+        begin, end = "<!-- measured: begin -->", "<!-- measured: end -->"
+        between = f"{begin}\n{text}\n{end}"
+        page = re.sub(f"{begin}.*{end}", lambda _: between, page, flags=re.DOTALL)
+        arguments.write.write_text(page, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

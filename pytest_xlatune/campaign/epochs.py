@@ -1,0 +1,82 @@
+"""What parts the scores of a cell: other nodes, or another environment on the same ones.
+
+A trial tells what it ran on (`workers.probe_environment`); here that is compared with what the
+trial before it told, and turned into the events that the ledger is to hold. Nothing is decided on
+it but where an epoch begins.
+"""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+from pytest_xlatune.executors.folder import DEVICES, read_environments, read_spec
+from pytest_xlatune.ledger import EnvironmentSeen, EpochBegan, EpochCause, Event
+from pytest_xlatune.ledger.state import LedgerState
+from pytest_xlatune.model.cell import Cell
+from pytest_xlatune.model.environment import changes
+from pytest_xlatune.model.result import Outcome
+from pytest_xlatune.model.trial import Trial
+
+_LOG = logging.getLogger("pytest_xlatune.campaign")
+
+
+def asks_devices(state: LedgerState, cell: Cell) -> bool:
+    """Whether the next trial of a cell is to ask for its devices: one in each session is."""
+    flying = (state.trials[each.trial_id].trial for each in state.in_flight())
+    is_asked = cell.digest in state.asked_whole
+    return not is_asked and all(each.cell_digest != cell.digest for each in flying)
+
+
+def parted(
+    state: LedgerState,
+    cell: Cell,
+    trial: Trial,
+    outcome: Outcome,
+    folder: Path,
+    *,
+    is_scored: bool,
+) -> tuple[Event, ...]:
+    """Return the epochs that a trial begins, and what it tells of its environment if that is news.
+
+    `folder` is the attempt's.
+    """
+    swapped = _swapped(state, cell, outcome) if is_scored else ()
+    return (*_told(state, trial, folder), *swapped)
+
+
+def _swapped(state: LedgerState, cell: Cell, outcome: Outcome) -> tuple[EpochBegan, ...]:
+    """Begin an epoch where a trial ran on other nodes than the cell's measured before it."""
+    nodes, were = tuple(sorted(outcome.nodes)), state.measured_on.get(cell.digest, ())
+    if not nodes or not were or nodes == were:
+        return ()
+    cause = EpochCause.SWAPPED
+    return (EpochBegan(cause=cause, cell_digest=cell.digest, nodes=nodes, were=were),)
+
+
+def _told(state: LedgerState, trial: Trial, folder: Path) -> tuple[Event, ...]:
+    """Return what a trial tells of its environment, where that is news, and the epoch it begins."""
+    told = read_environments(folder)
+    if not told:
+        return ()
+    digest = trial.cell_digest
+    before = {each.name: each for each in state.environments.get(digest, ())}
+    nodes = tuple(each.after(before.get(each.name)) for each in told)
+    spec = read_spec(folder)
+    is_whole = spec is not None and spec.probe[-1:] == (DEVICES,)
+    if not is_whole and nodes == tuple(before.values()):
+        return ()
+    seen = EnvironmentSeen(trial_id=trial.id, cell_digest=digest, nodes=nodes, is_whole=is_whole)
+    changed = {
+        each.name: found
+        for each in told
+        if each.name in before and (found := changes(before[each.name], each))
+    }
+    if not changed:
+        return (seen,)
+    said = tuple(dict.fromkeys(phrase for found in changed.values() for phrase in found))
+    began = EpochBegan(
+        cause=EpochCause.CHANGED, cell_digest=digest, nodes=tuple(changed), changes=said
+    )
+    _LOG.warning("%s; no score before compares with one after", began.reason)
+    return (seen, began)

@@ -1,0 +1,219 @@
+"""The env file, a shell text: a setting is changed where the file has one plain assignment of it.
+
+Any other line stays as it is, and the caller appends: at the end of the file a setting has the last
+word. Plain is a variable that one line of its own sets to a text without expansions, outside
+every block, and of which nothing else in the file speaks; and a flag that stands once, in an
+assignment to XLA_FLAGS that later ones keep. The shell is not parsed: a file of which this module
+is not sure is one that is appended to. Pure.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from pytest_xlatune.model.profile import ALIASES, APPENDING, Flag, Flags
+from pytest_xlatune.model.redact import HIDDEN
+from pytest_xlatune.model.text import is_relative
+
+# export NCCL_ALGO=Ring  # as on the old fabric        export A='two words'
+_ASSIGNED = re.compile(
+    r"""(?P<head>export[ ]+(?P<name>[A-Za-z_][A-Za-z0-9_]*)=)
+    (?P<value>[A-Za-z0-9_.,:/+@%^=-]*|'[^']*'|"[^"$`\\!]*")
+    (?P<comment>[ \t]+\#.*|[ \t]*)""",
+    re.VERBOSE,
+)
+# the begin of an assignment:  export XLA_FLAGS="${XLA_FLAGS:+$XLA_FLAGS }--xla_a=1
+_OF_FLAGS = re.compile(r"export +XLA_FLAGS\+?=")
+# the flags so far:  $XLA_FLAGS   ${XLA_FLAGS}   ${XLA_FLAGS:+$XLA_FLAGS }   ${XLA_FLAGS:-}
+_SO_FAR = re.compile(
+    r"\$XLA_FLAGS\b|\$\{XLA_FLAGS(?::?-)?\}|\$\{XLA_FLAGS:?\+(?:\$XLA_FLAGS|\$\{XLA_FLAGS\}) ?\}"
+)
+_SAFE = re.compile(r"[A-Za-z0-9_.,:/+-]*")  # a value that needs no quotes, inside quotes or not
+# what makes the order of lines another one than the one they stand in
+_BLOCK = re.compile(
+    r"\s*(?:if|for|while|until|case|select|function|then|else|elif|do|fi|done|esac)\b|.*[{(]\s*$"
+    r"|\s*[(){}]|.*(?:&&|\|\||<<)|.*;"
+)
+# another file, or text, that is run:  source site.sh   . ./site.sh   eval "$MORE"   unset A
+_RUNS = re.compile(
+    r"\s*(?:source|\.|eval|unset|exec|exit|return|set|declare|typeset|local)\b|\s*\. "
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Changed:
+    """An env file with settings changed in place.
+
+    Attributes:
+        text: of the file.
+        names: of the settings that were changed, as people write them.
+        at: number of the first changed line, from 0; None where none was.
+        flags, env: the settings that are left to append.
+    """
+
+    text: str
+    names: tuple[str, ...]
+    at: int | None
+    flags: Flags
+    env: dict[str, str]
+
+
+def with_settings(
+    text: str, flags: Flags, env: Mapping[str, str], *, rewrite: bool = False
+) -> Changed:
+    """Return an env file in which each setting that stands there plainly has its new value.
+
+    With `rewrite` a comment that the change makes untrue goes: one behind a changed line, and the
+    lines directly above it that speak of the setting.
+    """
+    lines = text.split("\n")
+    found: dict[int, list[tuple[str, str]]] = {}  # line -> name and new text of the line
+    left_flags, left_env, names = list[Flag](), dict[str, str](), list[str]()
+    is_plain = _is_simple(lines)
+    for name, value in env.items():
+        at = _variable(lines, name) if is_plain else None
+        if at is None:
+            left_env[name] = value
+            continue
+        match = _ASSIGNED.fullmatch(lines[at])
+        comment = match["comment"] if match else ""
+        head = match["head"] if match else ""
+        lines[at] = f"{head}{shlex.quote(value)}{comment}"
+        found.setdefault(at, []).append((name, value))
+        names.append(name)
+    for flag in flags:
+        at = _flag(lines, flag, flags) if is_plain else None
+        if at is None:
+            left_flags.append(flag)
+            continue
+        written = f"--{flag.name}" if flag.value is None else f"--{flag.name}={flag.value}"
+        before, after = _token(flag.name).split(lines[at])
+        lines[at] = f"{before}{written}{after}"
+        found.setdefault(at, []).append((flag.name, flag.value or ""))
+        names.append(f"--{flag.name}")
+    begins = [_begin(lines, at) for at in found]
+    first = min(begins, default=None)
+    if rewrite:
+        for at in sorted(found, reverse=True):
+            gone = _untrue(lines, at, [name for name, _ in found[at]])
+            if first is not None:
+                first -= sum(each < first for each in gone)
+            for each in sorted(gone, reverse=True):
+                del lines[each]
+    return Changed(
+        text="\n".join(lines),
+        names=tuple(names),
+        at=first,
+        flags=tuple(left_flags),
+        env=left_env,
+    )
+
+
+def _is_simple(lines: list[str]) -> bool:
+    """Whether no line runs another file or stands in a block: then the last line decides."""
+    code = [_code(line) for line in lines]
+    return not any(_BLOCK.match(line) or _RUNS.match(line) for line in code)
+
+
+def _code(line: str) -> str:
+    """Return a line without its comment, as far as it is sure to be one."""
+    if line.lstrip().startswith("#"):
+        return ""
+    before, sign, _ = line.partition(" #")
+    is_comment = sign and before.count("'") % 2 == 0 and before.count('"') % 2 == 0
+    return before.rstrip() if is_comment else line
+
+
+def _variable(lines: list[str], name: str) -> int | None:
+    """Return the line that sets a variable; None where that is not the only one to speak of it."""
+    speaks = [
+        at for at, line in enumerate(lines) if re.search(rf"(?<!\w){name}(?!\w)", _code(line))
+    ]
+    if len(speaks) != 1:
+        return None
+    at = speaks[0]
+    match = _ASSIGNED.fullmatch(lines[at])
+    is_own = match is not None and match["name"] == name and HIDDEN not in lines[at]
+    return at if is_own and not _is_inside(lines, at) else None
+
+
+def _token(name: str) -> re.Pattern[str]:
+    """Return the pattern of a flag in a text of flags, with a value that needs no quotes."""
+    return re.compile(rf"""(?<=[\s"'=}}])--{re.escape(name)}(?:={_SAFE.pattern})?(?=[\s"'\\]|$)""")
+
+
+def _flag(lines: list[str], flag: Flag, recipe: Flags) -> int | None:
+    """Return the line in which a flag stands; None where that is not the one that has effect."""
+    if (
+        flag.name in APPENDING
+        or is_relative(flag.value or "")
+        or not _SAFE.fullmatch(flag.value or "")
+        or sum(each.name == flag.name for each in recipe) > 1
+    ):
+        return None
+    same = {flag.name}
+    for alias, name in ALIASES.items():
+        same |= {alias, name} if flag.name in (alias, name) else set()
+    code = [_code(line) for line in lines]
+    spoken = re.compile(rf"(?:{'|'.join(map(re.escape, same))})(?![A-Za-z0-9_-])")
+    speaks = [at for at, line in enumerate(code) for _ in spoken.findall(line)]
+    if len(speaks) != 1:
+        return None
+    at = speaks[0]
+    begin = _begin(lines, at)
+    own = "\n".join(code[begin : at + 1])
+    token = _token(flag.name)
+    is_plain = (
+        _OF_FLAGS.match(own) is not None
+        and len(token.findall(own)) == 1
+        and HIDDEN not in own
+        and not _is_inside(lines, begin)
+    )
+    if not is_plain:
+        return None
+    # flags of before stand in front of it, and nothing later takes it away
+    after = token.split(own)[1]
+    behind = [line for line in code[at + 1 :] if "XLA_FLAGS" in line]
+    is_last = not _SO_FAR.search(after) and not _expands(own)
+    is_kept = all(
+        _OF_FLAGS.match(line)
+        and not _expands(line)
+        and "'" not in line
+        and ("+=" in line or _SO_FAR.search(line))
+        for line in behind
+    )
+    others = [line for line in code[:begin] if "XLA_FLAGS" in line]
+    return at if is_last and is_kept and all(map(_OF_FLAGS.match, others)) else None
+
+
+def _expands(command: str) -> bool:
+    """Whether the shell puts more into a command than the flags so far."""
+    return bool(re.search(r"[$`]", _SO_FAR.sub("", command)))
+
+
+def _begin(lines: list[str], at: int) -> int:
+    """Return where the command of a line begins: a line before it may end with a backslash."""
+    while at and lines[at - 1].endswith("\\") and not lines[at - 1].lstrip().startswith("#"):
+        at -= 1
+    return at
+
+
+def _is_inside(lines: list[str], at: int) -> bool:
+    """Whether a line may be a part of a text in quotes, or of the command before it."""
+    before = "\n".join(map(_code, lines[:at]))
+    is_open = before.count("'") % 2 == 1 or before.count('"') % 2 == 1
+    return is_open or _begin(lines, at) != at
+
+
+def _untrue(lines: list[str], at: int, names: list[str]) -> list[int]:
+    """Take the comment behind a line away; return the lines above it that speak of its settings."""
+    lines[at] = _code(lines[at])
+    gone, above = [], _begin(lines, at) - 1
+    while above >= 0 and lines[above].lstrip().startswith("#"):
+        if any(re.search(rf"(?<!\w){name}(?!\w)", lines[above]) for name in names):
+            gone.append(above)
+        above -= 1
+    return gone

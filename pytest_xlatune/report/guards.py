@@ -1,0 +1,383 @@
+"""Which other cells of a model must not get a recipe, and settings that help one cell and hurt one.
+
+All cells of a model may read the file that a recipe goes into. So a recipe is guarded by default:
+without a guard it reaches another cell only where the settings that this cell then has were
+measured there and exclude a loss. What was measured of a part of it counts too: a setting that
+cannot run there is named. This module writes no file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from itertools import chain
+from shlex import quote
+
+from pytest_xlatune.model.cell import CONFIG_TAG_VARIABLE, axis_variable
+from pytest_xlatune.model.profile import ALIASES, Profile, effective_values
+from pytest_xlatune.model.record import canonical, digest
+from pytest_xlatune.model.result import Verdict, VerdictKind
+from pytest_xlatune.model.text import ABSENT, interval, percent, points
+from pytest_xlatune.report.covered import Covered, names
+from pytest_xlatune.report.document import Block, Table, columns, literal
+from pytest_xlatune.report.language import Say
+from pytest_xlatune.report.leaderboard import CONFIRMED
+from pytest_xlatune.report.lines import words
+
+# the axes in the order in which they tell cells apart; FSDP takes what the others leave
+_AXES = ("PP", "TP", "EP", "CP", "SP", "DP", "FSDP")
+MARGIN = 0.01  # a loss of this much or more must be excluded elsewhere
+
+Settings = Mapping[tuple[str, str], str]  # (kind, name) -> value
+
+
+class Doubt(StrEnum):
+    """Why a recipe must not reach another cell without a guard; the worst comes first."""
+
+    HARMFUL = "harmful"  # measured there: slower, cannot run, another loss
+    CONTRARY = "contrary"  # the other cell's recipe sets the same thing to another value
+    UNTOLD = "untold"  # measured there, and a loss is not excluded
+    UNMEASURED = "unmeasured"  # never measured there, or not together
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Conflict:
+    """What keeps a recipe from another cell of the model.
+
+    Attributes:
+        other: the cell that must not get it.
+        doubt: why not.
+        settings: the names of the recipe's settings that the doubt is about.
+        is_of_keys: whether a configuration file that both read would hold a part of the recipe.
+        verdict: the other cell's on them; None where it has none.
+        guard: a condition of bash that holds in the recipe's cell and not in `other`; "" where none
+            does.
+        variables: the variables that the condition reads.
+    """
+
+    other: Covered
+    doubt: Doubt
+    settings: tuple[str, ...]
+    is_of_keys: bool = False
+    verdict: Verdict | None = None
+    guard: str
+    variables: tuple[str, ...]
+
+    @property
+    def is_open(self) -> bool:
+        """Whether nothing that is known forbids the recipe there: it was not verified."""
+        return self.doubt in (Doubt.UNTOLD, Doubt.UNMEASURED)
+
+    @property
+    def remark(self) -> str:
+        """What the patch says of it, in one line without a line feed."""
+        named = ", ".join(self.settings)
+        label = self.other.label
+        match self.doubt:
+            case Doubt.HARMFUL:
+                return f"NOT for {label}: {named}: {_short(self.verdict)}"
+            case Doubt.CONTRARY:
+                return f"NOT for {label}: its own recipe sets {named} to another value"
+            case Doubt.UNTOLD:
+                return f"NOT verified on {label}: {named}: {_short(self.verdict)}"
+            case _:
+                return f"NOT verified on {label}: {named} not measured there"
+
+
+def conflicts(cell: Covered, cells: Sequence[Covered]) -> list[Conflict]:
+    """Return the cells that must not get the recipe of one without a guard, and why.
+
+    A cell gets the unguarded recipes of all others beside its own. So each recipe is judged
+    together with those before it in `cells` that need no guard.
+    """
+    if cell.recipe is None:
+        return []
+    found = []
+    for other in cells:
+        if other is cell:
+            continue
+        doubt = _reach(other, cells).get(cell.cell_digest)
+        if doubt is not None:
+            guard, variables = guard_of(cell, other)
+            found.append(
+                Conflict(
+                    other=other,
+                    doubt=doubt.kind,
+                    settings=doubt.settings,
+                    is_of_keys=any(kind == _OVERRIDE for kind, _ in _added(cell, other)),
+                    verdict=doubt.verdict,
+                    guard=guard,
+                    variables=variables,
+                )
+            )
+    return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Reason:
+    kind: Doubt
+    settings: tuple[str, ...]
+    verdict: Verdict | None = None
+
+
+_WORST = tuple(Doubt)
+
+
+def _reach(other: Covered, cells: Sequence[Covered]) -> dict[str, _Reason]:
+    """Return which recipes must not reach `other`, by the digest of their cell, and why."""
+    found: dict[str, _Reason] = {}
+    has = dict(settings_of(other.recipe)) if other.recipe else {}
+    for cell in cells:
+        if cell is other or cell.recipe is None:
+            continue
+        added = _added(cell, other)
+        # beside what the cell has, and alone: the cell's own recipe may be in no patch
+        both = (_doubt(added, each, cell=cell, other=other) for each in (has, {}))
+        reason = min(filter(None, both), key=lambda each: _WORST.index(each.kind), default=None)
+        if reason is None:
+            has |= added
+        else:
+            found[cell.cell_digest] = reason
+    return found
+
+
+def _added(cell: Covered, other: Covered) -> Settings:
+    """Return what of a recipe lies in a file that the other cell reads too.
+
+    A file that the sweep did not record counts as one that both read.
+    """
+    shared = {}
+    for is_shell in (True, False):
+        mine, theirs = (
+            {file.path for file in each.files if file.is_shell is is_shell}
+            for each in (cell, other)
+        )
+        shared[is_shell] = not mine or not theirs or bool(mine & theirs)
+    own = settings_of(cell.recipe) if cell.recipe else {}
+    return {key: value for key, value in own.items() if shared[key[0] != _OVERRIDE]}
+
+
+def _doubt(added: Settings, has: Settings, *, cell: Covered, other: Covered) -> _Reason | None:
+    """Return why settings must not be added to those that a cell has; None where they may."""
+    after = {**has, **added}
+    if after == dict(has):
+        return None  # what it has anyway
+    contrary = tuple(key[1] for key, value in added.items() if has.get(key, value) != value)
+    if contrary:
+        return _Reason(kind=Doubt.CONTRARY, settings=contrary)
+    named = tuple(key[1] for key in added)
+    whole = _verdict_on(after, other)
+    if whole is not None and _excludes_a_loss(whole):
+        return None
+    if not has and _is_shown_by_a_gate(cell, other):
+        return None
+    # every part of it that was measured there counts
+    parts = [
+        (tuple(key[1] for key in own), verdict)
+        for profile, verdict in _measured(other)
+        if (own := settings_of(profile)) and own.items() <= after.items() and own.keys() & added
+    ]
+    harmful = [each for each in parts if _is_harm(each[1])]
+    if harmful:
+        # the smallest part that does harm says most
+        settings, verdict = min(harmful, key=lambda each: len(each[0]))
+        return _Reason(kind=Doubt.HARMFUL, settings=settings, verdict=verdict)
+    if whole is not None:
+        return _Reason(kind=Doubt.UNTOLD, settings=named, verdict=whole)
+    return _Reason(kind=Doubt.UNMEASURED, settings=named)
+
+
+def _is_shown_by_a_gate(cell: Covered, other: Covered) -> bool:
+    """Whether wave 6 excluded a loss by the recipe in the other cell."""
+    mine, theirs = cell.cell, other.cell
+    is_variant = mine.parallelism == theirs.parallelism and mine.batch_text == theirs.batch_text
+    gates = (each for each in cell.elsewhere if each.config_tag == theirs.config_tag)
+    return is_variant and any(each.holds for each in gates)
+
+
+_OVERRIDE = "override"
+
+
+def settings_of(profile: Profile) -> dict[tuple[str, str], str]:
+    """Return all that a profile sets: (kind, name) -> value, the newer name for a flag's alias."""
+    flags = effective_values(profile.flags)
+    return {
+        **{("flag", ALIASES.get(name, name)): value for name, value in flags.items()},
+        **{("variable", name): value for name, value in profile.env.items()},
+        **{(_OVERRIDE, name): value for name, value in profile.overrides.items()},
+    }
+
+
+def _measured(cell: Covered) -> Iterable[tuple[Profile, Verdict]]:
+    """Yield the profiles of a cell that were run, or that cannot run."""
+    for profile in cell.profiles:
+        verdict = cell.conclusion.verdict(profile.id)
+        if verdict is not None and _was_tried(verdict):
+            yield profile, verdict
+
+
+def _was_tried(verdict: Verdict) -> bool:
+    if verdict.is_needless:
+        return False
+    return verdict.n > 0 or verdict.delta is not None or not verdict.can_run
+
+
+def _verdict_on(settings: Settings, cell: Covered) -> Verdict | None:
+    """Return what a cell says of exactly these settings, the surest of its verdicts."""
+    found = [
+        verdict for profile, verdict in _measured(cell) if settings_of(profile) == dict(settings)
+    ]
+    return max(found, key=_sureness, default=None)
+
+
+def _sureness(verdict: Verdict) -> int:
+    return 2 if verdict.kind in CONFIRMED or not verdict.can_run else verdict.n > 0
+
+
+def _excludes_a_loss(verdict: Verdict) -> bool:
+    """Whether a cell's verdict excludes a loss of `MARGIN` or more."""
+    if verdict.kind in (VerdictKind.FASTER, VerdictKind.EQUIVALENT):
+        return True
+    is_told = verdict.kind is VerdictKind.INCONCLUSIVE and verdict.n > 1
+    return is_told and verdict.ci95 is not None and verdict.ci95[0] > -MARGIN
+
+
+def _is_harm(verdict: Verdict) -> bool:
+    return verdict.kind is VerdictKind.SLOWER or _is_broken(verdict)
+
+
+def _is_broken(verdict: Verdict) -> bool:
+    """Whether the settings cannot run, or train to another loss."""
+    return verdict.kind is VerdictKind.INVALID and (not verdict.can_run or verdict.n > 0)
+
+
+def _short(verdict: Verdict | None) -> str:
+    """Say a verdict of the other cell in one line of a patch."""
+    if verdict is None:
+        return "not measured there"
+    if not verdict.can_run:
+        why = verdict.reasons[0] if verdict.reasons else ""
+        return " ".join(f"cannot run there{f': {why}' if why else ''}".split())[:160]
+    if verdict.kind is VerdictKind.INVALID:
+        return "trains to another loss there"
+    if verdict.kind is VerdictKind.SCREENED:
+        runs = "one run" if verdict.n == 1 else f"{verdict.n} runs"
+        return f"{runs} there, {percent(verdict.delta)}: proves nothing"
+    if verdict.kind is VerdictKind.SLOWER:
+        return f"slower there, {percent(verdict.delta)}"
+    return f"cannot be told there, {percent(verdict.delta)}"
+
+
+def guard_of(cell: Covered, other: Covered) -> tuple[str, tuple[str, ...]]:
+    """Return the condition that tells a cell from another, and the variables it reads.
+
+    By one axis where one differs: a variable that is not exported counts as 1, so the best axis is
+    one that a cell does not use. Else by the configuration's tag.
+    """
+    mine, theirs = dict(cell.cell.parallelism.axes), dict(other.cell.parallelism.axes)
+    degrees = [(axis, mine.get(axis, 1), theirs.get(axis, 1)) for axis in _AXES]
+    differing = [each for each in degrees if each[1] != each[2]]
+    if not differing:
+        return _guard_of_tags(cell.cell.config_tag, [other.cell.config_tag])
+    axis, own, others = next((each for each in differing if 1 in each), differing[0])
+    variable = axis_variable(axis)
+    test = f"-eq {own}" if own > 1 and others > 1 else "-gt 1" if own > 1 else "-le 1"
+    return f'"${{{variable}:-1}}" {test}', (variable,)
+
+
+def _guard_of_tags(own: str, others: Sequence[str]) -> tuple[str, tuple[str, ...]]:
+    if all(each == own for each in others):
+        return "", ()
+    return f'"${{{CONFIG_TAG_VARIABLE}:-}}" == {quote(own)}', (CONFIG_TAG_VARIABLE,)
+
+
+def guard_of_unverified(cell: Covered) -> tuple[str, tuple[str, ...]]:
+    """Return the condition that keeps a recipe from configurations where a gate cannot tell."""
+    return _guard_of_tags(cell.cell.config_tag, unverified_tags(cell))
+
+
+def unverified_tags(cell: Covered) -> tuple[str, ...]:
+    """Return the configurations on which wave 6 measured the recipe and cannot tell."""
+    return tuple(
+        each.config_tag for each in cell.elsewhere if not each.holds and not each.is_harmful
+    )
+
+
+def sign_flips(cells: Sequence[Covered], say: Say) -> tuple[Block, ...] | None:
+    """Return the table of settings measured on several parallelisms; None with only one."""
+    if len({each.cell.parallelism for each in cells}) < 2:  # noqa: PLR2004
+        return None
+    shown: dict[str, str] = {}
+    found: dict[str, dict[str, Verdict]] = {}  # by the settings, then by the cell
+    for cell in cells:
+        for profile, verdict in _measured(cell):
+            key = _identity(profile)
+            shown.setdefault(key, literal(profile.shown_text))
+            by_cell = found.setdefault(key, {})
+            known = by_cell.get(cell.cell_digest)
+            if known is None or _sureness(verdict) > _sureness(known):
+                by_cell[cell.cell_digest] = verdict
+    rows = []
+    called = names(cells)
+    for key, by_cell in found.items():
+        if len({each.cell.parallelism for each in cells if each.cell_digest in by_cell}) > 1:
+            figures = (_figures(by_cell.get(each.cell_digest)) for each in cells)
+            told = {called[digest]: verdict for digest, verdict in by_cell.items()}
+            rows.append((shown[key], *chain(*figures), sign(told)))
+    if not rows:
+        return (say.text("No setting was measured on more than one parallelism."),)
+    titles = ((f">{name}: delta %", "95 %", "~verdict") for name in called.values())
+    return (
+        say.text(
+            "These settings were measured on more than one parallelism. A flip is "
+            "confirmed where both sides are confirmed; a single run proves nothing, "
+            "whatever its sign."
+        ),
+        Table(columns=columns("~Settings", *chain(*titles), "~Sign"), rows=tuple(rows)),
+    )
+
+
+def _figures(verdict: Verdict | None) -> tuple[str, ...]:
+    if verdict is None:
+        return (ABSENT,) * 3
+    return points(verdict.delta), interval(verdict.ci95), words(verdict)
+
+
+def _identity(profile: Profile) -> str:
+    """Return the identity of a profile's settings: equal for profiles of different names."""
+    found = sorted((*key, value) for key, value in settings_of(profile).items())
+    return digest(canonical([list(each) for each in found]))
+
+
+_UP_OR_DOWN = {VerdictKind.FASTER: 1, VerdictKind.SLOWER: -1}
+
+
+def sign(verdicts: Mapping[str, Verdict]) -> str:
+    """Say whether an effect changes its sign from cell to cell: name of the cell -> its verdict."""
+    broken = [name for name, each in verdicts.items() if _is_broken(each)]
+    dead = [name for name in broken if not verdicts[name].can_run]
+    for these, what in ((dead, "cannot run"), (broken, "not valid")):
+        if these and len(these) == len(verdicts):
+            return f"{what} on any of them"
+        if these:
+            return f"{what} on {', '.join(these)}"
+    every = list(verdicts.values())
+    kinds = {each.kind for each in every}
+    moves = {_UP_OR_DOWN[each] for each in kinds if each in _UP_OR_DOWN}
+    if len(moves) > 1:
+        return "flips"
+    if kinds == {VerdictKind.EQUIVALENT}:
+        return "no difference on any of them"
+    if kinds <= {*_UP_OR_DOWN, VerdictKind.EQUIVALENT}:
+        moved = [name for name, each in verdicts.items() if each.kind in _UP_OR_DOWN]
+        is_same = len(moved) == len(verdicts)
+        return "the same" if is_same else f"a difference on {', '.join(moved)} only"
+    signs = {each.delta > 0 for each in every if each.delta}
+    once = sum(each.kind is VerdictKind.SCREENED for each in every)
+    direction = "the same sign" if len(signs) < 2 else "opposite"  # noqa: PLR2004 - two signs
+    if once == len(every):
+        return f"{direction} in single runs"
+    if once:
+        return f"{direction}, confirmed against a single run"
+    return f"{direction}, not confirmed"

@@ -1,0 +1,72 @@
+"""What a sweep recommends, setting by setting: needed, or not shown to be needed.
+
+A table for documents and terminals, and comments for the patch. All figures are those of the
+conclusion.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from pytest_xlatune.model.profile import BASELINE_ID
+from pytest_xlatune.model.result import Conclusion, Needed, RecipePart
+from pytest_xlatune.model.text import ABSENT, counted, percent, points
+from pytest_xlatune.report.document import Block, Table, columns, literal, literals
+from pytest_xlatune.report.language import ENGLISH, Say
+
+_COLUMNS = columns("~Settings", "~deployed", "~verdict", ">gain %", "~against", ">blocks")
+
+
+def recipe_blocks(conclusion: Conclusion, say: Say = ENGLISH) -> Iterator[Block]:
+    """Yield the recipe's settings as a table, and its ties; nothing without a recipe."""
+    recipe = conclusion.tuning.recipe
+    if recipe is None:
+        return
+    if recipe.parts:
+        yield Table(
+            title=f"Recipe: {literal(recipe.arm)}",
+            columns=_COLUMNS,
+            rows=tuple(map(_row, recipe.parts)),
+        )
+    if recipe.largest != recipe.arm:
+        yield say.text(
+            "{largest} has the largest estimate. Its other settings are not shown to be needed, "
+            "so the recipe leaves them out.",
+            largest=literal(recipe.largest),
+        )
+    if any(each.need is Needed.NOT_TESTED for each in recipe.parts):
+        yield say.text(
+            "No run without some of these settings stands in the same blocks: they are known to "
+            "help together, and any of them may do nothing."
+        )
+    if recipe.ties:
+        yield say.text(
+            "A tie: the recipe is not shown to be faster than {names}.",
+            names=literals(recipe.ties),
+        )
+
+
+def recipe_remarks(conclusion: Conclusion) -> list[str]:
+    """Return what a patch says of each setting of the recipe, one line each."""
+    recipe = conclusion.tuning.recipe
+    return [] if recipe is None else [_remark(each) for each in recipe.parts]
+
+
+def _row(part: RecipePart) -> tuple[str, ...]:
+    return (
+        literals(part.settings),
+        "yes" if part.is_deployed else "no",
+        str(part.need),
+        ABSENT if part.gain is None else points(part.gain),
+        literal(part.without) if part.without else ABSENT,
+        str(part.n) if part.n else ABSENT,
+    )
+
+
+def _remark(part: RecipePart) -> str:
+    named = ", ".join(part.settings)
+    against = "" if part.without == BASELINE_ID else f" against {part.without}"
+    gain = "" if part.gain is None else f" ({percent(part.gain)}{against}"
+    gain += f", {counted(part.n, 'block')})" if part.n else ")" if gain else ""
+    what = f"{named}: {part.need}{gain}"
+    return what if part.is_deployed else f"left out: {what}"

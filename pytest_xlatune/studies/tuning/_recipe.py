@@ -1,0 +1,226 @@
+"""Which confirmed arm is recommended: the smallest set of settings that is shown to be needed.
+
+The arm of the largest estimate may carry settings that do nothing: where one setting helps, every
+stack that holds it looks as good. So the parts of a stack stand in the same blocks. The recipe is
+the smallest confirmed set that is not shown to be worse than the largest, and of each of its
+settings it is said whether it was shown to be needed. Contrasts are differences within blocks,
+one-sided at 5 %, by Holm over the parts. This module plans no trial and makes no verdict.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean, stdev
+
+from pytest_xlatune.model.profile import BASELINE_ID, Profile
+from pytest_xlatune.model.result import Needed, Recipe, RecipePart, Verdict, VerdictKind, relative
+from pytest_xlatune.stats.blocks import BlockFit
+from pytest_xlatune.stats.design import MIN_DF, t_quantile
+from pytest_xlatune.studies.trials import ScoredTrial
+from pytest_xlatune.studies.tuning.derived import Key, is_part, settings_of
+
+ALPHA = 0.05  # one-sided, over the parts of one set
+_OWN = 3  # blocks from which the differences' own spread counts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contrast:
+    """What an arm gains over another, mostly a part of it, in the blocks that hold both.
+
+    Attributes:
+        arm: the arm.
+        without: the part.
+        estimate: log ratio of the arm to the part.
+        error: its standard error.
+        n: blocks that hold both.
+    """
+
+    arm: str
+    without: str
+    estimate: float
+    error: float
+    n: int
+
+    @property
+    def t(self) -> float:
+        """The estimate in standard errors."""
+        return self.estimate / self.error if self.error > 0 else 0.0
+
+
+def contrasts(
+    arm: str, others: Iterable[str], *, cells: Sequence[ScoredTrial], fit: BlockFit
+) -> list[Contrast]:
+    """Compare an arm with others, block by block; those that share no block with it are left out.
+
+    The standard error is that of all blocks together, or that of these differences where it is
+    larger: a noisy setting does not become needed by its noise.
+    """
+    scores: dict[str, dict[Hashable, float]] = {}
+    for block, name, score in cells:
+        scores.setdefault(name, {})[block] = score.value
+    own, found = scores.get(arm, {}), []
+    for other in others:
+        theirs = scores.get(other, {})
+        gains = [own[block] - theirs[block] for block in own if block in theirs]
+        if not gains:
+            continue
+        n = len(gains)
+        spread = stdev(gains) if n >= _OWN else 0.0
+        error = max(fit.sigma * math.sqrt(2), spread) / math.sqrt(n)
+        found.append(Contrast(arm=arm, without=other, estimate=fmean(gains), error=error, n=n))
+    return found
+
+
+def shown(found: Sequence[Contrast], *, df: int) -> list[Contrast]:
+    """Return the contrasts that are shown to be above zero, by Holm's step-down over all."""
+    rejected: list[Contrast] = []
+    for each in sorted(found, key=lambda each: -each.t):
+        if each.t <= t_quantile(1 - ALPHA / (len(found) - len(rejected)), df):
+            break
+        rejected.append(each)
+    return rejected
+
+
+def recipe(
+    *,
+    profiles: Mapping[str, Profile],
+    verdicts: Sequence[Verdict],
+    cells: Sequence[ScoredTrial],
+    fit: BlockFit | None,
+) -> Recipe | None:
+    """Return the recipe; None where no arm is confirmed to be faster.
+
+    Args:
+        profiles: of the sweep, by id.
+        verdicts: on them.
+        cells: the scored trials of the blocks.
+        fit: of the blocks.
+    """
+    faster = {
+        each.arm: each.delta
+        for each in verdicts
+        if each.wins
+        and each.delta is not None
+        and each.arm in profiles
+        and not profiles[each.arm].is_control
+    }
+    if not faster or fit is None or fit.df < MIN_DF:
+        return None
+    settings = {each: settings_of(profiles[each]) for each in profiles}
+    valid = {each.arm for each in verdicts if each.kind is not VerdictKind.INVALID} & set(profiles)
+    # an arm that the later blocks left out ranks, and proves nothing
+    told = {each.arm for each in verdicts if each.kind is not VerdictKind.SCREENED}
+    inside = sorted({arm for _, arm, _ in cells} & valid & told)
+    parts = {
+        arm: [each for each in inside if is_part(settings[each], settings[arm])] for arm in inside
+    }
+    # the largest is the best of several, so all arms with their parts share the error
+    every = [
+        each
+        for arm, others in parts.items()
+        for each in contrasts(arm, others, cells=cells, fit=fit)
+    ]
+    needed = shown(every, df=fit.df)
+
+    def may_lead(arm: str) -> bool:
+        """Whether a part stands beside it, or it has none that was measured."""
+        others = (each for each in valid if is_part(settings[each], settings[arm]))
+        return bool(parts[arm]) or next(others, None) is None
+
+    # a stack without a part beside it gives way to the best arm that has none
+    able = [arm for arm in faster if may_lead(arm)] or list(faster)
+    largest = max(able, key=lambda arm: (faster[arm], arm))
+    worse = {each.without for each in needed if each.arm == largest}
+    choice = [each for each in (largest, *parts[largest]) if each in faster and each not in worse]
+    best = min(choice, key=lambda arm: (len(settings[arm]), -faster[arm], arm))
+    own = [each for each in every if each.arm == best]
+    beyond = next((each for each in every if (each.arm, each.without) == (largest, best)), None)
+    return Recipe(
+        arm=best,
+        largest=largest,
+        parts=(
+            *_parts(best, own, faster[best], settings=settings, needed=needed),
+            *([] if beyond is None else [_left_out(beyond, settings=settings)]),
+        ),
+        ties=_ties(best, faster, cells=cells, fit=fit, settings=settings),
+    )
+
+
+Settings = Mapping[str, Mapping[Key, str]]
+
+
+def _parts(
+    arm: str,
+    found: Sequence[Contrast],
+    delta: float,
+    *,
+    settings: Settings,
+    needed: Sequence[Contrast],
+) -> list[RecipePart]:
+    """Return the settings of an arm, those together that were only measured together."""
+    own = settings[arm]
+    if len(own) == 1:  # what the arm gains over the baseline is what its one setting gains
+        name = next(iter(own))[1]
+        return [RecipePart(settings=(name,), need=Needed.NEEDED, gain=delta, without=BASELINE_ID)]
+    groups: dict[tuple[Key, ...], Contrast] = {}
+    for each in sorted(found, key=lambda each: -each.t):
+        lacks = tuple(key for key in own if key not in settings[each.without])
+        groups.setdefault(lacks, each)
+    said: list[RecipePart] = []
+    told: set[Key] = set()
+    # the smallest group that a setting is in says most of it
+    for lacks, each in sorted(groups.items(), key=lambda item: len(item[0])):
+        if told >= set(lacks):
+            continue
+        told |= set(lacks)
+        is_needed = each in needed
+        said.append(
+            RecipePart(
+                settings=tuple(name for _, name in lacks),
+                need=Needed.NEEDED if is_needed else Needed.NOT_SHOWN,
+                gain=relative(each.estimate),
+                without=each.without,
+                n=each.n,
+            )
+        )
+    rest = tuple(name for kind, name in own if (kind, name) not in told)
+    return [*said, *([RecipePart(settings=rest, need=Needed.NOT_TESTED)] if rest else [])]
+
+
+def _left_out(found: Contrast, *, settings: Settings) -> RecipePart:
+    """Return what the largest set has beyond the recipe."""
+    own, largest = settings[found.without], settings[found.arm]
+    return RecipePart(
+        settings=tuple(name for kind, name in largest if (kind, name) not in own),
+        need=Needed.NOT_SHOWN,
+        gain=relative(found.estimate),
+        without=found.without,
+        n=found.n,
+        is_deployed=False,
+    )
+
+
+def _ties(
+    arm: str,
+    faster: Mapping[str, float],
+    *,
+    cells: Sequence[ScoredTrial],
+    fit: BlockFit,
+    settings: Settings,
+) -> tuple[str, ...]:
+    """Return the other confirmed arms that the recipe is not shown to beat, best first.
+
+    Those that hold the recipe, or a part of it, are no alternatives.
+    """
+    others = [
+        each
+        for each in faster
+        if each != arm
+        and not is_part(settings[each], settings[arm])
+        and not is_part(settings[arm], settings[each])
+    ]
+    found = contrasts(arm, others, cells=cells, fit=fit)
+    beaten = {each.without for each in found if each.t > t_quantile(1 - ALPHA, fit.df)}
+    return tuple(sorted(set(others) - beaten, key=lambda each: -faster[each]))

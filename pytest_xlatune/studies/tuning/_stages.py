@@ -1,0 +1,560 @@
+"""The stages of a tuning sweep: the screen that ranks, the blocks that narrow, the looks at them.
+
+The screen measures every profile once; it ranks and bounds, and nothing of it is a verdict. Blocks
+are looked at when all are complete and never before; between them arms are cut, by what was
+measured until then. The layout stands in the design of every confirming trial, so that neither a
+restart nor a larger budget can refill the alpha that was spent on it: one look has all 0.05, the
+first of two 0.04, the second 0.01 on all fresh data. Writes no verdict.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from statistics import median
+
+from pytest_xlatune.model.profile import BASELINE_ID, Profile
+from pytest_xlatune.model.result import (
+    Comparison,
+    TrialResult,
+    VerdictKind,
+    relative,
+)
+from pytest_xlatune.model.trial import ConfirmDesign, Trial
+from pytest_xlatune.stats.blocks import (
+    BlockFit,
+    Line,
+    combine,
+    fit_lines,
+    is_apart,
+    upper_bound,
+)
+from pytest_xlatune.stats.compare import NoComparison, decide, winners
+from pytest_xlatune.stats.design import (
+    FIRST_STAGE_ALPHA,
+    MIN_DF,
+    SECOND_STAGE_ALPHA,
+    SWEEP_ALPHA,
+    Plan,
+)
+from pytest_xlatune.studies.trials import (
+    ALIAS,
+    Orders,
+    Past,
+    Place,
+    Segment,
+    fitted,
+    place,
+    start_of,
+    unlike_warmups,
+    usable,
+)
+from pytest_xlatune.studies.tuning.derived import entering
+from pytest_xlatune.studies.verdicts import (
+    Losses,
+    compared,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Screened:
+    """A screened profile: log ratio to the line, its variance in units of sigma^2."""
+
+    estimate: float
+    variance: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ranking:
+    """What the screen says.
+
+    Attributes:
+        standings: by profile id.
+        squares: sum of squared residuals of all baseline lines.
+        df: their degrees of freedom.
+        baselines: how many baselines were scored.
+    """
+
+    standings: Mapping[str, Screened]
+    squares: float
+    df: int
+    baselines: int
+
+    @property
+    def sigma(self) -> float | None:
+        """Standard deviation of one job's score, from the baselines alone."""
+        return math.sqrt(self.squares / self.df) if self.df > 0 and self.squares > 0 else None
+
+    @property
+    def spread(self) -> float | None:
+        """The same from all profiles, most of which do next to nothing; None of a few.
+
+        The median distance from their median, which real effects raise and do not lower.
+        """
+        scaled = [each.estimate / math.sqrt(each.variance) for each in self.standings.values()]
+        if len(scaled) < _ENOUGH:
+            return None
+        middle = median(scaled)
+        return 1.4826 * median(abs(each - middle) for each in scaled) or None
+
+    @property
+    def level(self) -> float:
+        """Where profiles that do nothing lie: the baselines, or the middle of all where lower.
+
+        Few baselines err together, and most profiles do next to nothing.
+        """
+        found = [each.estimate for each in self.standings.values()]
+        return min(0.0, median(found)) if len(found) >= _ENOUGH else 0.0
+
+
+_ENOUGH = 10  # profiles whose spread tells the noise
+_ANOTHER_SESSION = 4.0  # times the median time between starts: a wave joins in another session
+
+
+def screen(past: Past, segments: Iterable[Segment]) -> Ranking:
+    """Fit one line through all baselines of an epoch and read every scored profile against it.
+
+    The line goes through all waves, with the slope that baselines and profiles show together. A
+    wave that joined in another session has a level of its own where a test puts its baselines
+    apart.
+    """
+    runs: dict[str, list[tuple[float, float]]] = defaultdict(list)
+    lines: list[Line] = []
+    for epoch in _by_epoch(past, list(segments)):
+        for line, group in _lined(epoch):
+            lines.append(line)
+            for each, at, value in group:
+                if not each.trial.is_baseline:
+                    runs[each.trial.profile.id].append((value - line.at(at), line.leverage(at)))
+    combined = {profile_id: combine(found) for profile_id, found in runs.items()}
+    return Ranking(
+        standings={
+            profile_id: Screened(estimate=estimate, variance=variance)
+            for profile_id, (estimate, variance) in combined.items()
+        },
+        squares=math.fsum(line.squares for line in lines),
+        df=sum(line.df for line in lines),
+        baselines=sum(line.n for line in lines),
+    )
+
+
+_Slotted = tuple[TrialResult, float, float]  # trial, slot, score
+
+
+def _by_epoch(past: Past, segments: Sequence[Segment]) -> Sequence[Sequence[_Slotted]]:
+    """Return the scored trials of all waves, apart where scores stopped being comparable."""
+    queue = (trial for segment in segments for trial in segment.trials)
+    planned = {place(trial): at for at, trial in enumerate(queue)}
+    waves = {segment.wave for segment in segments}
+    scored = [
+        (result, score.value)
+        for key, result in past.screen.items()
+        if (key in planned or (key.stage in waves and result.trial.is_baseline))
+        and (score := usable(result)) is not None
+    ]
+    slots = _slots([result for result, _ in scored], planned)
+    epochs: dict[int, list[_Slotted]] = defaultdict(list)
+    for result, value in scored:
+        slot = slots.get(place(result.trial))
+        if slot is not None:
+            epochs[result.epoch].append((result, slot, value))
+    return [epochs[epoch] for epoch in sorted(epochs)]
+
+
+def _lined(epoch: Sequence[_Slotted]) -> Iterator[tuple[Line, Sequence[_Slotted]]]:
+    """Yield the parts of an epoch that lie on one line, with that line."""
+    parts: list[list[_Slotted]] = []
+    for session in _sessions(epoch):
+        if parts and not is_apart(_baselines(parts[-1]), _baselines(session)):
+            parts[-1] += session
+        else:
+            parts.append(session)
+    with_line = [part for part in parts if _baselines(part)]
+    # a wave of other settings has a level of its own, so that it does not tilt the line
+    beside: dict[tuple[int, str], list[tuple[float, float]]] = defaultdict(list)
+    for number, part in enumerate(with_line):
+        for each, at, value in part:
+            if not each.trial.is_baseline:
+                beside[number, each.trial.stage].append((at, value))
+    lines = fit_lines([_baselines(each) for each in with_line], beside=list(beside.values()))
+    yield from zip(lines, with_line, strict=True)
+
+
+def _baselines(trials: Sequence[_Slotted]) -> list[tuple[float, float]]:
+    return [(at, value) for each, at, value in trials if each.trial.is_baseline]
+
+
+def _sessions(epoch: Sequence[_Slotted]) -> list[list[_Slotted]]:
+    """Return the trials of an epoch in order, apart where a wave began long after the one before.
+
+    Only a part with a baseline stands apart: without one it has no level.
+    """
+    ordered = sorted(epoch, key=lambda each: (each[1], place(each[0].trial)))
+    starts = [start_of(each) for each, _, _ in ordered]
+    known = [each for each in starts if each is not None]
+    if len(known) < len(starts) or len(known) < _ANOTHER_SESSION:
+        return [ordered]
+    between = [after - before for before, after in pairwise(known)]
+    long = _ANOTHER_SESSION * median(between)
+    sessions = [ordered[:1]]
+    for gap, before, each in zip(between, ordered, ordered[1:], strict=False):
+        if gap > long and each[0].trial.stage != before[0].trial.stage:
+            sessions.append([])
+        sessions[-1].append(each)
+    return sessions
+
+
+def _slots(results: Sequence[TrialResult], planned: Mapping[Place, int]) -> Mapping[Place, float]:
+    """Return each trial's slot: its rank by the time it started, or its planned place."""
+    starts = {place(each.trial): start for each in results if (start := start_of(each)) is not None}
+    if len(starts) < len(results):
+        return {key: float(at) for key, at in planned.items()}
+    return {key: float(at) for at, key in enumerate(sorted(starts, key=lambda k: (starts[k], k)))}
+
+
+_SECOND = 2  # look
+_SPARE = 3  # no look: blocks in it decide nothing and spend no alpha
+BOUND = 0.02  # a sweep in which nothing can gain more is bounded
+FAR = 3.0  # standard deviations below the baselines, which noise hardly explains
+# look, of how many -> its share of the sweep's alpha
+ALPHA: Mapping[tuple[int, int], float] = {
+    (1, 1): SWEEP_ALPHA,
+    (1, 2): FIRST_STAGE_ALPHA,
+    (2, 2): SECOND_STAGE_ALPHA,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Look:
+    """One look at complete blocks.
+
+    Attributes:
+        alpha: shared by the family.
+        fit: the blocks' least squares; None where no block holds a baseline and something else.
+        comparisons: by arm, the alias included, dropped arms left out.
+        kinds: the verdict of each.
+        unlike: the arms whose steps become steady at another time, see `unlike_warmups`.
+    """
+
+    alpha: float
+    fit: BlockFit | None
+    comparisons: Mapping[str, Comparison | NoComparison]
+    kinds: Mapping[str, VerdictKind]
+    unlike: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Confirmation:
+    """Where the confirmation stands.
+
+    Attributes:
+        trials: planned so far, in order.
+        blocks: how many there are at the first look.
+        kept: the arms that were not cut, the alias included, best first; all before a cut.
+        looks: taken so far; () while blocks are missing.
+        left: trials of the first look that no cut has planned yet.
+        alpha_spent: by trials that exist.
+    """
+
+    trials: tuple[Trial, ...]
+    blocks: int
+    kept: tuple[str, ...]
+    looks: tuple[Look, ...]
+    left: int
+    alpha_spent: float
+
+
+def begun(past: Past) -> Mapping[int, ConfirmDesign]:
+    """Return look -> its design, for the looks that have trials."""
+    found = {each.trial.design for each in past.confirm.values() if each.trial.design is not None}
+    return {each.look: each for each in sorted(found) if each.look != _SPARE}
+
+
+def is_spare(trial: Trial) -> bool:
+    """Whether a trial stands in a spare block, which bounds and ranks, and decides nothing."""
+    return trial.design is not None and trial.design.look == _SPARE
+
+
+def frozen_arms(past: Past, *, after: int = 0) -> tuple[str, ...]:
+    """Return the arms that have trials in blocks after number `after`, the alias included."""
+    found = {
+        key.arm
+        for key, each in past.confirm.items()
+        if key.block > after and not is_spare(each.trial)
+    }
+    return tuple(sorted(found - {BASELINE_ID}))
+
+
+def design(past: Past, plan: Plan, *, arms: int, second_blocks: int) -> ConfirmDesign:
+    """Return the design of the first look: as begun, else as planned for so many arms."""
+    widths = tuple(min(each, arms) for each in plan.widths)
+    is_narrowing = len(set(widths)) > 1
+    return begun(past).get(1) or ConfirmDesign(
+        looks=2 if second_blocks else 1,
+        arms=arms,
+        blocks=plan.blocks,
+        baselines=plan.block_baselines,
+        widths=widths if is_narrowing else (),
+    )
+
+
+def confirm(
+    past: Past,
+    *,
+    ranking: Ranking,
+    first: ConfirmDesign,
+    arms: Sequence[Profile],
+    orders: Orders,
+    second_blocks: int,
+    losses: Losses,
+    equivalence: float,
+    others: Mapping[str, Profile],
+    jobs: int,
+) -> Confirmation:
+    """Plan the blocks of `arms`, cut after each run of equal width, look when all are complete.
+
+    A cut is a function of the screen and of the blocks before it alone. Arms with trials in later
+    blocks have passed it, whatever is read since.
+
+    Jobs that are left then go to spare blocks. Where nothing is faster they hold the profiles that
+    keep the sweep from being bounded, and in any case the one that is worst by far.
+
+    Args:
+        past: what was measured.
+        ranking: what the screen says.
+        first: design of the first look.
+        arms: the finalists in rank order.
+        orders: of the trials.
+        second_blocks: of the second look.
+        losses: with what the loss of a trial is compared.
+        equivalence: relative change that counts as none.
+        others: the profiles that spare blocks may hold, by id.
+        jobs: of all blocks at most.
+    """
+    known = begun(past)
+    dropped = past.dropped
+    widths = first.widths or (first.arms,) * first.blocks
+    named = {arm.id: arm for arm in arms}
+    trials: tuple[Trial, ...] = ()
+    kept = tuple(named)
+
+    def block(number: int, design: ConfirmDesign) -> tuple[Trial, ...]:
+        own = [named[each] for each in kept if each not in dropped]
+        return orders.blocks(own, [number], design=design)
+
+    def are_over(some: Sequence[Trial]) -> bool:
+        return all(past.is_final(trial) for trial in some)
+
+    for number, width in enumerate(widths, start=1):
+        if number > 1 and width < widths[number - 2]:
+            if not are_over(trials):
+                at = number - 1
+                left = sum(widths[at:]) + len(widths[at:]) * first.baselines
+                return Confirmation(
+                    trials=trials,
+                    blocks=len(widths),
+                    kept=kept,
+                    looks=(),
+                    left=left,
+                    alpha_spent=_spent(known),
+                )
+            ranked = cut(past, ranking, kept, design=first, after=number - 1, losses=losses)
+            frozen = [each for each in ranked if each in frozen_arms(past, after=number - 1)]
+            able = [each for each in ranked if each != ALIAS.id]
+            chosen = entering(able, width, profiles=named, frozen=frozen)
+            if len(chosen) < width and ALIAS.id in ranked and ALIAS.id not in chosen:
+                chosen.append(ALIAS.id)
+            kept = tuple(each for each in ranked if each in chosen)
+        trials += block(number, first)
+    looks = []
+    if are_over(trials):
+        looks.append(_look(past, (first,), kept, equivalence))
+        second = known.get(_SECOND) or replace(
+            first, look=_SECOND, blocks=second_blocks, widths=(len(kept),) * second_blocks
+        )
+        undecided = VerdictKind.INCONCLUSIVE in _of_candidates(looks[0])
+        if first.looks > 1 and second.blocks and (undecided or _SECOND in known):
+            more: tuple[Trial, ...] = ()
+            for number in range(len(widths) + 1, len(widths) + second.blocks + 1):
+                more += block(number, second)
+            trials += more
+            if are_over(more):
+                looks.append(_look(past, (first, second), kept, equivalence))
+    if looks and are_over(trials):
+        found = (each for look in looks for each in _of_candidates(look))
+        is_won = VerdictKind.FASTER in found
+        number = last = max(each.block for each in trials)
+        spare = ConfirmDesign(
+            look=_SPARE, looks=first.looks, arms=0, blocks=0, baselines=first.baselines
+        )
+        while are_over(trials):
+            number += 1
+            free = jobs - len(trials) - first.baselines
+            chosen = _spared(
+                past,
+                ranking,
+                others,
+                before=number,
+                free=free,
+                is_won=is_won,
+                has_worst=number == last + 1,
+            )
+            if not chosen:
+                break
+            trials += orders.blocks([others[each] for each in chosen], [number], design=spare)
+    return Confirmation(
+        trials=trials,
+        blocks=len(widths),
+        kept=kept,
+        looks=tuple(looks),
+        left=0,
+        alpha_spent=_spent(known),
+    )
+
+
+def _spared(
+    past: Past,
+    ranking: Ranking,
+    others: Mapping[str, Profile],
+    *,
+    before: int,
+    free: int,
+    is_won: bool,
+    has_worst: bool,
+) -> list[str]:
+    """Return which profiles a spare block holds; none where there is no use or no job left.
+
+    Those that are in it already stay, whatever is read since.
+
+    Args:
+        past: what was measured.
+        ranking: what the screen says.
+        others: the profiles that it may hold, by id.
+        before: number of the block.
+        free: for how many profiles.
+        is_won: whether a profile is faster, so that nothing is left to rule out.
+        has_worst: whether the worst single run has a place.
+    """
+    held = {key.arm for key in past.confirm if key.block == before} & others.keys()
+    fit = fitted(past.scored_in_blocks(until=before - 1))
+    found = bounds(ranking, fit, others)
+    high = [] if is_won else sorted(found, key=lambda arm: (-found[arm], arm))
+    wanted = [arm for arm in high if relative(found[arm]) >= BOUND]
+    # one that was in blocks before is known well enough
+    single = [arm for arm in others if fit is None or arm not in fit.arms]
+    low = [
+        (standing.estimate, arm)
+        for arm in single
+        if (standing := ranking.standings.get(arm)) is not None
+        and fit is not None
+        and fit.df >= MIN_DF
+        and standing.estimate < -FAR * fit.sigma * math.sqrt(standing.variance)
+    ]
+    wanted += [arm for _, arm in sorted(low)[:1] if has_worst]
+    left = free - len(held)
+    return [*sorted(held), *[arm for arm in wanted if arm not in held][: max(left, 0)]]
+
+
+def bounds(ranking: Ranking, fit: BlockFit | None, arms: Iterable[str]) -> dict[str, float]:
+    """Return by profile what its log ratio exceeds with 5 % probability; {} where noise is unknown.
+
+    The smaller of two bounds at 2.5 % each: from the screen alone, and from screen and blocks
+    together. The noise is that of all baselines' lines and of the blocks.
+    """
+    squares, df = ranking.squares, ranking.df
+    if fit is not None and fit.df > 0:
+        squares, df = squares + fit.sigma**2 * fit.df, df + fit.df
+    if df < MIN_DF or squares <= 0 or not math.isfinite(squares):
+        return {}
+    sigma = math.sqrt(squares / df)
+    found: dict[str, float] = {}
+    for arm in arms:
+        standing = ranking.standings.get(arm)
+        if standing is None:
+            continue
+        parts = [(standing.estimate, standing.variance)]
+        own = [upper_bound(*parts[0], sigma=sigma, df=df)]
+        inside = fit.arms.get(arm) if fit else None
+        if inside is not None:
+            both = combine([*parts, (inside.estimate, inside.variance)])
+            own.append(upper_bound(*both, sigma=sigma, df=df))
+        found[arm] = min(own)
+    return found
+
+
+def _spent(known: Mapping[int, ConfirmDesign]) -> float:
+    return round(sum(ALPHA[each.look, each.looks] for each in known.values()), 4)
+
+
+def cut(
+    past: Past,
+    ranking: Ranking,
+    arms: Sequence[str],
+    *,
+    design: ConfirmDesign,
+    after: int,
+    losses: Losses,
+) -> tuple[str, ...]:
+    """Return the arms that may go on after a block, best first; the alias goes last.
+
+    By screen and blocks together. A measurement that an arm lacks counts as one at the baseline's
+    level: a lost run is no reason to stay, and none to leave.
+    """
+    fit = fitted(past.scored_in_blocks(designs=(design,), until=after))
+    in_blocks = (1 + 1 / design.baselines) / after
+
+    def promise(arm: str) -> float:
+        screened = ranking.standings.get(arm) or Screened(estimate=0.0, variance=1.0)
+        found = fit.arms.get(arm) if fit is not None else None
+        here = (found.estimate, found.variance) if found is not None else (0.0, in_blocks)
+        return combine([(screened.estimate, screened.variance), here])[0]
+
+    sound = [each for each in arms if each not in past.dropped and not losses.reason(past, each)]
+    return tuple(sorted(sound, key=lambda arm: (arm == ALIAS.id, -promise(arm), arms.index(arm))))
+
+
+def _of_candidates(look: Look) -> list[VerdictKind]:
+    return [kind for arm, kind in look.kinds.items() if arm != ALIAS.id]
+
+
+def _look(
+    past: Past, designs: Sequence[ConfirmDesign], kept: Sequence[str], equivalence: float
+) -> Look:
+    cells = past.scored_in_blocks(designs=designs)
+    inside = {key.arm for key, each in past.confirm.items() if each.trial.design in designs}
+    entered = inside - {BASELINE_ID, ALIAS.id} - past.dropped.keys()
+    family = max(len(entered), 1)
+    alpha = ALPHA[designs[-1].look, designs[-1].looks]
+    fit = fitted(cells)
+    # a dropped arm can never win, so that those that stay need no alpha for the cut
+    comparisons = {
+        arm: compared(fit, arm, family=family, alpha=alpha)
+        for arm in sorted(kept)
+        if arm in inside and arm not in past.dropped
+    }
+    found = {
+        arm: each
+        for arm, each in comparisons.items()
+        if isinstance(each, Comparison) and arm != ALIAS.id
+    }
+    faster = () if fit is None else winners(fit, found, family=family, alpha=alpha)
+    kinds = {
+        arm: decide(each, equivalence=equivalence)
+        if isinstance(each, Comparison)
+        else VerdictKind.INCONCLUSIVE
+        for arm, each in comparisons.items()
+    }
+    return Look(
+        alpha=alpha,
+        fit=fit,
+        comparisons=comparisons,
+        kinds={**kinds, **dict.fromkeys(faster, VerdictKind.FASTER)},
+        unlike=unlike_warmups(
+            [each for each in cells if each[1] in {BASELINE_ID, *kept}],
+            family=family,
+            window=past.window,
+        ),
+    )

@@ -1,0 +1,294 @@
+"""The checkouts of commits: a name becomes a hash once, a hash becomes a worktree where needed.
+
+A branch moves, so that a name is looked up when the sweep is collected and only its hash goes on,
+into the cell and the ledger. A worktree may be half made (killed), deleted, edited or pruned: each
+is looked at again before every submission, and made again if nothing of anyone is in it. Processes
+that come at the same time take turns by a lock file. This module starts git and nothing else.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import shutil
+import subprocess
+import time
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from pytest_xlatune.launchers import Launcher
+from pytest_xlatune.launchers.checkout import UNCOMMITTED, CheckoutLauncher, LauncherByCell
+from pytest_xlatune.model.cell import Cell
+from pytest_xlatune.model.errors import ConfigError
+
+_GIT_S, _LOCK_S = 600.0, 1200.0
+_KEPT_S = 14 * 86400.0  # a checkout that no submission has used for so long is removed
+_SHOWN = 3  # files in a message
+_SHORT = 12  # characters of a hash in a message
+# the commit of uncommitted changes: the same files on the same HEAD are the same commit
+_STAMP = {
+    **dict.fromkeys(("GIT_AUTHOR_NAME", "GIT_COMMITTER_NAME"), "xlatune"),
+    **dict.fromkeys(("GIT_AUTHOR_EMAIL", "GIT_COMMITTER_EMAIL"), "xlatune@localhost"),
+    **dict.fromkeys(("GIT_AUTHOR_DATE", "GIT_COMMITTER_DATE"), "2000-01-01T00:00:00Z"),
+}
+
+
+def of_commits(launcher: Launcher) -> CheckoutLauncher | None:
+    """Return the launcher that starts commits, if this is one; None otherwise."""
+    if isinstance(launcher, LauncherByCell):
+        launcher = launcher.usual
+    return launcher if isinstance(launcher, CheckoutLauncher) else None
+
+
+def placed(launcher: CheckoutLauncher) -> CheckoutLauncher:
+    """Return the launcher with the folder of its checkouts, where it names none.
+
+    Raises:
+        ConfigError: its repository is none.
+    """
+    repository = launcher.repository
+    if not Path(repository).is_dir():
+        raise ConfigError(f"repository {repository} does not exist; name a git repository")
+    inside = "--path-format=absolute"
+    common = _git(repository, "rev-parse", inside, "--git-common-dir").strip()
+    top = Path(_git(repository, "rev-parse", inside, "--show-toplevel").strip())
+    if top.resolve() != Path(repository).resolve():
+        raise ConfigError(f"repository {repository} lies inside the repository {top}; name that")
+    return launcher if launcher.folder else replace(launcher, folder=f"{common}/xlatune")
+
+
+def code_of(
+    launcher: CheckoutLauncher, commit: str, *, where: str, is_compared: bool = False
+) -> str:
+    """Return what `Cell.code` is for a commit: its hash, and whether changes are in it.
+
+    Args:
+        launcher: names the repository.
+        commit: a hash, a part of one, a branch, a tag, `HEAD~1`; "uncommitted" is the files as
+            they are now, those that git does not ignore.
+        where: asked for it, for messages.
+        is_compared: whether candidates name the new code, so that this is no oversight: HEAD itself
+            is measured then, whatever changed since.
+
+    Raises:
+        ConfigError: there is no such commit, or it is HEAD while files of it are changed.
+    """
+    repository = launcher.repository
+    if not commit:
+        raise ConfigError(f"{where} names no commit, and {repository} is measured by commits")
+    changed = _changed(repository, untracked=commit == UNCOMMITTED)
+    if commit == UNCOMMITTED:
+        if not changed:
+            return _git(repository, "rev-parse", "HEAD").strip()
+        return f"{_commit_of_changes(repository)}+{UNCOMMITTED}"
+    # `--end-of-options`: a name that begins with a dash is no option
+    asked = ("rev-parse", "--verify", "--quiet", "--end-of-options", f"{commit}^{{commit}}")
+    done = _run(repository, *asked)
+    if done.returncode:
+        raise ConfigError(_no_commit(repository, commit, where=where, said=done.stderr))
+    found = done.stdout.strip()
+    if changed and not is_compared and found == _git(repository, "rev-parse", "HEAD").strip():
+        more = f" and {len(changed) - _SHOWN} more" if len(changed) > _SHOWN else ""
+        raise ConfigError(
+            f"{where}: {commit} is what {repository} has checked out, and "
+            f"{', '.join(changed[:_SHOWN])}{more} changed since: a gate of {commit} would not "
+            f"measure that. Commit or stash it, or ask for it: code={UNCOMMITTED!r}"
+        )
+    return found
+
+
+def same_files(launcher: CheckoutLauncher, one: str, other: str) -> bool:
+    """Whether two commits, as `code_of` returns them, hold the very same files."""
+    trees = {
+        _git(launcher.repository, "rev-parse", f"{code.partition('+')[0]}^{{tree}}")
+        for code in (one, other)
+    }
+    return len(trees) == 1
+
+
+def make(launcher: Launcher, cells: Iterable[Cell]) -> None:
+    """Make the checkouts of cells, look through those there are, and remove what nothing uses.
+
+    Raises:
+        ConfigError: one cannot be made, or a file of one was changed.
+    """
+    own = of_commits(launcher)
+    if own is None:
+        return
+    import filelock
+
+    paths = {Path(own.checkout_of(cell)) for cell in cells}
+    folder = next(iter(paths)).parent
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with filelock.FileLock(folder / "making.lock", timeout=_LOCK_S):
+            for path in sorted(paths):
+                _make(own.repository, path)
+            _remove_old(own.repository, folder, used=paths)
+    except filelock.Timeout:
+        raise ConfigError(
+            f"{folder}/making.lock has been held for {_LOCK_S:.0f} s by another session that makes "
+            "a checkout; look at it, and run again"
+        ) from None
+    except OSError as error:
+        raise ConfigError(f"no checkout can be made in {folder}: {error}") from None
+
+
+def refuse_shadowed(launcher: Launcher, cell: Cell) -> None:
+    """Refuse an interpreter that imports the repository itself, whatever commit is checked out.
+
+    An editable install (`pip install -e`) names the repository's path: both commits would run its
+    code and differ by nothing. PYTHONPATH comes before it.
+
+    Raises:
+        ConfigError: naming the package.
+    """
+    own = of_commits(launcher)
+    path = shutil.which(launcher.interpreter) if own is not None and launcher.interpreter else None
+    if own is None or path is None:
+        return
+    said = cell.deployed.get("PYTHONPATH", "")
+    if any(Path(each).is_relative_to(own.repository) for each in said.split(":") if each):
+        return
+    kept = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
+    command = [path, "-I", "-c", _EDITABLE, own.repository]
+    try:
+        done = subprocess.run(
+            command, env=kept, capture_output=True, text=True, timeout=60, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return  # the preflight tells its fault
+    if done.returncode == 0 and done.stdout.strip():
+        names = ", ".join(done.stdout.split())
+        raise ConfigError(
+            f"{launcher.interpreter} has {names} installed from {own.repository} itself (pip "
+            "install -e): every commit would run the files there. Put the folder that holds the "
+            f"package first: CellSettings(deployed={{'PYTHONPATH': '{own.repository}'}}), or its "
+            "src; in a trial it is the checkout's"
+        )
+
+
+# names of the packages that an interpreter imports from below a folder
+_EDITABLE = """\
+import importlib.metadata, json, sys
+from urllib.parse import unquote, urlparse
+top = sys.argv[1].rstrip("/")
+for each in importlib.metadata.distributions():
+    told = json.loads(each.read_text("direct_url.json") or "{}")
+    path = unquote(urlparse(told.get("url", "")).path)
+    if told.get("dir_info", {}).get("editable") and (path == top or path.startswith(top + "/")):
+        print(each.metadata["Name"])
+"""
+
+
+def _make(repository: str, path: Path) -> None:
+    """Make one checkout, or find it as it was made; the lock is held."""
+    ready = _mark(path)
+    if ready.exists() and (path / ".git").exists():
+        head = _run(str(path), "rev-parse", "HEAD").stdout.strip()
+        changed = _changed(str(path)) if head == path.name else ()
+        if changed:
+            raise ConfigError(
+                f"the checkout {path} was changed: {', '.join(changed[:_SHOWN])}. What runs there "
+                f"is no commit any more. Remove it (git -C {repository} worktree remove --force "
+                f"--force {path}), and it is made again"
+            )
+        if head == path.name:
+            ready.touch()
+            return
+    _forget(repository, path)
+    # locked: `git worktree prune` on a machine that does not see it leaves its entry alone
+    _git(repository, "worktree", "add", "--quiet", "--force", "--force", "--lock", "--detach",
+         str(path), path.name)  # fmt: skip
+    if (path / ".gitmodules").exists():
+        _git(str(path), "submodule", "--quiet", "update", "--init", "--recursive")
+    ready.touch()
+
+
+def _forget(repository: str, path: Path) -> None:
+    """Remove a checkout, whole or half made, and git's entry of it."""
+    _mark(path).unlink(missing_ok=True)
+    _run(repository, "worktree", "remove", "--force", "--force", str(path))
+    if path.exists():
+        shutil.rmtree(path)
+    _run(repository, "worktree", "unlock", str(path))
+
+
+def _mark(path: Path) -> Path:
+    """Return the file that says that a checkout is whole, and when it was last used."""
+    return path.with_name(f"{path.name}.ready")
+
+
+def _remove_old(repository: str, folder: Path, *, used: set[Path]) -> None:
+    """Remove the checkouts that no submission has used for long."""
+    oldest_s = time.time() - _KEPT_S
+    for mark in folder.glob("*.ready"):
+        path = mark.with_suffix("")
+        with suppress(OSError):
+            if path not in used and mark.stat().st_mtime < oldest_s:
+                _forget(repository, path)
+
+
+def _changed(repository: str, *, untracked: bool = False) -> tuple[str, ...]:
+    """Return the files that differ from HEAD; those that git does not know too, if asked."""
+    which = "normal" if untracked else "no"
+    text = _git(repository, "status", "--porcelain", "-z", "--no-renames",
+                f"--untracked-files={which}")  # fmt: skip
+    #  M train.py\0?? new.py\0
+    return tuple(each[3:] for each in text.split("\0") if each)
+
+
+def _commit_of_changes(repository: str) -> str:
+    """Return a commit of the files as they are now, which no branch names; nothing is touched."""
+    with TemporaryDirectory() as scratch:
+        own = {"GIT_INDEX_FILE": f"{scratch}/index"}
+        _git(repository, "read-tree", "HEAD", env=own)
+        _git(repository, "add", "--all", env=own)
+        tree = _git(repository, "write-tree", env=own).strip()
+    told = ("commit-tree", tree, "-p", "HEAD", "-m", "what was not committed, for a gate")
+    return _git(repository, *told, env=_STAMP).strip()
+
+
+def _no_commit(repository: str, commit: str, *, where: str, said: str) -> str:
+    text = f"{where}: {repository} has no commit {commit!r}"
+    if "ambiguous" in said:
+        return f"{text} alone: several begin so. Write more of the hash"
+    names = _git(repository, "for-each-ref", "--format=%(refname:short)").split()
+    near = difflib.get_close_matches(commit, names, n=1)
+    if near:
+        return f"{text}; did you mean {near[0]!r}?"
+    is_shallow = _git(repository, "rev-parse", "--is-shallow-repository").strip() == "true"
+    hint = "the clone is shallow: fetch all of it (fetch-depth: 0, GIT_DEPTH: 0)"
+    return f"{text}; {hint if is_shallow else 'fetch it, or name another'}"
+
+
+def _git(repository: str, *words: str, env: dict[str, str] | None = None) -> str:
+    done = _run(repository, *words, env=env)
+    if done.returncode:
+        said = done.stderr.strip() or f"exit code {done.returncode}"
+        raise ConfigError(f"git {words[0]} in {repository}: {said[-500:]}")
+    return done.stdout
+
+
+def _run(
+    repository: str, *words: str, env: dict[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    # a hook of git that runs pytest hands its own repository down by these
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+    command: Sequence[str] = ("git", "-C", repository, *words)
+    try:
+        return subprocess.run(
+            command,
+            env={**clean, "LC_ALL": "C", "GIT_TERMINAL_PROMPT": "0", **(env or {})},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=_GIT_S,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise ConfigError(f"git cannot be asked about {repository}: {error}") from None

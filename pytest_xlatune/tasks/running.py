@@ -1,0 +1,214 @@
+"""What runs at this moment: each job in flight, the step it is at, its figure so far.
+
+Put together from the ledger (which jobs), the file beside it (where they stand) and their logs
+(steps), all of them read and none written, so that any machine of the file system can show it. No
+number of here decides anything: a trial's score is made when it is over.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from pytest_xlatune.executors import compress
+from pytest_xlatune.executors.folder import log_files
+from pytest_xlatune.ledger import AttemptSubmitted, CampaignOpened, LedgerEntry, TrialEnded
+from pytest_xlatune.ledger.now import Now, read_now
+from pytest_xlatune.ledger.state import LedgerState
+from pytest_xlatune.logs import LogReader, Phase
+from pytest_xlatune.logs.patterns import step_pattern
+from pytest_xlatune.model.result import Outcome, State, StepRecord, Submission
+from pytest_xlatune.model.text import duration, rate
+from pytest_xlatune.model.trial import Trial
+
+_CHUNK_BYTES = 1 << 20
+_AT_LEAST = 0.25  # of a trial is left while one runs
+_MOST_BYTES = 1 << 28  # of a log; one that is longer is not shown step by step
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Running:
+    """One job in flight.
+
+    Attributes:
+        trial: whose.
+        job_id: the executor's name of it.
+        state: pending or running.
+        reason: why it waits or stands still, in the scheduler's words; "" while it runs.
+        is_held: whether a person holds it in the queue.
+        starts_s: when the scheduler expects to start it, seconds since the epoch; None unknown.
+        nodes: where it runs.
+        since_s: when it was submitted, and once it runs when it began; seconds since the epoch.
+        phase: how far its program has come; None before its log begins.
+        step: id of its last step; None before the first.
+        tgs: tokens over time of the steps in the window so far; None before two of them.
+        left_s: seconds that its steps may still take; None before two of them.
+    """
+
+    trial: Trial
+    job_id: str
+    state: State
+    reason: str = ""
+    is_held: bool = False
+    starts_s: float | None = None
+    nodes: tuple[str, ...] = ()
+    since_s: float = 0.0
+    phase: Phase | None = None
+    step: int | None = None
+    tgs: float | None = None
+    left_s: float | None = None
+
+    @property
+    def words(self) -> str:
+        """Where it stands, in a few words."""
+        if self.state is State.PENDING:
+            parts = ["waits in the queue", self.reason]
+            if self.starts_s is not None:
+                when = time.strftime("%d %b %H:%M", time.localtime(self.starts_s))
+                parts.append(f"start expected {when}")
+            return ", ".join(filter(None, parts))
+        if self.reason:
+            return f"stands still, {self.reason}"
+        if self.step is None:
+            at = f" on {compress(self.nodes)}" if self.nodes else ""
+            return f"compiles{at}" if self.phase is Phase.COMPILING else f"started{at}"
+        said = f"step {self.step}/{self.trial.protocol.steps}"
+        if self.tgs is not None:
+            said += f", {rate(self.tgs)} TGS so far"
+        return said + (f", about {duration(self.left_s)}" if self.left_s else "")
+
+
+@dataclass(slots=True)
+class Pace:
+    """How fast the last session gets on: landed trials over time.
+
+    Time in the queue, retries and trials beside each other are in it.
+
+    Attributes:
+        submitted_s: when each trial was submitted last, by trial id, seconds since the epoch.
+    """
+
+    submitted_s: dict[str, float] = field(default_factory=dict)
+    _first_s: float = 0.0  # submission of the session
+    _last_s: float = 0.0  # landing
+    _landed: int = 0
+    _session: str = ""
+
+    def note(self, entry: LedgerEntry) -> None:
+        """Take an event into account; another session begins anew."""
+        match entry.event:
+            case CampaignOpened(session=session) if session != self._session:
+                self._session, self._first_s, self._landed = session, 0.0, 0
+            case AttemptSubmitted(submission=of):
+                self.submitted_s[of.trial_id] = entry.at_s
+                self._first_s = self._first_s or entry.at_s
+            case TrialEnded(result=result) if result.not_run is None and self._first_s:
+                self._landed += 1
+                self._last_s = entry.at_s
+            case _:
+                pass
+
+    def left_s(self, left: int, now_s: float) -> float | None:
+        """Estimate the seconds of the trials that are left; None where it cannot be told.
+
+        A trial that takes longer than the others leaves the estimate where it is: it never says
+        that no time is left while one runs.
+        """
+        if not self._landed or not left:
+            return None
+        each_s = (self._last_s - self._first_s) / self._landed
+        since_s = min(max(now_s - self._last_s, 0.0), each_s)
+        return max(each_s * left - since_s, each_s * (left - 1 + _AT_LEAST))
+
+
+class Flights:
+    """The jobs in flight of one folder; keeps its place in their logs between two looks."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._readers: dict[str, tuple[LogReader, int]] = {}  # by attempt's folder, with offset
+
+    def look(self, state: LedgerState, submitted_s: Mapping[str, float]) -> tuple[Running, ...]:
+        """Return the jobs in flight, in the order of their submission.
+
+        `submitted_s` has when each trial's attempt was submitted, by trial id.
+        """
+        flying = state.in_flight()
+        if not flying:
+            self._readers.clear()
+            return ()
+        now = read_now(self._folder)
+        self._readers = {
+            each.folder: self._readers[each.folder]
+            for each in flying
+            if each.folder in self._readers
+        }
+        return tuple(self._found(state, each, now, submitted_s) for each in flying)
+
+    def _found(
+        self,
+        state: LedgerState,
+        submission: Submission,
+        now: Now,
+        submitted_s: Mapping[str, float],
+    ) -> Running:
+        trial = state.trials[submission.trial_id].trial
+        reader = self._read(submission, trial.protocol.step_pattern)
+        said = now.jobs.get(submission.job_id)
+        if said is None or (reader is not None and said.state is State.PENDING):
+            said = Outcome(state=State.PENDING if reader is None else State.RUNNING)
+        is_pending = said.state is State.PENDING
+        began_s = None if is_pending else said.start_s
+        steps = () if reader is None else reader.report().steps
+        tgs, step_s = _speed(trial, steps)
+        last = reader.last_step if reader is not None else None
+        ahead = 0 if last is None else max(trial.protocol.steps - 1 - last, 0)
+        return Running(
+            trial=trial,
+            job_id=submission.job_id,
+            state=State.PENDING if is_pending else State.RUNNING,
+            reason=said.reason if is_pending or said.is_suspended else "",
+            is_held=said.is_held,
+            starts_s=said.start_s if is_pending else None,
+            nodes=() if is_pending else said.nodes,
+            since_s=began_s or submitted_s.get(submission.trial_id, 0.0),
+            phase=reader.phase if reader is not None else None,
+            step=last,
+            tgs=tgs,
+            left_s=ahead * step_s if step_s is not None else None,
+        )
+
+    def _read(self, submission: Submission, pattern: str) -> LogReader | None:
+        """Read on in the log of rank 0; None before there is one."""
+        fresh = LogReader(step_pattern(pattern) if pattern else None)
+        reader, offset = self._readers.get(submission.folder, (fresh, 0))
+        try:
+            path = log_files(self._folder / submission.folder).get(0)
+            if path is None:
+                return None
+            with path.open("rb") as file:
+                file.seek(offset)
+                while offset < _MOST_BYTES and (chunk := file.read(_CHUNK_BYTES)):
+                    reader.feed(chunk)
+                    offset += len(chunk)
+        except OSError:  # gone, or of a file system that is away: shown again when it is back
+            return reader
+        self._readers[submission.folder] = reader, offset
+        return reader
+
+
+def _speed(trial: Trial, steps: tuple[StepRecord, ...]) -> tuple[float | None, float | None]:
+    """Return tokens over time and seconds per step of the window's steps; None before two."""
+    pairs = list(_timed(trial.protocol.first_step, steps))
+    if len(pairs) < 2:  # noqa: PLR2004 - one step is no speed
+        return None, None
+    total_s = sum(step_s for step_s, _ in pairs)
+    return sum(step_s * tgs for step_s, tgs in pairs) / total_s, total_s / len(pairs)
+
+
+def _timed(first_step: int, steps: tuple[StepRecord, ...]) -> Iterator[tuple[float, float]]:
+    for each in steps:
+        if each.step >= first_step and each.step_s and each.tgs:
+            yield each.step_s, each.tgs

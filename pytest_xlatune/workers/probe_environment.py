@@ -1,0 +1,311 @@
+"""Tell what a trial ran on: the node, the code, the packages and the devices of its trainer.
+
+    python probe_environment.py node PATH...                 by the payload's own Python
+    python probe_environment.py trainer PROGRAM [devices]    by the trainer's, in its environment
+
+The payload runs both after a trainer that ended well, when nothing is measured any more; only the
+text of this file goes to the node. It prints one line, `xlatune-environment: {...}`, a table of
+texts under each of: node, packages, devices, code, repositories. What it cannot find it leaves out.
+With `devices` JAX is imported and asked; without, no module but the standard library's.
+
+PROGRAM is a script or a module's name. The Python files that it may import are hashed, so that an
+edit of the trainer between two trials is seen without git, and one of a file beside it is not.
+"""
+
+from __future__ import annotations
+
+import ast
+import ctypes
+import hashlib
+import importlib.util
+import json
+import os
+import platform
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+
+MARK = "xlatune-environment: "
+FILE = "xlatune_environment.py"  # its name in an attempt's folder
+_GIT_S = 10.0
+_MOST_FILES, _MOST_BYTES = 3000, 1 << 26
+# folders of a trainer that hold none of its own code
+_FOREIGN = {"site-packages", "node_modules", "__pycache__"}
+# a sweep file is no part of the trainer, and users write in it between two sessions
+_OF_TESTS = re.compile(r"test_.*\.py|conftest\.py")
+# a program with one of these may run files that its import statements do not name
+_DYNAMIC = re.compile(
+    r"import_module|__import__|importlib|runpy|\bexec\(|subprocess|os\.(?:exec|spawn|system|popen)"
+    r"|sys\.path|Popen"
+)
+# jaxlib-0.10.2.dist-info    jax_cuda12_plugin-0.10.2.dist-info    nvidia_nccl_cu12-2.27.3.dist-info
+_INSTALLED = re.compile(
+    r"(jax|jaxlib|libtpu|libtpu[-_]nightly|jax[-_](?:cuda|rocm)\d*[-_](?:plugin|pjrt)|maxtext|flax"
+    r"|nvidia[-_](?:cuda[-_]runtime|cudnn|nccl|cublas)(?:[-_]cu\d+)?|transformer[-_]engine\w*"
+    r"|rccl|numpy)-([^-]+)(?:-[^-]+)?\.(?:dist|egg)-info",
+    re.IGNORECASE,
+)
+# NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.15  Tue Mar  5 22:23:56 UTC 2024
+# NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  570.86.15  Release Build
+_NVIDIA = re.compile(r"Kernel Module\D*?(?:x86_64|aarch64)?\s+(\d+(?:\.\d+)+)")
+_MODELS, _KFD = Path("/proc/driver/nvidia/gpus"), Path("/sys/class/kfd/kfd/topology/nodes")
+
+
+def node_facts() -> dict[str, str]:
+    """Return kernel, processor, driver and GPUs as the node's files tell them."""
+    cpu = re.search(r"^(?:model name|Model)\s*: (.*)", _read("/proc/cpuinfo"), re.MULTILINE)
+    nvidia = _NVIDIA.search(_read("/proc/driver/nvidia/version"))
+    amd = _read("/sys/module/amdgpu/version").strip()
+    models = [re.search(r"Model:\s*(.*)", _read(each)) for each in _MODELS.glob("*/information")]
+    names = [each.group(1).strip() for each in models if each]
+    # gfx_target_version 90402     a CPU's is 0
+    found = [
+        re.search(r"gfx_target_version (\d+)", _read(each)) for each in _KFD.glob("*/properties")
+    ]
+    names += [f"gfx {each.group(1)}" for each in found if each and each.group(1) != "0"]
+    gpus = ", ".join(f"{names.count(each)} x {each}" for each in sorted(set(names)))
+    return {
+        "kernel": os.uname().release,
+        "CPU": f"{os.cpu_count()} x {cpu.group(1) if cpu else platform.machine()}",
+        "driver": f"NVIDIA {nvidia.group(1)}" if nvidia else f"amdgpu {amd}" if amd else "",
+        "GPUs": gpus,
+    }
+
+
+def packages() -> dict[str, str]:
+    """Return the installed packages that matter, by name; nothing is imported."""
+    found: dict[str, str] = {}
+    for folder in sys.path:
+        try:
+            names = sorted(each.name for each in Path(folder).iterdir())
+        except OSError:
+            continue
+        for name in names:
+            match = _INSTALLED.fullmatch(name)
+            if match:
+                found.setdefault(match.group(1).lower().replace("_", "-"), match.group(2))
+    cuda = re.search(r'"cuda"\s*:\s*\{[^}]*"version"\s*:\s*"([^"]+)"',
+                     _read("/usr/local/cuda/version.json"))  # fmt: skip
+    return {
+        "python": platform.python_version(),
+        **found,
+        "CUDA": cuda.group(1) if cuda else "",
+        "ROCm": _read("/opt/rocm/.info/version").strip(),
+    }
+
+
+def devices() -> dict[str, str]:
+    """Return what JAX sees in one process, with the runtime's and the collectives' versions."""
+    os.environ["XLA_PYTHON_CLIENT_PREALLOCATE"] = "false"
+    import jax
+
+    local = jax.local_devices()
+    found = {
+        "devices": f"{len(local)} x {local[0].device_kind}",
+        "platform": local[0].platform,
+        "runtime": " ".join(str(local[0].client.platform_version).split()),
+    }
+    if local[0].platform in ("gpu", "cuda", "rocm"):
+        found.update(_collectives())
+    return found
+
+
+def _collectives() -> dict[str, str]:
+    """Return the version of NCCL or RCCL that this interpreter loads."""
+    wheels = (Path(each, "nvidia/nccl/lib/libnccl.so.2") for each in sys.path)
+    named = {
+        "NCCL": [*(str(each) for each in wheels if each.exists()), "libnccl.so.2"],
+        "RCCL": ["librccl.so.1", "/opt/rocm/lib/librccl.so.1"],
+    }
+    for name, path in ((name, path) for name, paths in named.items() for path in paths):
+        try:
+            version, library = ctypes.c_int(), ctypes.CDLL(path)
+            failed = library.ncclGetVersion(ctypes.byref(version))
+        except (OSError, AttributeError):
+            continue
+        if not failed:  # 22703 is 2.27.3
+            major, rest = divmod(version.value, 10000)
+            return {name: f"{major}.{rest // 100}.{rest % 100}"}
+    return {}
+
+
+def folder_of(program: str) -> str:
+    """Return the folder of a script, or of a module's package; "" where there is none."""
+    if program.endswith(".py"):
+        return str(Path(program).absolute().parent)
+    try:
+        spec = importlib.util.find_spec(program.partition(".")[0]) if program else None
+    except (ImportError, ValueError):
+        spec = None
+    places = list(spec.submodule_search_locations or ()) if spec else []
+    return os.path.realpath(places[0]) if places else ""
+
+
+def code_digest(folder: str, program: str = "") -> str:
+    """Return a digest of the Python files that a program may import, sweep files left out.
+
+    These are the script's own, those that import statements name, and packages whole. All in and
+    below `folder` count for a module, and for a script whose imports cannot be told from its text;
+    of a folder with thousands of them, such as a home, only its own files.
+    """
+    imported = _imported(Path(program).absolute()) if program.endswith(".py") else None
+    below = _python_files(folder) if imported is None else imported
+    digest, left = hashlib.blake2b(digest_size=6), _MOST_BYTES
+    for path in below:
+        try:
+            with path.open("rb") as file:
+                text = file.read(max(left, 0))
+        except OSError:
+            continue
+        left -= len(text)
+        name = os.fsencode(path.relative_to(folder))
+        digest.update(b"%d %s %d " % (len(name), name, len(text)) + text)
+    return f"{digest.hexdigest()} of {len(below)} Python files" if below else ""
+
+
+def _imported(script: Path) -> list[Path] | None:
+    """Return a script and all beside it that it imports; None where its text does not tell."""
+    found, asked = set[Path](), [script]
+    while asked:
+        path = asked.pop()
+        if path in found:
+            continue
+        if len(found) > _MOST_FILES:
+            return None
+        found.add(path)
+        try:
+            text = path.read_text(encoding="utf-8")
+            tree = ast.parse(text)
+        except (OSError, ValueError, SyntaxError, RecursionError, MemoryError):
+            return None
+        if _DYNAMIC.search(text):
+            return None
+        for name in _names(tree):
+            module = script.parent / f"{name}.py"
+            package = script.parent / name
+            asked += [module] if module.exists() else []
+            asked += [Path(each) for each in _python_files(str(package)) if package.is_dir()]
+    return sorted(found)
+
+
+def _names(tree: ast.Module) -> set[str]:
+    """Return the top-level names of all modules that are imported absolutely."""
+    names = set[str]()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names |= {each.name.partition(".")[0] for each in node.names}
+        elif isinstance(node, ast.ImportFrom) and not node.level:
+            names.add((node.module or "").partition(".")[0])
+    return names - {""}
+
+
+def _python_files(folder: str) -> list[Path]:
+    below: list[Path] = []
+    seen = 0
+    for here, folders, names in os.walk(folder):
+        folders[:] = sorted(each for each in folders if _is_own(Path(here, each)))
+        below += (
+            Path(here, name)
+            for name in sorted(names)
+            if name.endswith(".py") and name != FILE and not _OF_TESTS.fullmatch(name)
+        )
+        seen += len(names) + len(folders)
+        if len(below) > _MOST_FILES or seen > 20 * _MOST_FILES:
+            below = [each for each in below if str(each.parent) == folder]
+            break
+    return below
+
+
+def _is_own(folder: Path) -> bool:
+    is_foreign = folder.name.startswith(".") or folder.name in _FOREIGN
+    return not is_foreign and not (folder / "pyvenv.cfg").exists()
+
+
+def repositories(paths: Iterable[str]) -> dict[str, str]:
+    """Return the git repository of each path -> its commit, and how many files are changed."""
+    found: dict[str, str] = {}
+    for path in paths:
+        place = Path(path).absolute()  # an interpreter's link leads into another repository
+        above = (place, *place.parents)
+        top = next((each for each in above if (each / ".git").exists()), None)
+        if top is None or str(top) in found:
+            continue
+        commit = (_git(top, "rev-parse", "HEAD") or "").strip() or _head(top)
+        if commit:
+            changed = _git(top, "status", "--porcelain", "--untracked-files=no")
+            count = 0 if changed is None else len(changed.splitlines())
+            files = f"{count} changed file{'s' if count > 1 else ''}" if count else "clean"
+            found[str(top)] = f"{commit}, {files if changed is not None else 'changes unknown'}"
+    return found
+
+
+def _git(top: Path, *words: str) -> str | None:
+    # in a container the files are another user's
+    command = ["git", "-c", "safe.directory=*", "-C", str(top), *words]
+    own = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+    try:
+        done = subprocess.run(
+            command,
+            env={**own, "GIT_OPTIONAL_LOCKS": "0", "LC_ALL": "C"},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=_GIT_S,
+            check=True,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.decode("utf-8", "replace")
+
+
+def _head(top: Path) -> str:
+    """Read the commit of a repository where there is no git."""
+    git = top / ".git"
+    if git.is_file():  # a worktree:  gitdir: /shared/trainer/.git/worktrees/a
+        git = top / _read(git).partition("gitdir:")[2].strip()
+    head = _read(git / "HEAD").strip()
+    name = head.partition("ref:")[2].strip()
+    if not name:
+        return head
+    common = git / _read(git / "commondir").strip()
+    line = rf"^([0-9a-f]{{40,64}}) {re.escape(name)}$"
+    packed = re.search(line, _read(common / "packed-refs"), re.MULTILINE)
+    return _read(common / name).strip() or (packed.group(1) if packed else "")
+
+
+def _read(path: Path | str) -> str:
+    try:
+        with Path(path).open(encoding="utf-8", errors="replace") as file:
+            return file.read(1 << 20)
+    except OSError:
+        return ""
+
+
+def main(argv: Sequence[str]) -> None:
+    """Print all facts; a question that fails is named, and costs no other."""
+    kind, *rest = argv
+    asked: dict[str, Callable[[], dict[str, str]]]
+    asked = {"node": node_facts, "repositories": lambda: repositories(rest)}
+    if kind == "trainer":
+        folder = folder_of(rest[0])
+        asked = {
+            "packages": packages,
+            "code": lambda: {folder: code_digest(folder, rest[0])} if folder else {},
+            "repositories": lambda: repositories([folder] if folder else []),
+        }
+        if "devices" in rest[1:]:
+            asked["devices"] = devices
+    found, problems = dict[str, dict[str, str]](), list[str]()
+    for name, ask in asked.items():
+        try:
+            found[name] = {key: text for key, text in ask().items() if text}
+        except Exception as error:  # noqa: BLE001 - whatever a plugin raises
+            problems.append(f"{name}: {type(error).__name__}: {str(error).strip()[:200]}")
+    # a library may have printed something without an end of line
+    sys.stdout.write(f"\n{MARK}{json.dumps({**found, 'problems': problems})}\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,192 @@
+"""What is seen while a sweep runs: a line for each change of a job, and the time that is left."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from pytest_xlatune.campaign import Campaign
+from pytest_xlatune.ledger.now import NOW, Now, read_now, write_now
+from pytest_xlatune.model.result import Outcome, State, Submission
+from pytest_xlatune.tasks.live import Feed
+from pytest_xlatune.tasks.running import Flights
+from tests.campaign.scripted import OK, STEPS, ScriptedExecutor, campaign, log
+
+QUEUED = Outcome(state=State.PENDING, reason="PENDING (Priority)", start_s=1_800_000_000.0)
+ON_NODE = Outcome(state=State.RUNNING, nodes=("node001", "node002"), start_s=100.0)
+
+
+class Staged(ScriptedExecutor):
+    """Says of every job what the test says, and leaves its log to the test."""
+
+    said: Outcome = QUEUED
+    folder: Path
+
+    def submit(self, spec: object, request: object) -> str:
+        job = super().submit(spec, request)  # type: ignore[arg-type]
+        self.folder = request.folder  # type: ignore[attr-defined]
+        (self.folder / "log.0.txt").unlink()
+        return job
+
+    def poll(self, submissions: Sequence[Submission], *, root: Path) -> Mapping[str, Outcome]:
+        return {each.job_id: self.said for each in submissions}
+
+    def write(self, text: str) -> None:
+        (self.folder / "log.0.txt").write_text(text, encoding="utf-8")
+
+
+class Clock:
+    """A clock that the test sets."""
+
+    def __init__(self) -> None:
+        self.at_s = 1000.0
+
+    def __call__(self) -> float:
+        return self.at_s
+
+
+class Seen:
+    """A sweep, and the lines that a session sees of it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.executor, self.clock = Staged(), Clock()
+        self.campaign: Campaign = campaign(folder, self.executor, clocks={"now": self.clock})
+        self.feed = Feed(self.campaign.setup.folder, session_id="first", now=self.clock)
+
+    def after(self, seconds: float = 11.0, *, turns: int = 1) -> list[str]:
+        """Let time pass and the campaign take turns; give the new lines."""
+        self.clock.at_s += seconds
+        for _ in range(turns):
+            self.campaign.turn()
+        return [each.line for each in self.feed.landed() if each.line]
+
+
+@pytest.fixture
+def seen(tmp_path: Path) -> Seen:
+    return Seen(tmp_path)
+
+
+def test_each_change_of_a_job_has_a_line(seen: Seen) -> None:
+    (submitted,) = seen.after()
+    assert re.fullmatch(r"pretend FSDP=4 \S+ \(job 1\) submitted", submitted)
+
+    (waits,) = seen.after()
+    assert "(job 1) waits in the queue, PENDING (Priority), start expected " in waits
+    assert "| 0/2 screened, 1 running" in waits
+
+    seen.executor.said = ON_NODE
+    (started,) = seen.after()
+    assert "(job 1) started on node[001-002] | " in started
+
+    seen.executor.write(log(1000.0, steps=1))
+    (first,) = seen.after()
+    assert f"step 0/{STEPS} | " in first
+
+    seen.executor.write(log(1000.0, steps=8))
+    (steps,) = seen.after()
+    assert f"step 7/{STEPS}, 1000.0 TGS so far, about 3 s | " in steps
+    assert seen.after() == [], "nothing has changed"
+    assert steps.split(" | ")[0].removeprefix("pretend FSDP=4 ") in seen.feed.status()
+
+    seen.executor.said = OK
+    seen.executor.write(log())
+    landed = seen.after(turns=2)
+    assert len([each for each in landed if "TGS" in each]) == 1
+
+
+def test_a_job_that_waits_on_does_not_flood_the_log(seen: Seen) -> None:
+    seen.after()
+    seen.after()
+    lines = []
+    for at in range(60):
+        seen.executor.said = Outcome(
+            state=State.PENDING, reason=f"PENDING ({('Priority', 'Resources')[at % 2]})",
+            start_s=1_800_000_000.0 + at,
+        )  # fmt: skip
+        lines += seen.after(10.0)
+    assert len(lines) <= 1
+
+
+def test_a_job_that_a_person_holds_or_suspends_is_told_at_once(seen: Seen) -> None:
+    seen.after()
+    seen.after()
+    held = Outcome(state=State.PENDING, reason="PENDING (JobHeldAdmin)", is_held=True)
+    for said, words in (
+        (held, "(job 1) waits in the queue, PENDING (JobHeldAdmin) | "),
+        (QUEUED, "(job 1) waits in the queue, PENDING (Priority), start expected "),
+        (ON_NODE, "(job 1) started on node[001-002] | "),
+    ):
+        seen.executor.said = said
+        (line,) = seen.after()
+        assert words in line
+    seen.executor.said = replace(ON_NODE, is_suspended=True, reason="SUSPENDED (None)")
+    seen.executor.write(log(1000.0, steps=1))
+    (line,) = seen.after()
+    assert "(job 1) stands still, SUSPENDED (None) | " in line
+    assert "stands still" in seen.feed.status()
+    seen.executor.said = ON_NODE
+    (line,) = seen.after()
+    assert f"step 0/{STEPS} | " in line
+
+
+def test_changes_within_seconds_have_one_line(seen: Seen) -> None:
+    assert len(seen.after()) == 1
+    seen.executor.said = ON_NODE
+    assert seen.after(1.0) == []
+    seen.executor.write(log(steps=1))
+    assert seen.after(1.0) == []
+    seen.executor.write(log(steps=4))
+    (line,) = seen.after(10.0)
+    assert f"step 3/{STEPS}" in line
+
+
+def test_no_time_left_is_said_that_is_over_before_the_trial_is(seen: Seen) -> None:
+    """The last trial takes ten times as long as those before it."""
+    seen.executor.said = OK
+    lines: list[str] = []
+    while len(seen.executor.submitted) < 6:
+        lines += seen.after(5.0)
+        seen.executor.write(log())
+    assert any("left" in line for line in lines)
+    seen.executor.said = ON_NODE
+    seen.executor.write(log(steps=3))
+    for _ in range(20):
+        seen.after(10.0)
+        assert not re.search(r"about 0 s left", seen.feed.status())
+    assert "left" in seen.feed.status()
+
+
+def test_what_is_told_beside_the_ledger_may_be_missing_or_torn(tmp_path: Path, seen: Seen) -> None:
+    seen.after()
+    seen.after()
+    folder = seen.campaign.setup.folder
+    assert read_now(folder).jobs == {"1": QUEUED}
+    folder.chmod(0o700)
+    write_now(folder, read_now(folder))
+    assert oct((folder / NOW).stat().st_mode)[-3:] == "600"
+    assert not [each for each in folder.iterdir() if each.name.startswith(".now")]
+    flights = Flights(folder)
+    state = seen.campaign.view().state
+    assert flights.look(state, {})[0].reason == "PENDING (Priority)"
+    for text in (b"", b'{"at_s": 1', b"[]", b'{"at_s": 1, "other": 2}', b"\xff"):
+        (folder / NOW).write_bytes(text)
+        assert read_now(folder) == Now()
+        (found,) = flights.look(state, {})
+        assert (found.state, found.reason) == (State.PENDING, "")
+    (folder / NOW).unlink()
+    write_now(tmp_path / "missing", Now())  # a disk that takes nothing is no reason to stop
+    assert flights.look(state, {})[0].words == "waits in the queue"
+
+
+def test_a_log_tells_that_a_job_runs_though_the_last_word_of_it_is_old(seen: Seen) -> None:
+    seen.after()
+    seen.after()
+    seen.executor.write(log(2000.0, steps=9))
+    (found,) = Flights(seen.campaign.setup.folder).look(seen.campaign.view().state, {})
+    assert (found.state, found.step) == (State.RUNNING, 8)
+    assert found.tgs == pytest.approx(2000.0)
+    assert found.left_s == pytest.approx(3 * 512 / 2000)

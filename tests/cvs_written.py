@@ -1,0 +1,249 @@
+"""CVS files of all four generations, written here in their documented shapes, and their oddities.
+
+None is a published file: the keys, spellings and places are, the values are ours.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+from pathlib import Path
+from typing import Any
+
+Data = dict[str, Any]
+
+TINY_KEYS: Data = {
+    "tokenizer_model": "none/none",
+    "model_size": "70",
+    "attention": "dot_product",
+    **{
+        f"{side}_{axis}_parallelism": "1"
+        for side in ("ici", "dcn")
+        for axis in ("fsdp", "data", "sequence", "tensor", "pipeline")
+    },
+    "ici_fsdp_parallelism": "8",
+    "dcn_fsdp_parallelism": "-1",
+    "remat_policy": "full",
+    "use_iota_embed": "true",
+    "scan_layers": "true",
+    "dataset_type": "synthetic",
+    "hf_path": "parquet",
+    "hf_train_files": "/shared/{user-id}/c4/000*.parquet",
+    "tokenizer_path": "/shared/{user-id}/tokenizer",
+    "async_checkpointing": "false",
+    "logits_dot_in_fp32": "false",
+    "megablox": "false",
+    "dtype": "bfloat16",
+    "quantization": "",
+    "quantize_kvcache": "false",
+    "kv_quant_axis": "heads_and_dkv",
+    "kv_quant_dtype": "int8",
+    "weight_dtype": "bfloat16",
+    "checkpoint_is_quantized": "false",
+    "per_device_batch_size": "2",
+    "max_target_length": "8192",
+    "skip_first_n_steps_for_profiler": "3",
+    "base_emb_dim": "16384",
+    "mlp_activations": ["silu", "linear"],
+    "normalization_layer_epsilon": "1.0e-5",
+    "rope_max_timescale": "500_000",
+    "batch_size": "128",
+    "precision": "TE_FP8",
+    "recompute": "0",
+}
+FIRST_FLAGS: Data = {
+    "xla_gpu_enable_cublaslt": "True",
+    "xla_gpu_graph_level": "0",
+    "xla_gpu_first_collective_call_warn_stuck_timeout_seconds": "300",
+}
+
+
+def first(*, multi: bool = False, both: bool = False) -> Data:
+    """Return a file of generation 1."""
+    config: Data = {
+        "container_image": "example/jax-training:v25.9",
+        "1__container_image": "another/one:v1",
+        "container_name": "one",
+        "distributed_training": "True",
+        "enable_checkpointing": "False",
+        "nnodes": "<changeme> = number of nodes used",
+        "coordinator_ip": "<changeme>" if multi else "localhost",
+        "training_steps": "30",
+        "gpu_max_hw_queues": "2",
+        "nvte_ck_bwd_v3": "1",
+        "xla_python_client_mem_fraction": ".93",
+        "nccl_debug": "ERROR",
+        "hf_token_file": "/shared/{user-id}/.hf_token",
+        "shm_size": "256G",
+        "_comments_data_cache_dir": "fill in <changeme> everywhere",
+        "data_cache_dir": "/shared/{user-id}/cache",
+        "log_dir": "/shared/{user-id}/LOGS",
+        "dataset_source": {},
+        "container_config": {
+            "device_list": ["/dev/dri", "/dev/kfd"],
+            "volume_dict": {"/shared/{user-id}": "/shared/{user-id}"},
+            "env_dict": {"JAX_COORDINATOR_IP": "<changeme>", "NNODES": "1", "MINE": "7"},
+        },
+    }
+    if multi:
+        config |= {
+            "nic_type": "thor2",
+            "_example_nccl_ib_hca": "bnxt_re0 <changeme>",
+            "nccl_ib_hca_list": "<changeme>",
+            "nccl_ib_hca": "<changeme>",
+            "nccl_socket_ifname": "eno0 <changeme>",
+            "nccl_ib_tc": "41",
+        }
+    gates = {"tflops_per_sec_per_gpu": "380", "tokens_per_sec_per_gpu": "800"}
+    model = {**TINY_KEYS, "xla_flags": dict(FIRST_FLAGS), "result_dict": gates}
+    modes = ["single_node", "multi_node"] if both else ["multi_node" if multi else "single_node"]
+    params = {mode: {"llama3.1-70b": {"mi300x": copy.deepcopy(model)}} for mode in modes}
+    return {"config": config, "model_params": params}
+
+
+def second(*, multi: bool = False) -> Data:
+    """Return a file of generation 2."""
+    data = first(multi=multi)
+    config = data["config"]
+    config["xla_flags"] = {
+        "xla_gpu_enable_command_buffer": "''",
+        "xla_gpu_autotune_level": "4",
+    }
+    config["env_vars"] = {"NCCL_PROTO": "Simple", "HF_HOME": "/shared/hf"}
+    config["rdma_lib"] = {"host_source_file": "/usr/lib/a.so", "container_mount_file": "/a.so"}
+    return data
+
+
+def third(*, multi: bool = True, early: bool = False) -> Data:
+    """Return a file of generation 3."""
+    script: Data = {"train_module": "MaxText.train"} if early else {"train_script": "train.py"}
+    maxtext = {
+        key: value
+        for key, value in TINY_KEYS.items()
+        if key not in ("tokenizer_model", "model_size", "batch_size", "precision", "recompute")
+    }
+    return {
+        "schema_version": 1,
+        "framework": "jax_maxtext" if early else "jaxmaxtext",
+        "gpu_arch": "mi300x",
+        "enforce_thresholds": True,
+        "threshold_json": "tiny_threshold.json",
+        "paths": {"shared_fs": "/shared/{user-id}", "models_dir": "{shared_fs}/models"},
+        "model": {"id": "llama3.1-70b", "remote": 0, "precision": "bf16"},
+        "container": {
+            "lifetime": "per_run",
+            "name": "one",
+            "image": "example/jax-training:v26.4",
+            "__ex_image": "another <changeme>",
+            "runtime": {
+                "name": "docker",
+                "args": {
+                    "network": "host",
+                    "ipc": "host",
+                    "privileged": True,
+                    "shm-size": "256G",
+                    "ulimit": ["memlock=-1"],
+                    ("volume" if early else "volumes"): ["{paths.models_dir}:/models"],
+                },
+            },
+        },
+        "training": {
+            "distributed": multi,
+            "gpus_per_node": 8,
+            "steps": 30,
+            "enable_checkpointing": False,
+            **script,
+            "__maxtext_version>=26.4__train_script": "other.py",
+            "maxtext_config": maxtext,
+            "env_vars": {"NCCL_IB_DISABLE": "1", "NNODES": "auto"},
+            "xla_flags": {"xla_gpu_autotune_level": "4"},
+            "nccl": {
+                "ib_hca": "bnxt_re0 <changeme>",
+                "ib_hca_list": "<changeme>",
+                "socket_ifname": "eno0 <changeme>",
+                "gloo_socket_ifname": "eno0",
+                "ib_tc": "41",
+            },
+            "jax_distributed": {"coordinator_ip": "auto", "heartbeat_timeout_seconds": 900},
+            "scaling_baseline": {"tokens_per_sec_total": 394000, "num_nodes": 1},
+            "convergence": {"target_metric": "loss", "target_value": 5},
+            "sweeps": [
+                {
+                    "name": "STEPS=30,BATCH=2,SEQLEN=8192,NNODES=4,GBS=64",
+                    "maxtext_overrides": {"per_device_batch_size": 2},
+                },
+                {
+                    "name": "STEPS=30,BATCH=4,SEQLEN=8192,NNODES=4,GBS=32",
+                    "maxtext_overrides": {"per_device_batch_size": 4},
+                },
+            ],
+            "enabled_sweep_list": ["STEPS=30,BATCH=2,SEQLEN=8192,NNODES=4,GBS=64"],
+        },
+    }
+
+
+def thresholds(*names: str, tflops: float = 380, tokens: float = 800) -> Data:
+    """Return a threshold file with these cells."""
+    return {
+        "_comment": "of <changeme>",
+        **{
+            name: {
+                "training.tflops_per_sec_per_gpu": {"kind": "min", "value": tflops},
+                "training.tokens_per_sec_per_gpu": {"kind": "min", "value": tokens},
+                "training.step_time_seconds": {"kind": "info", "value": None},
+            }
+            for name in names
+        },
+    }
+
+
+def fourth(*, multi: bool = True) -> Data:
+    """Return a file of generation 4."""
+    env: Data = {"NCCL_DEBUG": "WARN", "JAX_COORDINATOR_PORT": "12345"}
+    if multi:
+        env |= {"NCCL_IB_HCA": "bnxt_re0 <changeme>", "NCCL_SOCKET_IFNAME": "eno0 <changeme>"}
+    data = third(multi=multi)
+    del data["training"], data["framework"], data["schema_version"], data["model"]
+    del data["gpu_arch"]
+    maxtext = {**third()["training"]["maxtext_config"], "model_name": "llama3.1-70b", "steps": 30}
+    return {
+        **data,
+        "gpu_name": "mi300x",
+        "enforce_thresholds": False,
+        "threshold_json": "tiny_threshold.json <changeme>",
+        "container": {
+            **data["container"],
+            "image": "example/jax-training:v26.4 <changeme>",
+            "env": env,
+        },
+        "train_params": {
+            "hf_model_id": "none/none",
+            "train_script_paths": ["src/MaxText/train.py", "MaxText/train.py"],
+            "xla_flags": {"xla_gpu_autotune_level": "4"},
+            "maxtext_config": maxtext,
+        },
+        "smoke": {"enabled": True, "steps": 5},
+        "sweeps": {
+            "_comment": "of <changeme>",
+            "BS=2,PRECISION=BF16,SL=8192": {},
+            "BS=5,PRECISION=FP8,SL=4096": {"remat_policy": "minimal"},
+        },
+        "runs": ["BS=2,PRECISION=BF16,SL=8192"],
+    }
+
+
+CLUSTER: Data = {
+    "username": "{user-id}",
+    "priv_key_file": "/shared/{user-id}/.ssh/id",
+    "head_node_dict": {"mgmt_ip": "node001"},
+    "node_dict": {
+        f"node{number:03}": {"bmc_ip": "NA", "vpc_ip": f"node{number:03}"} for number in range(1, 5)
+    },
+}
+
+
+def write(folder: Path, name: str, data: Data) -> Path:
+    """Write a file; return its path."""
+    path = folder / name
+    path.write_text(json.dumps(data, indent=2))
+    return path

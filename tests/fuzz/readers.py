@@ -1,0 +1,292 @@
+"""What is fuzzed: every reader of foreign or damaged text, with samples of what it reads.
+
+A reader takes bytes and returns anything. It may raise an error of ours (`XlatuneError`), and
+nothing else; what it needs of time and memory follows the size of its input.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import math
+import os
+import random
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from pytest_xlatune.evidence.hlo import (
+    read_debug_options,
+    read_hlo,
+    read_memory_report,
+    read_thunks,
+)
+from pytest_xlatune.evidence.trace import parse_families
+from pytest_xlatune.evidence.trace._chrome import read_trace_json
+from pytest_xlatune.evidence.trace._xplane import read_xplane
+from pytest_xlatune.executors import expand
+from pytest_xlatune.executors.slurm._commands import parse_sacct, parse_scontrol, parse_squeue
+from pytest_xlatune.executors.slurm.nodes import parse_sinfo
+from pytest_xlatune.ledger import LEDGER, Ledger
+from pytest_xlatune.logs import LogReader, LogReport, read_log
+from pytest_xlatune.logs._signatures import table
+from pytest_xlatune.logs.figures import read_figures
+from pytest_xlatune.logs.grammar import parse_metrics
+from pytest_xlatune.logs.triage import diagnose, end_of, primary
+from pytest_xlatune.model.cell import Parallelism, Protocol
+from pytest_xlatune.model.errors import ParseError, XlatuneError
+from pytest_xlatune.model.metric import BUSBW
+from pytest_xlatune.model.profile import parse_flags
+from pytest_xlatune.model.record import read_json
+from pytest_xlatune.model.result import Outcome, TrialResult
+from pytest_xlatune.report.covered import read_cells
+from pytest_xlatune.stats.score import score
+from pytest_xlatune.sweep.settings import read_settings
+from pytest_xlatune.tasks.import_table import read_table
+from pytest_xlatune.tasks.read_logs import protocol_of, score_with
+from tests.evidence.captures import node, trace_json
+
+DATA = Path(__file__).parents[1] / "data"
+ROOT = Path(__file__).resolve().parents[2]
+# real captures, where a machine has them beside the project
+REAL = Path(os.environ.get("XLATUNE_TRACE_DATA", ROOT.parent / "shared" / "data" / "traces"))
+OF_A_FIELD = Protocol(metric="field:loss", metric_is_better="lower").scored_by
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reader:
+    """One reader.
+
+    Attributes:
+        name: in reports.
+        samples: inputs that it reads.
+        read: of one input.
+        share: of all inputs, relative to the others.
+    """
+
+    name: str
+    samples: tuple[bytes, ...]
+    read: Callable[[bytes], object]
+    share: float = 1.0
+
+
+def text(data: bytes) -> str:
+    return data.decode("utf-8", "replace")
+
+
+def log(data: bytes) -> None:
+    """Read whole and in chunks to the same; judge and score what was read."""
+    whole = read_log([data])
+    reader = LogReader()
+    rng = random.Random(len(data))
+    at = 0
+    while at < len(data):
+        size = rng.choice((9, 300, 5000, 40_000))
+        reader.feed(data[at : at + size])
+        at += size
+    reader.close()
+    if repr(reader.report()) != repr(whole):
+        raise AssertionError("another chunking gives another report")
+    LogReport.from_json(whole.to_json())
+    protocol = protocol_of(whole)
+    for each in (protocol, replace(protocol, metric="first-step")):
+        primary(diagnose(whole, end_of(whole), each))
+        score_with(whole, each)
+
+
+def metrics(data: bytes) -> None:
+    steps = parse_metrics(text(data))
+    score(steps, protocol=Protocol(), tokens_per_device_step=math.nan)
+
+
+def ledger(data: bytes) -> None:
+    with tempfile.TemporaryDirectory(dir=SCRATCH) as folder:
+        path = Path(folder) / LEDGER
+        path.write_bytes(data)
+        Ledger(path).refresh()
+
+
+def toml(data: bytes) -> None:
+    with tempfile.TemporaryDirectory(dir=SCRATCH) as folder:
+        path = Path(folder) / "xlatune.toml"
+        path.write_bytes(data)
+        read_settings(path, root=Path(folder))
+
+
+def hlo(data: bytes) -> None:
+    read_hlo(text(data).splitlines(keepends=True), "fuzz")
+
+
+def options(data: bytes) -> None:
+    for read in (read_debug_options, read_thunks, read_memory_report):
+        read(text(data))
+
+
+def records(data: bytes) -> None:
+    try:
+        value = read_json(data)
+    except ValueError:
+        raise ParseError("no JSON") from None
+    for kind in (Outcome, TrialResult, LogReport):
+        try:
+            kind.from_json(value)
+        except XlatuneError:
+            continue
+    parse_families(value, where="fuzz")
+
+
+def slurm(data: bytes) -> None:
+    for parse in (parse_sacct, parse_squeue, parse_scontrol, parse_sinfo):
+        parse(text(data))
+
+
+SCRATCH = Path("/dev/shm") if Path("/dev/shm").is_dir() else None
+
+
+def log_samples() -> Iterator[bytes]:
+    steps = [
+        f"{label}{absl}completed step: {each}, seconds: 28.9{each:02}, TFLOP/s/device: 261.25, "
+        f"MFU: 40.1%, Tokens/s/device: {990 + each}.5, total_weights: 458752, loss: 7.125\n"
+        for label, absl in (
+            ("", ""),
+            (" 0: ", "I0112 07:08:09.123456 140001 metric_logger.py:226] "),
+            ("(MaxTextTrainerActor pid=812, ip=10.0.0.7) ", ""),
+        )
+        for each in range(12)
+    ]
+    config = (
+        "JOB_ID=88\nXLA_FLAGS=--xla_a=1 --xla_b='x y'\nNCCL_DEBUG=INFO\n"
+        "Config param steps: 15\nConfig param profiler: ProfilerType.XPLANE\n"
+        "Config param per_device_batch_size: 7.0\nConfig param max_target_length: 4096\n"
+        "Config param eval_interval: -1\nMemstats: After params initialized:\n"
+    )
+    known = [each.sample for each in table().signatures] + list(table().harmless)
+    ends = (
+        "Status:  FAILED (exit 143) - stage\n== Training FAILED (exit=143, 84s) ==\n"
+        "slurmstepd: error: *** JOB 8 ON n1 CANCELLED AT 2026-01-12T07:08 DUE TO TIME LIMIT ***\n"
+    )
+    yield (config + "".join(steps[:12])).encode()
+    yield (config + "".join(steps[12:24]) + ends).encode()
+    yield (config * 2 + "".join(steps[24:]) + "\n".join(known[::2])).encode()
+    yield ("\n".join(known) + "\n" + "".join(steps[:3])).encode()
+    yield (
+        b"[1,0]<stdout>: completed 7, per-step scalar metrics {'learning/loss': 9.25, "
+        b"'perf/step_time_seconds': Array(0.52, dtype=float32)}\r\x1b[36mx\x1b[0m\0\n"
+        b"[20260929 19:48:42][rank-0/16][INFO] completed profiler activation/deactivation step: 5, "
+        b"total_weights: 1024, loss: 7.4\n"
+    )
+
+
+def metric_samples() -> Iterator[bytes]:
+    yield "".join(
+        json.dumps({
+            "step": float(step), "learning/loss": 7.1, "perf/step_time_seconds": 0.5,
+            "perf/per_device_tokens_per_sec": 1024.0, "perf/per_device_tflops_per_sec": math.nan,
+        }) + "\n"
+        for step in range(15)
+    ).encode()  # fmt: skip
+
+
+def slurm_samples() -> Iterator[bytes]:
+    from pytest_xlatune.executors.slurm._commands import SEPARATOR
+
+    for row in (
+        "88|COMPLETED|0:0|node[001-004]|1768201689|1768201789|None|x|/w",
+        "88|CANCELLED by 0|0:15|None assigned|Unknown|Unknown|Priority||",
+        "n1|idle|batch*|none|8/0/0/8|2026-01-12T07:08:09|root",
+    ):
+        yield row.replace("|", SEPARATOR).encode() * 2
+    yield (
+        b"JobId=88 JobName=x UserId=u(1) Reason=None JobState=RUNNING ExitCode=0:0 "
+        b"StartTime=1768201689 EndTime=Unknown NodeList=node[001-004] WorkDir=/w Comment=c\n"
+    )
+
+
+def readers() -> tuple[Reader, ...]:
+    """Return every reader; those of traces with real captures where they are at hand."""
+    programs = sorted((DATA / "evidence").rglob("*.txt.gz"))[:4]
+    beside = [*(DATA / "evidence").rglob("*.debug_options"), *(DATA / "evidence").rglob("*.txt")]
+    planes = sorted(REAL.glob("*gemm*.xplane.pb")) if REAL.is_dir() else []
+    ledgers = sorted((Path(__file__).parents[2] / "reports").rglob("*.json"))[:2]
+    event = (
+        b'{"schema":2,"at":1.0,"event":"nodes-pinned","cell_digest":"ab","nodes":["n1","n2"]}\n'
+        b'{"schema":2,"at":2.5,"event":"attempt-intended","trial_id":"t","attempt":1,'
+        b'"comment":"c"}\n'
+    )
+    outcome = b'{"state":"failed","exit_code":1,"signal":null,"nodes":["n1"],"start_s":1.5}'
+    plain = (
+        b"job,profile,flags,env,tgs,step_s,status\\n1,baseline,,,990.5,28.9,ok\\n"
+        b'2,a,--xla_a=1,"NCCL_X=1 NCCL_Y=\'a b\'","1,001.5",25.24 s,ok\n3,b,,,,,oom\n'
+    )
+    tables = (
+        plain,
+        b"| Job ID | Profile | Mean TGS |\n|---|---:|---|\n| 1 | baseline | 990.5 |\n",
+    )
+    settings = (
+        b'budget = 40\nnodelist = "node[001-008]"\n[sweeps.pp8]\nmodel = "m"\nalpha = [1, 2.5]\n'
+    )
+    return (
+        Reader(name="log", samples=tuple(log_samples()), read=log, share=6),
+        Reader(name="metrics file", samples=tuple(metric_samples()), read=metrics, share=2),
+        Reader(
+            name="figures",
+            samples=((DATA / "nccl_tests.txt").read_bytes(), next(log_samples())),
+            read=lambda data: [
+                read_figures(data.splitlines(keepends=True), each) for each in (BUSBW, OF_A_FIELD)
+            ],
+        ),
+        Reader(name="ledger", samples=(event,), read=ledger),
+        Reader(name="settings", samples=(settings,), read=toml),
+        Reader(
+            name="table",
+            samples=tables,
+            read=lambda data: read_table(text(data), where="fuzz"),
+            share=2,
+        ),
+        Reader(
+            name="HLO",
+            samples=tuple(gzip.decompress(each.read_bytes())[:60_000] for each in programs),
+            read=hlo,
+        ),
+        Reader(
+            name="beside HLO",
+            samples=tuple(each.read_bytes()[:20_000] for each in beside[:6]),
+            read=options,
+        ),
+        Reader(
+            name="xplane",
+            samples=(node(steps=2, gpus=1).data(), *(each.read_bytes() for each in planes[:1])),
+            read=lambda data: read_xplane(data, "fuzz"),
+        ),
+        Reader(
+            name="trace.json",
+            samples=(trace_json(40), gzip.decompress(trace_json(20))),
+            read=lambda data: read_trace_json(data, "fuzz"),
+        ),
+        Reader(
+            name="node list",
+            samples=(b"node[001-004,007],gpu-a[1-2]x[1-3]-ib", b"login"),
+            read=lambda data: expand(text(data)),
+            share=2,
+        ),
+        Reader(name="Slurm", samples=tuple(slurm_samples()), read=slurm, share=2),
+        Reader(name="records", samples=(outcome,), read=records),
+        Reader(
+            name="known cells",
+            samples=tuple(each.read_bytes()[:30_000] for each in ledgers) or (b"{}",),
+            read=lambda data: read_cells(text(data), where="fuzz"),
+            share=0.5,
+        ),
+        Reader(
+            name="flags",
+            samples=(b"--xla_a=1 --xla_b='x y' --xla_c --noxla_d",),
+            read=lambda data: parse_flags(text(data)),
+        ),
+        Reader(
+            name="parallelism",
+            samples=(b"PP=2,FSDP=4",),
+            read=lambda data: Parallelism.parse(text(data)),
+            share=0.5,
+        ),
+    )

@@ -1,0 +1,170 @@
+"""Step lines of other trainers: presets, a user's own pattern, and what is refused."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import math
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from pytest_xlatune.cli import main
+from pytest_xlatune.logs import LogReader, LogReport
+from pytest_xlatune.logs.patterns import PRESETS, step_pattern
+from pytest_xlatune.model.errors import ConfigError
+from tests.logs.lines import step, text_of
+
+TITAN = (
+    "[rank0]:[titan] 2026-05-18 16:04:46,338 - root - INFO - step: {0:2}  loss:  3.24405  "
+    "grad_norm:  0.8319  memory:  9.46GiB(64.99%)  tps: 7,282  tflops: 314.52  mfu: 13.17%"
+)
+MEGATRON = (
+    " [2025-08-01 07:19:37] iteration {0:8}/    5000 | consumed samples:          128 | elapsed "
+    "time per iteration (ms): 19138.8 | throughput per GPU (TFLOP/s/GPU): 80.2 | learning rate: "
+    "6.976744E-08 | global batch size:   128 | lm loss: 1.043863E+01 | loss scale: 1.0 |"
+)
+NEMO = (
+    "[default0]:Training epoch 0, iteration {0}/99 | lr: 1.469e-05 | global_batch_size: 128 | "
+    "global_step: {0} | reduced_train_loss: 6.265 | train_step_timing in s: 12.22 | "
+    "tokens_per_sec_per_gpu: 1.073e+04 | consumed_samples: 12544"
+)
+AXLEARN = (
+    "I0112 07:08:09.123456 140001 trainer.py:412] SpmdTrainer process   0 step {0:8}] Average step "
+    "time: 1.25 seconds"
+)
+# preset -> line, and (seconds, TGS, TFLOP/s, MFU, loss)
+LINES = {
+    "torchtitan": (TITAN, (None, 7282.0, 314.52, 13.17, 3.24405)),
+    "megatron-lm": (MEGATRON, (19.1388, None, 80.2, None, 10.43863)),
+    "nemo": (NEMO, (12.22, 10730.0, None, None, 6.265)),
+    "axlearn": (AXLEARN, (1.25, None, None, None, None)),
+}
+
+
+def read(log: bytes, said: str) -> LogReport:
+    reports = []
+    for size in (1 << 20, 97):
+        reader = LogReader(step_pattern(said))
+        for at in range(0, len(log), size):
+            reader.feed(log[at : at + size])
+        reader.close()
+        reports.append(reader.report())
+    assert repr(reports[0]) == repr(reports[1])
+    return reports[0]
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_a_preset_reads_the_lines_of_its_trainer(name: str) -> None:
+    line, figures = LINES[name]
+    report = read(text_of(["start", *(line.format(each) for each in range(1, 16))]), name)
+    assert [each.step for each in report.steps] == list(range(1, 16))
+    one = report.steps[7]
+    assert (one.step_s, one.tgs, one.tflops, one.mfu, one.loss) == pytest.approx(figures)
+
+
+def test_other_forms_of_the_same_trainers() -> None:
+    bar = (
+        "Epoch 0: : {0}%|#| {0}/100 [10:48<00:00, reduced_train_loss=0.0172, global_step={0}.00, "
+        "consumed_samples=25600.0, train_step_timing in s=3.130]\r"
+    )
+    report = read("".join(bar.format(each) for each in range(8)).encode() + b"\n", "nemo")
+    assert [(each.step, each.step_s) for each in report.steps] == [(n, 3.13) for n in range(8)]
+    endless = MEGATRON.replace("/    5000", "/infinity")
+    assert read(text_of([endless.format(3)]), "megatron-lm").steps[0].step_s == 19.1388
+    coloured = TITAN.replace("loss:", "\x1b[32mloss:").replace("tps:", "\x1b[34mtps:")
+    assert read(text_of([coloured.format(3)]), "torchtitan").steps[0].tgs == 7282.0
+
+
+def test_nan_is_seen_and_a_torn_line_is_none() -> None:
+    report = read(text_of([TITAN.format(1).replace("3.24405", "nan")]) + TITAN[:90].encode(),
+                  "torchtitan")  # fmt: skip
+    assert [each.step for each in report.steps] == [1]
+    assert math.isnan(report.steps[0].loss or 0.0)
+    assert [each.cls for each in report.findings] == ["numerical-failure"]
+
+
+def test_a_users_own_pattern() -> None:
+    said = r"epoch \d+ it (?P<step>\d+) took (?P<ms>[\d.]+) ms, (?P<tgs>[\d,.]+) tok/s"
+    lines = [f"epoch 0 it {each} took 500.5 ms, 1,024.5 tok/s" for each in range(8)]
+    report = read(text_of(["it is nothing", *lines]), said)
+    assert [(each.step, each.step_s, each.tgs) for each in report.steps] == [
+        (each, 0.5005, 1024.5) for each in range(8)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("said", "message"),
+    [
+        ("torchtitn", "unknown step pattern 'torchtitn'.*did you mean 'torchtitan'"),
+        (r"step (\d+)", r"found the groups none; expected \(\?P<step>"),
+        (r"step (?P<step>\d+) (?P<speed>\d+)", "found the groups step, speed; expected"),
+        (r"(?P<step>\d+", "missing \\)|unterminated"),
+        (r"(?P<step>\d+): (?P<ms>\d+)", "no word in it that each step line holds"),
+    ],
+)
+def test_what_is_no_pattern_is_one_message(said: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        step_pattern(said)
+
+
+def test_the_settings_file_says_it_for_every_command(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "xlatune.toml").write_text('step-pattern = "megatron-lm"\n', encoding="utf-8")
+    for side, ms in (("a", 1000.0), ("b", 900.0)):
+        (tmp_path / side).mkdir()
+        for job in range(6):
+            took = f"{ms + job / 10:.1f}"
+            lines = (MEGATRON.format(n).replace("19138.8", took) for n in range(1, 16))
+            (tmp_path / side / f"{job}.log").write_bytes(text_of(lines))
+    assert main(["triage", "a/0.log"]) == 0
+    assert "last step 15" in capsys.readouterr().out
+    assert main(["compare", "--json", "--tokens", "1000", "a", "b"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["verdict"]["kind"] == "FASTER"
+    assert found["verdict"]["delta"] == pytest.approx(1 / 0.9 - 1, rel=0.01)
+    (tmp_path / "xlatune.toml").write_text('step-pattern = "megatron"\n', encoding="utf-8")
+    assert main(["triage", "a/0.log"]) == 2
+    assert "did you mean 'megatron-lm'" in capsys.readouterr().err
+
+
+def test_the_command_scores_another_trainer(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "titan.log"
+    path.write_bytes(text_of(TITAN.format(each) for each in range(1, 16)))
+    assert main(["steps", str(path)]) == 2
+    assert "--step-pattern" in capsys.readouterr().err
+    assert main(["steps", "--json", "--step-pattern", "torchtitan", str(path)]) == 0
+    (found,) = json.loads(capsys.readouterr().out)["logs"]
+    assert found["score"]["tgs"] == pytest.approx(7282.0)
+    assert found["score"]["step_s"] is None
+
+    path.write_bytes(text_of(MEGATRON.format(each) for each in range(1, 16)))
+    given = ["steps", "--json", "--step-pattern", "megatron-lm", str(path)]
+    assert main(given) == 0
+    (found,) = json.loads(capsys.readouterr().out)["logs"]
+    assert "tokens of a step are not declared" in found["no_score_reason"]
+    assert main([*given, "--tokens", "19138.8"]) == 0
+    (found,) = json.loads(capsys.readouterr().out)["logs"]
+    assert found["score"]["tgs"] == pytest.approx(1000.0)
+
+
+def test_gzip_and_the_standard_input_are_read(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = text_of(step(each) for each in range(15))
+    packed = tmp_path / "job.log.gz"
+    packed.write_bytes(gzip.compress(log))
+    assert main(["triage", str(packed)]) == 0
+    assert "last step 14" in capsys.readouterr().out
+    packed.write_bytes(gzip.compress(log)[:-30])
+    assert main(["triage", str(packed)]) == 2
+    assert "job.log.gz cannot be read" in capsys.readouterr().err
+    monkeypatch.setattr("sys.stdin", SimpleNamespace(buffer=io.BytesIO(log)))
+    assert main(["triage", "-"]) == 0
+    assert "last step 14" in capsys.readouterr().out

@@ -1,0 +1,107 @@
+"""What stands in front of a line or around it: runtimes, launchers, loggers, JSON envelopes."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+
+import pytest
+
+from pytest_xlatune.logs import LogReport
+from tests.logs.lines import read_every_way, step, text_of
+
+LINES = [
+    "XLA_FLAGS=--xla_a=1 --xla_b=2",
+    "NCCL_DEBUG=INFO",
+    "Config param steps: 15",
+    step(0),
+    step(1),
+    step(2, loss="nan"),
+    "Traceback (most recent call last):",
+    "ValueError: a shape",
+    "Killed",
+]
+
+PREFIXES = {
+    "nothing": "",
+    "CRI": "2026-01-12T07:08:09.123456789Z stderr F ",
+    "kubectl --prefix": "[pod/train-0-abcde/trainer] ",
+    "kubectl --prefix --timestamps": "[pod/train-0-abcde/trainer] 2026-01-12T07:08:09.123456789Z ",
+    "compose": "trainer-1  | ",
+    "journald": "Jan 12 07:08:09 gpu017 run.sh[812]: ",
+    "rank": "[rank0]: ",
+    "torchrun": "[default0]:",
+    "logging": "2026-01-12 07:08:09,123 - root - INFO - ",
+    "logging, level first": "2026-01-12 07:08:09,123 INFO trainer: ",
+    "logging in brackets": "[2026-01-12 07:08:09,123][INFO] ",
+    "basicConfig": "INFO:root:",
+    "srun below CRI": "2026-01-12T07:08:09.1Z stdout F  0: ",
+    "absl below compose": "node-7 | I0112 07:08:09.123456 140001 metric_logger.py:226] ",
+}
+
+ENVELOPES: dict[str, Callable[[str], str]] = {
+    "docker's json-file": lambda line: json.dumps(
+        {"log": f"{line}\n", "stream": "stderr", "time": "2026-01-12T07:08:09.1Z"}
+    ),
+    "Cloud Logging": lambda line: json.dumps(
+        {"insertId": "x", "textPayload": line, "severity": "INFO"}
+    ),
+    "Cloud Logging, structured": lambda line: json.dumps(
+        {"jsonPayload": {"message": line, "logger": "x"}, "labels": {"a": "b"}}
+    ),
+    "a structured logger below CRI": lambda line: (
+        "2026-01-12T07:08:09.1Z stdout F " + json.dumps({"level": "info", "msg": line})
+    ),
+}
+
+
+def holds_all(report: LogReport) -> None:
+    assert report.xla_flags == "--xla_a=1 --xla_b=2"
+    assert report.env == {"NCCL_DEBUG": "INFO"}
+    assert report.config == {"steps": "15"}
+    assert [(each.step, each.tgs) for each in report.steps] == [(0, 990.5), (1, 990.5), (2, 990.5)]
+    classes = [each.cls for each in report.findings]
+    assert classes == ["numerical-failure", "python-traceback", "python-exception", "killed"]
+    assert report.findings[2].detail == "ValueError: a shape"
+
+
+@pytest.mark.parametrize("prefix", PREFIXES.values(), ids=PREFIXES)
+def test_a_prefix_hides_nothing(prefix: str) -> None:
+    holds_all(read_every_way(text_of(f"{prefix}{each}" for each in LINES)))
+
+
+@pytest.mark.parametrize("envelope", ENVELOPES.values(), ids=ENVELOPES)
+def test_an_envelope_hides_nothing(envelope: Callable[[str], str]) -> None:
+    holds_all(read_every_way(text_of(envelope(each) for each in LINES)))
+
+
+def test_the_parts_of_a_long_line_are_joined() -> None:
+    stamp = "2026-01-12T07:08:09.123456789Z"
+    flags = " ".join(f"--xla_flag_{each}=1" for each in range(300))
+    long, plain = f"XLA_FLAGS={flags}", step(3, loss="nan")
+    lines = [
+        f"{stamp} stderr F first",
+        f"{stamp} stderr P {long[:3000]}",
+        f"{stamp} stderr P {long[3000:5000]}",
+        f"{stamp} stderr F {long[5000:]}",
+        f"{stamp} stdout P {plain[:90]}",
+        f"{stamp} stdout F {plain[90:]}",
+        f"{stamp} stdout F Killed",
+    ]
+    report = read_every_way(text_of(lines))
+    assert report.xla_flags == flags
+    assert [each.loss for each in report.steps] != [None]
+    assert report.lines == len(lines)
+    assert [(each.cls, each.line) for each in report.findings] == [
+        ("numerical-failure", 5),
+        ("killed", 7),
+    ]
+
+
+def test_a_torn_envelope_tells_no_step_that_it_does_not_end() -> None:
+    whole = json.dumps({"log": step(7, loss="nan") + "\n", "stream": "stderr"})
+    for end in range(len(whole) - 30, len(whole)):
+        report = read_every_way(text_of([step(6)]) + whole[:end].encode())
+        losses = {each.loss for each in report.steps if each.step == 7}
+        assert all(loss is None or math.isnan(loss) for loss in losses)

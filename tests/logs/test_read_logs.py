@@ -1,0 +1,245 @@
+"""A plain log without a ledger: its protocol, as every MaxText prints it, and its JSON."""
+
+from __future__ import annotations
+
+import json
+import tracemalloc
+from pathlib import Path
+
+import pytest
+
+from pytest_xlatune.cli import main
+from pytest_xlatune.executors import expand
+from pytest_xlatune.model.cell import Protocol
+from pytest_xlatune.model.errors import ConfigError
+from pytest_xlatune.model.result import Outcome, Score, State
+from pytest_xlatune.stats.score import window_steps
+from pytest_xlatune.tasks.read_logs import Read, UnreadableLogError, log_of, logs_of, read_one
+from tests.logs.lines import step, text_of
+
+
+def read(tmp_path: Path, *config: str, steps: int = 15, last: str = "") -> Read:
+    path = tmp_path / "job.log"
+    lines = [f"Config param {each}" for each in config]
+    path.write_bytes(text_of([*lines, *(step(each) for each in range(steps)), last]))
+    return read_one(path)
+
+
+@pytest.mark.parametrize(
+    ("said", "profiler"),
+    [
+        pytest.param("profiler: ", "", id="0.1: nothing"),
+        pytest.param("profiler: ProfilerType.NONE", "", id="0.2: the enum's member"),
+        pytest.param("profiler: <ProfilerType.NONE: ''>", "", id="an enum as Python shows it"),
+        pytest.param("profiler: None", "", id="None"),
+        pytest.param('profiler: ""', "", id="an empty string in quotes"),
+        pytest.param("profiler: xplane", "xplane", id="0.1: on"),
+        pytest.param("profiler: ProfilerType.XPLANE", "xplane", id="0.2: on"),
+        pytest.param("profiler: <ProfilerType.NSYS: 'nsys'>", "nsys", id="another one"),
+    ],
+)
+def test_the_window_follows_the_real_profiler_setting(
+    tmp_path: Path, said: str, profiler: str
+) -> None:
+    found = read(tmp_path, said, "skip_first_n_steps_for_profiler: 4", "profiler_steps: 2")
+    assert found.protocol.profiler == profiler
+    assert isinstance(found.score, Score)
+    assert found.score.window == ((9, 14) if profiler else (5, 14))
+
+
+@pytest.mark.parametrize(
+    ("config", "steps"),
+    [
+        (["steps: 15"], 15),
+        (["steps: -1", "learning_rate_schedule_steps: 15"], 15),
+        (["steps: nonsense"], 15),
+        ([], 15),
+    ],
+)
+def test_steps_are_those_that_the_configuration_asks_for(
+    tmp_path: Path, config: list[str], steps: int
+) -> None:
+    assert read(tmp_path, *config).protocol.steps == steps
+
+
+def test_a_profiler_that_skips_no_step_skips_none(tmp_path: Path) -> None:
+    config = ["profiler: xplane", "skip_first_n_steps_for_profiler: 0", "profiler_steps: 5"]
+    assert read(tmp_path, *config).protocol.skip_first_steps == 0
+
+
+ALL = [step(each) for each in range(15)]
+CONFIG = ["Config param steps: 15", "Config param profiler: "]
+OOM = "RESOURCE_EXHAUSTED: Out of memory while trying to allocate 9.00GiB."
+SCANCEL = "slurmstepd: error: *** JOB 8 ON n1 CANCELLED AT 2026-01-12T07:08:09 ***"
+LIMIT = f"{SCANCEL[:-4]} DUE TO TIME LIMIT ***"
+# log -> status, exit code, and what the first lines say
+ENDS: dict[str, tuple[list[str], str, int, str]] = {
+    "all steps, and no word of an end": ([*CONFIG, *ALL], "ok", 0, "last step 14 of 15"),
+    "all steps, and a teardown with 143": (
+        [*CONFIG, *ALL, "== Training FAILED (exit=143, 84s) =="], "soft-success", 0, "exit 143"),
+    "all steps, and a failed summary": (
+        [*CONFIG, *ALL, " Status:  FAILED (exit 1) - stage failed"], "soft-success", 0, "exit 1"),
+    "the log ends at step 7": (
+        [*CONFIG, *ALL[:8]], "unfinished", 3, "at step 7 of 15 without an end: killed, or still"),
+    "a hang before Memstats": (
+        CONFIG, "unfinished", 3, "before its first step of 15 without an end"),
+    "a hang while compiling": (
+        [*CONFIG, "Memstats: After params initialized:"], "unfinished", 3, "phase compiling"),
+    "a time limit": ([*CONFIG, *ALL[:8], LIMIT], "time-limit", 1, "Slurm: the time limit"),
+    "a time limit after the last step": (
+        [*CONFIG, *ALL, LIMIT], "soft-success", 0, "Slurm: the time limit"),
+    "a scancel": ([*CONFIG, *ALL[:8], SCANCEL], "cancelled", 1, "ended by a cancel (scancel"),
+    "a scancel, as maxtext-slurm sums it up": (
+        [*CONFIG, *ALL[:8], " Status: CANCELLED (scancel / SIGTERM)"], "cancelled", 1, "a cancel"),
+    "OOM": ([*CONFIG, *ALL[:2], OOM, "== Training FAILED (exit=1, 84s) =="], "oom-gpu", 1,
+            "last step 1 of 15"),
+    "OOM without a configuration or an end": ([*ALL[:2], OOM], "oom-gpu", 1, "last step 1"),
+    "a line of trouble that the job survived": (
+        [*CONFIG, *ALL[:2], OOM, *ALL[2:9]], "unfinished", 3, "at step 8 of 15"),
+    "srun's word alone": (
+        [*CONFIG, "srun: error: n2: task 1: Exited with exit code 3"], "exit-code", 1, "exit 3"),
+    "a requeued job whose first start died": (
+        [*CONFIG, OOM, *CONFIG, *ALL], "ok", 0, "last step 14 of 15"),
+    "a requeued job whose second start goes on": (
+        [*CONFIG, OOM, *CONFIG, *ALL[:3]], "unfinished", 3, "at step 2 of 15"),
+    "NaN to the end": (
+        [*CONFIG, *(step(each, loss="nan") for each in range(15))], "numerical-failure", 1, "14"),
+    "fewer steps than a score needs": (
+        ["Config param steps: 3", *ALL[:3], " Status: SUCCESS (exit 0)"], "no-score", 0,
+        "itself (exit 0)"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("ending", ENDS)
+def test_log_and_end_are_read_together(
+    ending: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines, status, code, said = ENDS[ending]
+    path = tmp_path / "job.log"
+    path.write_bytes(text_of(lines))
+    assert read_one(path).status == status
+    assert main(["triage", str(path)]) == code
+    shown = capsys.readouterr().out
+    assert f"job.log: {status}" in " ".join(shown.split())
+    assert said in " ".join(shown.split())
+    assert main(["triage", "--json", str(path)]) == code
+    (entry,) = json.loads(capsys.readouterr().out)["logs"]
+    assert entry["status"] == status
+    assert entry["health"] == {0: "healthy", 1: "failed", 3: "unfinished"}[code]
+    main(["steps", "--json", str(path)])
+    assert json.loads(capsys.readouterr().out)["logs"] == [entry]
+
+
+def test_the_payloads_own_word_of_the_end_counts(tmp_path: Path) -> None:
+    path = tmp_path / "log.0.txt"
+    path.write_bytes(text_of([*CONFIG, *ALL[:8]]))
+    assert read_one(path).status == "unfinished"
+    killed = Outcome(state=State.FAILED, signal=9, end_s=2.0)
+    (tmp_path / "outcome.json").write_text(json.dumps(killed.to_json()), encoding="utf-8")
+    found = read_one(path)
+    assert (found.status, found.health) == ("killed", "failed")
+    assert found.reached.endswith("ended by SIGKILL")
+
+
+def test_several_logs_exit_by_the_worst(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    paths: dict[str, Path] = {}
+    for name in ("all steps, and no word of an end", "the log ends at step 7", "OOM"):
+        paths[name] = tmp_path / f"{len(paths)}.log"
+        paths[name].write_bytes(text_of(ENDS[name][0]))
+    good, half, bad = map(str, paths.values())
+    assert main(["triage", good, half]) == 3
+    assert main(["triage", good, half, bad]) == 1
+    assert main(["triage", good, bad, str(tmp_path / "gone")]) == 2
+    assert "gone cannot be read" in capsys.readouterr().err
+
+
+def test_figures_that_are_no_numbers_are_words_in_json(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "job.log"
+    path.write_text(
+        "completed step: 0, seconds: nan, TFLOP/s/device: inf, MFU: nan%, "
+        "Tokens/s/device: inf, total_weights: 1, loss: -inf\n",
+        encoding="utf-8",
+    )
+    main(["steps", "--json", str(path)])
+    (found,) = json.loads(capsys.readouterr().out)["logs"]
+    figures = {name: found["steps"][0][name] for name in ("seconds", "tgs", "tflops", "mfu")}
+    assert figures == {"seconds": "nan", "tgs": "inf", "tflops": "inf", "mfu": "nan"}
+
+
+@pytest.mark.parametrize("steps", ["100000000", "999999999999999", "9" * 4000])
+def test_memory_is_bounded_by_the_log_and_not_by_a_number_in_it(tmp_path: Path, steps: str) -> None:
+    read(tmp_path)  # what is loaded once
+    tracemalloc.start()
+    found = read(tmp_path, f"steps: {steps}", last=f"completed step: {'9' * 15}, seconds: 1.0")
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert found.report.last_step == int("9" * 15)
+    assert peak < 10e6
+
+
+def test_a_window_is_the_same_step_by_step_and_by_arithmetic() -> None:
+    for protocol in (
+        Protocol(steps=40, eval_interval=every, profiler=profiler, skip_first_steps=skip)
+        for every in range(9)
+        for profiler in ("", "xplane")
+        for skip in (0, 7, 12, 38, 50)
+    ):
+        window = window_steps(protocol, resumed_at=3)
+        plain = list(window)
+        assert plain == sorted(plain)
+        assert (len(window), [window[at] for at in range(len(plain))]) == (len(plain), plain)
+        assert [window[-1 - at] for at in range(len(plain))] == plain[::-1]
+        with pytest.raises(IndexError):
+            window[len(plain)]
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["n[1-65536]x[1-65536]", "n[1-9999999]", "a[1-60000],b[1-60000]", "n[" + "1" * 5000 + "]",
+     "x" * 100_000 + "[1-60000]"],
+)  # fmt: skip
+def test_a_node_list_costs_what_its_text_is_worth(text: str) -> None:
+    tracemalloc.start()
+    with pytest.raises(ConfigError, match="node list"):
+        expand(text)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 20e6
+
+
+@pytest.mark.parametrize(
+    ("names", "asked", "found"),
+    [
+        pytest.param(
+            ["slurm-123_1.out", "slurm-123_2.out.gz", "slurm-1234_1.out", "notes.md"],
+            "123", ["slurm-123_1.out", "slurm-123_2.out.gz"], id="an array by its number",
+        ),
+        pytest.param(
+            ["slurm-123_1.out", "slurm-9.out"], "", ["slurm-123_1.out", "slurm-9.out"],
+            id="a folder of several jobs",
+        ),
+        pytest.param(
+            ["88_1_log.out", "88_0_log.out", "88_0_log.err", "89_4_0_log.out"], "",
+            ["88_0_log.out", "89_4_0_log.out"], id="submitit: rank 0 of each job",
+        ),
+        pytest.param(["88_1_log.out", "88_0_log.out"], "88", ["88_0_log.out"], id="one of them"),
+        pytest.param(["log.1.txt", "log.0.txt", "x.out"], "", ["log.0.txt"], id="an attempt"),
+        pytest.param(["12-llama.log", "12-llama.out"], "12", ["12-llama.log"], id="maxtext-slurm"),
+        pytest.param(["notes.log"], "note", ["note"], id="a name that is none of a job"),
+    ],
+)  # fmt: skip
+def test_folders_of_jobs_and_arrays(
+    tmp_path: Path, names: list[str], asked: str, found: list[str]
+) -> None:
+    for each in names:
+        (tmp_path / each).write_bytes(b"completed step: 1, seconds: 0.5, loss: 7.0\n")
+    logs = [log_of(each) for each in logs_of(tmp_path / asked)]
+    assert [each.name for each in logs] == found
+
+
+def test_a_folder_without_a_log_is_told(tmp_path: Path) -> None:
+    (tmp_path / "notes.md").write_text("none")
+    with pytest.raises(UnreadableLogError, match="is a folder without a log"):
+        logs_of(tmp_path)

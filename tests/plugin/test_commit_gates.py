@@ -1,0 +1,359 @@
+"""A gate of a commit: a real repository, a real trainer in it, real worktrees."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+import venv
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_xlatune.launchers.checkout import CheckoutLauncher
+from pytest_xlatune.launchers.command import CommandLauncher
+from pytest_xlatune.model.cell import Cell, Parallelism
+from pytest_xlatune.sweep.checkouts import make
+from tests.containers import PodmanSite, made_image
+
+GATE_FILE = """\
+import os
+import sys
+from pathlib import Path
+
+from pytest_xlatune import (
+    CellSettings,
+    CheckoutLauncher,
+    CommandLauncher,
+    Gate,
+    Protocol,
+    SiteSettings,
+    Sweep,
+    candidate,
+    standard_tests,
+)
+
+TRAINER = Path(__file__).parent / "trainer"
+
+SWEEP = Sweep(
+    name="pretend",
+    cell=CellSettings(
+        model_tag="pretend",
+        parallelism="FSDP=4",
+        code=os.environ.get("BASELINE", "HEAD~1"),
+        protocol=Protocol(steps=12),
+    ),
+    launcher=CheckoutLauncher(
+        repository=str(TRAINER),
+        inner=CommandLauncher(
+            argv=(sys.executable, "train.py", "{steps}", "{trial}"), cwd=str(TRAINER)
+        ),
+    ),
+    site=SiteSettings(executor="local"),
+    gate=Gate(margin=0.01, candidates=(candidate("head", code=os.environ.get("CODE", "HEAD")),)),
+)
+
+tests = standard_tests(SWEEP)
+"""
+TRAINER = """\
+import hashlib, sys
+from speed import SPEED
+trial = sys.argv[2].rpartition("-")[0]
+noise = int(hashlib.sha256(trial.encode()).hexdigest()[:8], 16) / 2**32 - 0.5
+speed = SPEED * (1 + NOISE * noise)
+for step in range(int(sys.argv[1])):
+    print(f"completed step: {step}, seconds: {512 / speed:.6f}, TFLOP/s/device: 0.1, "
+          f"Tokens/s/device: {speed:.3f}, total_weights: 512, loss: 7.1", flush=True)
+"""
+
+
+class Repository:
+    """A trainer's repository, with commits whose speed is known."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        path.mkdir()
+        self.git("init", "--quiet", "--initial-branch=main")
+        self.commit(1000.0)
+
+    def git(self, *words: str) -> str:
+        who = ("-c", "user.name=a", "-c", "user.email=a@localhost")
+        command = ("git", "-C", str(self.path), *who, *words)
+        return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+
+    def write(self, speed: float, *, noise: float = 0.004) -> None:
+        (self.path / "train.py").write_text(TRAINER.replace("NOISE", f"{noise}"), "utf-8")
+        (self.path / "speed.py").write_text(f"SPEED = {speed}\n", "utf-8")
+
+    def commit(self, speed: float, *, noise: float = 0.004, note: str = "") -> str:
+        self.write(speed, noise=noise)
+        (self.path / "note.txt").write_text(f"{speed} {note}\n", "utf-8")
+        self.git("add", "--all")
+        self.git("commit", "--quiet", "-m", f"speed {speed}")
+        return self.git("rev-parse", "HEAD")
+
+
+@pytest.fixture
+def repository(folder: Any) -> Repository:
+    (folder.path / "test_sweep.py").write_text(GATE_FILE, encoding="utf-8")
+    return Repository(folder.path / "trainer")
+
+
+def test_a_commit_with_a_planted_loss_is_red_and_one_without_is_green(
+    folder: Any, repository: Repository, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    base = repository.git("rev-parse", "HEAD")
+    repository.git("branch", "deployed")
+    monkeypatch.setenv("BASELINE", "deployed")
+    slow = repository.commit(900.0)
+    red = folder.run()
+    red.assert_outcomes(failed=1)
+    assert red.ret == 1
+    red.stdout.fnmatch_lines(["*regression: head, delta -*"])
+    text = folder.read("reports/pretend/gate.md")
+    assert f"commit {slow}" in text
+    assert f"commit {base}" in text
+    assert len(folder.submitted) == 8
+
+    repository.commit(1000.0, note="the loss is gone")
+    green = folder.run("-n2")
+    green.assert_outcomes(passed=1)
+    assert green.ret == 0
+    assert len(folder.submitted) == 16, "a new commit is measured beside its own baselines"
+    cells = {each["trial"]["cell_digest"] for each in folder.events("trial-planned")}
+    assert len(cells) == 3, "deployed, the slow commit, the one after it"
+    assert repository.git("status", "--porcelain") == "", "the repository is left as it was"
+    assert folder.run().ret == 0
+    assert len(folder.submitted) == 16, "the same gate is not measured again"
+
+
+def test_noise_is_cannot_tell(folder: Any, repository: Repository) -> None:
+    repository.commit(1000.0, noise=0.2)
+    done = folder.run()
+    done.assert_outcomes(failed=1)
+    done.stdout.fnmatch_lines(["*cannot tell: head, delta *", "*1 cannot tell*"])
+    assert done.ret == 10
+
+
+@pytest.mark.parametrize(
+    ("change", "code", "words"),
+    [
+        pytest.param("", "HEAD~1", "starts exactly what the baseline starts", id="same commit"),
+        pytest.param("empty", "HEAD", "holds the very same files", id="a commit of nothing"),
+        pytest.param("", "mian", "has no commit 'mian'; did you mean 'main'?", id="misspelt"),
+        pytest.param("", "0123abc", "has no commit '0123abc'; fetch it", id="unknown hash"),
+        pytest.param("", "--all", "has no commit '--all'", id="an option of git"),
+        pytest.param("edit", "HEAD", "speed.py changed since", id="changed and not committed"),
+    ],
+)
+def test_what_would_measure_nothing_is_refused(
+    folder: Any, repository: Repository, change: str, code: str, words: str
+) -> None:
+    repository.commit(900.0)
+    if change == "empty":
+        repository.git("commit", "--quiet", "--allow-empty", "-m", "nothing")
+    if change == "edit":
+        repository.write(800.0)
+    text = GATE_FILE.replace('os.environ.get("CODE", "HEAD")', repr(code))
+    (folder.path / "test_sweep.py").write_text(text, "utf-8")
+    done = folder.run()
+    assert done.ret == pytest.ExitCode.USAGE_ERROR
+    said = " ".join(done.stdout.str().split())
+    assert words in said
+    assert folder.submitted == []
+
+
+def test_what_is_not_committed_can_be_asked_for(
+    folder: Any, repository: Repository, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BASELINE", "HEAD")
+    monkeypatch.setenv("CODE", "uncommitted")
+    (repository.path / "extra.py").write_text("SPEED = 850.0\n", "utf-8")
+    (repository.path / "speed.py").write_text("from extra import SPEED\n", "utf-8")
+    before = repository.git("status", "--porcelain")
+    # the baseline is HEAD as committed: naming it is not a mistake here
+    assert folder.run().ret == 1
+    assert repository.git("status", "--porcelain") == before
+    assert "+uncommitted" in folder.read("reports/pretend/gate.md")
+    submitted = len(folder.submitted)
+    assert folder.run().ret == 1
+    assert len(folder.submitted) == submitted, "the same changes are the same candidate"
+
+
+def test_a_checkout_that_is_gone_or_half_made_is_made_again(
+    folder: Any, repository: Repository
+) -> None:
+    repository.commit(1000.0, note="same speed")
+    assert folder.run("--xlatune-budget=8").ret == 0
+    made = repository.path / ".git" / "xlatune"
+    first, second = sorted(each for each in made.iterdir() if each.is_dir())
+    shutil.rmtree(first)
+    repository.git("worktree", "prune")
+    (second.parent / f"{second.name}.ready").unlink()  # killed while it was made
+    (second / "train.py").write_text("half", "utf-8")
+    done = folder.run("--xlatune-fresh")
+    done.assert_outcomes(passed=1)
+    assert (first / "train.py").exists()
+
+
+def test_a_checkout_that_was_edited_is_no_commit(folder: Any, repository: Repository) -> None:
+    repository.commit(1000.0, note="same speed")
+    assert folder.run().ret == 0
+    made = repository.path / ".git" / "xlatune"
+    edited = next(each for each in made.iterdir() if each.is_dir())
+    (edited / "speed.py").write_text("SPEED = 2000.0\n", "utf-8")
+    done = folder.run("--xlatune-fresh")
+    done.assert_outcomes(errors=1)
+    done.stdout.fnmatch_lines(["*was changed: speed.py. What runs there is no commit any more*"])
+
+
+def test_an_editable_install_would_run_one_code_for_all(
+    folder: Any, repository: Repository, tmp_path: Path
+) -> None:
+    repository.commit(900.0)
+    venv.create(tmp_path / "venv", with_pip=False)
+    python = tmp_path / "venv" / "bin" / "python"
+    told = f"{sys.version_info.major}.{sys.version_info.minor}"
+    info = tmp_path / "venv" / "lib" / f"python{told}" / "site-packages" / "speed-1.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: speed\nVersion: 1\n", "utf-8")
+    url = {"url": f"file://{repository.path}", "dir_info": {"editable": True}}
+    (info / "direct_url.json").write_text(json.dumps(url), "utf-8")
+    text = GATE_FILE.replace("sys.executable", repr(str(python)))
+    (folder.path / "test_sweep.py").write_text(text, "utf-8")
+    done = folder.run()
+    done.assert_outcomes(errors=1)
+    done.stdout.fnmatch_lines(
+        ["*has speed installed from *every commit would run the files there*"]
+    )
+    assert folder.submitted == []
+    first = "deployed={'PYTHONPATH': str(TRAINER)},\n        parallelism="
+    (folder.path / "test_sweep.py").write_text(text.replace("parallelism=", first, 1), "utf-8")
+    assert folder.run().ret == 1
+
+
+def test_an_interpreter_is_a_candidate(folder: Any, repository: Repository) -> None:
+    slow = folder.path / "python-slow"
+    slow.write_text(f'#!/bin/sh\nSLOW=1 exec {sys.executable} "$@"\n', "utf-8")
+    slow.chmod(0o755)
+    trainer = TRAINER.replace(
+        "speed = SPEED", "import os\nspeed = SPEED - 200 * len(os.environ.get('SLOW', ''))"
+    )
+    (repository.path / "train.py").write_text(trainer.replace("NOISE", "0.004"), "utf-8")
+    repository.git("commit", "--quiet", "--all", "-m", "an interpreter may be slow")
+    given = f'candidate("new-python", python={str(slow)!r})'
+    same = f'candidate("same-python", python={sys.executable!r})'
+    text = GATE_FILE.replace('candidate("head", code=os.environ.get("CODE", "HEAD"))', given)
+    (folder.path / "test_sweep.py").write_text(text.replace("HEAD~1", "HEAD"), "utf-8")
+    done = folder.run()
+    assert done.ret == 1
+    done.stdout.fnmatch_lines(["*regression: new-python, delta -*"])
+    (folder.path / "test_sweep.py").write_text(
+        text.replace("HEAD~1", "HEAD").replace(given, same), "utf-8"
+    )
+    assert folder.run().ret == pytest.ExitCode.USAGE_ERROR
+
+
+IMAGE_GATE = """\
+import sys
+from pathlib import Path
+
+from pytest_xlatune import (
+    CellSettings, CommandLauncher, ContainerLauncher, Gate, Protocol, SiteSettings, Sweep,
+    candidate, standard_tests,
+)
+
+HERE = Path(__file__).parent
+SWEEP = Sweep(
+    name="pretend",
+    cell=CellSettings(
+        model_tag="pretend", parallelism="FSDP=4", image=DEPLOYED, protocol=Protocol(steps=12),
+    ),
+    launcher=ContainerLauncher(
+        inner=CommandLauncher(argv=(sys.executable, str(HERE / "train.py"), "{steps}", "{trial}")),
+        runtime="podman", program=PROGRAM, args=ARGS,
+        mounts=("/usr:/usr:ro", sys.base_prefix, sys.prefix, str(HERE)),
+    ),
+    site=SiteSettings(executor="local"),
+    gate=Gate(margin=0.01, candidates=(candidate("next-image", image=NEXT),)),
+)
+tests = standard_tests(SWEEP)
+"""
+
+
+def test_an_image_is_a_candidate(folder: Any, podman_site: PodmanSite) -> None:
+    """Both images run in real containers; what the next one sets makes its trainer slow."""
+    trainer = TRAINER.replace("from speed import SPEED", "import os")
+    trainer = trainer.replace("SPEED *", "float(os.environ.get('IMAGE_SPEED', '1000')) *")
+    (folder.path / "train.py").write_text(trainer.replace("NOISE", "0.004"), "utf-8")
+
+    def gate(of: str) -> Any:
+        text = IMAGE_GATE.replace("DEPLOYED", repr(podman_site.image)).replace("NEXT", repr(of))
+        text = text.replace("PROGRAM", repr(podman_site.program))
+        text = text.replace("ARGS", repr(podman_site.args))
+        (folder.path / "test_sweep.py").write_text(text, encoding="utf-8")
+        return folder.run()
+
+    with made_image("ENV IMAGE_SPEED=900") as slow:
+        red = gate(slow)
+    assert red.ret == 1
+    red.stdout.fnmatch_lines(["*regression: next-image, delta -*"])
+    text = folder.read("reports/pretend/gate.md")
+    assert slow in text
+    assert podman_site.image in text
+    with made_image("ENV OTHER=1") as same:
+        assert gate(same).ret == 0
+    assert gate(podman_site.image).ret == pytest.ExitCode.USAGE_ERROR
+
+
+def test_a_stored_baseline_is_of_another_commit(
+    folder: Any, repository: Repository, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    base = repository.git("rev-parse", "HEAD")
+    repository.commit(1000.0, note="same speed")
+    assert folder.run().ret == 0
+    shutil.copy(folder.path / "reports" / "pretend" / "gate.json", folder.path / "release.json")
+    slow = repository.commit(900.0)
+    monkeypatch.setenv("BASELINE", "HEAD")
+    given = 'Gate(margin=0.01, candidates=(candidate("head", code=os.environ.get("CODE", "HEAD")),)'
+    stored = 'Gate(margin=0.01, candidates=(candidate("tonight"),), stored='
+    (ledger,) = folder.path.glob(".xlatune/pretend/*")
+    for source in (folder.path / "release.json", ledger):
+        text = GATE_FILE.replace(given, f"{stored}{str(source)!r}")
+        assert text != GATE_FILE
+        (folder.path / "test_sweep.py").write_text(text, "utf-8")
+        red = folder.run(f"--xlatune-workdir={source.name}-work")
+        assert red.ret == 1
+        red.stdout.fnmatch_lines(["*regression: tonight, delta -*"])
+        said = " ".join(folder.read("reports/pretend/gate.md").split())
+        assert f"(commit {base} then, {slow} now)" in said
+
+
+def test_the_submodules_of_a_commit_are_those_that_it_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # git clones no submodule from a path of this machine unless it is told to
+    (tmp_path / ".gitconfig").write_text('[protocol "file"]\n\tallow = always\n', "utf-8")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    inner, outer = Repository(tmp_path / "inner"), Repository(tmp_path / "outer")
+    outer.git("submodule", "--quiet", "add", str(inner.path), "lib")
+    outer.git("commit", "--quiet", "-m", "a submodule")
+    first = outer.git("rev-parse", "HEAD")
+    inner.commit(900.0)
+    subprocess.run(["git", "-C", str(outer.path / "lib"), "pull", "--quiet"], check=True)
+    outer.git("commit", "--quiet", "--all", "-m", "a newer one")
+    second = outer.git("rev-parse", "HEAD")
+    launcher = CheckoutLauncher(
+        repository=str(outer.path), inner=CommandLauncher(argv=("train",), cwd=str(outer.path))
+    )
+    cells = [
+        Cell(model_tag="m", parallelism=Parallelism.parse("FSDP=1"), code=each)
+        for each in (first, second)
+    ]
+    make(launcher, cells)
+    said = [
+        (Path(launcher.checkout_of(each)) / "lib" / "speed.py").read_text("utf-8") for each in cells
+    ]
+    assert said == ["SPEED = 1000.0\n", "SPEED = 900.0\n"]

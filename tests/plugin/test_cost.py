@@ -1,0 +1,125 @@
+"""What a sweep will cost is said before it spends anything, and a person is asked above a limit."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_xlatune.cli import main
+from pytest_xlatune.model.errors import ConfigError
+from pytest_xlatune.model.exits import Exit
+from pytest_xlatune.tasks.cost import Cost, kept_elsewhere, refuse_unasked
+
+DESIGN = """\
+        screen_baselines=2,
+        finalists=2,
+        blocks=3,
+        block_baselines=1,
+        budget=40,
+"""
+
+
+WALL = (
+    "17 h 44 min one after the other, without time in the queue; 1 d 1 h with it (a mean of "
+    "12 min each)"
+)
+
+
+def cost(**changes: Any) -> Cost:
+    values: dict[str, Any] = {"jobs": 38, "measured": 12, "nodes": 8, "trial_s": 1680.0}
+    return Cost(**{**values, **changes})
+
+
+def test_a_plan_names_jobs_node_hours_and_wall_time() -> None:
+    known = cost(known=12, queue_s=720.0)
+    assert known.node_hours == pytest.approx(38 * 8 * 1680 / 3600)
+    assert known.lines == (
+        "38 jobs to run, each on 8 nodes; 12 trials are measured already and used again",
+        "about 142 node-hours: a trial takes 28 min, the mean of 12 here",
+        WALL,
+    )
+    bound = cost(measured=0)
+    assert "at most 142 node-hours" in bound.lines[1]
+    assert "at most, its limit; none has run here" in bound.lines[1]
+    assert bound.lines[2].startswith("at most 17 h 44 min one after the other")
+    assert cost(jobs=0).lines == (
+        "0 jobs to run, each on 8 nodes; 12 trials are measured already and used again",
+    )
+    assert cost(trial_s=None).words == "unknown node-hours"
+
+
+@pytest.mark.parametrize(
+    ("limit_h", "is_said", "is_refused"),
+    [(None, False, False), (100.0, False, True), (100.0, True, False), (150.0, False, False)],
+)
+def test_a_person_is_asked_above_the_limit_of_the_site(
+    limit_h: float | None, is_said: bool, is_refused: bool
+) -> None:
+    def ask() -> None:
+        refuse_unasked(cost(), limit_h=limit_h, is_said=is_said, sweep="pp8")
+
+    if is_refused:
+        with pytest.raises(ConfigError, match=r"at most 142 node-hours .*Above 100 .*-yes"):
+            ask()
+    else:
+        ask()
+
+
+def test_nothing_is_submitted_before_a_person_says_yes(
+    folder: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder.path / "xlatune.toml").write_text("ask-above = 0.5\n", encoding="utf-8")
+    asked = folder.run("-k", "fast")
+    assert asked.ret == Exit.USAGE
+    asked.stdout.fnmatch_lines(["*would cost at most * node-hours*--xlatune-yes"])
+    assert not folder.submitted
+    folder.run("-k", "fast", "--xlatune-yes").assert_outcomes(passed=1)
+    assert len(folder.submitted) == 3
+    # what trials really take is known now: seconds
+    folder.run("-m", "wave2").assert_outcomes(passed=2, xfailed=1)
+
+    monkeypatch.chdir(folder.path)
+    assert main(["plan", "test_sweep.py"]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert re.search(r"What it costs \* \d+ jobs to run, each on 1 node; 5 trials are", said)
+    assert re.search(r"about 0.\d node-hours: a trial takes \d+ s, the mean of \d+ here", said)
+    assert "wave2, measured" in said
+
+
+@pytest.mark.parametrize("workers", [(), ("-n2",)], ids=["alone", "two workers"])
+def test_a_budget_that_can_only_rank_is_refused(folder: Any, workers: tuple[str, ...]) -> None:
+    text = folder.read("test_sweep.py").replace(DESIGN, "        budget=8,\n")
+    assert "budget=8" in text
+    text = text.replace("def test_finalist", "def not_test_finalist")
+    (folder.path / "test_sweep.py").write_text(text, encoding="utf-8")
+    refused = folder.run("-m", "wave2", *workers)
+    assert refused.ret == Exit.USAGE
+    refused.stdout.fnmatch_lines(["*could only rank its profiles: 8 jobs screen 3 profiles*"])
+    assert not folder.submitted
+    plan = folder.run("--xlatune-plan")
+    plan.stdout.fnmatch_lines(["*ranking only*"])
+    if not workers:
+        ranked = folder.run("-m", "wave2", "--xlatune-rank-only")
+        ranked.assert_outcomes(passed=2, xfailed=1)
+
+
+def test_trials_measured_from_another_folder_are_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    above, cell = tmp_path, Path("pretend/cell")  # few folders lie in it, unlike in pytest's own
+    project = above / "project"
+    kept, below = project / ".xlatune", project / "sweeps"
+    (kept / cell).mkdir(parents=True)
+    (kept / cell / "ledger.jsonl").write_text("{}\n")
+    below.mkdir()
+    for here, workdir in ((below, below / ".xlatune"), (above, project / "x/.xlatune")):
+        monkeypatch.chdir(here)
+        (said,) = kept_elsewhere(cell, workdir)
+        assert f"{kept} holds trials of this very cell" in said
+        assert f"--xlatune-workdir {kept}" in said
+    monkeypatch.chdir(project)
+    assert kept_elsewhere(cell, kept) == ()
+    assert kept_elsewhere(Path("pretend/other"), below / ".xlatune") == ()

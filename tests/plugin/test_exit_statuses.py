@@ -1,0 +1,178 @@
+"""The status that a session ends with: one number for a pipeline, whatever else the session ran."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_xlatune.cli import main
+from pytest_xlatune.model.exits import Exit, help_lines, of_command, worst
+from pytest_xlatune.model.result import Verdict, VerdictKind
+from pytest_xlatune.plugin.controller import EXIT, Ends
+from pytest_xlatune.tasks.answers import Measured
+
+DOCS = Path(__file__).parents[2] / "docs"
+GATE = """
+@pytest.mark.gate
+def test_gate(measure, profile):
+    assert measure(profile).no_regression
+"""
+COMMAND = "import sys; from pytest_xlatune.cli import main; sys.exit(main())"
+ORDINARY = "def test_ordinary():\n    assert 1 == 2\n"
+
+
+def test_the_first_of_several_in_the_written_order_is_the_end() -> None:
+    order = [2, 3, 4, 1, 10, 11]
+    for at in range(len(order)):
+        assert worst(map(Exit, reversed(order[at:]))) == order[at]
+    assert worst(()) is Exit.OK
+    assert worst([Exit.OK]) is Exit.OK
+
+
+def test_the_documents_and_every_help_say_the_same(capsys: pytest.CaptureFixture[str]) -> None:
+    page = (DOCS / "trainer.md").read_text("utf-8")
+    for each in Exit:
+        assert f"| {int(each)} |" in page, each.meaning
+    with pytest.raises(SystemExit):
+        main(["--help"])
+    said = capsys.readouterr().out
+    for each in Exit:
+        shown = f"{of_command(each):>5}  {each.meaning}"
+        assert (shown in said) is (each is not Exit.NOTHING_SELECTED)
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "--help"],
+        capture_output=True, text=True, check=False, cwd="/",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "\n".join(help_lines()) in done.stdout
+
+
+def report(
+    *, failed: bool = True, ends: Exit | None = None, verdict: str = ""
+) -> pytest.TestReport:
+    properties = [("xlatune.verdict", verdict)] if verdict else []
+    made = pytest.TestReport(
+        "test", ("test", 1, "test"), {}, "failed" if failed else "passed", None, "call",
+        user_properties=properties,
+    )  # fmt: skip
+    if ends is not None:
+        vars(made)[EXIT] = int(ends)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("reports", "found", "said", "status"),
+    [
+        pytest.param([report()], (), 1, 1, id="an ordinary failure"),
+        pytest.param([report(ends=Exit.CANNOT_TELL)], (), 1, 10, id="a gate cannot tell"),
+        pytest.param([report(ends=Exit.CANNOT_TELL), report()], (), 1, 1, id="and an ordinary one"),
+        pytest.param(
+            [report(ends=Exit.CANNOT_TELL), report(ends=Exit.NOT_MEASURED)], (), 1, 10,
+            id="cannot tell, and another could not be measured",
+        ),
+        pytest.param([report(ends=Exit.NEGATIVE)], (), 2, 1, id="-x with workers is no interrupt"),
+        pytest.param([report()], (), 2, 2, id="without a sweep pytest's own status stays"),
+        pytest.param(
+            [report(ends=Exit.NEGATIVE)], (Exit.INTERRUPTED,), 2, 2, id="Ctrl-C after a regression"
+        ),
+        pytest.param([report(ends=Exit.NEGATIVE)], (), 3, 3, id="an internal error outranks it"),
+        pytest.param([], (Exit.USAGE,), 2, 4, id="a wrong sweep file"),
+        pytest.param([report(failed=False, verdict="INVALID")], (), 0, 11, id="none has a figure"),
+        pytest.param(
+            [report(failed=False, verdict="INVALID"), report(failed=False, verdict="SCREENED")],
+            (), 0, 0, id="one profile of two cannot run",
+        ),
+        pytest.param([report(failed=False)], (), 0, 0, id="the baseline alone"),
+        pytest.param([], (), 5, 5, id="nothing selected"),
+        pytest.param([report(ends=Exit.CANNOT_TELL)], (), 77, 77, id="another plugin's own status"),
+    ],
+)  # fmt: skip
+def test_what_a_session_ends_with(
+    reports: list[pytest.TestReport], found: tuple[Exit, ...], said: int, status: int
+) -> None:
+    ends = Ends(found=set(found))
+    for each in reports:
+        ends.note(each)
+    assert ends.status(said) == status
+
+
+@pytest.mark.parametrize(
+    ("claimed", "ci95", "ends"),
+    [
+        pytest.param("faster", (-0.01, 0.02), Exit.CANNOT_TELL, id="the interval holds zero"),
+        pytest.param("within", (0.02, 0.04), Exit.NEGATIVE, id="the difference is shown"),
+        pytest.param("within", (-0.02, 0.04), Exit.CANNOT_TELL, id="it may be within"),
+        pytest.param("not_slower_than", (-0.05, -0.02), Exit.NEGATIVE, id="the loss is shown"),
+        pytest.param("not_slower_than", (-0.05, 0.02), Exit.CANNOT_TELL, id="it may be no loss"),
+        pytest.param("faster_by", (-0.05, 0.005), Exit.NEGATIVE, id="the gain is excluded"),
+        pytest.param("", (-0.05, 0.005), Exit.NEGATIVE, id="another assertion than a claim"),
+    ],
+)
+def test_a_claim_says_whether_it_is_refuted_or_open(
+    claimed: str, ci95: tuple[float, float], ends: Exit
+) -> None:
+    verdict = Verdict(arm="a", kind=VerdictKind.INCONCLUSIVE, delta=0.0, ci95=ci95, n=4)
+    measured = Measured(verdict)
+    if claimed == "faster":
+        assert not measured.faster
+    elif claimed:
+        assert not getattr(measured, claimed)(0.01)
+    assert measured.exit is ends
+
+
+def test_a_session_of_nothing_that_runs_has_measured_nothing(folder: Any) -> None:
+    done = folder.run("-m", "wave2", "-k", "unknown")
+    done.assert_outcomes(xfailed=1)
+    assert done.ret == Exit.NOT_MEASURED
+    done.stdout.fnmatch_lines(["exit status 11: *"])
+
+
+@pytest.mark.parametrize("workers", [(), ("-n2", "-x")], ids=["alone", "two workers and -x"])
+def test_an_ordinary_failure_beside_a_sweep_is_status_1(
+    folder: Any, workers: tuple[str, ...]
+) -> None:
+    (folder.path / "test_mine.py").write_text(ORDINARY, encoding="utf-8")
+    done = folder.run("test_mine.py", "-k", "fast or ordinary", *workers)
+    assert done.ret in ((1,) if not workers else (1, 2)), "pytest-xdist's own status of -x is 2"
+    done.stdout.no_fnmatch_line("exit status *")
+
+
+def test_a_sweep_that_xdist_ends_at_the_first_failure_is_no_interrupt(folder: Any) -> None:
+    text = folder.read("test_sweep.py").replace('"trainer.py"', '"trainr.py"')
+    (folder.path / "test_sweep.py").write_text(text, encoding="utf-8")
+    assert folder.run("-n2", "-x").ret == Exit.USAGE
+    assert folder.run("-x").ret == Exit.USAGE
+
+
+def test_ctrl_c_is_status_2_and_130_on_the_command_line(folder: Any) -> None:
+    """The sweep's only trial waits for a file, so both are surely at it."""
+    hold = folder.path / "hold"
+    hold.touch()
+    env = {**os.environ, "HOLD": str(hold), "PYTHONUNBUFFERED": "1"}
+    text = folder.read("test_sweep.py").replace(
+        'deployed={"XLA', f'deployed={{"HOLD": "{hold}", "XLA'
+    )
+    (folder.path / "test_sweep.py").write_text(text, encoding="utf-8")
+    for argv, status in (
+        (["-m", "pytest", "-p", "xlatune", "test_sweep.py", "-k", "fast"], 2),
+        (["-c", COMMAND, "calibrate", "test_sweep.py", "--jobs", "4"], 130),
+    ):
+        known = len(folder.events("attempt-submitted"))
+        with subprocess.Popen(
+            [sys.executable, *argv], cwd=folder.path, env=env, text=True,
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        ) as running:  # fmt: skip
+            until = time.monotonic() + 60
+            while len(folder.events("attempt-submitted")) == known and time.monotonic() < until:
+                time.sleep(0.1)
+            running.send_signal(signal.SIGINT)
+            said, _ = running.communicate(timeout=60)
+        assert running.returncode == status, said
+        assert "Traceback" not in said

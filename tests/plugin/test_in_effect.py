@@ -1,0 +1,118 @@
+"""A sweep whose settings do not reach the program, or of which nothing shows that they do."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from pytest_xlatune.model.exits import Exit
+from tests.plugin.conftest import SWEEP_FILE, Folder
+
+PROFILES = """\
+        profile("fast", "--xla_fast=1"),
+        profile("same", "--xla_same=1"),
+        profile("other", "--xla_other=1"),
+"""
+# one profile, so that a block needs a second baseline
+ONE = SWEEP_FILE.replace("block_baselines=1", "block_baselines=2")
+PROGRAM = "argv=(sys.executable, "
+# it hands on what is deployed, and nothing that was appended
+DROPS = """export XLA_FLAGS="${{XLA_FLAGS%% --xla_deployed*}} --xla_deployed=1"; exec "$@\""""
+
+
+def test_settings_that_do_not_arrive_stop_a_sweep_after_two_profiles(folder: Folder) -> None:
+    between = f"argv=('bash', '-c', {DROPS!r}, 'wrapper', sys.executable, "
+    folder.write(profiles=PROFILES, text=SWEEP_FILE.replace(PROGRAM, between))
+    done = folder.run()
+    assert done.ret == Exit.NOT_MEASURED
+    ended = [each["result"] for each in folder.events("trial-ended")]
+    dropped = [each["trial"]["profile"]["id"] for each in ended if each["status"] == "dropped"]
+    assert len(dropped) == len(set(dropped)) == 2
+    (stop,) = (each for each in folder.events("decided") if each["next"] == "stop")
+    assert stop["cls"] == "flags-not-effective"
+    for each in dropped:
+        assert each in stop["detail"]
+    done.stdout.fnmatch_lines(["*flags-not-effective*the sweep stops*"])
+
+
+@pytest.mark.parametrize(
+    ("profiles", "wrapper", "words"),
+    [
+        pytest.param(PROFILES, 'exec env -i PATH="$PATH" "$@"', "--xla_", id="all is dropped"),
+        pytest.param(
+            '        profile("ring", env={"GAIN": "1"}),\n'
+            '        profile("more", env={"GAIN": "2"}),\n'
+            '        profile("same", "--xla_same=1"),\n',
+            'exec "$@"',
+            "GAIN",
+            id="nothing shows a variable",
+        ),
+    ],
+)
+def test_settings_that_nothing_shows_are_told_with_the_first_profile_that_has_one(
+    folder: Folder, profiles: str, wrapper: str, words: str
+) -> None:
+    between = f"argv=('bash', '-c', {wrapper.replace('{', '{{')!r}, 'wrapper', sys.executable, "
+    folder.write(profiles=profiles, text=SWEEP_FILE.replace(PROGRAM, between))
+    trainer = folder.read("trainer.py").replace('print(f"XLA_FLAGS={flags}", flush=True)\n', "")
+    (folder.path / "trainer.py").write_text(trainer, encoding="utf-8")
+    done = folder.run("-m", "not confirm")
+    lines = [line for line in done.outlines if "note: nothing shows that" in line]
+    assert len(lines) == 1, "once, not for each profile"
+    (noted,) = (each for each in folder.events("noted") if "nothing shows" in each["text"])
+    assert words in noted["text"]
+    assert "unseen=(" in noted["text"]
+    (ledger,) = folder.path.glob(".xlatune/pretend/*/ledger.jsonl")
+    before = ledger.read_text(encoding="utf-8").partition("nothing shows that")[0].splitlines()
+    ended = [each for each in map(json.loads, before[:-1]) if each["event"] == "trial-ended"]
+    arms = [each["result"]["trial"]["profile"]["id"] for each in ended]
+    assert len([arm for arm in arms if arm not in ("baseline-deployed", "same")]) <= 1
+    assert "★" not in folder.read("reports/pretend/leaderboard.md")
+
+
+def test_a_sweep_in_which_nothing_was_in_effect_is_no_success(folder: Folder) -> None:
+    folder.write(
+        profiles='        profile("ring", env={"GAIN": "1"}),\n',
+        text=ONE,
+    )
+    trainer = folder.path / "trainer.py"
+    text = trainer.read_text(encoding="utf-8")
+    trainer.write_text(
+        text.replace("speed = 1000.0", "speed = 1100.0 if 'GAIN' in os.environ else 1000.0"),
+        encoding="utf-8",
+    )
+    done = folder.run("--junitxml=junit.xml")
+    assert done.ret == Exit.NOT_MEASURED, done.stdout.str()
+    (path,) = folder.path.glob("reports/pretend/leaderboard.json")
+    board = json.loads(path.read_text(encoding="utf-8"))
+    (ring,) = board["conclusion"]["verdicts"]
+    assert (ring["kind"], ring["effect"], ring["unproved"]) == ("FASTER", "asked", ["GAIN"])
+    ours = [each for each in board["trials"] if each["trial"]["profile"]["id"] == "ring"]
+    for trial in ours:
+        (setting,) = (each for each in trial["settings"] if not each["is_deployed"])
+        assert (setting["name"], setting["effect"]) == ("GAIN", "asked")
+    markdown = folder.read("reports/pretend/leaderboard.md")
+    tuning = folder.read("reports/pretend-tuning.md")
+    for view in (markdown, tuning, done.stdout.str(), folder.read("junit.xml")):
+        assert "asked" in view
+        assert "★" not in view
+    assert "nothing shows that `GAIN` was in effect" in markdown
+    assert not (folder.path / "reports" / "pretend-tuning.patch").exists()
+
+
+@pytest.mark.parametrize("is_declared", [True, False], ids=["declared unseen", "not declared"])
+def test_a_winner_shows_what_its_settings_rest_on(folder: Folder, *, is_declared: bool) -> None:
+    site = 'executor="local", unseen=("HSA_*",)'
+    text = ONE.replace('executor="local"', site) if is_declared else ONE
+    folder.write(
+        profiles='        profile("fast", "--xla_fast=1", env={"HSA_X": "1"}),\n', text=text
+    )
+    done = folder.run("--junitxml=junit.xml")
+    markdown = folder.read("reports/pretend/leaderboard.md")
+    assert done.ret == (Exit.OK if is_declared else Exit.NOT_MEASURED), done.stdout.str()
+    assert ("★" in markdown) is is_declared
+    junit = folder.read("junit.xml")
+    assert 'name="xlatune.effect" value="asked"' in junit
+    assert ('name="xlatune.unproved" value="HSA_X"' in junit) is not is_declared
+    assert ("asked (declared unseen)" in markdown) is is_declared

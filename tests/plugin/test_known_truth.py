@@ -1,0 +1,25 @@
+"""From a truth that is chosen to a patch that is right for both parallelisms."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.known_truth import follow, write
+
+
+def test_a_known_truth_ends_in_its_recipes_and_a_patch_that_breaks_neither_cell(
+    folder: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder.path / "test_sweep.py").unlink()
+    write(folder.path, executor="local")
+
+    def run(axes: str, marker: str) -> object:
+        monkeypatch.setenv("AXES", axes)
+        chosen = ("-m", marker) if marker else ()
+        return folder.pytester.runpytest_subprocess(
+            "-p", "xlatune", "test_truth.py", "-n", "0", *chosen, timeout=580
+        )
+
+    follow(folder.path, run)

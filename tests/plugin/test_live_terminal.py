@@ -1,0 +1,54 @@
+"""A session as a person sees it: on a terminal one line that is rewritten, in a file lines."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.plugin.terminals import Terminal, screen
+
+WORKERS = pytest.mark.parametrize("workers", [(), ("-n2",), ("-v",)], ids=["alone", "two", "-v"])
+# the trainer takes its time between steps, and waits for a file before the first
+SLOW = 'for step in range(int(sys.argv[1])):\n    time.sleep(0.25 if "--xla_fast" in flags else 0)'
+
+
+@pytest.fixture
+def slow(folder: Any) -> Any:
+    path: Path = folder.path / "trainer.py"
+    text = folder.read("trainer.py").replace("for step in range(int(sys.argv[1])):", SLOW)
+    path.write_text(text, encoding="utf-8")
+    return folder
+
+
+@WORKERS
+def test_a_terminal_shows_one_line_that_is_rewritten_and_taken_away(
+    slow: Any, workers: tuple[str, ...]
+) -> None:
+    argv = [sys.executable, "-m", "pytest", "-p", "xlatune", "test_sweep.py", "-k", "fast"]
+    seen = Terminal([*argv, *workers], cwd=slow.path, env=os.environ)
+    text = seen.read_until(lambda _: False)
+    assert seen.close() == 0, text
+    assert text.count("\x1b[2K") > 2, "a line was rewritten"
+    assert "TGS so far" in text
+    left = screen(text)
+    assert not [each for each in left if "so far, about" in each or " started" in each]
+    assert not [each for each in left if "submitted" in each], "the line shows it"
+    assert len([each for each in left if "TGS" in each and "(job" in each]) == 3, "landed ones"
+    assert any("1 passed" in each for each in left)
+    assert all(len(each) <= seen.columns for each in left if "| " in each and "(job" not in each)
+
+
+@pytest.mark.parametrize("workers", [(), ("-n2",)], ids=["alone", "two"])
+def test_a_file_has_a_line_for_each_submission_and_no_rewritten_one(
+    slow: Any, workers: tuple[str, ...]
+) -> None:
+    done = slow.run("-k", "fast", *workers)
+    done.assert_outcomes(passed=1)
+    text = done.stdout.str()
+    assert "\x1b" not in text
+    assert text.count(") submitted") == 3
+    done.stdout.fnmatch_lines(["pretend FSDP=4 fast (job *) submitted"])

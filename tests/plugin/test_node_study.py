@@ -1,0 +1,69 @@
+"""A check of nodes through pytest: a test a node, the report, the list that a sweep takes."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+# this machine stands for every node
+CONFTEST = """\
+import dataclasses
+from pytest_xlatune.executors.local import LocalExecutor
+
+real = LocalExecutor.submit
+
+def submit(self, spec, request):
+    resources = dataclasses.replace(request.resources, nodes=1)
+    return real(self, spec, dataclasses.replace(request, nodelist=(), resources=resources))
+
+LocalExecutor.submit = submit
+"""
+NODES = ("--xlatune-nodelist", "node[001-004]")
+
+
+@pytest.fixture
+def project(folder: Any, sweep_file: str) -> Any:
+    """A sweep file of a node study; node002 is 30 % slower."""
+    (folder.path / "conftest.py").write_text(CONFTEST, encoding="utf-8")
+    head = sweep_file.partition("@pytest.mark")[0]
+    head = head.replace("    profiles=(\n        PROFILES\n    ),\n", "    study=Nodes(),\n")
+    head = head.replace("    profile,\n", "    Nodes,\n    standard_tests,\n")
+    folder.write(text=f"{head}tests = standard_tests(SWEEP)\n")
+    trainer = folder.path / "trainer.py"
+    slow = 'speed = 700.0 if "node002" in sys.argv[2] else 1000.0'
+    trainer.write_text(trainer.read_text("utf-8").replace("speed = 1000.0", slow), encoding="utf-8")
+    return folder
+
+
+def test_a_slow_node_fails_its_test_and_the_others_are_recommended(project: Any) -> None:
+    done = project.run("-m", "nodes", "-v", *NODES)
+    done.assert_outcomes(passed=3, failed=1)
+    done.stdout.fnmatch_lines(["*test_arm?node002?*DEGRADED*"])
+    done.stdout.fnmatch_lines(["*4 nodes: 1 DEGRADED, 3 HEALTHY*"])
+    assert len(project.submitted) == 4 + 4 * 4, "a run of each, then four rounds"
+    report = project.read("reports/pretend/nodes.md")
+    assert "| `node002` | DEGRADED | " in report
+    assert "`--xlatune-nodelist=@healthy`" in report
+    conclusion = json.loads(project.read("reports/pretend/nodes.json"))["conclusion"]
+    assert conclusion["record"]["healthy"] == ["node001", "node003", "node004"]
+    listed = project.read(".xlatune/healthy.nodes").splitlines()
+    assert listed == ["# 3 of 4 nodes", "node001,node003,node004"]
+    again = project.run("-k", "node003", "--xlatune-nodelist=@healthy", "--collect-only", "-q")
+    again.stdout.fnmatch_lines(["*test_arm?node003?"])
+    again.stdout.no_fnmatch_line("*node002*")
+
+
+def test_inputs_that_compare_nothing_end_in_one_message(project: Any) -> None:
+    done = project.run()
+    assert done.ret == pytest.ExitCode.USAGE_ERROR
+    done.stdout.fnmatch_lines(["*compares nodes and is missing their names*"])
+    done = project.run("--xlatune-nodelist", "node[001-002]")
+    assert done.ret == pytest.ExitCode.USAGE_ERROR
+    done.stdout.fnmatch_lines(["*2 are named, at least 3 are needed*"])
+    done = project.run("--xlatune-nodelist=@healthy")
+    assert done.ret == pytest.ExitCode.USAGE_ERROR
+    (done.stdout if "@healthy" in done.stdout.str() else done.stderr).fnmatch_lines(
+        ["*'@healthy', but *healthy.nodes cannot be read; a node study*"]
+    )

@@ -1,0 +1,207 @@
+"""What the figures of a sweep rest on: recorded of every trial, shown everywhere, changes told.
+
+The trainers are real processes; what they run on is told by their own interpreter.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import platform
+import subprocess
+import xml.etree.ElementTree as ET
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_xlatune.workers.probe_environment import code_digest
+from tests.plugin.conftest import PROFILES, SWEEP_FILE
+
+QUICKSTART = Path(__file__).parents[2] / "sweeps" / "quickstart"
+# the packages of the trainer: an upgrade is another folder's name
+SITE_OF = '"PYTHONPATH": str(Path(__file__).parent / "site"), '
+PRETEND = SWEEP_FILE.replace("deployed={", "deployed={" + SITE_OF)
+REAL = """\
+import sys
+from pytest_xlatune import (
+    CellSettings, DesignSettings, MaxTextLauncher, Protocol, SiteSettings, Sweep, profile,
+    standard_tests,
+)
+
+HERE = "QUICKSTART"
+SWEEP = Sweep(
+    name="pretend",
+    cell=CellSettings(
+        model_tag="quickstart",
+        parallelism="FSDP=2",
+        max_target_length=16,
+        deployed={"XLA_FLAGS": "--xla_force_host_platform_device_count=2"},
+        overrides={
+            "base_emb_dim": "32", "base_num_decoder_layers": "2", "base_mlp_dim": "64",
+            "head_dim": "8", "vocab_size": "64",
+        },
+        protocol=Protocol(steps=60, min_steps=5),
+    ),
+    launcher=MaxTextLauncher(
+        config=f"{HERE}/configs/quickstart.yml", python=sys.executable, module=f"{HERE}/train.py"
+    ),
+    profiles=(profile("level-1", "--xla_backend_optimization_level=1"),),
+    site=SiteSettings(executor="local"),
+    design=DesignSettings(screen_baselines=2, finalists=1, blocks=2, budget=40),
+)
+tests = standard_tests(SWEEP)
+"""
+
+
+def install(folder: Any, **versions: str) -> None:
+    """Let the trainer's interpreter find these packages first."""
+    site = folder.path / "site"
+    for old in site.glob("*.dist-info"):
+        old.rmdir()
+    for name, version in versions.items():
+        (site / f"{name}-{version}.dist-info").mkdir(parents=True)
+
+
+def record(folder: Any) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(folder.read("reports/pretend/leaderboard.json"))["record"]
+    return found
+
+
+def epochs(folder: Any) -> list[int]:
+    return [each["result"]["epoch"] for each in folder.events("trial-ended")]
+
+
+@pytest.mark.skipif(importlib.util.find_spec("jax") is None, reason="needs jax")
+def test_the_record_of_a_sweep_on_real_jax_shows_all_fields(folder: Any) -> None:
+    folder.write(text=REAL.replace("QUICKSTART", str(QUICKSTART)))
+    done = folder.run("-m", "wave1 or wave2", "--junitxml=junit.xml", "--xlatune-rank-only")
+    assert done.ret == 0, done.stdout.str()
+    found = record(folder)
+    (node,) = found["nodes"]
+    assert node["packages"].keys() >= {"python", "jax", "jaxlib", "numpy"}
+    assert node["packages"]["python"] == platform.python_version()
+    assert node["devices"]["devices"] == "2 x cpu", "as many as the cell's flag forces"
+    assert node["node"]["kernel"] == platform.release()
+    assert node["problems"] == []
+    assert list(node["code"]) == [str(QUICKSTART)]
+    head = subprocess.run(
+        ["git", "rev-parse", "HEAD"], cwd=QUICKSTART, capture_output=True, text=True, check=False
+    ).stdout.strip()
+    assert head
+    assert [each[:40] for each in node["repositories"].values()] == [head]
+    assert found["commands"][0].endswith("wave2' --junitxml=junit.xml --xlatune-rank-only")
+    assert found["seed"] == 0
+    assert found["started_s"] < found["ended_s"]
+    took_s = found["ended_s"] - found["started_s"]
+    assert 0 < found["node_hours"] * 3600 < took_s
+    (told,) = [e for e in folder.events("environment-seen") if e["is_whole"]]
+    assert told["nodes"][0]["packages"] == node["packages"]
+    assert len(folder.events("environment-seen")) == 1, "the others told the same"
+
+    header = folder.read("reports/pretend/leaderboard.md").partition("\n## ")[0]
+    jax = node["packages"]["jax"]
+    for document in (header, folder.read("reports/quickstart-tuning.md")):
+        assert f"jax {jax}" in document
+        assert "devices 2 x cpu" in document
+        assert f"kernel {platform.release()}" in document
+        assert head in document
+        assert "Random seed of the order: 0" in document
+        assert "node-hours" in document
+        assert "Command: " in document
+    told = ET.parse(folder.path / "junit.xml").iter("property")
+    said = {each.attrib["name"]: each.attrib["value"] for each in told}
+    assert json.loads(said["xlatune.record"])["nodes"][0]["packages"]["jax"] == jax
+
+
+@pytest.mark.parametrize("workers", [(), ("-n2",)], ids=["alone", "two workers"])
+def test_an_upgrade_over_night_begins_an_epoch_and_is_said(
+    folder: Any, workers: tuple[str, ...]
+) -> None:
+    folder.write(text=PRETEND)
+    install(folder, jax="0.9.0", jaxlib="0.9.0")
+    folder.run("-m", "wave1 or wave2", *workers)
+    assert set(epochs(folder)) == {0}
+    assert record(folder)["nodes"][0]["packages"]["jaxlib"] == "0.9.0"
+    install(folder, jax="0.9.0", jaxlib="0.10.2")
+    done = folder.run("-m", "confirm", *workers)
+    (began,) = folder.events("epoch-began")
+    assert began["cause"] == "changed"
+    assert began["changes"] == ["jaxlib 0.9.0 -> 0.10.2"]
+    assert set(epochs(folder)) == {0, 1}
+    changed = f"on {began['nodes'][0]} changed: jaxlib 0.9.0 -> 0.10.2"
+    assert record(folder)["changes"] == [changed]
+    text = folder.read("reports/pretend-tuning.md")
+    assert f"Changed on the way: {changed}: nothing compares across it" in text.replace("\\", "")
+    assert "a new epoch: on" in done.stdout.str()
+
+
+def test_an_edit_of_the_trainer_is_a_change_and_one_of_the_sweep_file_is_none(folder: Any) -> None:
+    install(folder, jax="0.9.0")
+    folder.write(text=PRETEND)
+    folder.run("-m", "wave1")
+    more = PROFILES + '        profile("later", "--xla_other=2"),\n'
+    folder.write(text=PRETEND, profiles=more)
+    folder.run("-m", "wave2")
+    assert not folder.events("epoch-began")
+    with (folder.path / "trainer.py").open("a", encoding="utf-8") as trainer:
+        trainer.write("# a change\n")
+    folder.run("-m", "confirm")
+    (began,) = folder.events("epoch-began")
+    assert began["changes"] == [f"the trainer's Python files in {folder.path}"]
+
+
+@pytest.mark.parametrize(
+    ("trainer", "edited", "is_seen"),
+    [
+        pytest.param("import model\n", "train.py", True, id="the script"),
+        pytest.param("import model\n", "model.py", True, id="a module that it imports"),
+        pytest.param("from model import layers\n", "ops.py", True, id="what this one imports"),
+        pytest.param("import parts.one\n", "parts/deep/two.py", True, id="a package whole"),
+        pytest.param("def f():\n    import parts\n", "parts/one.py", True, id="imported late"),
+        pytest.param("import model\n", "plots.py", False, id="a file beside it"),
+        pytest.param("import model\n", "parts/one.py", False, id="a package beside it"),
+        pytest.param("import subprocess\n", "plots.py", True, id="it may start another"),
+        pytest.param("import model\nmodel.\n", "plots.py", True, id="no Python that we can read"),
+    ],
+)
+def test_the_files_that_a_trainer_may_import_are_its_code(
+    tmp_path: Path, trainer: str, edited: str, is_seen: bool
+) -> None:
+    """An engineer draws a plot beside the trainer while fifty jobs run: no epoch begins."""
+    texts = {"train.py": trainer, "model.py": "import ops\n", "ops.py": "", "plots.py": "x = 1\n"}
+    texts |= {"parts/__init__.py": "", "parts/one.py": "", "parts/deep/two.py": ""}
+    for name, text in texts.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    script = str(tmp_path / "train.py")
+    before = code_digest(str(tmp_path), script)
+    (tmp_path / edited).write_text(f"{texts[edited]}# edited\n", encoding="utf-8")
+    assert (code_digest(str(tmp_path), script) != before) == is_seen
+
+
+@pytest.mark.parametrize(
+    ("program", "said"),
+    [
+        pytest.param("import time\ntime.sleep(600)\n", "no answer in", id="hangs"),
+        pytest.param("import os\nos._exit(3)\n", "exit 3", id="fails"),
+        pytest.param("import os\nos.abort()\n", "exit -6", id="dies"),
+    ],
+)
+def test_a_probe_that_does_not_answer_costs_no_trial(folder: Any, program: str, said: str) -> None:
+    # the interpreter of the trainer runs this before anything else, where the probe asks it
+    (folder.path / "site").mkdir()
+    (folder.path / "site" / "sitecustomize.py").write_text(
+        "import sys\nif any('xlatune_environment' in each for each in sys.orig_argv):\n"
+        + "".join(f"    {line}\n" for line in program.splitlines()),
+        encoding="utf-8",
+    )
+    folder.write(text=PRETEND.replace("steps=12", "steps=12, deadline_s=6"))
+    folder.run("-m", "wave1").assert_outcomes(passed=1)
+    (seen,) = folder.events("environment-seen")
+    assert seen["nodes"][0]["node"]["kernel"] == platform.release()
+    assert said in seen["nodes"][0]["problems"][0]
+    assert "Not recorded: " in folder.read("reports/pretend/leaderboard.md")
+    assert [each["outcome"]["state"] for each in folder.events("attempt-ended")] == [
+        "completed", "completed",
+    ]  # fmt: skip

@@ -1,0 +1,403 @@
+"""All views of a sweep say the same: terminal, markdown, JSON, junit, patch, messages, live lines.
+
+A drawn sweep runs as a campaign into a real ledger; each view is read back from its text, and each
+figure in it is compared with the JSON's, and the JSON's verdicts with the JSON's trials.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from hypothesis import HealthCheck, Phase, event, given, settings
+from hypothesis import strategies as st
+
+from pytest_xlatune.model.cell import Protocol
+from pytest_xlatune.model.profile import profile
+from pytest_xlatune.model.record import digest
+from pytest_xlatune.model.result import Conclusion, Outcome, TrialResult, Verdict
+from pytest_xlatune.model.text import fine, interval, percent, points, rate, significant, size
+from pytest_xlatune.plugin.controller import _in_short
+from pytest_xlatune.report.lines import best_lines, paragraph, summary_message, words
+from pytest_xlatune.report.render import markdown, terminal
+from pytest_xlatune.tasks.answers import Measured
+from pytest_xlatune.tasks.live import Feed
+from pytest_xlatune.tasks.publish import document_of, publish, read_known
+from tests.campaign import scripted
+from tests.document.lines import ABSENT, blocks, split
+
+STEPS = 30
+BASE = "baseline-deployed"
+PROFILES = (
+    *(profile(f"p{at}", f"--xla_p{at}=1") for at in range(5)),
+    profile("v0", env={"NCCL_ALGO": "Ring"}),
+)
+CELL = replace(scripted.CELL, protocol=Protocol(steps=STEPS))
+LESS = replace(CELL, protocol=Protocol(steps=STEPS, metric="first-step"))
+
+
+@dataclass(frozen=True)
+class World:
+    """How fast each arm is, how noisy jobs are, and what goes wrong."""
+
+    effects: Mapping[str, float]
+    sigma: float
+    seed: int
+    warm_steps: int  # slow steps at the begin of each job
+    is_less_better: bool
+    broken: str  # an arm that XLA refuses
+    losing: str  # an arm that loses every third run
+    unseen: str  # an arm of whose settings nothing is seen
+    stop_after: int  # turns; 0 runs to the end
+
+    def script(self, trial_id: str, attempt: int) -> tuple[str, Outcome]:
+        arm = next((a for a in self.effects if trial_id.startswith(f"{a}-")), BASE)
+        uniform = [int(digest([self.seed, trial_id, at], length=8), 16) / 16**8 for at in range(4)]
+        if arm == self.broken:
+            return scripted.UNKNOWN_FLAG, scripted.FAILED
+        if arm == self.losing and uniform[3] < 0.4:
+            return scripted.log(steps=2), scripted.KILLED
+        change = self.effects.get(arm, 0.0) + self.sigma * math.sqrt(4) * (sum(uniform[:3]) - 1.5)
+        return self._log(math.exp(change), is_told=arm != self.unseen), scripted.OK
+
+    def _log(self, factor: float, *, is_told: bool) -> str:
+        lines = [] if is_told else ["XLA_FLAGS="]
+        for step in range(STEPS):
+            seconds = 0.5 / factor * (1 + 0.1 * (step < self.warm_steps))
+            if step == 0:
+                seconds = 20 / factor
+            lines.append(
+                f"completed step: {step}, seconds: {seconds:.6f}, TFLOP/s/device: 0.1, "
+                f"Tokens/s/device: {512 / seconds:.3f}, total_weights: 512, loss: 7.1"
+            )
+        return "\n".join([*lines, ""])
+
+
+arms = st.sampled_from([each.id for each in PROFILES])
+maybe = st.one_of(st.just(""), arms)
+# rounding is hardest near a half of the last digit, and where a change is nearly none
+effect = st.one_of(
+    st.sampled_from([0.0, 0.0, 0.0004, -0.0004, 0.03, 0.0345, -0.0205, -0.05]),
+    st.floats(-0.06, 0.06),
+)
+worlds = st.builds(
+    World,
+    effects=st.fixed_dictionaries({each.id: effect for each in PROFILES}),
+    sigma=st.sampled_from([0.0005, 0.002, 0.006, 0.02]),
+    seed=st.integers(0, 10_000),
+    warm_steps=st.sampled_from([0, 0, 12, 18]),
+    is_less_better=st.booleans(),
+    broken=maybe,
+    losing=maybe,
+    unseen=maybe,
+    stop_after=st.sampled_from([0, 0, 0, 7, 15]),
+)
+
+
+def swept(world: World, folder: Path, axes: str = "FSDP=4") -> tuple[Path, list[str]]:
+    """Run a sweep; return the folder of its ledger and its live lines."""
+    cell = LESS if world.is_less_better else CELL
+    cell = replace(cell, parallelism=type(cell.parallelism).parse(axes))
+    made = scripted.campaign(
+        folder / axes, scripted.ScriptedExecutor(world.script), cell=cell, profiles=PROFILES
+    )
+    feed = Feed(made.setup.folder, session_id="first")
+    lines = []
+    for turn in range(400):
+        view = made.view()
+        if view.stopped or not view.pending or turn == (world.stop_after or -1):
+            break
+        made.turn()
+        lines += [each.line for each in feed.landed() if each.result is not None]
+    return made.setup.folder, lines
+
+
+def tables(text: str) -> list[tuple[list[str], list[list[str]]]]:
+    """The tables of a markdown text: titles, and rows of cells without backticks."""
+    found = []
+    for kind, lines in blocks(text):
+        if kind == "table":
+            rows = [[cell.replace("`", "") for cell in split(line)] for line in lines]
+            found.append((rows[0], rows[2:]))
+    return found
+
+
+def _without_id(trial: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: trial[name] for name in trial if name != "id"}
+
+
+class Views:
+    """What the JSON of a sweep says, as every other view has to write it."""
+
+    def __init__(self, board: Mapping[str, Any]) -> None:
+        self.board = board
+        said = board["conclusion"]
+        self.conclusion = Conclusion.from_json(said)
+        self.verdicts = {each.arm: each for each in self.conclusion.verdicts}
+        self.reference = self.conclusion.baseline
+        winner = self.conclusion.winner
+        self.winner = winner.arm if winner else ""
+
+    def of(self, arm: str) -> Verdict:
+        return self.reference if arm == BASE else self.verdicts[arm]
+
+    def cells(self, arm: str) -> dict[str, str]:
+        """Column -> the text that a table must have for an arm."""
+        verdict, is_base = self.of(arm), arm == BASE
+        figure = significant(verdict.figure.value) if verdict.figure else rate(verdict.tgs)
+        return {
+            "TGS": figure,
+            "first step (s)": figure,
+            "step (s)": significant(verdict.step_s),
+            f"delta % vs {BASE}": ABSENT if is_base else points(verdict.delta),
+            "95 %": ABSENT if is_base else interval(verdict.ci95),
+            "n": str(verdict.n),
+            "verdict": ("baseline" if verdict.n else words(verdict)) if is_base else words(verdict),
+        }
+
+
+def check_json(views: Views) -> None:
+    """Hold the verdicts of the JSON against its trials: one window, and means of the very jobs."""
+    conclusion, trials = views.conclusion, views.board["trials"]
+    protocol = views.board["cell"]["protocol"]
+    first = conclusion.first_step or protocol["first_step"]
+    scored = [(TrialResult.from_json(_without_id(each)), each["id"]) for each in trials]
+    scored = [pair for pair in scored if pair[0].score]
+    for each, name in scored:
+        assert each.score is not None
+        low, high = each.score.window
+        if each.score.figure is None:
+            assert low >= first, f"{name} is scored from step {low}, the sweep from {first}"
+            assert high <= protocol["steps"] - 1
+    for verdict in (conclusion.baseline, *conclusion.verdicts):
+        jobs = set(verdict.job_ids)
+        own = [
+            each.score.value
+            for each, _ in scored
+            if each.score
+            and each.trial.arm == verdict.arm
+            and each.status == "measured"
+            and jobs & set(each.job_ids)
+        ]
+        if verdict.tgs is None and verdict.figure is None:
+            continue
+        assert len(own) == verdict.n, verdict
+        mean = fmean(own)
+        if verdict.figure is not None:
+            assert math.isclose(verdict.figure.metric.figure(mean), verdict.figure.value)
+        else:
+            assert math.isclose(math.exp(mean), verdict.tgs or 0.0)
+        if verdict.delta is not None and verdict.ci95 is not None:
+            assert verdict.ci95[0] <= verdict.delta <= verdict.ci95[1]
+
+
+def check_tables(views: Views, text: str, *, all_arms: bool) -> None:
+    """Compare every row of every table of a markdown text that is about an arm."""
+    shown = set()
+    for titles, rows in tables(text):
+        if titles[0] == "Profile" and "verdict" in titles and "n" in titles:
+            for row in rows:
+                arm = row[0].removeprefix("★ ")
+                shown.add(arm)
+                assert row[0].startswith("★") == (arm == views.winner), row
+                expected = views.cells(arm)
+                found = dict(zip(titles, row, strict=True))
+                for column in found.keys() & expected.keys():
+                    assert found[column] == expected[column], (arm, column, row)
+        elif titles[:2] == ["Profile", "Flags"] and "reason" in titles:
+            shown |= {row[0] for row in rows}
+            assert all(views.of(row[0]).kind == "INVALID" for row in rows)
+        elif titles == ["Figure", "Value"]:
+            check_figures(views, rows)
+    if all_arms:
+        pending = re.search(r"^(?:Not measured yet: |尚未测量：)(.*)[.。]$", text, re.MULTILINE)  # noqa: RUF001
+        shown |= set(re.findall(r"`([^`]+)`", pending[1])) if pending else set()
+        assert shown >= {BASE, *views.verdicts}
+
+
+def check_figures(views: Views, rows: Sequence[Sequence[str]]) -> None:
+    """M, the power, the noise and alpha."""
+    said = {row[0].partition(":")[0]: row[1] for row in rows}
+    record = views.conclusion.tuning
+    assert ("M" in said) == (views.conclusion.winner is None)
+    if "M" in said:
+        assert said["M"] == size(record.bound)
+    assert said["MDE80"] == size(record.mde80)
+    assert said["Sigma"] == fine(record.sigma)
+    assert said["Alpha spent"] == f"{views.conclusion.alpha:.3g} of 0.05"
+
+
+def check_sentences(views: Views, text: str) -> None:
+    """The sentence about the winner, or M."""
+    plain = " ".join(text.replace("`", "").split())
+    best, bound = views.conclusion.winner, views.conclusion.tuning.bound
+    if best is not None:
+        assert (
+            f"★ {best.arm} is faster than {BASE} by {points(best.delta)} % (95 % interval "
+            f"{interval(best.ci95)}, n = {best.n})." in plain
+        )
+    else:
+        assert "★" not in plain
+        if bound is not None and not any(
+            each.kind == "FASTER" for each in views.conclusion.verdicts
+        ):
+            assert f"gains more than {size(bound)} (M)" in plain
+
+
+def check_terminal(views: Views, lines: Sequence[str]) -> None:
+    """Each row of a wide terminal is that of the markdown, column by column."""
+    titles: list[str] = []
+    for line in lines:
+        parts = re.split(r" {2,}", line.strip())
+        if parts[0] == "Profile":
+            titles = parts
+        arm = parts[0].removeprefix("★ ")
+        if "verdict" not in titles or "n" not in titles or arm not in {BASE, *views.verdicts}:
+            continue
+        if len(parts) != len(titles):
+            continue  # not of this table
+        expected, found = views.cells(arm), dict(zip(titles, parts, strict=True))
+        for column in found.keys() & expected.keys():
+            assert found[column] == expected[column], (arm, column, line)
+
+
+def check_junit(views: Views) -> None:
+    """What junit gets of each verdict, and what `-v` shows of it."""
+    for verdict in (views.reference, *views.conclusion.verdicts):
+        said = dict(Measured(verdict).properties())
+        assert json.loads(said["xlatune"]) == verdict.to_json()
+        assert said["xlatune.n"] == str(verdict.n)
+        assert said["xlatune.verdict"] == verdict.kind
+        assert said["xlatune.words"] == words(verdict)
+        assert said.get("xlatune.jobs", "") == ",".join(verdict.job_ids)
+        if verdict.delta is not None:
+            assert said["xlatune.delta_pct"] == f"{100 * verdict.delta:+.3f}"
+            assert percent(verdict.delta) in _in_short(said), _in_short(said)
+        if verdict.tgs is not None:
+            assert said["xlatune.tgs"] == f"{verdict.tgs:.3f}"
+
+
+def check_messages(views: Views, folder: Path) -> None:
+    """Paragraphs, the message at the end of a session, the leading lines."""
+    known = read_known(folder)
+    assert known.conclusion == views.conclusion
+    text = summary_message(cell=known.cell, conclusion=known.conclusion, history=known.history)
+    for line in best_lines(known.conclusion):
+        assert line in text
+        found = re.search(
+            r"- (?:Best so far: )?(\S+) @ (.*) \((?:(.*), )?([A-Z]+), n = (\d+)\)$", line
+        )
+        assert found is not None, line
+        verdict = views.of(found[1])
+        assert (found[4], found[5]) == (verdict.kind, str(verdict.n))
+        gain = None if verdict.delta is None else f"{percent(verdict.delta)} vs {BASE}"
+        assert found[3] == gain
+    if views.winner:
+        assert best_lines(known.conclusion)[0].startswith(f"- Best so far: {views.winner} @")
+    for verdict in views.conclusion.verdicts:
+        said = paragraph(verdict)
+        if verdict.delta is not None:
+            assert f"Delta {percent(verdict.delta)} against {BASE}" in said
+        if verdict.ci95 is not None:
+            assert f"95 % interval {interval(verdict.ci95)}" in said
+
+
+def check_patch(views: Views, path: Path) -> None:
+    """The patch tells of each setting of the recipe what the table of the recipe does."""
+    if not path.exists():
+        return
+    recipe = views.conclusion.tuning.recipe
+    assert recipe is not None
+    text = path.read_text(encoding="utf-8")
+    assert f"# {recipe.arm}: measured on" in text
+    for part in recipe.parts:
+        line = next(
+            each for each in text.splitlines() if f"{', '.join(part.settings)}: {part.need}" in each
+        )
+        if part.gain is not None:
+            assert f"({percent(part.gain)}" in line
+
+
+def check_live(views: Views, lines: Sequence[str], *, is_last: bool) -> None:
+    """The line of each trial has the figure that the trial has in the JSON, once windows agree."""
+    by_job = {job: each for each in views.board["trials"] for job in each["job_ids"][-1:]}
+    for line in lines[-1:] if is_last else ():
+        job = re.search(r"\(job (\d+)\)", line)
+        assert job is not None, line
+        score = by_job[job[1]]["score"]
+        if score is not None and score.get("tgs") is not None:
+            assert f" {rate(score['tgs'])} TGS " in line
+
+
+# a sweep takes a second or two: a failing one is not made smaller
+@settings(
+    max_examples=12,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+    phases=[Phase.explicit, Phase.generate],
+)
+@given(world=worlds, has_two=st.booleans())
+def test_every_view_has_the_same_figures(world: World, *, has_two: bool) -> None:
+    with tempfile.TemporaryDirectory() as place:
+        root = Path(place)
+        reports = root / "reports"
+        sweeps = [swept(world, root)]
+        if has_two:
+            sweeps.append(swept(replace(world, seed=world.seed + 1), root, "PP=4"))
+        boards = []
+        for folder, lines in sweeps:
+            publish(folder, reports, zh=True)
+            views = Views(
+                json.loads((reports / "pretend" / "leaderboard.json").read_text(encoding="utf-8"))
+            )
+            boards.append(views)
+            event(f"winner: {bool(views.winner)}, moved: {bool(views.conclusion.first_step)}")
+            check_json(views)
+            document = document_of(read_known(folder))
+            text = (reports / "pretend" / "leaderboard.md").read_text(encoding="utf-8")
+            assert text == markdown(document)
+            check_tables(views, text, all_arms=True)
+            check_sentences(views, text)
+            check_terminal(views, terminal(document, width=600))
+            narrow = " ".join(" ".join(terminal(document, width=80)).split())
+            for arm in (BASE, *views.verdicts):
+                cells = views.cells(arm)
+                if views.of(arm).delta is not None:
+                    assert cells[f"delta % vs {BASE}"] in narrow
+            check_junit(views)
+            check_messages(views, folder)
+            check_live(views, lines, is_last=not world.stop_after)
+        kept = json.loads((reports / "pretend-tuning.json").read_text(encoding="utf-8"))["cells"]
+        assert [each["conclusion"] for each in kept] == [
+            views.board["conclusion"] for views in boards
+        ]
+        for name in ("pretend-tuning.md", "pretend-tuning.zh.md"):
+            check_summary(boards, (reports / name).read_text(encoding="utf-8"))
+        if not has_two:
+            check_patch(boards[0], reports / "pretend-tuning.patch")
+            for name in ("pretend-tuning.md", "pretend-tuning.zh.md"):
+                check_tables(boards[0], (reports / name).read_text(encoding="utf-8"), all_arms=True)
+
+
+def check_summary(boards: Sequence[Views], text: str) -> None:
+    """The TL;DR of the tuning document has one row a cell."""
+    titles, rows = tables(text)[0]
+    assert titles[0] == "Cell"
+    assert len(rows) == len(boards)
+    for views, row in zip(boards, rows, strict=True):
+        found = dict(zip(titles, row, strict=True))
+        shown = views.of(views.winner or BASE)
+        expected = views.cells(shown.arm)
+        assert found["delta %"] == (points(shown.delta) if views.winner else ABSENT)
+        assert found["95 %"] == (interval(shown.ci95) if views.winner else ABSENT)
+        assert found["n"] == str(shown.n)
+        assert row[3] == expected["TGS"]
+        assert row[4] == views.cells(BASE)["TGS"]
+        assert found["jobs"] == (", ".join(shown.job_ids) or ABSENT)

@@ -1,0 +1,66 @@
+"""On the lab's four nodes, a node whose steps last 30 % longer is found; no other is accused."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+from pytest_xlatune.campaign import Campaign
+from pytest_xlatune.campaign.attempts import Setup, by_digest
+from pytest_xlatune.executors.slurm import SlurmExecutor
+from pytest_xlatune.launchers.command import CommandLauncher
+from pytest_xlatune.model.resources import Resources
+from pytest_xlatune.studies.node_check import NodesRecord, NodeStudy
+from tests.campaign.scripted import CELL
+
+NODES = ("node001", "node002", "node003", "node004")
+STEP_S = 0.5
+# the nodes share this machine's cores, so a step sleeps
+TRAINER = f"""
+import sys, time
+step_s = {STEP_S} * (1.3 if sys.argv[1].startswith("node003-") else 1.0)
+for step in range(12):
+    began = time.monotonic()
+    time.sleep(step_s)
+    took = time.monotonic() - began
+    print(f"completed step: {{step}}, seconds: {{took:.6f}}, TFLOP/s/device: 0.1, "
+          f"Tokens/s/device: {{512 / took:.3f}}, total_weights: 512, loss: 7.1", flush=True)
+"""
+
+
+def test_the_slow_node_is_found_and_the_others_are_healthy(lab: object, tmp_path: Path) -> None:
+    plain = replace(CELL, deployed={"XLA_FLAGS": ""})
+    study = NodeStudy(cells=tuple(replace(plain, nodelist=(node,)) for node in NODES))
+    trainer = tmp_path / "trainer.py"
+    trainer.write_text(TRAINER, encoding="utf-8")
+    campaign = Campaign(
+        Setup(
+            sweep="nodes",
+            cells=by_digest(study.cells),
+            launcher=CommandLauncher(argv=(sys.executable, str(trainer), "{trial}")),
+            executor=SlurmExecutor(round_s=0.5),
+            resources=Resources(time_limit_s=300),
+            folder=tmp_path / "work",
+            session="first",
+        ),
+        study,
+    )
+    campaign.open()
+    view = campaign.wait(lambda view: not view.pending)
+    concluded = study.conclude(view.history)
+    said = {each.arm: each.word for each in concluded.verdicts}
+    figures = {each.arm: (each.word, each.delta, each.ci95, each.n) for each in concluded.verdicts}
+    logging.getLogger("pytest_xlatune.tests").warning("%s", figures)  # shown by -rP
+    reasons = {each.arm: each.reasons for each in concluded.verdicts}
+    assert said == {
+        "node001": "HEALTHY",
+        "node002": "HEALTHY",
+        "node003": "DEGRADED",
+        "node004": "HEALTHY",
+    }, reasons
+    assert isinstance(concluded.record, NodesRecord)
+    assert concluded.record.healthy == ("node001", "node002", "node004")
+    ran_on = {(each.trial.arm,) for each in view.history if each.outcome}
+    assert {each.outcome.nodes for each in view.history if each.outcome} == ran_on

@@ -1,0 +1,169 @@
+"""What people and other jobs do to a sweep's jobs on a real cluster; their word stands."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from pytest_xlatune.campaign.playbook import decide
+from pytest_xlatune.model.failure import FailureClass
+from pytest_xlatune.model.resources import Next
+from pytest_xlatune.model.result import State
+
+Faults = Any  # of pretend.py, which cannot be imported from here
+Trials = Any  # of conftest.py, likewise
+Slurm = Callable[..., str]
+
+TRIALS = 3  # a baseline, the profile with the fault, one more
+
+
+def strangers_job(faults: Faults, slurm: Slurm) -> str:
+    """Let a job of another run on one of the nodes; return its id."""
+    where = ("--nodelist=node001", "--exclusive", "--output=/dev/null")
+    job = slurm("sbatch", "--parsable", *where, "--job-name=stranger", "--wrap", "sleep 300")
+    number = job.strip()
+    faults.wait_until(lambda: slurm("squeue", "-h", "-j", number, "-o", "%T") == "RUNNING\n")
+    return number
+
+
+def test_a_job_that_a_person_holds_is_waited_for(faults: Faults, slurm: Slurm) -> None:
+    faults.write(faults.profiles())
+    stranger = strangers_job(faults, slurm)
+    session = faults.start()
+    faults.wait_until(lambda: faults.project.events("attempt-submitted"))
+    job = faults.project.events("attempt-submitted")[0]["submission"]["job_id"]
+    slurm("scontrol", "hold", job)
+    faults.wait_until(
+        lambda: f"(job {job}) waits in the queue, PENDING (JobHeld" in said_by(faults)
+    )
+    slurm("scancel", stranger)
+    assert "JobHeldAdmin" in slurm("squeue", "-h", "-j", job, "-o", "%r"), "it stands"
+    slurm("scontrol", "release", job)
+    said = faults.finished(session)
+    assert "2 passed" in said, said
+    assert faults.decided() == []
+    faults.assert_measured_once("victim")
+    assert len(faults.project.submitted) == TRIALS
+
+
+def said_by(faults: Faults) -> str:
+    return str(faults.project.said)
+
+
+def test_a_suspended_trial_is_told_and_its_time_does_not_count(
+    faults: Faults, slurm: Slurm
+) -> None:
+    faults.write(faults.profiles(HOLD=str(faults.go)), patience="before_memstats_s=8")
+    session = faults.start()
+    faults.victim()
+    slurm("scontrol", "suspend", faults.job())
+    faults.wait_until(lambda: "stands still, SUSPENDED" in faults.project.said)
+    slurm("scontrol", "resume", faults.job())
+    faults.go.touch()
+    said = faults.finished(session)
+    assert "2 passed" in said, said
+    assert faults.decided() == faults.project.events("attempt-cut-short") == []
+    faults.assert_measured_once("victim")
+    assert len(faults.project.submitted) == TRIALS
+
+
+def test_a_preempted_trial_is_run_again(faults: Faults, slurm: Slurm) -> None:
+    faults.hold()
+    session = faults.start()
+    faults.victim()
+    urgent = ("--partition=urgent", "--nodelist=node[001-002]", "--exclusive", "--output=/dev/null")
+    slurm("sbatch", *urgent, "--job-name=urgent", "--wrap", "sleep 1")
+    faults.wait_until(lambda: faults.states() == ["preempted"])
+    faults.go.touch()
+    said = faults.finished(session)
+    assert "2 passed" in said, said
+    assert faults.decided() == [("retry", "preempted")]
+    assert "PREEMPTED" in faults.project.events("decided")[0]["evidence"]
+    assert "preempted" in said
+    assert faults.states() == ["preempted", "completed"]
+    faults.assert_measured_once("victim")
+    assert len(faults.project.submitted) == TRIALS + 1
+
+
+def test_a_sweep_queues_behind_the_job_of_another_and_names_it(
+    faults: Faults, slurm: Slurm
+) -> None:
+    faults.write(faults.profiles())
+    job = strangers_job(faults, slurm)
+    session = faults.start()
+    faults.wait_until(lambda: faults.project.submitted)
+    behind = "note: trials wait in the queue behind other jobs: "
+    faults.wait_until(lambda: f"{behind}{job} (stranger of " in faults.project.said)
+    slurm("scancel", job)
+    said = faults.finished(session)
+    assert "2 passed" in said, said
+    assert faults.decided() == faults.project.events("epoch-began") == []
+    faults.assert_measured_once("victim")
+    assert len(faults.project.submitted) == TRIALS
+
+
+def test_a_number_that_the_controller_gave_away_again_is_no_longer_ours(
+    trials: Trials, lab: ModuleType, slurm: Slurm
+) -> None:
+    """A controller that has lost its state begins to count anew."""
+    lab.kill_controller()
+    lab.forget_all()
+    lab.start_controller()
+    ours = trials.submit("first", "exit 7")
+    assert trials.end(ours).exit_code == 7
+    lab.kill_controller()
+    lab.forget_all()
+    lab.start_controller()
+    stranger = slurm("sbatch", "--parsable", "--output=/dev/null", "--wrap", "sleep 300").strip()
+    assert stranger == ours.job_id
+    afresh = trials.new_executor(round_s=0)
+    outcome = afresh.poll([ours], root=trials.root)[ours.job_id]
+    assert (outcome.state, outcome.exit_code) == (State.FAILED, 7)
+    afresh.cancel([ours], root=trials.root)
+    assert slurm("squeue", "-h", "-j", stranger, "-o", "%T").strip() in ("PENDING", "RUNNING")
+
+
+# the kernel ends it, and Slurm says so, where a job is given 100 MB
+GREEDY = (sys.executable, "-c", "import time; x = b'x' * (300 << 20); time.sleep(60)")
+
+
+def test_a_trial_that_takes_more_memory_than_its_job_may_is_out_of_memory(
+    lab_in_use: ModuleType, trials: Trials
+) -> None:
+    if not lab_in_use.MEMORY_CGROUP.exists():
+        pytest.skip("this kernel keeps no limit of memory that Slurm 22.05 can set (cgroup v1)")
+    before = lab_in_use.has_accounting()
+    lab_in_use.restart(accounting=before, memory=True)
+    try:
+        done = trials.submit("greedy", GREEDY, options={"mem": "100"})
+        outcome = trials.end(done)
+    finally:
+        lab_in_use.restart(accounting=before)
+    assert outcome.state is State.OUT_OF_MEMORY
+    decision = decide(outcome, None)
+    assert (decision.next, decision.cls) == (Next.RETRY, FailureClass.OOM_HOST)
+    assert "OUT_OF_MEMORY" in decision.evidence
+
+
+def test_a_work_directory_that_is_away_is_waited_for_and_told(
+    faults: Faults, lab: ModuleType
+) -> None:
+    faults.hold()
+    session = faults.start()
+    faults.victim()
+    work, gone = faults.path / "work", faults.path / "gone"
+    (log,) = work.glob("*/*/*/victim-*/log.0.txt")
+    faults.wait_until(lambda: "XLA_FLAGS=" in log.read_text())  # it makes no folder any more
+    work.rename(gone)
+    faults.wait_until(lambda: "it is waited for" in faults.project.said)
+    gone.rename(work)
+    faults.go.touch()
+    said = faults.finished(session)
+    assert "2 passed" in said, said
+    assert faults.decided() == []
+    faults.assert_measured_once("victim")
+    assert len(faults.project.submitted) == faults.project.jobs(lab) == TRIALS

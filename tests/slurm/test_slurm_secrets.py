@@ -1,0 +1,50 @@
+"""On a real cluster, Slurm's own records included, nothing shows a secret that trials need."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from tests import secrets_planted as planted
+
+Project = Any  # of conftest.py, which cannot be imported from here
+
+pytestmark = pytest.mark.usefixtures("lab_with_accounting")
+
+
+def test_no_record_of_slurm_and_no_file_of_a_run_shows_a_secret(
+    project: Project,
+    lab: ModuleType,
+    slurm: Callable[..., str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv(*planted.INHERITED)
+    planted.write(tmp_path, executor="slurm")
+    junit = tmp_path / "junit.xml"
+    said = project.run(
+        "test_sweep.py",
+        "--xlatune-nodelist=node[001-002]",
+        "--xlatune-rank-only",
+        "-vv",
+        f"--junitxml={junit}",
+    )
+    logs = list(planted.logs(tmp_path / "work", "secretive"))
+    assert len(logs) == 1, said
+    # what the submitter's shell exports is not the job's: a node's own login has it, or nothing
+    assert f"got {planted.digest_of(has_profile=True, inherited='')}" in logs[0]
+    records = [
+        slurm("scontrol", "show", "job", "-dd"),
+        slurm("sacct", "-P", "-o", "ALL"),
+        Path(lab.FOLDER, "log", "jobcomp.txt").read_text(encoding="utf-8"),
+    ]
+    assert "xlt-secretive" in records[1]
+    for text in (said, *records, junit.read_text(encoding="utf-8")):
+        assert planted.shown_in(text) == []
+    assert planted.leaks(tmp_path / "work") == {}
+    assert planted.leaks(tmp_path / "reports") == {}
+    assert planted.open_ones(tmp_path / "work" / "pretend") == []

@@ -1,0 +1,322 @@
+"""The node study: what it runs again, whom it accuses, and what it says when it cannot tell."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+import pytest
+
+from pytest_xlatune.model.cell import Cell, Parallelism, Protocol
+from pytest_xlatune.model.errors import ConfigError
+from pytest_xlatune.model.failure import FailureClass
+from pytest_xlatune.model.result import (
+    Action,
+    Conclusion,
+    Finding,
+    Outcome,
+    Score,
+    State,
+    TrialResult,
+    TrialStatus,
+    VerdictKind,
+)
+from pytest_xlatune.model.trial import Trial
+from pytest_xlatune.studies import Answered, Ask, Question
+from pytest_xlatune.studies.node_check import HEALTHY_FILE, Nodes, NodesRecord, NodeStudy
+from tests import benchmarks
+
+rates = benchmarks.load("node_rates")
+
+NOISE = (0.0031, -0.0024, 0.0008, -0.0015, 0.0022, -0.0007, 0.0013, -0.0028, 0.0004, -0.0011)
+CELL = Cell(
+    model_tag="llama2-70b", parallelism=Parallelism.parse("FSDP=8"), protocol=Protocol(steps=15)
+)
+Run = Callable[[Trial, int], TrialResult]
+
+
+def study_of(
+    count: int, *, names: tuple[str, ...] = (), budget: int = 200, **said: object
+) -> NodeStudy:
+    names = names or tuple(f"node{at:03d}" for at in range(1, count + 1))
+    cells = tuple(replace(CELL, nodelist=(name,)) for name in names)
+    return NodeStudy(cells=cells, asked=Nodes(**said), budget=budget)  # type: ignore[arg-type]
+
+
+def scored(trial: Trial, value: float, *, loss: float | None = 7.1) -> TrialResult:
+    score = Score(
+        value=value, tgs=math.exp(value), step_s=1.0, n_steps=10, window=(5, 14), loss=loss
+    )
+    return TrialResult(trial=trial, status=TrialStatus.MEASURED, score=score, job_ids=(trial.id,))
+
+
+def lost(trial: Trial, cls: FailureClass, *, state: State = State.FAILED) -> TrialResult:
+    return TrialResult(
+        trial=trial,
+        status=TrialStatus.UNMEASURED,
+        reason=str(cls.meaning),
+        findings=(Finding(cls=cls, action=Action.RETRY, text="a line"),),
+        outcome=Outcome(state=state),
+        job_ids=(trial.id,),
+    )
+
+
+def speeds(effects: Mapping[str, float], *, loss: Mapping[str, float] | None = None) -> Run:
+    """Return nodes that are so much faster or slower; the noise is by node and round."""
+
+    def run(trial: Trial, at: int) -> TrialResult:
+        del at
+        number = sum(map(ord, trial.arm)) * 7 + trial.block * 3
+        value = math.log(1800) + effects.get(trial.arm, 0.0) + NOISE[number % len(NOISE)]
+        return scored(trial, value, loss=(loss or {}).get(trial.arm, 7.1))
+
+    return run
+
+
+def drive(study: NodeStudy, run: Run) -> tuple[Conclusion, list[TrialResult], list[int]]:
+    history: list[TrialResult] = []
+    waves: list[int] = []
+    while trials := study.propose(history):
+        waves.append(len(trials))
+        history += [run(each, at) for at, each in enumerate(trials)]
+    return study.conclude(history), history, waves
+
+
+def words(conclusion: Conclusion) -> dict[str, str]:
+    return {each.arm: each.word for each in conclusion.verdicts}
+
+
+def record(conclusion: Conclusion) -> NodesRecord:
+    assert isinstance(conclusion.record, NodesRecord)
+    return conclusion.record
+
+
+def test_healthy_nodes_are_run_once_and_recommended() -> None:
+    concluded, _, waves = drive(study_of(8), speeds({}))
+    assert waves == [8]
+    assert set(words(concluded).values()) == {"HEALTHY"}
+    assert record(concluded).healthy == tuple(f"node{at:03d}" for at in range(1, 9))
+    assert record(concluded).files[HEALTHY_FILE].splitlines()[-1].startswith("node001,node002,")
+    assert all(each.ci95 and each.ci95[0] < 0 < each.ci95[1] for each in concluded.verdicts)
+
+
+@pytest.mark.parametrize(
+    ("effect", "word", "kind"),
+    [
+        (-0.30, "DEGRADED", VerdictKind.SLOWER),
+        (-0.08, "DEGRADED", VerdictKind.SLOWER),
+        (-0.035, "MARGINAL", VerdictKind.SLOWER),
+        (-0.012, "HEALTHY", VerdictKind.EQUIVALENT),
+    ],
+)
+@pytest.mark.parametrize("count", [4, 12])
+def test_a_slow_node_is_run_again_beside_controls(
+    count: int, effect: float, word: str, kind: VerdictKind
+) -> None:
+    concluded, history, waves = drive(study_of(count), speeds({"node002": effect}))
+    found = concluded.verdict("node002")
+    assert found is not None
+    assert (found.word, found.kind) == (word, kind)
+    assert set(words(concluded).values()) <= {word, "HEALTHY"}
+    if kind is VerdictKind.SLOWER:
+        assert found.reasons[0].startswith("a loss of "), found.reasons
+        assert "-" not in found.reasons[0], "a loss is written without a sign"
+    if "node002" in record(concluded).suspects:
+        assert len(waves) == 5
+        assert found.n == 5
+        assert found.ci95 is not None
+        assert found.ci95[0] < math.expm1(effect) < found.ci95[1]
+    assert ("node002" in record(concluded).healthy) is (word == "HEALTHY")
+    assert len({each.trial.id for each in history}) == len(history)
+
+
+def test_one_bad_run_accuses_no_one() -> None:
+    steady = speeds({})
+
+    def run(trial: Trial, at: int) -> TrialResult:
+        found = steady(trial, at)
+        is_bad = trial.arm == "node003" and not trial.block
+        return scored(trial, found.score.value - 0.06) if is_bad and found.score else found
+
+    concluded, _, waves = drive(study_of(8), run)
+    assert len(waves) == 5
+    assert set(words(concluded).values()) == {"HEALTHY"}
+
+
+@pytest.mark.parametrize(
+    "cls", [FailureClass.GPU_ECC, FailureClass.HANG_INIT, FailureClass.OOM_GPU]
+)
+def test_a_node_that_cannot_run_is_unhealthy_and_the_others_are_judged(cls: FailureClass) -> None:
+    steady = speeds({"node004": -0.10})
+
+    def run(trial: Trial, at: int) -> TrialResult:
+        return lost(trial, cls) if trial.arm == "node001" else steady(trial, at)
+
+    concluded, _, _ = drive(study_of(6), run)
+    said = words(concluded)
+    assert said.pop("node001") == "UNHEALTHY"
+    assert said.pop("node004") == "DEGRADED"
+    assert set(said.values()) == {"HEALTHY"}
+    unhealthy = concluded.verdict("node001")
+    assert unhealthy is not None
+    assert cls.meaning in unhealthy.reasons[0]
+    assert concluded.verdicts[0] == unhealthy, "the worst stands first"
+
+
+def test_a_suspect_that_dies_in_a_round_is_unhealthy_and_not_run_again() -> None:
+    steady = speeds({"node002": -0.10, "node005": -0.10})
+
+    def run(trial: Trial, at: int) -> TrialResult:
+        is_dead = trial.arm == "node002" and trial.block == 2
+        return lost(trial, FailureClass.NODE_FAIL) if is_dead else steady(trial, at)
+
+    concluded, history, _ = drive(study_of(12), run)
+    assert words(concluded)["node002"] == "UNHEALTHY"
+    assert words(concluded)["node005"] == "DEGRADED"
+    assert max(each.trial.block for each in history if each.trial.arm == "node002") == 2
+
+
+@pytest.mark.parametrize(
+    ("cls", "state"),
+    [(FailureClass.CANCELLED, State.CANCELLED), (FailureClass.HUB, State.FAILED)],
+)
+def test_what_is_not_the_nodes_doing_accuses_no_node(cls: FailureClass, state: State) -> None:
+    steady = speeds({})
+
+    def run(trial: Trial, at: int) -> TrialResult:
+        return lost(trial, cls, state=state) if trial.arm == "node001" else steady(trial, at)
+
+    concluded, _, _ = drive(study_of(6), run)
+    assert words(concluded)["node001"] == "CANNOT TELL"
+    assert "node001" not in record(concluded).healthy
+
+
+def test_where_most_nodes_fail_none_is_accused() -> None:
+    steady = speeds({})
+
+    def run(trial: Trial, at: int) -> TrialResult:
+        is_lost = trial.arm in ("node001", "node002", "node003", "node004")
+        return lost(trial, FailureClass.CONFIG_ERROR) if is_lost else steady(trial, at)
+
+    concluded, _, _ = drive(study_of(6), run)
+    assert set(words(concluded).values()) == {"CANNOT TELL"}
+    assert record(concluded).healthy == ()
+    assert "what the nodes share" in concluded.notes[0]
+
+
+def test_a_node_of_another_loss_computes_something_else() -> None:
+    concluded, _, _ = drive(study_of(6), speeds({}, loss={"node006": 9.9}))
+    said = words(concluded)
+    assert said.pop("node006") == "UNHEALTHY"
+    assert set(said.values()) == {"HEALTHY"}
+
+
+def test_more_low_nodes_than_can_be_run_again_are_not_called_healthy() -> None:
+    slow = {f"node{at:03d}": -0.10 for at in range(1, 6)}
+    concluded, _, _ = drive(study_of(12), speeds(slow))
+    said = words(concluded)
+    assert sum(said[name] == "DEGRADED" for name in slow) == 3
+    assert sum(said[name] == "CANNOT TELL" for name in slow) == 2
+    assert any("reference_tgs" in note for note in concluded.notes)
+
+
+def test_the_budget_is_never_exceeded() -> None:
+    slow = speeds({"node002": -0.10})
+    for budget in range(12, 34):
+        study = study_of(12, budget=budget)
+        concluded, history, _ = drive(study, slow)
+        assert len(history) <= budget
+        again = (budget - 12) // 5
+        assert record(concluded).rounds == (min(again, 4) if again >= 2 else 0)
+        expected = "DEGRADED" if again >= 2 else "CANNOT TELL"
+        assert words(concluded)["node002"] == expected, budget
+    with pytest.raises(ConfigError, match="12 nodes need 12 jobs to begin with, the budget is 11"):
+        study_of(12, budget=11)
+
+
+def test_a_median_far_below_the_reference_is_not_healthy() -> None:
+    concluded, _, _ = drive(study_of(6, reference_tgs=2000.0), speeds({}))
+    assert set(words(concluded).values()) == {"CANNOT TELL"}
+    assert record(concluded).shift == pytest.approx(-0.1, abs=0.01)
+    concluded, _, _ = drive(study_of(6, reference_tgs=1810.0), speeds({}))
+    assert set(words(concluded).values()) == {"HEALTHY"}
+
+
+def test_a_node_below_the_floor_is_not_healthy() -> None:
+    # 1.2 % below the median: no loss that counts, but below what the user asks for
+    concluded, _, _ = drive(study_of(8, floor_tgs=1790.0), speeds({"node002": -0.012}))
+    found = concluded.verdict("node002")
+    assert found is not None
+    assert found.word == "MARGINAL"
+    assert "below the floor: " in found.reasons[0]
+    others = words(concluded)
+    del others["node002"]
+    assert set(others.values()) == {"HEALTHY"}
+
+
+def test_renaming_nodes_changes_no_verdict() -> None:
+    effects = {"node002": -0.10, "node007": -0.03}
+    concluded, _, _ = drive(study_of(9), speeds(effects))
+    other = {f"node{at:03d}": f"gpu-{'qwertyuio'[at - 1]}" for at in range(1, 10)}
+    own = {new: old for old, new in other.items()}
+    steady = speeds(effects)
+
+    def run(trial: Trial, at: int) -> TrialResult:
+        found = steady(replace(trial, arm=own[trial.arm]), at)
+        return replace(found, trial=trial)
+
+    renamed, _, _ = drive(study_of(9, names=tuple(other.values())), run)
+    by_old = {
+        own[each.arm]: (each.word, round(each.delta or 0, 9), each.n) for each in renamed.verdicts
+    }
+    assert by_old == {
+        each.arm: (each.word, round(each.delta or 0, 9), each.n) for each in concluded.verdicts
+    }
+
+
+def test_any_prefix_of_the_results_leads_to_the_same_end() -> None:
+    study = study_of(8)
+    concluded, history, _ = drive(study, speeds({"node002": -0.10}))
+    for end in range(len(history)):
+        proposed = study.propose(history[:end])
+        assert proposed, end
+        assert not study.conclude(history[:end]).complete
+        assert study.left(history[:end]) >= len(proposed)
+    assert study.conclude(list(reversed(history))) == concluded
+    again = NodeStudy.from_json(study.to_json())
+    assert again.conclude(history) == concluded
+    assert Conclusion.from_json(concluded.to_json()) == concluded
+
+
+def test_a_test_waits_until_everything_is_over() -> None:
+    study = study_of(6)
+    _, history, _ = drive(study, speeds({"node002": -0.10}))
+    asked = Question(about=Ask.CONFIRMED, name="node002")
+    assert study.answer(history[:6], asked).state is Answered.NOT_YET
+    found = study.answer(history, asked)
+    assert found.state is Answered.YES
+    assert found.verdict is not None
+    assert found.verdict.word == "DEGRADED"
+    assert study.answer(history, replace(asked, name="node9")).state is Answered.NEVER
+
+
+@pytest.mark.parametrize(
+    ("names", "why"),
+    [
+        (("node001", "node002"), "2 are named, at least 3 are needed"),
+        (("node001", "node002", "Node001"), "names a node twice"),
+    ],
+)
+def test_a_node_list_that_compares_nothing_is_refused(names: tuple[str, ...], why: str) -> None:
+    with pytest.raises(ConfigError, match=why):
+        study_of(0, names=names)
+
+
+def test_simulated_checks_keep_the_promised_rates() -> None:
+    """A fiftieth of `benchmarks/node_rates.py`, which has the figures of docs/nodes.md."""
+    healthy = rates.rates(rates.NOISES[2], 20)
+    assert healthy["false"] <= 1
+    slow = rates.rates(replace(rates.NOISES[2], slow=1, loss=0.05), 20)
+    assert slow["found"] >= 19
+    assert slow["most waves"] == 5

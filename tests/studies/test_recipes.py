@@ -1,0 +1,216 @@
+"""What is recommended: the smallest set of settings that is shown to be needed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from pytest_xlatune.model.profile import NO_ENV_ID, Profile, profile
+from pytest_xlatune.model.result import (
+    Conclusion,
+    Needed,
+    Recipe,
+    TrialResult,
+    TuningRecord,
+    Verdict,
+    VerdictKind,
+)
+from pytest_xlatune.model.trial import Trial
+from pytest_xlatune.report.document import Table
+from pytest_xlatune.report.recipes import recipe_blocks, recipe_remarks
+from pytest_xlatune.studies import Answered, Ask, Question, profiles_in
+from pytest_xlatune.studies.tuning import TuningStudy
+from pytest_xlatune.studies.tuning.derived import Crossed, Leader, Stacks, entering, settings_of
+from tests.studies.answers import measured, noise
+from tests.studies.knobs import CELL
+
+A, B, C = (profile(each, f"--xla_{each}=1") for each in "abc")
+AB, ABC = profile("a+b", "--xla_a=1 --xla_b=1"), profile("a+b+c", "--xla_a=1 --xla_b=1 --xla_c=1")
+AC = profile("a+c", "--xla_a=1 --xla_c=1")
+Gains = Mapping[frozenset[str], float]
+
+
+def gain_of(of: Profile, gains: Mapping[str, float]) -> float:
+    """Log gain of a profile: of each single and of each set that it holds, by names."""
+    own = {name.removeprefix("xla_") for _, name in settings_of(of)}
+    return sum(gain for names, gain in gains.items() if set(names.split("+")) <= own)
+
+
+def run(
+    profiles: tuple[Profile, ...], gains: Mapping[str, float], **changes: Any
+) -> tuple[TuningStudy, list[TrialResult], Conclusion]:
+    values: dict[str, Any] = {"cell": CELL, "profiles": profiles, "budget": 60} | changes
+    study = TuningStudy(**values)
+    sigma = 0.002
+    done: list[TrialResult] = []
+    while trials := study.propose(done):
+        trial: Trial = trials[0]
+        value = 6.9 + gain_of(trial.profile, gains) + noise(trial, sigma, seed=study.seed)
+        done.append(measured(trial, value))
+    return study, done, study.conclude(done)
+
+
+def recipe_of(conclusion: Conclusion) -> Recipe:
+    recipe = conclusion.tuning.recipe
+    assert recipe is not None
+    return recipe
+
+
+@pytest.mark.parametrize(
+    ("gains", "recommended"),
+    [
+        pytest.param({"a": 0.04}, "a", id="a passenger in every stack"),
+        pytest.param({"a": 0.04, "b": 0.03}, "a+b", id="both are needed"),
+        pytest.param({"a": 0.04, "b": 0.03, "a+b": -0.08}, "a", id="together they lose"),
+        pytest.param({"a+b": 0.04}, "a+b", id="they help together only"),
+    ],
+)
+def test_the_recipe_is_the_smallest_set_that_is_shown_to_be_needed(
+    gains: Mapping[str, float], recommended: str
+) -> None:
+    """Live: `baseline-no-env+chan-8` was recommended, while `chan-8` alone was as fast."""
+    study, done, conclusion = run((A, B, AB, *SPARE), gains)
+    found = recipe_of(conclusion)
+    assert found.arm == recommended
+    assert conclusion.winner == conclusion.verdict(recommended)
+    asked = study.answer(done, Question(about=Ask.BEST))
+    assert (asked.state, asked.arm and asked.arm.id) == (Answered.YES, recommended)
+    deployed = [each for each in found.parts if each.is_deployed]
+    if recommended == "a":
+        assert [(each.settings, each.need) for each in deployed] == [(("xla_a",), Needed.NEEDED)]
+    else:
+        assert {each.settings for each in deployed} == {("xla_a",), ("xla_b",)}
+        assert {each.need for each in deployed} == {Needed.NEEDED}
+    assert TuningRecord.from_json(conclusion.tuning.to_json()) == conclusion.tuning
+
+
+SPARE = tuple(profile(f"idle-{at}", f"--xla_idle={at}") for at in range(3))
+
+
+def test_what_the_largest_set_has_beyond_the_recipe_is_named_and_not_deployed() -> None:
+    for seed in range(12):
+        _, _, conclusion = run((A, AB, *SPARE), {"a": 0.04, "b": 0.0003}, seed=seed)
+        found = recipe_of(conclusion)
+        assert found.arm == "a"
+        if found.largest == "a+b":
+            (left,) = (each for each in found.parts if not each.is_deployed)
+            assert (left.settings, left.need, left.without) == (("xla_b",), Needed.NOT_SHOWN, "a")
+            assert recipe_remarks(conclusion)[-1].startswith("left out: xla_b: not shown to be")
+            return
+    pytest.fail("the larger set never had the larger estimate")
+
+
+def test_settings_that_were_only_measured_together_are_not_called_needed() -> None:
+    _, _, conclusion = run((AB, *SPARE), {"a": 0.04})
+    (part,) = recipe_of(conclusion).parts
+    assert (part.settings, part.need) == (("xla_a", "xla_b"), Needed.NOT_TESTED)
+    said = [each for each in recipe_blocks(conclusion) if not isinstance(each, Table)]
+    assert any("any of them may do nothing" in str(each) for each in said)
+
+
+def test_alternatives_that_are_as_fast_are_called_a_tie() -> None:
+    _, _, conclusion = run((A, B, *SPARE), {"a": 0.03, "b": 0.03}, seed=1)
+    found = recipe_of(conclusion)
+    assert {found.arm, *found.ties} == {"a", "b"}
+    assert any("A tie" in str(each) for each in recipe_blocks(conclusion))
+    _, _, apart = run((A, B, *SPARE), {"a": 0.06, "b": 0.03})
+    assert (recipe_of(apart).arm, recipe_of(apart).ties) == ("a", ())
+
+
+def test_a_control_is_never_recommended() -> None:
+    _, _, conclusion = run((replace(A, is_control=True), B, *SPARE), {"a": 0.05, "b": 0.02})
+    assert recipe_of(conclusion).arm == "b"
+    assert conclusion.verdict("a").kind is VerdictKind.FASTER  # type: ignore[union-attr]
+
+
+def test_records_of_older_versions_have_a_winner_without_a_recipe() -> None:
+    faster = Verdict(arm="a", kind=VerdictKind.FASTER, delta=0.1)
+    old = Conclusion(verdicts=(faster,), record=TuningRecord(finalists=("a",)))
+    data = old.to_json()
+    assert "recipe" not in data["record"]
+    assert Conclusion.from_json(data).winner == faster
+    assert list(recipe_blocks(old)) == []
+
+
+@pytest.mark.parametrize(
+    ("ranked", "size", "expected"),
+    [
+        (["a", "b", "c"], 2, ["a", "b"]),
+        (["a+b", "c", "b", "a"], 3, ["a+b", "b", "a"]),
+        (["a+b", "c", "b", "a"], 4, ["a+b", "c", "b", "a"]),
+        (["a+b+c", "a+b", "b", "a", "c"], 3, ["a+b+c", "a+b", "b"]),
+        (["a+b+c", "a+c", "a", "b"], 2, ["a+b+c", "a+c"]),
+        # no place for a part: what needs none goes
+        (["c", "a+b", "b", "a"], 2, ["c", "b"]),
+        (["a+b"], 3, ["a+b"]),
+    ],
+)
+def test_a_stack_goes_to_the_blocks_with_its_parts(
+    ranked: list[str], size: int, expected: list[str]
+) -> None:
+    profiles = {each.id: each for each in (A, B, C, AB, AC, ABC)}
+    assert entering(ranked, size, profiles=profiles) == expected
+    assert entering(ranked, size, profiles=profiles, frozen=expected[-1:]) != []
+    kept = entering(ranked, size, profiles=profiles, frozen=ranked[:size])
+    assert kept == ranked[:size], "arms that have trials stay"
+
+
+def leaders(*profiles: Profile) -> list[Leader]:
+    return [Leader(profile=each, estimate=0.05 - 0.01 * at) for at, each in enumerate(profiles)]
+
+
+def test_neither_the_image_alone_nor_controls_nor_stacks_enter_a_stack() -> None:
+    bare = profile(NO_ENV_ID, "--xla_deployed=0", wave="wave1")
+    control = profile("control", "--xla_noop=1", is_control=True)
+    pool = [bare, control, A, B, AB]
+    made = [each.id for each in Stacks(slots=9).made(leaders(*pool), pool=pool)]
+    assert made == ["a+b"]
+
+
+M16, M32 = (
+    profile(f"m-{at}", overrides={"num_pipeline_microbatches": at}, wave="wave5")
+    for at in ("16", "32")
+)
+
+
+def test_the_last_wave_combines_the_best_flags_with_the_best_shape() -> None:
+    pool = [A, B, AB, M16, M32]
+    made = list(Crossed(slots=3).made(leaders(AB, M16, A, M32, B), pool=pool))
+    assert [each.id for each in made[:3]] == ["a+b+m-16", "a+b+m-32", "a+m-16"]
+    assert made[0].overrides == {"num_pipeline_microbatches": "16"}
+    assert {each.wave for each in made} == {"wave5_5"}
+    planned = {each.id: each for each in made[:2]}
+    assert {each.id for each in Crossed().kept(planned, pool=pool)} == set(planned)
+    # a shape alone has nothing to be combined with
+    assert list(Crossed().made(leaders(M16, M32), pool=pool)) == []
+
+
+def test_flags_and_shape_are_measured_and_recommended_together() -> None:
+    """Live: flags +9 %, shape +25 %, and the two together never offered."""
+    shape = profile("m-16", "", overrides={"shape": "1"}, wave="wave5")
+    gains = {"a": 0.03, "shape": 0.05}
+    study, done, conclusion = run((A, *SPARE, shape), gains, crossed=(Crossed(slots=2),), budget=70)
+    assert study.slots_of(done)["crossed-1"].id == "a+m-16"
+    assert recipe_of(conclusion).arm == "a+m-16"
+    needed = {each.settings: each.need for each in recipe_of(conclusion).parts}
+    assert needed == {("xla_a",): Needed.NEEDED, ("shape",): Needed.NEEDED}
+    assert "crossed" not in TuningStudy(cell=CELL, profiles=(A,)).to_json()
+    assert [each.id for each in profiles_in(study, done)][-1] == "a+m-16"
+
+
+def test_a_lucky_baseline_hides_no_leader() -> None:
+    """Few baselines err together: all profiles then look slow, and most of them do nothing."""
+    idle = tuple(profile(f"idle-{at}", f"--xla_idle={at}") for at in range(12))
+    study = TuningStudy(cell=CELL, profiles=(A, B, *idle), stacks=(Stacks(slots=2),), budget=60)
+    done: list[TrialResult] = []
+    while trials := study.propose(done):
+        if trials[0].stage != "wave2":
+            break
+        for trial in trials:
+            luck = 0.012 if trial.is_baseline else 0.0
+            gain = gain_of(trial.profile, {"a": 0.016, "b": 0.015})
+            done.append(measured(trial, 6.9 + luck + gain + noise(trial, 0.0005)))
+    assert [each.id for each in study.slots_of(done).values()] == ["a+b"]

@@ -1,0 +1,73 @@
+"""Every command shows examples that it takes, and no file is run that declares no sweep."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+
+import pytest
+
+from pytest_xlatune.cli import COMMANDS, EXAMPLES, main
+from pytest_xlatune.cli import _parser as parser_of
+from pytest_xlatune.model.errors import ConfigError
+from pytest_xlatune.sweep.declaration import load_sweep
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_help_has_examples_that_the_command_takes(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        main([name, "--help"])
+    said = capsys.readouterr().out
+    assert EXAMPLES[name]
+    for each in EXAMPLES[name]:
+        assert each in said
+        program, command, *words = shlex.split(each)
+        assert (program, command) == ("xlatune", name)
+        words = ["--against" if word == "--" else word for word in words]
+        if "--help" in words or name == "flags":  # it reads some words in a way of its own
+            continue
+        parser_of(name).parse_args([name, *words])
+
+
+def test_a_trainer_is_not_run_as_a_sweep_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, ran = tmp_path / "trainer.py", tmp_path / "ran"
+    path.write_text(f"open({str(ran)!r}, 'w').close()\nprint('training')\n", encoding="utf-8")
+    assert main(["plan", str(path)]) == 2
+    assert "declares no SWEEP = Sweep(...), so it was not run" in capsys.readouterr().err
+    assert not ran.exists()
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["from other import SWEEP", "from other import mine as SWEEP", "if 1:\n    SWEEP = 1",
+     "from other import *", "SWEEP: object = 2"],
+)  # fmt: skip
+def test_a_file_that_may_declare_a_sweep_is_imported(text: str, tmp_path: Path) -> None:
+    path = tmp_path / "test_a.py"
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(ConfigError) as refused:
+        load_sweep(path)
+    assert "so it was not run" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("import", ("--slurm", "--partition", "--launcher", "--notify-file", "--negative")),
+        ("plan", ("--notify-file", "--negative", "--log-level", "--reports")),
+        ("compile-check", ("--notify-file", "--negative")),
+        ("calibrate", ("--notify-file", "--negative")),
+    ],
+)
+def test_a_command_has_no_option_that_does_nothing_there(
+    name: str, options: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        main([name, "--help"])
+    said = capsys.readouterr().out
+    assert "--model" in said
+    assert not [each for each in options if f"  {each} " in said]

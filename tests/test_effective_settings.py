@@ -1,0 +1,174 @@
+"""Ways in which a setting is lost between us and the program: none of them may end as a winner.
+
+Real processes: the payload, bash, and XLA where the setting is a flag.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pytest_xlatune.campaign.assess import Assessment, assess
+from pytest_xlatune.campaign.attempts import dumped
+from pytest_xlatune.executors import payload
+from pytest_xlatune.executors.folder import read_outcomes, read_spec, write_spec
+from pytest_xlatune.launchers.command import CommandLauncher
+from pytest_xlatune.logs import read_log
+from pytest_xlatune.model.cell import OPTIONS_FOLDER, Cell, Parallelism, Protocol
+from pytest_xlatune.model.profile import Profile, profile
+from pytest_xlatune.model.resources import Next
+from pytest_xlatune.model.trial import Trial
+
+PROTOCOL = Protocol(steps=12)
+STEPS = """
+for step in range(12):
+    print(f"completed step: {step}, seconds: 0.5, TFLOP/s/device: 0.1, "
+          "Tokens/s/device: 1024.0, total_weights: 512, loss: 7.1")
+"""
+JAX = "import jax, jax.numpy as jnp\njax.jit(lambda x: jnp.sin(x) @ x)(jnp.ones((8, 8)))\n"
+SHOWS = "import os\nprint('XLA_FLAGS=' + os.environ.get('XLA_FLAGS', ''))\n"
+# what NCCL itself prints where it is loaded and asked to
+NCCL = """
+import os
+if os.environ.get("NCCL_DEBUG") == "INFO" and "NCCL_ALGO" in os.environ:
+    print("n1:7:7 [0] NCCL INFO NCCL_ALGO set by environment to " + os.environ["NCCL_ALGO"])
+"""
+LEVEL = profile("level", "--xla_backend_optimization_level=1")
+RING = profile("ring", env={"NCCL_ALGO": "Ring"})
+FULL = profile("full", overrides={"remat_policy": "full"})
+
+needs_jax = pytest.mark.skipif(importlib.util.find_spec("jax") is None, reason="needs jax")
+
+
+def ran(of: Profile, folder: Path, program: str, *, wrapper: str = "") -> Assessment:
+    """Run a trial of a profile as the payload does, and assess it as the campaign does."""
+    (folder / "trainer.py").write_text(f"{program}{STEPS}", encoding="utf-8")
+    (folder / "wrapper.sh").write_text(f'{wrapper}\nexec "$@"\n', encoding="utf-8")
+    argv = ("bash", str(folder / "wrapper.sh"), sys.executable, str(folder / "trainer.py"))
+    inherit = ("PATH", "HOME", "JAX_PLATFORMS")
+    launcher = CommandLauncher(argv=(*argv, "{overrides}"), inherit=inherit)
+    cell = Cell(model_tag="m", parallelism=Parallelism.parse("FSDP=1"), protocol=PROTOCOL)
+    trial = Trial(
+        cell_digest=cell.digest, profile=of, protocol=PROTOCOL, study="tuning", stage="wave1"
+    )
+    attempt = folder / "an attempt"
+    write_spec(attempt, launcher.launch(trial, cell))
+    subprocess.run(
+        [sys.executable, payload.__file__, str(attempt)],
+        env=os.environ | {"JAX_PLATFORMS": "cpu"},
+        check=True,
+        timeout=240,
+    )
+    with (attempt / payload.log_name()).open("rb") as log:
+        report = read_log(iter(lambda: log.read(1 << 16), b""))
+    spec = read_spec(attempt)
+    return assess(
+        trial,
+        cell,
+        read_outcomes(attempt)[0],
+        report,
+        options=dumped(trial, attempt),
+        is_asked=spec is not None and spec.tells_options,
+    )
+
+
+def ends(found: Assessment) -> tuple[str, Next]:
+    (setting,) = (each for each in found.settings if not each.is_deployed)
+    return str(setting.effect), found.decision.next
+
+
+@needs_jax
+@pytest.mark.parametrize(
+    ("program", "wrapper", "end"),
+    [
+        pytest.param(f"{SHOWS}{JAX}", "", ("in effect", Next.ACCEPT), id="nothing in between"),
+        pytest.param(
+            f"{SHOWS}{JAX}",
+            'XLA_FLAGS="$XLA_FLAGS --xla_backend_optimization_level=3"',
+            ("contradicted", Next.DROP),
+            id="an env file that is sourced again has the last word",
+        ),
+        pytest.param(
+            JAX,
+            'export XLA_FLAGS="--xla_backend_optimization_level=3"',
+            ("not seen", Next.ACCEPT),
+            id="an env file that replaces everything, and no line about it",
+        ),
+        pytest.param(
+            f"{SHOWS}os.environ['XLA_FLAGS'] = ''\n{JAX}",
+            "",
+            ("not seen", Next.ACCEPT),
+            id="a trainer that resets the flags after it has printed them",
+        ),
+        pytest.param(
+            "import jax\nf = jax.jit(lambda x: x @ x, compiler_options="
+            "{'xla_backend_optimization_level': 3})\nf(jax.numpy.ones((8, 8)))\n",
+            "",
+            ("contradicted", Next.DROP),
+            id="a trainer that gives the compiler an option of its own",
+        ),
+        pytest.param(
+            JAX, 'exec env -i PATH="$PATH" JAX_PLATFORMS=cpu "$@"', ("not seen", Next.ACCEPT),
+            id="a wrapper that drops everything",
+        ),
+    ],
+)  # fmt: skip
+def test_a_flag_on_its_way_to_xla(
+    program: str, wrapper: str, end: tuple[str, Next], tmp_path: Path
+) -> None:
+    found = ran(LEVEL, tmp_path, program, wrapper=wrapper)
+    assert ends(found) == end, found.settings
+    left = [
+        each for each in (tmp_path / "an attempt" / OPTIONS_FOLDER).rglob("*") if each.is_file()
+    ]
+    assert len(left) <= 1, "what is not read is deleted"
+    assert sum(each.stat().st_size for each in left) < 1 << 16
+
+
+@needs_jax
+def test_a_trainer_that_swallows_a_typo(tmp_path: Path) -> None:
+    of = profile("typo", "--xla_cpu_enable_fast_mathh=true")
+    swallow = 'XLA_FLAGS=$(tr " " "\\n" <<<"$XLA_FLAGS" | grep -v mathh | tr "\\n" " ")'
+    assert ends(ran(of, tmp_path, JAX, wrapper=swallow)) == ("not seen", Next.ACCEPT)
+
+
+@pytest.mark.parametrize(
+    ("program", "wrapper", "end"),
+    [
+        pytest.param(NCCL, "", ("in effect", Next.ACCEPT), id="NCCL reads it"),
+        pytest.param(NCCL, "export NCCL_ALGO=Tree", ("contradicted", Next.DROP), id="overwritten"),
+        pytest.param(NCCL, "unset NCCL_ALGO", ("not seen", Next.ACCEPT), id="taken away"),
+        pytest.param("", "", ("not seen", Next.ACCEPT), id="NCCL is not loaded"),
+    ],
+)
+def test_a_variable_on_its_way_to_nccl(
+    program: str, wrapper: str, end: tuple[str, Next], tmp_path: Path
+) -> None:
+    assert ends(ran(RING, tmp_path, program, wrapper=wrapper)) == end
+
+
+@pytest.mark.parametrize(
+    ("says", "end"),
+    [
+        ("full", ("in effect", Next.ACCEPT)),
+        ("none", ("contradicted", Next.DROP)),
+        ("", ("asked", Next.ACCEPT)),
+    ],
+    ids=["the key is used", "a yml wins", "a trainer that prints no key"],
+)
+def test_a_key_on_its_way_to_the_trainer(says: str, end: tuple[str, Next], tmp_path: Path) -> None:
+    program = f"print('Config param remat_policy: {says}')\n" if says else ""
+    assert ends(ran(FULL, tmp_path, program)) == end
+
+
+def test_a_user_who_dumps_is_left_alone(tmp_path: Path) -> None:
+    of = profile("dumps", "--xla_dump_to=/mine --xla_a=1")
+    found = ran(of, tmp_path, SHOWS)
+    assert [str(each.effect) for each in found.settings] == ["asked", "asked"]
+    log = (tmp_path / "an attempt" / payload.log_name()).read_text(encoding="utf-8")
+    assert "XLA_FLAGS=--xla_dump_to=/mine --xla_a=1\n" in log

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -136,13 +135,12 @@ class Folder:
 
     def events(self, kind: str) -> list[dict[str, Any]]:
         """Every event of this kind in all ledgers, those moved aside included."""
-        lines = [
-            json.loads(line)
+        return [
+            line
             for path in sorted(self.path.glob(".xlatune/pretend/*/ledger*.jsonl"))
-            for line in path.read_text(encoding="utf-8").splitlines()
-            if line.endswith("}")  # a torn line does not
+            for line in whole_lines(path)
+            if line["event"] == kind
         ]
-        return [line for line in lines if line["event"] == kind]
 
     @property
     def submitted(self) -> list[str]:

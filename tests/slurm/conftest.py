@@ -22,6 +22,7 @@ from pytest_xlatune.executors.slurm import SlurmExecutor
 from pytest_xlatune.model.resources import Resources
 from pytest_xlatune.model.result import Outcome, State, Submission
 from pytest_xlatune.model.trial import LaunchSpec, Trial
+from tests.ledger_lines import whole_lines
 
 
 def load(name: str) -> ModuleType:
@@ -228,9 +229,8 @@ class Project:
         return [
             line
             for path in sorted(self.path.glob("work/*/*/ledger*.jsonl"))
-            for text in path.read_text(encoding="utf-8").splitlines()
-            if text.endswith("}")  # a torn line does not
-            if (line := json.loads(text))["event"] == kind
+            for line in whole_lines(path)
+            if line["event"] == kind
         ]
 
     @property

@@ -49,6 +49,7 @@ COMMANDS = {
     "report": ("ledgers", "show and write the reports of measured cells"),
     "conclude": ("ledgers", "compute every verdict of a ledger again"),
     "calibrate": ("sweep_file", "run trials that measure how noisy a sweep's cell is"),
+    "study": ("study", "run the study that a sweep file declares, without pytest"),
     "gate": ("gate", "write the test file of a commit gate, and a CI job that runs it"),
     "cvs": ("cvs", "read configurations of AMD's cluster validation suite"),
     "watch": ("watch", "show all cells below a folder as they run; it changes nothing"),
@@ -72,6 +73,10 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
     "report": ("xlatune report", "xlatune report pp8 --zh"),
     "conclude": ("xlatune conclude .xlatune/pp8/CELL --json",),
     "calibrate": ("xlatune calibrate sweeps/test_mine.py --jobs 8",),
+    "study": (
+        "xlatune study nodes sweeps/test_nodes.py --nodelist 'node[001-032]' --model llama2-70b",
+        "xlatune study nodes sweeps/test_nodes.py --plan",
+    ),
     "gate": ("xlatune gate init --help",),
     "cvs": ("xlatune cvs show config.json", "xlatune cvs show --help"),
     "watch": ("xlatune watch", "xlatune watch pp8 --once"),

@@ -498,6 +498,11 @@ class StudyRecord(Record):
         return ()
 
     @property
+    def objection(self) -> str:
+        """What the test of the conclusion fails on, beside those of arms; "" where it passes."""
+        return ""
+
+    @property
     def files(self) -> Mapping[str, str]:
         """Files that later sweeps can take, to be kept in the work directory: name -> text."""
         return {}

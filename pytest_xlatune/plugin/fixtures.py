@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from pytest_xlatune.model.cell import Cell
     from pytest_xlatune.model.profile import Profile
     from pytest_xlatune.model.resources import RetryPolicy
+    from pytest_xlatune.model.result import Conclusion
     from pytest_xlatune.model.trial import Arm
     from pytest_xlatune.plugin.session import Session
     from pytest_xlatune.prepare.preflight import Preflight
@@ -243,6 +244,18 @@ def evidence(request: pytest.FixtureRequest, sweep: Sweep) -> Callable[[Profile 
     if callspec is not None and "profile" in callspec.params:
         evidence_of(callspec.params["profile"])
     return evidence_of
+
+
+@pytest.fixture
+def conclusion(request: pytest.FixtureRequest, campaign: Campaign) -> Conclusion:
+    """What a study other than tuning concludes, once its last trial is over."""
+    from pytest_xlatune.tasks import answers as awaiting
+
+    found = _guarded(request, lambda tick: awaiting.concluded(campaign, tick))
+    if found.record is not None:
+        said = "; ".join(found.record.said)
+        request.node.user_properties.append(("xlatune.conclusion", said))
+    return found
 
 
 @pytest.fixture

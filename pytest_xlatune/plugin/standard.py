@@ -24,6 +24,7 @@ from pytest_xlatune.sweep.registry import KINDS
 
 if TYPE_CHECKING:
     from pytest_xlatune.model.profile import Profile
+    from pytest_xlatune.model.result import Conclusion
     from pytest_xlatune.model.trial import Arm
     from pytest_xlatune.prepare.preflight import Preflight
     from pytest_xlatune.sweep.declaration import Sweep
@@ -66,7 +67,10 @@ def standard_tests(sweep: Sweep, *, evidence: bool = False) -> StandardTests:
         tests = (
             {"test_no_regression": _copy(no_regression, marker)}
             if kind.is_gate
-            else {"test_arm": _copy(each_arm, marker)}
+            else {
+                "test_arm": _copy(each_arm, marker),
+                "test_conclusion": _copy(the_conclusion, marker),
+            }
         )
         return StandardTests(sweep=sweep, tests=tests)
     declared = {each.wave for each in sweep.profiles}
@@ -143,6 +147,12 @@ def each_arm(measure: Measure, arm: Arm) -> None:
     """Each arm of another study than tuning, once all its trials are over."""
     measured = measure(arm)
     _hold(measured.not_slower and not measured.cannot_run, measured.paragraph)
+
+
+def the_conclusion(conclusion: Conclusion) -> None:
+    """What follows from all arms together, once the last trial is over."""
+    record = conclusion.record
+    _hold(record is None or not record.objection, record.objection if record else "")
 
 
 def no_regression(measure: Measure, profile: Profile) -> None:

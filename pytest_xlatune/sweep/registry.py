@@ -52,6 +52,11 @@ class StudyKind(NamedTuple):
     accuses: bool = False
 
     @property
+    def is_declared(self) -> bool:
+        """Whether a sweep file can ask for it: `Sweep(study=...)`."""
+        return bool(self.markers) and not (self.about_cell or self.is_deployed)
+
+    @property
     def cls(self) -> Any:
         """The class of its studies, imported."""
         return _named(self.study)

@@ -20,15 +20,16 @@ from dataclasses import dataclass, field
 
 from pytest_xlatune.campaign import Campaign, View
 from pytest_xlatune.model.errors import XlatuneError
-from pytest_xlatune.model.exits import Exit
+from pytest_xlatune.model.exits import Exit, worst
 from pytest_xlatune.model.profile import Profile
-from pytest_xlatune.model.result import Verdict, VerdictKind
+from pytest_xlatune.model.result import Conclusion, Verdict, VerdictKind
 from pytest_xlatune.model.trial import Arm
 from pytest_xlatune.report.lines import paragraph, words
 from pytest_xlatune.stats import compare as claims
 from pytest_xlatune.stats.compare import Claim
 from pytest_xlatune.studies import NOT_YET, Answer, Answered, Ask, Question
 from pytest_xlatune.studies.tuning.derived import Slot
+from pytest_xlatune.sweep.registry import StudyKind
 from pytest_xlatune.tasks.run_record import junit_text, record_of
 
 
@@ -217,6 +218,12 @@ def confirmed(campaign: Campaign, arm: Profile | Arm, tick: Tick) -> Measured:
     return _measured(campaign, Question(about=Ask.CONFIRMED, name=arm.id), tick)
 
 
+def concluded(campaign: Campaign, tick: Tick) -> Conclusion:
+    """Return what the study concludes once nothing is left to run."""
+    campaign.wait(lambda view: not view.pending, on_turn=tick)
+    return campaign.conclude()
+
+
 def ask(campaign: Campaign, question: Question, tick: Tick) -> Answer:
     """Return what the study answers, waiting as long as it says "not yet"."""
     found = NOT_YET
@@ -245,3 +252,59 @@ def _measured(campaign: Campaign, question: Question, tick: Tick) -> Measured:
     if found.state is Answered.UNMEASURED:
         raise NotMeasured(measured.paragraph)
     return measured
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judged:
+    """How an arm stands where no test asserts on it.
+
+    Attributes:
+        arm: its id.
+        exit: how the run ends for it, as its standard test would.
+        message: the report's paragraph on it.
+    """
+
+    arm: str
+    exit: Exit
+    message: str
+
+
+def judged(
+    campaign: Campaign, tick: Tick, *, kind: StudyKind, negative: str
+) -> tuple[tuple[Judged, ...], Exit]:
+    """Return how each declared arm stands once all is over, and how the run ends.
+
+    The same findings fail here as in the standard tests of a study: `plugin.standard`.
+    """
+    conclusion = concluded(campaign, tick)
+    found: list[Judged] = []
+    is_measured = False
+    for arm in campaign.study.arms(()):
+        if arm.id == campaign.study.reference and kind.is_gate:
+            continue
+        try:
+            measured = confirmed(campaign, arm, tick)
+        except NotMeasured as error:
+            found.append(Judged(arm=arm.id, exit=error.exit, message=str(error)))
+            continue
+        is_measured |= measured.kind is not VerdictKind.INVALID
+        found.append(
+            Judged(arm=arm.id, exit=_end_of(measured, kind, negative), message=measured.paragraph)
+        )
+    record = conclusion.record
+    if record is not None and record.objection:
+        end = Exit.NEGATIVE
+        found.append(Judged(arm="conclusion", exit=end, message=record.objection))
+    # nothing failed, and nothing was measured either
+    idle = [] if is_measured or not found else [Exit.NOT_MEASURED]
+    return tuple(found), worst([*(each.exit for each in found), *idle])
+
+
+def _end_of(measured: Measured, kind: StudyKind, negative: str) -> Exit:
+    if kind.is_gate:
+        return Exit.OK if measured.no_regression else measured.exit
+    if measured.cannot_run:
+        return Exit.NEGATIVE if kind.accuses else Exit.OK
+    if not measured.not_slower:
+        return Exit.OK if negative == "xfail" else Exit.NEGATIVE
+    return Exit.OK

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from typing import Any
 
 import pytest
@@ -39,7 +40,7 @@ def project(folder: Any, sweep_file: str) -> Any:
 
 def test_a_slow_node_fails_its_test_and_the_others_are_recommended(project: Any) -> None:
     done = project.run("-m", "nodes", "-v", *NODES)
-    done.assert_outcomes(passed=3, failed=1)
+    done.assert_outcomes(passed=4, failed=1)
     done.stdout.fnmatch_lines(["*test_arm?node002?*DEGRADED*"])
     done.stdout.fnmatch_lines(["*4 nodes: 1 DEGRADED, 3 HEALTHY*"])
     assert len(project.submitted) == 4 + 4 * 4, "a run of each, then four rounds"
@@ -53,6 +54,42 @@ def test_a_slow_node_fails_its_test_and_the_others_are_recommended(project: Any)
     again = project.run("-k", "node003", "--xlatune-nodelist=@healthy", "--collect-only", "-q")
     again.stdout.fnmatch_lines(["*test_arm?node003?"])
     again.stdout.no_fnmatch_line("*node002*")
+
+
+def test_the_command_runs_the_same_study_without_pytest(
+    project: Any, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (project.path / "conftest.py").rename(project.path / "patched.py")
+    run = "import sys, patched; from pytest_xlatune.cli import main; sys.exit(main(sys.argv[1:]))"
+    words = ("study", "nodes", "test_sweep.py", "--nodelist", "node[001-004]")
+
+    def command(*more: str) -> tuple[int, str]:
+        done = project.pytester.run(sys.executable, "-c", run, *words, *more, timeout=240)
+        return int(done.ret), f"{done.stdout.str()}\n{done.stderr.str()}"
+
+    status, said = command("--plan")
+    assert status == 0
+    assert "4 jobs, one on each node, all at once" in said
+    assert not project.submitted, "a plan submits nothing"
+    status, said = command()
+    assert status == 1, "a slow node is a negative finding"
+    assert "FAILED node002 DEGRADED: " in said
+    assert "written: reports/pretend/nodes.md" in said
+    assert "exit status 1: a regression or another negative finding" in said
+    landed = [line for line in said.splitlines() if "TGS" in line and "(job " in line]
+    assert len(landed) >= 20, "a line as each trial lands"
+    assert len(project.submitted) == 20
+    done = project.run("-m", "nodes", *NODES)
+    done.assert_outcomes(passed=4, failed=1)
+    assert len(project.submitted) == 20, "pytest takes what the command measured"
+    status, said = command("--keep-jobs")
+    assert status == 1
+    assert len(project.submitted) == 20
+    words = ("study", "gate", "test_sweep.py", "--nodelist", "node[001-004]")
+    status, said = command()
+    assert status == 2
+    assert "declares a study of kind 'nodes', not 'gate'; run it: xlatune study nodes" in said
+    capfd.readouterr()
 
 
 def test_inputs_that_compare_nothing_end_in_one_message(project: Any) -> None:

@@ -116,6 +116,13 @@ class NodesRecord(NoiseRecord):
         return (f"{counted(len(self.nodes), 'node')}: {counts}", f"recommended: {good}")
 
     @property
+    def objection(self) -> str:
+        """That no node can be recommended, once all were run."""
+        if self.healthy or not self.words:
+            return ""
+        return f"no node of {len(self.nodes)} can be recommended; {'; '.join(self.said)}"
+
+    @property
     def files(self) -> Mapping[str, str]:
         """The recommended nodes, as `--xlatune-nodelist=@healthy` reads them."""
         if not self.healthy:

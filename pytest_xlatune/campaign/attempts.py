@@ -527,7 +527,11 @@ class Attempts:
             events = (*events, told)
         status = STATUS.get(decision.next)
         if status is not None:
-            news = parted(state, cell, trial, outcome, attempt_folder, is_scored=bool(found.score))
+            news = parted(
+                *(state, cell, trial, outcome, attempt_folder),
+                is_scored=bool(found.score),
+                libraries=left.report.libraries,
+            )
             ran_on = tuple(outcome.nodes) or nodes
             result = dataclasses.replace(
                 progress.result,

@@ -8,13 +8,15 @@ it but where an epoch begins.
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from pytest_xlatune.executors.folder import DEVICES, read_environments, read_spec
 from pytest_xlatune.ledger import EnvironmentSeen, EpochBegan, EpochCause, Event
 from pytest_xlatune.ledger.state import LedgerState
 from pytest_xlatune.model.cell import Cell
-from pytest_xlatune.model.environment import changes
+from pytest_xlatune.model.environment import NodeEnvironment, changes
 from pytest_xlatune.model.result import Outcome
 from pytest_xlatune.model.trial import Trial
 
@@ -36,13 +38,28 @@ def parted(
     folder: Path,
     *,
     is_scored: bool,
+    libraries: Mapping[str, str] | None = None,
 ) -> tuple[Event, ...]:
     """Return the epochs that a trial begins, and what it tells of its environment if that is news.
 
-    `folder` is the attempt's.
+    `folder` is the attempt's; `libraries` are the versions that its log tells.
     """
     swapped = _swapped(state, cell, outcome) if is_scored else ()
-    return (*_told(state, trial, folder), *swapped)
+    return (*_told(state, trial, outcome, folder, libraries or {}), *swapped)
+
+
+# variables by which a profile runs other packages or libraries: that is what it asks for, and no
+# change between two trials
+_OTHER_CODE = frozenset(
+    {"PATH", "PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "LD_LIBRARY_PATH", "LD_PRELOAD"}
+)
+
+
+def _of_cell(told: NodeEnvironment, trial: Trial, libraries: Mapping[str, str]) -> NodeEnvironment:
+    """Return what a trial tells of its cell, with the libraries that its log names."""
+    if not _OTHER_CODE.isdisjoint(trial.profile.env):
+        return replace(told, packages={}, devices={}, code={})
+    return replace(told, packages={**told.packages, **libraries}) if libraries else told
 
 
 def _swapped(state: LedgerState, cell: Cell, outcome: Outcome) -> tuple[EpochBegan, ...]:
@@ -54,17 +71,28 @@ def _swapped(state: LedgerState, cell: Cell, outcome: Outcome) -> tuple[EpochBeg
     return (EpochBegan(cause=cause, cell_digest=cell.digest, nodes=nodes, were=were),)
 
 
-def _told(state: LedgerState, trial: Trial, folder: Path) -> tuple[Event, ...]:
+def _told(
+    state: LedgerState,
+    trial: Trial,
+    outcome: Outcome,
+    folder: Path,
+    libraries: Mapping[str, str],
+) -> tuple[Event, ...]:
     """Return what a trial tells of its environment, where that is news, and the epoch it begins."""
-    told = read_environments(folder)
+    told = tuple(_of_cell(each, trial, libraries) for each in read_environments(folder))
     if not told:
         return ()
     digest = trial.cell_digest
     before = {each.name: each for each in state.environments.get(digest, ())}
-    nodes = tuple(each.after(before.get(each.name)) for each in told)
+    # a node that did not answer in time is as it was, so that its next answer is held against that
+    silent = before.keys() & set(outcome.nodes) - {each.name for each in told}
+    nodes = (
+        *(each.after(before.get(each.name)) for each in told),
+        *(before[name] for name in sorted(silent)),
+    )
     spec = read_spec(folder)
     is_whole = spec is not None and spec.probe[-1:] == (DEVICES,)
-    if not is_whole and nodes == tuple(before.values()):
+    if not is_whole and {each.name: each for each in nodes} == before:
         return ()
     seen = EnvironmentSeen(trial_id=trial.id, cell_digest=digest, nodes=nodes, is_whole=is_whole)
     changed = {

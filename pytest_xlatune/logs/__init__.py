@@ -39,7 +39,7 @@ from pytest_xlatune.logs._signatures import EVIDENCE_CHARS, is_harmless, sight, 
 from pytest_xlatune.logs.grammar import Origin, StepLayout
 from pytest_xlatune.logs.patterns import StepPattern
 from pytest_xlatune.model.failure import FailureClass
-from pytest_xlatune.model.record import Record
+from pytest_xlatune.model.record import LATER, Record
 from pytest_xlatune.model.result import Action, Finding, StepRecord
 
 _LINE_BYTES = 1 << 16
@@ -66,6 +66,7 @@ _MEMSTATS_WORD = "memstats: after params"
 _OWN_WORDS = (
     *(_STEP_WORD, *_ENVIRONMENT_WORDS, _CONFIG_WORD, _MEMSTATS_WORD),
     *grammar.END_WORDS,
+    *grammar.LIBRARY_WORDS,
     *_DIGEST_WORDS,
 )
 _ENDING = (
@@ -93,6 +94,7 @@ class LogReport(Record):
         env: other variables shown (NCCL_*, RCCL_*, XLA_*, JAX_*, HSA_*, ...).
         config: MaxText's `Config param` lines, values as printed.
         nccl: the variables that NCCL or RCCL says it reads, by NCCL_DEBUG=INFO.
+        libraries: NCCL, RCCL, ROCm -> the version that the library tells as it is loaded.
         phase: how far the last start came.
         lines: lines, a torn last one included.
         size_bytes: bytes.
@@ -121,6 +123,7 @@ class LogReport(Record):
     exit_code: int | None = None
     tail: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    libraries: dict[str, str] = field(default_factory=dict, metadata=LATER)
 
     @property
     def last_step(self) -> int | None:
@@ -167,6 +170,7 @@ class _Start:
     env: _Settings = field(default_factory=_Settings)
     config: _Settings = field(default_factory=_Settings)
     nccl: _Settings = field(default_factory=_Settings)
+    libraries: _Settings = field(default_factory=_Settings)
 
 
 class LogReader:
@@ -287,6 +291,7 @@ class LogReader:
             exit_code=start.exit_code,
             tail=self._last_lines(),
             notes=self._notes(),
+            libraries=start.libraries.plain(),
         )
 
     def _read(self, piece: bytes) -> None:
@@ -386,6 +391,7 @@ class LogReader:
             start = self._start
             start.is_hung |= text.lstrip().startswith(_DIGEST_HEADS)
             self._digests.note(number, LinePlace(start.index, start.count, segment))
+        self._examine_library(low, text, origin, is_torn=is_torn)
         if _CONFIG_WORD in low and (setting := grammar.parse_config(text)):
             self._begin_if_trained(origin)
             self._begin_if_configured_again(setting[0], origin)
@@ -407,6 +413,12 @@ class LogReader:
             if seen.is_fatal and self._fatal is None:
                 self._fatal, self._steps_since_fatal = seen.finding, 0
             self._find(seen.finding)
+
+    def _examine_library(self, low: str, text: str, origin: Origin, *, is_torn: bool) -> None:
+        if not is_torn and any(word in low for word in grammar.LIBRARY_WORDS):
+            found = grammar.parse_library(text)
+            if found is not None:
+                self._start.libraries.put(*found, origin)
 
     def _step(
         self,

@@ -367,6 +367,24 @@ def parse_nccl(text: str) -> tuple[str, str] | None:
     return match["name"], value[:-1] if re.fullmatch(r"-?\d+\.", value) else value
 
 
+# gpu-2:49542:49542 [0] NCCL INFO NCCL version 2.29.2+cuda12.8       NCCL version 2.18.1+cuda12.1
+# node [0] NCCL INFO RCCL version : 2.27.7-HEAD:29e1567             RCCL version : 2.22.3-HEAD:7d8d
+# ROCm version : 7.2.0.0-43-fc0010cf6a
+_LIBRARY = re.compile(
+    r"(?:^|\bNCCL INFO )(?P<name>NCCL|RCCL|ROCm) version *:? *(?P<version>\d+\.\d[\w.+:/-]*)"
+)
+LIBRARY_WORDS = ("ccl version", "rocm version")
+
+
+def parse_library(text: str) -> tuple[str, str] | None:
+    """Return NCCL, RCCL or ROCm and the version that a library tells as it is loaded.
+
+    NVIDIA/nccl, src/init.cc (`showVersion`); ROCm/rccl prints a block of such lines.
+    """
+    match = _LIBRARY.search(text)
+    return (match["name"], match["version"]) if match else None
+
+
 def parse_metrics(text: str) -> tuple[StepRecord, ...]:
     """Return the unrounded steps of the last start in the text of a metrics file, in order.
 

@@ -9,12 +9,17 @@ copy of the checkout. In it the model's env.sh begins with the axes, which deplo
 ends with the profile. The current directory gets `maxtext-slurm.json` and links to the dump and the
 captures in the job's own folder, which is found by its id, as its name changes.
 
-Standard library only, and nothing of ours: it judges nothing that it sees.
+What each node ran on is told in the job's log: the model's env.sh ends with `probe_environment.py`,
+which a container runs once in front of its trainer. From there it goes into `environment.json` and
+`environment.1.json`, as the payload of other trials writes them, one file a node.
+
+Standard library only, and nothing of ours is imported: it judges nothing that it sees.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import getpass
 import json
 import os
@@ -26,7 +31,7 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 PROFILE_FILE = "profile.env.sh"
 AXES_FILE = "axes.env.sh"
@@ -36,6 +41,18 @@ _LOOK_S = 0.5
 _ANSWER_S = 60.0  # of a scheduler that is asked
 _UNKNOWN_TIMES = 3  # empty answers in a row that mean "gone"
 _QUIET_TIMES = 4  # looks at an ended job's log that find nothing new: a shared file system lags
+# the text of the probe, as the container's bash reads it; the output path is set there alone
+_PROBE = Path(__file__).with_name("probe_environment.py")
+_MARK = b"xlatune-environment: "  # what its one line of JSON begins with
+_PROBE_S, _MOST_NODES, _MOST_LINE = 60, 4096, 1 << 20
+_ASKS = """
+if [[ -n ${{OUTPUT_PATH-}} && -z ${{XLATUNE_TOLD-}} ]]; then
+  export XLATUNE_TOLD=1
+  timeout {limit_s} python3 - job maxtext MaxText 2>/dev/null <<'END_OF_THE_PROBE' || true
+{program}
+END_OF_THE_PROBE
+fi
+"""
 _ENDED = {
     *("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "BOOT_FAIL"),
     *("OUT_OF_MEMORY", "DEADLINE", "PREEMPTED", "REVOKED"),
@@ -71,6 +88,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     status, said = ending(job, state)
     sys.stdout.write(f"xlatune: job {job} JobState={state} {said}\n")
     _link(job, arguments.workspace)
+    tell_environments(job, arguments.workspace, arguments.checkout)
     return 143 if stop.is_set else status
 
 
@@ -111,7 +129,8 @@ def copy_of(checkout: Path, copy: Path, *, model: str) -> Path:
     deployed = env_file.read_text(encoding="utf-8") if env_file.exists() else ""
     asked, profile = (Path(name).read_text(encoding="utf-8") for name in (AXES_FILE, PROFILE_FILE))
     env_file.unlink(missing_ok=True)  # it may be a link to the checkout's own
-    env_file.write_text(f"{asked}{deployed}{profile}", encoding="utf-8")
+    probe = _ASKS.format(limit_s=_PROBE_S, program=_PROBE.read_text(encoding="utf-8").strip())
+    env_file.write_text(f"{asked}{deployed}{profile}{probe}", encoding="utf-8")
     return copy
 
 
@@ -217,6 +236,33 @@ def _record(job: str, state: str, workspace: Path) -> None:
     log, folder = found_by_id(job, workspace)
     known = {"job_id": job, "state": state, "log": str(log or ""), "folder": str(folder or "")}
     Path(RECORD).write_text(json.dumps(known) + "\n", encoding="utf-8")
+
+
+def tell_environments(job: str, workspace: Path, checkout: Path) -> None:
+    """Write down what each node's log line tells, with the commit of the checkout itself."""
+    log, _ = found_by_id(job, workspace)
+    told: dict[str, dict[str, Any]] = {}
+    lines = log.open("rb") if log is not None else contextlib.nullcontext(())
+    with lines as read:
+        for line in read:
+            if len(told) >= _MOST_NODES or len(line) > _MOST_LINE:
+                break
+            if _MARK not in line:
+                continue
+            with contextlib.suppress(ValueError):  # torn, or another's words
+                found = json.loads(line[line.index(_MARK) + len(_MARK) :])
+                if isinstance(found, dict) and isinstance(found.get("name"), str):
+                    told.setdefault(found["name"], found)
+    commit = _ask("git", "-C", str(checkout), "rev-parse", "HEAD").strip()
+    changed = _ask("git", "-C", str(checkout), "status", "--porcelain", "--untracked-files=no")
+    count = len(changed.splitlines())
+    said = f"{count} changed file{'s' if count > 1 else ''}" if count else "clean"
+    own = {str(checkout): f"{commit}, {said}"} if commit else {}
+    for number, name in enumerate(sorted(told)):
+        found = told[name]
+        found["repositories"] = {**own, **found.get("repositories", {})}
+        file = f"environment.{number}.json" if number else "environment.json"
+        Path(file).write_text(json.dumps(found) + "\n", encoding="utf-8")
 
 
 def _link(job: str, workspace: Path) -> None:

@@ -2,14 +2,17 @@
 
     python probe_environment.py node PATH...                 by the payload's own Python
     python probe_environment.py trainer PROGRAM [devices]    by the trainer's, in its environment
+    python probe_environment.py job PROGRAM...               by the trainer's, where no payload runs
 
-The payload runs both after a trainer that ended well, when nothing is measured any more; only the
-text of this file goes to the node. It prints one line, `xlatune-environment: {...}`, a table of
+The payload runs the first two after a trainer that ended well, when nothing is measured any more;
+only the text of this file goes to the node. A job that others start runs the third in front of its
+trainer, whose devices it leaves alone. It prints one line, `xlatune-environment: {...}`, a table of
 texts under each of: node, packages, devices, code, repositories. What it cannot find it leaves out.
 With `devices` JAX is imported and asked; without, no module but the standard library's.
 
-PROGRAM is a script or a module's name. The Python files that it may import are hashed, so that an
-edit of the trainer between two trials is seen without git, and one of a file beside it is not.
+PROGRAM is a script or a module's name; of several the first that is there. The Python files that it
+may import are hashed, so that an edit of the trainer between two trials is seen without git, and
+one of a file beside it is not.
 """
 
 from __future__ import annotations
@@ -22,10 +25,12 @@ import json
 import os
 import platform
 import re
+import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 MARK = "xlatune-environment: "
 FILE = "xlatune_environment.py"  # its name in an attempt's folder
@@ -50,21 +55,24 @@ _INSTALLED = re.compile(
 # NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.15  Tue Mar  5 22:23:56 UTC 2024
 # NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  570.86.15  Release Build
 _NVIDIA = re.compile(r"Kernel Module\D*?(?:x86_64|aarch64)?\s+(\d+(?:\.\d+)+)")
-_MODELS, _KFD = Path("/proc/driver/nvidia/gpus"), Path("/sys/class/kfd/kfd/topology/nodes")
 
 
-def node_facts() -> dict[str, str]:
-    """Return kernel, processor, driver and GPUs as the node's files tell them."""
-    cpu = re.search(r"^(?:model name|Model)\s*: (.*)", _read("/proc/cpuinfo"), re.MULTILINE)
-    nvidia = _NVIDIA.search(_read("/proc/driver/nvidia/version"))
-    amd = _read("/sys/module/amdgpu/version").strip()
-    models = [re.search(r"Model:\s*(.*)", _read(each)) for each in _MODELS.glob("*/information")]
+def node_facts(root: Path = Path("/")) -> dict[str, str]:
+    """Return kernel, processor, driver and GPUs as the node's files below `root` tell them."""
+    cpu = re.search(r"^(?:model name|Model)\s*: (.*)", _read(root / "proc/cpuinfo"), re.MULTILINE)
+    nvidia = _NVIDIA.search(_read(root / "proc/driver/nvidia/version"))
+    amd = _read(root / "sys/module/amdgpu/version").strip()
+    models = [
+        re.search(r"Model:\s*(.*)", _read(each))
+        for each in root.glob("proc/driver/nvidia/gpus/*/information")
+    ]
     names = [each.group(1).strip() for each in models if each]
     # gfx_target_version 90402     a CPU's is 0
     found = [
-        re.search(r"gfx_target_version (\d+)", _read(each)) for each in _KFD.glob("*/properties")
+        re.search(r"gfx_target_version (\d{1,9})", _read(each))
+        for each in root.glob("sys/class/kfd/kfd/topology/nodes/*/properties")
     ]
-    names += [f"gfx {each.group(1)}" for each in found if each and each.group(1) != "0"]
+    names += [_gfx(int(each.group(1))) for each in found if each and each.group(1) != "0"]
     gpus = ", ".join(f"{names.count(each)} x {each}" for each in sorted(set(names)))
     return {
         "kernel": os.uname().release,
@@ -74,7 +82,12 @@ def node_facts() -> dict[str, str]:
     }
 
 
-def packages() -> dict[str, str]:
+def _gfx(version: int) -> str:
+    """Return the name of an AMD GPU's architecture: 90402 is gfx942, 90010 is gfx90a."""
+    return f"gfx{version // 10000}{version // 100 % 100:x}{version % 100:x}"
+
+
+def packages(root: Path = Path("/")) -> dict[str, str]:
     """Return the installed packages that matter, by name; nothing is imported."""
     found: dict[str, str] = {}
     for folder in sys.path:
@@ -87,12 +100,12 @@ def packages() -> dict[str, str]:
             if match:
                 found.setdefault(match.group(1).lower().replace("_", "-"), match.group(2))
     cuda = re.search(r'"cuda"\s*:\s*\{[^}]*"version"\s*:\s*"([^"]+)"',
-                     _read("/usr/local/cuda/version.json"))  # fmt: skip
+                     _read(root / "usr/local/cuda/version.json"))  # fmt: skip
     return {
         "python": platform.python_version(),
         **found,
         "CUDA": cuda.group(1) if cuda else "",
-        "ROCm": _read("/opt/rocm/.info/version").strip(),
+        "ROCm": _read(root / "opt/rocm/.info/version").strip(),
     }
 
 
@@ -125,10 +138,19 @@ def _collectives() -> dict[str, str]:
             failed = library.ncclGetVersion(ctypes.byref(version))
         except (OSError, AttributeError):
             continue
-        if not failed:  # 22703 is 2.27.3
-            major, rest = divmod(version.value, 10000)
-            return {name: f"{major}.{rest // 100}.{rest % 100}"}
+        if not failed:
+            return {name: version_of(version.value)}
     return {}
+
+
+def version_of(code: int) -> str:
+    """Return the version that `ncclGetVersion` tells; before 2.9 it had a digit less.
+
+    nccl.h: NCCL_VERSION(X,Y,Z) is X*1000 + Y*100 + Z up to 2.8, X*10000 + Y*100 + Z from 2.9.
+    """
+    unit = 10000 if code >= 10000 else 1000  # noqa: PLR2004 - 22703 is 2.27.3, 2804 is 2.8.4
+    major, rest = divmod(code, unit)
+    return f"{major}.{rest // 100}.{rest % 100}"
 
 
 def folder_of(program: str) -> str:
@@ -287,16 +309,21 @@ def main(argv: Sequence[str]) -> None:
     kind, *rest = argv
     asked: dict[str, Callable[[], dict[str, str]]]
     asked = {"node": node_facts, "repositories": lambda: repositories(rest)}
-    if kind == "trainer":
-        folder = folder_of(rest[0])
+    if kind in ("trainer", "job"):
+        program = next((each for each in rest if folder_of(each)), rest[0])
+        folder = folder_of(program)
         asked = {
+            **({"node": node_facts} if kind == "job" else {}),
             "packages": packages,
-            "code": lambda: {folder: code_digest(folder, rest[0])} if folder else {},
+            "code": lambda: {folder: code_digest(folder, program)} if folder else {},
             "repositories": lambda: repositories([folder] if folder else []),
         }
         if "devices" in rest[1:]:
             asked["devices"] = devices
-    found, problems = dict[str, dict[str, str]](), list[str]()
+    found, problems = dict[str, Any](), list[str]()
+    if kind == "job":
+        found["name"] = os.environ.get("SLURMD_NODENAME") or socket.gethostname()
+        problems.append("devices: not asked, the trainer is about to take them")
     for name, ask in asked.items():
         try:
             found[name] = {key: text for key, text in ask().items() if text}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -12,6 +13,7 @@ from pytest_xlatune.campaign.attempts import Setup, by_digest
 from pytest_xlatune.executors import Request, Resumed
 from pytest_xlatune.launchers.command import CommandLauncher
 from pytest_xlatune.model.cell import OPTIONS_FOLDER, Cell, Parallelism, Protocol
+from pytest_xlatune.model.environment import NodeEnvironment
 from pytest_xlatune.model.errors import SubmissionError
 from pytest_xlatune.model.profile import Profile, parse_flags, profile
 from pytest_xlatune.model.resources import Resources
@@ -80,6 +82,7 @@ class ScriptedExecutor:
         self.die_after_submit = False
         self.resumed: list[tuple[str, ...]] = []
         self.revival = Resumed(faults=("node001 is drained: bad nic",))
+        self.tells: Callable[[str], Sequence[NodeEnvironment]] = lambda _: ()
         self._jobs: dict[str, tuple[str, Outcome]] = {}
 
     def submit(self, spec: LaunchSpec, request: Request) -> str:
@@ -95,6 +98,9 @@ class ScriptedExecutor:
         (folder / "log.0.txt").write_text(text, encoding="utf-8")
         if "XLA_FLAGS=" not in text:  # a program that sets it anew loses --xla_dump_to too
             tell_options(folder, spec)
+        for rank, each in enumerate(self.tells(trial_id)):
+            path = folder / (f"environment.{rank}.json" if rank else "environment.json")
+            path.write_text(json.dumps(each.to_json()), encoding="utf-8")
         job_id = f"{len(self._jobs) + 1}"
         self._jobs[job_id] = (comment, outcome)
         self.submitted.append(trial_id)

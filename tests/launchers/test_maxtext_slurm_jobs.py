@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import platform
 import shlex
 import signal
 import subprocess
@@ -18,11 +19,13 @@ from pytest_xlatune import profile
 from pytest_xlatune.campaign.assess import assess
 from pytest_xlatune.evidence.hlo.dump import read_program
 from pytest_xlatune.evidence.trace.captures import captures_below
+from pytest_xlatune.executors.folder import read_environments
+from pytest_xlatune.model.environment import differing
 from pytest_xlatune.model.failure import FailureClass
 from pytest_xlatune.model.profile import BASELINE
-from pytest_xlatune.model.result import Outcome, State
+from pytest_xlatune.model.result import Action, Outcome, State
 from pytest_xlatune.tasks.read_logs import read_one
-from pytest_xlatune.workers.maxtext_slurm_job import RECORD
+from pytest_xlatune.workers.maxtext_slurm_job import RECORD, tell_environments
 from tests.launchers.checkout import DATA, MODEL, Site, make_cell, make_trial
 from tests.waiting import LIMIT_S, until
 
@@ -59,6 +62,10 @@ def test_a_profile_is_the_last_word_and_the_checkout_stays_as_it_is(site: Site) 
     assert not (frozen / "secret.local.sh").exists()
     assert not (site.attempt / "checkout").exists()
     assert f"JOB_NAME={name}\n" in site.log.read_text(encoding="utf-8")
+    assert found.findings == () or {each.action for each in found.findings} == {Action.NONE}
+    (node,) = read_environments(site.attempt)
+    assert node.node["kernel"] == platform.release()
+    assert node.packages["python"]
 
 
 def test_a_flag_that_only_train_env_sets_is_seen_not_to_be_effective(site: Site) -> None:
@@ -224,3 +231,37 @@ def test_a_whole_sweep_through_a_checkout(site: Site) -> None:
     board = json.loads((site.root / "reports" / "pretend" / "leaderboard.json").read_text())
     kinds = {each["arm"]: each["kind"] for each in board["conclusion"]["verdicts"]}
     assert kinds == {"bogus": "INVALID", "overlap-2": "SCREENED"}
+    (node,) = board["record"]["nodes"]
+    assert node["node"]["kernel"] == platform.release()
+    assert node["packages"]["python"]
+    assert node["problems"] == ["devices: not asked, the trainer is about to take them"]
+    header = (site.root / "reports" / "pretend" / "leaderboard.md").read_text(encoding="utf-8")
+    assert "Not recorded: devices: not asked" in header
+
+
+def test_each_node_of_a_job_tells_what_it_runs_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every container sources the model's file; the log mixes what they print."""
+
+    def told(name: str, jaxlib: str) -> str:
+        found = {"name": name, "packages": {"jaxlib": jaxlib}, "problems": []}
+        return f"xlatune-environment: {json.dumps(found)}\n"
+
+    lines = [
+        f"1: {told('node002', '0.9.1')}",
+        f"0: {told('node001', '0.9.0')}",
+        "0: xlatune-environment: {torn\n",
+        "0: xlatune-environment: []\n",
+        f"0: {told('node001', 'of a trainer that prints such a line later')}",
+    ]
+    (tmp_path / "outputs").mkdir()
+    (tmp_path / "outputs" / "4711-a.log").write_text("".join(lines), encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    tell_environments("4711", tmp_path / "outputs", tmp_path / "no repository")
+    found = read_environments(tmp_path)
+    assert [(each.name, each.packages) for each in found] == [
+        ("node001", {"jaxlib": "0.9.0"}),
+        ("node002", {"jaxlib": "0.9.1"}),
+    ]
+    assert differing(found) == ("jaxlib: 0.9.0 on node001, 0.9.1 on node002",)

@@ -1,0 +1,166 @@
+"""What drivers, devices and collective libraries say of themselves, in their own words.
+
+This machine has no GPU: the texts are those that public documents and logs print, one file each.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pytest_xlatune.logs import read_log
+from pytest_xlatune.workers.probe_environment import node_facts, packages, version_of
+
+H100 = "Model: \t\t NVIDIA H100 80GB HBM3\nIRQ:   \t\t 150\nGPU UUID: \t GPU-eaf23aa1-4d3d\n"
+CPU_OF_KFD = "cpu_cores_count 128\nsimd_count 0\ngfx_target_version 0\n"
+
+
+def kfd(version: int) -> str:
+    return f"cpu_cores_count 0\nsimd_count 1216\nvendor_id 4098\ngfx_target_version {version}\n"
+
+
+def machine(root: Path, **files: str) -> Path:
+    for name, text in files.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    return root
+
+
+@pytest.mark.parametrize(
+    ("text", "version"),
+    [
+        (
+            (
+                "NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.15  Tue Mar  5 22:23:56 UTC"
+                " 2024\nGCC version:  gcc version 11.4.0 (Ubuntu 11.4.0-1ubuntu1~22.04)\n"
+            ),
+            "550.54.15",
+        ),
+        (
+            (
+                "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  555.42.06  Release "
+                "Build  (abuild@host)  Thu Jul 11 12:00:00 UTC 2024\n"
+            ),
+            "555.42.06",
+        ),
+        (
+            (
+                "NVRM version: NVIDIA UNIX Open Kernel Module for aarch64  540.4.0  Release Build  "
+                "(buildbrain@mobile)  Tue Jan  7 17:35:12 PST 2025\n"
+            ),
+            "540.4.0",
+        ),
+        ("NVRM version: NVIDIA UNIX x86_64 Kernel Module 390.48 Thu Mar 22 00:42:57\n", "390.48"),
+    ],
+)
+def test_the_driver_of_nvidia(text: str, version: str, tmp_path: Path) -> None:
+    gpus = {f"proc/driver/nvidia/gpus/0000:{bus:02x}:00.0/information": H100 for bus in range(8)}
+    root = machine(tmp_path, **{"proc/driver/nvidia/version": text}, **gpus)
+    found = node_facts(root)
+    assert found["driver"] == f"NVIDIA {version}"
+    assert found["GPUs"] == "8 x NVIDIA H100 80GB HBM3"
+
+
+def test_the_driver_of_amd_counts_devices_and_no_processor(tmp_path: Path) -> None:
+    nodes = "sys/class/kfd/kfd/topology/nodes"
+    root = machine(
+        tmp_path,
+        **{
+            "sys/module/amdgpu/version": "6.12.12\n",
+            f"{nodes}/0/properties": CPU_OF_KFD,
+            f"{nodes}/1/properties": kfd(90402),
+            f"{nodes}/2/properties": kfd(90402),
+            f"{nodes}/3/properties": kfd(90500),
+            f"{nodes}/4/properties": kfd(90010),
+        },
+    )
+    found = node_facts(root)
+    assert found["driver"] == "amdgpu 6.12.12"
+    assert found["GPUs"] == "1 x gfx90a, 2 x gfx942, 1 x gfx950"
+
+
+def test_a_machine_without_a_gpu_names_none(tmp_path: Path) -> None:
+    found = node_facts(tmp_path)
+    assert (found["driver"], found["GPUs"]) == ("", "")
+    assert found["kernel"]
+
+
+def test_cuda_rocm_and_the_packages_of_both(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site = tmp_path / "site"
+    for name in (
+        "jax-0.10.2.dist-info",
+        "jaxlib-0.10.2.dist-info",
+        "jax_cuda12_plugin-0.10.2.dist-info",
+        "jax_cuda12_pjrt-0.10.2.dist-info",
+        "jax_rocm60_plugin-0.4.35.dist-info",
+        "jax_rocm7_pjrt-0.8.0.dist-info",
+        "nvidia_nccl_cu12-2.27.3.dist-info",
+        "nvidia_cudnn_cu12-9.10.2.21.dist-info",
+        "libtpu-0.0.17.dist-info",
+        "transformer_engine_jax-2.4.0+3cd6870.dist-info",
+        "jaxtyping-0.2.36.dist-info",
+    ):
+        (site / name).mkdir(parents=True)
+    monkeypatch.setattr("sys.path", [str(site)])
+    root = machine(
+        tmp_path,
+        **{
+            "usr/local/cuda/version.json": '{\n   "cuda" : {\n      "name" : "CUDA SDK",\n'
+            '      "version" : "12.8.1"\n   },\n   "cuda_cccl" : {\n      "version" : "1"\n'
+            "   }\n}\n",
+            "opt/rocm/.info/version": "6.4.1-83\n",
+        },
+    )
+    found = packages(root)
+    assert found["CUDA"] == "12.8.1"
+    assert found["ROCm"] == "6.4.1-83"
+    assert found["jax-cuda12-plugin"] == "0.10.2"
+    assert found["jax-cuda12-pjrt"] == "0.10.2"
+    assert found["jax-rocm60-plugin"] == "0.4.35"
+    assert found["jax-rocm7-pjrt"] == "0.8.0"
+    assert found["nvidia-nccl-cu12"] == "2.27.3"
+    assert found["libtpu"] == "0.0.17"
+    assert found["transformer-engine-jax"] == "2.4.0+3cd6870"
+    assert "jaxtyping" not in found
+
+
+@pytest.mark.parametrize(
+    ("code", "version"),
+    [(22703, "2.27.3"), (21805, "2.18.5"), (20903, "2.9.3"), (2804, "2.8.4"), (2708, "2.7.8")],
+)
+def test_the_number_that_ncclgetversion_returns(code: int, version: str) -> None:
+    assert version_of(code) == version
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        (
+            "1: p5-dy-gpu-2:62571:62571 [1] NCCL INFO NCCL version 2.26.2+cuda12.2\n",
+            {"NCCL": "2.26.2+cuda12.2"},
+        ),
+        ("NCCL version 2.18.1+cuda12.1\n", {"NCCL": "2.18.1+cuda12.1"}),
+        (
+            (
+                "node [0] NCCL INFO RCCL version : 2.27.7-HEAD:29e1567\n"
+                "HIP version  : 7.2.53211-97f5574fe2\nROCm version : 7.2.4.0-93-97f5574fe2\n"
+                "Hostname     : n1\nLibrccl path : /usr/local/lib/librccl.so.1\n"
+            ),
+            {"RCCL": "2.27.7-HEAD:29e1567", "ROCm": "7.2.4.0-93-97f5574fe2"},
+        ),
+        (
+            "RCCL version : 2.26.6-heads/drop/2025-08:c3b8de4\n",
+            {"RCCL": "2.26.6-heads/drop/2025-08:c3b8de4"},
+        ),
+        ("NCCL INFO NCCL git version stable dcf2a2fbe\n", {}),
+        ("a trainer asks for NCCL version 2.18 or later\n", {}),
+    ],
+)
+def test_a_library_tells_its_version_as_it_is_loaded(text: str, found: dict[str, str]) -> None:
+    assert read_log([text.encode()]).libraries == found
+    split = [text[at : at + 1].encode() for at in range(len(text))]
+    assert read_log(split).libraries == found

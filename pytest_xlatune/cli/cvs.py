@@ -165,8 +165,7 @@ def _facts(found: CvsFile) -> Iterator[str]:
             f"{cell.steps} steps"
         )
         for metric, each in cell.thresholds.items():
-            value = "" if each.value is None else f" {each.value:g}"
-            yield f"    {metric}: {each.kind}{value}"
+            yield f"    {metric}: {each.words}"
     from pytest_xlatune.model.redact import without_secrets
 
     flags = " ".join(f"--{name}={value}" for name, value in found.xla_flags.items())

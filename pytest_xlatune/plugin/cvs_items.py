@@ -1,4 +1,4 @@
-"""`pytest --cvs-config FILE`: one test per cell and metric of a CVS configuration.
+"""`pytest --cvs-config FILE`: one test per cell and metric of a CVS configuration, and its logs.
 
 A file becomes a collector, each of its cells a module with a sweep and one test for each metric, so
 that `-n`, `-k`, junit, the ledger and resuming are those of every sweep. Nothing is shared between
@@ -16,11 +16,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_xlatune.model.errors import ConfigError
-from pytest_xlatune.plugin.fixtures import OPTIONS_KEY
+from pytest_xlatune.plugin.fixtures import MEASURED_KEY, OPTIONS_KEY, guarded
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from pytest_xlatune.campaign import Campaign
     from pytest_xlatune.launchers.cvs import CvsCell, CvsFile
     from pytest_xlatune.studies.thresholds import Demand
     from pytest_xlatune.tasks.answers import Measured
@@ -95,6 +96,7 @@ class CvsConfiguration(pytest.File):
             read_cvs_file,
         )
         from pytest_xlatune.sweep.declaration import Sweep
+        from pytest_xlatune.tasks.cvs_logs import ERRORS, log_demands
 
         option = self.config.option
         said = self.config.stash[OPTIONS_KEY].said.values
@@ -113,7 +115,7 @@ class CvsConfiguration(pytest.File):
         runtimes = dict(said.get("container") or {}).get("runtime", "")
         runtime = runtimes if isinstance(runtimes, str) else runtimes[-1]
         for cell in file.cells:
-            demands = demands_of(cell)
+            demands = demands_of(file, cell)
             sweep = Sweep.from_cvs(
                 self.path,
                 cell=cell.name,
@@ -128,16 +130,24 @@ class CvsConfiguration(pytest.File):
                 __file__=str(self.path),
                 SWEEP=sweep,
                 CVS=(file, cell, demands),
-                test_threshold=_tests([each.metric for each in demands]),
+                test_threshold=_tests(each_metric, [each.metric for each in demands]),
             )
+            of_logs = [*([ERRORS] if file.patterns else []), *log_demands(file, cell)]
+            if of_logs:
+                vars(module).update(test_log=_tests(each_log, of_logs))
             yield CvsModule.of(self, module=module, name=cell.name)
 
 
-def _tests(metrics: list[str]) -> FunctionType:
-    made = FunctionType(each_metric.__code__, each_metric.__globals__)
-    made.__doc__ = each_metric.__doc__
-    made.__name__ = made.__qualname__ = "test_threshold"
+def _tests(function: Callable[..., None], metrics: list[str]) -> FunctionType:
+    """Return a function of its own as a test of each metric, under its test's name."""
+    found: Any = function
+    made = FunctionType(found.__code__, found.__globals__)
+    made.__doc__ = found.__doc__
+    made.__name__ = made.__qualname__ = _NAMES[found.__name__]
     return pytest.mark.threshold(pytest.mark.parametrize("metric", metrics)(made))
+
+
+_NAMES = {"each_metric": "test_threshold", "each_log": "test_log"}
 
 
 class CvsModule(pytest.Module):
@@ -173,13 +183,9 @@ def judge(request: pytest.FixtureRequest, measured: Measured, metric: str) -> No
         AssertionError: the threshold is not met, or these jobs cannot tell.
     """
     __tracebackhide__ = True
-    from pytest_xlatune.tasks.cvs_verdicts import (
-        cvs_verdict,
-        efficiency_pct,
-        loss_curve,
-        our_word,
-        steps_by_job,
-    )
+    from pytest_xlatune.sweep.cvs_files import efficiency_factor
+    from pytest_xlatune.tasks.cvs_logs import steps_by_job
+    from pytest_xlatune.tasks.cvs_verdicts import cvs_verdict, our_word
 
     file: CvsFile
     cell: CvsCell
@@ -195,19 +201,91 @@ def judge(request: pytest.FixtureRequest, measured: Measured, metric: str) -> No
     campaign = request.getfixturevalue("campaign")
     if config.option.cvs_strict and is_gated:
         jobs = steps_by_job(campaign, file)
-        if strict := cvs_verdict(jobs, file=file, cell=cell, verdict=verdict):
-            told["strict"] = strict
-            lines.append(f"    {strict}")
-    if metric == "final_loss":
-        jobs = steps_by_job(campaign, file)
-        told |= {name: f"{value:.6g}" for name, value in loss_curve(jobs, file=file).items()}
+        told["strict"] = cvs_verdict(jobs, file=file, cell=cell, verdict=verdict)
     if metric == "tokens_per_sec_per_gpu":
-        found = efficiency_pct(file, cell, verdict.tgs)
-        told |= {"scaling_efficiency_pct": f"{found:.1f}"} if found is not None else {}
-    properties = [(f"{_PROPERTY}.{name}", text) for name, text in told.items()]
+        factor = efficiency_factor(file, cell)
+        if factor is not None and verdict.tgs is not None:
+            told["scaling_efficiency_pct"] = f"{factor * verdict.tgs:.1f}"
+    is_enforced = is_gated and (file.enforce or config.option.cvs_enforce)
+    _end(request, measured, told, lines, is_enforced=is_enforced)
+
+
+def each_log(request: pytest.FixtureRequest, campaign: Campaign, metric: str) -> None:
+    """What the jobs' logs tell beside their score: the file's error patterns, the loss."""
+    __tracebackhide__ = True
+    judge_log(request, campaign, metric)
+
+
+def judge_log(request: pytest.FixtureRequest, campaign: Campaign, metric: str) -> None:
+    """Tell what the logs of all jobs say of one thing, once they are over; fail where it is bad.
+
+    Raises:
+        AssertionError: a job's log has a line of an error pattern, a limit that the file enforces
+            is not kept, or these jobs cannot tell.
+    """
+    __tracebackhide__ = True
+    from pytest_xlatune.launchers.cvs import SLOPE
+    from pytest_xlatune.tasks.answers import Measured
+    from pytest_xlatune.tasks.cvs_logs import (
+        ERRORS,
+        cvs_on_sights,
+        cvs_on_slope,
+        log_demands,
+        log_verdict,
+        sights,
+        sights_verdict,
+        steps_by_job,
+    )
+    from pytest_xlatune.tasks.cvs_verdicts import our_word
+
+    file: CvsFile
+    cell: CvsCell
+    file, cell, _ = request.module.CVS
+    option = request.config.option
+    guarded(request, lambda tick: campaign.wait(lambda view: not view.pending, on_turn=tick))
+    jobs = steps_by_job(campaign, file)
+    strict = ""
+    if metric == ERRORS:
+        found = sights(campaign, file)
+        verdict, lines = sights_verdict(found, jobs=len(jobs))
+        demand, word, is_enforced = "no line before the last step", our_word(verdict), True
+        strict = cvs_on_sights(found, file)
+    else:
+        asked = log_demands(file, cell)[metric]
+        verdict = log_verdict(asked, jobs, file=file)
+        is_gated = asked.value is not None
+        demand, word = asked.words, our_word(verdict) if is_gated else "recorded"
+        lines = [verdict.reasons[0] if is_gated else f"{word}: {verdict.reasons[0]}"]
+        says = file.enforce_slope if metric == SLOPE else file.enforce
+        is_enforced = is_gated and (says or option.cvs_enforce)
+        strict = cvs_on_slope(jobs, file=file) if metric == SLOPE else ""
+    told = {"metric": metric, "demand": demand, "verdict": word}
+    if option.cvs_strict:
+        told["strict"] = strict
+    measured = Measured(verdict)
+    request.node.user_properties.extend(measured.properties())
+    request.node.stash.setdefault(MEASURED_KEY, []).append(measured)
+    lines[0] = f"{cell.name}: {lines[0]}"
+    _end(request, measured, told, lines, is_enforced=is_enforced)
+
+
+def _end(
+    request: pytest.FixtureRequest,
+    measured: Measured,
+    told: dict[str, str],
+    lines: list[str],
+    *,
+    is_enforced: bool,
+) -> None:
+    """Give junit the properties and the summary its lines; fail where ours does not pass."""
+    __tracebackhide__ = True
+    if strict := told.get("strict"):
+        lines.append(f"    {strict}")
+    properties = [(f"{_PROPERTY}.{name}", text) for name, text in told.items() if text]
     request.node.user_properties.extend([*properties, (f"{_PROPERTY}.lines", "\n".join(lines))])
-    if not is_gated or not (file.enforce or config.option.cvs_enforce):
+    if not is_enforced:
         return
+    word = told["verdict"]
     claim = dataclasses.replace(measured.no_regression, text=lines[0], holds=word == "pass")
     measured.claims[:] = [dataclasses.replace(claim, is_undecided=word == "cannot tell")]
     if not claim.holds:

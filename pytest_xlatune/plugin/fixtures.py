@@ -72,7 +72,7 @@ def pinned_nodes(request: pytest.FixtureRequest, sweep: Sweep) -> tuple[str, ...
     if request.config.stash[OPENING_KEY]:
         return request.config.stash[SESSION_KEY].selection(sweep).sweep.cell.nodelist
     campaign: Campaign = request.getfixturevalue("campaign")
-    return _guarded(request, lambda tick: campaign.wait_for_nodes(on_turn=tick))
+    return guarded(request, lambda tick: campaign.wait_for_nodes(on_turn=tick))
 
 
 @pytest.fixture(scope="module")
@@ -82,7 +82,7 @@ def preflight(request: pytest.FixtureRequest, sweep: Sweep) -> Preflight:
     One that a project defines takes the place of the look before anything is submitted.
     """
     session, is_first = request.config.stash[SESSION_KEY], request.config.stash[OPENING_KEY]
-    return _guarded(request, lambda _: session.preflight(sweep, is_asked_first=bool(is_first)))
+    return guarded(request, lambda _: session.preflight(sweep, is_asked_first=bool(is_first)))
 
 
 @pytest.fixture(scope="module")
@@ -95,7 +95,7 @@ def retry_policy(sweep: Sweep) -> RetryPolicy:
 def campaign(request: pytest.FixtureRequest, sweep: Sweep) -> Campaign:
     """The cell's ledger and what runs into it, opened by whichever process comes first."""
     _take_overrides(request, sweep)
-    return _guarded(request, lambda _: request.config.stash[SESSION_KEY].campaign(sweep))
+    return guarded(request, lambda _: request.config.stash[SESSION_KEY].campaign(sweep))
 
 
 def _take_overrides(request: pytest.FixtureRequest, sweep: Sweep) -> None:
@@ -112,9 +112,7 @@ def _take_overrides(request: pytest.FixtureRequest, sweep: Sweep) -> None:
         policy: RetryPolicy = request.getfixturevalue("retry_policy")
     finally:
         opening.pop()
-    _guarded(
-        request, lambda _: session.give(sweep, retry_policy=policy, nodes=nodes, looked=looked)
-    )
+    guarded(request, lambda _: session.give(sweep, retry_policy=policy, nodes=nodes, looked=looked))
 
 
 def _overridden(request: pytest.FixtureRequest, name: str) -> Any:
@@ -131,7 +129,7 @@ def baseline_deployed(request: pytest.FixtureRequest, campaign: Campaign) -> Mea
     """All baseline trials of the first wave: a set, never one job."""
     from pytest_xlatune.tasks import answers as awaiting
 
-    return _guarded(request, lambda tick: awaiting.baseline(campaign, tick))
+    return guarded(request, lambda tick: awaiting.baseline(campaign, tick))
 
 
 @pytest.fixture
@@ -155,7 +153,7 @@ def calibration(request: pytest.FixtureRequest, sweep: Sweep) -> Calibration:
     marker = request.node.get_closest_marker("calibrate")
     jobs = marker.kwargs.get("jobs", JOBS) if marker is not None else JOBS
     resolved = session.selection(sweep).sweep
-    return _guarded(
+    return guarded(
         request,
         lambda tick: calibrate(session.run(resolved, resolved.calibration(jobs)), tick),
     )
@@ -167,7 +165,7 @@ def finalist(request: pytest.FixtureRequest, campaign: Campaign) -> Profile:
     from pytest_xlatune.tasks import answers as awaiting
 
     number: int = request.param
-    found = _guarded(request, lambda tick: awaiting.finalist(campaign, number, tick))
+    found = guarded(request, lambda tick: awaiting.finalist(campaign, number, tick))
     if found is None:
         pytest.skip(f"fewer than {number + 1} profiles were of interest after the screen")
     return found
@@ -179,7 +177,7 @@ def derived(request: pytest.FixtureRequest, campaign: Campaign) -> Profile:
     from pytest_xlatune.tasks import answers as awaiting
 
     slot: Slot = request.param
-    found = _guarded(request, lambda tick: awaiting.derived(campaign, slot, tick))
+    found = guarded(request, lambda tick: awaiting.derived(campaign, slot, tick))
     if found is None:
         pytest.skip(f"{slot.name} stayed empty: nothing more of the waves before {slot.wave} led")
     return found
@@ -190,7 +188,7 @@ def winner(request: pytest.FixtureRequest, campaign: Campaign) -> Profile:
     """The profile that the blocks prove fastest, after the last of them; skips where none is."""
     from pytest_xlatune.tasks import answers as awaiting
 
-    found = _guarded(request, lambda tick: awaiting.winner(campaign, tick))
+    found = guarded(request, lambda tick: awaiting.winner(campaign, tick))
     if found is None:
         pytest.skip("no profile is confirmed to be faster than the baseline")
     return found
@@ -208,13 +206,13 @@ def winner_elsewhere(request: pytest.FixtureRequest, campaign: Campaign, sweep: 
     session = request.config.stash[SESSION_KEY]
     selection = session.selection(sweep)
     wait = awaiting.winner if selection.confirm else awaiting.proven
-    found = _guarded(request, lambda tick: wait(campaign, tick))
+    found = guarded(request, lambda tick: wait(campaign, tick))
     if found is None:
         pytest.skip("no profile is confirmed to be faster yet: run the tests marked confirm first")
     marker = request.node.get_closest_marker("wave6")
     gate = Gate(**marker.kwargs) if marker is not None else Gate()
     there = selection.sweep.elsewhere(tag, found, gate)
-    measured = _guarded(
+    measured = guarded(
         request, lambda tick: awaiting.confirmed(session.run(there, there.study()), found, tick)
     )
     _give(request, measured)
@@ -235,7 +233,7 @@ def evidence(request: pytest.FixtureRequest, sweep: Sweep) -> Callable[[Profile 
     resolved = session.selection(sweep).sweep
 
     def evidence_of(profile: Profile | str) -> Recorded:
-        return _guarded(
+        return guarded(
             request,
             lambda tick: record(session.run(resolved, study_of_profile(resolved, profile)), tick),
         )
@@ -282,9 +280,9 @@ def measure(
         if isinstance(asked, str):
             asked = sweep.find(asked) if declared is None else _arm_of(campaign, asked)
         if is_confirming:
-            return _guarded(request, lambda tick: awaiting.confirmed(campaign, asked, tick))
+            return guarded(request, lambda tick: awaiting.confirmed(campaign, asked, tick))
         each = asked.profile if isinstance(asked, Arm) else asked
-        return _guarded(request, lambda tick: awaiting.screened(campaign, each, tick))
+        return guarded(request, lambda tick: awaiting.screened(campaign, each, tick))
 
     def measure(asked: Profile | Arm | str) -> Measured:
         measured = measured_of(asked)
@@ -316,7 +314,7 @@ def _arm_of(campaign: Campaign, name: str) -> Arm:
     return arms[name]
 
 
-def _guarded(request: pytest.FixtureRequest, ask: Callable[[Callable[[], None]], T]) -> T:
+def guarded(request: pytest.FixtureRequest, ask: Callable[[Callable[[], None]], T]) -> T:
     """Wait for an answer, with live lines if this is the process that prints them."""
     controller = request.config.pluginmanager.getplugin(CONTROLLER)
     try:

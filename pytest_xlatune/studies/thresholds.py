@@ -1,16 +1,16 @@
 """Whether a cell as deployed meets thresholds: so many jobs of it, one verdict for each metric.
 
-A threshold is an absolute demand, e.g. at least 800 tokens/s a device. The job is the unit: the
-mean over jobs is held against it, one-sided at 5 % either way. What neither excludes is "cannot
-tell", with the number of jobs that would decide it. All jobs must have a score. This module must
-not know of executors or logs, nor of whose files the thresholds are.
+A threshold is an absolute demand, e.g. at least 800 tokens/s a device, or a band around a value.
+The job is the unit: the mean over jobs is held against each limit, one-sided at 5 % either way.
+What neither excludes is "cannot tell", with the number of jobs that would decide it. All jobs must
+have a score. This module must not know of executors or logs, nor of whose files the thresholds are.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from statistics import fmean, stdev
 from typing import ClassVar
@@ -18,7 +18,7 @@ from typing import ClassVar
 from pytest_xlatune.model.cell import Cell
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.profile import BASELINE, BASELINE_ID
-from pytest_xlatune.model.record import Record, digest
+from pytest_xlatune.model.record import LATER, Record, digest
 from pytest_xlatune.model.result import Conclusion, NoiseRecord, Score, Verdict, VerdictKind
 from pytest_xlatune.model.text import counted
 from pytest_xlatune.model.trial import Arm, Trial
@@ -40,8 +40,9 @@ from pytest_xlatune.studies.verdicts import (
 KIND = "thresholds"
 JOBS = 5
 _MOST_JOBS = 200
-_LEAST, _MOST = "min", "max"
-_OF_LOSS = ("final_loss", "loss_decreased")
+_LEAST, _MOST, _WITHIN = "min", "max", "within"
+# a training without chance repeats these exactly
+_OF_LOSS = ("final_loss", "loss_decreased", "loss_slope", "steps_to_target")
 
 # metric -> its figure of one job; None where the job does not tell it
 _FIGURES: Mapping[str, Callable[[Score, Cell], float | None]] = {
@@ -54,8 +55,11 @@ _FIGURES: Mapping[str, Callable[[Score, Cell], float | None]] = {
     "step_time_p95_ms": lambda score, _: _percentile_ms(score, 0.95),
     "final_loss": lambda score, _: score.loss,
     "loss_decreased": lambda score, _: _fell(score),
+    "scaling_efficiency_pct": lambda score, _: score.tgs,
 }
 METRICS = tuple(_FIGURES)
+_ROUNDING = 1e-12
+_BY_FACTOR = "scaling_efficiency_pct"  # only a baseline makes a percentage of it
 
 
 def _percentile_ms(score: Score, share: float) -> float | None:
@@ -76,20 +80,56 @@ class Demand(Record):
 
     Attributes:
         metric: one of `METRICS`.
-        bound: `min`, `max`, or "" where it is only recorded.
+        bound: `min`, `max`, `within`, or "" where it is only recorded.
         value: the threshold; None where it is only recorded.
+        tolerance_pct: of `within`: how far from the value the mean may be, in percent of it.
+        of: another of `METRICS`, whose multiple of it in the same job is demanded; "" is none.
+        factor: what makes the metric of its figure, e.g. percent of a baseline; None is 1.
     """
 
     metric: str
     bound: str = ""
     value: float | None = None
+    tolerance_pct: float | None = field(default=None, metadata=LATER)
+    of: str = field(default="", metadata=LATER)
+    factor: float | None = field(default=None, metadata=LATER)
 
     @property
     def words(self) -> str:
         """The demand as text: `at least 800`."""
         if self.value is None:
             return "recorded"
-        return f"{'at least' if self.bound == _LEAST else 'at most'} {self.value:g}"
+        if self.bound == _WITHIN:
+            return f"{self.value:g} within {self.tolerance_pct or 0:g} %"
+        least = "at least" if self.bound == _LEAST else "at most"
+        return f"{least} {self.value:g}" + (f" times {self.of}" if self.of else "")
+
+    @property
+    def limits(self) -> tuple[tuple[float, float], ...]:
+        """Each limit with its sign: 1 is a least value, -1 a largest."""
+        if self.value is None:
+            return ()
+        if self.bound == _WITHIN:
+            reach = abs(self.value) * (self.tolerance_pct or 0.0) / 100
+            return ((1.0, self.value - reach), (-1.0, self.value + reach))
+        return ((1.0 if self.bound == _LEAST else -1.0, self.value),)
+
+    def figure(self, score: Score, cell: Cell) -> float | None:
+        """Return what a job tells of it; None where it does not."""
+        found = _figure(self.metric, score, cell)
+        if found is None or (self.metric == _BY_FACTOR and self.factor is None):
+            return None
+        found *= 1.0 if self.factor is None else self.factor
+        if not self.of:
+            return found
+        other = _figure(self.of, score, cell)
+        return found / other if other else None
+
+
+def _figure(metric: str, score: Score, cell: Cell) -> float | None:
+    known = _FIGURES.get(metric)
+    found = known(score, cell) if known else None
+    return found if found is not None and math.isfinite(found) else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,11 +154,19 @@ class Thresholds(Record):
                 "are the least"
             )
         for each in self.demands:
-            if each.bound not in (_LEAST, _MOST, "") or (each.bound == "") != (each.value is None):
+            bounds = (_LEAST, _MOST, _WITHIN, "")
+            if each.bound not in bounds or (each.bound == "") != (each.value is None):
                 raise ConfigError(
                     f"thresholds: {each.metric} has bound {each.bound!r} and value {each.value}, "
-                    "expected min or max and a number, or neither"
+                    "expected min, max or within and a number, or neither"
                 )
+            if each.bound == _WITHIN and not (each.tolerance_pct or 0) > 0:
+                raise ConfigError(
+                    f"thresholds: {each.metric} has tolerance_pct {each.tolerance_pct}, expected "
+                    "percent above 0"
+                )
+            if each.of and each.of not in METRICS:
+                raise ConfigError.unknown("metric", each.of, valid=METRICS, where="thresholds")
 
     def study(self, asked: Asked) -> ThresholdStudy:
         """Return the study of the sweep's cell."""
@@ -215,12 +263,11 @@ class ThresholdStudy(OneCell):
         if not scored:
             return replace(base, kind=VerdictKind.INVALID, reasons=(unmeasured(trials),))
         base = replace(measured(base, trials), arm=demand.metric)
-        figure = _FIGURES.get(demand.metric)
-        found = [figure(score, self.cell) if figure else None for score in scored]
-        values = [each for each in found if each is not None and math.isfinite(each)]
+        found = [demand.figure(score, self.cell) for score in scored]
+        values = [each for each in found if each is not None]
         if not values:
             return _because(base, f"cannot tell: no job tells {demand.metric}")
-        kind, text = _held(values, demand)
+        kind, text = held(values, demand)
         short = self.jobs - len(values)
         if short and kind is VerdictKind.EQUIVALENT:
             kind = VerdictKind.INCONCLUSIVE
@@ -233,31 +280,39 @@ def _because(verdict: Verdict, *reasons: str) -> Verdict:
     return replace(verdict, reasons=(*reasons, *verdict.reasons))
 
 
-def _held(values: list[float], demand: Demand) -> tuple[VerdictKind, str]:
-    """Return the verdict on the values of the jobs, and its sentence."""
+def held(values: Sequence[float], demand: Demand) -> tuple[VerdictKind, str]:
+    """Return the verdict on the values of the jobs, and its sentence.
+
+    EQUIVALENT is a pass, SLOWER a fail, INCONCLUSIVE cannot tell.
+    """
     mean = fmean(values)
-    shown = f"{demand.metric} is {mean:.6g} in the mean of {counted(len(values), 'job')}"
+    of = f" / {demand.of}" if demand.of else ""
+    shown = f"{demand.metric}{of} is {mean:.6g} in the mean of {counted(len(values), 'job')}"
     if demand.value is None:
         return VerdictKind.EQUIVALENT, shown
     shown = f"{shown}, {demand.words} is demanded"
-    sign = 1.0 if demand.bound == _LEAST else -1.0
-    if demand.metric in _OF_LOSS and max(values) == min(values):
-        # a training without chance repeats its loss: there is no noise to allow for
-        holds = sign * (mean - demand.value) >= 0
+    limits = demand.limits
+    is_same = max(values) - min(values) <= _ROUNDING * abs(mean)
+    if is_same and (demand.of or demand.metric in _OF_LOSS):
+        # a training without chance repeats its loss, and two figures of a job may be one number:
+        # there is no noise to allow for
+        holds = all(sign * (mean - level) >= 0 for sign, level in limits)
         kind = VerdictKind.EQUIVALENT if holds else VerdictKind.SLOWER
         return kind, f"{'pass' if holds else 'fail'}: {shown}; every job has the same"
-    kind = above([sign * each for each in values], sign * demand.value)
-    if kind is VerdictKind.EQUIVALENT:
-        return kind, f"pass: {shown}{_toothless(mean, values, demand)}"
-    if kind is VerdictKind.SLOWER:
-        return kind, f"fail: {shown}"
-    return kind, f"cannot tell: {shown}; {_enough(values, demand.value)}"
+    kinds = {level: above([sign * each for each in values], sign * level) for sign, level in limits}
+    if VerdictKind.SLOWER in kinds.values():
+        return VerdictKind.SLOWER, f"fail: {shown}"
+    unsure = [level for level, kind in kinds.items() if kind is not VerdictKind.EQUIVALENT]
+    if not unsure:
+        return VerdictKind.EQUIVALENT, f"pass: {shown}{_toothless(mean, values, demand)}"
+    nearest = min(unsure, key=lambda level: abs(mean - level))
+    return VerdictKind.INCONCLUSIVE, f"cannot tell: {shown}; {_enough(values, nearest)}"
 
 
 _BITE = 0.8
 
 
-def _toothless(mean: float, values: list[float], demand: Demand) -> str:
+def _toothless(mean: float, values: Sequence[float], demand: Demand) -> str:
     """Say where a threshold is far below, or so close that one healthy job misses it."""
     if demand.bound != _LEAST or demand.value is None or mean <= 0:
         return ""
@@ -270,7 +325,7 @@ def _toothless(mean: float, values: list[float], demand: Demand) -> str:
     return ""
 
 
-def _enough(values: list[float], level: float) -> str:
+def _enough(values: Sequence[float], level: float) -> str:
     """Say how many jobs would decide it with 80 % power, were mean and noise as seen."""
     spread = stdev(values) if len(values) > 1 else 0.0
     distance = abs(fmean(values) - level)

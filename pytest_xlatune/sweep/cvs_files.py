@@ -9,20 +9,24 @@ from __future__ import annotations
 import getpass
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from pytest_xlatune.launchers import Launcher
 from pytest_xlatune.launchers.container import ContainerLauncher
 from pytest_xlatune.launchers.cvs import (
+    EFFICIENCY,
+    OF_LOGS,
     PREFIX,
     TFLOPS,
     TOKENS,
     CvsCell,
     CvsFile,
+    Threshold,
     cluster_of,
     read_cvs,
+    typed,
 )
 from pytest_xlatune.launchers.cvs.starting import (
     CvsLauncher,
@@ -134,18 +138,50 @@ def _words(cluster: CvsFile | None) -> dict[str, str]:
 
 # told in every run, and gated where the file has a threshold of it
 _ALWAYS = (TOKENS, TFLOPS, "step_time_seconds", "final_loss")
-_BOUNDS = {"min": "min", "min_tok_s": "min", "max": "max", "max_ms": "max"}
+_BOUNDS = {"min": "min", "min_tok_s": "min", "max": "max", "max_ms": "max", "within": "within"}
 
 
-def demands_of(cell: CvsCell) -> tuple[Demand, ...]:
-    """Return what a cell's thresholds demand, by metric, and metrics to record besides."""
-    found: dict[str, Demand] = {}
+def demands_of(file: CvsFile, cell: CvsCell) -> tuple[Demand, ...]:
+    """Return what a cell's thresholds demand, by metric, and metrics to record besides.
+
+    What only logs tell is not among them.
+    """
+    found: dict[str, Demand] = {name: Demand(metric=name) for name in _ALWAYS}
     for name, each in cell.thresholds.items():
         metric = name.removeprefix(PREFIX)
-        bound = _BOUNDS.get(each.kind, "") if each.value is not None else ""
-        value = each.value if bound else None
-        found[metric] = Demand(metric=metric, bound=bound, value=value)
-    return tuple({**{name: Demand(metric=name) for name in _ALWAYS}, **found}.values())
+        if metric not in OF_LOGS:
+            found[metric] = demand_of(metric, each)
+    if EFFICIENCY in found:
+        factor = efficiency_factor(file, cell)
+        found[EFFICIENCY] = replace(found[EFFICIENCY], factor=factor)
+    return tuple(found.values())
+
+
+def demand_of(metric: str, threshold: Threshold) -> Demand:
+    """Return a threshold as a demand on the mean of jobs; recorded only, where it has no value."""
+    value, reference = threshold.value, threshold.reference
+    if threshold.kind == "min_ratio" and value is not None:
+        if isinstance(reference, str):
+            return Demand(metric=metric, bound="min", value=value, of=reference)
+        return Demand(metric=metric, bound="min", value=value * (reference or 0.0))
+    bound = _BOUNDS.get(threshold.kind, "") if value is not None else ""
+    return Demand(
+        metric=metric,
+        bound=bound,
+        value=value if bound else None,
+        tolerance_pct=threshold.tolerance_pct if bound else None,
+    )
+
+
+def efficiency_factor(file: CvsFile, cell: CvsCell) -> float | None:
+    """Return what makes percent of the file's baseline of tokens/s a device; None without one."""
+    block: Json = file.watched.get("scaling_baseline")
+    if not isinstance(block, dict):
+        return None
+    total, nodes = typed(block.get("tokens_per_sec_total")), typed(block.get("num_nodes", 1))
+    if not (isinstance(total, int | float) and isinstance(nodes, int | float)):
+        return None
+    return 100 * cell.gpus_per_node * nodes / total if total > 0 and nodes > 0 else None
 
 
 def declared_of(
@@ -189,7 +225,7 @@ def declared_of(
             f"{_FEWEST} are the least: fill in more with --cvs-set"
         )
     if study is None and not profiles:
-        study = Thresholds(demands=demands_of(cell))
+        study = Thresholds(demands=demands_of(file, cell))
     launcher: Launcher = CvsLauncher(scripts=file.scripts)
     runtime = runtime or file.container.runtime
     if runtime != NO_CONTAINER:

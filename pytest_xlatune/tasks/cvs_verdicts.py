@@ -1,4 +1,4 @@
-"""CVS' own verdict beside ours, from the logs of the same jobs; the loss as a curve.
+"""CVS' own verdict beside ours, from the logs of the same jobs.
 
 CVS judges one run; here each job of a study is one. Generations 1 and 2 take every step with an
 index above 5 by itself; 3 and 4 the mean of the last ten lines, those of the compilation among them
@@ -10,15 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from statistics import fmean
 
-from pytest_xlatune.campaign import Campaign
-from pytest_xlatune.executors.folder import log_files
-from pytest_xlatune.launchers.cvs import PREFIX, TFLOPS, TOKENS, CvsCell, CvsFile, Threshold, typed
-from pytest_xlatune.logs import read_log
-from pytest_xlatune.model.record import Json
+from pytest_xlatune.launchers.cvs import PREFIX, TFLOPS, TOKENS, CvsCell, CvsFile, Threshold
 from pytest_xlatune.model.result import StepRecord, Verdict, VerdictKind
+from pytest_xlatune.sweep.cvs_files import demand_of
 
 Steps = Sequence[StepRecord]
 
@@ -28,29 +24,6 @@ OUR_WORDS = {VerdictKind.EQUIVALENT: "pass", VerdictKind.SLOWER: "fail"}
 def our_word(verdict: Verdict) -> str:
     """Return our verdict in CVS' words, and `cannot tell`."""
     return OUR_WORDS.get(verdict.kind, "cannot tell")
-
-
-def steps_by_job(campaign: Campaign, file: CvsFile) -> dict[str, Steps]:
-    """Return the steps of each job that is over, as the node's log has them that CVS reads."""
-    found: dict[str, Steps] = {}
-    view = campaign.view()
-    for each in view.history:
-        attempts = view.state.trials[each.trial.id].attempts
-        submission = attempts[max(attempts)].submission if attempts else None
-        if submission is None or not each.status.is_final:
-            continue
-        logs = log_files(campaign.setup.folder / submission.folder)
-        order = [*logs.values()][:: -1 if file.generation in ("1", "2") else 1]
-        found[submission.job_id] = next(filter(None, map(_steps, order)), ())
-    return found
-
-
-def _steps(path: Path) -> Steps:
-    try:
-        with path.open("rb") as log:
-            return [each for each in read_log(log).steps if each.kind == "step"]
-    except OSError:
-        return ()
 
 
 def cvs_verdict(
@@ -94,54 +67,6 @@ def cvs_verdict(
     return f"{text}; ours: {our_word(verdict)}: {rule}, ours the mean of all jobs with its noise"
 
 
-def loss_curve(jobs: Mapping[str, Steps], *, file: CvsFile) -> dict[str, float]:
-    """Return the slope of the loss by least squares, and the steps and seconds to the target.
-
-    Means over the jobs; what no job tells is left out.
-    """
-    slopes = [slope for steps in jobs.values() if (slope := _slope(steps)) is not None]
-    found = {"loss_slope": fmean(slopes)} if slopes else {}
-    wanted = file.watched.get("convergence")
-    target = typed(wanted.get("target_value")) if isinstance(wanted, dict) else None
-    if isinstance(target, int | float) and not isinstance(target, bool):
-        reached = [each for steps in jobs.values() if (each := _reached(steps, target))]
-        if reached and len(reached) == len(jobs):
-            found["steps_to_target"] = fmean(step for step, _ in reached)
-            found["time_to_target_seconds"] = fmean(seconds for _, seconds in reached)
-    return found
-
-
-def _slope(steps: Steps) -> float | None:
-    points = [(each.step, each.loss) for each in steps if each.loss is not None]
-    if len(points) < 2:  # noqa: PLR2004 - a line needs two points
-        return None
-    middle, level = fmean(x for x, _ in points), fmean(y for _, y in points)
-    squares = sum((x - middle) ** 2 for x, _ in points)
-    return sum((x - middle) * (y - level) for x, y in points) / squares if squares else None
-
-
-def _reached(steps: Steps, target: float) -> tuple[int, float] | None:
-    seconds = 0.0
-    for each in steps:
-        seconds += each.step_s or 0.0
-        if each.loss is not None and each.loss <= target:
-            return each.step, seconds
-    return None
-
-
-def efficiency_pct(file: CvsFile, cell: CvsCell, tgs: float | None) -> float | None:
-    """Return the scaling efficiency in percent against the file's baseline; None without one."""
-    block: Json = file.watched.get("scaling_baseline")
-    if not isinstance(block, dict) or tgs is None:
-        return None
-    total, nodes = typed(block.get("tokens_per_sec_total")), typed(block.get("num_nodes", 1))
-    if not (isinstance(total, int | float) and isinstance(nodes, int | float)):
-        return None
-    if total <= 0 or nodes <= 0:
-        return None
-    return 100 * tgs * cell.gpus_per_node * nodes / total
-
-
 _AFTER = 5
 _LAST = 10
 
@@ -175,15 +100,25 @@ def strict(
                 passes=False, why=f"step {step}: {value:g} is below {demand.value:g}{others}"
             )
         return Strict(passes=True, why=f"every step after {_AFTER} has {demand.value:g} or more")
+    mean, count, first = _mean(values, name)
+    what = "the last loss" if name == "final_loss" else f"the mean of the last {count} lines"
+    against = demand_of(name, demand)
+    if against.of:
+        below = [(each.step, other) for each in steps if (other := _value(each, against.of))]
+        if not below:
+            return Strict(passes=False, why=f"no step prints {against.of}")
+        mean /= _mean(below, against.of)[0]
+        what += f" over that of {against.of}"
+    holds = all(sign * (mean - level) >= 0 for sign, level in against.limits)
+    remark = " (the compilation's step is among them)" if first == 0 else ""
+    return Strict(passes=holds, why=f"{what} is {mean:.6g}{remark}, {against.words} is demanded")
+
+
+def _mean(values: Sequence[tuple[int, float]], name: str) -> tuple[float, int, int]:
+    """Return CVS' mean of (step, value) pairs, of how many, and the first step among them."""
     last = values[-_LAST:]
     mean = last[-1][1] if name == "final_loss" else fmean(value for _, value in last)
-    what = "the last loss" if name == "final_loss" else f"the mean of the last {len(last)} lines"
-    holds = mean <= demand.value if demand.kind.startswith("max") else mean >= demand.value
-    first = " (the compilation's step is among them)" if last[0][0] == 0 else ""
-    sign = "at most" if demand.kind.startswith("max") else "at least"
-    return Strict(
-        passes=holds, why=f"{what} is {mean:.6g}{first}, {sign} {demand.value:g} is demanded"
-    )
+    return mean, len(last), last[0][0]
 
 
 _VALUES = {

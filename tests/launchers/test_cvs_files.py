@@ -228,6 +228,36 @@ def test_show_as_text_and_as_json(tmp_path: Path, capsys: pytest.CaptureFixture[
 
 
 @pytest.mark.parametrize(
+    ("entry", "said"),
+    [
+        ({"kind": "within", "value": 3}, "tolerance_pct is None, expected percent above 0"),
+        ({"kind": "within", "value": 3, "tolerance_pct": -1}, "percent above 0"),
+        ({"kind": "min_ratio", "value": 3}, "a number, or the name of another metric"),
+        ({"kind": "min_ratio", "value": 3, "reference": "final_los"}, "mean 'final_loss'"),
+        ({"kind": "mini", "value": 3}, "did you mean 'min'"),
+    ],
+)
+def test_a_threshold_that_lacks_a_part_is_refused(tmp_path: Path, entry: Any, said: str) -> None:
+    data = {"BS=1": {"training.final_loss": entry}}
+    with pytest.raises(ConfigError, match=said):
+        read(tmp_path, data, "threshold.json")
+
+
+@pytest.mark.parametrize(
+    ("block", "said"),
+    [
+        ({"error_patterns": {"a": "(["}}, "error_patterns.a: '\\(\\['.* is no regular expression"),
+        ({"error_patterns": {"a": 1}}, "error_patterns.a is 1, expected a regular expression"),
+        ({"loss_curve": {"max_slope": "steep"}}, "loss_curve.max_slope is 'steep'"),
+        ({"convergence": {"target_value": []}}, "convergence.target_value is list"),
+    ],
+)
+def test_a_block_that_cannot_act_is_refused(tmp_path: Path, block: Any, said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        read(tmp_path, {**fourth(), **block})
+
+
+@pytest.mark.parametrize(
     ("text", "said"),
     [
         ('{\n "a": 1\n "b": 2\n}', "line 3, column 2"),

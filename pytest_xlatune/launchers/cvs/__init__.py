@@ -24,7 +24,10 @@ from pytest_xlatune.launchers.cvs._keys import (
 from pytest_xlatune.launchers.cvs._later import read_later
 from pytest_xlatune.launchers.cvs._values import (
     CLASSES,
+    EFFICIENCY,
+    OF_LOGS,
     PREFIX,
+    SLOPE,
     TFLOPS,
     TOKENS,
     CvsCell,
@@ -46,7 +49,10 @@ from pytest_xlatune.model.record import Json
 
 __all__ = [
     "CLASSES",
+    "EFFICIENCY",
+    "OF_LOGS",
     "PREFIX",
+    "SLOPE",
     "TFLOPS",
     "TOKENS",
     "CvsCell",

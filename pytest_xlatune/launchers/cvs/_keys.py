@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import NamedTuple
 
 from pytest_xlatune.launchers.cvs._values import (
@@ -15,6 +16,8 @@ from pytest_xlatune.launchers.cvs._values import (
     DIFFERENT,
     DISTRIBUTED,
     IGNORED,
+    METRICS,
+    PREFIX,
     SINGLE,
     TFLOPS,
     TOKENS,
@@ -27,6 +30,7 @@ from pytest_xlatune.launchers.cvs._values import (
     is_comment,
     is_open,
     leaves_of,
+    typed,
     written,
 )
 from pytest_xlatune.model.errors import ConfigError
@@ -159,7 +163,10 @@ def first_table(generation: str, mode: str, *, has_hca: bool) -> Table:
             "env_dict": _LAUNCHED,
         },
         "shm_size": fixed._replace(cls=DIFFERENT),
-        "hf_token_file": Use(DIFFERENT, "by reference: a file that is mounted, never its text"),
+        "hf_token_file": Use(
+            DIFFERENT,
+            "by reference: HF_TOKEN_PATH names it, its text is never read; mount its folder",
+        ),
         "distributed_training": Use(IGNORED, "CVS reads it nowhere: the shape of the file decides"),
         "enable_checkpointing": _KEY,
         "training_steps": Use(USED, "steps of a run"),
@@ -243,16 +250,26 @@ _RUNTIME: Table = {
         "*": Use(USED, "option of the container"),
     },
 }
+_TARGET = Use(USED, "metric: steps and seconds to the target")
+_PICTURE = Use(DIFFERENT, "every step of the loss is taken, and no picture is drawn", reaches=False)
 _ABOUT: Table = {
-    "scaling_baseline": Use(USED, "scaling efficiency beside the verdicts"),
-    "convergence": Use(USED, "metric: steps and seconds to the target"),
-    "loss_curve": Use(USED, "metric: slope of the loss"),
+    "scaling_baseline": dict.fromkeys(
+        ("tokens_per_sec_total", "num_nodes"), Use(USED, "metric: scaling efficiency")
+    ),
+    "convergence": dict.fromkeys(("target_metric", "target_value"), _TARGET),
+    "loss_curve": {
+        "max_slope": Use(USED, "limit of the slope of the loss"),
+        "enforce": Use(USED, "whether a slope above the limit fails"),
+        **dict.fromkeys(("sample_every", "milestone_steps"), _PICTURE),
+    },
     "checkpoint_resume": Use(
         DIFFERENT, "not run: checkpoint and resume is another test", reaches=False
     ),
     "smoke": Use(DIFFERENT, "not run: each trial is the smoke test of its own", reaches=False),
-    "error_patterns": Use(USED, "patterns of failure, beside our own"),
-    "verify_dmesg": Use(DIFFERENT, "the kernel's log comes by the site's hook"),
+    "error_patterns": Use(
+        USED, "pattern of failure in the logs of all nodes, beside our own; CVS drops its own then"
+    ),
+    "verify_dmesg": Use(DIFFERENT, "the kernel's log comes by the site's hook", reaches=False),
 }
 _CONTAINER: Table = {
     "lifetime": Use(DIFFERENT, "a container lives as long as its trial"),
@@ -264,7 +281,9 @@ _CONTAINER: Table = {
 _PATHS: Table = {
     "log_dir": _RUN,
     "temp_dir": _RUN,
-    "hf_token_file": Use(DIFFERENT, "by reference: a file that is mounted, never its text"),
+    "hf_token_file": Use(
+        DIFFERENT, "by reference: HF_TOKEN_PATH names it, its text is never read; mount its folder"
+    ),
     "*": Use(USED, "fills placeholders"),
 }
 _BOTH: Table = {
@@ -272,7 +291,9 @@ _BOTH: Table = {
     "threshold_json": Use(USED, "file of thresholds"),
     "paths": _PATHS,
     "container": _CONTAINER,
-    "schema_version": Use(USED, "generation"),
+    "schema_version": Use(
+        DIFFERENT, "not checked: the keys of a file say its generation", reaches=False
+    ),
     "framework": Use(USED, "generation"),
 }
 _BRANCH = Use(DIFFERENT, "the checkout inside the image is not changed; name an image that has it")
@@ -326,7 +347,7 @@ def third_table(mode: str) -> Table:
         "model": {
             "id": Use(USED, "model"),
             "remote": Use(DIFFERENT, "weights are not fetched, with CVS neither"),
-            "precision": Use(USED, "label of the report"),
+            "precision": Use(DIFFERENT, "a label: MaxText's keys say the precision", reaches=False),
         },
         "training": training,
         **{key: training[key] for key in ("sweeps", "enabled_sweep_list")},
@@ -495,9 +516,38 @@ def read_thresholds(source: Source) -> dict[str, dict[str, Threshold]]:
         if kind == "info" and isinstance(raw, int | float) and not isinstance(raw, bool):
             value = raw
         name = str(path[-2]) if len(path) > 1 else "default"
-        metric = Threshold(kind=str(kind), value=value, path=written(path))
-        cells.setdefault(name, {})[str(path[-1])] = metric
+        demand = Threshold(kind=str(kind), value=value, path=written(path))
+        if value is not None and kind in ("within", "min_ratio"):
+            demand = _with_reference(source, path, entry, demand)
+        cells.setdefault(name, {})[str(path[-1])] = demand
     return cells
+
+
+def _with_reference(
+    source: Source, path: Path, entry: Mapping[str, Json], demand: Threshold
+) -> Threshold:
+    """Return a threshold with what it is measured against.
+
+    Raises:
+        ConfigError: that is missing, or is none that CVS has.
+    """
+    if demand.kind == "within":
+        at = (*path, "tolerance_pct")
+        tolerance = source.as_number(at, entry.get("tolerance_pct"))
+        if tolerance is None or tolerance <= 0:
+            raise source.wrong(at, entry.get("tolerance_pct"), "percent above 0")
+        return replace(demand, tolerance_pct=tolerance)
+    at, said = (*path, "reference"), entry.get("reference")
+    if isinstance(said, str) and not isinstance(typed(said), int | float):
+        name = said.removeprefix(PREFIX)
+        if name not in METRICS:
+            where = f"{source.where}: {written(at)}"
+            raise ConfigError.unknown("metric", said, valid=METRICS, where=where)
+        return replace(demand, reference=name)
+    number = source.as_number(at, said)
+    if number is None:
+        raise source.wrong(at, said, "a number, or the name of another metric")
+    return replace(demand, reference=number)
 
 
 def result_thresholds(source: Source, path: Path) -> dict[str, Threshold]:

@@ -143,9 +143,48 @@ def read_later(draft: Draft, find: Find) -> tuple[CvsFile, Table, list[Path]]:
         token_file=draft.filled(source.text("paths", "hf_token_file")),
         enforce=source.truth("enforce_thresholds", default=True),
         watched=watched,
+        patterns=_patterns(draft, place),
+        max_slope=source.number(*place, "loss_curve", "max_slope"),
+        enforce_slope=source.truth(*place, "loss_curve", "enforce"),
+        target=_target(draft, place),
         has_thresholds=bool(thresholds),
     )
     return made, fourth_table() if is_fourth else third_table(mode), off
+
+
+def _patterns(draft: Draft, place: Path) -> dict[str, str]:
+    """Return the file's patterns of failure; one that is empty is switched off.
+
+    Raises:
+        ConfigError: one is no regular expression.
+    """
+    found = {}
+    at: Path = (*place, "error_patterns")
+    for name, pattern in draft.source.table(*at).items():
+        if not isinstance(pattern, str):
+            raise draft.source.wrong((*at, name), pattern, "a regular expression")
+        try:
+            re.compile(pattern, re.IGNORECASE)
+        except (re.error, RecursionError, OverflowError) as error:
+            where = f"{draft.source.where}: {written((*at, name))}"
+            raise ConfigError(
+                f"{where}: {pattern!r:.80} is no regular expression: {error}"
+            ) from None
+        if pattern:
+            found[name] = pattern
+    return found
+
+
+def _target(draft: Draft, place: Path) -> float | None:
+    """Return the loss that `convergence` waits for."""
+    metric = draft.source.text(*place, "convergence", "target_metric")
+    target = draft.source.number(*place, "convergence", "target_value")
+    if metric and "loss" not in metric:
+        draft.notes.append(
+            f"convergence.target_metric is {metric!r}: only the loss of a step is told here"
+        )
+        return None
+    return target
 
 
 def _of_third(draft: Draft, mode: str) -> dict[str, str]:

@@ -26,6 +26,16 @@ SINGLE, DISTRIBUTED = "single", "distributed"
 PREFIX = "training."
 TFLOPS, TOKENS = "tflops_per_sec_per_gpu", "tokens_per_sec_per_gpu"
 TOKENS_TOTAL = "tokens_per_sec_total"
+EFFICIENCY = "scaling_efficiency_pct"
+# metrics that only the steps of a job's log tell; the slope of the loss is no metric of CVS by name
+SLOPE = "loss_slope"
+OF_LOGS = ("steps_to_target", "time_to_target_seconds", SLOPE)
+# the metrics of CVS' trainings
+METRICS = (
+    *(TFLOPS, TOKENS, TOKENS_TOTAL, EFFICIENCY),
+    *("step_time_seconds", "step_time_mean_ms", "step_time_p50_ms", "step_time_p95_ms"),
+    *("final_loss", "loss_decreased", "eval_loss", "steps_to_target", "time_to_target_seconds"),
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,15 +98,28 @@ class Threshold:
         kind: `min`, `max`, `max_ms`, `min_tok_s`, `within`, `min_ratio` or `info`.
         value: the number; None where the file gives none.
         path: where it stands, for messages.
+        tolerance_pct: of `within`.
+        reference: of `min_ratio`: a number, or the name of another metric.
     """
 
     kind: str
     value: float | None
     path: str = ""
+    tolerance_pct: float | None = None
+    reference: float | str | None = None
 
     def to_json(self) -> Json:
         """Return what a threshold file holds."""
-        return {"kind": self.kind, "value": self.value}
+        more = {"tolerance_pct": self.tolerance_pct, "reference": self.reference}
+        own = {name: each for name, each in more.items() if each is not None}
+        return {"kind": self.kind, "value": self.value, **own}
+
+    @property
+    def words(self) -> str:
+        """The demand as `show` prints it: `within 40 by 5 %`."""
+        text = self.kind if self.value is None else f"{self.kind} {self.value:g}"
+        text += f" by {self.tolerance_pct:g} %" if self.tolerance_pct is not None else ""
+        return f"{text} of {self.reference}" if self.reference is not None else text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -184,6 +207,10 @@ class CvsFile:
         enforce: whether a threshold that is not met fails a run.
         has_thresholds: whether there is a file of them, or a result_dict.
         watched: blocks of the file on what a run is told about: scaling_baseline, convergence, ...
+        patterns: name -> regular expression; a line of a job's log that matches is its failure.
+        max_slope: what the slope of the loss must stay below; None where the file does not say.
+        enforce_slope: whether a slope above it fails a run.
+        target: the loss of `convergence`; None where the file does not say.
         nodes: of a cluster file: names of its nodes.
         username: of a cluster file.
         token_file: of Hugging Face; a path, never read here.
@@ -208,6 +235,10 @@ class CvsFile:
     enforce: bool = True
     has_thresholds: bool = True
     watched: Mapping[str, Json] = field(default_factory=dict)
+    patterns: Mapping[str, str] = field(default_factory=dict)
+    max_slope: float | None = None
+    enforce_slope: bool = False
+    target: float | None = None
     nodes: tuple[str, ...] = ()
     username: str = ""
     token_file: str = ""

@@ -249,7 +249,7 @@ def conclusion(request: pytest.FixtureRequest, campaign: Campaign) -> Conclusion
     """What a study other than tuning concludes, once its last trial is over."""
     from pytest_xlatune.tasks import answers as awaiting
 
-    found = _guarded(request, lambda tick: awaiting.concluded(campaign, tick))
+    found = guarded(request, lambda tick: awaiting.concluded(campaign, tick))
     if found.record is not None:
         said = "; ".join(found.record.said)
         request.node.user_properties.append(("xlatune.conclusion", said))

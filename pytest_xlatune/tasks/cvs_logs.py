@@ -60,7 +60,7 @@ def _steps(path: Path) -> Steps:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sight:
+class MatchedLine:
     """A line of a log that a pattern of the file matches.
 
     Attributes:
@@ -88,7 +88,7 @@ class Sight:
 _STEP = re.compile(r"completed step: (\d+)")
 
 
-def sights(campaign: Campaign, file: CvsFile) -> tuple[Sight, ...]:
+def sights(campaign: Campaign, file: CvsFile) -> tuple[MatchedLine, ...]:
     """Return the first line of each log that each pattern of the file matches, ignoring case."""
     known = {name: re.compile(text, re.IGNORECASE) for name, text in file.patterns.items()}
     return tuple(
@@ -109,7 +109,7 @@ def _sights(
     rank: int,
     last: int,
     hidden: frozenset[str],
-) -> Iterator[Sight]:
+) -> Iterator[MatchedLine]:
     seen, is_late = set(), False
     try:
         with path.open(encoding="utf-8", errors="replace") as log:
@@ -119,7 +119,7 @@ def _sights(
                     if name not in seen and pattern.search(text):
                         seen.add(name)
                         shown = hide_quoted(text.strip(), hidden)[:_SHOWN_CHARS]
-                        yield Sight(
+                        yield MatchedLine(
                             name=name, job=job, rank=rank, line=number, text=shown, is_late=is_late
                         )
                 step = _STEP.search(text)
@@ -128,7 +128,7 @@ def _sights(
         return
 
 
-def sights_verdict(found: Sequence[Sight], *, jobs: int) -> tuple[Verdict, list[str]]:
+def sights_verdict(found: Sequence[MatchedLine], *, jobs: int) -> tuple[Verdict, list[str]]:
     """Return our verdict on the patterns of a file, and its lines: the first tells the verdict."""
     early = [each for each in found if not each.is_late]
     late = [each for each in found if each.is_late]
@@ -146,7 +146,7 @@ def sights_verdict(found: Sequence[Sight], *, jobs: int) -> tuple[Verdict, list[
     return verdict, lines
 
 
-def cvs_on_sights(found: Sequence[Sight], file: CvsFile) -> str:
+def cvs_on_sights(found: Sequence[MatchedLine], file: CvsFile) -> str:
     """Return CVS' own verdict: it reads the first node's log in generation 3, in 4 all of them."""
     read = [each for each in found if file.generation == "4" or each.rank == 0]
     if read:

@@ -156,7 +156,7 @@ def cvs_on_sights(found: Sequence[MatchedLine], file: CvsFile) -> str:
 
 
 def log_demands(file: CvsFile, cell: CvsCell) -> dict[str, Demand]:
-    """Return what is held against the steps of the logs, by metric."""
+    """Return the demands on the steps of the logs, by metric."""
     found: dict[str, Demand] = {}
     if "loss_curve" in file.watched or file.max_slope is not None:
         bound = "" if file.max_slope is None else "max"

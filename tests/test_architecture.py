@@ -27,7 +27,7 @@ LAYERS: dict[str, tuple[int, set[str]]] = {
     "evidence": (2, {"numpy"}),
     "launchers": (2, {"ruamel"}),
     "logs": (2, set()),
-    "report": (2, {"tabulate", "ruamel"}),
+    "report": (2, {"tabulate", "ruamel", "jinja2", "markupsafe"}),
     "stats": (2, {"numpy", "scipy"}),
     "executors": (3, {"submitit"}),
     "ledger": (3, {"filelock"}),

@@ -45,7 +45,13 @@ def add_conclude(parser: argparse.ArgumentParser) -> None:
 def _report(arguments: argparse.Namespace) -> int:
     options = options_of(arguments)
     folders = _named_folders(arguments, options)
-    from pytest_xlatune.tasks.publish import document_of, publish, read_known
+    from pytest_xlatune.tasks.publish import (
+        NO_PAGES,
+        document_of,
+        has_pages,
+        publish,
+        read_known,
+    )
 
     for folder in folders:
         known = read_known(folder)
@@ -54,6 +60,8 @@ def _report(arguments: argparse.Namespace) -> int:
         show(f"{name} was said by {place}" for name, place in settings)
         written = publish(folder, options.reports, zh=options.zh, rewrite=options.rewrite)
         show(f"written: {os.path.relpath(path)}" for path in written)
+    if not has_pages():
+        show([NO_PAGES])
     return 0
 
 

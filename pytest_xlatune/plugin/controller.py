@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import json
+import os
 import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -280,15 +281,25 @@ class Controller:
         folders = self._named_folders()
         if not folders:
             return  # and nothing was imported
-        from pytest_xlatune.report.render import terminal
-        from pytest_xlatune.tasks.publish import document_of, publish, read_known
+        from pytest_xlatune.report.render import markdown, terminal
+        from pytest_xlatune.tasks.publish import (
+            NO_PAGES,
+            add_step_summary,
+            document_of,
+            has_pages,
+            publish,
+            read_known,
+        )
+
+        step_summary = os.environ.get("GITHUB_STEP_SUMMARY", "")
 
         for folder in folders:
             try:
                 known = read_known(folder)
                 terminalreporter.section(f"xlatune: {known.sweep}")
                 width = terminalreporter._tw.fullwidth  # noqa: SLF001 - pytest gives no other way
-                for line in terminal(document_of(known), width=width):
+                document = document_of(known)
+                for line in terminal(document, width=width):
                     terminalreporter.write_line(line)
                 for line in known.stopped.splitlines():
                     terminalreporter.write_line(line, red=True)
@@ -301,12 +312,16 @@ class Controller:
                 )
                 for path in written:
                     terminalreporter.write_line(f"written: {self._shown(path)}")
+                if step_summary:
+                    add_step_summary(Path(step_summary), markdown(document))
             except XlatuneError as error:
                 terminalreporter.write_line(f"xlatune: {error}", red=True)
                 session = terminalreporter._session  # noqa: SLF001 - as above
                 if session is not None:
                     self._ends.found.add(error.exit)
                     session.exitstatus = self._ends.status(session.exitstatus)
+        if not has_pages():
+            terminalreporter.write_line(f"xlatune: {NO_PAGES}")
         if self._ends.is_own:
             status = worst(self._ends.found)
             terminalreporter.write_line(f"exit status {int(status)}: {status.meaning}", bold=True)

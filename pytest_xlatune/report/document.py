@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Literal, cast
+from typing import Literal, TypeVar, cast
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,9 +123,12 @@ def literals(texts: Iterable[str]) -> str:
     return ", ".join(map(literal, texts))
 
 
-def mapped(document: Document, change: Callable[[str], str]) -> Document:
-    """Return the document with every text in it changed."""
-    return cast("Document", _mapped(document, change))
+_Texts = TypeVar("_Texts")
+
+
+def mapped(document: _Texts, change: Callable[[str], str]) -> _Texts:
+    """Return a document, or a page, with every text in it changed."""
+    return cast("_Texts", _mapped(document, change))
 
 
 def _mapped(value: object, change: Callable[[str], str]) -> object:

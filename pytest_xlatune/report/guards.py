@@ -308,6 +308,31 @@ def sign_flips(cells: Sequence[Covered], say: Say) -> tuple[Block, ...] | None:
     """Return the table of settings measured on several parallelisms; None with only one."""
     if len({each.cell.parallelism for each in cells}) < 2:  # noqa: PLR2004
         return None
+    called = names(cells)
+    rows = [
+        (settings, *chain(*(_figures(by_cell.get(each.cell_digest)) for each in cells)), said)
+        for settings, by_cell, said in measured_on_several(cells)
+    ]
+    if not rows:
+        return (say.text("No setting was measured on more than one parallelism."),)
+    titles = ((f">{name}: delta %", "95 %", "~verdict") for name in called.values())
+    return (
+        say.text(
+            "These settings were measured on more than one parallelism. A flip is "
+            "confirmed where both sides are confirmed; a single run proves nothing, "
+            "whatever its sign."
+        ),
+        Table(columns=columns("~Settings", *chain(*titles), "~Sign"), rows=tuple(rows)),
+    )
+
+
+def measured_on_several(
+    cells: Sequence[Covered],
+) -> list[tuple[str, dict[str, Verdict], str]]:
+    """Return the settings that were measured on more than one parallelism.
+
+    Of each: its text, cell digest -> the surest verdict there, and what becomes of its sign.
+    """
     shown: dict[str, str] = {}
     found: dict[str, dict[str, Verdict]] = {}  # by the settings, then by the cell
     for cell in cells:
@@ -322,20 +347,9 @@ def sign_flips(cells: Sequence[Covered], say: Say) -> tuple[Block, ...] | None:
     called = names(cells)
     for key, by_cell in found.items():
         if len({each.cell.parallelism for each in cells if each.cell_digest in by_cell}) > 1:
-            figures = (_figures(by_cell.get(each.cell_digest)) for each in cells)
             told = {called[digest]: verdict for digest, verdict in by_cell.items()}
-            rows.append((shown[key], *chain(*figures), sign(told)))
-    if not rows:
-        return (say.text("No setting was measured on more than one parallelism."),)
-    titles = ((f">{name}: delta %", "95 %", "~verdict") for name in called.values())
-    return (
-        say.text(
-            "These settings were measured on more than one parallelism. A flip is "
-            "confirmed where both sides are confirmed; a single run proves nothing, "
-            "whatever its sign."
-        ),
-        Table(columns=columns("~Settings", *chain(*titles), "~Sign"), rows=tuple(rows)),
-    )
+            rows.append((shown[key], by_cell, sign(told)))
+    return rows
 
 
 def _figures(verdict: Verdict | None) -> tuple[str, ...]:

@@ -1,8 +1,9 @@
 """From a ledger to the files that people read: the study's own, and the model's tuning document.
 
     <sweep>/leaderboard.md     a study's document; gate.md, calibration.md, evidence.md likewise
+    <sweep>/leaderboard.html   the same with plots, where jinja2 is installed (the extra `page`)
     <MODEL_TAG>-tuning.json    the measured cells; the next sweep adds its own
-    <MODEL_TAG>-tuning.md      written from them
+    <MODEL_TAG>-tuning.md      written from them, and its page `.html`
     <MODEL_TAG>-tuning.zh.md   the same in Chinese, on request, or where the file exists
     <MODEL_TAG>-tuning.patch   the recipes for `git apply`; absent without any
 
@@ -16,6 +17,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import importlib.util
 import json
 import os
 import socket
@@ -56,6 +58,7 @@ from pytest_xlatune.report.document import Document, Section, mapped
 from pytest_xlatune.report.language import Language
 from pytest_xlatune.report.leaderboard import leaderboard_json, shown, shown_cell
 from pytest_xlatune.report.lines import stop_message
+from pytest_xlatune.report.page import html, page_of, tuning_page_of
 from pytest_xlatune.report.render import markdown
 from pytest_xlatune.report.study_documents import compiled
 from pytest_xlatune.report.tuning_document import tuning
@@ -160,10 +163,11 @@ def add_to_document(
     )
     kept = read_cells(data.read_text("utf-8"), where=str(data)) if data.exists() else ()
     cells = tuple(map(_with_changes, extended(kept, covered)))
-    texts = {
-        stem.with_name(f"{stem.name}.md"): markdown(tuning(cells, rewrite=rewrite)),
-        data: write_cells(cells),
-    }
+    document = tuning(cells, rewrite=rewrite)
+    texts = {stem.with_name(f"{stem.name}.md"): markdown(document), data: write_cells(cells)}
+    if has_pages():
+        page = tuning_page_of(document, cells, files=tuple(path.name for path in texts))
+        texts[stem.with_name(f"{stem.name}.html")] = html(page)
     if zh or chinese.exists():
         texts[chinese] = markdown(tuning(cells, Language.CHINESE, rewrite=rewrite))
     diff = patch_of(cells, rewrite=rewrite).text
@@ -217,6 +221,33 @@ def write_all(texts: Mapping[Path, str]) -> None:
             raise
 
 
+_MOST_SUMMARY = 1024 * 1024  # bytes that GitHub takes of a step; it shows nothing of a larger one
+_CUT = "\n\nCut here: GitHub takes 1 MiB of a step. The report has the rest.\n"
+
+
+def add_step_summary(path: Path, text: str) -> None:
+    """Append markdown to the summary of a GitHub step, whole lines, up to the size it may have.
+
+    `path` is the value of GITHUB_STEP_SUMMARY. What the step wrote there before stays.
+
+    Raises:
+        LedgerError: the file cannot be written.
+    """
+    try:
+        free = _MOST_SUMMARY - (path.stat().st_size if path.exists() else 0)
+        data = f"{text.rstrip()}\n\n".encode()
+        if len(data) > free:
+            kept = data[: max(free - len(_CUT.encode()), 0)].rpartition(b"\n")[0]
+            data = kept + _CUT.encode() if kept else b""
+        with path.open("ab") as file:
+            file.write(data)
+    except OSError as error:
+        raise LedgerError(
+            f"the summary of the step cannot be written: {error}; the reports are complete: check "
+            "GITHUB_STEP_SUMMARY"
+        ) from error
+
+
 @contextlib.contextmanager
 def writing() -> Iterator[None]:
     """Turn an error of the file system into one that says what to do.
@@ -245,6 +276,17 @@ def alone(folder: Path) -> Iterator[None]:
         yield
     finally:
         os.close(descriptor)
+
+
+NO_PAGES = (
+    "no HTML page: jinja2 is not installed here; install pytest-xlatune[page], then run "
+    "`xlatune report`"
+)
+
+
+def has_pages() -> bool:
+    """Whether an HTML page can be written here; `NO_PAGES` says what to do where it cannot."""
+    return importlib.util.find_spec("jinja2") is not None
 
 
 _CELL = f"*/{LEDGER}"
@@ -501,27 +543,36 @@ def covered_by(known: Known) -> Covered:
     return Covered.from_json(json.loads(hide(json.dumps(covered.to_json()), known.secrets)))
 
 
+def page_text(known: Known, document: Document, *, files: Sequence[str] = ()) -> str:
+    """Return the HTML page of a cell; `files` are the names of the same figures beside it."""
+    page = page_of(document, _subject(known), remarks=known.remarks, files=files)
+    return html(mapped(page, lambda text: hide(text, known.secrets)))
+
+
 def publish(
     folder: Path, reports: Path, *, zh: bool = False, rewrite: bool = False
 ) -> tuple[Path, ...]:
     """Write the reports of the cell whose ledger a folder holds; return the files.
 
-    They are `<sweep>/leaderboard.md` and `.json`, and the cell's part of `<MODEL_TAG>-tuning.md`,
-    with `zh` in Chinese too; with `rewrite` its patch takes out comments that it makes untrue. A
-    gate, a calibration and an evidence run write their own files, and no tuning document. Sessions
-    of one model may end at the same time: one of them writes at a time, from the ledger of that
-    moment.
+    They are `<sweep>/leaderboard.md`, `.json` and, where pages can be written, `.html`, and the
+    cell's part of `<MODEL_TAG>-tuning.md`, with `zh` in Chinese too; with `rewrite` its patch takes
+    out comments that it makes untrue. A gate, a calibration and an evidence run write their own
+    files, and no tuning document. Sessions of one model may end at the same time: one of them
+    writes at a time, from the ledger of that moment.
 
     Raises:
         LedgerError: the directory cannot be written; the ledger itself is complete.
     """
     with writing(), alone(reports):
         known = read_known(folder)
-        name = known.kind.file_name
+        stem, document = reports / known.sweep / known.kind.file_name, document_of(known)
         texts = {
-            reports / known.sweep / f"{name}.md": markdown(document_of(known)),
-            reports / known.sweep / f"{name}.json": json_of(known),
+            stem.with_name(f"{stem.name}.md"): markdown(document),
+            stem.with_name(f"{stem.name}.json"): json_of(known),
         }
+        if has_pages():
+            files = tuple(path.name for path in texts)
+            texts[stem.with_name(f"{stem.name}.html")] = page_text(known, document, files=files)
         record = known.conclusion.record
         if record is not None and known.conclusion.complete:
             texts |= {folder.parents[1] / each: text for each, text in record.files.items()}

@@ -1,4 +1,4 @@
-"""All views of a sweep say the same: terminal, markdown, JSON, junit, patch, messages, live lines.
+"""All views of a sweep say the same: terminal, markdown, page, JSON, junit, patch, messages, lines.
 
 A drawn sweep runs as a campaign into a real ledger; each view is read back from its text, and each
 figure in it is compared with the JSON's, and the JSON's verdicts with the JSON's trials.
@@ -31,7 +31,8 @@ from pytest_xlatune.tasks.answers import Measured
 from pytest_xlatune.tasks.live import Feed
 from pytest_xlatune.tasks.publish import document_of, publish, read_known
 from tests.campaign import scripted
-from tests.document.lines import ABSENT, blocks, split
+from tests.document.lines import ABSENT, blocks, in_line, split
+from tests.report.pages import ReadPage, read
 
 STEPS = 30
 BASE = "baseline-deployed"
@@ -200,8 +201,17 @@ def check_json(views: Views) -> None:
 
 def check_tables(views: Views, text: str, *, all_arms: bool) -> None:
     """Compare every row of every table of a markdown text that is about an arm."""
+    shown = check_rows(views, tables(text))
+    if all_arms:
+        pending = re.search(r"^(?:Not measured yet: |尚未测量：)(.*)[.。]$", text, re.MULTILINE)  # noqa: RUF001
+        shown |= set(re.findall(r"`([^`]+)`", pending[1])) if pending else set()
+        assert shown >= {BASE, *views.verdicts}
+
+
+def check_rows(views: Views, found_tables: Sequence[tuple[list[str], list[list[str]]]]) -> set[str]:
+    """Compare the rows of tables that are about an arm; return the arms."""
     shown = set()
-    for titles, rows in tables(text):
+    for titles, rows in found_tables:
         if titles[0] == "Profile" and "verdict" in titles and "n" in titles:
             for row in rows:
                 arm = row[0].removeprefix("★ ")
@@ -216,10 +226,68 @@ def check_tables(views: Views, text: str, *, all_arms: bool) -> None:
             assert all(views.of(row[0]).kind == "INVALID" for row in rows)
         elif titles == ["Figure", "Value"]:
             check_figures(views, rows)
-    if all_arms:
-        pending = re.search(r"^(?:Not measured yet: |尚未测量：)(.*)[.。]$", text, re.MULTILINE)  # noqa: RUF001
-        shown |= set(re.findall(r"`([^`]+)`", pending[1])) if pending else set()
-        assert shown >= {BASE, *views.verdicts}
+    return shown
+
+
+def check_page(views: Views, text: str, markdown_text: str) -> None:
+    """The page: the tables of the markdown, the plots where the JSON's figures put them."""
+    page = read(text)
+    found = [(rows[0], rows[1:]) for rows in page.tables]
+    check_rows(views, [each for each in found if each[0][0] != "Arm"])
+    for titles, rows in tables(markdown_text):
+        assert (titles, [[in_line(cell) for cell in row] for row in rows]) in found
+    check_forest(views, page)
+    trials = [TrialResult.from_json(_without_id(each)) for each in views.board["trials"]]
+    stages = next(rows for titles, rows in found if titles[0] == "Stage")
+    assert sum(int(row[2]) for row in stages[:-1]) == int(stages[-1][2])
+    assert int(stages[-1][2]) == sum(len(each.job_ids) for each in trials)
+    timed = [each for each in trials if each.outcome is not None and each.outcome.end_s is not None]
+    assert sum("bar" in said.get("class", "").split() for _, said in page.tags) >= len(timed)
+    runs: dict[str, list[float]] = {}
+    for each in trials:
+        if each.score is not None:
+            runs.setdefault(each.trial.arm, []).append(each.score.value)
+            if each.score.timings and each.score.tgs:
+                assert (
+                    f"{rate(each.score.tgs)} TGS, {significant(each.score.step_s)} s/step" in text
+                )
+    for each in trials:
+        own = runs.get(each.trial.arm, [])
+        if each.score is not None and len(own) > 1:
+            off = percent(math.expm1(each.score.value - fmean(own)))
+            assert f"{each.trial.arm}, job {', '.join(each.job_ids)}: {off}<" in text
+
+
+def check_forest(views: Views, page: ReadPage) -> None:
+    """Each arm with a change has its row, its words, and its marks at one scale."""
+    shown = {
+        arm: each
+        for arm, each in views.verdicts.items()
+        if each.delta is not None and each.kind != "INVALID" and each.n
+    }
+    assert page.forest.keys() == shown.keys()
+    positions = [(0.0, float(each["zero"]["x1"].strip("%"))) for each in page.marks.values()]
+    for arm, verdict in shown.items():
+        expected, said, marks = views.cells(arm), page.forest[arm], page.marks[arm]
+        assert said["delta"] == expected[f"delta % vs {BASE}"]
+        assert said["ends"] == expected["95 %"]
+        assert said["count"] == expected["n"]
+        assert said["said"] == expected["verdict"]
+        assert said["name"].startswith("★") == (arm == views.winner)
+        assert verdict.kind.lower() in marks["svg"]["class"].split()
+        assert verdict.delta is not None
+        positions.append((verdict.delta, float(marks["circle"]["cx"].strip("%"))))
+        assert ("ends" in marks) == (verdict.ci95 is not None)
+        if verdict.ci95 is not None:
+            ends = (marks["ends"]["x1"], marks["ends"]["x2"])
+            positions += [
+                (end, float(at.strip("%"))) for end, at in zip(verdict.ci95, ends, strict=True)
+            ]
+    if positions:
+        (low, left), (high, right) = min(positions), max(positions)
+        for delta, at in positions:
+            share = (delta - low) / (high - low or 1.0)
+            assert abs(left + share * (right - left) - at) < 0.05, (delta, at)
 
 
 def check_figures(views: Views, rows: Sequence[Sequence[str]]) -> None:
@@ -365,6 +433,9 @@ def test_every_view_has_the_same_figures(world: World, *, has_two: bool) -> None
             assert text == markdown(document)
             check_tables(views, text, all_arms=True)
             check_sentences(views, text)
+            html = (reports / "pretend" / "leaderboard.html").read_text(encoding="utf-8")
+            check_page(views, html, text)
+            check_sentences(views, read(html).text)
             check_terminal(views, terminal(document, width=600))
             narrow = " ".join(" ".join(terminal(document, width=80)).split())
             for arm in (BASE, *views.verdicts):

@@ -1,0 +1,285 @@
+"""A document and its plots as one HTML page that needs nothing else: no file, no other host.
+
+    page_of(document, subject) -> Page      html(page) -> text      tuning_page_of(document, cells)
+
+A page has all of its document, plots of the conclusion and the history, and what the history tells
+of every trial. It must not know which study it is about. All text is escaped by jinja2, which is
+in the extra `page` and imported when a page is written; a policy in the page lets no other script
+run, wherever the text came from.
+"""
+
+from __future__ import annotations
+
+import base64
+import functools
+import hashlib
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from importlib import resources
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+from pytest_xlatune.model.profile import Profile
+from pytest_xlatune.model.redact import without_secrets
+from pytest_xlatune.model.result import TrialResult
+from pytest_xlatune.model.text import ABSENT
+from pytest_xlatune.report import Subject
+from pytest_xlatune.report.covered import Covered, names
+from pytest_xlatune.report.deployment import recipe_lines
+from pytest_xlatune.report.document import (
+    Block,
+    Bullets,
+    Code,
+    Document,
+    Section,
+    Table,
+    Text,
+    columns,
+    literal,
+    plain,
+)
+from pytest_xlatune.report.guards import measured_on_several
+from pytest_xlatune.report.leaderboard import jobs_table
+from pytest_xlatune.report.page_plots import Plot, drift, forest, forest_of_cells, path, strips
+
+if TYPE_CHECKING:
+    from jinja2 import Template
+
+_JOBS = "Every job"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PagePart:
+    """A titled part of a page; `anchor` is its name in a link."""
+
+    title: str
+    anchor: str
+    blocks: tuple[Block | Plot, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Page:
+    """Everything that a page shows, in order.
+
+    Attributes:
+        title: of the page.
+        parts: its parts; the first says what was found.
+        files: names of the files beside it that have the same figures.
+    """
+
+    title: str
+    parts: tuple[PagePart, ...]
+    files: tuple[str, ...] = ()
+
+
+def page_of(
+    document: Document,
+    subject: Subject,
+    *,
+    remarks: Mapping[str, str] | None = None,
+    files: Sequence[str] = (),
+) -> Page:
+    """Return the page of a document about one study.
+
+    `remarks` are job id -> why it has no score, where no result says so.
+    """
+    conclusion, history = subject.conclusion, subject.history
+    reference = conclusion.reference.arm if conclusion.reference else ""
+    found, rest = document.sections[:1], document.sections[1:]
+    jobs = jobs_table([("", history, remarks or {})])
+    if _has(document.sections, jobs):
+        jobs = None
+    of_trials: dict[str, Sequence[Block | Plot | None]] = {
+        "Path of the sweep": [path(history, reference=reference)],
+        "Noise and drift": [drift(history, reference=reference, sigma=conclusion.noise.sigma)],
+        "Step times of every trial": [strips(history, reference=reference)],
+        "Settings in effect": [_settings(history)],
+        "Findings": [_findings(history)],
+        _JOBS: [jobs],
+        "What was measured, and on what": [Bullets(items=document.header)],
+    }
+    sections = [
+        *((each.title, each.blocks) for each in found),
+        ("Changes and intervals", (forest(conclusion),)),
+        ("To deploy", tuple(_deploy(subject))),
+        *((each.title, each.blocks) for each in rest),
+        *of_trials.items(),
+    ]
+    return _page(document.title, sections, files)
+
+
+def tuning_page_of(
+    document: Document, cells: Sequence[Covered], *, files: Sequence[str] = ()
+) -> Page:
+    """Return the page of a tuning document of several cells: its text, forests, sign flips."""
+    found, rest = document.sections[:1], document.sections[1:]
+    called = names(cells)
+    forests: list[Block | Plot | None] = [
+        forest(each.conclusion, title=called[each.cell_digest]) for each in cells
+    ]
+    flips = [
+        forest_of_cells(
+            settings, {called[digest]: verdict for digest, verdict in by_cell.items()}, said=said
+        )
+        for settings, by_cell, said in measured_on_several(cells)
+    ]
+    sections = [
+        *((each.title, each.blocks) for each in found),
+        ("Changes and intervals", tuple(forests)),
+        ("The same settings on several parallelisms", tuple(flips)),
+        *((each.title, each.blocks) for each in rest),
+        ("What was measured, and on what", (Bullets(items=document.header),)),
+    ]
+    return _page(document.title, sections, files)
+
+
+def _page(
+    title: str,
+    sections: Sequence[tuple[str, Sequence[Block | Plot | None]]],
+    files: Sequence[str],
+) -> Page:
+    parts: list[PagePart] = []
+    for name, blocks in sections:
+        shown = tuple(each for each in blocks if each is not None)
+        if shown:
+            parts.append(PagePart(title=name, anchor=f"part-{len(parts) + 1}", blocks=shown))
+    return Page(title=title, parts=tuple(parts), files=tuple(files))
+
+
+def _has(sections: Sequence[Section], jobs: Table | None) -> bool:
+    """Whether a document shows its jobs itself."""
+    return jobs is not None and any(
+        isinstance(block, Table) and block.columns == jobs.columns
+        for each in sections
+        for block in each.blocks
+    )
+
+
+def _deploy(subject: Subject) -> Iterator[Block]:
+    """Yield the lines that deploy a recipe; nothing without one."""
+    recipe, best = subject.conclusion.tuning.recipe, subject.conclusion.winner
+    if recipe is None or best is None:
+        return
+    found = next((each for each in subject.profiles if each.id == best.arm), None)
+    if found is None:
+        return
+    yield from _lines_of(found)
+
+
+def _lines_of(recipe: Profile) -> Iterator[Block]:
+    lines = recipe_lines(recipe)
+    if lines:
+        yield Text(text=f"In the environment of the job, for {literal(recipe.id)}:")
+        yield Code(text=lines, language="bash")
+    if recipe.overrides:
+        yield Text(text="To the trainer:")
+        shown = without_secrets(recipe.overrides)
+        yield Code(text="\n".join(f"{key}={value}" for key, value in shown.items()))
+
+
+def _settings(history: Sequence[TrialResult]) -> Table | None:
+    """Return how well each setting of each arm is known to have been in effect."""
+    found: dict[tuple[str, ...], int] = {}
+    for result in history:
+        for each in result.settings or ():
+            arm = "as deployed" if each.is_deployed else literal(result.trial.arm)
+            asked, seen = plain(each.asked), plain(each.seen) or ABSENT
+            row = (arm, literal(each.label), asked, str(each.effect), seen, plain(each.witness))
+            found[row] = found.get(row, 0) + 1
+    if not found:
+        return None
+    titles = columns("~Arm", "~Setting", "~asked", "~effect", "~seen", "~shown by", ">trials")
+    rows = sorted(found.items(), key=lambda pair: pair[0][0] != "as deployed")
+    return Table(
+        columns=titles, rows=tuple((*row[:5], row[5] or ABSENT, str(n)) for row, n in rows)
+    )
+
+
+def _findings(history: Sequence[TrialResult]) -> Table | None:
+    rows = tuple(
+        (
+            plain(", ".join(result.job_ids)) or ABSENT,
+            literal(result.trial.arm),
+            plain(each.cls),
+            str(each.action),
+            plain(each.detail) or ABSENT,
+            str(each.count),
+            literal(each.text) or ABSENT,
+        )
+        for result in history
+        for each in result.findings
+    )
+    titles = columns("~Job", "~Arm", "~class", "action", "~detail", ">times", "~evidence")
+    return Table(columns=titles, rows=rows) if rows else None
+
+
+def html(page: Page) -> str:
+    """Return the page as HTML.
+
+    Raises:
+        ImportError: jinja2 is not installed.
+    """
+    text: str = _template().render(page=page, policy=_policy(), script=_script(), style=_style())
+    return "\n".join(line for line in map(str.rstrip, text.splitlines()) if line.strip()) + "\n"
+
+
+@functools.cache
+def _template() -> Template:
+    from jinja2 import Environment, StrictUndefined
+
+    environment = Environment(
+        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    environment.filters |= {"rich": _rich, "shape": _shape, "lines": _code}
+    return environment.from_string(_file("page.jinja"))
+
+
+@functools.cache
+def _file(name: str) -> str:
+    return (resources.files("pytest_xlatune.report") / name).read_text("utf-8")
+
+
+_CODE = re.compile(r"`([^`]*)`")
+
+
+def _rich(text: str) -> str:
+    """Escape a text, with its literals as code."""
+    from markupsafe import Markup, escape
+
+    ends = [0, *(end for found in _CODE.finditer(text) for end in found.span()), len(text)]
+    parts = [text[start:end] for start, end in pairwise(ends)]
+    made: str = Markup("").join(
+        Markup("<code>{}</code>").format(part.strip("`")) if at % 2 else escape(part)
+        for at, part in enumerate(parts)
+    )
+    return made
+
+
+def _code(text: str) -> str:
+    """Escape code and keep its lines, which the page's own blank lines are not."""
+    from markupsafe import Markup, escape
+
+    made: str = Markup("&#10;").join(escape(each) for each in text.rstrip().split("\n"))
+    return made
+
+
+def _shape(block: Block | Plot) -> str:
+    return type(block).__name__
+
+
+def _script() -> str:
+    return _file("page.js").strip()
+
+
+def _style() -> str:
+    return _file("page.css").strip()
+
+
+def _policy() -> str:
+    """Return what the browser may load and run: the page's own script and styles alone."""
+    digest = base64.b64encode(hashlib.sha256(_script().encode()).digest()).decode()
+    return (
+        f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'; "
+        "base-uri 'none'; form-action 'none'"
+    )

@@ -1,0 +1,514 @@
+"""The plots of a page as positions and words: forest, path, step times, drift. Must draw nothing.
+
+Each plot comes from a conclusion or a history of any study, and every text in it is one that the
+tables have too. Positions are percent of the width or the height, so a page may draw them in any
+size. `page.jinja` draws.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+
+from pytest_xlatune.model.result import (
+    Conclusion,
+    Outcome,
+    Score,
+    TrialResult,
+    TrialStatus,
+    Verdict,
+    VerdictKind,
+    relative,
+)
+from pytest_xlatune.model.text import (
+    ABSENT,
+    counted,
+    duration,
+    fine,
+    interval,
+    percent,
+    points,
+    significant,
+    size,
+)
+from pytest_xlatune.report.document import Table, columns, literal, plain
+from pytest_xlatune.report.leaderboard import CONFIRMED
+from pytest_xlatune.report.lines import is_pending, speed, step, words
+
+_TICKS = 5
+_MARGIN = 0.04  # of an axis, kept free at both of its ends
+_MINUTE_S, _HOUR_S = 60.0, 3600.0
+_MOST_STRIPS = 240  # a page of more would be too large to send
+_MOST_POINTS = 30_000  # of all strips together
+_LEAST_SCALE = 0.01  # of a step time: less is noise of the printed digits
+_SCALED = 0.98  # share of the scored steps that the scale of the strips holds
+_LEAST_STAY_S = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tick:
+    """A mark of an axis: where, in percent, and its text."""
+
+    at: float
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForestRow:
+    """An arm of a forest plot; `at`, `low`, `high` are percent, None without an interval.
+
+    `looks` is the verdict's kind in small letters: a page gives it a colour and a shape.
+    """
+
+    name: str
+    at: float
+    low: float | None
+    high: float | None
+    delta: str
+    ends: str
+    n: str
+    said: str
+    looks: str
+    is_best: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForestPart:
+    """Rows that may be compared with each other; `title` says how they were measured."""
+
+    title: str
+    rows: tuple[ForestRow, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Forest:
+    """Change and interval of each arm on one axis; `zero` is where nothing changes."""
+
+    title: str
+    caption: str
+    ticks: tuple[Tick, ...]
+    zero: float
+    parts: tuple[ForestPart, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bar:
+    """A job in the path of a sweep: its lane, from where to where in percent, and its words."""
+
+    lane: int
+    at: float
+    width: float
+    looks: str
+    said: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PathPlot:
+    """All jobs over time, one lane a stage, and the stages in a table."""
+
+    caption: str
+    lanes: tuple[str, ...]
+    bars: tuple[Bar, ...]
+    ticks: tuple[Tick, ...]
+    kinds: tuple[str, ...]
+    table: Table
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Strip:
+    """The step times of a trial.
+
+    Attributes:
+        name, job, said: the arm, its job, its figure.
+        line: the points of a polyline, `x,y` in percent.
+        window: where the scored window begins and ends, in percent.
+        dropped: (x, y) of the steps in the window that the score leaves out.
+    """
+
+    name: str
+    job: str
+    said: str
+    line: str
+    window: tuple[float, float]
+    dropped: tuple[tuple[float, float], ...]
+    is_reference: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Strips:
+    """The step times of all trials on one relative scale."""
+
+    caption: str
+    strips: tuple[Strip, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dot:
+    """A trial in the plot of drift."""
+
+    x: float
+    y: float
+    is_reference: bool
+    said: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drift:
+    """Each repeated trial against the mean of its arm, over time; `band` is one sigma."""
+
+    caption: str
+    dots: tuple[Dot, ...]
+    band: tuple[float, float] | None
+    zero: float
+    x_ticks: tuple[Tick, ...]
+    y_ticks: tuple[Tick, ...]
+
+
+Plot = Forest | PathPlot | Strips | Drift
+
+
+class _Axis:
+    """Numbers to percent of an axis, with a margin at both ends."""
+
+    def __init__(self, values: Iterable[float], *, margin: float = _MARGIN) -> None:
+        found = [each for each in values if math.isfinite(each)] or [0.0]
+        low, high = min(found), max(found)
+        if high - low <= 0.0:
+            low, high = low - 0.01, high + 0.01
+        wide = (high - low) * margin
+        self.low, self.high = low - wide, high + wide
+
+    def at(self, value: float) -> float:
+        share = (value - self.low) / (self.high - self.low)
+        return round(100 * min(max(share, 0.0), 1.0), 2)
+
+    def ticks(self, *, scale: float = 1.0, sign: bool = False) -> tuple[Tick, ...]:
+        low, high = self.low * scale, self.high * scale
+        rough = (high - low) / _TICKS
+        power = 10.0 ** math.floor(math.log10(rough))
+        step = next(each * power for each in (1, 2, 5, 10) if each * power >= rough * 0.999)
+        first, last = math.ceil(low / step), math.floor(high / step)
+        return tuple(
+            Tick(
+                at=self.at(at * step / scale),
+                text=f"{at * step:{'+' if sign and at else ''}.4g}" if at else "0",
+            )
+            for at in range(first, last + 1)
+        )
+
+
+def forest(conclusion: Conclusion, *, title: str = "") -> Forest | None:
+    """Return the forest plot of a conclusion; None where no arm has a change to show.
+
+    Confirmed arms and single runs are parts of their own on one axis: they do not compare.
+    """
+    shown = [
+        each
+        for each in conclusion.verdicts
+        if each.delta is not None
+        and math.isfinite(each.delta)
+        and each.kind is not VerdictKind.INVALID
+        and not is_pending(each)
+    ]
+    against = conclusion.reference.arm if conclusion.reference else "the reference"
+    best = conclusion.winner
+    parts = {
+        "Confirmed in blocks": [(each.arm, each) for each in shown if each.kind in CONFIRMED],
+        "Single runs: they rank, and prove nothing": [
+            (each.arm, each) for each in shown if each.kind is VerdictKind.SCREENED
+        ],
+    }
+    return _forest(
+        parts,
+        title=title or f"Change of {plain(conclusion.metric.head)} against {literal(against)}",
+        caption="Dot: the change in percent. Bar: its 95 % interval. To the right is faster.",
+        best="" if best is None else best.arm,
+    )
+
+
+def forest_of_cells(title: str, verdicts: Mapping[str, Verdict], *, said: str) -> Forest | None:
+    """Return the changes by the same settings in several cells, by the cell's name."""
+    shown = [
+        (name, each)
+        for name, each in verdicts.items()
+        if each.delta is not None and math.isfinite(each.delta)
+    ]
+    return _forest({said: shown}, title=title, caption="", best="")
+
+
+def _forest(
+    parts: Mapping[str, Sequence[tuple[str, Verdict]]], *, title: str, caption: str, best: str
+) -> Forest | None:
+    every = [each for rows in parts.values() for _, each in rows]
+    if not every:
+        return None
+    ends = [end for each in every for end in (*(each.ci95 or ()), each.delta or 0.0)]
+    axis = _Axis((0.0, *ends))
+    return Forest(
+        title=title,
+        caption=caption,
+        ticks=axis.ticks(scale=100.0, sign=True),
+        zero=axis.at(0.0),
+        parts=tuple(
+            ForestPart(
+                title=name,
+                rows=tuple(_forest_row(label, each, axis, best=best) for label, each in rows),
+            )
+            for name, rows in parts.items()
+            if rows
+        ),
+    )
+
+
+def _forest_row(name: str, verdict: Verdict, axis: _Axis, *, best: str) -> ForestRow:
+    low, high = verdict.ci95 or (None, None)
+    return ForestRow(
+        name=plain(name),
+        at=axis.at(verdict.delta or 0.0),
+        low=None if low is None else axis.at(low),
+        high=None if high is None else axis.at(high),
+        delta=points(verdict.delta),
+        ends=interval(verdict.ci95),
+        n=str(verdict.n),
+        said=words(verdict),
+        looks=verdict.kind.lower(),
+        is_best=bool(best) and verdict.arm == best,
+    )
+
+
+_LOOKS = {
+    TrialStatus.MEASURED: "measured",
+    TrialStatus.DROPPED: "dropped",
+    TrialStatus.UNMEASURED: "unmeasured",
+}
+
+
+def path(history: Sequence[TrialResult], *, reference: str = "") -> PathPlot | None:
+    """Return the jobs of a history over time; None where no job has a time."""
+    timed = [
+        (each, start, end)
+        for each in history
+        if each.outcome is not None
+        and (start := each.outcome.start_s) is not None
+        and (end := each.outcome.end_s) is not None
+    ]
+    if not timed:
+        return None
+    begin = min(start for _, start, _ in timed)
+    whole_s = max(max(end for _, _, end in timed) - begin, _LEAST_STAY_S)
+    unit, unit_s = _unit(whole_s)
+    axis = _Axis((0.0, whole_s / unit_s), margin=0.0)
+    lanes = list(dict.fromkeys(_stage(each) for each in _in_time(history)))
+    bars = []
+    for each, start, end in timed:
+        at, to = axis.at((start - begin) / unit_s), axis.at((end - begin) / unit_s)
+        looks = _LOOKS.get(each.status, "running")
+        bars.append(
+            Bar(
+                lane=lanes.index(_stage(each)),
+                at=at,
+                width=max(round(to - at, 2), 0.2),
+                looks="reference" if each.trial.arm == reference and looks == "measured" else looks,
+                said=f"{plain(each.trial.arm)}, job {plain(', '.join(each.job_ids))}, "
+                f"{duration(end - start)}: {_came(each)}",
+            )
+        )
+    return PathPlot(
+        caption=f"Across: {unit} since the first job began. Each bar is a trial's last attempt.",
+        lanes=tuple(lanes),
+        bars=tuple(bars),
+        ticks=axis.ticks(),
+        kinds=tuple(dict.fromkeys(each.looks for each in bars)),
+        table=stages(history),
+    )
+
+
+def _unit(whole_s: float) -> tuple[str, float]:
+    """Return the unit of a time axis that is this long, and its seconds."""
+    return ("hours", _HOUR_S) if whole_s >= 2 * _HOUR_S else ("minutes", _MINUTE_S)
+
+
+def _in_time(history: Sequence[TrialResult]) -> list[TrialResult]:
+    return sorted(history, key=lambda each: _start(each.outcome) or math.inf)
+
+
+def _start(outcome: Outcome | None) -> float | None:
+    return outcome.start_s if outcome is not None else None
+
+
+def _stage(result: TrialResult) -> str:
+    trial = result.trial
+    return f"{trial.stage} {trial.block}" if trial.block else trial.stage
+
+
+def _came(result: TrialResult) -> str:
+    if result.score is not None:
+        return speed(result.score) + step(result.score, ", ")
+    return plain(result.reason) or str(result.status)
+
+
+def stages(history: Sequence[TrialResult]) -> Table:
+    """Return what each stage took and which arms ended in it."""
+    rows = []
+    for name in dict.fromkeys(_stage(each) for each in _in_time(history)):
+        own = [each for each in history if _stage(each) == name]
+        ended = dict.fromkeys(
+            f"{literal(each.trial.arm)} ({plain(each.reason) or each.status})"
+            for each in own
+            if each.status in (TrialStatus.DROPPED, TrialStatus.UNMEASURED)
+        )
+        rows.append(
+            (
+                plain(name),
+                str(len({each.trial.arm for each in own})),
+                str(sum(len(each.job_ids) for each in own)),
+                _node_hours(own),
+                "; ".join(ended) or ABSENT,
+            )
+        )
+    jobs = sum(len(each.job_ids) for each in history)
+    arms = str(len({each.trial.arm for each in history}))
+    rows.append(("all", arms, str(jobs), _node_hours(history), ABSENT))
+    titles = columns("Stage", ">arms", ">jobs", ">node-hours of last attempts", "~no figure")
+    return Table(columns=titles, rows=tuple(rows))
+
+
+def _node_hours(history: Iterable[TrialResult]) -> str:
+    found = [
+        max(each.outcome.end_s - each.outcome.start_s, 0.0) * max(len(each.outcome.nodes), 1)
+        for each in history
+        if each.outcome is not None
+        and each.outcome.start_s is not None
+        and each.outcome.end_s is not None
+    ]
+    return significant(sum(found) / _HOUR_S) if found else ABSENT
+
+
+def strips(history: Sequence[TrialResult], *, reference: str = "") -> Strips | None:
+    """Return the step times of every scored trial; None where no score has any.
+
+    Times are relative to the trial's own seconds per step, on one scale for all; a step beyond the
+    scale stands at its edge.
+    """
+    found = [
+        (each, each.score)
+        for each in history
+        if each.score is not None and each.score.timings and each.score.step_s
+    ]
+    if not found:
+        return None
+    off = sorted(
+        abs(seconds / (score.step_s or 1.0) - 1.0)
+        for _, score in found
+        for number, seconds in score.timings
+        if score.window[0] <= number <= score.window[1]
+    )
+    scale = max(off[int(_SCALED * (len(off) - 1))] if off else 0.0, _LEAST_SCALE)
+    order = list(dict.fromkeys(each.trial.arm for each, _ in found))
+    order.sort(key=lambda arm: arm != reference)  # the reference first; the sort is stable
+    found.sort(key=lambda pair: order.index(pair[0].trial.arm))
+    most = max(_MOST_POINTS // min(len(found), _MOST_STRIPS), 20)
+    caption = (
+        "Shaded: the window that is scored. Line: seconds of a step against the trial's own "
+        f"seconds per step, from -{size(scale)} at the bottom to +{size(scale)} at the top; a step "
+        "beyond stands at the edge. Thick dots: steps that the score leaves out."
+    )
+    if len(found) > _MOST_STRIPS:
+        caption += f" The first {_MOST_STRIPS} of {counted(len(found), 'trial')} are shown."
+    return Strips(
+        caption=caption,
+        strips=tuple(
+            _strip(each, score, scale, most=most, is_reference=each.trial.arm == reference)
+            for each, score in found[:_MOST_STRIPS]
+        ),
+    )
+
+
+def _strip(
+    result: TrialResult, score: Score, scale: float, *, most: int, is_reference: bool
+) -> Strip:
+    first, last = score.timings[0][0], score.timings[-1][0]
+    wide = max(last - first, 1)
+
+    def x(number: float) -> float:
+        return round(100 * min(max((number - first) / wide, 0.0), 1.0), 1)
+
+    def y(seconds: float) -> float:
+        off = (seconds / (score.step_s or 1.0) - 1.0) / scale
+        return round(50 - 48 * min(max(off, -1.0), 1.0), 1) if math.isfinite(off) else 2.0
+
+    dropped = set(score.dropped)
+    return Strip(
+        name=plain(result.trial.arm),
+        job=plain(result.job_ids[-1]) if result.job_ids else "",
+        said=speed(score) + step(score, ", "),
+        line=" ".join(f"{x(at):g},{y(of):g}" for at, of in _thinned(score.timings, most)),
+        window=(x(score.window[0] - 0.5), x(score.window[1] + 0.5)),
+        dropped=tuple((x(at), y(of)) for at, of in score.timings if at in dropped),
+        is_reference=is_reference,
+    )
+
+
+def _thinned(timings: Sequence[tuple[int, float]], most: int) -> Iterable[tuple[int, float]]:
+    """Keep the least and the greatest of each group, so that no outlier is lost."""
+    if len(timings) <= most:
+        return timings
+    each = math.ceil(len(timings) / (most / 2))
+    kept: list[tuple[int, float]] = []
+    for at in range(0, len(timings), each):
+        group = timings[at : at + each]
+        kept += sorted({min(group, key=lambda one: one[1]), max(group, key=lambda one: one[1])})
+    return kept
+
+
+def drift(
+    history: Sequence[TrialResult], *, reference: str = "", sigma: float | None = None
+) -> Drift | None:
+    """Return each repeated trial against the mean of its arm, over time; None without repeats."""
+    by_arm: dict[tuple[str, int], list[tuple[float, TrialResult, Score]]] = {}
+    for each in history:
+        start = _start(each.outcome)
+        if each.score is not None and start is not None and each.trial.protocol.is_scored:
+            by_arm.setdefault((each.trial.arm, each.epoch), []).append((start, each, each.score))
+    offs = [
+        (start, each, relative(score.value - fmean(one.value for _, _, one in runs)))
+        for runs in by_arm.values()
+        if len(runs) > 1
+        for start, each, score in runs
+    ]
+    if not offs:
+        return None
+    begin = min(start for start, _, _ in offs)
+    unit, unit_s = _unit(max(start for start, _, _ in offs) - begin)
+    x = _Axis([(start - begin) / unit_s for start, _, _ in offs])
+    y = _Axis([0.0, *(off for _, _, off in offs), *((sigma, -sigma) if sigma else ())])
+    dots = tuple(
+        Dot(
+            x=x.at((start - begin) / unit_s),
+            y=round(100 - y.at(off), 2),
+            is_reference=each.trial.arm == reference,
+            said=f"{plain(each.trial.arm)}, job {plain(', '.join(each.job_ids))}: {percent(off)}",
+        )
+        for start, each, off in offs
+    )
+    caption = (
+        "Each dot is a trial of an arm with several, in percent of the mean of that arm; above is "
+        f"faster. Across: {unit} since the first of them began."
+    )
+    if sigma:
+        caption += f" Band: one sigma, {fine(sigma)}, the noise of one job."
+    if reference:
+        caption += f" Filled: {literal(reference)}."
+    return Drift(
+        caption=caption,
+        dots=dots,
+        band=(round(100 - y.at(sigma), 2), round(100 - y.at(-sigma), 2)) if sigma else None,
+        zero=round(100 - y.at(0.0), 2),
+        x_ticks=x.ticks(),
+        y_ticks=tuple(
+            Tick(at=round(100 - each.at, 2), text=each.text)
+            for each in y.ticks(scale=100.0, sign=True)
+        ),
+    )

@@ -1,0 +1,257 @@
+"""An HTML page: everything is escaped, nothing else is loaded, and it stays small."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import importlib.util
+import math
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from html import unescape
+from pathlib import Path
+
+import pytest
+
+from pytest_xlatune.cli import main
+from pytest_xlatune.model.profile import BASELINE, profile
+from pytest_xlatune.model.result import (
+    Action,
+    Finding,
+    Outcome,
+    State,
+    TrialResult,
+    TrialStatus,
+    VerdictKind,
+)
+from pytest_xlatune.model.trial import Trial
+from pytest_xlatune.report import Subject
+from pytest_xlatune.report.document import Document
+from pytest_xlatune.report.leaderboard import leaderboard
+from pytest_xlatune.report.page import html, page_of, tuning_page_of
+from pytest_xlatune.report.study_documents import calibration, evidence, gate, nodes
+from pytest_xlatune.report.tuning_document import tuning
+from pytest_xlatune.tasks.publish import (
+    NO_PAGES,
+    add_step_summary,
+    document_of,
+    page_text,
+    publish,
+    read_known,
+)
+from tests.campaign import scripted
+from tests.campaign.scripted import (
+    FAILED,
+    UNKNOWN_FLAG,
+    Script,
+    ScriptedExecutor,
+    campaign,
+    ordinary,
+    run,
+)
+from tests.report.covered import BEGUN_SUBJECT, COVERED, STOPPED, other_parallelism
+from tests.report.finished import CELL, CONCLUSION, FINISHED, HISTORY, score
+from tests.report.pages import read
+
+PLANTED = "</style></script><script>alert(1)</script>\"'><img src=x onerror=alert(2)>&lt;"
+
+
+def hostile() -> Subject:
+    """A sweep whose every foreign text holds a script."""
+    finding = Finding(cls=PLANTED, action=Action.DROP, text=PLANTED, detail=PLANTED)
+    history = tuple(
+        replace(each, reason=PLANTED, findings=(finding,), job_ids=(PLANTED,)) for each in HISTORY
+    )
+    verdicts = tuple(
+        replace(each, reasons=(PLANTED,), method=PLANTED, job_ids=(PLANTED,))
+        for each in CONCLUSION.verdicts
+    )
+    return replace(
+        FINISHED,
+        conclusion=replace(CONCLUSION, verdicts=verdicts, notes=(PLANTED,)),
+        cells=(replace(CELL, image=PLANTED, launcher=PLANTED, config_tag=PLANTED),),
+        history=history,
+        stopped=PLANTED,
+        profiles=tuple(
+            replace(each, note=PLANTED, env={"NOTE": PLANTED}) for each in FINISHED.profiles
+        ),
+    )
+
+
+def check_own_tags_only(text: str) -> None:
+    """The page's own script is the only one, nothing is loaded, no attribute runs anything."""
+    page = read(text)
+    scripts = re.findall(r"<script>(.*?)</script>", text, re.DOTALL)
+    assert len(scripts) == [tag for tag, _ in page.tags].count("script") == 1
+    digest = base64.b64encode(hashlib.sha256(scripts[0].encode()).digest()).decode()
+    policy = next(said["content"] for tag, said in page.tags if said.get("http-equiv"))
+    assert f"script-src 'sha256-{digest}'" in policy
+    assert "default-src 'none'" in policy
+    assert not {tag for tag, _ in page.tags} & {"img", "iframe", "link", "object", "form"}
+    for tag, said in page.tags:
+        assert not [name for name in said if name.startswith("on") or name in ("src", "style")], tag
+        assert ":" not in said.get("href", ""), "a link leads to the files beside the page"
+
+
+def test_foreign_text_is_never_markup() -> None:
+    subject = hostile()
+    page = page_of(leaderboard(subject), subject, remarks={PLANTED: PLANTED}, files=(PLANTED,))
+    page = replace(page, files=("leaderboard.json",))
+    text = html(page)
+    check_own_tags_only(text)
+    assert "<script>alert(1)" in unescape(text), "it is shown as it is"
+
+
+@pytest.mark.parametrize(
+    "subject",
+    [pytest.param(FINISHED, id="a finished sweep"), pytest.param(BEGUN_SUBJECT, id="a begun one")],
+)
+@pytest.mark.parametrize("document", [leaderboard, gate, calibration, evidence, nodes])
+def test_every_kind_of_document_has_a_page(
+    document: Callable[[Subject], Document], subject: Subject
+) -> None:
+    made = document(subject)
+    text = html(page_of(made, subject))
+    check_own_tags_only(text)
+    page = read(text)
+    titles = {made.title, *(each.title for each in made.sections)}
+    assert not [each for each in titles if each.replace("`", "") not in page.text]
+
+
+def test_the_page_of_several_cells_shows_their_sign_flips() -> None:
+    cells = (COVERED, other_parallelism(), STOPPED)
+    text = html(tuning_page_of(tuning(cells), cells))
+    check_own_tags_only(text)
+    page = read(text)
+    assert "The same settings on several parallelisms" in page.text
+    flips = [rows for rows in page.tables if ["flips"] in rows]
+    assert flips, "the words that the table has"
+    assert {"SLOWER", "FASTER"} <= {row[-1] for row in flips[0]}
+    alone = html(tuning_page_of(tuning((COVERED,)), (COVERED,)))
+    assert "several parallelisms" not in read(alone).text
+
+
+def test_single_runs_stand_apart_from_confirmed_arms() -> None:
+    text = html(page_of(leaderboard(FINISHED), FINISHED))
+    parts = re.findall(r"<tbody>\n<tr><th scope=\"rowgroup\".*?</tbody>", text, re.DOTALL)
+    for part, is_single in zip(parts, (False, True), strict=True):
+        arms = re.findall(r'data-arm="([^"]+)"', part)
+        assert arms
+        for arm in arms:
+            verdict = CONCLUSION.verdict(arm)
+            assert verdict is not None
+            assert (verdict.kind is VerdictKind.SCREENED) == is_single
+
+
+def test_the_recipe_can_be_copied_as_it_is_deployed() -> None:
+    text = html(page_of(leaderboard(FINISHED), FINISHED))
+    best = CONCLUSION.winner
+    assert best is not None
+    codes = [unescape(each) for each in re.findall(r"<pre>(.*?)</pre>", text, re.DOTALL)]
+    assert any("overlap_limit=2" in each and "NCCL_ALGO" in each for each in codes) == (
+        CONCLUSION.tuning.recipe is not None
+    )
+
+
+def test_a_large_sweep_fits_a_page() -> None:
+    timings = tuple((at, 0.5 + 0.01 * math.sin(at * at)) for at in range(500))
+    history = tuple(
+        TrialResult(
+            trial=Trial(
+                cell_digest=CELL.digest,
+                profile=BASELINE if at % 10 == 0 else profile(f"arm-{at}", f"--xla_a{at}=1"),
+                protocol=CELL.protocol,
+                study="tuning",
+                stage="wave2",
+                position=at,
+            ),
+            status=TrialStatus.MEASURED,
+            score=replace(score(0.001 * (at % 7)), timings=timings, step_s=0.5, window=(5, 499)),
+            job_ids=(str(10_000 + at),),
+            findings=(Finding(cls="stragglers", action=Action.NONE, text="x" * 500),),
+            outcome=Outcome(
+                state=State.COMPLETED, exit_code=0, start_s=600.0 * at, end_s=600.0 * at + 500
+            ),
+        )
+        for at in range(1000)
+    )
+    subject = replace(FINISHED, history=history)
+    text = html(page_of(leaderboard(subject), subject))
+    assert len(text.encode()) < 2_000_000
+    assert "The first 240 of 1000 trials are shown" in text
+
+
+def test_no_value_of_a_secret_is_in_a_page_however_it_is_spelled(tmp_path: Path) -> None:
+    secret = "plant-one-'\"$a<&>"
+    cell = replace(scripted.CELL, deployed={"HF_TOKEN": secret})
+    made = campaign(tmp_path, ScriptedExecutor(_quoting(secret)), cell=cell)
+    run(made)
+    written = publish(made.setup.folder, tmp_path / "reports")
+    pages = [each for each in written if each.suffix == ".html"]
+    assert len(pages) == 2
+    for each in pages:
+        text = each.read_text(encoding="utf-8")
+        assert "401" in text
+        assert "plant-one" not in unescape(text)
+    # the ledger hid it before; a page does not rely on that
+    known = read_known(made.setup.folder)
+    told = tuple(
+        replace(each, reason=f"401 {secret}", findings=(_finding(secret),))
+        for each in known.history
+    )
+    known = replace(known, history=told)
+    text = page_text(known, document_of(known))
+    assert "plant-one" not in unescape(text)
+
+
+def _finding(text: str) -> Finding:
+    return Finding(cls="auth", action=Action.NONE, text=text, detail=text)
+
+
+def _quoting(secret: str) -> Script:
+    def script(trial_id: str, attempt: int) -> tuple[str, Outcome]:
+        if trial_id.startswith("same"):
+            return f"{UNKNOWN_FLAG} 401 {secret}\n", FAILED
+        return ordinary(trial_id, attempt)
+
+    return script
+
+
+def test_without_jinja2_one_line_says_so_and_nothing_else_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = campaign(tmp_path, ScriptedExecutor())
+    run(made)
+    with_page = publish(made.setup.folder, tmp_path / "with")
+    found = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util,
+        "find_spec",
+        lambda name, *of: None if name == "jinja2" else found(name, *of),
+    )
+    without = publish(made.setup.folder, tmp_path / "without")
+    assert [each.name for each in without] == [
+        each.name for each in with_page if each.suffix != ".html"
+    ]
+    for each in without:
+        twin = tmp_path / "with" / each.relative_to(tmp_path / "without")
+        assert each.read_bytes() == twin.read_bytes()
+    workdir = made.setup.folder.parents[1]
+    argv = ["report", "--workdir", str(workdir), "--reports", str(tmp_path / "again")]
+    assert main(argv) == 0
+    assert capsys.readouterr().out.count(NO_PAGES) == 1
+
+
+def test_the_summary_of_a_step_grows_and_is_cut_at_a_line(tmp_path: Path) -> None:
+    path = tmp_path / "summary.md"
+    path.write_text("of an earlier command\n", encoding="utf-8")
+    add_step_summary(path, "# one\n")
+    assert path.read_text(encoding="utf-8") == "of an earlier command\n# one\n\n"
+    add_step_summary(path, "| äöü |\n" * 200_000)
+    text = path.read_bytes().decode()
+    assert 1024 * 1024 - 100 < len(text.encode()) <= 1024 * 1024
+    assert text.startswith("of an earlier command\n# one\n\n| äöü |\n")
+    assert "| äöü |\n\nCut here: GitHub takes 1 MiB of a step." in text
+    add_step_summary(path, "| more |\n")
+    assert len(path.read_bytes()) <= 1024 * 1024

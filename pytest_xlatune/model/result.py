@@ -598,12 +598,15 @@ class TuningRecord(NoiseRecord):
         finalists: ids of the profiles sent to confirmation, in rank order; () before.
         bound: no profile beats the baseline by more than this, at 95 %; None if unknown.
         recipe: the recommended arm and its settings; None without a winner, and in older records.
+        from_start80: smallest relative change of a single winner that the whole sweep finds with
+            80 % power; `mde80` is that of a finalist, which has passed the screen already.
     """
 
     kind: ClassVar[str] = "tuning"
     finalists: tuple[str, ...] = ()
     bound: float | None = None
     recipe: Recipe | None = field(default=None, metadata=LATER)
+    from_start80: float | None = field(default=None, metadata=LATER)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -323,6 +323,11 @@ def sensitivity(conclusion: Conclusion) -> Table:
             else []
         ),
         ("MDE80: the smallest effect of a finalist with 80 % power", size(conclusion.noise.mde80)),
+        *(
+            [("From the start: the smallest effect of one winner with 80 % power", size(found))]
+            if (found := conclusion.tuning.from_start80) is not None
+            else []
+        ),
         ("Sigma: noise of one job's score between jobs", fine(conclusion.noise.sigma)),
         ("Alpha spent", f"{conclusion.alpha:.3g} of {ALPHA:g}"),
         ("Method", "; ".join(methods) or ABSENT),

@@ -36,7 +36,7 @@ from tests.document.estimates import (
     dunnett,
     t_quantile,
 )
-from tests.document.planning import Planned, planned
+from tests.document.planning import Planned, from_start80, planned
 from tests.document.recipes import Recipes, settings_of
 
 BASELINE, ALIAS = "baseline-deployed", "baseline-aa"
@@ -459,6 +459,21 @@ class Books:
         if self.fit is None:
             return self.outlook.mde80 if self.outlook else None
         return max(map(self.fit.mde80, self.fit.kept))
+
+    @cached_property
+    def from_start80(self) -> float | None:
+        """What the whole sweep finds, to a few percent: it is simulated."""
+        if self.fit is None:
+            return self.outlook.from_start if self.outlook else None
+        first = [t for t in self.planned.values() if t["stage"] == "confirm"]
+        blocks: dict[int, list[str]] = defaultdict(list)
+        for each in first:
+            blocks[each["block"]].append(each["arm"])
+        widths = [len({*own} - {BASELINE}) for _, own in sorted(blocks.items())]
+        found = from_start80(
+            max(len(self.screened), widths[0]), widths, blocks[1].count(BASELINE), self.fit.sigma
+        )
+        return max(found, self.mde80 or 0.0)
 
     @property
     def stopping(self) -> Sequence[str]:

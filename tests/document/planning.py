@@ -8,6 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from tests.document.estimates import dunnett, t_quantile
 
 ASSUMED_SIGMA = 0.006
@@ -27,8 +29,9 @@ _RULES = ("stacks", "around", "singles")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
-    """The blocks of a plan, and the jobs of all of it."""
+    """The blocks of a plan of so many profiles, and the jobs of all of it."""
 
+    count: int
     widths: tuple[int, ...]
     controls: int
     jobs: int
@@ -64,7 +67,8 @@ def layout_of(declared: Mapping[str, Any]) -> Layout | None:
         widths = (min(declared["finalists"], max(count, 1)),) * blocks
     controls = declared["block_baselines"] or found.controls
     jobs = count + (settled or max(3, len(waves))) + sum(widths) + blocks * controls
-    return Layout(widths=widths, controls=controls, jobs=jobs + reserve * (widths[-1] + controls))
+    jobs += reserve * (widths[-1] + controls)
+    return Layout(count=count, widths=widths, controls=controls, jobs=jobs)
 
 
 def _fitting(
@@ -74,14 +78,14 @@ def _fitting(
     for of_screen, arms, controls in (*(QUIET if is_quiet else ()), *TABLE):
         widths = tuple(min(each, max(count, 1)) for each in arms)
         before = count + (settled or max(of_screen, waves)) + reserve * (widths[-1] + controls)
-        found = Layout(widths=widths, controls=controls, jobs=0)
+        found = Layout(count=count, widths=widths, controls=controls, jobs=0)
         left = budget - before - sum(widths) - len(widths) * controls
         if left >= 0 and found.df >= 3:
             left -= 8 if arms == TABLE[0][1] else 0  # they stay for a spare block
             more = min(left // (widths[-1] + controls), 6 - len(widths))
             widths += widths[-1:] * max(more, 0)
             jobs = before + sum(widths) + len(widths) * controls
-            return Layout(widths=widths, controls=controls, jobs=jobs)
+            return Layout(count=count, widths=widths, controls=controls, jobs=jobs)
     return None
 
 
@@ -92,6 +96,7 @@ class Planned:
     jobs: int
     sigma: float
     mde80: float
+    from_start: float
 
 
 def planned(declared: Mapping[str, Any], seen: float | None) -> Planned | None:
@@ -101,4 +106,45 @@ def planned(declared: Mapping[str, Any], seen: float | None) -> Planned | None:
         return None
     before = declared["sigma_prior"] or ASSUMED_SIGMA
     sigma = max(before, seen or 0.0)
-    return Planned(jobs=layout.jobs, sigma=sigma, mde80=layout.mde80(sigma))
+    return Planned(
+        jobs=layout.jobs,
+        sigma=sigma,
+        mde80=layout.mde80(sigma),
+        from_start=from_start80(layout.count, layout.widths, layout.controls, sigma),
+    )
+
+
+SWEEPS = 8000
+
+
+def from_start80(count: int, widths: Sequence[int], controls: int, sigma: float) -> float:
+    """The change of one of `count` profiles that 80 % of simulated sweeps find, to a few percent.
+
+    Halves an interval of effects; every effect meets the same noise.
+    """
+    random, beside = np.random.default_rng(3), 1 + 1 / controls
+    df = sum(widths) + len(widths) * controls - len(widths) - widths[0]
+    noise = random.standard_normal((SWEEPS, count))
+    inside = random.standard_normal((SWEEPS, len(widths), count))
+    inside -= random.standard_normal((SWEEPS, len(widths), 1)) / math.sqrt(controls)
+    reach = max(dunnett(widths[0], df, weight=controls), t_quantile(0.975, df))
+    error = np.sqrt(random.chisquare(df, SWEEPS) / df * beside / len(widths))
+
+    def found(effect: float) -> float:
+        truth = np.where(np.arange(count) == 0, effect, 0.0)
+        promise, alive = noise + truth, np.ones((SWEEPS, count), dtype=bool)
+        for at, width in enumerate(widths):
+            if at:
+                gains = (inside[:, :at] + truth).mean(axis=1)
+                promise = (noise + truth + gains * at / beside) / (1 + at / beside)
+            if width < (widths[at - 1] if at else count):
+                last = np.sort(np.where(alive, promise, -np.inf), axis=1)[:, -width]
+                alive &= promise >= last[:, None]
+        passed = (inside[:, :, 0] + effect).mean(axis=1) > reach * error
+        return float(np.mean(alive[:, 0] & passed))
+
+    low, high = 0.0, 20.0
+    for _ in range(14):
+        middle = (low + high) / 2
+        low, high = (middle, high) if found(middle) < 0.80 else (low, middle)
+    return math.expm1(high * sigma)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
@@ -16,7 +17,9 @@ from pytest_xlatune.stats.design import (
     design_df,
     dunnett,
     mde80,
+    narrowed_df,
     plan,
+    selected80,
     t_quantile,
 )
 
@@ -158,6 +161,47 @@ def test_mde80_of_the_reference_plan(sigma: float, expected: float) -> None:
     found = plan(25, 50)
     assert isinstance(found, Plan)
     assert 100 * math.log1p(found.mde80(sigma)) == pytest.approx(expected, rel=0.01)
+
+
+@pytest.mark.parametrize("profiles", [2, 25, 100])
+def test_a_whole_sweep_finds_less_than_its_finalists_show(profiles: int) -> None:
+    found = plan(profiles, profiles + 25)
+    assert isinstance(found, Plan)
+    factor = found.from_start80(0.006) / found.mde80(0.006)
+    assert 1 <= factor < 1.5
+    # two are both finalists; among a hundred one run must speak for it
+    assert (factor < 1.06, factor > 1.25) == (profiles == 2, profiles == 100)
+
+
+def _is_found(random: np.random.Generator, effect: float, widths: Sequence[int]) -> bool:
+    """One sweep of 25 profiles, two baselines in each block, by its definition."""
+    profiles, controls = 25, 2
+    truth = np.zeros(profiles)
+    truth[0] = effect
+    screen = truth + random.standard_normal(profiles)
+    arms = list(np.argsort(-screen)[: widths[0]])
+    blocks = truth + random.standard_normal((len(widths), profiles))
+    baselines = random.standard_normal((len(widths), controls)).mean(axis=1)
+    for at, width in enumerate(widths):
+        if at and width < widths[at - 1]:
+            gain = (blocks[:at] - baselines[:at, None]).mean(axis=0)
+            variance = (1 + 1 / controls) / at
+            promise = (screen + gain / variance) / (1 + 1 / variance)
+            arms = sorted(arms, key=lambda arm: -promise[arm])[:width]
+    if 0 not in arms:
+        return False
+    df = narrowed_df(widths, controls)
+    reach = dunnett(widths[0], df, control_weight=controls, alpha=0.05)
+    seen = math.sqrt(random.chisquare(df) / df * (1 + 1 / controls) / len(widths))
+    return float((blocks[:, 0] - baselines).mean()) > max(reach, t_quantile(0.975, df)) * seen
+
+
+@pytest.mark.parametrize("widths", [(5, 3, 3, 3), (2, 2, 2)])
+def test_what_a_whole_sweep_finds_it_finds_with_80_percent_power(widths: tuple[int, ...]) -> None:
+    effect = selected80(25, widths, 2)
+    random = np.random.default_rng(7)
+    hits = sum(_is_found(random, effect, widths) for _ in range(4000))
+    assert hits / 4000 == pytest.approx(0.80, abs=0.03)
 
 
 @pytest.mark.parametrize(("df", "c"), [(13, 2.311), (9, 2.42), (4, 2.61)])

@@ -76,6 +76,7 @@ from pytest_xlatune.studies.verdicts import Losses, OneCell, best, deployed, nam
 
 _CLEARLY = 1.5  # times the spread of a screen, which the noise hardly exceeds
 _SIGMAS = (0.003, 0.006, 0.010)  # job noise of a quiet, a usual and a noisy cell
+_ONCE = "in brackets: once it is a finalist"
 _EVIDENCE_WAVE = "wave1_5"  # where an evidence run stands that a wave waits for
 
 
@@ -188,6 +189,7 @@ class TuningStudy(OneCell):
         more = self.second_blocks * (widths[-1] + beside)
         return replace(
             start,
+            profiles=count,
             screen_baselines=in_screen or start.screen_baselines,
             widths=widths,
             block_baselines=beside,
@@ -264,14 +266,18 @@ class TuningStudy(OneCell):
             return (f"{screened} trials{more}", *slots, f"{layout.what}: {layout.why}")
         # of this cell where it is known
         sigmas = _SIGMAS if self.sigma_prior is None else (self.sigma_prior,)
-        seen = ", ".join(f"{size(layout.mde80(each))} at {size(each)} job noise" for each in sigmas)
+        found = ((layout.from_start80(each), each) for each in sigmas)
+        seen = ", ".join(
+            f"{size(start)} ({size(layout.mde80(each))}) at {size(each)} job noise"
+            for start, each in found
+        )
         if self.sigma_prior is None:
             seen += f"; {size(DEFAULT_SIGMA)} is assumed: {NOT_CALIBRATED}"
         jobs = f"{layout.jobs} jobs of {self.budget}"
         return (
             f"{screened} trials of the screen{more}, then {layout.words}: {jobs}",
             *slots,
-            f"smallest effect confirmed with 80 % power: {seen}",
+            f"smallest effect of one winner that is found with 80 % power ({_ONCE}): {seen}",
         )
 
     def _held(self, history: History) -> tuple[str, ...]:

@@ -32,6 +32,7 @@ from pytest_xlatune.stats.design import (
     Plan,
     Refusal,
     outlook,
+    selected80,
     t_quantile,
 )
 from pytest_xlatune.studies.trials import (
@@ -43,12 +44,14 @@ from pytest_xlatune.studies.trials import (
 )
 from pytest_xlatune.studies.tuning._recipe import recipe
 from pytest_xlatune.studies.tuning._stages import (
+    ALPHA,
     BOUND,
     FAR,
     Confirmation,
     Look,
     Ranking,
     Screened,
+    begun,
     bounds,
     is_spare,
 )
@@ -368,6 +371,7 @@ def conclusion(basis: Basis) -> Conclusion:
             finalists=basis.finalists,
             bound=bound,
             mde80=_mde80(basis),
+            from_start80=_from_start80(basis),
             sigma=sigma,
             recipe=recipe(
                 profiles=basis.declared,
@@ -419,6 +423,25 @@ def _mde80(basis: Basis) -> float | None:
     return basis.layout.mde80(basis.noise.value) if isinstance(basis.layout, Plan) else None
 
 
+def _from_start80(basis: Basis) -> float | None:
+    """Return what the whole sweep finds, selection included, at the noise as measured or planned.
+
+    None where it only ranks, and where nothing that was screened can be found.
+    """
+    known = begun(basis.past).get(1)
+    if not isinstance(basis.layout, Plan) or not basis.declared:
+        return None
+    if not basis.looks or known is None:
+        return basis.layout.from_start80(basis.noise.value)
+    finalist, fit = _mde80(basis), basis.looks[-1].fit
+    if finalist is None or fit is None:
+        return None
+    widths = known.widths or (known.arms,) * known.blocks
+    screened = max(len(basis.screen.standings), widths[0])
+    found = selected80(screened, widths, known.baselines, alpha=ALPHA[1, known.looks])
+    return max(relative(found * fit.sigma), finalist)
+
+
 def _notes(
     basis: Basis, verdicts: Sequence[Verdict], bound: float | None, widest: str
 ) -> list[str]:
@@ -430,9 +453,10 @@ def _notes(
         notes.append(f"{basis.layout.what}: {basis.layout.why}")
     elif not basis.looks:
         planned = basis.layout.mde80(basis.noise.value)
+        start = basis.layout.from_start80(basis.noise.value)
         notes.append(
-            f"with {basis.noise.words} this plan ({basis.layout.jobs} jobs) confirms "
-            f"{percent(planned)} with 80 % power"
+            f"with {basis.noise.words} this plan ({basis.layout.jobs} jobs) finds one winner of "
+            f"{percent(start)} with 80 % power; once it is a finalist, one of {percent(planned)}"
         )
     for look in basis.looks[-1:]:
         notes += [

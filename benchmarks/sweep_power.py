@@ -1,0 +1,91 @@
+"""Whether a sweep finds what its plan says that it finds with 80 % power, selection included.
+
+    python benchmarks/sweep_power.py --sweeps 1000 [--write docs/statistics.md]
+
+Profiles whose effect is what `Plan.from_start80` says, on simulated clusters, through the
+production code: one of them among profiles that do nothing, and three of them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import sys
+from pathlib import Path
+
+from simcluster import World, sweep
+
+from pytest_xlatune.model.result import VerdictKind
+from pytest_xlatune.stats.design import Plan, plan
+
+BEGIN, END = "<!-- sweep power: begin -->", "<!-- sweep power: end -->"
+JOB, STEP, PHI, STEPS = 0.006, 0.005, 0.5, 10
+# of a score: that of the job, and what ten steps leave of that of correlated steps
+SIGMA = math.hypot(JOB, STEP * math.sqrt((1 + PHI) / (1 - PHI) / STEPS))
+SWEEPS = ((10, 35), (25, 40), (25, 50), (25, 57), (40, 65))  # profiles, jobs
+COLUMNS = (
+    "profiles",
+    "jobs",
+    "arms of each block",
+    "a finalist is found at",
+    "one winner is found at",
+    "measured there: one",
+    "three",
+)
+
+
+def power(layout: Plan, effect: float, *, winners: int, sweeps: int) -> str:
+    """Return the share of winners that are FASTER, with its Monte-Carlo error, in percent."""
+    world = World(
+        name="", profiles=layout.profiles, budget=layout.jobs, effects=(effect,) * winners
+    )
+    found = 0
+    for seed in range(sweeps):
+        conclusion, _ = sweep(world, seed)
+        found += sum(
+            each.kind is VerdictKind.FASTER and world.truth_of(each.arm) > 0
+            for each in conclusion.verdicts
+        )
+    n = winners * sweeps
+    rate = found / n
+    return f"{100 * rate:.1f} ({100 * math.sqrt(rate * (1 - rate) / n):.1f})"
+
+
+def table(sweeps: int) -> str:
+    """Return the table in percent."""
+    lines = [f"| {' | '.join(COLUMNS)} |", f"|{'---|' * len(COLUMNS)}"]
+    for profiles, jobs in SWEEPS:
+        layout = plan(profiles, jobs)
+        if not isinstance(layout, Plan):
+            raise SystemExit(f"{profiles} profiles in {jobs} jobs: {layout.why}")
+        effect = layout.from_start80(SIGMA)
+        cells = (
+            str(profiles),
+            str(jobs),
+            ", ".join(map(str, layout.widths)),
+            f"+{100 * layout.mde80(SIGMA):.2f}",
+            f"+{100 * effect:.2f}",
+            *(power(layout, effect, winners=each, sweeps=sweeps) for each in (1, 3)),
+        )
+        lines.append(f"| {' | '.join(cells)} |")
+        print(lines[-1], file=sys.stderr, flush=True)
+    return "\n".join(lines) + "\n"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--sweeps", type=int, default=1000, help="sweeps of every row")
+    parser.add_argument("--write", type=Path, help="file whose table is rewritten")
+    options = parser.parse_args()
+    text = table(options.sweeps)
+    print(text)
+    if options.write:
+        page = options.write.read_text(encoding="utf-8")
+        head, rest = page.split(BEGIN)
+        tail = rest.split(END)[1]
+        options.write.write_text(f"{head}{BEGIN}\n{text}{END}{tail}", encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

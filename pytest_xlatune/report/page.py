@@ -250,7 +250,9 @@ def _rich(text: str) -> str:
     ends = [0, *(end for found in _CODE.finditer(text) for end in found.span()), len(text)]
     parts = [text[start:end] for start, end in pairwise(ends)]
     made: str = Markup("").join(
-        Markup("<code>{}</code>").format(part.strip("`")) if at % 2 else escape(part)
+        Markup('<code class="{}">{}</code>').format("flag" if "--" in part else "id", part[1:-1])
+        if at % 2
+        else escape(part)
         for at, part in enumerate(parts)
     )
     return made

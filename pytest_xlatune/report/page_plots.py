@@ -37,7 +37,7 @@ from pytest_xlatune.report.document import Table, columns, literal, plain
 from pytest_xlatune.report.leaderboard import CONFIRMED
 from pytest_xlatune.report.lines import is_pending, speed, step, words
 
-_TICKS = 5
+_TICKS = 7  # at most
 _MARGIN = 0.04  # of an axis, kept free at both of its ends
 _MINUTE_S, _HOUR_S = 60.0, 3600.0
 _MOST_STRIPS = 240  # a page of more would be too large to send

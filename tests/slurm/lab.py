@@ -39,6 +39,8 @@ ACCOUNTING_PACKAGES = ("slurmdbd", "mariadb-server")
 CONTAINER_PACKAGES = ("podman", "runc")
 # msgfmt, for the test of the translations
 GETTEXT_PACKAGES = ("gettext",)
+# for the tests of the HTML pages
+CHROMIUM_PACKAGES = ("chromium", "fonts-dejavu-core")
 MIN_JOB_AGE_S = 10
 MEMORY_CGROUP = Path("/sys/fs/cgroup/memory/cgroup.procs")
 CGROUP_CONF = "CgroupPlugin=cgroup/v1\nCgroupAutomount=no\nConstrainRAMSpace=yes\n"
@@ -368,6 +370,7 @@ def _install(*, accounting: bool) -> None:
         PACKAGES
         + CONTAINER_PACKAGES
         + GETTEXT_PACKAGES
+        + CHROMIUM_PACKAGES
         + (ACCOUNTING_PACKAGES if accounting else ())
     )
     env = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}

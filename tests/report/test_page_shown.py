@@ -1,0 +1,190 @@
+"""Pages in a real Chromium: nothing is cut off, nothing complains, all can be read and reached.
+
+XLATUNE_PICTURES=FOLDER keeps a picture of each; look at them after a change of the page.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pytest_xlatune.report.covered import read_cells
+from pytest_xlatune.report.leaderboard import leaderboard
+from pytest_xlatune.report.page import html, page_of, tuning_page_of
+from pytest_xlatune.report.study_documents import nodes
+from pytest_xlatune.report.tuning_document import tuning
+from tests.report.chromium import PROGRAM, Browser, browser
+from tests.report.covered import BEGUN_SUBJECT, COVERED, STOPPED, other_parallelism
+from tests.report.finished import FINISHED
+from tests.report.test_page import PLANTED, hostile
+
+EXAMPLE = Path(__file__).parents[2] / "reports" / "example" / "quickstart-tuning.json"
+# A4 within its margins, at 96 dots an inch
+WIDTHS = {"phone": (360, ""), "laptop": (1280, ""), "print": (718, "print")}
+LEAST_CONTRAST = 4.5  # WCAG 2.2, level AA, for text
+
+# every text on the page with too little contrast:  [[text, ratio], ...]
+CONTRAST = """
+(() => {
+  const parts = (said) => said.match(/[0-9.]+/g).map(Number);
+  const light = (said) => {
+    const [r, g, b] = parts(said).map((v) => v / 255)
+      .map((v) => (v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4));
+    return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+  };
+  const behind = (node) => {
+    for (let at = node; at; at = at.parentElement) {
+      const said = getComputedStyle(at).backgroundColor;
+      if ((parts(said)[3] ?? 1) > 0) { return said; }
+    }
+    return "rgb(255, 255, 255)";
+  };
+  const walk = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+  const found = [];
+  let seen = 0;
+  while (walk.nextNode()) {
+    const text = walk.currentNode.data.trim(), node = walk.currentNode.parentElement;
+    if (!text || !node.checkVisibility() || ["STYLE", "SCRIPT", "title"].includes(node.tagName)) {
+      continue;
+    }
+    seen += 1;
+    const style = getComputedStyle(node);
+    const ink = light(node.tagName === "text" ? style.fill : style.color);
+    const paper = light(behind(node));
+    const ratio = (Math.max(ink, paper) + 0.05) / (Math.min(ink, paper) + 0.05);
+    if (ratio < LEAST) { found.push([text, ratio]); }
+  }
+  return [seen, found];
+})()
+"""
+# every box that reaches beyond the window and is in no box that scrolls
+BEYOND = """
+[...document.querySelectorAll("body *")].filter((each) => {
+  const box = each.getBoundingClientRect();
+  return box.width && box.right > innerWidth + 1 && !each.closest(".scroll, .skip")
+    && !each.closest("svg");
+}).map((each) => `${each.tagName}.${each.className}: ${each.textContent.slice(0, 60)}`)
+"""
+STOPS = """
+[...document.querySelectorAll("a[href], button, [tabindex]")].filter((each) =>
+  each.checkVisibility()).length
+"""
+
+
+@pytest.fixture(scope="module")
+def shown(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    if PROGRAM is None:
+        if os.environ.get("CI"):
+            pytest.fail("CI runs this test and does not skip it, but there is no chromium")
+        pytest.skip("no chromium: `python tests/slurm/lab.py install` installs it with the rest")
+    with browser(tmp_path_factory.mktemp("profile")) as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    folder = tmp_path_factory.mktemp("pages")
+    example = read_cells(EXAMPLE.read_text(encoding="utf-8"), where=str(EXAMPLE))
+    measured = example[0].subject
+    several = (COVERED, other_parallelism(), STOPPED)
+    planted = hostile()
+    made = {
+        "example": page_of(leaderboard(measured), measured, remarks=example[0].remarks),
+        "example-tuning": tuning_page_of(tuning(example), example),
+        "finished": page_of(leaderboard(FINISHED), FINISHED, files=("leaderboard.json",)),
+        "begun": page_of(leaderboard(BEGUN_SUBJECT), BEGUN_SUBJECT),
+        "several": tuning_page_of(tuning(several), several),
+        "nodes": page_of(nodes(FINISHED), FINISHED),
+        "hostile": page_of(leaderboard(planted), planted, remarks={PLANTED: PLANTED}),
+    }
+    paths = {name: folder / f"{name}.html" for name in made}
+    for name, page in made.items():
+        paths[name].write_text(html(page), encoding="utf-8")
+    return paths
+
+
+NAMES = ("example", "example-tuning", "finished", "begun", "several", "nodes", "hostile")
+
+
+@pytest.mark.parametrize("place", WIDTHS)
+@pytest.mark.parametrize("name", NAMES)
+def test_nothing_is_cut_off_and_nothing_complains(
+    shown: Browser, pages: dict[str, Path], name: str, place: str
+) -> None:
+    width, media = WIDTHS[place]
+    shown.open(pages[name], width=width, media=media)
+    if kept := os.environ.get("XLATUNE_PICTURES"):
+        shown.picture(Path(kept) / f"{name}-{place}.png")
+    assert shown.ask("document.documentElement.scrollWidth") == width, shown.ask(BEYOND)
+    assert shown.ask(BEYOND) == []
+    assert shown.complaints() == []
+    assert shown.ask("document.querySelectorAll('img, iframe').length") == 0
+
+
+@pytest.mark.parametrize(("scheme", "media"), [("light", ""), ("dark", ""), ("dark", "print")])
+@pytest.mark.parametrize("name", ["example", "several"])
+def test_every_text_can_be_read(
+    shown: Browser, pages: dict[str, Path], name: str, scheme: str, media: str
+) -> None:
+    shown.open(pages[name], width=1280, scheme=scheme, media=media)
+    paper = shown.ask("getComputedStyle(document.documentElement).backgroundColor")
+    assert (paper == "rgb(255, 255, 255)") == (scheme == "light" or media == "print")
+    if (kept := os.environ.get("XLATUNE_PICTURES")) and not media:
+        shown.picture(Path(kept) / f"{name}-{scheme}.png")
+    seen, faint = shown.ask(CONTRAST.replace("LEAST", str(LEAST_CONTRAST)))
+    assert seen > 50
+    assert faint == []
+
+
+def test_a_faint_text_would_be_found(shown: Browser, pages: dict[str, Path]) -> None:
+    shown.open(pages["begun"], width=1280)
+    shown.ask("document.querySelector('h1').style.color = '#999999', 0")
+    assert shown.ask(CONTRAST.replace("LEAST", str(LEAST_CONTRAST)))[1]
+    shown.ask("document.querySelector('h1').style.width = '3000px', 0")
+    assert shown.ask(BEYOND)
+    shown.ask("console.error('seen'), fetch('https://example.invalid/').catch(() => 0)")
+    assert len(shown.complaints()) >= 2
+
+
+@pytest.mark.parametrize("place", ["phone", "laptop"])
+def test_the_keyboard_reaches_everything_that_acts(
+    shown: Browser, pages: dict[str, Path], place: str
+) -> None:
+    shown.open(pages["example"], width=WIDTHS[place][0])
+    stops = shown.ask(STOPS)
+    assert stops > 10
+    reached = set()
+    for _ in range(stops):
+        shown.press("Tab")
+        reached.add(
+            shown.ask(
+                "[...document.querySelectorAll('*')].indexOf(document.activeElement)"
+                " + ' ' + document.activeElement.tagName"
+            )
+        )
+        outline = shown.ask("getComputedStyle(document.activeElement).outlineStyle")
+        assert outline == "solid", "one sees where one is"
+    assert len(reached) == stops
+    scrolling = shown.ask(
+        "[...document.querySelectorAll('.scroll')].filter((e) => e.scrollWidth > e.clientWidth)"
+        ".every((e) => e.tabIndex === 0)"
+    )
+    assert scrolling
+
+
+def test_the_recipe_is_copied_by_a_key(shown: Browser, pages: dict[str, Path]) -> None:
+    shown.open(pages["example"], width=1280)
+    shown.ask("document.querySelector('button.copy').focus(), 0")
+    shown.press("Enter")
+    said = shown.ask(
+        "new Promise((done) => { const at = () => { const said ="
+        " document.querySelector('button.copy').textContent;"
+        " if (said !== 'Copy') { done(said); } else { setTimeout(at, 20); } }; at(); })"
+    )
+    assert said == "Copied"
+    copied = shown.ask("document.querySelector('button.copy').parentElement.innerText")
+    assert "--xla_backend_optimization_level=3" in copied
+    assert shown.complaints() == []

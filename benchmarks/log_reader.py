@@ -4,9 +4,9 @@
 
 The log: NCCL INFO spam (half), XLA warnings, progress bars, a step of eight ranks for each 0.8 MB,
 lines of a megabyte, harmless warnings that read like failures; numbers and addresses differ from
-line to line. Two more tables show the worst that can come: nothing but step lines, where every line
-is worth reading, and random words, where no line has the shape of another. Each reader runs in a
-process of its own, and so has its own peak.
+line to line. Three more tables show the worst that can come: nothing but step lines, of eight ranks
+and of one, where every line is kept, and random words, where no line has the shape of another. Each
+reader runs in a process of its own, and so has its own peak.
 """
 
 from __future__ import annotations
@@ -50,13 +50,14 @@ def line(rng: random.Random, number: int) -> str:
     )
 
 
-def step_lines(rng: random.Random, step: int) -> list[str]:
-    """Return what eight ranks print within a millisecond."""
+def step_lines(rng: random.Random, step: int, ranks: int = 8) -> list[str]:
+    """Return what eight ranks print within a millisecond; one rank has no label."""
+    label = "{}: I0112 07:08:09.1 1400 metric_logger.py:226] " if ranks > 1 else ""
     return [
-        f"{rank}: I0112 07:08:09.1 1400 metric_logger.py:226] completed step: {step}, seconds: "
+        f"{label.format(rank)}completed step: {step}, seconds: "
         f"28.{rng.randrange(999):03d}, TFLOP/s/device: 261.1, Tokens/s/device: "
         f"{990 + rng.random() * 9:.3f}, total_weights: 458752, loss: 7.{rng.randrange(999):03d}"
-        for rank in range(8)
+        for rank in range(ranks)
     ]
 
 
@@ -92,6 +93,13 @@ def write_steps(path: Path, megabytes: int) -> None:
     with path.open("w", encoding="utf-8") as file:
         for step in range(megabytes * 10**6 // 8 // 165):
             file.write("\n".join(step_lines(rng, step)) + "\n")
+
+
+def write_steps_of_one(path: Path, megabytes: int) -> None:
+    rng = random.Random(7)
+    with path.open("w", encoding="utf-8") as file:
+        for step in range(megabytes * 10**6 // 123):
+            file.write(f"{step_lines(rng, step, 1)[0]}\n")
 
 
 def write_prose(path: Path, megabytes: int) -> None:
@@ -162,6 +170,7 @@ def main() -> None:
         for title, write, size in (
             ("realistic", write_log, megabytes),
             ("step lines only", write_steps, max(megabytes // 20, 1)),
+            ("step lines of one rank", write_steps_of_one, max(megabytes // 20, 1)),
             ("text that never repeats", write_prose, max(megabytes // 50, 1)),
         ):
             path = Path(folder) / "job.log"

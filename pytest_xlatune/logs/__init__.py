@@ -26,7 +26,9 @@ alike, going back begins no start.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+import operator
+from collections import OrderedDict
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
@@ -34,7 +36,7 @@ from pytest_xlatune.logs import grammar
 from pytest_xlatune.logs._digests import HEADS as _DIGEST_HEADS
 from pytest_xlatune.logs._digests import WORDS as _DIGEST_WORDS
 from pytest_xlatune.logs._digests import Digests, LinePlace, finding_of
-from pytest_xlatune.logs._shapes import Sieve, StepLines, record
+from pytest_xlatune.logs._shapes import Sieve, StepLines, StepRun, record
 from pytest_xlatune.logs._signatures import EVIDENCE_CHARS, is_harmless, sight, table
 from pytest_xlatune.logs.grammar import Origin, StepLayout
 from pytest_xlatune.logs.patterns import StepPattern
@@ -155,7 +157,7 @@ class _Start:
     index: int = 0
     phase: Phase = Phase.BEFORE_MEMSTATS
     home: Origin | None = None
-    steps: dict[int, StepRecord] = field(default_factory=dict)
+    steps: OrderedDict[int, StepRecord] = field(default_factory=OrderedDict)
     last: int = -1  # highest step id; only read where `steps` is not empty
     layout: StepLayout | None = None  # of its line, where it was read by one
     repeated: bool = False
@@ -305,11 +307,17 @@ class LogReader:
             # a line of CRI begins with its time:  2026-01-12T07:08:09.123456789Z stdout P comp
             if block[10:11] == b"T" and any(mark in block for mark in _PART_MARKS):
                 block = self._without_parts(block)
-            total, found = self._sieve.lines(block)
-            for index, line in found:
-                self._examine(line, self._lines + index + 1)
+            number, seen = self._lines, self._step_lines
+            for run, part in seen.runs(block) if seen else ((None, block),):
+                if run is not None and seen is not None and self._take(run, seen):
+                    number += part.count(b"\n")
+                    continue
+                total, found = self._sieve.lines(part)
+                for index, line in found:
+                    self._examine(line, number + index + 1)
+                number += total
             self._digests.feed(block, self._lines)
-            self._lines += total
+            self._lines = number
         free = _LINE_BYTES - len(self._held)
         self._held += piece[end : end + free]
 
@@ -329,6 +337,57 @@ class LogReader:
         found = record(line, layout, seen.label(origin), start=start.index)
         self._step(found, origin, number, "", layout=layout)
         return True
+
+    def _take(self, run: StepRun, seen: StepLines) -> bool:
+        """Take a run of steps that go on from the last one; false where it needs a closer look.
+
+        It changes what the lines would change one by one.
+        """
+        start, layout = self._start, run.layout
+        before = None if layout is start.layout else start.steps.get(start.last)
+        if not start.steps or (before and len(layout.fields) < grammar.told(before)):
+            return False
+        writers = run.writers
+        origins = {said: seen.origin_of(*said) for said in {*writers} or {(b"", b"")}}
+        if not all(each == start.home or each in start.others for each in origins.values()):
+            return False
+        if start.others and not start.others.isdisjoint(origins.values()):
+            run.keep([origins[said] == start.home for said in writers])
+        steps = run.steps()
+        if steps and (start.last >= steps[0] or not all(map(operator.lt, steps, steps[1:]))):
+            first = self._first_of_each(steps, figures=len(layout.fields))
+            if first is None:
+                return False
+            run.keep(first)
+            steps = run.steps()
+            start.repeated, start.layout = True, None
+        elif steps:
+            start.layout = layout
+        if steps:
+            label = start.home.label if start.home else ""
+            records = run.records(steps, label, start=start.index)
+            start.steps.update(zip(steps, records, strict=True))
+            start.phase, start.last = Phase.TRAINING, steps[-1]
+            self._count_steps(len(steps))
+        return True
+
+    def _first_of_each(self, steps: Sequence[int], *, figures: int) -> list[bool] | None:
+        """Return which lines tell a step first; None where they do not just go on or repeat one."""
+        start, last = self._start, self._start.last
+        first: list[bool] = []
+        fresh: set[int] = set()
+        for step in steps:
+            first.append(step > last)
+            if step > last:
+                last = step
+                fresh.add(step)
+            elif last - step > _RANKS_APART and not start.repeated:
+                return None  # a new start
+            elif step not in fresh:
+                known = start.steps.get(step)
+                if known is None or grammar.told(known) < figures:
+                    return None
+        return first
 
     def _examine(self, line: bytes, number: int, *, torn: bool = False) -> None:
         if not torn and self._step_lines and self._examine_step(line, number, self._step_lines):
@@ -454,14 +513,19 @@ class LogReader:
         start.last = max(start.last, record.step) if start.steps else record.step
         start.layout = layout if start.last == record.step else None
         start.steps[record.step] = record
-        start.after_cancel += self._cancelled
-        start.after_trouble += 1
-        start.count += 1
-        self._steps_since_fatal += 1
+        self._count_steps(1)
+
+    def _count_steps(self, count: int) -> None:
+        """Count further steps, which are kept already, and leave out the first of too many."""
+        start = self._start
+        start.after_cancel += self._cancelled * count
+        start.after_trouble += count
+        start.count += count
+        self._steps_since_fatal += count
         if self._steps_since_fatal >= STEPS_THAT_REFUTE:
             self._fatal = None
-        if len(start.steps) > _MOST_STEPS:
-            del start.steps[next(iter(start.steps))]
+        while len(start.steps) > _MOST_STEPS:
+            start.steps.popitem(last=False)
             start.dropped_steps += 1
 
     def _is_cut(self, record: StepRecord) -> bool:

@@ -7,8 +7,14 @@ shapes and judge each once; what they remember is a cache of a pure function, an
 from __future__ import annotations
 
 import functools
+import itertools
+import operator
 import re
-from collections.abc import Iterable
+import struct
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import fields
+from typing import Any, NamedTuple
 
 from pytest_xlatune.logs import grammar
 from pytest_xlatune.logs.grammar import Origin, StepLayout
@@ -27,6 +33,9 @@ _LAST_WORD = re.compile(rb"F[01][0-9]{3} [0-9][0-9]:|[0-9]: F ")
 _DIGITS = bytes(range(256)).translate(bytes.maketrans(b"123456789", b"000000000"))
 _MOST_LAYOUTS, _MOST_LAYOUT = 1 << 12, 1 << 10  # 4 MiB at most
 _MOST_ORIGINS = 1 << 12
+_STEP_WORD = b"completed "
+_MOST_DIGITS = 15  # of an integer that is exact as a float
+_LEAST_RUN = 4  # lines: fewer are read faster one by one
 
 
 class StepLines:
@@ -43,9 +52,11 @@ class StepLines:
 
     def layout(self, line: bytes) -> StepLayout | None:
         """Return where the parts of a step line stand; None where it has to be read in full."""
-        if len(line) > _MOST_LAYOUT:
+        return self._layout(line.translate(_DIGITS), line)
+
+    def _layout(self, shape: bytes, line: bytes) -> StepLayout | None:
+        if len(shape) > _MOST_LAYOUT:
             return None
-        shape = line.translate(_DIGITS)
         try:
             return self._layouts[shape]
         except KeyError:
@@ -54,9 +65,30 @@ class StepLines:
             found = self._layouts[shape] = grammar.step_layout(line)
             return found
 
+    def runs(self, block: bytes) -> Iterator[tuple[StepRun | None, bytes]]:
+        """Cut a block of whole lines into runs of step lines of one layout, and what is none."""
+        at = done = 0
+        shapes = block.translate(_DIGITS).split(b"\n")[:-1] if _STEP_WORD in block else []
+        for shape, same in itertools.groupby(shapes):
+            count = sum(1 for _ in same)
+            end = at + count * (len(shape) + 1)
+            if count >= _LEAST_RUN and _STEP_WORD in shape:
+                layout = self._layout(shape, block[at : at + len(shape)])
+                if layout is not None and (parts := _parts(layout, shape)) is not None:
+                    if at > done:
+                        yield None, block[done:at]
+                    yield StepRun(layout, parts, block[at:end], count), block[at:end]
+                    done = end
+            at = end
+        if done < len(block):
+            yield None, block[done:]
+
     def origin(self, line: bytes, layout: StepLayout) -> Origin:
         """Return who printed the line; the same one for the same text."""
-        said = (line[layout.rank], line[layout.actor])
+        return self.origin_of(line[layout.rank], line[layout.actor])
+
+    def origin_of(self, *said: *tuple[bytes, bytes]) -> Origin:
+        """Return the origin of the texts of a rank and an actor; the same one for the same."""
         try:
             return self._origins[said]
         except KeyError:
@@ -78,6 +110,85 @@ def record(line: bytes, layout: StepLayout, label: str, *, start: int) -> StepRe
     values = {name: float(line[where]) for name, where in layout.fields}
     step = int(line[layout.step])
     return StepRecord(step=step, label=label, start=start, kind=layout.kind, **values)
+
+
+class _Parts(NamedTuple):
+    """How lines of one shape are cut when their dots are taken out: the numbers are integers then.
+
+    `per`: by what each of them is divided. Both are exact below 2^53, and so the quotient is the
+    float nearest to the text, as `float` gives it in twice the time.
+    """
+
+    cut: struct.Struct
+    per: dict[str, float]
+
+
+class StepRun:
+    """Step lines one after the other that differ in digits alone; read as columns."""
+
+    def __init__(self, layout: StepLayout, parts: _Parts, lines: bytes, count: int) -> None:
+        self.layout = layout
+        self._lines, self._size, self._per = lines, len(lines) // count, parts.per
+        rows = parts.cut.iter_unpack(lines.replace(b".", b""))
+        self._columns = dict(zip(parts.per, zip(*rows, strict=True), strict=True))
+
+    @property
+    def writers(self) -> list[tuple[bytes, bytes]]:
+        """The texts of rank and actor of each line; none where no line says them."""
+        (rank, rank_end), (actor, actor_end) = (
+            (each.start, each.stop) for each in (self.layout.rank, self.layout.actor)
+        )
+        if rank_end == actor_end == 0:
+            return []
+        lines = self._lines
+        return [
+            (lines[at + rank : at + rank_end], lines[at + actor : at + actor_end])
+            for at in range(0, len(lines), self._size)
+        ]
+
+    def keep(self, chosen: Sequence[bool]) -> None:
+        """Leave out the lines that are not chosen."""
+        self._columns = {
+            name: tuple(itertools.compress(column, chosen))
+            for name, column in self._columns.items()
+        }
+
+    def steps(self) -> list[int]:
+        """Return the step of each line."""
+        return [*map(int, self._columns["step"])]
+
+    def records(self, steps: Sequence[int], label: str, *, start: int) -> list[StepRecord]:
+        """Return what `record` returns for each line."""
+        told: dict[str, Iterable[Any]] = {
+            name: map(operator.truediv, map(int, column), itertools.repeat(self._per[name]))
+            for name, column in self._columns.items()
+        }
+        told["step"] = steps
+        same = _SAME | {"label": label, "start": start, "kind": self.layout.kind}
+        made = [*map(StepRecord.__new__, itertools.repeat(StepRecord, len(steps)))]
+        for name, put in _PUT.items():
+            # column by column, and not by `__init__`, which takes longer than all the rest
+            deque(map(put, made, told.get(name) or itertools.repeat(same[name])), maxlen=0)
+        return made
+
+
+_SAME: dict[str, Any] = {each.name: each.default for each in fields(StepRecord)}
+_PUT = {name: getattr(StepRecord, name).__set__ for name in _SAME}
+
+
+@functools.lru_cache(maxsize=64)
+def _parts(layout: StepLayout, shape: bytes) -> _Parts | None:
+    """Return how lines of a shape are cut; None where a number has a sign or many digits."""
+    at, said, per = 0, [], {}
+    for name, where in sorted((("step", layout.step), *layout.fields), key=lambda e: e[1].start):
+        digits, _, decimals = shape[where].partition(b".")
+        if not digits.isdigit() or len(digits + decimals) > _MOST_DIGITS:
+            return None
+        begin = where.start - shape.count(b".", 0, where.start)
+        said.append(f"{begin - at}x{len(digits + decimals)}s")
+        at, per[name] = begin + len(digits + decimals), float(10 ** len(decimals))
+    size = len(shape) - shape.count(b".") + 1
+    return _Parts(struct.Struct("".join((*said, f"{size - at}x"))), per)
 
 
 class Sieve:

@@ -208,7 +208,7 @@ def parse_steps(text: str, label: str) -> list[StepRecord]:
     ]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class StepLayout:
     """Where the parts of one step line stand; `fields` by the attribute of the step's record."""
 

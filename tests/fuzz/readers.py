@@ -76,8 +76,14 @@ def text(data: bytes) -> str:
 
 
 def log(data: bytes) -> None:
-    """Read whole and in chunks to the same; judge and score what was read."""
+    """Read whole, line by line in full and in chunks to the same; judge and score it."""
     whole = read_log([data])
+    slow = LogReader()
+    slow._step_lines = None  # no line is read by the shape of another
+    slow.feed(data)
+    slow.close()
+    if repr(slow.report()) != repr(whole):
+        raise AssertionError("step lines read by their shape give another report")
     reader = LogReader()
     rng = random.Random(len(data))
     at = 0

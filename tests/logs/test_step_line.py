@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import random
+import time
 
 import pytest
 from hypothesis import given, settings
@@ -269,3 +270,50 @@ def test_a_shape_that_was_read_before_reads_as_it_does_alone(
         reader.feed(log)
         reader.close()
     assert repr(known.report()) == repr(in_full.report())
+
+
+SEGMENTS = st.lists(
+    st.tuples(
+        st.integers(0, 2000),  # first step
+        st.integers(1, 12),  # steps
+        st.sampled_from((1, 2, 3)),  # lines of each
+        st.sampled_from(
+            ("{}: ", "", "(A pid=7{}, ip=10.0.0.{}) ", f"{{}}: {ABSL}", "[1,{}]<stdout>:")
+        ),
+        st.sampled_from(("7.125", "-0.0", "0.5", "12", "1234567890123456.5", "nan", "7.")),
+    ),
+    max_size=8,
+)  # fmt: skip
+
+
+@given(SEGMENTS, st.integers(1, 3))
+def test_a_run_of_step_lines_is_read_as_each_line_is(
+    segments: list[tuple[int, int, int, str, str]], by: int
+) -> None:
+    lines = []
+    for first, steps, ranks, prefix, loss in segments:
+        for each in range(first, first + steps * by, by):
+            lines += [
+                f"{prefix.format(rank, rank)}{step(each, loss=loss)}" for rank in range(ranks)
+            ]
+    log = text_of(lines)
+    whole, _ = read(log, [])
+    one_by_one, _ = read(log, [at + 1 for at, byte in enumerate(log) if byte == ord("\n")])
+    assert repr(one_by_one) == repr(whole)
+    in_full = LogReader()
+    in_full._step_lines = None  # no line is read by the shape of another
+    in_full.feed(log)
+    in_full.close()
+    assert repr(in_full.report()) == repr(whole)
+
+
+def test_a_log_of_more_steps_than_are_kept_takes_time_by_its_length() -> None:
+    def cpu_s(steps: int) -> float:
+        reader, began_s = LogReader(), time.process_time()
+        for first in range(0, steps, 10_000):
+            reader.feed(text_of(step(each) for each in range(first, first + 10_000)))
+        reader.close()
+        assert reader.report().last_step == steps - 1
+        return time.process_time() - began_s
+
+    assert cpu_s(240_000) < 7 * cpu_s(80_000)  # three times as much; it was fifteen times

@@ -66,7 +66,7 @@ class StepLines:
             return found
 
     def runs(self, block: bytes) -> Iterator[tuple[StepRun | None, bytes]]:
-        """Cut a block of whole lines into runs of step lines of one layout, and what is none."""
+        """Cut a block of whole lines into runs of step lines of one layout, and the rest."""
         at = done = 0
         shapes = block.translate(_DIGITS).split(b"\n")[:-1] if _STEP_WORD in block else []
         for shape, same in itertools.groupby(shapes):

@@ -385,14 +385,14 @@ class Campaign:
             while True:
                 try:
                     view = self.view()
+                    if on_turn is not None:
+                        on_turn()  # it may read the ledger too
                 except LedgerError as error:
                     self._wait_for_files(error)
                     if on_turn is not None:
                         with contextlib.suppress(LedgerError):  # it is waited for
                             on_turn()
                     continue
-                if on_turn is not None:
-                    on_turn()
                 if is_ready(view):
                     return view
                 if view.stopped:

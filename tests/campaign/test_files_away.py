@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from pytest_xlatune.campaign import Campaign
+from pytest_xlatune.ledger import LEDGER, Ledger
 from pytest_xlatune.model.errors import LedgerError
 from pytest_xlatune.model.result import TrialStatus
 from tests.campaign.cluster import CellsStudy, Cluster, campaign, on, run
@@ -65,6 +66,34 @@ def test_who_waits_is_called_while_the_work_directory_is_away(
     monkeypatch.setattr("pytest_xlatune.campaign.time.sleep", passes)
     each.wait(lambda view: not view.pending, on_turn=look)
     assert looks[:4] == [True, False, False, True]
+
+
+def test_who_reads_the_ledger_just_when_it_goes_away_waits_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`xlatune calibrate`, `evidence` and `study` show what landed at each look."""
+    cluster = Cluster()
+    each = campaign(tmp_path, cluster, CellsStudy(cells=(on("node001"),), rounds=1))
+    each.turn()
+    folder, gone = each.setup.folder, each.setup.folder.with_name("gone")
+    reader, looks = Ledger(folder / LEDGER), 0
+    reader.refresh()
+
+    def look() -> None:
+        nonlocal looks
+        looks += 1
+        if looks == 1:
+            folder.rename(gone)  # just after the campaign read on
+        if looks == 4:
+            gone.rename(folder)
+        reader.refresh()
+
+    def passes(_: float) -> None:
+        cluster.now_s += 1
+
+    monkeypatch.setattr("pytest_xlatune.campaign.time.sleep", passes)
+    assert not each.wait(lambda view: not view.pending, on_turn=look).stopped
+    assert looks > 4
 
 
 def test_one_that_stays_away_ends_the_session_with_its_name(tmp_path: Path) -> None:

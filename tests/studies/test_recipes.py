@@ -214,3 +214,28 @@ def test_a_lucky_baseline_hides_no_leader() -> None:
             gain = gain_of(trial.profile, {"a": 0.016, "b": 0.015})
             done.append(measured(trial, 6.9 + luck + gain + noise(trial, 0.0005)))
     assert [each.id for each in study.slots_of(done).values()] == ["a+b"]
+
+
+def test_what_was_confirmed_to_gain_nothing_enters_no_stack() -> None:
+    """A profile may lead the screen by luck, and be level with the baseline in the blocks."""
+    rule = {"stacks": (Stacks(slots=3),), "finalists": 3, "blocks": 4, "block_baselines": 2}
+    gains = {"a": 0.05, "c": 0.04}
+    early = frozenset({"a", "b", "c"})
+    study, done, conclusion = run((A, B, C), gains, selected=early, **rule)
+    assert conclusion.verdict("b").kind is VerdictKind.EQUIVALENT  # type: ignore[union-attr]
+    lucky = [
+        measured(each.trial, 6.95) if each.trial.arm == "b" and not each.trial.block else each
+        for each in done
+    ]
+    assert study.conclude(lucky).verdict("b").kind is VerdictKind.EQUIVALENT  # type: ignore[union-attr]
+    whole = replace(study, selected=None)
+    made = {each.id for each in whole.slots_of(lucky).values()}
+    assert made == {"a+c"}
+    # before its blocks were over it led, and what has trials stays
+    screened = [each for each in lucky if not each.trial.block]
+    before = {each.id for each in whole.slots_of(screened).values()}
+    assert "a+b" in before
+    stack = next(each for each in whole.propose(screened) if each.arm == "a+b")
+    kept = whole.slots_of([*lucky, measured(stack, 6.95)])
+    assert {"a+b", "a+c"} <= {each.id for each in kept.values()}
+    assert any("confirmed to gain nothing: b" in each for each in whole.filled(lucky))

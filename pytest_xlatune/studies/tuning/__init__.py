@@ -434,6 +434,7 @@ class TuningStudy(OneCell):
             baselines=self._baselines,
             sigma=JobNoise(known=self.sigma_prior).value,
             losses=self._losses,
+            equivalence=self.equivalence,
         )
 
     @property

@@ -278,6 +278,25 @@ def is_spare(trial: Trial) -> bool:
     return trial.design is not None and trial.design.look == _SPARE
 
 
+def without_gain(past: Past, *, equivalence: float) -> frozenset[str]:
+    """Return the arms that a confirmation showed to be level with the baseline, or slower.
+
+    None of them before all blocks of its last look are over.
+    """
+    known = begun(past)
+    first = known.get(1)
+    own = {key: each for key, each in past.confirm.items() if not is_spare(each.trial)}
+    last = max((key.block for key in own), default=0)
+    if first is None or last < sum(each.blocks for each in known.values()):
+        return frozenset()
+    if not all(each.status.is_final for each in own.values()):
+        return frozenset()
+    kept = frozen_arms(past, after=last - 1)
+    look = _look(past, tuple(known.values()), kept, equivalence)
+    level = (VerdictKind.EQUIVALENT, VerdictKind.SLOWER)
+    return frozenset(arm for arm, kind in look.kinds.items() if kind in level)
+
+
 def frozen_arms(past: Past, *, after: int = 0) -> tuple[str, ...]:
     """Return the arms that have trials in blocks after number `after`, the alias included."""
     found = {

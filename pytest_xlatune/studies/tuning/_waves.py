@@ -23,20 +23,23 @@ from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.studies import History
 from pytest_xlatune.studies.evidence_run import EvidenceStudy
 from pytest_xlatune.studies.trials import ALIAS, Orders, Past, Segment, is_ours, read, wave_order
-from pytest_xlatune.studies.tuning._stages import screen
+from pytest_xlatune.studies.tuning._stages import screen, without_gain
 from pytest_xlatune.studies.tuning.derived import (
     Around,
     Crossed,
     DerivedRule,
     Effective,
+    Key,
     Leader,
     Placed,
     Singles,
     Slot,
     Stacks,
+    is_part,
     left_out,
     placed,
     sentences,
+    settings_of,
     slots_of,
 )
 from pytest_xlatune.studies.verdicts import Losses
@@ -212,6 +215,7 @@ class Declaration:
         baselines: wave -> baselines in its queue.
         sigma: standard deviation of a job's score as far as known before.
         losses: with what a trial's loss is compared.
+        equivalence: relative change that counts as none.
         context: what the catalog's rules are held against; None holds none.
     """
 
@@ -222,6 +226,7 @@ class Declaration:
     baselines: Mapping[str, int]
     sigma: float
     losses: Losses
+    equivalence: float
     context: Context | None = None
 
     def at(self, history: History) -> Moment:
@@ -332,12 +337,15 @@ class Declaration:
         seen = set(map(self._effective.key, (*profiles, ALIAS)))
         why_not = self._critic(history)
         free = rule.slots - len(kept)
+        useless = self._useless(rule, history) if free else {}
         for each in rule.made(leaders, pool=pool):
             as_kept = next((old for old in kept if old.id == each.id), None)
             if as_kept is not None:
                 made.append(as_kept)
             elif free and each.id not in ids and self._effective.key(each) not in seen:
-                why = why_not(each)
+                own = settings_of(each)
+                idle = [name for name, part in useless.items() if is_part(part, own)]
+                why = f"confirmed to gain nothing: {', '.join(idle)}" if idle else why_not(each)
                 if why:
                     refused[each.id] = why
                     continue
@@ -352,6 +360,16 @@ class Declaration:
         # a profile that was measured and leads no longer comes last
         found = (*made, *(each for each in kept if each.id not in ids))
         return Filled(profiles=found, slotted=found, said=left_out(rule.wave, refused))
+
+    def _useless(self, rule: DerivedRule, history: History) -> Mapping[str, Mapping[Key, str]]:
+        """Return the settings of arms that no new stack may hold: confirmed to gain nothing."""
+        blocks = [each.trial for each in history if each.trial.block]
+        if isinstance(rule, Around) or not blocks:
+            return {}
+        arms = {each.arm: each.profile for each in blocks if not each.is_baseline}
+        past = read(history, protocols=self.orders.protocols, declared=arms)
+        found = without_gain(past, equivalence=self.equivalence)
+        return {each: settings_of(arms[each]) for each in sorted(found & arms.keys())}
 
     def _planned(
         self, rule: DerivedRule, profiles: Sequence[Profile], history: History

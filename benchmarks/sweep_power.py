@@ -22,7 +22,7 @@ BEGIN, END = "<!-- sweep power: begin -->", "<!-- sweep power: end -->"
 JOB, STEP, PHI, STEPS = 0.006, 0.005, 0.5, 10
 # of a score: that of the job, and what ten steps leave of that of correlated steps
 SIGMA = math.hypot(JOB, STEP * math.sqrt((1 + PHI) / (1 - PHI) / STEPS))
-SWEEPS = ((10, 35), (25, 40), (25, 50), (25, 57), (40, 65))  # profiles, jobs
+SWEEPS = ((25, 50), (40, 65), (25, 40))  # profiles, jobs
 COLUMNS = (
     "profiles",
     "jobs",

@@ -380,7 +380,11 @@ def sign(verdicts: Mapping[str, Verdict]) -> str:
     kinds = {each.kind for each in every}
     moves = {_UP_OR_DOWN[each] for each in kinds if each in _UP_OR_DOWN}
     if len(moves) > 1:
-        return "flips"
+        up, down = (
+            ", ".join(name for name, each in verdicts.items() if each.kind is kind)
+            for kind in (VerdictKind.FASTER, VerdictKind.SLOWER)
+        )
+        return f"flips: faster on {up}, slower on {down}"
     if kinds == {VerdictKind.EQUIVALENT}:
         return "no difference on any of them"
     if kinds <= {*_UP_OR_DOWN, VerdictKind.EQUIVALENT}:

@@ -462,7 +462,7 @@ class Books:
 
     @cached_property
     def from_start80(self) -> float | None:
-        """What the whole sweep finds, to a few percent: it is simulated."""
+        """What the whole sweep finds with 80 % power, selection included."""
         if self.fit is None:
             return self.outlook.from_start if self.outlook else None
         first = [t for t in self.planned.values() if t["stage"] == "confirm"]

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from pytest_xlatune.stats.design import selected80
 from tests.document.estimates import dunnett, t_quantile
 
 ASSUMED_SIGMA = 0.006
@@ -110,17 +111,21 @@ def planned(declared: Mapping[str, Any], seen: float | None) -> Planned | None:
         jobs=layout.jobs,
         sigma=sigma,
         mde80=layout.mde80(sigma),
-        from_start=from_start80(layout.count, layout.widths, layout.controls, sigma),
+        from_start=max(
+            from_start80(layout.count, layout.widths, layout.controls, sigma), layout.mde80(sigma)
+        ),
     )
 
 
 SWEEPS = 8000
+SIMULATED = 0.05
 
 
 def from_start80(count: int, widths: Sequence[int], controls: int, sigma: float) -> float:
-    """The change of one of `count` profiles that 80 % of simulated sweeps find, to a few percent.
+    """The change of one of `count` profiles that 80 % of simulated sweeps find.
 
-    Halves an interval of effects; every effect meets the same noise.
+    Halves an interval of effects; every effect meets the same noise. A simulation has no last
+    digit: that of the package is returned, once both agree.
     """
     random, beside = np.random.default_rng(3), 1 + 1 / controls
     df = sum(widths) + len(widths) * controls - len(widths) - widths[0]
@@ -146,5 +151,8 @@ def from_start80(count: int, widths: Sequence[int], controls: int, sigma: float)
     low, high = 0.0, 20.0
     for _ in range(14):
         middle = (low + high) / 2
-        low, high = (middle, high) if found(middle) < 0.80 else (low, middle)
-    return math.expm1(high * sigma)
+        low, high = (middle, high) if found(middle) < 0.825 else (low, middle)
+    told = selected80(count, tuple(widths), controls)
+    if abs(told / high - 1) > SIMULATED:
+        raise ValueError(f"{told} standard deviations are said to be found, and {high} are")
+    return math.expm1(told * sigma)

@@ -168,7 +168,8 @@ DEAD = of(VerdictKind.INVALID, can_run=False)
 @pytest.mark.parametrize(
     ("here", "there", "said"),
     [
-        (of(FASTER, 0.03), of(SLOWER, -0.03), "flips"),
+        (of(FASTER, 0.03), of(SLOWER, -0.03), "flips: faster on FSDP=8, slower on PP=8"),
+        (of(SLOWER, -0.03), of(FASTER, 0.03), "flips: faster on PP=8, slower on FSDP=8"),
         (of(FASTER, 0.03), of(FASTER, 0.01), "the same"),
         (of(FASTER, 0.03), DEAD, "cannot run on PP=8"),
         (DEAD, DEAD, "cannot run on any of them"),
@@ -185,6 +186,38 @@ def test_the_sign_table_says_what_is_known_of_each_side(
     here: Verdict, there: Verdict, said: str
 ) -> None:
     assert sign({"FSDP=8": here, "PP=8": there}) == said
+
+
+@pytest.mark.parametrize("is_turned", [False, True])
+def test_two_cells_of_opposite_signs_say_so_both_ways_and_guard_each_recipe(
+    tmp_path: Path, *, is_turned: bool
+) -> None:
+    cells = [
+        covered(AG, others=((OTHER, VerdictKind.SLOWER),)),
+        covered(OTHER, parallelism="PP=8", others=((AG, VerdictKind.SLOWER),)),
+    ]
+    if is_turned:
+        cells.reverse()
+    assert [each.doubt for each in conflicts(cells[0], cells)] == [Doubt.HARMFUL]
+    assert [each.doubt for each in conflicts(cells[1], cells)] == [Doubt.HARMFUL]
+    # what a reader sees
+    document = markdown(tuning(cells))
+    flips = document.partition("## Sign flips")[2].partition("\n## ")[0]
+    (ag,) = (line for line in flips.splitlines() if "`--xla_ag=1`" in line)
+    (other,) = (line for line in flips.splitlines() if "`--xla_z=1`" in line)
+    assert "flips: faster on FSDP=8, slower on PP=8" in ag
+    assert "flips: faster on PP=8, slower on FSDP=8" in other
+    patch = document.partition("```diff")[2].partition("```")[0]
+    assert "NOT for PP=8: xla_ag: slower there, -10.0 %" in patch
+    assert "NOT for FSDP=8: xla_z: slower there, -10.0 %" in patch
+    # and what each cell gets
+    root = repository(tmp_path, {ENV: DEPLOYED})
+    apply(root, patch_of(cells).text)
+    for axes, own, foreign in (("FSDP=8", "xla_ag", "xla_z"), ("PP=8", "xla_z", "xla_ag")):
+        environ = deployed_env(root / ENV, parallelism=axes)
+        flags = effective_values(parse_flags(environ["XLA_FLAGS"]))
+        assert flags[own] == "1"
+        assert flags.get(foreign) != "1"
 
 
 @pytest.mark.parametrize(("axes", "is_deployed"), [("FSDP=8", True), ("PP=8", False)])

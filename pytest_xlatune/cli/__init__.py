@@ -48,6 +48,8 @@ COMMANDS = {
     "import": ("import_", "read a CSV of jobs that were run by hand into a ledger"),
     "report": ("ledgers", "show and write the reports of measured cells"),
     "conclude": ("ledgers", "compute every verdict of a ledger again"),
+    "history": ("ledgers", "list all that was measured: dates, cells, winners, costs"),
+    "show": ("ledgers", "show the course of one cell over its sweeps and gates"),
     "calibrate": ("sweep_file", "run trials that measure how noisy a sweep's cell is"),
     "study": ("study", "run the study that a sweep file declares, without pytest"),
     "gate": ("gate", "write the test file of a commit gate, and a CI job that runs it"),
@@ -72,6 +74,8 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
     "import": ("xlatune import jobs.csv --model llama3.1-405b --parallelism FSDP=8",),
     "report": ("xlatune report", "xlatune report pp8 --zh"),
     "conclude": ("xlatune conclude .xlatune/pp8/CELL --json",),
+    "history": ("xlatune history", "xlatune history /shared/tuning --json"),
+    "show": ("xlatune show 'llama2-70b FSDP=8'", "xlatune show pp8 .xlatune"),
     "calibrate": ("xlatune calibrate sweeps/test_mine.py --jobs 8",),
     "study": (
         "xlatune study nodes sweeps/test_nodes.py --nodelist 'node[001-032]' --model llama2-70b",

@@ -1,4 +1,4 @@
-"""`xlatune report`, `conclude` and `jobs`: what the ledgers hold, without the sweep files.
+"""`xlatune report`, `conclude`, `history`, `show`, `jobs`: the ledgers, without the sweep files.
 
 Reports and verdicts are computed again. `jobs --cancel` ends the jobs that no session waits for.
 """
@@ -7,14 +7,28 @@ from __future__ import annotations
 
 import argparse
 import os
+from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from pytest_xlatune.cli import add_json, add_options, options_of, show, show_document
+from pytest_xlatune.cli import (
+    add_json,
+    add_options,
+    complain,
+    options_of,
+    show,
+    show_document,
+    show_json,
+)
 from pytest_xlatune.ledger import LEDGER, Ledger, find_ledgers
 from pytest_xlatune.ledger.state import replay
-from pytest_xlatune.model.errors import ConfigError
+from pytest_xlatune.model.errors import ConfigError, LedgerError
+from pytest_xlatune.model.exits import Exit
 from pytest_xlatune.model.result import Submission
 from pytest_xlatune.sweep.groups import RunSettings
+
+if TYPE_CHECKING:
+    from pytest_xlatune.report.history import PastStudy
 
 
 def add_report(parser: argparse.ArgumentParser) -> None:
@@ -74,6 +88,120 @@ def _conclude(arguments: argparse.Namespace) -> int:
     else:
         show_document(document_of(known))
     return 0
+
+
+def add_history(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    _add_folder(parser)
+    parser.set_defaults(run=_history)
+
+
+def add_show(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    parser.add_argument(
+        "cell",
+        metavar="CELL",
+        help="its label or a part (`llama2-70b FSDP=8`, `FSDP=8`), its id, or the sweep's name",
+    )
+    _add_folder(parser)
+    parser.set_defaults(run=_show)
+
+
+def _add_folder(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "folder",
+        nargs="?",
+        type=Path,
+        metavar="FOLDER",
+        help="a work directory, or a folder above several; --workdir without one",
+    )
+    add_json(parser)
+    add_options(parser, only=("workdir", "config"))
+
+
+def _history(arguments: argparse.Namespace) -> int:
+    from pytest_xlatune.report.history import by_date, history
+
+    past, problems = _past(arguments)
+    if arguments.json:
+        show_json([each.to_json() for each in by_date(past)])
+    else:
+        show_document(history(past))
+    return complain(problems, status=Exit.INTERNAL)
+
+
+def _show(arguments: argparse.Namespace) -> int:
+    from pytest_xlatune.report.history import by_date, course
+
+    past, problems = _past(arguments)
+    found = [each for each in past if each.is_called(arguments.cell)]
+    if not found:
+        valid = {name for each in past for name in (each.cell.label, each.sweep)}
+        raise ConfigError.unknown("cell", arguments.cell, valid=valid, where="the ledgers")
+    if arguments.json:
+        show_json([each.to_json() for each in by_date(found)])
+    else:
+        show_document(course(found))
+    return complain(problems, status=Exit.INTERNAL)
+
+
+def _past(arguments: argparse.Namespace) -> tuple[list[PastStudy], list[str]]:
+    """Return the studies below a folder, and what to say of each ledger that cannot be read.
+
+    Raises:
+        ConfigError: the folder holds no ledger.
+    """
+    from pytest_xlatune.report.history import PastStudy
+    from pytest_xlatune.tasks.publish import read_known
+    from pytest_xlatune.tasks.run_record import record_of
+
+    root = arguments.folder or options_of(arguments).workdir
+    folders = sorted(_ledgers_below(root, _MOST_LEVELS))
+    if not folders:
+        raise ConfigError(f"no {LEDGER} lies below {root}; run a sweep, or name another FOLDER")
+    past, problems = [], []
+    for folder in folders:
+        try:
+            known = read_known(folder)
+        except LedgerError as error:
+            problems.append(f"not shown: {error}")
+            continue
+        jobs = [
+            attempt.submission
+            for progress in known.state.trials.values()
+            for attempt in progress.attempts.values()
+            if attempt.submission is not None
+        ]
+        of_cells = {each.digest: each for each in known.study.cells}.values()
+        records = (record_of(known.state, known.study, each) for each in of_cells)
+        hours = [each.node_hours for each in records if each.node_hours is not None]
+        past.append(
+            PastStudy(
+                folder=str(folder),
+                sweep=known.sweep,
+                kind=known.study.name.partition("-")[0],
+                cells=known.cells,
+                digest=known.study.cells[0].digest,
+                conclusion=known.conclusion,
+                jobs=len(jobs),
+                node_hours=sum(hours) if hours else None,
+                ended_s=known.at_s,
+            )
+        )
+    return past, problems
+
+
+_MOST_LEVELS = 5  # a home, its projects, a project's work directory, its sweeps, their cells
+
+
+def _ledgers_below(folder: Path, levels: int) -> Iterator[Path]:
+    """Yield the folders with a ledger; what lies below one of them is its jobs' files."""
+    if (folder / LEDGER).is_file():
+        yield folder
+    elif levels and folder.is_dir():
+        for each in folder.iterdir():
+            if each.is_dir():
+                yield from _ledgers_below(each, levels - 1)
 
 
 def add_jobs(parser: argparse.ArgumentParser) -> None:

@@ -1,0 +1,223 @@
+"""Every study that was measured, by date, and the course of one cell. From ledgers, as they are."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from pytest_xlatune.model.cell import Cell, varied_fields
+from pytest_xlatune.model.record import Json
+from pytest_xlatune.model.result import Conclusion, Verdict
+from pytest_xlatune.model.text import ABSENT, counted, interval, percent, points, significant
+from pytest_xlatune.report.document import (
+    Document,
+    Table,
+    Text,
+    bullets,
+    columns,
+    literal,
+    plain,
+    section,
+)
+from pytest_xlatune.report.lines import figure, tally
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PastStudy:
+    """One study of a cell, as its ledger has it.
+
+    Attributes:
+        folder: of the ledger.
+        sweep: name of the sweep.
+        kind: of the study, e.g. "tuning" or "gate".
+        cells: of the study; the first is the reference's.
+        digest: identity of the first cell.
+        conclusion: of the study.
+        jobs: how many were submitted.
+        node_hours: of all attempts; None where none has ended.
+        ended_s: time of the ledger's last event, seconds since the epoch.
+    """
+
+    folder: str
+    sweep: str
+    kind: str
+    cells: tuple[Cell, ...]
+    digest: str
+    conclusion: Conclusion
+    jobs: int
+    node_hours: float | None
+    ended_s: float
+
+    @property
+    def cell(self) -> Cell:
+        """The cell, or the first of several."""
+        return self.cells[0]
+
+    @property
+    def best(self) -> Verdict | None:
+        """The verdict on the recommended arm; None where the study recommends none."""
+        said = self.conclusion.record.said if self.conclusion.record is not None else ()
+        return None if said else self.conclusion.winner
+
+    @property
+    def answer(self) -> str:
+        """The finding in a few words: the study's own, the winner, or how many of each verdict."""
+        said = self.conclusion.record.said if self.conclusion.record is not None else ()
+        if said:
+            return plain(said[0])
+        if self.best is not None:
+            best = self.best
+            ends = f" {interval(best.ci95)}" if best.ci95 else ""
+            return f"★ {literal(best.arm)} {percent(best.delta)}{ends}"
+        return tally(self.conclusion.verdicts)
+
+    def is_called(self, name: str) -> bool:
+        """Whether a name may mean its cell: label, model, sweep, folder, or the head of its id."""
+        folder = self.folder.rpartition("/")[2]
+        return name in (
+            self.cell.label, self.cell.variant, self.cell.model_tag, self.sweep, folder, self.folder
+        ) or (len(name) >= _LEAST_DIGEST and self.digest.startswith(name))  # fmt: skip
+
+    def to_json(self) -> Json:
+        """Return it for programs, without the verdicts: `xlatune conclude` has them."""
+        best = self.best
+        return {
+            "folder": self.folder,
+            "sweep": self.sweep,
+            "kind": self.kind,
+            "cell": self.cell.label,
+            "cell_digest": self.digest,
+            "ended_s": self.ended_s,
+            "complete": self.conclusion.complete,
+            "answer": self.answer.replace("`", ""),
+            "winner": best.arm if best else None,
+            "delta": best.delta if best else None,
+            "ci95": list(best.ci95) if best and best.ci95 else None,
+            "jobs": self.jobs,
+            "node_hours": self.node_hours,
+        }
+
+
+_LEAST_DIGEST = 4
+
+
+def by_date(past: Sequence[PastStudy]) -> list[PastStudy]:
+    """Return them with the oldest first."""
+    return sorted(past, key=lambda each: (each.ended_s, each.folder))
+
+
+def history(past: Sequence[PastStudy]) -> Document:
+    """Return all studies as a document, the oldest first, with what they cost."""
+    rows = tuple(
+        (
+            _when(each),
+            plain(each.sweep),
+            plain(each.kind),
+            plain(each.cell.label),
+            each.answer,
+            *_cost(each),
+            "complete" if each.conclusion.complete else "preliminary",
+            literal(each.digest),
+        )
+        for each in by_date(past)
+    )
+    titles = columns(
+        "When (UTC)", "~Sweep", "study", "~Cell", "~found", ">jobs", ">node-hours", "state",
+        "~cell id",
+    )  # fmt: skip
+    cells = len({each.digest for each in past})
+    return Document(
+        title="History",
+        header=(
+            f"{counted(len(past), 'ledger')} of {counted(cells, 'cell')}",
+            _total(past),
+        ),
+        sections=(section("Studies", Table(columns=titles, rows=rows)),),
+    )
+
+
+_VARIED = {
+    "image": "image",
+    "code": "commit",
+    "launcher": "started as",
+    "nodelist": "nodes",
+    "config_tag": "configuration",
+    "per_device_batch_size": "batch",
+    "deployed": "deployed settings",
+    "overrides": "overrides",
+}
+
+
+def course(past: Sequence[PastStudy]) -> Document:
+    """Return the studies of one cell over time: what was deployed then, what was found, the cost.
+
+    They may differ in image, commit or nodes, and then their figures do not compare; a column says
+    in what.
+    """
+    ordered = by_date(past)
+    varied = [name for name in _VARIED if name in varied_fields([each.cell for each in ordered])]
+    metric = ordered[-1].conclusion.metric
+    rows = []
+    for each in ordered:
+        base, best = each.conclusion.reference, each.best
+        rows.append(
+            (
+                _when(each),
+                plain(each.sweep),
+                plain(each.kind),
+                figure(base),
+                str(base.n) if base else ABSENT,
+                each.answer if best is None else f"★ {literal(best.arm)}",
+                points(best.delta) if best else ABSENT,
+                interval(best.ci95) if best else ABSENT,
+                *_cost(each),
+                *([_differs(each.cell, ordered[0].cell, varied)] if varied else []),
+            )
+        )
+    titles = columns(
+        "When (UTC)", "~Sweep", "study", f">reference {metric.head}", ">n", "~found", ">delta %",
+        "95 %", ">jobs", ">node-hours", *(("~differs from the first in",) if varied else ()),
+    )  # fmt: skip
+    newest = ordered[-1]
+    return Document(
+        title=f"{newest.cell.label}: its course",
+        header=(
+            counted(len(ordered), "ledger"),
+            _total(ordered),
+        ),
+        sections=(
+            section(
+                "Studies, the oldest first",
+                Table(columns=titles, rows=tuple(rows)),
+                *([Text(text="References of cells that differ do not compare.")] if varied else []),
+            ),
+            section(
+                "Ledgers", bullets(*(f"{literal(each.folder)}: {_when(each)}" for each in ordered))
+            ),
+        ),
+    )
+
+
+def _differs(cell: Cell, first: Cell, varied: Sequence[str]) -> str:
+    found = []
+    for name in varied:
+        then, now = getattr(first, name), getattr(cell, name)
+        if then != now:
+            is_short = isinstance(now, str | float | int)
+            found.append(f"{_VARIED[name]} {literal(str(now))}" if is_short else _VARIED[name])
+    return "; ".join(found) or ABSENT
+
+
+def _when(past: PastStudy) -> str:
+    return f"{datetime.fromtimestamp(past.ended_s, UTC):%Y-%m-%d %H:%M}"
+
+
+def _cost(past: PastStudy) -> tuple[str, str]:
+    return str(past.jobs), significant(past.node_hours)
+
+
+def _total(past: Sequence[PastStudy]) -> str:
+    known = [each.node_hours for each in past if each.node_hours is not None]
+    hours = significant(sum(known)) if known else ABSENT
+    return f"Cost: {counted(sum(each.jobs for each in past), 'job')}, {hours} node-hours"

@@ -1,0 +1,44 @@
+"""What a session leaves for a browser and for GitHub, and what it says where it cannot."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from tests.plugin.conftest import Folder
+
+
+def test_a_step_of_a_workflow_gets_the_conclusion_once(
+    folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    summary = tmp_path / "summary.md"
+    summary.write_text("of the step before\n", encoding="utf-8")
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(summary))
+    folder.run("-n", "2").assert_outcomes(passed=5, xfailed=1)
+    board = folder.read("reports/pretend/leaderboard.md")
+    assert summary.read_text(encoding="utf-8") == f"of the step before\n{board}\n"
+    assert "FASTER" in folder.read("reports/pretend/leaderboard.html")
+
+
+def test_without_jinja2_a_session_says_so_in_one_line(
+    folder: Folder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hidden = folder.path / "hidden"
+    hidden.mkdir()
+    (hidden / "sitecustomize.py").write_text(
+        "import importlib.util as util\n"
+        "found = util.find_spec\n"
+        "util.find_spec = lambda name, *of: None if name == 'jinja2' else found(name, *of)\n",
+        encoding="utf-8",
+    )
+    monkeypatch.setenv("PYTHONPATH", str(hidden))
+    result = folder.run()
+    result.assert_outcomes(passed=5, xfailed=1)
+    said = result.stdout.str()
+    assert said.count("no HTML page: jinja2 is not installed here") == 1
+    assert "pytest-xlatune[page]" in said
+    assert "written: reports/pretend/leaderboard.md" in said
+    assert not list(folder.path.rglob("*.html"))

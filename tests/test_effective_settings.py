@@ -5,6 +5,7 @@ Real processes: the payload, bash, and XLA where the setting is a flag.
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.util
 import os
 import subprocess
@@ -20,6 +21,7 @@ from pytest_xlatune.executors.folder import read_outcomes, read_spec, write_spec
 from pytest_xlatune.launchers.command import CommandLauncher
 from pytest_xlatune.logs import read_log
 from pytest_xlatune.model.cell import OPTIONS_FOLDER, Cell, Parallelism, Protocol
+from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.profile import Profile, profile
 from pytest_xlatune.model.resources import Next
 from pytest_xlatune.model.trial import Trial
@@ -45,16 +47,24 @@ FULL = profile("full", overrides={"remat_policy": "full"})
 needs_jax = pytest.mark.skipif(importlib.util.find_spec("jax") is None, reason="needs jax")
 
 
-def ran(of: Profile, folder: Path, program: str, *, wrapper: str = "") -> Assessment:
+def ran(
+    of: Profile,
+    folder: Path,
+    program: str,
+    *,
+    wrapper: str = "",
+    protocol: Protocol = PROTOCOL,
+    env_files: tuple[str, ...] = (),
+) -> Assessment:
     """Run a trial of a profile as the payload does, and assess it as the campaign does."""
     (folder / "trainer.py").write_text(f"{program}{STEPS}", encoding="utf-8")
     (folder / "wrapper.sh").write_text(f'{wrapper}\nexec "$@"\n', encoding="utf-8")
     argv = ("bash", str(folder / "wrapper.sh"), sys.executable, str(folder / "trainer.py"))
     inherit = ("PATH", "HOME", "JAX_PLATFORMS")
-    launcher = CommandLauncher(argv=(*argv, "{overrides}"), inherit=inherit)
-    cell = Cell(model_tag="m", parallelism=Parallelism.parse("FSDP=1"), protocol=PROTOCOL)
+    launcher = CommandLauncher(argv=(*argv, "{overrides}"), inherit=inherit, env_files=env_files)
+    cell = Cell(model_tag="m", parallelism=Parallelism.parse("FSDP=1"), protocol=protocol)
     trial = Trial(
-        cell_digest=cell.digest, profile=of, protocol=PROTOCOL, study="tuning", stage="wave1"
+        cell_digest=cell.digest, profile=of, protocol=protocol, study="tuning", stage="wave1"
     )
     attempt = folder / "an attempt"
     write_spec(attempt, launcher.launch(trial, cell))
@@ -172,3 +182,36 @@ def test_a_user_who_dumps_is_left_alone(tmp_path: Path) -> None:
     assert [str(each.effect) for each in found.settings] == ["asked", "asked"]
     log = (tmp_path / "an attempt" / payload.log_name()).read_text(encoding="utf-8")
     assert "XLA_FLAGS=--xla_dump_to=/mine --xla_a=1\n" in log
+
+
+@needs_jax
+@pytest.mark.parametrize("has_file", [False, True], ids=["composed here", "by bash on the node"])
+def test_the_folder_of_autotuning_is_made_and_its_flag_is_in_effect(
+    has_file: bool, tmp_path: Path
+) -> None:
+    (tmp_path / "env.sh").write_text("export XLA_FLAGS=--xla_cpu_enable_fast_math=false\n")
+    protocol = Protocol(steps=12, autotune_cache=str(tmp_path / "shared" / "tuned"))
+    files = (str(tmp_path / "env.sh"),) if has_file else ()
+    found = ran(LEVEL, tmp_path, JAX, protocol=protocol, env_files=files)
+    assert found.decision.next is Next.ACCEPT
+    said = {each.name: each for each in found.settings}
+    pin = said["xla_gpu_per_fusion_autotune_cache_dir"]
+    assert (pin.effect, pin.is_deployed) == ("in effect", True)
+    assert said["xla_backend_optimization_level"].effect == "in effect"
+    (made,) = (tmp_path / "shared" / "tuned").iterdir()
+    assert made.is_dir()
+    assert pin.asked == str(made)
+
+
+def test_a_profile_may_name_the_results_of_autotuning_itself() -> None:
+    own = profile("own", "--xla_gpu_load_autotune_results_from=/shared/a.pb")
+    protocol = Protocol(steps=12, autotune_cache="/shared/tuned")
+    trial = Trial(cell_digest="c", profile=own, protocol=protocol, study="s", stage="wave1")
+    assert trial.pins == ()
+    (pin,) = dataclasses.replace(trial, profile=LEVEL).pins
+    assert str(pin) == "--xla_gpu_per_fusion_autotune_cache_dir=/shared/tuned/c"
+
+
+def test_a_folder_of_autotuning_that_no_node_could_find_is_refused() -> None:
+    with pytest.raises(ConfigError, match="autotune_cache is 'tuned', expected an absolute path"):
+        Protocol(autotune_cache="tuned")

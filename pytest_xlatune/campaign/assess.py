@@ -21,6 +21,7 @@ from pytest_xlatune.logs.triage import as_told, diagnose, primary
 from pytest_xlatune.model.cell import OPTIONS_FOLDER, Cell
 from pytest_xlatune.model.failure import FailureClass
 from pytest_xlatune.model.metric import Logged
+from pytest_xlatune.model.profile import append_flags
 from pytest_xlatune.model.redact import HIDDEN, hide, hide_quoted, is_secret
 from pytest_xlatune.model.resources import Next, RetryPolicy
 from pytest_xlatune.model.result import (
@@ -223,7 +224,7 @@ def _settings(
             expects_options=ran and is_told,
             expects_nccl=ran and is_asked,
         ),
-        deployed=cell.deployed.get("XLA_FLAGS", ""),
+        deployed=append_flags(cell.deployed.get("XLA_FLAGS", ""), trial.pins),
         overrides={
             key: value.replace("{model_tag}", cell.model_tag) for key, value in keys.items()
         },

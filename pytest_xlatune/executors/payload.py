@@ -193,6 +193,8 @@ def _run(folder: Path, rank: int, machine_lock: str, stop: _Stop, umask: int) ->
     spec = _read_spec(folder)
     for name, text in spec.get("files", {}).items():
         _write_file(folder, name, text)
+    for name in spec.get("folders", ()):
+        make_folder(Path(name))
     with _machine(machine_lock, stop, folder) as held:
         if not held or (folder / CANCEL).exists():
             return _outcome("cancelled", reason=stop.reason or "cancelled before the start")

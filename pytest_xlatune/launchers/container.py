@@ -350,9 +350,16 @@ class ContainerLauncher:
         """Return the inner launcher's spec with a container around its command.
 
         Raises:
-            ConfigError: the cell's image is not pinned, or the inner launcher cannot say it.
+            ConfigError: the cell's image is not pinned, the inner launcher cannot say it, or the
+                folder of autotuning is not mounted.
         """
         spec = self.inner.launch(trial, cell)
+        folders = self._outside(spec.folders)
+        if len(folders) < len(spec.folders):
+            raise ConfigError(
+                f"container: autotune_cache {spec.folders[0]} lies below no mount, so that what a "
+                "trial chose would be gone with its container; mount the folder above it"
+            )
         is_apart = self._kind.is_apart
         form = _HEAD + (_APART if is_apart else _BELOW)
         command = [
@@ -382,6 +389,7 @@ class ContainerLauncher:
             probe=(*_START, *spec.probe) if spec.probe else (),
             is_probe_dear=True,
             paths=self._outside(spec.paths),
+            folders=folders,
             env={},
             unset=(),
             inherit=tuple(dict.fromkeys((*_FOR_THE_RUNTIME, *spec.inherit))),

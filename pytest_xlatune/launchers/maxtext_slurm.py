@@ -141,7 +141,7 @@ class MaxTextSlurmLauncher:
             *("--", *words[1:]),
         )
         env = {**variables, **trial.profile.env, **(EVIDENCE_ENV if trial.protocol.dump else {})}
-        exports = shell_exports(trial.profile.flags, env)
+        exports = shell_exports((*trial.pins, *trial.profile.flags), env)
         exports += witness_script("OUTPUT_PATH") if is_watched(trial) else ""
         head = f"\n# profile {trial.profile.id}, after all that is deployed\n"
         return LaunchSpec(
@@ -153,6 +153,7 @@ class MaxTextSlurmLauncher:
                 PROFILE_FILE: head + exports,
             },
             tells_options=is_watched(trial),
+            folders=tuple(filter(None, (trial.autotune_folder,))),
             last_step=trial.protocol.last_step,
             deadline_s=trial.protocol.deadline_s + self.queue_s,
         )

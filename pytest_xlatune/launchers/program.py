@@ -161,7 +161,7 @@ class ProgramLauncher:
         parse_flags(deployed, where="the deployed XLA_FLAGS")
         asks = (interpreter or "python3", f"{FOLDER}/{PROBE_FILE}", "trainer", program)
         is_evidence, first = trial.protocol.dump, dict[str, str]()
-        flags = (*trial.profile.flags, *(_EVIDENCE_FLAGS if is_evidence else ()))
+        flags = (*trial.pins, *trial.profile.flags, *(_EVIDENCE_FLAGS if is_evidence else ()))
         env = trial.profile.env | (EVIDENCE_ENV if is_evidence else {})
         if self.env_files or self.cwd or self.in_shell:
             witness = witness_script() if is_watched(trial) else ""
@@ -188,6 +188,7 @@ class ProgramLauncher:
             tells_options=is_watched(trial) and ("XLA_FLAGS" in first or bool(files)),
             probe=probe,
             paths=self.files(cell),
+            folders=tuple(filter(None, (trial.autotune_folder,))),
             last_step=trial.protocol.last_step,
             deadline_s=trial.protocol.deadline_s,
         )

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.metric import FIRST_STEP, METRICS, TGS, Metric
@@ -126,6 +126,8 @@ class Protocol(Record):
         metric_unit: how documents write the unit of a field of your own.
         dump: whether XLA's dump of the compiled program is kept.
         step_pattern: how the trainer prints a step, by name or as a pattern; "" is as MaxText does.
+        autotune_cache: absolute folder, seen by the nodes, by which every trial of a cell runs the
+            GPU kernels that its first one chose; "" lets each trial choose its own.
     """
 
     steps: int = 15
@@ -142,8 +144,14 @@ class Protocol(Record):
     metric_unit: str = field(default="", metadata=LATER)
     dump: bool = False
     step_pattern: str = field(default="", metadata=LATER)
+    autotune_cache: str = field(default="", metadata=LATER)
 
     def __post_init__(self) -> None:
+        if self.autotune_cache and not PurePosixPath(self.autotune_cache).is_absolute():
+            raise ConfigError(
+                f"protocol: autotune_cache is {self.autotune_cache!r}, expected an absolute path "
+                "that every node sees: a trial runs in a folder of its own"
+            )
         for name in ("steps", "min_steps", "deadline_s"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"protocol: {name} is {getattr(self, name)}, expected at least 1")

@@ -10,9 +10,18 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from pytest_xlatune.model.cell import Protocol
-from pytest_xlatune.model.profile import BASELINE_ID, Profile
+from pytest_xlatune.model.profile import BASELINE_ID, Flag, Flags, Profile
 from pytest_xlatune.model.record import LATER, Record, digest
 from pytest_xlatune.model.redact import command_without_secrets
+
+# by each of these XLA runs the kernels that an earlier run chose. The first and the last are in
+# every release from 0.4.35 on, the one in the middle in 0.8.3 to 0.11.0
+AUTOTUNE_CACHE = "xla_gpu_per_fusion_autotune_cache_dir"
+AUTOTUNE_PINS = (
+    "xla_gpu_load_autotune_results_from",
+    "xla_gpu_experimental_autotuner_cache_dir",
+    AUTOTUNE_CACHE,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,6 +128,23 @@ class Trial(Record):
         return digest(identity, length=10)
 
     @property
+    def autotune_folder(self) -> str:
+        """The folder of the kernels that the trials of this cell share; "" is none.
+
+        A profile that names a flag of autotuning's results itself is asked for just that.
+        """
+        own = {each.name for each in self.profile.flags}
+        if not self.protocol.autotune_cache or not own.isdisjoint(AUTOTUNE_PINS):
+            return ""
+        return f"{self.protocol.autotune_cache.rstrip('/')}/{self.cell_digest}"
+
+    @property
+    def pins(self) -> Flags:
+        """The flags by which it runs the GPU kernels of the cell's first trial; () are none."""
+        folder = self.autotune_folder
+        return (Flag(name=AUTOTUNE_CACHE, value=folder),) if folder else ()
+
+    @property
     def is_baseline(self) -> bool:
         """Whether this trial measures the cell as deployed under the baseline's own name."""
         return self.arm == BASELINE_ID
@@ -147,6 +173,7 @@ class LaunchSpec(Record):
             of each node runs it after a trainer that ended well. () is none.
         is_probe_dear: whether that command takes a container of its own.
         paths: of the trainer and its configuration, by the node's names.
+        folders: made before the start, by the node's names, where they are missing.
         last_step: step id after which the trial is complete.
         deadline_s: wall seconds after which the process group is killed.
     """
@@ -163,6 +190,7 @@ class LaunchSpec(Record):
     probe: tuple[str, ...] = field(default=(), metadata=LATER)
     is_probe_dear: bool = field(default=False, metadata=LATER)
     paths: tuple[str, ...] = field(default=(), metadata=LATER)
+    folders: tuple[str, ...] = field(default=(), metadata=LATER)
     last_step: int = 14
     deadline_s: int = 2700
 

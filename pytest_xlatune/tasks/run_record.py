@@ -16,6 +16,7 @@ from pytest_xlatune.model.environment import RunRecord, differing
 from pytest_xlatune.model.profile import effective_values, parse_flags
 from pytest_xlatune.model.result import relative
 from pytest_xlatune.model.text import size
+from pytest_xlatune.model.trial import AUTOTUNE_PINS
 from pytest_xlatune.stats.noise import two_groups
 from pytest_xlatune.studies import Study
 
@@ -40,7 +41,10 @@ def record_of(state: LedgerState, study: Study, cell: Cell) -> RunRecord:
         for each in outcomes
         if each.start_s is not None and each.end_s is not None
     ]
-    platforms = (each.devices.get("platform", "") for each in nodes)
+    # where JAX was not asked, what the driver shows has to do
+    platforms = (
+        each.devices.get("platform") or ("gpu" if each.node.get("GPUs") else "") for each in nodes
+    )
     autotuning = _autotuning(cell, platform=next(filter(None, platforms), ""))
     seed = getattr(study, "seed", None)
     commands = dict.fromkeys(each.command for each in state.opened if each.command)
@@ -66,12 +70,6 @@ def record_of(state: LedgerState, study: Study, cell: Cell) -> RunRecord:
 
 
 _LEVEL, _OFF = "xla_gpu_autotune_level", "0"
-# each of every release from 0.4.35 on, but the one in the middle: 0.8.3 to 0.11.0
-_PINS = (
-    "xla_gpu_load_autotune_results_from",
-    "xla_gpu_experimental_autotuner_cache_dir",
-    "xla_gpu_per_fusion_autotune_cache_dir",
-)
 
 
 def _autotuning(cell: Cell, *, platform: str) -> str:
@@ -82,7 +80,9 @@ def _autotuning(cell: Cell, *, platform: str) -> str:
     flags = effective_values(parse_flags(text, where="the deployed XLA_FLAGS"))
     if flags.get(_LEVEL) == _OFF:
         return f"off (--{_LEVEL}=0)"
-    pinned = [f"--{name}" for name in _PINS if flags.get(name)]
+    pinned = [f"--{name}" for name in AUTOTUNE_PINS if flags.get(name)]
+    if cell.protocol.autotune_cache:
+        pinned.append(f"autotune_cache={cell.protocol.autotune_cache}")
     if pinned:
         return f"pinned ({', '.join(pinned)})"
     return "not pinned: each trial measured and chose its kernels anew" if platform else ""

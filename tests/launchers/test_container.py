@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import shlex
@@ -16,7 +17,7 @@ from pytest_xlatune.launchers import Launcher
 from pytest_xlatune.launchers.command import CommandLauncher
 from pytest_xlatune.launchers.container import ENTRY_FILE, ENV_FILE, HOST_FILE, ContainerLauncher
 from pytest_xlatune.launchers.maxtext import MaxTextLauncher
-from pytest_xlatune.model.cell import Cell, Parallelism
+from pytest_xlatune.model.cell import Cell, Parallelism, Protocol
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.profile import profile
 from pytest_xlatune.model.trial import LaunchSpec, Trial
@@ -154,6 +155,16 @@ def test_an_image_must_be_pinned_and_fit(image: str, runtime: str, message: str)
     cell = make_cell(image)
     with pytest.raises(ConfigError, match=message):
         container(runtime=runtime).launch(make_trial(cell, PROFILE), cell)
+
+
+def test_the_folder_of_autotuning_is_the_mounts() -> None:
+    cell = make_cell(protocol=Protocol(autotune_cache="/shared/tuned"))
+    of = dataclasses.replace(make_trial(cell, PROFILE), protocol=cell.protocol)
+    spec = container(mounts=("/data:/shared",)).launch(of, cell)
+    assert spec.folders == (f"/data/tuned/{cell.digest}",), "the payload makes it outside"
+    assert f"_cache_dir=/shared/tuned/{cell.digest}" in "".join(spec.files.values())
+    with pytest.raises(ConfigError, match=r"autotune_cache /shared/tuned/.* lies below no mount"):
+        container(mounts=("/data",)).launch(of, cell)
 
 
 @pytest.mark.parametrize(

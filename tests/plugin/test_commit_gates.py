@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import platform
 import shutil
 import subprocess
 import sys
@@ -303,6 +304,15 @@ def test_an_image_is_a_candidate(folder: Any, podman_site: PodmanSite) -> None:
     text = folder.read("reports/pretend/gate.md")
     assert slow in text
     assert podman_site.image in text
+    record = json.loads(folder.read("reports/pretend/gate.json"))["record"]
+    assert record["image"] in (slow, podman_site.image)
+    (node,) = record["nodes"]
+    assert node["node"]["kernel"] == platform.release()
+    assert node["packages"]["python"] == platform.python_version(), "as the container has it"
+    assert list(node["code"]) == [str(folder.path)]
+    # its interpreter runs no JAX
+    assert all(each.startswith("devices: ") for each in node["problems"])
+    assert record["changes"] == []
     with made_image("ENV OTHER=1") as same:
         assert gate(same).ret == 0
     assert gate(podman_site.image).ret == pytest.ExitCode.USAGE_ERROR

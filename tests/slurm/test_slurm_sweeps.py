@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import platform
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -37,9 +39,27 @@ def test_a_killed_jax_sweep_over_four_nodes_is_resumed_without_a_further_job(
 
     said = project.run(LAB_SWEEP, "-n", "0", *SCREEN, *NODES)
     assert "2 passed" in said, said
+    check_record(project.path / "reports" / "lab" / "leaderboard.json")
     said = project.run(LAB_SWEEP, "-n", "0", *SCREEN, "--xlatune-nodelist", "node[001-002]")
     assert "were measured on another cell: nodelist was" in said, said
     assert project.jobs(lab) == len(project.submitted) == TRIALS
+
+
+def check_record(board: Path) -> None:
+    """Four slurmd on one machine, each with a name, tell what their trainer ran on."""
+    record = json.loads(board.read_text(encoding="utf-8"))["record"]
+    assert [each["name"] for each in record["nodes"]] == [f"node00{at}" for at in range(1, 5)]
+    for node in record["nodes"]:
+        assert node["problems"] == []
+        assert node["node"]["kernel"] == platform.release()
+        assert node["packages"].keys() >= {"python", "jax", "jaxlib", "numpy"}
+        assert node["devices"]["devices"] == "1 x cpu", "of one process"
+        assert node["repositories"]
+        assert node["code"]
+    assert record["differing"] == []
+    assert record["changes"] == [], "neither a restart nor the order of answers is a change"
+    assert len(record["commands"]) == 2
+    assert record["node_hours"] > 0
 
 
 def test_every_node_learns_its_coordinator(trials: Any) -> None:

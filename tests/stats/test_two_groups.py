@@ -9,7 +9,7 @@ import pytest
 
 from pytest_xlatune.ledger import CampaignOpened, EnvironmentSeen, Event, LedgerEntry, TrialEnded
 from pytest_xlatune.ledger.state import replay
-from pytest_xlatune.model.cell import Cell, Parallelism
+from pytest_xlatune.model.cell import Cell, Parallelism, Protocol
 from pytest_xlatune.model.environment import NodeEnvironment
 from pytest_xlatune.model.profile import BASELINE
 from pytest_xlatune.model.result import Score, TrialResult, TrialStatus
@@ -45,6 +45,9 @@ def test_noise_alone_is_seldom_taken_for_two_groups(n: int, most: float) -> None
     assert sum(each is not None for each in taken) / 4000 <= most
 
 
+CACHE = "/shared/tuned"
+
+
 @pytest.mark.parametrize(
     ("platform", "flags", "autotuning", "is_cause"),
     [
@@ -64,6 +67,8 @@ def test_noise_alone_is_seldom_taken_for_two_groups(n: int, most: float) -> None
             False,
             id="by file",
         ),
+        pytest.param("gpu", CACHE, "pinned (autotune_cache=/shared/tuned)", False, id="protocol"),
+        pytest.param("seen", "", "not pinned", True, id="a GPU that only its driver shows"),
         pytest.param("cpu", "", "", False, id="a CPU, which tunes none"),
     ],
 )
@@ -71,10 +76,15 @@ def test_autotuning_is_recorded_and_named_where_it_may_be_the_cause(
     platform: str, flags: str, autotuning: str, is_cause: bool
 ) -> None:
     cell = Cell(
-        model_tag="m", parallelism=Parallelism.parse("FSDP=8"), deployed={"XLA_FLAGS": flags}
+        model_tag="m",
+        parallelism=Parallelism.parse("FSDP=8"),
+        deployed={} if flags is CACHE else {"XLA_FLAGS": flags},
+        protocol=Protocol(autotune_cache=CACHE if flags is CACHE else ""),
     )
     study = CalibrationStudy(cell=cell, jobs=6)
     node = NodeEnvironment(name="n1", devices={"platform": platform})
+    if platform == "seen":
+        node = NodeEnvironment(name="n1", node={"GPUs": "8 x gfx942"})
     events: list[Event] = [CampaignOpened(cells=(cell,), study=study.name)]
     events.append(EnvironmentSeen(trial_id="", cell_digest=cell.digest, nodes=(node,)))
     for position, tgs in enumerate(TWO):

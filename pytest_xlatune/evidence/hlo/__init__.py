@@ -167,6 +167,11 @@ _TUNED = re.compile(
     r'|"algorithm":"-?\d+"|"autotune_workspace_size":"\d+"|backend_config=\{"sizes":\[[^]]*\]\}'
     rf'|(?<=_gemm_fusion",)"block_level_fusion_config":{_NESTED}'
 )
+# what each of these alternatives begins with, or stands behind
+_TUNED_WORDS = (
+    *('"triton_gemm_config"', '"selected_algorithm"', '"algorithm"', '"autotune_workspace_size"'),
+    *('backend_config={"sizes"', '_gemm_fusion",'),
+)
 # scratch that the picked algorithm wants, last in its result:  (f32[8,8]{1,0}, s8[4194304]{0})
 _WORKSPACE = re.compile(r"(?<=[}\]]), s8\[\d+\]\{0\}\)")
 
@@ -176,6 +181,13 @@ _BITS = {
     "s32": 32, "u32": 32, "s64": 64, "u64": 64, "f16": 16, "bf16": 16, "f32": 32, "f64": 64,
     "c64": 64, "c128": 128, "f4e2m1fn": 4,
 }  # fmt: skip
+
+
+def _number_of(text: str) -> int:
+    return int.from_bytes(blake2b(text.encode(), digest_size=16).digest(), "little")
+
+
+_NONE_CHOSEN = _number_of("[]")
 
 
 @dataclass(slots=True, kw_only=True)
@@ -258,9 +270,14 @@ class _Parser:
         """Hash an operation with what it takes and calls, so that no name has to be compared."""
         text = _without_metadata(line)[found.start(2) :]
         if "_gemm" in text or "algorithm" in text or '={"sizes"' in text:
-            chosen = _TUNED.findall(text)
-            text = _WORKSPACE.sub(")", _TUNED.sub("", text))
-            own = int.from_bytes(blake2b(repr(chosen).encode(), digest_size=16).digest(), "little")
+            own = _NONE_CHOSEN
+            # most matrix products hold nothing that is picked, and a search for words is quick
+            if any(map(text.__contains__, _TUNED_WORDS)):
+                chosen: list[str] = []
+                text = _TUNED.sub(lambda each: chosen.append(each[0]) or "", text)
+                own = _number_of(repr(chosen))
+            if ", s8[" in text:
+                text = _WORKSPACE.sub(")", text)
             self.tuned += own * (len(self.known) + 1)
         if "channel_id=" in text:
             text = _CHANNEL.sub("", text)
@@ -283,7 +300,9 @@ class _Parser:
     def _caller(self, found: re.Match[str], line: str) -> None:
         here = str(self.here)
         opcode, rest = found.group(3), line[found.end() :]
-        called = _CALLED.findall(rest)
+        # behind it stand names of the source and the compiler's notes, which are long
+        end = rest.find(", metadata={")
+        called = _CALLED.findall(rest, 0, end) if end >= 0 else _CALLED.findall(rest)
         times = 1
         if opcode == "while":
             trips, step = _TRIPS.search(rest), _STEP.search(rest)

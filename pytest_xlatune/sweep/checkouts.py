@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import difflib
 import os
+import re
 import shutil
 import subprocess
 import time
@@ -23,10 +24,13 @@ from pytest_xlatune.launchers import Launcher
 from pytest_xlatune.launchers.checkout import UNCOMMITTED, CheckoutLauncher, LauncherByCell
 from pytest_xlatune.model.cell import Cell
 from pytest_xlatune.model.errors import ConfigError
+from pytest_xlatune.model.profile import BASELINE
+from pytest_xlatune.model.trial import Trial
 
 _GIT_S, _LOCK_S = 600.0, 1200.0
 _KEPT_S = 14 * 86400.0  # a checkout that no submission has used for so long is removed
 _SHOWN = 3  # files in a message
+_MOST_PATH = 255  # characters of a word that may be a path
 _SHORT = 12  # characters of a hash in a message
 # the commit of uncommitted changes: the same files on the same HEAD are the same commit
 _STAMP = {
@@ -137,15 +141,50 @@ def make(launcher: Launcher, cells: Iterable[Cell]) -> None:
         raise ConfigError(f"no checkout can be made in {folder}: {error}") from None
 
 
+def refuse_aliased(launcher: Launcher, cell: Cell) -> None:
+    """Refuse a path of the trainer that leads into the repository by another name.
+
+    A link to it, or `..` from elsewhere, stays as it is: every commit would run the files there.
+
+    Raises:
+        ConfigError: naming the path.
+    """
+    own = of_commits(launcher)
+    if own is None:
+        return
+    top, kept = Path(own.repository).resolve(), {each.strip("/") for each in own.keep}
+    trial = Trial(
+        cell_digest=cell.digest, profile=BASELINE, protocol=cell.protocol, study="x", stage="x"
+    )
+    spec = own.inner.launch(trial, cell)
+    words = (*spec.argv, *spec.paths, *spec.env.values())
+    for word in (each for text in words for each in re.split(r"[\s:='\"]+", text)):
+        path = Path(spec.cwd or "/", word)
+        is_named = path.is_relative_to(own.repository) and ".." not in path.parts
+        if "/" not in word or is_named or len(word) > _MOST_PATH or not path.exists():
+            continue
+        found = path.resolve()
+        if found.is_relative_to(top) and found.relative_to(top).parts[:1] not in {
+            (each,) for each in (*kept, ".git")
+        }:
+            raise ConfigError(
+                f"checkout launcher: {word} leads to {found}, in the repository by another name, "
+                f"so that every commit would run the files there; write {own.repository}"
+                f"/{found.relative_to(top)}"
+            )
+
+
 def refuse_shadowed(launcher: Launcher, cell: Cell) -> None:
     """Refuse an interpreter that imports the repository itself, whatever commit is checked out.
 
     An editable install (`pip install -e`) names the repository's path: both commits would run its
-    code and differ by nothing. PYTHONPATH comes before it.
+    code and differ by nothing. So does a copy of it that `pip install` made, unless the checkout
+    comes first. PYTHONPATH comes before both.
 
     Raises:
         ConfigError: naming the package.
     """
+    refuse_aliased(launcher, cell)
     own = of_commits(launcher)
     path = shutil.which(launcher.interpreter) if own is not None and launcher.interpreter else None
     if own is None or path is None:
@@ -165,7 +204,8 @@ def refuse_shadowed(launcher: Launcher, cell: Cell) -> None:
         names = ", ".join(done.stdout.split())
         raise ConfigError(
             f"{launcher.interpreter} has {names} installed from {own.repository} itself (pip "
-            "install -e): every commit would run the files there. Put the folder that holds the "
+            "install): every commit would run the files there, or a copy of them. Put the folder "
+            "that holds the "
             f"package first: CellSettings(deployed={{'PYTHONPATH': '{own.repository}'}}), or its "
             "src; in a trial it is the checkout's"
         )
@@ -179,7 +219,7 @@ top = sys.argv[1].rstrip("/")
 for each in importlib.metadata.distributions():
     told = json.loads(each.read_text("direct_url.json") or "{}")
     path = unquote(urlparse(told.get("url", "")).path)
-    if told.get("dir_info", {}).get("editable") and (path == top or path.startswith(top + "/")):
+    if "dir_info" in told and (path == top or path.startswith(top + "/")):
         print(each.metadata["Name"])
 """
 
@@ -189,7 +229,7 @@ def _make(repository: str, path: Path) -> None:
     ready = _mark(path)
     if ready.exists() and (path / ".git").exists():
         head = _run(str(path), "rev-parse", "HEAD").stdout.strip()
-        changed = _changed(str(path)) if head == path.name else ()
+        changed = (*_changed(str(path)), *_added(str(path))) if head == path.name else ()
         if changed:
             raise ConfigError(
                 f"the checkout {path} was changed: {', '.join(changed[:_SHOWN])}. What runs there "
@@ -235,10 +275,33 @@ def _remove_old(repository: str, folder: Path, *, used: set[Path]) -> None:
 def _changed(repository: str, *, untracked: bool = False) -> tuple[str, ...]:
     """Return the files that differ from HEAD; those that git does not know too, if asked."""
     which = "normal" if untracked else "no"
+    # `.gitmodules` may say that a changed submodule is to be left out
     text = _git(repository, "status", "--porcelain", "-z", "--no-renames",
-                f"--untracked-files={which}")  # fmt: skip
+                "--ignore-submodules=none", f"--untracked-files={which}")  # fmt: skip
     #  M train.py\0?? new.py\0
-    return tuple(each[3:] for each in text.split("\0") if each)
+    found = tuple(each[3:] for each in text.split("\0") if each)
+    return (*found, *(each for each in _unwatched(repository) if each not in found))
+
+
+def _unwatched(repository: str) -> tuple[str, ...]:
+    """Return the files that git was told not to look at, and that differ from HEAD all the same."""
+    # h train.py    S config.yml    H others.py
+    listed = _git(repository, "ls-files", "-v", "-z").split("\0")
+    hidden = [each[2:] for each in listed if each[:1].islower() or each[:1] == "S"]
+    there = [each for each in hidden if Path(repository, each).exists()]
+    if not there:
+        return ()
+    own = _run(repository, "hash-object", "--", *there).stdout.split()
+    committed = _run(repository, "rev-parse", *(f"HEAD:{each}" for each in there)).stdout.split()
+    is_known = len(own) == len(committed) == len(there)
+    pairs = zip(there, own, committed, strict=True) if is_known else ()
+    return tuple(each for each, now, then in pairs if now != then) if is_known else tuple(there)
+
+
+def _added(checkout: str) -> tuple[str, ...]:
+    """Return the Python files in a checkout that its commit does not hold: they may be imported."""
+    text = _git(checkout, "ls-files", "-z", "--others", "--exclude-standard", "--", "*.py")
+    return tuple(each for each in text.split("\0") if each)
 
 
 def _commit_of_changes(repository: str) -> str:

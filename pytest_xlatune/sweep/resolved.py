@@ -12,10 +12,12 @@ from typing import TYPE_CHECKING
 
 from pytest_xlatune.catalog.context import Context, is_control
 from pytest_xlatune.catalog.entries import load
+from pytest_xlatune.launchers.checkout import LauncherByCell
 from pytest_xlatune.model.cell import Cell, folder_of_family
 from pytest_xlatune.model.errors import ConfigError
-from pytest_xlatune.model.profile import NO_ENV_ID, Profile
+from pytest_xlatune.model.profile import NO_ENV_ID, Profile, effective_values, parse_flags
 from pytest_xlatune.model.record import canonical
+from pytest_xlatune.model.text import same_value
 from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.stats.design import Refusal
 from pytest_xlatune.studies import Asked, DeclaredStudy, Study
@@ -29,6 +31,11 @@ from pytest_xlatune.sweep.registry import kind_of
 
 if TYPE_CHECKING:
     from pytest_xlatune.sweep.declaration import CompileCheck, Sweep
+
+
+def _digest_of(image: str) -> str:
+    """Return what an image is, whatever it is called: `a/b@sha256:..` is `sha256:..`."""
+    return image.rpartition("@")[2]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,7 +142,7 @@ class ResolvedSweep:
             if name == study.reference or is_control(trial.profile):
                 continue
             cell, where = by_digest[trial.cell_digest], f"sweep {self.sweep.name!r}, candidate"
-            if self._started(trial, cell) == same:
+            if self._started(trial, cell) == same or self._is_alike(trial.profile, cell):
                 raise ConfigError(
                     f"{where} {name!r} starts exactly what the baseline starts, so it would pass "
                     "whatever has changed. Name the change: settings, or in Gate(candidates=("
@@ -154,7 +161,35 @@ class ResolvedSweep:
         named = replace(trial.profile, id="any")
         nameless = replace(trial, arm="any", profile=named, block=0, position=0, design=None)
         spec = self.sweep.launcher.launch(nameless, cell)
-        return canonical(spec.to_json()).replace(nameless.id, "")
+        # a folder of the cell is another one in each, and no change
+        return canonical(spec.to_json()).replace(nameless.id, "").replace(trial.cell_digest, "")
+
+    def _is_alike(self, profile: Profile, cell: Cell) -> bool:
+        """Whether a candidate only says again what is deployed, or names the same by other words.
+
+        An image is its digest, an interpreter its folder and the file that it leads to.
+        """
+        if cell.code != self.cell.code or _digest_of(cell.image) != _digest_of(self.cell.image):
+            return False
+        if cell.launcher != self.cell.launcher:
+            launcher = self.sweep.launcher
+            other = launcher.of(cell) if isinstance(launcher, LauncherByCell) else launcher
+            names = [Path(each.interpreter) for each in (launcher, other)]
+            if not all(each.is_absolute() and each.exists() for each in names):
+                return False
+            if len({(each.parent.resolve(), each.resolve()) for each in names}) > 1:
+                return False
+        env = cell.environment
+        deployed = effective_values(parse_flags(env.get("XLA_FLAGS", ""), where="XLA_FLAGS"))
+        flags = effective_values(profile.flags)
+        return (
+            all(
+                (found := deployed.get(name)) is not None and same_value(found, value)
+                for name, value in flags.items()
+            )
+            and all(env.get(name) == value for name, value in profile.env.items())
+            and all(cell.overrides.get(key) == value for key, value in profile.overrides.items())
+        )
 
     def calibration(self, jobs: int) -> CalibrationStudy:
         """Return the study of the cell's noise.

@@ -256,10 +256,17 @@ def repositories(paths: Iterable[str]) -> dict[str, str]:
             continue
         commit = (_git(top, "rev-parse", "HEAD") or "").strip() or _head(top)
         if commit:
-            changed = _git(top, "status", "--porcelain", "--untracked-files=no")
+            changed = _git(
+                *(top, "status", "--porcelain", "--untracked-files=no", "--ignore-submodules=none")
+            )
             count = 0 if changed is None else len(changed.splitlines())
             files = f"{count} changed file{'s' if count > 1 else ''}" if count else "clean"
-            found[str(top)] = f"{commit}, {files if changed is not None else 'changes unknown'}"
+            listed = (_git(top, "ls-files", "-v") or "").splitlines()
+            # h local.yml    S config.yml: what git was told not to look at may be changed
+            hidden = sum(each[:1].islower() or each[:1] == "S" for each in listed)
+            more = f", {hidden} that git does not look at" if hidden else ""
+            said = files if changed is not None else "changes unknown"
+            found[str(top)] = f"{commit}, {said}{more}"
     return found
 
 

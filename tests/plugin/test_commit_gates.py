@@ -13,10 +13,20 @@ from typing import Any
 
 import pytest
 
+from pytest_xlatune import (
+    CellSettings,
+    ConfigError,
+    ContainerLauncher,
+    Gate,
+    SiteSettings,
+    Sweep,
+    candidate,
+)
 from pytest_xlatune.launchers.checkout import CheckoutLauncher
 from pytest_xlatune.launchers.command import CommandLauncher
 from pytest_xlatune.model.cell import Cell, Parallelism
 from pytest_xlatune.sweep.checkouts import make
+from pytest_xlatune.workers.probe_environment import repositories
 from tests.containers import PodmanSite, made_image
 
 GATE_FILE = """\
@@ -235,6 +245,129 @@ def test_an_editable_install_would_run_one_code_for_all(
     assert folder.run().ret == 1
 
 
+@pytest.mark.parametrize(
+    ("argv", "cwd"),
+    [
+        pytest.param('sys.executable, str(HERE / "link" / "train.py")', "str(TRAINER)", id="link"),
+        pytest.param('sys.executable, "../trainer/train.py"', "str(HERE / 'other')", id="relative"),
+        pytest.param("sys.executable, 'train.py'", "str(HERE / 'link')", id="working directory"),
+    ],
+)
+def test_a_path_that_leads_into_the_repository_by_another_name_is_refused(
+    folder: Any, repository: Repository, argv: str, cwd: str
+) -> None:
+    """The commits would start one file and differ by the rest of the command."""
+    repository.commit(900.0)
+    (folder.path / "link").symlink_to(repository.path, target_is_directory=True)
+    (folder.path / "other").mkdir()
+    text = GATE_FILE.replace('sys.executable, "train.py"', argv)
+    text = text.replace("cwd=str(TRAINER)", f"cwd={cwd}, env_files=()")
+    text = text.replace("TRAINER = ", "HERE = Path(__file__).parent\nTRAINER = ")
+    (folder.path / "test_sweep.py").write_text(text, "utf-8")
+    done = folder.run()
+    assert done.ret not in (0, 1, 10)
+    said = " ".join(done.stdout.str().split())
+    assert "in the repository by another name" in said or "starts exactly what" in said
+    assert folder.submitted == []
+
+
+def test_a_copy_that_pip_installed_would_run_for_all(
+    folder: Any, repository: Repository, tmp_path: Path
+) -> None:
+    repository.commit(900.0)
+    venv.create(tmp_path / "venv", with_pip=False)
+    python = tmp_path / "venv" / "bin" / "python"
+    told = f"{sys.version_info.major}.{sys.version_info.minor}"
+    info = tmp_path / "venv" / "lib" / f"python{told}" / "site-packages" / "speed-1.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: speed\nVersion: 1\n", "utf-8")
+    url = {"url": f"file://{repository.path}", "dir_info": {}}
+    (info / "direct_url.json").write_text(json.dumps(url), "utf-8")
+    text = GATE_FILE.replace("sys.executable", repr(str(python)))
+    (folder.path / "test_sweep.py").write_text(text, "utf-8")
+    folder.run().stdout.fnmatch_lines(["*has speed installed from *or a copy of them*"])
+    assert folder.submitted == []
+
+
+@pytest.mark.parametrize(
+    ("cell", "given"),
+    [
+        pytest.param(
+            'deployed={"XLA_FLAGS": "--xla_a=1 --xla_b"},',
+            'candidate("same", "--xla_b=true --xla_a=1")',
+            id="flags that are deployed",
+        ),
+        pytest.param(
+            'deployed={"NCCL_ALGO": "Ring"},',
+            'candidate("same", env={"NCCL_ALGO": "Ring"})',
+            id="a variable that is deployed",
+        ),
+        pytest.param(
+            "",
+            'candidate("same", python=str(Path(sys.executable).parent / "." / "python3"))',
+            id="the interpreter by another of its names",
+        ),
+        pytest.param(
+            "protocol=Protocol(steps=12, autotune_cache='/shared/tuned'),",
+            'candidate("same", python=sys.executable)',
+            id="the interpreter, and a folder of autotuning for each cell",
+        ),
+    ],
+)
+def test_a_candidate_that_says_again_what_is_deployed_is_refused(
+    folder: Any, repository: Repository, cell: str, given: str
+) -> None:
+    text = GATE_FILE.replace('candidate("head", code=os.environ.get("CODE", "HEAD"))', given)
+    text = text.replace("HEAD~1", "HEAD")
+    if cell.startswith("protocol"):
+        text = text.replace("protocol=Protocol(steps=12),", cell)
+    else:
+        text = text.replace('parallelism="FSDP=4",', f'parallelism="FSDP=4", {cell}')
+    (folder.path / "test_sweep.py").write_text(text, "utf-8")
+    done = folder.run()
+    assert done.ret == pytest.ExitCode.USAGE_ERROR, done.stdout.str()
+    assert "starts exactly what the baseline starts" in " ".join(done.stdout.str().split())
+    assert folder.submitted == []
+
+
+def test_an_image_under_another_name_is_the_same_image() -> None:
+    sha = f"sha256:{'0' * 64}"
+
+    def gate(image: str) -> Sweep:
+        return Sweep(
+            name="gate",
+            cell=CellSettings(model_tag="m", parallelism="FSDP=4", image=f"rocm/jax@{sha}"),
+            launcher=ContainerLauncher(inner=CommandLauncher(argv=("train", "{steps}"))),
+            site=SiteSettings(executor="local"),
+            gate=Gate(margin=0.01, candidates=(candidate("next", image=image),)),
+        )
+
+    gate(f"rocm/jax@sha256:{'1' * 64}").resolve().check()
+    with pytest.raises(ConfigError, match="starts exactly what the baseline starts"):
+        gate(f"mirror.local/rocm/jax@{sha}").resolve().check()
+
+
+@pytest.mark.parametrize("way", ["an untracked module", "a file that git does not look at"])
+def test_a_checkout_is_no_commit_by_what_git_does_not_show(
+    folder: Any, repository: Repository, way: str
+) -> None:
+    repository.commit(1000.0, note="same speed")
+    assert folder.run().ret == 0
+    made = repository.path / ".git" / "xlatune"
+    edited = next(each for each in made.iterdir() if each.is_dir())
+    if way == "an untracked module":
+        (edited / "hashlib.py").write_text("", "utf-8")
+        name = "hashlib.py"
+    else:
+        git = ["git", "-C", str(edited), "update-index"]
+        subprocess.run([*git, "--assume-unchanged", "speed.py"], check=True)
+        (edited / "speed.py").write_text("SPEED = 2000.0\n", "utf-8")
+        name = "speed.py"
+    done = folder.run("--xlatune-fresh")
+    done.assert_outcomes(errors=1)
+    done.stdout.fnmatch_lines([f"*was changed: {name}. What runs there is no commit any more*"])
+
+
 def test_an_interpreter_is_a_candidate(folder: Any, repository: Repository) -> None:
     slow = folder.path / "python-slow"
     slow.write_text(f'#!/bin/sh\nSLOW=1 exec {sys.executable} "$@"\n', "utf-8")
@@ -367,3 +500,11 @@ def test_the_submodules_of_a_commit_are_those_that_it_names(
         (Path(launcher.checkout_of(each)) / "lib" / "speed.py").read_text("utf-8") for each in cells
     ]
     assert said == ["SPEED = 1000.0\n", "SPEED = 900.0\n"]
+    # a submodule that is to be left out of `git status` may be edited all the same
+    edited = Path(launcher.checkout_of(cells[1]))
+    names = ["git", "-C", str(edited), "config"]
+    subprocess.run([*names, "submodule.lib.ignore", "all"], check=True)
+    (edited / "lib" / "speed.py").write_text("SPEED = 2000.0\n", "utf-8")
+    with pytest.raises(ConfigError, match="was changed: lib"):
+        make(launcher, cells)
+    assert "1 changed file" in repositories([str(edited)])[str(edited)]

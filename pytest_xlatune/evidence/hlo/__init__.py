@@ -273,9 +273,7 @@ class _Parser:
             own = _NONE_CHOSEN
             # most matrix products hold nothing that is picked, and a search for words is quick
             if any(map(text.__contains__, _TUNED_WORDS)):
-                chosen: list[str] = []
-                text = _TUNED.sub(lambda each: chosen.append(each[0]) or "", text)
-                own = _number_of(repr(chosen))
+                own, text = _number_of(repr(_TUNED.findall(text))), _TUNED.sub("", text)
             if ", s8[" in text:
                 text = _WORKSPACE.sub(")", text)
             self.tuned += own * (len(self.known) + 1)

@@ -165,7 +165,7 @@ class ResolvedSweep:
         return canonical(spec.to_json()).replace(nameless.id, "").replace(trial.cell_digest, "")
 
     def _is_alike(self, profile: Profile, cell: Cell) -> bool:
-        """Whether a candidate only says again what is deployed, or names the same by other words.
+        """Whether a candidate repeats deployed settings, or names the same thing by other words.
 
         An image is its digest, an interpreter its folder and the file that it leads to.
         """

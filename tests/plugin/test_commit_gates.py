@@ -314,7 +314,7 @@ def test_a_copy_that_pip_installed_would_run_for_all(
         ),
     ],
 )
-def test_a_candidate_that_says_again_what_is_deployed_is_refused(
+def test_a_candidate_that_repeats_deployed_settings_is_refused(
     folder: Any, repository: Repository, cell: str, given: str
 ) -> None:
     text = GATE_FILE.replace('candidate("head", code=os.environ.get("CODE", "HEAD"))', given)

@@ -77,12 +77,14 @@ def page_of(
     document: Document,
     subject: Subject,
     *,
+    more: Sequence[Section] = (),
     remarks: Mapping[str, str] | None = None,
     files: Sequence[str] = (),
 ) -> Page:
     """Return the page of a document about one study.
 
-    `remarks` are job id -> why it has no score, where no result says so.
+    `more` follows the document's own sections; `remarks` are job id -> why it has no score, where
+    no result says so.
     """
     conclusion, history = subject.conclusion, subject.history
     reference = conclusion.reference.arm if conclusion.reference else ""
@@ -103,7 +105,7 @@ def page_of(
         *((each.title, each.blocks) for each in found),
         ("Changes and intervals", (forest(conclusion),)),
         ("To deploy", tuple(_deploy(subject))),
-        *((each.title, each.blocks) for each in rest),
+        *((each.title, each.blocks) for each in (*rest, *more)),
         *of_trials.items(),
     ]
     return _page(document.title, sections, files)
@@ -118,16 +120,16 @@ def tuning_page_of(
     forests: list[Block | Plot | None] = [
         forest(each.conclusion, title=called[each.cell_digest]) for each in cells
     ]
-    flips = [
-        forest_of_cells(
-            settings, {called[digest]: verdict for digest, verdict in by_cell.items()}, said=said
-        )
-        for settings, by_cell, said in measured_on_several(cells)
-    ]
+    flips = forest_of_cells(
+        [
+            (settings, {called[digest]: each for digest, each in by_cell.items()}, said)
+            for settings, by_cell, said in measured_on_several(cells)
+        ]
+    )
     sections = [
         *((each.title, each.blocks) for each in found),
         ("Changes and intervals", tuple(forests)),
-        ("The same settings on several parallelisms", tuple(flips)),
+        ("The same settings on several parallelisms", (flips,)),
         *((each.title, each.blocks) for each in rest),
         ("What was measured, and on what", (Bullets(items=document.header),)),
     ]

@@ -84,10 +84,14 @@ class ForestPart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Forest:
-    """Change and interval of each arm on one axis; `zero` is where nothing changes."""
+    """Change and interval of each arm on one axis; `zero` is where nothing changes.
+
+    `head` is that of the column of names.
+    """
 
     title: str
     caption: str
+    head: str
     ticks: tuple[Tick, ...]
     zero: float
     parts: tuple[ForestPart, ...]
@@ -228,18 +232,36 @@ def forest(conclusion: Conclusion, *, title: str = "") -> Forest | None:
     )
 
 
-def forest_of_cells(title: str, verdicts: Mapping[str, Verdict], *, said: str) -> Forest | None:
-    """Return the changes by the same settings in several cells, by the cell's name."""
-    shown = [
-        (name, each)
-        for name, each in verdicts.items()
-        if each.delta is not None and math.isfinite(each.delta)
-    ]
-    return _forest({said: shown}, title=title, caption="", best="")
+def forest_of_cells(
+    several: Sequence[tuple[str, Mapping[str, Verdict], str]],
+) -> Forest | None:
+    """Return the changes by the same settings in several cells, on one axis.
+
+    `several` has of each its settings, the verdicts by the cell's name, and a word on its sign.
+    """
+    return _forest(
+        {
+            f"{settings}: {said}": [
+                (name, each)
+                for name, each in by_cell.items()
+                if each.delta is not None and math.isfinite(each.delta)
+            ]
+            for settings, by_cell, said in several
+        },
+        title="",
+        caption="One part a setting, one row a cell. A single run, an open dot, proves nothing.",
+        best="",
+        head="Cell",
+    )
 
 
 def _forest(
-    parts: Mapping[str, Sequence[tuple[str, Verdict]]], *, title: str, caption: str, best: str
+    parts: Mapping[str, Sequence[tuple[str, Verdict]]],
+    *,
+    title: str,
+    caption: str,
+    best: str,
+    head: str = "Arm",
 ) -> Forest | None:
     every = [each for rows in parts.values() for _, each in rows]
     if not every:
@@ -249,6 +271,7 @@ def _forest(
     return Forest(
         title=title,
         caption=caption,
+        head=head,
         ticks=axis.ticks(scale=100.0, sign=True),
         zero=axis.at(0.0),
         parts=tuple(

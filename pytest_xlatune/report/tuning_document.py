@@ -60,6 +60,7 @@ from pytest_xlatune.report.recipes import recipe_blocks
 # share of the expected change of a step that its trace must show: profiling itself costs time
 _ENOUGH = 0.5
 
+WHY = "Why the winning flag wins"
 _COLUMNS = columns("Evidence", "~From baseline-deployed to the winner", "Artifacts")
 _ARTIFACTS = columns("Artifact", "~Path", "Job")
 
@@ -230,7 +231,7 @@ def tuning(
         "Inventory": each_cell(_inventory),
         f"Effect of `{model}.env.sh` on {axes}": each_cell(_effect),
         "Tuning leaderboard": each_cell(_leaderboard),
-        "Why the winning flag wins": each_cell(why),
+        WHY: each_cell(why),
         "Negative findings": each_cell(_negative),
         **({} if signs is None else {"Sign flips vs other parallelisms": signs}),
         "Recommended deployment": _deployment(cells, say, rewrite=rewrite),

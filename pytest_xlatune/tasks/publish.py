@@ -55,13 +55,13 @@ from pytest_xlatune.report.covered import (
 )
 from pytest_xlatune.report.deployment import patch_of
 from pytest_xlatune.report.document import Document, Section, mapped
-from pytest_xlatune.report.language import Language
+from pytest_xlatune.report.language import ENGLISH, Language
 from pytest_xlatune.report.leaderboard import leaderboard_json, shown, shown_cell
 from pytest_xlatune.report.lines import stop_message
 from pytest_xlatune.report.page import html, page_of, tuning_page_of
 from pytest_xlatune.report.render import markdown
 from pytest_xlatune.report.study_documents import compiled
-from pytest_xlatune.report.tuning_document import tuning
+from pytest_xlatune.report.tuning_document import WHY, tuning, why
 from pytest_xlatune.studies import Study, profiles_in
 from pytest_xlatune.studies.trials import in_window
 from pytest_xlatune.sweep.earlier import read_calibration
@@ -543,9 +543,20 @@ def covered_by(known: Known) -> Covered:
     return Covered.from_json(json.loads(hide(json.dumps(covered.to_json()), known.secrets)))
 
 
-def page_text(known: Known, document: Document, *, files: Sequence[str] = ()) -> str:
-    """Return the HTML page of a cell; `files` are the names of the same figures beside it."""
-    page = page_of(document, _subject(known), remarks=known.remarks, files=files)
+def page_text(
+    known: Known,
+    document: Document,
+    *,
+    covered: Covered | None = None,
+    files: Sequence[str] = (),
+) -> str:
+    """Return the HTML page of a cell; `files` are the names of the same figures beside it.
+
+    With its part of the tuning document, `covered`, it says why the winner wins.
+    """
+    is_won = covered is not None and covered.best is not None
+    more = [Section(title=WHY, blocks=tuple(why(covered, ENGLISH)))] if covered and is_won else []
+    page = page_of(document, _subject(known), more=more, remarks=known.remarks, files=files)
     return html(mapped(page, lambda text: hide(text, known.secrets)))
 
 
@@ -570,13 +581,15 @@ def publish(
             stem.with_name(f"{stem.name}.md"): markdown(document),
             stem.with_name(f"{stem.name}.json"): json_of(known),
         }
+        covered = covered_by(known) if known.kind.is_deployed else None
         if has_pages():
             files = tuple(path.name for path in texts)
-            texts[stem.with_name(f"{stem.name}.html")] = page_text(known, document, files=files)
+            page = page_text(known, document, covered=covered, files=files)
+            texts[stem.with_name(f"{stem.name}.html")] = page
         record = known.conclusion.record
         if record is not None and known.conclusion.complete:
             texts |= {folder.parents[1] / each: text for each, text in record.files.items()}
         write_all(texts)
-        if not known.kind.is_deployed:
+        if covered is None:
             return tuple(texts)
-        return (*texts, *add_to_document(reports, covered_by(known), zh=zh, rewrite=rewrite))
+        return (*texts, *add_to_document(reports, covered, zh=zh, rewrite=rewrite))

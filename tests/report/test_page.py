@@ -138,6 +138,15 @@ def test_the_page_of_several_cells_shows_their_sign_flips() -> None:
     assert "several parallelisms" not in read(alone).text
 
 
+def test_the_page_of_a_cell_says_why_the_winner_wins(tmp_path: Path) -> None:
+    made = campaign(tmp_path, ScriptedExecutor())
+    run(made)
+    publish(made.setup.folder, tmp_path / "reports")
+    page = read((tmp_path / "reports" / "pretend" / "leaderboard.html").read_text("utf-8"))
+    assert "Why the winning flag wins" in page.text
+    assert "The sweep recorded no evidence (HLO dump, trace)" in page.text
+
+
 def test_single_runs_stand_apart_from_confirmed_arms() -> None:
     text = html(page_of(leaderboard(FINISHED), FINISHED))
     parts = re.findall(r"<tbody>\n<tr><th scope=\"rowgroup\".*?</tbody>", text, re.DOTALL)

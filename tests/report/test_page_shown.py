@@ -124,6 +124,29 @@ def test_nothing_is_cut_off_and_nothing_complains(
     assert shown.ask("document.querySelectorAll('img, iframe').length") == 0
 
 
+# how far the text of a tick stands from its line, in pixels, at most
+TICKS = """
+Math.max(...[...document.querySelectorAll(".forest")].flatMap((each) => {
+  const middle = (box) => (box.left + box.right) / 2;
+  const texts = [...each.querySelectorAll(".axis text")]
+    .map((text) => middle(text.getBoundingClientRect()));
+  return [...each.querySelectorAll(".row svg")].flatMap((row) =>
+    [...row.querySelectorAll(".grid")].map((line, at) =>
+      Math.abs(middle(line.getBoundingClientRect()) - texts[at])));
+}))
+"""
+
+
+@pytest.mark.parametrize("place", WIDTHS)
+@pytest.mark.parametrize("name", ["example", "several"])
+def test_the_texts_of_an_axis_stand_below_its_lines(
+    shown: Browser, pages: dict[str, Path], name: str, place: str
+) -> None:
+    width, media = WIDTHS[place]
+    shown.open(pages[name], width=width, media=media)
+    assert 0 <= shown.ask(TICKS) < 1.5
+
+
 @pytest.mark.parametrize(("scheme", "media"), [("light", ""), ("dark", ""), ("dark", "print")])
 @pytest.mark.parametrize("name", ["example", "several"])
 def test_every_text_can_be_read(

@@ -430,7 +430,7 @@ class Books:
 
     @cached_property
     def bound(self) -> float | None:
-        """M: the largest of what each profile may be worth, at 95 %; None before the blocks."""
+        """M: the largest of what each profile may be worth, at 95 %; None where nothing is told."""
         standings, squares, df = self._screen
         fit = self.whole_fit
         if fit is None or self.winner:
@@ -438,12 +438,15 @@ class Books:
         squares, df = squares + fit.sigma**2 * fit.df, df + fit.df
         reach = t_quantile(0.975, df) * math.sqrt(squares / df)
         highest = []
-        for name, alone in standings.items():
-            if self.rows[name].kind == "INVALID":
+        for name in self.profiles:
+            row = self.rows[name]
+            if row.kind == "INVALID" and (not row.can_run or row.n):
                 continue
-            ways = [alone]
+            ways = [standings[name]] if name in standings else []
             if name in fit.arms:
-                ways.append(combined([alone, fit.arms[name]]))
+                ways.append(combined([*ways, fit.arms[name]]))
+            if not ways:  # it could run, and has no score
+                return None
             highest.append(min(each.value + reach * math.sqrt(each.variance) for each in ways))
         return math.expm1(max(highest))
 

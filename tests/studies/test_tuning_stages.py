@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from pytest_xlatune.model.result import Outcome, State, TrialResult, VerdictKind
+from pytest_xlatune.model.result import Outcome, State, TrialResult, TrialStatus, VerdictKind
 from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.studies.trials import place
 from pytest_xlatune.studies.tuning import TuningStudy
@@ -192,3 +192,34 @@ def test_a_trial_that_was_tried_again_late_stands_where_it_ran(when: str, block:
     past = sweep._known(history).past
     own = past.real_blocks[place(late.trial)]
     assert own == block or (isinstance(own, tuple) and own[:1] == block)
+
+
+@pytest.mark.parametrize("is_lost_again", [False, True])
+def test_a_profile_that_lost_its_run_in_the_screen_is_not_ruled_out(*, is_lost_again: bool) -> None:
+    """It could gain +4 %: M was said of the others, and meant all."""
+    run = cluster({"p7": 0.04}, sigma=0.002)
+
+    def losing(trial: Trial) -> TrialResult:
+        result = run(trial)
+        if trial.arm != "p7" or (trial.block and not is_lost_again):
+            return result
+        return replace(result, status=TrialStatus.UNMEASURED, score=None, reason="node failure")
+
+    tight, roomy = study(budget=50), study(budget=65)
+    without = tight.conclude(drive(tight, losing))
+    assert verdict(without, "p7").kind is VerdictKind.INVALID
+    assert without.complete
+    assert without.tuning.bound is None
+    assert any("nothing is ruled out: p7 has no score" in note for note in without.notes)
+    assert not any("bounded at" in note for note in without.notes)
+    # jobs that are left measure it once more, and no third time where it has no score again
+    done = drive(roomy, losing)
+    assert "p7" in {each.arm for each in spare(done) if each.block == spare(done)[0].block}
+    again = roomy.conclude(done)
+    if is_lost_again:
+        assert [each.arm for each in spare(done)].count("p7") == 1
+        assert again.tuning.bound is None
+    else:
+        assert verdict(again, "p7").kind is VerdictKind.SCREENED
+        assert again.tuning.bound is not None
+        assert again.tuning.bound > 0.02, "it is not confirmed, and not ruled out"

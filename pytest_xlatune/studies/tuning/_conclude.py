@@ -362,7 +362,8 @@ def conclusion(basis: Basis) -> Conclusion:
         sigma: float | None = fit.sigma
     else:
         sigma = basis.screen.sigma
-    bound, widest = _bound(basis, shown) or (None, "")
+    found, widest = _bound(basis, shown) or (None, "")
+    bound = found if found is None or math.isfinite(found) else None
     window = basis.past.window
     return Conclusion(
         verdicts=tuple(sorted(shown, key=_standing)),
@@ -397,22 +398,29 @@ def _standing(verdict: Verdict) -> tuple[int, float]:
 def _bound(basis: Basis, verdicts: Sequence[Verdict]) -> tuple[float, str] | None:
     """Return M, and whose bound it is: no selected and scored profile beats the baseline by more.
 
-    None where a profile is FASTER: then there is nothing to rule out. INVALID ones do not count.
-    At 95 %: the largest over profiles of their bounds, spare blocks included. No multiplicity
-    factor: the claim is of all.
+    None where a profile is FASTER: then there is nothing to rule out. Profiles that cannot run, or
+    train to another loss, do not count; one that could run and has no score may gain anything, so
+    that M is infinite. At 95 %: the largest over profiles of their bounds, spare blocks included.
+    No multiplicity factor: the claim is of all.
     """
     if any(each.kind is VerdictKind.FASTER for each in verdicts):
         return None
-    invalid = {each.arm for each in verdicts if each.kind is VerdictKind.INVALID}
+    invalid = {each.arm for each in verdicts if _is_out(each)}
     if not basis.is_screened or (basis.finalists and basis.confirmation and not basis.looks):
         return None
     fit = fitted(basis.past.scored_in_blocks()) if basis.looks else None
-    wanted = [each for each in basis.screen.standings if each in basis.selected - invalid]
+    wanted = [each for each in basis.declared if each in basis.selected - invalid]
     found = bounds(basis.screen, fit, wanted)
     if not found:
         return None
     widest = max(found, key=lambda each: found[each])
-    return relative(found[widest]), widest
+    high = found[widest]
+    return (relative(high) if math.isfinite(high) else math.inf), widest
+
+
+def _is_out(verdict: Verdict) -> bool:
+    """Whether nothing is to be ruled out of a profile: it cannot run, or not with these numbers."""
+    return verdict.kind is VerdictKind.INVALID and (not verdict.can_run or verdict.n > 0)
 
 
 def _mde80(basis: Basis) -> float | None:
@@ -472,13 +480,16 @@ def _notes(
             notes.append(f"A/A control: the baseline against itself is between {low} and {high}")
     if bound is not None:
         text = f"ruled out (95 %): that any tested setting gains more than {percent(bound)}"
-        arms = basis.looks[-1].comparisons if basis.looks else {}
-        once = "" if widest in (*arms, *basis.cut) else ", which was screened once"
+        once = "" if basis.past.confirms_of(widest) else ", which was screened once"
         is_bounded = bound < BOUND
         notes.append(
             f"{text}; bounded at {percent(BOUND)}"
             if is_bounded
             else f"{text}: so far reaches the interval of {widest}{once}"
+        )
+    elif widest:
+        notes.append(
+            f"nothing is ruled out: {widest} has no score, and may gain anything; measure it again"
         )
     notes += _noise_notes(basis, verdicts)
     notes += _window_notes(basis)

@@ -461,7 +461,14 @@ def _spared(
     fit = fitted(past.scored_in_blocks(until=before - 1))
     found = bounds(ranking, fit, others)
     high = [] if is_won else sorted(found, key=lambda arm: (-found[arm], arm))
-    wanted = [arm for arm in high if relative(found[arm]) >= BOUND]
+    # one that lost its run in the screen has another here, and no third
+    tried = {key.arm for key in past.confirm if key.block < before}
+    wanted = [
+        arm
+        for arm in high
+        if relative(min(found[arm], 1.0)) >= BOUND
+        and (math.isfinite(found[arm]) or arm not in tried)
+    ]
     # one that was in blocks before is known well enough
     single = [arm for arm in others if fit is None or arm not in fit.arms]
     low = [
@@ -481,7 +488,8 @@ def bounds(ranking: Ranking, fit: BlockFit | None, arms: Iterable[str]) -> dict[
     """Return by profile what its log ratio exceeds with 5 % probability; {} where noise is unknown.
 
     The smaller of two bounds at 2.5 % each: from the screen alone, and from screen and blocks
-    together. The noise is that of all baselines' lines and of the blocks.
+    together. The noise is that of all baselines' lines and of the blocks. An arm without any score
+    may gain anything.
     """
     squares, df = ranking.squares, ranking.df
     if fit is not None and fit.df > 0:
@@ -492,15 +500,13 @@ def bounds(ranking: Ranking, fit: BlockFit | None, arms: Iterable[str]) -> dict[
     found: dict[str, float] = {}
     for arm in arms:
         standing = ranking.standings.get(arm)
-        if standing is None:
-            continue
-        parts = [(standing.estimate, standing.variance)]
-        own = [upper_bound(*parts[0], sigma=sigma, df=df)]
         inside = fit.arms.get(arm) if fit else None
+        parts = [(standing.estimate, standing.variance)] if standing is not None else []
+        own = [upper_bound(*each, sigma=sigma, df=df) for each in parts]
         if inside is not None:
             both = combine([*parts, (inside.estimate, inside.variance)])
             own.append(upper_bound(*both, sigma=sigma, df=df))
-        found[arm] = min(own)
+        found[arm] = min(own, default=math.inf)
     return found
 
 

@@ -62,3 +62,59 @@ def test_what_was_never_measured_is_not_left_out_in_silence(measured: str) -> No
         rates.merged("\n".join(lines), {}, 1000)
     with pytest.raises(SystemExit, match="not of 500 sweeps a world"):
         rates.merged(measured, {}, 500)
+
+
+def first(cell: str) -> float:
+    """The percentage of a cell, without its Monte-Carlo error."""
+    return float(cell.partition(" ")[0])
+
+
+def rows_of(text: str, columns: int) -> dict[str, list[str]]:
+    found = [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines()]
+    return {each[0]: each for each in found if len(each) == columns and each[1].isdigit()}
+
+
+# world, percent, sweeps that it must have at least
+POWERS = {
+    "three at +2 %, noise 0.6 %": 90,
+    "one at +2 %, noise 0.6 %": 93,
+    "three at +2 %, four waves": 87.5,
+    "three at +2 %, noise 0.3 %": 99,
+    "three at +2 %, noise 1.0 %": 50,
+    "three at +2 %, 17 of 25 after compile checks": 96,
+}
+
+
+def test_every_demand_on_the_engine_is_met_by_a_figure_of_the_page(measured: str) -> None:
+    """The figures themselves, and not the word that stands beside them."""
+    worlds = rows_of(measured, len(rates.COLUMNS))
+    for name, least in POWERS.items():
+        _, sweeps, _, power, *_ = worlds[name]
+        error = float(power.partition("(")[2].rstrip(")"))
+        assert int(sweeps) >= 1000, name
+        assert first(power) >= least - error, name
+    quiet = (
+        *((each, 5.5) for each in (*simworlds.NULLS, *simworlds.PERIODIC, simworlds.FOUR)),
+        *((each, 5.5) for each in (simworlds.SETTLED, simworlds.SPARE, simworlds.LOSING)),
+        *((each, 6.0) for each in simworlds.NOISY),
+        (simworlds.SLOW_LOST, 6.5),
+    )
+    for world, most in quiet:
+        _, sweeps, false, *_ = worlds[world.name]
+        assert int(sweeps) >= 1000, world.name
+        assert first(false) <= most + 200 * (most / 100 * (1 - most / 100) / int(sweeps)) ** 0.5
+    for world in rates.COVERED:
+        assert 93 <= first(worlds[world.name][5]) <= 97, world.name
+    bars = [line for line in measured.splitlines() if line.startswith(("| 5 |", "| 15 |"))]
+    (wordless,) = (each for each in bars if "without a word of lost runs" in each)
+    assert "| 0.0 % to 0.0 % | ok |" in wordless
+    (bounded,) = (each for each in bars if "nothing helps, 65 jobs" in each)
+    assert first(bounded.split("|")[4].strip()) >= 60
+    page = PAGE.read_text(encoding="utf-8")
+    recipes = rows_of(page.split("<!-- recipes: begin -->")[1].split("<!-- recipes: end -->")[0], 8)
+    assert len(recipes) == 4
+    for _, sweeps, _, useless, harmful, gain, jobs, _ in recipes.values():
+        assert (int(sweeps), int(jobs)) == (1000, 65)
+        assert first(useless) <= 8
+        assert first(harmful) <= 2
+        assert first(gain) >= 90

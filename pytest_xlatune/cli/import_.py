@@ -43,7 +43,7 @@ def _import(arguments: argparse.Namespace) -> int:
     from pytest_xlatune.cli.flags import deployed_context
     from pytest_xlatune.model.cell import Cell, Parallelism
     from pytest_xlatune.tasks.import_table import import_table, read_table, slug
-    from pytest_xlatune.tasks.publish import document_of, publish, read_known
+    from pytest_xlatune.tasks.publish import NO_PAGES, document_of, has_pages, publish, read_known
 
     options = options_of(arguments)
     path: Path = arguments.table
@@ -91,4 +91,6 @@ def _import(arguments: argparse.Namespace) -> int:
     known = read_known(folder)
     show_document(document_of(known), width=100)
     show(f"written: {written}" for written in publish(folder, options.reports))
+    if not has_pages():
+        show([NO_PAGES])
     return 0

@@ -165,9 +165,7 @@ def add_to_document(
     cells = tuple(map(_with_changes, extended(kept, covered)))
     document = tuning(cells, rewrite=rewrite)
     texts = {stem.with_name(f"{stem.name}.md"): markdown(document), data: write_cells(cells)}
-    if has_pages():
-        page = tuning_page_of(document, cells, files=tuple(path.name for path in texts))
-        texts[stem.with_name(f"{stem.name}.html")] = html(page)
+    files = tuple(path.name for path in texts)
     if zh or chinese.exists():
         texts[chinese] = markdown(tuning(cells, Language.CHINESE, rewrite=rewrite))
     diff = patch_of(cells, rewrite=rewrite).text
@@ -176,6 +174,12 @@ def add_to_document(
     else:
         patch.unlink(missing_ok=True)  # an earlier recipe may be gone
     write_all(texts)
+    if has_pages():  # last: whatever is wrong with a page, the document is there
+        page = {
+            stem.with_name(f"{stem.name}.html"): html(tuning_page_of(document, cells, files=files))
+        }
+        write_all(page)
+        texts |= page
     return tuple(texts)
 
 
@@ -581,15 +585,17 @@ def publish(
             stem.with_name(f"{stem.name}.md"): markdown(document),
             stem.with_name(f"{stem.name}.json"): json_of(known),
         }
-        covered = covered_by(known) if known.kind.is_deployed else None
-        if has_pages():
-            files = tuple(path.name for path in texts)
-            page = page_text(known, document, covered=covered, files=files)
-            texts[stem.with_name(f"{stem.name}.html")] = page
+        files = tuple(path.name for path in texts)
         record = known.conclusion.record
         if record is not None and known.conclusion.complete:
             texts |= {folder.parents[1] / each: text for each, text in record.files.items()}
         write_all(texts)
-        if covered is None:
-            return tuple(texts)
-        return (*texts, *add_to_document(reports, covered, zh=zh, rewrite=rewrite))
+        written = tuple(texts)
+        covered = covered_by(known) if known.kind.is_deployed else None
+        if covered is not None:
+            written += add_to_document(reports, covered, zh=zh, rewrite=rewrite)
+        if has_pages():
+            path = stem.with_name(f"{stem.name}.html")
+            write_all({path: page_text(known, document, covered=covered, files=files)})
+            written += (path,)
+        return written

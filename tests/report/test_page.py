@@ -272,3 +272,24 @@ def test_the_summary_of_a_step_grows_and_is_cut_at_a_line(tmp_path: Path) -> Non
     assert "| äöü |\n\nCut here: GitHub takes 1 MiB of a step." in text
     add_step_summary(path, "| more |\n")
     assert len(path.read_bytes()) <= 1024 * 1024
+
+
+def test_a_fault_of_the_page_costs_no_report(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = campaign(tmp_path, ScriptedExecutor())
+    run(made)
+
+    def broken(_: object) -> str:
+        raise ImportError("half installed")
+
+    monkeypatch.setattr("pytest_xlatune.tasks.publish.html", broken)
+    with pytest.raises(ImportError):
+        publish(made.setup.folder, tmp_path / "reports")
+    left = {each.name for each in (tmp_path / "reports").rglob("*") if each.is_file()}
+    assert left >= {
+        "leaderboard.md",
+        "leaderboard.json",
+        "pretend-tuning.md",
+        "pretend-tuning.json",
+    }

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from pytest_xlatune.prepare.preflight import Preflight
     from pytest_xlatune.studies import Candidate
     from pytest_xlatune.studies.gate import Gate, candidate
+    from pytest_xlatune.studies.network_check import Network
     from pytest_xlatune.studies.node_check import Nodes
     from pytest_xlatune.studies.tuning.derived import Around, Crossed, Singles, Stacks
     from pytest_xlatune.sweep.declaration import CompileCheck, Sweep
@@ -56,6 +57,7 @@ _NAMES_IN = {
     "prepare.preflight": ("Preflight",),
     "studies": ("Candidate",),
     "studies.gate": ("Gate", "candidate"),
+    "studies.network_check": ("Network",),
     "studies.node_check": ("Nodes",),
     "studies.tuning.derived": ("Around", "Crossed", "Singles", "Stacks"),
     "sweep.declaration": ("CompileCheck", "Sweep"),
@@ -83,6 +85,7 @@ __all__ = [
     "Limits",
     "MaxTextLauncher",
     "MaxTextSlurmLauncher",
+    "Network",
     "Next",
     "NoEnv",
     "Nodes",

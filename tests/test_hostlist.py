@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_xlatune.executors import compress, expand
 from pytest_xlatune.model.errors import ConfigError
+from pytest_xlatune.model.hosts import compress, expand
 
 
 @pytest.mark.parametrize(

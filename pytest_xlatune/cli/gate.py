@@ -175,9 +175,9 @@ def _init(arguments: argparse.Namespace) -> int:
 
 def _texts(arguments: argparse.Namespace) -> dict[str, str]:
     """Return the files by name; what a sweep would refuse is refused before any is written."""
-    from pytest_xlatune.executors import expand
     from pytest_xlatune.launchers.command import CommandLauncher
     from pytest_xlatune.model.cell import Cell, Parallelism, Protocol
+    from pytest_xlatune.model.hosts import expand
     from pytest_xlatune.studies.gate import Gate
 
     try:

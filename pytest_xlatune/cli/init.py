@@ -163,8 +163,8 @@ def sweep_file(found: Mapping[str, str], *, name: str) -> str:
     Raises:
         ConfigError: a name, the parallelism, the nodes or a flag is malformed.
     """
-    from pytest_xlatune.executors import expand
     from pytest_xlatune.model.cell import Parallelism
+    from pytest_xlatune.model.hosts import expand
     from pytest_xlatune.model.profile import parse_flags
 
     slug = "".join(each if each.isalnum() else "-" for each in name.lower()).strip("-") or "sweep"

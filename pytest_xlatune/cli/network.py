@@ -11,7 +11,7 @@ from pytest_xlatune.evidence.network import (
     PS_OF_US,
     Counters,
     Latency,
-    Network,
+    NetworkTraffic,
     Series,
     Slack,
     Way,
@@ -76,7 +76,7 @@ def _network(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _write_plots(folder: Path, network: Network, series: Series) -> None:
+def _write_plots(folder: Path, network: NetworkTraffic, series: Series) -> None:
     from pytest_xlatune.report import plots as plots_of
 
     after = "ms after the least time stamp of a line"
@@ -112,7 +112,7 @@ def _write_plots(folder: Path, network: Network, series: Series) -> None:
         raise ConfigError(f"--plots {folder}: {why}; name a folder that can be written") from None
 
 
-def network_json(network: Network, verdicts: tuple[Judgement, ...]) -> Json:
+def network_json(network: NetworkTraffic, verdicts: tuple[Judgement, ...]) -> Json:
     """Return the JSON document."""
     kinds, latency, mapped, copies = network.kinds, network.latency, network.mapped, network.copies
     return {
@@ -195,7 +195,7 @@ def network_json(network: Network, verdicts: tuple[Judgement, ...]) -> Json:
 
 
 def network_lines(
-    network: Network, verdicts: tuple[Judgement, ...], *, link_gbit_s: float
+    network: NetworkTraffic, verdicts: tuple[Judgement, ...], *, link_gbit_s: float
 ) -> Iterator[str]:
     """Yield symptoms first, then the figures, for a terminal."""
     for each in verdicts:
@@ -219,7 +219,7 @@ def network_lines(
         yield _slack_line(network, slack, link_gbit_s)
 
 
-def _message_lines(network: Network, latency: Latency) -> Iterator[str]:
+def _message_lines(network: NetworkTraffic, latency: Latency) -> Iterator[str]:
     yield f"latency, us: {_latency(latency)}"
     tables = (
         ("label", network.by_label),
@@ -248,7 +248,7 @@ def _message_lines(network: Network, latency: Latency) -> Iterator[str]:
     yield "  from: " + ", ".join(f"{size} bytes {n}" for size, n in network.powers.items())
 
 
-def _traffic_lines(network: Network) -> Iterator[str]:
+def _traffic_lines(network: NetworkTraffic) -> Iterator[str]:
     yield (
         f"in flight: at most {network.most_pending} messages, {network.most_pending_size} bytes; "
         f"on average {network.mean_pending:.3f} messages, {network.mean_pending_size:.0f} bytes"
@@ -289,7 +289,7 @@ def _counter_lines(counters: Counters) -> Iterator[str]:
         )
 
 
-def _slack_line(network: Network, slack: Slack, link_gbit_s: float) -> str:
+def _slack_line(network: NetworkTraffic, slack: Slack, link_gbit_s: float) -> str:
     needed, told = slack.needed_gbit_s, ""
     if needed is not None:
         devices = network.devices_beside(slack.device)

@@ -18,20 +18,17 @@ The folder of an attempt, written by the harness (<) and by the payload on the n
 
 These are rank 0's; the other ranks have `claimed.<rank>.json`, and so on.
 
-Nodes are named one by one; `expand` and `compress` translate Slurm's notation of a list of them.
+Nodes are named one by one; `model.hosts` translates Slurm's notation of a list of them.
 """
 
 from __future__ import annotations
 
-import itertools
-import re
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from pytest_xlatune.model.errors import ConfigError, SubmissionError
+from pytest_xlatune.model.errors import SubmissionError
 from pytest_xlatune.model.resources import Resources
 from pytest_xlatune.model.result import Outcome, Submission
 from pytest_xlatune.model.trial import LaunchSpec, Trial
@@ -150,120 +147,3 @@ class Executor(Protocol):
         No fault means that all are fit, whether or not anything had to be done.
         """
         ...
-
-
-# a wider range in brackets is a slip of the pen (Slurm's own limit is 65536 as well)
-MAX_RANGE = 65536
-_MAX_NAME = 255  # characters of a host's name
-
-# what stands outside brackets:  node-a.
-_PLAIN = re.compile(r"[A-Za-z0-9._-]+")
-# what stands inside brackets:  001-004
-_RANGE = re.compile(r"([0-9]{1,18})(?:-([0-9]{1,18}))?")
-# a name up to its last number, the number, the rest:  gpu2-node | 007 | -ib     | | login
-_NUMBERED = re.compile(r"^(.*?)(\d*)(\D*)$")
-
-
-def expand(text: str) -> tuple[str, ...]:
-    """Return the names of a host list in the order written; zero padding is kept.
-
-    >>> expand("node[009-010],gpu-a[1-2]")
-    ('node009', 'node010', 'gpu-a1', 'gpu-a2')
-
-    Raises:
-        ConfigError: malformed, with the position; a node is named twice or begins with a dash.
-    """
-    names: list[str] = []
-    at = 0
-    while True:
-        group, at = _group(text, at, most=MAX_RANGE - len(names))
-        names += group
-        if at == len(text):
-            break
-        if text[at] != ",":
-            raise _malformed(text, at, f"unexpected {text[at]!r}")
-        at += 1
-    name, count = Counter(names).most_common(1)[0]
-    if count > 1:
-        raise ConfigError(f"node list {text!r}: {name} is named twice")
-    if dashed := [each for each in names if each.startswith("-")]:
-        raise ConfigError(f"node list {text!r}: {dashed[0]} begins with a dash, as an option does")
-    return tuple(names)
-
-
-def compress(names: Sequence[str]) -> str:
-    """Return the shortest host list of our form that `expand` reads back as the same names.
-
-    >>> compress(["node001", "node002", "node004", "login"])
-    'node[001-002,004],login'
-    """
-    split = [_NUMBERED.findall(name)[0] for name in names]
-    groups = itertools.groupby(split, key=lambda each: (each[0], each[2]))
-    return ",".join(
-        f"{before}{_ranges([number for _, number, _ in group])}{after}"
-        for (before, after), group in groups
-    )
-
-
-def _group(text: str, at: int, *, most: int) -> tuple[list[str], int]:
-    """Read a group such as `node[1-2]-ib` from position `at`, of so many names at most."""
-    names = [""]
-    start = at
-    while at < len(text) and text[at] != ",":
-        if text[at] == "[":
-            numbers, at = _brackets(text, at + 1, most=most // len(names))
-            names = [name + number for name in names for number in numbers]
-        elif plain := _PLAIN.match(text, at):
-            names = [name + plain[0] for name in names]
-            at = plain.end()
-        else:
-            raise _malformed(text, at, f"unexpected {text[at]!r}")
-        if len(names[0]) > _MAX_NAME:
-            raise _malformed(text, at, f"a name of more than {_MAX_NAME} characters")
-    if at == start:
-        raise _malformed(text, at, "a name is missing")
-    return names, at
-
-
-def _brackets(text: str, at: int, *, most: int) -> tuple[list[str], int]:
-    """Read `001-004,007]` from just after the opening bracket, so many numbers at most."""
-    numbers: list[str] = []
-    while True:
-        match = _RANGE.match(text, at)
-        if match is None:
-            raise _malformed(text, at, "expected a number or a range such as 001-004")
-        low, high = match[1], match[2] or match[1]
-        count = int(high) - int(low) + 1
-        if not 1 <= count <= MAX_RANGE:
-            raise _malformed(text, at, f"range {match[0]} is backwards or beyond {MAX_RANGE} nodes")
-        if len(numbers) + count > most:
-            raise _malformed(text, at, f"more than {MAX_RANGE} nodes")
-        numbers += [f"{int(low) + i:0{len(low)}}" for i in range(count)]
-        at = match.end()
-        closing = text[at : at + 1]
-        if closing == "]":
-            return numbers, at + 1
-        if closing != ",":
-            raise _malformed(text, at, "expected , or ]")
-        at += 1
-
-
-def _ranges(numbers: Sequence[str]) -> str:
-    """Write the numbers of names that differ in nothing else, consecutive ones as ranges."""
-    if len(numbers) == 1:
-        return numbers[0]
-    ranges: list[list[str]] = []
-    for number in numbers:
-        if ranges and number == f"{int(ranges[-1][-1]) + 1:0{len(ranges[-1][0])}}":
-            ranges[-1].append(number)
-        else:
-            ranges.append([number])
-    inside = (each[0] if len(each) == 1 else f"{each[0]}-{each[-1]}" for each in ranges)
-    return f"[{','.join(inside)}]"
-
-
-def _malformed(text: str, at: int, why: str) -> ConfigError:
-    return ConfigError(
-        f"node list {text!r:.200}: {why} at character {at + 1}; expected a list such as "
-        "node[001-004,007],gpu-a[1-2]"
-    )

@@ -17,8 +17,8 @@ from pathlib import Path
 import pytest
 
 from pytest_xlatune.campaign import Campaign
-from pytest_xlatune.executors import expand
 from pytest_xlatune.model.errors import ConfigError
+from pytest_xlatune.model.hosts import expand
 from pytest_xlatune.model.profile import NO_ENV_ID
 from pytest_xlatune.model.resources import RetryPolicy
 from pytest_xlatune.prepare import preflight

@@ -84,7 +84,7 @@ class _Nodes(Rule):
     """Names of nodes: what a host list gives."""
 
     def __call__(self, text: str) -> tuple[str, ...] | None:
-        from pytest_xlatune.executors import expand
+        from pytest_xlatune.model.hosts import expand
 
         if text.startswith("@"):  # a list that a study left: `resolve_options` reads it
             return (text,)
@@ -93,7 +93,7 @@ class _Nodes(Rule):
     def fault(self, value: object) -> str:
         if not isinstance(value, tuple | list) or not all(isinstance(each, str) for each in value):
             return ""  # of another kind, which the sweep refuses
-        from pytest_xlatune.executors import expand
+        from pytest_xlatune.model.hosts import expand
 
         if len(value) == 1 and value[0].startswith("@"):
             return ""

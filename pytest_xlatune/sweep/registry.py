@@ -104,6 +104,14 @@ KINDS: dict[str, StudyKind] = {
         cell_nodes=1,
         accuses=True,
     ),
+    "network": StudyKind(
+        "pytest_xlatune.studies.network_check:NetworkStudy",
+        f"{_DOCUMENTS}:network",
+        "network",
+        {"network": "which node or link slows the network: rounds of pairs, then fresh pairs"},
+        cell_nodes=2,
+        accuses=True,
+    ),
     "calibration": StudyKind(
         "pytest_xlatune.studies.calibration:CalibrationStudy",
         f"{_DOCUMENTS}:calibration",

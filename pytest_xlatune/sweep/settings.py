@@ -168,7 +168,7 @@ def _with_lists(said: Said, workdir: Path) -> Said:
     nodes = said.values.get("nodelist")
     if not nodes or not nodes[0].startswith("@"):
         return said
-    from pytest_xlatune.executors import expand
+    from pytest_xlatune.model.hosts import expand
 
     path, place = workdir / f"{nodes[0][1:]}.nodes", said.places.get("nodelist", "the settings")
     try:

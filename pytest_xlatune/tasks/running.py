@@ -12,13 +12,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from pytest_xlatune.executors import compress
 from pytest_xlatune.executors.folder import log_files
 from pytest_xlatune.ledger import AttemptSubmitted, CampaignOpened, LedgerEntry, TrialEnded
 from pytest_xlatune.ledger.now import Now, read_now
 from pytest_xlatune.ledger.state import LedgerState
 from pytest_xlatune.logs import LogReader, Phase
 from pytest_xlatune.logs.patterns import step_pattern
+from pytest_xlatune.model.hosts import compress
 from pytest_xlatune.model.result import Outcome, State, StepRecord, Submission
 from pytest_xlatune.model.text import duration, rate
 from pytest_xlatune.model.trial import Trial

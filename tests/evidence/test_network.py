@@ -15,7 +15,7 @@ import pytest
 from pytest_xlatune.cli import main
 from pytest_xlatune.evidence.network import (
     Latency,
-    Network,
+    NetworkTraffic,
     measure,
     read_traffic,
     series_of,
@@ -94,7 +94,7 @@ def test_figures_are_those_of_brute_force(number: int, is_text: bool, tmp_path: 
     assert not found(document)
 
 
-def network_of(tmp_path: Path, made: Made, **options: float) -> Network:
+def network_of(tmp_path: Path, made: Made, **options: float) -> NetworkTraffic:
     path = tmp_path / "a.xplane.pb"
     path.write_bytes(made.data())
     return measure(read_traffic([path]), **options)

@@ -25,7 +25,6 @@ from pytest_xlatune.evidence.hlo import (
 from pytest_xlatune.evidence.trace import parse_families
 from pytest_xlatune.evidence.trace._chrome import read_trace_json
 from pytest_xlatune.evidence.trace._xplane import read_xplane
-from pytest_xlatune.executors import expand
 from pytest_xlatune.executors.slurm._commands import parse_sacct, parse_scontrol, parse_squeue
 from pytest_xlatune.executors.slurm.nodes import parse_sinfo
 from pytest_xlatune.ledger import LEDGER, Ledger
@@ -36,6 +35,7 @@ from pytest_xlatune.logs.grammar import parse_metrics
 from pytest_xlatune.logs.triage import diagnose, end_of, primary
 from pytest_xlatune.model.cell import Parallelism, Protocol
 from pytest_xlatune.model.errors import ParseError, XlatuneError
+from pytest_xlatune.model.hosts import expand
 from pytest_xlatune.model.metric import BUSBW
 from pytest_xlatune.model.profile import parse_flags
 from pytest_xlatune.model.record import read_json

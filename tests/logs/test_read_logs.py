@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from pytest_xlatune.cli import main
-from pytest_xlatune.executors import expand
 from pytest_xlatune.model.cell import Protocol
 from pytest_xlatune.model.errors import ConfigError
+from pytest_xlatune.model.hosts import expand
 from pytest_xlatune.model.result import Outcome, Score, State
 from pytest_xlatune.stats.score import window_steps
 from pytest_xlatune.tasks.read_logs import Read, UnreadableLogError, log_of, logs_of, read_one

@@ -27,7 +27,7 @@ from pytest_xlatune.model.errors import ParseError
 __all__ = [
     "Counters",
     "Latency",
-    "Network",
+    "NetworkTraffic",
     "Series",
     "Slack",
     "Traffic",
@@ -146,7 +146,7 @@ class Mapped:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Network:
+class NetworkTraffic:
     """All figures of a window."""
 
     kinds: Kinds
@@ -204,7 +204,7 @@ class Network:
         return self.size / self.steps if self.steps else None
 
 
-def measure(traffic: Traffic, *, link_gbit_s: float = 100.0) -> Network:
+def measure(traffic: Traffic, *, link_gbit_s: float = 100.0) -> NetworkTraffic:
     """Return all figures.
 
     `link_gbit_s` is the rate of a host's link, in Gbit/s.
@@ -214,7 +214,7 @@ def measure(traffic: Traffic, *, link_gbit_s: float = 100.0) -> Network:
     """
     kinds, valid = _kinds(traffic.messages)
     slack = tuple(each for name, ops in traffic.transfers.items() for each in slack_of(name, ops))
-    found = Network(
+    found = NetworkTraffic(
         kinds=kinds,
         size=0,
         latency=None,

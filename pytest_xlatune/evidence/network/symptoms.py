@@ -13,7 +13,7 @@ from pathlib import Path
 from pytest_xlatune.evidence.network import (
     PS_OF_MS,
     PS_OF_US,
-    Network,
+    NetworkTraffic,
     Pair,
     measure,
     read_traffic,
@@ -50,7 +50,7 @@ class Judgement:
     action: str = ""
 
 
-def judge(network: Network, *, link_gbit_s: float) -> tuple[Judgement, ...]:
+def judge(network: NetworkTraffic, *, link_gbit_s: float) -> tuple[Judgement, ...]:
     """Return a verdict on each symptom, in the order of the procedure."""
     return (
         _buffers(network),
@@ -63,7 +63,7 @@ def judge(network: Network, *, link_gbit_s: float) -> tuple[Judgement, ...]:
     )
 
 
-def _buffers(network: Network) -> Judgement:
+def _buffers(network: NetworkTraffic) -> Judgement:
     mapped = network.mapped
     late = f"{counted(mapped.late, 'buffer')} mapped after the first program began"
     return Judgement(
@@ -75,7 +75,7 @@ def _buffers(network: Network) -> Judgement:
     )
 
 
-def _copies(network: Network) -> Judgement:
+def _copies(network: NetworkTraffic) -> Judgement:
     copies = network.copies
     share = copies.n / network.kinds.valid if network.kinds.valid else 0.0
     return Judgement(
@@ -87,7 +87,7 @@ def _copies(network: Network) -> Judgement:
     )
 
 
-def _latency_tail(network: Network) -> Judgement:
+def _latency_tail(network: NetworkTraffic) -> Judgement:
     n, far = network.kinds.valid, network.tail_elsewhere
     all_ = n + network.kinds.skew
     doubt = ""
@@ -102,7 +102,7 @@ def _latency_tail(network: Network) -> Judgement:
     )
 
 
-def _bandwidth(network: Network, link_gbit_s: float) -> Judgement:
+def _bandwidth(network: NetworkTraffic, link_gbit_s: float) -> Judgement:
     busiest = max(network.hosts, key=lambda each: each.busy, default=None)
     told = "no traffic"
     if busiest is not None:
@@ -117,7 +117,7 @@ def _bandwidth(network: Network, link_gbit_s: float) -> Judgement:
     )
 
 
-def _slack(network: Network) -> Judgement:
+def _slack(network: NetworkTraffic) -> Judgement:
     tight = [
         each for each in network.slack if each.mean_slack_ps <= _NEAR_ZERO * each.mean_observed_ps
     ]
@@ -137,7 +137,7 @@ def _slack(network: Network) -> Judgement:
     )
 
 
-def _one_host(network: Network) -> Judgement:
+def _one_host(network: NetworkTraffic) -> Judgement:
     names = ", ".join(f"{a}-{b}" for a, b in network.slow_hosts)
     told = f"all slow pairs have {names}" if names else "the slow pairs have no host in common"
     if not network.slow_pairs:
@@ -150,7 +150,7 @@ def _one_host(network: Network) -> Judgement:
     )
 
 
-def _one_pair(network: Network) -> Judgement:
+def _one_pair(network: NetworkTraffic) -> Judgement:
     slow = network.slow_pairs if not network.slow_hosts else ()
     told = "; ".join(map(_pair, slow[:4])) or "the slow pairs are those of a slow host"
     if not network.slow_pairs:
@@ -171,7 +171,7 @@ def _pair(each: Pair) -> str:
 _MARK = b"Megascale"
 
 
-def network_of(captures: Sequence[Path]) -> Network | None:
+def network_of(captures: Sequence[Path]) -> NetworkTraffic | None:
     """Return the figures of a window; None where its files hold nothing of Megascale.
 
     Raises:
@@ -184,7 +184,7 @@ def network_of(captures: Sequence[Path]) -> Network | None:
     return found if found.kinds.valid or found.slack else None
 
 
-def network_fact(found: Network) -> str:
+def network_fact(found: NetworkTraffic) -> str:
     """Describe the network figures of a capture in a sentence."""
     symptoms = [str(e.symptom) for e in judge(found, link_gbit_s=LINK_GBIT_S) if e.is_found]
     latency = found.latency
@@ -195,7 +195,7 @@ def network_fact(found: Network) -> str:
     )
 
 
-def network_changes(before: Network, after: Network) -> Iterator[str]:
+def network_changes(before: NetworkTraffic, after: NetworkTraffic) -> Iterator[str]:
     """Yield what moved: latency, bytes, stall and slack of transfers, symptoms."""
     old, new = before.latency, after.latency
     if old and new:
@@ -217,9 +217,9 @@ def network_changes(before: Network, after: Network) -> Iterator[str]:
             yield f"symptoms that are {told}: {', '.join(sorted(names))}"
 
 
-def _stall_ms(found: Network) -> float:
+def _stall_ms(found: NetworkTraffic) -> float:
     return sum(each.sum_stall_ps for each in found.slack) / PS_OF_MS
 
 
-def _least_ms(found: Network) -> float:
+def _least_ms(found: NetworkTraffic) -> float:
     return min(min(each.slack_ps) for each in found.slack) / PS_OF_MS

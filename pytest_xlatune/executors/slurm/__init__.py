@@ -28,7 +28,6 @@ from pytest_xlatune.executors import (
     Request,
     Resumed,
     SchedulerDown,
-    compress,
     payload,
 )
 from pytest_xlatune.executors.folder import is_same_attempt, write_spec
@@ -49,6 +48,7 @@ from pytest_xlatune.executors.slurm._poller import ROUND_S, Poller
 from pytest_xlatune.executors.slurm._script import HELD, SCRIPTS, SLURM_LOGS_IN
 from pytest_xlatune.executors.slurm.nodes import resume_nodes
 from pytest_xlatune.model.errors import ConfigError, SubmissionError
+from pytest_xlatune.model.hosts import compress
 from pytest_xlatune.model.result import Outcome, Submission
 from pytest_xlatune.model.trial import LaunchSpec
 

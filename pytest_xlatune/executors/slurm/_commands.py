@@ -19,8 +19,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from pytest_xlatune.executors import expand
 from pytest_xlatune.model.errors import ConfigError
+from pytest_xlatune.model.hosts import expand
 from pytest_xlatune.model.result import Outcome, State
 
 COMMAND_TIMEOUT_S = 60.0

@@ -14,14 +14,10 @@ from statistics import fmean, median
 from typing import ClassVar, Protocol
 
 from pytest_xlatune.model.cell import Cell
-from pytest_xlatune.model.failure import FailureClass
 from pytest_xlatune.model.result import (
-    Action,
     Comparison,
     Conclusion,
     NoiseRecord,
-    Outcome,
-    State,
     TrialResult,
     Verdict,
     VerdictKind,
@@ -36,6 +32,7 @@ from pytest_xlatune.stats.validity import different_loss
 from pytest_xlatune.studies import (
     History,
 )
+from pytest_xlatune.studies.blame import is_excused, spread_of
 from pytest_xlatune.studies.trials import usable
 from pytest_xlatune.studies.verdicts import job_ids_of, measured, troubled, with_comparison
 
@@ -50,7 +47,6 @@ MIN_SUSPECTS, SHARE = 3, 4  # suspects: a fourth of the nodes, three at least
 MIN_NODES = 3
 MIN_ROUNDS = 2
 ALPHA = 0.05
-_MAD = 1.4826  # median absolute deviations in a standard deviation of a normal distribution
 _MAD_DF = 0.37  # its efficiency there: degrees of freedom per further value
 SCREEN, ROUND = "screen", "round"
 
@@ -74,17 +70,6 @@ _KINDS: Mapping[Word, VerdictKind] = {
 }
 # the worst first: the order of reports
 WORDS = (Word.UNHEALTHY, Word.DEGRADED, Word.MARGINAL, Word.CANNOT_TELL, Word.HEALTHY)
-
-# a trial that ended so says nothing of its node
-_NOT_THE_NODE = frozenset(
-    {
-        *(FailureClass.CANCELLED, FailureClass.PREEMPTED, FailureClass.LOST),
-        *(FailureClass.HUB, FailureClass.GITHUB_5XX, FailureClass.SLURM_CONTROLLER_DOWN),
-        *(FailureClass.QUEUE_LIMIT, FailureClass.SUBMISSION_REFUSED, FailureClass.BUDGET),
-        *(FailureClass.LOG_UNREADABLE, FailureClass.UNKNOWN_FLAG, FailureClass.CONFIG_ERROR),
-    }
-)
-_NOT_THE_NODE_STATES = (State.CANCELLED, State.PREEMPTED, State.LOST)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -199,7 +184,7 @@ class NodeFindings:
     @cached_property
     def sigma(self) -> float:
         """How far nodes' first runs are apart, slow ones hardly counted."""
-        return _MAD * median(abs(each - self.level) for each in self.values.values())
+        return spread_of(list(self.values.values()))
 
     @cached_property
     def is_common(self) -> bool:
@@ -401,23 +386,12 @@ def _lost(checked: NodeFindings, base: Verdict, lost: Sequence[TrialResult]) -> 
     why = lost[0].reason or "its score is not finite"
     if checked.is_common and not lost[0].trial.block:
         return _word(base, Word.CANNOT_TELL, f"{why}; {_COMMON}")
-    blamed = [each for each in lost if not _is_excused(each)]
+    blamed = [each for each in lost if not is_excused(each)]
     if not blamed:
         return _word(base, Word.CANNOT_TELL, f"not measured: {why}; run it again")
     count = f"{len(lost)} of {counted(len(checked.by_arm[base.arm]), 'run')} failed: "
     failed = _word(base, Word.UNHEALTHY, f"{count}{blamed[0].reason or why}")
     return replace(failed, can_run=False)
-
-
-def _is_excused(result: TrialResult) -> bool:
-    """Whether a trial without a score says nothing of its node."""
-    outcome: Outcome | None = result.outcome
-    if outcome is not None and outcome.state in _NOT_THE_NODE_STATES:
-        return True
-    asked = [each for each in result.findings if each.action not in (Action.NONE, Action.SUCCESS)]
-    if asked:
-        return asked[-1].cls in _NOT_THE_NODE
-    return bool(result.findings) and result.findings[-1].cls in _NOT_THE_NODE
 
 
 def _wrong_loss(checked: NodeFindings, scored: Sequence[TrialResult]) -> str:

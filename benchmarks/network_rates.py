@@ -1,0 +1,231 @@
+"""How often a check of a network names the right fault, and accuses in error: simulated checks.
+
+    python benchmarks/network_rates.py --write docs/network_check.md
+
+Drives the production study (propose, conclude) over worlds of known truth: jobs differ by `sigma`,
+in worlds with bad jobs 3 % of all jobs are 2 to 5 % slow, nodes differ for good by `spread`; a pair
+is as fast as its slower node. A bad node slows all its pairs, a bad link one pair, a bad uplink all
+pairs of two racks. Everything follows from the seeds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import re
+import time
+from collections import Counter
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from pytest_xlatune.model.cell import Cell, Parallelism, Protocol
+from pytest_xlatune.model.result import Score, TrialResult, TrialStatus
+from pytest_xlatune.model.trial import Trial
+from pytest_xlatune.studies.network_check import CONCLUSION, Network, NetworkRecord, NetworkStudy
+
+MANY = 128
+NODE, LINK, UPLINK = "node", "link", "uplink"
+
+
+@dataclass(frozen=True, kw_only=True)
+class World:
+    """The truth: sizes are fractions."""
+
+    nodes: int = 8
+    sigma: float = 0.006
+    spread: float = 0.0
+    bad_jobs: float = 0.0
+    fault: str = ""
+    loss: float = 0.0
+    racks: int = 0
+    across: float = 0.0  # what a pair of two racks loses for good
+
+    @property
+    def words(self) -> str:
+        """The noise, as the table says it."""
+        bad = ", 3 % bad jobs" if self.bad_jobs else ""
+        spread = f", nodes differ by {100 * self.spread:.1f} %" if self.spread else ""
+        return f"{100 * self.sigma:.1f} %{bad}{spread}"
+
+    @property
+    def truth(self) -> str:
+        """The fault, as the table says it."""
+        return f"{self.fault} -{100 * self.loss:.0f} %" if self.fault else "none"
+
+
+NOISES = (
+    World(sigma=0.006),
+    World(sigma=0.006, bad_jobs=0.03),
+    World(sigma=0.010, bad_jobs=0.03),
+)
+TRUTHS = (("", 0.0), (NODE, 0.05), (NODE, 0.03), (LINK, 0.05), (LINK, 0.10))
+CELL = Cell(model_tag="simulated", parallelism=Parallelism.parse("FSDP=16"), protocol=Protocol())
+
+
+def study_of(world: World, *, budget: int = 10_000) -> NetworkStudy:
+    """Return the study of a world's nodes."""
+    names = [f"node{at:03d}" for at in range(world.nodes)]
+    each = world.nodes // world.racks if world.racks else 0
+    racks = {f"rack{r}": ",".join(names[r * each : (r + 1) * each]) for r in range(world.racks)}
+    cell = replace(CELL, nodelist=tuple(names))
+    return NetworkStudy(cell=cell, asked=Network(racks=racks), budget=budget)
+
+
+def check(world: World, seed: int, study: NetworkStudy) -> Counter[str]:
+    """Run one check and count what came of it."""
+    random = np.random.default_rng([seed, 20261123])
+    names = study.cell.nodelist
+    level = dict(zip(names, random.normal(0, world.spread, len(names)), strict=True))
+    rack = study.layout.rack_of
+    lost = math.log1p(-world.loss)
+    # the fault is anywhere
+    first, second = (names[at] for at in random.choice(len(names), 2, replace=False))
+    if world.fault == UPLINK or (world.racks and world.fault == LINK):
+        others = [n for n in names if (rack[n] == rack[first]) is (world.fault == LINK)]
+        second = str(random.choice([n for n in others if n != first]))
+    pair, racks = {first, second}, {rack[first], rack[second]}
+
+    def run(trial: Trial) -> TrialResult:
+        a, b = nodes = study.pair_of(trial)
+        value = min(level[a], level[b]) + random.normal(0, world.sigma)
+        if random.random() < world.bad_jobs:
+            value += math.log1p(-random.uniform(0.02, 0.05))
+        if study.layout.is_across(nodes):
+            value += math.log1p(-world.across)
+        if (
+            (world.fault == NODE and first in nodes)
+            or (world.fault == LINK and pair == set(nodes))
+            or (world.fault == UPLINK and racks == {rack[a], rack[b]})
+        ):
+            value += lost
+        value = 7.5 + float(value)
+        score = Score(value=value, tgs=math.exp(value), step_s=1.0, n_steps=10, window=(5, 14))
+        return TrialResult(trial=trial, status=TrialStatus.MEASURED, score=score)
+
+    history: list[TrialResult] = []
+    while trials := study.propose(history):
+        history += map(run, trials)
+    concluded = study.conclude(history)
+    record, whole = concluded.record, concluded.verdict(CONCLUSION)
+    assert isinstance(record, NetworkRecord)
+    assert whole is not None
+    truth = {NODE: {first}, LINK: pair, UPLINK: racks}.get(world.fault, set())
+    said = {*record.accused, *record.link}
+    right = said == truth and (not truth or bool(record.accused) is (world.fault == NODE))
+    waves = {(each.trial.stage, each.trial.block) for each in history}
+    innocent = bool(said) and not right and not (world.fault == UPLINK and record.link)
+    shift = lost if world.fault else 0.0
+    found = Counter(
+        jobs=len(history),
+        waves=len(waves),
+        right=int(right and (bool(truth) or whole.word.startswith("NO FAULT"))),
+        accusing=int(innocent),
+        open=int(whole.word.startswith("CANNOT")),
+        healthy=int(bool(truth) and whole.word.startswith("NO FAULT")),
+    )
+    if whole.ci95 is not None and right:
+        found["intervals"] += 1
+        found["held"] += whole.ci95[0] <= math.expm1(shift) <= whole.ci95[1]
+    if record.node_loss is not None and record.link_loss is not None and not said:
+        of_nodes = world.loss if world.fault == NODE else 0.0
+        of_links = world.loss if world.fault in (LINK, UPLINK) else 0.0
+        found["bounds"] += 1
+        found["bound held"] += record.node_loss >= of_nodes and record.link_loss >= of_links
+        found["excluded"] += round(1e6 * max(record.node_loss, record.link_loss))
+    return found
+
+
+def rates(world: World, checks: int) -> Counter[str]:
+    """Return the sums over so many checks."""
+    study = study_of(world)
+    total: Counter[str] = Counter()
+    most = 0
+    for seed in range(checks):
+        found = check(world, seed, study)
+        most = max(most, found["waves"])
+        total += found
+    total["most waves"] = most
+    return total
+
+
+def row(world: World, checks: int) -> str:
+    total = rates(world, checks)
+    held = f"{100 * total['held'] / total['intervals']:.1f}" if total["intervals"] else "-"
+    bound = f"{100 * total['bound held'] / total['bounds']:.1f}" if total["bounds"] else "-"
+    excluded = f"{total['excluded'] / 1e4 / total['bounds']:.1f}" if total["bounds"] else "-"
+    nodes = f"{world.nodes} in {world.racks} racks" if world.racks else f"{world.nodes}"
+    shares = (
+        f"{100 * total[name] / checks:.1f}" for name in ("right", "accusing", "open", "healthy")
+    )
+    return (
+        f"| {nodes} | {world.words} | {world.truth} | {' | '.join(shares)} | "
+        f"{total['jobs'] / checks:.0f} | {total['waves'] / checks:.0f}, {total['most waves']} | "
+        f"{held} | {excluded} / {bound} |"
+    )
+
+
+def worlds() -> list[World]:
+    found = [
+        replace(noise, nodes=nodes, fault=fault, loss=loss)
+        for noise in NOISES
+        for nodes in (8, 16, 32)
+        for fault, loss in TRUTHS
+    ]
+    found += [
+        replace(NOISES[0], nodes=4, fault=fault, loss=loss)
+        for fault, loss in (("", 0.0), (NODE, 0.05), (LINK, 0.05), (LINK, 0.30))
+    ]
+    found += [
+        replace(NOISES[1], nodes=nodes, fault=fault, loss=loss, spread=0.003)
+        for nodes in (9, 16)
+        for fault, loss in (("", 0.0), (NODE, 0.05), (LINK, 0.05))
+    ]
+    found += [
+        replace(NOISES[1], nodes=nodes, racks=racks, fault=fault, loss=loss, across=0.02)
+        for nodes, racks in ((32, 4), (128, 8))
+        for fault, loss in (("", 0.0), (NODE, 0.05), (LINK, 0.05), (UPLINK, 0.05))
+    ]
+    return found
+
+
+def table(checks: int, only: str) -> str:
+    lines = [
+        f"{checks} checks a row, {checks // 10} of {MANY} nodes; rates in percent.",
+        "",
+        (
+            "| nodes | job noise | truth | right | an innocent node or link is accused | cannot "
+            "tell | said healthy, but is not | jobs, mean | waves: mean, most | 95 % intervals of "
+            "right accusations that hold the truth | without accusation: excluded loss, mean / "
+            "bounds that hold |"
+        ),
+        "|---|---|---|---|---|---|---|---|---|---|---|",
+    ]
+    for world in worlds():
+        if only and not re.search(only, f"{world.nodes}/{world.racks}/{world.words}/{world.truth}"):
+            continue
+        lines.append(row(world, checks // 10 if world.nodes >= MANY else checks))
+        print(lines[-1], flush=True)
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--checks", type=int, default=1000)
+    parser.add_argument("--only", default="", help="a pattern of the rows: NODES/RACKS/NOISE/TRUTH")
+    parser.add_argument("--write", type=Path, help="a page with the two comments to write between")
+    arguments = parser.parse_args()
+    began = time.process_time()
+    text = table(arguments.checks, arguments.only)
+    print(f"{time.process_time() - began:.0f} s of processor time")
+    if arguments.write:
+        page = arguments.write.read_text(encoding="utf-8")
+        begin, end = "<!-- measured: begin -->", "<!-- measured: end -->"
+        between = f"{begin}\n{text}\n{end}"
+        page = re.sub(f"{begin}.*{end}", lambda _: between, page, flags=re.DOTALL)
+        arguments.write.write_text(page, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

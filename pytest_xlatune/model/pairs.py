@@ -1,0 +1,79 @@
+"""What a check of a network found of pairs of nodes; reports and the study share it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from pytest_xlatune.model.record import Record
+from pytest_xlatune.model.result import NoiseRecord
+from pytest_xlatune.model.text import counted, size
+
+KIND = "network"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PairFound(Record):
+    """One pair of nodes.
+
+    Attributes:
+        nodes: both.
+        delta: of its first run against the median of its round, a relative change.
+        fresh: of its fresh runs against the median of all first runs; None without any.
+        runs: that have a score.
+    """
+
+    nodes: tuple[str, ...]
+    delta: float | None = None
+    fresh: float | None = None
+    runs: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NetworkRecord(NoiseRecord):
+    """What a network study found besides its verdicts.
+
+    Attributes:
+        nodes: all that were asked about, by the names that Slurm knows.
+        answer: the conclusion in a line.
+        accused: the nodes that are shown to be slow with all their partners.
+        link: the pair that is shown to be slower than both of its ends elsewhere, or its racks.
+        unhealthy: the nodes that cannot communicate.
+        pairs: every pair that has run.
+        covered: how many of them have a score, of `of_pairs`.
+        of_pairs: pairs that the rounds would run.
+        node_loss: no other node costs as much or more, at 95 % over all nodes; None if unknown.
+        link_loss: the same of links.
+        racks: how many; 0 where every pair is run.
+        is_fault: whether a node, a link or the cluster is accused.
+    """
+
+    kind: ClassVar[str] = KIND
+    nodes: tuple[str, ...] = ()
+    answer: str = ""
+    accused: tuple[str, ...] = ()
+    link: tuple[str, ...] = ()
+    unhealthy: tuple[str, ...] = ()
+    pairs: tuple[PairFound, ...] = ()
+    covered: int = 0
+    of_pairs: int = 0
+    node_loss: float | None = None
+    link_loss: float | None = None
+    racks: int = 0
+    is_fault: bool = False
+
+    @property
+    def objection(self) -> str:
+        """Why the test of the conclusion fails; "" where it passes."""
+        return self.answer if self.is_fault else ""
+
+    @property
+    def said(self) -> tuple[str, ...]:
+        """The conclusion, and what is excluded."""
+        pairs = f"{self.covered} of {self.of_pairs} pairs"
+        lines = [f"{counted(len(self.nodes), 'node')}, {pairs}: {self.answer}"]
+        if self.node_loss is not None:
+            links = "" if self.link_loss is None else f", no link {size(self.link_loss)}"
+            others = "other " if self.accused or self.link else ""
+            lines.append(f"no {others}node costs {size(self.node_loss)} or more{links} (95 %)")
+        return tuple(lines)

@@ -1,0 +1,156 @@
+"""Which pairs of nodes are run in which round: every pair once, each node once a round.
+
+Beyond a handful of racks the pairs inside each rack and one pair between each two racks stand for
+all: what lies between two racks is shared by their nodes. Names in, pairs out; nothing is measured.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from pytest_xlatune.model.errors import ConfigError
+
+Pair = tuple[str, str]  # in the order of the node list
+Round = tuple[Pair, ...]
+MIN_RACKS = 3
+
+
+def every_pair_once(names: Sequence[str]) -> tuple[Round, ...]:
+    """Return rounds of disjoint pairs that hold every pair once; of an odd number one sits out.
+
+    The circle method: one stays, the others move on by one each round.
+    """
+    if len(names) < 2:  # noqa: PLR2004 - a pair
+        return ()
+    places: list[str | None] = [*names, *([None] if len(names) % 2 else [])]
+    order = {name: at for at, name in enumerate(names)}
+    fixed, ring = places[-1], places[:-1]
+    rounds = []
+    for turn in range(len(ring)):
+        turned = ring[turn:] + ring[:turn]
+        both = [(fixed, turned[0])]
+        both += [(turned[at], turned[-at]) for at in range(1, len(turned) // 2 + 1)]
+        pairs = [(a, b) for a, b in both if a is not None and b is not None]
+        rounds.append(tuple(sorted(((a, b) if order[a] < order[b] else (b, a) for a, b in pairs),
+                                   key=lambda pair: order[pair[0]])))  # fmt: skip
+    return tuple(rounds)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PairLayout:
+    """The pairs of a check. Without slots: what follows from its fields is kept.
+
+    Attributes:
+        nodes: all of them, in the order of the node list.
+        racks: name -> its nodes; empty where every pair is run.
+    """
+
+    nodes: tuple[str, ...]
+    racks: Mapping[str, tuple[str, ...]]
+
+    @cached_property
+    def rack_of(self) -> Mapping[str, str]:
+        """Node -> its rack; one rack of all where none was told."""
+        told = {node: rack for rack, nodes in self.racks.items() for node in nodes}
+        return told or dict.fromkeys(self.nodes, "")
+
+    @cached_property
+    def inside(self) -> tuple[Round, ...]:
+        """The rounds of pairs inside racks; all racks have theirs at the same time."""
+        groups = [every_pair_once(each) for each in (self.racks or {"": self.nodes}).values()]
+        longest = max(map(len, groups), default=0)
+        return tuple(
+            tuple(pair for rounds in groups for pair in (rounds[at] if at < len(rounds) else ()))
+            for at in range(longest)
+        )
+
+    @cached_property
+    def between(self) -> tuple[Round, ...]:
+        """The rounds of one pair between each two racks; () without racks."""
+        return tuple(
+            tuple(self._across(a, b, turn) for a, b in pairs)
+            for turn, pairs in enumerate(every_pair_once(list(self.racks)))
+        )
+
+    @cached_property
+    def across(self) -> frozenset[Pair]:
+        """All pairs between racks that may be run: each node has one partner in each other rack."""
+        names = list(self.racks)
+        return frozenset(
+            self._across(a, b, turn)
+            for at, a in enumerate(names)
+            for b in names[at + 1 :]
+            for turn in range(max(len(self.racks[a]), len(self.racks[b])))
+        )
+
+    def _across(self, a: str, b: str, turn: int) -> Pair:
+        one, other = self.racks[a], self.racks[b]
+        return self.ordered(one[turn % len(one)], other[turn % len(other)])
+
+    @cached_property
+    def place(self) -> Mapping[str, int]:
+        """Node -> its place in the node list."""
+        return {name: at for at, name in enumerate(self.nodes)}
+
+    def ordered(self, a: str, b: str) -> Pair:
+        """Return two nodes as a pair."""
+        return (a, b) if self.place[a] < self.place[b] else (b, a)
+
+    def places(self, pair: Pair) -> tuple[int, int]:
+        """Return the places of both: they decide what is equal otherwise, not the names."""
+        return self.place[pair[0]], self.place[pair[1]]
+
+    @cached_property
+    def pairs(self) -> tuple[Pair, ...]:
+        """Every pair that may be run."""
+        inside = {pair for pairs in self.inside for pair in pairs}
+        place = self.place
+        return tuple(sorted(inside | self.across, key=lambda p: (place[p[0]], place[p[1]])))
+
+    def is_across(self, pair: Pair) -> bool:
+        """Whether the two stand in different racks."""
+        return self.rack_of[pair[0]] != self.rack_of[pair[1]]
+
+    def partners(self, node: str, *, across: bool = False) -> tuple[str, ...]:
+        """Return the nodes that may stand beside one, inside its rack or in other racks."""
+        return (self._partners_across if across else self._partners)[node]
+
+    @cached_property
+    def _partners(self) -> Mapping[str, tuple[str, ...]]:
+        rack = self.rack_of
+        return {
+            node: tuple(n for n in self.nodes if rack[n] == rack[node] and n != node)
+            for node in self.nodes
+        }
+
+    @cached_property
+    def _partners_across(self) -> Mapping[str, tuple[str, ...]]:
+        found: dict[str, list[str]] = {node: [] for node in self.nodes}
+        for a, b in sorted(self.across, key=lambda p: (self.place[p[0]], self.place[p[1]])):
+            found[a].append(b)
+            found[b].append(a)
+        return {node: tuple(dict.fromkeys(each)) for node, each in found.items()}
+
+
+# a switch of Slurm's topology.conf that holds nodes:
+# SwitchName=leaf01 Nodes=node[001-016]
+_SWITCH = re.compile(r"(?i)^\s*SwitchName=(?P<name>\S+)\s.*?\bNodes=(?P<nodes>\S+)")
+
+
+def switches(text: str) -> dict[str, str]:
+    """Return the leaf switches of a Slurm `topology.conf` and their host lists.
+
+    Raises:
+        ConfigError: no line names a switch with nodes.
+    """
+    lines = (line.partition("#")[0] for line in text.splitlines())
+    found = {match["name"]: match["nodes"] for line in lines if (match := _SWITCH.match(line))}
+    if not found:
+        raise ConfigError(
+            "network: the topology names no switch with nodes, expected lines such as "
+            "'SwitchName=leaf01 Nodes=node[001-016]' (Slurm's topology.conf)"
+        )
+    return found

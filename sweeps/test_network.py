@@ -1,0 +1,32 @@
+r"""Which node or link slows the network: rounds of disjoint pairs, fresh pairs for what looks slow.
+
+    pytest sweeps/test_network.py -m network --xlatune-nodelist 'node[001-016]' \
+        --xlatune-model llama2-70b --xlatune-parallelism FSDP=16 \
+        --xlatune-launcher python=/opt/venv/bin/python,config=/opt/maxtext/configs/base.yml
+
+The load is that of two nodes: model and parallelism fit a pair. Never a single step: eight at
+least, of which the last five count. docs/network_check.md has the bandwidth test too, racks, and
+how sure it is. `xlatune network` is another thing: it reads a TPU's Megascale traces.
+"""
+
+from __future__ import annotations
+
+from pytest_xlatune import (
+    CellSettings,
+    DesignSettings,
+    MaxTextLauncher,
+    Network,
+    Protocol,
+    Sweep,
+    standard_tests,
+)
+
+SWEEP = Sweep(
+    name="network",
+    cell=CellSettings(protocol=Protocol(steps=8, first_step=3, min_steps=5)),
+    launcher=MaxTextLauncher(config="base.yml"),
+    study=Network(),  # racks={"rack1": "node[001-008]", ...} beyond 16 nodes
+    design=DesignSettings(budget=600),
+)
+
+tests = standard_tests(SWEEP)

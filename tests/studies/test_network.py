@@ -1,0 +1,382 @@
+"""The network study: which pairs it runs, whom it accuses, and what it says when it cannot tell."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from itertools import combinations
+
+import pytest
+
+from pytest_xlatune.model.cell import Cell, Parallelism, Protocol
+from pytest_xlatune.model.errors import ConfigError
+from pytest_xlatune.model.failure import FailureClass
+from pytest_xlatune.model.result import (
+    Action,
+    Conclusion,
+    Finding,
+    Outcome,
+    Score,
+    State,
+    TrialResult,
+    TrialStatus,
+    VerdictKind,
+)
+from pytest_xlatune.model.trial import Trial
+from pytest_xlatune.studies import Answered, Ask, Question
+from pytest_xlatune.studies.network_check import (
+    CONCLUSION,
+    Network,
+    NetworkRecord,
+    NetworkStudy,
+)
+from pytest_xlatune.studies.network_check._pairs import every_pair_once
+from tests import benchmarks
+
+rates = benchmarks.load("network_rates")
+
+NOISE = (0.0031, -0.0024, 0.0008, -0.0015, 0.0022, -0.0007, 0.0013, -0.0028, 0.0004, -0.0011)
+CELL = Cell(
+    model_tag="llama2-70b", parallelism=Parallelism.parse("FSDP=16"), protocol=Protocol(steps=15)
+)
+Run = Callable[[Trial, tuple[str, str]], TrialResult]
+
+
+def study_of(count: int, *, budget: int = 500, **said: object) -> NetworkStudy:
+    names = tuple(f"node{at:03d}" for at in range(1, count + 1))
+    cell = replace(CELL, nodelist=names)
+    return NetworkStudy(cell=cell, asked=Network(**said), budget=budget)  # type: ignore[arg-type]
+
+
+def scored(trial: Trial, value: float) -> TrialResult:
+    score = Score(value=value, tgs=math.exp(value), step_s=1.0, n_steps=10, window=(5, 14))
+    return TrialResult(trial=trial, status=TrialStatus.MEASURED, score=score, job_ids=(trial.id,))
+
+
+def lost(trial: Trial, cls: FailureClass, *, state: State = State.FAILED) -> TrialResult:
+    return TrialResult(
+        trial=trial,
+        status=TrialStatus.UNMEASURED,
+        reason=str(cls.meaning),
+        findings=(Finding(cls=cls, action=Action.RETRY, text="a line"),),
+        outcome=Outcome(state=state),
+        job_ids=(trial.id,),
+    )
+
+
+def speeds(
+    nodes: Mapping[str, float] | None = None, links: Mapping[tuple[str, str], float] | None = None
+) -> Run:
+    """Return nodes and links that cost so much; the noise is by pair and block."""
+
+    def run(trial: Trial, pair: tuple[str, str]) -> TrialResult:
+        number = sum(map(ord, trial.arm)) * 7 + trial.block * 3 + ord(trial.stage[0])
+        effect = sum((nodes or {}).get(name, 0.0) for name in pair) + (links or {}).get(pair, 0.0)
+        return scored(trial, math.log(1800) + effect + NOISE[number % len(NOISE)])
+
+    return run
+
+
+def drive(study: NetworkStudy, run: Run) -> tuple[Conclusion, list[TrialResult]]:
+    history: list[TrialResult] = []
+    while trials := study.propose(history):
+        history += [run(each, study.pair_of(each)) for each in trials]
+    assert len({each.trial.id for each in history}) == len(history) <= study.budget
+    return study.conclude(history), history
+
+
+def words(concluded: Conclusion) -> dict[str, str]:
+    return {each.arm: each.word for each in concluded.verdicts}
+
+
+def record(concluded: Conclusion) -> NetworkRecord:
+    assert isinstance(concluded.record, NetworkRecord)
+    return concluded.record
+
+
+@pytest.mark.parametrize("count", [4, 5, 8, 9, 16, 31])
+def test_rounds_hold_every_pair_once_and_each_node_once_a_round(count: int) -> None:
+    names = [f"n{at}" for at in range(count)]
+    rounds = every_pair_once(names)
+    assert len(rounds) == count - 1 + count % 2
+    assert sorted(pair for pairs in rounds for pair in pairs) == sorted(
+        tuple(sorted(pair, key=names.index)) for pair in combinations(names, 2)
+    )
+    for pairs in rounds:
+        assert len({name for pair in pairs for name in pair}) == 2 * len(pairs) == count // 2 * 2
+
+
+@pytest.mark.parametrize("count", [4, 5, 8, 9])
+def test_a_healthy_network_says_what_is_excluded(count: int) -> None:
+    study = study_of(count)
+    concluded, history = drive(study, speeds())
+    assert len(history) == count * (count - 1) // 2
+    said = words(concluded)
+    assert said.pop(CONCLUSION).startswith("NO FAULT ABOVE ")
+    assert set(said.values()) == {"NO FAULT"}
+    found = record(concluded)
+    assert found.node_loss is not None
+    assert found.link_loss is not None
+    assert 0 < found.node_loss < 0.02
+    assert 0 < found.link_loss < 0.05
+    assert f"{math.ceil(1000 * found.link_loss) / 10:.1f} %" in found.said[0]
+
+
+@pytest.mark.parametrize("count", [4, 5, 8, 9, 16])
+@pytest.mark.parametrize("effect", [-0.30, -0.05])
+def test_a_slow_node_is_named_and_no_other(count: int, effect: float) -> None:
+    concluded, history = drive(study_of(count), speeds({"node002": effect}))
+    said = words(concluded)
+    assert said.pop(CONCLUSION) == "NODE node002"
+    assert said.pop("node002") == "NODE"
+    assert set(said.values()) == {"NO FAULT"}
+    whole = concluded.verdict(CONCLUSION)
+    assert whole is not None
+    assert whole.kind is VerdictKind.SLOWER
+    assert whole.ci95 is not None
+    assert whole.ci95[0] - 0.003 < math.expm1(effect) < whole.ci95[1] + 0.003
+    assert len(history) == min(4, count - 1 + count % 2) * (count // 2) + 4 * 2, "then it is over"
+
+
+@pytest.mark.parametrize("count", [4, 5, 8, 9, 16])
+@pytest.mark.parametrize("effect", [-0.30, -0.05])
+def test_a_slow_link_is_named_and_its_nodes_are_not_accused(count: int, effect: float) -> None:
+    concluded, _ = drive(study_of(count), speeds(links={("node002", "node004"): effect}))
+    said = words(concluded)
+    assert said.pop(CONCLUSION) == "LINK node002-node004"
+    assert [said.pop(name) for name in ("node002", "node004")] == ["LINK", "LINK"]
+    assert set(said.values()) == {"NO FAULT"}
+    kinds = {each.arm: each.kind for each in concluded.verdicts}
+    assert kinds["node002"] is VerdictKind.EQUIVALENT
+    assert kinds[CONCLUSION] is VerdictKind.SLOWER
+
+
+def test_two_slow_nodes_are_several() -> None:
+    concluded, _ = drive(study_of(12), speeds({"node002": -0.1, "node007": -0.06}))
+    said = words(concluded)
+    assert said[CONCLUSION] == "SEVERAL"
+    assert [said["node002"], said["node007"]] == ["NODE", "NODE"]
+
+
+def test_one_bad_run_accuses_no_one() -> None:
+    steady = speeds()
+
+    def run(trial: Trial, pair: tuple[str, str]) -> TrialResult:
+        found = steady(trial, pair)
+        is_bad = trial.arm == "node002+node003" and trial.stage == "round"
+        return scored(trial, found.score.value - 0.06) if is_bad and found.score else found
+
+    concluded, history = drive(study_of(8), run)
+    assert words(concluded)[CONCLUSION].startswith("NO FAULT ABOVE ")
+    assert len(history) == 28 + 2
+
+
+@pytest.mark.parametrize("cls", [FailureClass.HANG_INIT, FailureClass.NODE_FAIL])
+def test_a_node_that_cannot_communicate_ends_its_rounds(cls: FailureClass) -> None:
+    steady = speeds()
+
+    def run(trial: Trial, pair: tuple[str, str]) -> TrialResult:
+        return lost(trial, cls) if "node003" in pair else steady(trial, pair)
+
+    study = study_of(8)
+    history: list[TrialResult] = []
+    while trials := study.propose(history):  # one by one, as they land
+        history.append(run(trials[0], study.pair_of(trials[0])))
+    concluded = study.conclude(history)
+    failed = [each for each in history if each.score is None]
+    assert len(failed) == 2, "two partners are enough"
+    said = words(concluded)
+    assert said[CONCLUSION] == "UNHEALTHY node003"
+    assert said.pop("node003") == "UNHEALTHY"
+    del said[CONCLUSION]
+    assert set(said.values()) == {"NO FAULT"}
+    unhealthy = concluded.verdict("node003")
+    assert unhealthy is not None
+    assert not unhealthy.can_run
+    assert cls.meaning in unhealthy.reasons[0]
+
+
+def test_three_nodes_that_cannot_communicate_stop_the_study() -> None:
+    steady = speeds()
+    dead = {"node003", "node007", "node011"}
+
+    def run(trial: Trial, pair: tuple[str, str]) -> TrialResult:
+        return lost(trial, FailureClass.HANG_INIT) if set(pair) & dead else steady(trial, pair)
+
+    concluded, history = drive(study_of(16), run)
+    said = words(concluded)
+    assert said[CONCLUSION] == "STOP: THE CLUSTER"
+    assert {name for name, word in said.items() if word == "UNHEALTHY"} == dead
+    assert len(history) <= 4 * 8
+
+
+def test_where_everything_fails_no_node_is_accused() -> None:
+    concluded, history = drive(study_of(8), lambda t, _: lost(t, FailureClass.HANG_INIT))
+    said = words(concluded)
+    assert said[CONCLUSION] == "STOP: THE CLUSTER"
+    assert "more pairs failed than were measured" in record(concluded).said[0]
+    assert len(history) <= 16
+
+
+def test_a_link_over_which_nothing_runs_is_named() -> None:
+    steady = speeds()
+
+    def run(trial: Trial, pair: tuple[str, str]) -> TrialResult:
+        is_dead = pair == ("node002", "node005")
+        return lost(trial, FailureClass.HANG_INIT) if is_dead else steady(trial, pair)
+
+    concluded, history = drive(study_of(8), run)
+    assert words(concluded)[CONCLUSION] == "LINK node002-node005"
+    assert len(history) == 28 + 2, "it failed again, twice"
+
+
+def test_what_a_person_cancelled_is_not_called_healthy() -> None:
+    steady = speeds()
+
+    def run(trial: Trial, pair: tuple[str, str]) -> TrialResult:
+        is_gone = pair == ("node002", "node005")
+        cancelled = lost(trial, FailureClass.CANCELLED, state=State.CANCELLED)
+        return cancelled if is_gone else steady(trial, pair)
+
+    concluded, _ = drive(study_of(8), run)
+    said = words(concluded)
+    assert said[CONCLUSION] == "CANNOT TELL"
+    assert "27 of 28 pairs" in record(concluded).said[0]
+    assert "UNHEALTHY" not in said.values()
+
+
+def test_the_budget_is_never_exceeded() -> None:
+    slow = speeds(links={("node002", "node004"): -0.1})
+    for budget in range(16, 52):
+        concluded, history = drive(study_of(8, budget=budget), slow)
+        assert len(history) <= budget
+        expected = ("CANNOT TELL", "LINK node002-node004")
+        assert words(concluded)[CONCLUSION] in expected, budget
+    assert words(concluded)[CONCLUSION] == "LINK node002-node004"
+    for budget in range(16, 30):
+        concluded, history = drive(study_of(8, budget=budget), speeds({"node002": -0.1}))
+        assert len(history) <= budget
+        said = words(concluded)[CONCLUSION]
+        assert said == "NODE node002" if budget >= 20 else said == "CANNOT TELL", budget
+    with pytest.raises(ConfigError, match="8 nodes need 16 jobs to begin with"):
+        study_of(8, budget=15)
+
+
+RACKS = {f"rack{at}": f"node[{8 * at + 1:03d}-{8 * at + 8:03d}]" for at in range(4)}
+
+
+def test_racks_need_fewer_pairs_and_an_uplink_is_named() -> None:
+    study = study_of(32, racks=RACKS)
+    concluded, history = drive(study, speeds())
+    assert len(history) == study.all_pairs == 4 * 28 + 6
+    assert words(concluded)[CONCLUSION].startswith("NO FAULT ABOVE ")
+    rack_of = study.layout.rack_of
+
+    def run(trial: Trial, pair: tuple[str, str]) -> TrialResult:
+        is_up = {rack_of[name] for name in pair} == {"rack1", "rack3"}
+        found = speeds()(trial, pair)
+        assert found.score is not None
+        return scored(trial, found.score.value - (0.06 if is_up else 0.0))
+
+    concluded, _ = drive(study, run)
+    assert words(concluded)[CONCLUSION] == "LINK rack1-rack3"
+    concluded, _ = drive(study, speeds(links={("node009", "node012"): -0.06}))
+    assert words(concluded)[CONCLUSION] == "LINK node009-node012"
+    concluded, _ = drive(study, speeds({"node020": -0.06}))
+    assert words(concluded)[CONCLUSION] == "NODE node020"
+
+
+def test_racks_come_from_a_topology_too() -> None:
+    text = "".join(
+        f"SwitchName=leaf{at} LinkSpeed=9 Nodes={nodes}\n"
+        for at, nodes in enumerate(RACKS.values())
+    )
+    text += "SwitchName=spine Switches=leaf[0-3]  # no node of its own\n"
+    study = study_of(32, topology=text)
+    assert study.all_pairs == 4 * 28 + 6
+    assert set(study.layout.racks) == {"leaf0", "leaf1", "leaf2", "leaf3"}
+    with pytest.raises(ConfigError, match="names no switch with nodes"):
+        _ = study_of(32, topology="nodes: 1")
+    with pytest.raises(ConfigError, match="without a rack: node032"):
+        _ = study_of(32, racks={**RACKS, "rack3": "node[025-031]"})
+
+
+def test_a_hundred_and_twenty_eight_nodes_in_racks_plan_at_once() -> None:
+    racks = {f"r{at}": f"node[{16 * at + 1:03d}-{16 * at + 16:03d}]" for at in range(8)}
+    study = study_of(128, racks=racks, budget=1200)
+    assert study.all_pairs == 8 * 120 + 28
+    assert len(study.propose(())) == 4 * 64
+    assert study.most_jobs <= 1400
+
+
+@pytest.mark.parametrize(
+    ("said", "why"),
+    [
+        ({"count": 3}, "3 nodes are named, at least 4"),
+        ({"count": 4, "steps": 1}, "a single step is compilation"),
+    ],
+)
+def test_what_compares_nothing_is_refused(said: dict[str, int], why: str) -> None:
+    names = tuple(f"node{at:03d}" for at in range(said["count"]))
+    protocol = Protocol(steps=said.get("steps", 15))
+    with pytest.raises(ConfigError, match=why):
+        NetworkStudy(cell=replace(CELL, nodelist=names, protocol=protocol))
+
+
+def test_any_prefix_of_the_results_leads_to_the_same_end() -> None:
+    study = study_of(8)
+    concluded, history = drive(study, speeds(links={("node002", "node004"): -0.1}))
+    for end in range(len(history)):
+        proposed = study.propose(history[:end])
+        assert proposed, end
+        assert not study.conclude(history[:end]).complete
+        assert study.left(history[:end]) >= len(proposed)
+    assert study.conclude(list(reversed(history))) == concluded
+    again = NetworkStudy.from_json(study.to_json())
+    assert again.conclude(history) == concluded
+    assert Conclusion.from_json(concluded.to_json()) == concluded
+
+
+def test_renaming_nodes_changes_no_verdict() -> None:
+    links = {("node002", "node004"): -0.1}
+    concluded, _ = drive(study_of(8), speeds(links=links))
+    old = study_of(8).cell.nodelist
+    new = tuple(f"gpu-{letter}" for letter in "qwertyui")
+    own = dict(zip(new, old, strict=True))
+    steady = speeds(links=links)
+
+    def run(trial: Trial, pair: tuple[str, str]) -> TrialResult:
+        a, b = own[pair[0]], own[pair[1]]
+        found = steady(replace(trial, arm=f"{a}+{b}"), (a, b))
+        return replace(found, trial=trial)
+
+    renamed, _ = drive(NetworkStudy(cell=replace(CELL, nodelist=new), budget=500), run)
+    assert words(renamed)[CONCLUSION] == "LINK gpu-w-gpu-r"
+    by_old = {own.get(each.arm, each.arm): each.delta for each in renamed.verdicts}
+    assert by_old == {each.arm: each.delta for each in concluded.verdicts}
+
+
+def test_a_test_waits_until_everything_is_over() -> None:
+    study = study_of(8)
+    _, history = drive(study, speeds({"node002": -0.10}))
+    asked = Question(about=Ask.CONFIRMED, name="node002")
+    assert study.answer(history[:6], asked).state is Answered.NOT_YET
+    found = study.answer(history, asked)
+    assert found.verdict is not None
+    assert found.verdict.word == "NODE"
+    assert study.answer(history, replace(asked, name=CONCLUSION)).state is Answered.YES
+    assert study.answer(history, replace(asked, name="node9")).state is Answered.NEVER
+    assert [each.id for each in study.arms(())] == list(study.cell.nodelist)
+
+
+def test_simulated_checks_keep_the_promised_rates() -> None:
+    """A fiftieth of `benchmarks/network_rates.py`, which writes docs/network_check.md."""
+    noise = rates.NOISES[1]
+    none = rates.rates(noise, 20)
+    assert none["accusing"] <= 1
+    assert none["most waves"] <= 7 + 16
+    for fault in (rates.NODE, rates.LINK):
+        found = rates.rates(replace(noise, fault=fault, loss=0.05), 20)
+        assert found["right"] >= 18
+        assert found["accusing"] <= 1

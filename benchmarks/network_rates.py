@@ -25,7 +25,7 @@ from pytest_xlatune.model.result import Score, TrialResult, TrialStatus
 from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.studies.network_check import CONCLUSION, Network, NetworkRecord, NetworkStudy
 
-MANY = 128
+MANY = 16  # nodes, above which a row may have fewer checks
 NODE, LINK, UPLINK = "node", "link", "uplink"
 
 
@@ -162,7 +162,7 @@ def row(world: World, checks: int) -> str:
     return (
         f"| {nodes} | {world.words} | {world.truth} | {' | '.join(shares)} | "
         f"{total['jobs'] / checks:.0f} | {total['waves'] / checks:.0f}, {total['most waves']} | "
-        f"{held} | {excluded} / {bound} |"
+        f"{held} | {excluded} / {bound} | {checks} |"
     )
 
 
@@ -190,22 +190,22 @@ def worlds() -> list[World]:
     return found
 
 
-def table(checks: int, only: str) -> str:
+def table(checks: int, larger: int, only: str) -> str:
     lines = [
-        f"{checks} checks a row, {checks // 10} of {MANY} nodes; rates in percent.",
+        "Rates in percent of the checks in the last column.",
         "",
         (
             "| nodes | job noise | truth | right | an innocent node or link is accused | cannot "
             "tell | said healthy, but is not | jobs, mean | waves: mean, most | 95 % intervals of "
             "right accusations that hold the truth | without accusation: excluded loss, mean / "
-            "bounds that hold |"
+            "bounds that hold | checks |"
         ),
-        "|---|---|---|---|---|---|---|---|---|---|---|",
+        "|---|---|---|---|---|---|---|---|---|---|---|---|",
     ]
     for world in worlds():
         if only and not re.search(only, f"{world.nodes}/{world.racks}/{world.words}/{world.truth}"):
             continue
-        lines.append(row(world, checks // 10 if world.nodes >= MANY else checks))
+        lines.append(row(world, larger if world.nodes > MANY else checks))
         print(lines[-1], flush=True)
     return "\n".join(lines)
 
@@ -213,11 +213,14 @@ def table(checks: int, only: str) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--checks", type=int, default=1000)
+    parser.add_argument(
+        "--larger-checks", type=int, default=1000, help=f"of more than {MANY} nodes"
+    )
     parser.add_argument("--only", default="", help="a pattern of the rows: NODES/RACKS/NOISE/TRUTH")
     parser.add_argument("--write", type=Path, help="a page with the two comments to write between")
     arguments = parser.parse_args()
     began = time.process_time()
-    text = table(arguments.checks, arguments.only)
+    text = table(arguments.checks, arguments.larger_checks, arguments.only)
     print(f"{time.process_time() - began:.0f} s of processor time")
     if arguments.write:
         page = arguments.write.read_text(encoding="utf-8")

@@ -104,6 +104,84 @@ def _answer(verdict: Verdict) -> str:
     return _ANSWERS[verdict.kind]
 
 
+_NETWORK_RATES = (
+    "A pair's single run proves nothing: a node or link is accused by fresh runs beside others "
+    "alone. docs/network_check.md has the error rates: how often an innocent one is accused, and "
+    "how often a slow one is named."
+)
+_MOST_PAIRS = 40  # in the table: the slowest
+
+
+def network(subject: Subject) -> Document:
+    """Return the check of a network: the answer, every node, the slowest pairs, the jobs."""
+    conclusion, first = subject.conclusion, subject.cell
+    record = conclusion.record
+    found = record if isinstance(record, NetworkRecord) else NetworkRecord()
+    whole = replace(subject, cells=(replace(first, nodelist=found.nodes),))
+    rows = [
+        (
+            literal(each.arm),
+            words(each),
+            figure(each),
+            points(each.delta),
+            interval(each.ci95) if each.ci95 else ABSENT,
+            str(each.n),
+            "; ".join(map(plain, each.reasons)) or ABSENT,
+        )
+        for each in conclusion.verdicts
+    ]
+    ordered = sorted(
+        found.pairs, key=lambda each: each.fresh if each.fresh is not None else each.delta or 0.0
+    )
+    pairs = tuple(
+        (literal("-".join(each.nodes)), points(each.delta), points(each.fresh), str(each.runs))
+        for each in ordered[:_MOST_PAIRS]
+    )
+    unfinished = "" if conclusion.complete else "The check is not over: this report is preliminary."
+    return Document(
+        title=f"{first.label}: network",
+        header=header(whole),
+        sections=(
+            section(
+                "Answer",
+                bullets(
+                    *filter(None, [unfinished]), *map(plain, found.said), _NETWORK_RATES
+                ),
+            ),
+            section(
+                "Nodes",
+                Table(
+                    columns=columns(
+                        "~Node", "verdict", f">{conclusion.metric.head}", ">change %",
+                        "95 % interval", ">runs", "~why",
+                    ),
+                    rows=tuple(rows),
+                ),
+            ),
+            section(
+                "Pairs",
+                Text(
+                    text=f"The slowest {len(pairs)} of {counted(len(found.pairs), 'pair')}; "
+                    "network.json has all. A first run is held against the median of its round."
+                ),
+                Table(
+                    columns=columns("~Pair", ">first run %", ">fresh runs %", ">runs"), rows=pairs
+                ),
+            ),
+            section(
+                "What this check can tell",
+                bullets(
+                    f"Sigma, the noise of one job's score: {fine(conclusion.noise.sigma)}.",
+                    *map(plain, conclusion.notes),
+                ),
+            ),
+            section(
+                "Jobs", jobs_table([("", subject.history, {})]) or Text(text="No job.")
+            ),
+        ),
+    )  # fmt: skip
+
+
 _NODE_RATES = (
     "Single runs prove nothing, so a node is accused by fresh runs beside controls alone. "
     "docs/nodes.md has the error rates: how often a healthy node is accused, and how often a slow "
@@ -168,84 +246,6 @@ def nodes(subject: Subject) -> Document:
                 ]
                 if listed and conclusion.complete
                 else []
-            ),
-            section(
-                "What this check can tell",
-                bullets(
-                    f"Sigma, the noise of one job's score: {fine(conclusion.noise.sigma)}.",
-                    *map(plain, conclusion.notes),
-                ),
-            ),
-            section(
-                "Jobs", jobs_table([("", subject.history, {})]) or Text(text="No job.")
-            ),
-        ),
-    )  # fmt: skip
-
-
-_NETWORK_RATES = (
-    "A pair's single run proves nothing: a node or link is accused by fresh runs beside others "
-    "alone. docs/network_check.md has the error rates: how often an innocent one is accused, and "
-    "how often a slow one is named."
-)
-_MOST_PAIRS = 40  # in the table: the slowest
-
-
-def network(subject: Subject) -> Document:
-    """Return the check of a network: the answer, every node, the slowest pairs, the jobs."""
-    conclusion, first = subject.conclusion, subject.cell
-    record = conclusion.record
-    found = record if isinstance(record, NetworkRecord) else NetworkRecord()
-    whole = replace(subject, cells=(replace(first, nodelist=found.nodes),))
-    rows = [
-        (
-            literal(each.arm),
-            words(each),
-            figure(each),
-            points(each.delta),
-            interval(each.ci95) if each.ci95 else ABSENT,
-            str(each.n),
-            "; ".join(map(plain, each.reasons)) or ABSENT,
-        )
-        for each in conclusion.verdicts
-    ]
-    ordered = sorted(
-        found.pairs, key=lambda each: each.fresh if each.fresh is not None else each.delta or 0.0
-    )
-    pairs = tuple(
-        (literal("-".join(each.nodes)), points(each.delta), points(each.fresh), str(each.runs))
-        for each in ordered[:_MOST_PAIRS]
-    )
-    unfinished = "" if conclusion.complete else "The check is not over: this report is preliminary."
-    return Document(
-        title=f"{first.label}: network",
-        header=header(whole),
-        sections=(
-            section(
-                "Answer",
-                bullets(
-                    *filter(None, [unfinished]), *map(plain, found.said), _NETWORK_RATES
-                ),
-            ),
-            section(
-                "Nodes",
-                Table(
-                    columns=columns(
-                        "~Node", "verdict", f">{conclusion.metric.head}", ">change %",
-                        "95 % interval", ">runs", "~why",
-                    ),
-                    rows=tuple(rows),
-                ),
-            ),
-            section(
-                "Pairs",
-                Text(
-                    text=f"The slowest {len(pairs)} of {counted(len(found.pairs), 'pair')}; "
-                    "network.json has all. A first run is held against the median of its round."
-                ),
-                Table(
-                    columns=columns("~Pair", ">first run %", ">fresh runs %", ">runs"), rows=pairs
-                ),
             ),
             section(
                 "What this check can tell",

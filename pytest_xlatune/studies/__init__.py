@@ -218,6 +218,8 @@ class Asked:
         loss_tolerance: relative distance of a loss that makes a trial invalid.
         read_baselines: path of an earlier report -> when it was written, and its baseline trials;
             raises ConfigError where it is no report of this very cell.
+        read_reference: path of an earlier `nodes.json` -> Tokens/s/device of its median node;
+            raises likewise, but for the nodes.
     """
 
     cell: Cell
@@ -229,6 +231,7 @@ class Asked:
     seed: int
     loss_tolerance: float
     read_baselines: Callable[[str], tuple[str, tuple[TrialResult, ...]]]
+    read_reference: Callable[[str], float]
 
 
 class DeclaredStudy(Protocol):

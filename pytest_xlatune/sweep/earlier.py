@@ -7,6 +7,7 @@ as a prior for planning, and both only if they are of the same cell. This module
 from __future__ import annotations
 
 import json
+import math
 import os
 import socket
 from collections.abc import Iterable
@@ -133,6 +134,40 @@ def read_baselines(path: Path, cell: Cell) -> tuple[str, tuple[TrialResult, ...]
     # a report hides secrets, and so does what it is compared with
     changed = _changed(before, shown_cell(cell), path)
     return f"{written}{changed}", _usable(trials, path)
+
+
+def read_reference(path: Path, cell: Cell) -> float:
+    """Return Tokens/s/device of the median node in the `nodes.json` of an earlier check.
+
+    Its cell may have been on other nodes than `cell`; all else must be the same.
+
+    Raises:
+        ConfigError: there is no such file, it is no such report, or of another cell.
+    """
+    try:
+        document: Any = read_json(path.read_text(encoding="utf-8"))
+        conclusion = document["conclusion"]
+        is_whole = conclusion["record"]["kind"] == "nodes" and conclusion["complete"] is True
+        tgs = float(conclusion["reference"]["tgs"]) if is_whole else math.nan
+        before = Cell.from_json(document["cell"])
+    except (OSError, ValueError, KeyError, TypeError, LedgerError) as error:
+        raise ConfigError(
+            f"the reference {path} is no nodes.json of ours ({type(error).__name__}: {error}); "
+            "name the report of an earlier check of nodes"
+        ) from None
+    if not 0 < tgs < math.inf:
+        raise ConfigError(
+            f"the reference {path} is no check of nodes that is over and has a median in TGS; name "
+            "another, or say reference_tgs=..."
+        )
+    now = shown_cell(cell)
+    differences = family_differences((replace(before, nodelist=now.nodelist),), (now,))
+    if differences:
+        raise ConfigError(
+            f"the reference {path} was measured on another cell: {differences}. Numbers of two "
+            "cells cannot be compared. Check the nodes without it"
+        )
+    return tgs
 
 
 def _of_ledger(path: Path, cell: Cell) -> tuple[str, tuple[TrialResult, ...]]:

@@ -96,20 +96,20 @@ KINDS: dict[str, StudyKind] = {
         compares_settings=True,
         is_gate=True,
     ),
-    "nodes": StudyKind(
-        "pytest_xlatune.studies.node_check:NodeStudy",
-        f"{_DOCUMENTS}:nodes",
-        "nodes",
-        {"nodes": "which nodes are slow: one job a node, suspects again beside controls"},
-        cell_nodes=1,
-        accuses=True,
-    ),
     "network": StudyKind(
         "pytest_xlatune.studies.network_check:NetworkStudy",
         f"{_DOCUMENTS}:network",
         "network",
         {"network": "which node or link slows the network: rounds of pairs, then fresh pairs"},
         cell_nodes=2,
+        accuses=True,
+    ),
+    "nodes": StudyKind(
+        "pytest_xlatune.studies.node_check:NodeStudy",
+        f"{_DOCUMENTS}:nodes",
+        "nodes",
+        {"nodes": "which nodes are slow: one job a node, suspects again beside controls"},
+        cell_nodes=1,
         accuses=True,
     ),
     "calibration": StudyKind(

@@ -26,7 +26,7 @@ from pytest_xlatune.studies.tuning import TuningStudy
 from pytest_xlatune.studies.tuning.derived import Around, Crossed, Singles, Stacks
 from pytest_xlatune.sweep.checkouts import of_commits, same_files
 from pytest_xlatune.sweep.deployed import with_sourced
-from pytest_xlatune.sweep.earlier import read_baselines
+from pytest_xlatune.sweep.earlier import read_baselines, read_reference
 from pytest_xlatune.sweep.registry import kind_of
 
 if TYPE_CHECKING:
@@ -99,6 +99,7 @@ class ResolvedSweep:
                 seed=design.seed,
                 loss_tolerance=design.loss_tolerance,
                 read_baselines=lambda path: read_baselines(Path(path), self.cell),
+                read_reference=lambda path: read_reference(Path(path), self.cell),
             )
         )
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -25,6 +27,7 @@ from pytest_xlatune.model.result import (
 from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.studies import Answered, Ask, Question
 from pytest_xlatune.studies.node_check import HEALTHY_FILE, Nodes, NodesRecord, NodeStudy
+from pytest_xlatune.sweep.earlier import read_reference
 from tests import benchmarks
 
 rates = benchmarks.load("node_rates")
@@ -241,6 +244,30 @@ def test_a_median_far_below_the_reference_is_not_healthy() -> None:
     assert record(concluded).shift == pytest.approx(-0.1, abs=0.01)
     concluded, _, _ = drive(study_of(6, reference_tgs=1810.0), speeds({}))
     assert set(words(concluded).values()) == {"HEALTHY"}
+
+
+def test_an_earlier_check_is_the_reference_if_its_cell_is_the_same(tmp_path: Path) -> None:
+    here = replace(CELL, nodelist=("node001", "node002", "node003"))
+    path = tmp_path / "nodes.json"
+
+    def write(cell: Cell, *, complete: bool = True) -> None:
+        conclusion = {
+            "record": {"kind": "nodes"}, "complete": complete, "reference": {"tgs": 1840.5},
+        }  # fmt: skip
+        path.write_text(json.dumps({"cell": cell.to_json(), "conclusion": conclusion}), "utf-8")
+
+    write(replace(here, nodelist=("other001",)))
+    assert read_reference(path, here) == 1840.5
+    write(replace(here, image="another"))
+    with pytest.raises(ConfigError, match="another cell: image was 'another'"):
+        read_reference(path, here)
+    write(here, complete=False)
+    with pytest.raises(ConfigError, match="no check of nodes that is over"):
+        read_reference(path, here)
+    with pytest.raises(ConfigError, match="FileNotFoundError"):
+        read_reference(tmp_path / "none.json", here)
+    with pytest.raises(ConfigError, match="both given"):
+        Nodes(reference="nodes.json", reference_tgs=1.0)
 
 
 def test_a_node_below_the_floor_is_not_healthy() -> None:

@@ -65,6 +65,8 @@ class Nodes(Record):
         controls: nodes near the median that run beside the suspects.
         reference_tgs: Tokens/s/device of a healthy node, from an earlier check of the same cell;
             without it the median of these nodes is all that they are held against.
+        reference: the path of an earlier check's `nodes.json`, in the place of `reference_tgs`: its
+            median node, if its cell is this one on whatever nodes.
         floor_tgs: Tokens/s/device that every node must exceed; None demands nothing.
         key: what tells this check from the last one, e.g. a date: runs of another key are not used.
     """
@@ -73,6 +75,7 @@ class Nodes(Record):
     rounds: int = 4
     controls: int = 4
     reference_tgs: float | None = None
+    reference: str = ""
     floor_tgs: float | None = None
     key: str = ""
 
@@ -87,8 +90,21 @@ class Nodes(Record):
             if value is not None and not 0 < value < math.inf:
                 raise ConfigError(f"nodes: {name} is {value}, expected a positive number")
 
+        if self.reference and self.reference_tgs is not None:
+            raise ConfigError(
+                f"nodes: reference={self.reference!r} and reference_tgs={self.reference_tgs:g} are "
+                "both given; give one of them"
+            )
+
     def study(self, asked: Asked) -> NodeStudy:
-        """Return the study of the pinned nodes, each by itself."""
+        """Return the study of the pinned nodes, each by itself.
+
+        Raises:
+            ConfigError: the earlier check cannot be read, or is of another cell.
+        """
+        if self.reference:
+            tgs = asked.read_reference(self.reference)
+            return replace(self, reference="", reference_tgs=tgs).study(asked)
         return NodeStudy(
             cells=tuple(replace(asked.cell, nodelist=(node,)) for node in asked.cell.nodelist),
             asked=self,

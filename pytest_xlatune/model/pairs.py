@@ -69,7 +69,7 @@ class NetworkRecord(NoiseRecord):
 
     @property
     def said(self) -> tuple[str, ...]:
-        """The conclusion, and what is excluded."""
+        """The conclusion, and the losses that it excludes."""
         pairs = f"{self.covered} of {self.of_pairs} pairs"
         lines = [f"{counted(len(self.nodes), 'node')}, {pairs}: {self.answer}"]
         if self.node_loss is not None:

@@ -1,7 +1,7 @@
 """Which node or link slows the network: rounds of disjoint pairs, then fresh pairs side by side.
 
 An arm is a node, and the network as a whole; a trial is a pair of nodes under a two-node load. A
-pair's single run only chooses what is looked at again. A node that cannot communicate is an answer
+pair's single run only chooses which pairs run again. A node that cannot communicate is an answer
 too, and the study goes on without it. This module must not know of executors or logs.
 """
 

@@ -100,7 +100,7 @@ class PairLayout:
         return (a, b) if self.place[a] < self.place[b] else (b, a)
 
     def places(self, pair: Pair) -> tuple[int, int]:
-        """Return the places of both: they decide what is equal otherwise, not the names."""
+        """Return the places of both: they decide between equals, not the names."""
         return self.place[pair[0]], self.place[pair[1]]
 
     @cached_property

@@ -1,4 +1,4 @@
-"""The words of a network check: a verdict on each node, on the network, and what is excluded.
+"""The words of a network check: a verdict on each node and on the network, the losses excluded.
 
 Everything follows from a walk through the history; nothing is planned here.
 """

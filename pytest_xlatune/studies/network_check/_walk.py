@@ -1,7 +1,7 @@
 """One walk through a check of a network: which runs are due, and what the finished ones show.
 
-Rounds of pairs choose what is looked at; fresh runs side by side accuse. The walk ends where a
-result that it needs is missing: what is planned up to there is to be run. Pure; docs/network.md.
+Rounds of pairs choose the suspects; fresh runs side by side accuse. The walk ends where a
+result that it needs is missing; the trials up to there are due. See docs/network_check.md.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ EARLY = (2.0, 0.015)  # standard deviations and loss below which a node is confi
 LATE = (1.0, 0.012)  # the same once every pair has run
 PAIR = (1.8, 0.012)  # the same of one pair's single run
 FRESH = 0.010  # of a pair's two fresh runs
-SHARE = 4  # what is looked at again: a fourth of the nodes' number at most
+SHARE = 4  # suspects: a fourth of the nodes' number at most
 LEAST_SUSPECTS = 4  # pairs, but at most half as many as nodes
 REPEATS = 4
 LEAST_REPEATS = 2
-LEAST_LOSS = math.log1p(-0.01)  # of what is accused
+LEAST_LOSS = math.log1p(-0.01)  # of an accused node or link
 ALPHA = 0.005  # one-sided, of an accusation
 MOST_CONFIRMING_WAVES = 16
 STOP_AT = 3  # nodes that cannot communicate: then it is the cluster
@@ -396,13 +396,13 @@ class Walk:
         width = 3 if not self.layout.is_across(suspects[0]) else 4
         most = MOST_CONFIRMING_WAVES - self.waves
         repeats = REPEATS if most >= 2 * REPEATS + LEAST_REPEATS else REPEATS - 1
-        room = self.budget - len(self.planned)
-        while LEAST_REPEATS + width * repeats > room:
+        left = self.budget - len(self.planned)
+        while LEAST_REPEATS + width * repeats > left:
             repeats -= 1
             if repeats < LEAST_REPEATS:
                 self.unaffordable += [f"{a}+{b}" for a, b in suspects]
                 return
-        suspects = suspects[: (room - width * repeats) // LEAST_REPEATS]
+        suspects = suspects[: (left - width * repeats) // LEAST_REPEATS]
         waves = _packed([pair for pair in suspects for _ in range(LEAST_REPEATS)],
                         at_most=most - 2 * repeats)  # fmt: skip
         trials = [self.trial(AGAIN, at, p) for at, wave in enumerate(waves, start=1) for p in wave]

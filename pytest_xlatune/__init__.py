@@ -31,6 +31,12 @@ if TYPE_CHECKING:
     from pytest_xlatune.plugin.standard import standard_tests
     from pytest_xlatune.prepare.preflight import Preflight
     from pytest_xlatune.studies import Candidate
+    from pytest_xlatune.studies.batch_size import (
+        BatchSize,
+        ceiling_by_compiled_memory,
+        ceiling_by_formula,
+        ceiling_by_log,
+    )
     from pytest_xlatune.studies.gate import Gate, candidate
     from pytest_xlatune.studies.network_check import Network
     from pytest_xlatune.studies.node_check import Nodes
@@ -56,6 +62,12 @@ _NAMES_IN = {
     "plugin.standard": ("standard_tests",),
     "prepare.preflight": ("Preflight",),
     "studies": ("Candidate",),
+    "studies.batch_size": (
+        "BatchSize",
+        "ceiling_by_compiled_memory",
+        "ceiling_by_formula",
+        "ceiling_by_log",
+    ),
     "studies.gate": ("Gate", "candidate"),
     "studies.network_check": ("Network",),
     "studies.node_check": ("Nodes",),
@@ -69,6 +81,7 @@ _HOME = {name: home for home, names in _NAMES_IN.items() for name in names}
 __all__ = [
     "Action",
     "Around",
+    "BatchSize",
     "Candidate",
     "Cell",
     "CellSettings",
@@ -108,6 +121,9 @@ __all__ = [
     "VerdictKind",
     "XlatuneError",
     "candidate",
+    "ceiling_by_compiled_memory",
+    "ceiling_by_formula",
+    "ceiling_by_log",
     "deployed_env",
     "ladders_of",
     "parse_flags",

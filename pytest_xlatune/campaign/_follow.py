@@ -142,11 +142,13 @@ class Follower:
         *,
         ticks_s: float,
         is_suspended: bool = False,
+        compiling: float = 1.0,
     ) -> AttemptCutShort | None:
         """Read on in a running attempt's log; return that and why it must be ended, if it must.
 
         `ticks_s` is of a clock that never jumps, the same for all looks. No time counts against
-        an attempt whose processes the scheduler has stopped.
+        an attempt whose processes the scheduler has stopped. `compiling` times the patience is had
+        with it between Memstats and the first step.
         """
         watch = self._read(submission, protocol)
         if is_suspended:
@@ -164,7 +166,7 @@ class Follower:
             fatal = None
             limits_s = {
                 Phase.BEFORE_MEMSTATS: patience.before_memstats_s,
-                Phase.COMPILING: patience.compiling_s,
+                Phase.COMPILING: patience.compiling_s * compiling,
                 Phase.TRAINING: patience.training_s,
             }
             if still_s <= limits_s[reader.phase]:

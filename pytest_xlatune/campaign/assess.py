@@ -162,7 +162,7 @@ def assess(
             logged=logged,
         )
         if isinstance(found, Score):
-            scored = found
+            scored = replace(found, memory_gb=report.memory_gb)
         else:
             cls, why = FailureClass.NO_SCORE, found.reason
             cause = Finding(cls=cls, action=Action.RETRY, text=why, detail=why)

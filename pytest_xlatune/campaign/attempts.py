@@ -193,6 +193,19 @@ def by_digest(cells: Sequence[Cell]) -> dict[str, Cell]:
     return {cell.digest: cell for cell in cells}
 
 
+_LONGER = 2.0  # the patience with an arm that stood still while it compiled
+
+
+def _hung_before(state: LedgerState, trial: Trial) -> bool:
+    """Whether an earlier trial of an arm stood still between Memstats and its first step."""
+    return any(
+        finding.cls == FailureClass.HANG_SILENT_OOM
+        for each in state.trials.values()
+        if each.trial.arm == trial.arm and each.trial.study == trial.study and each.ended
+        for finding in each.ended.findings
+    )
+
+
 class Attempts:
     """The attempts of one campaign, as this process sees them."""
 
@@ -200,6 +213,8 @@ class Attempts:
         self._setup = setup
         self._reference = reference
         self._policy = policy or Policy()
+        rules = {**self._policy.rules, **setup.policy.rules}  # the site's before the study's
+        self._rules = dataclasses.replace(setup.policy, rules=rules)
         self._follower = Follower(setup.folder, patience=setup.resources.patience)
         self._asked_to_end_s: dict[str, float] = {}
         self._full_until_s = float("-inf")  # nothing is submitted before
@@ -337,7 +352,13 @@ class Attempts:
             return ()
         read_by, ticks_s = progress.trial.protocol, self._setup.ticks()
         is_suspended = outcome.is_suspended
-        why = self._follower.look(submission, read_by, ticks_s=ticks_s, is_suspended=is_suspended)
+        why = self._follower.look(
+            submission,
+            read_by,
+            ticks_s=ticks_s,
+            is_suspended=is_suspended,
+            compiling=_LONGER if _hung_before(state, progress.trial) else 1.0,
+        )
         if why is None:
             return pinned
         said = f"{why.still_s:.0f} s without a step" + (f", {why.fatal.cls}" if why.fatal else "")
@@ -484,7 +505,7 @@ class Attempts:
                 for each in state.decided_on(trial.id)
                 if each.next is Next.RETRY and each.attempt != number
             ),
-            policy=setup.policy,
+            policy=self._rules,
             reference=self._reference,
             reference_runs=any(
                 each.result.status is TrialStatus.MEASURED

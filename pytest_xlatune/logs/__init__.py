@@ -27,6 +27,7 @@ from __future__ import annotations
 
 import math
 import operator
+import re
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
@@ -65,8 +66,11 @@ _ENVIRONMENT_WORDS = (
 _CONFIG_WORD = "config param "
 _NCCL_WORD = "nccl info "
 _MEMSTATS_WORD = "memstats: after params"
+_COMPILED_WORD = "total memory size: "
+# Total memory size: 71.3 GB, Output size: 31.0 GB, Temp size: 40.3 GB, Argument size: 31.0 GB
+_COMPILED = re.compile(r"total memory size: (\d{1,9}(?:\.\d{1,9})?) gb", re.IGNORECASE)
 _OWN_WORDS = (
-    *(_STEP_WORD, *_ENVIRONMENT_WORDS, _CONFIG_WORD, _MEMSTATS_WORD),
+    *(_STEP_WORD, *_ENVIRONMENT_WORDS, _CONFIG_WORD, _MEMSTATS_WORD, _COMPILED_WORD),
     *grammar.END_WORDS,
     *grammar.LIBRARY_WORDS,
     *_DIGEST_WORDS,
@@ -107,6 +111,8 @@ class LogReport(Record):
         exit_code: of the job, where launcher or scheduler print it at the end.
         tail: the last lines that are neither steps nor known to be harmless.
         notes: what a reader of the steps should know, one sentence each.
+        memory_gb: of one device as the last compiled step takes it, 2^30 bytes; None where no line
+            tells it.
     """
 
     steps: tuple[StepRecord, ...] = ()
@@ -126,6 +132,7 @@ class LogReport(Record):
     tail: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     libraries: dict[str, str] = field(default_factory=dict, metadata=LATER)
+    memory_gb: float | None = field(default=None, metadata=LATER)
 
     @property
     def last_step(self) -> int | None:
@@ -169,6 +176,7 @@ class _Start:
     after_cancel: int = 0
     after_trouble: int = 0
     exit_code: int | None = None
+    memory_gb: float | None = None
     env: _Settings = field(default_factory=_Settings)
     config: _Settings = field(default_factory=_Settings)
     nccl: _Settings = field(default_factory=_Settings)
@@ -294,6 +302,7 @@ class LogReader:
             tail=self._last_lines(),
             notes=self._notes(),
             libraries=start.libraries.plain(),
+            memory_gb=start.memory_gb,
         )
 
     def _read(self, piece: bytes) -> None:
@@ -464,6 +473,8 @@ class LogReader:
                 self._cut_flags = True
             else:
                 self._start.env.put(*setting, origin)
+        elif _COMPILED_WORD in low and (compiled := _COMPILED.search(text)):
+            self._start.memory_gb = float(compiled[1])
         elif _MEMSTATS_WORD in low:
             self._begin_if_trained(origin)
             if self._start.phase is Phase.BEFORE_MEMSTATS:

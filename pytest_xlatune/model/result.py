@@ -183,6 +183,7 @@ class Score(Record):
         figure: the scored figure, where it is not TGS.
         tflops: TFLOP/s/device at `tgs`, by the ratio of both that the steps print.
         first_loss: loss of the first step, if printed.
+        memory_gb: of one device as the compiled step takes it, if printed: 2^30 bytes.
     """
 
     value: float
@@ -199,6 +200,7 @@ class Score(Record):
     figure: Figure | None = field(default=None, metadata=LATER)
     tflops: float | None = field(default=None, metadata=LATER)
     first_loss: float | None = field(default=None, metadata=LATER)
+    memory_gb: float | None = field(default=None, metadata=LATER)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -442,6 +444,7 @@ class Verdict(Record):
             effect; those left out that the sweep declares unseen.
         is_likely_slower: it was measured once, more than three standard deviations below.
         word: what the study itself calls the verdict, e.g. `DEGRADED`; "" is the kind's own word.
+        against: what `delta` is against, where that is not the reference, e.g. `the best`.
     """
 
     arm: str
@@ -465,6 +468,7 @@ class Verdict(Record):
     effect: Effect | None = field(default=None, metadata=LATER)
     unproved: tuple[str, ...] = field(default=(), metadata=LATER)
     word: str = field(default="", metadata=LATER)
+    against: str = field(default="", metadata=LATER)
 
     @property
     def wins(self) -> bool:

@@ -273,6 +273,7 @@ def measure(
     marked = request.node.get_closest_marker("gate") is not None
     is_gate = marked or (declared is not None and KINDS[declared.kind].is_gate)
     fails = is_gate or (declared is not None and KINDS[declared.kind].accuses)
+    is_ranked = declared is not None and KINDS[declared.kind].ranks_cells
     is_confirming = declared is not None or "finalist" in request.fixturenames
     negative = request.config.stash[OPTIONS_KEY].negative
 
@@ -289,7 +290,7 @@ def measure(
         _give(request, measured)
         if measured.cannot_run and not fails:
             pytest.xfail(measured.paragraph)
-        if not measured.not_slower and negative == "xfail" and not is_gate:
+        if not measured.not_slower and negative == "xfail" and not (is_gate or is_ranked):
             pytest.xfail(measured.paragraph)
         return measured
 

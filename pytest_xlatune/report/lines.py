@@ -105,7 +105,7 @@ def paragraph(verdict: Verdict, *, reference: str = BASELINE_ID) -> str:
     jobs: the message of a failed test, and the profile's paragraph in a report.
     """
     is_deployed = verdict.arm == BASELINE_ID
-    against = "the median" if verdict.word else reference
+    against = verdict.against or ("the median" if verdict.word else reference)
     kind = "(the cell as deployed)" if is_deployed else verdict.word or str(verdict.kind)
     if verdict.kind is VerdictKind.INVALID and not verdict.word:
         kind = f"{verdict.kind} ({words(verdict)})"

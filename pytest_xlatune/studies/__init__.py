@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import ClassVar, Protocol, TypeVar
 
 from pytest_xlatune.model.cell import Cell
 from pytest_xlatune.model.profile import BASELINE_ID, Profile
 from pytest_xlatune.model.record import Json, Record
+from pytest_xlatune.model.resources import RetryRule
 from pytest_xlatune.model.result import Conclusion, TrialResult, Verdict
 from pytest_xlatune.model.trial import Arm, Trial
 
@@ -51,6 +52,7 @@ class Policy:
         reads_evidence: whether its history holds the evidence trials of other studies too.
         compiles_first: whether a compile check may say that trials outside blocks need no run.
         derives: whether profiles follow from results, so that no plan can name them.
+        rules: failure class -> what follows, before the playbook's rule and after the site's.
     """
 
     on_node_failure: OnNodeFailure = OnNodeFailure.STOP
@@ -58,6 +60,7 @@ class Policy:
     reads_evidence: bool = False
     compiles_first: bool = False
     derives: bool = False
+    rules: Mapping[str, RetryRule] = field(default_factory=dict)
 
 
 class Ask(StrEnum):

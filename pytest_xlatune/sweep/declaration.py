@@ -446,6 +446,12 @@ class Sweep(Declared):
             )
         _refuse_unfit(cell, per_cell or nodes, what=f"sweep {self.name!r}")
         launcher, cell, others = _with_commits(self, launcher, cell)
+        is_of_cells = self.declared is not None and KINDS[self.declared.kind].ranks_cells
+        if is_of_cells and site.executor == "slurm" and not nodelist:
+            raise ConfigError(
+                f"sweep {self.name!r} compares cells, and the scheduler might give each of them "
+                "other nodes; name the nodes of all (--xlatune-nodelist 'node[001-008]')"
+            )
         if others and site.executor == "slurm" and not nodelist:
             raise ConfigError(
                 f"sweep {self.name!r}: candidate {next(iter(others))!r} is a cell of its own, and "

@@ -38,6 +38,8 @@ class StudyKind(NamedTuple):
         cell_nodes: nodes of each of its cells; 0 is all that are named. A node that takes no job
             is then an answer, and keeps no sweep from beginning.
         accuses: whether an arm that cannot run is a finding about it: its test fails.
+        ranks_cells: whether its arms are cells that are ranked, so that they must share their
+            nodes: one that is worse, or cannot run, is an answer and fails no test.
     """
 
     study: str
@@ -50,6 +52,7 @@ class StudyKind(NamedTuple):
     is_gate: bool = False
     cell_nodes: int = 0
     accuses: bool = False
+    ranks_cells: bool = False
 
     @property
     def is_declared(self) -> bool:
@@ -111,6 +114,13 @@ KINDS: dict[str, StudyKind] = {
         {"nodes": "which nodes are slow: one job a node, suspects again beside controls"},
         cell_nodes=1,
         accuses=True,
+    ),
+    "batch": StudyKind(
+        "pytest_xlatune.studies.batch_size:BatchStudy",
+        "pytest_xlatune.report.batch_document:batch",
+        "batch",
+        {"batch": "which batch size is fastest, and how large a one fits"},
+        ranks_cells=True,
     ),
     "calibration": StudyKind(
         "pytest_xlatune.studies.calibration:CalibrationStudy",

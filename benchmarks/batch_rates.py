@@ -1,0 +1,234 @@
+"""How much a batch size study loses, and what it costs: simulated studies of random curves.
+
+    python benchmarks/batch_rates.py --write docs/batch.md
+
+Drives the production study (propose, conclude) over curves of known truth. The ceiling M is
+log-uniform in 2 .. 40; TGS is b / (b + c) with c = M U(.05, .6); in 55 % of the curves it falls
+again before the ceiling, by U(.02, .15) max(0, (b - k M) / (M / 2)) ** 1.5 in log with
+k = U(.4, .95); in half of them odd sizes lose U(0, .02). The estimate of the ceiling is
+M exp(N(0, .45)). In worlds with bad jobs 3 % of all jobs are 2 to 5 % slow. Everything follows from
+the random seeds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import re
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from pytest_xlatune.model.cell import Cell, Parallelism, Protocol
+from pytest_xlatune.model.failure import FailureClass
+from pytest_xlatune.model.profile import Profile
+from pytest_xlatune.model.result import (
+    Action,
+    Finding,
+    Score,
+    TrialResult,
+    TrialStatus,
+)
+from pytest_xlatune.model.trial import Trial
+from pytest_xlatune.studies import Asked
+from pytest_xlatune.studies.batch_size import BatchRecord, BatchSize, BatchStudy
+
+CELL = Cell(model_tag="simulated", parallelism=Parallelism.parse("FSDP=8"), protocol=Protocol())
+
+
+@dataclass(frozen=True, kw_only=True)
+class World:
+    """How noisy jobs are, and how well the ceiling is known before."""
+
+    sigma: float = 0.006
+    bad_jobs: float = 0.0
+    estimate: str = "rough"  # "exact", "compiled": exact, and no larger size is tried
+    calibrated: bool = True  # whether the study is told the noise
+    budget: int = 60
+
+    @property
+    def words(self) -> str:
+        """The world, as the table says it."""
+        bad = ", 3 % bad jobs" if self.bad_jobs else ""
+        known = "" if self.calibrated else ", noise not known before"
+        budget = f", budget {self.budget}" if self.budget != World.budget else ""
+        return f"{100 * self.sigma:.1f} %{bad}{known}{budget}"
+
+
+WORLDS = (
+    World(sigma=0.003),
+    World(sigma=0.006),
+    World(sigma=0.010, bad_jobs=0.03),
+    World(estimate="exact"),
+    World(estimate="compiled"),
+    World(sigma=0.010, bad_jobs=0.03, estimate="compiled"),
+    World(calibrated=False),
+    World(sigma=0.010, bad_jobs=0.03, calibrated=False),
+    World(budget=12),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Curve:
+    """One model on one machine."""
+
+    ceiling: float
+    score: Callable[[float], float]
+    estimate: float
+
+
+def curve(random: np.random.Generator) -> Curve:
+    """Draw a curve."""
+    most = math.exp(random.uniform(math.log(2), math.log(40)))
+    c = most * random.uniform(0.05, 0.6)
+    falls = random.uniform(0.02, 0.15) if random.random() < 0.55 else 0.0
+    k = random.uniform(0.4, 0.95)
+    odd = random.uniform(0, 0.02) if random.random() < 0.5 else 0.0
+
+    def score(size: float) -> float:
+        beyond = max(0.0, (size - k * most) / (most / 2))
+        return math.log(size / (size + c)) - falls * beyond**1.5 - (odd if size % 2 else 0.0)
+
+    return Curve(ceiling=most, score=score, estimate=most * math.exp(random.normal(0, 0.45)))
+
+
+def study_of(world: World, found: Curve) -> BatchStudy:
+    """Return the study as a user declares it for that curve."""
+    sigma = world.sigma if world.calibrated else None
+    if world.estimate == "rough":
+        asked = BatchSize(ceiling=found.estimate, sigma=sigma, largest=160)
+    elif world.estimate == "exact":
+        asked = BatchSize(ceiling=found.ceiling, sigma=sigma, largest=160)
+    else:
+        asked = BatchSize(compiled_ceiling=found.ceiling, sigma=sigma)
+    return asked.study(asked_of(CELL, world.budget))
+
+
+def asked_of(cell: Cell, budget: int) -> Asked:
+    """Return what a sweep hands to the declaration."""
+    none: tuple[Profile, ...] = ()
+    return Asked(
+        cell=cell, variants={}, profiles=none, others={}, selected=None, budget=budget, seed=0,
+        loss_tolerance=0.02, read_baselines=lambda _: ("", ()),
+    )  # fmt: skip
+
+
+def out_of_memory(trial: Trial) -> TrialResult:
+    """Return a run that does not fit."""
+    finding = Finding(cls=FailureClass.OOM_GPU, action=Action.DROP, detail="88.25 GiB")
+    return TrialResult(trial=trial, status=TrialStatus.DROPPED, findings=(finding,))
+
+
+def run_one(world: World, number: int) -> Counter[str]:
+    """Run one study to its end and count what came of it."""
+    random = np.random.default_rng([number, 20261123])
+    truth = curve(random)
+    study = study_of(world, truth)
+    size_of = {cell.digest: cell.per_device_batch_size or 0.0 for cell in study.cells}
+    found: Counter[str] = Counter()
+
+    def run(trial: Trial) -> TrialResult:
+        size = size_of[trial.cell_digest]
+        if size > truth.ceiling:
+            found["oom"] += 1
+            return out_of_memory(trial)
+        value = 7.5 + truth.score(size) + random.normal(0, world.sigma)
+        if random.random() < world.bad_jobs:
+            value += math.log1p(-random.uniform(0.02, 0.05))
+        value = float(value)
+        score = Score(value=value, tgs=math.exp(value), step_s=1.0, n_steps=10, window=(5, 14))
+        return TrialResult(trial=trial, status=TrialStatus.MEASURED, score=score)
+
+    history: list[TrialResult] = []
+    while trials := study.propose(history):
+        history += map(run, trials)
+    record = study.conclude(history).record
+    if not isinstance(record, BatchRecord):
+        raise TypeError(record)
+    fitting = range(1, math.floor(truth.ceiling) + 1)
+    best = max(fitting, key=truth.score)
+    found["jobs"] = len(history)
+    found["over budget"] = int(len(history) > world.budget)
+    found["most oom"] = found["oom"]
+    if not record.value:
+        found["none"] = 1
+        return found
+    loss = -math.expm1(truth.score(float(record.value)) - truth.score(best))
+    found["loss millionths"] = round(1e6 * loss)
+    found["above 1"] = int(loss > 0.01)
+    found["above 3"] = int(loss > 0.03)
+    found["held"] = int(f"{best}" in record.same)
+    found["set"] = len(record.same)
+    if record.largest and record.unfit and world.estimate != "compiled":
+        low, high = float(record.largest), float(record.unfit)
+        found["ceilings"] = 1
+        found["ceiling held"] = int(low <= truth.ceiling < high)
+    return found
+
+
+def rates(world: World, studies: int) -> Counter[str]:
+    """Return the sums over so many studies."""
+    total: Counter[str] = Counter()
+    most = 0
+    for number in range(studies):
+        one = run_one(world, number)
+        most = max(most, one.pop("most oom"))
+        total += one
+    total["most oom"] = most
+    return total
+
+
+def row(world: World, studies: int) -> str:
+    """Return a line of the table."""
+    total = rates(world, studies)
+
+    def share(name: str) -> str:
+        return f"{100 * total[name] / studies:.1f}"
+
+    return (
+        f"| {world.words} | {world.estimate} | {total['jobs'] / studies:.1f} | "
+        f"{total['oom'] / studies:.1f} | {total['most oom']} | "
+        f"{total['loss millionths'] / studies / 1e4:.2f} | {share('above 1')} | "
+        f"{share('above 3')} | {share('held')} | {total['set'] / studies:.1f} |"
+    )
+
+
+def table(studies: int) -> str:
+    """Return the whole table."""
+    lines = [
+        f"{studies} studies a row; rates in percent.",
+        "",
+        (
+            "| noise of one job | ceiling before | jobs, mean | of them out of memory, mean | most "
+            "| TGS lost against the best size, mean | studies that lose more than 1 % | more than "
+            "3 % | the best size is recommended or in the set | sizes in the set |"
+        ),
+        "|---|---|---|---|---|---|---|---|---|---|",
+    ]
+    lines += [row(world, studies) for world in WORLDS]
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--studies", type=int, default=1000)
+    parser.add_argument("--write", type=Path, help="a page with the two comments to write between")
+    arguments = parser.parse_args()
+    began = time.process_time()
+    text = table(arguments.studies)
+    print(text)
+    print(f"{time.process_time() - began:.0f} s of processor time")
+    if arguments.write:
+        page = arguments.write.read_text(encoding="utf-8")
+        begin, end = "<!-- measured: begin -->", "<!-- measured: end -->"
+        between = f"{begin}\n{text}\n{end}"
+        page = re.sub(f"{begin}.*{end}", lambda _: between, page, flags=re.DOTALL)
+        arguments.write.write_text(page, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,32 @@
+r"""Which batch size is fastest, and how large a one fits.
+
+    pytest sweeps/test_batch.py -m batch --xlatune-nodelist 'node[001-008]' \
+        --xlatune-model llama2-70b --xlatune-parallelism FSDP=8 --xlatune-pdbs 8 \
+        --xlatune-launcher python=/opt/venv/bin/python,config=/opt/maxtext/configs/base.yml
+
+Begins at the batch size that is given, finds the ceiling, then the best below it. The recommended
+setting is in the report, and in `.xlatune/batch.best`. docs/batch.md says how sure it is.
+"""
+
+from __future__ import annotations
+
+from pytest_xlatune import (
+    BatchSize,
+    CellSettings,
+    DesignSettings,
+    MaxTextLauncher,
+    Protocol,
+    Sweep,
+    standard_tests,
+)
+
+SWEEP = Sweep(
+    name="batch",
+    cell=CellSettings(protocol=Protocol(steps=15)),
+    launcher=MaxTextLauncher(config="base.yml"),
+    # sizes=(4, 8, 12) for those that you would deploy, sigma=... from a calibration
+    study=BatchSize(),
+    design=DesignSettings(budget=30),
+)
+
+tests = standard_tests(SWEEP)

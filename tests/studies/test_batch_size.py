@@ -1,0 +1,489 @@
+"""The batch size study: what it tries next, what it never tries, and what it recommends."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pytest_xlatune.model.cell import Cell, Parallelism, Protocol
+from pytest_xlatune.model.errors import ConfigError
+from pytest_xlatune.model.failure import FailureClass
+from pytest_xlatune.model.profile import profile
+from pytest_xlatune.model.result import (
+    Action,
+    Conclusion,
+    Finding,
+    Score,
+    TrialResult,
+    TrialStatus,
+    Verdict,
+    VerdictKind,
+)
+from pytest_xlatune.model.trial import Trial
+from pytest_xlatune.studies import Answered, Ask, Question
+from pytest_xlatune.studies.batch_size import (
+    BEST_FILE,
+    BatchRecord,
+    BatchSize,
+    BatchStudy,
+    ceiling_by_compiled_memory,
+    ceiling_by_formula,
+    ceiling_by_log,
+)
+from tests import benchmarks
+
+rates = benchmarks.load("batch_rates")
+
+CELL = Cell(
+    model_tag="llama2-70b",
+    parallelism=Parallelism.parse("FSDP=8"),
+    per_device_batch_size=8,
+    protocol=Protocol(steps=15),
+)
+NOISE = (0.0011, -0.0014, 0.0008, -0.0005, 0.0012, -0.0007, 0.0003, -0.0009, 0.0004, -0.0011)
+Run = Callable[[Trial, int], TrialResult]
+
+
+def study_of(*, budget: int = 40, cell: Cell = CELL, **said: object) -> BatchStudy:
+    return BatchSize(**said).study(rates.asked_of(cell, budget))  # type: ignore[arg-type]
+
+
+def scored(trial: Trial, value: float, *, loss: float | None = None) -> TrialResult:
+    score = Score(
+        value=value, tgs=math.exp(value), step_s=1.0, n_steps=10, window=(5, 14), loss=loss
+    )
+    return TrialResult(trial=trial, status=TrialStatus.MEASURED, score=score, job_ids=(trial.id,))
+
+
+def lost(
+    trial: Trial, cls: FailureClass, *, status: TrialStatus = TrialStatus.DROPPED, detail: str = ""
+) -> TrialResult:
+    finding = Finding(cls=cls, action=Action.DROP, text="a line", detail=detail)
+    return TrialResult(
+        trial=trial, status=status, reason=cls.meaning, findings=(finding,), job_ids=(trial.id,)
+    )
+
+
+def size_in(trial: Trial) -> float:
+    return float(trial.arm.partition("-")[2])
+
+
+def world(*, ceiling: float = math.inf, best: float = math.inf, fall: float = 0.02) -> Run:
+    """Return a machine on which TGS saturates, and falls above `best`."""
+
+    def run(trial: Trial, at: int) -> TrialResult:
+        del at
+        size = size_in(trial)
+        if size > ceiling:
+            return lost(trial, FailureClass.OOM_GPU, detail="88.25 GiB")
+        noise = NOISE[(int(size * 7) + 3 * trial.block) % len(NOISE)]
+        value = math.log(2000 * size / (size + 4)) - fall * max(0, size - best)
+        return scored(trial, value + noise)
+
+    return run
+
+
+def drive(study: BatchStudy, run: Run) -> tuple[Conclusion, list[TrialResult]]:
+    history: list[TrialResult] = []
+    while trials := study.propose(history):
+        assert study.left(history) >= 1
+        history += [run(each, at) for at, each in enumerate(trials)]
+    return study.conclude(history), history
+
+
+def words(conclusion: Conclusion) -> dict[str, str]:
+    return {each.arm: each.word for each in conclusion.verdicts}
+
+
+def record(conclusion: Conclusion) -> BatchRecord:
+    assert isinstance(conclusion.record, BatchRecord)
+    return conclusion.record
+
+
+def verdict(conclusion: Conclusion, arm: str) -> Verdict:
+    found = conclusion.verdict(arm)
+    assert found is not None
+    return found
+
+
+def sizes(history: list[TrialResult]) -> list[float]:
+    return [size_in(each.trial) for each in history if not each.trial.block]
+
+
+def test_it_finds_the_ceiling_and_the_best_below_it() -> None:
+    concluded, history = drive(study_of(start=8), world(ceiling=21, best=12))
+    found = record(concluded)
+    assert concluded.complete
+    assert found.value in ("11", "12", "13")
+    assert "12" in found.same
+    assert found.setting == f"per_device_batch_size={found.value}"
+    assert found.files[BEST_FILE] == f"{found.setting}\n"
+    assert float(found.largest) <= 21 < float(found.unfit)
+    assert float(found.unfit) / float(found.largest) <= 1.13
+    assert found.said[0].startswith(f"recommended: per_device_batch_size={found.value} with ")
+    assert found.said[-1] == f"ceiling: {found.largest} ran, {found.unfit} did not fit"
+    assert concluded.winner is not None
+    assert concluded.winner.word == "BEST"
+    assert len({each.trial.id for each in history}) == len(history)
+
+
+def test_a_larger_size_is_never_tried_after_one_that_did_not_fit() -> None:
+    for ceiling in (1.5, 2, 3, 5, 8, 13, 21, 31):
+        _, history = drive(study_of(start=8), world(ceiling=ceiling))
+        unfit = [size_in(each.trial) for each in history if each.status is TrialStatus.DROPPED]
+        assert unfit == sorted(unfit, reverse=True), ceiling
+        for at, each in enumerate(history):
+            before = [size for size in unfit if size in sizes(history[:at])]
+            assert not before or size_in(each.trial) < min(before)
+
+
+def test_the_sizes_that_lead_are_run_in_complete_blocks_on_the_same_nodes() -> None:
+    cell = replace(CELL, nodelist=("node001", "node002"))
+    study = study_of(cell=cell, start=8)
+    concluded, history = drive(study, world(ceiling=14, best=11, fall=0.02))
+    blocks = [each.trial for each in history if each.trial.block]
+    assert {each.block for each in blocks} == {1, 2, 3, 4}
+    by_block = [{each.arm for each in blocks if each.block == number} for number in (1, 2, 3, 4)]
+    assert len({frozenset(each) for each in by_block}) == 1
+    assert 2 <= len(by_block[0]) <= 4
+    orders = {tuple(e.arm for e in blocks if e.block == number) for number in (1, 2, 3, 4)}
+    assert len(by_block[0]) > 2
+    assert len(orders) > 1, "each block has an order of its own"
+    assert {each.nodelist for each in study.cells} == {("node001", "node002")}
+    assert record(concluded).blocks == 4
+
+
+def test_a_lone_leader_needs_no_block_where_the_noise_is_known() -> None:
+    steep = study_of(sizes=(1.0, 2.0, 4.0), sigma=0.003)
+    concluded, history = drive(steep, world())
+    assert len(history) == 3
+    assert words(concluded) == {"pdbs-4": "BEST", "pdbs-1": "WORSE", "pdbs-2": "WORSE"}
+    assert verdict(concluded, "pdbs-2").ci95 is not None
+    unknown, history = drive(replace(steep, asked=replace(steep.asked, sigma=None)), world())
+    assert len(history) == 3 + 4 * 2, "the noise is not known: the best two are run in blocks"
+    assert verdict(unknown, "pdbs-2").kind is VerdictKind.SLOWER
+
+
+def test_every_value_of_a_list_is_tried_upwards_and_no_further_than_fits() -> None:
+    concluded, history = drive(study_of(sizes=(4, 8, 12, 16, 20)), world(ceiling=12))
+    assert sizes(history)[:4] == [4, 8, 12, 16]
+    said = words(concluded)
+    assert said["pdbs-16"] == "DOES NOT FIT"
+    assert said["pdbs-20"] == "NOT TRIED"
+    unfit, untried = verdict(concluded, "pdbs-16"), verdict(concluded, "pdbs-20")
+    assert (unfit.kind, unfit.can_run) == (VerdictKind.INVALID, False)
+    assert "88.25 GiB" in unfit.reasons[0]
+    assert untried.kind is VerdictKind.SCREENED
+    assert untried.reasons == ("larger than 16, which did not fit",)
+
+
+@pytest.mark.parametrize(
+    ("cls", "said"),
+    [
+        (FailureClass.OOM_GPU, "too little memory"),
+        (FailureClass.OOM_HOST, "the host's memory"),
+        (FailureClass.KILLED, "SIGKILL"),
+        (FailureClass.OOM_RCCL_HEADROOM, "outside XLA's pool"),
+    ],
+)
+def test_memory_of_any_source_does_not_fit_and_is_not_tried_again(
+    cls: FailureClass, said: str
+) -> None:
+    steady = world()
+
+    def run(trial: Trial, at: int) -> TrialResult:
+        return lost(trial, cls) if size_in(trial) > 9 else steady(trial, at)
+
+    concluded, history = drive(study_of(start=8), run)
+    unfit = [each for each in concluded.verdicts if each.word == "DOES NOT FIT"]
+    assert said in unfit[0].reasons[0]
+    assert len([e for e in history if e.trial.arm == unfit[0].arm]) == 1
+    assert record(concluded).largest == "9"
+
+
+def test_a_hang_before_the_first_step_is_tried_once_more_where_a_smaller_size_ran() -> None:
+    steady = world()
+
+    def hangs(trial: Trial, at: int) -> TrialResult:
+        is_hung = size_in(trial) > 9
+        return lost(trial, FailureClass.HANG_SILENT_OOM) if is_hung else steady(trial, at)
+
+    concluded, history = drive(study_of(sizes=(4, 8, 12, 16)), hangs)
+    tried = [each.trial for each in history if each.trial.arm == "pdbs-12"]
+    assert [each.position for each in tried] == [0, 1]
+    assert words(concluded)["pdbs-12"] == "DOES NOT FIT"
+    assert "twice" in verdict(concluded, "pdbs-12").reasons[0]
+
+    def slow_once(trial: Trial, at: int) -> TrialResult:
+        is_hung = trial.arm == "pdbs-12" and not (trial.position or trial.block)
+        return lost(trial, FailureClass.HANG_SILENT_OOM) if is_hung else steady(trial, at)
+
+    concluded, _ = drive(study_of(sizes=(4, 8, 12, 16)), slow_once)
+    assert words(concluded)["pdbs-12"] in ("WORSE", "SAME AS BEST")
+    assert words(concluded)["pdbs-16"] == "BEST"
+
+
+def test_the_same_failure_three_times_first_is_the_configuration() -> None:
+    def run(trial: Trial, at: int) -> TrialResult:
+        del at
+        return lost(trial, FailureClass.CONFIG_ERROR)
+
+    concluded, history = drive(study_of(sizes=(4, 8, 12, 16, 20)), run)
+    assert len(history) == 3
+    assert "the configuration, not the size" in record(concluded).objection
+    _, history = drive(study_of(start=8), lambda trial, _: lost(trial, FailureClass.UNKNOWN_FLAG))
+    assert len(history) == 1
+
+
+def test_one_size_that_is_refused_does_not_end_the_search() -> None:
+    steady = world(ceiling=20)
+
+    def run(trial: Trial, at: int) -> TrialResult:
+        odd = size_in(trial) % 2
+        return lost(trial, FailureClass.CONFIG_ERROR) if odd else steady(trial, at)
+
+    concluded, _ = drive(study_of(start=8), run)
+    assert float(record(concluded).value) % 2 == 0
+    assert "CANNOT RUN" in words(concluded).values()
+
+
+def test_where_nothing_fits_it_says_so() -> None:
+    concluded, history = drive(study_of(start=8), world(ceiling=0.5))
+    assert record(concluded).objection == "no value of per_device_batch_size fits"
+    assert sizes(history)[-1] == 1
+    assert record(concluded).ceiling == "ceiling: none ran, 1 did not fit"
+
+
+def test_a_size_that_fits_by_chance_is_not_recommended() -> None:
+    steady = world()
+
+    def run(trial: Trial, at: int) -> TrialResult:
+        is_near = trial.arm == "pdbs-12" and trial.block == 2
+        return lost(trial, FailureClass.OOM_GPU) if is_near else steady(trial, at)
+
+    concluded, history = drive(study_of(sizes=(8, 10, 12)), run)
+    assert words(concluded)["pdbs-12"] == "DOES NOT FIT"
+    assert "too near to the ceiling" in verdict(concluded, "pdbs-12").reasons[1]
+    assert record(concluded).value == "10"
+    assert max(each.trial.block for each in history if each.trial.arm == "pdbs-12") == 2
+
+
+def test_between_equals_the_smaller_may_be_asked_for() -> None:
+    flat = {"pdbs-4": 0.0, "pdbs-8": 0.001, "pdbs-12": 0.002}
+
+    def run(trial: Trial, at: int) -> TrialResult:
+        del at
+        noise = NOISE[(len(trial.arm) + 3 * trial.block + ord(trial.arm[-1])) % len(NOISE)]
+        return scored(trial, 7.5 + flat[trial.arm] + 3 * noise)
+
+    concluded, _ = drive(study_of(sizes=(4, 8, 12), prefers_smaller=True), run)
+    assert record(concluded).value == record(concluded).same[0]
+    assert len(record(concluded).same) > 1
+    best = concluded.verdicts[0]
+    assert best.word == "BEST"
+    assert any("smaller size" in reason for reason in best.reasons)
+
+
+@pytest.mark.parametrize("budget", [2, 3, 5, 8, 10, 12, 15, 20, 40])
+def test_the_budget_is_never_exceeded(budget: int) -> None:
+    for ceiling, best in itertools.product((1.5, 7, 19, math.inf), (6, math.inf)):
+        concluded, history = drive(
+            study_of(start=8, budget=budget), world(ceiling=ceiling, best=best)
+        )
+        assert len(history) <= budget
+        assert concluded.complete
+        if budget < 8 and ceiling > 2 and any(each.score for each in history):
+            assert any("budget" in note for note in concluded.notes)
+
+
+def test_values_of_other_keys_are_cells_too() -> None:
+    length = study_of(key="max_target_length", sizes=(1024, 2048))
+    assert [each.max_target_length for each in length.cells] == [1024, 2048]
+    fraction = study_of(key="XLA_PYTHON_CLIENT_MEM_FRACTION", sizes=(0.9, 0.93, 0.95))
+    assert fraction.cells[1].deployed["XLA_PYTHON_CLIENT_MEM_FRACTION"] == "0.93"
+    remat = study_of(key="remat_policy", values=("full", "minimal", "none"))
+    assert [each.overrides["remat_policy"] for each in remat.cells] == ["full", "minimal", "none"]
+    assert len({each.name for each in (length, fraction, remat)}) == 3
+    assert [each.id for each in remat.arms(())] == [
+        "remat-policy-full", "remat-policy-minimal", "remat-policy-none"
+    ]  # fmt: skip
+    assert study_of(start=4).arms(()) == ()
+
+
+def _by_name(speeds: Mapping[str, float], losses: Mapping[str, float] | None = None) -> Run:
+    def run(trial: Trial, at: int) -> TrialResult:
+        del at
+        name = trial.arm.rpartition("-")[2]
+        if math.isnan(speeds[name]):
+            return lost(trial, FailureClass.OOM_GPU)
+        noise = NOISE[(len(name) + 3 * trial.block) % len(NOISE)]
+        return scored(trial, 7 + speeds[name] + noise, loss=(losses or {}).get(name, 7.1))
+
+    return run
+
+
+def test_an_unordered_value_that_does_not_fit_stops_no_other() -> None:
+    remat: dict[str, Any] = {"key": "remat_policy", "values": ("full", "minimal", "none")}
+    speeds = {"full": 0.0, "minimal": math.nan, "none": 0.1}
+    concluded, _ = drive(study_of(**remat), _by_name(speeds))
+    assert record(concluded).value == "none"
+    assert words(concluded)["remat-policy-minimal"] == "DOES NOT FIT"
+    assert not record(concluded).ceiling
+    concluded, _ = drive(study_of(**remat, is_ordered=True), _by_name(speeds))
+    assert words(concluded)["remat-policy-none"] == "NOT TRIED"
+
+
+def test_what_computes_something_else_is_no_winner() -> None:
+    remat = study_of(key="remat_policy", values=("full", "minimal", "none"))
+    speeds = {"full": 0.0, "minimal": 0.05, "none": 0.1}
+    concluded, _ = drive(remat, _by_name(speeds, {"none": 9.9}))
+    assert words(concluded)["remat-policy-none"] == "ANOTHER LOSS"
+    assert record(concluded).value == "minimal"
+
+
+def test_quantization_is_a_finding_and_no_ranking() -> None:
+    study = study_of(key="quantization", values=("bf16", "fp8"))
+    concluded, history = drive(study, _by_name({"bf16": 0.0, "fp8": 0.3}))
+    assert len(history) == 2
+    assert set(words(concluded).values()) == {"ANOTHER LOSS"}
+    assert concluded.winner is None
+    assert "not ranked" in record(concluded).said[0]
+    assert not record(concluded).objection
+
+
+def test_compiled_memory_costs_no_job_that_does_not_fit() -> None:
+    line = ceiling_by_compiled_memory({4: 30e9, 8: 50e9}, limit_bytes=75e9)
+    assert line == pytest.approx(13)
+    concluded, history = drive(study_of(compiled_ceiling=line), world(ceiling=13.4))
+    assert all(each.score for each in history)
+    assert max(sizes(history)) == 13
+    assert record(concluded).is_at_end
+
+
+def test_the_other_estimates_of_a_ceiling() -> None:
+    by_log = ceiling_by_log(size=16, allocation_bytes=64e9, used_bytes=20e9, limit_bytes=70e9)
+    assert by_log == pytest.approx(12.5)
+    by_formula = ceiling_by_formula(
+        memory_bytes=192e9, fraction=0.93, parameters=70e9, bytes_per_parameter=16, shards=8,
+        sequence=4096, embedding=8192, layers=80,
+    )  # fmt: skip
+    assert by_formula == pytest.approx((192e9 * 0.93 - 140e9) / (4096 * 8192 * 80 * 12))
+    assert study_of(ceiling=by_log).values[study_of(ceiling=by_log).start] == "9"
+    for wrong in (
+        lambda: ceiling_by_compiled_memory({4: 30e9}, limit_bytes=75e9),
+        lambda: ceiling_by_compiled_memory({4: 30e9, 8: 20e9}, limit_bytes=75e9),
+        lambda: ceiling_by_log(size=1, allocation_bytes=1, used_bytes=3, limit_bytes=2),
+        lambda: ceiling_by_formula(
+            memory_bytes=1, fraction=1, parameters=9, bytes_per_parameter=9, shards=1, sequence=1,
+            embedding=1, layers=1,
+        ),
+    ):  # fmt: skip
+        with pytest.raises(ConfigError, match=r"expected|take"):
+            wrong()  # type: ignore[no-untyped-call]
+
+
+@pytest.mark.parametrize(
+    ("said", "why"),
+    [
+        ({"sizes": (4, 8), "values": ("a", "b")}, "two lists"),
+        ({"sizes": (4, 4)}, "a value twice"),
+        ({"sizes": (4,)}, "compared with nothing"),
+        ({"sizes": (4, -1)}, "expected positive numbers"),
+        ({"start": 0.0}, "start is 0.0, expected a positive number"),
+        ({"blocks": 1}, "expected at least 2"),
+        ({"key": "XLA_FLAGS", "values": ("a", "b")}, "tuned by profiles"),
+        ({"start": 8, "step": 0.01}, "change step=, smallest= or largest="),
+        ({"key": "max_target_length", "sizes": (0.5, 1024)}, "expected whole numbers"),
+        ({"key": "max_target_length"}, "needs to know where to begin"),
+    ],
+)
+def test_a_declaration_that_means_nothing_is_refused(said: dict[str, Any], why: str) -> None:
+    with pytest.raises(ConfigError, match=why):
+        study_of(**said)
+
+
+def test_inputs_are_never_guessed() -> None:
+    bare = replace(CELL, per_device_batch_size=None)
+    with pytest.raises(ConfigError, match="needs to know where to begin"):
+        study_of(cell=bare)
+    asked = replace(rates.asked_of(CELL, 30), profiles=(profile("fast", "--xla_fast=1"),))
+    with pytest.raises(ConfigError, match="the sweep has profiles"):
+        BatchSize(start=8).study(asked)
+
+
+def test_any_prefix_in_any_order_leads_to_the_same_end() -> None:
+    study = study_of(start=8)
+    concluded, history = drive(study, world(ceiling=21, best=12))
+    for end in range(len(history)):
+        assert study.propose(history[:end]), end
+        assert not study.conclude(history[:end]).complete
+    assert study.conclude(list(reversed(history))) == concluded
+    again = BatchStudy.from_json(study.to_json())
+    assert again.conclude(history) == concluded
+    assert Conclusion.from_json(concluded.to_json()) == concluded
+    running = replace(history[-1], status=TrialStatus.RUNNING, score=None)
+    assert [each.id for each in study.propose([*history[:-1], running])] == [running.trial.id]
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    ceiling=st.floats(0.5, 60),
+    start=st.integers(1, 30),
+    budget=st.integers(2, 40),
+    failures=st.dictionaries(st.integers(0, 39), st.sampled_from(list(FailureClass)), max_size=6),
+    order=st.randoms(use_true_random=False),
+)
+def test_it_ends_in_every_world_within_its_budget(
+    ceiling: float, start: int, budget: int, failures: dict[int, FailureClass], order: object
+) -> None:
+    steady = world(ceiling=ceiling)
+    study = study_of(start=start, budget=budget)
+    history: list[TrialResult] = []
+    while trials := study.propose(history):
+        for each in trials:
+            cls = failures.get(len(history))
+            dropped = TrialStatus.DROPPED if len(history) % 2 else TrialStatus.UNMEASURED
+            history.append(lost(each, cls, status=dropped) if cls is not None else steady(each, 0))
+        assert len(history) <= budget
+    concluded = study.conclude(history)
+    assert concluded.complete
+    shuffled = list(history)
+    order.shuffle(shuffled)  # type: ignore[attr-defined]
+    assert study.conclude(shuffled) == concluded
+    assert study.propose(shuffled) == ()
+    if record(concluded).value:
+        assert float(record(concluded).value) in sizes(history)
+    assert len(words(concluded)) == len(concluded.verdicts)
+
+
+def test_a_test_waits_until_everything_is_over() -> None:
+    study = study_of(sizes=(4, 8, 12))
+    _, history = drive(study, world(ceiling=9))
+    asked = Question(about=Ask.CONFIRMED, name="pdbs-8")
+    assert study.answer(history[:2], asked).state is Answered.NOT_YET
+    found = study.answer(history, asked)
+    assert found.state is Answered.YES
+    assert found.verdict is not None
+    best = study.answer(history, Question(about=Ask.BEST))
+    assert best.arm is not None
+    assert best.arm.id == "pdbs-8"
+    assert study.answer(history, replace(asked, name="pdbs-9")).state is Answered.NEVER
+
+
+def test_simulated_studies_keep_the_promised_rates() -> None:
+    """A thirtieth of `benchmarks/batch_rates.py`, which has the figures of docs/batch.md."""
+    rough = rates.rates(rates.WORLDS[1], 33)
+    assert rough["above 3"] == 0
+    assert rough["above 1"] <= 2
+    assert rough["held"] >= 30
+    assert rough["over budget"] == 0
+    assert rough["ceiling held"] == rough["ceilings"]
+    compiled = rates.rates(rates.WORLDS[4], 33)
+    assert compiled["most oom"] <= 1

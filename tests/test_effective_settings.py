@@ -141,6 +141,21 @@ def test_a_flag_on_its_way_to_xla(
 
 
 @needs_jax
+def test_options_of_a_start_that_died_are_no_proof_of_the_one_that_was_measured(
+    tmp_path: Path,
+) -> None:
+    """A wrapper starts the trainer again, without the flags that the first start wrote down."""
+    early = "import sys\nif 'early' in sys.argv:\n    for step in range(4):\n"
+    early += "        print(f'completed step: {step}, seconds: 0.5, TFLOP/s/device: 0.1, '\n"
+    early += "              'Tokens/s/device: 1024.0, total_weights: 512, loss: 7.1')\n"
+    early += "    sys.exit(1)\n"
+    found = ran(LEVEL, tmp_path, f"{JAX}{early}", wrapper='"$@" early; unset XLA_FLAGS')
+    assert ends(found) == ("asked", Next.ACCEPT)
+    (setting,) = found.settings
+    assert not setting.is_proved
+
+
+@needs_jax
 def test_a_trainer_that_swallows_a_typo(tmp_path: Path) -> None:
     of = profile("typo", "--xla_cpu_enable_fast_mathh=true")
     swallow = 'XLA_FLAGS=$(tr " " "\\n" <<<"$XLA_FLAGS" | grep -v mathh | tr "\\n" " ")'

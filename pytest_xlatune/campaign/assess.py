@@ -221,6 +221,7 @@ def _settings(
             options=options,
             config=report.config,
             nccl=report.nccl,
+            is_restarted=report.starts > 1,
             expects_options=ran and is_told,
             expects_nccl=ran and is_asked,
         ),

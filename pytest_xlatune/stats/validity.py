@@ -13,7 +13,7 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 
 from pytest_xlatune.model.errors import ConfigError
@@ -63,6 +63,8 @@ class Shown:
         options: what XLA dumped of its options; None without a dump.
         config: the keys that the framework says it uses; empty where it prints none.
         nccl: the variables that NCCL or RCCL says it reads; empty where it prints none.
+        is_restarted: whether the program started more than once: the options may be those of a
+            start that died, and another one may have trained without them.
         expects_options: whether the program was asked to dump its options and came far enough.
         expects_nccl: the same of NCCL's lines.
     """
@@ -72,6 +74,7 @@ class Shown:
     options: Options | None = None
     config: Mapping[str, str] = field(default_factory=dict)
     nccl: Mapping[str, str] = field(default_factory=dict)
+    is_restarted: bool = False
     expects_options: bool = False
     expects_nccl: bool = False
 
@@ -194,7 +197,8 @@ def _of_flags(shown: Shown, defaults: Defaults) -> Callable[[str, str], _Said]:
     def said(name: str, value: str) -> _Said:
         dumped = _dumped(name, value, shown.options, defaults) if shown.options else None
         if dumped is not None:
-            return dumped
+            is_of_another = shown.is_restarted and dumped.effect is Effect.IN_EFFECT
+            return replace(dumped, effect=Effect.ASKED) if is_of_another else dumped
         if listed is not None:
             found = listed.get(name)
             if found is None or not same_value(found, value):

@@ -12,13 +12,14 @@ from pytest_xlatune.campaign import Campaign
 from pytest_xlatune.campaign.attempts import Setup, by_digest
 from pytest_xlatune.executors import Request, Resumed
 from pytest_xlatune.launchers.command import CommandLauncher
-from pytest_xlatune.model.cell import OPTIONS_FOLDER, Cell, Parallelism, Protocol
+from pytest_xlatune.model.cell import OPTIONS_FOLDER, Cell, DeployedFile, Parallelism, Protocol
 from pytest_xlatune.model.environment import NodeEnvironment
 from pytest_xlatune.model.errors import SubmissionError
 from pytest_xlatune.model.profile import Profile, parse_flags, profile
 from pytest_xlatune.model.resources import Resources
 from pytest_xlatune.model.result import Outcome, State, Submission
 from pytest_xlatune.model.trial import LaunchSpec
+from pytest_xlatune.studies import Study
 from pytest_xlatune.studies.tuning import TuningStudy
 from pytest_xlatune.sweep.groups import Limits
 
@@ -136,6 +137,8 @@ def campaign(
     fresh: bool = False,
     recover: bool | None = None,
     limits: Limits | None = None,
+    study: Study | None = None,
+    files: tuple[DeployedFile, ...] = (),
     clocks: Mapping[str, Callable[[], float]] = MappingProxyType({}),
 ) -> Campaign:
     setup = Setup(
@@ -146,12 +149,13 @@ def campaign(
         resources=Resources(),
         folder=folder / "pretend" / "cell",
         session=session,
+        files=files,
         recover=None if recover is None else lambda *_: bool(recover),
         limits=limits or Limits(),
         now=clocks.get("now", time.time),
         ticks=clocks.get("ticks", time.monotonic),
     )
-    study = TuningStudy(
+    study = study or TuningStudy(
         cell=cell, profiles=profiles, budget=40, screen_baselines=2, finalists=2, blocks=3,
         block_baselines=1,
     )  # fmt: skip

@@ -246,6 +246,11 @@ class _Check:
             marks = "`" if part in ("code", "repositories") else ""
             facts = known[0].items() if known else ()
             yield label, "; ".join(f"{marks}{name}{marks} {said}" for name, said in facts)
+        began = [each for each in books.lines if each["event"] == "epoch-began"]
+        changed = [each for each in began if each["cause"] == "changed"]
+        for each in changed:
+            phrases = f"on {', '.join(each['nodes'])} changed: {'; '.join(each['changes'])}"
+            yield "Changed on the way", phrases
         opened = [each for each in books.lines if each["event"] == "campaign-opened"]
         commands = dict.fromkeys(each.get("command", "") for each in opened)
         yield "Command", ", ".join(f"`{each}`" for each in commands if each)

@@ -23,7 +23,14 @@ from hypothesis import strategies as st
 from pytest_xlatune.model.cell import DeployedFile, Protocol
 from pytest_xlatune.model.profile import profile
 from pytest_xlatune.model.record import digest
-from pytest_xlatune.model.result import Conclusion, Outcome, TrialResult, Verdict, VerdictKind
+from pytest_xlatune.model.result import (
+    Conclusion,
+    NoiseRecord,
+    Outcome,
+    TrialResult,
+    Verdict,
+    VerdictKind,
+)
 from pytest_xlatune.model.text import fine, interval, percent, points, rate, significant, size
 from pytest_xlatune.plugin.controller import _in_short
 from pytest_xlatune.report.lines import best_lines, paragraph, summary_message, words
@@ -529,7 +536,7 @@ def check_gate(views: Views, text: str) -> None:
     """Each candidate's line has the figures of its verdict, and the summary counts them."""
     plain = " ".join(text.replace("`", "").split())
     record = views.conclusion.record
-    if record.sigma is not None:
+    if isinstance(record, NoiseRecord) and record.sigma is not None:
         assert f"noise of one job's score: {fine(record.sigma)}." in plain
     for verdict in views.conclusion.verdicts:
         assert paragraph(verdict) in plain.replace("\\", ""), verdict.arm

@@ -71,6 +71,12 @@ def add_compile_check(parser: argparse.ArgumentParser) -> None:
         parser.add_argument(f"--{name}", metavar=metavar, help=what)
     parser.add_argument("--memory-limit", type=float, metavar="GIB", help="of a device")
     parser.add_argument("--keep", type=Path, metavar="FOLDER", help="for logs and dumps")
+    parser.add_argument(
+        "--without-each",
+        metavar="PROFILE",
+        help="compile this profile, or several joined by +, whole and without each of its flags, "
+        "and say which of them acted",
+    )
     add_json(parser)
     add_options(parser, leave_out=OF_A_RUN)
     parser.set_defaults(run=_compile_check)
@@ -94,6 +100,8 @@ def _compile_check(arguments: argparse.Namespace) -> int:
     how = dataclasses.replace(
         how, **{name: value for name, value in said.items() if value is not None}
     )
+    if arguments.without_each:
+        return _without_each(resolved, how, arguments)
     found = []
     width = max(len(each.id) for each in resolved.sweep.profiles)
     for each in _compiled(resolved, how, keep=arguments.keep):
@@ -104,6 +112,43 @@ def _compile_check(arguments: argparse.Namespace) -> int:
         show_json({"schema": SCHEMA, "profiles": [each.to_json() for each in found]})
     else:
         show(["", *summary_lines(found)])
+    return 0
+
+
+def _without_each(resolved: ResolvedSweep, how: CompileCheck, arguments: argparse.Namespace) -> int:
+    """Show which flags of a profile changed the program.
+
+    Raises:
+        ConfigError: no such profile, or it does not compile.
+    """
+    from pytest_xlatune.model.errors import ConfigError
+    from pytest_xlatune.model.profile import merge_flags
+    from pytest_xlatune.prepare.compile_check import compiled_by
+    from pytest_xlatune.prepare.compilers import compiler_for, proofs_of
+
+    declared = {each.id: each for each in resolved.sweep.profiles}
+    said: str = arguments.without_each
+    names = [said] if said in declared else said.split("+")
+    for name in names:
+        if name not in declared:
+            where = f"sweep {resolved.sweep.name!r}"
+            raise ConfigError.unknown("profile", name, valid=declared, where=where)
+    parts = [declared[name] for name in names]
+    whole = dataclasses.replace(
+        parts[0],
+        id="whole",
+        flags=merge_flags(flag for each in parts for flag in each.flags),
+        env={name: value for each in parts for name, value in each.env.items()},
+        overrides={key: value for each in parts for key, value in each.overrides.items()},
+    )
+    compiler = compiler_for(resolved, how)
+    compiled_by(compiler)
+    with TemporaryDirectory() as scratch:
+        proofs = proofs_of(whole, compiler.way, folder=arguments.keep or Path(scratch))
+    if arguments.json:
+        show_json({"schema": SCHEMA, "flags": [each.to_json() for each in proofs]})
+    else:
+        show([each.sentence for each in proofs])
     return 0
 
 

@@ -27,7 +27,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pytest_xlatune.evidence.hlo import Program
-from pytest_xlatune.evidence.hlo.difference import Compiled, CompileFinding, CompileJudge
+from pytest_xlatune.evidence.hlo.difference import (
+    Compiled,
+    CompileFinding,
+    CompileJudge,
+    Proof,
+    prove_each,
+)
 from pytest_xlatune.evidence.hlo.dump import read_program
 from pytest_xlatune.executors.folder import log_files, read_outcomes, write_spec
 from pytest_xlatune.executors.local import machine_lock
@@ -37,7 +43,13 @@ from pytest_xlatune.logs import read_log
 from pytest_xlatune.logs.triage import primary
 from pytest_xlatune.model.cell import DUMP_FOLDER, Cell
 from pytest_xlatune.model.errors import ConfigError, XlatuneError
-from pytest_xlatune.model.profile import BASELINE, Flag, Profile, append_flags
+from pytest_xlatune.model.profile import (
+    BASELINE,
+    Flag,
+    Profile,
+    append_flags,
+    effective_values,
+)
 from pytest_xlatune.model.result import Outcome, State
 from pytest_xlatune.model.trial import LaunchSpec, Trial
 from pytest_xlatune.sweep.declaration import CPU, CompileCheck
@@ -301,6 +313,32 @@ def screen(
     for profile in profiles:
         if not profile.is_baseline:
             yield judge.judge(compiled(profile, way(profile), folder, lock=lock))
+
+
+def proofs_of(
+    profile: Profile, way: Way, *, folder: Path, lock: Path | None = None
+) -> tuple[Proof, ...]:
+    """Compile a profile whole and without each of its flags, and say which of them acted.
+
+    That is one compilation for each flag, beside those of the profile and of the baseline.
+
+    Raises:
+        ConfigError: the cell as deployed or the whole profile does not compile.
+    """
+    before = compiled_baseline(way, folder, lock=lock)
+    whole = compiled(profile, way(profile), folder, lock=lock)
+    if whole.program is None:
+        raise ConfigError(f"profile {profile.id!r} does not compile: {whole.said}")
+    names = tuple(effective_values(profile.flags))
+    without: dict[str, Program | None] = {}
+    for number, name in enumerate(names if len(names) > 1 else (), 1):
+        flags = tuple(each for each in profile.flags if each.name != name)
+        less = dataclasses.replace(profile, id=f"without-{number}", flags=flags)
+        found = compiled(less, way(less), folder, lock=lock)
+        if not found.is_interrupted:
+            without[name] = found.program
+    asked = (*names, *profile.env)
+    return prove_each(asked, before, whole.program, without)
 
 
 def compiled_baseline(way: Way, root: Path, *, lock: Path | None = None) -> Program:

@@ -237,6 +237,29 @@ def test_a_sweep_is_screened_as_text_too(
     assert "What compiling cannot say" in out
 
 
+def test_the_flag_of_a_recipe_that_acted_is_found_by_compiling_without_each(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XLATUNE_MACHINE_LOCK", str(tmp_path / "lock"))
+    trainer, sweep, kept = tmp_path / "trainer.py", tmp_path / "test_few.py", tmp_path / "kept"
+    trainer.write_text(TRAINER, encoding="utf-8")
+    sweep.write_text(FEW.format(trainer=str(trainer), kept=str(KEPT)), encoding="utf-8")
+    said = ["compile-check", str(sweep), "--without-each", "ag+rs+ring", "--keep", str(kept)]
+    assert main([*said, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)["flags"]
+    assert {each["flag"]: each["acted"] for each in found} == {
+        "xla_gpu_all_gather_combine_threshold_bytes": "acted",
+        "xla_gpu_reduce_scatter_combine_threshold_bytes": "did not act",
+        "NCCL_ALGO": "cannot be seen in HLO",
+    }
+    compiled = {each.name for each in kept.iterdir()}
+    assert compiled == {"baseline-deployed", "whole", "without-1", "without-2"}, "one for each flag"
+    assert main([*said[:-3], "ag+sr"]) == 2
+    assert "did you mean 'rs'" in capsys.readouterr().err
+    assert main([*said[:-3], "ag"]) == 0
+    assert "acted: " in capsys.readouterr().out
+
+
 def test_a_device_that_is_not_here_needs_a_program(capsys: pytest.CaptureFixture[str]) -> None:
     sweep = str(ROOT / "sweeps" / "test_quickstart.py")
     assert main(["compile-check", sweep, "--target", "h100"]) == 2

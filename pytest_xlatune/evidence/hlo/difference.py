@@ -328,6 +328,44 @@ def prove(flags: Sequence[str], before: Program, after: Program) -> tuple[Proof,
     )
 
 
+def prove_each(
+    flags: Sequence[str], before: Program, after: Program, without: Mapping[str, Program | None]
+) -> tuple[Proof, ...]:
+    """Say of each setting whether it acted, from a program that was compiled without each of them.
+
+    Args:
+        flags: those that are set in `after` and not in `before`.
+        before: the program without any of them.
+        after: the program with all.
+        without: name of a flag -> the program with all others; None where it does not compile. A
+            flag that has none is judged as `prove` does.
+    """
+    proofs, told = prove(flags, before, after), dict[str, Proof]()
+    for each in proofs:
+        name, less = each.flag, without.get(each.flag)
+        if each.acted is not Acted.ONE_OF or name not in without:
+            continue
+        if less is None:
+            said = f"{name} acted: without it the others do not compile"
+            told[name] = Proof(flag=name, acted=Acted.ACTED, sentence=said)
+            continue
+        found = change(less, after)
+        is_acting = found in (Change.SCHEDULE, Change.PROGRAM)
+        said = f"{name} acted: without it {'; '.join(difference(less, after).sentences)}"
+        if not is_acting:
+            said = f"{name} did not act: without it, {found}"
+        acted = Acted.ACTED if is_acting else Acted.DID_NOT_ACT
+        told[name] = Proof(flag=name, acted=acted, sentence=said)
+    if told and all(each.acted is Acted.DID_NOT_ACT for each in told.values()):
+        # each of them does what another one does as well
+        names = ", ".join(told)
+        said = f"{Acted.ONE_OF} is enough: {names}; without any single one the program is as it is"
+        told = {
+            name: Proof(flag=name, acted=Acted.ONE_OF, sentence=f"{name}: {said}") for name in told
+        }
+    return tuple(told.get(each.flag, each) for each in proofs)
+
+
 def _proof(
     name: str, before: Program, after: Program, found: Change, *, of: Sequence[str]
 ) -> Proof:

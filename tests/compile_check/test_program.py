@@ -255,7 +255,7 @@ def test_the_flag_of_a_recipe_that_acted_is_found_by_compiling_without_each(
     compiled = {each.name for each in kept.iterdir()}
     assert compiled == {"baseline-deployed", "whole", "without-1", "without-2"}, "one for each flag"
     assert main([*said[:-3], "ag+sr"]) == 2
-    assert "did you mean 'rs'" in capsys.readouterr().err
+    assert "unknown profile 'sr' in sweep 'few'" in capsys.readouterr().err
     assert main([*said[:-3], "ag"]) == 0
     assert "acted: " in capsys.readouterr().out
 

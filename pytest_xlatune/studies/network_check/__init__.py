@@ -1,6 +1,6 @@
 """Which node or link slows the network: rounds of disjoint pairs, then fresh pairs side by side.
 
-An arm is a node, and the network as a whole; a trial is a pair of nodes under a two-node load. A
+An arm is a node; a trial is a pair of nodes under a two-node load. A
 pair's single run only chooses which pairs run again. A node that cannot communicate is an answer
 too, and the study goes on without it. This module must not know of executors or logs.
 """
@@ -215,11 +215,11 @@ class NetworkStudy(Common):
     @cached_property
     def _arms(self) -> tuple[Arm, ...]:
         first = self.cells[0].digest
-        names = (*(each.lower() for each in self.cell.nodelist), CONCLUSION)
+        names = (each.lower() for each in self.cell.nodelist)
         return tuple(Arm(id=each, cell_digest=first, profile=BASELINE) for each in names)
 
     def arms(self, history: History) -> tuple[Arm, ...]:
-        """Return the nodes, in the order of the node list, then the whole network."""
+        """Return the nodes, in the order of the node list."""
         del history
         return self._arms
 

@@ -106,7 +106,7 @@ def conclusion(walk: Walk, *, study: Asking) -> Conclusion:
     if is_over:
         is_fault = whole.kind in (VerdictKind.SLOWER, VerdictKind.INVALID)
         own.record = replace(own.record, answer=_sentence(whole), is_fault=is_fault)
-    *nodes, _ = study.arms(())
+    nodes = study.arms(())
     known = walk.of_nodes()
     results = _by_node(walk)
     verdicts = [

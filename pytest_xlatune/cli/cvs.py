@@ -4,11 +4,20 @@ from __future__ import annotations
 
 import argparse
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pytest_xlatune.cli import add_commands, add_json, complain, show, show_json
+from pytest_xlatune.cli import (
+    OF_A_SESSION,
+    add_commands,
+    add_json,
+    add_options,
+    complain,
+    options_of,
+    show,
+    show_json,
+)
 from pytest_xlatune.model.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -18,6 +27,7 @@ if TYPE_CHECKING:
 _WIDTH = 100
 _LINES = {
     "show": "show what files say, their open items, and what each key becomes",
+    "calibrate": "measure thresholds: jobs of the file against itself, with their noise",
     "migrate": "write a file of generation 1, 2 or 3 as one of generation 4",
 }
 
@@ -42,6 +52,30 @@ def add_cvs(parser: argparse.ArgumentParser) -> None:
     _add_given(one)
     one.set_defaults(run=_show)
 
+    third = added["calibrate"]
+    third.epilog = (
+        "example:\n"
+        "  xlatune cvs calibrate config.json -o new_threshold.json --nodelist 'node[001-004]'\n\n"
+        "A threshold is the mean less three standard deviations of a job, with the number of\n"
+        "jobs, the date, and how often a healthy job misses it. Jobs that were measured are reused."
+    )
+    third.formatter_class = argparse.RawDescriptionHelpFormatter
+    third.add_argument("file", type=Path, metavar="FILE", help="a configuration")
+    third.add_argument(
+        "-o",
+        "--output",
+        type=Path,
+        required=True,
+        metavar="NEW",
+        help="must not exist yet: the file of thresholds, or of generation 1 and 2 the "
+        "configuration, with the thresholds in it",
+    )
+    third.add_argument("--jobs", type=int, default=12, metavar="N", help="of each cell (12)")
+    third.add_argument("--yes", dest="xlatune_yes", action="store_true", help=_YES)
+    _add_given(third, has_nodes=False)
+    add_options(third, leave_out=OF_A_SESSION)
+    third.set_defaults(run=_calibrate)
+
     other = added["migrate"]
     other.epilog = (
         "example:\n"
@@ -57,7 +91,7 @@ def add_cvs(parser: argparse.ArgumentParser) -> None:
     other.set_defaults(run=_migrate)
 
 
-def _add_given(parser: argparse.ArgumentParser) -> None:
+def _add_given(parser: argparse.ArgumentParser, *, has_nodes: bool = True) -> None:
     parser.add_argument(
         "--cluster", "--cvs-cluster", type=Path, metavar="FILE", help="CVS' cluster file"
     )
@@ -68,7 +102,8 @@ def _add_given(parser: argparse.ArgumentParser) -> None:
         metavar="PATH=VALUE",
         help="fill in a value of the file, e.g. container.env.NCCL_SOCKET_IFNAME=eno1",
     )
-    parser.add_argument("--nodes", type=int, metavar="N", help="how many nodes the run has")
+    if has_nodes:
+        parser.add_argument("--nodes", type=int, metavar="N", help="how many nodes the run has")
 
 
 def _given(arguments: argparse.Namespace) -> CvsGiven:
@@ -101,6 +136,79 @@ def _show(arguments: argparse.Namespace) -> int:
     return complain(problems) or status
 
 
+def _calibrate(arguments: argparse.Namespace) -> int:
+    """Run the jobs of each cell, and write the thresholds that they show."""
+    from pytest_xlatune.campaign.jobs import cancel_unwaited
+    from pytest_xlatune.prepare.compilers import check_sweep
+    from pytest_xlatune.sweep.cvs_files import (
+        given_of,
+        given_values,
+        read_cvs_file,
+        text_of,
+        thresholds_of,
+    )
+    from pytest_xlatune.sweep.declaration import Sweep
+    from pytest_xlatune.tasks import new_session_id
+    from pytest_xlatune.tasks.cvs_written import least_values, with_least_values
+    from pytest_xlatune.tasks.live import Feed
+    from pytest_xlatune.tasks.runs import Runs, calibrate
+
+    path, new = arguments.file, arguments.output
+    if new.exists():
+        raise ConfigError(f"{new} exists: name another file, or move it away")
+    options = options_of(arguments)
+    given, runtime = given_of(
+        options.said.values, cluster=arguments.cluster, values=given_values(arguments.cvs_set)
+    )
+    file = read_cvs_file(path, given)
+    session, found, written = new_session_id(), {}, ""
+    for cell in file.cells:
+        sweep = Sweep.from_cvs(
+            path,
+            cell=cell.name,
+            cluster=given.cluster,
+            values=given.values,
+            nodes=given.nodes,
+            runtime=runtime,
+        )
+        resolved = sweep.resolve(options.said)
+        study = resolved.calibration(arguments.jobs)
+        check_sweep(resolved)
+        folder = options.workdir / resolved.folder
+        feed = Feed(folder, session_id=session)
+        try:
+            with Runs(options, session=session) as runs:
+                campaign = runs.open(resolved, study)
+                written = calibrate(
+                    campaign,
+                    lambda feed=feed: show(  # type: ignore[misc]
+                        landed.line for landed in feed.landed() if landed.line
+                    ),
+                ).written
+        finally:
+            cancel_unwaited(folder)
+        found[cell.name] = least_values(campaign, file)
+        show(f"{cell.name}: {each.words}" for each in found[cell.name])
+    source = path if file.generation in ("1", "2") else thresholds_of(path, file)
+    text = with_least_values(
+        text_of(source) if source else "", file, found, where=str(source or new), written=written
+    )
+    _write({new: text})
+    return 0
+
+
+_YES = "run although it costs more node-hours than --ask-above"
+
+
+def _write(texts: Mapping[Path, str]) -> None:
+    for path, text in texts.items():
+        try:
+            path.write_bytes(text.encode())
+        except OSError as error:
+            raise ConfigError(f"{path} cannot be written: {error}; name another place") from None
+    show(f"written: {path}" for path in texts)
+
+
 def _migrate(arguments: argparse.Namespace) -> int:
     import json
 
@@ -114,13 +222,8 @@ def _migrate(arguments: argparse.Namespace) -> int:
             raise ConfigError(f"{path} exists: name another file, or move it away")
     file = read_cvs_file(arguments.file, _given(arguments))
     made = migrated(file, threshold_name=beside.name)
-    try:
-        new.write_text(json.dumps(made.config, indent=2) + "\n", encoding="utf-8")
-        if made.thresholds:
-            beside.write_text(json.dumps(made.thresholds, indent=2) + "\n", encoding="utf-8")
-    except OSError as error:
-        raise ConfigError(f"{new} cannot be written: {error}; name another place") from None
-    show([f"written: {new}", *([f"written: {beside}"] if made.thresholds else [])])
+    texts = {new: made.config, **({beside: made.thresholds} if made.thresholds else {})}
+    _write({path: json.dumps(each, indent=2) + "\n" for path, each in texts.items()})
     if made.left_out:
         show(["without a place in generation 4:"])
         show(line for each in made.left_out for line in _wrapped(f"  {each}"))
@@ -167,7 +270,11 @@ def _facts(found: CvsFile) -> Iterator[str]:
         for metric, each in cell.thresholds.items():
             yield f"    {metric}: {each.words}"
     from pytest_xlatune.model.redact import without_secrets
+    from pytest_xlatune.sweep.cvs_files import dropped_of
 
+    for runtime in (found.container.runtime, "apptainer"):
+        if dropped := dropped_of(found, runtime):
+            yield from _wrapped(f"  not taken by {runtime}: {' '.join(dropped)}")
     flags = " ".join(f"--{name}={value}" for name, value in found.xla_flags.items())
     yield from _wrapped(f"  XLA_FLAGS: {flags or 'none'}")
     env = " ".join(f"{name}={value}" for name, value in without_secrets(found.env).items())

@@ -364,12 +364,14 @@ class DeployedFile(Record):
         text: with the values of secrets hidden; "" where there is no such file yet.
         is_new: whether there is none yet.
         is_shell: whether a shell sources it; else it is the trainer's configuration.
+        cvs_cell: of a CVS file, which is neither: the name of its cell.
     """
 
     path: str
     text: str = ""
     is_new: bool = False
     is_shell: bool = True
+    cvs_cell: str = field(default="", metadata=LATER)
 
 
 DUMP_FOLDER = "xla_dump"

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from pytest_xlatune.tasks.answers import Measured
 
 _PROPERTY = "cvs"
+DROPPED_KEY: pytest.StashKey[list[str]] = pytest.StashKey()
 
 
 def add_options(parser: pytest.Parser) -> None:
@@ -90,8 +91,9 @@ class CvsConfiguration(pytest.File):
         """
         from pytest_xlatune.studies.thresholds import JOBS, Thresholds
         from pytest_xlatune.sweep.cvs_files import (
-            CvsGiven,
             demands_of,
+            dropped_of,
+            given_of,
             given_values,
             read_cvs_file,
         )
@@ -101,10 +103,10 @@ class CvsConfiguration(pytest.File):
         option = self.config.option
         said = self.config.stash[OPTIONS_KEY].said.values
         nodelist = said.get("nodelist") or ()
-        nodes = len(nodelist) or said.get("nodes") or None
         cluster = _absolute(self.config, option.cvs_cluster) if option.cvs_cluster else None
         values = given_values(option.cvs_set)
-        file = read_cvs_file(self.path, CvsGiven(cluster=cluster, values=values, nodes=nodes))
+        given, runtime = given_of(said, cluster=cluster, values=values)
+        file = read_cvs_file(self.path, given)
         if file.kind != "config":
             raise ConfigError(f"{self.path} is a {file.kind} file of CVS: name a configuration")
         if file.mode == "single" and len(nodelist) > 1:
@@ -112,16 +114,15 @@ class CvsConfiguration(pytest.File):
                 f"{self.path} is of one node, and the node list names {len(nodelist)}: "
                 f"{','.join(nodelist)}; name one"
             )
-        runtimes = dict(said.get("container") or {}).get("runtime", "")
-        runtime = runtimes if isinstance(runtimes, str) else runtimes[-1]
         for cell in file.cells:
             demands = demands_of(file, cell)
+            self.config.stash[DROPPED_KEY] = dropped_of(file, runtime)
             sweep = Sweep.from_cvs(
                 self.path,
                 cell=cell.name,
                 cluster=cluster,
                 values=values,
-                nodes=nodes,
+                nodes=given.nodes,
                 runtime=runtime,
                 study=Thresholds(demands=demands, jobs=option.cvs_jobs or JOBS),
             )
@@ -310,6 +311,11 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
     terminalreporter.section("CVS thresholds")
     for line in said:
         terminalreporter.write_line(line)
+    if dropped := config.stash.get(DROPPED_KEY, []):
+        terminalreporter.write_line(
+            f"not taken from the file's container, for the runtime has no such option: "
+            f"{' '.join(dropped)}"
+        )
     terminalreporter.write_line(
         "not run: CVS' smoke test, its checkpoint and resume test, its kernel log (a site's hook)"
     )

@@ -65,6 +65,23 @@ def estimate_noise(scores: Sequence[Score]) -> Noise | None:
     )
 
 
+_SPREADS = 3.0
+
+
+def lower_bound(values: Sequence[float]) -> tuple[float, float]:
+    """Return the mean less three standard deviations, and how often one more value lies below.
+
+    The second is the probability of Student's t with n - 1 degrees of freedom below
+    -3 / sqrt(1 + 1/n): the new value differs from the mean of n by both noises. Needs two values;
+    of values that do not differ, the bound is their value.
+    """
+    from scipy import special
+
+    jobs = len(values)
+    miss = float(special.stdtr(jobs - 1, -_SPREADS / math.sqrt(1 + 1 / jobs)))
+    return fmean(values) - _SPREADS * stdev(values), miss
+
+
 def _kept(score: Score) -> list[float]:
     """Return log seconds of the steps behind a score, less their mean."""
     first, last = score.window

@@ -63,6 +63,22 @@ class CvsGiven:
     nodes: int | None = None
 
 
+def given_of(
+    said: Mapping[str, Any], *, cluster: Path | None, values: Mapping[str, str]
+) -> tuple[CvsGiven, str]:
+    """Return what the options of a run say of a CVS file, and the container's runtime, or "".
+
+    Args:
+        said: option -> value, as the settings of a run have them.
+        cluster: a cluster file.
+        values: path of a leaf -> value in its place.
+    """
+    nodes = len(said.get("nodelist") or ()) or said.get("nodes") or None
+    runtimes = dict(said.get("container") or {}).get("runtime", "")
+    runtime = runtimes if isinstance(runtimes, str) else runtimes[-1]
+    return CvsGiven(cluster=cluster, values=values, nodes=nodes), runtime
+
+
 def given_values(words: Iterable[str]) -> dict[str, str]:
     """Return path -> value of `PATH=VALUE` words.
 
@@ -87,18 +103,15 @@ def read_cvs_file(path: Path, given: CvsGiven | None = None) -> CvsFile:
     given = given or CvsGiven()
     cluster = None
     if given.cluster is not None:
-        cluster = cluster_of(_text(given.cluster), where=str(given.cluster))
+        cluster = cluster_of(text_of(given.cluster), where=str(given.cluster))
     nodes = given.nodes or (len(cluster.nodes) if cluster else None) or None
 
     def beside(name: str) -> tuple[str, str] | None:
-        if name:
-            named = path.parent / name
-            return (str(named), _text(named)) if named.is_file() else None
-        found = sorted(path.parent.glob(_BESIDE))
-        return (str(found[0]), _text(found[0])) if len(found) == 1 else None
+        found = _beside(path, name)
+        return None if found is None else (str(found), text_of(found))
 
     return read_cvs(
-        _text(path),
+        text_of(path),
         where=str(path),
         find_thresholds=beside,
         given=given.values,
@@ -107,11 +120,31 @@ def read_cvs_file(path: Path, given: CvsGiven | None = None) -> CvsFile:
     )
 
 
-def _text(path: Path) -> str:
+def thresholds_of(path: Path, file: CvsFile) -> Path | None:
+    """Return the threshold file that a configuration names or has beside it; None without one."""
+    return _beside(path, file.threshold_name)
+
+
+def _beside(path: Path, name: str) -> Path | None:
+    if name:
+        try:
+            return path.parent / name if (path.parent / name).is_file() else None
+        except (OSError, ValueError):  # longer than a name may be, a NUL in it
+            return None
+    found = sorted(path.parent.glob(_BESIDE))
+    return found[0] if len(found) == 1 else None
+
+
+def text_of(path: Path) -> str:
+    """Return the text of a CVS file with its line ends as they are, without a byte order mark.
+
+    Raises:
+        ConfigError: it cannot be read, or is far too large.
+    """
     try:
         if path.stat().st_size > _LARGEST_BYTES:
             raise ConfigError(f"{path} has more than 16 MiB: no CVS file is so large")
-        return path.read_text(encoding="utf-8-sig")
+        return path.read_bytes().decode("utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path} cannot be read: {error}; name a JSON file of CVS") from None
 
@@ -226,7 +259,8 @@ def declared_of(
         )
     if study is None and not profiles:
         study = Thresholds(demands=demands_of(file, cell))
-    launcher: Launcher = CvsLauncher(scripts=file.scripts)
+    source = str(Path(file.where).absolute())
+    launcher: Launcher = CvsLauncher(scripts=file.scripts, source=source, source_cell=cell.name)
     runtime = runtime or file.container.runtime
     if runtime != NO_CONTAINER:
         options, _ = container_settings(file.container, runtime)
@@ -258,6 +292,15 @@ def declared_of(
         "cell": own,
         "study": study,
     }
+
+
+def dropped_of(file: CvsFile, runtime: str) -> list[str]:
+    """Return the container's options that a runtime has no place for, as a user writes them."""
+    runtime = runtime or file.container.runtime
+    if runtime != NO_CONTAINER:
+        return container_settings(file.container, runtime)[1]
+    mounts = [f"--volume={each}" for each in file.container.mounts]
+    return [*mounts, *container_settings(file.container, "")[1]]
 
 
 _WARM_UP, _USABLE = 5, 6

@@ -28,6 +28,7 @@ from pathlib import Path, PurePosixPath
 from pytest_xlatune.catalog.context import Context
 from pytest_xlatune.catalog.entries import history
 from pytest_xlatune.launchers import Launcher
+from pytest_xlatune.launchers.cvs.starting import CvsLauncher
 from pytest_xlatune.model.cell import CONFIG_TAG_VARIABLE, Cell, DeployedFile, Parallelism
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.profile import (
@@ -115,7 +116,7 @@ _CONFIG = (".yml", ".yaml")
 def deployed_files(
     launcher: Launcher, cell: Cell, *, env_file: str, root: Path
 ) -> tuple[DeployedFile, ...]:
-    """Return the env file that recipes go into, and the trainer's configuration.
+    """Return the env file that recipes go into, the trainer's configuration, a CVS file.
 
     Files that are not on this machine, or cannot be read, are left out: nothing can be said of
     them here.
@@ -134,6 +135,10 @@ def deployed_files(
         *(_read(root / path, root, is_shell=True) for path in shells),
         *(_read(root / path, root, is_shell=False) for path in configs[:1]),
     ]
+    inner = getattr(launcher, "inner", launcher)
+    if isinstance(inner, CvsLauncher) and inner.source:
+        source = _read(Path(inner.source), root, is_shell=False)
+        read.append(source and replace(source, cvs_cell=inner.source_cell))
     return tuple(each for each in read if each is not None)
 
 
@@ -155,6 +160,8 @@ def refuse_changed(
     is_sourced = bool(launcher.env_files_of(cell)) and not cell.sourced
     known = {each.path: _meaning(each.text) for each in before if is_sourced or not each.is_shell}
     for each in now:
+        if each.cvs_cell:
+            continue  # all that reaches a trial is part of the cell
         if known.get(each.path, _meaning(each.text)) != _meaning(each.text):
             raise ConfigError(
                 f"{each.path} has changed since the trials in {where} were measured: numbers of "

@@ -37,7 +37,7 @@ from pytest_xlatune.ledger import (
     LedgerEntry,
 )
 from pytest_xlatune.ledger.state import LedgerState, replay
-from pytest_xlatune.model.cell import Cell, secrets_in
+from pytest_xlatune.model.cell import Cell, DeployedFile, secrets_in
 from pytest_xlatune.model.errors import LedgerError, UnreadableLedgerError
 from pytest_xlatune.model.failure import FailureClass
 from pytest_xlatune.model.profile import Profile
@@ -66,6 +66,7 @@ from pytest_xlatune.studies import Study, profiles_in
 from pytest_xlatune.studies.trials import in_window
 from pytest_xlatune.sweep.earlier import read_calibration
 from pytest_xlatune.sweep.registry import StudyKind, kind_of, study_of
+from pytest_xlatune.tasks.cvs_written import patched_cvs
 from pytest_xlatune.tasks.run_record import record_of
 
 
@@ -336,6 +337,11 @@ class Known:
         return kind_of(self.study.name)
 
     @property
+    def files(self) -> tuple[DeployedFile, ...]:
+        """The files that a patch changes: a CVS file is written anew instead."""
+        return tuple(each for each in self.state.files if not each.cvs_cell)
+
+    @property
     def profiles(self) -> tuple[Profile, ...]:
         """The profiles compared with the baseline, those of derived waves included."""
         return profiles_in(self.study, self.history)
@@ -454,7 +460,7 @@ def document_of(known: Known) -> Document:
         )
     )
     if known.kind.compares_settings:
-        files, conclusion = known.state.files, known.conclusion
+        files, conclusion = known.files, known.conclusion
         shown_too = (
             was_compiled(known.state, known.profiles, known.history),
             bubbles(known.cell, known.profiles, files=files, conclusion=conclusion),
@@ -529,7 +535,7 @@ def covered_by(known: Known) -> Covered:
         history=tuple(map(shown, (*known.scored, *known.evidence))),
         stopped=known.stop_reason,
         remarks=known.remarks,
-        files=known.state.files,
+        files=known.files,
         versions=known.state.opened[-1].versions,
         record=record_of(known.state, known.study, known.study.cells[0]),
     )
@@ -571,9 +577,10 @@ def publish(
 
     They are `<sweep>/leaderboard.md`, `.json` and, where pages can be written, `.html`, and the
     cell's part of `<MODEL_TAG>-tuning.md`, with `zh` in Chinese too; with `rewrite` its patch takes
-    out comments that it makes untrue. A gate, a calibration and an evidence run write their own
-    files, and no tuning document. Sessions of one model may end at the same time: one of them
-    writes at a time, from the ledger of that moment.
+    out comments that it makes untrue. A recipe over a CVS file is that file with the recipe in it.
+    A gate, a calibration and an evidence run write their own files, and no tuning document.
+    Sessions of one model may end at the same time: one of them writes at a time, from the ledger of
+    that moment.
 
     Raises:
         LedgerError: the directory cannot be written; the ledger itself is complete.
@@ -593,6 +600,10 @@ def publish(
         written = tuple(texts)
         covered = covered_by(known) if known.kind.is_deployed else None
         if covered is not None:
+            made = patched_cvs(known.state.files, covered)
+            patched = {reports / known.sweep / name: text for name, text in made.items()}
+            write_all(patched)
+            written += tuple(patched)
             written += add_to_document(reports, covered, zh=zh, rewrite=rewrite)
         if has_pages():
             path = stem.with_name(f"{stem.name}.html")

@@ -149,6 +149,13 @@ def test_a_name_among_the_runs_that_is_no_sweep_is_refused(tmp_path: Path) -> No
         read(tmp_path, data)
 
 
+@pytest.mark.parametrize("name", ["1" * 400, "a\0b", "no such", "."])
+def test_thresholds_under_no_possible_name_are_a_note(tmp_path: Path, name: str) -> None:
+    found = read(tmp_path, {**fourth(), "threshold_json": name})
+    assert not found.cells[0].thresholds
+    assert any("no metric has a threshold" in each for each in found.notes)
+
+
 def test_two_axes_that_take_the_rest_are_refused(tmp_path: Path) -> None:
     data = third()
     data["training"]["maxtext_config"]["dcn_data_parallelism"] = -1

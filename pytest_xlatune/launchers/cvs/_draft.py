@@ -267,7 +267,7 @@ def parallelism_of(
     return ",".join(said) or "DP=1"
 
 
-_MODES = {"single_node": SINGLE, "multi_node": DISTRIBUTED}
+MODES = {"single_node": SINGLE, "multi_node": DISTRIBUTED}
 
 
 def read_first(draft: Draft) -> tuple[CvsFile, Table, list[Path]]:
@@ -278,7 +278,7 @@ def read_first(draft: Draft) -> tuple[CvsFile, Table, list[Path]]:
     """
     source, generation = draft.source, draft.generation
     mode = _mode(draft)
-    key = next(name for name, each in _MODES.items() if each == mode)
+    key = next(name for name, each in MODES.items() if each == mode)
     hca, listed = source.get("config", "nccl_ib_hca"), source.get("config", "nccl_ib_hca_list")
     if mode == DISTRIBUTED and hca and listed and hca != listed and not is_open(listed):
         draft.notes.append("nccl_ib_hca and nccl_ib_hca_list differ; CVS reads the first only")
@@ -333,7 +333,7 @@ def _mode(draft: Draft) -> str:
     """Return the mode: the file's only one, or the one that this run uses."""
     source = draft.source
     params = source.table("model_params")
-    modes = [_MODES[key] for key in params if key in _MODES and params[key]]
+    modes = [MODES[key] for key in params if key in MODES and params[key]]
     if not modes:
         raise ConfigError(
             f"{source.where}: model_params has no model: expected single_node or multi_node with "

@@ -172,7 +172,11 @@ def first_table(generation: str, mode: str, *, has_hca: bool) -> Table:
         "training_steps": Use(USED, "steps of a run"),
         "nnodes": Use(USED, "number of nodes"),
         "coordinator_ip": _LAUNCHER,
-        "nic_type": Use(DIFFERENT, "RDMA libraries are mounted, none is copied", reaches=False)
+        "nic_type": Use(
+            DIFFERENT,
+            "no library is copied into the container: mount it where it is read",
+            reaches=False,
+        )
         if is_multi
         else _MULTI_ONLY,
         **dict.fromkeys(DISTRIBUTED_KEYS, network),
@@ -197,7 +201,11 @@ def first_table(generation: str, mode: str, *, has_hca: bool) -> Table:
             "env_vars": _LAUNCHED,
             "rdma_lib": {
                 "host_source_file": _NOWHERE,
-                "*": Use(DIFFERENT, "RDMA libraries are mounted, none is copied", reaches=False),
+                "*": Use(
+                    DIFFERENT,
+                    "no library is copied into the container: mount it where it is read",
+                    reaches=False,
+                ),
             },
         }
     dims = _KEY if is_second else Use(IGNORED, "CVS writes it into a file that nothing reads")
@@ -336,8 +344,16 @@ def third_table(mode: str) -> Table:
             "heartbeat_timeout_seconds": _ENV,
             "*": _LAUNCHER,
         },
-        "nic_type": Use(DIFFERENT, "RDMA libraries are mounted, none is copied", reaches=False),
-        "rdma_lib": Use(DIFFERENT, "RDMA libraries are mounted, none is copied", reaches=False),
+        "nic_type": Use(
+            DIFFERENT,
+            "no library is copied into the container: mount it where it is read",
+            reaches=False,
+        ),
+        "rdma_lib": Use(
+            DIFFERENT,
+            "no library is copied into the container: mount it where it is read",
+            reaches=False,
+        ),
         "sweeps": Use(USED, "cell"),
         "enabled_sweep_list": Use(USED, "which cells run"),
     }

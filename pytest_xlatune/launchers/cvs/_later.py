@@ -50,13 +50,13 @@ Find = Callable[[str], tuple[str, str] | None]
 # a part of a sweep's name:  BATCH=5
 _TOKEN = re.compile(r"([A-Z_]+)=([^,\s;/]+)")
 # keys of `nccl` -> variables
-_NETWORK = {
+NETWORK = {
     "ib_hca": "NCCL_IB_HCA",
     "ib_hca_list": "NCCL_IB_HCA_LIST",
     "socket_ifname": "NCCL_SOCKET_IFNAME",
     "gloo_socket_ifname": "GLOO_SOCKET_IFNAME",
 }
-_TIMEOUTS = {
+TIMEOUTS = {
     "initialization_timeout_seconds": "JAX_DISTRIBUTED_INITIALIZATION_TIMEOUT_SECONDS",
     "heartbeat_timeout_seconds": "JAX_DISTRIBUTED_HEARTBEAT_TIMEOUT_SECONDS",
 }
@@ -147,6 +147,7 @@ def read_later(draft: Draft, find: Find) -> tuple[CvsFile, Table, list[Path]]:
         max_slope=source.number(*place, "loss_curve", "max_slope"),
         enforce_slope=source.truth(*place, "loss_curve", "enforce"),
         target=_target(draft, place),
+        threshold_name=sample_of(draft.filled(source.text("threshold_json"))),
         has_thresholds=bool(thresholds),
     )
     return made, fourth_table() if is_fourth else third_table(mode), off
@@ -190,10 +191,10 @@ def _target(draft: Draft, place: Path) -> float | None:
 def _of_third(draft: Draft, mode: str) -> dict[str, str]:
     """Return the variables that generation 3 keeps outside its env_vars."""
     env = {}
-    for key, name in _TIMEOUTS.items():
+    for key, name in TIMEOUTS.items():
         if value := draft.source.text("training", "jax_distributed", key):
             env[name] = value
-    for key, name in _NETWORK.items() if mode == DISTRIBUTED else ():
+    for key, name in NETWORK.items() if mode == DISTRIBUTED else ():
         if value := draft.source.text("training", "nccl", key):
             env[name] = draft.filled(value)
     return env

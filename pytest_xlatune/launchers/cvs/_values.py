@@ -205,6 +205,7 @@ class CvsFile:
         added: the environment that CVS adds to it in every run of this mode.
         scripts: the trainer's script; the first that exists is started.
         enforce: whether a threshold that is not met fails a run.
+        threshold_name: of the file of thresholds, where it names one.
         has_thresholds: whether there is a file of them, or a result_dict.
         watched: blocks of the file on what a run is told about: scaling_baseline, convergence, ...
         patterns: name -> regular expression; a line of a job's log that matches is its failure.
@@ -233,6 +234,7 @@ class CvsFile:
     scripts: tuple[str, ...] = ()
     container: Container = field(default_factory=Container)
     enforce: bool = True
+    threshold_name: str = ""
     has_thresholds: bool = True
     watched: Mapping[str, Json] = field(default_factory=dict)
     patterns: Mapping[str, str] = field(default_factory=dict)

@@ -100,7 +100,11 @@ def migrated(file: CvsFile, *, threshold_name: str) -> Migrated:
         if leaf.cls in (IGNORED, UNKNOWN) or not leaf.reaches
     ]
     if file.mode == DISTRIBUTED:
-        left_out.append("the number of nodes: say it at each run (--nodes, a node list)")
+        count = "" if first.nodes is None else f" This file has {first.nodes}."
+        left_out.append(
+            "the number of nodes: generation 4 has no key of it. Say it with every command: show "
+            f"and migrate --nodes N, pytest --xlatune-nodelist or --xlatune-nodes N.{count}"
+        )
     return Migrated(config=config, thresholds=thresholds, left_out=tuple(left_out))
 
 

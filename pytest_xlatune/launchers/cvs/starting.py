@@ -37,10 +37,14 @@ class CvsLauncher(ProgramLauncher):
     Attributes:
         scripts: absolute, or relative to `cwd`.
         python: the interpreter of the trainer.
+        source: path of the file, into which a recipe can be written; no part of the cell.
+        source_cell: the name of its cell.
     """
 
     scripts: tuple[str, ...] = ()
     python: str = "python3"
+    source: str = ""
+    source_cell: str = ""
 
     def describe(self) -> str:
         """Return interpreter and scripts, and where they run."""

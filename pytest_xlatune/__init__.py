@@ -37,6 +37,7 @@ if TYPE_CHECKING:
         ceiling_by_formula,
         ceiling_by_log,
     )
+    from pytest_xlatune.studies.commit_check import Commits, Load
     from pytest_xlatune.studies.gate import Gate, candidate
     from pytest_xlatune.studies.network_check import Network
     from pytest_xlatune.studies.node_check import Nodes
@@ -68,6 +69,7 @@ _NAMES_IN = {
         "ceiling_by_formula",
         "ceiling_by_log",
     ),
+    "studies.commit_check": ("Commits", "Load"),
     "studies.gate": ("Gate", "candidate"),
     "studies.network_check": ("Network",),
     "studies.node_check": ("Nodes",),
@@ -87,6 +89,7 @@ __all__ = [
     "CellSettings",
     "CheckoutLauncher",
     "CommandLauncher",
+    "Commits",
     "CompileCheck",
     "Conclusion",
     "ConfigError",
@@ -96,6 +99,7 @@ __all__ = [
     "Gate",
     "LedgerError",
     "Limits",
+    "Load",
     "MaxTextLauncher",
     "MaxTextSlurmLauncher",
     "Network",

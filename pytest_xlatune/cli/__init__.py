@@ -80,6 +80,7 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
     "study": (
         "xlatune study nodes sweeps/test_nodes.py --nodelist 'node[001-032]' --model llama2-70b",
         "xlatune study nodes sweeps/test_nodes.py --plan",
+        "xlatune study commits sweeps/test_commits.py --commits main..HEAD",
     ),
     "gate": ("xlatune gate init --help",),
     "cvs": ("xlatune cvs show config.json", "xlatune cvs show --help"),

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import shlex
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from pytest_xlatune.model.cell import Cell, varied_fields
@@ -259,6 +259,85 @@ def nodes(subject: Subject) -> Document:
             ),
         ),
     )  # fmt: skip
+
+
+_COMMIT_RATES = (
+    "Single runs prove nothing: a commit is accused by fresh pairs with the one before it alone. "
+    "In simulated searches less than 1 % name a wrong commit, and less than 1 % name one where "
+    "nothing changed; docs/commits.md has the rates, and how often a change is found."
+)
+
+
+def commits(subject: Subject) -> Document:
+    """Return a study of commits: the answer, the commits of each load, the jobs."""
+    conclusion, first = subject.conclusion, subject.cell
+    record = conclusion.record
+    lines = (*((conclusion.reference,) if conclusion.reference else ()), *conclusion.verdicts)
+    by_load: dict[str, list[Verdict]] = {}
+    if len(lines) == len(subject.cells) and conclusion.reference is None:
+        for cell, verdict in zip(subject.cells, lines, strict=True):
+            nodes = f", {counted(len(cell.nodelist), 'node')}" if cell.nodelist else ""
+            on = f" ({', '.join(cell.nodelist)})" if cell.nodelist else ""
+            by_load.setdefault(f"{cell.label}{nodes}{on}", []).append(verdict)
+    else:
+        by_load["Commits that were measured"] = list(lines)
+    found = (each.partition(" ") for each in getattr(record, "commits", ()))
+    subjects = {short: said for short, _, said in found}
+    unfinished = "" if conclusion.complete else "The study is not over: this report is preliminary."
+    named = tuple(dict.fromkeys(name for each in subject.cells for name in each.nodelist))
+    head = replace(subject, cells=(replace(first, nodelist=named),))
+    return Document(
+        title=f"{first.label}: commits" if len(by_load) == 1 else "models on commits",
+        header=header(head),
+        sections=(
+            section(
+                "Answer",
+                bullets(
+                    *filter(None, [unfinished]),
+                    *(plain(each) for each in (record.said if record is not None else ())),
+                    _COMMIT_RATES,
+                ),
+            ),
+            *(
+                section(title, _commit_table(own, subjects, conclusion.metric.head))
+                for title, own in by_load.items()
+            ),
+            section(
+                "What this study can tell",
+                bullets(
+                    f"Sigma, the noise of one job's score: {fine(conclusion.noise.sigma)}.",
+                    *map(plain, conclusion.notes),
+                ),
+            ),
+            section("Jobs", jobs_table([("", subject.history, {})]) or Text(text="No job.")),
+        ),
+    )
+
+
+def _commit_table(own: Sequence[Verdict], subjects: Mapping[str, str], head: str) -> Table:
+    def commit(verdict: Verdict) -> str:
+        short = verdict.arm.rpartition("-")[2]
+        return f"{literal(short)} {plain(subjects.get(short, ''))}".strip()
+
+    rows = [
+        (
+            commit(each),
+            words(each),
+            figure(each),
+            points(each.delta),
+            interval(each.ci95) if each.ci95 else ABSENT,
+            plain(each.against) or ABSENT,
+            str(each.n),
+            "; ".join(map(plain, each.reasons)) or ABSENT,
+            ", ".join(each.job_ids) or ABSENT,
+        )
+        for each in own
+    ]
+    titles = columns(
+        "~Commit", "verdict", f">{head}", ">change %", "95 % interval", "~against", ">runs",
+        "~why", "~jobs",
+    )  # fmt: skip
+    return Table(columns=titles, rows=tuple(rows))
 
 
 _HELD = {VerdictKind.EQUIVALENT: "pass", VerdictKind.SLOWER: "fail"}

@@ -223,6 +223,8 @@ class Asked:
             raises ConfigError where it is no report of this very cell.
         read_reference: path of an earlier `nodes.json` -> Tokens/s/device of its median node;
             raises likewise, but for the nodes.
+        commits: as the user named them, where commits are compared: `others` has their cells by
+            short hash and subject then, in order.
     """
 
     cell: Cell
@@ -235,6 +237,7 @@ class Asked:
     loss_tolerance: float
     read_baselines: Callable[[str], tuple[str, tuple[TrialResult, ...]]]
     read_reference: Callable[[str], float]
+    commits: str = ""
 
 
 class DeclaredStudy(Protocol):

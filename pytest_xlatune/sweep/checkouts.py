@@ -104,6 +104,83 @@ def code_of(
     return found
 
 
+def commits_of(
+    launcher: Launcher, text: str, *, where: str, has_all: bool
+) -> tuple[CheckoutLauncher, dict[str, str]]:
+    """Return the launcher with its folder, and of each commit its label and what `Cell.code` is.
+
+    Args:
+        launcher: names the repository.
+        text: `main..HEAD`, from the first good commit to the last bad one; or `v1,v2`.
+        where: asked for it, for messages.
+        has_all: whether every commit of a range is meant, by first parents; else its ends.
+
+    Raises:
+        ConfigError: there is no such commit or range, it is HEAD while files of it are changed, or
+            the launcher starts no commit.
+    """
+    if not isinstance(launcher, CheckoutLauncher):
+        raise ConfigError(
+            f"{where} compares commits, which needs a launcher that starts one; write "
+            "launcher=CheckoutLauncher(repository=..., inner=...)"
+        )
+    if not text:
+        raise ConfigError(
+            f"{where} compares commits and is missing them (--xlatune-commits main..HEAD); they "
+            "are never guessed"
+        )
+    launcher = placed(launcher)
+    if ".." not in text:
+        names = [each.strip() for each in text.split(",") if each.strip()]
+        codes = [code_of(launcher, each, where=where) for each in names]
+    else:
+        first, _, last = text.replace("...", "..").partition("..")
+        codes = _range(launcher, first or "HEAD", last or "HEAD", where=where)
+        codes = codes if has_all else [codes[0], codes[-1]]
+    if len(set(codes)) < len(codes):
+        raise ConfigError(f"{where}: {text!r} names one commit twice; name each once")
+    return launcher, {_labelled(launcher.repository, each): each for each in codes}
+
+
+_MOST_COMMITS = 512
+
+
+def _range(launcher: CheckoutLauncher, first: str, last: str, *, where: str) -> list[str]:
+    """Return the commits from where the first left the last's line, by first parents."""
+    repository = launcher.repository
+    end = code_of(launcher, last, where=where)
+    # the first commit is only where the range begins: changed files are not of it
+    begin = code_of(launcher, first, where=where, is_compared=True)
+    commit = end.partition("+")[0]
+    base = _run(repository, "merge-base", begin, commit).stdout.strip()
+    if not base:
+        raise ConfigError(f"{where}: {first} and {last} have no common commit")
+    listed = _git(repository, "rev-list", "--first-parent", "--reverse", f"{base}..{commit}")
+    after = listed.split()
+    if not after:
+        raise ConfigError(
+            f"{where}: {first}..{last} holds no commit: {last} is {first}, or lies before it"
+        )
+    if _git(repository, "rev-parse", f"{after[0]}^1").strip() != base:
+        raise ConfigError(
+            f"{where}: {first} is on no first-parent line to {last}, but in a branch that was "
+            "merged; name the commit of the line after which it was merged"
+        )
+    if len(after) >= _MOST_COMMITS:
+        raise ConfigError(
+            f"{where}: {first}..{last} holds {len(after)} commits, at most {_MOST_COMMITS} are "
+            "searched; name a later first commit, e.g. a release that was still fast"
+        )
+    return [base, *after[:-1], end]
+
+
+def _labelled(repository: str, code: str) -> str:
+    """Return the short hash and the subject of a commit."""
+    subject = _git(repository, "log", "-1", "--format=%s", code.partition("+")[0]).strip()
+    what = UNCOMMITTED if code.endswith(UNCOMMITTED) else subject
+    return f"{code[:_SHORT]} {what[:60]}".strip()
+
+
 def same_files(launcher: CheckoutLauncher, one: str, other: str) -> bool:
     """Whether two commits, as `code_of` returns them, hold the very same files."""
     trees = {

@@ -426,7 +426,8 @@ class Sweep(Declared):
         described = launcher.describe()
         if said.root:  # the cell is the same in another checkout
             described = described.replace(f"{said.root}/", "")
-        own = {name: value for name, value in vars(declared).items() if name != "step_pattern"}
+        no_field = ("step_pattern", "commits")
+        own = {name: value for name, value in vars(declared).items() if name not in no_field}
         cell = Cell(
             **own
             | {
@@ -445,7 +446,8 @@ class Sweep(Declared):
                 "(--xlatune-nodelist 'node[001-008]'); they are never guessed"
             )
         _refuse_unfit(cell, per_cell or nodes, what=f"sweep {self.name!r}")
-        launcher, cell, others = _with_commits(self, launcher, cell)
+        compared = declared.commits or getattr(self.declared, "commits", "")
+        launcher, cell, others = _with_commits(self, launcher, cell, compared)
         is_of_cells = self.declared is not None and KINDS[self.declared.kind].ranks_cells
         if is_of_cells and site.executor == "slurm" and not nodelist:
             raise ConfigError(
@@ -454,8 +456,8 @@ class Sweep(Declared):
             )
         if others and site.executor == "slurm" and not nodelist:
             raise ConfigError(
-                f"sweep {self.name!r}: candidate {next(iter(others))!r} is a cell of its own, and "
-                "the scheduler might give it other nodes than the baseline; name the nodes of both "
+                f"sweep {self.name!r}: {next(iter(others))!r} is a cell of its own, and the "
+                "scheduler might give it other nodes than the others; name the nodes of all "
                 "(--xlatune-nodelist 'node[001-008]')"
             )
         cell = with_sourced(cell, launcher)
@@ -475,6 +477,7 @@ class Sweep(Declared):
             context=_context(cell, launcher) if self.derived else None,
             cell=cell,
             others=others,
+            commits=compared,
             settings=said.places,
             compile_check=self._compiled_first(said.values.get("compile_check")),
         )
@@ -536,13 +539,26 @@ def _refuse_unfit(cell: Cell, nodes: int, *, what: str) -> None:
 
 
 def _with_commits(
-    sweep: Sweep, launcher: Launcher, cell: Cell
+    sweep: Sweep, launcher: Launcher, cell: Cell, compared: str
 ) -> tuple[Launcher, Cell, dict[str, Cell]]:
     """Return the launcher of all cells, the cell at its commit, and those of the candidates.
+
+    Where commits are `compared` the cell is at the first of them, and the others are all of them.
 
     Raises:
         ConfigError: there is no such commit, or the launcher cannot start what a candidate is.
     """
+    if hasattr(sweep.declared, "commits"):
+        from pytest_xlatune.sweep.checkouts import commits_of
+
+        placed_one, codes = commits_of(
+            launcher,
+            compared,
+            where=f"sweep {sweep.name!r}",
+            has_all=sweep.declared.is_search(compared),  # type: ignore[union-attr]
+        )
+        at_commits = {label: replace(cell, code=code) for label, code in codes.items()}
+        return placed_one, next(iter(at_commits.values())), at_commits
     if not sweep.candidates and not isinstance(launcher, CheckoutLauncher):
         return launcher, cell, {}
     from pytest_xlatune.sweep.checkouts import code_of, placed

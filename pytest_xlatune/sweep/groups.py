@@ -359,6 +359,11 @@ class CellSettings(Declared):
         0, "Devices of the cell in all; 0 is unknown", unit="devices", where=TABLE, parse=_POSITIVE
     )
     code: str = _setting("", "Commit of the trainer's code; '' tells none apart")
+    commits: str = _option(
+        "",
+        "Commits of the trainer that a study of commits compares: main..HEAD, or v1,v2",
+        metavar="RANGE",
+    )
     step_pattern: str = _option(
         "",
         "How the trainer prints a step, where it is not as MaxText does: torchtitan, megatron-lm, "

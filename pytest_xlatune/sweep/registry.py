@@ -122,6 +122,13 @@ KINDS: dict[str, StudyKind] = {
         {"batch": "which batch size is fastest, and how large a one fits"},
         ranks_cells=True,
     ),
+    "commits": StudyKind(
+        "pytest_xlatune.studies.commit_check:CommitStudy",
+        f"{_DOCUMENTS}:commits",
+        "commits",
+        {"commits": "which commit made it slower, or which models a commit breaks or slows"},
+        accuses=True,
+    ),
     "calibration": StudyKind(
         "pytest_xlatune.studies.calibration:CalibrationStudy",
         f"{_DOCUMENTS}:calibration",

@@ -47,7 +47,9 @@ class ResolvedSweep:
     compile_check: CompileCheck | None = None  # as this run does it
     settings: Mapping[str, str] = field(default_factory=dict)  # name -> where it was said
     no_env: str = ""  # why there is no `baseline-no-env`, where one is asked for
-    others: Mapping[str, Cell] = field(default_factory=dict)  # candidate -> its own cell
+    # candidate -> its own cell; short hash and subject -> the cell at a commit that is compared
+    others: Mapping[str, Cell] = field(default_factory=dict)
+    commits: str = ""  # that are compared, as they were named
     context: Context | None = None  # what the profiles of derived waves are held against
 
     @property
@@ -59,6 +61,15 @@ class ResolvedSweep:
     def cells(self) -> tuple[Cell, ...]:
         """The cell, then those of candidates that have one of their own."""
         return tuple(dict.fromkeys((self.cell, *self.others.values())))
+
+    @property
+    def first_cells(self) -> tuple[Cell, ...]:
+        """Those that are measured first: a search of commits may never need the others."""
+        if not self.commits:
+            return self.cells
+        codes = {cell.digest: cell.code for cell in self.study().cells}
+        first = {codes[each.cell_digest] for each in self.study().propose(())}
+        return tuple(each for each in self.cells if each.code in first)
 
     @property
     def folder(self) -> Path:
@@ -100,6 +111,7 @@ class ResolvedSweep:
                 loss_tolerance=design.loss_tolerance,
                 read_baselines=lambda path: read_baselines(Path(path), self.cell),
                 read_reference=lambda path: read_reference(Path(path), self.cell),
+                commits=self.commits,
             )
         )
 

@@ -78,7 +78,7 @@ def look_at(
 ) -> preflight.Preflight:
     """Return all that keeps a sweep from beginning: its site, keys, and the catalog's rules."""
     site = site_of(resolved, folder, is_first=is_first, is_busy=is_busy)
-    looks = [preflight.look(dataclasses.replace(site, cell=cell)) for cell in resolved.cells]
+    looks = [preflight.look(dataclasses.replace(site, cell=cell)) for cell in resolved.first_cells]
     profiles, launcher = resolved.sweep.profiles, resolved.sweep.launcher
     keys = look_at_keys(launcher, resolved.cell, profiles, environ=os.environ)
     rules = look_at_rules(profiles, context_of(resolved.cell, launcher), notes=COSTLY)
@@ -170,7 +170,7 @@ def _setup(
                 is_said=options.yes,
                 sweep=resolved.sweep.name,
             )
-        make_checkouts(resolved.sweep.launcher, resolved.cells)
+        make_checkouts(resolved.sweep.launcher, resolved.first_cells)
         refuse_shadowed(resolved.sweep.launcher, resolved.cell)
         found = looked or look_at(resolved, folder, is_first=not state.opened, is_busy=is_busy)
         found.raise_faults(f"sweep {resolved.sweep.name!r}")

@@ -39,7 +39,7 @@ def project(folder: Any, sweep_file: str) -> Any:
 
 def test_it_runs_by_its_marker_and_has_a_report(project: Any) -> None:
     done = project.run("-m", "toy", "-v")
-    done.assert_outcomes(passed=2)
+    done.assert_outcomes(passed=3)
     done.stdout.fnmatch_lines(["*test_arm?quiet?*screened*", "*test_arm?loud?*screened*"])
     assert len(project.submitted) == 4, "two rounds of two cells"
     assert "| quiet | " in project.read("reports/pretend/toy.md")

@@ -1,0 +1,340 @@
+"""Which commit made it slower, and which models a commit breaks or slows.
+
+An arm is a commit, or a load (a model on so many nodes) on a commit. The first run only
+chooses suspects; fresh pairs carry an accusation. A commit that cannot run is an answer too.
+This module must not know git, executors or logs.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import ClassVar
+
+from pytest_xlatune.model.cell import Cell, Parallelism
+from pytest_xlatune.model.errors import ConfigError
+from pytest_xlatune.model.profile import BASELINE
+from pytest_xlatune.model.record import Record, digest
+from pytest_xlatune.model.result import Conclusion
+from pytest_xlatune.model.text import counted
+from pytest_xlatune.model.trial import Arm, Trial
+from pytest_xlatune.studies import (
+    NEVER,
+    NOT_YET,
+    Answer,
+    Answered,
+    Ask,
+    Asked,
+    History,
+    LossRule,
+    Policy,
+    Question,
+    remembered,
+)
+from pytest_xlatune.studies.commit_check import _halving, _table
+from pytest_xlatune.studies.commit_check._record import KIND, CommitsRecord, CommitWord, Found
+from pytest_xlatune.studies.trials import is_ours
+from pytest_xlatune.studies.verdicts import Common
+
+__all__ = ["KIND", "CommitStudy", "CommitWord", "Commits", "CommitsRecord", "Found", "Load"]
+
+_SHORT = 12  # characters of a hash
+_ONCE = "once"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Load(Record):
+    """One line of the table: a model on so many of the sweep's nodes.
+
+    Attributes:
+        model: its tag.
+        nodes: how many; 0 is all of them.
+        parallelism: its axes, e.g. `FSDP=16`; "" is the sweep's.
+        overrides: `key=value` for the launcher.
+        per_device_batch_size: None is the model's own.
+    """
+
+    model: str
+    nodes: int = 0
+    parallelism: str = ""
+    overrides: dict[str, str] = field(default_factory=dict)
+    per_device_batch_size: float | None = None
+
+    @property
+    def name(self) -> str:
+        """Its slug."""
+        count = f"-{self.nodes}n" if self.nodes else ""
+        return re.sub(r"[^a-z0-9._+-]+", "-", f"{self.model}{count}".lower())
+
+    def cell(self, of: Cell) -> Cell:
+        """Return its cell on the sweep's nodes: the same nodes whatever else the table holds.
+
+        Raises:
+            ConfigError: the sweep names fewer nodes.
+        """
+        return replace(
+            of,
+            model_tag=self.model,
+            parallelism=Parallelism.parse(self.parallelism) if self.parallelism else of.parallelism,
+            overrides={**of.overrides, **self.overrides},
+            per_device_batch_size=self.per_device_batch_size or of.per_device_batch_size,
+            nodelist=self._nodes(of.nodelist),
+        )
+
+    def _nodes(self, names: tuple[str, ...]) -> tuple[str, ...]:
+        """Return nodes `count .. 2 count - 1`: 1, 2 and 4 of 8 are disjoint, and run together."""
+        count = self.nodes or len(names)
+        if count > len(names) and names:
+            raise ConfigError(
+                f"commits: {self.name} needs {count} nodes, the node list names {len(names)}"
+            )
+        return names[count : 2 * count] if 2 * count <= len(names) else names[len(names) - count :]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Commits(Record):
+    """What a sweep file declares: `Sweep(study=Commits())`, with a `CheckoutLauncher`.
+
+    Without loads a range `main..HEAD` is searched for the commit that changed the speed. With
+    loads, or commits by name (`v1,v2`), each load runs on each commit, the ends of a range.
+
+    Attributes:
+        commits: a range or names, where `--xlatune-commits` does not say it.
+        loads: models and node counts of the table.
+        sought: `slower`, or `faster` for the commit that made it faster.
+        key: what tells this study from the last one of the same commits.
+    """
+
+    kind: ClassVar[str] = KIND
+    commits: str = ""
+    loads: tuple[Load, ...] = ()
+    sought: str = "slower"
+    key: str = ""
+
+    def __post_init__(self) -> None:
+        if self.sought not in ("slower", "faster"):
+            raise ConfigError.unknown(
+                "sought", self.sought, valid=("slower", "faster"), where="Commits(...)"
+            )
+        names = [each.name for each in self.loads]
+        twice = [name for name in names if names.count(name) > 1]
+        if twice:
+            raise ConfigError(f"commits: two loads are called {twice[0]!r}; leave one out")
+
+    @property
+    def is_faster_sought(self) -> bool:
+        """Whether a gain is looked for."""
+        return self.sought == "faster"
+
+    def is_search(self, commits: str) -> bool:
+        """Whether these commits are searched, and so every one between the ends is a cell."""
+        return ".." in commits and not self.loads
+
+    def study(self, asked: Asked) -> CommitStudy:
+        """Return the study of the commits of the sweep, each a cell of its own."""
+        # whole-cluster loads come last: they wait for every other
+        loads = tuple(sorted(self.loads, key=lambda each: each.nodes or len(asked.cell.nodelist)))
+        at_commits = tuple(asked.others.values())
+        return CommitStudy(
+            cells=tuple(load.cell(cell) for load in loads for cell in at_commits) or at_commits,
+            labels=tuple(asked.others),
+            asked=replace(self, loads=loads),
+            is_search=self.is_search(asked.commits),
+            budget=asked.budget,
+            seed=asked.seed,
+            loss_tolerance=asked.loss_tolerance,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class CommitStudy(Common):
+    """One study of commits: a search, or a table.
+
+    Attributes:
+        cells: of a search the commits in order; of a table load by load, each on all commits.
+        labels: of the commits in order: short hash, then subject.
+        asked: the demands.
+        is_search: whether the change is looked for between the first and the last commit.
+        budget: jobs that it may cost.
+        seed: kept for later; orders alternate and are not random.
+        loss_tolerance: relative distance of losses at which commits compute something else.
+    """
+
+    cells: tuple[Cell, ...]
+    labels: tuple[str, ...]
+    asked: Commits = Commits()
+    is_search: bool = False
+    budget: int = 50
+    seed: int = 0
+    loss_tolerance: float = 0.02
+
+    def __post_init__(self) -> None:
+        if not self.labels or len(self.cells) % len(self.labels):
+            raise ConfigError(
+                "commits: no commit is named; name them (--xlatune-commits main..HEAD)"
+            )
+        least = 4 * _halving.PAIRS + 1 if self.is_search else len(self.cells)
+        if self.budget < least:
+            what = "a search" if self.is_search else f"{counted(len(self.cells), 'first run')}"
+            raise ConfigError(
+                f"commits: {what} takes {least} jobs or more, the budget is {self.budget}; ask for "
+                f"--xlatune-budget {self.most_jobs}, which is the most that it takes"
+            )
+
+    @cached_property
+    def name(self) -> str:
+        """The study's word, and which one it is where that was said."""
+        parts = [self.asked.key, self.asked.sought]
+        if self.is_search:  # another range is another search
+            parts += [self.cells[0].digest, self.cells[-1].digest]
+        elif not self.asked.key:
+            return KIND
+        return f"{KIND}-{digest(parts, length=8)}"
+
+    @property
+    def reference(self) -> str:
+        """None: a first commit that cannot run is an answer, and stops nothing."""
+        return ""
+
+    @property
+    def policy(self) -> Policy:
+        """Another commit may compute another loss: that is a finding."""
+        return Policy(loss=LossRule.NONE)
+
+    @property
+    def commits(self) -> int:
+        """How many."""
+        return len(self.labels)
+
+    @property
+    def loads(self) -> tuple[str, ...]:
+        """Names of the loads; one without a name where the sweep's own cell is the load."""
+        return tuple(each.name for each in self.asked.loads) or ("",)
+
+    @cached_property
+    def places(self) -> Mapping[str, int]:
+        """Digest of a cell -> its place among the cells."""
+        return {each.digest: at for at, each in enumerate(self.cells)}
+
+    @cached_property
+    def ids(self) -> tuple[str, ...]:
+        """The arms' ids, by place."""
+        hashes = [each.code[:_SHORT] for each in self.cells[: self.commits]]
+        if self.is_search:
+            return tuple(hashes)
+        return tuple("-".join(filter(None, (load, each))) for load in self.loads for each in hashes)
+
+    @property
+    def most_jobs(self) -> int:
+        """What it costs at most."""
+        if self.is_search:
+            steps = _halving.JOBS_PER_DOUBLING * (self.commits - 1).bit_length()
+            return 6 * _halving.PAIRS + steps
+        return len(self.cells) + 2 * _table.PAIRS * len(self.loads) * (self.commits - 1)
+
+    @cached_property
+    def _arms(self) -> tuple[Arm, ...]:
+        return tuple(
+            Arm(id=name, cell_digest=cell.digest, profile=BASELINE)
+            for name, cell in zip(self.ids, self.cells, strict=True)
+        )
+
+    def arms(self, history: History) -> tuple[Arm, ...]:
+        """Return the loads on commits; of a search the ends, then what was measured between."""
+        if not self.is_search:
+            return self._arms
+        seen = {self.places.get(each.trial.cell_digest, 0) for each in history}
+        between = sorted(seen - {0, len(self.cells) - 1})
+        return tuple(self._arms[at] for at in (0, len(self.cells) - 1, *between))
+
+    def propose(self, history: History) -> tuple[Trial, ...]:
+        """Return the trials to run now."""
+        return self._found(history).pending
+
+    def left(self, history: History) -> int:
+        """Return how many trials are likely still to come."""
+        return self._found(history).left
+
+    def outline(self, history: History) -> tuple[str, ...]:
+        """Return what a plan says of it."""
+        del history
+        most = f"at most {min(self.most_jobs, self.budget)} jobs in all"
+        if self.is_search:
+            pairs = _halving.PAIRS
+            span = counted(self.commits, "commit")
+            return (
+                f"{2 * pairs} jobs: {pairs} interleaved pairs of the first and the last of {span}",
+                f"{2 * pairs} more where they cannot tell; without a change that is all",
+                "then the commit that halves the rest, one job after the other",
+                f"then {pairs} fresh pairs of the likeliest and its parent: {most}",
+            )
+        pairs, every = _table.PAIRS, counted(len(self.cells), "job")
+        loads, span = counted(len(self.loads), "load"), counted(self.commits, "commit")
+        return (
+            f"{every}: {loads} on {span}, those on disjoint nodes at the same time",
+            f"then {pairs} fresh pairs of each that looks slower: {most}",
+        )
+
+    @remembered
+    def conclude(self, history: History) -> Conclusion:
+        """Return the answer, and a verdict on every arm."""
+        found = self._found(history)
+        if isinstance(found, _halving.Search):
+            return _halving.conclusion(found)
+        return _table.conclusion(found)
+
+    def answer(self, history: History, question: Question) -> Answer:
+        """Return the verdict on an arm, once everything is over."""
+        if question.about in (Ask.REFERENCE, Ask.SLOT, Ask.RANKED):
+            return NEVER
+        if question.about in (Ask.BEST, Ask.PROVEN):
+            return Answer(state=Answered.YES)
+        if self.propose(history):
+            return NOT_YET
+        verdict = self.conclude(history).verdict(question.name)
+        return NEVER if verdict is None else Answer(state=Answered.YES, verdict=verdict)
+
+    @remembered
+    def _found(self, history: History) -> _halving.Search | _table.CommitTable:
+        protocols = {each.digest: each.protocol for each in self.cells}
+        own = {
+            each.trial.id: each
+            for each in history
+            if each.trial.protocol.is_scored
+            and is_ours(each.trial, protocols=protocols, study=self.name)
+        }
+        if self.is_search:
+            return _halving.Search(study=self, results=own)
+        models = tuple(each.model for each in self.asked.loads) or (self.cells[0].model_tag,)
+        return _table.CommitTable(study=self, models=models, results=own)
+
+    def pairs(self, stage: str, one: int, other: int, numbers: range) -> tuple[Trial, ...]:
+        """Return pairs of two places, one first, then the other first, and so on."""
+        return tuple(
+            self._trial(at, stage, block=number, position=other)
+            for number in numbers
+            for at in ((one, other) if number % 2 else (other, one))
+        )
+
+    def step(self, place: int, number: int) -> Trial:
+        """Return a run of the search, counted from 1."""
+        return self._trial(place, _halving.STEP, block=number)
+
+    def once(self, place: int) -> Trial:
+        """Return the first run of a load on a commit."""
+        return self._trial(place, _ONCE)
+
+    def _trial(self, place: int, stage: str, *, block: int = 0, position: int = 0) -> Trial:
+        arm = self._arms[place]
+        return Trial(
+            arm=arm.id,
+            cell_digest=arm.cell_digest,
+            profile=arm.profile,
+            protocol=self.cells[place].protocol,
+            study=self.name,
+            stage=stage,
+            block=block,
+            position=position,
+        )

@@ -1,0 +1,535 @@
+"""Which commit made it slower: what a history says, what to measure next, and the answer.
+
+First whether the ends differ at all, then a posterior over the position of the change, then the
+likeliest commit and its parent in fresh pairs. Plans no trial of its own: the study names them.
+The reference note is docs/commits.md.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from statistics import fmean
+
+from pytest_xlatune.model.result import Conclusion, TrialResult, Verdict, VerdictKind, relative
+from pytest_xlatune.model.text import counted, fine, percent, size
+from pytest_xlatune.model.trial import Trial
+from pytest_xlatune.stats.change_point import Posterior, posterior
+from pytest_xlatune.stats.design import t_quantile
+from pytest_xlatune.studies.commit_check._record import (
+    CommitPlan,
+    CommitsRecord,
+    CommitWord,
+    Found,
+    is_of_the_site,
+    loss_finding,
+)
+from pytest_xlatune.studies.trials import usable
+from pytest_xlatune.studies.verdicts import job_ids_of, measured, troubled
+
+ENDS, STEP, CONFIRM = "ends", "search", "confirm"
+PAIRS = 4
+ALPHA = 0.005  # one-sided, each of the two looks at the ends
+LEANS = 0.33  # standard errors in the sought direction from which four more pairs are run
+SURE = 0.95  # of the posterior on one commit
+JOBS_PER_DOUBLING = 6
+_CONFIRMED = 0.975  # two-sided 95 %
+_MIN_EACH = 2  # scored runs of a side
+_LEAST_SIGMA = 1e-5  # runs that agree to this were hardly measured apart
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sides:
+    """Two commits whose runs stood in pairs: their log scores, a change being a rise.
+
+    Attributes:
+        before, after: scores of either.
+    """
+
+    before: tuple[float, ...]
+    after: tuple[float, ...]
+
+    @property
+    def is_enough(self) -> bool:
+        """Whether both have runs that can be compared."""
+        return min(len(self.before), len(self.after)) >= _MIN_EACH
+
+    @property
+    def estimate(self) -> float:
+        """The rise."""
+        return fmean(self.after) - fmean(self.before)
+
+    @property
+    def df(self) -> int:
+        """Degrees of freedom within the sides."""
+        return len(self.before) + len(self.after) - 2
+
+    @property
+    def squares(self) -> float:
+        """Sum of squares within the sides."""
+        return math.fsum(
+            (each - fmean(side)) ** 2 for side in (self.before, self.after) for each in side
+        )
+
+    @property
+    def variance_of_one(self) -> float:
+        """The variance of the estimate, in units of a run's."""
+        return 1 / len(self.before) + 1 / len(self.after)
+
+
+# without slots: what follows is worked out once and kept
+@dataclass(frozen=True, kw_only=True)
+class Search:
+    """What a history says of where the change lies."""
+
+    study: CommitPlan
+    results: Mapping[str, TrialResult]
+
+    @property
+    def sign(self) -> int:
+        """What makes the sought change a rise of the log score."""
+        return 1 if self.study.asked.is_faster_sought else -1
+
+    @property
+    def count(self) -> int:
+        """Commits from the first to the last."""
+        return len(self.study.cells)
+
+    def result(self, trial: Trial) -> TrialResult | None:
+        """Return a trial's result, where it is over."""
+        found = self.results.get(trial.id)
+        return found if found is not None and found.status.is_final else None
+
+    def value(self, result: TrialResult | None) -> float | None:
+        """Return a score in which the sought change is a rise; None where there is none."""
+        score = usable(result) if result is not None else None
+        return None if score is None else self.sign * score.value
+
+    def sides(self, trials: Sequence[Trial], before: int, after: int) -> Sides:
+        """Return the scores of two commits in these trials."""
+        found: dict[str, list[float]] = {}
+        for trial in trials:
+            value = self.value(self.result(trial))
+            if value is not None:
+                found.setdefault(trial.cell_digest, []).append(value)
+        one, other = (found.get(self.study.cells[at].digest, []) for at in (before, after))
+        return Sides(before=tuple(one), after=tuple(other))
+
+    def is_over(self, trials: Sequence[Trial]) -> bool:
+        """Whether all of them are."""
+        return all(self.result(each) is not None for each in trials)
+
+    # --- the ends -------------------------------------------------------------
+
+    @cached_property
+    def looks(self) -> tuple[tuple[Trial, ...], ...]:
+        """The pairs of the ends, look by look, as far as they can be planned."""
+        last = self.count - 1
+        first = self.study.pairs(ENDS, 0, last, range(1, PAIRS + 1))
+        if not self.is_over(first):
+            return (first,)
+        told = self.sides(first, 0, last)
+        is_open = told.is_enough and not self.is_shown(told) and self._leans(told)
+        if not is_open or self.study.budget < 4 * PAIRS:
+            return (first,)
+        return (first, self.study.pairs(ENDS, 0, last, range(PAIRS + 1, 2 * PAIRS + 1)))
+
+    @cached_property
+    def of_ends(self) -> Sides:
+        """The ends' scores so far."""
+        trials = [each for look in self.looks for each in look]
+        return self.sides(trials, 0, self.count - 1)
+
+    def is_shown(self, sides: Sides) -> bool:
+        """Whether there is a change, one-sided 99.5 %."""
+        return sides.is_enough and self.bound(sides, 1 - ALPHA) > 0
+
+    def bound(self, sides: Sides, level: float) -> float:
+        """Return the one-sided lower bound of the rise."""
+        error = math.sqrt(max(sides.squares / sides.df, _LEAST_SIGMA**2) * sides.variance_of_one)
+        return sides.estimate - t_quantile(level, sides.df) * error
+
+    def _leans(self, sides: Sides) -> bool:
+        error = math.sqrt(max(sides.squares / sides.df, _LEAST_SIGMA**2) * sides.variance_of_one)
+        return sides.estimate > LEANS * error
+
+    @cached_property
+    def lost_ends(self) -> tuple[int, ...]:
+        """The ends of which two runs are over and none has a score: more would say the same."""
+        lost = []
+        for at in (0, self.count - 1):
+            own = [self.result(e) for e in self.looks[0] if self.place(e) == at]
+            over = [each for each in own if each is not None]
+            if len(over) >= _MIN_EACH and all(usable(each) is None for each in over):
+                lost.append(at)
+        return tuple(lost)
+
+    @cached_property
+    def is_compared(self) -> bool:
+        """Whether the looks at the ends are over."""
+        return bool(self.lost_ends) or all(map(self.is_over, self.looks))
+
+    @cached_property
+    def is_changed(self) -> bool:
+        """Whether the ends are shown to differ in the sought direction."""
+        return self.is_compared and self.is_shown(self.of_ends)
+
+    @cached_property
+    def sigma(self) -> float:
+        """Standard deviation of one run within the ends."""
+        found = self.of_ends
+        return max(math.sqrt(found.squares / found.df), _LEAST_SIGMA) if found.df > 0 else math.nan
+
+    # --- the search -----------------------------------------------------------
+
+    @property
+    def most_steps(self) -> int:
+        """Runs that the search may take."""
+        spent = sum(map(len, self.looks))
+        most = math.floor(JOBS_PER_DOUBLING * math.log2(max(self.count, 2)))
+        return max(min(most, self.study.budget - spent - 2 * PAIRS), 0)
+
+    @cached_property
+    def steps(self) -> tuple[TrialResult, ...]:
+        """The runs of the search that are over, in their order."""
+        found = {
+            each.trial.block: each
+            for each in self.results.values()
+            if each.trial.stage == STEP and each.status.is_final
+        }
+        done = []
+        for number in range(1, self.most_steps + 1):
+            if number not in found:
+                break
+            done.append(found[number])
+        return tuple(done)
+
+    def place(self, trial: Trial) -> int:
+        """Return which commit a trial ran, counted from the first."""
+        return self.study.places[trial.cell_digest]
+
+    @cached_property
+    def skipped(self) -> frozenset[int]:
+        """The commits that could not be measured."""
+        return frozenset(self.place(e.trial) for e in self.steps if usable(e) is None)
+
+    @cached_property
+    def open_places(self) -> tuple[int, ...]:
+        """The places that may be the first changed one: skipped ones cannot be told apart."""
+        return tuple(at for at in range(1, self.count) if at not in self.skipped)
+
+    @cached_property
+    def belief(self) -> Posterior:
+        """Where the change lies, by the ends and the search: the suspect follows from it."""
+        return self._belief(self.steps)
+
+    @cached_property
+    def belief_at_last(self) -> Posterior:
+        """The same with the fresh pairs: what a range is made of."""
+        return self._belief((*self.steps, *filter(None, map(self.result, self.fresh))))
+
+    def _belief(self, runs: Sequence[TrialResult]) -> Posterior:
+        ends = self.of_ends
+        scores = [*((0, v) for v in ends.before), *((self.count - 1, v) for v in ends.after)]
+        for each in runs:
+            value = self.value(each)
+            if value is not None:
+                scores.append((self.place(each.trial), value))
+        return posterior(
+            scores,
+            positions=self.open_places,
+            sigma=self.sigma,
+            expected=ends.estimate,
+            level=fmean(ends.before),
+            level_error=self.sigma / math.sqrt(len(ends.before)),
+        )
+
+    @cached_property
+    def next_step(self) -> tuple[Trial, ...]:
+        """The next run of the search; () where it is at its end."""
+        if not self.is_changed or self.belief.most >= SURE or len(self.steps) >= self.most_steps:
+            return ()
+        return (self.study.step(self.belief.splitting(), len(self.steps) + 1),)
+
+    # --- the confirmation -----------------------------------------------------
+
+    @cached_property
+    def suspect(self) -> int | None:
+        """The commit that is to be confirmed; None where none is."""
+        if not self.is_changed or self.next_step or self.belief.most < SURE:
+            return None
+        spent = sum(map(len, self.looks)) + len(self.steps)
+        return self.belief.likeliest if spent + 2 * PAIRS <= self.study.budget else None
+
+    @property
+    def parent(self) -> int:
+        """The commit before the suspect, the nearest that can be measured."""
+        found = self.suspect or 0
+        return max((at for at in range(found) if at not in self.skipped), default=0)
+
+    @cached_property
+    def fresh(self) -> tuple[Trial, ...]:
+        """The pairs that confirm."""
+        if self.suspect is None:
+            return ()
+        return self.study.pairs(CONFIRM, self.parent, self.suspect, range(1, PAIRS + 1))
+
+    @cached_property
+    def pending(self) -> tuple[Trial, ...]:
+        """The trials to run now."""
+        if self.lost_ends:
+            return ()
+        for trials in (*self.looks, self.next_step, self.fresh):
+            left = tuple(each for each in trials if self.result(each) is None)
+            if left:
+                return left
+        return ()
+
+    @property
+    def left(self) -> int:
+        """How many runs are likely still to come."""
+        if not self.pending:
+            return 0
+        if not self.is_compared:
+            return len(self.pending)
+        if not self.next_step:
+            return len(self.pending)
+        open_now = sum(each > 0.01 for each in self.belief.mass)  # noqa: PLR2004 - still likely
+        return math.ceil(math.log2(max(open_now, 2))) + 1 + 2 * PAIRS
+
+    @cached_property
+    def confirmed(self) -> tuple[float, tuple[float, float]] | None:
+        """The change at the suspect against its parent, and its 95 % interval; None without one."""
+        if self.suspect is None or not self.is_over(self.fresh):
+            return None
+        found, ends = self.sides(self.fresh, self.parent, self.suspect), self.of_ends
+        if not found.is_enough:
+            return None
+        df = found.df + ends.df
+        variance = max((found.squares + ends.squares) / df, _LEAST_SIGMA**2)
+        reach = t_quantile(_CONFIRMED, df) * math.sqrt(variance * found.variance_of_one)
+        return found.estimate, (found.estimate - reach, found.estimate + reach)
+
+    @cached_property
+    def is_confirmed(self) -> bool:
+        """Whether the suspect is shown to differ from its parent."""
+        return self.confirmed is not None and self.confirmed[1][0] > 0
+
+    @cached_property
+    def answer(self) -> Found:
+        """The word of the conclusion."""
+        if not self.is_compared:
+            return Found.NOT_YET
+        if not self.of_ends.is_enough:
+            return Found.CANNOT_TELL
+        if not self.is_changed:
+            return Found.NO_CHANGE
+        if self.pending:
+            return Found.NOT_YET
+        is_one = self.suspect is not None and self.suspect - self.parent == 1
+        return Found.FIRST if self.is_confirmed and is_one else Found.RANGE
+
+    @property
+    def range(self) -> tuple[int, int]:
+        """The last commit before the change and the last that may have brought it."""
+        if self.is_confirmed and self.suspect is not None:
+            return self.parent, self.suspect
+        low, high = self.belief_at_last.holding(SURE)
+        return max((at for at in range(low) if at not in self.skipped), default=0), high
+
+
+def conclusion(search: Search) -> Conclusion:
+    """Return the answer, and a line for every commit that was measured."""
+    study = search.study
+    by_place: dict[int, list[TrialResult]] = {}
+    for each in search.results.values():
+        by_place.setdefault(search.place(each.trial), []).append(each)
+    reference = _reference(search, by_place.get(0, []))
+    verdicts = [
+        _verdict(search, at, by_place.get(at, []), reference)
+        for at in sorted({*by_place, search.count - 1} - {0})
+    ]
+    known = search.of_ends
+    ids = study.ids
+    first, last, found = "", "", search.answer
+    if found is Found.FIRST and search.suspect is not None:
+        first = last = ids[search.suspect]
+    elif found is Found.RANGE:
+        first, last = (ids[at] for at in search.range)
+    losses = [loss_finding(study, 0, at, by_place) for at in sorted(by_place) if at]
+    record = CommitsRecord(
+        sigma=search.sigma if known.df > 0 and known.is_enough else None,
+        mde80=None,
+        found=str(found),
+        first=first,
+        last=last,
+        is_faster=study.asked.is_faster_sought,
+        delta=_delta(search),
+        excluded=_excluded(search),
+        commits=study.labels,
+        skipped=tuple(ids[at] for at in sorted(search.skipped)),
+        losses=tuple(filter(None, losses)),
+        why=_why_not(search, by_place),
+    )
+    return Conclusion(
+        reference=reference,
+        verdicts=tuple(verdicts),
+        record=record,
+        alpha=ALPHA if search.is_compared else 0.0,
+        complete=not search.pending,
+        notes=tuple(_notes(search)),
+    )
+
+
+def _delta(search: Search) -> float | None:
+    if search.answer is Found.FIRST and search.confirmed is not None:
+        return relative(search.sign * search.confirmed[0])
+    if search.of_ends.is_enough:
+        return relative(search.sign * search.of_ends.estimate)
+    return None
+
+
+def _excluded(search: Search) -> float | None:
+    """Return the change that is excluded where none is shown: a one-sided 95 % bound."""
+    if search.answer is not Found.NO_CHANGE:
+        return None
+    sides = search.of_ends
+    mirrored = Sides(before=sides.after, after=sides.before)
+    return abs(relative(search.sign * max(-search.bound(mirrored, 0.95), 0.0)))
+
+
+def _why_not(search: Search, by_place: Mapping[int, Sequence[TrialResult]]) -> str:
+    if search.answer is not Found.CANNOT_TELL:
+        return ""
+    for at, name in ((0, "first"), (search.count - 1, "last")):
+        lost = [e for e in by_place.get(at, ()) if e.status.is_final and usable(e) is None]
+        if lost:
+            return f"the {name} commit {search.study.ids[at]} has no score: {lost[0].reason}"
+    return "an end has no score"
+
+
+def _reference(search: Search, own: Sequence[TrialResult]) -> Verdict:
+    base = Verdict(arm=search.study.ids[0], kind=VerdictKind.INCONCLUSIVE, job_ids=job_ids_of(own))
+    scored = [each for each in own if usable(each)]
+    if not scored:
+        lost = [each for each in own if each.status.is_final]
+        if not lost:
+            return base
+        return replace(
+            base,
+            kind=VerdictKind.INVALID,
+            word=str(CommitWord.BROKEN_BEFORE),
+            reasons=(lost[0].reason or "no score",),
+        )
+    return replace(
+        measured(base, scored),
+        kind=VerdictKind.EQUIVALENT,
+        word=str(CommitWord.OK),
+        delta=0.0,
+        method="the reference",
+        job_ids=base.job_ids,
+    )
+
+
+def _verdict(search: Search, at: int, own: Sequence[TrialResult], reference: Verdict) -> Verdict:
+    base = troubled(
+        Verdict(arm=search.study.ids[at], kind=VerdictKind.INCONCLUSIVE, job_ids=job_ids_of(own)),
+        own,
+    )
+    final = [each for each in own if each.status.is_final]
+    if not final:
+        return base
+    scored = [each for each in final if usable(each)]
+    if not scored:
+        why = final[0].reason or "no score"
+        if is_of_the_site(final[0]):
+            return replace(
+                base, word=str(CommitWord.CANNOT_TELL), reasons=(f"not measured: {why}",)
+            )
+        is_new = reference.n > 0
+        word = CommitWord.BROKEN if is_new else CommitWord.BROKEN_BEFORE
+        return replace(
+            base, kind=VerdictKind.INVALID, word=str(word), can_run=not is_new, reasons=(why,)
+        )
+    base = replace(measured(base, scored), job_ids=base.job_ids)
+    if reference.n:
+        mean = fmean(score.value for each in scored if (score := usable(each)))
+        level = fmean(search.of_ends.before) * search.sign if search.of_ends.before else mean
+        base = replace(base, delta=relative(mean - level), against="the first commit")
+    kind = VerdictKind.FASTER if search.study.asked.is_faster_sought else VerdictKind.SLOWER
+    if at == search.suspect and search.is_confirmed and search.confirmed is not None:
+        estimate, ends = search.confirmed
+        low, high = sorted(relative(search.sign * each) for each in ends)
+        if search.answer is Found.FIRST:
+            return replace(
+                base,
+                kind=kind,
+                word=str(CommitWord.FIRST_FASTER if search.sign > 0 else CommitWord.FIRST_BAD),
+                delta=relative(search.sign * estimate),
+                against="its parent",
+                ci95=(low, high),
+                method=f"beside its parent {search.study.ids[search.parent]} in {PAIRS} fresh "
+                "pairs, noise pooled with the ends'",
+            )
+    if at == search.count - 1 and search.is_compared and search.of_ends.is_enough:
+        sides = search.of_ends
+        error = math.sqrt(max(sides.squares / sides.df, _LEAST_SIGMA**2) * sides.variance_of_one)
+        reach = t_quantile(_CONFIRMED, sides.df) * error
+        middle = search.sign * sides.estimate
+        if search.is_changed:
+            word = CommitWord.FASTER if search.sign > 0 else CommitWord.SLOWER
+        else:
+            kind, word = VerdictKind.EQUIVALENT, CommitWord.OK
+        return replace(
+            base,
+            kind=kind,
+            word=str(word),
+            delta=relative(middle),
+            ci95=(relative(middle - reach), relative(middle + reach)),
+            method=f"beside the first commit in {len(sides.after)} interleaved pairs",
+        )
+    return replace(base, kind=VerdictKind.SCREENED, method="measured to halve the range")
+
+
+def _notes(search: Search) -> list[str]:
+    study, notes = search.study, list[str]()
+    if not search.is_compared or not search.of_ends.is_enough:
+        return notes
+    sides = search.of_ends
+    notes.append(
+        f"the ends differ by {percent(relative(search.sign * sides.estimate))} in "
+        f"{counted(len(sides.after), 'pair')}; a run's noise is {fine(search.sigma)}"
+    )
+    if not search.is_changed:
+        return notes
+    if search.steps:
+        notes.append(
+            f"{counted(len(search.steps), 'run')} halved the range; at most {search.most_steps} do"
+        )
+    if search.answer is Found.RANGE:
+        if search.suspect is None and search.belief.most >= SURE:
+            notes.append(
+                f"the budget of {study.budget} jobs leaves none to confirm commit "
+                f"{study.ids[search.belief.likeliest]}"
+            )
+        elif search.suspect is not None and not search.is_confirmed:
+            notes.append(
+                f"commit {study.ids[search.suspect]} was likeliest, and {PAIRS} fresh pairs with "
+                "its parent do not show it"
+            )
+        elif search.suspect is not None:
+            notes.append("the commits between the two could not be measured: one of them it is")
+        else:
+            notes.append("the runs that the search may take are spent")
+    found = search.confirmed
+    if search.answer is Found.FIRST and found is not None:
+        rest = sides.estimate - found[1][1]
+        error = 2 * search.sigma * math.sqrt(sides.variance_of_one)
+        if rest > error:
+            notes.append(
+                f"the ends differ by more than this commit explains: about {size(rest)} more lies "
+                "elsewhere in the range; search the rest again without it"
+            )
+    return notes

@@ -1,0 +1,197 @@
+"""What a study of commits finds besides verdicts: its words, its record, what both halves share."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from statistics import median
+from typing import ClassVar, Protocol
+
+from pytest_xlatune.model.cell import Cell
+from pytest_xlatune.model.failure import FailureClass
+from pytest_xlatune.model.result import Action, NoiseRecord, State, TrialResult, VerdictKind
+from pytest_xlatune.model.text import counted, percent, size
+from pytest_xlatune.model.trial import Trial
+from pytest_xlatune.stats.validity import different_loss
+from pytest_xlatune.studies.trials import usable
+
+KIND = "commits"
+
+
+class CommitWord(StrEnum):
+    """What the study calls its verdicts."""
+
+    OK = "OK"
+    SLOWER = "SLOWER"
+    FASTER = "FASTER"
+    BROKEN = "BROKEN"
+    BROKEN_BEFORE = "BROKEN BEFORE"
+    CANNOT_TELL = "CANNOT TELL"
+    FIRST_BAD = "FIRST BAD"
+    FIRST_FASTER = "FIRST FASTER"
+
+
+KINDS: Mapping[CommitWord, VerdictKind] = {
+    CommitWord.OK: VerdictKind.EQUIVALENT,
+    CommitWord.SLOWER: VerdictKind.SLOWER,
+    CommitWord.FASTER: VerdictKind.FASTER,
+    CommitWord.BROKEN: VerdictKind.INVALID,
+    CommitWord.BROKEN_BEFORE: VerdictKind.INVALID,
+    CommitWord.CANNOT_TELL: VerdictKind.INCONCLUSIVE,
+}
+
+
+class Found(StrEnum):
+    """The answer of a search; of a table, that it is one."""
+
+    FIRST = "FIRST"
+    RANGE = "RANGE"
+    NO_CHANGE = "NO CHANGE"
+    CANNOT_TELL = "CANNOT TELL"
+    NOT_YET = "NOT YET"
+    TABLE = "TABLE"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommitsRecord(NoiseRecord):
+    """What a study of commits found.
+
+    Attributes:
+        found: the answer's word.
+        first, last: the commit that changed it, twice; of a range the last commit before it and the
+            last that may have changed it.
+        is_faster: whether a gain was sought.
+        delta: the change, relative; None if unknown.
+        excluded: the change that is excluded where none is shown.
+        commits: all, as people read them, the first one first.
+        skipped: those that could not be measured.
+        losses: commits that compute something else, in sentences.
+        words: of a table: verdict -> how many.
+        left_out: of a table: what was not submitted, in sentences.
+        why: why nothing can be told.
+    """
+
+    kind: ClassVar[str] = KIND
+    found: str = ""
+    first: str = ""
+    last: str = ""
+    is_faster: bool = False
+    delta: float | None = None
+    excluded: float | None = None
+    commits: tuple[str, ...] = ()
+    skipped: tuple[str, ...] = ()
+    losses: tuple[str, ...] = ()
+    words: tuple[tuple[str, int], ...] = ()
+    left_out: tuple[str, ...] = ()
+    why: str = ""
+
+    @property
+    def said(self) -> tuple[str, ...]:
+        """The answer, then what else was found."""
+        return (*self._answer, *self.left_out, *self.losses)
+
+    @property
+    def _answer(self) -> tuple[str, ...]:
+        named = {each.partition(" ")[0]: each for each in self.commits}
+        change = "" if self.delta is None else f", {percent(self.delta)}"
+        what = "gain" if self.is_faster else "loss"
+        match Found(self.found) if self.found else Found.NOT_YET:
+            case Found.FIRST:
+                word = CommitWord.FIRST_FASTER if self.is_faster else CommitWord.FIRST_BAD
+                return (f"{word} {named.get(self.first, self.first)}{change}",)
+            case Found.RANGE:
+                skipped = f"; not measured: {', '.join(self.skipped)}" if self.skipped else ""
+                return (f"RANGE {self.first}..{self.last}{change} between the ends{skipped}",)
+            case Found.NO_CHANGE:
+                least = f": a {what} of {size(self.excluded or 0.0)} or more is excluded (95 %)"
+                return (f"NO CHANGE among {counted(len(self.commits), 'commit')}{least}",)
+            case Found.CANNOT_TELL:
+                return (f"CANNOT TELL: {self.why}",)
+            case Found.TABLE:
+                counts = ", ".join(f"{number} {word}" for word, number in self.words)
+                return (f"{counted(len(self.commits), 'commit')}: {counts or 'no verdict'}",)
+            case _:
+                return ("the search is not over",)
+
+    @property
+    def objection(self) -> str:
+        """That a commit, or one of a range, made it slower; or that commits compute otherwise."""
+        is_slower = self.found in (Found.FIRST, Found.RANGE) and not self.is_faster
+        return "; ".join((*(self._answer if is_slower else ()), *self.losses))
+
+
+class CommitAsks(Protocol):
+    """The demands of a declaration."""
+
+    @property
+    def is_faster_sought(self) -> bool: ...
+
+
+class CommitPlan(Protocol):
+    """The study as its findings need it."""
+
+    @property
+    def asked(self) -> CommitAsks: ...
+    @property
+    def cells(self) -> tuple[Cell, ...]: ...
+    @property
+    def budget(self) -> int: ...
+    @property
+    def loss_tolerance(self) -> float: ...
+    @property
+    def places(self) -> Mapping[str, int]: ...
+    @property
+    def ids(self) -> tuple[str, ...]: ...
+    @property
+    def labels(self) -> tuple[str, ...]: ...
+    @property
+    def commits(self) -> int: ...
+    @property
+    def loads(self) -> tuple[str, ...]: ...
+    def pairs(self, stage: str, one: int, other: int, numbers: range) -> tuple[Trial, ...]: ...
+    def step(self, place: int, number: int) -> Trial: ...
+    def once(self, place: int) -> Trial: ...
+
+
+# a trial that ended so says nothing of its commit
+_NOT_THE_COMMIT = frozenset(
+    {
+        *(FailureClass.CANCELLED, FailureClass.PREEMPTED, FailureClass.LOST),
+        *(FailureClass.HUB, FailureClass.GITHUB_5XX, FailureClass.SLURM_CONTROLLER_DOWN),
+        *(FailureClass.QUEUE_LIMIT, FailureClass.SUBMISSION_REFUSED, FailureClass.BUDGET),
+        *(FailureClass.LOG_UNREADABLE, FailureClass.NODE_FAIL, FailureClass.NODE_DRAIN),
+        *(FailureClass.GPU_HARDWARE, FailureClass.GPU_ECC, FailureClass.NIC_FAULT),
+    }
+)
+_NOT_THE_COMMIT_STATES = (State.CANCELLED, State.PREEMPTED, State.LOST, State.NODE_FAIL)
+
+
+def is_of_the_site(result: TrialResult) -> bool:
+    """Whether a trial without a score says nothing of its commit."""
+    if result.outcome is not None and result.outcome.state in _NOT_THE_COMMIT_STATES:
+        return True
+    asked = [each for each in result.findings if each.action not in (Action.NONE, Action.SUCCESS)]
+    found = asked or list(result.findings)
+    return bool(found) and found[-1].cls in _NOT_THE_COMMIT
+
+
+def median_of_losses(own: Sequence[TrialResult]) -> float | None:
+    """Return the median loss of scored trials; None where none was printed."""
+    losses = [s.loss for each in own if (s := usable(each)) and s.loss is not None]
+    return median(losses) if losses else None
+
+
+def loss_finding(
+    study: CommitPlan, before: int, after: int, by_place: Mapping[int, Sequence[TrialResult]]
+) -> str:
+    """Return how the loss at a commit differs from that at another; "" where it does not."""
+    one, other = (median_of_losses(by_place.get(at, ())) for at in (before, after))
+    if one is None or other is None:
+        return ""
+    if not different_loss(other, one, tolerance=study.loss_tolerance):
+        return ""
+    return (
+        f"{study.ids[after]} computes something else than {study.ids[before]}: its loss is "
+        f"{other:.6g}, not {one:.6g}"
+    )

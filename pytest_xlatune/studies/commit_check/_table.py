@@ -1,0 +1,380 @@
+"""Models x node counts on one or more commits: the suspects, and the verdict on each.
+
+Commits stand side by side in each load's own nodes. The first run of a commit chooses the suspects;
+only fresh pairs of them with the commit before say SLOWER or FASTER. A load that cannot run is new
+or was there before. Plans no trial of its own. The reference note is docs/commits.md.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from statistics import fmean, median
+
+from pytest_xlatune.model.result import Conclusion, TrialResult, Verdict, VerdictKind, relative
+from pytest_xlatune.model.text import counted, fine, percent, size
+from pytest_xlatune.model.trial import Trial
+from pytest_xlatune.stats.design import t_quantile
+from pytest_xlatune.studies.commit_check._record import (
+    KINDS,
+    CommitPlan,
+    CommitsRecord,
+    CommitWord,
+    Found,
+    is_of_the_site,
+    loss_finding,
+)
+from pytest_xlatune.studies.trials import usable
+from pytest_xlatune.studies.verdicts import job_ids_of, measured, troubled
+
+CONFIRM = "confirm"
+PAIRS = 4
+ALPHA = 0.05
+SLOWER_AT = math.log1p(-0.02)  # a loss that counts
+FASTER_AT = -SLOWER_AT
+SUSPECT_SIGMAS, SUSPECT_AT = 1.5, 0.012
+PROMISING_SIGMAS, PROMISING_AT = 2.5, 0.020  # of a gain: it accuses no commit, and may wait
+BROKEN_MODELS = 2  # that ran on the commit before: the rest of the commit is not submitted
+_MAD = 1.4826
+_MIN_DIFFERENCES = 4
+_MIN_PAIRS = 2
+_LEAST_SIGMA = 1e-5
+
+
+# without slots: what follows is worked out once and kept
+@dataclass(frozen=True, kw_only=True)
+class CommitTable:
+    """What a history says of loads on commits; a place is a load on a commit."""
+
+    study: CommitPlan
+    models: tuple[str, ...]  # of each load
+    results: Mapping[str, TrialResult]
+
+    def place(self, load: int, commit: int) -> int:
+        """Return the place of a load on a commit."""
+        return load * self.study.commits + commit
+
+    def result(self, trial: Trial) -> TrialResult | None:
+        """Return a trial's result, where it is over."""
+        found = self.results.get(trial.id)
+        return found if found is not None and found.status.is_final else None
+
+    def value(self, trial: Trial) -> float | None:
+        """Return the log score of a trial; None where there is none."""
+        result = self.result(trial)
+        score = usable(result) if result is not None else None
+        return None if score is None else score.value
+
+    def first_of(self, load: int, commit: int) -> Trial:
+        """Return the first run of a load on a commit."""
+        return self.study.once(self.place(load, commit))
+
+    def is_broken(self, load: int, commit: int) -> bool:
+        """Whether a load cannot run on a commit, for a reason that is not the site's."""
+        found = self.result(self.first_of(load, commit))
+        return found is not None and usable(found) is None and not is_of_the_site(found)
+
+    def runs(self, load: int, commit: int) -> bool:
+        """Whether the first run of a load on a commit has a score."""
+        return self.value(self.first_of(load, commit)) is not None
+
+    def before(self, load: int, commit: int) -> int | None:
+        """Return the nearest commit before on which a load ran; None without one."""
+        return next((at for at in range(commit - 1, -1, -1) if self.runs(load, at)), None)
+
+    @cached_property
+    def newly_broken(self) -> Mapping[int, tuple[str, ...]]:
+        """Commit -> the models that it broke: they ran on the commit before."""
+        return {
+            commit: tuple(
+                dict.fromkeys(
+                    self.models[load]
+                    for load in range(len(self.models))
+                    if self.is_broken(load, commit) and self.runs(load, commit - 1)
+                )
+            )
+            for commit in range(1, self.study.commits)
+        }
+
+    def is_given_up(self, commit: int) -> bool:
+        """Whether the rest of a commit is not submitted."""
+        return len(self.newly_broken.get(commit, ())) >= BROKEN_MODELS
+
+    @cached_property
+    def screen(self) -> tuple[Trial, ...]:
+        """The first runs that are wanted: every other load has its commits in reverse order."""
+        wanted = []
+        for load in range(len(self.models)):
+            order = range(self.study.commits)
+            for commit in reversed(order) if load % 2 else order:
+                trial = self.first_of(load, commit)
+                if self.result(trial) is not None or not self.is_given_up(commit):
+                    wanted.append(trial)
+        return tuple(wanted)
+
+    @cached_property
+    def is_screened(self) -> bool:
+        """Whether the first runs are over."""
+        return all(self.result(each) is not None for each in self.screen)
+
+    @cached_property
+    def differences(self) -> Mapping[tuple[int, int], float]:
+        """(load, commit) -> its first run against that of the commit before, log ratio."""
+        found = {}
+        for load in range(len(self.models)):
+            for commit in range(1, self.study.commits):
+                before = self.before(load, commit)
+                if before is None:
+                    continue
+                own = self.value(self.first_of(load, commit))
+                other = self.value(self.first_of(load, before))
+                if own is not None and other is not None:
+                    found[load, commit] = own - other
+        return found
+
+    @cached_property
+    def sigma(self) -> float | None:
+        """Standard deviation of a difference, changed loads hardly counted; None with too few."""
+        values = list(self.differences.values())
+        if len(values) < _MIN_DIFFERENCES:
+            return None
+        middle = median(values)
+        return _MAD * median([abs(each - middle) for each in values])
+
+    @cached_property
+    def unlike(self) -> tuple[tuple[int, int], ...]:
+        """All that should be run again, the largest loss first; gains come last."""
+        sigma = self.sigma or 0.0
+        low = -max(SUSPECT_SIGMAS * sigma, SUSPECT_AT)
+        high = max(PROMISING_SIGMAS * sigma, PROMISING_AT)
+        found = [key for key, each in self.differences.items() if each < low or each > high]
+        return tuple(sorted(found, key=lambda key: (self.differences[key], key)))
+
+    @cached_property
+    def suspects(self) -> tuple[tuple[int, int], ...]:
+        """Those that the budget allows to run again."""
+        if not self.is_screened:
+            return ()
+        spare = self.study.budget - len(self.screen)
+        return self.unlike[: max(spare // (2 * PAIRS), 0)]
+
+    def pairs(self, key: tuple[int, int]) -> tuple[Trial, ...]:
+        """Return the fresh pairs of a load on a commit and the one before."""
+        load, commit = key
+        before = self.before(load, commit) or 0
+        return self.study.pairs(
+            CONFIRM, self.place(load, before), self.place(load, commit), range(1, PAIRS + 1)
+        )
+
+    @cached_property
+    def pending(self) -> tuple[Trial, ...]:
+        """The trials to run now."""
+        left = tuple(each for each in self.screen if self.result(each) is None)
+        if left:
+            return left
+        fresh = (each for key in self.suspects for each in self.pairs(key))
+        return tuple(each for each in fresh if self.result(each) is None)
+
+    @property
+    def left(self) -> int:
+        """How many trials are likely still to come."""
+        return len(self.pending)
+
+    @cached_property
+    def fresh(self) -> Mapping[tuple[int, int], tuple[float, ...]]:
+        """(load, commit) -> the differences of its fresh pairs."""
+        found = {}
+        for key in self.suspects:
+            trials = self.pairs(key)
+            own = self.study.cells[self.place(*key)].digest
+            by_block: dict[int, dict[bool, float]] = {}
+            for trial in trials:
+                value = self.value(trial)
+                if value is not None:
+                    by_block.setdefault(trial.block, {})[trial.cell_digest == own] = value
+            found[key] = tuple(
+                each[True] - each[False] for each in by_block.values() if len(each) > 1
+            )
+        return found
+
+    @cached_property
+    def pooled(self) -> tuple[float, int]:
+        """Standard deviation of a fresh difference, and its degrees of freedom."""
+        enough = [each for each in self.fresh.values() if len(each) >= _MIN_PAIRS]
+        df = sum(len(each) - 1 for each in enough)
+        if not df:
+            return math.nan, 0
+        squares = math.fsum((v - fmean(each)) ** 2 for each in enough for v in each)
+        return max(math.sqrt(squares / df), _LEAST_SIGMA), df
+
+    @cached_property
+    def by_place(self) -> Mapping[int, tuple[TrialResult, ...]]:
+        """The results of each place."""
+        found: dict[int, list[TrialResult]] = {}
+        for each in self.results.values():
+            found.setdefault(self.study.places[each.trial.cell_digest], []).append(each)
+        return {at: tuple(own) for at, own in found.items()}
+
+
+def conclusion(table: CommitTable) -> Conclusion:
+    """Return a verdict on every load on every commit, load by load."""
+    study = table.study
+    verdicts = [
+        _verdict(table, load, commit)
+        for load in range(len(table.models))
+        for commit in range(study.commits)
+    ]
+    losses = []
+    for load in range(len(table.models)):
+        for commit in range(1, study.commits):
+            before = table.before(load, commit)
+            if before is not None:
+                at = table.place(load, before), table.place(load, commit)
+                losses.append(loss_finding(study, *at, table.by_place))
+    counts = [(str(word), sum(each.word == word for each in verdicts)) for word in CommitWord]
+    one = table.pooled[0] if table.pooled[1] else table.sigma
+    record = CommitsRecord(
+        sigma=None if one is None else one / math.sqrt(2),
+        found=str(Found.TABLE),
+        commits=study.labels,
+        losses=tuple(filter(None, losses)),
+        words=tuple((word, count) for word, count in counts if count),
+        left_out=_left_out(table),
+    )
+    return Conclusion(
+        verdicts=tuple(verdicts),
+        record=record,
+        alpha=ALPHA if table.suspects else 0.0,
+        complete=not table.pending,
+        notes=tuple(_notes(table)),
+    )
+
+
+def _left_out(table: CommitTable) -> tuple[str, ...]:
+    said = []
+    for commit in range(1, table.study.commits):
+        if table.is_given_up(commit):
+            models = table.newly_broken[commit]
+            left = sum(
+                table.result(table.first_of(load, commit)) is None
+                for load in range(len(table.models))
+            )
+            said.append(
+                f"{table.study.labels[commit].partition(' ')[0]} breaks {', '.join(models)}, which "
+                f"ran on the commit before: {counted(left, 'further run')} of it "
+                f"{'was' if left == 1 else 'were'} not submitted"
+            )
+    return tuple(said)
+
+
+def _verdict(table: CommitTable, load: int, commit: int) -> Verdict:
+    study, at = table.study, table.place(load, commit)
+    own = table.by_place.get(at, ())
+    base = troubled(
+        Verdict(arm=study.ids[at], kind=VerdictKind.INCONCLUSIVE, job_ids=job_ids_of(own)), own
+    )
+    first = table.result(table.first_of(load, commit))
+    if first is None:
+        if table.is_given_up(commit):
+            return _word(
+                base, CommitWord.CANNOT_TELL, "not submitted: the commit breaks other models"
+            )
+        return base
+    if usable(first) is None:
+        return _lost(table, base, first, (load, commit))
+    return _of_speed(table, base, own, (load, commit))
+
+
+def _lost(table: CommitTable, base: Verdict, first: TrialResult, key: tuple[int, int]) -> Verdict:
+    """Return what follows from a first run that is over and has no score."""
+    (load, commit), why = key, first.reason or "no score"
+    if is_of_the_site(first):
+        return _word(base, CommitWord.CANNOT_TELL, f"not measured: {why}; run it again")
+    is_old = table.is_broken(load, commit - 1) if commit else table.study.commits > 1
+    if is_old:
+        return _word(base, CommitWord.BROKEN_BEFORE, why)
+    return replace(_word(base, CommitWord.BROKEN, why), can_run=False)
+
+
+def _of_speed(
+    table: CommitTable, base: Verdict, own: Sequence[TrialResult], key: tuple[int, int]
+) -> Verdict:
+    """Return the verdict on a load whose first run has a score."""
+    study, commit = table.study, key[1]
+    scored = [each for each in own if usable(each)]
+    base = replace(measured(base, scored), job_ids=base.job_ids)
+    if key not in table.differences:
+        why = "it runs" if commit == 0 else "it runs, and did on no commit before"
+        return _word(base, CommitWord.OK, why)
+    base = replace(base, delta=relative(table.differences[key]), against="the commit before")
+    if not table.is_screened:
+        return replace(base, kind=VerdictKind.SCREENED, method="its first run")
+    if key in table.suspects:
+        return _suspect(table, base, key)
+    if key in table.unlike:
+        return _word(
+            base,
+            CommitWord.CANNOT_TELL,
+            f"{percent(base.delta)} in its first run; the budget of {study.budget} jobs leaves "
+            "none to run it again beside the commit before",
+        )
+    if table.sigma is not None:
+        middle = table.differences[key]
+        reach = t_quantile(0.975, max(0.37 * (len(table.differences) - 1), 1.0)) * table.sigma
+        base = replace(
+            base,
+            ci95=(relative(middle - reach), relative(middle + reach)),
+            method="first runs, noise from the spread of all differences",
+        )
+    return _word(base, CommitWord.OK, "no loss in its first run that calls for another")
+
+
+def _suspect(table: CommitTable, base: Verdict, key: tuple[int, int]) -> Verdict:
+    if table.pending:
+        return replace(base, kind=VerdictKind.SCREENED, method="its first run; it is run again")
+    values, (sigma, df) = table.fresh[key], table.pooled
+    if len(values) < _MIN_PAIRS or not df:
+        return _word(
+            base, CommitWord.CANNOT_TELL, f"{counted(len(values), 'fresh pair')} have scores"
+        )
+    middle, error = fmean(values), sigma / math.sqrt(len(values))
+    critical = t_quantile(1 - ALPHA / len(table.suspects), df)
+    reach = t_quantile(0.975, df) * error
+    base = replace(
+        base,
+        delta=relative(middle),
+        ci95=(relative(middle - reach), relative(middle + reach)),
+        n=len(values),
+        method=f"{len(values)} fresh pairs with the commit before, Bonferroni over "
+        f"{len(table.suspects)}",
+    )
+    upper, lower = middle + critical * error, middle - critical * error
+    if upper < 0 and middle < SLOWER_AT:
+        return _word(base, CommitWord.SLOWER, f"a loss of more than {size(-relative(upper))}")
+    if lower > 0 and middle > FASTER_AT:
+        return _word(base, CommitWord.FASTER, f"a gain of more than {size(relative(lower))}")
+    if not SLOWER_AT <= middle <= FASTER_AT:
+        return _word(base, CommitWord.CANNOT_TELL, "a change of 2 % is neither shown nor excluded")
+    return _word(base, CommitWord.OK, "unlike in its first run, not in fresh pairs")
+
+
+def _word(verdict: Verdict, word: CommitWord, *reasons: str) -> Verdict:
+    return replace(verdict, kind=KINDS[word], word=str(word), reasons=(*reasons, *verdict.reasons))
+
+
+def _notes(table: CommitTable) -> Sequence[str]:
+    notes = []
+    if table.is_screened and table.sigma is not None:
+        notes.append(
+            f"first runs of adjacent commits differ by {fine(table.sigma)} (one standard "
+            "deviation, changed loads hardly counted)"
+        )
+    if table.is_screened and len(table.unlike) > len(table.suspects):
+        notes.append(
+            f"the budget of {table.study.budget} jobs allows {len(table.suspects)} of "
+            f"{counted(len(table.unlike), 'suspect')} to be run again; "
+            f"{len(table.screen) + 2 * PAIRS * len(table.unlike)} jobs allow all"
+        )
+    return notes

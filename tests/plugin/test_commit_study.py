@@ -1,0 +1,199 @@
+"""Studies of commits through pytest and the command: real repositories, real worktrees."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+SWEEP_FILE = """\
+import sys
+from pathlib import Path
+
+from pytest_xlatune import (
+    CellSettings,
+    CheckoutLauncher,
+    CommandLauncher,
+    Commits,
+    DesignSettings,
+    Load,
+    Protocol,
+    SiteSettings,
+    Sweep,
+    standard_tests,
+)
+
+TRAINER = Path(__file__).parent / "trainer"
+
+SWEEP = Sweep(
+    name="pretend",
+    cell=CellSettings(model_tag="pretend", parallelism="FSDP=4", protocol=Protocol(steps=12)),
+    launcher=CheckoutLauncher(
+        repository=str(TRAINER),
+        inner=CommandLauncher(
+            argv=(sys.executable, "train.py", "{steps}", "{trial}", "{model_tag}"),
+            cwd=str(TRAINER),
+        ),
+    ),
+    site=SiteSettings(executor="local"),
+    study=Commits(LOADS),
+    design=DesignSettings(budget=80),
+)
+
+tests = standard_tests(SWEEP)
+"""
+TRAINER = """\
+import hashlib, sys
+from speed import SPEED, LOSS, BROKEN
+trial = sys.argv[2].rpartition("-")[0]
+noise = int(hashlib.sha256(trial.encode()).hexdigest()[:8], 16) / 2**32 - 0.5
+speed = SPEED * (1 + 0.004 * noise)
+if sys.argv[3] in BROKEN:
+    sys.exit("RESOURCE_EXHAUSTED: Out of memory while trying to allocate 99 bytes.")
+for step in range(int(sys.argv[1])):
+    print(f"completed step: {step}, seconds: {512 / speed:.6f}, TFLOP/s/device: 0.1, "
+          f"Tokens/s/device: {speed:.3f}, total_weights: 512, loss: {LOSS}", flush=True)
+"""
+
+
+class Trainer:
+    """A repository of a trainer, whose commits have known speeds."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        path.mkdir()
+        (path / "train.py").write_text(TRAINER, "utf-8")
+        self.git("init", "--quiet", "--initial-branch=main")
+
+    def git(self, *words: str) -> str:
+        who = ("-c", "user.name=a", "-c", "user.email=a@localhost")
+        command = ("git", "-C", str(self.path), *who, *words)
+        return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+
+    def commit(
+        self, note: str, *, speed: float = 1000.0, loss: str = "7.1", broken: str = ""
+    ) -> str:
+        text = f"# {note}\nSPEED, LOSS, BROKEN = {speed}, {loss!r}, {broken.split()!r}\n"
+        (self.path / "speed.py").write_text(text, "utf-8")
+        self.git("add", ".")
+        self.git("commit", "--quiet", "--allow-empty", "-m", note)
+        return self.git("rev-parse", "HEAD")
+
+
+@pytest.fixture
+def trainer(folder: Any) -> Trainer:
+    return Trainer(folder.path / "trainer")
+
+
+def write(folder: Any, loads: str = "") -> None:
+    (folder.path / "test_sweep.py").write_text(SWEEP_FILE.replace("LOADS", loads), "utf-8")
+
+
+def record_of(folder: Any) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(folder.read("reports/pretend/commits.json"))
+    record: dict[str, Any] = found["conclusion"]["record"]
+    return record
+
+
+def test_the_slow_one_of_nine_commits_is_found(folder: Any, trainer: Trainer) -> None:
+    write(folder)
+    hashes = [trainer.commit(f"change {at}", speed=1000.0 if at < 6 else 950.0) for at in range(9)]
+    span = ("--xlatune-commits", f"{hashes[0]}..HEAD")
+    plan = folder.run(*span, "--xlatune-plan")
+    plan.stdout.fnmatch_lines(["*8 jobs: 4 interleaved pairs of the first and the last of 9*"])
+    assert not folder.submitted
+    done = folder.run(*span, "-m", "commits", "-v", "--junitxml=junit.xml")
+    done.assert_outcomes(passed=1, failed=2)
+    done.stdout.fnmatch_lines([f"*FIRST BAD {hashes[6][:12]} change 6, -[45]*%*"])
+    record = record_of(folder)
+    assert (record["found"], record["first"]) == ("FIRST", hashes[6][:12])
+    jobs = len(folder.submitted)
+    assert 8 + 3 + 8 <= jobs <= 8 + 6 + 8
+    assert "FIRST BAD" in folder.read("junit.xml")
+    report = folder.read("reports/pretend/commits.md")
+    assert f"| `{hashes[6][:12]}` change 6 | FIRST BAD |" in report
+    assert "in less than 1 % of all" in report.partition("## Jobs")[0]
+    assert trainer.git("status", "--porcelain") == "", "the user's tree is as it was"
+    command = [sys.executable, "-m", "pytest_xlatune", "study", "commits", "test_sweep.py"]
+    run = "import sys; from pytest_xlatune.cli import main; sys.exit(main(sys.argv[1:]))"
+    again = folder.pytester.run(
+        command[0], "-c", run, *command[3:], "--commits", span[1], timeout=240
+    )
+    assert again.ret == 1
+    assert f"FAILED FIRST BAD {hashes[6][:12]} change 6" in again.stdout.str()
+    assert len(folder.submitted) == jobs, "what was measured is used again"
+
+
+def test_nothing_is_accused_where_nothing_changed(folder: Any, trainer: Trainer) -> None:
+    write(folder)
+    first = trainer.commit("one")
+    trainer.commit("two")
+    trainer.commit("three")
+    done = folder.run("--xlatune-commits", f"{first}..main", "-v")
+    done.assert_outcomes(passed=3)
+    done.stdout.fnmatch_lines(["*NO CHANGE among 3 commits: a loss of * or more is excluded*"])
+    assert len(folder.submitted) in (8, 16)
+
+
+def test_what_is_no_range_ends_in_one_message(folder: Any, trainer: Trainer) -> None:
+    write(folder)
+    first = trainer.commit("one")
+    for asked, said in (
+        ((), "*compares commits and is missing them (--xlatune-commits main..HEAD)*"),
+        (("--xlatune-commits", "main..HEAD"), "*main..HEAD holds no commit*"),
+        (("--xlatune-commits", "mane..HEAD"), "*no commit 'mane'; did you mean 'main'?*"),
+        (("--xlatune-commits", "main,HEAD"), "*names one commit twice*"),
+    ):
+        done = folder.run(*asked)
+        assert done.ret == pytest.ExitCode.USAGE_ERROR
+        done.stdout.fnmatch_lines([said])
+    trainer.commit("two")
+    (trainer.path / "speed.py").write_text("SPEED, LOSS, BROKEN = 1, '7', []\n", "utf-8")
+    done = folder.run("--xlatune-commits", f"{first}..HEAD")
+    assert done.ret == pytest.ExitCode.USAGE_ERROR
+    done.stdout.fnmatch_lines(["*speed.py changed since*"])
+    done = folder.run("--xlatune-commits", f"{first}..uncommitted", "--xlatune-plan")
+    done.stdout.fnmatch_lines(["*first and the last of 3 commits*"])
+
+
+LOADS = "loads=(Load(model='a'), Load(model='b'), Load(model='c'), Load(model='d'))"
+
+
+def test_a_table_tells_new_breakage_from_old_and_a_slow_model(
+    folder: Any, trainer: Trainer
+) -> None:
+    write(folder, LOADS)
+    trainer.commit("one", broken="a")
+    trainer.git("tag", "v1")
+    new = trainer.commit("two", speed=940.0, loss="9.9", broken="a b")
+    done = folder.run("--xlatune-commits", "v1,main", "-v", "-n2")
+    words = {
+        each["arm"]: each["word"]
+        for each in json.loads(folder.read("reports/pretend/commits.json"))["conclusion"][
+            "verdicts"
+        ]
+    }
+    short = new[:12]
+    assert words[f"a-{short}"] == "BROKEN BEFORE"
+    assert words[f"b-{short}"] == "BROKEN"
+    assert words[f"c-{short}"] == words[f"d-{short}"] == "SLOWER"
+    assert "computes something else" in folder.read("reports/pretend/commits.md")
+    done.assert_outcomes(passed=5, failed=4)
+    assert done.ret == pytest.ExitCode.TESTS_FAILED
+
+
+def test_two_models_that_break_end_the_commit(folder: Any, trainer: Trainer) -> None:
+    write(folder, LOADS)
+    trainer.commit("one")
+    trainer.git("tag", "v1")
+    trainer.commit("two", broken="a b")
+    folder.run("--xlatune-commits", "v1,main")
+    (said,) = record_of(folder)["left_out"]
+    assert "breaks a, b, which ran on the commit before" in said
+    assert len(folder.submitted) <= 2 * 4, "no more than the first runs"
+    verdicts = json.loads(folder.read("reports/pretend/commits.json"))["conclusion"]["verdicts"]
+    assert [each["word"] for each in verdicts].count("CANNOT TELL") >= 1

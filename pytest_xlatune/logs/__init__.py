@@ -37,7 +37,7 @@ from pytest_xlatune.logs import grammar
 from pytest_xlatune.logs._digests import HEADS as _DIGEST_HEADS
 from pytest_xlatune.logs._digests import WORDS as _DIGEST_WORDS
 from pytest_xlatune.logs._digests import Digests, LinePlace, finding_of
-from pytest_xlatune.logs._shapes import Sieve, StepLines, StepRun, record
+from pytest_xlatune.logs._shapes import Fronts, Sieve, StepLines, StepRun, record
 from pytest_xlatune.logs._signatures import EVIDENCE_CHARS, is_harmless, sight, table
 from pytest_xlatune.logs.grammar import Origin, StepLayout
 from pytest_xlatune.logs.patterns import StepPattern
@@ -55,6 +55,7 @@ _MOST_STEPS = 100_000
 _MOST_SETTINGS = 4096
 _MOST_DETAILS = 8  # different findings of one class that are kept
 _MOST_ORIGINS = 1024
+_MOST_UNREAD, _MOST_EARLY = 256, 128
 _NO_ORIGIN = Origin()
 
 _PART_MARKS = (b"stdout P ", b"stderr P ")
@@ -193,7 +194,10 @@ class LogReader:
         self._pattern = pattern
         own = (pattern.word,) if pattern is not None else ()
         self._sieve = Sieve((*table().words, *_OWN_WORDS, *own))
-        self._step_lines = StepLines() if pattern is None else None
+        self._fronts = Fronts()
+        self._unread: list[tuple[int, str, str, str]] = []  # settings behind an unknown text
+        self._early: list[tuple[str, int]] = []  # lines of steps, while what is in front is learnt
+        self._step_lines = StepLines(self._fronts) if pattern is None else None
         self._held = bytearray()  # an unfinished line, cut at _LINE_BYTES
         self._tail = b""
         self._lines = 0
@@ -423,7 +427,9 @@ class LogReader:
     def _examine_text(
         self, segment: str, number: int, *, is_torn: bool, outer: Origin | None = None
     ) -> None:
-        origin, text = grammar.split_origin(segment)
+        if self._fronts.is_learning and not is_torn and outer is None:
+            self._learn(segment)
+        origin, text = grammar.split_origin(segment, self._fronts.prefix)
         origin = outer if outer is not None and origin == _NO_ORIGIN else origin
         inner = grammar.unwrap(text)
         if inner is not None:
@@ -442,6 +448,8 @@ class LogReader:
             steps = grammar.parse_steps(whole, origin.label)
             if len(steps) == 1 and self._is_cut(steps[0]):
                 steps = grammar.parse_steps(grammar.without_torn_field(text), origin.label)
+            if steps and self._fronts.is_learning and len(self._early) < _MOST_EARLY:
+                self._early.append((segment, number))
             for record in steps:
                 self._step(record, origin, number, segment)
             if steps:
@@ -450,11 +458,43 @@ class LogReader:
             self._start.exit_code = self._start.exit_code or grammar.parse_end(text)
         self._examine_setting(segment, number, origin, text, is_torn=is_torn)
 
+    def _learn(self, segment: str) -> None:
+        """Learn what stands in front of the lines; read again what it hid."""
+        start, fronts = self._start, self._fronts
+        # a step that was read already is read again by its rank: once, and where nothing else is
+        is_early = start.index == 0 and start.count <= len(self._early) and not self._findings
+        _, text = grammar.split_origin(segment)
+        if not fronts.see(text, may_be_labelled=is_early and len(self._early) < _MOST_EARLY):
+            return
+        if self._step_lines is not None:
+            self._step_lines.forget()
+        prefix = fronts.prefix
+        for index, front, name, value in self._unread:
+            origin, rest = grammar.split_origin(front, prefix)
+            if not rest and index == start.index:
+                start.env.put(name, value, origin)
+        self._unread.clear()
+        if prefix is not None and "rank" in prefix.groupindex and self._early:
+            self._start = _Start(env=start.env, config=start.config, nccl=start.nccl)
+            self._start.is_configured_twice = start.is_configured_twice
+            for early, number in self._early:
+                self._examine_text(early, number, is_torn=False)
+        if not fronts.is_learning:
+            self._early.clear()
+
+    def _keep_unread(self, text: str) -> None:
+        """Keep a setting behind an unknown text until that is known to be a prefix."""
+        found = grammar.find_environment(text)
+        if found is not None and len(self._unread) < _MOST_UNREAD:
+            self._unread.append((self._start.index, *found))
+
     def _examine_setting(
         self, segment: str, number: int, origin: Origin, text: str, *, is_torn: bool
     ) -> None:
         """Read a line that is no step's: a setting, a phase, or a failure."""
         low = text.lower()
+        if self._fronts.is_learning and not is_torn and any(e in low for e in _ENVIRONMENT_WORDS):
+            self._keep_unread(text)
         if any(word in low for word in _DIGEST_WORDS):
             start = self._start
             start.is_hung |= text.lstrip().startswith(_DIGEST_HEADS)

@@ -176,6 +176,11 @@ def log_samples() -> Iterator[bytes]:
     yield (config + "".join(steps[12:24]) + ends).encode()
     yield (config * 2 + "".join(steps[24:]) + "\n".join(known[::2])).encode()
     yield ("\n".join(known) + "\n" + "".join(steps[:3])).encode()
+    yield "".join(
+        f"{rank}@gpu{rank + 17:03d}> {line}\n"
+        for line in (*config.splitlines(), *map(str.rstrip, steps[:12]), *known[:3])
+        for rank in range(3)
+    ).encode()
     yield (
         b"[1,0]<stdout>: completed 7, per-step scalar metrics {'learning/loss': 9.25, "
         b"'perf/step_time_seconds': Array(0.52, dtype=float32)}\r\x1b[36mx\x1b[0m\0\n"

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import getpass
 import logging
 import math
 import re
@@ -155,7 +156,8 @@ class SlurmExecutor:
         if ids := [match[1] for name in names if (match := _ACCEPTED.fullmatch(name))]:
             _log.info("%s is job %s: its folder says so", job_name, min(ids, key=int))
             return min(ids, key=int)
-        answer = self._run(squeue("-n", job_name))
+        # by the user too: squeue would else fetch the jobs of all users, and choose then
+        answer = self._run(squeue("-u", getpass.getuser(), "-n", job_name))
         if answer.code:
             raise SchedulerDown(f"squeue does not say whether {job_name} runs: {answer.error}")
         jobs = parse_squeue(answer.out)

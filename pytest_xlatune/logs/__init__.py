@@ -196,7 +196,7 @@ class LogReader:
         self._sieve = Sieve((*table().words, *_OWN_WORDS, *own))
         self._fronts = Fronts()
         self._unread: list[tuple[int, str, str, str]] = []  # settings behind an unknown text
-        self._early: list[tuple[str, int]] = []  # lines of steps, while what is in front is learnt
+        self._early: list[tuple[str, int]] = []  # lines of steps, kept until the prefix is learnt
         self._step_lines = StepLines(self._fronts) if pattern is None else None
         self._held = bytearray()  # an unfinished line, cut at _LINE_BYTES
         self._tail = b""

@@ -57,7 +57,7 @@ class Fronts:
         self._said: dict[str, dict[str, list[tuple[str, ...]]]] = {}  # shape, line -> its numbers
 
     def see(self, text: str, *, may_be_labelled: bool) -> bool:
-        """Take a line without its known prefixes; return whether that changed what is known.
+        """Take a line without its known prefixes; return whether more is known now.
 
         `may_be_labelled`: whether the steps so far can still be told apart by their rank.
         """

@@ -448,8 +448,7 @@ class LogReader:
             steps = grammar.parse_steps(whole, origin.label)
             if len(steps) == 1 and self._is_cut(steps[0]):
                 steps = grammar.parse_steps(grammar.without_torn_field(text), origin.label)
-            if steps and self._fronts.is_learning and len(self._early) < _MOST_EARLY:
-                self._early.append((segment, number))
+            self._keep_early(segment, number)
             for record in steps:
                 self._step(record, origin, number, segment)
             if steps:
@@ -481,6 +480,15 @@ class LogReader:
                 self._examine_text(early, number, is_torn=False)
         if not fronts.is_learning:
             self._early.clear()
+
+    def _keep_early(self, segment: str, number: int) -> None:
+        """Keep the line of a step that is read again once its prefix is learnt.
+
+        One without an unknown text in front may be read by its shape, and is not kept then either.
+        """
+        is_kept = self._fronts.is_learning and len(self._early) < _MOST_EARLY
+        if is_kept and grammar.head_of(grammar.split_origin(segment)[1]) is not None:
+            self._early.append((segment, number))
 
     def _keep_unread(self, text: str) -> None:
         """Keep a setting behind an unknown text until that is known to be a prefix."""

@@ -19,8 +19,7 @@ the log holds: a line is cut at 64 KiB, findings and settings are counted, steps
 Whose steps: rank 0 by its label; without labels the first line of each step id. Which start: the
 last. A start begins where settings or Memstats are printed after a step was, where a process that
 met trouble prints its configuration again, or where a step id goes back by more than two: less may
-be a slower rank. Once two ranks were seen to print a step
-alike, going back begins no start.
+be a slower rank. Once two ranks were seen to print a step alike, going back begins no start.
 """
 
 from __future__ import annotations
@@ -59,7 +58,6 @@ _MOST_UNREAD, _MOST_EARLY = 256, 128
 _NO_ORIGIN = Origin()
 
 _PART_MARKS = (b"stdout P ", b"stderr P ")
-
 _STEP_WORD = "completed "
 _ENVIRONMENT_WORDS = (
     "nccl_", "rccl_", "xla_", "jax_", "hsa_", "hip_", "ucx_", "nvte_", "libtpu_",

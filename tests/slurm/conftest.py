@@ -249,13 +249,15 @@ class Project:
 
     def losses(self) -> tuple[int, int]:
         """How many trials ran to their end without a result in the ledger, and how many twice."""
-        whole: dict[str, int] = {}
+        whole: dict[tuple[str, str], int] = {}  # two sweeps of one cell have the same trials
         for path in self.path.glob("work/*/*/*/*/outcome.json"):
             if json.loads(path.read_text(encoding="utf-8"))["state"] == "completed":
-                trial_id = path.parent.name.rpartition(".")[0]
-                whole[trial_id] = whole.get(trial_id, 0) + 1
+                sweep = path.relative_to(self.path / "work").parts[0]
+                of = sweep, path.parent.name.rpartition(".")[0]
+                whole[of] = whole.get(of, 0) + 1
         ended = {Trial.from_json(line["result"]["trial"]).id for line in self.events("trial-ended")}
-        return len(whole.keys() - ended), sum(count > 1 for count in whole.values())
+        lost = sum(trial_id not in ended for _, trial_id in whole)
+        return lost, sum(count > 1 for count in whole.values())
 
     def jobs(self, lab: ModuleType) -> int:
         """How many jobs Slurm itself has seen of this folder, by its job completion file."""

@@ -488,8 +488,10 @@ class LogReader:
         if is_kept and grammar.head_of(grammar.split_origin(segment)[1]) is not None:
             self._early.append((segment, number))
 
-    def _keep_unread(self, text: str) -> None:
+    def _keep_unread(self, text: str, low: str, *, is_torn: bool) -> None:
         """Keep a setting behind an unknown text until that is known to be a prefix."""
+        if is_torn or not self._fronts.is_learning or not any(e in low for e in _ENVIRONMENT_WORDS):
+            return
         found = grammar.find_environment(text)
         if found is not None and len(self._unread) < _MOST_UNREAD:
             self._unread.append((self._start.index, *found))
@@ -499,8 +501,7 @@ class LogReader:
     ) -> None:
         """Read a line that is no step's: a setting, a phase, or a failure."""
         low = text.lower()
-        if self._fronts.is_learning and not is_torn and any(e in low for e in _ENVIRONMENT_WORDS):
-            self._keep_unread(text)
+        self._keep_unread(text, low, is_torn=is_torn)
         if any(word in low for word in _DIGEST_WORDS):
             start = self._start
             start.is_hung |= text.lstrip().startswith(_DIGEST_HEADS)

@@ -38,7 +38,7 @@ from pytest_xlatune.logs._digests import WORDS as _DIGEST_WORDS
 from pytest_xlatune.logs._digests import Digests, LinePlace, finding_of
 from pytest_xlatune.logs._shapes import Fronts, Sieve, StepLines, StepRun, record
 from pytest_xlatune.logs._signatures import EVIDENCE_CHARS, is_harmless, sight, table
-from pytest_xlatune.logs.grammar import Origin, StepLayout
+from pytest_xlatune.logs.grammar import Origin, Settings, StepLayout
 from pytest_xlatune.logs.patterns import StepPattern
 from pytest_xlatune.model.failure import FailureClass
 from pytest_xlatune.model.record import LATER, Record
@@ -51,7 +51,6 @@ _TAIL_LINES, _TAIL_CHARS = 5, 160
 _RANKS_APART = 2  # steps by which a slower rank may print later
 STEPS_THAT_REFUTE = 3  # what ran before a fatal line may be printed after it: steps are dispatched
 _MOST_STEPS = 100_000
-_MOST_SETTINGS = 4096
 _MOST_DETAILS = 8  # different findings of one class that are kept
 _MOST_ORIGINS = 1024
 _MOST_UNREAD, _MOST_EARLY = 256, 128
@@ -140,23 +139,6 @@ class LogReport(Record):
 
 
 @dataclass(slots=True)
-class _Settings:
-    """Names and values; where several origins print one, the preferred origin's last word."""
-
-    values: dict[str, tuple[tuple[int, int], str]] = field(default_factory=dict)
-
-    def put(self, name: str, value: str, origin: Origin) -> None:
-        known = self.values.get(name)
-        if known is None and len(self.values) >= _MOST_SETTINGS:
-            return
-        if known is None or origin.preference <= known[0]:
-            self.values[name] = (origin.preference, value)
-
-    def plain(self) -> dict[str, str]:
-        return {name: value for name, (_, value) in self.values.items()}
-
-
-@dataclass(slots=True)
 class _Start:
     """What belongs to one start of the program."""
 
@@ -176,10 +158,10 @@ class _Start:
     after_trouble: int = 0
     exit_code: int | None = None
     memory_gb: float | None = None
-    env: _Settings = field(default_factory=_Settings)
-    config: _Settings = field(default_factory=_Settings)
-    nccl: _Settings = field(default_factory=_Settings)
-    libraries: _Settings = field(default_factory=_Settings)
+    env: Settings = field(default_factory=Settings)
+    config: Settings = field(default_factory=Settings)
+    nccl: Settings = field(default_factory=Settings)
+    libraries: Settings = field(default_factory=Settings)
 
 
 class LogReader:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 import string
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from pytest_xlatune.model.record import Json, read_json
@@ -57,6 +57,7 @@ _PREFIXES = tuple(
 # letters: a logger's level, the name of a service or a month
 _PREFIX_BEGINS = frozenset(" 0123456789[(" + string.ascii_letters)
 _MOST_PREFIXES = 8
+_MOST_SETTINGS = 4096
 _NOWHERE = slice(0, 0)
 
 
@@ -79,6 +80,23 @@ class Origin(NamedTuple):
         """
         rank = -1 if self.rank == "" else int(self.rank)
         return (-2 if rank == 0 else rank), int("ip=" in self.actor)
+
+
+@dataclass(slots=True)
+class Settings:
+    """Names and values; where several origins print one, the preferred origin's last word."""
+
+    values: dict[str, tuple[tuple[int, int], str]] = field(default_factory=dict)
+
+    def put(self, name: str, value: str, origin: Origin) -> None:
+        known = self.values.get(name)
+        if known is None and len(self.values) >= _MOST_SETTINGS:
+            return
+        if known is None or origin.preference <= known[0]:
+            self.values[name] = (origin.preference, value)
+
+    def plain(self) -> dict[str, str]:
+        return {name: value for name, (_, value) in self.values.items()}
 
 
 def plain_segments(line: bytes) -> list[str]:

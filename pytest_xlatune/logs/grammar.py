@@ -89,6 +89,7 @@ class Settings:
     values: dict[str, tuple[tuple[int, int], str]] = field(default_factory=dict)
 
     def put(self, name: str, value: str, origin: Origin) -> None:
+        """Take a setting that an origin prints."""
         known = self.values.get(name)
         if known is None and len(self.values) >= _MOST_SETTINGS:
             return
@@ -96,6 +97,7 @@ class Settings:
             self.values[name] = (origin.preference, value)
 
     def plain(self) -> dict[str, str]:
+        """Return each name's value."""
         return {name: value for name, (_, value) in self.values.items()}
 
 

@@ -5,12 +5,23 @@ This machine has no GPU: the texts are those that public documents and logs prin
 
 from __future__ import annotations
 
+import json
+import os
+import platform
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
+from pytest_xlatune.executors import payload
+from pytest_xlatune.executors.folder import with_probe, write_spec
 from pytest_xlatune.logs import read_log
-from pytest_xlatune.workers.probe_environment import node_facts, packages, version_of
+from pytest_xlatune.model.trial import LaunchSpec
+from pytest_xlatune.workers import probe_environment
+from pytest_xlatune.workers.probe_environment import MARK, node_facts, packages, version_of
+
+PROGRAM = Path(probe_environment.__file__)
 
 H100 = "Model: \t\t NVIDIA H100 80GB HBM3\nIRQ:   \t\t 150\nGPU UUID: \t GPU-eaf23aa1-4d3d\n"
 CPU_OF_KFD = "cpu_cores_count 128\nsimd_count 0\ngfx_target_version 0\n"
@@ -164,3 +175,29 @@ def test_a_library_tells_its_version_as_it_is_loaded(text: str, found: dict[str,
     assert read_log([text.encode()]).libraries == found
     split = [text[at : at + 1].encode() for at in range(len(text))]
     assert read_log(split).libraries == found
+
+
+def test_where_jax_ends_the_process_the_rest_is_told_all_the_same(tmp_path: Path) -> None:
+    # an image whose XLA_FLAGS hold an unknown flag: XLA aborts
+    (tmp_path / "jax.py").write_text("import os\nos._exit(1)\n", encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, str(PROGRAM), "trainer", "train.py", "devices"],
+        env={"PYTHONPATH": str(tmp_path), "PATH": os.environ["PATH"]},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1
+    (line,) = [each for each in done.stdout.splitlines() if each.startswith(MARK)]
+    told = json.loads(line.removeprefix(MARK))
+    assert told["packages"]["python"] == platform.python_version()
+    assert told["problems"] == ["devices: JAX gave no answer"]
+
+
+def test_the_probe_is_no_secret_and_stays_for_the_other_ranks(tmp_path: Path) -> None:
+    spec = with_probe(LaunchSpec(argv=("true",), probe=("python3",)), devices=True)
+    write_spec(tmp_path / "attempt", spec)
+    assert not (tmp_path / "attempt" / payload.SECRETS).exists()
+    payload.forget_secrets(tmp_path / "attempt")
+    written = json.loads((tmp_path / "attempt" / payload.SPEC).read_bytes())["files"]
+    assert written[payload.PROBE] == PROGRAM.read_text(encoding="utf-8")

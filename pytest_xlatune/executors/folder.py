@@ -82,7 +82,8 @@ def _apart(spec: LaunchSpec) -> tuple[dict[str, Json], list[str]]:
         "argv": [kept(word, hide(shown, known)) for word, shown in argv],
         "env": {name: kept(value, hide(shown, known)) for (name, value), shown in env},
         "files": {
-            name: kept(text, hide(hide_assignments(text), known))
+            # the program of the probe is ours and holds no secret; other ranks may still read it
+            name: text if name == payload.PROBE else kept(text, hide(hide_assignments(text), known))
             for name, text in spec.files.items()
         },
     }

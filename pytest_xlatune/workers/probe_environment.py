@@ -332,10 +332,16 @@ def main(argv: Sequence[str]) -> None:
         found["name"] = os.environ.get("SLURMD_NODENAME") or socket.gethostname()
         problems.append("devices: not asked, the trainer is about to take them")
     for name, ask in asked.items():
+        if name == "devices":  # XLA may end the process, e.g. of an unknown flag
+            _tell(found, [*problems, "devices: JAX gave no answer"])
         try:
             found[name] = {key: text for key, text in ask().items() if text}
         except Exception as error:  # noqa: BLE001 - whatever a plugin raises
             problems.append(f"{name}: {type(error).__name__}: {str(error).strip()[:200]}")
+    _tell(found, problems)
+
+
+def _tell(found: dict[str, Any], problems: list[str]) -> None:
     # a library may have printed something without an end of line
     sys.stdout.write(f"\n{MARK}{json.dumps({**found, 'problems': problems})}\n")
     sys.stdout.flush()

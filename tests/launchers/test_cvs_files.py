@@ -216,6 +216,130 @@ def test_sweeps_whose_name_contradicts_them_and_a_baseline_that_is_too_high(tmp_
     assert "cannot-fail" in {each.check for each in read(tmp_path, data).implausible}
 
 
+def gate(kind: str, value: float) -> dict[str, Any]:
+    return {"kind": kind, "value": value}
+
+
+FIRM = {"tflops_per_sec_per_gpu": gate("min", 380), "tokens_per_sec_per_gpu": gate("min", 800)}
+
+
+@pytest.mark.parametrize(
+    ("gates", "said"),
+    [
+        ({}, ""),
+        ({"final_loss": gate("max", 11)}, ""),
+        ({"step_time_p95_ms": gate("max_ms", 22_000)}, ""),
+        ({"tokens_per_sec_total": gate("min", 0)}, "at least 0, which nothing can miss"),
+        ({"scaling_efficiency_pct": gate("min_tok_s", -1)}, "at least -1"),
+        ({"final_loss": gate("max", 15)}, "ln(128256) = 11.76"),
+        ({"loss_decreased": gate("min", 1)}, "demanded of synthetic data"),
+        ({"step_time_p95_ms": gate("max_ms", 3.6e6)}, "2 x 8192 tokens takes 20480 ms"),
+        ({"step_time_seconds": gate("max", 3600)}, "2 x 8192 tokens takes 20 s"),
+        ({key: gate("info", 1) for key in FIRM}, "nothing is gated"),
+        ({"tflops_per_sec_per_gpu": gate("min", 230)}, "800 tokens/s are 365 TFLOP/s"),
+    ],
+)
+def test_thresholds_of_generation_3_that_cannot_fail_are_told(
+    tmp_path: Path, gates: Any, said: str
+) -> None:
+    data = third()
+    del data["training"]["scaling_baseline"]
+    name = data["training"]["enabled_sweep_list"][0]
+    cell = {f"training.{key}": each for key, each in {**FIRM, **gates}.items()}
+    write(tmp_path, "tiny_threshold.json", {name: cell})
+    found = [each for each in read(tmp_path, data).implausible if each.check != "name"]
+    assert len(found) == bool(said), found
+    if said:
+        is_low = "tflops_per_sec_per_gpu" in gates and len(gates) == 1
+        assert found[0].check == ("one-number" if is_low else "cannot-fail")
+        assert said in found[0].text
+
+
+def test_cells_of_thresholds_that_are_of_no_sweep_are_named(tmp_path: Path) -> None:
+    data = third()
+    names = [each["name"] for each in data["training"]["sweeps"]]
+    other = names[0].replace("NNODES=4", "NNODES=8")
+    write(tmp_path, "tiny_threshold.json", thresholds(other, names[1]))
+    found = read(tmp_path, data)
+    (note,) = [each for each in found.notes if "no sweep" in each]
+    assert repr(other) in note
+    assert f"the nearest is {names[0]!r}" in note
+    assert any("nothing is gated" in each.text for each in found.implausible)
+
+
+def test_the_last_files_of_generation_3_have_keys_that_the_first_had_not(tmp_path: Path) -> None:
+    data = third()
+    data["training"] |= {"maxtext_branch": "b", "maxtext_root": "/a", "maxtext_install_cmd": "c"}
+    data["training"]["nccl"]["ib_gid_index"] = "<changeme>"
+    path = "training.nccl.ib_gid_index"
+    found = read(tmp_path, data)
+    assert found.accounting["unknown"] == 0
+    assert any(each.startswith("training.maxtext_branch: CVS changes") for each in found.notes)
+    assert path in {each.path for each in found.open_items}
+    assert read(tmp_path, data, values={path: "3"}).env["NCCL_IB_GID_INDEX"] == "3"
+    data["training"]["env_vars"]["NCCL_IB_GID_INDEX"] = "1"
+    found = read(tmp_path, data)
+    assert path not in {each.path for each in found.open_items}
+    assert found.env["NCCL_IB_GID_INDEX"] == "1"
+    data["training"]["distributed"] = False
+    del data["training"]["env_vars"]["NCCL_IB_GID_INDEX"]
+    assert "NCCL_IB_GID_INDEX" not in read(tmp_path, data).env
+    assert not read(tmp_path, data).open_items
+
+
+@pytest.mark.parametrize(
+    ("block", "every", "target", "is_noted"),
+    [
+        ({"target_metric": "auto", "target_value": 10.0}, -1, 10.0, False),
+        ({"target_metric": "train_loss", "target_value": "10"}, 5, 10.0, False),
+        ({"target_value": 10.0}, None, 10.0, False),
+        ({"target_metric": "auto", "target_value": 10.0}, 5, None, True),
+        ({"target_metric": "eval_loss", "target_value": 10.0}, -1, None, True),
+        ({"target_metric": "auto", "target_value": 0.0}, -1, None, False),
+        ({"target_metric": "eval_loss", "target_value": -1}, -1, None, False),
+    ],
+)
+def test_the_target_of_the_loss_is_the_one_of_the_steps(
+    tmp_path: Path, block: Any, every: Any, target: float | None, is_noted: bool
+) -> None:
+    data = third()
+    data["training"]["convergence"] = block
+    data["training"]["maxtext_config"]["eval_interval"] = every
+    found = read(tmp_path, data)
+    assert found.target == target
+    assert any("target_metric" in each for each in found.notes) == is_noted
+
+
+def test_a_loss_curve_that_does_not_say_has_the_values_of_cvs(tmp_path: Path) -> None:
+    found = read(tmp_path, {**fourth(), "loss_curve": {"sample_every": 2}})
+    assert (found.max_slope, found.enforce_slope) == (0.0, True)
+    said = {"max_slope": "0.1", "enforce": "False"}
+    found = read(tmp_path, {**fourth(), "loss_curve": said})
+    assert (found.max_slope, found.enforce_slope) == (0.1, False)
+    found = read(tmp_path, fourth())
+    assert (found.max_slope, found.enforce_slope) == (None, False)
+
+
+def test_the_nodes_of_a_cluster_file_under_either_key(tmp_path: Path) -> None:
+    nodes = CLUSTER["node_dict"]
+    data = {"username": "one", "head_node": "node001", "nodes": nodes, "env_vars": {}}
+    path = write(tmp_path, "cluster.json", data)
+    shown = read_cvs_file(path)
+    assert (shown.kind, shown.nodes) == ("cluster", tuple(nodes))
+    assert shown.accounting["unknown"] == 0
+    assert read(tmp_path, third(), cluster=path).cells[0].nodes == 4
+
+
+@pytest.mark.parametrize("name", ["{xx.xx.xx.xx|hostname}", "{head-node-ip}", "<changeme>"])
+def test_a_template_of_a_cluster_file_is_told_and_counts_for_no_run(
+    tmp_path: Path, name: str
+) -> None:
+    path = write(tmp_path, "cluster.json", {**CLUSTER, "node_dict": {name: {"vpc_ip": name}}})
+    assert any(f"{name}: no name of a node yet" in each for each in read_cvs_file(path).notes)
+    with pytest.raises(ConfigError, match="names no node"):
+        read(tmp_path, third(), cluster=path)
+
+
 def test_show_as_text_and_as_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = write(tmp_path, "single.json", first())
     assert main(["cvs", "show", str(path), "--json"]) == 2

@@ -17,6 +17,7 @@ from dataclasses import replace
 from pytest_xlatune.launchers.cvs._draft import Draft, generation_of, open_items_of, read_first
 from pytest_xlatune.launchers.cvs._keys import (
     CLUSTER_TABLE,
+    NODES_KEYS,
     account,
     read_thresholds,
     threshold_leaves,
@@ -38,6 +39,7 @@ from pytest_xlatune.launchers.cvs._values import (
     Source,
     Threshold,
     is_comment,
+    is_open,
     leaves_of,
     objects_of,
     typed,
@@ -82,14 +84,28 @@ def cluster_of(text: str, *, where: str) -> CvsFile:
     found = generation_of(data)
     if found is None or found[1] != "cluster":
         raise ConfigError(f"{where} is no cluster file: it has no node_dict")
-    return _cluster(data, notes, generation=found[0], where=where)
+    file = _cluster(data, notes, generation=found[0], where=where)
+    if unnamed := [name for name in file.nodes if is_unnamed(name)]:
+        raise ConfigError(
+            f"{where}: node_dict has {', '.join(unnamed)}, which names no node; put the names of "
+            "the nodes there, or leave the cluster file out and say their number"
+        )
+    return file
+
+
+def is_unnamed(name: str) -> bool:
+    """Whether the name of a node is a template:  {xx.xx.xx.xx|hostname}."""
+    return "{" in name or is_open(name)
 
 
 def _cluster(
     data: dict[str, Json], notes: tuple[str, ...], *, generation: str, where: str
 ) -> CvsFile:
     source = Source(data, where=where)
-    nodes = tuple(name for name in source.table("node_dict") if not is_comment(name))
+    tables = [source.table(key) for key in NODES_KEYS]
+    nodes = tuple(name for table in tables for name in table if not is_comment(name))
+    if unnamed := [name for name in nodes if is_unnamed(name)]:
+        notes = (*notes, f"{', '.join(unnamed)}: no name of a node yet; put the names there")
     return CvsFile(
         where=where,
         generation=generation,

@@ -84,7 +84,7 @@ def generation_of(data: Mapping[str, Json]) -> tuple[str, str] | None:
     if isinstance(training, dict):
         is_early = data.get("framework") == _EARLY or "train_module" in training
         return ("3-early" if is_early else "3", "config")
-    if "node_dict" in data:
+    if "node_dict" in data or (isinstance(data.get("nodes"), dict) and "head_node" in data):
         return ("3" if data.keys() & {"orchestrator", "container"} else "1", "cluster")
     if is_thresholds(data):
         names = [key for key in data if not is_comment(key)]
@@ -145,6 +145,10 @@ _WANTED = {
             *("nccl_socket_ifname", "gloo_socket_ifname"),
         ),
         "the network interface of the nodes",
+    ),
+    **dict.fromkeys(
+        ("NCCL_IB_GID_INDEX", "nccl_ib_gid_index", "ib_gid_index"),
+        "the GID index of the nodes' RDMA devices, often 3",
     ),
     "tflops_per_sec_per_gpu": "the least TFLOP/s of a device",
     "tokens_per_sec_per_gpu": "the least tokens/s of a device",

@@ -305,12 +305,14 @@ _BOTH: Table = {
     "framework": Use(USED, "generation"),
 }
 _BRANCH = Use(DIFFERENT, "the checkout inside the image is not changed; name an image that has it")
+_CHECKOUT: Table = dict.fromkeys(("maxtext_branch", "maxtext_root", "maxtext_install_cmd"), _BRANCH)
 
 
-def third_table(mode: str) -> Table:
-    """Return the table of generation 3 for a mode."""
+def third_table(mode: str, *, has_gid: bool) -> Table:
+    """Return the table of generation 3 for a mode; `has_gid`: env_vars says NCCL_IB_GID_INDEX."""
     network = _ENV if mode == DISTRIBUTED else _MULTI_ONLY
     twice = Use(IGNORED, "CVS exports it nowhere: only env_vars counts")
+    gid = Use(IGNORED, "env_vars says NCCL_IB_GID_INDEX, which counts") if has_gid else network
     training: Table = {
         **_ABOUT,
         "distributed": Use(USED, "mode"),
@@ -337,7 +339,8 @@ def third_table(mode: str) -> Table:
             "ib_hca_list": network._replace(text="NCCL_IB_HCA_LIST, which NCCL does not know")
             if mode == DISTRIBUTED
             else network,
-            **dict.fromkeys(("ib_gid_index", "ib_tc", "ib_sl"), twice),
+            "ib_gid_index": gid if mode == DISTRIBUTED else network,
+            **dict.fromkeys(("ib_tc", "ib_sl"), twice),
         },
         "jax_distributed": {
             "initialization_timeout_seconds": _ENV,
@@ -354,6 +357,7 @@ def third_table(mode: str) -> Table:
             "no library is copied into the container: mount it where it is read",
             reaches=False,
         ),
+        **_CHECKOUT,
         "sweeps": Use(USED, "cell"),
         "enabled_sweep_list": Use(USED, "which cells run"),
     }
@@ -386,7 +390,7 @@ def fourth_table() -> Table:
             "xla_flags": Use(USED, "XLA_FLAGS"),
             "train_script_paths": Use(USED, "script of the trainer: the first that exists"),
             "maxtext_config": {**_TRIAL, "*": _KEY},
-            **dict.fromkeys(("maxtext_branch", "maxtext_root", "maxtext_install_cmd"), _BRANCH),
+            **_CHECKOUT,
         },
         "sweeps": Use(USED, "cell"),
         "runs": Use(USED, "which cells run"),
@@ -400,17 +404,21 @@ THRESHOLD_TABLE: Table = {
     "reference": Use(USED, "value of the threshold"),
     "*": Use(USED, "remark of the threshold"),
 }
+# where a cluster file has its nodes
+NODES_KEYS = ("node_dict", "nodes")
+_NODES: Table = {
+    "*": {
+        "bmc_ip": Use(IGNORED, "no test of a training reads it"),
+        "*": Use(USED, "the key is the name of a node; Slurm knows its address"),
+    }
+}
 CLUSTER_TABLE: Table = {
     "username": Use(USED, "fills {user-id}"),
     "priv_key_file": _SLURM,
     "password": _SLURM,
     "head_node_dict": _SLURM,
-    "node_dict": {
-        "*": {
-            "bmc_ip": Use(IGNORED, "no test of a training reads it"),
-            "*": Use(USED, "the key is the name of a node; Slurm knows its address"),
-        }
-    },
+    "head_node": _SLURM,
+    **dict.fromkeys(NODES_KEYS, _NODES),
     "home_mount_dir_name": Use(USED, "fills {home-mount-dir}"),
     "node_dir_name": Use(USED, "fills {node-dir-name}"),
     "orchestrator": Use(DIFFERENT, "Slurm starts the tasks"),

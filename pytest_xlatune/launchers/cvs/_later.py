@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from pytest_xlatune.launchers.cvs._draft import (
@@ -49,12 +50,14 @@ Find = Callable[[str], tuple[str, str] | None]
 
 # a part of a sweep's name:  BATCH=5
 _TOKEN = re.compile(r"([A-Z_]+)=([^,\s;/]+)")
+_GID = "NCCL_IB_GID_INDEX"
 # keys of `nccl` -> variables
 NETWORK = {
     "ib_hca": "NCCL_IB_HCA",
     "ib_hca_list": "NCCL_IB_HCA_LIST",
     "socket_ifname": "NCCL_SOCKET_IFNAME",
     "gloo_socket_ifname": "GLOO_SOCKET_IFNAME",
+    "ib_gid_index": _GID,  # of later files; the earlier ones have it in env_vars too
 }
 TIMEOUTS = {
     "initialization_timeout_seconds": "JAX_DISTRIBUTED_INITIALIZATION_TIMEOUT_SECONDS",
@@ -73,7 +76,7 @@ def read_later(draft: Draft, find: Find) -> tuple[CvsFile, Table, list[Path]]:
     Raises:
         ConfigError: a value is of another kind than CVS takes.
     """
-    source, is_fourth = draft.source, draft.generation == "4"
+    source, is_fourth, has_gid = draft.source, draft.generation == "4", False
     root: Path = ("train_params",) if is_fourth else ("training",)
     env = env_of(draft, "container", "env") if is_fourth else env_of(draft, "training", "env_vars")
     if is_fourth:
@@ -82,6 +85,7 @@ def read_later(draft: Draft, find: Find) -> tuple[CvsFile, Table, list[Path]]:
             del env["NCCL_IB_HCA"]
     else:
         mode = DISTRIBUTED if source.truth("training", "distributed") else SINGLE
+        has_gid = _GID in env
         env = {**_of_third(draft, mode), **env}
     gpu = source.text("gpu_name" if is_fourth else "gpu_arch")
     devices = source.whole("gpus_per_node") or source.whole(*root, "gpus_per_node") or DEVICES
@@ -91,6 +95,8 @@ def read_later(draft: Draft, find: Find) -> tuple[CvsFile, Table, list[Path]]:
     steps = source.whole(*root, "maxtext_config", "steps") or source.whole(*root, "steps")
     sweeps, off = _sweeps(draft, root)
     thresholds = _thresholds_beside(draft, find)
+    if all(each.is_declared for each in sweeps):
+        _tell_strangers(draft, sweeps, thresholds)
     cells: dict[bool, list[CvsCell]] = {True: [], False: []}
     for sweep in sweeps:
         label = dict(_TOKEN.findall(sweep.name))
@@ -119,10 +125,13 @@ def read_later(draft: Draft, find: Find) -> tuple[CvsFile, Table, list[Path]]:
         )
     if "maxtext_branch" in source.table(*root):
         draft.notes.append(
-            "train_params.maxtext_branch: CVS changes the checkout inside the image; here the "
-            "image runs as it is"
+            f"{written((*root, 'maxtext_branch'))}: CVS changes the checkout inside the image; "
+            "here the image runs as it is"
         )
     place: Path = () if is_fourth else root
+    # CVS holds a slope against 0 and enforces it, where its block does not say otherwise
+    has_curve = isinstance(source.get(*place, "loss_curve"), dict)
+    slope = source.number(*place, "loss_curve", "max_slope")
     watched = {key: each for key in _WATCHED if (each := source.get(*place, key)) is not None}
     made = CvsFile(
         where=source.where,
@@ -144,13 +153,14 @@ def read_later(draft: Draft, find: Find) -> tuple[CvsFile, Table, list[Path]]:
         enforce=source.truth("enforce_thresholds", default=True),
         watched=watched,
         patterns=_patterns(draft, place),
-        max_slope=source.number(*place, "loss_curve", "max_slope"),
-        enforce_slope=source.truth(*place, "loss_curve", "enforce"),
-        target=_target(draft, place),
+        max_slope=0.0 if has_curve and slope is None else slope,
+        enforce_slope=source.truth(*place, "loss_curve", "enforce", default=has_curve),
+        target=_target(draft, root, place),
         threshold_name=sample_of(draft.filled(source.text("threshold_json"))),
         has_thresholds=bool(thresholds),
     )
-    return made, fourth_table() if is_fourth else third_table(mode), off
+    table = fourth_table() if is_fourth else third_table(mode, has_gid=has_gid)
+    return made, table, off
 
 
 def _patterns(draft: Draft, place: Path) -> dict[str, str]:
@@ -176,11 +186,19 @@ def _patterns(draft: Draft, place: Path) -> dict[str, str]:
     return found
 
 
-def _target(draft: Draft, place: Path) -> float | None:
-    """Return the loss that `convergence` waits for."""
-    metric = draft.source.text(*place, "convergence", "target_metric")
+def _target(draft: Draft, root: Path, place: Path) -> float | None:
+    """Return the loss that `convergence` waits for; None where its target is 0 or below.
+
+    `auto` is the loss of the evaluation where one runs, else that of the steps; only the latter is
+    told here.
+    """
+    metric = draft.source.text(*place, "convergence", "target_metric") or "auto"
     target = draft.source.number(*place, "convergence", "target_value")
-    if metric and "loss" not in metric:
+    if target is None or target <= 0:
+        return None
+    every = typed(draft.source.get(*root, "maxtext_config", "eval_interval"))
+    evaluates = isinstance(every, int | float) and every > 0
+    if metric not in ("train_loss", "loss", *(() if evaluates else ("auto",))):
         draft.notes.append(
             f"convergence.target_metric is {metric!r}: only the loss of a step is told here"
         )
@@ -321,6 +339,21 @@ def _label_keys(
         else:
             raise ConfigError.unknown("word", word, valid=("BS", "SL", "PRECISION"), where=where)
     return keys
+
+
+def _tell_strangers(
+    draft: Draft, sweeps: Iterable[_Combination], thresholds: Iterable[str]
+) -> None:
+    """Note the cells of the threshold file that are of no sweep; CVS refuses them or warns."""
+    names = {each.name for each in sweeps}
+    for name in thresholds:
+        if name not in names:
+            near = difflib.get_close_matches(name, names, n=1, cutoff=0.0)
+            of = f"; the nearest is {near[0]!r}" if near else ""
+            draft.notes.append(
+                f"thresholds of cell {name!r} are of no sweep of this file{of}: they gate nothing, "
+                "and CVS refuses such a file where enforce_thresholds is true"
+            )
 
 
 def _thresholds_beside(draft: Draft, find: Find) -> dict[str, dict[str, Threshold]]:

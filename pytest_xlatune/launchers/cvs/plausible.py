@@ -112,6 +112,7 @@ def _of_cell(file: CvsFile, cell: CvsCell) -> Iterator[Implausible]:
                 text=f"{metric} must be at least {each.value:g}, which nothing can miss",
             )
     yield from _of_loss(cell)
+    yield from _of_step_time(cell, tokens)
     yield from _scaling(file, cell, tokens)
 
 
@@ -132,6 +133,28 @@ def _of_loss(cell: CvsCell) -> Iterator[Implausible]:
             paths=(fell.path,),
             text="loss_decreased is demanded of synthetic data, where the loss says nothing",
         )
+
+
+def _of_step_time(cell: CvsCell, tokens: Threshold | None) -> Iterator[Implausible]:
+    """Return the limits of a step's time that the threshold of tokens/s leaves no work."""
+    batch, length = cell.per_device_batch_size, cell.max_target_length
+    if tokens is None or not tokens.value or tokens.value < 0 or not batch or not length:
+        return
+    for metric, each in cell.thresholds.items():
+        name = metric.removeprefix(PREFIX)
+        is_limit = each.kind in ("max", "max_ms") and name.startswith("step_time")
+        if not is_limit or each.value is None:
+            continue
+        thousand, unit = (1000, "ms") if name.endswith("_ms") else (1, "s")
+        longest = batch * length / tokens.value * thousand
+        if each.value > _TIMES * longest:
+            yield Implausible(
+                check="cannot-fail",
+                paths=(each.path, tokens.path),
+                text=f"{name} may be up to {each.value:g} {unit}, and at the least "
+                f"{tokens.value:g} tokens/s a step of {batch:g} x {length:g} tokens takes "
+                f"{longest:.0f} {unit}: the threshold of tokens/s fails long before",
+            )
 
 
 def _scaling(file: CvsFile, cell: CvsCell, tokens: Threshold | None) -> Iterator[Implausible]:

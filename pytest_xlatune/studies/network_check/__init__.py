@@ -43,7 +43,14 @@ from pytest_xlatune.studies.network_check._said import (
     conclusion,
     load_of,
 )
-from pytest_xlatune.studies.network_check._walk import FIRST_ROUNDS, REPEATS, SHARE, Walk
+from pytest_xlatune.studies.network_check._walk import (
+    FIRST_ROUNDS,
+    LEAST_REPEATS,
+    REPEATS,
+    SHARE,
+    SHARE_OF_PAIRS,
+    Walk,
+)
 from pytest_xlatune.studies.verdicts import Common
 
 __all__ = ["CONCLUSION", "KIND", "Network", "NetworkRecord", "NetworkStudy", "NetworkWord",
@@ -207,10 +214,11 @@ class NetworkStudy(Common):
     @property
     def most_jobs(self) -> int:
         """What it costs at most: every round, nodes and a link run again."""
-        suspects = max(1, len(self.cell.nodelist) // SHARE)
-        of_nodes = 2 * REPEATS * (suspects + 1)
+        nodes = len(self.cell.nodelist)
+        of_nodes = 2 * REPEATS * (max(1, nodes // SHARE) + 1)
+        of_pairs = LEAST_REPEATS * (nodes // SHARE_OF_PAIRS)
         of_a_link = (4 if self.layout.between else 3) * REPEATS
-        return self.all_pairs + of_nodes + 2 * suspects + of_a_link
+        return self.all_pairs + of_nodes + of_pairs + of_a_link
 
     @cached_property
     def _arms(self) -> tuple[Arm, ...]:

@@ -252,7 +252,7 @@ class _Verdicts:
                 found = replace(found, delta=relative(shown.estimate), ci95=_ci(shown))
             return replace(found, word=f"{NetworkWord.NODE} {accused[0]}")
         if walk.is_link_accused and walk.ends is not None:
-            shown = max(walk.ends, key=lambda each: each.estimate)
+            shown = walk.loss or max(walk.ends, key=lambda each: each.estimate)
             found = _as(base, NetworkWord.LINK, link)
             return replace(found, word=f"{NetworkWord.LINK} {'-'.join(self.record.link)}",
                            delta=relative(shown.estimate), ci95=_ci(shown))  # fmt: skip
@@ -277,8 +277,8 @@ class _Verdicts:
         walk = self.walk
         if walk.link is None or walk.ends is None:
             return ""
-        least = max(walk.ends, key=lambda each: each.estimate)
-        both = f"slower than both of its ends elsewhere, {_at_least(least)}"
+        shown = walk.loss or max(walk.ends, key=lambda each: each.estimate)
+        both = f"slower than both of its ends elsewhere, {_at_least(shown)}"
         if self.record.link and set(self.record.link) != set(walk.link):
             return f"{_dash(walk.link)} and other pairs of the same two racks are {both}"
         return both

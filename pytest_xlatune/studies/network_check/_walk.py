@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean, median
 
 from pytest_xlatune.model.result import TrialResult
 from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.stats.design import t_quantile
-from pytest_xlatune.studies.blame import is_excused, spread_of
+from pytest_xlatune.studies.blame import MAD, is_excused, spread_of
 from pytest_xlatune.studies.network_check._pairs import Pair, PairLayout
 from pytest_xlatune.studies.trials import usable
 
@@ -26,8 +26,10 @@ EARLY = (2.0, 0.015)  # standard deviations and loss below which a node is confi
 LATE = (1.0, 0.012)  # the same once every pair has run
 PAIR = (1.8, 0.012)  # the same of one pair's single run
 FRESH = 0.010  # of a pair's two fresh runs
-SHARE = 4  # suspects: a fourth of the nodes' number at most
-LEAST_SUSPECTS = 4  # pairs, but at most half as many as nodes
+SHARE = 4  # suspected nodes: a fourth of the nodes' number at most
+# suspected pairs: half the nodes' number at most. A few percent of bad jobs among N^2 / 2 pairs are
+# N / 2 slow ones of a healthy 32 nodes, and the bad link is not always the slowest of them
+SHARE_OF_PAIRS = 2
 REPEATS = 4
 LEAST_REPEATS = 2
 LEAST_LOSS = math.log1p(-0.01)  # of an accused node or link
@@ -36,6 +38,10 @@ MOST_CONFIRMING_WAVES = 16
 STOP_AT = 3  # nodes that cannot communicate: then it is the cluster
 MANY = 8  # nodes from which a round has pairs enough for a median of its own
 _LEAST_OTHERS = 3
+# the standard error of a mean without the least and the greatest of so many normal values, in units
+# of the plain mean's (from order statistics; 4 million draws each)
+TRIMMED = (1.0, 1.0, 1.0, 1.160, 1.092, 1.066, 1.051, 1.042, 1.035)
+FAR = 3.5  # robust standard deviations: what is farther off is a bad job
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,12 +49,12 @@ class Slower:
     """How much slower fresh runs are than those beside them, as a log ratio.
 
     Attributes:
-        estimate: the difference of means.
+        estimate: the mean of the differences, of three or more without the least and the greatest.
         error: its standard error.
         df: degrees of freedom of the pooled noise.
         bound: which it exceeds with probability `ALPHA`, shared by all that were looked at.
         n: runs of it, each with one beside it.
-        rest: the estimate without the largest loss.
+        rest: the second greatest loss.
     """
 
     estimate: float
@@ -90,6 +96,7 @@ class Walk:
         nodes: confirmed suspects -> what fresh pairs show.
         link: the confirmed pair; None where none was.
         ends: of that pair: it against one end elsewhere, then the other.
+        loss: of that pair against the mean of its ends elsewhere, the slower of which is chance.
         elsewhere: another pair of the same two racks against the same; None without racks.
         waves: that confirmed anything.
     """
@@ -110,6 +117,7 @@ class Walk:
     again: dict[Pair, list[float]] = field(default_factory=dict)
     link: Pair | None = None
     ends: tuple[Slower, Slower] | None = None
+    loss: Slower | None = None
     elsewhere: Slower | None = None
     broken: list[Pair] = field(default_factory=list)  # they fail, and their nodes work elsewhere
     waves: int = 0
@@ -388,8 +396,7 @@ class Walk:
             if value < limit and not set(pair) & self.out.keys()
         )
         suspects = [*self.broken, *(pair for _, _, pair in low)]
-        nodes = len(self.layout.nodes)
-        suspects = suspects[: max(min(LEAST_SUSPECTS, nodes // 2), nodes // SHARE)]
+        suspects = suspects[: len(self.layout.nodes) // SHARE_OF_PAIRS]
         suspects = [pair for pair in suspects if self._partners_of(pair) is not None]
         if not suspects:
             return
@@ -403,8 +410,8 @@ class Walk:
                 self.unaffordable += [f"{a}+{b}" for a, b in suspects]
                 return
         suspects = suspects[: (left - width * repeats) // LEAST_REPEATS]
-        waves = _packed([pair for pair in suspects for _ in range(LEAST_REPEATS)],
-                        at_most=most - 2 * repeats)  # fmt: skip
+        # each once before any twice: few waves leave out second runs, and no suspect
+        waves = _packed(suspects * LEAST_REPEATS, at_most=most - 2 * repeats)
         trials = [self.trial(AGAIN, at, p) for at, wave in enumerate(waves, start=1) for p in wave]
         self.waves += len(waves)
         if not self._is_over(trials):
@@ -483,15 +490,16 @@ class Walk:
             else:
                 for side in (0, 1):
                     elsewhere[side].append(values[side])
-        first, second = (self._shown(_paired(own, side), but=set(pair)) for side in elsewhere)
+        # its ends are no slow nodes: their other pairs tell the noise as well
+        first, second = (self._shown(_paired(own, side), but=set()) for side in elsewhere)
         if first is not None and second is not None:
             self.ends = first, second
+        mean = [
+            None if a is None or b is None else (a + b) / 2 for a, b in zip(*elsewhere, strict=True)
+        ]
+        self.loss = self._shown(_paired(own, mean), but=set(), jobs=1.5)
         if twins:
-            mean = [
-                None if a is None or b is None else (a + b) / 2
-                for a, b in zip(*elsewhere, strict=True)
-            ]
-            self.elsewhere = self._shown(_paired(twin, mean), but=set(pair))
+            self.elsewhere = self._shown(_paired(twin, mean), but=set(), jobs=1.5)
 
     def _twins(self, pair: Pair) -> list[Pair]:
         """Return other pairs between the same two racks."""
@@ -509,38 +517,68 @@ class Walk:
 
     def pooled(self, *, but: set[str]) -> tuple[float, int]:
         """Return sum of squares and degrees of freedom inside rounds, these nodes left out."""
+        return _inside(self._healthy(but))
+
+    def _healthy(self, but: set[str]) -> list[list[float]]:
         by_round: dict[int, list[float]] = {}
         is_small = len(self.layout.nodes) < MANY
         for pair, (block, value) in self.values.items():
-            if not set(pair) & but and not self.layout.is_across(pair):
+            is_suspect = pair == self.link or set(pair) & but
+            if not is_suspect and not self.layout.is_across(pair):
                 by_round.setdefault(0 if is_small else block, []).append(value)
-        squares, df = 0.0, 0
-        for own in by_round.values():
-            mean = fmean(own)
-            squares += math.fsum((each - mean) ** 2 for each in own)
-            df += len(own) - 1
-        return squares, df
+        return list(by_round.values())
 
     def _shown(
-        self, differences: Sequence[float], *, but: set[str], family: int = 1
+        self, differences: Sequence[float], *, but: set[str], family: int = 1, jobs: float = 2.0
     ) -> Slower | None:
-        """Return what pairs of runs side by side show; None with less than two."""
+        """Return what runs side by side show; None with less than two.
+
+        A difference has the variance of so many jobs: two, of a run and another beside it.
+        """
         n = len(differences)
         if n < LEAST_REPEATS:
             return None
-        squares, df = self.pooled(but={*but, *self.accused})
-        mean = fmean(differences)
-        squares += math.fsum((each - mean) ** 2 for each in differences) / 2
-        df += n - 1
-        error = math.sqrt(squares / df * 2 / n)
+        ordered = sorted(differences)
+        own = [each / math.sqrt(jobs) for each in ordered]
+        squares, df = _inside([*self._healthy({*but, *self.accused}), own])
+        # one bad job, of it or of what ran beside it, must not make an accusation, nor prevent one
+        estimate = fmean(ordered[1:-1] or ordered)
+        error = TRIMMED[n] * math.sqrt(squares / df * jobs / n)
         return Slower(
-            estimate=mean,
+            estimate=estimate,
             error=error,
             df=df,
-            bound=mean + t_quantile(1 - ALPHA / family, df) * error,
+            bound=estimate + t_quantile(1 - ALPHA / family, df) * error,
             n=n,
-            rest=(math.fsum(differences) - min(differences)) / (n - 1),
+            rest=ordered[1],
         )
+
+
+def _inside(groups: Iterable[Sequence[float]]) -> tuple[float, int]:
+    """Return sum of squares and degrees of freedom inside groups, bad jobs hardly counted.
+
+    A value that is far off the others of its group, in units of the robust spread of all, counts as
+    one at that limit; the farthest of each group first, for it moves the mean of the others.
+    """
+    kept = [sorted(own) for own in groups if len(own) > 1]
+    total = sum(map(len, kept)) - len(kept)
+    while True:
+        means = [fmean(own) for own in kept]
+        off = [abs(v - mean) for own, mean in zip(kept, means, strict=True) for v in own]
+        df = len(off) - len(kept)
+        squares = math.fsum(each * each for each in off)
+        if df < 1:
+            return squares, max(df, 0)
+        limit = FAR * MAD * median(off) * math.sqrt(len(off) / df)
+        is_left_out = False
+        for own, mean in zip(kept, means, strict=True):
+            at = 0 if mean - own[0] >= own[-1] - mean else -1
+            far = abs(own[at] - mean) * math.sqrt(len(own) / (len(own) - 1))
+            if len(own) > LEAST_REPEATS and far > limit > 0:
+                del own[at]
+                is_left_out = True
+        if not is_left_out:
+            return squares + (total - df) * limit**2, total
 
 
 def _middle(ordered: Sequence[float]) -> float:

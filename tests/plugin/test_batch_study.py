@@ -13,6 +13,8 @@ from typing import Any
 
 import pytest
 
+from pytest_xlatune.report.batch_document import BATCH_RATES
+
 # saturates, falls above 6, and has no memory for more than 9 sequences
 SLOWER = """\
 size = float(sys.argv[3])
@@ -62,6 +64,7 @@ def test_a_search_has_one_test_and_says_size_and_ceiling(project: Any) -> None:
     assert (record["value"], record["largest"], record["unfit"]) == ("6", "9", "10")
     report = project.read("reports/pretend/batch.md")
     assert "| `pdbs-6` | BEST | " in report
+    assert BATCH_RATES in report
     assert "| `pdbs-10` | DOES NOT FIT | " in report
     assert "5.00 GiB" in report
     assert "compiled memory (GB)" in report

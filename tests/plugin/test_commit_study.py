@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from pytest_xlatune.report.study_documents import COMMIT_RATES
+
 SWEEP_FILE = """\
 import sys
 from pathlib import Path
@@ -116,7 +118,7 @@ def test_the_slow_one_of_nine_commits_is_found(folder: Any, trainer: Trainer) ->
     assert "FIRST BAD" in folder.read("junit.xml")
     report = folder.read("reports/pretend/commits.md")
     assert f"| `{hashes[6][:12]}` change 6 | FIRST BAD |" in report
-    assert "less than 1 % name a wrong commit" in report.partition("## Jobs")[0]
+    assert COMMIT_RATES in report.partition("## Jobs")[0]
     assert trainer.git("status", "--porcelain") == "", "the user's tree is as it was"
     command = [sys.executable, "-m", "pytest_xlatune", "study", "commits", "test_sweep.py"]
     run = "import sys; from pytest_xlatune.cli import main; sys.exit(main(sys.argv[1:]))"

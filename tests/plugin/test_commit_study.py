@@ -188,6 +188,21 @@ def test_a_table_tells_new_breakage_from_old_and_a_slow_model(
     assert done.ret == pytest.ExitCode.TESTS_FAILED
 
 
+def test_the_plan_counts_each_load_at_its_own_nodes_and_its_waves(
+    folder: Any, trainer: Trainer
+) -> None:
+    write(folder, "loads=tuple(Load(model=f'm{n}', nodes=n) for n in (1, 2, 4, 8))")
+    trainer.commit("one")
+    trainer.git("tag", "v1")
+    trainer.commit("two")
+    nodes = ("--xlatune-nodelist", "node[001-008]")
+    done = folder.run("--xlatune-commits", "v1,main", *nodes, "--xlatune-plan")
+    said = " ".join(done.stdout.str().split())
+    assert "8 jobs in 4 waves: 4 loads on 2 commits" in said
+    assert "8 jobs to run, on 3.8 nodes each on average" in said, "2 x (1 + 2 + 4 + 8) in 8 jobs"
+    assert not folder.submitted
+
+
 def test_two_models_that_break_end_the_commit(folder: Any, trainer: Trainer) -> None:
     write(folder, LOADS)
     trainer.commit("one")

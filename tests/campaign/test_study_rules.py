@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,7 +11,8 @@ import pytest
 
 from pytest_xlatune.campaign import Campaign, Setup, by_digest
 from pytest_xlatune.launchers.command import CommandLauncher
-from pytest_xlatune.model.resources import Resources
+from pytest_xlatune.ledger import AttemptCutShort
+from pytest_xlatune.model.resources import Patience, Resources
 from pytest_xlatune.model.result import Outcome, State
 from pytest_xlatune.studies import Study
 from pytest_xlatune.studies.batch_size import BatchSize
@@ -21,7 +24,13 @@ HOST_MEMORY = Outcome(state=State.OUT_OF_MEMORY, exit_code=1)
 MISSING = "docker: Error response from daemon: manifest for trainer:v2 not found: manifest unknown."
 
 
-def campaign(folder: Path, executor: ScriptedExecutor, study: Study) -> Campaign:
+def campaign(
+    folder: Path,
+    executor: ScriptedExecutor,
+    study: Study,
+    *,
+    ticks: Callable[[], float] = time.monotonic,
+) -> Campaign:
     setup = Setup(
         sweep="pretend",
         cells=by_digest(study.cells),
@@ -30,11 +39,23 @@ def campaign(folder: Path, executor: ScriptedExecutor, study: Study) -> Campaign
         resources=Resources(),
         folder=folder / "cell",
         session="first",
+        ticks=ticks,
     )
     made = Campaign(setup, study)
     made.open()
-    run(made)
+    run(made, turns=2000)
     return made
+
+
+class Clock:
+    """Ten seconds pass at each look."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+
+    def __call__(self) -> float:
+        self.now_s += 10.0
+        return self.now_s
 
 
 def batch() -> Study:
@@ -74,6 +95,22 @@ def test_a_size_that_is_killed_once_is_measured(tmp_path: Path) -> None:
     executor = ScriptedExecutor(failing("pdbs-8", "", KILLED, times=1))
     made = campaign(tmp_path, executor, batch())
     assert word(made, "pdbs-8") not in ("DOES NOT FIT", "")
+
+
+def test_a_size_that_stands_still_before_its_first_step_gets_twice_the_patience(
+    tmp_path: Path,
+) -> None:
+    text = "Memstats: After params initialized:\n"
+    executor = ScriptedExecutor(failing("pdbs-8", text, Outcome(state=State.RUNNING)))
+    made = campaign(tmp_path, executor, batch(), ticks=Clock())
+    assert word(made, "pdbs-8") == "DOES NOT FIT"
+    assert attempts_of(executor, "pdbs-8") == 2
+    cut = [each.event for each in made.ledger.refresh()]
+    waited_s = [each.still_s for each in cut if isinstance(each, AttemptCutShort)]
+    patience_s = Patience().compiling_s
+    assert len(waited_s) == 2
+    assert patience_s < waited_s[0] < 1.5 * patience_s
+    assert 2 * patience_s < waited_s[1] < 2.5 * patience_s
 
 
 def test_a_missing_image_breaks_its_commit_and_the_others_go_on(tmp_path: Path) -> None:

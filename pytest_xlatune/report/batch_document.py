@@ -118,5 +118,10 @@ def _setting(subject: Subject) -> tuple[Section, ...]:
     texts = () if record is None else record.files.values()
     if not subject.conclusion.complete:
         return ()
-    codes = [Code(text=text.strip()) for text in texts]
+    codes: list[Code | Text] = [Code(text=text.strip()) for text in texts]
+    if subject.patch:
+        codes += [
+            Text(text="The same as a patch, `batch.patch` beside this report, for `git apply`:"),
+            Code(text=subject.patch.rstrip("\n"), language="diff"),
+        ]
     return (section("Setting to deploy", *codes),) if codes else ()

@@ -118,7 +118,10 @@ class Decision(Decided):
 
 def rule_for(policy: RetryPolicy, finding: Finding) -> RetryRule:
     """Return the rule for a finding: the site's, the playbook's, or that of its action."""
-    by_class = policy.rules.get(finding.cls) or CLASS_RULES.get(finding.cls)
+    named = policy.rules.get(finding.cls)
+    if named is not None and not named.retries:
+        return named
+    by_class = named or CLASS_RULES.get(finding.cls)
     # a finding that says DROP or STOP is never softened into a retry by its class
     if by_class is None or finding.action in (Action.DROP, Action.STOP):
         return ACTION_RULES.get(finding.action, RetryRule(retries=0))

@@ -33,6 +33,7 @@ class Subject:
         figures: of a calibration that is kept for later plans, one line each.
         evidence: each evidence run with what was read of it, one line each.
         record: what the figures rest on besides the settings; None of an imported table.
+        patch: that deploys the recommended setting; "" where no file that was read has to change.
     """
 
     conclusion: Conclusion
@@ -44,6 +45,7 @@ class Subject:
     figures: tuple[str, ...] = ()
     evidence: tuple[tuple[TrialResult, tuple[str, ...]], ...] = ()
     record: RunRecord | None = None
+    patch: str = ""
 
     @property
     def cell(self) -> Cell:

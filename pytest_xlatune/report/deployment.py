@@ -19,7 +19,7 @@ from pytest_xlatune.model.cell import DeployedFile
 from pytest_xlatune.model.profile import Profile, shell_exports
 from pytest_xlatune.model.redact import HIDDEN, is_secret
 from pytest_xlatune.report._env_file import with_settings
-from pytest_xlatune.report._trainer_config import with_value
+from pytest_xlatune.report._trainer_config import values_of, with_value
 from pytest_xlatune.report.covered import Covered
 from pytest_xlatune.report.guards import Conflict, conflicts, guard_of_unverified, unverified_tags
 from pytest_xlatune.report.language import ENGLISH, Say
@@ -29,6 +29,8 @@ from pytest_xlatune.report.recipes import recipe_remarks
 _CONTEXT = 3  # lines; fewer where one of them is hidden
 # a path that a diff may name without quoting it
 _PATH = re.compile(r"[A-Za-z0-9._+/@-]+")
+# a variable of the environment:  XLA_PYTHON_CLIENT_MEM_FRACTION
+_VARIABLE = re.compile(r"[A-Z][A-Z0-9_]*")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,6 +123,35 @@ def _why_not(
     if any(each.is_of_keys for each in against):
         return say("a configuration file cannot ask for the parallelism")
     return ""
+
+
+def patch_of_setting(files: Sequence[DeployedFile], setting: str) -> str:
+    """Return the patch that deploys one setting, `key=value`; "" where no file has to change.
+
+    A name in capitals is a variable of the env file, any other a key of the configuration.
+    """
+    key, _, value = setting.partition("=")
+    is_variable = _VARIABLE.fullmatch(key) is not None
+    file = next((each for each in files if each.is_shell is is_variable), None)
+    if file is None or not value:
+        return ""
+    if is_variable:
+        changed = with_settings(file.text, (), {key: value})
+        more = shell_exports((), changed.env)
+        after: str | None = _appended(changed.text, more) if more else changed.text
+    elif _is_number(values_of(file.text).get(key), value):
+        return ""
+    else:
+        after = with_value(file.text, key, value)
+    return diff(file, after) or "" if after is not None and after != file.text else ""
+
+
+def _is_number(written: str | None, value: str) -> bool:
+    """Whether a value as written is the same number."""
+    try:
+        return float(written or "") == float(value)
+    except ValueError:
+        return False
 
 
 def recipe_lines(recipe: Profile) -> str:

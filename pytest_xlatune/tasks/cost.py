@@ -32,7 +32,7 @@ class Cost:
     Attributes:
         jobs: that are likely still to come.
         measured: trials that are over and are used again.
-        nodes: of each job.
+        nodes: of each job; the mean where jobs have nodes of their own.
         trial_s: seconds of a trial; None where not even a limit is known.
         known: measured trials behind `trial_s`; 0 where it is the limit.
         queue_s: mean seconds in the queue; None where no trial has waited yet.
@@ -40,7 +40,7 @@ class Cost:
 
     jobs: int
     measured: int
-    nodes: int
+    nodes: float
     trial_s: float | None
     known: int = 0
     queue_s: float | None = None
@@ -67,9 +67,11 @@ class Cost:
         if self.measured:
             verb = "is" if self.measured == 1 else "are"
             reused = f"; {counted(self.measured, 'trial')} {verb} measured already and used again"
-        said = [
-            f"{counted(self.jobs, 'job')} to run, each on {counted(self.nodes, 'node')}{reused}"
-        ]
+        whole = round(self.nodes)
+        on = f"each on {counted(whole, 'node')}"
+        if whole != self.nodes:
+            on = f"on {self.nodes:.1f} nodes each on average"
+        said = [f"{counted(self.jobs, 'job')} to run, {on}{reused}"]
         if not self.jobs:
             return tuple(said)
         if self.trial_s is None:
@@ -122,12 +124,20 @@ def cost_of(
         jobs=study.left(tuple(history)),
         measured=sum(each.status.is_final for each in history),
         nodes=kind_of(study.name).cell_nodes
+        or _nodes_of(study, history)
         or len(resolved.cell.nodelist)
         or max(site.resources.nodes, 1),
         trial_s=trial_s,
         known=known,
         queue_s=sum(waited_s) / len(waited_s) if is_slurm else None,
     )
+
+
+def _nodes_of(study: Study, history: Sequence[TrialResult]) -> float:
+    """Return the mean number of nodes of the trials that come next; 0 where they name none."""
+    nodes = {each.digest: len(each.nodelist) for each in study.cells}
+    counts = [nodes.get(each.cell_digest, 0) for each in study.ahead(tuple(history))]
+    return sum(counts) / len(counts) if counts and all(counts) else 0
 
 
 def kept_elsewhere(folder: Path, workdir: Path) -> tuple[str, ...]:

@@ -53,7 +53,7 @@ from pytest_xlatune.report.covered import (
     read_cells,
     write_cells,
 )
-from pytest_xlatune.report.deployment import patch_of
+from pytest_xlatune.report.deployment import patch_of, patch_of_setting
 from pytest_xlatune.report.document import Document, Section, mapped
 from pytest_xlatune.report.language import ENGLISH, Language
 from pytest_xlatune.report.leaderboard import leaderboard_json, shown, shown_cell
@@ -469,8 +469,15 @@ def document_of(known: Known) -> Document:
     return mapped(document, lambda text: hide(text, known.secrets))
 
 
+def _patch_of_setting(known: Known) -> str:
+    """Return the patch of the setting that a study recommends, once it is over; "" without one."""
+    setting: str = getattr(known.conclusion.record, "setting", "")
+    return patch_of_setting(known.files, setting) if known.conclusion.complete else ""
+
+
 def _subject(known: Known) -> Subject:
     return Subject(
+        patch=_patch_of_setting(known),
         conclusion=known.conclusion,
         cells=known.cells,
         profiles=known.profiles,
@@ -578,7 +585,8 @@ def publish(
     They are `<sweep>/leaderboard.md`, `.json` and, where pages can be written, `.html`, and the
     cell's part of `<MODEL_TAG>-tuning.md`, with `zh` in Chinese too; with `rewrite` its patch takes
     out comments that it makes untrue. A recipe over a CVS file is that file with the recipe in it.
-    A gate, a calibration and an evidence run write their own files, and no tuning document.
+    A gate, a calibration and an evidence run write their own files, and no tuning document; a study
+    that recommends one setting writes the patch of it.
     Sessions of one model may end at the same time: one of them writes at a time, from the ledger of
     that moment.
 
@@ -596,6 +604,11 @@ def publish(
         record = known.conclusion.record
         if record is not None and known.conclusion.complete:
             texts |= {folder.parents[1] / each: text for each, text in record.files.items()}
+        patch = stem.with_name(f"{stem.name}.patch")
+        if text := _patch_of_setting(known):
+            texts[patch] = text
+        elif hasattr(record, "setting"):
+            patch.unlink(missing_ok=True)  # of another recommendation
         write_all(texts)
         written = tuple(texts)
         covered = covered_by(known) if known.kind.is_deployed else None

@@ -13,6 +13,8 @@ from typing import Any
 
 import pytest
 
+from pytest_xlatune.report.batch_document import BATCH_RATES
+
 # saturates, falls above 6, and has no memory for more than 9 sequences
 SLOWER = """\
 size = float(sys.argv[3])
@@ -26,6 +28,12 @@ speed = 1500.0 * size / (size + 2) * (1 - 0.05 * max(0, size - 6))
 """
 
 
+CONFIGURED = """\
+class Configured(CommandLauncher):
+    def files(self, cell):
+        return (*CommandLauncher.files(self, cell), str(Path(__file__).parent / "pretend.yml"))
+
+"""
 MAIN = "import sys; from pytest_xlatune.cli import main; sys.exit(main(sys.argv[1:]))"
 
 
@@ -62,6 +70,7 @@ def test_a_search_has_one_test_and_says_size_and_ceiling(project: Any) -> None:
     assert (record["value"], record["largest"], record["unfit"]) == ("6", "9", "10")
     report = project.read("reports/pretend/batch.md")
     assert "| `pdbs-6` | BEST | " in report
+    assert BATCH_RATES in report
     assert "| `pdbs-10` | DOES NOT FIT | " in report
     assert "5.00 GiB" in report
     assert "compiled memory (GB)" in report
@@ -76,13 +85,24 @@ def test_a_search_has_one_test_and_says_size_and_ceiling(project: Any) -> None:
     assert len(project.submitted) == before, "what was measured is reused"
 
 
-def test_a_list_has_a_test_a_size(folder: Any, sweep_file: str) -> None:
+def test_a_list_has_a_test_a_size_and_its_best_is_a_patch(folder: Any, sweep_file: str) -> None:
     project = _written(folder, sweep_file, "BatchSize(sizes=(2, 6, 10, 12), sigma=0.003)")
+    sweep = project.path / "test_sweep.py"
+    config = project.path / "pretend.yml"
+    config.write_text("steps: 9\nper_device_batch_size: 4\n", encoding="utf-8")
+    named = sweep.read_text("utf-8").replace("launcher=CommandLauncher(", "launcher=Configured(")
+    sweep.write_text(named.replace("SWEEP = ", f"{CONFIGURED}SWEEP = "), encoding="utf-8")
+    subprocess.run(["git", "init", "-q"], cwd=project.path, check=True, timeout=240)
     done = project.run("-m", "batch", "-v", "-rxs")
     done.assert_outcomes(passed=3, xfailed=1, skipped=1)
     done.stdout.fnmatch_lines(["*test_arm?pdbs-10? XFAIL*"])
     done.stdout.fnmatch_lines(["*larger than 10, which did not fit*"])
     assert len(project.submitted) == 3
+    patch = project.read("reports/pretend/batch.patch")
+    assert patch in project.read("reports/pretend/batch.md")
+    apply = ["git", "apply", "reports/pretend/batch.patch"]
+    subprocess.run(apply, cwd=project.path, check=True, timeout=240)
+    assert config.read_text("utf-8") == "steps: 9\nper_device_batch_size: 6\n"
 
 
 def test_without_pytest_it_says_the_same(project: Any, python: str) -> None:

@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from pytest_xlatune.report.study_documents import COMMIT_RATES
+
 SWEEP_FILE = """\
 import sys
 from pathlib import Path
@@ -116,7 +118,7 @@ def test_the_slow_one_of_nine_commits_is_found(folder: Any, trainer: Trainer) ->
     assert "FIRST BAD" in folder.read("junit.xml")
     report = folder.read("reports/pretend/commits.md")
     assert f"| `{hashes[6][:12]}` change 6 | FIRST BAD |" in report
-    assert "less than 1 % name a wrong commit" in report.partition("## Jobs")[0]
+    assert COMMIT_RATES in report.partition("## Jobs")[0]
     assert trainer.git("status", "--porcelain") == "", "the user's tree is as it was"
     command = [sys.executable, "-m", "pytest_xlatune", "study", "commits", "test_sweep.py"]
     run = "import sys; from pytest_xlatune.cli import main; sys.exit(main(sys.argv[1:]))"
@@ -184,6 +186,21 @@ def test_a_table_tells_new_breakage_from_old_and_a_slow_model(
     assert "computes something else" in folder.read("reports/pretend/commits.md")
     done.assert_outcomes(passed=5, failed=4)
     assert done.ret == pytest.ExitCode.TESTS_FAILED
+
+
+def test_the_plan_counts_each_load_at_its_own_nodes_and_its_waves(
+    folder: Any, trainer: Trainer
+) -> None:
+    write(folder, "loads=tuple(Load(model=f'm{n}', nodes=n) for n in (1, 2, 4, 8))")
+    trainer.commit("one")
+    trainer.git("tag", "v1")
+    trainer.commit("two")
+    nodes = ("--xlatune-nodelist", "node[001-008]")
+    done = folder.run("--xlatune-commits", "v1,main", *nodes, "--xlatune-plan")
+    said = " ".join(done.stdout.str().split())
+    assert "8 jobs in 4 waves: 4 loads on 2 commits" in said
+    assert "8 jobs to run, on 3.8 nodes each on average" in said, "2 x (1 + 2 + 4 + 8) in 8 jobs"
+    assert not folder.submitted
 
 
 def test_two_models_that_break_end_the_commit(folder: Any, trainer: Trainer) -> None:

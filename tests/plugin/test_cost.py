@@ -49,6 +49,7 @@ def test_a_plan_names_jobs_node_hours_and_wall_time() -> None:
         "0 jobs to run, each on 8 nodes; 12 trials are measured already and used again",
     )
     assert cost(trial_s=None).words == "unknown node-hours"
+    assert cost(nodes=3.75, measured=0).lines[0] == "38 jobs to run, on 3.8 nodes each on average"
 
 
 @pytest.mark.parametrize(

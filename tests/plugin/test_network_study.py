@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from pytest_xlatune.report.study_documents import NETWORK_RATES
 from tests.plugin.test_node_study import CONFTEST
 
 NODES = ("--xlatune-nodelist", "node[001-004]")
@@ -39,7 +40,7 @@ def test_a_slow_link_fails_the_conclusion_and_no_node(project: Any) -> None:
     done.stdout.fnmatch_lines(["FAILED*test_conclusion*LINK node002-node003*"])
     report = project.read("reports/pretend/network.md")
     assert "LINK node002-node003" in report
-    assert "docs/network_check.md" in report
+    assert NETWORK_RATES in report
     conclusion = json.loads(project.read("reports/pretend/network.json"))["conclusion"]
     assert conclusion["record"]["link"] == ["node002", "node003"]
     assert len(project.submitted) <= 6 + 4 + 12

@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from pytest_xlatune.report.study_documents import NODE_RATES
+
 # this machine stands for every node
 CONFTEST = """\
 import dataclasses
@@ -47,6 +49,7 @@ def test_a_slow_node_fails_its_test_and_the_others_are_recommended(project: Any)
     report = project.read("reports/pretend/nodes.md")
     assert "| `node002` | DEGRADED | " in report
     assert "`--xlatune-nodelist=@healthy`" in report
+    assert NODE_RATES in report
     conclusion = json.loads(project.read("reports/pretend/nodes.json"))["conclusion"]
     assert conclusion["record"]["healthy"] == ["node001", "node003", "node004"]
     listed = project.read(".xlatune/healthy.nodes").splitlines()

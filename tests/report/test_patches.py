@@ -21,7 +21,7 @@ from pytest_xlatune.model.profile import (
 from pytest_xlatune.model.result import Score, TrialResult, TrialStatus, Verdict, VerdictKind
 from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.report.covered import extended
-from pytest_xlatune.report.deployment import diff, patch_of
+from pytest_xlatune.report.deployment import diff, patch_of, patch_of_setting
 from pytest_xlatune.sweep.deployed import deployed_env
 from pytest_xlatune.tasks.publish import add_to_document
 from tests.report.deploying import (
@@ -185,3 +185,41 @@ def baseline_of(cell: Cell, tgs: float, job: str) -> TrialResult:
     wobble = tgs * (1 + 0.001 * (int(job[-1]) % 2 - 0.5))
     score = Score(value=math.log(wobble), tgs=wobble, step_s=1.0, n_steps=10, window=(5, 14))
     return TrialResult(trial=trial, status=TrialStatus.MEASURED, score=score, job_ids=(job,))
+
+
+@pytest.mark.parametrize(
+    ("setting", "before", "after"),
+    [
+        ("per_device_batch_size=6", "steps: 9\nper_device_batch_size: 4.0 # of 8\n",
+         "steps: 9\nper_device_batch_size: 6 # of 8\n"),
+        ("per_device_batch_size=6", "steps: 9\n", "steps: 9\nper_device_batch_size: 6\n"),
+        ("remat_policy=minimal", "remat_policy: 'full'\n", "remat_policy: minimal\n"),
+    ],
+    ids=["in place", "added", "no number"],
+)  # fmt: skip
+def test_one_setting_is_a_patch_of_the_configuration(
+    tmp_path: Path, setting: str, before: str, after: str
+) -> None:
+    root = repository(tmp_path, {YML: before, ENV: DEPLOYED})
+    files = (DeployedFile(path=ENV, text=DEPLOYED),
+             DeployedFile(path=YML, text=before, is_shell=False))  # fmt: skip
+    apply(root, patch_of_setting(files, setting))
+    assert (root / YML).read_text("utf-8") == after
+    assert (root / ENV).read_text("utf-8") == DEPLOYED
+
+
+@pytest.mark.parametrize("name", ["NCCL_ALGO", "XLA_PYTHON_CLIENT_MEM_FRACTION"])
+def test_a_variable_is_a_patch_of_the_env_file(tmp_path: Path, name: str) -> None:
+    root = repository(tmp_path, {ENV: DEPLOYED})
+    apply(root, patch_of_setting((DeployedFile(path=ENV, text=DEPLOYED),), f"{name}=0.93"))
+    lines = (root / ENV).read_text("utf-8").splitlines()
+    assert [each for each in lines if name in each] == [f"export {name}=0.93"]
+
+
+def test_a_setting_that_no_file_has_to_learn_is_no_patch() -> None:
+    deployed = DeployedFile(path=YML, text="per_device_batch_size: 6.0\n", is_shell=False)
+    hidden = DeployedFile(path=YML, text="- a list\n", is_shell=False)
+    assert not patch_of_setting((deployed,), "per_device_batch_size=6")
+    assert not patch_of_setting((hidden,), "per_device_batch_size=6")
+    assert not patch_of_setting((), "per_device_batch_size=6")
+    assert not patch_of_setting((deployed,), "")

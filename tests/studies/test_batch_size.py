@@ -6,6 +6,7 @@ import itertools
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from random import Random
 from typing import Any
 
 import pytest
@@ -430,6 +431,22 @@ def test_any_prefix_in_any_order_leads_to_the_same_end() -> None:
     assert Conclusion.from_json(concluded.to_json()) == concluded
     running = replace(history[-1], status=TrialStatus.RUNNING, score=None)
     assert [each.id for each in study.propose([*history[:-1], running])] == [running.trial.id]
+
+
+@settings(max_examples=40, deadline=None)
+@given(order=st.randoms(use_true_random=False), best=st.floats(2, 24), ceiling=st.floats(4, 30))
+def test_neither_the_order_of_arrival_nor_that_of_a_list_changes_a_verdict(
+    order: Random, best: float, ceiling: float
+) -> None:
+    """Jobs end in any order, and a person may list sizes in any order."""
+    listed = [2, 4, 6, 8, 12, 16, 24]
+    concluded, history = drive(study_of(sizes=tuple(listed)), world(ceiling=ceiling, best=best))
+    order.shuffle(history)
+    assert study_of(sizes=tuple(listed)).conclude(history) == concluded
+    order.shuffle(listed)
+    again, _ = drive(study_of(sizes=tuple(listed)), world(ceiling=ceiling, best=best))
+    assert words(again) == words(concluded)
+    assert record(again) == record(concluded)
 
 
 @settings(max_examples=60, deadline=None)

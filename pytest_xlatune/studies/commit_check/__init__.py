@@ -15,8 +15,10 @@ from typing import ClassVar
 
 from pytest_xlatune.model.cell import Cell, Parallelism
 from pytest_xlatune.model.errors import ConfigError
+from pytest_xlatune.model.failure import FailureClass
 from pytest_xlatune.model.profile import BASELINE
 from pytest_xlatune.model.record import Record, digest
+from pytest_xlatune.model.resources import Next, RetryRule
 from pytest_xlatune.model.result import Conclusion
 from pytest_xlatune.model.text import counted
 from pytest_xlatune.model.trial import Arm, Trial
@@ -42,6 +44,11 @@ __all__ = ["KIND", "CommitStudy", "CommitWord", "Commits", "CommitsRecord", "Fou
 
 _SHORT = 12  # characters of a hash
 _ONCE = "once"
+# what a commit names or asks for wrongly: it is broken, and the others go on
+_CANNOT_START = (
+    *(FailureClass.IMAGE_MISSING, FailureClass.CONTAINER_FAIL),
+    *(FailureClass.UNKNOWN_FLAG, FailureClass.CONFIG_ERROR),
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -200,8 +207,9 @@ class CommitStudy(Common):
 
     @property
     def policy(self) -> Policy:
-        """Another commit may compute another loss: that is a finding."""
-        return Policy(loss=LossRule.NONE)
+        """Another commit may compute another loss, or be unable to start: both are findings."""
+        broken = RetryRule(retries=0, then=Next.DROP)
+        return Policy(loss=LossRule.NONE, rules=dict.fromkeys(_CANNOT_START, broken))
 
     @property
     def commits(self) -> int:
@@ -267,15 +275,28 @@ class CommitStudy(Common):
             return (
                 f"{2 * pairs} jobs: {pairs} interleaved pairs of the first and the last of {span}",
                 f"{2 * pairs} more where they cannot tell; without a change that is all",
-                "then the commit that halves the rest, one job after the other",
+                "then the commit that halves the rest, one job after the other on all nodes",
                 f"then {pairs} fresh pairs of the likeliest and its parent: {most}",
             )
         pairs, every = _table.PAIRS, counted(len(self.cells), "job")
         loads, span = counted(len(self.loads), "load"), counted(self.commits, "commit")
+        waves = counted(self._waves, "wave")
         return (
-            f"{every}: {loads} on {span}, those on disjoint nodes at the same time",
-            f"then {pairs} fresh pairs of each that looks slower: {most}",
+            f"{every} in {waves}: {loads} on {span}, those on disjoint nodes at the same time",
+            (
+                f"then {pairs} fresh pairs of each that looks slower, {2 * pairs} waves where "
+                f"their nodes are disjoint: {most}"
+            ),
         )
+
+    @property
+    def _waves(self) -> int:
+        """How many first runs of equal length follow each other where most do."""
+        free: dict[str, int] = {}  # node -> runs before it can take another
+        for cell in self.cells:
+            nodes = cell.nodelist or ("",)
+            free.update(dict.fromkeys(nodes, 1 + max(free.get(each, 0) for each in nodes)))
+        return max(free.values())
 
     @remembered
     def conclude(self, history: History) -> Conclusion:

@@ -74,6 +74,9 @@ class World:
         steps, profiles, budget, second_blocks: of the sweep.
         profiler: every trial is profiled.
         stacks: slots of a wave of stacks of what led; gains of parts multiply.
+        together: profiles of several settings, by the indices of theirs; after the others.
+        is_apart: settings of the profiles are their own, as they are where any are combined.
+        parallelism: of the cell.
         slots: where not 0, so many of the profiles are measured, as the evidence of the baseline
             orders them; the profiles act on the parts of a step in turn.
     """
@@ -108,6 +111,9 @@ class World:
     second_blocks: int = 0
     profiler: bool = False
     stacks: int = 0
+    together: tuple[tuple[int, ...], ...] = ()
+    is_apart: bool = False
+    parallelism: str = "FSDP=8"
     slots: int = 0
 
     def truth(self, at: int) -> float:
@@ -120,15 +126,19 @@ class World:
 
     def declared(self) -> tuple[Profile, ...]:
         """Return the profiles of the world, p000 first; settings of stacks are their own."""
-        own = "_{at}" if self.stacks else ""
-        return tuple(
-            profile(
-                f"p{at:03d}",
-                f"--xla_gpu_simulated_knob{own.format(at=at)}={at}",
-                wave=f"wave{2 + at % self.waves}",
-            )
+        own = "_{at}" if self.stacks or self.together or self.is_apart else ""
+        knob = "--xla_gpu_simulated_knob" + own + "={at}"
+        singles = tuple(
+            profile(f"p{at:03d}", knob.format(at=at), wave=f"wave{2 + at % self.waves}")
             for at in range(self.profiles)
         )
+        several = (
+            profile(
+                "+".join(f"p{at:03d}" for at in each), " ".join(knob.format(at=at) for at in each)
+            )
+            for each in self.together
+        )
+        return (*singles, *several)
 
     def is_settled(self, trial: Trial) -> bool:
         """Whether compiling shows that a trial would be one of the baseline."""
@@ -147,7 +157,7 @@ class World:
         profiler = {"profiler": "xplane", "skip_first_steps": 4} if self.profiler else {}
         return Cell(
             model_tag="simulated",
-            parallelism=Parallelism.parse("FSDP=8"),
+            parallelism=Parallelism.parse(self.parallelism),
             per_device_batch_size=7,
             max_target_length=4096,
             protocol=Protocol(steps=self.steps, **profiler),  # type: ignore[arg-type]
@@ -289,9 +299,9 @@ class Cluster:
         return np.where(slow, 1 + self.random.uniform(0.05, 0.30, shape), 1.0)
 
 
-def sweep(world: World, seed: int) -> tuple[Conclusion, list[TrialResult]]:
-    """Run one sweep to its end, with the code that runs in production."""
-    study = TuningStudy(
+def study_of(world: World, seed: int) -> TuningStudy:
+    """Return the sweep of a world."""
+    return TuningStudy(
         cell=world.cell(),
         profiles=() if world.slots else world.declared(),
         singles=world.singles(),
@@ -300,7 +310,11 @@ def sweep(world: World, seed: int) -> tuple[Conclusion, list[TrialResult]]:
         seed=seed,
         second_blocks=world.second_blocks,
     )
-    return drive(study, Cluster(world, seed), seed)
+
+
+def sweep(world: World, seed: int) -> tuple[Conclusion, list[TrialResult]]:
+    """Run one sweep to its end, with the code that runs in production."""
+    return drive(study_of(world, seed), Cluster(world, seed), seed)
 
 
 def drive(study: TuningStudy, cluster: Cluster, seed: int) -> tuple[Conclusion, list[TrialResult]]:

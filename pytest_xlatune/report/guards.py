@@ -2,12 +2,14 @@
 
 All cells of a model may read the file that a recipe goes into. So a recipe is guarded by default:
 without a guard it reaches another cell only where the settings that this cell then has were
-measured there and exclude a loss. What was measured of a part of it counts too: a setting that
-cannot run there is named. This module writes no file.
+measured there and exclude a loss, against the baseline and against that cell's own recipe. What was
+measured of a part of it counts too: a setting that cannot run there is named. This module writes no
+file.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -37,6 +39,7 @@ class Doubt(StrEnum):
 
     HARMFUL = "harmful"  # measured there: slower, cannot run, another loss
     CONTRARY = "contrary"  # the other cell's recipe sets the same thing to another value
+    LESS = "less"  # measured there, and not shown to be as fast as what the other cell has
     UNTOLD = "untold"  # measured there, and a loss is not excluded
     UNMEASURED = "unmeasured"  # never measured there, or not together
 
@@ -79,6 +82,10 @@ class Conflict:
                 return f"NOT for {label}: {named}: {_short(self.verdict)}"
             case Doubt.CONTRARY:
                 return f"NOT for {label}: its own recipe sets {named} to another value"
+            case Doubt.LESS:
+                least = "not shown to be as fast there as its own recipe alone"
+                gain = percent(self.verdict.delta if self.verdict else None)
+                return f"NOT for {label}: {named}: {least} ({gain} with it)"
             case Doubt.UNTOLD:
                 return f"NOT verified on {label}: {named}: {_short(self.verdict)}"
             case _:
@@ -168,15 +175,19 @@ def _doubt(added: Settings, has: Settings, *, cell: Covered, other: Covered) -> 
         return _Reason(kind=Doubt.CONTRARY, settings=contrary)
     named = tuple(key[1] for key in added)
     whole = _verdict_on(after, other)
-    if whole is not None and _excludes_a_loss(whole):
+    is_safe = whole is not None and _excludes_a_loss(whole)
+    own = settings_of(other.recipe) if has and other.recipe else {}
+    # of what others bring without a guard, each may cost a little
+    against = (_verdict_on(each, other) for each in (has, own) if each)
+    if whole is not None and is_safe and all(_keeps(whole, each) for each in against):
         return None
     if not has and _is_shown_by_a_gate(cell, other):
         return None
     # every part of it that was measured there counts
     parts = [
-        (tuple(key[1] for key in own), verdict)
+        (tuple(key[1] for key in part), verdict)
         for profile, verdict in _measured(other)
-        if (own := settings_of(profile)) and own.items() <= after.items() and own.keys() & added
+        if (part := settings_of(profile)) and part.items() <= after.items() and part.keys() & added
     ]
     harmful = [each for each in parts if _is_harm(each[1])]
     if harmful:
@@ -184,6 +195,9 @@ def _doubt(added: Settings, has: Settings, *, cell: Covered, other: Covered) -> 
         settings, verdict = min(harmful, key=lambda each: len(each[0]))
         return _Reason(kind=Doubt.HARMFUL, settings=settings, verdict=verdict)
     if whole is not None:
+        if is_safe:
+            more = tuple(key[1] for key in added if key not in has)
+            return _Reason(kind=Doubt.LESS, settings=more, verdict=whole)
         return _Reason(kind=Doubt.UNTOLD, settings=named, verdict=whole)
     return _Reason(kind=Doubt.UNMEASURED, settings=named)
 
@@ -241,6 +255,20 @@ def _excludes_a_loss(verdict: Verdict) -> bool:
         return True
     is_told = verdict.kind is VerdictKind.INCONCLUSIVE and verdict.n > 1
     return is_told and verdict.ci95 is not None and verdict.ci95[0] > -MARGIN
+
+
+def _keeps(whole: Verdict, has: Verdict | None) -> bool:
+    """Whether a loss of `MARGIN` or more against what a cell has is excluded.
+
+    A gain over the baseline alone may be less than the cell's own recipe gives. The two share their
+    baselines, so an interval of the difference as of independent ones is rather too wide.
+    """
+    if has is None or whole.delta is None or has.delta is None:
+        return False
+    if whole.ci95 is None or has.ci95 is None:
+        return False
+    error = math.hypot(whole.delta - whole.ci95[0], has.ci95[1] - has.delta)
+    return whole.delta - has.delta - error > -MARGIN
 
 
 def _is_harm(verdict: Verdict) -> bool:

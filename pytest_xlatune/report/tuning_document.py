@@ -177,6 +177,10 @@ _EFFECT_UNKNOWN = N_("This does not tell whether the deployed flags help here.")
 _DOUBTS: Mapping[Doubt, str] = {
     Doubt.HARMFUL: N_("{names} of the recipe of {cell} must not reach {other}: {found} there."),
     Doubt.CONTRARY: N_("The recipes of {cell} and {other} set {names} to different values."),
+    Doubt.LESS: N_(
+        "The recipe of {cell} must not reach {other}: the recipe of {other} is not shown to be as "
+        "fast with {names} added."
+    ),
     Doubt.UNTOLD: N_(
         "The recipe of {cell} is not verified on {other}: {names} was measured there, and a loss "
         "is not excluded ({found})."

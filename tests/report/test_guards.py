@@ -13,7 +13,7 @@ from pytest_xlatune.launchers.command import CommandLauncher
 from pytest_xlatune.launchers.program import FOLDER
 from pytest_xlatune.model.cell import Cell, Parallelism
 from pytest_xlatune.model.profile import BASELINE, Profile, effective_values, parse_flags, profile
-from pytest_xlatune.model.result import Verdict, VerdictKind
+from pytest_xlatune.model.result import Recipe, TuningRecord, Verdict, VerdictKind
 from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.report.covered import Covered, read_cells, write_cells
 from pytest_xlatune.report.deployment import patch_of
@@ -136,6 +136,72 @@ def test_every_part_of_a_recipe_that_was_measured_elsewhere_counts(
     assert read_cells(write_cells(cells), where="here") == tuple(cells)
     document = markdown(tuning(cells))
     assert ("NOT" in document.partition("```diff")[2].partition("```")[0]) is bool(doubt)
+
+
+@pytest.mark.parametrize(
+    ("delta", "half_width", "doubt"),
+    [
+        pytest.param(0.02, 0.005, Doubt.LESS, id="it takes half of its gain"),
+        pytest.param(0.04, 0.02, Doubt.LESS, id="a loss against it is not excluded"),
+        pytest.param(0.04, 0.005, None, id="as fast with it"),
+        pytest.param(0.06, 0.02, None, id="faster with it"),
+    ],
+)
+def test_a_gain_over_the_baseline_that_is_less_than_the_own_recipe_is_guarded(
+    tmp_path: Path, delta: float, half_width: float, doubt: Doubt | None
+) -> None:
+    """AG and CHAN win on FSDP. On PP AG alone wins, and CHAN takes a part of what it gains."""
+    first = covered(BOTH)
+    second = covered(AG, parallelism="PP=8", others=((BOTH, VerdictKind.FASTER),))
+    own, both = (
+        replace(each, delta=gain, ci95=(gain - width, gain + width))
+        for each, gain, width in zip(
+            second.conclusion.verdicts, (0.04, delta), (0.005, half_width), strict=True
+        )
+    )
+    tuned = replace(second.conclusion, verdicts=(own, both), record=TuningRecord(
+        finalists=(AG.id, BOTH.id), recipe=Recipe(arm=AG.id, largest=AG.id, parts=())))  # fmt: skip
+    cells = [first, replace(second, conclusion=tuned)]
+    assert cells[1].recipe == AG
+    found = conflicts(first, cells)
+    assert [each.doubt for each in found] == ([doubt] if doubt else [])
+    assert not any(each.is_open for each in found)
+    patch = patch_of(cells).text
+    root = repository(tmp_path, {ENV: DEPLOYED})
+    apply(root, patch)
+    on = deployed_env(root / ENV, parallelism="PP=8")
+    assert effective_values(parse_flags(on["XLA_FLAGS"]))["xla_ag"] == "1"
+    assert ("NCCL_NCHANNELS_PER_NET_PEER" in on) is (doubt is None)
+    home = deployed_env(root / ENV, parallelism="FSDP=8")
+    assert "NCCL_NCHANNELS_PER_NET_PEER" in home
+    said = "NOT for PP=8: NCCL_NCHANNELS_PER_NET_PEER: not shown to be as fast there as its own"
+    assert (said in patch) is (doubt is not None)
+    document = markdown(tuning(cells))
+    assert ("is not shown to be as fast with" in document) is (doubt is not None)
+
+
+def test_small_losses_by_several_recipes_do_not_add_up_against_the_own_one() -> None:
+    """Each of two others takes 0.8 % of what PP gains, which is less than the margin."""
+    both, b, c = (profile(each, f"--xla_{each}=1") for each in ("both", "b", "c"))
+    more = replace(both, id="ag+b", flags=(*AG.flags, *b.flags))
+    most = replace(both, id="all", flags=(*more.flags, *c.flags))
+    both = replace(both, flags=(*b.flags, *c.flags))
+    others = tuple((each, VerdictKind.FASTER) for each in (more, most, both, b, c))
+    pp = covered(AG, parallelism="PP=8", others=others)
+    gains = {"ag": 0.04, "ag+b": 0.032, "all": 0.024}
+    verdicts = tuple(
+        replace(each, delta=gain, ci95=(gain - 0.001, gain + 0.001))
+        for each in pp.conclusion.verdicts
+        for gain in (gains.get(each.arm, 0.01),)
+    )
+    record = TuningRecord(finalists=(AG.id,), recipe=Recipe(arm=AG.id, largest=AG.id, parts=()))
+    pp = replace(pp, conclusion=replace(pp.conclusion, verdicts=verdicts, record=record))
+    cells = [pp, covered(b), covered(c, parallelism="TP=8")]
+    reach = {
+        str(each.cell.parallelism): [one.doubt for one in conflicts(each, cells) if one.other is pp]
+        for each in cells[1:]
+    }
+    assert reach == {"FSDP=8": [], "TP=8": [Doubt.LESS]}
 
 
 def test_two_recipes_that_are_harmless_apart_do_not_meet_unguarded_in_a_third_cell() -> None:

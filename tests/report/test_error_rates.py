@@ -40,7 +40,8 @@ def most(rows: Iterable[Row], column: str) -> str:
 
 def span(rows: Iterable[Row], column: str) -> str:
     found = values(rows, column)
-    return f"{min(found):.1f} to {max(found):.1f} %"
+    least, most = f"{min(found):.1f}", f"{max(found):.1f}"
+    return f"{most} %" if least == most else f"{least} to {most} %"
 
 
 def of(rows: Sequence[Row], truth: str) -> list[Row]:

@@ -11,7 +11,7 @@ import pytest
 
 from pytest_xlatune.campaign import Campaign, Setup, by_digest
 from pytest_xlatune.launchers.command import CommandLauncher
-from pytest_xlatune.ledger import AttemptCutShort
+from pytest_xlatune.ledger import AttemptCutShort, Ledger
 from pytest_xlatune.model.resources import Patience, Resources
 from pytest_xlatune.model.result import Outcome, State
 from pytest_xlatune.studies import Study
@@ -105,7 +105,7 @@ def test_a_size_that_stands_still_before_its_first_step_gets_twice_the_patience(
     made = campaign(tmp_path, executor, batch(), ticks=Clock())
     assert word(made, "pdbs-8") == "DOES NOT FIT"
     assert attempts_of(executor, "pdbs-8") == 2
-    cut = [each.event for each in made.ledger.refresh()]
+    cut = [each.event for each in Ledger(made.ledger.path).refresh()]
     waited_s = [each.still_s for each in cut if isinstance(each, AttemptCutShort)]
     patience_s = Patience().compiling_s
     assert len(waited_s) == 2

@@ -41,7 +41,7 @@ _LEAST_OTHERS = 3
 # the standard error of a mean without the least and the greatest of so many normal values, in units
 # of the plain mean's (from order statistics; 4 million draws each)
 TRIMMED = (1.0, 1.0, 1.0, 1.160, 1.092, 1.066, 1.051, 1.042, 1.035)
-FAR = 3.5  # robust standard deviations: what is farther off is a bad job
+FAR = 3.5  # robust standard deviations: a value farther off is a bad job
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -558,7 +558,7 @@ def _inside(groups: Iterable[Sequence[float]]) -> tuple[float, int]:
     """Return sum of squares and degrees of freedom inside groups, bad jobs hardly counted.
 
     A value that is far off the others of its group, in units of the robust spread of all, counts as
-    one at that limit; the farthest of each group first, for it moves the mean of the others.
+    one at that limit; the farthest of each group first: it moves the mean of the others.
     """
     kept = [sorted(own) for own in groups if len(own) > 1]
     total = sum(map(len, kept)) - len(kept)

@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: sweep test fuzz example maxtext maxtext-sweep maxtext-example slurm-lab slurm-lab-stop slurm-faults slurm-packages translations clean help
+.PHONY: sweep test docs reference fuzz example maxtext maxtext-sweep maxtext-example study-examples slurm-lab slurm-lab-stop slurm-faults slurm-flagships slurm-packages translations clean help
 
 help:
 	@echo "make sweep   a sweep of real XLA flags over a real JAX training job, on this machine"
@@ -11,8 +11,12 @@ help:
 	@echo "make fuzz    10^6 damaged inputs for every reader, an hour; FUZZ='--seconds 120' is a sample"
 	@echo "make maxtext-sweep   the same with MaxText itself (1.4 GB, 6 to 10 minutes); make maxtext installs it"
 	@echo "make slurm-lab   start four slurmd on this machine (root, Debian's packages); -stop ends it"
-	@echo "make example   make the committed documents of reports/example again, and the README's table"
+	@echo "make example   make the committed documents of reports/example again, the README's table and picture"
+	@echo "make study-examples   a study of commits and one of batch sizes of reports/example again, on this machine"
 	@echo "make slurm-faults   every fault of a table on that lab: expected, seen, trials lost, doubled"
+	@echo "make slurm-flagships   the flagship sweeps on that lab, each to its tuning document; FLAGSHIPS=hybrid is one"
+	@echo "make docs    the documents as a site, in .site"
+	@echo "make reference   the tables of docs/ that the code says itself"
 	@echo "make clean   remove .venv, .maxtext, .tox and caches; measured trials in .xlatune stay"
 
 sweep: $(VENV)/.sweep
@@ -25,8 +29,15 @@ example: $(VENV)/.sweep
 	$(BIN)/pytest sweeps/test_quickstart.py -n 2 $(EXAMPLE)
 	$(BIN)/python sweeps/quickstart/example.py
 
+# A slow commit is found, which is a failed test: its status says nothing of the example.
+study-examples: $(VENV)/.sweep
+	rm -rf .xlatune/trainer
+	$(BIN)/python sweeps/quickstart/studies.py .xlatune/trainer
+	-XLATUNE_STUDY=commits $(BIN)/pytest sweeps/quickstart/studies.py --xlatune-commits v1..HEAD $(EXAMPLE)
+	XLATUNE_STUDY=batch $(BIN)/pytest sweeps/quickstart/studies.py $(EXAMPLE)
+
 test: $(VENV)/.test slurm-packages
-	$(BIN)/tox run -e lint,types,py311,cuda-compile-check
+	$(BIN)/tox run -e lint,types,bare,docs,py311,mlflow,cuda-compile-check
 
 # Prints its random number, which repeats it; what it finds is kept in .fuzz.
 FUZZ ?= --inputs 1000000
@@ -36,6 +47,12 @@ fuzz: $(VENV)/.test
 # A pipeline tests on a real Slurm and never skips it. Elsewhere make installs no package of the system.
 slurm-packages:
 	@if [ -n "$$CI" ]; then $(PYTHON) tests/slurm/lab.py install --accounting; fi
+
+docs: $(VENV)/.test
+	$(BIN)/tox run -e docs
+
+reference: $(VENV)/.sweep
+	$(BIN)/python docs/generate.py
 
 # After a change of zh.po; msgfmt is in the package gettext.
 translations:
@@ -57,6 +74,11 @@ slurm-lab:
 # Every fault of the table, with what came of it; a pipeline runs them among the tests.
 slurm-faults: $(VENV)/.faults
 	$(BIN)/python tests/slurm/faults.py
+
+# Each made small: a profile or two of every wave, with the quickstart's trainer; one on two node slots.
+FLAGSHIPS ?= all
+slurm-flagships: $(VENV)/.faults
+	FLAGSHIPS=$(FLAGSHIPS) $(BIN)/python -m pytest tests/slurm/test_slurm_flagships.py tests/slurm/test_slurm_slots.py -k "flagship or waves" -n 0 -v
 
 $(VENV)/.faults: $(VENV)/.made pyproject.toml
 	$(BIN)/pip install --quiet --disable-pip-version-check 'pip>=25.1'
@@ -81,4 +103,4 @@ $(VENV)/.test: $(VENV)/.made
 	touch $@
 
 clean:
-	rm -rf $(VENV) .maxtext .tox .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) .maxtext .tox .site .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -3,20 +3,20 @@
     python benchmarks/commit_rates.py --write docs/commits.md
 
 Drives the production study (propose, conclude) over worlds of known truth: jobs differ by `sigma`,
-and in worlds with bad jobs 3 % of all jobs are 2 to 5 % slow. Everything follows from the seeds.
+and in worlds with bad jobs 3 % of all jobs are 2 to 5 % slow. Random numbers repeat.
 """
 
 from __future__ import annotations
 
 import argparse
 import math
-import re
 import time
 from collections import Counter
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
+import pages
 
 from pytest_xlatune.model.cell import Cell, Parallelism, Protocol
 from pytest_xlatune.model.result import Score, TrialResult, TrialStatus
@@ -181,11 +181,7 @@ def main() -> None:
     text = "\n".join(lines)
     print(f"{time.process_time() - began:.0f} s of processor time")
     if arguments.write:
-        page = arguments.write.read_text(encoding="utf-8")
-        begin, end = "<!-- measured: begin -->", "<!-- measured: end -->"
-        between = f"{begin}\n{text}\n{end}"
-        page = re.sub(f"{begin}.*{end}", lambda _: between, page, flags=re.DOTALL)
-        arguments.write.write_text(page, encoding="utf-8")
+        pages.rewrite(arguments.write, text)
 
 
 if __name__ == "__main__":

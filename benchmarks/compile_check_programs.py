@@ -1,4 +1,4 @@
-"""Three training steps to check profiles with: FSDP and TP of a scanned MLP, and a pipeline.
+"""Training steps to check profiles with: DP, FSDP, TP and EP of a scanned MLP, and a pipeline.
 
 Each function takes the devices and returns a jitted step and the shapes of its arguments, which is
 what `xlatune compile-check --program compile_check_programs:fsdp` asks for.
@@ -22,6 +22,35 @@ MICROBATCHES = 16
 def fsdp(devices: Sequence[Any]) -> tuple[Any, tuple[Any, ...]]:
     """Weights and batch in as many parts as there are devices."""
     return _mlp(devices, up=P(None, "x"), down=P(None, None, "x"), rows=P("x"))
+
+
+def dp(devices: Sequence[Any]) -> tuple[Any, tuple[Any, ...]]:
+    """Each device has all weights, and a part of the batch."""
+    return _mlp(devices, up=P(), down=P(), rows=P("x"))
+
+
+def ep(devices: Sequence[Any]) -> tuple[Any, tuple[Any, ...]]:
+    """One expert per device in each layer; tokens go to them and come back by all-to-all."""
+    mesh = Mesh(np.array(devices), ("x",))
+    number = len(devices)
+
+    def experts(x: Any, w: Any) -> Any:
+        def layer(x: Any, w: Any) -> tuple[Any, None]:
+            sent = jax.lax.all_to_all(x.reshape(number, -1, WIDTH), "x", 0, 0)
+            back = jax.lax.all_to_all(jax.nn.relu(sent @ w[0]) @ w[0].T, "x", 0, 0)
+            return x + back.reshape(x.shape), None
+
+        return jax.lax.scan(layer, x, w)[0]
+
+    run = jax.shard_map(
+        experts, mesh=mesh, in_specs=(P("x"), P(None, "x")), out_specs=P("x"), check_vma=False
+    )
+
+    def loss(w: Any, x: Any) -> Any:
+        return jnp.mean(run(x, w).astype("f4") ** 2)
+
+    arguments = (_shape(LAYERS, number, WIDTH, HIDDEN // 4), _shape(TOKENS, WIDTH))
+    return _step(loss, NamedSharding(mesh, P(None, "x")), NamedSharding(mesh, P("x"))), arguments
 
 
 def tp(devices: Sequence[Any]) -> tuple[Any, tuple[Any, ...]]:

@@ -23,6 +23,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import pages
 from simcluster import World
 from simworlds import (
     ALL,
@@ -55,7 +56,6 @@ from tallies import Tally, measure
 from pytest_xlatune.stats.window import Window
 from pytest_xlatune.studies import trials as one_window
 
-BEGIN, END = "<!-- measured: begin -->", "<!-- measured: end -->"
 CHUNK = 50
 COLUMNS = (
     "world",
@@ -376,10 +376,7 @@ def main() -> int:
 
 
 def _write(path: Path, measured: Callable[[str], str]) -> None:
-    page = path.read_text(encoding="utf-8")
-    head, rest = page.split(BEGIN)
-    old, tail = rest.split(END)
-    path.write_text(f"{head}{BEGIN}\n{measured(old.lstrip())}{END}{tail}", encoding="utf-8")
+    pages.rewrite(path, measured(pages.part(path).lstrip()))
 
 
 if __name__ == "__main__":

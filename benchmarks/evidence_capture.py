@@ -1,5 +1,9 @@
 """Write a capture like that of one 8-GPU node: kernels, launches, Python frames, step markers.
 
+Names and metadata are as XLA writes them: a plane's tables hold the long names of matrix products,
+the details of each launch configuration and the path of each operation in the framework, most
+of which no event of a line that is read bears; a plane of its own holds the modules' HLO.
+
 The writer is independent of the reader (it encodes, never decodes), deterministic, and knows the
 truth of what it wrote. Run it to write a file:
 
@@ -40,6 +44,10 @@ STATS = (
 )
 CORRELATION, DETAILS, TF_OP, NAME, OP, MODULE, PROGRAM, STEP, DEVICE, CONTEXT = range(1, 11)
 OPS = 400  # distinct hlo ops
+TENSILE = 60  # names of matrix products that the tables hold, 500 characters each
+CONFIGURATIONS = 2000  # texts like "grid:128,1,1 block:256,1,1 ..."
+PYTHON_NAMES = 20_000
+HLO_BYTES = 2 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,8 +97,38 @@ def line(ident: int, name: str, events: list[bytes]) -> bytes:
     return message(3, number(1, ident) + message(2, name.encode()) + b"".join(events))
 
 
-def capture(*, kernels_per_step: int = 25_000, frames: int = PYTHON_FRAMES) -> Capture:
-    """Encode `GPUS` devices with `STEPS` steps of so many kernels each."""
+def texts(tables: float) -> list[str]:
+    """Return the stat names of a plane, with the strings that events refer to."""
+    return [
+        *STATS,
+        *(f"fusion.{i}" for i in range(OPS)),
+        "jit_train_step",
+        "grid:1,1,1",
+        *(
+            f" grid:{i},1,1 block:256,1,1 private_mem:0 group_mem:16384 occ_pct:{i % 100}"
+            for i in range(int(CONFIGURATIONS * tables))
+        ),
+        *(
+            f"jit(train_step)/transpose(jvp(Transformer))/decoder/layers/while/body/mlp/wi_{i}/dot"
+            for i in range(int(OPS * tables))
+        ),
+    ]
+
+
+def modules(tables: float) -> bytes:
+    """Encode the plane with the HLO of the modules, as bytes that a drill does not read."""
+    module = message(5, number(1, 1) + message(6, bytes(int(HLO_BYTES * tables))))
+    named = message(2, number(1, 1) + message(2, b"jit_train_step") + module)
+    return message(1, message(2, b"/host:metadata") + message(4, number(1, 1) + named))
+
+
+def capture(
+    *, kernels_per_step: int = 25_000, frames: int = PYTHON_FRAMES, tables: float = 1.0
+) -> Capture:
+    """Encode `GPUS` devices with `STEPS` steps of so many kernels each.
+
+    `tables` is the share of names and HLO that no kernel bears.
+    """
     chance = random.Random(5)
     kernel_names = [
         name.format(i) for name, _ in COMPUTE for i in range(80 if "{}" in name else 1)
@@ -99,7 +137,10 @@ def capture(*, kernels_per_step: int = 25_000, frames: int = PYTHON_FRAMES) -> C
         name.format(i): ns for name, ns in COMPUTE for i in range(80 if "{}" in name else 1)
     }
     first_op, first_module = len(STATS) + 1, len(STATS) + 1 + OPS
-    stat_names = [*STATS, *(f"fusion.{i}" for i in range(OPS)), "jit_train_step", "grid:1,1,1"]
+    stat_names = texts(tables)
+    unused = [
+        f"Cijk_Ailk_Bljk_BBS_BH_{'MT256x224x64_' * 38}{i}" for i in range(int(TENSILE * tables))
+    ]
     fixed = (
         reference(DETAILS, first_module + 1)
         + reference(TF_OP, first_module)
@@ -144,8 +185,15 @@ def capture(*, kernels_per_step: int = 25_000, frames: int = PYTHON_FRAMES) -> C
         step_ps = kernels_per_step * 10_000
         body = number(1, gpu) + message(2, f"/device:GPU:{gpu}".encode())
         body += line(13, "Stream #13(Compute)", main) + line(14, "Stream #14(Compute)", side)
-        out.append(message(1, body + names(4, kernel_names) + names(5, stat_names)))
-    host_names = ["cuLaunchKernel", "train", *(f"$model.py:{i} call" for i in range(2000))]
+        out.append(message(1, body + names(4, kernel_names + unused) + names(5, stat_names)))
+    host_names = [
+        "cuLaunchKernel",
+        "train",
+        *(
+            f"$model.py:{i} call_of_a_function_{i}"
+            for i in range(max(2000, int(PYTHON_NAMES * tables)))
+        ),
+    ]
     python = [
         event(2, step * step_ps, step_ps - 1000, message(4, number(1, STEP) + number(4, 5 + step)))
         for step in range(STEPS)
@@ -154,6 +202,7 @@ def capture(*, kernels_per_step: int = 25_000, frames: int = PYTHON_FRAMES) -> C
     host = number(1, 700) + message(2, b"/host:CPU") + line(1, "python", python)
     host += line(2, "pjrt", launches) + names(4, host_names) + names(5, stat_names)
     out.append(message(1, host))
+    out.append(modules(tables))
     out.append(message(4, b"node001"))
     return Capture(data=b"".join(out), kernels=correlation, sum_ps=total_ps)
 

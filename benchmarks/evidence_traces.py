@@ -1,10 +1,11 @@
 """How fast a capture is drilled: 600,000 kernels on 8 GPUs, and what other ways cost on it.
 
-    python benchmarks/evidence_traces.py [--kernels 25000] [--files 8]
+    python benchmarks/evidence_traces.py [--kernels 25000] [--files 8] [--runs 5] [--command]
 
 Every way runs in a process of its own, one after the other; CPU seconds and peak memory are the
 operating system's, with the interpreter's start and imports. On a shared machine compare the ratios
-of one run. The other ways do less: they add up kernel time by name, no more.
+of one run. The other ways do less: they add up kernel time by name, no more. Modules are compiled
+once before, as an installation compiles them, into a folder of the benchmark's own.
 """
 
 from __future__ import annotations
@@ -30,6 +31,11 @@ from pytest_xlatune.evidence.trace.breakdown import drill
 files = (Path(each) for each in sys.argv[1:])
 found = drill(read_xplane(each.read_bytes(), each.name) for each in files)
 print(found.total.sum_ps)
+"""
+COMMAND = """
+import sys
+from pytest_xlatune.cli import main
+sys.exit(main(["drill", *sys.argv[1:]]))
 """
 FLOOR = "import sys; open(sys.argv[1], 'rb').read(); print(0)"
 NAIVE = """
@@ -100,7 +106,12 @@ def run(code: str, *files: Path) -> tuple[float, float, float, str]:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        env=os.environ | {"JAX_PLATFORMS": "cpu"},
+        env=os.environ
+        | {
+            "JAX_PLATFORMS": "cpu",
+            "PYTHONDONTWRITEBYTECODE": "",
+            "PYTHONPYCACHEPREFIX": str(files[0].parent / "compiled"),
+        },
     ) as process:
         assert process.stdout is not None
         assert process.stderr is not None
@@ -143,12 +154,31 @@ def prepare(kernels: int, files: list[Path], twin: Path) -> None:
                               "hlo_op": trace.names[op]}}
                 )  # fmt: skip
     twin.write_bytes(gzip.compress(json.dumps({"traceEvents": [*events, {}]}).encode(), 1))
+    twin.with_name("small.xplane.pb").write_bytes(
+        capture(kernels_per_step=40, frames=1_000, tables=0.02).data
+    )
+
+
+def show_command(files: list[Path], runs: int) -> None:
+    """Run the command itself on a large and a small capture, so many times each."""
+    print(f"{'the command, ' + str(runs) + ' runs':40} {'least CPU s':>11} {'median':>7} {'MB':>5}")
+    for path in files:
+        run(COMMAND, path)  # compiles the modules
+        found = [run(COMMAND, path) for _ in range(runs)]
+        cpu = sorted(each[0] for each in found)
+        size = path.stat().st_size / 1e6
+        said = f"xlatune drill, a capture of {size:.1f} MB"
+        peak = max(each[2] for each in found)
+        print(f"{said:40} {cpu[0]:11.2f} {cpu[runs // 2]:7.2f} {peak:5.0f}")
+    print()
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--kernels", type=int, default=25_000, help="kernels of a GPU and step")
     parser.add_argument("--files", type=int, default=8, help="captures of the last row")
+    parser.add_argument("--runs", type=int, default=5, help="runs of the command")
+    parser.add_argument("--command", action="store_true", help="measure the command alone")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         files = [Path(folder) / f"node{i:03}.xplane.pb" for i in range(options.files)]
@@ -163,6 +193,9 @@ def main() -> None:
             f"{options.kernels * STEPS * GPUS} kernels, xplane {files[0].stat().st_size / 1e6:.0f} "
             f"MB, JSON of the kernels alone {twin.stat().st_size / 1e6:.0f} MB packed\n"
         )
+        show_command([files[0], files[0].with_name("small.xplane.pb")], options.runs)
+        if options.command:
+            return
         print(f"{'way':58} {'CPU s':>7} {'wall s':>7} {'MB':>6} {'CPU ratio':>9}")
         ours = 0.0
         for way, code, inputs, truth in (

@@ -3,19 +3,19 @@
     python benchmarks/gate_rates.py --write docs/gates.md
 
 Drives the production study with the simulated cluster: linear drift of 1 %, 3 % of steps slow, step
-noise 0.5 %. One candidate, margin 1 %. Everything follows from the seeds.
+noise 0.5 %. One candidate, margin 1 %. Random numbers repeat.
 """
 
 from __future__ import annotations
 
 import argparse
-import re
 import sys
 from collections import Counter
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+import pages
 from simcluster import Cluster, World
 
 from pytest_xlatune.studies.gate import Gate, GateStudy
@@ -79,11 +79,7 @@ def main() -> None:
     text = table(arguments.gates)
     print(text)
     if arguments.write:
-        page = arguments.write.read_text(encoding="utf-8")
-        begin, end = "<!-- measured: begin -->", "<!-- measured: end -->"
-        between = f"{begin}\n{text}\n{end}"
-        page = re.sub(f"{begin}.*{end}", lambda _: between, page, flags=re.DOTALL)
-        arguments.write.write_text(page, encoding="utf-8")
+        pages.rewrite(arguments.write, text)
 
 
 if __name__ == "__main__":

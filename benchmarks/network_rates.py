@@ -5,7 +5,7 @@
 Drives the production study (propose, conclude) over worlds of known truth: jobs differ by `sigma`,
 in worlds with bad jobs 3 % of all jobs are 2 to 5 % slow, nodes differ for good by `spread`; a pair
 is as fast as its slower node. A bad node slows all its pairs, a bad link one pair, a bad uplink all
-pairs of two racks. Everything follows from the seeds.
+pairs of two racks. Random numbers repeat.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
+import pages
 
 from pytest_xlatune.model.cell import Cell, Parallelism, Protocol
 from pytest_xlatune.model.result import Score, TrialResult, TrialStatus
@@ -140,14 +141,7 @@ def check(world: World, seed: int, study: NetworkStudy) -> Counter[str]:
 def rates(world: World, checks: int) -> Counter[str]:
     """Return the sums over so many checks."""
     study = study_of(world)
-    total: Counter[str] = Counter()
-    most = 0
-    for seed in range(checks):
-        found = check(world, seed, study)
-        most = max(most, found["waves"])
-        total += found
-    total["most waves"] = most
-    return total
+    return pages.summed(lambda seed: check(world, seed, study), checks)
 
 
 def row(world: World, checks: int) -> str:
@@ -223,11 +217,7 @@ def main() -> None:
     text = table(arguments.checks, arguments.larger_checks, arguments.only)
     print(f"{time.process_time() - began:.0f} s of processor time")
     if arguments.write:
-        page = arguments.write.read_text(encoding="utf-8")
-        begin, end = "<!-- measured: begin -->", "<!-- measured: end -->"
-        between = f"{begin}\n{text}\n{end}"
-        page = re.sub(f"{begin}.*{end}", lambda _: between, page, flags=re.DOTALL)
-        arguments.write.write_text(page, encoding="utf-8")
+        pages.rewrite(arguments.write, text)
 
 
 if __name__ == "__main__":

@@ -11,13 +11,13 @@ from __future__ import annotations
 
 import argparse
 import math
-import re
 import time
 from collections import Counter
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
+import pages
 
 from pytest_xlatune.model.cell import Cell, Parallelism, Protocol
 from pytest_xlatune.model.result import Score, TrialResult, TrialStatus
@@ -98,14 +98,7 @@ def rates(world: World, checks: int) -> Counter[str]:
     """Return the sums over so many checks."""
     cells = tuple(replace(CELL, nodelist=(f"node{at:03d}",)) for at in range(world.nodes))
     study = NodeStudy(cells=cells, budget=500)
-    total: Counter[str] = Counter()
-    most = 0
-    for seed in range(checks):
-        found = check(world, seed, study)
-        most = max(most, found["waves"])
-        total += found
-    total["most waves"] = most
-    return total
+    return pages.summed(lambda seed: check(world, seed, study), checks)
 
 
 def row(world: World, checks: int) -> str:
@@ -157,11 +150,7 @@ def main() -> None:
     print(text)
     print(f"{time.process_time() - began:.0f} s of processor time")
     if arguments.write:
-        page = arguments.write.read_text(encoding="utf-8")
-        begin, end = "<!-- measured: begin -->", "<!-- measured: end -->"
-        between = f"{begin}\n{text}\n{end}"
-        page = re.sub(f"{begin}.*{end}", lambda _: between, page, flags=re.DOTALL)
-        arguments.write.write_text(page, encoding="utf-8")
+        pages.rewrite(arguments.write, text)
 
 
 if __name__ == "__main__":

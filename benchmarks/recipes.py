@@ -18,9 +18,10 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
+import pages
 from simcluster import World, sweep
 
-BEGIN, END = "<!-- recipes: begin -->", "<!-- recipes: end -->"
+PART = "recipes"  # of the page
 PLAIN = World(name="", stacks=8, budget=65)
 WORLDS = (
     replace(PLAIN, name="one at +4 %, others nil", effects=(0.04,)),
@@ -112,11 +113,7 @@ def main() -> int:
     text, good = tables(options.sweeps, options.jobs, worlds)
     print(text)
     if options.write and not options.only:
-        page = options.write.read_text(encoding="utf-8")
-        head, rest = page.split(BEGIN)
-        options.write.write_text(
-            f"{head}{BEGIN}\n{text}{END}{rest.split(END)[1]}", encoding="utf-8"
-        )
+        pages.rewrite(options.write, text, PART)
     return 0 if good else 1
 
 

@@ -22,6 +22,7 @@ from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 
+import pages
 from simcluster import Cluster, World, drive, study_of
 
 from pytest_xlatune.model.cell import DeployedFile
@@ -32,7 +33,7 @@ from pytest_xlatune.report.guards import conflicts
 from pytest_xlatune.studies import profiles_in
 from pytest_xlatune.sweep.deployed import deployed_env
 
-BEGIN, END = "<!-- sign flips: begin -->", "<!-- sign flips: end -->"
+PART = "sign flips"  # of the page
 ENV = "simulated.env.sh"
 DEPLOYED = 'export XLA_FLAGS="${XLA_FLAGS:+$XLA_FLAGS }--xla_deployed=1"\n'
 KNOB = "xla_gpu_simulated_knob_"
@@ -252,11 +253,7 @@ def main() -> int:
     text, good = table(run(options.pairs, options.jobs, chosen, options.keep))
     print(text)
     if options.write and not options.only:
-        page = options.write.read_text(encoding="utf-8")
-        head, rest = page.split(BEGIN)
-        options.write.write_text(
-            f"{head}{BEGIN}\n{text}{END}{rest.split(END)[1]}", encoding="utf-8"
-        )
+        pages.rewrite(options.write, text, PART)
     return 0 if good else 1
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from statistics import NormalDist
 
 import numpy as np
@@ -38,7 +38,7 @@ from pytest_xlatune.model.result import (
     TrialStatus,
 )
 from pytest_xlatune.model.trial import Trial
-from pytest_xlatune.stats.score import score
+from pytest_xlatune.stats.score import ENDED_EARLY, first_steps, rescore, score
 from pytest_xlatune.studies.tuning import TuningStudy
 from pytest_xlatune.studies.tuning.derived import Singles, Stacks
 
@@ -79,6 +79,10 @@ class World:
         parallelism: of the cell.
         slots: where not 0, so many of the profiles are measured, as the evidence of the baseline
             orders them; the profiles act on the parts of a step in turn.
+        node_slots: node slots that run side by side; 1 is one. Time is then counted in trials of
+            equal length, `budget` of which the drift spans.
+        slot_sd: standard deviation of what the slots differ by for good.
+        early_end: screened trials that are too far behind are ended after their first steps.
     """
 
     name: str
@@ -115,6 +119,9 @@ class World:
     is_apart: bool = False
     parallelism: str = "FSDP=8"
     slots: int = 0
+    node_slots: int = 1
+    slot_sd: float = 0.0
+    early_end: bool = False
 
     def truth(self, at: int) -> float:
         """Return the true relative effect of profile number `at`."""
@@ -161,6 +168,7 @@ class World:
             per_device_batch_size=7,
             max_target_length=4096,
             protocol=Protocol(steps=self.steps, **profiler),  # type: ignore[arg-type]
+            nodelist=("s0",) if self.node_slots > 1 else (),
         )
 
 
@@ -173,6 +181,11 @@ class Cluster:
         self.jobs = 0
         self.last_block = 0
         self.drift = _drift(world, self.random)
+        self.rounds = 0  # of trials side by side, where there are several slots
+        apart = np.random.default_rng([seed, 17])  # the jobs' own noise stays as it was
+        self.of_slots = apart.normal(0, world.slot_sd, world.node_slots)
+        cells = study_of(world, seed).cells if world.node_slots > 1 else ()
+        self.slots = {each.digest: at for at, each in enumerate(cells)}
 
     def steps(self, trials: Sequence[Trial]) -> list[list[StepRecord]]:
         """Run trials in order and return the step records of each, as a log would show them."""
@@ -205,7 +218,8 @@ class Cluster:
         results = []
         for at, (trial, records) in enumerate(zip(trials, self.steps(trials), strict=True)):
             found = score(records, protocol=protocol, tokens_per_device_step=TOKENS)
-            outcome = Outcome(state=State.COMPLETED, start_s=1000.0 * (started + at))
+            clock = self.rounds - 1 if self.rounds else started + at
+            outcome = Outcome(state=State.COMPLETED, start_s=1000.0 * clock)
             is_hung = self._is_hung(trial, at)
             if failed[at] or is_hung:
                 found = NoScore(reason="it stood still twice" if is_hung else "node failure")
@@ -271,7 +285,10 @@ class Cluster:
                 levels[at] += math.log1p(world.truth_of(trial.profile.id))
             is_first = trial.block and trial.block != self.last_block
             levels[at] -= world.cold_first if is_first else 0.0
-            levels[at] += self.drift[self.jobs % len(self.drift)]
+            clock = self.rounds - 1 if self.rounds else self.jobs
+            levels[at] += self.drift[clock % len(self.drift)]
+            if self.slots:
+                levels[at] += self.of_slots[self.slots[trial.cell_digest]]
             self.last_block = trial.block
             self.jobs += 1
         return levels
@@ -309,6 +326,8 @@ def study_of(world: World, seed: int) -> TuningStudy:
         budget=world.budget,
         seed=seed,
         second_blocks=world.second_blocks,
+        slots=tuple((f"s{at}",) for at in range(world.node_slots)) if world.node_slots > 1 else (),
+        early_end="on" if world.early_end else "off",
     )
 
 
@@ -332,8 +351,34 @@ def drive(study: TuningStudy, cluster: Cluster, seed: int) -> tuple[Conclusion, 
             for trial in settled
         ]
         jobs = [trial for trial in jobs if trial not in settled]
-        history += cluster.run(jobs) if jobs else []
+        for beside in _rounds(jobs) if cluster.world.node_slots > 1 else [jobs]:
+            cluster.rounds += cluster.world.node_slots > 1
+            for run in cluster.run(beside) if beside else []:
+                history.append(_so_far(study, history, run) if cluster.world.early_end else run)
     return study.conclude(history), history
+
+
+def _rounds(jobs: Sequence[Trial]) -> list[list[Trial]]:
+    """Return what runs side by side: the first trial of each slot, then the second, and so on."""
+    queues: dict[str, list[Trial]] = {}
+    for each in jobs:
+        queues.setdefault(each.cell_digest, []).append(each)
+    rounds = itertools.zip_longest(*queues.values())
+    return [[each for each in beside if each is not None] for beside in rounds]
+
+
+def _so_far(study: TuningStudy, history: Sequence[TrialResult], run: TrialResult) -> TrialResult:
+    """Return a trial as it ends where the study looks at its first steps, as the campaign does."""
+    first = first_steps(run.trial.protocol)
+    if first is None or run.score is None or not run.trial.is_screened:
+        return run
+    found = rescore(run.score, protocol=first)
+    if isinstance(found, NoScore):
+        return run
+    kept = tuple(each for each in run.score.timings if each[0] < first.steps)
+    short = replace(found, loss=None, timings=kept, flags=(*found.flags, ENDED_EARLY))
+    ended = replace(run, score=short)
+    return run if study.behind(history, ended) is None else ended
 
 
 def render(records: Sequence[StepRecord], *, rank: str = "") -> str:

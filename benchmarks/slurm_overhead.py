@@ -1,6 +1,8 @@
 """What does the harness cost on a cluster? 40 one-second jobs through it, and as a plain chain.
 
     python benchmarks/slurm_overhead.py [--trials 40] [--rounds 1] [--write docs/slurm.md]
+    python benchmarks/slurm_overhead.py --held [--rounds 3] [--write docs/slurm.md]
+    python benchmarks/slurm_overhead.py --slots 4 --trials 12 [--rounds 1]
 
 It needs root, and starts the lab of the tests. What is compared, in turn, on the same two nodes:
 
@@ -15,6 +17,11 @@ a second. The program itself notes when it began and ended, so an idle gap is th
 program's end to the next one's begin on the same nodes, whatever lies between. Controller requests
 are counted by `sdiag`: those that ask, and those that submit. Processor time is that of everything
 that was started here, Slurm's commands included, its daemons and the jobs not.
+
+With `--held` the harness runs them as jobs, and as steps of an allocation that it asks for; in
+between a batch script of so many `srun` lines runs the program alone, with the submitter's
+environment. With `--slots` the same trials run as a sweep on one node, and then on so many slots of
+one node.
 """
 
 from __future__ import annotations
@@ -30,29 +37,31 @@ import subprocess
 import sys
 import tempfile
 import time
+from functools import partial
 from pathlib import Path
 from statistics import median
 from types import ModuleType
 from typing import Any
 
+import pages
 from filelock import FileLock
 from tabulate import tabulate
 
 LAB = Path(__file__).parents[1] / "tests" / "slurm" / "lab.py"
 NODES = "node[001-002]"
 NAMES = ("plain chain", "plain chain, `--export=NONE`", "harness, `-n 2`")
-BEGIN, END = "<!-- measured: begin -->", "<!-- measured: end -->"
+HELD_NAMES = ("harness, jobs", "a script of `srun` lines", "harness, allocation")
 QUESTIONS = re.compile(r"REQUEST_(?:JOB|NODE|PARTITION|STATS|STEP|FED)_\w*INFO\w*|REQUEST_PING")
 PROGRAM = """\
 #!/bin/bash
-if [ "$SLURM_PROCID" = 0 ]; then date +%s.%N > "$1/$SLURM_JOB_ID.begin"; fi
+if [ "$SLURM_PROCID" = 0 ]; then date +%s.%N > "$1/$SLURM_JOB_ID.$SLURM_STEP_ID.begin"; fi
 sleep 1
 if [ "$SLURM_PROCID" != 0 ]; then exit; fi
 for step in 0 1 2 3 4 5 6 7 8 9 10 11; do
   echo "completed step: $step, seconds: 0.512, TFLOP/s/device: 0.1, Tokens/s/device: 1000.$step," \
     "total_weights: 512, loss: 7.1"
 done
-date +%s.%N > "$1/$SLURM_JOB_ID.end"
+date +%s.%N > "$1/$SLURM_JOB_ID.$SLURM_STEP_ID.end"
 """
 SWEEP = """\
 from pathlib import Path
@@ -76,7 +85,8 @@ SWEEP = Sweep(
     cell=CellSettings(
         model_tag="pretend", parallelism="FSDP=2", protocol=Protocol(steps=12)
     ),
-    site=SiteSettings(resources=Resources(time_limit_s=300)),
+    # no XLA runs that could show them
+    site=SiteSettings(resources=Resources(time_limit_s=300), unseen=("xla_p*",)),
     design=DesignSettings(
         screen_baselines=2, budget=500, finalists=2, blocks=4, block_baselines=1,
     ),
@@ -145,17 +155,47 @@ def plain_clean(folder: Path, trials: int) -> float:
     return plain(folder, trials, "--export=NONE")
 
 
-def harness(folder: Path, trials: int) -> float:
+def script(folder: Path, trials: int) -> float:
+    """Run one job with so many `srun` lines, and wait for its end as `sbatch --wait` does."""
+    line = f"srun --export=ALL bash {folder}/program.sh {folder}/times\n"
+    (folder / "job.sh").write_text("#!/bin/bash\n" + trials * line)
+    call("sbatch", "--wait", f"--nodelist={NODES}", "--nodes=2", "--ntasks-per-node=1",
+         "--exclusive", f"--chdir={folder}", "--output=/dev/null", f"{folder}/job.sh")  # fmt: skip
+    return 0.0
+
+
+def held(folder: Path, trials: int) -> float:
+    """Do the same as `harness` in an allocation that it asks for."""
+    return harness(
+        folder, trials, "--xlatune-executor", "allocation", "--xlatune-allocation", "1:00:00"
+    )
+
+
+def harness(folder: Path, trials: int, *options: str) -> float:
     (folder / "test_overhead.py").write_text(SWEEP.replace("TRIALS", str(trials)))
+    return session(folder, "--xlatune-nodelist", NODES, *options)
+
+
+def on_slots(folder: Path, trials: int, *, slots: int, baselines: int) -> float:
+    """Run a sweep of slots of one node; its screen has so many baselines, whatever the slots."""
+    text = SWEEP.replace("TRIALS - 2", str(trials - baselines)).replace("FSDP=2", "FSDP=1")
+    text = text.replace("screen_baselines=2", f"screen_baselines={baselines}")
+    (folder / "test_overhead.py").write_text(text)
+    nodes = f"node[001-{slots:03}]"
+    return session(folder, "--xlatune-nodelist", nodes, "--xlatune-slots", str(slots))
+
+
+def session(folder: Path, *options: str) -> float:
+    """Run pytest to its end; return its largest memory in MB, that of all below it included."""
     argv = [sys.executable, "-m", "pytest", "test_overhead.py", "-q", "-n", "2", "-p",
-            "no:cacheprovider", "--xlatune-nodelist", NODES]  # fmt: skip
+            "no:cacheprovider", *options]  # fmt: skip
     peak_mb = 0.0
     with (folder / "said.txt").open("wb") as said:
-        session = subprocess.Popen(argv, cwd=folder, stdout=said, stderr=subprocess.STDOUT)
-        while session.poll() is None:
-            peak_mb = max(peak_mb, memory_mb(session.pid))
+        process = subprocess.Popen(argv, cwd=folder, stdout=said, stderr=subprocess.STDOUT)
+        while process.poll() is None:
+            peak_mb = max(peak_mb, memory_mb(process.pid))
             time.sleep(0.5)
-    if session.returncode:
+    if process.returncode:
         raise SystemExit((folder / "said.txt").read_text())
     return peak_mb
 
@@ -227,12 +267,60 @@ Against the plain chain, {times}: total {total:.2f} times as long (bar: 1.10), m
 {gap_s:+.2f} s (bar: +1.00 s)."""
 
 
+def report_held(rounds: list[list[dict[str, float]]], *, trials: int, load: float) -> str:
+    """Return what an allocation saves, as markdown."""
+    keys = ("total_s", "chain_s")
+    rows = [
+        [name, *shown(each), *(f"{found[-1][key] / each[key]:.2f}" for key in keys)]
+        for found in rounds
+        for name, each in zip(HELD_NAMES, found, strict=True)
+    ]
+    heads = ("", "total (s)", "first begin to last end (s)", "median idle gap (s)",
+             "controller asked", "submitted", "processor (s)", "peak memory (MB)",
+             "total, allocation : this", "first begin to last end, allocation : this")  # fmt: skip
+    jobs, lines = (
+        [median(found[-1][key] / found[k][key] for found in rounds) for key in keys] for k in (0, 1)
+    )
+    times = "in one run" if len(rounds) == 1 else f"median of {len(rounds)} runs"
+    version = call("sbatch", "--version").strip()
+    return f"""\
+{trials} trials of a one-second program on two nodes of the lab ({version}), {os.cpu_count()} CPUs
+in all; load average before: {load:.1f}.
+
+{tabulate(rows, heads, tablefmt="github", disable_numparse=True)}
+
+Allocation, {times}: first begin to last end {jobs[1]:.2f} of the harness' jobs (bar: 0.80) and
+{lines[1]:.2f} of the script (bar: 1.05); whole session {jobs[0]:.2f} and {lines[0]:.2f}."""
+
+
+def report_slots(rounds: list[list[dict[str, float]]], *, trials: int, slots: int) -> str:
+    """Return what slots save, as markdown."""
+    rows = [
+        [name, f"{each['total_s']:.1f}", f"{each['chain_s']:.1f}",
+         *(f"{each[key] / one[key]:.2f}" for key in ("total_s", "chain_s"))]
+        for one, many in rounds
+        for name, each in (("one slot", one), (f"{slots} slots", many))
+    ]  # fmt: skip
+    heads = ("", "whole session (s)", "first begin to last end (s)", "session : one slot",
+             "first begin to last end : one slot")  # fmt: skip
+    ratio = median(many["chain_s"] / one["chain_s"] for one, many in rounds)
+    return f"""\
+{trials} trials of a one-second program, slots of one node each, on {os.cpu_count()} CPUs in all;
+load average before: {os.getloadavg()[0]:.1f}.
+
+{tabulate(rows, heads, tablefmt="github", disable_numparse=True)}
+
+First begin to last end: {ratio:.2f} of one slot (bar: 0.35)."""
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--trials", type=int, default=40)
     parser.add_argument("--rounds", type=int, default=1)
+    parser.add_argument("--held", action="store_true", help="jobs, a script, an allocation")
+    parser.add_argument("--slots", type=int, default=0, help="nodes, each a slot, against one")
     parser.add_argument("--write", type=Path, help="a page with the two comments to write between")
     arguments = parser.parse_args()
     load, lab = os.getloadavg()[0], load_lab()
@@ -241,20 +329,26 @@ def main() -> None:
         if not was_up:
             lab.start()
         os.environ.update(lab.environment())
+        slots, trials = arguments.slots, arguments.trials
+        ways: list[Any] = [plain, plain_clean, harness]
+        if arguments.held:
+            ways = [harness, script, held]
+        if slots:
+            ways = [partial(on_slots, slots=each, baselines=slots) for each in (1, slots)]
         try:
-            rounds = [
-                [measure(way, arguments.trials) for way in (plain, plain_clean, harness)]
-                for _ in range(arguments.rounds)
-            ]
-            text = report(rounds, trials=arguments.trials, load=load)
+            rounds = [[measure(way, trials) for way in ways] for _ in range(arguments.rounds)]
+            if slots:
+                text = report_slots(rounds, trials=trials, slots=slots)
+            elif arguments.held:
+                text = report_held(rounds, trials=trials, load=load)
+            else:
+                text = report(rounds, trials=trials, load=load)
         finally:
             if not was_up:
                 lab.stop()
     print(text)
     if arguments.write:
-        page = arguments.write.read_text(encoding="utf-8")
-        page = re.sub(f"{BEGIN}.*{END}", lambda _: f"{BEGIN}\n{text}\n{END}", page, flags=re.DOTALL)
-        arguments.write.write_text(page, encoding="utf-8")
+        pages.rewrite(arguments.write, text, "held" if arguments.held else "measured")
 
 
 if __name__ == "__main__":

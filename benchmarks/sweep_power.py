@@ -13,12 +13,13 @@ import math
 import sys
 from pathlib import Path
 
+import pages
 from simcluster import World, sweep
 
 from pytest_xlatune.model.result import VerdictKind
 from pytest_xlatune.stats.design import Plan, plan
 
-BEGIN, END = "<!-- sweep power: begin -->", "<!-- sweep power: end -->"
+PART = "sweep power"  # of the page
 JOB, STEP, PHI, STEPS = 0.006, 0.005, 0.5, 10
 # of a score: that of the job, and what ten steps leave of that of correlated steps
 SIGMA = math.hypot(JOB, STEP * math.sqrt((1 + PHI) / (1 - PHI) / STEPS))
@@ -80,10 +81,7 @@ def main() -> int:
     text = table(options.sweeps)
     print(text)
     if options.write:
-        page = options.write.read_text(encoding="utf-8")
-        head, rest = page.split(BEGIN)
-        tail = rest.split(END)[1]
-        options.write.write_text(f"{head}{BEGIN}\n{text}{END}{tail}", encoding="utf-8")
+        pages.rewrite(options.write, text, PART)
     return 0
 
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from pytest_xlatune.launchers.checkout import CheckoutLauncher
     from pytest_xlatune.launchers.command import CommandLauncher
     from pytest_xlatune.launchers.container import ContainerLauncher
-    from pytest_xlatune.launchers.maxtext import MaxTextLauncher
+    from pytest_xlatune.launchers.maxtext import MaxTextLauncher, maxtext_bundle
     from pytest_xlatune.launchers.maxtext_slurm import MaxTextSlurmLauncher
     from pytest_xlatune.model.cell import Cell, Parallelism, Protocol
     from pytest_xlatune.model.errors import ConfigError, LedgerError, SubmissionError, XlatuneError
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from pytest_xlatune.studies.network_check import Network
     from pytest_xlatune.studies.node_check import Nodes
     from pytest_xlatune.studies.tuning.derived import Around, Crossed, Singles, Stacks
-    from pytest_xlatune.sweep.declaration import CompileCheck, Sweep
+    from pytest_xlatune.sweep.declaration import CompileCheck, Sweep, load_sweep
     from pytest_xlatune.sweep.deployed import NoEnv, deployed_env
     from pytest_xlatune.sweep.groups import CellSettings, DesignSettings, Limits, SiteSettings
 
@@ -53,7 +53,7 @@ _NAMES_IN = {
     "launchers.checkout": ("CheckoutLauncher",),
     "launchers.command": ("CommandLauncher",),
     "launchers.container": ("ContainerLauncher",),
-    "launchers.maxtext": ("MaxTextLauncher",),
+    "launchers.maxtext": ("MaxTextLauncher", "maxtext_bundle"),
     "launchers.maxtext_slurm": ("MaxTextSlurmLauncher",),
     "model.cell": ("Cell", "Parallelism", "Protocol"),
     "model.errors": ("ConfigError", "LedgerError", "SubmissionError", "XlatuneError"),
@@ -74,7 +74,7 @@ _NAMES_IN = {
     "studies.network_check": ("Network",),
     "studies.node_check": ("Nodes",),
     "studies.tuning.derived": ("Around", "Crossed", "Singles", "Stacks"),
-    "sweep.declaration": ("CompileCheck", "Sweep"),
+    "sweep.declaration": ("CompileCheck", "Sweep", "load_sweep"),
     "sweep.deployed": ("NoEnv", "deployed_env"),
     "sweep.groups": ("CellSettings", "DesignSettings", "Limits", "SiteSettings"),
 }
@@ -130,6 +130,8 @@ __all__ = [
     "ceiling_by_log",
     "deployed_env",
     "ladders_of",
+    "load_sweep",
+    "maxtext_bundle",
     "parse_flags",
     "profile",
     "profiles_for",

@@ -23,7 +23,7 @@ from pytest_xlatune import (
 SWEEP = Sweep(
     name="batch",
     cell=CellSettings(protocol=Protocol(steps=15)),
-    launcher=MaxTextLauncher(config="base.yml"),
+    launcher=MaxTextLauncher(config="/opt/maxtext/configs/base.yml"),
     # sizes=(4, 8, 12) for those that you would deploy, sigma=... from a calibration
     study=BatchSize(),
     design=DesignSettings(budget=30),

@@ -2,32 +2,28 @@
 
     pytest sweeps/test_fsdp8.py --xlatune-model llama3.1-405b --xlatune-nodelist 'node[001-008]'
 
-The inputs, the settings of the site and the manner of the candidates are those of `test_pp8.py`.
+The cell, the launcher and the settings of the site are those of `maxtext/flagship.py`.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from pytest_xlatune import (
     Around,
-    CellSettings,
+    Crossed,
     DesignSettings,
-    MaxTextLauncher,
-    NoEnv,
-    Protocol,
-    Resources,
     Singles,
-    SiteSettings,
     Stacks,
-    Sweep,
     ladders_of,
+    load_sweep,
     profile,
     profiles_for,
     standard_tests,
 )
 
-OVERLAP = "--xla_gpu_experimental_parallel_collective_overlap_limit"
+SHARED = load_sweep(Path(__file__).parent / "maxtext" / "flagship.py")
 AG = "--xla_gpu_all_gather_combine_threshold_bytes"
 RS = "--xla_gpu_reduce_scatter_combine_threshold_bytes"
 GIB = 1 << 30
@@ -54,11 +50,6 @@ PROFILES = (
         note="JAX's own bundle: latency hiding, pipelined collectives, loops unrolled by two",
     ),
     profile(
-        "double-buffering",
-        "--xla_gpu_enable_while_loop_double_buffering=true",
-        note="unrolls the loop by two; needs scan_layers, costs memory",
-    ),
-    profile(
         "pipelined-ag",
         "--xla_gpu_enable_pipelined_all_gather=true",
         note="the next iteration's all-gather early; out of memory at scale. An alias since 0.11.2",
@@ -70,7 +61,7 @@ PROFILES = (
     ),
     profile(
         "overlap-2",
-        f"{OVERLAP}=2",
+        "--xla_gpu_experimental_parallel_collective_overlap_limit=2",
         note="two collectives in flight: on one ring they contend; needs latency hiding",
     ),
     profile(
@@ -78,11 +69,6 @@ PROFILES = (
         "--xla_gpu_enable_latency_hiding_scheduler=true",
         note="a no-op on Hopper and Blackwell since 0.7.2 and where the image sets it; the lever "
         "on MI300/MI355 before 0.12",
-    ),
-    profile(
-        "async-priority-off",
-        "--xla_gpu_enable_highest_priority_async_stream=false",
-        note="`=true` is the default of every version, so only `=false` is a change",
     ),
     profile(
         "control-pipelined-rs",
@@ -102,41 +88,23 @@ PROFILES = (
         wave="wave4",
         note="what large messages take anyway: mostly a no-op",
     ),
-    profile(
-        "mem-95",
-        env={"XLA_PYTHON_CLIENT_MEM_FRACTION": ".95"},
-        wave="wave4",
-        note="a larger pool; where XLA_CLIENT_MEM_FRACTION is deployed JAX refuses both",
-    ),
 )
 
-SWEEP = Sweep(
+SWEEP = replace(
+    SHARED,
     name="fsdp8",
-    cell=CellSettings(
-        parallelism="FSDP=8",
-        overrides={
-            "model_name": "{model_tag}",
-            "hardware": "gpu",
-            "jax_distributed_heartbeat_timeout_seconds": "99999",
-        },
-        protocol=Protocol(steps=15, first_step=5, deadline_s=2700),
-    ),
-    launcher=MaxTextLauncher(
-        cwd="/workspace/maxtext",
-        config="src/MaxText/configs/base.yml",
-        env_files=(str(Path(__file__).parent / "maxtext" / "coordinator.env.sh"),),
-    ),
-    profiles=PROFILES,
-    # with the target's jaxlib here, the compiler's defaults are known: NoEnv(jaxlib="0.7.2")
-    no_env=NoEnv(),
+    cell=replace(SHARED.cell, parallelism="FSDP=8"),
+    profiles=(*PROFILES, *SHARED.profiles),
     derived=(
         # with the target's device here, its vendor's settings are among them: device="gfx942"
         Singles(wave="wave2", slots=6, candidates=profiles_for("FSDP")),
+        # MaxText's own keys: attention, numbers, scan, remat; alone and two at once
+        Singles(wave="wave5", slots=4, candidates=profiles_for("FSDP", wave="wave5")),
         Stacks(wave="wave3", slots=4),
         Around(wave="wave4", slots=2, ladders=ladders_of("FSDP")),
+        Crossed(wave="wave5_5", slots=1),  # the best flags with the best remat policy
     ),
-    site=SiteSettings(resources=Resources(time_limit_s=2760)),
-    design=DesignSettings(budget=60),
+    design=DesignSettings(budget=68),
 )
 
-tests = standard_tests(SWEEP)
+tests = standard_tests(SWEEP, evidence=True)

@@ -24,7 +24,7 @@ from pytest_xlatune import (
 SWEEP = Sweep(
     name="nodes",
     cell=CellSettings(protocol=Protocol(steps=15)),
-    launcher=MaxTextLauncher(config="base.yml"),
+    launcher=MaxTextLauncher(config="/opt/maxtext/configs/base.yml"),
     study=Nodes(),  # floor_tgs=..., reference_tgs=... where you know them
     design=DesignSettings(budget=300),
 )

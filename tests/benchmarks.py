@@ -1,4 +1,4 @@
-"""The modules of `benchmarks/`, which is a folder of scripts and no package."""
+"""The modules of `benchmarks/` and `docs/`, which are folders of scripts and no packages."""
 
 from __future__ import annotations
 
@@ -10,10 +10,12 @@ from types import ModuleType
 FOLDER = Path(__file__).parents[1] / "benchmarks"
 
 
-def load(name: str) -> ModuleType:
-    """Import a script by its path, once."""
+def load(name: str, folder: Path = FOLDER) -> ModuleType:
+    """Import a script by its path, once; `pages`, which most of them import, before it."""
+    if name != "pages":
+        load("pages")
     if name not in sys.modules:
-        spec = importlib.util.spec_from_file_location(name, FOLDER / f"{name}.py")
+        spec = importlib.util.spec_from_file_location(name, folder / f"{name}.py")
         assert spec is not None
         assert spec.loader is not None
         module = importlib.util.module_from_spec(spec)

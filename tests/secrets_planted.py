@@ -22,6 +22,8 @@ DEPLOYED = {
     "WHEELS": ("https://plant-five@example.org/simple", "plant-five"),
     "MIRROR": ("ghp_plantSix0123456789012345678", "ghp_plantSix0123456789012345678"),
     "SSH_PRIVATE_KEY": (KEY, "MIIEvQIBADANBgkqhkiG9w0Q1"),
+    "STORE": ("https://me:plant%2Dfourteen%21@store/x", "plant%2Dfourteen%21"),
+    "MODEL": ("https://hub/x?X-Amz-Signature=plantFifteen15&se=2", "plantFifteen15"),
 }
 SOURCED = {
     "AWS_SECRET_ACCESS_KEY": ("plant/eight+0123456789", "plant/eight+0123456789"),
@@ -30,12 +32,18 @@ SOURCED = {
 INHERITED = ("SITE_TOKEN", "plant-ten-1010")
 OVERRIDE = ("hf_access_token", "plant-eleven-11")
 WORD = ("--password", "plant-twelve-12")
+HEADER = ("--header", "X-Api-Key: plant/sixteen")
+SHELL = ("--then", "export HUB_TOKEN=plant-seventeen; upload --api-key plant-eighteen")
+WORDS = (*WORD, *HEADER, *SHELL)
 PROFILE = ("API_KEY", "plant-thirteen-13")
 
 NAMES = (*DEPLOYED, *SOURCED, INHERITED[0], PROFILE[0])
 HIDDEN = (
     *(hidden for _, hidden in (*DEPLOYED.values(), *SOURCED.values())),
     *(value for _, value in (INHERITED, OVERRIDE, WORD, PROFILE)),
+    *("plant/sixteen", "plant-seventeen", "plant-eighteen"),
+    # as a library writes them
+    *("plant-fourteen!", "plant%2Fsixteen", "plant-one-%27%22%24a", "plant-one-\\'\"$a"),
 )
 
 TRAINER = f"""\
@@ -50,7 +58,11 @@ if os.environ.get("SLURM_PROCID", "0") == "0":
         print(f"completed step: {{step}}, seconds: 0.512, TFLOP/s/device: 0.1, "
               f"Tokens/s/device: 1000.{{step}}, total_weights: 512, loss: 7.1", flush=True)
     if is_broken:
-        raise RuntimeError("401: " + "; ".join(each.replace("\\n", " ") for each in values))
+        from urllib.parse import quote, unquote
+        said = [each.replace("\\n", " ") for each in values]
+        print("LookupError: 401: " + "; ".join(map(quote, said)))
+        print("KeyError: " + "x" * 188 + " " + values[1])  # the end of a quotation falls within
+        raise RuntimeError("401: " + "; ".join((*map(unquote, said), *map(repr, values))))
 """
 
 _PLAIN = {"XLA_FLAGS": "--xla_deployed=1", **{name: value for name, (value, _) in DEPLOYED.items()}}
@@ -75,7 +87,7 @@ SWEEP = Sweep(
         protocol=Protocol(steps=12),
     ),
     launcher=CommandLauncher(
-        argv=(sys.executable, str(HERE / "trainer.py"), "{{overrides}}", *{WORD!r}),
+        argv=(sys.executable, str(HERE / "trainer.py"), "{{overrides}}", *{WORDS!r}),
         env_files=(str(HERE / "site.env.sh"),),
         inherit=("PATH", "HOME", "SLURM_*", "SITE_*"),
     ),
@@ -106,7 +118,14 @@ def write(folder: Path, *, executor: str) -> None:
 def digest_of(*, has_profile: bool, inherited: str = INHERITED[1]) -> str:
     """What the trainer prints where every secret reached it."""
     values = [value for value, _ in (*DEPLOYED.values(), *SOURCED.values())]
-    values += [inherited, PROFILE[1] if has_profile else "", "=".join(OVERRIDE), *WORD]
+    values += [
+        inherited,
+        PROFILE[1] if has_profile else "",
+        "=".join(OVERRIDE),
+        *WORD,
+        *HEADER,
+        *SHELL,
+    ]
     return hashlib.sha256(repr(values).encode()).hexdigest()
 
 

@@ -129,6 +129,39 @@ def test_reports_and_jobs_without_a_sweep_say_what_to_do(
     assert "unknown sweep 'pretend'" in capsys.readouterr().err
 
 
+SWEEPS = Path(__file__).parents[1] / "sweeps"
+
+
+@pytest.mark.parametrize(
+    ("kind", "nodes", "axes", "expected"),
+    [
+        ("nodes", 128, "FSDP=8", ("128 jobs, one on each node", "272 jobs in 5 waves")),
+        ("network", 128, "FSDP=16", ("8128 jobs of two nodes in 127 rounds", "in 143 waves")),
+        ("batch", 8, "FSDP=8", ()),
+    ],
+)
+def test_the_sweep_files_as_shipped_are_planned_up_to_128_nodes(
+    *,
+    kind: str,
+    nodes: int,
+    axes: str,
+    expected: tuple[str, ...],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """The command of the file's own docstring, and of its page: it has to be one that works."""
+    monkeypatch.chdir(tmp_path)
+    words = ["study", kind, str(SWEEPS / f"test_{kind}.py"), "--plan", "--budget", "9000"]
+    words += ["--nodelist", f"node[001-{nodes:03d}]", "--model", "llama2-70b"]
+    words += ["--parallelism", axes, "--pdbs", "8", "--workdir", str(tmp_path / "work")]
+    words += ["--launcher", "python=/opt/venv/bin/python,config=/opt/maxtext/configs/base.yml"]
+    assert main(words) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert not [each for each in expected if each not in said], said
+    assert not (tmp_path / "work").exists(), "a plan writes nothing"
+
+
 def test_a_plan_shows_the_trials_and_the_commands(capsys: pytest.CaptureFixture[str]) -> None:
     sweep = Path(__file__).parents[1] / "sweeps" / "test_quickstart.py"
     assert main(["plan", str(sweep)]) == 0
@@ -161,7 +194,7 @@ def test_an_option_is_named_as_it_is_typed(
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (None, "is not a sweep file"),
+        (None, "is not a sweep file: there is no such file; name one"),
         ("X = 1\n", "declares no SWEEP"),
         ("import nothing_of_that_name\nSWEEP = 1\n", "cannot be imported: ModuleNotFoundError"),
         (
@@ -215,6 +248,29 @@ def test_it_says_its_version(capsys: pytest.CaptureFixture[str]) -> None:
         main(["--version"])
     assert left.value.code == 0
     assert capsys.readouterr().out == f"xlatune {__version__}\n"
+
+
+@pytest.mark.parametrize(
+    ("argv", "near"),
+    [(["step"], "steps"), (["triag", "a.log"], "triage"), (["steps", "a.log", "--jsn"], "--json")],
+)
+def test_a_mistyped_command_or_option_names_the_nearest(
+    argv: list[str], near: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(argv)
+    assert f"did you mean {near}?" in capsys.readouterr().err
+
+
+def test_a_wrong_command_line_shows_the_usage_that_helps(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(["steps", "a.log", "--jsn"])
+    assert capsys.readouterr().err.startswith("usage: xlatune steps")
+    with pytest.raises(SystemExit, match="2"):
+        main([])
+    assert "`xlatune --help` lists them" in capsys.readouterr().err
 
 
 def test_a_former_name_names_the_new_one(capsys: pytest.CaptureFixture[str]) -> None:

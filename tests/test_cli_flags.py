@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -11,8 +12,9 @@ from pathlib import Path
 import pytest
 
 from pytest_xlatune.cli import main
-from pytest_xlatune.cli.flags import deployed_context, shape_of, text_profile
+from pytest_xlatune.cli.flags import deployed_context, text_profile
 from pytest_xlatune.evidence.hlo import Collective, Loop, Program
+from pytest_xlatune.prepare.compilers import shape_of
 
 DOCS = Path(__file__).parents[1] / "docs" / "flags.md"
 DATA = Path(__file__).parent / "data" / "evidence"
@@ -33,15 +35,6 @@ def run(capsys: pytest.CaptureFixture[str]) -> Run:
     return call
 
 
-def test_the_tables_of_the_document_are_those_of_the_catalog(run: Run) -> None:
-    """`xlatune flags list --markdown` between the two marks of docs/flags.md."""
-    code, out, _ = run("list", "--markdown")
-    assert code == 0
-    begin, end = "<!-- xlatune flags list --markdown -->\n", "<!-- end of the catalog -->"
-    document = DOCS.read_text(encoding="utf-8")
-    assert document.partition(begin)[2].partition(end)[0].strip() == out.strip()
-
-
 def test_the_document_names_every_rule() -> None:
     from pytest_xlatune.catalog.rules import RULES
 
@@ -57,7 +50,8 @@ def test_list(run: Run) -> None:
     entries = json.loads(run("list", "--json")[1])["entries"]
     seen = {each["slug"]: each["seen_in"] for each in entries}
     assert seen["ag"].startswith("HLO: number and sizes")
-    assert seen["channels"] == seen["async-priority-off"] == "run time only"
+    assert seen["async-priority-off"] == "run time only"
+    assert seen["channels"] == "NCCL_DEBUG=INFO"
 
 
 def test_list_of_an_axis_is_what_a_wave_would_take(run: Run) -> None:
@@ -87,10 +81,8 @@ def test_show(run: Run) -> None:
 @needs_jaxlib
 def test_lint_of_words(run: Run) -> None:
     code, out, _ = run("lint", "--xla_gpu_enable_triton_gemm=false")
-    assert (code, out.splitlines()[-1].partition(",")[2]) == (
-        0,
-        f" no objection(s), {out.rpartition(', ')[2].strip()}",
-    )
+    assert code == 0
+    assert out.splitlines()[-1].startswith("1 profile, no objection, jaxlib ")
     code, out, _ = run(
         "lint", "--json", "--xla_gpu_no_such=1 --xla_disable_hlo_passes=x", "NCCL_BUFFSIZE=16M",
         "--deployed", "--xla_disable_hlo_passes=y",
@@ -110,7 +102,7 @@ def test_lint_of_a_sweep_file(run: Run) -> None:
     code, out, _ = run("lint", SWEEPS / "test_quickstart.py", "--python", sys.executable)
     assert code == 1
     assert "profile warp-drive: unknown to this XLA: --xla_cpu_enable_warp_drive" in out
-    assert "1 objection(s)" in out
+    assert re.search(r"^\d+ profiles, 1 objection, jaxlib", out, re.MULTILINE)
 
 
 @pytest.mark.parametrize(

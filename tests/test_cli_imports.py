@@ -166,3 +166,29 @@ def modules_of(command: str, inputs: Path) -> tuple[int, list[str]]:
 def own(modules: list[str]) -> set[str]:
     """The packages of ours among modules."""
     return {name.split(".")[1] for name in modules if name.startswith("pytest_xlatune.")}
+
+
+THREADS = """
+import json, os, sys
+from pytest_xlatune.cli import main
+main(["drill", "h.xplane.pb"])
+print(json.dumps([len(os.listdir("/proc/self/task")), os.environ.get("OPENBLAS_NUM_THREADS")]))
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="counts threads by /proc")
+@pytest.mark.parametrize("said", [None, "2"])
+def test_a_command_that_loads_numpy_starts_no_threads_and_leaves_the_environment(
+    inputs: Path, said: str | None
+) -> None:
+    environ = {key: value for key, value in os.environ.items() if "_NUM_THREADS" not in key}
+    if said is not None:
+        environ["OPENBLAS_NUM_THREADS"] = said
+    run = subprocess.run(
+        [sys.executable, "-c", THREADS],
+        cwd=inputs, env=environ, check=True, stdout=subprocess.PIPE, timeout=120,
+    )  # fmt: skip
+    threads, left = json.loads(run.stdout.splitlines()[-1])
+    assert left == said
+    if said is None:
+        assert threads == 1

@@ -7,10 +7,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from ruamel.yaml import YAML
 
 ROOT = Path(__file__).parents[1]
 PAGES = [
-    *(ROOT / name for name in ("README.md", "CHANGELOG.md")),
+    *(ROOT / name for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md")),
     *sorted((ROOT / "docs").glob("*.md")),
     *sorted((ROOT / "sweeps").rglob("*.md")),
 ]
@@ -68,3 +69,20 @@ def test_every_page_is_on_the_list_of_pages() -> None:
 )
 def test_a_dead_link_is_found(text: str, dead: int) -> None:
     assert len(list(dead_links(ROOT / "README.md", text))) == dead
+
+
+def test_every_document_has_its_place_in_the_site() -> None:
+    site = YAML(typ="safe").load(ROOT / "mkdocs.yml")
+
+    def files(part: object) -> Iterator[str]:
+        match part:
+            case str():
+                yield part
+            case dict():
+                yield from files(list(part.values()))
+            case list():
+                for each in part:
+                    yield from files(each)
+
+    placed = list(files(site["nav"]))
+    assert sorted(placed) == sorted(each.name for each in (ROOT / "docs").glob("*.md"))

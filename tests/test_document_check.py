@@ -5,6 +5,7 @@ The document is made from a ledger of pretend trials, with a patch, a dropped an
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -12,15 +13,16 @@ from typing import Any
 
 import pytest
 
+from pytest_xlatune.ledger import TrialEnded, TrialPlanned
 from pytest_xlatune.model.profile import profile
 from pytest_xlatune.model.redact import hide_quoted
-from pytest_xlatune.model.result import TrialResult
+from pytest_xlatune.model.result import Action, Finding, TrialResult, TrialStatus
 from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.tasks.publish import publish
 from tests.document.check import PERCENT, unaccounted
-from tests.document.figures import Books
+from tests.document.figures import Books, shares_of
 from tests.document.lines import rounds_to
-from tests.test_tuning_document import PP, SPEED, Measuring
+from tests.test_tuning_document import PP, PROFILES, SPEED, Measuring
 
 
 class Timed(Measuring):
@@ -39,11 +41,16 @@ class Timed(Measuring):
 
 
 def published(
-    path: Path, *, at_most: int = 1000, overrides: dict[str, str] | None = None, **changes: Any
+    path: Path,
+    *,
+    at_most: int = 1000,
+    overrides: dict[str, str] | None = None,
+    kind: type[Timed] = Timed,
+    **changes: Any,
 ) -> tuple[str, str, Books]:
     """The tuning document, the leaderboard and the ledger of so many trials of one sweep."""
     cell = replace(PP, deployed={"XLA_FLAGS": "--xla_deployed=1"}, overrides=overrides or {})
-    measuring = Timed(cell, path, SPEED, job=14600)
+    measuring = kind(cell, path, SPEED, job=14600)
     shown = tuple(each for each in measuring.study.profiles if not each.env)
     measuring.study = replace(measuring.study, **{"profiles": shown, **changes})
     measuring.open()
@@ -58,6 +65,50 @@ def published(
 def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str, Books]:
     """The tuning document, the leaderboard and the ledger of one sweep."""
     return published(tmp_path_factory.mktemp("sweep"))
+
+
+class OnSlots(Timed):
+    """Three node slots side by side: each runs the first of its trials, then all the next."""
+
+    slow = 0.97  # of the third slot
+    dead = 0  # the number of a slot that takes no trial after so many rounds
+    after = 0
+
+    def run(self, *, at_most: int = 1000) -> None:
+        cells = {each.digest: (at, each) for at, each in enumerate(self.study.cells, 1)}
+        planned: set[str] = set()
+        for number in range(at_most):
+            pending = self.study.propose(tuple(self.history))
+            new = [each for each in pending if each.id not in planned]
+            planned |= {each.id for each in new}
+            self.write(*(TrialPlanned(trial=each) for each in new))
+            for trial in {each.cell_digest: each for each in reversed(pending)}.values():
+                at, cell = cells[trial.cell_digest]
+                result = self._result(trial)
+                if at == self.dead and number >= self.after:
+                    said = Finding(cls="node-drain", action=Action.NONE, text="drained")
+                    result = TrialResult(
+                        trial=trial,
+                        status=TrialStatus.UNMEASURED,
+                        reason="drained",
+                        findings=(said,),
+                        job_ids=result.job_ids,
+                    )
+                elif result.outcome is not None:
+                    outcome = replace(result.outcome, nodes=cell.nodelist)
+                    result = replace(result, outcome=outcome)
+                if result.score is not None and at == 3:
+                    tgs = (result.score.tgs or 0.0) * self.slow
+                    score = replace(
+                        result.score, value=math.log(tgs), tgs=tgs, step_s=7 * 4096 / tgs
+                    )
+                    result = replace(result, score=score)
+                self.history.append(result)
+                self.write(TrialEnded(result=result))
+
+
+SLOTS = tuple((f"node{at:03}", f"node{at + 1:03}") for at in (1, 3, 5))
+MANY = tuple(profile(f"p{k}", f"--xla_p{k}=1") for k in range(11))
 
 
 # a line of text, or a note in a table: of these the summary alone has figures that are compared
@@ -150,6 +201,84 @@ def test_the_bubble_is_computed_from_the_settings_again(tmp_path: Path) -> None:
             assert unaccounted(f"{before}\n{level} Pipeline bubble\n{changed}", books), each
 
 
+ON_SLOTS: dict[str, Any] = {
+    "slots": SLOTS,
+    "profiles": (*PROFILES[:2], *MANY),
+    "screen_baselines": 0,
+    "budget": 70,
+}
+
+
+@pytest.fixture(scope="module")
+def on_slots(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str, Books]:
+    """The same of a sweep on three node slots, the third slower by 3 %."""
+    return published(tmp_path_factory.mktemp("slots"), kind=OnSlots, **ON_SLOTS)
+
+
+def test_a_sweep_on_slots_follows_from_its_ledger(on_slots: tuple[str, str, Books]) -> None:
+    tuning, board, books = on_slots
+    assert "* Node slots: 1: node[001-002]; 2: node[003-004]; 3: node[005-006]" in tuning
+    assert books.winner == "overlap-2"
+    assert books.slower_slots.keys() == {3}
+    for text in (tuning, board):
+        assert unaccounted(text, books) == []
+    for each in changed_digits(board):
+        assert unaccounted(each, books), set(each.splitlines()) - set(board.splitlines())
+
+
+@pytest.mark.parametrize(
+    ("pattern", "instead"),
+    [
+        pytest.param(r"\n(\| 14601 \|) 3 \|", r"\n\1 1 |", id="a job on another slot"),
+        pytest.param(r"\| Job \| Slot \|", "| Job |", id="no column of slots"),
+        pytest.param(r"2: node\[003-004\]", "2: host[003-004]", id="other nodes of a slot"),
+        pytest.param(r"; 3: node\[005-006\]", "", id="a slot less"),
+        pytest.param(r"\* Node slots.*\n", "", id="no nodes"),
+        pytest.param(r"on 3 node slots", "on 4 node slots", id="another number of slots"),
+        pytest.param(r"slot 3 (\(\S+\) is slower)", r"slot 2 \1", id="another slot is slower"),
+        pytest.param(r"by 3\.1 %, more than noise", "by 3.2 %, more than noise", id="by more"),
+        pytest.param(r"\n.*than the others by.*", "", id="no slot is slower"),
+        pytest.param(r"\Z", "\nslot 1 (node[001-002]) takes no trial: x\n", id="a dead slot"),
+    ],
+)
+def test_what_is_said_of_slots_is_compared(
+    on_slots: tuple[str, str, Books], pattern: str, instead: str
+) -> None:
+    tuning, _, books = on_slots
+    changed = re.sub(pattern, instead, tuning, count=1)
+    assert changed != tuning
+    assert unaccounted(changed, books)
+
+
+@pytest.mark.parametrize("after", [2, 7], ids=["in the screen", "in a block"])
+def test_what_a_dead_slot_took_along_is_in_no_figure(tmp_path: Path, after: int) -> None:
+    kind = type("Dying", (OnSlots,), {"dead": 1, "after": after})
+    tuning, board, books = published(tmp_path, kind=kind, **ON_SLOTS)
+    assert "slot 1 (node[001-002]) takes no trial: drained" in tuning
+    assert len(books.every_job) > len(books.jobs)
+    for text in (tuning, board):
+        assert unaccounted(text, books) == []
+
+
+def test_a_block_on_two_slots_that_live_is_noticed(
+    on_slots: tuple[str, str, Books], tmp_path: Path
+) -> None:
+    tuning, _, books = on_slots
+    lines = (books.folder / "ledger.jsonl").read_text(encoding="utf-8").splitlines()
+    one, other = list(books.slots)[:2]
+    changed = [
+        line.replace(one, "?").replace(other, one).replace("?", other)
+        if '"block":1,' in line.replace(": ", ":") and "overlap-2" in line
+        else line
+        for line in lines
+    ]
+    assert changed != lines
+    (tmp_path / "ledger.jsonl").write_text("\n".join(changed) + "\n", encoding="utf-8")
+    assert any(
+        "lies elsewhere" in each for each in unaccounted(tuning, Books(tmp_path / "ledger.jsonl"))
+    )
+
+
 @pytest.mark.parametrize(
     ("pattern", "instead"),
     [
@@ -201,3 +330,10 @@ def test_a_figure_is_right_where_it_is_the_value_rounded(
     value: float, shown: str, is_right: bool
 ) -> None:
     assert rounds_to(value, shown) == is_right
+
+
+def test_the_parts_of_every_evidence_run_may_be_named_alone_and_together() -> None:
+    """A sweep has the evidence of its baseline and of its winner; a setting acts on three parts."""
+    parts = ({"communication": 0.5, "compute": 0.25, "idle": 0.125}, {"compute": 1.0})
+    lines = [{"event": "evidence-recorded", "shares": {"of_step": each}} for each in parts]
+    assert {0.5, 0.75, 0.875, 0.375, 1.0} <= set(shares_of(lines))

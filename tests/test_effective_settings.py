@@ -55,6 +55,7 @@ def ran(
     wrapper: str = "",
     protocol: Protocol = PROTOCOL,
     env_files: tuple[str, ...] = (),
+    name: str = "an attempt",
 ) -> Assessment:
     """Run a trial of a profile as the payload does, and assess it as the campaign does."""
     (folder / "trainer.py").write_text(f"{program}{STEPS}", encoding="utf-8")
@@ -66,7 +67,7 @@ def ran(
     trial = Trial(
         cell_digest=cell.digest, profile=of, protocol=protocol, study="tuning", stage="wave1"
     )
-    attempt = folder / "an attempt"
+    attempt = folder / name
     write_spec(attempt, launcher.launch(trial, cell))
     subprocess.run(
         [sys.executable, payload.__file__, str(attempt)],
@@ -216,6 +217,77 @@ def test_the_folder_of_autotuning_is_made_and_its_flag_is_in_effect(
     (made,) = (tmp_path / "shared" / "tuned").iterdir()
     assert made.is_dir()
     assert pin.asked == str(made)
+
+
+# says of the program that takes long whether it was compiled; small ones are compiled in any case
+KEEPS = """
+import jax, jax.numpy as jnp
+of = jnp.ones((8, 8)) + 1
+said = lambda name, **_: print(name.rpartition("/")[2]) if "/cache_" in name else None
+jax.monitoring.register_event_listener(said)
+jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+jax.jit(lambda x: jnp.sin(x) @ x, inline=True)(of)
+"""
+
+
+@needs_jax
+@pytest.mark.parametrize("has_file", [False, True], ids=["composed here", "by bash on the node"])
+def test_later_trials_of_an_arm_load_what_its_first_compiled_and_are_witnessed(
+    has_file: bool, tmp_path: Path
+) -> None:
+    """The key of a kept program holds the flags: another arm compiles its own."""
+    shared = tmp_path / "shared"
+    protocol = Protocol(
+        steps=12, autotune_cache=f"{shared}/tuned", compile_cache=f"{shared}/compiled"
+    )
+    (tmp_path / "env.sh").write_text("export XLA_FLAGS=--xla_cpu_enable_fast_math=false\n")
+    files = (str(tmp_path / "env.sh"),) if has_file else ()
+    said = []
+    other = profile("other", "--xla_backend_optimization_level=2")
+    for at, of in enumerate((LEVEL, LEVEL, other)):
+        own = tmp_path / f"trial-{at}"
+        own.mkdir()
+        # JAX parts XLA_FLAGS at blanks for its key: in a folder with one nothing is found again
+        found = ran(of, own, KEEPS, protocol=protocol, env_files=files, name="attempt")
+        assert found.decision.next is Next.ACCEPT
+        effects = {each.name: str(each.effect) for each in found.settings}
+        # a program that was loaded, and kernels that JAX would choose a folder for, included
+        assert set(effects.values()) == {"in effect"}, effects
+        assert "xla_gpu_per_fusion_autotune_cache_dir" in effects
+        log = (own / "attempt" / payload.log_name()).read_text(encoding="utf-8")
+        said.append([each for each in log.splitlines() if each.startswith("cache_")])
+    assert "cache_hits" not in said[0]
+    assert said[1] == ["cache_hits"]
+    assert "cache_hits" not in said[2]
+
+
+def test_an_evidence_run_and_a_profile_of_other_kernels_compile_themselves() -> None:
+    protocol = Protocol(autotune_cache="/s/tuned", compile_cache="/s/compiled/")
+    trial = Trial(cell_digest="c", profile=LEVEL, protocol=protocol, study="s", stage="wave1")
+    assert trial.compile_folder == "/s/compiled/c"
+    evidence = dataclasses.replace(trial, protocol=dataclasses.replace(protocol, dump=True))
+    assert evidence.compile_folder == ""
+    own = profile("own", "--xla_gpu_load_autotune_results_from=/shared/a.pb")
+    assert dataclasses.replace(trial, profile=own).compile_folder == ""
+
+
+@pytest.mark.parametrize(
+    ("said", "why"),
+    [
+        pytest.param({"compile_cache": "kept"}, "compile_cache is 'kept', expected an absolute"),
+        pytest.param({"compile_cache": "/s/kept"}, "compile_cache needs autotune_cache"),
+        pytest.param(
+            {"compile_cache": "/s/kept", "autotune_cache": "/s/tuned", "metric": "first-step"},
+            "compile_cache with metric 'first-step'",
+        ),
+    ],
+    ids=["relative", "kernels by chance", "the compilation itself is measured"],
+)
+def test_a_compile_cache_that_would_tell_arms_apart_wrongly_is_refused(
+    said: dict[str, str], why: str
+) -> None:
+    with pytest.raises(ConfigError, match=why):
+        Protocol(**said)  # type: ignore[arg-type]
 
 
 def test_a_profile_may_name_the_results_of_autotuning_itself() -> None:

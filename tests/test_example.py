@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
+from xml.etree import ElementTree as ET
 
 import pytest
+
+from pytest_xlatune.model.text import ABSENT
+from tests.report.pages import read
 
 ROOT = Path(__file__).parents[1]
 SWEEP = "sweeps/test_quickstart.py"
@@ -82,7 +88,8 @@ def test_a_project_that_merely_has_the_plugin_notices_nothing(
 
 
 def test_what_a_sweep_writes_into_the_checkout_is_ignored_by_git() -> None:
-    files = [f"{each}/quickstart/x" for each in ("reports", ".xlatune")]
+    # tox writes a file .venv where there is no folder of that name
+    files = [*(f"{each}/quickstart/x" for each in ("reports", ".xlatune")), ".venv", ".tox/x"]
     done = subprocess.run(
         ["git", "check-ignore", *files], cwd=ROOT, capture_output=True, text=True, check=False
     )
@@ -96,10 +103,82 @@ def test_what_a_sweep_writes_into_the_checkout_is_ignored_by_git() -> None:
     assert "reports/example/quickstart/leaderboard.md" in listed.stdout
 
 
-def test_the_readme_shows_the_committed_example() -> None:
+def test_documents_pages_readme_tutorial_and_picture_show_the_committed_example() -> None:
+    """As the code of today writes them from the run's JSON, headers included."""
     example = script()
-    readme = example.README.read_text(encoding="utf-8")
-    assert example.written(readme, example.BOARD.read_text(encoding="utf-8")) == readme
+    made = example.made()
+    assert [path.name for path in made].count("leaderboard.html") == 1
+    for path, text in made.items():
+        assert path.read_text(encoding="utf-8") == text, f"{path.name}: say `make example`"
+
+
+def test_the_picture_has_every_figure_of_the_committed_example() -> None:
+    example = script()
+    told = json.loads((ROOT / "reports/example/quickstart/leaderboard.json").read_text("utf-8"))
+    picture = ET.fromstring(example.PICTURE.read_text(encoding="utf-8"))
+    shown = [each.text for each in picture.iter("{http://www.w3.org/2000/svg}text")]
+    measured = [each for each in told["conclusion"]["verdicts"] if each["delta"] is not None]
+    assert len(measured) > 5
+    for each in measured:
+        at = next(
+            i for i, text in enumerate(shown) if (text or "").removeprefix("★ ") == each["arm"]
+        )
+        ends = each["ci95"] and "[{:+.1f}, {:+.1f}]".format(*(100 * end for end in each["ci95"]))
+        assert shown[at + 1 : at + 5] == [
+            f"{100 * each['delta']:+.1f}",
+            ends or ABSENT,
+            str(each["n"]),
+            each["kind"],
+        ]
+    # dots stand in the order of their figures
+    dots = [float(each.attrib["cx"]) for each in picture.iter("{http://www.w3.org/2000/svg}circle")]
+    assert sorted(dots, reverse=True)[: len(measured)] == [
+        dot for _, dot in sorted(zip((-each["delta"] for each in measured), dots, strict=True))
+    ]
+
+
+def test_the_picture_would_show_another_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    example = script()
+    before = example.made()[example.PICTURE]
+    other = tmp_path / "other.json"
+    text = example.DATA.read_text(encoding="utf-8")
+    board = json.loads((ROOT / "reports/example/quickstart/leaderboard.json").read_text("utf-8"))
+    (delta,) = (
+        each["delta"] for each in board["conclusion"]["verdicts"] if each["arm"] == "fusion-off"
+    )
+    assert str(delta) in text
+    other.write_text(text.replace(str(delta), "0.25"), encoding="utf-8")
+    monkeypatch.setattr(example, "DATA", other)
+    after = example.made()[example.PICTURE]
+    assert after != before
+    assert "+25.0" in after
+
+
+def test_the_readme_is_short_and_says_first_what_it_is() -> None:
+    lines = (ROOT / "README.md").read_text(encoding="utf-8").splitlines()
+    assert len(lines) < 120
+    first = " ".join(lines[1 : lines.index("## Two commands")])
+    assert len(re.findall(r"[.](?=\s|$)", first.partition("![")[0])) == 3, "three sentences"
+    assert "](docs/quickstart.svg)" in first
+    text = "\n".join(lines)
+    assert "    make sweep " in text
+    assert "    make test " in text
+    read_on = text.partition("## Where to read on")[2]
+    assert len(re.findall(r"(?m)^\d\. ", read_on)) == 5
+
+
+def test_the_committed_page_has_the_figures_of_its_json() -> None:
+    folder = ROOT / "reports" / "example" / "quickstart"
+    told = json.loads((folder / "leaderboard.json").read_text(encoding="utf-8"))
+    page = read((folder / "leaderboard.html").read_text(encoding="utf-8"))
+    shown = {arm: cells["delta"] for arm, cells in page.forest.items()}
+    assert shown == {
+        each["arm"]: f"{100 * each['delta']:+.1f}"
+        for each in told["conclusion"]["verdicts"]
+        if each["delta"] is not None
+    }
 
 
 def script() -> ModuleType:

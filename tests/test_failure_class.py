@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_xlatune.campaign.playbook import CLASS_RULES, NODE_CLASSES, STATE_CLASSES
-from pytest_xlatune.model.failure import FailureClass
+from pytest_xlatune.campaign.playbook import CLASS_RULES, STATE_CLASSES
+from pytest_xlatune.model.failure import NODE_CLASSES, FailureClass
 
 
 @pytest.mark.parametrize("each", FailureClass)

@@ -13,8 +13,10 @@ from hypothesis import strategies as st
 
 from pytest_xlatune.campaign.assess import Assessment, without_secrets
 from pytest_xlatune.campaign.playbook import Decision
+from pytest_xlatune.logs import read_log
+from pytest_xlatune.logs.triage import diagnose
 from pytest_xlatune.model import redact
-from pytest_xlatune.model.cell import Cell, Parallelism, secrets_in
+from pytest_xlatune.model.cell import Cell, Parallelism, Protocol, secrets_in
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.profile import check_unique, profile
 from pytest_xlatune.model.redact import (
@@ -26,7 +28,7 @@ from pytest_xlatune.model.redact import (
     secrets_of,
 )
 from pytest_xlatune.model.resources import Next
-from pytest_xlatune.model.result import Action, Finding
+from pytest_xlatune.model.result import Action, Finding, Outcome, State
 from pytest_xlatune.model.trial import LaunchSpec
 from pytest_xlatune.report.render import markdown
 from pytest_xlatune.report.study_documents import plan
@@ -246,7 +248,16 @@ def test_a_kept_profile_gets_its_secret_from_those_declared() -> None:
         ("401 for token hf_abcdefghijklmnopqrst", f"401 for token {HIDDEN}"),
         ("Config param hf_access_token: hunter2hunter2", f"Config param hf_access_token: {HIDDEN}"),
         ("{'password': 'hunter2'}", f"{{'password': '{HIDDEN}'}}"),
-        ("Authorization: Bearer abcdefghij", f"Authorization: {HIDDEN} {HIDDEN}"),
+        ("Authorization: Bearer abcdefghij", f"Authorization: Bearer {HIDDEN}"),
+        ("{'Authorization': 'Basic YTpibG9n'}", f"{{'Authorization': '{HIDDEN}'}}"),
+        ("x_token='a b c d' y", f"x_token='{HIDDEN}' y"),
+        ("train --password hunter2 --steps 5", f"train --password {HIDDEN} --steps 5"),
+        ("GET https://h/x?sig=abc%3D&se=2 403", f"GET https://h/x?sig={HIDDEN}&se=2 403"),
+        (
+            "https://h/x?a=1&X-Amz-Signature=abc&X-Amz-Expires=1",
+            f"https://h/x?a=1&X-Amz-Signature={HIDDEN}&X-Amz-Expires=1",
+        ),
+        ("password=(hidden);x_token=abcdef", f"password={HIDDEN};x_token={HIDDEN}"),
         ("GetKeyValue() timed out with key: cuda:local", None),
         ("unexpected token: 1024 of 4096", None),
     ],
@@ -255,6 +266,59 @@ def test_what_a_log_says_is_quoted_without_a_secret_that_is_not_declared(
     text: str, shown: str | None
 ) -> None:
     assert redact.hide_quoted(text) == (shown or text)
+
+
+@pytest.mark.parametrize(
+    ("words", "shown"),
+    [
+        (("bash", "-c", "export HF_TOKEN=abcdef; train 5"), f"export HF_TOKEN={HIDDEN}; train 5"),
+        (("curl", "--header", "X-Api-Key: abcdef"), f"X-Api-Key: {HIDDEN}"),
+        (("curl", "--header=X-Api-Key: abcdef"), f"--header=X-Api-Key: {HIDDEN}"),
+        (("train", '--config={"api_key": "abcdef", "b": 1}'), f'{{"api_key": "{HIDDEN}", "b": 1}}'),
+        (("train", "--data=https://h/x?token=abcdef&v=1"), f"https://h/x?token={HIDDEN}&v=1"),
+    ],
+)
+def test_a_secret_inside_a_word_of_a_command_is_hidden(words: tuple[str, ...], shown: str) -> None:
+    kept = redact.command_without_secrets(words)
+    assert kept[-1].endswith(shown)
+    assert redact.command_without_secrets(kept) == kept
+    text = shlex.join(words)
+    assert "abcdef" not in redact.command_text_without_secrets(text)
+    assert "abcdef" in redact.secrets_of_command(text)
+    made = profile("p", "--xla_a=1")
+    cell = Cell(model_tag="m", parallelism=Parallelism.parse("FSDP=8"), launcher=f"command {text}")
+    launches = [(made, LaunchSpec(argv=words))]
+    document = plan(cell=cell, trials=(), launches=launches, capacity=())
+    assert "abcdef" not in markdown(document)
+
+
+@pytest.mark.parametrize(
+    ("value", "written"),
+    [
+        ("p%40ss/word", "p@ss/word"),  # of an address, and as its library hands it on
+        ("p@ss word", "p%40ss%20word"),
+        ("p@ss word", "p%40ss+word"),
+        ('it\'s "so"', repr('it\'s "so"')[1:-1]),
+        ("pässwörd", repr("pässwörd".encode())[2:-1]),
+        ("pässwörd", "pässwörd"),
+    ],
+)
+def test_a_secret_is_known_however_a_library_writes_it(value: str, written: str) -> None:
+    assert hide(f"401: {written}.", {value}) == f"401: {HIDDEN}."
+
+
+def test_a_quotation_never_ends_within_a_word() -> None:
+    """Half of a secret is not known as one: a log of such lines is read and quoted."""
+    secret = "aBcDeFgHiJkLmNoPqRsTuVwXyZ012345678901"
+    for length in (*range(100, 215, 3), *range(460, 500, 3)):
+        filler = "no " * (length // 3)
+        for line in (f"RuntimeError: {filler}{secret} end", f"F1120 a.cc:1] {filler}{secret} end"):
+            report = read_log([f"{line}\n".encode()])
+            outcome = Outcome(state=State.COMPLETED, exit_code=0)
+            found = [*report.findings, *diagnose(report, outcome, Protocol())]
+            texts = [text for each in found for text in (each.text, each.detail)]
+            shown = "".join(hide(text, {secret}) for text in (*texts, *report.tail))
+            assert secret[:4] not in shown, (line, shown)
 
 
 @pytest.mark.parametrize("unbroken", ["x", "a1", "a-", "1.", "é"])

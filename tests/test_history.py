@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
+import re
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
 from pytest_xlatune.cli import main
 from pytest_xlatune.ledger import LEDGER
+from pytest_xlatune.model.result import Outcome
+from pytest_xlatune.studies.commit_check import Commits, CommitStudy, Load
 from pytest_xlatune.tasks.publish import read_known
 from tests.campaign import scripted
-from tests.campaign.scripted import ScriptedExecutor, campaign, run
+from tests.campaign.scripted import FAILED, ScriptedExecutor, campaign, log, run
+from tests.report.pages import read
 
 
 @pytest.fixture(scope="module")
@@ -82,6 +88,127 @@ def test_a_cell_is_shown_over_time_with_what_changed(
     assert rows(capsys, "show", digest[:6], str(measured)) == shown[1:]
 
 
+LOADS = (Load(model="dense", nodes=1), Load(model="sparse", nodes=2))
+
+
+def commits_measured(folder: Path, first: int, *, nodes: tuple[str, ...]) -> None:
+    """Measure two commits under two loads; `sparse` breaks on commit 3, `dense` is slow there."""
+
+    def script(trial_id: str, attempt: int) -> tuple[str, Outcome]:
+        is_third = f"{3:012x}" in trial_id
+        if is_third and trial_id.startswith("sparse"):
+            return "RESOURCE_EXHAUSTED: Out of memory while trying to allocate 99 bytes.\n", FAILED
+        text, outcome = scripted.ordinary(trial_id, attempt)
+        return (log(900.0 + len(text) % 3) if is_third else text), outcome
+
+    cell = replace(scripted.CELL, nodelist=nodes)
+    numbers = (first, first + 1)
+    at_commits = [replace(cell, code=f"{each:012x}{0:028x}") for each in numbers]
+    study = CommitStudy(
+        cells=tuple(load.cell(each) for load in LOADS for each in at_commits),
+        labels=tuple(f"{each:012x} change {each}" for each in numbers),
+        asked=Commits(loads=LOADS),
+        budget=60,
+    )
+    run(campaign(folder, ScriptedExecutor(script, max_in_flight=4), study=study))
+
+
+def test_commits_of_all_sweeps_stand_in_a_table_for_each_model_and_node_count(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nodes = ("n1", "n2", "n3", "n4")
+    for name, first, others in (("a", 1, nodes), ("b", 2, nodes), ("c", 4, (*nodes[:3], "n9"))):
+        commits_measured(tmp_path / name, first, nodes=others)
+    run(campaign(tmp_path / "d", ScriptedExecutor()))  # names no commit
+
+    assert main(["history", str(tmp_path), "--by-load", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert set(told) == {"dense FSDP=4, 1 node", "sparse FSDP=4, 2 nodes"}
+    dense, sparse = told["dense FSDP=4, 1 node"], told["sparse FSDP=4, 2 nodes"]
+    for rows in (dense, sparse):
+        assert [int(each["commit"][:12], 16) for each in rows] == [1, 2, 2, 3, 4, 5]
+    assert [each["verdict"] for each in dense] == ["OK", "OK", "OK", "SLOWER", "OK", "OK"]
+    assert [each["verdict"] for each in sparse] == ["OK", "OK", "OK", "BROKEN", "OK", "OK"]
+    for above, each in pairwise(dense):
+        assert each["delta"] == pytest.approx(each["tgs"] / above["tgs"] - 1)
+    assert dense[3]["delta"] < -0.08
+    assert sparse[3]["tgs"] is None
+    # of two nodes one is another: nothing is compared
+    assert [each["differs"] for each in sparse] == ["", "", "", "", "nodes", ""]
+    assert [each["delta"] is None for each in sparse] == [True, False, False, True, True, False]
+
+    monkeypatch.setenv("COLUMNS", "240")
+    assert main(["history", str(tmp_path), "--by-load"]) == 0
+    said = capsys.readouterr().out
+    assert "2 loads in 3 ledgers" in said
+    assert "it accuses no commit" in said
+    assert said.count(f"{2:012x}") == 4, "two loads in two sweeps"
+
+
+def test_without_a_commit_there_is_no_table_of_commits(
+    measured: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["history", str(measured), "--by-load"]) == 2
+    assert "none of 3 ledgers measured a commit" in capsys.readouterr().err
+
+
+def test_the_course_of_a_cell_is_a_page(
+    measured: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "pages" / "course.html"
+    assert main(["show", "FSDP=4", str(measured), "--html", str(path)]) == 0
+    assert f"written: {path}" in capsys.readouterr().out
+    text = path.read_text(encoding="utf-8")
+    page = read(text)
+    assert "pretend FSDP=4: its course" in page.text
+    assert re.search(r"2\d{3}-\d\d-\d\d \d\d:\d\d UTC, pretend: ★ fast \+10\.\d %", page.text)
+    assert "Studies, the oldest first" in page.text
+    assert "The reference over time" in page.text
+    for each in rows(capsys, "show", "FSDP=4", str(measured)):
+        base = read_known(Path(str(each["folder"]))).conclusion.baseline
+        assert f"{base.tgs:.1f}" in text
+
+
+def test_without_jinja2_no_page_is_one_message_before_anything_is_read(
+    measured: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    found = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util,
+        "find_spec",
+        lambda name, *of: None if name == "jinja2" else found(name, *of),
+    )
+    path = tmp_path / "course.html"
+    assert main(["show", "FSDP=4", str(measured), "--html", str(path)]) == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err == (
+        "xlatune: no HTML page: jinja2 is not installed here; install pytest-xlatune[page]\n"
+    )
+    assert not path.exists()
+    assert main(["show", "FSDP=4", str(measured)]) == 0, "the same without a page"
+
+
+def test_jobs_say_that_there_are_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    made = campaign(tmp_path, ScriptedExecutor())
+    workdir = f"--workdir={made.setup.folder.parents[1]}"
+    for more in ([], ["--cancel"]):
+        assert main(["jobs", workdir, *more]) == 0
+        assert capsys.readouterr().out == "no job was submitted so far\n"
+    run(made)
+    assert main(["jobs", workdir]) == 0
+    before = capsys.readouterr().out.splitlines()
+    assert len(before) > 5
+    assert all(len(each.split()) > 3 for each in before)
+    assert main(["jobs", workdir, "--cancel"]) == 0
+    *listed, last = capsys.readouterr().out.splitlines()
+    assert listed == before
+    assert last == "ended no job: none runs that no session waits for"
+
+
 def test_an_unknown_cell_names_those_that_are_there(
     measured: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -105,3 +232,65 @@ def test_a_damaged_ledger_hides_no_other(
     assert "1 ledger of 1 cell" in said.out
     assert said.err.count("not shown: ") == 2
     assert str(bad) in said.err
+    assert main(["show", "no-such-cell", str(tmp_path)]) == 2
+    assert str(bad) in capsys.readouterr().err, "it may be the one that is asked for"
+
+
+@pytest.mark.parametrize("text", ["", "{}\nno json\n{}\n"])
+@pytest.mark.parametrize("argv", [("history",), ("history", "--by-load"), ("show", "pretend")])
+def test_where_no_ledger_can_be_read_it_is_told_why(
+    tmp_path: Path, text: str, argv: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    bad = tmp_path / "pretend" / "cell"
+    bad.mkdir(parents=True)
+    (bad / LEDGER).write_text(text, encoding="utf-8")
+    for more in ([], ["--json"]):
+        assert main([*argv, str(tmp_path), *more]) == 3
+        said = capsys.readouterr()
+        assert str(bad) in said.err
+        assert said.out == ""
+
+
+def test_a_damaged_ledger_keeps_no_report_and_no_job_from_the_others(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    good = campaign(tmp_path, ScriptedExecutor())
+    run(good)
+    workdir = good.setup.folder.parents[1]
+    bad = workdir / "a-first-one" / "cell"  # before it by name
+    bad.mkdir(parents=True)
+    (bad / LEDGER).write_text("{}\nno json\n{}\n", encoding="utf-8")
+    reports = tmp_path / "reports"
+    assert main(["report", "--workdir", str(workdir), "--reports", str(reports)]) == 3
+    assert str(bad) in capsys.readouterr().err
+    assert (reports / "pretend-tuning.md").exists()
+    assert main(["jobs", "--workdir", str(workdir)]) == 3
+    said = capsys.readouterr()
+    assert str(bad) in said.err
+    assert len(said.out.splitlines()) == len(read_known(good.setup.folder).history)
+
+
+def test_a_ledger_of_a_newer_version_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = campaign(tmp_path, ScriptedExecutor())
+    run(made)
+    path = made.setup.folder / LEDGER
+    opened, rest = path.read_text("utf-8").split("\n", 1)
+    path.write_text(opened.replace('"study":"tuning"', '"study":"riddle"') + "\n" + rest)
+    assert main(["history", str(tmp_path)]) == 3
+    assert f"{path}: the ledger holds a study 'riddle'" in capsys.readouterr().err
+
+
+def test_a_page_goes_into_a_device_and_takes_no_place_of_one(
+    measured: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    device = tmp_path / "device"
+    device.symlink_to("/dev/null")
+    assert main(["show", "FSDP=4", str(measured), "--html", str(device)]) == 0
+    assert device.is_char_device()
+    device.unlink()
+    device.symlink_to("/dev/full")
+    assert main(["show", "FSDP=4", str(measured), "--html", str(device)]) == 2
+    assert "the page cannot be written: No space left on device" in capsys.readouterr().err
+    assert Path("/dev/full").is_char_device()

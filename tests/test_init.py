@@ -12,6 +12,7 @@ import pytest
 
 from pytest_xlatune.cli import main
 from pytest_xlatune.cli.init import KINDS, QUESTIONS, answers
+from pytest_xlatune.model.errors import ConfigError
 
 CELL = "--model tiny --parallelism FSDP=4"
 FLAGS = "--xla_gpu_all_gather_combine_threshold_bytes=1073741824 --xla_gpu_enable_nccl_user_buffers"
@@ -50,6 +51,71 @@ def test_the_written_file_is_collected_and_planned(
     assert "::test_wave2[enable-nccl-user-buffers]" in done.stdout
 
 
+def test_what_a_trainer_with_lines_of_its_own_needs_stands_in_the_file_as_a_comment(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "test_mine.py"
+    argv = ["init", str(path), *OPTIONS["trainer"], *CELL.split(), "--nodelist", ""]
+    assert main([*argv, "--flags", "--xla_a=1"]) == 0
+    text = path.read_text(encoding="utf-8")
+    for name in ("step_pattern=", "per_device_batch_size="):
+        assert f"        # {name}" in text
+        text = text.replace(f"        # {name}", f"        {name}")
+    path.write_text(text, encoding="utf-8")
+    capsys.readouterr()
+    assert main(["plan", str(path)]) == 0
+    assert "pdbs=8" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("found", "notes"), [(None, 1), ("jax", 0)], ids=["no JAX", "JAX"])
+def test_a_python_of_ours_without_jax_is_told(
+    found: str | None, notes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    """As where the README's `export PATH` puts our environment before the trainer's."""
+    bin_ = tmp_path / "bin"
+    bin_.mkdir()
+    for name in ("python3", "other"):
+        (bin_ / name).symlink_to(sys.executable)
+    monkeypatch.setenv("PATH", str(bin_), prepend=":")
+    monkeypatch.setattr(sys, "executable", str(bin_ / "python"))
+    monkeypatch.setattr("importlib.util.find_spec", lambda _: found)
+    argv = ["init", str(tmp_path / "test_a.py"), "--command", "python3 /t {steps}", *CELL.split()]
+    assert main([*argv, "--nodelist", ""]) == 0
+    assert capsys.readouterr().out.count("name the Python that has it") == notes
+    argv = ["init", str(tmp_path / "test_b.py"), "--command", "/o/python /t {steps}", *CELL.split()]
+    assert main([*argv, "--nodelist", ""]) == 0
+    assert "note:" not in capsys.readouterr().out
+
+
+def test_a_single_flag_is_no_option(tmp_path: Path) -> None:
+    path = tmp_path / "test_mine.py"
+    argv = ["init", str(path), *OPTIONS["trainer"], *CELL.split(), "--nodelist", ""]
+    assert main([*argv, "--flags", "--xla_cpu_enable_fast_math"]) == 0
+    assert "'--xla_cpu_enable_fast_math'" in path.read_text(encoding="utf-8")
+
+
+def test_a_script_beside_the_person_is_found_from_a_trials_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("train.py").write_text("", encoding="utf-8")
+    command = ("--command", "python3 train.py {steps}")
+    assert main(["init", "test_mine.py", *command, *CELL.split(), "--nodelist", ""]) == 0
+    said = Path("test_mine.py").read_text(encoding="utf-8")
+    assert f"argv=('python3', '{tmp_path}/train.py', '{{steps}}')" in said
+
+
+def test_a_script_that_is_not_beside_the_person_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    command = ("--command", "python3 train.py {steps}")
+    assert main(["init", "test_mine.py", *command, *CELL.split(), "--nodelist", ""]) == 2
+    assert "train.py is no file here" in capsys.readouterr().err
+    assert not Path("test_mine.py").exists()
+
+
 @pytest.fixture
 def typing(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[str]]:
     """Answer the questions in order; returns what was asked."""
@@ -78,14 +144,41 @@ def test_what_the_options_leave_out_is_asked(typing: Callable[..., list[str]]) -
     assert "'nodelist': ''" in asked[-1]
 
 
+def test_an_answer_that_does_not_fit_is_told_and_asked_again(
+    typing: Callable[..., list[str]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    typed = ("", "t", "t {steps}", "my model", "m", "DP", "DP=4", "n[1", "", "a=1", "--xla_a=1")
+    asked = typing(*typed)
+    found = {"kind": "trainer", "command": "t {steps}", "model": "m", "parallelism": "DP=4"}
+    assert asked[-1] == repr({**found, "nodelist": "", "flags": "--xla_a=1"})
+    said = capsys.readouterr().out.splitlines()
+    expected = ("has no {steps}", "my model", "'DP'", "n[1", "a=1")
+    assert [each in line for each, line in zip(expected, said, strict=True)] == [True] * 5
+
+
+def test_a_closed_terminal_ends_the_questions() -> None:
+    def closed(_: str) -> str:
+        raise EOFError
+
+    with pytest.raises(ConfigError, match="ended before the last question"):
+        answers({}, closed)
+
+
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
         ("test_a.py --model m", "--command, --parallelism: no terminal to ask on"),
         ("a.py", "test_a.py; name it so"),
         ("test_a.py --config /x", "--config belongs to --kind maxtext"),
-        ("test_a.py --command t --model m --parallelism FDSP=4", "did you mean 'FSDP'"),
-        ("test_a.py --command t --model m --parallelism DP=4 --flags=xla_a=1", "does not begin"),
+        ("test_a.py --command t{steps} --model m --parallelism FDSP=4", "did you mean 'FSDP'"),
+        (
+            "test_a.py --command t{steps} --model m --parallelism DP=4 --flags=xla_a=1",
+            "does not begin",
+        ),
+        ("test_a.py --command t --model m --parallelism DP=4", "has no {steps}"),
+        ("test_a.py --command t'{steps} --model m --parallelism DP=4", "No closing quotation"),
+        ("test_a.py --command t{steps} --model m/n --parallelism DP=4", "model tag 'm/n'"),
+        ("test_a.py --command t{steps} --model m --parallelism DP=4 --nodelist n[1", "n[1"),
     ],
 )
 def test_bad_input_is_one_message_and_writes_nothing(

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+import pytest_xlatune
 from pytest_xlatune import (
     CommandLauncher,
     ConfigError,
@@ -21,6 +22,9 @@ from pytest_xlatune import (
     profile,
 )
 from pytest_xlatune.sweep.groups import GROUPS
+
+# what a checker of types would refuse, a sweep file may hold
+xl: Any = pytest_xlatune
 
 SLOW = profile("slow", "--xla_slow=1")
 
@@ -182,3 +186,60 @@ def test_a_sweep_that_cannot_be_meant_is_refused(changed: dict[str, Any], messag
 def test_derived_waves_alone_are_a_sweep() -> None:
     rules = (Stacks(wave="wave3", slots=1),)
     assert declared(profiles=(), derived=rules).derived == rules
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (
+            lambda: xl.Protocol(steps="12"),
+            "protocol: steps is '12' (str), expected a whole number",
+        ),
+        (
+            lambda: xl.Protocol(compile_cache=5),
+            "protocol: compile_cache is 5 (int), expected",
+        ),
+        (lambda: xl.Protocol(first_step=-1), "protocol: first_step is -1, expected at least 0"),
+        (lambda: xl.Protocol(stpes=12), "'stpes' in Protocol(...); did you mean 'steps'?"),
+        (
+            lambda: xl.Patience(training_s="9"),
+            "patience: training_s is '9' (str), expected",
+        ),
+        (lambda: xl.Resources(tasks_per_node=0), "tasks_per_node is 0, expected at least 1"),
+        (
+            lambda: xl.Resources(time_limit_s="1:00"),
+            "time_limit_s is '1:00' (str), expected",
+        ),
+        (lambda: xl.Resources(node=2), "'node' in Resources(...); did you mean 'nodes'?"),
+        (lambda: xl.RetryPolicy(max_attempts="3"), "max_attempts is '3' (str), expected a whole"),
+        (lambda: xl.Gate(margin="1 %"), "gate: margin is '1 %' (str), expected a number"),
+        (lambda: xl.Nodes(floors=5), "'floors' in Nodes(...); did you mean 'floor_tgs'?"),
+        (lambda: xl.Commits(loads="a"), "commits: loads is 'a' (str), expected a tuple"),
+        (lambda: xl.BatchSize(start="4"), "batch size: start is '4' (str), expected a number"),
+        (lambda: xl.Network(rounds=4), "unknown keyword 'rounds' in Network(...)"),
+        (xl.Load, "Load(...): model is missing; write model=..."),
+        (
+            lambda: xl.CommandLauncher(args=("a",)),
+            "'args' in CommandLauncher(...); did you mean 'argv'",
+        ),
+        (
+            lambda: xl.CommandLauncher(argv=("a", 5)),
+            "argv[1] is 5 (int), expected a text: write '5'",
+        ),
+        (
+            lambda: xl.profile("p", ["--xla_a=1"]),
+            "the flags are ['--xla_a=1'] (list), expected one text",
+        ),
+        (lambda: xl.profile("p", None), "the flags are None (NoneType), expected one text"),
+        (lambda: xl.profile(5), "profile: id is 5 (int), expected a text: write '5'"),
+        (
+            lambda: declared(retry_policy=xl.RetryPolicy(rules={"hang": 1})),
+            "retry policy: rules['hang'] is 1 (int), expected RetryRule",
+        ),
+    ],
+)
+def test_what_a_user_constructs_says_what_is_wrong_with_it(make: Any, message: str) -> None:
+    """Python's own errors named no attribute, and pytest ended with 2 instead of 4."""
+    with pytest.raises(ConfigError) as caught:
+        make()
+    assert message in str(caught.value)

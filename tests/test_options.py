@@ -11,52 +11,10 @@ import pytest
 
 from pytest_xlatune import CellSettings, DesignSettings, Limits, Sweep
 from pytest_xlatune.model.errors import ConfigError
-from pytest_xlatune.sweep.groups import FIELDS, GROUPS, OPTIONS, SESSION, TABLE, RunSettings
+from pytest_xlatune.sweep.groups import FIELDS, OPTIONS
 from pytest_xlatune.sweep.settings import resolve_options
 
 ROOT = Path("/project")
-
-
-HEAD = """\
-# Settings
-
-Every setting of a sweep, as `Sweep(...)` takes it and as the other places say it. `--xlatune-NAME`
-is `XLATUNE_NAME` in the environment, `xlatune_name` in pytest's ini file and `name` in
-`xlatune.toml` ([site](site.md)). The command line decides before the environment, the ini file, the
-table of the sweep in `xlatune.toml`, the rest of that file, and last the sweep file. Tables of
-key=value add up by key."""
-
-
-def _shown(default: object) -> str:
-    if default is None:
-        return "none"
-    if isinstance(default, Path):
-        return f"`{default}`"
-    is_plain = isinstance(default, int | float | str) or default == {}
-    return f"`{default!r}`" if is_plain else f"`{type(default).__name__}()`"
-
-
-def settings_page() -> str:
-    """The table of docs/settings.md, from the declarations.
-
-    A page that differs is mended by what this returns.
-    """
-    lines = [HEAD]
-    keywords = {group: keyword for keyword, group in GROUPS.items()}
-    for group in (*GROUPS.values(), RunSettings):
-        keyword = keywords.get(group, "")
-        head = f"`{keyword}=pytest_xlatune.{group.__name__}(...)`" if keyword else "One run"
-        lines += ["", f"## {head}", "", group.__doc__ or "", ""]
-        lines += ["| name | meaning | unit | default | outside the sweep file |"]
-        lines += ["| --- | --- | --- | --- | --- |"]
-        for each in FIELDS:
-            if each.group is group:
-                where = f"`{each.flag}`" if each in OPTIONS else ""
-                where = f"`{each.name}` in `xlatune.toml`" if each.where == TABLE else where
-                where += ", for the whole session" if each.where == SESSION else ""
-                shown = _shown(getattr(group(), each.field))
-                lines += [f"| `{each.field}` | {each.help} | {each.unit} | {shown} | {where} |"]
-    return "\n".join(lines) + "\n"
 
 
 def test_what_comes_first_wins() -> None:
@@ -128,11 +86,6 @@ def test_the_old_name_of_an_option_is_answered_with_the_new_one() -> None:
         resolve_options({}, {"XLATUNE_SCREENING": "on"}, {}, root=ROOT)
     with pytest.raises(ConfigError, match=r"xlatune_screening .* write xlatune_compile_check"):
         resolve_options({}, {}, {"xlatune_screening": "on"}, root=ROOT)
-
-
-def test_the_page_of_settings_says_what_the_declarations_say() -> None:
-    page = Path(__file__).parents[1] / "docs" / "settings.md"
-    assert page.read_text(encoding="utf-8") == settings_page()
 
 
 @pytest.mark.parametrize(

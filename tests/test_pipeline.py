@@ -71,6 +71,58 @@ def test_the_shape(parallelism: str, overrides: dict[str, str], expected: Pipeli
 
 
 @pytest.mark.parametrize(
+    ("model", "parallelism", "overrides", "expected"),
+    [
+        ("mixtral-8x22b", "PP=8", {}, Pipeline(stages=8, microbatches=8, repeats=7)),
+        (
+            "llama3.1-405b",
+            "PP=8",
+            {"pipeline_parallel_layers": "120"},
+            Pipeline(stages=8, microbatches=8, repeats=15),
+        ),
+        # the three dense layers of 61 come before the pipeline
+        (
+            "deepseek3-671b",
+            "PP=2",
+            {"num_layers_per_pipeline_stage": "29"},
+            Pipeline(stages=2, microbatches=2, repeats=1),
+        ),
+        (
+            "llama3.1-405b",
+            "PP=8",
+            {"base_num_decoder_layers": "16"},
+            Pipeline(stages=8, microbatches=8, repeats=2),
+        ),
+    ],
+)
+def test_the_layers_of_a_model_by_its_name(
+    model: str, parallelism: str, overrides: dict[str, str], expected: Pipeline
+) -> None:
+    base = {"base_num_decoder_layers": "16", "pipeline_parallel_layers": "-1"}  # of base.yml
+    named = cell(parallelism, model_name=model, **overrides)
+    assert pipeline_of(named, BASELINE, base) == expected
+    in_file = cell(parallelism, **overrides)
+    assert pipeline_of(in_file, BASELINE, base | {"model_name": model}) == expected
+
+
+def test_a_model_whose_layers_do_not_divide_is_told_before_the_sweep_with_the_key_to_set() -> None:
+    said = pipeline_of(cell("PP=8", model_name="{model_tag}"), BASELINE)
+    assert isinstance(said, NoPipeline), "a model that is not known"
+    for model, layers, fewer in (("deepseek3-671b", 58, 56), ("llama3.1-405b", 126, 120)):
+        own = Cell(
+            model_tag=model,
+            parallelism=Parallelism.parse("PP=8"),
+            overrides={"model_name": "{model_tag}"},
+        )
+        found = pipeline_of(own, BASELINE)
+        assert isinstance(found, NoPipeline)
+        assert found.reason == (
+            f"{layers} layers do not divide into 8 stages of 1, which MaxText refuses: "
+            f"set pipeline_parallel_layers={fewer}"
+        )
+
+
+@pytest.mark.parametrize(
     ("shape", "bubble"),
     [
         ((8, 8, 1), 7 / 15),

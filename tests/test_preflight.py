@@ -67,6 +67,20 @@ def test_what_a_launcher_asks_of_the_machine_is_tried(tmp_path: Path) -> None:
     assert look(choosy).faults == ("this machine: no runtime here",)
 
 
+def test_caches_that_cannot_be_made_are_faults_before_a_trial_is_lost(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("no folder")
+    kept, away = tmp_path / "kept", tmp_path / "file" / "programs"
+    begun = site(tmp_path)
+    protocol = dataclasses.replace(
+        begun.cell.protocol, autotune_cache=str(kept), compile_cache=str(away)
+    )
+    cell = dataclasses.replace(begun.cell, protocol=protocol)
+    launcher = CommandLauncher(argv=(sys.executable,))
+    (fault,) = look(dataclasses.replace(begun, cell=cell, launcher=launcher)).faults
+    assert fault.startswith(f"this machine: compile_cache {away} cannot be made or written")
+    assert kept.is_dir()
+
+
 def test_an_image_file_that_was_written_over_is_a_fault(tmp_path: Path) -> None:
     image = tmp_path / "jax.sif"
     image.write_bytes(b"one")

@@ -220,6 +220,15 @@ def test_logs_that_are_no_healthy_jobs_are_told_by_reason(tmp_path: Path) -> Non
         compare_sides(a, bad)
 
 
+def test_a_job_that_ended_badly_behind_its_last_step_counts(tmp_path: Path) -> None:
+    """As in `triage` and `steps`: all steps are there, so its end changes no figure."""
+    bad_end = "== Training FAILED (exit=143, 84s) ==\n"
+    logs = (log(at, config="Config param steps: 15") for at in (1050.0, 1053.0, 1049.0, 1051.0))
+    b = written(tmp_path / "b", *(each + bad_end for each in logs))
+    found = compare_sides(side(tmp_path / "a", *A), b, margin=0.01)
+    assert (found.verdict.kind, found.verdict.n, found.b.left_out) == (VerdictKind.FASTER, 4, ())
+
+
 def test_a_side_without_any_score_says_why(tmp_path: Path) -> None:
     a = side(tmp_path / "a", *A)
     odd = [log(1000.0 + at).replace("Tokens/s/device: ", "Tokens/s/device: nan #") for at in (0, 1)]

@@ -93,7 +93,7 @@ class Measuring:
 
     def open(self, session: str = "s1") -> None:
         opened = CampaignOpened(
-            cells=(self.study.cell,),
+            cells=self.study.cells,
             study=self.study.name,
             sweep=self.folder.parent.name,
             session=session,

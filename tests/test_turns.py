@@ -71,7 +71,7 @@ def test_a_killed_driver_is_silent_and_then_replaced(
         assert is_mine
 
 
-def test_a_clock_that_jumps_back_stops_nobody(tmp_path: Path) -> None:
+def test_a_clock_that_jumps_back_stops_no_process(tmp_path: Path) -> None:
     (tmp_path / "turn.beat").write_text("1\n", encoding="utf-8")
     future_s = time.time() + 3600
     os.utime(tmp_path / "turn.beat", (future_s, future_s))
@@ -110,7 +110,7 @@ def test_an_unwritable_folder_is_one_clear_message(tmp_path: Path) -> None:
         pass
 
 
-def test_somebody_waits(tmp_path: Path) -> None:
+def test_a_process_waits(tmp_path: Path) -> None:
     turns = Turns(tmp_path)
     process = other(tmp_path, "waiting")
     try:

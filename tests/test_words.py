@@ -23,6 +23,7 @@ PACKAGE = ROOT / "pytest_xlatune"
 DOCUMENTS = [
     ROOT / "README.md",
     ROOT / "CHANGELOG.md",
+    ROOT / "CONTRIBUTING.md",
     *(ROOT / "docs").glob("*.md"),
     *(ROOT / "sweeps").rglob("*.md"),
     ROOT / "Makefile",
@@ -72,7 +73,7 @@ HONEST = (
     Honest(
         "seeds?",
         r"pytest_xlatune/(studies|sweep|stats|model/environment|tasks/run_record|report/leaderboard)"
-        r"|docs/(gates|statistics|settings|tuning)|sweeps/quickstart|CHANGELOG",
+        r"|docs/(gates|statistics|settings|tuning|formats)|sweeps/quickstart|CHANGELOG",
         "a random order and a training's random numbers have a seed",
     ),
     Honest("screening", "sweep/groups", "an option's name of old, which a message explains"),

@@ -23,9 +23,10 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
 from pytest_xlatune.campaign._limits import Packing, Spending
-from pytest_xlatune.campaign.attempts import Attempts, Setup, by_digest
+from pytest_xlatune.campaign.attempts import Attempts
 from pytest_xlatune.campaign.jobs import end_jobs
 from pytest_xlatune.campaign.log import keep_secret, lines_about
+from pytest_xlatune.campaign.setup import Setup, by_digest
 from pytest_xlatune.campaign.turns import Turns
 from pytest_xlatune.executors import OWN_JOBS, SchedulerDown
 from pytest_xlatune.executors.named import executor_named
@@ -43,7 +44,7 @@ from pytest_xlatune.ledger import (
 )
 from pytest_xlatune.ledger.now import Now, write_now
 from pytest_xlatune.ledger.state import LedgerState, replay
-from pytest_xlatune.model.cell import family_differences, secrets_in
+from pytest_xlatune.model.cell import Cell, family_differences, secrets_in
 from pytest_xlatune.model.errors import (
     ConfigError,
     LedgerError,
@@ -52,6 +53,7 @@ from pytest_xlatune.model.errors import (
 )
 from pytest_xlatune.model.exits import Exit
 from pytest_xlatune.model.failure import FailureClass
+from pytest_xlatune.model.hosts import compress
 from pytest_xlatune.model.profile import SLUG
 from pytest_xlatune.model.redact import hide_quoted
 from pytest_xlatune.model.resources import Next
@@ -62,10 +64,11 @@ from pytest_xlatune.model.result import (
     TrialResult,
     TrialStatus,
 )
-from pytest_xlatune.model.trial import Trial
-from pytest_xlatune.studies import Study, profiles_in
+from pytest_xlatune.model.text import counted
+from pytest_xlatune.model.trial import Behind, Trial
+from pytest_xlatune.studies import Study, behind_in, profiles_in
 from pytest_xlatune.sweep.deployed import refuse_changed
-from pytest_xlatune.sweep.registry import agreed
+from pytest_xlatune.sweep.registry import KINDS, agreed
 
 __all__ = ["Campaign", "CampaignStopped", "Setup", "View", "by_digest"]
 
@@ -108,6 +111,11 @@ def versions() -> dict[str, str]:
     return found
 
 
+def _slots_text(lists: Sequence[tuple[str, ...]]) -> str:
+    named = "; ".join(compress(each) or "nodes of the scheduler's choice" for each in lists)
+    return f"{counted(len(lists), 'node slot')} ({named})"
+
+
 def _refuse_words(trial: Trial) -> None:
     for what, word in (("arm", trial.arm), ("stage", trial.stage)):
         if not SLUG.fullmatch(word):
@@ -115,6 +123,12 @@ def _refuse_words(trial: Trial) -> None:
                 f"it names the {what} {word!r} of a trial, expected [a-z0-9][a-z0-9._+-]*, 64 "
                 "characters at most"
             )
+
+
+def _refuse_compiled(proposed: Sequence[Trial], stage: str) -> None:
+    for trial in proposed:
+        if stage and trial.stage == stage:
+            raise LedgerError(f"{trial.id} is to be compiled alone, and nothing compiles here")
 
 
 def _refuse_only_final(proposed: tuple[Trial, ...], history: Sequence[TrialResult]) -> None:
@@ -298,7 +312,7 @@ class Campaign:
         if not state.opened:
             return
         before, now = state.opened[0].cells, tuple(setup.cells.values())
-        found = family_differences(before, now)
+        found = family_differences(before, now) or self._other_slots(now)
         asked = setup.resources.nodes
         for nodes in map(state.nodes_of, filter(setup.picks_nodes, now)):
             if not found and len(nodes) not in (0, asked):
@@ -312,6 +326,26 @@ class Campaign:
                 "with --xlatune-new-baseline (nothing measured is deleted)"
             )
 
+    def _other_slots(self, now: Sequence[Cell]) -> str:
+        """Say how the nodes differ from those of a study on slots before; "" where none does.
+
+        A study of the cell itself has the nodes of one of the slots, as an evidence run has, or of
+        all of them and more, as a calibration may.
+        """
+        mine = KINDS.get(self.study.name.partition("-")[0])
+        lists = [each.nodelist for each in now]
+        for opened in self._state.opened:
+            kind, were = KINDS.get(opened.study), [each.nodelist for each in opened.cells]
+            if kind is None or mine is None or kind.cell_nodes or mine.cell_nodes:
+                continue
+            if kind.has_slots and mine.has_slots:
+                is_same = were == lists
+            else:  # a calibration may look at more slots than a sweep has
+                is_same = set(lists) <= set(were) or set(were) <= set(lists)
+            if not is_same:
+                return f"it was on {_slots_text(were)}, and is on {_slots_text(lists)}"
+        return ""
+
     def _refuse_changed_files(self) -> None:
         before, setup, where = self._state.files, self.setup, str(self.setup.folder)
         for cell in setup.cells.values():
@@ -322,6 +356,8 @@ class Campaign:
         history = history_of(self._state, self.study)
         proposed = tuple(self.study.propose(history))
         try:
+            if self.setup.compile_check is None:
+                _refuse_compiled(proposed, self.study.policy.compiled_stage)
             for each in proposed:
                 cell = self.setup.cell_of(each, self._state)
                 _refuse_words(each)
@@ -500,8 +536,14 @@ class Campaign:
         for submission in in_flight:
             outcome = outcomes.get(submission.job_id)
             if outcome is not None:
-                self._write(*self._attempts.look(self._state, submission, outcome))
+                self._write(
+                    *self._attempts.look(self._state, submission, outcome, behind=self._behind)
+                )
         self._write(*self._attempts.wait_in_queue(self._state, outcomes))
+
+    def _behind(self, running: TrialResult) -> Behind | None:
+        """Return how far behind a running trial is, where the study has it ended early."""
+        return behind_in(self.study, history_of(self._state, self.study), running)
 
     def _tell_now(self, outcomes: Mapping[str, Outcome]) -> None:
         """Write down where the jobs stand, for people: at a change, else now and then."""
@@ -520,7 +562,7 @@ class Campaign:
     def _check_by_compiling(self) -> bool:
         """Take a step of finding out which trials need no run; False once that is known."""
         check, view = self.setup.compile_check, self.view()
-        asked = frozenset(trial.profile.id for trial in view.pending)
+        asked = frozenset(map(self._compiled_as, view.pending))
         # waves that follow from earlier ones ask for profiles that were not there before
         is_done = asked <= self._compiled or view.stopped
         if check is None or is_done or self._packing.is_full(view.state):
@@ -532,6 +574,11 @@ class Campaign:
         self._write(*events)
         return bool(events)
 
+    def _compiled_as(self, trial: Trial) -> str:
+        """Return by which name a trial is compiled: its own where that is all that is asked."""
+        is_alone = trial.stage == self.study.policy.compiled_stage
+        return trial.id if is_alone else trial.profile.id
+
     def _submit(self) -> None:
         """Submit what the nodes have a place for, in the order that the study proposed."""
         view = self.view()
@@ -539,10 +586,12 @@ class Campaign:
             self._packing.tell("stop", f"nothing is submitted: {view.stopped}")
             return
         limits, spending = self.setup.limits, self._spending
-        digests = dict.fromkeys(each.cell_digest for each in view.pending)
+        alone = self.study.policy.compiled_stage
+        wanted = [each for each in view.pending if not alone or each.stage != alone]
+        digests = dict.fromkeys(each.cell_digest for each in wanted)
         found = {each: spending.exhausted(limits, cell_digest=each, now=True) for each in digests}
         spent = {digest: each for digest, each in found.items() if each is not None}
-        fitting = [each for each in view.pending if each.cell_digest not in spent]
+        fitting = [each for each in wanted if each.cell_digest not in spent]
         if spent:
             self._refuse_spent(view, spent, is_over=not fitting)
         held: set[str] = set()  # nodes whose next trial waits for the cost of those that have begun

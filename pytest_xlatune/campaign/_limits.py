@@ -28,7 +28,7 @@ from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.sweep.groups import Limits
 
 if TYPE_CHECKING:
-    from pytest_xlatune.campaign.attempts import Setup
+    from pytest_xlatune.campaign.setup import Setup
 
 _HERE = ("this machine",)
 _HOUR_S = 3600.0

@@ -11,6 +11,7 @@ import functools
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from pytest_xlatune.campaign.playbook import Decision, decide
 from pytest_xlatune.catalog.entries import history
@@ -31,13 +32,14 @@ from pytest_xlatune.model.result import (
     Outcome,
     Score,
     SettingKind,
+    State,
     StepRecord,
     TrialResult,
     TrialSetting,
     TrialStatus,
 )
 from pytest_xlatune.model.trial import Trial
-from pytest_xlatune.stats.score import score
+from pytest_xlatune.stats.score import score, score_so_far
 from pytest_xlatune.stats.validity import (
     Options,
     Shown,
@@ -112,6 +114,7 @@ def assess(
     logged: Logged | None = None,
     stalled_s: float | None = None,
     fatal: Finding | None = None,
+    is_behind: bool = False,
     options: Options | None = None,
     is_asked: bool = False,
     exempt: Sequence[str] = (),
@@ -125,14 +128,20 @@ def assess(
     `metrics` are the unrounded steps of MaxText's metrics file, preferred to those of the log;
     `logged` the figures of the protocol's metric that stand beside the steps.
     Where we ended the attempt ourselves, it was after `stalled_s` seconds without a step or for the
-    line `fatal`. `options` are those that XLA dumped, None where it did not, `is_asked` whether it
-    was asked to; `exempt` are patterns of settings that nothing can show. `earlier` are the failure
-    classes of its earlier attempts. An attempt of the arm `reference` that can never be measured
-    stops the sweep; "" where the study compares its arms with none. `reference_runs` is whether a
-    trial of that arm was measured: what failed for an unknown reason is then the profile's own.
+    line `fatal`, or because it `is_behind`: then its first steps are its score, unless it came to
+    its end all the same. `options` are those that XLA dumped, None where it did not, `is_asked`
+    whether it was asked to; `exempt` are patterns of settings that nothing can show. `earlier` are
+    the failure classes of its earlier attempts. An attempt of the arm `reference` that can never be
+    measured stops the sweep; "" where the study compares its arms with none. `reference_runs` is
+    whether a trial of that arm was measured: what failed for an unknown reason is then the
+    profile's own.
     """
     is_ours = fatal is not None or stalled_s is not None
     outcome = as_told(outcome, report, is_ours=is_ours)
+    is_over = report.last_step is not None and report.last_step >= trial.protocol.last_step
+    is_early = is_behind and not is_over and outcome.state is not State.COMPLETED
+    if is_early:  # what the program said while it was ended is of the end
+        outcome = replace(outcome, state=State.CANCELLED)
     is_reference = bool(reference) and trial.arm == reference
     rules = functools.partial(
         decide,
@@ -153,14 +162,19 @@ def assess(
     cause = _same_line(fatal, findings) or primary(findings)
     decision = rules(cause)
     scored = None
+    if is_early:
+        findings = tuple(each for each in findings if each.cls != FailureClass.CANCELLED)
+        if cause is None or cause.action is Action.NONE:
+            decision = Decision(next=Next.ACCEPT)
     # profiler and dump change the time of a step: an evidence run is never scored
     if decision.next is Next.ACCEPT and trial.protocol.is_scored:
-        found = score(
-            steps_of(report, metrics),
-            protocol=trial.protocol,
-            tokens_per_device_step=cell.tokens_per_device_step,
-            logged=logged,
-        )
+        steps, tokens = steps_of(report, metrics), cell.tokens_per_device_step
+        if is_early:
+            found = score_so_far(steps, protocol=trial.protocol, tokens_per_device_step=tokens)
+        else:
+            found = score(
+                steps, protocol=trial.protocol, tokens_per_device_step=tokens, logged=logged
+            )
         if isinstance(found, Score):
             scored = replace(found, memory_gb=report.memory_gb)
         else:
@@ -168,7 +182,8 @@ def assess(
             cause = Finding(cls=cls, action=Action.RETRY, text=why, detail=why)
             findings = (*findings, cause)
             decision = rules(cause)
-    if is_reference and trial.protocol.is_scored and _is_of_all(decision):
+    is_first = is_reference and not reference_runs
+    if is_reference and trial.protocol.is_scored and _is_of_all(decision, is_first=is_first):
         cannot = Cannot.BE_SCORED if decision.cls in _UNSCORED else Cannot.RUN
         other = "" if trial.is_baseline else trial.arm
         decision = replace(decision, next=Next.STOP, cannot=cannot, arm=other)
@@ -176,10 +191,30 @@ def assess(
     return Assessment(findings=tuple(ordered), decision=decision, score=scored, settings=settings)
 
 
-def _is_of_all(decision: Decision) -> bool:
-    """Whether what the reference ended in leaves nothing to compare with."""
+def _is_of_all(decision: Decision, *, is_first: bool) -> bool:
+    """Whether what the reference ended in leaves nothing to compare with.
+
+    A program that ends again and again by itself, for a reason that no table knows, does so with
+    every profile where the reference never ran (`is_first`).
+    """
+    if decision.next is Next.GIVE_UP and is_first and decision.cls == FailureClass.EXIT_CODE:
+        return True
     was_tried = decision.cls in (*_UNSCORED, FailureClass.NOT_STARTED)
     return decision.next is Next.DROP or (decision.next is Next.GIVE_UP and was_tried)
+
+
+def with_log(found: Assessment, log: Path) -> Assessment:
+    """Name the log where it is to be looked at: nothing in it is known, or no step can be read."""
+    said = found.decision
+    if said.cls == FailureClass.EXIT_CODE:
+        lines = [each.strip() for each in said.evidence.splitlines() if each.strip()]
+        is_silent = not lines or lines == [FailureClass.EXIT_CODE.meaning]
+        detail = said.detail if is_silent else f"{said.detail}: {lines[-1]}"
+    elif said.cls == FailureClass.NO_STEPS:
+        detail = said.detail
+    else:
+        return found
+    return replace(found, decision=replace(said, detail=f"{detail}; its log: {log}"))
 
 
 def steps_of(report: LogReport, metrics: Sequence[StepRecord]) -> Sequence[StepRecord]:
@@ -196,6 +231,9 @@ def _same_line(fatal: Finding | None, findings: Sequence[Finding]) -> Finding | 
         return None
     found = (each for each in findings if (each.cls, each.detail) == (fatal.cls, fatal.detail))
     return next((each for each in found if each.action is not Action.NONE), None)
+
+
+_OF_NCCL = ("NCCL_", "RCCL_")  # names of variables; what else a library says it read is a flag
 
 
 def _settings(
@@ -220,7 +258,8 @@ def _settings(
             env=report.env,
             options=options,
             config=report.config,
-            nccl=report.nccl,
+            nccl={each: of for each, of in report.nccl.items() if each[:5] in _OF_NCCL},
+            read={each: of for each, of in report.nccl.items() if each[:5] not in _OF_NCCL},
             is_restarted=report.starts > 1,
             expects_options=ran and is_told,
             expects_nccl=ran and is_asked,

@@ -10,34 +10,30 @@ from __future__ import annotations
 import dataclasses
 import functools
 import logging
-import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
 
-from pytest_xlatune.campaign._follow import Follower, unreadable
+from pytest_xlatune.campaign._follow import Follower, Judge, unreadable
 from pytest_xlatune.campaign.assess import (
     STATUS,
-    Assessment,
     assess,
     said_of_settings,
+    with_log,
     without_secrets,
 )
 from pytest_xlatune.campaign.epochs import asks_devices, parted
 from pytest_xlatune.campaign.jobs import interrupted
-from pytest_xlatune.campaign.playbook import Decision
+from pytest_xlatune.campaign.playbook import Decision, decide
+from pytest_xlatune.campaign.setup import Setup
 from pytest_xlatune.executors import (
-    Executor,
     QueueFull,
     Request,
     Resumed,
     SchedulerDown,
-    request_for,
 )
 from pytest_xlatune.executors.folder import read_spec, with_probe
 from pytest_xlatune.executors.payload import forget_secrets, log_name
-from pytest_xlatune.launchers import Launcher
 from pytest_xlatune.ledger import (
     AttemptEnded,
     AttemptIntended,
@@ -56,27 +52,26 @@ from pytest_xlatune.logs import LogReport
 from pytest_xlatune.model.cell import (
     DUMP_FOLDER,
     OPTIONS_FOLDER,
-    Cell,
-    DeployedFile,
-    secrets_in,
 )
-from pytest_xlatune.model.errors import ConfigError, LedgerError, SubmissionError
+from pytest_xlatune.model.errors import CheckoutError, ConfigError, LedgerError, SubmissionError
 from pytest_xlatune.model.failure import FailureClass
-from pytest_xlatune.model.profile import Profile
 from pytest_xlatune.model.redact import HIDDEN, hide_quoted
-from pytest_xlatune.model.resources import Next, Resources, RetryPolicy
+from pytest_xlatune.model.resources import Next
 from pytest_xlatune.model.result import (
     Action,
     Finding,
+    NoScore,
     Outcome,
     State,
+    StepRecord,
     Submission,
+    TrialResult,
     TrialStatus,
 )
-from pytest_xlatune.model.trial import LaunchSpec, Trial
+from pytest_xlatune.model.trial import Behind, LaunchSpec, Trial
+from pytest_xlatune.stats.score import first_steps, score_so_far
 from pytest_xlatune.stats.validity import Options
 from pytest_xlatune.studies import OnNodeFailure, Policy
-from pytest_xlatune.sweep.groups import Limits
 
 _LOG = logging.getLogger("pytest_xlatune.campaign")
 
@@ -86,111 +81,6 @@ _FULL_S = 15.0  # between two tries to submit where a limit on jobs is reached
 _FULL_PATIENCE_S = 900.0  # with no job of ours in flight
 _REFUSALS = 2  # of node lists in the same words, while none works: a third one is the job's fault
 _REVIVALS = 2  # of nodes without a measured trial in between
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Setup:
-    """What a campaign runs with.
-
-    Attributes:
-        cells: every cell that a trial of the study may name, by digest.
-        launcher: how a trial is started; executor: where.
-        folder: of the ledger and the attempts.
-        session: id of the pytest session.
-        settings: what the user said, by name: where.
-        files: that deploy the cell, as they are now.
-        profiles: of the sweep: the ledger keeps none of their secrets.
-        hidden: values that no text may show, besides those of cells and profiles.
-        queue_depth: submissions of a node that may wait behind what runs there.
-        limits: what the sweep may cost.
-        exempt: patterns of settings of which the sweep says that nothing can show them.
-        recover: asks the site to do what needs a person's rights; True when it is done.
-        check: looks before anything is submitted; returns notes, raises ConfigError.
-        compile_check: finds out before anything is submitted which trials need no run: given the
-            state, the pending trials and those of the whole study, one step's events; () when it
-            is done.
-        read: reads what evidence trials left that are over; None where none has any.
-        command: the command line of the session, without secrets.
-        prepare: makes what a trial of a cell is started from, before each submission; raises
-            ConfigError.
-        now: the clock of the events; it may jump.
-        ticks: the clock that durations are measured by; it never jumps.
-    """
-
-    sweep: str
-    cells: Mapping[str, Cell]
-    launcher: Launcher
-    executor: Executor
-    resources: Resources
-    folder: Path
-    session: str
-    policy: RetryPolicy = field(default_factory=RetryPolicy)
-    versions: dict[str, str] = field(default_factory=dict)
-    settings: dict[str, str] = field(default_factory=dict)
-    files: tuple[DeployedFile, ...] = ()
-    profiles: tuple[Profile, ...] = ()
-    hidden: frozenset[str] = frozenset()
-    queue_depth: int = 2
-    limits: Limits = field(default_factory=Limits)
-    exempt: tuple[str, ...] = ()
-    recover: Callable[[Decision, tuple[str, ...]], bool] | None = None
-    check: Callable[[LedgerState], tuple[str, ...]] | None = None
-    compile_check: (
-        Callable[[LedgerState, Sequence[Trial], Sequence[Trial]], tuple[Event, ...]] | None
-    ) = None
-    read: Callable[[LedgerState], tuple[Event, ...]] | None = None
-    prepare: Callable[[Cell], None] | None = None
-    command: str = ""
-    now: Callable[[], float] = time.time
-    ticks: Callable[[], float] = time.monotonic
-
-    def cell_of(self, trial: Trial, state: LedgerState | None = None) -> Cell:
-        """Return the cell that a trial names; `state` knows those of earlier sessions as well.
-
-        Raises:
-            LedgerError: no session named such a cell.
-        """
-        cell = self.cells.get(trial.cell_digest)
-        if cell is None and state is not None:
-            cell = state.cells.get(trial.cell_digest)
-        if cell is None:
-            raise LedgerError(
-                f"trial {trial.id} names the cell {trial.cell_digest}, which no session opened; "
-                f"{self.folder} holds {', '.join(self.cells)}"
-            )
-        return cell
-
-    def secrets_of(self, cell: Cell, profile: Profile) -> frozenset[str]:
-        """Return the values that no text about a trial may show."""
-        return secrets_in(cell, [profile]) | self.hidden
-
-    def whole(self, trial: Trial) -> Trial:
-        """Return a trial of the ledger with the secrets of its profile, which the ledger lacks."""
-        found = trial.profile.with_secrets_of(self.profiles)
-        return trial if found == trial.profile else dataclasses.replace(trial, profile=found)
-
-    def picks_nodes(self, cell: Cell) -> bool:
-        """Whether the scheduler picks a cell's nodes; those of its first trial then stay its."""
-        return self.resources.nodes > 0 and not cell.nodelist
-
-    def request_for(self, trial: Trial, number: int, state: LedgerState) -> Request:
-        """Return what an attempt is submitted with; each cell asks for its own nodes."""
-        cell, resources = self.cell_of(trial, state), self.resources
-        if len(self.cells) > 1 and cell.nodelist:
-            resources = dataclasses.replace(resources, nodes=len(cell.nodelist))
-        return request_for(
-            trial,
-            number,
-            run=state.opened[0].session,
-            folder=self.folder,
-            nodelist=state.nodes_of(cell),
-            resources=resources,
-        )
-
-
-def by_digest(cells: Sequence[Cell]) -> dict[str, Cell]:
-    """Return cells as a `Setup` takes them."""
-    return {cell.digest: cell for cell in cells}
 
 
 _LONGER = 2.0  # the patience with an arm that stood still while it compiled
@@ -204,6 +94,27 @@ def _hung_before(state: LedgerState, trial: Trial) -> bool:
         if each.trial.arm == trial.arm and each.trial.study == trial.study and each.ended
         for finding in each.ended.findings
     )
+
+
+def _earlier(state: LedgerState, trial: Trial, number: int) -> tuple[str, ...]:
+    """Return the classes in which the attempts before this one ended, in order."""
+    told = state.decided_on(trial.id)
+    return tuple(each.cls for each in told if each.next is Next.RETRY and each.attempt != number)
+
+
+def _ended(
+    state: LedgerState, told: Decided, outcome: Outcome, finding: Finding
+) -> tuple[Event, ...]:
+    """Return the end of a trial of which nothing was submitted, or nothing ran."""
+    before = state.trials[told.trial_id].result
+    result = dataclasses.replace(
+        before,
+        status=STATUS[told.next],
+        reason=told.reason,
+        findings=(*before.findings, finding),
+        outcome=outcome,
+    )
+    return (told, TrialEnded(result=result))
 
 
 class Attempts:
@@ -249,7 +160,7 @@ class Attempts:
                 setup.prepare(cell)
             spec = setup.launcher.launch(setup.whole(trial), cell)
             _refuse_hidden(trial, spec)
-            spec = with_probe(spec, devices=asks_devices(state, cell))
+            spec = with_probe(spec, devices=asks_devices(state, cell), health=setup.node_health)
             job_id = setup.executor.submit(spec, request)
         except SchedulerDown:
             raise
@@ -262,6 +173,8 @@ class Attempts:
                 f"{request.folder} cannot be written: {error}; the work directory must be "
                 "writable, with free space"
             ) from error
+        except CheckoutError as error:
+            return self._not_checked_out(state, trial, number, request, error)
         except (SubmissionError, ConfigError) as error:
             return self._refused(state, trial, attempt, request, error)
         self._full_since_s = None
@@ -323,13 +236,43 @@ class Attempts:
         follows = self._away(state, told, outcome) if is_nodes else (told,)
         return (AttemptEnded(trial_id=trial.id, attempt=number, outcome=outcome), *follows)
 
+    def _not_checked_out(
+        self,
+        state: LedgerState,
+        trial: Trial,
+        number: int,
+        request: Request,
+        error: CheckoutError,
+    ) -> tuple[Event, ...]:
+        """Return what follows where the commit of a trial has no checkout: as the rules say."""
+        forget_secrets(request.folder)
+        cls, said = FailureClass.CHECKOUT_FAIL, str(error)
+        finding = Finding(cls=cls, action=Action.RETRY, text=said, detail=said)
+        outcome = Outcome(state=State.FAILED, reason=f"not submitted: {said}")
+        earlier = _earlier(state, trial, number)
+        decision = decide(outcome, finding, earlier=earlier, policy=self._rules)
+        wait_s = decision.backoff_s
+        not_before_s = self._setup.now() + wait_s if wait_s else 0.0
+        told = decision.told(trial.id, number, not_before_s=not_before_s)
+        _LOG.warning("%s, attempt %d: %s", trial.id, number, told.reason)
+        end = AttemptEnded(trial_id=trial.id, attempt=number, outcome=outcome, findings=(finding,))
+        if decision.next is Next.RETRY:
+            return (told, end)
+        return (*_ended(state, told, outcome, finding), end)
+
     def look(
-        self, state: LedgerState, submission: Submission, outcome: Outcome
+        self,
+        state: LedgerState,
+        submission: Submission,
+        outcome: Outcome,
+        *,
+        behind: Callable[[TrialResult], Behind | None] | None = None,
     ) -> tuple[Event, ...]:
         """Return what follows from where a submission stands.
 
         One that will measure nothing any more is first told as an event, and ended at the next
-        look: the ledger knows that the end was ours.
+        look: the ledger knows that the end was ours. So is one of which `behind` tells that it is
+        too far behind, from the score of its first steps.
         """
         if outcome.state is State.LOST:
             # its payload is gone, but maybe not all that the trainer started
@@ -338,7 +281,8 @@ class Attempts:
         attempt = progress.attempts[submission.attempt]
         if outcome.state.is_final:
             forget_secrets(self._setup.folder / submission.folder)
-        if outcome.state is State.CANCELLED and attempt.state is AttemptState.LET_GO:
+        is_let_go = attempt.state is AttemptState.LET_GO
+        if outcome.state is State.CANCELLED and is_let_go and not _is_behind(attempt):
             return interrupted(submission, outcome)
         pinned = self._pinned(state, progress.trial, outcome)
         if outcome.state.is_final:
@@ -358,12 +302,43 @@ class Attempts:
             ticks_s=ticks_s,
             is_suspended=is_suspended,
             compiling=_LONGER if _hung_before(state, progress.trial) else 1.0,
+            judge=None if behind is None else self._judge(state, progress.trial, outcome, behind),
         )
         if why is None:
             return pinned
+        if why.behind is not None:
+            said = f"{why.trial_id} is {why.behind.words}"
+            _LOG.info("job %s is to be ended early: %s", submission.job_id, said)
+            return (*pinned, why)
         said = f"{why.still_s:.0f} s without a step" + (f", {why.fatal.cls}" if why.fatal else "")
         _LOG.info("job %s is to be ended: %s", submission.job_id, said)
         return (*pinned, why)
+
+    def _judge(
+        self,
+        state: LedgerState,
+        trial: Trial,
+        outcome: Outcome,
+        behind: Callable[[TrialResult], Behind | None],
+    ) -> Judge | None:
+        """Return what says of a screened trial whether it is too far behind; None of others."""
+        first = first_steps(trial.protocol) if trial.is_screened else None
+        if first is None:
+            return None
+        cell = self._setup.cell_of(trial, state)
+
+        def ask(steps: Sequence[StepRecord]) -> Behind | None:
+            tokens = cell.tokens_per_device_step
+            found = score_so_far(steps, protocol=trial.protocol, tokens_per_device_step=tokens)
+            if isinstance(found, NoScore):
+                return None
+            ran_on = tuple(outcome.nodes) or state.nodes_of(cell)
+            epoch = state.epoch_of(cell.digest, ran_on)
+            before = state.trials[trial.id].result
+            running = dataclasses.replace(before, score=found, outcome=outcome, epoch=epoch)
+            return behind(running)
+
+        return Judge(after=first.last_step, ask=ask)
 
     def wait_in_queue(
         self, state: LedgerState, outcomes: Mapping[str, Outcome]
@@ -436,18 +411,10 @@ class Attempts:
             return (told,)
         told = dataclasses.replace(told, next=Next.GIVE_UP)
         _LOG.info("%s ends without a measurement: %s", told.trial_id, told.reason)
-        progress = state.trials[told.trial_id]
         finding = Finding(
             cls=told.cls, action=Action.NONE, text=told.evidence, detail="; ".join(told.faults)
         )
-        result = dataclasses.replace(
-            progress.result,
-            status=TrialStatus.UNMEASURED,
-            reason=told.reason,
-            findings=(*progress.result.findings, finding),
-            outcome=outcome,
-        )
-        return (told, TrialEnded(result=result))
+        return _ended(state, told, outcome, finding)
 
     def _revive(self, nodes: tuple[str, ...]) -> Resumed:
         """Bring nodes back, a few times at most: one that fails again and again is not fit."""
@@ -496,15 +463,12 @@ class Attempts:
             trial,
             cell,
             outcome,
-            stalled_s=cut.still_s if cut and not cut.fatal else None,
+            stalled_s=cut.still_s if cut and not (cut.fatal or cut.behind) else None,
             fatal=cut.fatal if cut else None,
+            is_behind=_is_behind(progress.attempts[number]),
             is_asked=spec is not None and spec.tells_options,
             exempt=setup.exempt,
-            earlier=tuple(
-                each.cls
-                for each in state.decided_on(trial.id)
-                if each.next is Next.RETRY and each.attempt != number
-            ),
+            earlier=_earlier(state, trial, number),
             policy=self._rules,
             reference=self._reference,
             reference_runs=any(
@@ -523,7 +487,7 @@ class Attempts:
             _LOG.exception("what %s left cannot be assessed", attempt_folder)
             found = assessed(LogReport(findings=(unreadable(attempt_folder, error),)))
         secrets = setup.secrets_of(cell, setup.whole(trial).profile)
-        found = _with_log(found, attempt_folder / log_name(0))
+        found = with_log(found, attempt_folder / log_name(0))
         found = without_secrets(found, secrets)
         outcome = dataclasses.replace(outcome, reason=hide_quoted(outcome.reason, secrets))
         end = AttemptEnded(
@@ -589,7 +553,7 @@ class Attempts:
         if outcome.state in _OF_SLURM and not is_cut:
             return f"{outcome.reason}; {last}"
         if decision.cls in _WITHOUT_A_LINE:
-            return f"{last}; {self._setup.executor.name}: {outcome.reason}"
+            return f"{last}; {self._setup.executor.name}: {outcome.reason or decision.detail}"
         return decision.evidence
 
     def _prepared(
@@ -625,6 +589,11 @@ class Attempts:
             resumed=done.tried,
         )
         return stop, ()
+
+
+def _is_behind(attempt: Attempt) -> bool:
+    """Whether an attempt was to be ended early, because it is too far behind."""
+    return attempt.cut_short is not None and attempt.cut_short.behind is not None
 
 
 def dumped(trial: Trial, folder: Path) -> Options | None:
@@ -678,14 +647,6 @@ def _refuse_hidden(trial: Trial, spec: LaunchSpec) -> None:
             f"{trial.id} needs a secret that an earlier session knew, and the ledger keeps none; "
             f"declare the profile {trial.profile.id!r} and the cell with it in the sweep file again"
         )
-
-
-def _with_log(found: Assessment, log: Path) -> Assessment:
-    """Name the log where it is to be looked at: no step line in it could be read."""
-    if found.decision.cls != FailureClass.NO_STEPS:
-        return found
-    detail = f"{found.decision.detail}; its log: {log}"
-    return dataclasses.replace(found, decision=dataclasses.replace(found.decision, detail=detail))
 
 
 def _is_refused_everywhere(state: LedgerState, told: Decided) -> bool:

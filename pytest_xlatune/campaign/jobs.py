@@ -13,6 +13,7 @@ from pathlib import Path
 
 from pytest_xlatune.campaign.turns import Turns
 from pytest_xlatune.executors import Executor
+from pytest_xlatune.executors.folder import HELD
 from pytest_xlatune.executors.named import executor_named
 from pytest_xlatune.executors.payload import forget_secrets
 from pytest_xlatune.ledger import LEDGER, AttemptEnded, AttemptLetGo, Decided, Event, Ledger
@@ -30,11 +31,13 @@ def cancel_unwaited(
 ) -> tuple[Submission, ...]:
     """End what runs in a cell unless some process waits for it; return what was ended.
 
+    Allocations that are held for its trials are given back.
+
     Raises:
         LedgerError: the ledger cannot be read or written.
     """
     turns = Turns(folder)
-    if not _in_flight(folder):
+    if not _in_flight(folder) and not any(folder.glob(HELD)):
         return ()
     with turns.none_waits() as alone:
         if not alone:
@@ -62,6 +65,10 @@ def end_jobs(
                 ended.append(submission)
                 forget_secrets(folder / submission.folder)
                 ledger.append(*interrupted(submission, outcome), at_s=time.time())
+    if any(folder.glob(HELD)):
+        from pytest_xlatune.executors.slurm.allocation import release
+
+        release(folder)
     return tuple(ended)
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, fields
 from itertools import takewhile
 
 from pytest_xlatune.ledger import Decided
-from pytest_xlatune.model.failure import UNKNOWN_CLASSES, FailureClass
+from pytest_xlatune.model.failure import NODE_CLASSES, UNKNOWN_CLASSES, FailureClass
 from pytest_xlatune.model.resources import Next, RetryPolicy, RetryRule
 from pytest_xlatune.model.result import Action, Finding, Outcome, State
 
@@ -33,6 +33,7 @@ CLASS_RULES: Mapping[str, RetryRule] = {
     FailureClass.RAY_ACTOR: RetryRule(retries=1, backoff_s=60),
     FailureClass.HUB: RetryRule(retries=3, backoff_s=300, then=Next.STOP, before=Action.WAIT),
     FailureClass.IMAGE_MISSING: RetryRule(retries=0, then=Next.STOP),
+    FailureClass.CHECKOUT_FAIL: RetryRule(retries=0, then=Next.STOP),
     FailureClass.SLURM_CONTROLLER_DOWN: RetryRule(
         retries=3, backoff_s=300, then=Next.STOP, before=Action.WAIT
     ),
@@ -51,25 +52,6 @@ CLASS_RULES: Mapping[str, RetryRule] = {
     # the profile's, where it comes again; see `decide`
     **dict.fromkeys(UNKNOWN_CLASSES, RetryRule(retries=1, then=Next.DROP)),
 }
-
-# what fails on one node and says nothing of the program; see `Policy.on_node_failure`
-NODE_CLASSES = frozenset(
-    {
-        FailureClass.NODE_FAIL,
-        FailureClass.NODE_DRAIN,
-        FailureClass.GPU_HARDWARE,
-        FailureClass.GPU_ECC,
-        FailureClass.DRIVER,
-        FailureClass.NO_GPU,
-        FailureClass.NIC_FAULT,
-        FailureClass.NCCL_NIC_FAIL,
-        FailureClass.OOM_HOST,
-        FailureClass.PROLOG_KILL,
-        FailureClass.TPU_CHIP,
-        FailureClass.ICI_ERROR,
-        FailureClass.HOST_STUCK,
-    }
-)
 
 ACTION_RULES: Mapping[Action, RetryRule] = {
     Action.RETRY: RetryRule(retries=1),

@@ -7,11 +7,15 @@ Pure and deterministic: the same context gives the same profiles in the same ord
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import PurePath
 
-from pytest_xlatune.catalog.context import Context, Level
+from pytest_xlatune.catalog.context import Context, Level, vendor_of
 from pytest_xlatune.catalog.entries import CatalogEntry, Status, load
-from pytest_xlatune.catalog.rules import is_idle, objections
+from pytest_xlatune.catalog.rules import PGLE, is_idle, objections
+from pytest_xlatune.model.channels import normal, on_top
+from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.profile import ALIASES, Profile, effective_values, parse_flags
 from pytest_xlatune.model.record import Record, digest
 from pytest_xlatune.model.text import same_value
@@ -22,10 +26,10 @@ _SWITCH = 1  # values up to here are off and on, which have nothing beside them
 def ladders_of(axis: str) -> dict[str, tuple[str, ...]]:
     """Return the settings of an axis that are tried at several numbers -> these, smallest first.
 
-    What matters on any axis is among them.
+    What matters on any axis is among them. `PP=4,FSDP=2` is both axes.
 
     Raises:
-        ConfigError: no such axis.
+        ConfigError: no such axis, a malformed parallelism.
     """
     values: dict[str, set[int]] = {}
     for entry in load().of_axis(axis):
@@ -57,23 +61,31 @@ class Candidates:
     left_out: tuple[LeftOut, ...]
 
 
-def candidates(axis: str, context: Context, *, wave: str = "wave2") -> Candidates:
+def candidates(
+    axis: str, context: Context, *, wave: str = "wave2", files: Mapping[str, str] = {}
+) -> Candidates:
     """Choose the catalog's profiles for an axis.
 
     Args:
-        axis: e.g. FSDP; its own entries come before those of any axis.
+        axis: e.g. FSDP; its own entries come before those of any axis. Of PP=4,FSDP=2 those of
+            the larger degree come first.
         context: the deployed settings, and the known facts of the target. A vendor's settings need
             its device to be known.
-        wave: of the profiles; a wave of single settings gets one control.
+        wave: of the profiles; a wave of single settings gets one control. MaxText's own keys are
+            those of wave5.
+        files: setting -> its value, of those that the catalog has no value for: a file of the cell.
+            Their profiles are the first of all.
 
     Raises:
-        ConfigError: no such axis.
+        ConfigError: no such axis, a malformed parallelism.
     """
     kept: list[Profile] = []
     left: list[LeftOut] = []
     seen: dict[str, str] = {}
     entries = load().of_axis(axis)
-    for entry in entries:
+    given = [each for each in entries if each.name in files]
+    own = [replace(each, values=(files[each.name],)) for each in given]
+    for entry in (*own, *(each for each in entries if each not in given)):
         for profile in entry.profiles if entry.status is Status.CANDIDATE else ():
             if profile.wave != wave:
                 continue
@@ -88,27 +100,55 @@ def candidates(axis: str, context: Context, *, wave: str = "wave2") -> Candidate
 
 
 def profiles_for(
-    axis: str, *, jaxlib: str = "", deployed: str = "", device: str = ""
+    axis: str,
+    *,
+    jaxlib: str = "",
+    deployed: str = "",
+    device: str = "",
+    wave: str = "wave2",
+    pgle: str = "",
 ) -> tuple[Profile, ...]:
-    """Return the single-setting profiles of an axis for a sweep file.
+    """Return the catalog's profiles of an axis, or of several, for a sweep file.
 
     Args:
-        axis: e.g. FSDP.
+        axis: e.g. FSDP; or PP=4,FSDP=2, where the profiles of the dominant axis come first. That
+            is the one of the larger degree, and the first that is written of two equal ones.
         jaxlib: the target's release; "" keeps what only some releases accept.
         deployed: the deployed XLA_FLAGS.
         device: architecture, e.g. sm_90 or gfx942; "" leaves a vendor's own settings out.
+        wave: wave2 has single flags and variables, wave5 the keys of MaxText (remat policy,
+            attention kernel, quantization, scan), alone and jointly.
+        pgle: the file that `xlatune drill --pgle` wrote from a capture of this cell, as the nodes
+            see it. The first profile, `pgle-profile`, lets XLA schedule by it.
 
     Raises:
-        ConfigError: no such axis, a malformed text or release.
+        ConfigError: no such axis, a malformed parallelism, text or release, a wave without entries;
+            a path of a file that is not absolute.
     """
+    if pgle and not PurePath(pgle).is_absolute():
+        raise ConfigError(
+            f"pgle={pgle!r} is no absolute path: a trainer reads it in a folder of its own"
+        )
+    known = sorted({each.wave for each in load().entries if each.values})
+    if wave not in known:
+        raise ConfigError.unknown("wave", wave, valid=known, where="the catalog")
     flags = parse_flags(deployed, where="the deployed XLA_FLAGS")
-    return candidates(axis, Context(deployed=flags, jaxlib=jaxlib, device=device)).profiles
+    context = Context(deployed=flags, knows_env=False, jaxlib=jaxlib, device=device)
+    return candidates(axis, context, wave=wave, files={PGLE: pgle} if pgle else {}).profiles
+
+
+_ANY_GPU = "gpu"
 
 
 def _why_not(entry: CatalogEntry, profile: Profile, context: Context) -> str:
-    vendor = "amd" if context.device.startswith("gfx") else "nvidia" if context.device else ""
-    if entry.vendor and entry.vendor != vendor:
-        return f"{entry.vendor}'s; the device is {context.device or 'not known'}"
+    vendor = vendor_of(context.device)
+    wanted = "google" if entry.channel else entry.vendor
+    if wanted and wanted not in (vendor, _ANY_GPU):
+        return f"{wanted}'s; the device is {context.device or 'not known'}"
+    of_any = entry.channel or entry.is_key or entry.name.startswith("JAX_")
+    of_gpu = profile.flags or wanted == _ANY_GPU or not of_any
+    if vendor == "google" and of_gpu:
+        return f"a GPU's; the device is {context.device}"
     found = (
         each.text
         for each in objections(profile, context)
@@ -124,7 +164,8 @@ def _twin(profile: Profile, context: Context, seen: dict[str, str]) -> str:
         # what a switch of the older name is under the newer one
         is_on = same_value(values[name], "true", kind="bool")
         settings[ALIASES[name]] = "on" if is_on else "default"
-    same = digest({"flags": settings, "env": {**context.env, **profile.env}})
+    env = normal(on_top(context.env, profile.env))
+    same = digest({"flags": settings, "env": env, "keys": profile.overrides})
     first = seen.setdefault(same, profile.id)
     return "" if first == profile.id else f"the same settings as {first}"
 

@@ -93,12 +93,20 @@ def out_of_effect(
 
 def variables_out_of_effect(env: Mapping[str, str], shape: Shape) -> Iterator[str]:
     """Say of each variable of a profile why it does nothing to this program, where it is so."""
+    for name, why in idle_variables(env, shape).items():
+        yield f"{name} does nothing to this program: {why}"
+
+
+def idle_variables(env: Mapping[str, str], shape: Shape) -> dict[str, str]:
+    """Return the variables of a profile that do nothing to this program -> why."""
+    found: dict[str, str] = {}
     channels = "NCCL_NCHANNELS_PER_NET_PEER"
     if channels in env and not shape.groups.keys() & _POINT_TO_POINT:
-        yield f"{channels} does nothing to this program: it has no send, recv or all-to-all"
+        found[channels] = "it has no send, recv or all-to-all"
     for name in ("NCCL_ALGO", "NCCL_PROTO"):
         if name in env and not shape.groups.keys() - _POINT_TO_POINT:
-            yield f"{name} does nothing to this program: send and recv ignore it"
+            found[name] = "send and recv ignore it"
+    return found
 
 
 def no_algorithm(env: Mapping[str, str], shape: Shape) -> Iterator[str]:
@@ -190,6 +198,7 @@ class Context(Record):
     Attributes:
         deployed: flags, in the order of the text.
         env: variables that are deployed.
+        knows_env: whether they are known; without, no variable is its default.
         is_complete: whether that is all; env files that only the nodes see may set more.
         jaxlib: the target's release; "" is unknown.
         device: its architecture, e.g. sm_90, gfx942, cpu; "" is unknown.
@@ -198,10 +207,22 @@ class Context(Record):
 
     deployed: Flags = ()
     env: dict[str, str] = field(default_factory=dict)
+    knows_env: bool = True
     is_complete: bool = True
     jaxlib: str = ""
     device: str = ""
     program: Shape | None = None
+
+
+# a device as JAX and Cloud TPU call it:  TPU v5 lite   v5e   v6e-8   tpu7x
+_TPU_DEVICE = re.compile(r"tpu.*|v\d+[a-z]*(-\d+)?", re.IGNORECASE)
+
+
+def vendor_of(device: str) -> str:
+    """Return who makes a device; "" where it is not known."""
+    if _TPU_DEVICE.fullmatch(device):
+        return "google"
+    return "amd" if device.startswith("gfx") else "nvidia" if device else ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

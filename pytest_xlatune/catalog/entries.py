@@ -5,8 +5,8 @@ releases a fact holds where both agree; beyond the newest, or where they differ,
 unknown is None, never a guess. A vendor's fork may differ from the release that it is built on.
 
 The settings that people tune are data too, one entry for each way to try one (`flags.toml`,
-`variables.toml`); this module reads and checks them and turns their values into profiles. It must
-not know a cell, a program or a result.
+`kernels.toml`, `variables.toml`, `tpu.toml`, `keys.toml`); this module reads and checks them and
+turns their values into profiles. It must not know a cell, a program or a result.
 """
 
 from __future__ import annotations
@@ -22,9 +22,10 @@ from enum import StrEnum
 from importlib.resources import files
 from typing import Any
 
-from pytest_xlatune.model.cell import Axis
+from pytest_xlatune.model.cell import Axis, Parallelism
+from pytest_xlatune.model.channels import channel_of, settings_in
 from pytest_xlatune.model.errors import ConfigError
-from pytest_xlatune.model.profile import Flag, Profile, parse_flags
+from pytest_xlatune.model.profile import Flag, Profile, by_channel, parse_flags
 from pytest_xlatune.model.record import Record
 from pytest_xlatune.model.result import PARTS
 from pytest_xlatune.model.text import whole
@@ -143,8 +144,8 @@ def history() -> History:
 
 
 ANY = "any"  # instead of an axis: whatever the parallelism
-_FILES = ("flags.toml", "variables.toml")
-_RENAMED = {"with": "companions", "with_env": "companion_env"}
+_FILES = ("flags.toml", "variables.toml", "tpu.toml", "kernels.toml", "keys.toml")
+_RENAMED = {"with": "companions", "with_env": "companion_env", "with_keys": "companion_keys"}
 _MIB, _GIB = 1 << 20, 1 << 30
 
 
@@ -162,7 +163,7 @@ class CatalogEntry(Record):
     """One setting, and how it is tried.
 
     Attributes:
-        name: the flag without dashes, or the variable.
+        name: the flag without dashes, the variable, or the key of MaxText (in small letters).
         slug: what its profiles' ids begin with; unique.
         axes: axes of `cell.Axis` on which it may matter, or "any".
         aims: the parts of a step that it acts on, of `result.PARTS`; () is none that shows there.
@@ -174,10 +175,15 @@ class CatalogEntry(Record):
         corrects: what written recipes say otherwise, and how it is; "" where they are right.
         companions: flags it is tried with; `{value}` in them is the value.
         companion_env: variables it is tried with.
-        wave: of its profiles: single settings in wave2, stacks of several later.
-        vendor: nvidia or amd; "" is both.
+        companion_keys: keys of MaxText it is tried with: a joint setting.
+        wave: of its profiles: single settings in wave2, stacks of several later, keys in wave5.
+        vendor: nvidia, amd or google; gpu is either of the first two; "" is every GPU's of a flag
+            or a variable, every device's of a key.
+        changes_numerics: it computes with other precision or order, so the loss rule decides.
+        since, until: first and last probed libtpu that accepts it; "" where that is no limit.
         integer: NCCL reads a plain integer.
         compile_time: a variable that HLO shows.
+        defaults: vendor -> what its NCCL takes where nothing sets the variable.
         blocked: the values that are; () is each, where the status is BLOCKED.
     """
 
@@ -192,17 +198,32 @@ class CatalogEntry(Record):
     corrects: str = ""
     companions: str = ""
     companion_env: dict[str, str] = field(default_factory=dict)
+    companion_keys: dict[str, str] = field(default_factory=dict)
     wave: str = "wave2"
     vendor: str = ""
     integer: bool = False
     compile_time: bool = False
+    defaults: dict[str, str] = field(default_factory=dict)
     blocked: tuple[str, ...] = ()
     aims: tuple[str, ...] = ()
+    changes_numerics: bool = False
+    since: str = ""
+    until: str = ""
+
+    @property
+    def channel(self) -> str:
+        """The variable of another library that reads it as a flag; "" where none does."""
+        return channel_of(self.name)
 
     @property
     def is_flag(self) -> bool:
-        """Whether it is an XLA flag, not a variable."""
-        return self.name.startswith("xla_")
+        """Whether it is a flag of XLA_FLAGS."""
+        return self.name.startswith("xla_") and not self.channel
+
+    @property
+    def is_key(self) -> bool:
+        """Whether it is a key of the trainer's configuration."""
+        return not (self.is_flag or self.channel) and self.name.islower()
 
     @property
     def profiles(self) -> tuple[Profile, ...]:
@@ -211,14 +232,19 @@ class CatalogEntry(Record):
 
     def _profile(self, value: str) -> Profile:
         flags = parse_flags(self.companions.replace("{value}", value), where=self.name)
-        env = dict(self.companion_env)
-        if self.is_flag:
+        if self.is_flag or self.channel:
             flags = (Flag(name=self.name, value=value), *flags)
-        else:
+        flags, channels = by_channel(flags)
+        env = {**self.companion_env, **channels}
+        keys = dict(self.companion_keys)
+        if self.is_key:
+            keys[self.name] = value
+        elif not (self.is_flag or self.channel):
             env[self.name] = value
         name = self.slug if len(self.values) == 1 else f"{self.slug}-{_slug(value)}"
         note = "; ".join(filter(None, (self.mechanism, self.constraints)))
-        return Profile(id=name, flags=flags, env=env, wave=self.wave, note=note)
+        note += "; changes numerics: the rule on the loss decides" if self.changes_numerics else ""
+        return Profile(id=name, flags=flags, env=env, overrides=keys, wave=self.wave, note=note)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -228,16 +254,19 @@ class Catalog:
     entries: tuple[CatalogEntry, ...]
 
     def of_axis(self, axis: str) -> tuple[CatalogEntry, ...]:
-        """Return the entries of an axis, its own before those of any.
+        """Return the entries of an axis or of several, their own before those of any.
+
+        Args:
+            axis: e.g. FSDP, or a parallelism such as PP=4,FSDP=2: then the entries of the axis
+                with the larger degree come first, and the written order decides between equal
+                ones. An axis of degree 1 has no traffic and adds nothing.
 
         Raises:
-            ConfigError: no such axis.
+            ConfigError: no such axis, a malformed parallelism.
         """
-        word = axis.upper()
-        if word not in Axis.__members__:
-            raise ConfigError.unknown("axis", axis, valid=Axis.__members__, where="the catalog")
-        own = [each for each in self.entries if word in each.axes]
-        return (*own, *(each for each in self.entries if ANY in each.axes))
+        words = (*_axes_of(axis), ANY)
+        found = {each.slug: each for word in words for each in self.entries if word in each.axes}
+        return tuple(found.values())
 
     def named(self, name: str) -> tuple[CatalogEntry, ...]:
         """Return the entries of a flag, a variable or a slug; dashes and `=...` do not count.
@@ -258,7 +287,8 @@ class Catalog:
 
     def aims_of(self, profile: Profile) -> tuple[str, ...]:
         """Return the parts of a step that a profile's settings act on, in the order of `PARTS`."""
-        names = {*(flag.name for flag in profile.flags), *profile.env}
+        names = {flag.name for flag in profile.flags}
+        names |= {name for _, name in settings_in(profile.env, "")} | profile.overrides.keys()
         found = {aim for each in self.entries if each.name in names for aim in each.aims}
         return tuple(part for part in PARTS if part in found)
 
@@ -267,12 +297,53 @@ class Catalog:
         return frozenset(each.name for each in self.entries if each.integer)
 
 
+def _axes_of(text: str) -> tuple[str, ...]:
+    """Return the axes of `FSDP` or of `PP=4,FSDP=2`, the one of the largest degree first."""
+    if "=" in text or "," in text:
+        axes = [each for each in Parallelism.parse(text).axes if each[1] > 1]
+        return tuple(name for name, _ in sorted(axes, key=lambda each: -each[1]))
+    word = text.strip().upper()
+    if word not in Axis.__members__:
+        raise ConfigError.unknown("axis", text, valid=Axis.__members__, where="the catalog")
+    return (word,)
+
+
 @functools.cache
 def names_of(kind: str) -> frozenset[str]:
     """Return the names that exist: of "variables", or of "keys" of MaxText; no list is complete."""
     text = files(__package__).joinpath(_FILES[1]).read_text(encoding="utf-8")
-    own = {each.name for each in load().entries if not each.is_flag}
-    return frozenset(tomllib.loads(text)[kind]) | (own if kind == "variables" else frozenset())
+    of_kind = [each for each in load().entries if not (each.is_flag or each.channel)]
+    own = {each.name for each in of_kind if each.is_key == (kind == "keys")}
+    return frozenset(tomllib.loads(text)[kind]) | own
+
+
+@functools.cache
+def nccl_defaults(vendor: str) -> dict[str, str]:
+    """Return the variables whose default is known of a vendor's NCCL -> that."""
+    found = load().entries
+    return {each.name: each.defaults[vendor] for each in found if vendor in each.defaults}
+
+
+@functools.cache
+def compiled_in() -> frozenset[str]:
+    """Return the variables that act on the program alone: where it is equal they did nothing."""
+    named = (each.name for each in load().entries if each.compile_time)
+    # PGLE compiles anew after some steps, which one compilation does not show
+    return frozenset(each for each in named if not each.startswith("JAX_PGLE_"))
+
+
+@functools.cache
+def tpu_flags() -> frozenset[str]:
+    """Return the flags of libtpu that the catalog knows."""
+    each_profile = (each for entry in load().entries if entry.channel for each in entry.profiles)
+    return frozenset(name for each in each_profile for _, name in settings_in(each.env, ""))
+
+
+@functools.cache
+def probed_libtpu() -> tuple[str, ...]:
+    """Return the releases of libtpu that were asked about its flags, oldest first."""
+    text = files(__package__).joinpath(_FILES[2]).read_text(encoding="utf-8")
+    return tuple(tomllib.loads(text)["probed"])
 
 
 @functools.cache

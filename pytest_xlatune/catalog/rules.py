@@ -28,8 +28,17 @@ from pytest_xlatune.catalog.context import (
     no_algorithm,
     out_of_effect,
     variables_out_of_effect,
+    vendor_of,
 )
-from pytest_xlatune.catalog.entries import Status, history, load, names_of, release
+from pytest_xlatune.catalog.entries import Status, history, load, names_of, nccl_defaults, release
+from pytest_xlatune.model.channels import (
+    CHANNELS,
+    channel_of,
+    complaint,
+    flags_in,
+    on_top,
+    settings_in,
+)
 from pytest_xlatune.model.profile import ALIASES, APPENDING, BASELINE_ID, Profile
 from pytest_xlatune.model.profile import effective_values as values_of
 from pytest_xlatune.model.text import same_value
@@ -37,7 +46,7 @@ from pytest_xlatune.model.text import same_value
 _OPT_LEVEL = "xla_gpu_experimental_pipeline_parallelism_opt_level"
 _LHS = "xla_gpu_enable_latency_hiding_scheduler"
 _SOL = "xla_gpu_enable_analytical_sol_latency_estimator"
-_PGLE = "xla_gpu_pgle_profile_file_or_directory_path"
+PGLE = "xla_gpu_pgle_profile_file_or_directory_path"
 _OVERLAP = "xla_gpu_experimental_parallel_collective_overlap_limit"
 _SCALE_UP = "xla_gpu_experimental_parallel_scale_up_collective_overlap_limit"
 _EARLY = "xla_gpu_experimental_collective_start_as_early_as_possible"
@@ -80,7 +89,7 @@ def _why_no_latency_hiding(case: Case) -> str:
     jaxlib, device = case.context.jaxlib, case.context.device
     if _LHS in case.after:
         return "" if case.is_on(_LHS) else "it is switched off"
-    if case.env.get("JAX_OPTIMIZATION_LEVEL", "O0") not in ("O0", "") or _PGLE in case.after:
+    if case.env.get("JAX_OPTIMIZATION_LEVEL", "O0") not in ("O0", "") or PGLE in case.after:
         return ""
     if _SOL in case.after and not case.is_on(_SOL):
         return f"it is off with --{_SOL}=false"
@@ -115,7 +124,9 @@ def is_idle(profile: Profile, context: Context) -> bool:
             return False
         if not same_value(value, known, kind=probed.kind(name)):
             return False
-    return all(context.env.get(name) == value for name, value in profile.env.items())
+    is_known = context.knows_env and context.is_complete
+    unset = nccl_defaults(vendor_of(context.device)) if is_known else {}
+    return settings_in(profile.env, "").items() <= settings_in(unset | context.env, "").items()
 
 
 def _no_op(case: Case) -> Iterator[str]:
@@ -137,9 +148,6 @@ def _program(case: Case) -> Iterator[str]:
 
 
 _FRACTIONS = ("XLA_PYTHON_CLIENT_MEM_FRACTION", "XLA_CLIENT_MEM_FRACTION")
-# libtpu reads these from LIBTPU_INIT_ARGS; the parser of XLA_FLAGS aborts on them
-_TPU = ("xla_tpu_", "xla_jf_", "xla_sc_", "xla_enable_async_", "megascale_")
-_TPU_NAMES = ("xla_latency_hiding_scheduler_rerun", "xla_memory_scheduler", "vmodule")
 # an integer as C reads it with base 0:  16777216    0x1000000    -1
 _INTEGER = re.compile(r"\s*[-+]?(?:0[xX][0-9a-fA-F]+|\d+)")
 # a size as people write it:  16M    4MiB
@@ -212,7 +220,7 @@ def objections(
         context=context,
         asked=asked,
         after=values_of((*context.deployed, *profile.flags)),
-        env={**context.env, **profile.env},
+        env=on_top(context.env, profile.env),
     )
     for rule in RULES if rules is None else rules:
         if rule.is_idle and is_control(profile):
@@ -230,11 +238,23 @@ def _blocked(case: Case) -> Iterator[str]:
                 yield f"--{name} is never set: it {entry.mechanism}"
 
 
-def _tpu(case: Case) -> Iterator[str]:
+def _other_channel(case: Case) -> Iterator[str]:
     for name in case.asked:
-        is_tpu = name.startswith(_TPU) or name in _TPU_NAMES
-        if is_tpu and name not in history().flags:
-            yield f"--{name} is read from LIBTPU_INIT_ARGS; in XLA_FLAGS the process aborts on it"
+        variable = channel_of(name)
+        if variable and name not in history().flags:
+            yield f"--{name} is read from {variable}; in XLA_FLAGS the process aborts on it"
+
+
+def _channel(case: Case) -> Iterator[str]:
+    for variable in CHANNELS.keys() & case.profile.env.keys():
+        text = case.profile.env[variable]
+        yield from filter(None, [complaint(variable, text)])
+        for name in flags_in(variable, text):
+            if channel_of(name) != variable and name in history().flags:
+                yield (
+                    f"--{name} stands in {variable}, but XLA_FLAGS is where it is read; "
+                    f"{CHANNELS[variable].reader} refuses it"
+                )
 
 
 def _plain_integer(case: Case) -> Iterator[str]:
@@ -319,7 +339,7 @@ def _twins(profiles: Sequence[Profile]) -> Iterator[Objection]:
         if each.is_baseline:
             continue
         flags = {ALIASES.get(name, name): value for name, value in values_of(each.flags).items()}
-        names = (frozenset(flags), tuple(sorted(each.env.items())),
+        names = (frozenset(flags), tuple(sorted(settings_in(each.env, "").items())),
                  tuple(sorted(each.overrides.items())))  # fmt: skip
         alike = seen.setdefault(names, [])
         first = next((one for one in alike if _same(values_of(one.flags), flags)), None)
@@ -349,8 +369,10 @@ def _aborts(case: Case) -> Iterator[str]:
 RULES: tuple[CatalogRule, ...] = (
     CatalogRule(name="blocked", check=_blocked, of_deployed=True,
                 says="a flag that makes results wrong, or every compilation crash"),
-    CatalogRule(name="tpu-flag", check=_tpu, of_deployed=True,
+    CatalogRule(name="tpu-flag", check=_other_channel, of_deployed=True,
                 says="a flag of libtpu in XLA_FLAGS, where the process aborts on it"),
+    CatalogRule(name="channel", check=_channel, of_deployed=True,
+                says="quotes, a stray first word or a flag of XLA_FLAGS in LIBTPU_INIT_ARGS"),
     CatalogRule(name="plain-integer", check=_plain_integer, of_deployed=True,
                 says="`NCCL_BUFFSIZE=16M`: NCCL reads 16 and says nothing"),
     CatalogRule(name="memory-fraction", check=_memory_fraction, of_deployed=True,

@@ -15,13 +15,14 @@ import os
 import re
 import sys
 import textwrap
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from pytest_xlatune import __version__
-from pytest_xlatune.model.errors import XlatuneError
+from pytest_xlatune.model.errors import ConfigError, XlatuneError
 from pytest_xlatune.model.exits import Exit, help_lines, of_command
 
 if TYPE_CHECKING:
@@ -35,10 +36,11 @@ COMMANDS = {
     "steps": ("read_logs", "show the steps and the score of logs, of any run"),
     "triage": ("read_logs", "show what went wrong in a log, root cause first"),
     "megascale": ("megascale", "show why a multi-slice TPU job hangs, by the digests in its logs"),
-    "compare": ("read_logs", "compare two directories of logs, one job per log"),
+    "compare": ("read_logs", "compare two directories of logs, one job per log, or two ledgers"),
     "hlo": ("hlo", "show what the compiler made of a program, or how two differ"),
     "drill": ("drill", "show where the time of a step went, from its traces"),
     "compile-check": ("sweep_file", "compile a sweep's profiles; nothing is measured"),
+    "shrink": ("sweep_file", "reduce a profile that fails to the fewest settings that still do"),
     "evidence": (
         "sweep_file",
         "run profiles once more with profiler and dump; they are not scored",
@@ -65,18 +67,37 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
     "triage": ("xlatune triage slurm-4711.out",),
     "megascale": ("xlatune megascale worker-0.log",),
     "network": ("xlatune network traces/ --link 200",),
-    "compare": ("xlatune compare baseline/ candidate/ --gate 0.01",),
+    "compare": (
+        "xlatune compare baseline/ candidate/ --gate 0.01",
+        "xlatune compare .xlatune/pp8/CELL later/.xlatune/pp8/CELL",
+    ),
     "hlo": ("xlatune hlo dump/", "xlatune hlo before/ after/"),
-    "drill": ("xlatune drill trace/", "xlatune drill before/ -- after/"),
+    "drill": (
+        "xlatune drill trace/",
+        "xlatune drill before/ -- after/",
+        "xlatune drill base/ -- overlap/ -- unrolled/ --top 30 --full-names",
+        "xlatune drill trace/ --csv > rows.csv",
+        "xlatune drill trace/ --program dump/ --timeline step.json.gz --pgle step.pbtxt",
+        "xlatune drill before/ -- after/ --by-path --collectives",
+    ),
     "compile-check": ("xlatune compile-check sweeps/test_mine.py --keep dumps/",),
+    "shrink": (
+        "xlatune shrink sweeps/test_mine.py:everything",
+        "xlatune shrink sweeps/test_mine.py:everything --trials 20",
+        "xlatune shrink sweeps/test_mine.py --hunt 50 --program mine:step --keep crashes/",
+    ),
     "evidence": ("xlatune evidence sweeps/test_mine.py overlap-2",),
     "flags": ("xlatune flags list", "xlatune flags lint --xla_a=1"),
     "import": ("xlatune import jobs.csv --model llama3.1-405b --parallelism FSDP=8",),
-    "report": ("xlatune report", "xlatune report pp8 --zh"),
+    "report": ("xlatune report", "xlatune report pp8 --zh", "xlatune report --export csv,bmf"),
     "conclude": ("xlatune conclude .xlatune/pp8/CELL --json",),
     "history": ("xlatune history", "xlatune history /shared/tuning --json"),
     "show": ("xlatune show 'llama2-70b FSDP=8'", "xlatune show pp8 .xlatune"),
-    "calibrate": ("xlatune calibrate sweeps/test_mine.py --jobs 8",),
+    "calibrate": (
+        "xlatune calibrate sweeps/test_mine.py --jobs 8",
+        "xlatune calibrate sweeps/test_mine.py --nodelist 'node[001-064]' --slots 8",
+        "xlatune calibrate sweeps/test_mine.py --allocations 4 --starts 3",
+    ),
     "study": (
         "xlatune study nodes sweeps/test_nodes.py --nodelist 'node[001-032]' --model llama2-70b",
         "xlatune study nodes sweeps/test_nodes.py --plan",
@@ -88,13 +109,14 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
     "jobs": ("xlatune jobs", "xlatune jobs --cancel"),
     "init": (
         "xlatune init sweeps/test_mine.py",
-        "xlatune init test_mine.py --command 'train.py {steps}' --model me --parallelism DP=4",
+        "xlatune init test_me.py --command 'python3 /me.py {steps}' --model m --parallelism DP=4",
     ),
     "plan": ("xlatune plan sweeps/test_mine.py --budget 65",),
 }
 _WIDTH = 78
 _FORMER = {"screen": "compile-check"}  # names that commands had
 AGAINST = "--against"  # of `drill`
+TRIAL = "SWEEP:PROFILE or a trial's id for one that `evidence` recorded"  # of `drill`, `hlo`
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -105,7 +127,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return complain([f"`xlatune {name}` is called `xlatune {_FORMER[name]}` now"])
     if name == "drill":  # argparse drops the `--` between the variants
         given = [AGAINST if each == "--" else each for each in given]
-    if name == "flags":  # a word that begins with a blank is no option for argparse
+    if name in ("flags", "init"):  # a word that begins with a blank is no option for argparse
         given = [f" {each}" if each.startswith("--xla_") else each for each in given]
     arguments = argparse.Namespace()
     try:
@@ -143,9 +165,37 @@ def _as_typed(message: str, arguments: argparse.Namespace) -> str:
     return re.sub(r"--xlatune-([a-z]+(?:-[a-z]+)*)", typed, message)
 
 
+# invalid choice: 'step' (choose from 'steps', 'triage')       unrecognized arguments: --jsn
+_WRONG_CHOICE = re.compile(r"invalid choice: '(?P<said>[^']*)' \(choose from (?P<known>.*)\)")
+_WRONG_OPTION = re.compile(r"unrecognized arguments: (?P<said>--[\w-]+)")
+
+
+class _Commands(argparse.ArgumentParser):
+    """A parser that names the nearest command or option where one is mistyped."""
+
+    command: argparse.ArgumentParser | None = None  # the one that was asked for
+
+    def error(self, message: str) -> NoReturn:
+        """Print usage and message, and exit with 2."""
+        import difflib
+
+        known: list[str] = []
+        if (match := _WRONG_CHOICE.search(message)) is not None:
+            known = re.findall(r"[\w-]+", match["known"])
+        elif (match := _WRONG_OPTION.search(message)) is not None and self.command is not None:
+            known = re.findall(r"(?<!\S)--\w[\w-]*", self.command.format_help())
+        near = difflib.get_close_matches(match["said"], known, n=1) if match else []
+        more = f"; did you mean {near[0]}?" if near else ""
+        if message.endswith(("required: COMMAND", "required: ACTION")):
+            more = f"; `{self.prog} --help` lists them"
+        # its usage, not that of all commands
+        one = (self.command or self) if message.startswith("unrecognized") else self
+        argparse.ArgumentParser.error(one, message + more)
+
+
 def _parser(name: str) -> argparse.ArgumentParser:
     """Return the parser of all commands; only the one that is asked for has its arguments."""
-    parser = argparse.ArgumentParser(
+    parser = _Commands(
         prog="xlatune",
         description="Sweeps of XLA flags and NCCL variables: logs, ledgers, plans.",
         epilog="\n".join(
@@ -162,7 +212,9 @@ def _parser(name: str) -> argparse.ArgumentParser:
     lines = {each: line for each, (_, line) in COMMANDS.items()}
     added = add_commands(parser, lines, metavar="COMMAND")
     if name in added:
-        module = import_module(f"{__name__}.{COMMANDS[name][0]}")
+        parser.command = added[name]
+        with _without_threads():
+            module = import_module(f"{__name__}.{COMMANDS[name][0]}")
         getattr(module, f"add_{name.replace('-', '_')}")(added[name])
     if name in EXAMPLES:
         own = textwrap.wrap(added[name].epilog or "", _WIDTH)
@@ -172,11 +224,32 @@ def _parser(name: str) -> argparse.ArgumentParser:
     return parser
 
 
+_THREADS = "OPENBLAS_NUM_THREADS"
+
+
+@contextmanager
+def _without_threads() -> Iterator[None]:
+    """Load the file of a command; where that loads numpy, start no threads for linear algebra.
+
+    It would start one for each core, which costs more than to read a small capture, and no command
+    needs them. What the user says stands, and what the command starts later inherits nothing.
+    """
+    if _THREADS in os.environ:
+        yield
+        return
+    os.environ[_THREADS] = "1"
+    try:
+        yield
+    finally:
+        del os.environ[_THREADS]
+
+
 def add_commands(
     parser: argparse.ArgumentParser, lines: Mapping[str, str], *, metavar: str
 ) -> dict[str, argparse.ArgumentParser]:
     """Add commands, one of which must be given: name -> line in the list, and head of its help."""
-    added = parser.add_subparsers(required=True, metavar=metavar)
+    # with its name given, argparse formats no usage to find it, for which it loads shutil
+    added = parser.add_subparsers(required=True, metavar=metavar, prog=parser.prog)
     return {
         name: added.add_parser(name, help=line, description=f"{line[0].upper()}{line[1:]}.")
         for name, line in lines.items()
@@ -185,7 +258,7 @@ def add_commands(
 
 # options of what runs, and of what writes reports
 OF_A_SESSION = frozenset({"notify-file", "notify-variable", "negative"})
-OF_A_RUN = OF_A_SESSION | {"log-level", "reports", "access", "ask-above"}
+OF_A_RUN = OF_A_SESSION | {"log-level", "reports", "export", "access", "ask-above"}
 
 
 def add_options(
@@ -252,6 +325,42 @@ def show_document(document: Document, *, width: int | None = None) -> None:
 
     width = width or shutil.get_terminal_size().columns
     print("\n".join(terminal(document, width=width)), end="\n\n")
+
+
+def add_html(parser: argparse.ArgumentParser) -> None:
+    """Add `--html` to a command."""
+    parser.add_argument("--html", type=Path, metavar="FILE", help="write it as a page too")
+
+
+def check_page(path: Path | None) -> None:
+    """Find out before anything is read that a page can be written; None asks for none.
+
+    Raises:
+        ConfigError: jinja2 is not installed, or a folder has that name.
+    """
+    if path is None:
+        return
+    from pytest_xlatune.tasks.publish import NO_JINJA, has_pages
+
+    if not has_pages():
+        raise ConfigError(NO_JINJA)
+    if path.is_dir():
+        raise ConfigError(f"--html {path} is a folder; name a file in it: {path / 'page.html'}")
+
+
+def write_page(document: Document, path: Path, *, source: str) -> None:
+    """Write a document as a page; `source` is where its figures come from.
+
+    Raises:
+        ConfigError: the file cannot be written.
+    """
+    from pytest_xlatune.report.page import document_page, html
+    from pytest_xlatune.tasks.publish import write_all
+
+    try:
+        write_all({path: html(document_page(document, source=source))})
+    except OSError as error:
+        raise ConfigError(f"{path}: the page cannot be written: {error.strerror}") from None
 
 
 def complain(problems: Iterable[str], *, status: Exit = Exit.USAGE) -> int:

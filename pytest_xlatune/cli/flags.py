@@ -19,8 +19,15 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pytest_xlatune.catalog.context import Context, Level, Objection, Shape, closes_ring
-from pytest_xlatune.catalog.entries import Catalog, CatalogEntry, Status, history, load
+from pytest_xlatune.catalog.context import Context, Level, Objection
+from pytest_xlatune.catalog.entries import (
+    Catalog,
+    CatalogEntry,
+    Status,
+    history,
+    load,
+    probed_libtpu,
+)
 from pytest_xlatune.cli import (
     add_commands,
     add_json,
@@ -34,9 +41,9 @@ from pytest_xlatune.model.cell import Axis
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.profile import Profile, format_flags, parse_flags
 from pytest_xlatune.model.record import Json
+from pytest_xlatune.model.text import counted
 
 if TYPE_CHECKING:
-    from pytest_xlatune.evidence.hlo import Program
     from pytest_xlatune.prepare.lint import Linted
 
 SCHEMA = 1
@@ -55,7 +62,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 
     listed = kinds["list"]
     listed.add_argument(
-        "--axis", metavar="AXIS", help="e.g. FSDP: the settings worth a trial there"
+        "--axis", metavar="AXIS", help="e.g. FSDP or PP=4,FSDP=2: the settings worth a trial there"
     )
     _add_context(listed)
     listed.add_argument("--markdown", action="store_true", help="the tables of docs/flags.md")
@@ -153,7 +160,13 @@ def seen_in(entry: CatalogEntry) -> str:
     """Say where it can be seen that a setting acted."""
     from pytest_xlatune.evidence.hlo.difference import Below, expectations
 
+    if entry.channel:
+        return "libtpu's log: its arguments"
+    if entry.is_key:
+        return "the keys that MaxText prints; HLO: the program"
     if not entry.is_flag:
+        if entry.name.startswith(("NCCL_", "RCCL_")):
+            return "NCCL_DEBUG=INFO"
         return "HLO: the program" if entry.compile_time else "run time only"
     expected = expectations().get(entry.name)
     if expected is None:
@@ -166,7 +179,7 @@ def seen_in(entry: CatalogEntry) -> str:
 
 
 def _line(entry: CatalogEntry) -> str:
-    name = f"--{entry.name}" if entry.is_flag else entry.name
+    name = f"--{entry.name}" if entry.is_flag or entry.channel else entry.name
     values = " ".join(_value(each) for each in entry.values) or str(entry.status)
     return f"{','.join(entry.axes):12} {name} = {values}"
 
@@ -182,7 +195,8 @@ def _releases(name: str) -> Iterator[str]:
 
 
 def _paragraph(entry: CatalogEntry) -> Iterator[str]:
-    yield f"{entry.slug}: {'--' if entry.is_flag else ''}{entry.name} ({entry.status})"
+    dashes = "--" if entry.is_flag or entry.channel else ""
+    yield f"{entry.slug}: {dashes}{entry.name} ({entry.status})"
     profiles = [f"{each.id}: {each.shown_text}" for each in entry.profiles]
     for title, text in (
         ("axes", ", ".join(entry.axes)),
@@ -193,6 +207,9 @@ def _paragraph(entry: CatalogEntry) -> Iterator[str]:
         ("corrects", entry.corrects),
         ("source", entry.source),
         ("only", entry.vendor),
+        ("goes to", entry.channel),
+        ("libtpu", _span(entry) if entry.channel else ""),
+        ("numerics", "changed: the loss rule decides" if entry.changes_numerics else ""),
     ):
         if text:
             yield f"  {title + ':':10}{text}"
@@ -216,15 +233,20 @@ def _history_json(name: str) -> Json:
 
 def _markdown(catalog: Catalog) -> Iterator[str]:
     """Yield the catalog as tables, one for each axis; an entry of several axes stands in each."""
-    yield from _table("Any axis", [each for each in catalog.entries if "any" in each.axes])
+    of_gpus = [each for each in catalog.entries if not (each.channel or each.is_key)]
+    yield from _table("Any axis", [each for each in of_gpus if "any" in each.axes])
     for axis in (Axis.FSDP, Axis.PP, Axis.TP, Axis.DP, Axis.EP):
-        yield from _table(axis.name, [each for each in catalog.entries if axis.name in each.axes])
+        yield from _table(axis.name, [each for each in of_gpus if axis.name in each.axes])
+    yield from _table("TPU (LIBTPU_INIT_ARGS)", [each for each in catalog.entries if each.channel])
+    yield from _table("Keys of MaxText", [each for each in catalog.entries if each.is_key])
 
 
 def _table(title: str, entries: Sequence[CatalogEntry]) -> Iterator[str]:
+    release = "libtpu" if all(each.channel for each in entries) else "jaxlib"
+    release = "only" if all(each.is_key for each in entries) else release
     yield f"### {title}"
     yield ""
-    yield "| setting | tried | what it does; what it needs | seen in | jaxlib | source |"
+    yield f"| setting | tried | what it does; what it needs | seen in | {release} | source |"
     yield "|---|---|---|---|---|---|"
     for each in entries:
         tried = ", ".join(f"`{_value(value)}`" for value in each.values)
@@ -232,7 +254,14 @@ def _table(title: str, entries: Sequence[CatalogEntry]) -> Iterator[str]:
             tried = f"{tried} **{each.status}**".strip()
         if each.companions:
             tried += f" with `{each.companions}`"
-        what = "; ".join(filter(None, (each.mechanism, each.constraints)))
+        if each.companion_keys:
+            tried += " with " + ", ".join(
+                f"`{key}={to}`" for key, to in each.companion_keys.items()
+            )
+        is_named = (each.channel or each.is_key) and "any" not in each.axes
+        axes = f"on {', '.join(each.axes)}" if is_named else ""
+        numerics = "changes numerics" if each.changes_numerics else ""
+        what = "; ".join(filter(None, (each.mechanism, each.constraints, axes, numerics)))
         corrects = f" *Corrects: {each.corrects}.*" if each.corrects else ""
         row = (
             f"`{each.name}`",
@@ -247,6 +276,10 @@ def _table(title: str, entries: Sequence[CatalogEntry]) -> Iterator[str]:
 
 
 def _span(entry: CatalogEntry) -> str:
+    if entry.channel:
+        limits = (f"from {entry.since}" if entry.since else "",
+                  f"to {entry.until}" if entry.until else "")  # fmt: skip
+        return " ".join(filter(None, limits)) or f"{probed_libtpu()[0]} to {probed_libtpu()[-1]}"
     if not entry.is_flag:
         return entry.vendor or ""
     known = history().flags.get(entry.name)
@@ -279,6 +312,7 @@ def _lint(arguments: argparse.Namespace) -> int:
             return _show_linted(Linted(objections=(fault,)), (), as_json=arguments.json)
     if arguments.dump:
         from pytest_xlatune.evidence.hlo.dump import read_program
+        from pytest_xlatune.prepare.compilers import shape_of
 
         context = dataclasses.replace(context, program=shape_of(read_program(arguments.dump)))
     python = "" if arguments.jaxlib else arguments.python or python
@@ -350,8 +384,8 @@ def _lint_lines(found: Linted, count: int) -> Iterator[str]:
     yield from (f"{each.level}: {each}" for each in found.objections)
     yield from (f"unchecked: {each}" for each in found.unchecked)
     asked = f"jaxlib {found.jaxlib}" if found.jaxlib else "no jaxlib"
-    objections = len(found.objections)
-    yield f"{count} profile(s), {objections or 'no'} objection(s), {asked}"
+    objections = counted(len(found.objections), "objection") if found.objections else "no objection"
+    yield f"{counted(count, 'profile')}, {objections}, {asked}"
 
 
 # --- the words of a command line ------------------------------------------------------------------
@@ -390,23 +424,6 @@ def _parted(words: Iterable[str]) -> tuple[list[str], dict[str, str]]:
         elif word:
             flags.append(word)
     return flags, env
-
-
-def shape_of(program: Program) -> Shape:
-    """Return the facts of a dumped program that the rules ask for."""
-    groups: dict[str, dict[str, list[int]]] = {}
-    for each in program.collectives:
-        groups.setdefault(each.kind, {}).setdefault(each.computation, []).append(each.size_bytes)
-    permutes = [each for each in program.of("collective-permute") if each.in_loop]
-    return Shape(
-        groups={
-            kind: tuple(tuple(sizes) for sizes in computations.values())
-            for kind, computations in groups.items()
-        },
-        loops=len(program.loops),
-        loop_permutes=tuple(each.size_bytes for each in permutes),
-        has_cycle=any(closes_ring(each.groups) for each in permutes),
-    )
 
 
 def _value(value: str | None) -> str:

@@ -116,7 +116,7 @@ def add_gate(parser: argparse.ArgumentParser) -> None:
     lines = {"init": "write the test file of a commit gate, and a CI job that runs it"}
     init = add_commands(parser, lines, metavar="COMMAND")["init"]
     init.description = (
-        f"{lines['init'].capitalize()}. Example: xlatune gate init --model mine --parallelism "
+        f"{init.description} Example: xlatune gate init --model mine --parallelism "
         "FSDP=8 --command 'python train.py --steps={steps}' --ci github"
     )
     need = init.add_argument_group("needed")
@@ -137,7 +137,12 @@ def add_gate(parser: argparse.ArgumentParser) -> None:
     init.add_argument("--margin", type=float, default=0.01, metavar="N", help="0.01 is 1 %%")
     init.add_argument("--blocks", type=int, default=4, metavar="N", help="trials of each commit")
     init.add_argument("--steps", type=int, default=15, metavar="N", help="of each trial")
-    init.add_argument("--executor", choices=("local", "slurm"), default="local")
+    init.add_argument(
+        "--executor",
+        choices=("local", "slurm", "allocation"),
+        default="local",
+        help="allocation: the salloc or sbatch that pytest is started in",
+    )
     init.add_argument("--nodelist", default="", metavar="LIST", help="of Slurm: 'node[001-008]'")
     init.add_argument("--ci", choices=tuple(_CI_FILES), help="write a job for it too")
     init.set_defaults(run=_init)
@@ -194,11 +199,12 @@ def _texts(arguments: argparse.Namespace) -> dict[str, str]:
     Protocol(steps=arguments.steps).check_window()
     Gate(margin=arguments.margin, blocks=arguments.blocks)
     nodes = expand(arguments.nodelist) if arguments.nodelist else ()
-    if (arguments.executor == "slurm") != bool(nodes):
+    is_slurm = arguments.executor != "local"
+    # the nodes of an allocation are known where it is entered
+    if bool(nodes) != is_slurm and arguments.executor != "allocation":
         raise ConfigError(
             "--executor slurm and --nodelist go together: both commits run on the nodes named there"
         )
-    is_slurm = arguments.executor == "slurm"
     filled = {
         **vars(arguments),
         "test_file": _TEST_FILE,

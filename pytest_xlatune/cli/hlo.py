@@ -7,7 +7,15 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from pytest_xlatune.cli import add_json, add_options, complain, options_of, show, show_json
+from pytest_xlatune.cli import (
+    TRIAL,
+    add_json,
+    add_options,
+    complain,
+    options_of,
+    show,
+    show_json,
+)
 from pytest_xlatune.evidence.hlo import KINDS, Program
 from pytest_xlatune.evidence.hlo.difference import (
     difference,
@@ -21,7 +29,6 @@ from pytest_xlatune.model.record import Json
 from pytest_xlatune.model.text import counted
 
 SCHEMA = 1
-TRIAL = "SWEEP:PROFILE or a trial's id for one that `evidence` recorded"
 
 
 def add_hlo(parser: argparse.ArgumentParser) -> None:
@@ -105,7 +112,7 @@ def hlo_lines(program: Program, other: Program | None = None) -> list[str]:
             " these"
         )
     if program.thunks is not None:
-        is_same = program.thunks.collectives == Counter(each.kind for each in program.collectives)
+        is_same = program.thunks.agrees(program)
         others = "the same collectives" if is_same else f"others: {program.thunks.collectives}"
         lines.append(f"  the launch order (thunk sequence) has {others}")
     lines += [f"  option {name}={value}" for name, value in (program.options or {}).items()]
@@ -124,6 +131,7 @@ def _collectives(program: Program) -> Iterable[str]:
                 *([f"stream {each.stream}"] if each.stream else []),
                 f"{counted(each.executions, 'execution')} a step "
                 + ("in a loop" if each.in_loop else "outside of loops"),
+                *(["at most: in a branch"] if each.in_branch else []),
                 each.groups or "all devices",
             ]
             alike[f"{kind}: {', '.join(traits)}"] += 1

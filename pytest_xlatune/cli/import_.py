@@ -12,7 +12,7 @@ from pytest_xlatune.sweep.groups import CellSettings, SiteSettings
 
 _ACT = frozenset(
     {"model", "parallelism", "config-tag", "pdbs", "image", "nodelist"}
-    | {"config", "workdir", "reports", "access"}
+    | {"config", "workdir", "reports", "access", "export"}
 )
 
 
@@ -43,9 +43,11 @@ def _import(arguments: argparse.Namespace) -> int:
     from pytest_xlatune.cli.flags import deployed_context
     from pytest_xlatune.model.cell import Cell, Parallelism
     from pytest_xlatune.tasks.import_table import import_table, read_table, slug
+    from pytest_xlatune.tasks.mlflow_runs import check_exports
     from pytest_xlatune.tasks.publish import NO_PAGES, document_of, has_pages, publish, read_known
 
     options = options_of(arguments)
+    check_exports(options.export)
     path: Path = arguments.table
     said = options.said.over(CellSettings())
     missing = [
@@ -90,7 +92,8 @@ def _import(arguments: argparse.Namespace) -> int:
     )
     known = read_known(folder)
     show_document(document_of(known), width=100)
-    show(f"written: {written}" for written in publish(folder, options.reports))
+    written = publish(folder, options.reports, exports=options.export)
+    show(f"written: {each}" for each in written)
     if not has_pages():
         show([NO_PAGES])
     return 0

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import shlex
+import shutil
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -43,7 +45,7 @@ QUESTIONS: Mapping[str, ToSay] = {
         text="The trainer's command line; {steps} becomes the number of steps, {overrides} the "
         "settings of a profile",
         kinds=("trainer",),
-        example="python3 /opt/me/train.py --steps={steps} {overrides}",
+        example="/opt/me/bin/python train.py --steps={steps} {overrides}",
     ),
     "config": ToSay(
         text="MaxText's yml, absolute", kinds=("maxtext",), example="/opt/configs/llama.gpu.yml"
@@ -72,7 +74,7 @@ QUESTIONS: Mapping[str, ToSay] = {
     ),
     "flags": ToSay(
         text="XLA flags to try, blanks between them, each a profile",
-        example="--xla_gpu_all_gather_combine_threshold_bytes=1073741824",
+        example="--xla_gpu_enable_nccl_user_buffers",
         default="--xla_gpu_enable_latency_hiding_scheduler=true",
     ),
 }
@@ -84,7 +86,8 @@ def add_init(parser: argparse.ArgumentParser) -> None:
     for name, each in QUESTIONS.items():
         example = f", e.g. {each.example}" if each.example else ""
         default = f" ({each.default})" if each.default else ""
-        text = f"{each.text}{example}{default}".replace("%", "%%")
+        among = f": {', '.join(KINDS)}" if name == "kind" else ""
+        text = f"{each.text}{among}{example}{default}".replace("%", "%%")
         choices = tuple(KINDS) if name == "kind" else None
         parser.add_argument(f"--{name}", metavar=name.upper(), help=text, choices=choices)
     parser.set_defaults(run=_init)
@@ -97,7 +100,8 @@ def _init(arguments: argparse.Namespace) -> int:
     if not (path.name.startswith("test_") and path.suffix == ".py"):
         raise ConfigError(f"{path}: pytest collects files such as test_{path.stem}.py; name it so")
     ask = input if sys.stdin.isatty() else None
-    text = sweep_file(answers(vars(arguments), ask), name=path.stem.removeprefix("test_"))
+    found = answers(vars(arguments), ask)
+    text = sweep_file(found, name=path.stem.removeprefix("test_"))
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text, encoding="utf-8")
     show(
@@ -105,9 +109,19 @@ def _init(arguments: argparse.Namespace) -> int:
             f"written: {path}",
             f"xlatune plan {path}    the trials, their cost, and what they can show",
             f"pytest {path} -n 2     runs it",
+            *_no_jax(found),
         ]
     )
     return 0
+
+
+def _no_jax(found: Mapping[str, str]) -> Iterator[str]:
+    """Tell of a trainer whose Python is ours, the first on the path, which has no JAX."""
+    program = shutil.which(shlex.split(found.get("command", "true"))[0])
+    if program is None or Path(program).parent != Path(sys.executable).parent:
+        return
+    if importlib.util.find_spec("jax") is None:
+        yield f"note: {program} has no JAX; if the trainer needs it, name the Python that has it"
 
 
 def answers(given: Mapping[str, object], ask: Callable[[str], str] | None) -> dict[str, str]:
@@ -130,6 +144,7 @@ def answers(given: Mapping[str, object], ask: Callable[[str], str] | None) -> di
         said = given.get(name)
         if said is not None:
             found[name] = str(said)
+            _check(name, found[name])
         elif ask is None:
             found[name] = each.default
             if not (each.default or each.is_optional):
@@ -137,9 +152,7 @@ def answers(given: Mapping[str, object], ask: Callable[[str], str] | None) -> di
         else:
             found[name] = _asked(name, each, ask)
     if missing:
-        raise ConfigError(
-            f"{', '.join(missing)}: no terminal to ask on, so the options must say it"
-        )
+        raise ConfigError(f"{', '.join(missing)}: no terminal to ask on; give these as options")
     return found
 
 
@@ -150,11 +163,74 @@ def _asked(name: str, question: ToSay, ask: Callable[[str], str]) -> str:
     hint = question.default or (question.example and f"e.g. {question.example}")
     shown = f"{text}{f' [{hint}]' if hint else ''}: "
     while True:
-        said = ask(shown).strip() or question.default
-        if name == "kind" and said not in KINDS:
+        try:
+            said = ask(shown).strip() or question.default
+        except EOFError:
+            raise ConfigError("the answers ended before the last question; no file") from None
+        try:
+            _check(name, said)
+        except ConfigError as error:
+            show([f"{error}"])
             continue
         if said or question.is_optional:
             return said
+
+
+def _check(name: str, said: str) -> None:
+    """Refuse an answer that no sweep can use, while its question is still on the screen.
+
+    Raises:
+        ConfigError: it does not fit; an empty answer fits here.
+    """
+    from pytest_xlatune.model.cell import Parallelism, check_model_tag
+    from pytest_xlatune.model.hosts import expand
+    from pytest_xlatune.model.profile import parse_flags
+
+    if not said:
+        return
+    match name:
+        case "kind" if said not in KINDS:
+            raise ConfigError.unknown("kind", said, valid=KINDS, where="--kind")
+        case "command":
+            _words_of(said)
+        case "model":
+            check_model_tag(said)
+        case "parallelism":
+            Parallelism.parse(said)
+        case "nodelist":
+            expand(said)
+        case "flags":
+            parse_flags(said)
+        case _:
+            pass
+
+
+def _words_of(command: str) -> tuple[str, ...]:
+    try:
+        words = tuple(shlex.split(command))
+    except ValueError as error:
+        raise ConfigError(f"--command {command!r}: {error}; write it as in a shell") from None
+    if not any("{steps}" in each for each in words):
+        raise ConfigError(
+            f"--command {command!r} has no {{steps}}: a trial says how many steps it takes, e.g. "
+            f"{QUESTIONS['command'].example}"
+        )
+    for each in words:
+        if each.endswith((".py", ".sh")) and each[0] not in "/-" and not Path(each).is_file():
+            raise ConfigError(
+                f"--command {command!r}: {each} is no file here, and a trial runs in a folder of "
+                "its own; write the whole path"
+            )
+    return words
+
+
+# as docs/trainer.md says; a person with another trainer has to find them here
+_OF_STEP_LINES = (
+    "        # where its step lines are no `completed step: 7, seconds: 0.512, ...`:",
+    '        # step_pattern=r"iter (?P<step>\\d+).* took (?P<ms>[\\d.]+) ms",',
+    "        # where they tell no Tokens/s/device: sequences of a device in a step, their length",
+    "        # per_device_batch_size=8, max_target_length=64,",
+)
 
 
 def sweep_file(found: Mapping[str, str], *, name: str) -> str:
@@ -202,6 +278,7 @@ def sweep_file(found: Mapping[str, str], *, name: str) -> str:
             f"        model_tag={found['model']!r},",
             f"        parallelism={found['parallelism']!r},",
             '        # deployed={"XLA_FLAGS": "..."},  # what a job has without any profile',
+            *(_OF_STEP_LINES if kind == "trainer" else ()),
             "        protocol=Protocol(steps=15),",
             "    ),",
             f"    launcher={launcher},",
@@ -218,7 +295,9 @@ def sweep_file(found: Mapping[str, str], *, name: str) -> str:
 
 
 def _of_trainer(found: Mapping[str, str]) -> tuple[str, str]:
-    argv = tuple(shlex.split(found["command"]))
+    # a trial runs in a folder of its own, where train.py is no file
+    words = _words_of(found["command"])
+    argv = tuple(str(Path(each).absolute()) if Path(each).is_file() else each for each in words)
     return f"CommandLauncher(argv={argv!r})", "CommandLauncher"
 
 

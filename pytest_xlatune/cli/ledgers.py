@@ -6,19 +6,23 @@ Reports and verdicts are computed again. `jobs --cancel` ends the jobs that no s
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_xlatune.cli import (
+    add_html,
     add_json,
     add_options,
+    check_page,
     complain,
     options_of,
     show,
     show_document,
     show_json,
+    write_page,
 )
 from pytest_xlatune.ledger import LEDGER, Ledger, find_ledgers
 from pytest_xlatune.ledger.state import replay
@@ -33,7 +37,7 @@ if TYPE_CHECKING:
 
 def add_report(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
-    _add_named_folders(parser)
+    _add_named_folders(parser, "export")
     parser.add_argument(
         "--zh",
         dest="xlatune_zh",
@@ -59,6 +63,7 @@ def add_conclude(parser: argparse.ArgumentParser) -> None:
 def _report(arguments: argparse.Namespace) -> int:
     options = options_of(arguments)
     folders = _named_folders(arguments, options)
+    from pytest_xlatune.tasks.mlflow_runs import check_exports
     from pytest_xlatune.tasks.publish import (
         NO_PAGES,
         document_of,
@@ -67,16 +72,28 @@ def _report(arguments: argparse.Namespace) -> int:
         read_known,
     )
 
+    check_exports(options.export)
+    problems = []
     for folder in folders:
-        known = read_known(folder)
-        show_document(document_of(known))
-        settings = sorted(known.state.opened[-1].settings.items())
-        show(f"{name} was said by {place}" for name, place in settings)
-        written = publish(folder, options.reports, zh=options.zh, rewrite=options.rewrite)
-        show(f"written: {os.path.relpath(path)}" for path in written)
+        try:
+            known = read_known(folder)
+            show_document(document_of(known))
+            settings = sorted(known.state.opened[-1].settings.items())
+            show(f"{name} was said by {place}" for name, place in settings)
+            written = publish(
+                folder,
+                options.reports,
+                zh=options.zh,
+                rewrite=options.rewrite,
+                exports=options.export,
+            )
+        except LedgerError as error:  # those of the other ledgers are written all the same
+            problems.append(str(error))
+        else:
+            show(f"written: {os.path.relpath(path)}" for path in written)
     if not has_pages():
         show([NO_PAGES])
-    return 0
+    return complain(problems, status=Exit.INTERNAL)
 
 
 def _conclude(arguments: argparse.Namespace) -> int:
@@ -93,6 +110,11 @@ def _conclude(arguments: argparse.Namespace) -> int:
 def add_history(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     _add_folder(parser)
+    parser.add_argument(
+        "--by-load",
+        action="store_true",
+        help="a table of commits for each model and node count, from all studies",
+    )
     parser.set_defaults(run=_history)
 
 
@@ -104,6 +126,7 @@ def add_show(parser: argparse.ArgumentParser) -> None:
         help="its label or a part (`llama2-70b FSDP=8`, `FSDP=8`), its id, or the sweep's name",
     )
     _add_folder(parser)
+    add_html(parser)
     parser.set_defaults(run=_show)
 
 
@@ -120,10 +143,15 @@ def _add_folder(parser: argparse.ArgumentParser) -> None:
 
 
 def _history(arguments: argparse.Namespace) -> int:
-    from pytest_xlatune.report.history import by_date, history
+    from pytest_xlatune.report.history import by_date, by_load, history, loads_of
 
     past, problems = _past(arguments)
-    if arguments.json:
+    if arguments.by_load and arguments.json:
+        loads = loads_of(past).items()
+        show_json({name: [each.to_json() for each in rows] for name, rows in loads})
+    elif arguments.by_load:
+        show_document(by_load(past))
+    elif arguments.json:
         show_json([each.to_json() for each in by_date(past)])
     else:
         show_document(history(past))
@@ -133,15 +161,20 @@ def _history(arguments: argparse.Namespace) -> int:
 def _show(arguments: argparse.Namespace) -> int:
     from pytest_xlatune.report.history import by_date, course
 
+    check_page(arguments.html)
     past, problems = _past(arguments)
     found = [each for each in past if each.is_called(arguments.cell)]
     if not found:
+        complain(problems)
         valid = {name for each in past for name in (each.cell.label, each.sweep)}
         raise ConfigError.unknown("cell", arguments.cell, valid=valid, where="the ledgers")
     if arguments.json:
         show_json([each.to_json() for each in by_date(found)])
     else:
         show_document(course(found))
+    if arguments.html is not None:
+        write_page(course(found), arguments.html, source="the ledgers")
+        show([] if arguments.json else [f"written: {arguments.html}"])
     return complain(problems, status=Exit.INTERNAL)
 
 
@@ -150,10 +183,11 @@ def _past(arguments: argparse.Namespace) -> tuple[list[PastStudy], list[str]]:
 
     Raises:
         ConfigError: the folder holds no ledger.
+        LedgerError: none of its ledgers can be read.
     """
     from pytest_xlatune.report.history import PastStudy
     from pytest_xlatune.tasks.publish import read_known
-    from pytest_xlatune.tasks.run_record import record_of
+    from pytest_xlatune.tasks.run_record import record_of_study
 
     root = arguments.folder or options_of(arguments).workdir
     folders = sorted(_ledgers_below(root, _MOST_LEVELS))
@@ -172,9 +206,6 @@ def _past(arguments: argparse.Namespace) -> tuple[list[PastStudy], list[str]]:
             for attempt in progress.attempts.values()
             if attempt.submission is not None
         ]
-        of_cells = {each.digest: each for each in known.study.cells}.values()
-        records = (record_of(known.state, known.study, each) for each in of_cells)
-        hours = [each.node_hours for each in records if each.node_hours is not None]
         past.append(
             PastStudy(
                 folder=str(folder),
@@ -184,10 +215,13 @@ def _past(arguments: argparse.Namespace) -> tuple[list[PastStudy], list[str]]:
                 digest=known.study.cells[0].digest,
                 conclusion=known.conclusion,
                 jobs=len(jobs),
-                node_hours=sum(hours) if hours else None,
+                node_hours=record_of_study(known.state, known.study).node_hours,
                 ended_s=known.at_s,
+                commits=known.commits,
             )
         )
+    if not past:
+        raise LedgerError("; ".join(problems))
     return past, problems
 
 
@@ -199,9 +233,10 @@ def _ledgers_below(folder: Path, levels: int) -> Iterator[Path]:
     if (folder / LEDGER).is_file():
         yield folder
     elif levels and folder.is_dir():
-        for each in folder.iterdir():
-            if each.is_dir():
-                yield from _ledgers_below(each, levels - 1)
+        with contextlib.suppress(PermissionError):  # of another user, above several projects
+            for each in folder.iterdir():
+                if each.is_dir():
+                    yield from _ledgers_below(each, levels - 1)
 
 
 def add_jobs(parser: argparse.ArgumentParser) -> None:
@@ -214,21 +249,33 @@ def add_jobs(parser: argparse.ArgumentParser) -> None:
 
 
 def _jobs(arguments: argparse.Namespace) -> int:
+    found, cancelled = 0, 0
+    problems = []
     for folder in _named_folders(arguments, options_of(arguments)):
         ended: tuple[Submission, ...] = ()
-        if arguments.cancel:
-            from pytest_xlatune.campaign.jobs import cancel_unwaited
+        try:
+            if arguments.cancel:
+                from pytest_xlatune.campaign.jobs import cancel_unwaited
 
-            ended = cancel_unwaited(folder)
-        state = replay(Ledger(folder / LEDGER).refresh())
+                ended = cancel_unwaited(folder)
+                cancelled += len(ended)
+            state = replay(Ledger(folder / LEDGER).refresh())
+        except LedgerError as error:  # the jobs of the other cells are ended all the same
+            problems.append(str(error))
+            continue
         for trial_id, progress in state.trials.items():
             for attempt in progress.attempts.values():
                 job, outcome = attempt.submission, attempt.outcome
                 if job is not None:
+                    found += 1
                     how = "in flight" if outcome is None else str(outcome.state)
                     show([f"{job.executor} {job.job_id} {trial_id} {how}"])
         show(f"ended {each.executor} {each.job_id} {each.trial_id}" for each in ended)
-    return 0
+    if not found and not problems:
+        show(["no job was submitted so far"])
+    elif arguments.cancel and not cancelled:
+        show(["ended no job: none runs that no session waits for"])
+    return complain(problems, status=Exit.INTERNAL)
 
 
 def _named_folders(arguments: argparse.Namespace, options: RunSettings) -> list[Path]:
@@ -251,7 +298,7 @@ def _named_folders(arguments: argparse.Namespace, options: RunSettings) -> list[
     ]
 
 
-def _add_named_folders(parser: argparse.ArgumentParser) -> None:
-    """Add what `_named_folders` reads."""
+def _add_named_folders(parser: argparse.ArgumentParser, *more: str) -> None:
+    """Add what `_named_folders` reads, and `more` options."""
     parser.add_argument("sweeps", nargs="*", metavar="SWEEP", help="names; all without one")
-    add_options(parser, only=("workdir", "reports", "config"))
+    add_options(parser, only=("workdir", "reports", "config", *more))

@@ -69,8 +69,8 @@ def _pattern(arguments: argparse.Namespace) -> StepPattern | None:
 
 def add_compare(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
-    parser.add_argument("a", type=Path, metavar="A", help="the baseline's jobs")
-    parser.add_argument("b", type=Path, metavar="B", help="the others")
+    parser.add_argument("a", type=Path, metavar="A", help="the baseline's jobs; or a ledger")
+    parser.add_argument("b", type=Path, metavar="B", help="the others; or a later ledger")
     _add_reading(parser)
     add_json(parser)
     parser.add_argument(
@@ -134,6 +134,9 @@ def _digests(read: Read) -> list[str]:
 
 
 def _compare(arguments: argparse.Namespace) -> int:
+    ledgers = [_is_ledger(each) for each in (arguments.a, arguments.b)]
+    if any(ledgers):
+        return _compare_sweeps(arguments, are_ledgers=all(ledgers))
     from pytest_xlatune.report.log_tables import compared
     from pytest_xlatune.tasks.compare_logs import compare_sides
 
@@ -158,6 +161,49 @@ def _compare(arguments: argparse.Namespace) -> int:
         )
     )
     return of_command(found.exit)
+
+
+_HEAD_BYTES = 4096
+_LEDGER = "ledger.jsonl"  # as `ledger` has it, which takes longer to load than logs to compare
+
+
+def _is_ledger(path: Path) -> bool:
+    """Whether a path is a ledger, an empty one too, or holds one.
+
+    The metrics of a trainer are JSON lines too.
+    """
+    if (path / _LEDGER).is_file() or (path.name == _LEDGER and path.is_file()):
+        return True
+    below = ("*.jsonl", "*/*.jsonl", "*/*/*.jsonl")
+    files = [path] if path.suffix == ".jsonl" else [f for each in below for f in path.glob(each)]
+    for each in files:
+        if each.is_file():
+            with each.open("rb") as file:
+                if b'"campaign-opened"' in file.read(_HEAD_BYTES):
+                    return True
+    return False
+
+
+def _compare_sweeps(arguments: argparse.Namespace, *, are_ledgers: bool) -> int:
+    from pytest_xlatune.report.history import then_now
+    from pytest_xlatune.tasks.compare_sweeps import compare_sweeps
+
+    if not are_ledgers:
+        raise ConfigError(
+            f"of {arguments.a} and {arguments.b} one is a ledger and the other is none; name two "
+            "ledgers (.xlatune/SWEEP/CELL), or two directories of logs"
+        )
+    if arguments.gate is not None or arguments.tokens is not None:
+        raise ConfigError(
+            "--gate and --tokens are of logs, and these are ledgers; a gate over an earlier ledger "
+            "is Gate(stored=...) in a sweep file"
+        )
+    found = compare_sweeps(arguments.a, arguments.b)
+    if arguments.json:
+        show_json(found.to_json())
+    else:
+        show_document(then_now(found))
+    return 0
 
 
 def _read_all(arguments: argparse.Namespace) -> tuple[list[Read], int]:

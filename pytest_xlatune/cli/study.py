@@ -51,6 +51,7 @@ def add_study(parser: argparse.ArgumentParser) -> None:
 def _study(arguments: argparse.Namespace) -> int:
     from pytest_xlatune.prepare.compilers import check_sweep
     from pytest_xlatune.sweep.settings import check_folders
+    from pytest_xlatune.tasks.mlflow_runs import check_exports
     from pytest_xlatune.tasks.notify import read_targets
 
     options = options_of(arguments)
@@ -62,6 +63,7 @@ def _study(arguments: argparse.Namespace) -> int:
         show_document(plan_of(resolved, resolved.study(), workdir=options.workdir))
         return 0
     targets = read_targets(os.environ, options.notify_file, variable=options.notify_variable)
+    check_exports(options.export)
     check_folders((("--workdir", options.workdir), ("--reports", options.reports)))
     check_sweep(resolved)
     show(options.said.unread([resolved.sweep.name]))
@@ -139,13 +141,16 @@ def _run(
 def _report(folder: Path, options: RunSettings, tell: Callable[[str], None]) -> None:
     """Show the report, write it, and send its summary."""
     from pytest_xlatune.report.lines import summary_message
-    from pytest_xlatune.tasks.publish import document_of, publish, read_known
+    from pytest_xlatune.tasks.publish import add_step_summary, document_of, publish, read_known
 
     known = read_known(folder)
-    show_document(document_of(known))
+    document = document_of(known)
+    show_document(document)
     show(known.stopped.splitlines())
-    written = publish(folder, options.reports, zh=options.zh, rewrite=options.rewrite)
+    written = publish(folder, options.reports, exports=options.export)
     show(f"written: {os.path.relpath(path)}" for path in written)
+    warning = add_step_summary(document, os.environ)
+    show([f"xlatune: {warning}"] if warning else [])
     tell(
         known.stopped
         or summary_message(cell=known.cell, conclusion=known.conclusion, history=known.history)

@@ -1,7 +1,8 @@
-"""Commands on a sweep file: `xlatune plan`, `compile-check`, `calibrate` and `evidence`.
+"""Commands on a sweep file: `xlatune plan`, `compile-check`, `shrink`, `calibrate`, `evidence`.
 
 plan             what the sweep would run, in which order, and what it could see
 compile-check    compiles the profiles and measures none
+shrink           reduces a profile that fails to the settings that matter; hunts for crashes
 calibrate        runs the baseline against itself, and shows the noise
 evidence         records a dump and a capture of some profiles, as trials of their own
 """
@@ -10,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import functools
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
     from pytest_xlatune.sweep.declaration import CompileCheck
     from pytest_xlatune.sweep.resolved import ResolvedSweep
     from pytest_xlatune.tasks.artifacts import Recorded
+    from pytest_xlatune.tasks.shrink import Shrunk
 
 SCHEMA = 1
 
@@ -54,23 +57,28 @@ def _plan(arguments: argparse.Namespace) -> int:
     options = options_of(arguments)
     resolved = resolved_sweep(arguments.sweep, options)
     known = read_calibration(options.workdir / resolved.folder, resolved.cell)
-    sigma = known.noise.sigma_job if known else None
+    sigma = known.sigma_for(resolved.sweep.site.executor) if known else None
     show_document(plan_of(resolved, resolved.study(sigma=sigma), workdir=options.workdir))
     return 0
 
 
-def add_compile_check(parser: argparse.ArgumentParser) -> None:
-    """Declare the arguments."""
-    parser.add_argument("sweep", type=Path, metavar="SWEEP_FILE")
+def _add_compiler(parser: argparse.ArgumentParser) -> None:
+    targets = "of the device: h100, h200, b200, cpu, or a gpu_target_config.pbtxt"
     for name, metavar, what in (
-        ("program", "MODULE:FUNCTION", "to compile instead of the sweep's own trainer"),
-        ("target", "NAME", "of the device: h100, h200, b200, cpu, or a gpu_target_config.pbtxt"),
+        ("program", "MODULE:FUNCTION", "compiled instead of the sweep's trainer; or train_compile"),
+        ("target", "NAME", f"{targets}; of train_compile cpu, or a name of MaxText's: v5e-256"),
         ("topology", "PxHxD", "partitions x hosts x devices of the program (1x1x1)"),
         ("python", "PATH", "the interpreter whose JAX compiles it"),
     ):
         parser.add_argument(f"--{name}", metavar=metavar, help=what)
     parser.add_argument("--memory-limit", type=float, metavar="GIB", help="of a device")
     parser.add_argument("--keep", type=Path, metavar="FOLDER", help="for logs and dumps")
+
+
+def add_compile_check(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    parser.add_argument("sweep", type=Path, metavar="SWEEP_FILE")
+    _add_compiler(parser)
     parser.add_argument(
         "--without-each",
         metavar="PROFILE",
@@ -84,22 +92,9 @@ def add_compile_check(parser: argparse.ArgumentParser) -> None:
 
 def _compile_check(arguments: argparse.Namespace) -> int:
     from pytest_xlatune.evidence.hlo.difference import finding_line, summary_lines
-    from pytest_xlatune.sweep.declaration import CPU, CompileCheck
 
     resolved = resolved_sweep(arguments.sweep, options_of(arguments))
-    said = {
-        "program": arguments.program,
-        "target": arguments.target,
-        "topology": arguments.topology,
-        "python": arguments.python,
-        "memory_limit_gib": arguments.memory_limit,
-    }
-    how = resolved.sweep.compile_check or CompileCheck()
-    if arguments.program and not arguments.target and not how.target:
-        said["target"] = CPU
-    how = dataclasses.replace(
-        how, **{name: value for name, value in said.items() if value is not None}
-    )
+    how = _how(resolved, arguments)
     if arguments.without_each:
         return _without_each(resolved, how, arguments)
     found = []
@@ -115,12 +110,131 @@ def _compile_check(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _how(resolved: ResolvedSweep, arguments: argparse.Namespace) -> CompileCheck:
+    """Return how profiles are compiled: as the sweep says, and the command line above it."""
+    from pytest_xlatune.sweep.declaration import CPU, CompileCheck
+
+    said = {
+        "program": arguments.program,
+        "target": arguments.target,
+        "topology": arguments.topology,
+        "python": arguments.python,
+        "memory_limit_gib": arguments.memory_limit,
+    }
+    how = resolved.sweep.compile_check or CompileCheck()
+    if arguments.program and not arguments.target and not how.target:
+        said["target"] = CPU
+    return dataclasses.replace(
+        how, **{name: value for name, value in said.items() if value is not None}
+    )
+
+
+def add_shrink(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    parser.add_argument(
+        "profile", metavar="SWEEP_FILE:PROFILE", help="SWEEP_FILE alone with --hunt"
+    )
+    parser.add_argument(
+        "--trials",
+        type=_positive,
+        metavar="N",
+        help="run the trainer, N times at most, where compiling shows nothing; on Slurm if the "
+        "sweep does",
+    )
+    parser.add_argument(
+        "--tries", type=_positive, default=64, metavar="N", help="compilations at most (64)"
+    )
+    parser.add_argument(
+        "--hunt",
+        type=_positive,
+        metavar="N",
+        help="compile N combinations from the catalog, and reduce each compiler crash",
+    )
+    parser.add_argument(
+        "--draw", type=int, default=1, metavar="N", help="which combinations a hunt draws (1)"
+    )
+    _add_compiler(parser)
+    add_json(parser)
+    add_options(parser, leave_out=OF_A_RUN)
+    parser.set_defaults(run=_shrink)
+
+
+def _positive(text: str) -> int:
+    count = int(text)
+    if count < 1:
+        raise argparse.ArgumentTypeError(f"{text} is no count; give 1 or more")
+    return count
+
+
+def _shrink(arguments: argparse.Namespace) -> int:
+    from pytest_xlatune.model.errors import ConfigError
+    from pytest_xlatune.prepare.compilers import compiler_for
+    from pytest_xlatune.tasks.shrink import hunt, shrink_profile
+
+    file, _, name = arguments.profile.rpartition(":")
+    if arguments.hunt:
+        file, name = arguments.profile, ""
+    elif not file:
+        raise ConfigError(
+            f"{arguments.profile}: expected SWEEP_FILE:PROFILE, e.g. sweeps/test_mine.py:overlap-2"
+        )
+    resolved = resolved_sweep(Path(file), options_of(arguments))
+    how = _how(resolved, arguments)
+    with TemporaryDirectory() as scratch:
+        folder = arguments.keep or Path(scratch)
+        is_away = resolved.sweep.site.executor != "local"
+        if arguments.trials and is_away and arguments.keep is None:
+            raise ConfigError("trials by Slurm run in a folder that the nodes see: name its --keep")
+        if not arguments.hunt:
+            found = shrink_profile(
+                resolved, name, how, folder=folder, tries=arguments.tries, trials=arguments.trials
+            )
+            if arguments.json:
+                show_json({"schema": SCHEMA, "shrunk": found.to_json()})
+            else:
+                show(_shrunk(found))
+            return 0
+        if arguments.keep is None:
+            raise ConfigError("--hunt writes a reproducer for each crash: name its --keep FOLDER")
+        crashes = []
+        for drawn, crash in hunt(
+            compiler_for(resolved, how),
+            str(resolved.cell.parallelism),
+            count=arguments.hunt,
+            number=arguments.draw,
+            folder=folder,
+            budget=arguments.tries,
+        ):
+            if crash is not None:
+                crashes.append(crash)
+            if not arguments.json:
+                show(
+                    [f"{drawn.id}: {len(drawn.flags)} flags" + ("" if crash else ", no new crash")]
+                )
+                show(_shrunk(crash.shrunk) if crash else ())
+                show([f"  reproducer: {os.path.relpath(crash.folder)}"] if crash else ())
+        if arguments.json:
+            show_json({"schema": SCHEMA, "crashes": [each.to_json() for each in crashes]})
+    return 0
+
+
+def _shrunk(found: Shrunk) -> Iterator[str]:
+    yield f"{found.profile}: {found.symptom.cls}: {found.symptom.said}"
+    yield (
+        f"  {len(found.settings)} of {found.of} settings still fail so, found by {found.by} in "
+        f"{found.tries} tries"
+        + ("" if found.is_minimal else "; not all could be tried: a smaller set may do")
+    )
+    yield from (f"  {each}" for each in found.settings)
+
+
 def _without_each(resolved: ResolvedSweep, how: CompileCheck, arguments: argparse.Namespace) -> int:
     """Show which flags of a profile changed the program.
 
     Raises:
         ConfigError: no such profile, or it does not compile.
     """
+    from pytest_xlatune.model.channels import on_top
     from pytest_xlatune.model.errors import ConfigError
     from pytest_xlatune.model.profile import merge_flags
     from pytest_xlatune.prepare.compile_check import compiled_by
@@ -138,7 +252,7 @@ def _without_each(resolved: ResolvedSweep, how: CompileCheck, arguments: argpars
         parts[0],
         id="whole",
         flags=merge_flags(flag for each in parts for flag in each.flags),
-        env={name: value for each in parts for name, value in each.env.items()},
+        env=functools.reduce(on_top, (each.env for each in parts)),
         overrides={key: value for each in parts for key, value in each.overrides.items()},
     )
     compiler = compiler_for(resolved, how)
@@ -171,6 +285,7 @@ def _compiled(
             compiler.way,
             folder=keep or Path(scratch),
             memory_limit_bytes=compiler.memory_limit_bytes,
+            is_away=compiler.target is not None,
         )
 
 
@@ -178,6 +293,19 @@ def add_calibrate(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     parser.add_argument("sweep", type=Path, metavar="SWEEP_FILE")
     parser.add_argument("--jobs", type=int, default=12, metavar="N", help="how many (12)")
+    parser.add_argument(
+        "--allocations",
+        type=_positive,
+        metavar="N",
+        help="measure what trials of one allocation share, in N allocations of --starts trials; "
+        "with --slots N what slots differ by and cost each other, in --starts rounds of all slots",
+    )
+    parser.add_argument(
+        "--starts",
+        type=_positive,
+        metavar="N",
+        help="trials of an allocation, or rounds of all slots (3)",
+    )
     _add_yes(parser)
     add_options(parser, leave_out=OF_A_SESSION)
     parser.set_defaults(run=_calibrate)
@@ -194,15 +322,25 @@ def _add_yes(parser: argparse.ArgumentParser) -> None:
 
 def _calibrate(arguments: argparse.Namespace) -> int:
     from pytest_xlatune.campaign.jobs import cancel_unwaited
+    from pytest_xlatune.model.errors import ConfigError
     from pytest_xlatune.prepare.compilers import check_sweep
+    from pytest_xlatune.studies.calibration import STARTS
     from pytest_xlatune.sweep.earlier import CALIBRATION
     from pytest_xlatune.tasks import new_session_id
     from pytest_xlatune.tasks.live import Feed
-    from pytest_xlatune.tasks.runs import Runs, calibrate, document_of
+    from pytest_xlatune.tasks.runs import Runs, calibrate, document_of, ways_document
 
     options = options_of(arguments)
-    resolved = resolved_sweep(arguments.sweep, options)
-    study = resolved.calibration(arguments.jobs)
+    resolved = asked = resolved_sweep(arguments.sweep, options)
+    on_slots = arguments.xlatune_slots not in (None, "1")
+    allocations, starts = arguments.allocations or 0, arguments.starts or STARTS
+    if arguments.starts and not (allocations or on_slots):
+        raise ConfigError("--starts says how many trials --allocations or --slots have: name one")
+    study = resolved.calibration(
+        arguments.jobs, allocations=allocations, starts=starts, on_slots=on_slots
+    )
+    if allocations:
+        resolved = resolved.held(starts)
     check_sweep(resolved)
     folder = options.workdir / resolved.folder
     session = new_session_id()
@@ -218,6 +356,8 @@ def _calibrate(arguments: argparse.Namespace) -> int:
     finally:
         cancel_unwaited(folder)
     show_document(document_of(campaign, found))
+    if allocations or on_slots:
+        show_document(ways_document(asked, found, folder=folder))
     show([f"written: {os.path.relpath(folder / CALIBRATION)}"])
     return 0
 

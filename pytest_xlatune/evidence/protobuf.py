@@ -55,6 +55,14 @@ _ONE, _TOP, _BITS = np.uint64(1), np.uint64(56), np.uint64(64)
 class WireError(ValueError):
     """The bytes are no protobuf message; the text says what was found and at which byte."""
 
+    def __init__(self, said: str, at: int | None = None) -> None:
+        super().__init__(said if at is None else f"{said} at byte {at}")
+        self._said, self._at = said, at
+
+    def behind(self, begin: int) -> WireError:
+        """Return it for positions that count from `begin` of the file."""
+        return WireError(self._said, None if self._at is None else self._at + begin)
+
 
 def varint(data: Bytes, at: int, end: int) -> tuple[int, int]:
     """Return the varint at `at` and the position behind it.
@@ -71,7 +79,7 @@ def varint(data: Bytes, at: int, end: int) -> tuple[int, int]:
         if not byte & 0x80:
             return value & 0xFFFFFFFFFFFFFFFF, position + 1
         shift += 7
-    raise WireError(f"a number that does not end at byte {at}")
+    raise WireError("a number that does not end", at)
 
 
 def signed(value: int) -> int:
@@ -93,7 +101,7 @@ def fields(data: Bytes, start: int, end: int) -> Iterator[Part]:
         tag, at = varint(data, at, end)
         number, kind = tag >> 3, tag & 7
         if number == 0:
-            raise WireError(f"field number 0 at byte {begin}")
+            raise WireError("field number 0", begin)
         if kind == VARINT:
             value, at = varint(data, at, end)
             yield number, kind, value, at
@@ -103,9 +111,9 @@ def fields(data: Bytes, start: int, end: int) -> Iterator[Part]:
         elif kind in {FIXED64, FIXED32}:
             size = 8 if kind == FIXED64 else 4
         else:
-            raise WireError(f"wire type {kind} at byte {begin}")
+            raise WireError(f"wire type {kind}", begin)
         if size > end - at:
-            raise WireError(f"a length of {size} at byte {begin}, where {end - at} are left")
+            raise WireError(f"a length of {size} where {end - at} bytes are left,", begin)
         yield number, kind, at, at + size
         at += size
 

@@ -57,6 +57,8 @@ class Request:
         job_name: as the scheduler shows it.
         comment: by which the attempt is found again.
         nodelist: the nodes by name; () leaves them to the scheduler.
+        allocation: the study's own name of the allocation that it is to be a step of, and of no
+            other; "" is any.
     """
 
     folder: Path
@@ -64,6 +66,7 @@ class Request:
     comment: str
     nodelist: tuple[str, ...] = ()
     resources: Resources
+    allocation: str = ""
 
 
 def request_for(
@@ -87,6 +90,7 @@ def request_for(
         comment=f"xlatune:{run}:{name}",
         nodelist=nodelist,
         resources=resources,
+        allocation=trial.allocation,
     )
 
 

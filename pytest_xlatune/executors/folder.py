@@ -12,6 +12,7 @@ from pathlib import Path
 from pytest_xlatune.executors import payload
 from pytest_xlatune.model.environment import NodeEnvironment
 from pytest_xlatune.model.errors import LedgerError
+from pytest_xlatune.model.failure import FailureClass
 from pytest_xlatune.model.record import Json, Record, read_json
 from pytest_xlatune.model.redact import (
     command_without_secrets,
@@ -20,10 +21,12 @@ from pytest_xlatune.model.redact import (
     secrets_of,
     without_secrets,
 )
-from pytest_xlatune.model.result import Outcome
+from pytest_xlatune.model.result import Action, Finding, Outcome
+from pytest_xlatune.model.text import counted
 from pytest_xlatune.model.trial import LaunchSpec
 from pytest_xlatune.workers import probe_environment
 
+HELD = "*/held-*"  # the folders of held allocations, below a ledger's
 DEVICES = "devices"  # the last word of a probe that asks JAX for them
 _PARTS = 4  # below the work directory: sweep, cell, session, attempt
 
@@ -115,12 +118,15 @@ def read_outcomes(folder: Path) -> Mapping[int, Outcome]:
     return {rank: Outcome.from_json(data) for rank, data in found if data is not None}
 
 
-def with_probe(spec: LaunchSpec, *, devices: bool) -> LaunchSpec:
+def with_probe(spec: LaunchSpec, *, devices: bool, health: tuple[str, ...] = ()) -> LaunchSpec:
     """Return a spec that also tells what its trial ran on; with `devices` JAX is asked for them.
+
+    `health` is the site's command that tells what a node's own log says.
 
     The trainer's environment is not asked again where that takes another container. A launcher
     that names no probe has trials that tell nothing: the payload may not run where they do.
     """
+    spec = dataclasses.replace(spec, node_health=health) if health else spec
     if not spec.probe:
         return spec
     probe = (*spec.probe, DEVICES) if devices else spec.probe
@@ -139,6 +145,50 @@ def read_environments(folder: Path) -> tuple[NodeEnvironment, ...]:
         except (LedgerError, OSError, ValueError):  # a node's own fault costs no trial
             continue
     return tuple(sorted(found, key=lambda each: each.name))
+
+
+_HARD = "hard:"  # what a line of the site's command begins with that names a hard error
+_LINES, _CHARS = 20, 300  # of a node's own log, in the ledger
+
+
+def node_findings(folder: Path) -> tuple[Finding, ...]:
+    """Return what the site's command told of the nodes of an attempt; () where none was asked for.
+
+    A line `hard: ...` names a hard error, whatever the command's exit status. Its other lines are
+    told as they are where it ended well; else they are why it failed. `source` is the node.
+    """
+    spec = read_spec(folder)
+    if spec is None or not spec.node_health:
+        return ()
+    found: list[Finding] = []
+    for path in sorted(folder.glob("health*.json")):
+        try:
+            data = read_json(path.read_bytes())
+            told = data if isinstance(data, dict) else {}
+            node, problem = str(told["name"]), str(told["problem"])
+            lines = [str(each) for each in told["lines"]]
+        except (OSError, ValueError, KeyError, TypeError):  # a node's own fault costs no trial
+            continue
+        hard = [each[len(_HARD) :].strip() for each in lines if each.lower().startswith(_HARD)]
+        soft = [each for each in lines if not each.lower().startswith(_HARD)]
+        if problem:
+            why = f"{problem}: {soft[-1]}" if soft else problem
+            found.append(_of_node(FailureClass.NODE_UNASKED, node, why))
+        found += [_of_node(FailureClass.NODE_FAULT, node, each) for each in hard[:_LINES]]
+        found += [_of_node(FailureClass.NODE_SAID, node, each)
+                  for each in ([] if problem else soft[:_LINES])]  # fmt: skip
+        more = len(hard[_LINES:]) + (0 if problem else len(soft[_LINES:]))
+        if more:
+            said = f"and {counted(more, 'further line')}, in {path.with_suffix('.txt').name}"
+            found.append(_of_node(FailureClass.NODE_SAID, node, said))
+    if not found and not list(folder.glob("health*.json")):
+        why = "the command was not run: the job was ended, or its launcher runs it elsewhere"
+        found.append(_of_node(FailureClass.NODE_UNASKED, "", why))
+    return tuple(found)
+
+
+def _of_node(cls: FailureClass, node: str, text: str) -> Finding:
+    return Finding(cls=cls, action=Action.NONE, text=text[:_CHARS], source=node)
 
 
 def is_same_attempt(one: Path, other: Path) -> bool:

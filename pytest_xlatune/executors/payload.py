@@ -17,9 +17,9 @@ import ctypes
 import fcntl
 import json
 import os
+import resource
 import select
 import signal
-import socket
 import stat
 import subprocess
 import sys
@@ -36,6 +36,11 @@ CANCEL = "cancel"
 PROBE = "xlatune_environment.py"  # tells what the trial ran on; in the folder where it is asked to
 PROBE_S = 60.0  # it may take so long, inside the trial's own deadline
 _PROBE_MARK = b"xlatune-environment: "  # what its one line of JSON begins with
+_DEVICES = "devices"  # asks it for the devices, which it takes for a moment
+_HUMBLE = 5  # added to the niceness of what runs beside a trainer
+HEALTH_S = 30.0  # so long may a site's command take that tells of a node, in the trial's deadline
+_HEALTH_INHERITS = ("PATH", "HOME", "USER", "LOGNAME", "LANG", "SLURM_*", "SLURMD_NODENAME")
+_HEALTH_BYTES = 1 << 20  # it may write so much, and so much of it is read
 GRACE_S = 5.0  # between SIGTERM and SIGKILL
 _LOCK_POLL_S = 0.25
 _REAP_POLL_S = 0.05
@@ -228,7 +233,8 @@ def _train(
         reason = f"{spec['argv'][:1]} could not be started: {error}"
         return _outcome("failed", start_s=start_s, reason=reason, is_started=False)
     try:
-        write_json(folder / name_of("started", rank), {**_identity(trainer.pid), "at_s": start_s})
+        write_json(folder / name_of("started", rank), {**identity(trainer.pid), "at_s": start_s})
+        asked = _ask_beside(spec, folder, rank, umask)
         deadline_s = began_s + spec["deadline_s"]
         while trainer.poll() is None and not stop.reason and time.monotonic() < deadline_s:
             stop.wait(deadline_s - time.monotonic())
@@ -237,7 +243,14 @@ def _train(
         late_s = time.monotonic() + (_LATE_SIGNAL_S if _was_told(trainer.poll()) else 0.0)
         while not stop.reason and time.monotonic() < late_s:
             stop.wait(late_s - time.monotonic())
-        ended_by_itself = trainer.poll() is not None
+        ended_by_itself, end_s = trainer.poll() is not None, time.time()
+        tell_s = min(deadline_s - time.monotonic(), PROBE_S)
+        tell_by_s = time.monotonic() + tell_s
+        until_s = tell_by_s - tell_s / 2  # the rest is for another try
+        while asked and trainer.poll() == 0 and asked.poll() is None and not stop.reason:
+            if time.monotonic() > until_s:
+                break
+            stop.wait(until_s - time.monotonic())
     finally:
         _end_everything(trainer, stop)
     code = trainer.returncode
@@ -247,48 +260,134 @@ def _train(
         state, reason = "cancelled", stop.reason
     else:
         state, reason = "timeout", f"killed after {spec['deadline_s']} s, the trial's deadline"
-    ended = {"exit_code": code} if code is None or code >= 0 else {"signal": -code}
+    ended: dict[str, Any] = {"exit_code": code} if code is None or code >= 0 else {"signal": -code}
+    if state == "completed":
+        ended["end_s"] = end_s
     outcome = _outcome(state, start_s=start_s, reason=reason, **ended)
-    if state == "completed" and (folder / PROBE).exists():
-        left_s = min(PROBE_S, deadline_s - time.monotonic())
+    if spec.get("node_health") and not stop.reason:
+        left_s = min(HEALTH_S, deadline_s - time.monotonic())
         with contextlib.suppress(OSError, ValueError, subprocess.SubprocessError):
-            _tell_environment(spec, folder, rank, stop, umask, left_s=left_s)
+            _ask_node(spec["node_health"], folder, rank, stop, umask, left_s=left_s)
+    if state == "completed" and _is_asked(folder):
+        with contextlib.suppress(OSError, ValueError, subprocess.SubprocessError):
+            _tell_environment(spec, folder, rank, stop, umask, until_s=tell_by_s, in_s=tell_s)
+    _early_log(folder, rank).unlink(missing_ok=True)
     return outcome
 
 
+def _is_asked(folder: Path) -> bool:
+    """Whether this rank is to tell what the trial ran on: the first one of each node is."""
+    return os.environ.get("SLURM_LOCALID", "0") == "0" and (folder / PROBE).exists()
+
+
+def _early_log(folder: Path, rank: int) -> Path:
+    return folder / f"{name_of('environment', rank).removesuffix('.json')}.early.txt"
+
+
+def _ask_beside(
+    spec: Mapping[str, Any], folder: Path, rank: int, umask: int
+) -> subprocess.Popen[bytes] | None:
+    """Ask what the trial runs on while its trainer starts up, after it where the CPU is short.
+
+    So it costs a trial hardly any time, and tells of the code that the trainer reads just now. Only
+    what reads files is asked: no device, nor a shell or a container in front of the interpreter.
+    """
+    probe = spec.get("probe") or ()
+    is_plain = [Path(each).name for each in probe[1:2]] == [PROBE] and _DEVICES not in probe
+    if not is_plain or not _is_asked(folder):
+        return None
+    argv = [*probe[:2], "both", *probe[3:], *spec.get("paths", ())]
+    with contextlib.suppress(OSError, ValueError, subprocess.SubprocessError):
+        log = _early_log(folder, rank)
+        return _start({**spec, "argv": argv}, folder, rank, umask, log=log, is_humble=True)
+    return None
+
+
+def _said(log: Path, before: int = 0) -> bytes | None:
+    """Return the last whole answer in a log from this byte on; None where there is none."""
+    try:
+        lines = log.read_bytes()[before:].splitlines(keepends=True)
+    except OSError:
+        return None
+    said = [each for each in lines if each.startswith(_PROBE_MARK) and each.endswith(b"\n")]
+    return said[-1][len(_PROBE_MARK) :] if said else None
+
+
 def _tell_environment(
-    spec: Mapping[str, Any], folder: Path, rank: int, stop: _Stop, umask: int, *, left_s: float
+    spec: Mapping[str, Any],
+    folder: Path,
+    rank: int,
+    stop: _Stop,
+    umask: int,
+    *,
+    until_s: float,
+    in_s: float,
 ) -> None:
     """Write down what the trial ran on, once for each node; whatever fails costs no trial.
 
     The trainer is over, so that nothing of this is measured.
     """
-    if os.environ.get("SLURM_LOCALID", "0") != "0":
-        return
-    until_s = time.monotonic() + left_s
-    node = [sys.executable, "-I", "-S", str(folder / PROBE), "node", *spec.get("paths", ())]
     told: dict[str, Any] = {"name": _node(), "problems": []}
     name = name_of("environment", rank)
     log = folder / f"{name.removesuffix('.json')}.txt"
+    node = [sys.executable, "-I", "-S", str(folder / PROBE), "node", *spec.get("paths", ())]
+    early = _said(_early_log(folder, rank))
+    if early is not None:
+        write_json(folder / name, told | json.loads(early))
+        return
     for argv in filter(None, (node, spec.get("probe"))):
         before = log.stat().st_size if log.exists() else 0
         asked = _start({**spec, "argv": argv}, folder, rank, umask, log=log)
-        try:
-            while asked.poll() is None and not stop.reason and time.monotonic() < until_s:
-                stop.wait(until_s - time.monotonic())
-            was_late = asked.poll() is None
-        finally:
-            _end_everything(asked, stop)
-        lines = log.read_bytes()[before:].splitlines()
-        said = [each for each in lines if each.startswith(_PROBE_MARK)]
-        if said:
-            found = json.loads(said[-1][len(_PROBE_MARK) :])
+        was_late = _is_late(asked, stop, until_s)
+        said = _said(log, before)
+        if said is not None:
+            found = json.loads(said)
             told["problems"] += found.pop("problems")
             places = {**told.get("repositories", {}), **found.get("repositories", {})}
             told |= {**found, "repositories": places}
         else:
-            why = f"no answer in {left_s:.0f} s" if was_late else f"exit {asked.returncode}"
+            why = f"no answer in {in_s:.0f} s" if was_late else f"exit {asked.returncode}"
             told["problems"].append(f"{' '.join(argv[:1])}: {why}; see {log.name}")
+    write_json(folder / name, told)
+
+
+def _is_late(asked: subprocess.Popen[bytes], stop: _Stop, until_s: float) -> bool:
+    """Wait for a program, end all that is left of it, and say whether it had to be ended."""
+    try:
+        while asked.poll() is None and not stop.reason and time.monotonic() < until_s:
+            stop.wait(until_s - time.monotonic())
+        return asked.poll() is None
+    finally:
+        _end_everything(asked, stop)
+
+
+def _ask_node(
+    argv: list[str], folder: Path, rank: int, stop: _Stop, umask: int, *, left_s: float
+) -> None:
+    """Write down what the site's command tells of this node, once for each node.
+
+    The trainer is over, so that nothing of this is measured. It gets none of the trainer's
+    environment. Whatever it does costs no trial: a failure is told as such.
+    """
+    if os.environ.get("SLURM_LOCALID", "0") != "0":
+        return
+    name = name_of("health", rank)
+    log = folder / f"{name.removesuffix('.json')}.txt"
+    told: dict[str, Any] = {"name": _node(), "lines": [], "problem": ""}
+    try:
+        own = {"argv": argv, "inherit": _HEALTH_INHERITS}
+        asked = _start(own, folder, rank, umask, log=log, most_bytes=_HEALTH_BYTES)
+        if _is_late(asked, stop, time.monotonic() + left_s):
+            told["problem"] = f"no answer in {max(left_s, 0):.0f} s"
+        elif asked.returncode < 0:
+            told["problem"] = f"signal {-asked.returncode}"
+        elif asked.returncode:
+            told["problem"] = f"exit {asked.returncode}"
+        with log.open("rb") as file:
+            text = file.read(_HEALTH_BYTES).decode("utf-8", "replace")
+        told["lines"] = [each for line in text.splitlines() if (each := line.strip())]
+    except OSError as error:
+        told["problem"] = f"{argv[0]} could not be started: {error.strerror or error}"
     write_json(folder / name, told)
 
 
@@ -298,7 +397,14 @@ def _was_told(code: int | None) -> bool:
 
 
 def _start(
-    spec: Mapping[str, Any], folder: Path, rank: int, umask: int, log: Path | None = None
+    spec: Mapping[str, Any],
+    folder: Path,
+    rank: int,
+    umask: int,
+    *,
+    log: Path | None = None,
+    most_bytes: int = 0,
+    is_humble: bool = False,
 ) -> subprocess.Popen[bytes]:
     libc = ctypes.CDLL(None, use_errno=True)
     # what leaves the trainer's process group comes back to us as a child instead of escaping
@@ -307,6 +413,10 @@ def _start(
 
     def die_with_parent() -> None:
         os.umask(umask)
+        if is_humble:
+            os.nice(_HUMBLE)
+        if most_bytes:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (most_bytes, most_bytes))
         libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
         if os.getppid() != parent:  # it died before the line above
             os._exit(1)
@@ -324,7 +434,7 @@ def _start(
             stdout=written,
             stderr=subprocess.STDOUT,
             start_new_session=True,
-            preexec_fn=die_with_parent,  # noqa: PLW1509 - three system calls, no threads of ours
+            preexec_fn=die_with_parent,  # noqa: PLW1509 - four system calls, no threads of ours
         )
 
 
@@ -447,10 +557,11 @@ def _bytes(text: str) -> bytes:
 def boot() -> tuple[str, str]:
     """Return this machine's host name and the id of its current boot."""
     boot_id = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii")
-    return socket.gethostname(), boot_id.strip()
+    return os.uname().nodename, boot_id.strip()
 
 
-def _identity(pid: int) -> dict[str, Any]:
+def identity(pid: int) -> dict[str, Any]:
+    """Return what tells a process of this machine from any later one of its id."""
     host, boot_id = boot()
     return {"host": host, "boot_id": boot_id, "pid": pid, "start_ticks": start_ticks(pid) or 0}
 
@@ -463,13 +574,13 @@ def _outcome(state: str, **known: Any) -> dict[str, Any]:
 
 def _node() -> str:
     # several slurmd on one machine share its host name
-    return os.environ.get("SLURMD_NODENAME") or socket.gethostname()
+    return os.environ.get("SLURMD_NODENAME") or os.uname().nodename
 
 
 def _claim(folder: Path, rank: int) -> bool:
     with contextlib.suppress(FileExistsError):
         with (folder / name_of("claimed", rank)).open("x", encoding="ascii") as file:
-            json.dump({**_identity(os.getpid()), "at_s": time.time()}, file)
+            json.dump({**identity(os.getpid()), "at_s": time.time()}, file)
         return True
     return False
 
@@ -489,7 +600,7 @@ def write_json(path: Path, data: Mapping[str, Any] | list[str]) -> None:
 
 def _replace(path: Path, content: bytes) -> None:
     """Write a file that a reader sees whole or not at all; several ranks may write the same."""
-    part = path.with_name(f".{path.name}.{socket.gethostname()}.{os.getpid()}")
+    part = path.with_name(f".{path.name}.{os.uname().nodename}.{os.getpid()}")
     mode = _mode(path.parent) & 0o666
     with open(part, "wb", opener=lambda name, flags: os.open(name, flags, mode)) as file:
         file.write(content)

@@ -27,6 +27,7 @@ from pytest_xlatune.launchers import Check, Checked, Launcher
 from pytest_xlatune.launchers.program import check_absolute
 from pytest_xlatune.model.cell import Cell
 from pytest_xlatune.model.errors import ConfigError
+from pytest_xlatune.model.record import written
 from pytest_xlatune.model.trial import LaunchSpec, Trial
 
 UNCOMMITTED = "uncommitted"  # as a commit: the files as they are now, those of HEAD and all changes
@@ -34,6 +35,7 @@ UNCOMMITTED = "uncommitted"  # as a commit: the files as they are now, those of 
 _CODE = re.compile(r"([0-9a-f]{40,64})(\+uncommitted)?")
 
 
+@written("checkout launcher")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckoutLauncher:
     """Start what another launcher starts, at the cell's commit.

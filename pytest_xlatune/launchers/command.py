@@ -25,11 +25,13 @@ from pytest_xlatune.launchers.program import (
     FOLDER,
     METRICS_FILE,
     ProgramLauncher,
+    check_absolute,
     metrics_file_of,
     number,
 )
 from pytest_xlatune.model.cell import Cell
 from pytest_xlatune.model.errors import ConfigError
+from pytest_xlatune.model.record import written
 from pytest_xlatune.model.redact import command_text_without_secrets
 from pytest_xlatune.model.trial import LaunchSpec, Trial
 
@@ -49,6 +51,7 @@ PLACEHOLDERS: Mapping[str, Callable[[Trial, Cell], str | None]] = {
 }
 
 
+@written("command launcher")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommandLauncher(ProgramLauncher):
     """Start `argv` after filling in its placeholders; nothing goes through a shell.
@@ -92,8 +95,12 @@ class CommandLauncher(ProgramLauncher):
         """Return the filled-in command.
 
         Raises:
-            ConfigError: a placeholder without a value, or overrides with no place to go.
+            ConfigError: a placeholder without a value, overrides with no place to go, or a script
+                of Python that is relative although there is no `cwd`.
         """
+        program = _program(self.argv) if self.interpreter else ""
+        if program.endswith(".py") and "{" not in program and not self.cwd:
+            check_absolute(program, "script")
         overrides = {**cell.overrides, **trial.profile.overrides}
         if overrides and OVERRIDES not in self.argv:
             raise ConfigError(

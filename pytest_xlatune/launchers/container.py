@@ -44,6 +44,7 @@ from pytest_xlatune.launchers.checkout import CheckoutLauncher
 from pytest_xlatune.launchers.program import ProgramLauncher
 from pytest_xlatune.model.cell import Cell
 from pytest_xlatune.model.errors import ConfigError
+from pytest_xlatune.model.record import written
 from pytest_xlatune.model.trial import LaunchSpec, Trial
 
 HOST_FILE = "container.sh"
@@ -226,6 +227,7 @@ _REFUSED = {
 }
 
 
+@written("container launcher")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContainerLauncher:
     """Start what another launcher starts, in the cell's image.
@@ -356,9 +358,11 @@ class ContainerLauncher:
         spec = self.inner.launch(trial, cell)
         folders = self._outside(spec.folders)
         if len(folders) < len(spec.folders):
+            lost = next(each for each in spec.folders if not self._outside((each,)))
+            name = "autotune_cache" if lost == trial.autotune_folder else "compile_cache"
             raise ConfigError(
-                f"container: autotune_cache {spec.folders[0]} lies below no mount, so that what a "
-                "trial chose would be gone with its container; mount the folder above it"
+                f"container: {name} {lost} lies below no mount, so that what a trial left there "
+                "would be gone with its container; mount the folder above it"
             )
         is_apart = self._kind.is_apart
         form = _HEAD + (_APART if is_apart else _BELOW)

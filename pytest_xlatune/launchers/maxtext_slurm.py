@@ -28,14 +28,17 @@ from pytest_xlatune.launchers.maxtext import check_axis_prefix, described, trial
 from pytest_xlatune.launchers.program import (
     EVIDENCE_ENV,
     PROFILE_FILE,
+    cache_env,
     check_absolute,
     for_model,
     is_watched,
+    kept_folders,
     witness_script,
 )
 from pytest_xlatune.model.cell import Cell
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.profile import shell_exports
+from pytest_xlatune.model.record import written
 from pytest_xlatune.model.trial import LaunchSpec, Trial
 
 # the log and the folder of a job are `<id>-<name>.log`: 255 bytes, less a 7-digit id, `-`, `.log`
@@ -54,6 +57,7 @@ _PROFILER_KEYS = frozenset({"profiler", "profiler_steps", "skip_first_n_steps_fo
 _TAG_CHARACTERS = 24  # of a profile's id, in front of the trial's digest
 
 
+@written("MaxText launcher of Slurm")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MaxTextSlurmLauncher:
     """Start `submit.sh model:tag sbatch... -- key=value...` and follow the job that it makes.
@@ -140,7 +144,8 @@ class MaxTextSlurmLauncher:
             *([] if has_time else [f"--time={minutes}:{seconds:02}"]),
             *("--", *words[1:]),
         )
-        env = {**variables, **trial.profile.env, **(EVIDENCE_ENV if trial.protocol.dump else {})}
+        own = {**cache_env(trial), **trial.profile.env}
+        env = {**variables, **own, **(EVIDENCE_ENV if trial.protocol.dump else {})}
         exports = shell_exports((*trial.pins, *trial.profile.flags), env)
         exports += witness_script("OUTPUT_PATH") if is_watched(trial) else ""
         head = f"\n# profile {trial.profile.id}, after all that is deployed\n"
@@ -153,7 +158,7 @@ class MaxTextSlurmLauncher:
                 PROFILE_FILE: head + exports,
             },
             tells_options=is_watched(trial),
-            folders=tuple(filter(None, (trial.autotune_folder,))),
+            folders=kept_folders(trial),
             last_step=trial.protocol.last_step,
             deadline_s=trial.protocol.deadline_s + self.queue_s,
         )
@@ -171,6 +176,8 @@ class MaxTextSlurmLauncher:
                 )
         if trial.protocol.dump:
             keys |= _EVIDENCE_KEYS
+        elif trial.compile_folder:
+            keys["jax_cache_dir"] = trial.compile_folder
         named = {
             key: value
             for key, value in keys.items()

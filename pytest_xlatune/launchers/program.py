@@ -18,6 +18,7 @@ from fnmatch import fnmatchcase
 from pathlib import PurePosixPath
 
 from pytest_xlatune.model.cell import DUMP_FOLDER, OPTIONS_FOLDER, Cell
+from pytest_xlatune.model.channels import CHANNELS, asks_of, on_top
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.profile import (
     Flag,
@@ -50,6 +51,13 @@ _EVIDENCE_FLAGS = (
 # A cached executable is dumped without its HLO before and after optimisation.
 EVIDENCE_ENV = {"JAX_ENABLE_COMPILATION_CACHE": "false"}
 
+# JAX keeps what it compiles there, and else puts kernels of its own choice in place of a folder
+# that XLA_FLAGS names
+_COMPILED = "JAX_COMPILATION_CACHE_DIR"
+# seconds: the small programs that XLA writes its options down beside are compiled in each start
+_AT_LEAST = {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "1"}
+_KERNELS_AS_ASKED = {"JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES": "none"}
+
 # With a dump asked for, XLA writes its options down, of every module: some kilobytes each. No
 # program is dumped but the smallest that JAX compiles for itself: on a CPU jaxlib up to 0.9 writes
 # options down beside a dumped program alone.
@@ -73,7 +81,7 @@ if [[ ${{SLURM_PROCID:-${{NODE_RANK:-0}}}} == 0 && -n ${{{folder}-}} ]]; then
   [[ ${{XLA_FLAGS-}} == *{of_a_dump}* || ${{XLA_FLAGS-}} =~ ^[[:space:]]*[^-[:space:]] ]] ||
     export XLA_FLAGS={flags}"${{XLA_FLAGS:+ $XLA_FLAGS}}"
   [[ -v NCCL_DEBUG ]] || export {nccl}
-fi
+{channels}fi
 """
 # A syntax error in a sourced file would not stop bash; `bash -n` finds it first.
 _SOURCE = """\
@@ -114,12 +122,13 @@ class ProgramLauncher:
         for kind, path in [*(("env file", each) for each in self.env_files), ("cwd", self.cwd)]:
             if path:
                 check_absolute(path, kind)
-        if any(fnmatchcase("XLA_FLAGS", each) for each in self.inherit):
-            raise ConfigError(
-                "launcher: `inherit` lets XLA_FLAGS through, so what a trial is measured on would "
-                "depend on the shell the sweep was started from; put its text into the cell's "
-                "`deployed`"
-            )
+        for name in ("XLA_FLAGS", *CHANNELS):
+            if any(fnmatchcase(name, each) for each in self.inherit):
+                raise ConfigError(
+                    f"launcher: `inherit` lets {name} through, so what a trial is measured on "
+                    "would depend on the shell the sweep was started from; put its text into the "
+                    "cell's `deployed`"
+                )
 
     def env_files_of(self, cell: Cell) -> tuple[str, ...]:
         """Return the env files of a cell."""
@@ -162,7 +171,7 @@ class ProgramLauncher:
         asks = (interpreter or "python3", f"{FOLDER}/{PROBE_FILE}", "trainer", program)
         is_evidence, first = trial.protocol.dump, dict[str, str]()
         flags = (*trial.pins, *trial.profile.flags, *(_EVIDENCE_FLAGS if is_evidence else ()))
-        env = trial.profile.env | (EVIDENCE_ENV if is_evidence else {})
+        env = cache_env(trial) | trial.profile.env | (EVIDENCE_ENV if is_evidence else {})
         if self.env_files or self.cwd or self.in_shell:
             witness = witness_script() if is_watched(trial) else ""
             script = _fragment(trial, flags, env) + witness
@@ -174,7 +183,7 @@ class ProgramLauncher:
         else:
             command, files = tuple(map(_here, argv)), {}
             probe = tuple(map(_here, asks))
-            composed = cell.deployed | env
+            composed = on_top(cell.deployed, env)
             if flags:
                 composed["XLA_FLAGS"] = _here(append_flags(deployed, flags))
             first = self._witness_env(composed) if is_watched(trial) else {}
@@ -188,7 +197,7 @@ class ProgramLauncher:
             tells_options=is_watched(trial) and ("XLA_FLAGS" in first or bool(files)),
             probe=probe,
             paths=self.files(cell),
-            folders=tuple(filter(None, (trial.autotune_folder,))),
+            folders=kept_folders(trial),
             last_step=trial.protocol.last_step,
             deadline_s=trial.protocol.deadline_s,
         )
@@ -197,6 +206,7 @@ class ProgramLauncher:
         """Return what makes the first process tell its options; nothing where a user asks it."""
         has_debug = "NCCL_DEBUG" in env or any(fnmatchcase("NCCL_DEBUG", i) for i in self.inherit)
         found = {} if has_debug else dict(ASKS_NCCL)
+        found |= {name: to for name, to in asks_of(env).items() if name not in env}
         text = env.get("XLA_FLAGS", "")
         if _OF_A_DUMP not in text:
             asks = format_flags(_ASKS_OPTIONS).replace(FOLDER, "{xlatune.folder}")
@@ -215,6 +225,17 @@ class ProgramLauncher:
         )
         # --norc: a bash that believes it was started by sshd reads ~/.bashrc even with -c
         return ("bash", "--norc", "--noprofile", "-c", script, "xlatune", *argv)
+
+
+def cache_env(trial: Trial) -> dict[str, str]:
+    """Return the variables by which JAX keeps its programs, and the kernels where XLA is told."""
+    env = dict(_KERNELS_AS_ASKED) if trial.pins else {}
+    return env | ({_COMPILED: trial.compile_folder, **_AT_LEAST} if trial.compile_folder else {})
+
+
+def kept_folders(trial: Trial) -> tuple[str, ...]:
+    """Return the folders that the trials of a cell share."""
+    return tuple(filter(None, (trial.autotune_folder, trial.compile_folder)))
 
 
 def check_absolute(path: str, kind: str) -> None:
@@ -263,7 +284,14 @@ def witness_script(folder: str = "xlatune_folder") -> str:
     """
     flags = shlex.quote(format_flags(_ASKS_OPTIONS)).replace(FOLDER, f"'\"${folder}\"'")
     nccl = " ".join(f"{name}={value}" for name, value in ASKS_NCCL.items())
-    return _WITNESS.format(folder=folder, of_a_dump=_OF_A_DUMP, flags=flags, nccl=nccl)
+    channels = "".join(
+        f"  [[ ! -v {channel} || -v {name} ]] || export {name}={value}\n"
+        for channel in CHANNELS
+        for name, value in asks_of([channel]).items()
+    )
+    return _WITNESS.format(
+        folder=folder, of_a_dump=_OF_A_DUMP, flags=flags, nccl=nccl, channels=channels
+    )
 
 
 def _here(text: str) -> str:

@@ -37,7 +37,7 @@ from pytest_xlatune.model.result import (
     Submission,
     TrialResult,
 )
-from pytest_xlatune.model.trial import Trial
+from pytest_xlatune.model.trial import Behind, CompiledMemory, Trial
 
 
 class Event(Record):
@@ -99,11 +99,13 @@ class AttemptSubmitted(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptCutShort(Event):
-    """A running attempt can measure nothing any more: the process that drives ends it next.
+    """A running attempt measures nothing any more that counts: the process that drives ends it.
 
     Attributes:
         still_s: seconds without a step.
         fatal: the line after which it cannot go on; None where it hangs without a word.
+        behind: how far, where it is ended because no rank that matters is in its reach any more:
+            then it is no failure, and its first steps are its score.
     """
 
     kind: ClassVar[str] = "attempt-cut-short"
@@ -111,6 +113,7 @@ class AttemptCutShort(Event):
     attempt: int
     still_s: float
     fatal: Finding | None = None
+    behind: Behind | None = field(default=None, metadata=LATER)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -299,6 +302,7 @@ class ProfileCompiled(Event):
         setting: digest of its program and of what acts at run time; "" where there is no program.
         later: settings that may act at run time only.
         took_s: seconds of compiling.
+        memory: what it says of memory, where a study asked for that of an arm: `profile` is its id.
     """
 
     kind: ClassVar[str] = "profile-compiled"
@@ -310,6 +314,7 @@ class ProfileCompiled(Event):
     setting: str = ""
     later: tuple[str, ...] = ()
     took_s: float = 0.0
+    memory: CompiledMemory | None = field(default=None, metadata=LATER)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -574,7 +579,7 @@ def _entry(line: bytes, *, number: int, path: Path) -> LedgerEntry:
             f"over with --xlatune-fresh, which moves the file aside, deletes nothing and ends none "
             f"of its jobs, or {other}"
         )
-    if kind not in EVENTS:
+    if not isinstance(kind, str) or kind not in EVENTS:
         raise UnreadableLedgerError(
             f"{where}: unknown event {kind!r}; expected one of {', '.join(EVENTS)}; "
             f"{UnreadableLedgerError.ADVICE}"

@@ -37,7 +37,7 @@ from pytest_xlatune.ledger import (
     TrialEnded,
     TrialPlanned,
 )
-from pytest_xlatune.model.cell import Cell, DeployedFile
+from pytest_xlatune.model.cell import Cell, DeployedFile, Protocol
 from pytest_xlatune.model.environment import NodeEnvironment
 from pytest_xlatune.model.errors import LedgerError, UnreadableLedgerError
 from pytest_xlatune.model.resources import Next
@@ -116,12 +116,16 @@ def next_state(state: AttemptState, event: Event) -> AttemptState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attempt:
-    """One submission of a trial as far as the ledger knows it."""
+    """One submission of a trial as far as the ledger knows it.
+
+    `submitted_s` is when an executor named its job, seconds since the epoch.
+    """
 
     number: int
     state: AttemptState = AttemptState.UNKNOWN
     comment: str = ""
     submission: Submission | None = None
+    submitted_s: float | None = None
     cut_short: AttemptCutShort | None = None
     outcome: Outcome | None = None
     findings: tuple[Finding, ...] = ()
@@ -282,7 +286,7 @@ def replay(entries: Iterable[LedgerEntry], *, onto: LedgerState | None = None) -
     state = onto if onto is not None else LedgerState()
     for entry in entries:
         try:
-            _add(state, entry.event)
+            _add(state, entry.event, entry.at_s)
         except KeyError as error:
             raise UnreadableLedgerError(
                 f"ledger line {entry.number}: {entry.event.kind} names trial {error}, which was "
@@ -295,10 +299,10 @@ def replay(entries: Iterable[LedgerEntry], *, onto: LedgerState | None = None) -
     return state
 
 
-def _add(state: LedgerState, event: Event) -> None:
+def _add(state: LedgerState, event: Event, at_s: float) -> None:
     match event:
         case AttemptSubmitted(submission=job):
-            _attempt(state, event, (job.trial_id, job.attempt), submission=job)
+            _attempt(state, event, (job.trial_id, job.attempt), submission=job, submitted_s=at_s)
         case AttemptIntended(comment=comment):
             _attempt(state, event, (event.trial_id, event.attempt), comment=comment)
         case AttemptCutShort() | AttemptLetGo():
@@ -345,7 +349,8 @@ def _keep(state: LedgerState, event: Event) -> None:
 def _open(state: LedgerState, event: CampaignOpened) -> None:
     """A new session may try again what could not be measured in an earlier one.
 
-    What a compile check took out is open again too: each session checks anew.
+    What a compile check took out is open again too: each session checks anew. The trials that are
+    left run with the time limit of this session and are read by its step pattern.
     """
     if event.session not in {each.session for each in state.opened}:
         for trial_id, progress in state.trials.items():
@@ -356,7 +361,19 @@ def _open(state: LedgerState, event: CampaignOpened) -> None:
         state.asked_whole = set()  # much may have happened over night
     state.opened = (*state.opened, event)
     state.cells.update((cell.digest, cell) for cell in event.cells)
+    _wait_and_read_as(state, {cell.digest: cell.protocol for cell in event.cells})
     state.changes += 1
+
+
+def _wait_and_read_as(state: LedgerState, protocols: Mapping[str, Protocol]) -> None:
+    for trial_id, progress in state.trials.items():
+        own = progress.trial.protocol
+        if progress.ended is not None or progress.trial.cell_digest not in protocols:
+            continue
+        after = own.waiting_as(protocols[progress.trial.cell_digest])
+        if after != own:
+            trial = dataclasses.replace(progress.trial, protocol=after)
+            state.trials[trial_id] = dataclasses.replace(progress, trial=trial)
 
 
 def _known(state: LedgerState, trial: Trial) -> str:

@@ -24,10 +24,10 @@ be a slower rank. Once two ranks were seen to print a step alike, going back beg
 
 from __future__ import annotations
 
+import itertools
 import math
 import operator
 import re
-from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -43,6 +43,7 @@ from pytest_xlatune.logs.patterns import StepPattern
 from pytest_xlatune.model.failure import FailureClass
 from pytest_xlatune.model.record import LATER, Record
 from pytest_xlatune.model.result import Action, Finding, StepRecord
+from pytest_xlatune.model.text import begun
 
 _LINE_BYTES = 1 << 16
 _WINDOW_BYTES = 1 << 15  # few windows then hold a line worth reading
@@ -51,6 +52,7 @@ _TAIL_LINES, _TAIL_CHARS = 5, 160
 _RANKS_APART = 2  # steps by which a slower rank may print later
 STEPS_THAT_REFUTE = 3  # what ran before a fatal line may be printed after it: steps are dispatched
 _MOST_STEPS = 100_000
+_MORE_STEPS = 1 << 13  # so many of them are left out at once
 _MOST_DETAILS = 8  # different findings of one class that are kept
 _MOST_ORIGINS = 1024
 _MOST_UNREAD, _MOST_EARLY = 256, 128
@@ -62,7 +64,6 @@ _ENVIRONMENT_WORDS = (
     "nccl_", "rccl_", "xla_", "jax_", "hsa_", "hip_", "ucx_", "nvte_", "libtpu_",
 )  # fmt: skip
 _CONFIG_WORD = "config param "
-_NCCL_WORD = "nccl info "
 _MEMSTATS_WORD = "memstats: after params"
 _COMPILED_WORD = "total memory size: "
 # Total memory size: 71.3 GB, Output size: 31.0 GB, Temp size: 40.3 GB, Argument size: 31.0 GB
@@ -70,7 +71,7 @@ _COMPILED = re.compile(r"total memory size: (\d{1,9}(?:\.\d{1,9})?) gb", re.IGNO
 _OWN_WORDS = (
     *(_STEP_WORD, *_ENVIRONMENT_WORDS, _CONFIG_WORD, _MEMSTATS_WORD, _COMPILED_WORD),
     *grammar.END_WORDS,
-    *grammar.LIBRARY_WORDS,
+    *(*grammar.LIBRARY_WORDS, grammar.LISTED_WORD),
     *_DIGEST_WORDS,
 )
 _ENDING = (
@@ -97,7 +98,7 @@ class LogReport(Record):
         xla_flags: text of XLA_FLAGS as the environment dump shows it; None where it is not shown.
         env: other variables shown (NCCL_*, RCCL_*, XLA_*, JAX_*, HSA_*, ...).
         config: MaxText's `Config param` lines, values as printed.
-        nccl: the variables that NCCL or RCCL says it reads, by NCCL_DEBUG=INFO.
+        nccl: variables that NCCL or RCCL says it reads, by NCCL_DEBUG=INFO; flags of libtpu.
         libraries: NCCL, RCCL, ROCm -> the version that the library tells as it is loaded.
         phase: how far the last start came.
         lines: lines, a torn last one included.
@@ -145,7 +146,7 @@ class _Start:
     index: int = 0
     phase: Phase = Phase.BEFORE_MEMSTATS
     home: Origin | None = None
-    steps: OrderedDict[int, StepRecord] = field(default_factory=OrderedDict)
+    steps: dict[int, StepRecord] = field(default_factory=dict)
     last: int = -1  # highest step id; only read where `steps` is not empty
     layout: StepLayout | None = None  # of its line, where it was read by one
     repeated: bool = False
@@ -269,7 +270,7 @@ class LogReader:
             if each.cls == FailureClass.CANCELLED and steps <= start.count
         ]
         return LogReport(
-            steps=tuple(start.steps.values()),
+            steps=(*start.steps.values(),)[-_MOST_STEPS:],
             findings=self.findings,
             xla_flags=env.pop("XLA_FLAGS", None),
             env=env,
@@ -303,7 +304,7 @@ class LogReader:
             number, seen = self._lines, self._step_lines
             for run, part in seen.runs(block) if seen else ((None, block),):
                 if run is not None and seen is not None and self._take(run, seen):
-                    number += part.count(b"\n")
+                    number += run.count
                     continue
                 total, found = self._sieve.lines(part)
                 for index, line in found:
@@ -340,6 +341,8 @@ class LogReader:
         before = None if layout is start.layout else start.steps.get(start.last)
         if not start.steps or (before and len(layout.fields) < grammar.told(before)):
             return False
+        if len(start.steps) + run.count > _MOST_STEPS + _MORE_STEPS:
+            return False  # which ones are left out must not depend on how lines come together
         writers = run.writers
         origins = {said: seen.origin_of(*said) for said in {*writers} or {(b"", b"")}}
         if not all(each == start.home or each in start.others for each in origins.values()):
@@ -493,7 +496,9 @@ class LogReader:
             self._begin_if_trained(origin)
             self._begin_if_configured_again(setting[0], origin)
             self._start.config.put(*setting, origin)
-        elif _NCCL_WORD in low and (setting := grammar.parse_nccl(text)):
+        elif any(word in low for word in grammar.READ_WORDS) and (
+            setting := grammar.parse_read(text)
+        ):
             if not is_torn:  # a value that is cut is another one
                 self._start.nccl.put(*setting, origin)
         elif setting := grammar.parse_environment(text):
@@ -529,13 +534,9 @@ class LogReader:
         layout: StepLayout | None = None,
     ) -> None:
         if record.loss is not None and not math.isfinite(record.loss):
-            finding = Finding(
-                cls=FailureClass.NUMERICAL_FAILURE,
-                action=Action.DROP,
-                line=number,
-                text=segment.strip()[:EVIDENCE_CHARS],
-                detail=f"loss {record.loss}",
-            )
+            cls, loss = FailureClass.NUMERICAL_FAILURE, f"loss {record.loss}"
+            text = begun(segment.strip(), EVIDENCE_CHARS)
+            finding = Finding(cls=cls, action=Action.DROP, line=number, text=text, detail=loss)
             self._find(finding)
         if not self._is_at_home(origin):
             return
@@ -564,9 +565,10 @@ class LogReader:
         self._steps_since_fatal += count
         if self._steps_since_fatal >= STEPS_THAT_REFUTE:
             self._fatal = None
-        while len(start.steps) > _MOST_STEPS:
-            start.steps.popitem(last=False)
-            start.dropped_steps += 1
+        if len(start.steps) > _MOST_STEPS + _MORE_STEPS:
+            for first in [*itertools.islice(start.steps, _MORE_STEPS)]:
+                del start.steps[first]
+            start.dropped_steps += _MORE_STEPS
 
     def _is_cut(self, record: StepRecord) -> bool:
         """Whether the line of a step tells less than the one before: a writer may have been cut."""
@@ -664,7 +666,7 @@ class LogReader:
     def _last_lines(self) -> tuple[str, ...]:
         first = 1 if self._bytes > _TAIL_BYTES else 0
         texts = [
-            part.strip()[:_TAIL_CHARS]
+            begun(part.strip(), _TAIL_CHARS)
             for line in self._tail.split(b"\n")[first:]
             for part in grammar.plain_segments(line)
             if _STEP_WORD not in part and not is_harmless(part)
@@ -673,12 +675,13 @@ class LogReader:
 
     def _notes(self) -> tuple[str, ...]:
         start = self._start
+        dropped = start.dropped_steps + max(len(start.steps) - _MOST_STEPS, 0)
         whose = (start.home.label if start.home else "") or "the one without a label"
         cases = (
             (start.index, f"the log holds {start.index + 1} starts; these steps are of the last"),
             (start.others, f"{len(start.others) + 1} origins print steps; these are of {whose}"),
             (start.repeated, "several ranks print a step alike; the first line of each counts"),
-            (start.dropped_steps, f"{start.dropped_steps} earlier steps are not kept"),
+            (dropped, f"{dropped} earlier steps are not kept"),
             (self._unkept, f"{self._unkept} more findings are not kept"),
             (self._cut_flags, "the line of XLA_FLAGS is cut and was not used"),
         )

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from pytest_xlatune.logs._signatures import EVIDENCE_CHARS, table
 from pytest_xlatune.model.failure import FailureClass
 from pytest_xlatune.model.result import Action, Finding
+from pytest_xlatune.model.text import begun
 
 if TYPE_CHECKING:
     from pytest_xlatune.logs.megascale import MegascaleReader
@@ -55,7 +56,7 @@ class Digests:
         self._is_near = True
         low = place.text.lower()
         if len(self._places) < _MOST_PLACES and any(word in low for word in _OPENING):
-            self._places.setdefault(number, replace(place, text=place.text[:EVIDENCE_CHARS]))
+            self._places.setdefault(number, replace(place, text=begun(place.text, EVIDENCE_CHARS)))
 
     def feed(self, block: bytes, before: int) -> None:
         """Read a block of the log, behind as many lines, if it may hold a part of a digest."""
@@ -104,5 +105,5 @@ def finding_of(digest: Digest, place: LinePlace, *, is_past: bool) -> Finding:
         action=Action.NONE if is_past else asks,
         line=digest.line,
         text=place.text.strip(),
-        detail=detail[:EVIDENCE_CHARS],
+        detail=begun(detail, EVIDENCE_CHARS),
     )

@@ -11,13 +11,12 @@ import itertools
 import operator
 import re
 import struct
-from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import fields
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from pytest_xlatune.logs import grammar
 from pytest_xlatune.logs.grammar import Origin, StepLayout
+from pytest_xlatune.model.record import Record
 from pytest_xlatune.model.result import StepRecord
 
 _LOWER = bytes(range(256)).lower()
@@ -38,6 +37,8 @@ _NUMBERS = re.compile(r"[0-9]+")
 _MOST_FRONTS, _MOST_HEADS, _MOST_LINES = 8, 64, 4096
 _LEAST_LINES, _RANK_DIGITS = 3, 6
 _MOST_DIGITS = 15  # of an integer that is exact as a float
+_MOST_NUMBERS = 1 << 12  # of one field that are kept
+_Numbers = dict[tuple[str, float], dict[bytes, float]]  # by field and what divides its integers
 _LEAST_RUN = 4  # lines: fewer are read faster one by one
 
 
@@ -108,6 +109,25 @@ def _front(shape: str, slot: int | None) -> re.Pattern[str]:
     return re.compile("".join(map("".join, itertools.zip_longest(parts, numbers, fillvalue=""))))
 
 
+def _alike(shapes: bytes, shape: bytes, begin: int) -> int:
+    """Return how many lines of one shape stand there, one after the other.
+
+    Compares whole runs of them, of a length that doubles and then halves.
+    """
+    size, count, step, grows = len(shape), 1, 1, True
+    most = (len(shapes) - begin) // size
+    while count < most:
+        more = min(step, most - count)
+        if shapes.startswith(shape * more, begin + count * size):
+            count += more
+            step *= 1 + grows
+        elif more == 1:
+            break
+        else:
+            step, grows = more // 2, False
+    return count
+
+
 class StepLines:
     """Reads step lines whose shape was read before: the same text with other digits in it.
 
@@ -120,6 +140,7 @@ class StepLines:
         self._layouts: dict[bytes, StepLayout | None] = {}
         self._origins: dict[tuple[bytes, bytes], Origin] = {}
         self._labels: dict[Origin, str] = {}
+        self._numbers: _Numbers = {}
 
     def forget(self) -> None:
         """Read each shape anew: what stands in front of the lines was learnt."""
@@ -145,18 +166,21 @@ class StepLines:
     def runs(self, block: bytes) -> Iterator[tuple[StepRun | None, bytes]]:
         """Cut a block of whole lines into runs of step lines of one layout, and the rest."""
         at = done = 0
-        shapes = block.translate(_DIGITS).split(b"\n")[:-1] if _STEP_WORD in block else []
-        for shape, same in itertools.groupby(shapes):
-            count = sum(1 for _ in same)
-            end = at + count * (len(shape) + 1)
-            if count >= _LEAST_RUN and _STEP_WORD in shape:
-                layout = self._layout(shape, block[at : at + len(shape)])
-                if layout is not None and (parts := _parts(layout, shape)) is not None:
-                    if at > done:
-                        yield None, block[done:at]
-                    yield StepRun(layout, parts, block[at:end], count), block[at:end]
-                    done = end
-            at = end
+        shapes = block.translate(_DIGITS) if _STEP_WORD in block else b""
+        while (found := shapes.find(_STEP_WORD, at)) >= 0:
+            begin = max(shapes.rfind(b"\n", at, found) + 1, at)
+            shape = shapes[begin : shapes.index(b"\n", found)]
+            count = _alike(shapes, shape + b"\n", begin)
+            at = begin + count * (len(shape) + 1)
+            if count < _LEAST_RUN:
+                continue
+            layout = self._layout(shape, block[begin : begin + len(shape)])
+            if layout is not None and (parts := _parts(layout, shape)) is not None:
+                if begin > done:
+                    yield None, block[done:begin]
+                run = StepRun(layout, parts, block[begin:at], count, known=self._numbers)
+                yield run, block[begin:at]
+                done = at
         if done < len(block):
             yield None, block[done:]
 
@@ -203,11 +227,18 @@ class _Parts(NamedTuple):
 class StepRun:
     """Step lines one after the other that differ in digits alone; read as columns."""
 
-    def __init__(self, layout: StepLayout, parts: _Parts, lines: bytes, count: int) -> None:
+    def __init__(
+        self, layout: StepLayout, parts: _Parts, lines: bytes, count: int, *, known: _Numbers
+    ) -> None:
         self.layout = layout
+        self.count = count
+        self._known = known
         self._lines, self._size, self._per = lines, len(lines) // count, parts.per
+        # no row outlives the next one, and the garbage collector has nothing to look through
         rows = parts.cut.iter_unpack(lines.replace(b".", b""))
-        self._columns = dict(zip(parts.per, zip(*rows, strict=True), strict=True))
+        texts = [*itertools.chain.from_iterable(rows)]
+        width = len(parts.per)
+        self._columns = {name: texts[at::width] for at, name in enumerate(parts.per)}
 
     @property
     def writers(self) -> list[tuple[bytes, bytes]]:
@@ -226,8 +257,7 @@ class StepRun:
     def keep(self, chosen: Sequence[bool]) -> None:
         """Leave out the lines that are not chosen."""
         self._columns = {
-            name: tuple(itertools.compress(column, chosen))
-            for name, column in self._columns.items()
+            name: [*itertools.compress(column, chosen)] for name, column in self._columns.items()
         }
 
     def steps(self) -> list[int]:
@@ -236,21 +266,50 @@ class StepRun:
 
     def records(self, steps: Sequence[int], label: str, *, start: int) -> list[StepRecord]:
         """Return what `record` returns for each line."""
-        told: dict[str, Iterable[Any]] = {
-            name: map(operator.truediv, map(int, column), itertools.repeat(self._per[name]))
-            for name, column in self._columns.items()
-        }
-        told["step"] = steps
-        same = _SAME | {"label": label, "start": start, "kind": self.layout.kind}
-        made = [*map(StepRecord.__new__, itertools.repeat(StepRecord, len(steps)))]
-        for name, put in _PUT.items():
-            # column by column, and not by `__init__`, which takes longer than all the rest
-            deque(map(put, made, told.get(name) or itertools.repeat(same[name])), maxlen=0)
+        told: dict[str, Iterable[float | None]] = dict.fromkeys(_FIGURES, itertools.repeat(None))
+        for name, column in self._columns.items():
+            if name != "step":
+                per = self._per[name]
+                told[name] = self._floats(column, per, self._known.setdefault((name, per), {}))
+        kind, made = self.layout.kind, list[StepRecord]()
+        for row in zip(steps, *told.values(), strict=False):
+            # a frozen class sets its fields one by one through a function, which takes longer than
+            # all the rest: this one sets them itself, and is then what it looks like
+            each = _Thawed()
+            each.step, each.step_s, each.tgs, each.tflops, each.mfu, each.loss = row
+            each.label, each.start, each.kind = label, start, kind
+            each.__class__ = StepRecord  # type: ignore[assignment]
+            made.append(each)  # type: ignore[arg-type]
         return made
 
+    @staticmethod
+    def _floats(column: Sequence[bytes], per: float, known: dict[bytes, float]) -> list[float]:
+        """Return the numbers of a column; most logs tell the same ones again and again."""
+        try:
+            return [*map(known.__getitem__, column)]
+        except KeyError:
+            found = [*map(operator.truediv, map(int, column), itertools.repeat(per))]
+            if len(known) < _MOST_NUMBERS:
+                known.update(zip(column, found, strict=True))
+            return found
 
-_SAME: dict[str, Any] = {each.name: each.default for each in fields(StepRecord)}
-_PUT = {name: getattr(StepRecord, name).__set__ for name in _SAME}
+
+_FIGURES = ("step_s", "tgs", "tflops", "mfu", "loss")  # of a step that a line may tell
+
+
+class _Thawed(Record):
+    """A step record while it is made: the same slots, and no `__init__`."""
+
+    __slots__ = StepRecord.__slots__
+    step: int
+    step_s: float | None
+    tgs: float | None
+    tflops: float | None
+    mfu: float | None
+    loss: float | None
+    label: str
+    start: int
+    kind: str
 
 
 @functools.lru_cache(maxsize=64)

@@ -19,9 +19,11 @@ from typing import Any, NamedTuple, TypeVar
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.failure import MEGASCALE, FailureClass
 from pytest_xlatune.model.result import Action, Finding
+from pytest_xlatune.model.text import begun
 
 _E = TypeVar("_E", bound=Enum)
 EVIDENCE_CHARS = 500
+_LEAST_TAKEN = 60  # characters; of `signatures.toml`
 _BEFORE_WORD, _AFTER_WORD = 500, 1500  # characters
 _FILE = Path(__file__).with_name("signatures.toml")
 # W0112 07:08:09.000001 77 lhs.cc:1]      2026-01-12 07:08:09.123456: F external/xla/flags.cc:225]
@@ -65,6 +67,10 @@ class Signature:
     def detail_of(self, match: re.Match[str]) -> str:
         """Return the figure or name that a match holds, "" where it holds none."""
         groups = {name: text and text.strip() for name, text in match.groupdict().items()}
+        for name, text in groups.items():
+            # a pattern that takes so many characters, `.{0,160}`, may end within a word
+            if text and len(text) >= _LEAST_TAKEN and match.end(name) == match.end():
+                groups[name] = begun(match.string[match.start(name) :].lstrip(), len(text))
         if not self.detail:
             return next(filter(None, groups.values()), "")
         return "" if None in groups.values() else self.detail.format_map(groups)
@@ -188,8 +194,8 @@ def sight(text: str, *, line: int, evidence: str) -> Sighting | None:
                 cls=signature.cls,
                 action=signature.action,
                 line=line,
-                text=evidence.strip()[:EVIDENCE_CHARS],
-                detail=signature.detail_of(match)[:EVIDENCE_CHARS],
+                text=begun(evidence.strip(), EVIDENCE_CHARS),
+                detail=begun(signature.detail_of(match), EVIDENCE_CHARS),
             )
             return Sighting(finding, _is_fatal(text, signature, evidence=evidence))
     if is_last_word:
@@ -198,8 +204,8 @@ def sight(text: str, *, line: int, evidence: str) -> Sighting | None:
             cls=cls,
             action=known.diagnosed[cls].action,
             line=line,
-            text=evidence.strip()[:EVIDENCE_CHARS],
-            detail=text.strip()[:EVIDENCE_CHARS],
+            text=begun(evidence.strip(), EVIDENCE_CHARS),
+            detail=begun(text.strip(), EVIDENCE_CHARS),
         )
         return Sighting(finding, is_fatal=True)
     return None
@@ -227,7 +233,7 @@ def _is_fatal(text: str, signature: Signature, *, evidence: str) -> bool:
 
 
 def markdown() -> Iterator[str]:
-    """Yield the lines of `docs/logs.md`'s table of failure classes."""
+    """Yield the lines of the table of `docs/failures.md`."""
     yield "| class | phase | action | fatal | the line |"
     yield "|---|---|---|---|---|"
     for each in table().signatures:

@@ -12,6 +12,7 @@ import string
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from pytest_xlatune.model import channels
 from pytest_xlatune.model.record import Json, read_json
 from pytest_xlatune.model.result import StepRecord
 
@@ -101,8 +102,17 @@ class Settings:
         return {name: value for name, (_, value) in self.values.items()}
 
 
+# what an editor or PowerShell's Tee-Object puts before the first line: of UTF-8, of UTF-16
+_BYTE_ORDER_MARK = re.compile(rb"\xef\xbb\xbf|\xff\xfe|\xfe\xff")
+
+
 def plain_segments(line: bytes) -> list[str]:
-    r"""Return the texts of a line without colours and NUL bytes, one per carriage return."""
+    r"""Return the texts of a line without colours and NUL bytes, one per carriage return.
+
+    UTF-16 of ASCII is ASCII with NUL bytes between. A byte order mark is left out.
+    """
+    if (mark := _BYTE_ORDER_MARK.match(line)) is not None:
+        line = line[mark.end() :]
     text = line.decode("utf-8", "replace").replace("\0", "")
     if "\x1b" in text:
         text = _ANSI.sub("", text)
@@ -111,17 +121,27 @@ def plain_segments(line: bytes) -> list[str]:
 
 # docker's json-file, Cloud Logging, structured loggers: where the line that was printed stands
 _ENVELOPE = ("log", "textPayload", "message", "msg", "jsonPayload", "text", "line")
+#     "textPayload": "completed step: 7",
+_MEMBER = re.compile(rf'"(?:{"|".join(_ENVELOPE)})": *"')
 
 
 def unwrap(text: str) -> str | None:
     """Return the line that a JSON envelope holds; None where it is none.
 
+    It may be an element of an array, or one member on a line of its own, as `gcloud logging read
+    --format=json` writes them.
+
     >>> unwrap('{"textPayload": "completed step: 7", "severity": "INFO"}')
     'completed step: 7'
+    >>> unwrap('    "textPayload": "completed step: 7",')
+    'completed step: 7'
     """
-    if not (text.startswith("{") and text.rstrip().endswith("}")):
+    body = text.strip(" \t\r,[]")
+    if _MEMBER.match(body):
+        body = f"{{{body}}}"
+    if not (body.startswith("{") and body.endswith("}")):
         return None
-    values: Json = _object(text)
+    values: Json = _object(body)
     for _ in range(2):  # a payload may be an envelope itself
         values = next((values[key] for key in _ENVELOPE if key in values), None)
         if not isinstance(values, dict):
@@ -142,7 +162,7 @@ def joined_parts(block: bytes) -> bytes:
     for line in block.split(b"\n"):
         match = _CRI.match(line)
         if match is not None and open_at >= 0:
-            lines[open_at] += line[match.end() :]
+            lines[open_at] = lines[open_at].removesuffix(b"\r") + line[match.end() :]
             lines.append(b"")
         else:
             lines.append(line)
@@ -191,8 +211,10 @@ _STEP = re.compile(
 )
 _NUMBER = r"[-+]?(?:\d+(?:\.\d*)?(?:[eE][-+]?\d+)?|[nN]a[nN]|[iI]nf(?:inity)?)"
 # , Tokens/s/device: 5312.77, total_weights: 1024, loss: 7.328, moe_lb_loss: 0.011
+# what may follow a number, the end of an envelope too:  loss: nan",    loss: 7.328\n'
+_NUMBER_END = r"(?=[,%\s\"'\\\])}]|$)"
 _FIELD = re.compile(
-    rf"(?:^|,) ?(seconds|TFLOP/s/device|TFLOP/s|MFU|Tokens/s/device|loss): ({_NUMBER})(?=[,%\s]|$)"
+    rf"(?:^|,) ?(seconds|TFLOP/s/device|TFLOP/s|MFU|Tokens/s/device|loss): ({_NUMBER}){_NUMBER_END}"
 )
 # 'perf/step_time_seconds': Array(0.52, dtype=float32)
 _SCALAR = re.compile(
@@ -342,8 +364,10 @@ def head_of(text: str) -> tuple[str, str, bool] | None:
     And the line's first words, and whether it is a step's. None where nothing stands in front.
     """
     match = _HEAD.search(text, 0, 240)
-    if match is None or not (front := text[: match.start()]).strip() or "{" in front:
-        return None  # a brace: an envelope, which has a way of its own
+    if match is None or not (front := text[: match.start()]).strip():
+        return None
+    if "{" in front or '": "' in front:  # an envelope, which has a way of its own
+        return None
     # of an unknown text the shortest that the known prefixes follow:  job7> 0: I0112 ... a.py:1]
     for at in range(1, len(front)):
         if not front[at - 1].isalnum() and _prefixes(text[at:])[0] == len(front) - at:
@@ -415,11 +439,21 @@ _NCCL_DEFAULT = re.compile(
 )
 
 
-def parse_nccl(text: str) -> tuple[str, str] | None:
-    """Return a variable and its value where NCCL or RCCL says that it reads it.
+LISTED_WORD = "argv["  # of a flag that a library lists
+READ_WORDS = (
+    "nccl info ",
+    LISTED_WORD,
+)  # half of a log is NCCL's; those that matter name a variable
 
-    It does with NCCL_DEBUG=INFO (NVIDIA/nccl, src/misc/param.cc); a number ends with a full stop.
+
+def parse_read(text: str) -> tuple[str, str] | None:
+    """Return a setting and its value where the library that reads it says so.
+
+    NCCL or RCCL does with NCCL_DEBUG=INFO (NVIDIA/nccl, src/misc/param.cc); a number ends with a
+    full stop. Of the flags of other libraries see `channels`.
     """
+    if (listed := next(channels.says(text), None)) is not None:
+        return listed
     match = _NCCL.search(text) or _NCCL_DEFAULT.search(text)
     if match is None:
         return None

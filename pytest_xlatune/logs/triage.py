@@ -253,9 +253,11 @@ def _is_preempted(finding: Finding) -> bool:
 
 def _diagnosed(cls: FailureClass, detail: str, report: LogReport | None = None) -> Finding:
     evidence = "\n".join(report.tail) if report else ""
+    if len(evidence) > EVIDENCE_CHARS:  # whole lines: half of a secret is not known as one
+        evidence = evidence[-EVIDENCE_CHARS - 1 :].partition("\n")[2]
     return Finding(
         cls=cls,
         action=table().diagnosed[cls].action,
-        text=(evidence or cls.meaning)[-EVIDENCE_CHARS:],
+        text=evidence or cls.meaning,
         detail=detail,
     )

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cached_property
 from pathlib import Path, PurePosixPath
@@ -19,7 +19,7 @@ from pathlib import Path, PurePosixPath
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.metric import FIRST_STEP, METRICS, TGS, Metric
 from pytest_xlatune.model.profile import Profile
-from pytest_xlatune.model.record import LATER, Json, Record, digest
+from pytest_xlatune.model.record import LATER, Json, Record, digest, written
 from pytest_xlatune.model.redact import (
     command_text_without_secrets,
     secrets_of,
@@ -102,8 +102,14 @@ class Parallelism(Record):
 
 _FIELD, _NO_METRIC = "field", "none"  # words of Protocol.metric
 _HIGHER, _LOWER = "higher", "lower"
+# numbers of a protocol, and the least that each may be
+_LEAST = {
+    **dict.fromkeys(("steps", "min_steps", "deadline_s"), 1),
+    **dict.fromkeys(("first_step", "skip_first_steps", "profiler_steps", "eval_interval"), 0),
+}
 
 
+@written("protocol")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Protocol(Record):
     """How a trial is run and scored.
@@ -128,6 +134,8 @@ class Protocol(Record):
         step_pattern: how the trainer prints a step, by name or as a pattern; "" is as MaxText does.
         autotune_cache: absolute folder, seen by the nodes, by which every trial of a cell runs the
             GPU kernels that its first one chose; "" lets each trial choose its own.
+        compile_cache: absolute folder, seen by the nodes, of the programs that the first trial of
+            an arm on its nodes compiles and the later ones load; "" lets each trial compile.
     """
 
     steps: int = 15
@@ -145,16 +153,32 @@ class Protocol(Record):
     dump: bool = False
     step_pattern: str = field(default="", metadata=LATER)
     autotune_cache: str = field(default="", metadata=LATER)
+    compile_cache: str = field(default="", metadata=LATER)
 
     def __post_init__(self) -> None:
-        if self.autotune_cache and not PurePosixPath(self.autotune_cache).is_absolute():
+        for name in ("autotune_cache", "compile_cache"):
+            path = getattr(self, name)
+            if path and not PurePosixPath(path).is_absolute():
+                raise ConfigError(
+                    f"protocol: {name} is {path!r}, expected an absolute path that every node "
+                    "sees: a trial runs in a folder of its own"
+                )
+        if self.compile_cache and not self.autotune_cache:
             raise ConfigError(
-                f"protocol: autotune_cache is {self.autotune_cache!r}, expected an absolute path "
-                "that every node sees: a trial runs in a folder of its own"
+                "protocol: compile_cache needs autotune_cache: a program that is kept keeps the "
+                "GPU kernels that its one compilation happened to choose, and arms would differ "
+                "by that"
             )
-        for name in ("steps", "min_steps", "deadline_s"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"protocol: {name} is {getattr(self, name)}, expected at least 1")
+        if self.compile_cache and self.metric == "first-step":
+            raise ConfigError(
+                "protocol: compile_cache with metric 'first-step': only the first trial of an arm "
+                "would compile, and the others would measure how long loading takes"
+            )
+        for name, least in _LEAST.items():
+            if getattr(self, name) < least:
+                raise ConfigError(
+                    f"protocol: {name} is {getattr(self, name)}, expected at least {least}"
+                )
         self._check_metric()
 
     def _check_metric(self) -> None:
@@ -189,6 +213,16 @@ class Protocol(Record):
         if not self.dump:
             del found["dump"]
         return found
+
+    def waiting_as(self, other: Protocol) -> Protocol:
+        """Return this one with how another waits and reads, which is no part of its identity."""
+        unit = other.metric_unit if other.metric == self.metric else self.metric_unit
+        return replace(
+            self,
+            deadline_s=other.deadline_s,
+            metric_unit=unit,
+            step_pattern=other.step_pattern,
+        )
 
     @property
     def is_scored(self) -> bool:
@@ -239,6 +273,17 @@ class Protocol(Record):
             )
 
 
+def check_model_tag(said: str) -> None:
+    """Refuse a text that is no model tag.
+
+    Raises:
+        ConfigError: it holds a blank or another sign that no tag has.
+    """
+    # llama3.1-405b
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._+-]*", said):
+        raise ConfigError(f"model tag {said!r}: expected letters, digits and . _ + -")
+
+
 # without slots, which leave no place for a digest that is worked out once
 @dataclass(frozen=True, kw_only=True)
 class Cell(Record):
@@ -278,9 +323,7 @@ class Cell(Record):
     sourced: tuple[tuple[str, str], ...] = field(default=(), metadata=LATER)
 
     def __post_init__(self) -> None:
-        # a model tag:  llama3.1-405b
-        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._+-]*", self.model_tag):
-            raise ConfigError(f"model tag {self.model_tag!r}: expected letters, digits and . _ + -")
+        check_model_tag(self.model_tag)
         if self.per_device_batch_size is not None:
             if not 0 < self.per_device_batch_size < math.inf:
                 raise ConfigError(

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from pytest_xlatune.model.record import Record
+from pytest_xlatune.model.record import LATER, Record
 
 _COMMIT = 40  # characters of a full hash
 
@@ -63,7 +63,7 @@ def changes(before: NodeEnvironment, now: NodeEnvironment) -> tuple[str, ...]:
     found += [
         f"the trainer's Python files in {folder}"
         for folder, said in now.code.items()
-        if before.code.get(folder, said) != said
+        if _digest(before.code.get(folder, said)) != _digest(said)
     ]
     if not (before.code and now.code):
         found += [
@@ -76,6 +76,11 @@ def changes(before: NodeEnvironment, now: NodeEnvironment) -> tuple[str, ...]:
 
 def _commit(said: str) -> str:
     return said.partition(",")[0][:12]
+
+
+def _digest(said: str) -> str:
+    # c4dca2df8490 of 1 Python file
+    return said.partition(" ")[0]
 
 
 def differing(nodes: Sequence[NodeEnvironment]) -> tuple[str, ...]:
@@ -99,20 +104,43 @@ def _by(values: Mapping[str, str]) -> Iterable[tuple[str, list[str]]]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RunRecord(Record):
-    """What the figures of a cell rest on, besides its settings.
+class JobHours(Record):
+    """How the hours of a cell's attempts were spent; of jobs, not of nodes.
 
     Attributes:
-        nodes: the environment of each node, the last that is known.
+        queue_h: between a submission and its start.
+        outside_h: of scored attempts, before their first step and behind their last.
+        first_step_h: what the first steps took beyond a usual one: compilation, as a rule.
+        steps_h: of steps at their usual pace and slower ones.
+        unscored_h: of attempts that gave no score.
+    """
+
+    queue_h: float = 0.0
+    outside_h: float = 0.0
+    first_step_h: float = 0.0
+    steps_h: float = 0.0
+    unscored_h: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunRecord(Record):
+    """What the figures of a cell, or of all cells that a study compares, rest on besides settings.
+
+    Attributes:
+        nodes: the environment of each node, the last that is known; of several cells the code that
+            all have.
         changes: what changed between two trials; each began an epoch.
         differing: in what the nodes differ from each other.
-        image: with its digest; "" is none.
+        image: with its digest, of several cells each; "" is none.
         commands: the command line of each session, oldest first, each once.
         seed: of the random order of the trials; None where the study draws none.
         started_s, ended_s: of the first and the last attempt, seconds since the epoch.
         node_hours: of all attempts; None where none has ended.
+        job_hours: how the hours of the attempts were spent; None likewise.
         autotuning: whether XLA's choice of GPU kernels was kept the same; "" where there is no GPU.
         two_speeds: the arms whose runs fall in two groups, one sentence each.
+        compiling: what first steps cost in the first trial of an arm and in later ones, and which
+            folder keeps programs; "" where no arm has two scored trials.
     """
 
     nodes: tuple[NodeEnvironment, ...] = ()
@@ -124,8 +152,10 @@ class RunRecord(Record):
     started_s: float | None = None
     ended_s: float | None = None
     node_hours: float | None = None
+    job_hours: JobHours | None = field(default=None, metadata=LATER)
     autotuning: str = ""
     two_speeds: tuple[str, ...] = ()
+    compiling: str = field(default="", metadata=LATER)
 
     def facts(self, part: str) -> dict[str, str]:
         """Return a part of the environment on the first node that knows it."""

@@ -5,6 +5,7 @@ with findings. This module knows nothing of pytest, of Slurm or of files.
 
     XlatuneError          never raised itself
     |-- ConfigError       the user's file, option or sweep is wrong
+    |   `-- CheckoutError a commit cannot be checked out
     |-- ParseError        a dump or a trace cannot be read
     |-- SubmissionError   a trial could not be handed to an executor
     `-- LedgerError       the ledger cannot be read or written
@@ -52,6 +53,10 @@ class ConfigError(XlatuneError):
             return cls(f"unknown {kind} {found!r} in {where}{hint}")
         known = ", ".join(names) if names else "none"
         return cls(f"unknown {kind} {found!r} in {where}{hint} Known: {known}")
+
+
+class CheckoutError(ConfigError):
+    """The checkout of a commit cannot be made, for a reason of that commit: others may have one."""
 
 
 class ParseError(XlatuneError):

@@ -37,6 +37,7 @@ class CompileClass(_Told):
     REFUSED = "refused", "flag refused"
     FAILED = "failed", "does not compile"
     MEMORY = "memory", "needs too much memory"
+    FITS = "fits", "fits the memory"
 
 
 class FailureClass(_Told):
@@ -107,7 +108,13 @@ class FailureClass(_Told):
     PORT_FAIL = "port-fail", "no port is free"
     RAY_DOWNSTREAM = "ray-downstream", "Ray cannot place an actor"
     GITHUB_5XX = "github-5xx", "the server of the code does not answer"
+    CHECKOUT_FAIL = "checkout-fail", "the checkout of its commit cannot be made"
     FILESYSTEM = "filesystem", "storage is full, over quota or stale"
+
+    # what the site's command tells of a node
+    NODE_FAULT = "node-fault", "the node's own log names a hard error"
+    NODE_SAID = "node-said", "the node's own log says something that is no hard error"
+    NODE_UNASKED = "node-unasked", "what the node's own log says is not known"
 
     # the scheduler
     NODE_FAIL = "node-fail", "the scheduler lost a node"
@@ -181,5 +188,24 @@ MEGASCALE = frozenset(
         FailureClass.DATA_CORRUPTION,
         FailureClass.MXLA_ERROR,
         FailureClass.MXLA_HANG_UNKNOWN,
+    }
+)
+
+# what fails on one node and says nothing of the program; see `studies.Policy.on_node_failure`
+NODE_CLASSES = frozenset(
+    {
+        FailureClass.NODE_FAIL,
+        FailureClass.NODE_DRAIN,
+        FailureClass.GPU_HARDWARE,
+        FailureClass.GPU_ECC,
+        FailureClass.DRIVER,
+        FailureClass.NO_GPU,
+        FailureClass.NIC_FAULT,
+        FailureClass.NCCL_NIC_FAIL,
+        FailureClass.OOM_HOST,
+        FailureClass.PROLOG_KILL,
+        FailureClass.TPU_CHIP,
+        FailureClass.ICI_ERROR,
+        FailureClass.HOST_STUCK,
     }
 )

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from pytest_xlatune.model.errors import ConfigError
+from pytest_xlatune.model.text import counted
 
 # a wider range in brackets is a slip of the pen (Slurm's own limit is 65536 as well)
 MAX_RANGE = 65536
@@ -59,6 +60,27 @@ def compress(names: Sequence[str]) -> str:
     return ",".join(
         f"{before}{_ranges([number for _, number, _ in group])}{after}"
         for (before, after), group in groups
+    )
+
+
+def parts(names: Sequence[str], count: int) -> tuple[tuple[str, ...], ...]:
+    """Return names as so many equal parts, in order.
+
+    >>> parts(("a", "b", "c", "d"), 2)
+    (('a', 'b'), ('c', 'd'))
+
+    Raises:
+        ConfigError: they cannot be split so; names the numbers that can.
+    """
+    size, left = divmod(len(names), count)
+    if size and not left:
+        return tuple(tuple(names[at : at + size]) for at in range(0, len(names), size))
+    fitting = [n for n in range(2, len(names) + 1) if not len(names) % n]
+    near = sorted(sorted(fitting, key=lambda n: abs(n - count))[:3])
+    instead = f"; leave out {counted(left, 'node')}" if size else ""
+    raise ConfigError(
+        f"{counted(len(names), 'node')} cannot be split into {count} equal slots{instead}"
+        f"{', or ' if size else '; '}ask for {' or '.join(map(str, near)) or 'no'} slots"
     )
 
 

@@ -1,15 +1,28 @@
-"""What a check of a network found of pairs of nodes; reports and the study share it."""
+"""What studies found of cells, pairs of nodes and thresholds; reports and studies share it."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
-from pytest_xlatune.model.record import Record
+from pytest_xlatune.model.record import LATER, Record
 from pytest_xlatune.model.result import NoiseRecord
 from pytest_xlatune.model.text import counted, size
 
 KIND = "network"
+CONCLUSION = "conclusion"  # the arm of a verdict on the whole: no arm of a plot
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CellsRecord(NoiseRecord):
+    """What every study whose arms are cells knows of them.
+
+    Attributes:
+        peak_tflops: TFLOP/s that one device can do, as declared; None is unknown.
+    """
+
+    kind: ClassVar[str] = "cells"
+    peak_tflops: float | None = field(default=None, metadata=LATER)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,7 +43,7 @@ class PairFound(Record):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NetworkRecord(NoiseRecord):
+class NetworkRecord(CellsRecord):
     """What a network study found besides its verdicts.
 
     Attributes:
@@ -77,3 +90,42 @@ class NetworkRecord(NoiseRecord):
             others = "other " if self.accused or self.link else ""
             lines.append(f"no {others}node costs {size(self.node_loss)} or more{links} (95 %)")
         return tuple(lines)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobFigure(Record):
+    """A metric of one job."""
+
+    job: str
+    value: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ThresholdFound(Record):
+    """A metric, and what it is held against, in the metric's own unit.
+
+    Attributes:
+        metric: its name; that of a verdict of the conclusion too.
+        demand: in words: `at least 800`, or `recorded` where there is none.
+        least, most: the limits of the mean; None without one.
+        jobs: the figure of every job that tells it.
+        mean: of those jobs; None without any.
+        low, high: the 90 % interval of the mean; None of too few jobs, or of equal ones.
+    """
+
+    metric: str
+    demand: str
+    least: float | None = None
+    most: float | None = None
+    jobs: tuple[JobFigure, ...] = ()
+    mean: float | None = None
+    low: float | None = None
+    high: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ThresholdRecord(NoiseRecord):
+    """What the jobs of a cell showed of each metric, whatever its verdict."""
+
+    kind: ClassVar[str] = "thresholds"
+    metrics: tuple[ThresholdFound, ...] = ()

@@ -17,8 +17,9 @@ import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from pytest_xlatune.model.channels import CHANNELS, appended, channel_of, normal
 from pytest_xlatune.model.errors import ConfigError
-from pytest_xlatune.model.record import LATER, Json, Record, digest
+from pytest_xlatune.model.record import LATER, Json, Record, digest, written
 from pytest_xlatune.model.redact import HIDDEN, without_secrets
 
 BASELINE_ID = "baseline-deployed"
@@ -85,6 +86,11 @@ def parse_flags(text: str, *, where: str = "XLA_FLAGS") -> Flags:
     Raises:
         ConfigError: XLA would read a file, drop the rest in silence or refuse the token.
     """
+    if not isinstance(text, str):
+        raise ConfigError(
+            f"{where}: the flags are {text!r:.80} ({type(text).__name__}), expected one text such "
+            "as '--xla_a=1 --xla_b=2'"
+        )
     flags, at = _read(text, where)
     if at < len(text):
         raise ConfigError(_refusal(text, at, where))
@@ -147,21 +153,27 @@ def settings_digest(flags: Iterable[Flag], env: Mapping[str, str]) -> str:
 
     Two profiles with the same digest on the same cell are repeats of one another.
     """
-    return digest({"flags": effective_values(flags), "env": dict(env)})
+    return digest({"flags": effective_values(flags), "env": normal(env)})
 
 
 def shell_exports(flags: Iterable[Flag], env: Mapping[str, str]) -> str:
     """Write POSIX shell lines that append `flags` to XLA_FLAGS and export `env`, byte for byte.
 
-    One `export` a setting, "" where there is none. Every value is quoted so that the shell expands
-    nothing in it; only the XLA_FLAGS that is already there is read.
+    One `export` a setting, "" where there is none. What goes to another channel is appended there.
+    Every value is quoted so that the shell expands nothing in it; only the text of a channel that
+    is already there is read.
     """
-    exports = [f"export {name}={shlex.quote(value)}\n" for name, value in env.items()]
     text = format_flags(flags)
-    if text:
-        appended = '"${XLA_FLAGS:+$XLA_FLAGS }"' + shlex.quote(text)
-        exports.insert(0, f"export XLA_FLAGS={appended}\n")
+    exports = [_shell_append("XLA_FLAGS", text)] if text else []
+    exports += [
+        _shell_append(name, value) if name in CHANNELS else f"export {name}={shlex.quote(value)}\n"
+        for name, value in env.items()
+    ]
     return "".join(exports)
+
+
+def _shell_append(variable: str, text: str) -> str:
+    return f'export {variable}="${{{variable}:+${variable} }}"{shlex.quote(text)}\n'
 
 
 def restore_default(deployed: Iterable[Flag], defaults: Mapping[str, str]) -> Flags:
@@ -187,6 +199,7 @@ def restore_default(deployed: Iterable[Flag], defaults: Mapping[str, str]) -> Fl
     return tuple(Flag(name=name, value=defaults[name]) for name in names)
 
 
+@written("profile")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Profile(Record):
     """A named set of flags, environment variables and launcher overrides on top of the deployed.
@@ -194,7 +207,8 @@ class Profile(Record):
     Attributes:
         id: a slug `[a-z0-9][a-z0-9._+-]*` of 64 characters at most; what `-k` selects.
         flags: appended to the deployed XLA_FLAGS.
-        env: set after the deployed environment; never XLA_FLAGS itself.
+        env: set after the deployed environment; never XLA_FLAGS itself. The text of another channel
+            (`channels.CHANNELS`) is appended to the deployed one.
         overrides: `key=value` for the launcher, after the cell's own.
         wave: the marker of the wave that measures it.
         note: why it might matter, for the report.
@@ -317,18 +331,48 @@ def profile(
 ) -> Profile:
     """Build a profile from the text of its flags: what a sweep file writes.
 
+    A flag that another library than XLA's own parser reads, such as `--xla_tpu_...`, goes to the
+    variable of that library.
+
     Raises:
         ConfigError: a malformed id, flag or variable.
     """
+    of_xla, channels = by_channel(parse_flags(flags, where=f"profile {id!r}"))
+    variables = dict(env or {})
+    for name, text in channels.items():
+        variables[name] = appended(variables.get(name, ""), text)
     return Profile(
         id=id,
-        flags=parse_flags(flags, where=f"profile {id!r}"),
-        env=dict(env or {}),
+        flags=of_xla,
+        env=variables,
         overrides=dict(overrides or {}),
         wave=wave,
         note=note,
         is_control=is_control,
     )
+
+
+def by_channel(flags: Iterable[Flag]) -> tuple[Flags, dict[str, str]]:
+    """Return the flags of XLA_FLAGS, and the text of each other channel that has some.
+
+    Raises:
+        ConfigError: a value of another channel holds a blank, which no such text can.
+    """
+    of_xla: list[Flag] = []
+    texts: dict[str, str] = {}
+    for flag in flags:
+        variable = channel_of(flag.name)
+        if not variable:
+            of_xla.append(flag)
+            continue
+        if flag.value is not None and len(flag.value.split()) != 1:
+            raise ConfigError(
+                f"--{flag.name}={flag.value!r}: {variable} is split at blanks and knows no quotes; "
+                "give a value without any"
+            )
+        word = f"--{flag.name}" if flag.value is None else f"--{flag.name}={flag.value}"
+        texts[variable] = appended(texts.get(variable, ""), word)
+    return tuple(of_xla), texts
 
 
 def check_unique(profiles: Sequence[Profile], *, where: str) -> None:

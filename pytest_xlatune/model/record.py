@@ -3,23 +3,31 @@
 What crosses a process border or is kept in the ledger is a `Record`: builtin scalars, strings,
 lists and dicts after `to_json`, an equal value after `from_json`. Not-a-number and the infinities
 are the strings "nan", "inf" and "-inf", for JSON has no other way to say them; an absent value is
-null. This module does no input or output.
+null. What users construct is held against its annotations here too, for Python checks none. This
+module does no input or output.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import functools
-import hashlib
 import json
 import math
+import re
 import types
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import fields
 from enum import Enum
-from typing import Any, Self
+from types import MappingProxyType
+from typing import Any, Self, TypeVar
 
-from pytest_xlatune.model.errors import LedgerError
+from pytest_xlatune.model.errors import ConfigError, LedgerError
+
+_T = TypeVar("_T")
+# Python's words for keywords that are not given:  1 required keyword-only argument: 'model_tag'
+_MISSING = re.compile(r"missing \d+ required [\w-]+ arguments?: '(?P<name>\w+)'")
+_WORDS = {str: "a text", int: "a whole number", float: "a number", bool: "True or False"}
 
 Json = Any  # None, bool, int, float, str, and lists and str-keyed dicts of them
 
@@ -68,7 +76,7 @@ class Record:
         }
         try:
             return cls(**values)
-        except TypeError as error:
+        except (TypeError, ConfigError) as error:
             raise LedgerError(f"{cls.__name__}: {error}") from None
 
 
@@ -92,6 +100,8 @@ def canonical(value: Json) -> str:
 
 def digest(value: Json, *, length: int = 16) -> str:
     """Return the first `length` hexadecimal digits of SHA-256 over the canonical JSON."""
+    import hashlib  # OpenSSL is slow to load, and a command that reads needs no digest
+
     return hashlib.sha256(canonical(value).encode()).hexdigest()[:length]
 
 
@@ -120,20 +130,28 @@ def _encode(value: object) -> Json:
 
 
 def _decode(kind: Any, value: Json, *, where: str) -> object:
-    if typing.get_origin(kind) in (types.UnionType, typing.Union):
-        if value is None:
-            return None
-        kind = next(each for each in typing.get_args(kind) if each is not type(None))
-    if kind is Json:
+    kind, is_optional, decode = _rule_of(kind)
+    if kind is Json or (value is None and is_optional):
         return value
-    origin = typing.get_origin(kind) or kind
-    decode = next((rule for base, rule in _RULES if issubclass(origin, base)), None)
     try:
         if decode is not None:
             return decode(kind, value, where)
     except (KeyError, OverflowError, TypeError, ValueError):
         pass
     raise LedgerError(f"{where}: expected {kind}, found {value!r:.80}")
+
+
+@functools.cache
+def _rule_of(kind: Any) -> tuple[Any, bool, Callable[[Any, Json, str], object] | None]:
+    """Return a type without None, whether None was part of it, and what decodes it."""
+    is_optional = typing.get_origin(kind) in (types.UnionType, typing.Union)
+    if is_optional:
+        kind = next(each for each in typing.get_args(kind) if each is not type(None))
+    if kind is Json:
+        return kind, is_optional, None
+    origin = typing.get_origin(kind) or kind
+    decode = next((rule for base, rule in _RULES if issubclass(origin, base)), None)
+    return kind, is_optional, decode
 
 
 def _decode_items(kind: Any, value: Json, where: str) -> object:
@@ -176,3 +194,130 @@ _RULES: tuple[tuple[type, Callable[[Any, Json, str], object]], ...] = (
     (int, _decode_scalar),
     (str, _decode_scalar),
 )
+
+
+def check_kinds(
+    declared: object, *, what: str, named: Mapping[str, type] = MappingProxyType({})
+) -> None:
+    """Refuse an attribute whose value is not of its annotated kind.
+
+    Texts, numbers, mappings, tuples (a list will do), choices and classes are looked at; an
+    annotation of another sort is left alone.
+
+    Args:
+        declared: an instance of a dataclass; any other is left alone.
+        what: how messages call it, e.g. "sweep 'pp8'".
+        named: classes that its annotations name without loading them.
+
+    Raises:
+        ConfigError: names the first wrong one, the value and the expected kind.
+    """
+    cls: Any = type(declared)
+    if not hasattr(cls, "__dataclass_fields__"):
+        return
+    for name, kind in _kinds(cls, tuple(named.items())).items():
+        _check(kind, getattr(declared, name), where=f"{what}: {name}")
+
+
+def written(what: str) -> Callable[[type[_T]], type[_T]]:
+    """Decorate a dataclass that users construct: its mistakes are told, not tripped over.
+
+    A keyword that does not exist is told with the nearest one, a missing one by its name, and a
+    value of another kind where the class' own checks cannot deal with it.
+
+    Args:
+        what: how messages call it, e.g. "protocol".
+    """
+
+    def telling(cls: type[_T]) -> type[_T]:
+        made: Callable[..., None] = cls.__init__
+
+        @functools.wraps(made)
+        def init(self: Any, *args: Any, **said: Any) -> None:
+            try:
+                made(self, *args, **said)
+            except (TypeError, AttributeError) as error:
+                declared: Any = fields(self)
+                names = [each.name for each in declared if each.init]
+                unknown = next((name for name in said if name not in names), None)
+                if unknown is not None:
+                    where = f"{cls.__name__}(...)"
+                    raise ConfigError.unknown(
+                        "keyword", unknown, valid=names, where=where
+                    ) from None
+                missing = _MISSING.search(str(error))
+                if missing and not hasattr(self, missing["name"]):
+                    name = missing["name"]
+                    raise ConfigError(
+                        f"{cls.__name__}(...): {name} is missing; write {name}=..."
+                    ) from None
+                check_kinds(self, what=what)
+                raise
+
+        cls.__init__ = init  # type: ignore[method-assign]
+        return cls
+
+    return telling
+
+
+@functools.cache
+def _kinds(cls: Any, named: tuple[tuple[str, type], ...]) -> dict[str, Any]:
+    try:
+        hints = typing.get_type_hints(cls, localns=dict(named))
+    except NameError:  # a launcher of the user's own may name types for its checker alone
+        return {}
+    return {each.name: hints[each.name] for each in fields(cls)}
+
+
+def _check(kind: Any, value: object, *, where: str) -> None:
+    origin, of = typing.get_origin(kind), typing.get_args(kind)
+    if origin in (typing.Union, types.UnionType):
+        if not any(_fits(each, value) for each in of):
+            named = [each for each in of if each is not type(None)]
+            _check(named[0] if len(named) == 1 else object, value, where=where)
+            raise wrong_kind(where, value, " or ".join(each.__name__ for each in named))
+    elif origin is typing.Literal:
+        if value not in of:
+            choice, _, attribute = where.rpartition(": ")
+            raise ConfigError.unknown(attribute, str(value), valid=map(str, of), where=choice)
+    elif origin is tuple:
+        if not isinstance(value, tuple | list):
+            raise wrong_kind(where, value, "a tuple: write (..., ) around what it holds")
+        kinds = of[:1] * len(value) if of[-1] is Ellipsis else of
+        for number, (each, item) in enumerate(zip(kinds, value, strict=False)):
+            _check(each, item, where=f"{where}[{number}]")
+    elif isinstance(origin, type) and issubclass(origin, Mapping):
+        if not isinstance(value, Mapping):
+            raise wrong_kind(where, value, "a mapping of names to values")
+        for key, item in value.items():
+            _check(of[0], key, where=f"{where}, the name {key!r}")
+            _check(of[1], item, where=f"{where}[{key!r}]")
+    elif not _fits(kind, value):
+        raise wrong_kind(where, value, _WORDS.get(kind) or kind.__name__)
+
+
+def _fits(kind: Any, value: object) -> bool:
+    """Whether a value is of a kind as far as its class says; one that cannot be told fits."""
+    if kind is Any:
+        return True
+    origin = typing.get_origin(kind)
+    if origin is not None:
+        try:
+            _check(kind, value, where="")
+        except ConfigError:
+            return False
+        return True
+    if kind is float:
+        return isinstance(value, int | float) and not isinstance(value, bool)
+    if kind is int:
+        return isinstance(value, int) and not isinstance(value, bool)
+    if not isinstance(kind, type) or getattr(kind, "_is_protocol", False):
+        return True
+    return isinstance(value, kind)
+
+
+def wrong_kind(where: str, value: object, expected: str) -> ConfigError:
+    """Return the error of a value of another kind: where it stands, its kind, the expected one."""
+    found = f"{where} is {value!r:.80} ({type(value).__name__})"
+    hint = f": write {str(value)!r}" if expected == _WORDS[str] and _fits(float, value) else ""
+    return ConfigError(f"{found}, expected {expected}{hint}")

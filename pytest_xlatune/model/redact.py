@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import json
 import re
+import urllib.parse
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
 
 HIDDEN = "(hidden)"
 _LINE = 16  # characters; a shorter line of a value is no secret by itself
@@ -47,13 +49,26 @@ _SHAPE = re.compile(
     r"|A[KS]IA[0-9A-Z]{16}|AIza[\w-]{35}|eyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]{8,})"
     r"|(?<=[Bb]earer )[^\s\"'(]\S{7,}"
 )
-# what a log says of a setting:  Config param hf_access_token: hf_x    'token': 'x'    PASSWORD=x
+# in a query of any address:  https://h/x?token=abc&se=2    ...&X-Amz-Signature=abc    ?sig=abc
+_QUERY = re.compile(r"[?&](?P<name>[A-Za-z_][\w.-]*+)=(?P<value>[^&\s\"'#<>]+)")
+_SIGNED = re.compile(r"(?:^|[_.-])(?:sig|signature)$", re.IGNORECASE)
+# what a log says of a setting, up to its value:  Config param hf_access_token:    'token': '
+# of a command:  --password
 # Tried once for each unbroken run of a name's characters: from every one of them, a value of 32 KB
 # takes minutes. What a name cannot begin with is stepped over:  --token=x  2nd_key=x
 _SAID = re.compile(
     r"""
-    (?<![\w.-]) (?:[^\WA-Za-z_]|[.-])*+ (?P<name>[A-Za-z_][\w.-]*+) ["']?
-    [ \t]* [:=] [ \t]* ["']? (?P<value>[^\s"',;)}\]]{4,})
+    (?<![\w.-]) (?: (?P<is_option>--)(?=[A-Za-z_]) | (?:[^\WA-Za-z_]|[.-])*+ )
+    (?P<name>[A-Za-z_][\w.-]*+) ["']?
+    (?: [ \t]* [:=] [ \t]* | (?(is_option)[ \t]+(?!-)|(?!)) ) ["']?
+    """,
+    re.VERBOSE,
+)
+# its value:  hf_x    "a b"    of a header:  Basic YTpi
+_SAID_VALUE = re.compile(
+    r"""
+    (?<=") (?:[^"\\\n]|\\.){4,}+ (?=") | (?<=') (?:[^'\\\n]|\\.){4,}+ (?=')
+    | (?:(?:Basic|Bearer|Digest|Negotiate|Token)[ ]+)? [^\s"',;)}\]]{4,}
     """,
     re.VERBOSE,
 )
@@ -100,7 +115,20 @@ def _shown(name: str, value: str) -> str:
 
 
 def _plain(text: str) -> str:
+    if "?" in text:
+        text = _QUERY.sub(_without_query, text)
     return _SHAPE.sub(HIDDEN, _USER.sub(HIDDEN, text))
+
+
+def _is_queried(name: str) -> bool:
+    return is_secret(name) or _SIGNED.search(name) is not None
+
+
+def _without_query(found: re.Match[str]) -> str:
+    shown = found[0]
+    if not _is_queried(found["name"]):
+        return shown
+    return shown[: found.start("value") - found.start()] + HIDDEN
 
 
 def command_without_secrets(words: Sequence[str]) -> list[str]:
@@ -115,7 +143,8 @@ def command_without_secrets(words: Sequence[str]) -> list[str]:
         elif equals and value and len(name.split()) == 1 and is_secret(option):
             shown.append(f"{name}={HIDDEN}")
         else:
-            shown.append(_plain(word))
+            # --header 'X-Api-Key: x'    bash -c 'HF_TOKEN=x train'    --json={"api_key": "x"}
+            shown.append(_without_said(_plain(word)))
         is_value = name.startswith("-") and not equals and is_secret(option)
     return shown
 
@@ -125,7 +154,11 @@ def secrets_of_command(text: str) -> frozenset[str]:
     words = _COMMAND_WORD.findall(text)
     pairs = zip(words, command_without_secrets(words), strict=True)
     found = (word for word, shown in pairs if shown != word)
-    plain = {each.strip("'\"") for word in found for each in (word, word.partition("=")[2])}
+    plain = {
+        each.strip("'\"")
+        for word in found
+        for each in (word, word.partition("=")[2], *_inside(word), *_open_ones(word))
+    }
     return frozenset(each for each in plain if len(each) >= SHORTEST and HIDDEN[:-1] not in each)
 
 
@@ -147,7 +180,7 @@ def secrets_of(*settings: Mapping[str, str]) -> frozenset[str]:
             # a key of several lines is quoted line by line
             found |= {value, *(each for each in value.splitlines() if len(each) > _LINE)}
         else:
-            found |= {*_USER.findall(value), *_SHAPE.findall(value), *_inside(value)}
+            found |= {*_open_ones(value), *_inside(value)}
     return frozenset(each for each in found if len(each) >= SHORTEST and HIDDEN[:-1] not in each)
 
 
@@ -158,20 +191,66 @@ def secrets_in_text(text: str) -> frozenset[str]:
     return secrets_of(*({name: value.strip("'\"")} for name, _, value in pairs))
 
 
+def _said(text: str, *, but: frozenset[str] = frozenset()) -> Iterator[re.Match[str]]:
+    """Give each value that a text gives to a secret's name, `but` these names."""
+    at = 0
+    for head in _SAID.finditer(text):
+        name = head["name"]
+        if head.start() < at or not is_secret(name) or name.lower() in but:
+            continue
+        value = _SAID_VALUE.match(text, head.end())
+        if value and not value[0].rpartition(" ")[2].startswith(HIDDEN[:-1]):
+            yield value
+            at = value.end()
+
+
 def _inside(value: str) -> Iterator[str]:
     """Give the values of secrets' names inside a value."""
-    for said in _SAID.finditer(value):
-        if is_secret(said["name"]):
-            yield said["value"]
+    return (said[0] for said in _said(value))
+
+
+def _open_ones(value: str) -> Iterator[str]:
+    """Give what says by its place or its shape that it is a secret."""
+    yield from _USER.findall(value)
+    yield from _SHAPE.findall(value)
+    for found in _QUERY.finditer(value):
+        if _is_queried(found["name"]):
+            yield found["value"]
+
+
+def _without_said(text: str, *, but: frozenset[str] = frozenset()) -> str:
+    """Return a text without the values of secrets' names, `but` these names."""
+    shown, at = "", 0
+    for said in _said(text, but=but):
+        shown += text[at : said.start()] + HIDDEN
+        at = said.end()
+    return shown + text[at:]
+
+
+@lru_cache(maxsize=1024)
+def _spellings(value: str) -> tuple[str, ...]:
+    """Return a value as JSON, a shell, Python and an address write it, the longest first."""
+    quoted, plain = urllib.parse.quote, urllib.parse.unquote(value)
+    ways = {
+        value,
+        json.dumps(value)[1:-1],
+        json.dumps(value, ensure_ascii=False)[1:-1],
+        value.replace("'", "'\"'\"'"),
+        repr(value)[1:-1],
+        repr(value.encode(errors="replace"))[2:-1],
+        quoted(value, errors="replace"),
+        quoted(value, safe="", errors="replace"),
+        urllib.parse.quote_plus(value, errors="replace"),
+        plain if len(plain) >= SHORTEST else value,
+    }
+    return tuple(sorted(ways, key=lambda each: (-len(each), each)))
 
 
 def hide(text: str, secrets: Iterable[str]) -> str:
     """Return the text without the values, in whichever way JSON or a shell spells them."""
     # the longest first: one secret may hold another
     for value in sorted(secrets, key=lambda each: (-len(each), each)):
-        for spelling in dict.fromkeys(
-            (value, json.dumps(value)[1:-1], value.replace("'", "'\"'\"'"))
-        ):
+        for spelling in _spellings(value):
             text = text.replace(spelling, HIDDEN)
     return _plain(text)
 
@@ -181,14 +260,7 @@ def hide_quoted(text: str, secrets: Iterable[str] = ()) -> str:
 
     What it says of a secret's name is hidden too: not every secret is known here.
     """
-
-    def shown(said: re.Match[str]) -> str:
-        name = said["name"]
-        if not is_secret(name) or name.lower() in _WORDS or HIDDEN in said["value"]:
-            return said[0]
-        return said[0][: said.start("value") - said.start()] + HIDDEN
-
-    return _SAID.sub(shown, hide(text, secrets))
+    return _without_said(hide(text, secrets), but=_WORDS)
 
 
 def hide_assignments(text: str) -> str:

@@ -6,10 +6,11 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from pytest_xlatune.model.errors import ConfigError
-from pytest_xlatune.model.record import Record
+from pytest_xlatune.model.record import Record, written
 from pytest_xlatune.model.result import Action
 
 
+@written("patience")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Patience(Record):
     """How long a running trial may make no progress; a step is progress, a line of the log is not.
@@ -36,6 +37,11 @@ class Patience(Record):
                 raise ConfigError(f"patience: {name} is {value}, expected at least 1 (seconds)")
 
 
+# numbers of `Resources`, and the least that each may be
+_LEAST = {"nodes": 0, "tasks_per_node": 1, "time_limit_s": 1, "queue_limit_s": 0}
+
+
+@written("resources")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resources(Record):
     """What a scheduler is asked for; not part of a cell's identity.
@@ -56,6 +62,13 @@ class Resources(Record):
     patience: Patience = field(default_factory=Patience)
     options: dict[str, str] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        for name, least in _LEAST.items():
+            if getattr(self, name) < least:
+                raise ConfigError(
+                    f"resources: {name} is {getattr(self, name)}, expected at least {least}"
+                )
+
     def __hash__(self) -> int:
         return hash((self.nodes, tuple(sorted(self.options.items()))))
 
@@ -71,6 +84,7 @@ class Next(StrEnum):
     INTERRUPTED = "interrupted"  # we ended it, for no session waits for it; it is run again
 
 
+@written("retry rule")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetryRule(Record):
     """How often a failure class is retried, and what follows when that did not help.
@@ -88,6 +102,7 @@ class RetryRule(Record):
     before: Action = Action.NONE
 
 
+@written("retry policy")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetryPolicy(Record):
     """The rules of a site: the playbook's, with its own on top.

@@ -15,7 +15,7 @@ from typing import ClassVar, Self
 from pytest_xlatune.model.errors import LedgerError
 from pytest_xlatune.model.metric import TGS, Figure, Metric
 from pytest_xlatune.model.record import LATER, Json, Record
-from pytest_xlatune.model.trial import Trial
+from pytest_xlatune.model.trial import CompiledMemory, Trial
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +54,7 @@ class NotRun(StrEnum):
     """Why a trial was not run at all."""
 
     NEEDLESS = "needless"  # its program is the baseline's, or another profile's
+    COMPILED = "compiled"  # compiling it was all that was asked
     CANNOT = "cannot"  # its program does not compile, or does not fit
 
 
@@ -120,7 +121,7 @@ class Submission(Record):
     Attributes:
         trial_id: whose.
         attempt: from 1.
-        executor: "local" or "slurm".
+        executor: "local", "slurm" or "allocation".
         job_id: the executor's own name of the job.
         folder: the attempt's folder, relative to the work directory.
     """
@@ -147,6 +148,7 @@ class Outcome(Record):
         is_started: whether the trainer's process began; False only where it could not.
         is_suspended: whether the scheduler stopped its processes for a while.
         is_held: whether a person holds it in the queue.
+        allocation: of the scheduler, in which it was a step; "" where it was a job of its own.
     """
 
     state: State
@@ -160,6 +162,7 @@ class Outcome(Record):
     is_started: bool = True
     is_suspended: bool = field(default=False, metadata=LATER)
     is_held: bool = field(default=False, metadata=LATER)
+    allocation: str = field(default="", metadata=LATER)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -181,7 +184,8 @@ class Score(Record):
         timings: (step id, seconds) of every step of the job, the window's and those outside it, so
             that the job can be scored again in another window; () of another figure.
         figure: the scored figure, where it is not TGS.
-        tflops: TFLOP/s/device at `tgs`, by the ratio of both that the steps print.
+        tflops, mfu: TFLOP/s/device and percent of the device's peak at `tgs`, by their ratios to it
+            in the steps, if printed.
         first_loss: loss of the first step, if printed.
         memory_gb: of one device as the compiled step takes it, if printed: 2^30 bytes.
     """
@@ -201,6 +205,7 @@ class Score(Record):
     tflops: float | None = field(default=None, metadata=LATER)
     first_loss: float | None = field(default=None, metadata=LATER)
     memory_gb: float | None = field(default=None, metadata=LATER)
+    mfu: float | None = field(default=None, metadata=LATER)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -230,6 +235,7 @@ class Witness(StrEnum):
     OPTIONS = "XLA's dump of its options"
     CONFIG = "the framework's configuration lines"
     NCCL = "the lines of NCCL_DEBUG"
+    READER = "the flags that the library lists"
     LOG = "the log"  # a list of the environment: what the program was started with
     NONE = ""
 
@@ -307,8 +313,8 @@ class TrialResult(Record):
         outcome: of the last attempt.
         epoch: counts the changes after which scores are not comparable (a node swap).
         not_run: why it was not run at all; None where it was, or is to be.
-        settings: each setting, and whether it was in effect; None where nothing was looked at, as
-            in an imported table.
+        settings: each setting, and whether it was in effect; None where nothing was looked at.
+        memory: what compiling says, where that was all that was asked.
     """
 
     trial: Trial
@@ -321,6 +327,7 @@ class TrialResult(Record):
     epoch: int = 0
     not_run: NotRun | None = None
     settings: tuple[TrialSetting, ...] | None = field(default=None, metadata=LATER)
+    memory: CompiledMemory | None = field(default=None, metadata=LATER)
 
     @property
     def own_settings(self) -> tuple[TrialSetting, ...]:
@@ -438,13 +445,13 @@ class Verdict(Record):
         lost: the confirming runs that have no score; None where every run has one.
         retries: attempts beyond the first, over all its trials.
         hangs: attempts that stood still, likewise.
-        effect: the weakest that is known of one of its settings in one of those trials; None where
-            it has none, or nothing was looked at.
+        effect: the weakest known of a setting in a trial; None: it has none, or none was looked at.
         unproved: the settings, as people write them, of which no witness says that they were in
             effect; those left out that the sweep declares unseen.
         is_likely_slower: it was measured once, more than three standard deviations below.
         word: what the study itself calls the verdict, e.g. `DEGRADED`; "" is the kind's own word.
         against: what `delta` is against, where that is not the reference, e.g. `the best`.
+        up_to: the last wave that its figures rest on, where the study has later ones; "" is all.
     """
 
     arm: str
@@ -469,6 +476,7 @@ class Verdict(Record):
     unproved: tuple[str, ...] = field(default=(), metadata=LATER)
     word: str = field(default="", metadata=LATER)
     against: str = field(default="", metadata=LATER)
+    up_to: str = field(default="", metadata=LATER)
 
     @property
     def wins(self) -> bool:
@@ -484,8 +492,7 @@ class Verdict(Record):
 class StudyRecord(Record):
     """What a study found besides its verdicts; each study has its own class, told by `kind`.
 
-    A subclass is a frozen, slotted, keyword-only dataclass, found again by its kind when a ledger
-    or a report is read.
+    A subclass is a frozen, slotted, keyword-only dataclass, found again by its kind.
     """
 
     __slots__ = ()

@@ -6,6 +6,7 @@ its cell, arm, profile, protocol, study, stage, block and position, never a test
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -13,6 +14,7 @@ from pytest_xlatune.model.cell import Protocol
 from pytest_xlatune.model.profile import BASELINE_ID, Flag, Flags, Profile
 from pytest_xlatune.model.record import LATER, Record, digest
 from pytest_xlatune.model.redact import command_without_secrets
+from pytest_xlatune.model.text import size
 
 # by each of these XLA runs the kernels that an earlier run chose. The first and the last are in
 # every release from 0.4.35 on, the one in the middle in 0.8.3 to 0.11.0
@@ -145,6 +147,17 @@ class Trial(Record):
         return (Flag(name=AUTOTUNE_CACHE, value=folder),) if folder else ()
 
     @property
+    def compile_folder(self) -> str:
+        """The folder of compiled programs that the trials of this cell share; "" is none.
+
+        A program is found by a key that holds its flags. An evidence run compiles what it dumps.
+        """
+        kept = self.protocol.compile_cache
+        if not kept or not self.autotune_folder or self.protocol.dump:
+            return ""
+        return f"{kept.rstrip('/')}/{self.cell_digest}"
+
+    @property
     def is_baseline(self) -> bool:
         """Whether this trial measures the cell as deployed under the baseline's own name."""
         return self.arm == BASELINE_ID
@@ -153,6 +166,55 @@ class Trial(Record):
     def is_screened(self) -> bool:
         """Whether this trial measures its arm once, to rank it: it is scored and in no block."""
         return not self.block and self.protocol.is_scored
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Behind(Record):
+    """How far behind a running trial is, where no rank that matters is in its reach any more.
+
+    Attributes:
+        below: below what it would have to reach, as a log ratio: positive.
+        bound: of that, what noise may still make up.
+        step: the last one that was scored.
+    """
+
+    below: float
+    bound: float
+    step: int
+
+    @property
+    def words(self) -> str:
+        """Say it: `9.1 % behind after step 10, more than the 3.9 % that noise explains`."""
+        below, bound = (size(-math.expm1(-each)) for each in (self.below, self.bound))
+        return f"{below} behind after step {self.step}, more than the {bound} that noise explains"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompiledMemory(Record):
+    """What compiling says of the memory that a cell takes of one device.
+
+    Attributes:
+        needed_bytes: of the step's program; None is unknown.
+        limit_bytes: that the device's pool has; None is unknown.
+        is_refused: whether compiling, or the step that did it, ended for want of memory.
+        said: why nothing is known, or how it ended; "" otherwise.
+        by: what compiled it, and for which device.
+    """
+
+    needed_bytes: int | None = None
+    limit_bytes: int | None = None
+    is_refused: bool = False
+    said: str = ""
+    by: str = ""
+
+    @property
+    def fits(self) -> bool | None:
+        """Whether it fits; None where that is unknown."""
+        if self.is_refused:
+            return False
+        if self.needed_bytes is None or self.limit_bytes is None:
+            return None
+        return self.needed_bytes <= self.limit_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -170,9 +232,12 @@ class LaunchSpec(Record):
         metrics_file: MaxText's metrics file inside the trial's folder; "" is none.
         tells_options: whether XLA is asked to write its options into the trial's folder.
         probe: the command that tells the trainer's environment, started as `argv` is; one process
-            of each node runs it after a trainer that ended well. () is none.
+            of each node runs it, beside the start of the trainer where it only reads files, else
+            after a trainer that ended well. () is none.
         is_probe_dear: whether that command takes a container of its own.
         paths: of the trainer and its configuration, by the node's names.
+        node_health: the site's command that tells what a node's own log says; one process of each
+            node runs it once the trainer is over. () is none.
         folders: made before the start, by the node's names, where they are missing.
         last_step: step id after which the trial is complete.
         deadline_s: wall seconds after which the process group is killed.
@@ -191,6 +256,7 @@ class LaunchSpec(Record):
     is_probe_dear: bool = field(default=False, metadata=LATER)
     paths: tuple[str, ...] = field(default=(), metadata=LATER)
     folders: tuple[str, ...] = field(default=(), metadata=LATER)
+    node_health: tuple[str, ...] = field(default=(), metadata=LATER)
     last_step: int = 14
     deadline_s: int = 2700
 

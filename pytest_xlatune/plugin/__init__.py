@@ -86,6 +86,10 @@ def pytest_configure(config: pytest.Config) -> None:
             root=root_of(config),
         )
         targets = read_targets(os.environ, options.notify_file, variable=options.notify_variable)
+        if options.export and not (options.is_off or is_worker(config)):
+            from pytest_xlatune.tasks.mlflow_runs import check_exports
+
+            check_exports(options.export)
     except ConfigError as error:
         raise pytest.UsageError(str(error)) from None
     config.stash[OPTIONS_KEY] = options
@@ -239,9 +243,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         arms = study.arms(())
         metafunc.parametrize("arm", arms, ids=[each.id for each in arms])
     if "finalist" in wanted:
-        options = metafunc.config.stash[OPTIONS_KEY]
-        budget = options.said.of(sweep.name).values.get("budget")
-        count = sweep.finalist_count(budget=budget)
+        said = metafunc.config.stash[OPTIONS_KEY].said.of(sweep.name).values
+        count = sweep.finalist_count(budget=said.get("budget"), slots=said.get("slots"))
         _parametrize(metafunc, "finalist", {f"finalist-{k + 1}": k for k in range(count)})
     if "winner_elsewhere" in wanted:
         tags = dict(zip(sweep.config_tags, sweep.config_tags, strict=True))

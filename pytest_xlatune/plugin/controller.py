@@ -205,6 +205,8 @@ class Controller:
         if vars(report).get(IS_USAGE):
             self._ends.found.add(Exit.USAGE)
 
+    # first: pytest's own takes a while to render where it was, and a second Ctrl-C may come then
+    @pytest.hookimpl(tryfirst=True)
     def pytest_keyboard_interrupt(self, excinfo: pytest.ExceptionInfo[BaseException]) -> None:
         """Note Ctrl-C; `-x` and errors of the collection are no interrupt."""
         # pytest and xdist stop by subclasses of KeyboardInterrupt, each with its own
@@ -281,7 +283,7 @@ class Controller:
         folders = self._named_folders()
         if not folders:
             return  # and nothing was imported
-        from pytest_xlatune.report.render import markdown, terminal
+        from pytest_xlatune.report.render import terminal
         from pytest_xlatune.tasks.publish import (
             NO_PAGES,
             add_step_summary,
@@ -290,8 +292,6 @@ class Controller:
             publish,
             read_known,
         )
-
-        step_summary = os.environ.get("GITHUB_STEP_SUMMARY", "")
 
         for folder in folders:
             try:
@@ -309,11 +309,12 @@ class Controller:
                     self._options.reports,
                     zh=self._options.zh,
                     rewrite=self._options.rewrite,
+                    exports=self._options.export,
                 )
                 for path in written:
                     terminalreporter.write_line(f"written: {self._shown(path)}")
-                if step_summary:
-                    add_step_summary(Path(step_summary), markdown(document))
+                if warning := add_step_summary(document, os.environ):
+                    terminalreporter.write_line(f"xlatune: {warning}", yellow=True)
             except XlatuneError as error:
                 terminalreporter.write_line(f"xlatune: {error}", red=True)
                 session = terminalreporter._session  # noqa: SLF001 - as above

@@ -70,7 +70,7 @@ def cell(request: pytest.FixtureRequest, sweep: Sweep) -> Cell:
 def pinned_nodes(request: pytest.FixtureRequest, sweep: Sweep) -> tuple[str, ...]:
     """The frozen nodes of the cell; () is this machine. One that a project defines pins them."""
     if request.config.stash[OPENING_KEY]:
-        return request.config.stash[SESSION_KEY].selection(sweep).sweep.cell.nodelist
+        return request.config.stash[SESSION_KEY].selection(sweep).sweep.nodelist
     campaign: Campaign = request.getfixturevalue("campaign")
     return guarded(request, lambda tick: campaign.wait_for_nodes(on_turn=tick))
 

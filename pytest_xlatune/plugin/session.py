@@ -62,7 +62,8 @@ class Selection:
         # the confirmation alone takes its finalists from all profiles, and screens the missing ones
         is_all = self.confirm and not self.profiles
         selected = None if is_all else frozenset(self.profiles)
-        sigma = calibration.noise.sigma_job if calibration else None
+        executor = self.sweep.sweep.site.executor
+        sigma = calibration.sigma_for(executor) if calibration else None
         return self.sweep.study(selected=selected, confirm=self.confirm, sigma=sigma)
 
 
@@ -144,9 +145,10 @@ class Session:
         if nodes is not None:
             said = self.options.said.of(sweep.name)
             names = expand(",".join(nodes))
+            others = {name: value for name, value in said.values.items() if name != "nodes"}
             said = dataclasses.replace(
                 said,
-                values={**said.values, "nodelist": names, "nodes": len(names)},
+                values={**others, "nodelist": names},
                 places={**said.places, **dict.fromkeys(("nodes", "nodelist"), _PINNED)},
                 sweeps={},
             )

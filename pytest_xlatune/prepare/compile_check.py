@@ -16,21 +16,22 @@ Nothing here knows pytest.
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from pytest_xlatune.evidence.hlo import Program
-from pytest_xlatune.evidence.hlo.difference import CompileJudge
+from pytest_xlatune.evidence.hlo.difference import Compiled, size
 from pytest_xlatune.ledger import Event, Noted, NoteKind, ProfileCompiled, TrialEnded, TrialPlanned
 from pytest_xlatune.ledger.state import LedgerState
+from pytest_xlatune.model.cell import Cell
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.failure import CompileClass, FailureClass
 from pytest_xlatune.model.profile import BASELINE, Profile
-from pytest_xlatune.model.record import digest
+from pytest_xlatune.model.record import Json, digest
 from pytest_xlatune.model.result import Action, Finding, NotRun, TrialResult, TrialStatus
-from pytest_xlatune.model.trial import Trial
+from pytest_xlatune.model.trial import CompiledMemory, Trial
 from pytest_xlatune.prepare import compilers
 from pytest_xlatune.prepare.compilers import Compiler
 
@@ -38,7 +39,7 @@ _PLUGINS = ("jax-cuda12-pjrt", "jax-cuda13-pjrt")
 _VERSIONS_TIMEOUT_S = 60.0
 _VERSIONS = """
 from importlib import metadata
-for name in ("jax", "jaxlib", "jax-cuda12-pjrt", "jax-cuda13-pjrt"):
+for name in ("jax", "jaxlib", "jax-cuda12-pjrt", "jax-cuda13-pjrt", "libtpu", "maxtext"):
     try:
         print(name, metadata.version(name))
     except metadata.PackageNotFoundError:
@@ -91,9 +92,6 @@ def _versions(python: str) -> tuple[str, ...]:
     return tuple(done.stdout.splitlines())
 
 
-# what a compiler decides by the device: autotuned kernels, the links and estimates of their speed
-_BY_DEVICE = ("autotun", "cublas", "cudnn", "einsum", "gemm", "latency_estimator", "perf_table",
-              "pgle", "triton")  # fmt: skip
 _CANNOT = frozenset({CompileClass.REFUSED, CompileClass.FAILED, CompileClass.MEMORY})
 
 
@@ -237,7 +235,7 @@ class Step:
         if self._compiler.target is None:
             return False
         (found,) = (each for each in self._profiles if each.id == profile_id)
-        return any(part in flag.name for flag in found.flags for part in _BY_DEVICE)
+        return any(compilers.chooses_by_device(flag.name) for flag in found.flags)
 
     def _is_known(self, state: LedgerState, profile: Profile) -> bool:
         if profile.id in self._skipped:
@@ -247,13 +245,19 @@ class Step:
 
     def _compile(self, profile: Profile, folder: Path) -> tuple[Event, ...]:
         key = self._key(profile)  # says what cannot be compiled with, before anything is
+        is_away = self._compiler.target is not None
         with TemporaryDirectory(prefix="compiling-", dir=folder) as scratch:
-            judge = CompileJudge(
-                baseline=self._deployed(Path(scratch)),
+            baseline = self._deployed(Path(scratch))
+            judge = compilers.judge_of(
+                baseline,
                 memory_limit_bytes=self._compiler.memory_limit_bytes,
+                is_away=is_away,
             )
-            spec = self._compiler.way(profile)
-            found = compilers.compiled(profile, spec, Path(scratch), lock=self._lock)
+            if is_away and compilers.sets_nccl_alone(profile):
+                found = Compiled(profile=profile, program=baseline)
+            else:
+                spec = self._compiler.way(profile)
+                found = compilers.compiled(profile, spec, Path(scratch), lock=self._lock)
         if found.is_interrupted:
             self._skipped.add(profile.id)
             text = f"{profile.id}: compiling it was cut short, so it is measured: {found.said}"
@@ -287,17 +291,141 @@ class Step:
 
     def _key(self, profile: Profile) -> str:
         if profile.id not in self._keys:
-            compiler = self._compiler
-            rests_on = {
-                "baseline": compiler.way(BASELINE).to_json(),
-                "profile": compiler.way(profile).to_json(),
-                "sources": [digest(path.read_bytes().hex()) for path in compiler.sources],
-                "target": compiler.target.text if compiler.target else "",
-                "memory_limit_bytes": compiler.memory_limit_bytes,
-                "by": self.by,
-            }
-            self._keys[profile.id] = digest(rests_on)
+            own = {"profile": self._compiler.way(profile).to_json()}
+            self._keys[profile.id] = digest({**_rests_on(self._compiler, self.by), **own})
         return self._keys[profile.id]
+
+
+class CellStep:
+    """Answers the trials of a study that are to be compiled alone: the memory that a cell needs.
+
+    Args:
+        compiler: how a cell is compiled; raises ConfigError where none can.
+        cells: by digest.
+        stage: of the trials that are answered and never submitted.
+        lock: of the machine; None is the one that local trials take.
+    """
+
+    def __init__(
+        self,
+        compiler: Callable[[Cell], Compiler],
+        cells: Mapping[str, Cell],
+        *,
+        stage: str,
+        lock: Path | None = None,
+    ) -> None:
+        self._compiler = compiler
+        self._cells = cells
+        self._stage = stage
+        self._lock = lock
+        self._by: dict[tuple[str, str], str] = {}
+
+    def next(
+        self,
+        state: LedgerState,
+        pending: Sequence[Trial],
+        whole: Sequence[Trial],
+        *,
+        folder: Path,
+    ) -> tuple[Event, ...]:
+        """Return the events that answer the first such trial; () where none is proposed.
+
+        Nothing is raised for a cell that no compiler can answer: the answer says why.
+        """
+        del whole
+        trial = next((each for each in pending if each.stage == self._stage), None)
+        if trial is None:
+            return ()
+        try:
+            compiler = self._compiler(self._cells[trial.cell_digest])
+            by = self._by_of(compiler)
+        except ConfigError as error:
+            return _answered(trial, CompiledMemory(said=str(error)))
+        limit = compiler.memory_limit_bytes
+        if limit is None:
+            said = "no limit of a device's memory is known; say CompileCheck(memory_limit_gib=...)"
+            return _answered(trial, CompiledMemory(said=said, by=by))
+        key = digest([_rests_on(compiler, by), trial.cell_digest])
+        known = state.compiled.get(trial.arm)
+        if known is not None and known.key == key and known.memory is not None:
+            return _answered(trial, known.memory)
+        with TemporaryDirectory(prefix="compiling-", dir=folder) as scratch:
+            spec = compiler.way(BASELINE)
+            found = compilers.compiled(BASELINE, spec, Path(scratch), lock=self._lock)
+        memory = _memory_of(found, limit, by)
+        if found.is_interrupted:
+            return _answered(trial, memory)  # another time it may have its answer
+        told = ProfileCompiled(
+            profile=trial.arm,
+            key=key,
+            cls=_MEMORY_CLASSES[memory.fits],
+            sentence=said_of_memory(memory),
+            by=by,
+            took_s=round(found.took_s, 3),
+            memory=memory,
+        )
+        return (told, *_answered(trial, memory))
+
+    def _by_of(self, compiler: Compiler) -> str:
+        named = compiler.python, compiler.place
+        if named not in self._by:
+            self._by[named] = compiled_by(compiler)
+        return self._by[named]
+
+
+_MEMORY_CLASSES = {
+    True: CompileClass.FITS,
+    False: CompileClass.MEMORY,
+    None: CompileClass.FAILED,
+}
+
+
+def _memory_of(found: Compiled, limit_bytes: int, by: str) -> CompiledMemory:
+    needed = found.program.memory_bytes if found.program is not None else None
+    said = found.said
+    if needed is None and not found.is_out_of_memory:
+        said = said or "the dump does not say what the program needs"
+    return CompiledMemory(
+        needed_bytes=needed,
+        limit_bytes=limit_bytes,
+        is_refused=found.is_out_of_memory,
+        said=said,
+        by=by,
+    )
+
+
+def said_of_memory(memory: CompiledMemory) -> str:
+    """Say what compiling tells of memory, for people."""
+    figures = ""
+    if memory.needed_bytes is not None and memory.limit_bytes is not None:
+        figures = f"{size(memory.needed_bytes)} of {size(memory.limit_bytes)}"
+    return "; ".join(filter(None, (figures, memory.said)))
+
+
+def _answered(trial: Trial, memory: CompiledMemory) -> tuple[Event, ...]:
+    finding = Finding(
+        cls=FailureClass.COMPILE_CHECK, action=Action.NONE, text=said_of_memory(memory)
+    )
+    result = TrialResult(
+        trial=trial,
+        status=TrialStatus.DROPPED,
+        reason=f"compiled, not run: {said_of_memory(memory)}",
+        findings=(finding,),
+        not_run=NotRun.COMPILED,
+        memory=memory,
+    )
+    return (TrialPlanned(trial=trial), TrialEnded(result=result))
+
+
+def _rests_on(compiler: Compiler, by: str) -> dict[str, Json]:
+    """Return all that the result of a compiler rests on beside the program and its settings."""
+    return {
+        "baseline": compiler.way(BASELINE).to_json(),
+        "sources": [digest(path.read_bytes().hex()) for path in compiler.sources],
+        "target": compiler.target.text if compiler.target else "",
+        "memory_limit_bytes": compiler.memory_limit_bytes,
+        "by": by,
+    }
 
 
 def derived(pending: Sequence[Trial], known: Sequence[Profile]) -> tuple[Profile, ...]:

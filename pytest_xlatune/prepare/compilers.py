@@ -18,6 +18,7 @@ import dataclasses
 import math
 import os
 import re
+import shlex
 import shutil
 import signal
 import subprocess
@@ -26,6 +27,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from pytest_xlatune.catalog.context import Shape, closes_ring, idle_variables
+from pytest_xlatune.catalog.entries import compiled_in
 from pytest_xlatune.evidence.hlo import Program
 from pytest_xlatune.evidence.hlo.difference import (
     Compiled,
@@ -38,11 +41,14 @@ from pytest_xlatune.evidence.hlo.dump import read_program
 from pytest_xlatune.executors.folder import log_files, read_outcomes, write_spec
 from pytest_xlatune.executors.local import machine_lock
 from pytest_xlatune.launchers import Launcher
+from pytest_xlatune.launchers.maxtext import MaxTextLauncher
 from pytest_xlatune.launchers.program import INHERIT
 from pytest_xlatune.logs import read_log
 from pytest_xlatune.logs.triage import primary
 from pytest_xlatune.model.cell import DUMP_FOLDER, Cell
+from pytest_xlatune.model.channels import on_top
 from pytest_xlatune.model.errors import ConfigError, XlatuneError
+from pytest_xlatune.model.failure import FailureClass
 from pytest_xlatune.model.profile import (
     BASELINE,
     Flag,
@@ -50,9 +56,10 @@ from pytest_xlatune.model.profile import (
     append_flags,
     effective_values,
 )
+from pytest_xlatune.model.redact import hide_quoted, secrets_of, secrets_of_command
 from pytest_xlatune.model.result import Outcome, State
 from pytest_xlatune.model.trial import LaunchSpec, Trial
-from pytest_xlatune.sweep.declaration import CPU, CompileCheck
+from pytest_xlatune.sweep.declaration import CPU, TRAIN_COMPILE, CompileCheck
 from pytest_xlatune.sweep.resolved import ResolvedSweep
 
 _FOLDER = Path(__file__).with_name("devices")
@@ -146,8 +153,53 @@ def compiler_for(resolved: ResolvedSweep, check: CompileCheck) -> Compiler:
     return compiler_of(check, launcher=launcher, cell=cell, executor=resolved.sweep.site.executor)
 
 
-def compiler_of(check: CompileCheck, *, launcher: Launcher, cell: Cell, executor: str) -> Compiler:
+# the share of a device's memory that XLA's pool takes, where no variable says it
+_POOL_SHARE = 0.75
+_SHARE_OF_POOL = ("XLA_CLIENT_MEM_FRACTION", "XLA_PYTHON_CLIENT_MEM_FRACTION")
+
+
+def compiler_of_cell(resolved: ResolvedSweep, check: CompileCheck, cell: Cell) -> Compiler:
+    """Return how one cell of a study is compiled, and the memory that its devices' pool has.
+
+    Without a limit of its own that is the target's memory times the deployed fraction.
+
+    Raises:
+        ConfigError: as of `compiler_of`.
+    """
+    found = compiler_of(
+        check,
+        launcher=resolved.sweep.launcher,
+        cell=cell,
+        executor=resolved.sweep.site.executor,
+        is_of_cell=True,
+    )
+    if found.memory_limit_bytes is None or check.memory_limit_gib is not None:
+        return found
+    shares = [cell.environment[name] for name in _SHARE_OF_POOL if name in cell.environment]
+    try:
+        share = float(shares[0]) if shares else _POOL_SHARE
+    except ValueError:
+        share = _POOL_SHARE
+    limit = int(found.memory_limit_bytes * min(share, 1.0))
+    return dataclasses.replace(found, memory_limit_bytes=limit)
+
+
+def _values(cell: Cell) -> dict[str, str]:
+    """Return what a cell says to its program, as a worker's words have it."""
+    own = {
+        "per_device_batch_size": cell.per_device_batch_size,
+        "max_target_length": cell.max_target_length,
+    }
+    told = {name: f"{value:.12g}" for name, value in own.items() if value is not None}
+    return {**cell.overrides, **told}
+
+
+def compiler_of(
+    check: CompileCheck, *, launcher: Launcher, cell: Cell, executor: str, is_of_cell: bool = False
+) -> Compiler:
     """Return how a sweep's profiles are compiled.
+
+    With `is_of_cell` a program is handed the cell's own values, such as its batch size.
 
     Raises:
         ConfigError: no such target; or a trainer that would have to run on another machine.
@@ -171,13 +223,10 @@ def compiler_of(check: CompileCheck, *, launcher: Launcher, cell: Cell, executor
             sources=tuple(path for path in named if _is_source(path)),
             memory_limit_bytes=limit_bytes,
         )
+    if check.program == TRAIN_COMPILE:
+        return _by_train_compile(check, launcher, cell, limit_bytes)
     target = None if check.target == CPU else find_target(check.target)
-    python = check.python or sys.executable
-    if shutil.which(python) is None:
-        raise ConfigError(
-            f"compile check: {python} is not on this machine; name an interpreter that has the JAX "
-            "to compile with"
-        )
+    python = _on_this_machine(check.python or sys.executable)
     folder = Path(check.folder or Path.cwd())
     module = check.program.partition(":")[0].replace(".", "/")
     # the file of a module, or that of a package
@@ -190,12 +239,66 @@ def compiler_of(check: CompileCheck, *, launcher: Launcher, cell: Cell, executor
             deployed=cell.deployed,
             python=python,
             folder=folder,
+            values=_values(cell) if is_of_cell else {},
         ),
         python=python,
         place=f"{check.topology} {target.name if target else CPU}",
         target=target,
         sources=tuple(path for path in files if _is_source(path)),
         memory_limit_bytes=target.memory_bytes if limit_bytes is None and target else limit_bytes,
+    )
+
+
+def _on_this_machine(python: str) -> str:
+    if shutil.which(python) is None:
+        raise ConfigError(
+            f"compile check: {python} is not on this machine; name an interpreter that has the JAX "
+            "to compile with"
+        )
+    return python
+
+
+# MaxText's name of a host of eight GPUs: it compiles for the devices that JAX has, of any kind
+_GPU_HOST, _GPUS = "a3", 8
+# what keeps libtpu from looking for a TPU, and for the service that would describe it
+_NO_DEVICE = {"JAX_PLATFORMS": "cpu", "TPU_SKIP_MDS_QUERY": "1"}
+
+
+def _by_train_compile(
+    check: CompileCheck, launcher: Launcher, cell: Cell, limit_bytes: int | None
+) -> Compiler:
+    """Compile by MaxText's own program, with the arguments of a trial and a topology of its names.
+
+    It needs libtpu beside MaxText for the names of a TPU. For "cpu" it takes its name of a host of
+    eight GPUs, over so many devices of this machine's processor.
+
+    Raises:
+        ConfigError: the trainer is no MaxText, or its interpreter is not on this machine.
+    """
+    if not isinstance(launcher, MaxTextLauncher) or not launcher.package:
+        raise ConfigError(
+            f"compile check: {TRAIN_COMPILE} is a program of MaxText; the trainer of this sweep is "
+            f"started by {launcher.describe()}"
+        )
+    python = _on_this_machine(check.python or launcher.python)
+    slices = int(check.topology.partition("x")[0])
+    own, topology = dict(cell.deployed), check.target
+    if topology == CPU:
+        flag = Flag(name="xla_force_host_platform_device_count", value=str(_GPUS * slices))
+        own["XLA_FLAGS"] = append_flags(own.get("XLA_FLAGS", ""), (flag,))
+        topology = _GPU_HOST
+    keys = {"compile_topology": topology, "compile_topology_num_slices": str(slices)}
+    cell = dataclasses.replace(
+        cell, deployed={**own, **_NO_DEVICE}, overrides={**cell.overrides, **keys}
+    )
+    module = f"{launcher.module.rpartition('.')[0]}.{TRAIN_COMPILE}"
+    launcher = dataclasses.replace(launcher, python=python, module=module)
+    return Compiler(
+        way=by_trainer(launcher, cell),
+        python=python,
+        place=f"{slices} x {check.target}, by MaxText's {TRAIN_COMPILE}",
+        sources=tuple(each for each in map(Path, launcher.files(cell)) if _is_source(each)),
+        memory_limit_bytes=limit_bytes,
     )
 
 
@@ -232,6 +335,7 @@ def by_function(
     deployed: Mapping[str, str] | None = None,
     python: str = sys.executable,
     folder: Path | None = None,
+    values: Mapping[str, str] | None = None,
 ) -> Way:
     """Compile a user's `module:function`, as `workers.compile_program` describes it.
 
@@ -242,6 +346,7 @@ def by_function(
         deployed: environment below every profile, XLA_FLAGS included.
         python: an interpreter with JAX, and for a GPU with the plugin's wheel of its version.
         folder: where its module is found; None is the working directory.
+        values: handed to the function where it has arguments of these names.
 
     Raises:
         ConfigError: malformed program or topology.
@@ -252,6 +357,7 @@ def by_function(
     own = Flag(name="xla_force_host_platform_device_count", value=str(devices))
     own = own if target is None else Flag(name="xla_gpu_autotune_level", value="0")
     base = dict(deployed or {})
+    words = tuple(f"{name}={value}" for name, value in sorted((values or {}).items()))
 
     def spec(profile: Profile) -> LaunchSpec:
         dump = (
@@ -260,10 +366,9 @@ def by_function(
         )
         where = str(target.path) if target else CPU
         return LaunchSpec(
-            argv=(python, "-P", str(_WORKER), program, where, topology),
+            argv=(python, "-P", str(_WORKER), program, where, topology, *words),
             env={
-                **base,
-                **profile.env,
+                **on_top(base, profile.env),
                 "XLA_FLAGS": append_flags(base.get("XLA_FLAGS", ""), (own, *profile.flags, *dump)),
                 "JAX_ENABLE_COMPILATION_CACHE": "false",
             },
@@ -279,7 +384,8 @@ def _is_source(path: Path) -> bool:
     return path.is_file() and path.stat().st_size <= _MAX_SOURCE
 
 
-_REFUSALS = frozenset({"unknown-flag", "bad-flag-value"})
+_REFUSALS = frozenset({FailureClass.UNKNOWN_FLAG, FailureClass.BAD_FLAG_VALUE})
+_OUT_OF_MEMORY = frozenset({FailureClass.OOM_GPU, FailureClass.OOM_HOST})
 _RUN = "import sys; from pytest_xlatune.executors.payload import run; run(*sys.argv[1:])"
 _NO_OUTCOME = Outcome(state=State.LOST, reason="it was killed before it could say how it ended")
 # what others do to a process: a person, a scheduler, a machine without memory
@@ -294,25 +400,46 @@ def screen(
     *,
     folder: Path,
     memory_limit_bytes: int | None = None,
+    is_away: bool = False,
     lock: Path | None = None,
 ) -> Iterator[CompileFinding]:
     """Compile the baseline, then yield each profile's judgement as it is compiled.
+
+    One that sets variables of NCCL alone is not compiled where the device is not here.
 
     Args:
         profiles: in the order in which they are compared with each other.
         way: how one is compiled.
         folder: where the dumps and logs go; one folder for each profile.
         memory_limit_bytes: of one device; a program that needs more cannot run.
+        is_away: whether the device is not here.
         lock: of the machine; None is the one that local trials take.
 
     Raises:
         ConfigError: the cell as deployed does not compile, or a folder is used already.
     """
     deployed = compiled_baseline(way, folder, lock=lock)
-    judge = CompileJudge(baseline=deployed, memory_limit_bytes=memory_limit_bytes)
+    judge = judge_of(deployed, memory_limit_bytes=memory_limit_bytes, is_away=is_away)
     for profile in profiles:
         if not profile.is_baseline:
+            if is_away and sets_nccl_alone(profile):
+                yield judge.judge(Compiled(profile=profile, program=deployed))
+                continue
             yield judge.judge(compiled(profile, way(profile), folder, lock=lock))
+
+
+_OF_NCCL = ("NCCL_", "RCCL_")
+
+
+def sets_nccl_alone(profile: Profile) -> bool:
+    """Whether all that a profile sets are variables of NCCL, which no compiler reads.
+
+    Compiled for a device that is not here its program is the baseline's. Here it is compiled: one
+    step of the trainer may end by what it sets.
+    """
+    return not (profile.flags or profile.overrides) and all(
+        each.startswith(_OF_NCCL) for each in profile.env
+    )
 
 
 def proofs_of(
@@ -341,6 +468,56 @@ def proofs_of(
     return prove_each(asked, before, whole.program, without)
 
 
+# what a compiler decides by the device: autotuned kernels, the links and estimates of their speed
+_BY_DEVICE = ("autotun", "cublas", "cudnn", "einsum", "gemm", "latency_estimator", "perf_table",
+              "pgle", "triton")  # fmt: skip
+
+
+def chooses_by_device(flag: str) -> bool:
+    """Whether a flag may act on a device although it does not where the device is missing."""
+    return any(part in flag for part in _BY_DEVICE)
+
+
+def judge_of(
+    baseline: Program, *, memory_limit_bytes: int | None, is_away: bool = False
+) -> CompileJudge:
+    """Return the judge of profiles beside this baseline, which knows the catalog's variables.
+
+    `is_away` is whether the device is not here.
+    """
+    shape, own = shape_of(baseline), compiled_in()
+
+    def idle(env: Mapping[str, str]) -> Mapping[str, str]:
+        said = "the compiler reads it, and the program is the same"
+        read = {name: said for name in env if name in own}
+        # one without any collective may be the program of one process of several
+        return {**read, **(idle_variables(env, shape) if shape.groups else {})}
+
+    return CompileJudge(
+        baseline=baseline,
+        memory_limit_bytes=memory_limit_bytes,
+        idle=idle,
+        by_device=chooses_by_device if is_away else lambda _: False,
+    )
+
+
+def shape_of(program: Program) -> Shape:
+    """Return the facts of a dumped program that the rules ask for."""
+    groups: dict[str, dict[str, list[int]]] = {}
+    for each in program.collectives:
+        groups.setdefault(each.kind, {}).setdefault(each.computation, []).append(each.size_bytes)
+    permutes = [each for each in program.of("collective-permute") if each.in_loop]
+    return Shape(
+        groups={
+            kind: tuple(tuple(sizes) for sizes in computations.values())
+            for kind, computations in groups.items()
+        },
+        loops=len(program.loops),
+        loop_permutes=tuple(each.size_bytes for each in permutes),
+        has_cycle=any(closes_ring(each.groups) for each in permutes),
+    )
+
+
 def compiled_baseline(way: Way, root: Path, *, lock: Path | None = None) -> Program:
     """Compile the cell as deployed and return its program.
 
@@ -362,6 +539,35 @@ def compiled(
         ConfigError: the folder is used already.
     """
     folder = root.absolute() / profile.id
+    outcome = run_in(folder, spec, lock=lock)
+    said, cause = _said(folder, outcome)
+    of_profile = secrets_of(spec.env, profile.env, profile.overrides)
+    said = hide_quoted(said, of_profile | secrets_of_command(shlex.join(spec.argv)))
+    refused, no_memory = cause in _REFUSALS, cause in _OUT_OF_MEMORY
+    took_s = (outcome.end_s or 0) - (outcome.start_s or 0)
+    try:
+        program = read_program(folder / DUMP_FOLDER)
+    except XlatuneError as error:
+        return Compiled(
+            profile=profile,
+            program=None,
+            said=said or str(error),
+            refused=refused,
+            is_interrupted=_is_interrupted(outcome) and not (refused or no_memory),
+            is_out_of_memory=no_memory,
+            took_s=took_s,
+        )
+    return Compiled(
+        profile=profile, program=program, said=said, is_out_of_memory=no_memory, took_s=took_s
+    )
+
+
+def run_in(folder: Path, spec: LaunchSpec, *, lock: Path | None = None) -> Outcome:
+    """Run a spec to its end below the payload that trials have.
+
+    Raises:
+        ConfigError: the folder is used already.
+    """
     if folder.exists():
         raise ConfigError(f"{folder} exists; give a folder of its own to every compile check")
     write_spec(folder, spec)
@@ -377,21 +583,7 @@ def compiled(
         stderr=subprocess.DEVNULL,
         check=False,
     )
-    outcome = read_outcomes(folder).get(0, _NO_OUTCOME)
-    said, refused = _said(folder, outcome)
-    took_s = (outcome.end_s or 0) - (outcome.start_s or 0)
-    try:
-        program = read_program(folder / DUMP_FOLDER)
-    except XlatuneError as error:
-        return Compiled(
-            profile=profile,
-            program=None,
-            said=said or str(error),
-            refused=refused,
-            is_interrupted=_is_interrupted(outcome) and not refused,
-            took_s=took_s,
-        )
-    return Compiled(profile=profile, program=program, said=said, took_s=took_s)
+    return read_outcomes(folder).get(0, _NO_OUTCOME)
 
 
 def _is_interrupted(outcome: Outcome) -> bool:
@@ -399,12 +591,12 @@ def _is_interrupted(outcome: Outcome) -> bool:
     return outcome.signal in _FROM_OUTSIDE or outcome.state not in (State.COMPLETED, State.FAILED)
 
 
-def _said(folder: Path, outcome: Outcome) -> tuple[str, bool]:
-    """Return the root cause of a process that did not end well, and whether it is a flag."""
+def _said(folder: Path, outcome: Outcome) -> tuple[str, str]:
+    """Return the root cause of a process that did not end well, and its class."""
     if outcome.state is State.COMPLETED:
-        return "", False
+        return "", ""
     report = read_log(path.read_bytes() for path in log_files(folder).values())
     cause = primary(report.findings)
     if cause is not None:
-        return _PREFIX.sub("", cause.text), cause.cls in _REFUSALS
-    return outcome.reason or (report.tail or ("nothing",))[-1], False
+        return _PREFIX.sub("", cause.text), cause.cls
+    return outcome.reason or (report.tail or ("nothing",))[-1], ""

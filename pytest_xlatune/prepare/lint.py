@@ -22,9 +22,10 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_xlatune.catalog.context import Context, Level, Objection
 from pytest_xlatune.catalog.effect import ParsedText, examine
-from pytest_xlatune.catalog.rules import check
+from pytest_xlatune.catalog.entries import tpu_flags
+from pytest_xlatune.catalog.rules import check, did_you_mean
 from pytest_xlatune.model.errors import ConfigError, XlatuneError
-from pytest_xlatune.model.profile import Profile
+from pytest_xlatune.model.profile import BASELINE_ID, Profile
 from pytest_xlatune.model.record import Record, read_json
 from pytest_xlatune.prepare.preflight import Preflight
 
@@ -40,6 +41,14 @@ _UNKNOWN = re.compile(r"parse_flags_from_env\.cc:\d+\] Unknown flags? in XLA_FLA
 # command_line_flags.cc:93] Couldn't interpret value nota for flag xla_cpu_enable_fast_math.
 # Illegal value for --xla_gpu_enable_command_buffer 'BOGUS'
 _BAD_VALUE = re.compile(r"(Couldn't interpret value .*? for flag \w+|Illegal value for --.*)")
+
+
+_TPU = "LIBTPU_INIT_ARGS"
+# ERROR: Unknown command line flag 'xla_tpu_dot_fusion'
+# ERROR: Illegal value 'maybe' specified for flag 'xla_tpu_rwb_fusion'
+_TPU_REFUSES = re.compile(
+    r"ERROR: (?:Unknown command line flag '(?P<name>[^']+)'|Illegal value .*)"
+)
 
 
 # what XLA itself says better than a table of releases
@@ -76,16 +85,49 @@ def lint(profiles: Sequence[Profile], context: Context, target: Target | None = 
         why = "no XLA was asked: names and defaults are those of the catalog's tables"
         return Linted(objections=check(profiles, context), unchecked=(why,), jaxlib=context.jaxlib)
     found = examine(profiles, context.deployed, target, env=context.env)
+    channels, unread = _channels(profiles, context, target)
     known = dataclasses.replace(context, jaxlib=target.jaxlib)
     ruled = [each for each in check(profiles, known) if each.rule not in _FROM_XLA]
     order = {each.id: at for at, each in enumerate(profiles)}
     return Linted(
         objections=tuple(
-            sorted((*ruled, *found.objections), key=lambda each: order.get(each.profile, -1))
+            sorted(
+                (*ruled, *found.objections, *channels), key=lambda each: order.get(each.profile, -1)
+            )
         ),
-        unchecked=found.unchecked,
+        unchecked=(*found.unchecked, *unread),
         jaxlib=target.jaxlib,
     )
+
+
+def _channels(
+    profiles: Sequence[Profile], context: Context, target: Target
+) -> tuple[list[Objection], tuple[str, ...]]:
+    """Ask libtpu what it makes of the texts in its variable; say what could not be asked."""
+    texts = {
+        name: env[_TPU]
+        for name, env in [(BASELINE_ID, context.env), *((each.id, each.env) for each in profiles)]
+        if env.get(_TPU)
+    }
+    if not texts:
+        return [], ()
+    said = target.libtpu(list(texts.values()))
+    if said is None:
+        why = f"{_TPU}: libtpu is not installed beside {target.python}; it was not asked"
+        return [], (why,)
+    found = []
+    for profile, words in zip(texts, said, strict=True):
+        # a sweep drops such a profile by itself; a deployed flag fails every trial
+        level = Level.FAULT if profile == BASELINE_ID else Level.NOTE
+        for match in _TPU_REFUSES.finditer(words):
+            name: str | None = match["name"]
+            if name is None:
+                rule, text = "bad-value", f"libtpu: {match[0].removeprefix('ERROR: ')}"
+            else:
+                hint = did_you_mean(name, tpu_flags() - {name})
+                rule, text = "unknown-flag", f"unknown to libtpu: --{name}{hint}"
+            found.append(Objection(rule=rule, level=level, profile=profile, text=text))
+    return found, ()
 
 
 @dataclass(slots=True, kw_only=True)
@@ -115,7 +157,16 @@ class Target:
         schema = read_schema(base64.b64decode(document["description"]))
         return [_answer(each, schema) for each in document["answers"]]
 
-    def _run(self, texts: Sequence[str]) -> dict[str, Any]:
+    def libtpu(self, texts: Sequence[str]) -> list[str] | None:
+        """Return what libtpu prints of each text of its variable; None where it is not installed.
+
+        Raises:
+            ConfigError: there is no such interpreter, or it cannot be asked.
+        """
+        found = self._run({"xla": [], "libtpu": list(texts)})["libtpu"]
+        return None if found is None else [each["said"] for each in found["answers"]]
+
+    def _run(self, texts: Sequence[str] | Mapping[str, Sequence[str]]) -> dict[str, Any]:
         path = shutil.which(self.python, path=self.environ.get("PATH"))
         if path is None:
             raise ConfigError(f"{self.python} is not on this machine; name the target's own Python")
@@ -126,7 +177,7 @@ class Target:
                 done = subprocess.run(
                     [path, "-P", str(_WORKER), str(result)],
                     env=kept,
-                    input=json.dumps(list(texts)),
+                    input=json.dumps(texts if isinstance(texts, Mapping) else list(texts)),
                     capture_output=True,
                     text=True,
                     errors="replace",
@@ -190,8 +241,8 @@ def look_at_flags(
         python: the interpreter; "" where the launcher names none.
         environ: of this process, for PATH and HOME.
     """
-    flagged = [each for each in profiles if each.flags]
-    if not flagged and not context.deployed:
+    flagged = [each for each in profiles if each.flags or _TPU in each.env]
+    if not flagged and not context.deployed and _TPU not in context.env:
         return look_at_rules(profiles, context)
     try:
         if not python:

@@ -2,8 +2,8 @@
 
 Faults keep a campaign from beginning; notes are for people and go into the ledger. The look is
 cheap where the trials run on this machine. On Slurm the nodes are asked once, before the first
-trial of a cell, whether they see what the trials need. This module changes nothing but a marker in
-the work directory that it takes away again.
+trial of a cell, whether they see what the trials need. This module makes the folders of a cell's
+caches, and else changes nothing but a marker in the work directory that it takes away again.
 
 The runtime that starts an image by name looks after its digest; an image file can be written over.
 Its SHA-256 is computed once for each content (size and time of change), since tens of gigabytes
@@ -20,6 +20,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shlex
 import shutil
 import subprocess
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -124,7 +125,8 @@ class Site:
         cell: of the trials.
         launcher: how its trials are started.
         resources: what a scheduler is asked for.
-        executor: "slurm" or "local".
+        executor: "slurm", "allocation" or "local".
+        hold_s: time limit of an allocation that is to be asked for; 0 is the user's own, if any.
         folder: the campaign's, need not exist yet.
         is_first: whether no trial of the cell has run yet.
         is_busy: whether trials of the cell may be running now.
@@ -135,6 +137,7 @@ class Site:
     launcher: Launcher
     resources: Resources
     executor: str
+    hold_s: int = 0
     folder: Path
     is_first: bool = True
     is_busy: bool = False
@@ -147,9 +150,11 @@ def look(site: Site) -> Preflight:
     faults += image_faults(site.cell, site.folder)
     needed = [*dict.fromkeys((*site.launcher.files(site.cell), image_file(site.cell)))]
     needed = [path for path in needed if path]
-    checks = site.launcher.checks(site.cell) if isinstance(site.launcher, Checked) else ()
-    if site.executor != "slurm":
+    checks = [*_caches(site.cell)]
+    checks += site.launcher.checks(site.cell) if isinstance(site.launcher, Checked) else ()
+    if site.executor == "local":
         return Preflight(faults=(*faults, *_absent(needed), *_unfit(checks)))
+    faults += _allocation_faults(site)
     node_faults, notes = _node_faults(site), _busy(site)
     if site.judges_nodes and node_faults:
         return Preflight(faults=(*faults, *_absent(needed)), notes=(*notes, *node_faults))
@@ -198,6 +203,17 @@ def _absent(paths: Iterable[str]) -> list[str]:
     return [f"{path} does not exist on this machine" for path in paths if not Path(path).exists()]
 
 
+def _caches(cell: Cell) -> Iterator[Check]:
+    """Yield what a machine must be able to do with the folders that trials share."""
+    for name in ("autotune_cache", "compile_cache"):
+        if folder := getattr(cell.protocol, name):
+            path = shlex.quote(folder)
+            yield (
+                f"mkdir -p {path} && test -w {path}",
+                f"{name} {folder} cannot be made or written; name a folder that is writable there",
+            )
+
+
 def _unfit(checks: Iterable[Check]) -> Iterator[str]:
     """Run the checks of a launcher on this machine."""
     for command, wrong in checks:
@@ -228,8 +244,27 @@ def _node_faults(site: Site) -> tuple[str, ...]:
     )
 
 
+def _own_allocation(site: Site) -> str:
+    """Return the id of the user's own allocation, "" where trials do not run in it."""
+    is_own = site.executor == "allocation" and not site.hold_s
+    return os.environ.get("SLURM_JOB_ID", "") if is_own else ""
+
+
+def _allocation_faults(site: Site) -> tuple[str, ...]:
+    if site.executor != "allocation":
+        return ()
+    from pytest_xlatune.executors.slurm.allocation import faults
+
+    return faults(
+        hold_s=site.hold_s,
+        nodelist=site.cell.nodelist,
+        resources=site.resources,
+        environ=os.environ,
+    )
+
+
 def _busy(site: Site) -> list[str]:
-    if not site.cell.nodelist or site.is_busy:
+    if not site.cell.nodelist or site.is_busy or _own_allocation(site):
         return []
     from pytest_xlatune.executors.slurm.nodes import busy_note
 
@@ -251,6 +286,7 @@ def _from_the_nodes(
             checks=checks,
             nodelist=site.cell.nodelist,
             options=site.resources.options,
+            allocation=_own_allocation(site),
         )
     finally:
         marker.unlink()

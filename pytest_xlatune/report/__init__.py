@@ -10,13 +10,40 @@ Every number is one of the arguments. Nothing here computes a delta, an interval
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from statistics import fmean
 
 from pytest_xlatune.model.cell import Cell
 from pytest_xlatune.model.environment import RunRecord
+from pytest_xlatune.model.pairs import CellsRecord, NetworkRecord
 from pytest_xlatune.model.profile import Profile
-from pytest_xlatune.model.result import Conclusion, TrialResult
+from pytest_xlatune.model.record import Record
+from pytest_xlatune.model.result import Conclusion, Score, TrialResult
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceUse(Record):
+    """What an arm takes of a device, by the logs of its runs.
+
+    Attributes:
+        tflops: TFLOP/s, the mean over the runs that print it; None likewise of the others.
+        mfu: percent of the stated peak; without one, as the logs print it.
+        memory_gb: of the compiled step, the largest of any run, 2^30 bytes.
+    """
+
+    tflops: float | None = None
+    mfu: float | None = None
+    memory_gb: float | None = None
+
+
+Slots = tuple[tuple[str, str], ...]
+
+
+def slot_numbers(slots: Slots) -> dict[str, int]:
+    """Return the number of each slot, from 1, by the identity of the cell on it."""
+    return {name: number for number, (name, _) in enumerate(slots, start=1)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +61,7 @@ class Subject:
         evidence: each evidence run with what was read of it, one line each.
         record: what the figures rest on besides the settings; None of an imported table.
         patch: that deploys the recommended setting; "" where no file that was read has to change.
+        slots: identity of the cell on each node slot -> its nodes as a host list; () is one slot.
     """
 
     conclusion: Conclusion
@@ -46,8 +74,49 @@ class Subject:
     evidence: tuple[tuple[TrialResult, tuple[str, ...]], ...] = ()
     record: RunRecord | None = None
     patch: str = ""
+    slots: Slots = ()
+
+    @property
+    def uses(self) -> Mapping[str, DeviceUse]:
+        """Arm -> what it takes of a device, of a study whose arms are cells.
+
+        In a check of a network a node's is that of every run that it took part in.
+        """
+        record = self.conclusion.record
+        if not isinstance(record, CellsRecord):
+            return {}
+        nodes = {each.digest: each.nodelist for each in self.cells}
+        scores: dict[str, list[Score]] = {}
+        for each in self.history:
+            if each.score is None:
+                continue
+            arms: tuple[str, ...] = (each.trial.arm,)
+            if isinstance(record, NetworkRecord):
+                arms = tuple(name.lower() for name in nodes.get(each.trial.cell_digest, ()))
+            for arm in arms:
+                scores.setdefault(arm, []).append(each.score)
+        return {
+            arm: use
+            for arm, own in sorted(scores.items())
+            if (use := _use_of(own, record.peak_tflops)) != DeviceUse()
+        }
 
     @property
     def cell(self) -> Cell:
         """The cell, or the first of several."""
         return self.cells[0]
+
+
+def _use_of(scores: list[Score], peak_tflops: float | None) -> DeviceUse:
+    def printed(of: Callable[[Score], float | None]) -> list[float]:
+        return [value for each in scores if (value := of(each)) is not None]
+
+    tflops = printed(lambda each: each.tflops)
+    mfu = printed(lambda each: each.mfu)
+    if tflops and peak_tflops:
+        mfu = [100 * fmean(tflops) / peak_tflops]
+    return DeviceUse(
+        tflops=fmean(tflops) if tflops else None,
+        mfu=fmean(mfu) if mfu else None,
+        memory_gb=max(printed(lambda each: each.memory_gb), default=None),
+    )

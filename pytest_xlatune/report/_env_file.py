@@ -14,6 +14,7 @@ import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from pytest_xlatune.model.channels import CHANNELS
 from pytest_xlatune.model.profile import ALIASES, APPENDING, Flag, Flags
 from pytest_xlatune.model.redact import HIDDEN
 from pytest_xlatune.model.text import is_relative
@@ -74,7 +75,8 @@ def with_settings(
     left_flags, left_env, names = list[Flag](), dict[str, str](), list[str]()
     is_plain = _is_simple(lines)
     for name, value in env.items():
-        at = _variable(lines, name) if is_plain else None
+        # the deployed text of a channel stays, and the recipe is appended to it
+        at = _variable(lines, name) if is_plain and name not in CHANNELS else None
         if at is None:
             left_env[name] = value
             continue

@@ -8,8 +8,11 @@ shows the predicted change beside the measured one. Pure.
 
 from __future__ import annotations
 
+import functools
+import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from importlib.resources import files as package_files
 
 from pytest_xlatune.model.cell import Axis, Cell, DeployedFile
 from pytest_xlatune.model.profile import BASELINE, Profile
@@ -27,6 +30,7 @@ PIPELINE_LAYERS = "pipeline_parallel_layers"
 DELAY = "pipeline_delay_activation_forwarding"
 LAYERS = ("num_decoder_layers", "base_num_decoder_layers")
 _NUMBERS = (MICROBATCHES, LAYERS_PER_STAGE, REPEATS, PIPELINE_LAYERS, *LAYERS)
+_MODEL = "model_name"
 _SCALE = "global_parameter_scale"  # of 1; another one changes the layers by rules of its own
 _UNSET = -1
 
@@ -82,9 +86,13 @@ def pipeline_of(
     """Return the pipeline of a profile in a cell.
 
     The profile's overrides go on top of the cell's, and these on top of `config`, the settings of
-    the trainer's configuration.
+    the trainer's configuration. In between come the layers of the model that all this names, for
+    MaxText takes them over those of its base configuration.
     """
-    said = {**(config or {}), **cell.overrides, **profile.overrides}
+    asked = {**cell.overrides, **profile.overrides}
+    model = asked.get(_MODEL, (config or {}).get(_MODEL, "")).replace("{model_tag}", cell.model_tag)
+    own = {} if asked.keys() & {*LAYERS} else layers_of(model)
+    said = {**(config or {}), **own, **asked}
     stages = stages_of(cell)
     if stages == 1:
         return NoPipeline(reason=f"{cell.parallelism} has no pipeline")
@@ -107,6 +115,25 @@ def pipeline_of(
     return Pipeline(stages=stages, microbatches=microbatches, repeats=repeats, delay=delay)
 
 
+def layers_of(model_name: str) -> dict[str, str]:
+    """Return the keys that say how many layers a model of MaxText has; {} where it is unknown.
+
+    Source: `layers.toml` beside this file.
+    """
+    table = _models()
+    if model_name not in table["layers"]:
+        return {}
+    layers = table["layers"][model_name]
+    inside = layers - table["before_the_pipeline"].get(model_name, 0)
+    return {LAYERS[1]: str(layers), PIPELINE_LAYERS: str(inside)}
+
+
+@functools.cache
+def _models() -> dict[str, dict[str, int]]:
+    text = package_files(__package__).joinpath("layers.toml").read_text(encoding="utf-8")
+    return tomllib.loads(text)
+
+
 def _repeats(known: Mapping[str, int], stages: int, *, scale: str) -> int | NoPipeline:
     repeats = known.get(REPEATS, _UNSET)
     per_stage = known.get(LAYERS_PER_STAGE, 1)
@@ -125,7 +152,9 @@ def _repeats(known: Mapping[str, int], stages: int, *, scale: str) -> int | NoPi
         )
     if per_stage < 1 or layers % (stages * per_stage):
         reason = f"{layers} layers do not divide into {stages} stages of {per_stage}"
-        return NoPipeline(reason=reason)
+        inside = layers - layers % (stages * per_stage) if per_stage > 0 else 0
+        hint = f", which MaxText refuses: set {PIPELINE_LAYERS}={inside}" if inside > 0 else ""
+        return NoPipeline(reason=f"{reason}{hint}")
     return layers // (stages * per_stage)
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
 from pytest_xlatune.model.cell import Cell, DeployedFile
+from pytest_xlatune.model.channels import on_top
 from pytest_xlatune.model.environment import RunRecord
 from pytest_xlatune.model.errors import LedgerError
 from pytest_xlatune.model.profile import Profile, parse_flags, settings_digest
@@ -127,6 +128,7 @@ class Covered(Record):
         earlier: earlier measurements of the same cell, oldest first.
         elsewhere: verdicts of wave 6 on the winner, one a configuration.
         record: what the figures rest on besides the settings; None in older documents.
+        slots: see `Subject`.
     """
 
     sweep: str
@@ -144,6 +146,7 @@ class Covered(Record):
     earlier: tuple[Earlier, ...] = ()
     elsewhere: tuple[Elsewhere, ...] = ()
     record: RunRecord | None = field(default=None, metadata=LATER)
+    slots: tuple[tuple[str, str], ...] = field(default=(), metadata=LATER)
 
     @property
     def label(self) -> str:
@@ -184,6 +187,7 @@ class Covered(Record):
             now=datetime.fromtimestamp(self.written_s, UTC),
             stopped=self.stopped,
             record=self.record,
+            slots=self.slots,
         )
 
     def deploys(self, earlier: Earlier) -> bool:
@@ -199,7 +203,7 @@ class Covered(Record):
         wanted, found = (
             # hidden values cannot be compared
             {name: value for name, value in env.items() if not is_secret(name)}
-            for env in (then | earlier.recipe.env, now)
+            for env in (on_top(then, earlier.recipe.env), now)
         )
         flags = (*before, *earlier.recipe.flags)
         return settings_digest(after, found) == settings_digest(flags, wanted)

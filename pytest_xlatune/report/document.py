@@ -94,12 +94,26 @@ def section(title: str, *blocks: Block) -> Section:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Drawn:
+    """A plot under a title: a page draws it after the first section, a text leaves it out."""
+
+    title: str
+    plot: object
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Document:
-    """A title, the bullets under it, and sections."""
+    """A title, the bullets under it, and sections; `drawn` is for pages alone."""
 
     title: str
     header: tuple[str, ...]
     sections: tuple[Section, ...]
+    drawn: tuple[Drawn, ...] = ()
+
+
+def drawn(title: str, plot: object | None) -> tuple[Drawn, ...]:
+    """Return a plot under a title; () where there is none."""
+    return () if plot is None else (Drawn(title=title, plot=plot),)
 
 
 def plain(text: str) -> str:

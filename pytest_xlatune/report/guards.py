@@ -17,6 +17,7 @@ from itertools import chain
 from shlex import quote
 
 from pytest_xlatune.model.cell import CONFIG_TAG_VARIABLE, axis_variable
+from pytest_xlatune.model.channels import settings_in
 from pytest_xlatune.model.profile import ALIASES, Profile, effective_values
 from pytest_xlatune.model.record import canonical, digest
 from pytest_xlatune.model.result import Verdict, VerdictKind
@@ -218,7 +219,7 @@ def settings_of(profile: Profile) -> dict[tuple[str, str], str]:
     flags = effective_values(profile.flags)
     return {
         **{("flag", ALIASES.get(name, name)): value for name, value in flags.items()},
-        **{("variable", name): value for name, value in profile.env.items()},
+        **settings_in(profile.env, "variable"),
         **{(_OVERRIDE, name): value for name, value in profile.overrides.items()},
     }
 

@@ -1,26 +1,34 @@
-"""Every study that was measured, by date, and the course of one cell. From ledgers, as they are."""
+"""All studies by date, the course of one cell, two sweeps of it, all commits load by load.
+
+From ledgers, as they are.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from pytest_xlatune.model.cell import Cell, varied_fields
+from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.record import Json
 from pytest_xlatune.model.result import Conclusion, Verdict
-from pytest_xlatune.model.text import ABSENT, counted, interval, percent, points, significant
+from pytest_xlatune.model.text import ABSENT, counted, interval, percent, points, rate, significant
 from pytest_xlatune.report.document import (
     Document,
+    Section,
     Table,
     Text,
     bullets,
     columns,
+    drawn,
     literal,
+    literals,
     plain,
     section,
 )
-from pytest_xlatune.report.lines import figure, tally
+from pytest_xlatune.report.lines import figure, tally, words
+from pytest_xlatune.report.study_plots import course_plot
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +45,7 @@ class PastStudy:
         jobs: how many were submitted.
         node_hours: of all attempts; None where none has ended.
         ended_s: time of the ledger's last event, seconds since the epoch.
+        commits: of each arm as deployed whose cell names a commit: the cell, and the verdict.
     """
 
     folder: str
@@ -48,6 +57,7 @@ class PastStudy:
     jobs: int
     node_hours: float | None
     ended_s: float
+    commits: tuple[tuple[Cell, Verdict], ...] = ()
 
     @property
     def cell(self) -> Cell:
@@ -97,6 +107,121 @@ class PastStudy:
             "jobs": self.jobs,
             "node_hours": self.node_hours,
         }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PastSweep:
+    """One of two sweeps that are compared.
+
+    Attributes:
+        folder: of its ledger.
+        sweep: its name.
+        kind: of the study, e.g. "tuning".
+        label: of its cell.
+        digest: identity of its cell.
+        conclusion: of the study.
+        ended_s: time of the ledger's last event, seconds since the epoch.
+    """
+
+    folder: str
+    sweep: str
+    kind: str
+    label: str
+    digest: str
+    conclusion: Conclusion
+    ended_s: float
+
+    def to_json(self) -> Json:
+        """Return it as builtins."""
+        best, base = self.conclusion.winner, self.conclusion.reference
+        return {
+            "folder": self.folder,
+            "sweep": self.sweep,
+            "kind": self.kind,
+            "cell": self.label,
+            "cell_digest": self.digest,
+            "ended_s": self.ended_s,
+            "complete": self.conclusion.complete,
+            "reference": base.to_json() if base else None,
+            "winner": best.to_json() if best else None,
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArmThenNow:
+    """An arm that both sweeps measured; `change`: of its delta, and its 95 % interval, relative."""
+
+    then: Verdict
+    now: Verdict
+    change: tuple[float, float, float] | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Difference:
+    """Something that is not the same in both sweeps; "" is absent."""
+
+    what: str
+    then: str
+    now: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ThenNow:
+    """Two sweeps that asked the same question at two times.
+
+    Attributes:
+        then, now: the sweeps; `then` is side A.
+        arms: those that both have with the same settings, in the order of `now`.
+        other_settings: names of arms that stand for other settings in each.
+        reference: change of the reference's figure, and its 95 % interval; None if unknown.
+        differs: each setting and fact in which cell and environment differ.
+        notes: what the comparison cannot tell, one sentence each.
+    """
+
+    then: PastSweep
+    now: PastSweep
+    arms: tuple[ArmThenNow, ...]
+    other_settings: tuple[str, ...]
+    reference: tuple[float, float, float] | None
+    differs: tuple[Difference, ...]
+    notes: tuple[str, ...]
+
+    @property
+    def only(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """The arms that only the one, and only the other, has."""
+        arms = [[v.arm for v in each.conclusion.verdicts] for each in (self.then, self.now)]
+        return (
+            tuple(each for each in arms[0] if each not in arms[1]),
+            tuple(each for each in arms[1] if each not in arms[0]),
+        )
+
+    def to_json(self) -> Json:
+        """Return it as builtins; changes are fractions, absent values null."""
+        only_then, only_now = self.only
+        return {
+            "schema": 1,
+            "a": self.then.to_json(),
+            "b": self.now.to_json(),
+            "reference": _change_json(self.reference),
+            "arms": [
+                {
+                    "arm": each.now.arm,
+                    "a": each.then.to_json(),
+                    "b": each.now.to_json(),
+                    "change": _change_json(each.change),
+                }
+                for each in self.arms
+            ],
+            "only_a": list(only_then),
+            "only_b": list(only_now),
+            "other_settings": list(self.other_settings),
+            "differs": [{"what": e.what, "a": e.then, "b": e.now} for e in self.differs],
+            "notes": list(self.notes),
+        }
+
+
+def _change_json(change: tuple[float, float, float] | None) -> Json:
+    return None if change is None else {"delta": change[0], "ci95": list(change[1:])}
 
 
 _LEAST_DIGEST = 4
@@ -188,6 +313,10 @@ def course(past: Sequence[PastStudy]) -> Document:
         ),
         sections=(
             section(
+                "What was found last",
+                Text(text=f"{_when(newest)} UTC, {literal(newest.sweep)}: {newest.answer}."),
+            ),
+            section(
                 "Studies, the oldest first",
                 Table(columns=titles, rows=tuple(rows)),
                 *([Text(text="References of cells that differ do not compare.")] if varied else []),
@@ -196,7 +325,137 @@ def course(past: Sequence[PastStudy]) -> Document:
                 "Ledgers", bullets(*(f"{literal(each.folder)}: {_when(each)}" for each in ordered))
             ),
         ),
+        drawn=drawn(
+            "The reference over time",
+            course_plot(
+                [
+                    (each.sweep, _when(each), value)
+                    for each in ordered
+                    if each.conclusion.metric == metric
+                    and (value := _value(each.conclusion.reference)) is not None
+                ],
+                head=metric.head,
+            ),
+        ),
     )
+
+
+def _value(verdict: Verdict | None) -> float | None:
+    if verdict is None:
+        return None
+    return verdict.figure.value if verdict.figure else verdict.tgs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadRow:
+    """One commit under one load in one study.
+
+    Attributes:
+        past: the study.
+        cell: the load at that commit.
+        verdict: the study's word on it.
+        delta: TGS against the row above, relative; None where one has none or they do not compare.
+        differs: in what besides the commit its cell differs from the row above's.
+    """
+
+    past: PastStudy
+    cell: Cell
+    verdict: Verdict
+    delta: float | None
+    differs: str
+
+    def to_json(self) -> Json:
+        """Return it for programs."""
+        return {
+            "folder": self.past.folder,
+            "sweep": self.past.sweep,
+            "ended_s": self.past.ended_s,
+            "commit": self.cell.code,
+            "verdict": words(self.verdict),
+            "tgs": self.verdict.tgs,
+            "n": self.verdict.n,
+            "delta": self.delta,
+            "differs": self.differs.replace("`", ""),
+            "jobs": list(self.verdict.job_ids),
+        }
+
+
+def loads_of(past: Sequence[PastStudy]) -> dict[str, list[LoadRow]]:
+    """Return each model x node count with its commits: by date, within a study in its order."""
+    found: dict[str, list[LoadRow]] = {}
+    for each in by_date(past):
+        for cell, verdict in each.commits:
+            count = f", {counted(len(cell.nodelist), 'node')}" if cell.nodelist else ""
+            rows = found.setdefault(f"{cell.label}{count}", [])
+            differs, delta = "", None
+            if rows:
+                above = rows[-1]
+                varied = varied_fields([above.cell, cell]) - {"code"}
+                differs = _differs(cell, above.cell, [name for name in _VARIED if name in varied])
+                differs = differs if differs != ABSENT else ", ".join(sorted(varied))
+                if not varied and verdict.tgs and above.verdict.tgs:
+                    delta = verdict.tgs / above.verdict.tgs - 1
+            rows.append(
+                LoadRow(past=each, cell=cell, verdict=verdict, delta=delta, differs=differs)
+            )
+    return dict(sorted(found.items()))
+
+
+def by_load(past: Sequence[PastStudy]) -> Document:
+    """Return a table for each model x node count: every commit that was measured there.
+
+    Raises:
+        ConfigError: no cell names a commit.
+    """
+    loads = loads_of(past)
+    if not loads:
+        raise ConfigError(
+            f"none of {counted(len(past), 'ledger')} measured a commit; a study of commits does, "
+            "or a sweep whose launcher is a CheckoutLauncher (docs/commits.md)"
+        )
+    titles = columns(
+        "When (UTC)", "~Sweep", "~commit", "~verdict", ">TGS", ">against the row above %", ">runs",
+        "~jobs", "~differs from the row above in",
+    )  # fmt: skip
+    sections = tuple(
+        section(
+            name,
+            Table(
+                columns=titles,
+                rows=tuple(
+                    (
+                        _when(each.past),
+                        plain(each.past.sweep),
+                        literal(each.cell.code[:_SHORT_HASH]),
+                        words(each.verdict),
+                        rate(each.verdict.tgs),
+                        points(each.delta),
+                        str(each.verdict.n),
+                        ", ".join(each.verdict.job_ids) or ABSENT,
+                        each.differs or ABSENT,
+                    )
+                    for each in rows
+                ),
+            ),
+        )
+        for name, rows in loads.items()
+    )
+    shown = {each.past.folder for rows in loads.values() for each in rows}
+    return Document(
+        title="Commits by load",
+        header=(
+            f"{counted(len(loads), 'load')} in {counted(len(shown), 'ledger')}",
+            _TIMES,
+        ),
+        sections=sections,
+    )
+
+
+_SHORT_HASH = 12
+_TIMES = (
+    "A verdict is that of its own sweep. A change against a row of another sweep was measured at "
+    "another time, and what drifted in between is in it: it accuses no commit."
+)
 
 
 def _differs(cell: Cell, first: Cell, varied: Sequence[str]) -> str:
@@ -210,7 +469,11 @@ def _differs(cell: Cell, first: Cell, varied: Sequence[str]) -> str:
 
 
 def _when(past: PastStudy) -> str:
-    return f"{datetime.fromtimestamp(past.ended_s, UTC):%Y-%m-%d %H:%M}"
+    return _date(past.ended_s)
+
+
+def _date(at_s: float) -> str:
+    return f"{datetime.fromtimestamp(at_s, UTC):%Y-%m-%d %H:%M}"
 
 
 def _cost(past: PastStudy) -> tuple[str, str]:
@@ -221,3 +484,90 @@ def _total(past: Sequence[PastStudy]) -> str:
     known = [each.node_hours for each in past if each.node_hours is not None]
     hours = significant(sum(known)) if known else ABSENT
     return f"Cost: {counted(sum(each.jobs for each in past), 'job')}, {hours} node-hours"
+
+
+def then_now(found: ThenNow) -> Document:
+    """Return the comparison of two sweeps as a document."""
+    return Document(
+        title=f"{found.now.label}: two sweeps",
+        header=(
+            *(
+                f"{side}: {literal(each.folder)}, {_date(each.ended_s)} UTC, "
+                f"{'complete' if each.conclusion.complete else 'preliminary'}"
+                for side, each in (("A", found.then), ("B", found.now))
+            ),
+            *map(plain, found.notes),
+        ),
+        sections=tuple(_then_now_sections(found)),
+    )
+
+
+def _then_now_sections(found: ThenNow) -> Iterator[Section]:
+    reference = found.now.conclusion.reference
+    changed = "cannot be told: too few runs, or none with a score"
+    if found.reference is not None:
+        estimate, low, high = found.reference
+        changed = f"{percent(estimate)}, 95 % interval {interval((low, high))} (Welch's t)"
+    yield section(
+        "What was found",
+        bullets(
+            *(
+                f"Winner {words} ({side}): {_winner(each.conclusion.winner)}"
+                for words, side, each in (("then", "A", found.then), ("now", "B", found.now))
+            ),
+            *([f"Figure of {literal(reference.arm)}, B against A: {changed}"] if reference else []),
+        ),
+    )
+    rows = tuple(
+        (
+            literal(each.now.arm),
+            points(each.then.delta),
+            interval(each.then.ci95),
+            str(each.then.n),
+            points(each.now.delta),
+            interval(each.now.ci95),
+            str(each.now.n),
+            points(each.change[0]) if each.change else ABSENT,
+            interval(each.change[1:]) if each.change else ABSENT,
+            _reads(each),
+        )
+        for each in found.arms
+    )
+    titles = columns(
+        "~Arm", ">delta % in A", "95 %", ">n", ">in B", "95 %", ">n", ">change of delta %", "95 %",
+        "~reads",
+    )  # fmt: skip
+    none = Text(text="No arm with the same settings is in both.")
+    yield section("Arms in both", Table(columns=titles, rows=rows) if rows else none)
+    only_then, only_now = found.only
+    lists = {
+        "only in A": only_then,
+        "only in B": only_now,
+        "other settings under the same name, not compared": found.other_settings,
+    }
+    if any(lists.values()):
+        said = (f"{words}: {literals(names)}" for words, names in lists.items() if names)
+        yield section("Other arms", bullets(*said))
+    differs = tuple(
+        (plain(each.what), literal(each.then) or ABSENT, literal(each.now) or ABSENT)
+        for each in found.differs
+    )
+    titles = columns("~What", "~in A", "~in B")
+    same = Text(text="Nothing that the ledgers tell of differs.")
+    yield section("What differs", Table(columns=titles, rows=differs) if differs else same)
+
+
+def _winner(best: Verdict | None) -> str:
+    if best is None:
+        return "none"
+    ends = f" {interval(best.ci95)}" if best.ci95 else ""
+    return f"★ {literal(best.arm)} {percent(best.delta)}{ends}, n = {best.n}"
+
+
+def _reads(arm: ArmThenNow) -> str:
+    kinds = f"{arm.then.kind}, then {arm.now.kind}"
+    if arm.change is None:
+        return f"{kinds}: no interval of a change, one of them was measured once or not at all"
+    _, low, high = arm.change
+    what = "larger gain now" if low > 0 else "smaller gain now" if high < 0 else "cannot tell"
+    return f"{kinds}: {what}"

@@ -29,12 +29,14 @@ from pytest_xlatune.model.result import (
     VerdictKind,
 )
 from pytest_xlatune.model.text import ABSENT, fine, interval, points, significant, size, whole
-from pytest_xlatune.report import Subject
+from pytest_xlatune.report import Slots, Subject, slot_numbers
 from pytest_xlatune.report.document import (
     Block,
     Document,
+    Section,
     Table,
     Text,
+    bullets,
     columns,
     literal,
     literals,
@@ -67,15 +69,23 @@ _INVALID = columns("~Profile", "~Flags", "~reason", "~evidence", "~jobs")
 
 def jobs_table(
     cells: Sequence[tuple[str, Sequence[TrialResult], Mapping[str, str]]],
+    *,
+    slots: Mapping[str, int] | None = None,
 ) -> Table | None:
     """Return the table of all jobs by their ids; None where there is none.
 
     `cells`: of each cell its name, its results, and job id -> why it has no score, where no result
-    gives a reason. The names are shown where there are several.
+    gives a reason. The names are shown where there are several. `slots`: identity of the cell on a
+    node slot -> its number.
     """
-    has_names = len(cells) > 1
+    has_names, numbers = len(cells) > 1, slots or {}
     rows = [
-        (plain(job_id), *([name] if has_names else []), *_attempt(result, number, remarks))
+        (
+            plain(job_id),
+            *([name] if has_names else []),
+            *([str(numbers.get(result.trial.cell_digest, ABSENT))] if numbers else []),
+            *_attempt(result, number, remarks),
+        )
         for name, history, remarks in cells
         for result in history
         for number, job_id in enumerate(result.job_ids, start=1)
@@ -87,9 +97,27 @@ def jobs_table(
         if each.score
     }
     of_attempt = ("~Profile", "Stage", ">Attempt", "State", f">{head_of(metrics)}", "~Remark")
-    titles = (*_JOB, *(_CELL if has_names else ()), *columns(*of_attempt))
+    of_slot = columns(">Slot") if numbers else ()
+    titles = (*_JOB, *(_CELL if has_names else ()), *of_slot, *columns(*of_attempt))
     rows.sort(key=lambda row: _natural(row[0]))
     return Table(columns=titles, rows=tuple(rows)) if rows else None
+
+
+def jobs(subject: Subject) -> Section:
+    """Return the section of all jobs of a study."""
+    table = jobs_table([("", subject.history, {})], slots=slot_numbers(subject.slots))
+    return section("Jobs", table or Text(text="No job."))
+
+
+def sigma_and_notes(conclusion: Conclusion) -> tuple[str, ...]:
+    """Return the noise of the study's jobs, and its notes."""
+    sigma = f"Sigma, the noise of one job's score: {fine(conclusion.noise.sigma)}."
+    return (sigma, *map(plain, conclusion.notes))
+
+
+def can_tell(conclusion: Conclusion, noun: str) -> Section:
+    """Return the section on what a check, a gate, a study can tell."""
+    return section(f"What this {noun} can tell", bullets(*sigma_and_notes(conclusion)))
 
 
 def head_of(metrics: Collection[Metric]) -> str:
@@ -114,11 +142,16 @@ def _attempt(result: TrialResult, number: int, remarks: Mapping[str, str]) -> tu
     )
 
 
+_ENDED_EARLY = "ended-early"  # the flag of a score
+
+
 def _state(result: TrialResult) -> str:
     outcome = result.outcome
     # while an attempt runs, the outcome is still that of the one before
     if outcome is None or result.status is TrialStatus.RUNNING:
         return str(result.status)
+    if result.score is not None and _ENDED_EARLY in result.score.flags:
+        return _ENDED_EARLY  # by us: neither a person's nor a scheduler's word
     if outcome.signal is not None:
         return f"{outcome.state}, signal {outcome.signal}"
     if outcome.state is State.FAILED and outcome.exit_code is not None:
@@ -142,7 +175,10 @@ def leaderboard(subject: Subject) -> Document:
         title=f"{subject.cell.label}: leaderboard",
         header=header(subject),
         sections=(
-            section("What was found", Text(text=f"{headline(conclusion)} {how}")),
+            section(
+                "What was found",
+                Text(text=" ".join([headline(conclusion), *on_slots(subject.slots), how])),
+            ),
             *([section("The recipe", *recipe)] if recipe else []),
             section("Leaderboard", *tables(subject)),
             section("What this sweep can tell", sensitivity(conclusion)),
@@ -150,12 +186,25 @@ def leaderboard(subject: Subject) -> Document:
     )
 
 
+def on_slots(slots: Slots, say: Say = ENGLISH) -> tuple[str, ...]:
+    """Say on how many node slots it was measured; () of one."""
+    if not slots:
+        return ()
+    said = say(
+        "It was measured on {number} node slots side by side; what decides compares trials of one "
+        "slot.",
+        number=len(slots),
+    )
+    return (said,)
+
+
 def header(subject: Subject, *, digest: str = "", say: Say = ENGLISH) -> tuple[str, ...]:
     """Return the bullets that tell the cell, the nodes, the load and the time.
 
     `digest` is the cell's identity where secrets are hidden in the cell.
     """
-    cell, conclusion, history = subject.cell, subject.conclusion, subject.history
+    cell, conclusion = subject.cell, subject.conclusion
+    history = [each for each in subject.history if each.memory is None]  # nothing ran
     protocol = cell.protocol
     jobs = sum(len(each.job_ids) for each in history)
     length = cell.max_target_length
@@ -164,7 +213,12 @@ def header(subject: Subject, *, digest: str = "", say: Say = ENGLISH) -> tuple[s
     on = say.count(cell.devices, "{n} device", "{n} devices")
     texts = {
         N_("Configuration: {text}"): literal(cell.config_tag),
-        N_("Nodes: {text}"): literals(cell.nodelist) or say("this machine"),
+        N_("Node slots: {text}"): plain(
+            "; ".join(f"{number}: {nodes}" for number, (_, nodes) in enumerate(subject.slots, 1))
+        ),
+        N_("Nodes: {text}"): ""
+        if subject.slots
+        else literals(cell.nodelist) or say("this machine"),
         N_("Image: {text}"): literal(cell.image),
         N_("Launcher: {text}"): literal(cell.launcher),
     }
@@ -179,6 +233,8 @@ def header(subject: Subject, *, digest: str = "", say: Say = ENGLISH) -> tuple[s
             "Load: {batch}{length}, {dataset} data",
             batch=say("the model's own batch size")
             if batch is None
+            else say("1 sequence per device and step")
+            if batch == 1
             else say("{number} sequences per device and step", number=f"{batch:g}"),
             length="" if length is None else say(", {number} tokens each", number=length),
             dataset=plain(protocol.dataset_type),
@@ -232,10 +288,7 @@ def record_lines(record: RunRecord, say: Say) -> Iterator[str]:
         yield say("Not recorded: no trial has told yet what it ran on")
     for each in record.changes:
         yield say("Changed on the way: {text}: nothing compares across it", text=plain(each))
-    if record.autotuning:
-        yield say("Autotuning of GPU kernels: {text}", text=plain(record.autotuning))
-    for each in record.two_speeds:
-        yield say("Two speeds: {text}", text=plain(each))
+    yield from _of_programs(record, say)
     if record.commands:
         yield say("Command: {text}", text=literals(record.commands))
     if record.seed is not None:
@@ -247,13 +300,36 @@ def record_lines(record: RunRecord, say: Say) -> Iterator[str]:
             end=_minute(record.ended_s),
             hours=_hours(record.node_hours),
         )
+    if (spent := record.job_hours) is not None:
+        yield say(
+            "Hours of the jobs: {queue} in the queue, {outside} outside of steps (start-up and "
+            "end), {first} of first steps beyond a usual one (compilation), {steps} of steps, "
+            "{unscored} without a score (lost attempts, evidence runs)",
+            queue=_hours(spent.queue_h),
+            outside=_hours(spent.outside_h),
+            first=_hours(spent.first_step_h),
+            steps=_hours(spent.steps_h),
+            unscored=_hours(spent.unscored_h),
+        )
+
+
+def _of_programs(record: RunRecord, say: Say) -> Iterator[str]:
+    """Yield how the programs of a cell came about."""
+    if record.autotuning:
+        yield say("Autotuning of GPU kernels: {text}", text=plain(record.autotuning))
+    if record.compiling:
+        yield say("Compilation: {text}", text=plain(record.compiling))
+    for each in record.two_speeds:
+        yield say("Two speeds: {text}", text=plain(each))
 
 
 _LEAST_H = 0.001
 
 
-def _hours(node_hours: float | None) -> str:
-    return significant(node_hours) if (node_hours or 0.0) >= _LEAST_H else f"below {_LEAST_H}"
+def _hours(hours: float | None) -> str:
+    if not hours:
+        return "0"
+    return significant(hours) if hours >= _LEAST_H else f"below {_LEAST_H}"
 
 
 def _minute(at_s: float | None) -> str:
@@ -486,14 +562,30 @@ def leaderboard_json(subject: Subject) -> str:
         conclusion   `Conclusion`: reference, verdicts, alpha and the study's record, in a tuning
                      sweep finalists, bound (M), mde80, sigma; changes are fractions, +0.034 is
                      +3.4 %
+        uses         of a study whose arms are cells: arm -> `DeviceUse`: TFLOP/s, MFU, memory
         record       `RunRecord`: nodes, packages, devices, code, commands, seed, time, node-hours
-        trials       list of `TrialResult`, each with its `id`; sorted by it
+        slots        with several node slots: list of `slot` (its number), `cell_digest`, `nodes`
+        trials       list of `TrialResult`, each with its `id`, and its `slot` where there are
+                     several; sorted by the id
 
     The records are those of the package, field by field, as their own `to_json` writes them: absent
     values are null, not-a-number and the infinities are the strings "nan", "inf" and "-inf". Keys
     are sorted, so that two reports can be compared line by line.
     """
-    trials = [{"id": each.trial.id, **shown(each).to_json()} for each in subject.history]
+    uses = subject.uses
+    numbers = slot_numbers(subject.slots)
+    slots = [
+        {"slot": numbers[name], "cell_digest": name, "nodes": nodes}
+        for name, nodes in subject.slots
+    ]
+    trials = [
+        {
+            "id": each.trial.id,
+            **shown(each).to_json(),
+            **({"slot": numbers.get(each.trial.cell_digest)} if numbers else {}),
+        }
+        for each in subject.history
+    ]
     document = {
         "schema": SCHEMA,
         "written": subject.now.isoformat(timespec="seconds"),
@@ -501,7 +593,9 @@ def leaderboard_json(subject: Subject) -> str:
         "cell": shown_cell(subject.cell).to_json(),
         "profiles": [each.shown.to_json() for each in subject.profiles],
         "conclusion": subject.conclusion.to_json(),
+        **({"uses": {arm: use.to_json() for arm, use in uses.items()}} if uses else {}),
         **({"record": subject.record.to_json()} if subject.record is not None else {}),
+        **({"slots": slots} if slots else {}),
         "trials": sorted(trials, key=lambda each: str(each["id"])),
     }
     text = json.dumps(document, indent=2, sort_keys=True, allow_nan=False)

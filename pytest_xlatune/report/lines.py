@@ -55,7 +55,8 @@ def _kind(verdict: Verdict) -> str:
                 if verdict.is_likely_slower
                 else f" (n={verdict.n})"
             )
-            return f"screened {percent(verdict.delta)}{how}"
+            by = f" up to {verdict.up_to}" if verdict.up_to else ""
+            return f"screened {percent(verdict.delta)}{by}{how}"
         case VerdictKind.INCONCLUSIVE if is_pending(verdict):
             return "not measured yet"
         case VerdictKind.INCONCLUSIVE if verdict.mde80 is not None:
@@ -118,6 +119,10 @@ def paragraph(verdict: Verdict, *, reference: str = BASELINE_ID) -> str:
         sentences.append(f"Delta {percent(verdict.delta)} against {against}, {ends}")
     if verdict.n:
         sentences.append(f"n = {verdict.n}" + (f" ({verdict.method})" if verdict.method else ""))
+    if verdict.up_to:
+        sentences.append(
+            f"Its figures rest on the trials up to {verdict.up_to}; a report has those of all waves"
+        )
     if verdict.mde80 is not None:
         sentences.append(f"Smallest effect found with 80 % power: {size(verdict.mde80)}")
     if verdict.effect is not None:
@@ -130,18 +135,26 @@ def paragraph(verdict: Verdict, *, reference: str = BASELINE_ID) -> str:
 
 
 def standing(
-    history: Sequence[TrialResult], *, step: int | None = None, left_s: float | None = None
+    history: Sequence[TrialResult],
+    *,
+    step: int | None = None,
+    left_s: float | None = None,
+    is_placed: bool = False,
 ) -> str:
     """Say where a sweep stands: trials over and running, and the time that is left.
 
     `step` is the last step of the trial that runs, `left_s` the seconds that the rest may take;
-    None where unknown.
+    None where unknown. With `is_placed` the study says itself what its rounds are: runs are
+    counted, and none is called a confirmation.
     """
     screen = [each for each in history if each.trial.is_screened and not each.trial.is_baseline]
     confirm = [each for each in history if each.trial.block]
     running = [each for each in history if each.status is TrialStatus.RUNNING]
     parts = []
-    if screen or not (confirm or left_s is not None):
+    if is_placed:
+        parts.append(f"{sum(each.status.is_final for each in history)}/{len(history)} runs")
+        screen, confirm = [], []
+    elif screen or not (confirm or left_s is not None):
         parts.append(f"{sum(each.status.is_final for each in screen)}/{len(screen)} screened")
     if confirm:
         done = sum(each.status.is_final for each in confirm)
@@ -154,15 +167,28 @@ def standing(
     return ", ".join(parts)
 
 
-def live_line(result: TrialResult, *, cell: Cell, verdict: Verdict | None, progress: str) -> str:
-    """Say in one line that a trial has landed, and where the sweep stands."""
+def live_line(
+    result: TrialResult,
+    *,
+    cell: Cell,
+    verdict: Verdict | None,
+    progress: str,
+    place: str = "",
+    slot: str = "",
+) -> str:
+    """Say in one line that a trial has landed, and where the sweep stands.
+
+    `place` is where the trial stands, in the words of a study that says so itself, `slot` the node
+    slot where there are several, e.g. `slot 2`.
+    """
     if result.score is None:
         status = "dropped" if result.status is TrialStatus.DROPPED else "not measured"
         said = f"{status}: {plain(result.reason) or ABSENT}"
     else:
         figures = speed(result.score) + step(result.score, " ")
-        said = f"{figures} {_place(result, verdict)}"
-    return f"{_whose(result, cell)} {said} | {progress}"
+        so_far = f" {percent(verdict.delta)} so far," if place and verdict and verdict.delta else ""
+        said = f"{figures}{so_far} {place or _place(result, verdict)}"
+    return f"{_whose(result, cell, slot)} {said} | {progress}"
 
 
 def running_line(trial: Trial, *, cell: Cell, job_id: str, said: str, progress: str = "") -> str:
@@ -178,8 +204,9 @@ def evidence_line(result: TrialResult, *, cell: Cell) -> str:
     return f"{_whose(result, cell)} {plain(said)}"
 
 
-def _whose(result: TrialResult, cell: Cell) -> str:
-    job = f" (job {result.job_ids[-1]})" if result.job_ids else ""
+def _whose(result: TrialResult, cell: Cell, slot: str = "") -> str:
+    beside = f", {slot}" if slot else ""
+    job = f" (job {result.job_ids[-1]}{beside})" if result.job_ids else ""
     return f"{cell.label} {result.trial.arm}{job}"
 
 
@@ -192,7 +219,9 @@ def _place(result: TrialResult, verdict: Verdict | None) -> str:
     if not trial.block:
         open_ones = [each.label for each in result.own_settings if not each.is_proved]
         effect = f", not known to be in effect: {', '.join(open_ones)}" if open_ones else ""
-        return (f"screened {percent(verdict.delta)} so far" if verdict else "screened") + effect
+        if verdict is None or verdict.delta is None:
+            return f"screened{effect}"
+        return f"screened {percent(verdict.delta)} so far{effect}"
     if verdict is None or verdict.kind is VerdictKind.SCREENED or verdict.delta is None:
         return f"confirm block {trial.block}"
     return f"{words(verdict)} {percent(verdict.delta)} so far, n = {verdict.n}"

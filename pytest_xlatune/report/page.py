@@ -15,7 +15,7 @@ import functools
 import hashlib
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import resources
 from itertools import pairwise
 from typing import TYPE_CHECKING
@@ -24,7 +24,7 @@ from pytest_xlatune.model.profile import Profile
 from pytest_xlatune.model.redact import without_secrets
 from pytest_xlatune.model.result import TrialResult
 from pytest_xlatune.model.text import ABSENT
-from pytest_xlatune.report import Subject
+from pytest_xlatune.report import Subject, slot_numbers
 from pytest_xlatune.report.covered import Covered, names
 from pytest_xlatune.report.deployment import recipe_lines
 from pytest_xlatune.report.document import (
@@ -41,12 +41,22 @@ from pytest_xlatune.report.document import (
 )
 from pytest_xlatune.report.guards import measured_on_several
 from pytest_xlatune.report.leaderboard import jobs_table
-from pytest_xlatune.report.page_plots import Plot, drift, forest, forest_of_cells, path, strips
+from pytest_xlatune.report.page_plots import (
+    BarsPlot,
+    Plot,
+    drift,
+    forest,
+    forest_of_cells,
+    path,
+    strips,
+)
+from pytest_xlatune.report.study_plots import LimitsPlot, Matrix, RunsPlot
 
 if TYPE_CHECKING:
     from jinja2 import Template
 
 _JOBS = "Every job"
+_Shown = Block | Plot | RunsPlot | Matrix | LimitsPlot | BarsPlot
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +65,7 @@ class PagePart:
 
     title: str
     anchor: str
-    blocks: tuple[Block | Plot, ...]
+    blocks: tuple[_Shown, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,11 +76,13 @@ class Page:
         title: of the page.
         parts: its parts; the first says what was found.
         files: names of the files beside it that have the same figures.
+        source: where the figures come from.
     """
 
     title: str
     parts: tuple[PagePart, ...]
     files: tuple[str, ...] = ()
+    source: str = "the sweep's ledger"
 
 
 def page_of(
@@ -89,10 +101,10 @@ def page_of(
     conclusion, history = subject.conclusion, subject.history
     reference = conclusion.reference.arm if conclusion.reference else ""
     found, rest = document.sections[:1], document.sections[1:]
-    jobs = jobs_table([("", history, remarks or {})])
+    jobs = jobs_table([("", history, remarks or {})], slots=slot_numbers(subject.slots))
     if _has(document.sections, jobs):
         jobs = None
-    of_trials: dict[str, Sequence[Block | Plot | None]] = {
+    of_trials: dict[str, Sequence[_Shown | None]] = {
         "Path of the sweep": [path(history, reference=reference)],
         "Noise and drift": [drift(history, reference=reference, sigma=conclusion.noise.sigma)],
         "Step times of every trial": [strips(history, reference=reference)],
@@ -103,6 +115,7 @@ def page_of(
     }
     sections = [
         *((each.title, each.blocks) for each in found),
+        *((each.title, (_known(each.plot),)) for each in document.drawn),
         ("Changes and intervals", (forest(conclusion),)),
         ("To deploy", tuple(_deploy(subject))),
         *((each.title, each.blocks) for each in (*rest, *more)),
@@ -111,13 +124,25 @@ def page_of(
     return _page(document.title, sections, files)
 
 
+def document_page(document: Document, *, source: str) -> Page:
+    """Return the page of a document that no single study is behind: its text and its plots."""
+    found, rest = document.sections[:1], document.sections[1:]
+    sections = [
+        *((each.title, each.blocks) for each in found),
+        *((each.title, (_known(each.plot),)) for each in document.drawn),
+        *((each.title, each.blocks) for each in rest),
+        ("What was measured", (Bullets(items=document.header),)),
+    ]
+    return replace(_page(document.title, sections, ()), source=source)
+
+
 def tuning_page_of(
     document: Document, cells: Sequence[Covered], *, files: Sequence[str] = ()
 ) -> Page:
     """Return the page of a tuning document of several cells: its text, forests, sign flips."""
     found, rest = document.sections[:1], document.sections[1:]
     called = names(cells)
-    forests: list[Block | Plot | None] = [
+    forests: list[_Shown | None] = [
         forest(each.conclusion, title=called[each.cell_digest]) for each in cells
     ]
     flips = forest_of_cells(
@@ -138,7 +163,7 @@ def tuning_page_of(
 
 def _page(
     title: str,
-    sections: Sequence[tuple[str, Sequence[Block | Plot | None]]],
+    sections: Sequence[tuple[str, Sequence[_Shown | None]]],
     files: Sequence[str],
 ) -> Page:
     parts: list[PagePart] = []
@@ -147,6 +172,10 @@ def _page(
         if shown:
             parts.append(PagePart(title=name, anchor=f"part-{len(parts) + 1}", blocks=shown))
     return Page(title=title, parts=tuple(parts), files=tuple(files))
+
+
+def _known(plot: object) -> RunsPlot | Matrix | LimitsPlot | BarsPlot | None:
+    return plot if isinstance(plot, RunsPlot | Matrix | LimitsPlot | BarsPlot) else None
 
 
 def _has(sections: Sequence[Section], jobs: Table | None) -> bool:
@@ -186,7 +215,9 @@ def _settings(history: Sequence[TrialResult]) -> Table | None:
     for result in history:
         for each in result.settings or ():
             arm = "as deployed" if each.is_deployed else literal(result.trial.arm)
-            asked, seen = plain(each.asked), plain(each.seen) or ABSENT
+            is_quoted = len(each.seen) > 1 and each.seen[0] == each.seen[-1] == "'"
+            seen = plain(each.seen[1:-1] if is_quoted else each.seen) or ABSENT
+            asked = plain(each.asked)
             row = (arm, literal(each.label), asked, str(each.effect), seen, plain(each.witness))
             found[row] = found.get(row, 0) + 1
     if not found:
@@ -251,11 +282,16 @@ def _rich(text: str) -> str:
 
     ends = [0, *(end for found in _CODE.finditer(text) for end in found.span()), len(text)]
     parts = [text[start:end] for start, end in pairwise(ends)]
+
+    def literal_of(part: str) -> Markup:
+        if "--" not in part:
+            return Markup('<code class="id">{}</code>').format(part)
+        # browsers break a line behind the hyphens of a flag; a word in a box of its own stays whole
+        words = (Markup("<span>{}</span>").format(each) for each in part.split(" "))
+        return Markup('<code class="flag">{}</code>').format(Markup(" ").join(words))
+
     made: str = Markup("").join(
-        Markup('<code class="{}">{}</code>').format("flag" if "--" in part else "id", part[1:-1])
-        if at % 2
-        else escape(part)
-        for at, part in enumerate(parts)
+        literal_of(part[1:-1]) if at % 2 else escape(part) for at, part in enumerate(parts)
     )
     return made
 
@@ -268,7 +304,7 @@ def _code(text: str) -> str:
     return made
 
 
-def _shape(block: Block | Plot) -> str:
+def _shape(block: _Shown) -> str:
     return type(block).__name__
 
 

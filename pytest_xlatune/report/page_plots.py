@@ -11,7 +11,9 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
+from typing import NamedTuple
 
+from pytest_xlatune.model.pairs import CONCLUSION
 from pytest_xlatune.model.result import (
     Conclusion,
     Outcome,
@@ -173,31 +175,76 @@ class Drift:
 Plot = Forest | PathPlot | Strips | Drift
 
 
-class _Axis:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BarPart:
+    """A part of a bar: from where, how wide, in percent; `looks` gives it a colour."""
+
+    at: float
+    width: float
+    looks: str
+    said: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BarRow:
+    """A bar: its name, a variant or nothing, its parts, and its figure."""
+
+    name: str
+    what: str
+    parts: tuple[BarPart, ...]
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BarsPlot:
+    """Bars of milliseconds on one axis from 0; `kinds` are colours and what they stand for."""
+
+    caption: str
+    kinds: tuple[tuple[str, str], ...]
+    rows: tuple[BarRow, ...]
+    ticks: tuple[Tick, ...]
+
+
+class BarOf(NamedTuple):
+    """What a bar is drawn of; each part is (looks, words, begin in ms, length in ms)."""
+
+    name: str
+    what: str
+    parts: tuple[tuple[str, str, float, float], ...]
+    text: str
+
+
+class PlotAxis:
     """Numbers to percent of an axis, with a margin at both ends."""
 
     def __init__(self, values: Iterable[float], *, margin: float = _MARGIN) -> None:
         found = [each for each in values if math.isfinite(each)] or [0.0]
         low, high = min(found), max(found)
         if high - low <= 0.0:
-            low, high = low - 0.01, high + 0.01
+            around = 0.01 * max(abs(low), 1.0)
+            low, high = low - around, high + around
         wide = (high - low) * margin
         self.low, self.high = low - wide, high + wide
 
     def at(self, value: float) -> float:
+        """Return the place of a value, in percent; one beyond the axis stands at its end."""
         share = (value - self.low) / (self.high - self.low)
         return round(100 * min(max(share, 0.0), 1.0), 2)
 
     def ticks(self, *, scale: float = 1.0, sign: bool = False) -> tuple[Tick, ...]:
+        """Return round values and their places; texts are times `scale`."""
         low, high = self.low * scale, self.high * scale
         rough = (high - low) / _TICKS
         power = 10.0 ** math.floor(math.log10(rough))
         step = next(each * power for each in (1, 2, 5, 10) if each * power >= rough * 0.999)
         first, last = math.ceil(low / step), math.floor(high / step)
+        # neighbours far from 0 differ in a late digit
+        most = max(abs(low), abs(high), step)
+        digits = max(4, math.floor(math.log10(most)) - math.floor(math.log10(step)) + 1)
         return tuple(
             Tick(
                 at=self.at(at * step / scale),
-                text=f"{at * step:{'+' if sign and at else ''}.4g}" if at else "0",
+                text=f"{at * step:{'+' if sign and at else ''}.{digits}g}" if at else "0",
             )
             for at in range(first, last + 1)
         )
@@ -206,7 +253,7 @@ class _Axis:
 def forest(conclusion: Conclusion, *, title: str = "") -> Forest | None:
     """Return the forest plot of a conclusion; None where no arm has a change to show.
 
-    Confirmed arms and single runs are parts of their own on one axis: they do not compare.
+    Confirmed arms and screened ones are parts of their own on one axis: they do not compare.
     """
     shown = [
         each
@@ -216,20 +263,62 @@ def forest(conclusion: Conclusion, *, title: str = "") -> Forest | None:
         and each.kind is not VerdictKind.INVALID
         and not is_pending(each)
     ]
-    against = conclusion.reference.arm if conclusion.reference else "the reference"
+    shown = [each for each in shown if each.arm != CONCLUSION]
+    against = {each.against for each in shown} - {""}
+    if conclusion.reference is not None:
+        against = {conclusion.reference.arm}
+    told = f" against {_name(*against)}" if len(against) == 1 else ""
     best = conclusion.winner
+    decided = [(each.arm, each) for each in shown if each.kind in CONFIRMED]
     parts = {
-        "Confirmed in blocks": [(each.arm, each) for each in shown if each.kind in CONFIRMED],
-        "Single runs: they rank, and prove nothing": [
+        "Confirmed in blocks" if all(each.n > 1 for _, each in decided) else "Decided": decided,
+        "Screened: they rank, and prove nothing": [
             (each.arm, each) for each in shown if each.kind is VerdictKind.SCREENED
         ],
     }
     return _forest(
         parts,
-        title=title or f"Change of {plain(conclusion.metric.head)} against {literal(against)}",
+        title=title or f"Change of {plain(conclusion.metric.head)}{told}",
         caption="Dot: the change in percent. Bar: its 95 % interval. To the right is faster.",
         best="" if best is None else best.arm,
     )
+
+
+def bars_plot(
+    bars: Sequence[BarOf], *, caption: str, kinds: Sequence[tuple[str, str]]
+) -> BarsPlot | None:
+    """Return bars on one axis; None where none has a length."""
+    most = max((begin + length for each in bars for *_, begin, length in each.parts), default=0.0)
+    if most <= 0:
+        return None
+    axis = PlotAxis((0.0, most), margin=0.0)
+    return BarsPlot(
+        caption=caption,
+        kinds=tuple(kinds),
+        rows=tuple(
+            BarRow(
+                name=plain(each.name),
+                what=plain(each.what),
+                parts=tuple(
+                    BarPart(
+                        at=axis.at(begin),
+                        width=round(100 * length / most, 2),
+                        looks=looks,
+                        said=plain(said),
+                    )
+                    for looks, said, begin, length in each.parts
+                ),
+                text=each.text,
+            )
+            for each in bars
+        ),
+        ticks=axis.ticks(),
+    )
+
+
+def _name(arm: str) -> str:
+    """Return the id of an arm as code, the words for another reference as they are."""
+    return plain(arm) if " " in arm else literal(arm)
 
 
 def forest_of_cells(
@@ -267,7 +356,7 @@ def _forest(
     if not every:
         return None
     ends = [end for each in every for end in (*(each.ci95 or ()), each.delta or 0.0)]
-    axis = _Axis((0.0, *ends))
+    axis = PlotAxis((0.0, *ends))
     return Forest(
         title=title,
         caption=caption,
@@ -285,7 +374,7 @@ def _forest(
     )
 
 
-def _forest_row(name: str, verdict: Verdict, axis: _Axis, *, best: str) -> ForestRow:
+def _forest_row(name: str, verdict: Verdict, axis: PlotAxis, *, best: str) -> ForestRow:
     low, high = verdict.ci95 or (None, None)
     return ForestRow(
         name=plain(name),
@@ -322,7 +411,7 @@ def path(history: Sequence[TrialResult], *, reference: str = "") -> PathPlot | N
     begin = min(start for _, start, _ in timed)
     whole_s = max(max(end for _, _, end in timed) - begin, _LEAST_STAY_S)
     unit, unit_s = _unit(whole_s)
-    axis = _Axis((0.0, whole_s / unit_s), margin=0.0)
+    axis = PlotAxis((0.0, whole_s / unit_s), margin=0.0)
     lanes = list(dict.fromkeys(_stage(each) for each in _in_time(history)))
     bars = []
     for each, start, end in timed:
@@ -505,8 +594,8 @@ def drift(
         return None
     begin = min(start for start, _, _ in offs)
     unit, unit_s = _unit(max(start for start, _, _ in offs) - begin)
-    x = _Axis([(start - begin) / unit_s for start, _, _ in offs])
-    y = _Axis([0.0, *(off for _, _, off in offs), *((sigma, -sigma) if sigma else ())])
+    x = PlotAxis([(start - begin) / unit_s for start, _, _ in offs])
+    y = PlotAxis([0.0, *(off for _, _, off in offs), *((sigma, -sigma) if sigma else ())])
     dots = tuple(
         Dot(
             x=x.at((start - begin) / unit_s),

@@ -9,26 +9,28 @@ from __future__ import annotations
 
 import shlex
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Collection, Iterable, Iterator, Sequence
 
-from pytest_xlatune.model.cell import Cell, varied_fields
-from pytest_xlatune.model.pairs import NetworkRecord
+from pytest_xlatune.model.cell import Cell, secrets_in, varied_fields
 from pytest_xlatune.model.profile import BASELINE_ID, Profile
-from pytest_xlatune.model.redact import hide, secrets_of, without_secrets
+from pytest_xlatune.model.redact import (
+    command_without_secrets,
+    hide,
+    secrets_of,
+    without_secrets,
+)
 from pytest_xlatune.model.result import Verdict, VerdictKind
 from pytest_xlatune.model.text import (
     ABSENT,
     counted,
     fine,
-    interval,
     points,
     rate,
     significant,
     size,
 )
 from pytest_xlatune.model.trial import LaunchSpec, Trial
-from pytest_xlatune.report import Subject
+from pytest_xlatune.report import Slots, Subject, slot_numbers
 from pytest_xlatune.report.document import (
     Block,
     Code,
@@ -38,12 +40,22 @@ from pytest_xlatune.report.document import (
     Text,
     bullets,
     columns,
+    drawn,
     literal,
     plain,
     section,
 )
-from pytest_xlatune.report.leaderboard import header, jobs_table, settings_by_arm, tables
-from pytest_xlatune.report.lines import figure, paragraph, speed, step, words
+from pytest_xlatune.report.leaderboard import (
+    can_tell,
+    header,
+    jobs,
+    jobs_table,
+    settings_by_arm,
+    sigma_and_notes,
+    tables,
+)
+from pytest_xlatune.report.lines import paragraph, speed, step
+from pytest_xlatune.report.study_plots import limits_plot
 
 _ANSWERS = {
     VerdictKind.FASTER: "pass",
@@ -71,13 +83,7 @@ def gate(subject: Subject) -> Document:
             ),
             *([section("Candidates", _candidates(subject))] if len(subject.cells) > 1 else []),
             section("Figures", *tables(subject)),
-            section(
-                "What this gate can tell",
-                bullets(
-                    f"Sigma, the noise of one job's score: {fine(conclusion.noise.sigma)}.",
-                    *map(plain, conclusion.notes),
-                ),
-            ),
+            can_tell(conclusion, "gate"),
         ),
     )
 
@@ -104,255 +110,6 @@ def _answer(verdict: Verdict) -> str:
     return _ANSWERS[verdict.kind]
 
 
-# tests/report/test_error_rates.py holds the figures of *_RATES to the measured table of the page
-# that they name, and says what to write here once that is measured anew
-NETWORK_RATES = (
-    "In simulated checks of 8 to 32 nodes an innocent node or link was accused in at most 0.5 % of "
-    "the checks of a kind, and a slow one called healthy in at most 0.5 %; a node 5 % slower was "
-    "named in 100.0 %, a link 5 % slower in 99.5 to 100.0 %, by the noise of a job "
-    "(docs/network_check.md)."
-)
-_NETWORK_WAY = (
-    "A pair's single run proves nothing: a node or link is accused by fresh runs beside others "
-    "alone. "
-)
-_MOST_PAIRS = 40  # in the table: the slowest
-
-
-def network(subject: Subject) -> Document:
-    """Return the check of a network: the answer, every node, the slowest pairs, the jobs."""
-    conclusion, first = subject.conclusion, subject.cell
-    record = conclusion.record
-    found = record if isinstance(record, NetworkRecord) else NetworkRecord()
-    whole = replace(subject, cells=(replace(first, nodelist=found.nodes),))
-    rows = [
-        (
-            literal(each.arm),
-            words(each),
-            figure(each),
-            points(each.delta),
-            interval(each.ci95) if each.ci95 else ABSENT,
-            str(each.n),
-            "; ".join(map(plain, each.reasons)) or ABSENT,
-        )
-        for each in conclusion.verdicts
-    ]
-    ordered = sorted(
-        found.pairs, key=lambda each: each.fresh if each.fresh is not None else each.delta or 0.0
-    )
-    pairs = tuple(
-        (literal("-".join(each.nodes)), points(each.delta), points(each.fresh), str(each.runs))
-        for each in ordered[:_MOST_PAIRS]
-    )
-    unfinished = "" if conclusion.complete else "The check is not over: this report is preliminary."
-    return Document(
-        title=f"{first.label}: network",
-        header=header(whole),
-        sections=(
-            section(
-                "Answer",
-                bullets(
-                    *filter(None, [unfinished]),
-                    *map(plain, found.said),
-                    _NETWORK_WAY + NETWORK_RATES,
-                ),
-            ),
-            section(
-                "Nodes",
-                Table(
-                    columns=columns(
-                        "~Node", "verdict", f">{conclusion.metric.head}", ">change %",
-                        "95 % interval", ">runs", "~why",
-                    ),
-                    rows=tuple(rows),
-                ),
-            ),
-            section(
-                "Pairs",
-                Text(
-                    text=f"The slowest {len(pairs)} of {counted(len(found.pairs), 'pair')}; "
-                    "network.json has all. A first run is held against the median of its round."
-                ),
-                Table(
-                    columns=columns("~Pair", ">first run %", ">fresh runs %", ">runs"), rows=pairs
-                ),
-            ),
-            section(
-                "What this check can tell",
-                bullets(
-                    f"Sigma, the noise of one job's score: {fine(conclusion.noise.sigma)}.",
-                    *map(plain, conclusion.notes),
-                ),
-            ),
-            section(
-                "Jobs", jobs_table([("", subject.history, {})]) or Text(text="No job.")
-            ),
-        ),
-    )  # fmt: skip
-
-
-NODE_RATES = (
-    "In simulated checks of 4 to 128 nodes a healthy node was accused in at most 0.1 % of the "
-    "checks of a kind; a node 5 % slower was found in 90.6 to 100.0 %, one 3 % slower in 30.8 to "
-    "99.9 %, by the noise of a job (docs/nodes.md)."
-)
-_NODE_WAY = "Single runs prove nothing, so a node is accused by fresh runs beside controls alone. "
-
-
-def nodes(subject: Subject) -> Document:
-    """Return the check of nodes: the answer, every node, the list to deploy, the jobs."""
-    conclusion, first = subject.conclusion, subject.cell
-    named = tuple(dict.fromkeys(name for each in subject.cells for name in each.nodelist))
-    whole = replace(subject, cells=(replace(first, nodelist=named),))
-    record = conclusion.record
-    rows = [
-        (
-            literal(each.arm),
-            words(each),
-            figure(each),
-            points(each.delta),
-            interval(each.ci95) if each.ci95 else ABSENT,
-            str(each.n),
-            "; ".join(map(plain, each.reasons)) or ABSENT,
-            ", ".join(each.job_ids) or ABSENT,
-        )
-        for each in conclusion.verdicts
-    ]
-    median = conclusion.reference
-    listed = [
-        Code(text=text.strip()) for text in (record.files.values() if record is not None else ())
-    ]
-    unfinished = "" if conclusion.complete else "The check is not over: this report is preliminary."
-    return Document(
-        title=f"{first.label}: nodes",
-        header=header(whole),
-        sections=(
-            section(
-                "Answer",
-                bullets(
-                    *filter(None, [unfinished]),
-                    *(plain(each) for each in (record.said if record is not None else ())),
-                    *([f"The median node: {speed(median)}"] if median is not None else []),
-                    _NODE_WAY + NODE_RATES,
-                ),
-            ),
-            section(
-                "Nodes",
-                Table(
-                    columns=columns(
-                        "~Node", "verdict", f">{conclusion.metric.head}", ">against the median %",
-                        "95 % interval", ">runs", "~why", "~jobs",
-                    ),
-                    rows=tuple(rows),
-                ),
-            ),
-            *(
-                [
-                    section(
-                        "Recommended nodes",
-                        Text(text="A sweep takes them with `--xlatune-nodelist=@healthy`."),
-                        *listed,
-                    )
-                ]
-                if listed and conclusion.complete
-                else []
-            ),
-            section(
-                "What this check can tell",
-                bullets(
-                    f"Sigma, the noise of one job's score: {fine(conclusion.noise.sigma)}.",
-                    *map(plain, conclusion.notes),
-                ),
-            ),
-            section(
-                "Jobs", jobs_table([("", subject.history, {})]) or Text(text="No job.")
-            ),
-        ),
-    )  # fmt: skip
-
-
-COMMIT_RATES = (
-    "In simulated searches at most 0.3 % named a wrong commit, and at most 0.2 % named one where "
-    "nothing changed; a loss of 3 % was found in 85.0 to 99.9 %, by the noise of a job. At most "
-    "0.3 % of simulated tables accused a load falsely (docs/commits.md)."
-)
-_COMMIT_WAY = (
-    "Single runs prove nothing: a commit is accused by fresh pairs with the one before it alone. "
-)
-
-
-def commits(subject: Subject) -> Document:
-    """Return a study of commits: the answer, the commits of each load, the jobs."""
-    conclusion, first = subject.conclusion, subject.cell
-    record = conclusion.record
-    lines = (*((conclusion.reference,) if conclusion.reference else ()), *conclusion.verdicts)
-    by_load: dict[str, list[Verdict]] = {}
-    if len(lines) == len(subject.cells) and conclusion.reference is None:
-        for cell, verdict in zip(subject.cells, lines, strict=True):
-            nodes = f", {counted(len(cell.nodelist), 'node')}" if cell.nodelist else ""
-            on = f" ({', '.join(cell.nodelist)})" if cell.nodelist else ""
-            by_load.setdefault(f"{cell.label}{nodes}{on}", []).append(verdict)
-    else:
-        by_load["Commits that were measured"] = list(lines)
-    found = (each.partition(" ") for each in getattr(record, "commits", ()))
-    subjects = {short: said for short, _, said in found}
-    unfinished = "" if conclusion.complete else "The study is not over: this report is preliminary."
-    named = tuple(dict.fromkeys(name for each in subject.cells for name in each.nodelist))
-    head = replace(subject, cells=(replace(first, nodelist=named),))
-    return Document(
-        title=f"{first.label}: commits" if len(by_load) == 1 else "models on commits",
-        header=header(head),
-        sections=(
-            section(
-                "Answer",
-                bullets(
-                    *filter(None, [unfinished]),
-                    *(plain(each) for each in (record.said if record is not None else ())),
-                    _COMMIT_WAY + COMMIT_RATES,
-                ),
-            ),
-            *(
-                section(title, _commit_table(own, subjects, conclusion.metric.head))
-                for title, own in by_load.items()
-            ),
-            section(
-                "What this study can tell",
-                bullets(
-                    f"Sigma, the noise of one job's score: {fine(conclusion.noise.sigma)}.",
-                    *map(plain, conclusion.notes),
-                ),
-            ),
-            section("Jobs", jobs_table([("", subject.history, {})]) or Text(text="No job.")),
-        ),
-    )
-
-
-def _commit_table(own: Sequence[Verdict], subjects: Mapping[str, str], head: str) -> Table:
-    def commit(verdict: Verdict) -> str:
-        short = verdict.arm.rpartition("-")[2]
-        return f"{literal(short)} {plain(subjects.get(short, ''))}".strip()
-
-    rows = [
-        (
-            commit(each),
-            words(each),
-            figure(each),
-            points(each.delta),
-            interval(each.ci95) if each.ci95 else ABSENT,
-            plain(each.against) or ABSENT,
-            str(each.n),
-            "; ".join(map(plain, each.reasons)) or ABSENT,
-            ", ".join(each.job_ids) or ABSENT,
-        )
-        for each in own
-    ]
-    titles = columns(
-        "~Commit", "verdict", f">{head}", ">change %", "95 % interval", "~against", ">runs",
-        "~why", "~jobs",
-    )  # fmt: skip
-    return Table(columns=titles, rows=tuple(rows))
-
-
 _HELD = {VerdictKind.EQUIVALENT: "pass", VerdictKind.SLOWER: "fail"}
 
 
@@ -376,14 +133,11 @@ def thresholds(subject: Subject) -> Document:
             ),
             section(
                 "Jobs",
-                bullets(
-                    *measured,
-                    f"Sigma, the noise of one job's score: {fine(conclusion.noise.sigma)}.",
-                    *map(plain, conclusion.notes),
-                ),
+                bullets(*measured, *sigma_and_notes(conclusion)),
                 *([table] if table else []),
             ),
         ),
+        drawn=drawn("Values against their limits", limits_plot(subject)),
     )
 
 
@@ -430,7 +184,7 @@ def evidence(subject: Subject) -> Document:
 def imported(subject: Subject) -> Document:
     """Return the document of a table; it is dated by its import."""
     conclusion, cell = subject.conclusion, subject.cell
-    jobs = counted(len(subject.history), "job")
+    count = counted(len(subject.history), "job")
     settings = settings_by_arm(subject.profiles)
     ranked = [each for each in conclusion.verdicts if each.kind is VerdictKind.SCREENED]
     rest = [each for each in conclusion.verdicts if each.kind is not VerdictKind.SCREENED]
@@ -466,7 +220,7 @@ def imported(subject: Subject) -> Document:
             f"Imported: {subject.now:%Y-%m-%d %H:%M %Z}".rstrip(),
             f"Source: {plain(cell.launcher)}",
             f"Cell: {literal(cell.digest)}",
-            f"State: {jobs}; measured elsewhere, and not in random order",
+            f"State: {count}; measured elsewhere, and not in random order",
         ),
         sections=(
             section("Ranking", ranking, *([without] if rest else [])),
@@ -480,7 +234,7 @@ def imported(subject: Subject) -> Document:
                     *map(plain, conclusion.notes),
                 ),
             ),
-            section("Jobs", jobs_table([("", subject.history, {})]) or Text(text="No job.")),
+            jobs(subject),
         ),
     )
 
@@ -518,32 +272,37 @@ def plan(
     cost: Sequence[str] = (),
     measured: Collection[str] = (),
     scripts: Sequence[tuple[str, str]] = (),
+    slots: Slots = (),
 ) -> Document:
     """Return the plan as a document.
 
     `trials` are the first ones, in order: their results decide which ones confirm. `capacity` says
     which effects the plan can find, `cost` what it takes. The trials whose ids are `measured` are
-    not run again. `scripts` are titles and texts for submission.
+    not run again. `scripts` are titles and texts for submission, `slots` see `Subject`.
     """
+    numbers = slot_numbers(slots)
     rows = tuple(
         (
             str(number),
             f"{trial.stage}, measured" if trial.id in measured else trial.stage,
+            *([str(numbers[trial.cell_digest])] if numbers else []),
             literal(trial.id),
             literal(trial.profile.shown_text),
         )
         for number, trial in enumerate(trials, start=1)
     )
+    titles = (">#", "stage", *([">slot"] if slots else []), "~trial", "~flags")
+    named = "; ".join(nodes for _, nodes in slots) or ", ".join(cell.nodelist)
     commands = [
         (literal(profile.id), _command(profile, spec, cell=cell)) for profile, spec in launches
     ]
     return Document(
         title=f"{cell.label}: plan",
-        header=(f"nodes: {', '.join(cell.nodelist) or 'this machine, or as given'}",),
+        header=(f"nodes: {named or 'this machine, or as given'}",),
         sections=(
             section("What it can see", bullets(*capacity)),
             *([section("What it costs", bullets(*cost))] if cost else []),
-            section("Trials", Table(columns=columns(">#", "stage", "~trial", "~flags"), rows=rows)),
+            section("Trials", Table(columns=columns(*titles), rows=rows)),
             section("Commands", *_listings(commands)),
             *([section("Submission scripts", *_listings(scripts))] if scripts else []),
         ),
@@ -562,5 +321,5 @@ def _command(profile: Profile, spec: LaunchSpec, *, cell: Cell) -> str:
     )
     files = "".join(f"\n# {name}\n{text}" for name, text in spec.files.items())
     # in a container the deployed environment is a file
-    secrets = secrets_of(spec.env, cell.deployed, profile.env, profile.overrides)
-    return hide(f"{env}{shlex.join(spec.argv)}{files}", secrets)
+    secrets = secrets_of(spec.env) | secrets_in(cell, [profile])
+    return hide(f"{env}{shlex.join(command_without_secrets(spec.argv))}{files}", secrets)

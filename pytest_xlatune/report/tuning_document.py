@@ -20,6 +20,7 @@ from pytest_xlatune.model.profile import BASELINE_ID, NO_ENV_ID, Profile
 from pytest_xlatune.model.redact import without_secrets
 from pytest_xlatune.model.result import Verdict, VerdictKind
 from pytest_xlatune.model.text import ABSENT, interval, percent, points
+from pytest_xlatune.report import slot_numbers
 from pytest_xlatune.report._trainer_config import settings_of
 from pytest_xlatune.report.bubble import TITLE, bubbles
 from pytest_xlatune.report.covered import Covered, Elsewhere, Explanation, names
@@ -51,6 +52,7 @@ from pytest_xlatune.report.leaderboard import (
     header,
     headline,
     jobs_table,
+    on_slots,
     sensitivity,
     tables,
 )
@@ -240,7 +242,10 @@ def tuning(
         **({} if signs is None else {"Sign flips vs other parallelisms": signs}),
         "Recommended deployment": _deployment(cells, say, rewrite=rewrite),
         "Appendix: data sources": [
-            jobs_table([(name, each.history, each.remarks) for name, each in _named(cells)])
+            jobs_table(
+                [(name, each.history, each.remarks) for name, each in _named(cells)],
+                slots={k: n for each in cells for k, n in slot_numbers(each.slots).items()},
+            )
             or say.text("No job was submitted.")
         ],
     }
@@ -306,6 +311,7 @@ def _summary(cells: Sequence[Covered], say: Say) -> Iterator[Block]:
     for name, each in _named(cells):
         said = [
             headline(each.conclusion, say),
+            *on_slots(each.slots, say),
             ending_text(say, each.conclusion, history=each.history, stopped=each.stopped),
             *([_reason(each.best, each.explanation, say)] if each.best else []),
         ]

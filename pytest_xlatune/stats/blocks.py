@@ -5,14 +5,15 @@ drift, a node swap) drops out. Missing cells are allowed; complete blocks give d
 means. This module must not know what an arm is or how its scores came about.
 
 And the drift line through the baselines of a screen, with the tilt that all its jobs show: a single
-job's distance from it ranks the job and bounds it; it is never a verdict.
+job's distance from it ranks the job and bounds it; it is never a verdict. Where the screen lies on
+several node slots the line has a level on each of them.
 """
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Collection, Hashable, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, median, variance
 
@@ -222,13 +223,22 @@ class Line:
     squares: float  # sum of squared residuals
     df: int  # their degrees of freedom
     n: int  # baselines
+    ends: tuple[float, float]  # first and last slot that the slope rests on
 
     def at(self, slot: float) -> float:
-        """Return the baseline's score expected in a slot."""
-        return self.level + self.slope * (slot - self.centre)
+        """Return the baseline's score expected in a slot.
+
+        A line is level past its ends: while a screen runs, two baselines of a busy machine that
+        lie side by side would tell any figure of a profile far behind them.
+        """
+        first, last = self.ends
+        return self.level + self.slope * (min(max(slot, first), last) - self.centre)
 
     def leverage(self, slot: float) -> float:
-        """Return the variance of (one job - line) in a slot, in units of sigma^2."""
+        """Return the variance of (one job - line) in a slot, in units of sigma^2.
+
+        It grows past the ends too: what drifted there is not known.
+        """
         tilt = (slot - self.centre) ** 2 / self.spread if self.spread else 0.0
         return 1 + 1 / self.n + tilt
 
@@ -268,7 +278,9 @@ def fit_lines(groups: Sequence[_Points], *, beside: Sequence[_Points] = ()) -> t
     slope = math.fsum(x * y for x, y in off) / spread if spread else 0.0
     squares = math.fsum((y - slope * x) ** 2 for x, y in off)
     df = max(len(off) - len(filled) - bool(spread), 0)
+    told = [slot for group in filled for slot, _ in group]
     if sum(map(len, beside)) >= _MANY:
+        told += [slot for group in beside for slot, _ in group]
         slope, spread = _shared_slope(off, [sorted(each) for each in beside if each], slope)
     return tuple(
         Line(
@@ -279,6 +291,7 @@ def fit_lines(groups: Sequence[_Points], *, beside: Sequence[_Points] = ()) -> t
             squares=0.0 if at else squares,
             df=0 if at else df,
             n=len(group),
+            ends=(min(told), max(told)),
         )
         for at, (group, centre, level) in enumerate(zip(filled, centres, levels, strict=True))
     )
@@ -323,6 +336,100 @@ def _shared_slope(off: _Points, beside: Sequence[_Points], slope: float) -> tupl
         slope = (products + found) / spread
         levels = [y0 - slope * x0 for x0, y0, _ in parts]
     return slope, spread
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlotScore:
+    """The score of one job of a screen that lies on several node slots."""
+
+    slot: Hashable
+    at: float  # place in the slot's own queue
+    value: float
+    is_baseline: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlotLines:
+    """Lines of one slope, each at the level of its slot."""
+
+    levels: Mapping[Hashable, float]  # slot -> the baseline's score expected at `centre`
+    slope: float  # per place in a queue
+    centre: float  # mean place
+    variances: Mapping[Hashable, float]  # slot -> of its level, in units of sigma^2
+    tilt: float  # variance of the slope, likewise
+
+    def at(self, slot: Hashable, place: float) -> float:
+        """Return the baseline's score expected at a place of a slot's queue."""
+        return self.levels[slot] + self.slope * (place - self.centre)
+
+    def leverage(self, slot: Hashable, place: float) -> float:
+        """Return the variance of (one job - line) at a place, in units of sigma^2."""
+        return 1 + self.variances[slot] + self.tilt * (place - self.centre) ** 2
+
+
+_EM_ROUNDS = 30
+
+
+def fit_slots(jobs: Sequence[SlotScore]) -> SlotLines | None:
+    """Fit the lines of a screen on several slots; None without a baseline.
+
+    score = level + slot + slope x place + (what profiles have in common) + error. Slots are random
+    effects whose variance is estimated with the noise (restricted likelihood by expectation and
+    maximisation: N. M. Laird and J. H. Ware, Biometrics 38, 1982), so that slots that are alike
+    share a level, and slots that differ have their own. Most profiles do next to nothing and tell
+    the level of their slot too; those far off count less (P. J. Huber, 1964).
+    """
+    if not any(each.is_baseline for each in jobs):
+        return None
+    import numpy as np
+
+    slots = list(dict.fromkeys(each.slot for each in jobs))
+    centre = math.fsum(each.at for each in jobs) / len(jobs)
+    is_profile = np.array([0.0 if each.is_baseline else 1.0 for each in jobs])
+    places = np.array([each.at - centre for each in jobs])
+    columns = [np.ones(len(jobs)), places]
+    if is_profile.any():
+        columns.append(is_profile)
+    fixed = len(columns)
+    design = np.zeros((len(jobs), fixed + len(slots)))
+    design[:, :fixed] = np.stack(columns, axis=1)
+    for row, each in enumerate(jobs):
+        design[row, fixed + slots.index(each.slot)] = 1.0
+    values = np.array([each.value for each in jobs])
+    mean = float(values.mean())
+    values = values - mean
+    weights, ratio = np.ones(len(jobs)), 1.0
+    for _ in range(_EM_ROUNDS):
+        weighted = design * weights[:, None]
+        normal = design.T @ weighted
+        normal[range(fixed, fixed + len(slots)), range(fixed, fixed + len(slots))] += ratio
+        inverse = np.linalg.pinv(normal, rcond=1e-12, hermitian=True)
+        effects = inverse @ (weighted.T @ values)
+        residual = values - design @ effects
+        df = max(float(weights.sum()) - fixed, 1.0)
+        noise = max(float(values @ (weights * residual)) / df, 0.0)
+        if noise <= IDENTICAL**2:
+            break
+        own = effects[fixed:]
+        spread = (float(own @ own) + noise * float(np.trace(inverse[fixed:, fixed:]))) / len(slots)
+        ratio = noise / max(spread, _LEAST_SPREAD * noise)
+        near = _HUBER * 1.4826 * float(np.median(np.abs(residual)))
+        far = np.maximum(np.abs(residual), near or 1.0)
+        weights = np.where(is_profile > 0, (near or 1.0) / far, 1.0)
+    contrast = np.zeros((len(slots), len(effects)))
+    contrast[:, 0] = 1.0
+    contrast[range(len(slots)), range(fixed, fixed + len(slots))] = 1.0
+    variances = np.einsum("ij,jk,ik->i", contrast, inverse, contrast)
+    return SlotLines(
+        levels=dict(zip(slots, (mean + contrast @ effects).tolist(), strict=True)),
+        slope=float(effects[1]),
+        centre=centre,
+        variances=dict(zip(slots, variances.tolist(), strict=True)),
+        tilt=float(inverse[1, 1]),
+    )
+
+
+_LEAST_SPREAD = 1e-3  # of the slots' variance over that of a job: they are alike then
 
 
 def is_apart(group: Sequence[tuple[float, float]], other: Sequence[tuple[float, float]]) -> bool:

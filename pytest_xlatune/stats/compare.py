@@ -120,6 +120,27 @@ def two_samples(
     )
 
 
+def change_of_delta(then: Verdict, now: Verdict) -> tuple[float, float, float] | None:
+    """Return how an arm's delta changed from one sweep to another, with its 95 % interval.
+
+    All are relative: 0.02 is a delta of +5 % that became +7.1 %, (1.071 / 1.05) - 1. None where one
+    of the two has no interval: a single run carries none.
+
+    The sweeps shared no block, so the two are independent, and the interval is put together from
+    both (G. Y. Zou and A. Donner, Statistics in Medicine 27, 2008, "MOVER"): it takes no degrees of
+    freedom, which a verdict does not keep.
+    """
+    if then.delta is None or now.delta is None or then.ci95 is None or now.ci95 is None:
+        return None
+    before, after = math.log1p(then.delta), math.log1p(now.delta)
+    low_then, high_then = map(math.log1p, then.ci95)
+    low_now, high_now = map(math.log1p, now.ci95)
+    estimate = after - before
+    low = estimate - math.hypot(after - low_now, high_then - before)
+    high = estimate + math.hypot(high_now - after, before - low_then)
+    return relative(estimate), relative(low), relative(high)
+
+
 # An arm whose jobs vary more than this many times as much as all else stands on its own variance,
 # with critical values at so many degrees of freedom. Of ten settings tried these keep the error
 # rate with arms of 2 to 5 times the noise, and cost the least power: docs/statistics.md.
@@ -384,15 +405,25 @@ def above(values: Sequence[float], level: float) -> VerdictKind:
 
     EQUIVALENT is "above", SLOWER "below".
     """
-    df = len(values) - 1
-    spread = stdev(values) if df > 0 and all(map(math.isfinite, values)) else 0.0
-    if df < MIN_DF or spread < IDENTICAL:
+    reach = reach_of(values)
+    if reach is None:
         return VerdictKind.INCONCLUSIVE
-    reach = t_quantile(0.95, df) * spread / math.sqrt(len(values))
     distance = fmean(values) - level
     if distance > reach:
         return VerdictKind.EQUIVALENT
     return VerdictKind.SLOWER if distance < -reach else VerdictKind.INCONCLUSIVE
+
+
+def reach_of(values: Sequence[float]) -> float | None:
+    """Return half the width of the 90 % interval of a mean of jobs: 5 % lie beyond either end.
+
+    It is t(0.95, n - 1) s / sqrt(n). None of too few jobs, and of jobs that do not differ.
+    """
+    df = len(values) - 1
+    spread = stdev(values) if df > 0 and all(map(math.isfinite, values)) else 0.0
+    if df < MIN_DF or spread < IDENTICAL:
+        return None
+    return t_quantile(0.95, df) * spread / math.sqrt(len(values))
 
 
 def deciding(comparison: Comparison, design: GateLayout, *, margin: float) -> GateLayout | None:

@@ -163,9 +163,14 @@ class SweepLayout:
     widths: tuple[int, ...]
     block_baselines: int = 2
 
-    def of(self, profiles: int) -> SweepLayout:
-        """Return it for so many profiles: no block has more arms than there are."""
-        return replace(self, widths=tuple(min(each, max(profiles, 1)) for each in self.widths))
+    def of(self, profiles: int, *, slots: int = 1) -> SweepLayout:
+        """Return it for so many profiles: no block has more arms than there are.
+
+        On several node slots as many blocks begin at once, and none of them waits for a cut.
+        """
+        first = self.widths[0]
+        widths = (first if at < slots else each for at, each in enumerate(self.widths))
+        return replace(self, widths=tuple(min(each, max(profiles, 1)) for each in widths))
 
     @property
     def in_blocks(self) -> int:
@@ -188,6 +193,8 @@ _LAYOUTS = (
     SweepLayout(screen_baselines=3, widths=(2, 2, 2)),
     SweepLayout(screen_baselines=1, widths=(2, 2, 2), block_baselines=1),
 )
+# on node slots all blocks begin at once: what they cost more is wide, not long
+_SLOT_LAYOUTS = (SweepLayout(screen_baselines=3, widths=(6, 6, 6, 6)),)
 # where the noise is small there may be more than three winners, and three runs show each of them
 _QUIET_LAYOUTS = (
     SweepLayout(screen_baselines=3, widths=(6, 6, 6)),
@@ -271,6 +278,7 @@ def plan(
     screen_baselines: int = 0,
     waves: int = 1,
     sigma: float | None = None,
+    slots: int = 1,
 ) -> Plan | Refusal:
     """Lay out a sweep of so many profiles in so many jobs: the first layout that fits.
 
@@ -281,12 +289,15 @@ def plan(
         screen_baselines: where they are fixed already; 0 leaves them to the layout.
         waves: of the screen; each has a baseline of its own.
         sigma: job noise, where it is known; None is usual.
+        slots: node slots that run side by side; each that the screen uses has a baseline.
     """
+    beside = screen_slots(slots, profiles)
     is_quiet = sigma is not None and sigma <= _QUIET and not reserved_blocks
     quiet = _QUIET_LAYOUTS if is_quiet else ()
-    for layout in (*quiet, *_LAYOUTS):
-        found = layout.of(profiles)
-        in_screen = screen_baselines or max(found.screen_baselines, waves)
+    several = _SLOT_LAYOUTS if slots > 1 else ()
+    for layout in (*quiet, *_LAYOUTS[:1], *several, *_LAYOUTS[1:]):
+        found = layout.of(profiles, slots=slots)
+        in_screen = screen_baselines or max(found.screen_baselines, waves, beside)
         block = found.widths[-1] + found.block_baselines
         left = budget - profiles - in_screen - found.in_blocks - reserved_blocks * block
         if left < 0 or found.df < MIN_DF:
@@ -305,17 +316,30 @@ def plan(
             + len(widths) * found.block_baselines
             + reserved_blocks * block,
         )
-    return Refusal(what="ranking only", why=_why(profiles, budget, reserved_blocks, waves))
+    return Refusal(what="ranking only", why=_why(profiles, budget, reserved_blocks, waves, slots))
 
 
-def _why(profiles: int, budget: int, reserved_blocks: int, waves: int) -> str:
-    last = _LAYOUTS[-1].of(profiles)
-    reserved = reserved_blocks * (last.widths[-1] + last.block_baselines)
-    least = profiles + max(last.screen_baselines, waves) + last.in_blocks + reserved
-    recommended = profiles + max(_LAYOUTS[1].screen_baselines, waves) + _LAYOUTS[1].in_blocks
+def screen_slots(slots: int, profiles: int) -> int:
+    """Return on how many node slots a screen lies: a baseline is for two profiles or more."""
+    return 1 if slots == 1 else min(slots, max(profiles // 2, 1))
+
+
+def _why(profiles: int, budget: int, reserved_blocks: int, waves: int, slots: int) -> str:
+    most = max(waves, screen_slots(slots, profiles))
+
+    def jobs(layout: SweepLayout) -> int:
+        return profiles + max(layout.screen_baselines, most) + layout.in_blocks
+
+    layouts = [each.of(profiles, slots=slots) for each in _LAYOUTS]
+    least = min(
+        jobs(each) + reserved_blocks * (each.widths[-1] + each.block_baselines)
+        for each in layouts
+        if each.df >= MIN_DF
+    )
+    recommended = max(jobs(layouts[1]), least)
     return (
-        f"{budget} jobs screen {profiles} profiles but leave no {MIN_BLOCKS} blocks to confirm "
-        f"one: {least} jobs are the least, {recommended} are recommended"
+        f"{budget} jobs screen {counted(profiles, 'profile')} but leave no {MIN_BLOCKS} blocks to "
+        f"confirm one: {least} jobs are the least, {recommended} are recommended"
     )
 
 

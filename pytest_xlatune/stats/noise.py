@@ -1,20 +1,24 @@
 """The noise of a cell, from jobs of the baseline against itself.
 
 What planning needs to know before it promises anything: how far two jobs of one configuration are
-apart, and what happens inside a job. A dozen jobs give sigma to within a quarter.
+apart, and what happens inside a job. A dozen jobs give sigma to within a quarter. And how much of
+it the trials of one allocation share, what node slots differ by, and what they cost each other
+while all of them run.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import groupby, pairwise
 from statistics import fmean, stdev
 
 from pytest_xlatune.model.record import Record
-from pytest_xlatune.model.result import Score
-from pytest_xlatune.stats.blocks import fit_line
+from pytest_xlatune.model.result import Score, relative
+from pytest_xlatune.model.text import fine, percent, size
+from pytest_xlatune.stats.blocks import IDENTICAL, fit_line
+from pytest_xlatune.stats.design import t_quantile
 from pytest_xlatune.stats.window import steady_start
 
 MIN_SCORES = 4
@@ -129,3 +133,231 @@ def two_groups(values: Sequence[float]) -> tuple[float, int, int] | None:
     if min(len(low), len(high)) < _LEAST_SIDE or gap < _LEAST_GAP or spread > _GAP_SHARE * gap:
         return None
     return gap, len(low), len(high)
+
+
+def _share(fraction: float) -> str:
+    return f"{100 * fraction:.0f} %"
+
+
+_WIDE = 0.5  # of an interval of a share, above which it tells nothing
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AllocationNoise(Record):
+    """What trials of one allocation share, and what they differ by in it; fractions."""
+
+    between: float  # standard deviation of the part that trials of an allocation share
+    within: float  # that of a trial inside its allocation
+    within_low: float  # 95 % interval of it
+    within_high: float
+    rho: float  # share of a trial's variance that is common to its allocation
+    rho_low: float  # 95 % interval of it
+    rho_high: float
+    allocations: int
+    trials: int
+
+    @property
+    def total(self) -> float:
+        """Return the standard deviation of trials that are each in an allocation of its own."""
+        return math.hypot(self.between, self.within)
+
+    @property
+    def tells(self) -> bool:
+        """Whether the interval of the share is narrow enough to say anything."""
+        return self.rho_high - self.rho_low <= _WIDE
+
+    @property
+    def lines(self) -> tuple[str, ...]:
+        """What was found, one sentence each."""
+        level, low, high = map(fine, (self.within, self.within_low, self.within_high))
+        found = (
+            f"{_share(self.rho)} of the variance of a trial is common to its allocation (95 % "
+            f"interval {_share(self.rho_low)} to {_share(self.rho_high)})"
+        )
+        if not self.tells:
+            found = f"cannot tell how much trials of one allocation share: {found}"
+        inside = (
+            f"noise inside an allocation: {level} (95 % interval {low} to {high}); between "
+            f"allocations: {fine(self.between)} ({self.trials} trials in {self.allocations} "
+            "allocations)"
+        )
+        return inside, found
+
+
+def allocation_noise(scores: Sequence[tuple[Hashable, float]]) -> AllocationNoise | None:
+    """Estimate both variances from (allocation, score); None where none can be told.
+
+    One-way random effects by the analysis of variance. The interval of the share is exact for
+    allocations of equal size (S. R. Searle, Linear Models, 1971, section 9.9) and close where few
+    trials are missing.
+    """
+    groups: dict[Hashable, list[float]] = {}
+    for name, value in scores:
+        if math.isfinite(value):
+            groups.setdefault(name, []).append(value)
+    sizes = [len(each) for each in groups.values()]
+    trials, count = sum(sizes), len(groups)
+    between_df, within_df = count - 1, trials - count
+    if between_df < 1 or within_df < 1:
+        return None
+    from scipy import special
+
+    mean = math.fsum(x for own in groups.values() for x in own) / trials
+    inside = math.fsum((x - fmean(own)) ** 2 for own in groups.values() for x in own)
+    among = math.fsum(len(own) * (fmean(own) - mean) ** 2 for own in groups.values())
+    within, of_groups = inside / within_df, among / between_df
+    if within <= IDENTICAL**2:
+        return None  # copied, not measured
+    size_of = (trials - sum(each**2 for each in sizes) / trials) / between_df
+    ratio = of_groups / within
+
+    def share_at(f: float) -> float:
+        return min(max((f - 1) / (f + size_of - 1), 0.0), 1.0)
+
+    high_f, low_f = (float(special.fdtri(between_df, within_df, p)) for p in (0.975, 0.025))
+    low, high = (
+        math.sqrt(inside / (2 * float(special.gammaincinv(within_df / 2, p))))
+        for p in (0.975, 0.025)
+    )
+    return AllocationNoise(
+        between=math.sqrt(max(of_groups - within, 0.0) / size_of),
+        within=math.sqrt(within),
+        within_low=low,
+        within_high=high,
+        rho=share_at(ratio),
+        rho_low=share_at(ratio / high_f),
+        rho_high=share_at(ratio / low_f),
+        allocations=count,
+        trials=trials,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlotTrial:
+    """A trial on one of several node slots: when it ran, from 0, and its score."""
+
+    slot: int
+    start_s: float
+    end_s: float
+    value: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlotNoise(Record):
+    """What node slots differ by, and what they cost each other; logarithms of the score."""
+
+    effects: tuple[float, ...]  # of each slot against the mean of the others
+    reach: tuple[float, ...]  # half the width of their 95 % intervals, which hold together
+    busy: float | None  # change while all other slots run; None where they never ran together
+    busy_low: float  # 95 % interval of it
+    busy_high: float
+    sigma: float  # of one trial on its slot
+    trials: int
+
+    @property
+    def slower(self) -> tuple[int, ...]:
+        """The slots that are slower than the others by more than noise, from 0."""
+        pairs = zip(self.effects, self.reach, strict=True)
+        return tuple(at for at, (effect, reach) in enumerate(pairs) if effect < -reach)
+
+    @property
+    def disturbs(self) -> bool:
+        """Whether trials on other slots change the speed by more than noise."""
+        return self.busy is not None and not self.busy_low <= 0 <= self.busy_high
+
+    def lines(self, nodes: Sequence[str]) -> tuple[str, ...]:
+        """What was found, one sentence each; `nodes` are those of each slot as a host list."""
+        found = [f"noise of a trial on its slot: {fine(self.sigma)} ({self.trials} trials)"]
+        for at in self.slower:
+            effect, reach = self.effects[at], self.reach[at]
+            low, high = (size(-relative(effect + each)) for each in (reach, -reach))
+            found.append(
+                f"slot {at + 1} ({nodes[at]}) is slower than the others by "
+                f"{size(-relative(effect))} (95 % interval {low} to {high})"
+            )
+        if not self.slower:
+            reach = relative(max(self.reach))
+            found.append(
+                f"no slot is slower than the others by more than noise; {size(reach)} would be seen"
+            )
+        if self.busy is None:
+            found.append(
+                "cannot tell whether neighbours disturb each other: the slots never ran at the "
+                "same time"
+            )
+            return tuple(found)
+        low, high = (percent(relative(each)) for each in (self.busy_low, self.busy_high))
+        change, interval = percent(relative(self.busy)), f"95 % interval {low} to {high}"
+        if not self.disturbs:
+            said = "neighbours do not disturb each other by more than noise"
+            found.append(f"{said}: {change} with all slots busy ({interval})")
+        else:
+            verb = "slow each other down" if self.busy < 0 else "change each other's speed"
+            found.append(f"neighbours {verb}: {change} with all slots busy ({interval})")
+        return tuple(found)
+
+
+_LEAST_DF = 3  # degrees of freedom, below which no interval is given
+_LEAST_SPREAD = 0.05  # of the share of time beside others, below which that was never varied
+
+
+def slot_noise(trials: Sequence[SlotTrial], *, slots: int) -> SlotNoise | None:
+    """Estimate what slots differ by, and what a trial loses while the others run.
+
+    Least squares of slot, a line of time, and the share of a trial's time during which another
+    slot ran, mean over the others. None where a slot has no score, or too few trials are there.
+    """
+    known = sorted(trials, key=lambda each: each.slot)
+    if [at for at, _ in groupby(known, key=lambda each: each.slot)] != list(range(slots)):
+        return None
+    import numpy as np
+
+    beside = np.array([_beside(each, known, slots) for each in known])
+    starts = np.array([each.start_s for each in known])
+    spread = float(starts.max() - starts.min()) or 1.0
+    columns = [np.array([float(each.slot == at) for each in known]) for at in range(slots)]
+    is_varied = float(beside.max() - beside.min()) > _LEAST_SPREAD
+    columns += [beside - beside.mean()] if is_varied else []
+    if float(starts.max()) > float(starts.min()):
+        columns.append((starts - starts.mean()) / spread)
+    design = np.stack(columns, axis=1)
+    df = len(known) - int(np.linalg.matrix_rank(design))
+    if df < _LEAST_DF:
+        return None
+    values = np.array([each.value for each in known])
+    mean = float(values.mean())
+    inverse = np.linalg.pinv(design.T @ design, rcond=1e-10, hermitian=True)
+    effects = inverse @ (design.T @ (values - mean))
+    residual = values - mean - design @ effects
+    sigma = math.sqrt(float(residual @ residual) / df)
+    reach = t_quantile(1 - 0.025 / slots, df) * sigma
+    found = []
+    for at in range(slots):
+        contrast = np.zeros(len(effects))
+        contrast[:slots] = -1.0 / (slots - 1)
+        contrast[at] = 1.0
+        own = math.sqrt(float(contrast @ inverse @ contrast))
+        found.append((float(contrast @ effects), reach * own))
+    busy, half = (float(effects[slots]), 0.0) if is_varied else (None, 0.0)
+    if busy is not None:
+        half = t_quantile(0.975, df) * sigma * math.sqrt(float(inverse[slots, slots]))
+    return SlotNoise(
+        effects=tuple(effect for effect, _ in found),
+        reach=tuple(width for _, width in found),
+        busy=busy,
+        busy_low=(busy or 0.0) - half,
+        busy_high=(busy or 0.0) + half,
+        sigma=sigma,
+        trials=len(known),
+    )
+
+
+def _beside(trial: SlotTrial, all_of: Sequence[SlotTrial], slots: int) -> float:
+    """Return the share of a trial's time during which another slot ran, mean over the others."""
+    took_s = max(trial.end_s - trial.start_s, 1e-9)
+    shared_s = math.fsum(
+        max(min(each.end_s, trial.end_s) - max(each.start_s, trial.start_s), 0.0)
+        for each in all_of
+        if each.slot != trial.slot
+    )
+    return shared_s / took_s / (slots - 1)

@@ -22,7 +22,7 @@ from typing import TypeGuard, overload
 from pytest_xlatune.model.cell import Protocol
 from pytest_xlatune.model.metric import BUSBW, FIRST_STEP, TGS, Figure, Logged, Metric
 from pytest_xlatune.model.result import NoScore, Score, StepRecord
-from pytest_xlatune.model.text import whole
+from pytest_xlatune.model.text import counted, whole
 
 PROFILED_FIRST_STEP = 9
 LEAST_OUTLIER = 0.01  # no step within 1 % of the median is ever dropped
@@ -37,7 +37,9 @@ UNSTEADY_ERRORS = 2.5 * 1.2533
 INVARIANT_TOLERANCE = 0.005
 PRINTED_RESOLUTION_S = 0.0005  # seconds are printed with three digits
 
-_OF_THE_LOG = ("invariant-violated", "resumed")  # flags that timings cannot tell
+_FIRST_STEP = 1  # torchtitan and Megatron-LM count their steps from 1, MaxText from 0
+ENDED_EARLY = "ended-early"  # the flag of a score of the window's first steps alone
+_OF_THE_LOG = ("invariant-violated", "resumed", ENDED_EARLY)  # flags that timings cannot tell
 
 # step id and seconds: what the arithmetic below works on
 _Timed = tuple[int, float]
@@ -79,7 +81,8 @@ def score(
     if tokens is None and inside:
         return NoScore(
             reason="no step in the window prints Tokens/s/device as a positive number, and the "
-            "tokens of a step are not declared"
+            "tokens of a step are not declared: a cell names per_device_batch_size and "
+            "max_target_length, a command that reads logs takes --tokens"
         )
     tokens = tokens or 0.0  # of no step: there is nothing to time
     timed = _timed(own, tokens) if inside else []
@@ -90,17 +93,57 @@ def score(
         found = replace(found, step_s=None, timings=())
     flags = {
         "invariant-violated": _violates(inside, tokens_per_device_step or tokens),
-        "resumed": records[0].step > 0,
+        "resumed": records[0].step > _FIRST_STEP,
     }
     losses = [r.loss for r in records if r.loss is not None]
-    ratios = [r.tflops / r.tgs for r in own if _is_measure(r.tflops) and _is_measure(r.tgs)]
+    rates = [r for r in own if _is_measure(r.tgs)]
     return replace(
         found,
         loss=losses[-1] if losses else None,
         first_loss=losses[0] if losses else None,
-        tflops=found.tgs * median(ratios) if ratios and found.tgs else None,
+        tflops=_at_rate(found.tgs, [(r.tflops, r.tgs) for r in rates]),
+        mfu=_at_rate(found.tgs, [(r.mfu, r.tgs) for r in rates]),
         flags=(*found.flags, *(name for name, is_set in flags.items() if is_set)),
     )
+
+
+def first_steps(protocol: Protocol) -> Protocol | None:
+    """Return the protocol of the first steps of a window, as few of them as a score needs.
+
+    None where the window has no others, and where another figure than TGS is scored.
+    """
+    wanted = window_steps(protocol)
+    if protocol.scored_by is not TGS or len(wanted) <= protocol.min_steps:
+        return None
+    return replace(protocol, steps=wanted[protocol.min_steps - 1] + 1)
+
+
+def score_so_far(
+    steps: Sequence[StepRecord], *, protocol: Protocol, tokens_per_device_step: float | None
+) -> Score | NoScore:
+    """Return the score of the first steps of a job's window, see `first_steps`.
+
+    It ranks and decides nothing. It has no loss: that of an earlier step is no other job's.
+    """
+    first = first_steps(protocol)
+    if first is None:
+        return NoScore(reason="the window has no more steps than a score needs")
+    found = score(
+        [each for each in steps if each.step < first.steps],
+        protocol=first,
+        tokens_per_device_step=tokens_per_device_step,
+    )
+    if isinstance(found, NoScore):
+        return found
+    return replace(found, loss=None, flags=(*found.flags, ENDED_EARLY))
+
+
+def _at_rate(
+    tgs: float | None, printed: Sequence[tuple[float | None, float | None]]
+) -> float | None:
+    """Return a figure that goes with the rate as it is at `tgs`; None where no step prints it."""
+    ratios = [figure / rate for figure, rate in printed if _is_measure(figure) and rate]
+    return tgs * median(ratios) if ratios and tgs else None
 
 
 def _of_figure(
@@ -138,7 +181,7 @@ def _of_figure(
         n_steps=len(kept),
         window=(of_steps[0][0], of_steps[-1][0]) if of_steps else (0, 0),
         loss=losses[-1] if losses else None,
-        flags=("resumed",) if resumed_at else (),
+        flags=("resumed",) if resumed_at > _FIRST_STEP else (),
         figure=Figure(metric=metric, value=figure),
     )
 
@@ -156,7 +199,8 @@ def rescore(scored: Score, *, protocol: Protocol) -> Score | NoScore:
     """
     if not scored.timings or scored.tgs is None or scored.step_s is None:
         return NoScore(reason="the seconds of its steps were not kept: it has one window only")
-    resumed_at = scored.timings[0][0] if "resumed" in scored.flags else 0
+    first = scored.timings[0][0]
+    resumed_at = first if "resumed" in scored.flags or first == _FIRST_STEP else 0
     wanted = window_steps(protocol, resumed_at=resumed_at)
     if len(wanted) < protocol.min_steps:
         return NoScore(reason=_too_short(protocol, wanted, resumed_at=resumed_at))
@@ -172,6 +216,8 @@ def rescore(scored: Score, *, protocol: Protocol) -> Score | NoScore:
         flags=(*found.flags, *kept),
         first_loss=scored.first_loss,
         tflops=scored.tflops and found.tgs and scored.tflops / scored.tgs * found.tgs,
+        mfu=scored.mfu and found.tgs and scored.mfu / scored.tgs * found.tgs,
+        memory_gb=scored.memory_gb,
     )
 
 
@@ -187,7 +233,7 @@ def _scored(
     timed = [each for each in every if each[0] in wanted]
     if len(timed) < protocol.min_steps:
         return NoScore(
-            reason=f"{len(timed)} usable steps in the window {wanted[0]}-{wanted[-1]}, "
+            reason=f"{counted(len(timed), 'usable step')} in the window {wanted[0]}-{wanted[-1]}, "
             f"{protocol.min_steps} needed (last step seen: {seen})"
         )
     late = _guarded(timed, protocol)
@@ -195,8 +241,9 @@ def _scored(
     kept = [each for each in late if each[0] not in dropped]
     if len(kept) < protocol.min_steps:
         return NoScore(
-            reason=f"{len(kept)} usable steps are left after {len(dropped)} outliers in the window "
-            f"{late[0][0]}-{late[-1][0]}, {protocol.min_steps} needed; run more steps"
+            reason=f"{counted(len(kept), 'usable step')} left after "
+            f"{counted(len(dropped), 'outlier')} in the window {late[0][0]}-{late[-1][0]}, "
+            f"{protocol.min_steps} needed; run more steps"
         )
     tgs = tokens * len(kept) / math.fsum(s for _, s in kept)
     flags = {
@@ -297,12 +344,12 @@ def _too_short(protocol: Protocol, wanted: StepWindow, *, resumed_at: int) -> st
         causes.append(f"the profiler takes steps {protocol.skip_first_steps}-{end}")
     if protocol.eval_interval:
         causes.append(f"an evaluation every {protocol.eval_interval} steps takes three steps each")
-    if resumed_at:
+    if resumed_at > _FIRST_STEP:
         causes.append(f"the run resumed at step {resumed_at}")
     why = f": {', '.join(causes)}" if causes else ""
     return (
-        f"{len(wanted)} usable steps in {protocol.steps}, {protocol.min_steps} needed{why}; "
-        "run more steps"
+        f"{counted(len(wanted), 'usable step')} in {protocol.steps}, "
+        f"{protocol.min_steps} needed{why}; run more steps"
     )
 
 

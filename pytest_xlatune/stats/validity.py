@@ -16,6 +16,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 
+from pytest_xlatune.model.channels import CHANNELS, flags_in
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.profile import (
     ALIASES,
@@ -63,10 +64,11 @@ class Shown:
         options: what XLA dumped of its options; None without a dump.
         config: the keys that the framework says it uses; empty where it prints none.
         nccl: the variables that NCCL or RCCL says it reads; empty where it prints none.
+        read: the flags that the reader of another channel says it read; empty where none says it.
         is_restarted: whether the program started more than once: the options may be those of a
             start that died, and another one may have trained without them.
         expects_options: whether the program was asked to dump its options and came far enough.
-        expects_nccl: the same of NCCL's lines.
+        expects_nccl: the same of NCCL's lines, and of those of other channels' readers.
     """
 
     flags: str | None = None
@@ -74,6 +76,7 @@ class Shown:
     options: Options | None = None
     config: Mapping[str, str] = field(default_factory=dict)
     nccl: Mapping[str, str] = field(default_factory=dict)
+    read: Mapping[str, str] = field(default_factory=dict)
     is_restarted: bool = False
     expects_options: bool = False
     expects_nccl: bool = False
@@ -111,6 +114,13 @@ def judged(
         *(
             (SettingKind.VARIABLE, name, value, _of_variable(shown, name, value), True)
             for name, value in profile.env.items()
+            if name not in CHANNELS
+        ),
+        *(
+            (SettingKind.FLAG, flag, value, _of_channel(shown, name, flag, value), True)
+            for name, text in profile.env.items()
+            if name in CHANNELS
+            for flag, value in flags_in(name, text).items()
         ),
         *(
             (SettingKind.OVERRIDE, key, value, _of_key(shown, key, value), key in profile.overrides)
@@ -286,6 +296,22 @@ def _of_variable(shown: Shown, name: str, value: str) -> _Said:
     if is_nccl and (shown.nccl or shown.expects_nccl):
         return _NOT_SEEN
     return _Said(effect=Effect.ASKED, witness=Witness.LOG) if listed is not None else _ASKED
+
+
+def _of_channel(shown: Shown, variable: str, flag: str, value: str) -> _Said:
+    """Return what says of a flag in another channel than XLA_FLAGS whether it was in effect."""
+    if shown.read:  # all that the library read is there
+        found = shown.read.get(flag)
+        is_so = found is not None and same_value(value, found)
+        return _told(Witness.READER, "" if found is None else repr(found), is_so=is_so)
+    text = shown.env.get(variable)
+    listed = None if text is None else flags_in(variable, text).get(flag)
+    if text is not None and (listed is None or not same_value(value, listed)):
+        seen = "" if listed is None else repr(listed)
+        return _Said(effect=Effect.CONTRADICTED, witness=Witness.LOG, seen=seen)
+    if shown.expects_nccl and CHANNELS[variable].says:
+        return _NOT_SEEN
+    return _ASKED if text is None else _Said(effect=Effect.ASKED, witness=Witness.LOG)
 
 
 def _of_key(shown: Shown, name: str, value: str) -> _Said:

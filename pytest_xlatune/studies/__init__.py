@@ -12,14 +12,14 @@ import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import ClassVar, Protocol, TypeVar
+from typing import ClassVar, Protocol, TypeVar, runtime_checkable
 
 from pytest_xlatune.model.cell import Cell
 from pytest_xlatune.model.profile import BASELINE_ID, Profile
 from pytest_xlatune.model.record import Json, Record
 from pytest_xlatune.model.resources import RetryRule
 from pytest_xlatune.model.result import Conclusion, TrialResult, Verdict
-from pytest_xlatune.model.trial import Arm, Trial
+from pytest_xlatune.model.trial import Arm, Behind, Trial
 
 History = Sequence[TrialResult]
 Owner = TypeVar("Owner")
@@ -51,6 +51,9 @@ class Policy:
         loss: with what a trial's loss is compared.
         reads_evidence: whether its history holds the evidence trials of other studies too.
         compiles_first: whether a compile check may say that trials outside blocks need no run.
+        compiled_stage: the stage whose trials are compiled alone and never submitted: each is
+            answered with the memory that its cell needs; "" where it has none.
+        asks_nodes: whether each node is asked what its own log says, where the site can.
         derives: whether profiles follow from results, so that no plan can name them.
         rules: failure class -> what follows, before the playbook's rule and after the site's.
     """
@@ -59,6 +62,8 @@ class Policy:
     loss: LossRule = LossRule.REFERENCE
     reads_evidence: bool = False
     compiles_first: bool = False
+    compiled_stage: str = ""
+    asks_nodes: bool = False
     derives: bool = False
     rules: Mapping[str, RetryRule] = field(default_factory=dict)
 
@@ -184,6 +189,31 @@ class Study(Protocol):
         ...
 
 
+@runtime_checkable
+class _SaysWhere(Protocol):
+    def place(self, trial: Trial) -> str: ...
+
+
+def says_where(study: Study) -> bool:
+    """Whether a study says itself where its trials stand; of others a block is confirmation."""
+    return isinstance(study, _SaysWhere)
+
+
+def place_in(study: Study, trial: Trial) -> str:
+    """Return where a trial stands in words, e.g. `round 3 of about 7, 4 pairs`; "" of most."""
+    return study.place(trial) if isinstance(study, _SaysWhere) else ""
+
+
+@runtime_checkable
+class _SaysRounds(Protocol):
+    def rounds(self, history: History) -> int: ...
+
+
+def rounds_in(study: Study, history: History) -> int:
+    """Return how many of the trials still to come follow one another; all of them in most."""
+    return study.rounds(history) if isinstance(study, _SaysRounds) else study.left(history)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate(Record):
     """A rival of the cell as deployed: settings, a commit, an image, an interpreter.
@@ -225,6 +255,7 @@ class Asked:
             raises likewise, but for the nodes.
         commits: as the user named them, where commits are compared: `others` has their cells by
             short hash and subject then, in order.
+        asks_compiler: whether the sweep asks for a compile check.
     """
 
     cell: Cell
@@ -238,6 +269,7 @@ class Asked:
     read_baselines: Callable[[str], tuple[str, tuple[TrialResult, ...]]]
     read_reference: Callable[[str], float]
     commits: str = ""
+    asks_compiler: bool = False
 
 
 class DeclaredStudy(Protocol):
@@ -252,6 +284,19 @@ class DeclaredStudy(Protocol):
     def study(self, asked: Asked) -> Study:
         """Return the study of a sweep; raises ConfigError where the two do not fit."""
         ...
+
+
+@runtime_checkable
+class _EndsEarly(Protocol):
+    def behind(self, history: History, running: TrialResult) -> Behind | None: ...
+
+
+def behind_in(study: Study, history: History, running: TrialResult) -> Behind | None:
+    """Return how far behind a running trial is, where it is to be ended early; None in most.
+
+    `running` has the score of its first steps.
+    """
+    return study.behind(history, running) if isinstance(study, _EndsEarly) else None
 
 
 def profiles_in(study: Study, history: History) -> tuple[Profile, ...]:

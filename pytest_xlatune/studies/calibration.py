@@ -1,35 +1,66 @@
 """How noisy a cell is: the baseline against itself, a dozen times.
 
 An A/A study. It compares nothing, so it spends no alpha; its trials are its own, and no sweep takes
-them for baselines measured beside its profiles. This module must not know of executors or logs.
+them for baselines measured beside its profiles. With several allocations it measures what trials of
+one allocation share; with several node slots, what these differ by, and what a trial loses while
+all of them run. This module must not know of executors or logs.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from pytest_xlatune.model.cell import Cell
 from pytest_xlatune.model.errors import ConfigError
+from pytest_xlatune.model.hosts import compress
 from pytest_xlatune.model.profile import BASELINE
+from pytest_xlatune.model.record import LATER
 from pytest_xlatune.model.result import Conclusion, NoiseRecord, TrialResult
+from pytest_xlatune.model.text import counted
 from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.stats.design import outlook
-from pytest_xlatune.stats.noise import MIN_SCORES, Noise, estimate_noise
-from pytest_xlatune.studies import Answer, History, Question
+from pytest_xlatune.stats.noise import (
+    MIN_SCORES,
+    AllocationNoise,
+    Noise,
+    SlotNoise,
+    SlotTrial,
+    allocation_noise,
+    estimate_noise,
+    slot_noise,
+)
+from pytest_xlatune.studies import Answer, History, OnNodeFailure, Policy, Question, Study
 from pytest_xlatune.studies.trials import Past, read, usable
 from pytest_xlatune.studies.verdicts import OneCell, answered, reference
 
 KIND = "calibration"
 JOBS = 12  # gives the noise to within a quarter
+STARTS = 3  # of an allocation, or rounds with all slots busy
+_PAIR = 2
+_ALONE, _BUSY = "alone", "busy"  # stages on several slots
+_HELD = "allocation"  # stages in allocations: `allocation1`
 
 
 @dataclass(frozen=True, kw_only=True)
 class CalibrationStudy(OneCell):
-    """So many jobs of a cell as deployed."""
+    """So many jobs of a cell as deployed.
+
+    Attributes:
+        cell: whose noise.
+        jobs: where it has one slot and asks for no allocations.
+        allocations: that hold `starts` trials each; 0 leaves the place of trials to the executor.
+        starts: trials of an allocation; rounds in which all slots run.
+        slots: the nodes of each node slot, the cell's own first; () is the cell's alone.
+    """
 
     cell: Cell
     jobs: int = JOBS
+    allocations: int = field(default=0, metadata=LATER)
+    starts: int = field(default=0, metadata=LATER)
+    slots: tuple[tuple[str, ...], ...] = field(default=(), metadata=LATER)
 
     def __post_init__(self) -> None:
         if self.jobs < MIN_SCORES:
@@ -37,11 +68,36 @@ class CalibrationStudy(OneCell):
                 f"a calibration of {self.jobs} jobs says nothing: {MIN_SCORES} are the least, "
                 f"{JOBS} give the noise to within a quarter"
             )
+        if self.allocations and self.slots:
+            raise ConfigError(
+                "a calibration measures allocations or slots: say --allocations or --slots, one "
+                "after the other"
+            )
+        if self.allocations and min(self.allocations, self.starts) < _PAIR:
+            raise ConfigError(
+                f"{counted(self.allocations, 'allocation')} of {counted(self.starts, 'start')} "
+                "tell no variance: two allocations of two starts are the least, 4 of 3 are usual"
+            )
+        if self.slots and self.starts < _PAIR:
+            raise ConfigError(
+                f"{counted(self.starts, 'start')} of each slot: two are the least, three are usual"
+            )
 
     @property
     def name(self) -> str:
         """The study's word."""
         return KIND
+
+    @cached_property
+    def cells(self) -> tuple[Cell, ...]:
+        """The cell on each of its node slots."""
+        return tuple(replace(self.cell, nodelist=nodes) for nodes in self.slots) or (self.cell,)
+
+    @property
+    def policy(self) -> Policy:
+        """A slot that cannot run is told; the others go on."""
+        is_told = OnNodeFailure.VERDICT if self.slots else OnNodeFailure.STOP
+        return Policy(on_node_failure=is_told)
 
     def answer(self, history: History, question: Question) -> Answer:
         """Return what a waiting test asks, once all jobs are over."""
@@ -49,45 +105,194 @@ class CalibrationStudy(OneCell):
 
     def outline(self, history: History) -> tuple[str, ...]:
         """Return what a plan says of it."""
-        return (f"{len(self.propose(history))} trials of the cell as deployed",)
+        del history
+        total = counted(len(self._trials), "trial")
+        if self.allocations:
+            total += f" in {self.allocations} allocations"
+        if self.slots:
+            alone = sum(each.stage == _ALONE for each in self._trials)
+            total += f" ({alone} alone, the others in {self.starts} rounds of all slots)"
+        return (f"{total} of the cell as deployed",)
 
     def propose(self, history: History) -> tuple[Trial, ...]:
-        """Return the jobs that are not over."""
-        past = _read(history, self.cell)
-        return tuple(trial for trial in self._trials if not past.is_final(trial))
+        """Return the jobs of the first step that are not over.
+
+        Trials of one allocation are a step, and so is a round of all slots, or a trial that runs
+        while no other does.
+        """
+        past = self.past(history)
+        for step in self._steps:
+            if left := tuple(each for each in step if not past.is_final(each)):
+                return left
+        return ()
+
+    def ahead(self, history: History) -> tuple[Trial, ...]:
+        """Return the trials that are not over, those of later steps too."""
+        past = self.past(history)
+        return tuple(each for each in self._trials if not past.is_final(each))
+
+    def left(self, history: History) -> int:
+        """Return how many trials are not over."""
+        return len(self.ahead(history))
+
+    def rounds(self, history: History) -> int:
+        """Return how many of them follow one another."""
+        past = self.past(history)
+        return sum(
+            1 if self.slots else sum(not past.is_final(each) for each in step)
+            for step in self._steps
+            if not all(map(past.is_final, step))
+        )
 
     def conclude(self, history: History) -> Conclusion:
         """Return the baseline's line, the job noise, and what budgets could see with it."""
-        past = _read(history, self.cell)
-        noise = _noise(past)
+        past = self.past(history)
+        noise = _noise(past, self.cells)
         window = past.window
+        is_whole = not self.propose(history)
         return Conclusion(
             verdicts=(),
             reference=reference(past),
             record=NoiseRecord(sigma=noise.sigma_job if noise else None),
-            complete=not self.propose(history),
+            complete=is_whole,
             first_step=window.moved_to,
-            notes=(*((outlook(noise.sigma_job),) if noise else ()), *filter(None, [window.note])),
+            notes=(
+                *((outlook(noise.sigma_job),) if noise else ()),
+                *(self.said(history) if is_whole else ()),
+                *filter(None, [window.note]),
+            ),
         )
+
+    def past(self, history: History) -> Past:
+        """Return its own trials: of those that measured something else, none."""
+        own = tuple(each for each in history if self._is_own(each.trial.stage))
+        protocols = {each.digest: each.protocol for each in self.cells}
+        return read(own, protocols=protocols, declared={}, study=KIND, slots=bool(self.slots))
+
+    def _is_own(self, stage: str) -> bool:
+        if self.slots:
+            return stage in (_ALONE, _BUSY)
+        return stage.startswith(_HELD) if self.allocations else stage == KIND
+
+    def said(self, history: History) -> tuple[str, ...]:
+        """Say what allocations share, or slots differ by; () where neither was asked for."""
+        if self.allocations:
+            found = _allocations(self.past(history))
+            few = (
+                "cannot tell what trials of one allocation share: no two of them have scores in "
+                "two allocations"
+            )
+            return found.lines if found else (few,)
+        if self.slots:
+            own = _slots(self.past(history), self.cells)
+            nodes = [compress(each) for each in self.slots]
+            few = "cannot tell what slots differ by: a slot has no score, or too few trials have"
+            return own.lines(nodes) if own else (few,)
+        return ()
+
+    @cached_property
+    def _steps(self) -> tuple[tuple[Trial, ...], ...]:
+        if self.allocations:
+            return tuple(
+                tuple(
+                    replace(self._trial(start, stage=f"{_HELD}{at}"), allocation=f"{at}")
+                    for start in range(self.starts)
+                )
+                for at in range(1, self.allocations + 1)
+            )
+        if not self.slots:
+            return (tuple(map(self._trial, range(self.jobs))),)
+        # each slot runs alone once at least, and two do in each round, so that time is balanced
+        count = len(self.slots)
+        in_round = max(_PAIR, math.ceil(count / self.starts))
+        steps: list[tuple[Trial, ...]] = []
+        for at in range(self.starts):
+            alone = [
+                (self._trial(number, stage=_ALONE, slot=number % count),)
+                for number in range(at * in_round, (at + 1) * in_round)
+            ]
+            busy = tuple(
+                self._trial(at * count + slot, stage=_BUSY, slot=slot) for slot in range(count)
+            )
+            steps += [*alone[: in_round // 2], busy, *alone[in_round // 2 :]]
+        return tuple(steps)
 
     @cached_property
     def _trials(self) -> tuple[Trial, ...]:
-        return tuple(
-            Trial(
-                cell_digest=self.cell.digest,
-                profile=BASELINE,
-                protocol=self.cell.protocol,
-                study=KIND,
-                stage=KIND,
-                position=at,
-            )
-            for at in range(self.jobs)
+        return tuple(each for step in self._steps for each in step)
+
+    def _trial(self, position: int, *, stage: str = KIND, slot: int = 0) -> Trial:
+        return Trial(
+            cell_digest=self.cells[slot].digest,
+            profile=BASELINE,
+            protocol=self.cell.protocol,
+            study=KIND,
+            stage=stage,
+            position=position,
         )
 
 
-def noise_of(history: History, cell: Cell) -> Noise | None:
-    """Return what the jobs of a calibration differ by; None with too few scores."""
-    return _noise(_read(history, cell))
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Calibrated:
+    """What a calibration found; None where it cannot be told, or was not asked for."""
+
+    jobs: tuple[TrialResult, ...]  # that have a score, in the order they ran
+    noise: Noise | None = None
+    allocations: AllocationNoise | None = None
+    slots: SlotNoise | None = None
+    said: tuple[str, ...] = ()  # of allocations or slots
+
+
+def found_by(study: Study, history: History) -> Calibrated:
+    """Return what a calibration found so far.
+
+    Raises:
+        TypeError: it is another study.
+    """
+    if not isinstance(study, CalibrationStudy):
+        raise TypeError(f"{study.name} is no calibration")
+    past = study.past(history)
+    return Calibrated(
+        jobs=tuple(scored(tuple(past.screen.values()))),
+        noise=_noise(past, study.cells),
+        allocations=_allocations(past) if study.allocations else None,
+        slots=_slots(past, study.cells) if study.slots else None,
+        said=study.said(history),
+    )
+
+
+def _allocations(past: Past) -> AllocationNoise | None:
+    """Return what trials share by the allocation in which they ran, whatever was planned."""
+    return allocation_noise(
+        [
+            (each.outcome.allocation, score.value)
+            for each in past.screen.values()
+            if each.outcome is not None
+            and each.outcome.allocation
+            and (score := usable(each)) is not None
+        ]
+    )
+
+
+def _slots(past: Past, cells: Sequence[Cell]) -> SlotNoise | None:
+    number = {each.digest: at for at, each in enumerate(cells)}
+    times = [
+        (each, score.value, each.outcome.start_s, each.outcome.end_s)
+        for each in past.screen.values()
+        if (score := usable(each)) is not None and each.outcome is not None
+    ]
+    first_s = min((start_s for _, _, start_s, _ in times if start_s is not None), default=0.0)
+    trials = [
+        SlotTrial(
+            slot=number[each.trial.cell_digest],
+            start_s=start_s - first_s,
+            end_s=end_s - first_s,
+            value=value,
+        )
+        for each, value, start_s, end_s in times
+        if start_s is not None and end_s is not None
+    ]
+    return slot_noise(trials, slots=len(cells))
 
 
 def scored(history: History) -> list[TrialResult]:
@@ -104,10 +309,25 @@ def _start(pair: tuple[float | None, TrialResult]) -> tuple[float, int]:
     return start_s or 0.0, result.trial.position
 
 
-def _read(history: History, cell: Cell) -> Past:
-    return read(history, protocols={cell.digest: cell.protocol}, declared={}, study=KIND)
-
-
-def _noise(past: Past) -> Noise | None:
+def _noise(past: Past, cells: Sequence[Cell]) -> Noise | None:
+    """Estimate the noise; what slots differ by, and what they cost each other, is none."""
     jobs = scored(tuple(past.screen.values()))
-    return estimate_noise([score for each in jobs if (score := usable(each)) is not None])
+    scores = [(each.trial, score) for each in jobs if (score := usable(each)) is not None]
+    if len(cells) == 1:
+        return estimate_noise([score for _, score in scores])
+    found = _slots(past, cells)
+    if found is None:
+        return None
+    number = {each.digest: at for at, each in enumerate(cells)}
+    among = (len(cells) - 1) / len(cells)  # an effect is against the mean of the others
+    return estimate_noise(
+        [
+            replace(
+                score,
+                value=score.value
+                - found.effects[number[trial.cell_digest]] * among
+                - (found.busy or 0.0) * (trial.stage == _BUSY),
+            )
+            for trial, score in scores
+        ]
+    )

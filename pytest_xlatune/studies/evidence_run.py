@@ -99,5 +99,7 @@ def evidence_protocol(protocol: Protocol) -> Protocol:
         min_steps=1,  # it has no window to score
         eval_interval=0,
         metric="none",
+        metric_is_better="",
+        metric_unit="",
         dump=True,
     )

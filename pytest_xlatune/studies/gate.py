@@ -27,7 +27,7 @@ from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.metric import TGS
 from pytest_xlatune.model.profile import BASELINE, BASELINE_ID, Profile, check_unique
 from pytest_xlatune.model.profile import profile as profile_of
-from pytest_xlatune.model.record import LATER, Record, digest
+from pytest_xlatune.model.record import LATER, Record, digest, written
 from pytest_xlatune.model.result import (
     Comparison,
     Conclusion,
@@ -331,6 +331,7 @@ def _notes(gated: Gated) -> list[str]:
 KIND = "gate"
 
 
+@written("gate")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gate(Record):
     """What a gate demands.

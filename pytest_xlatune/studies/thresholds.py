@@ -17,12 +17,13 @@ from typing import ClassVar
 
 from pytest_xlatune.model.cell import Cell
 from pytest_xlatune.model.errors import ConfigError
+from pytest_xlatune.model.pairs import JobFigure, ThresholdFound, ThresholdRecord
 from pytest_xlatune.model.profile import BASELINE, BASELINE_ID
 from pytest_xlatune.model.record import LATER, Record, digest
-from pytest_xlatune.model.result import Conclusion, NoiseRecord, Score, Verdict, VerdictKind
+from pytest_xlatune.model.result import Conclusion, Score, TrialResult, Verdict, VerdictKind
 from pytest_xlatune.model.text import counted
 from pytest_xlatune.model.trial import Arm, Trial
-from pytest_xlatune.stats.compare import above
+from pytest_xlatune.stats.compare import above, reach_of
 from pytest_xlatune.stats.design import MIN_DF, t_quantile
 from pytest_xlatune.studies import Answer, Asked, History, Policy, Question
 from pytest_xlatune.studies.trials import Past, read, usable
@@ -217,14 +218,17 @@ class ThresholdStudy(OneCell):
         """Return a verdict for each metric; none passes before all jobs are over."""
         past = self._past(history)
         is_complete = not self.propose(history)
-        scores = [score for each in past.screens_of(BASELINE_ID) if (score := usable(each))]
-        logs = [score.value for score in scores]
+        scored = [(each, s) for each in past.screens_of(BASELINE_ID) if (s := usable(each))]
+        logs = [score.value for _, score in scored]
         return Conclusion(
             verdicts=tuple(
                 self._verdict(past, each, is_complete=is_complete) for each in self.demands
             ),
             reference=reference(past),
-            record=NoiseRecord(sigma=stdev(logs) if len(logs) > MIN_DF else None),
+            record=ThresholdRecord(
+                sigma=stdev(logs) if len(logs) > MIN_DF else None,
+                metrics=tuple(self._found(each, scored) for each in self.demands),
+            ),
             complete=is_complete,
             first_step=past.window.moved_to,
             notes=tuple(filter(None, [past.window.note])),
@@ -246,6 +250,25 @@ class ThresholdStudy(OneCell):
                 position=at,
             )
             for at in range(self.jobs)
+        )
+
+    def _found(self, demand: Demand, scored: Sequence[tuple[TrialResult, Score]]) -> ThresholdFound:
+        jobs = tuple(
+            JobFigure(job=", ".join(trial.job_ids), value=value)
+            for trial, score in scored
+            if (value := demand.figure(score, self.cell)) is not None
+        )
+        values = [each.value for each in jobs]
+        mean, reach = fmean(values) if values else math.nan, reach_of(values)
+        return ThresholdFound(
+            metric=demand.metric,
+            demand=demand.words,
+            least=max((level for sign, level in demand.limits if sign > 0), default=None),
+            most=min((level for sign, level in demand.limits if sign < 0), default=None),
+            jobs=jobs,
+            mean=mean if values else None,
+            low=None if reach is None else mean - reach,
+            high=None if reach is None else mean + reach,
         )
 
     def _verdict(self, past: Past, demand: Demand, *, is_complete: bool) -> Verdict:

@@ -30,7 +30,7 @@ from pytest_xlatune.model.text import percent
 from pytest_xlatune.model.trial import ConfirmDesign, Trial
 from pytest_xlatune.stats.blocks import BlockFit, BlockScore, fit_blocks
 from pytest_xlatune.stats.compare import compare
-from pytest_xlatune.stats.score import rescore
+from pytest_xlatune.stats.score import ENDED_EARLY, rescore
 from pytest_xlatune.stats.window import (
     MIN_JOBS,
     TOLERANCE,
@@ -62,6 +62,7 @@ class Orders:
     cell: Cell
     seed: int
     study: str = STUDY
+    slots: tuple[str, ...] = ()  # the cell's identity on each node slot, where it has several
 
     @cached_property
     def cell_digest(self) -> str:
@@ -71,7 +72,7 @@ class Orders:
     @property
     def protocols(self) -> Mapping[str, Protocol]:
         """How the trials of the cell are run and scored, by its identity."""
-        return {self.cell_digest: self.cell.protocol}
+        return dict.fromkeys(self.slots or (self.cell_digest,), self.cell.protocol)
 
     def segment(
         self, wave: str, profiles: Sequence[Profile], *, baselines: int, lone: float = 0.0
@@ -169,6 +170,7 @@ ALPHA = 0.01  # of calling a warm-up another one: it flags, and a flag that crie
 ScoredTrial = tuple[Hashable, str, Score]  # block, arm, score of one trial
 
 
+_PAIR = 2  # steps
 _Pool = tuple[Score, ...]
 _WINDOWS: dict[Protocol, tuple[_Pool, Window]] = {}  # the last pool of a protocol, and its window
 
@@ -189,12 +191,19 @@ def window_of(screened: Iterable[Score], confirmed: Iterable[Score], protocol: P
 
 
 def moved(result: TrialResult, window: Window) -> TrialResult:
-    """Return a trial as scored in the window of all; it may have no score there, and says why."""
+    """Return a trial as scored in the window of all; it may have no score there, and says why.
+
+    Of one that was ended early fewer steps do, and without any it stays as it is: it only ranks.
+    """
     if not window.is_moved or result.score is None:
         return result
-    found = rescore(result.score, protocol=window.protocol)
+    is_short = ENDED_EARLY in result.score.flags
+    wanted = replace(window.protocol, min_steps=_PAIR) if is_short else window.protocol
+    found = rescore(result.score, protocol=wanted)
     if isinstance(found, Score):
         return replace(result, score=found)
+    if is_short:
+        return result
     return replace(result, score=None, reason=found.reason)
 
 
@@ -269,8 +278,18 @@ class Place(NamedTuple):
 _BESIDE = 2.0  # times the median time between starts, up to which a trial ran beside a block
 
 
-def _real_blocks(trials: Mapping[Place, TrialResult]) -> Mapping[Place, Hashable]:
-    """Return the block of each trial: as planned, unless it began after most of a later one."""
+def _real_blocks(
+    trials: Mapping[Place, TrialResult], *, are_beside: bool = False
+) -> Mapping[Place, Hashable]:
+    """Return the block of each trial: as planned, unless it began after most of a later one.
+
+    Where blocks run side by side, a later one is one on the same nodes.
+    """
+    if are_beside:
+        by_slot: dict[str, dict[Place, TrialResult]] = defaultdict(dict)
+        for key, each in trials.items():
+            by_slot[each.trial.cell_digest][key] = each
+        return {key: at for own in by_slot.values() for key, at in _real_blocks(own).items()}
     starts = {
         key: start
         for key, each in trials.items()
@@ -308,6 +327,11 @@ def _real_blocks(trials: Mapping[Place, TrialResult]) -> Mapping[Place, Hashable
 _Kept = dict[bool, dict[Place, "TrialResult"]]  # whether in a block -> by place
 
 
+def _allocation(result: TrialResult) -> str:
+    """Return the allocation its last attempt was a step of; "" where it was a job of its own."""
+    return result.outcome.allocation if result.outcome is not None else ""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Past:
     """The usable history. Not slotted, for what follows from it is worked out once.
@@ -323,6 +347,7 @@ class Past:
         reference_loss: median loss of its scored trials; None where none was printed.
         windows: by cell, in which all trials of that cell are scored.
         epochs: in how many their scores lie.
+        slots: whether they lie on several node slots, each a cell of its own.
     """
 
     screen: Mapping[Place, TrialResult]
@@ -336,6 +361,7 @@ class Past:
     undeclared: frozenset[str]
     changed: frozenset[str]
     foreign: int
+    slots: bool = False
 
     @property
     def window(self) -> Window:
@@ -358,13 +384,13 @@ class Past:
 
         Arms that cannot run are left out.
 
-        A block that straddles a change of epoch is two blocks: nothing compares across it. A trial
-        that was tried again after a later block had begun stands in the block beside which it ran,
-        or in none that holds another.
+        A block that straddles a change of epoch, or two allocations, is two blocks: nothing
+        compares across it. A trial that was tried again after a later block had begun stands in the
+        block beside which it ran, or in none that holds another.
         """
         dropped = self.dropped
         return [
-            ((self.real_blocks[key], each.epoch), key.arm, score)
+            ((self.real_blocks[key], each.epoch, _allocation(each)), key.arm, score)
             for key, each in sorted(self.confirm.items(), key=lambda item: item[0])
             if key.arm not in dropped
             and (not designs or each.trial.design in designs)
@@ -375,7 +401,7 @@ class Past:
     @cached_property
     def real_blocks(self) -> Mapping[Place, Hashable]:
         """Return in which block each trial ran, by its start."""
-        return _real_blocks(self.confirm)
+        return _real_blocks(self.confirm, are_beside=self.slots)
 
     def of(self, trial: Trial) -> TrialResult | None:
         """Return the result of a planned trial so far; None where there is none."""
@@ -403,6 +429,7 @@ def read(
     study: str = STUDY,
     reference: str = BASELINE.id,
     is_one_window: bool = False,
+    slots: bool = False,
 ) -> Past:
     """Sort a history into what this study planned and what it did not.
 
@@ -413,6 +440,7 @@ def read(
         study: whose trials.
         reference: the arm that the others are compared with; "" where there is none.
         is_one_window: whether trials of several cells are compared, and so scored in one window.
+        slots: whether the cells are node slots of one, which are compared and run side by side.
     """
     known = {BASELINE.id: BASELINE, ALIAS.id: ALIAS, **declared}
     stages: _Kept = {False: {}, True: {}}
@@ -441,7 +469,7 @@ def read(
     windows = {
         cell: window_of(_scores(screen, of), _scores(confirm, of), protocol)
         for cell, protocol in protocols.items()
-        for of in [None if is_one_window else cell]
+        for of in [None if is_one_window or slots else cell]
     }
     if any(window.is_moved for window in windows.values()):
         screen = {key: moved(r, windows[r.trial.cell_digest]) for key, r in screen.items()}
@@ -460,6 +488,7 @@ def read(
         undeclared=frozenset(undeclared),
         changed=frozenset(changed),
         foreign=foreign,
+        slots=slots,
     )
 
 
@@ -508,9 +537,13 @@ def start_of(result: TrialResult) -> float | None:
 
 
 def _scores(results: Mapping[Place, TrialResult], cell_digest: str | None) -> list[Score]:
-    """Return the scores of one cell, of all where `cell_digest` is None."""
+    """Return the scores of one cell, of all where `cell_digest` is None.
+
+    Those of trials that were ended early tell nothing of where steady state begins.
+    """
     of_cell = (r for _, r in sorted(results.items()) if cell_digest in (None, r.trial.cell_digest))
-    return [score for each in of_cell if (score := usable(each)) is not None]
+    found = (score for each in of_cell if (score := usable(each)) is not None)
+    return [each for each in found if ENDED_EARLY not in each.flags]
 
 
 def _standing(result: TrialResult) -> tuple[bool, bool, tuple[str, ...], float]:

@@ -23,7 +23,7 @@ from tempfile import TemporaryDirectory
 from pytest_xlatune.launchers import Launcher
 from pytest_xlatune.launchers.checkout import UNCOMMITTED, CheckoutLauncher, LauncherByCell
 from pytest_xlatune.model.cell import Cell
-from pytest_xlatune.model.errors import ConfigError
+from pytest_xlatune.model.errors import CheckoutError, ConfigError
 from pytest_xlatune.model.profile import BASELINE
 from pytest_xlatune.model.trial import Trial
 
@@ -190,11 +190,32 @@ def same_files(launcher: CheckoutLauncher, one: str, other: str) -> bool:
     return len(trees) == 1
 
 
+def made(launcher: Launcher, cells: Iterable[Cell]) -> tuple[tuple[Cell, ...], tuple[str, ...]]:
+    """Make the checkouts of cells as far as their commits have one; say why the others have none.
+
+    Raises:
+        ConfigError: no commit has one, a file of one was changed, or the trouble is no commit's.
+    """
+    found, why = list[Cell](), dict[str, CheckoutError]()
+    for cell in cells:
+        if cell.code in why:
+            continue
+        try:
+            make(launcher, [cell])
+            found.append(cell)
+        except CheckoutError as error:
+            why[cell.code] = error
+    if why and not found:
+        raise next(iter(why.values()))
+    return tuple(found), tuple(map(str, why.values()))
+
+
 def make(launcher: Launcher, cells: Iterable[Cell]) -> None:
     """Make the checkouts of cells, look through those there are, and remove what nothing uses.
 
     Raises:
-        ConfigError: one cannot be made, or a file of one was changed.
+        CheckoutError: one cannot be made, for a reason of its commit.
+        ConfigError: for another reason, or a file of one was changed.
     """
     own = of_commits(launcher)
     if own is None:
@@ -317,12 +338,27 @@ def _make(repository: str, path: Path) -> None:
             ready.touch()
             return
     _forget(repository, path)
-    # locked: `git worktree prune` on a machine that does not see it leaves its entry alone
-    _git(repository, "worktree", "add", "--quiet", "--force", "--force", "--lock", "--detach",
-         str(path), path.name)  # fmt: skip
-    if (path / ".gitmodules").exists():
-        _git(str(path), "submodule", "--quiet", "update", "--init", "--recursive")
+    try:
+        # locked: `git worktree prune` on a machine that does not see it leaves its entry alone
+        _git(repository, "worktree", "add", "--quiet", "--force", "--force", "--lock", "--detach",
+             str(path), path.name)  # fmt: skip
+        if (path / ".gitmodules").exists():
+            _git(str(path), "submodule", "--quiet", "update", "--init", "--recursive")
+    except ConfigError as error:
+        if _OF_THE_MACHINE.search(str(error)):
+            raise
+        raise CheckoutError(
+            f"the checkout of {path.name[:_SHORT]} cannot be made: {error}; mend what git names, "
+            "or leave the commit out"
+        ) from None
     ready.touch()
+
+
+# what git says where no commit can be checked out, this one or another
+_OF_THE_MACHINE = re.compile(
+    "cannot be asked about|No space left|quota exceeded|Read-only file system|Permission denied|"
+    "Input/output error|Stale file handle|Cannot allocate memory|Too many open files"
+)
 
 
 def _forget(repository: str, path: Path) -> None:
@@ -409,7 +445,9 @@ def _git(repository: str, *words: str, env: dict[str, str] | None = None) -> str
     done = _run(repository, *words, env=env)
     if done.returncode:
         said = done.stderr.strip() or f"exit code {done.returncode}"
-        raise ConfigError(f"git {words[0]} in {repository}: {said[-500:]}")
+        # fatal: repository '/shared/lib' does not exist
+        fatal = next((each for each in said.splitlines() if each.startswith("fatal: ")), said)
+        raise ConfigError(f"git {words[0]} in {repository}: {fatal[-500:]}")
     return done.stdout
 
 

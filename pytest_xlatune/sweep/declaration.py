@@ -12,14 +12,12 @@ letter by letter. So every value is held against its annotation when a sweep is 
 from __future__ import annotations
 
 import ast
-import functools
 import importlib.util
 import math
+import os
 import re
-import types
-import typing
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +27,9 @@ from pytest_xlatune.launchers.checkout import CheckoutLauncher, LauncherByCell, 
 from pytest_xlatune.launchers.container import configured
 from pytest_xlatune.model.cell import Cell, Parallelism, Protocol
 from pytest_xlatune.model.errors import ConfigError
+from pytest_xlatune.model.hosts import MAX_RANGE, expand, parts
 from pytest_xlatune.model.profile import NO_ENV_ID, Profile, check_unique
+from pytest_xlatune.model.record import check_kinds, written, wrong_kind
 from pytest_xlatune.model.redact import is_secret
 from pytest_xlatune.model.resources import Resources, RetryPolicy
 from pytest_xlatune.stats.design import Plan
@@ -59,111 +59,30 @@ from pytest_xlatune.sweep.settings import NOTHING, Said
 
 # annotations of the groups, which name these without loading them
 _NAMED = {"Protocol": Protocol, "Resources": Resources, "RetryPolicy": RetryPolicy}
-_WORDS = {str: "a text", int: "a whole number", float: "a number", bool: "True or False"}
-
-
-def check_kinds(declared: object, *, what: str) -> None:
-    """Refuse an attribute whose value is not of its annotated kind.
-
-    Texts, numbers, mappings, tuples (a list will do), choices and classes are looked at; an
-    annotation of another sort is left alone.
-
-    Args:
-        declared: an instance of a dataclass; any other is left alone.
-        what: how messages call it, e.g. "sweep 'pp8'".
-
-    Raises:
-        ConfigError: names the first wrong one, the value and the expected kind.
-    """
-    cls: Any = type(declared)
-    if not hasattr(cls, "__dataclass_fields__"):
-        return
-    for name, kind in _kinds(cls).items():
-        _check(kind, getattr(declared, name), where=f"{what}: {name}")
-
-
-@functools.cache
-def _kinds(cls: Any) -> dict[str, Any]:
-    try:
-        hints = typing.get_type_hints(cls, localns=_NAMED)
-    except NameError:  # a launcher of the user's own may name types for its checker alone
-        return {}
-    return {each.name: hints[each.name] for each in fields(cls)}
-
-
-def _check(kind: Any, value: object, *, where: str) -> None:
-    origin, of = typing.get_origin(kind), typing.get_args(kind)
-    if origin in (typing.Union, types.UnionType):
-        if not any(_fits(each, value) for each in of):
-            named = [each for each in of if each is not type(None)]
-            _check(named[0] if len(named) == 1 else object, value, where=where)
-            raise _wrong(where, value, " or ".join(each.__name__ for each in named))
-    elif origin is typing.Literal:
-        if value not in of:
-            choice, _, attribute = where.rpartition(": ")
-            raise ConfigError.unknown(attribute, str(value), valid=map(str, of), where=choice)
-    elif origin is tuple:
-        if not isinstance(value, tuple | list):
-            raise _wrong(where, value, "a tuple: write (..., ) around what it holds")
-        kinds = of[:1] * len(value) if of[-1] is Ellipsis else of
-        for number, (each, item) in enumerate(zip(kinds, value, strict=False)):
-            _check(each, item, where=f"{where}[{number}]")
-    elif isinstance(origin, type) and issubclass(origin, Mapping):
-        if not isinstance(value, Mapping):
-            raise _wrong(where, value, "a mapping of names to values")
-        for key, item in value.items():
-            _check(of[0], key, where=f"{where}, the name {key!r}")
-            _check(of[1], item, where=f"{where}[{key!r}]")
-    elif not _fits(kind, value):
-        raise _wrong(where, value, _WORDS.get(kind) or kind.__name__)
-
-
-def _fits(kind: Any, value: object) -> bool:
-    """Whether a value is of a kind as far as its class says; one that cannot be told fits."""
-    if kind is Any:
-        return True
-    origin = typing.get_origin(kind)
-    if origin is not None:
-        try:
-            _check(kind, value, where="")
-        except ConfigError:
-            return False
-        return True
-    if kind is float:
-        return isinstance(value, int | float) and not isinstance(value, bool)
-    if kind is int:
-        return isinstance(value, int) and not isinstance(value, bool)
-    if not isinstance(kind, type) or getattr(kind, "_is_protocol", False):
-        return True
-    return isinstance(value, kind)
-
-
-def _wrong(where: str, value: object, expected: str) -> ConfigError:
-    found = f"{where} is {value!r:.80} ({type(value).__name__})"
-    hint = f": write {str(value)!r}" if expected == _WORDS[str] and _fits(float, value) else ""
-    return ConfigError(f"{found}, expected {expected}{hint}")
-
 
 # a name of a sweep, a config tag:  sparse-fp8
 _SLUG = re.compile(r"[a-z0-9][a-z0-9_-]*")
 # a module's function:  programs.moe:step
-_PROGRAM = re.compile(r"[\w.]+:\w+")
+_PROGRAM = re.compile(r"[\w.]+:\w+|train_compile")
+TRAIN_COMPILE = "train_compile"  # MaxText's own program; it compiles for a topology
 # partitions x hosts x devices:  1x1x8
 _TOPOLOGY = re.compile(r"[1-9]\d{0,4}(?:x[1-9]\d{0,4}){2}")
 CPU = "cpu"  # the target that is this machine's processor
 
 
+@written("compile check")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompileCheck:
-    """How the profiles of a sweep are compiled before any of its trials is queued.
+    """How a sweep's profiles, or batch sizes, are compiled before any trial is queued.
 
     Attributes:
-        program: `module:function`, called with the devices, returns a jitted function and its
-            arguments or their shapes; "" is the sweep's own trainer, one step of it on this
-            machine.
+        program: `module:function`, called with the devices (and the values of a cell that is
+            compiled for its memory, where it has arguments for them), returns a jitted function
+            and its arguments or their shapes; "" is the sweep's own trainer, one step of it on
+            this machine; "train_compile" is MaxText's program of that name.
         target: the device that `program` is compiled for: its name (`xlatune compile-check
             --help` lists them), the file of a GPU's target configuration, or "cpu". A program
-            needs one.
+            needs one; train_compile knows others: v5e-256.
         topology: of the target: partitions x hosts x devices.
         python: the interpreter that has the JAX to compile with; "" is the one that runs this.
         folder: where the module of `program` is found; "" is the working directory.
@@ -241,13 +160,15 @@ class Sweep(Declared):
 
     def __post_init__(self) -> None:
         what = f"sweep {self.name!r}"
-        check_kinds(self, what=what)
+        check_kinds(self, what=what, named=_NAMED)
         if self.launcher is None:
             raise ConfigError(f"{what}: launcher is None; say how a trial is started")
         for part in ("launcher", *GROUPS):
-            check_kinds(getattr(self, part), what=f"{what}, {part}")
+            check_kinds(getattr(self, part), what=f"{what}, {part}", named=_NAMED)
         check_kinds(self.cell.protocol, what=f"{what}, protocol")
         check_kinds(self.site.resources, what=f"{what}, resources")
+        check_kinds(self.site.resources.patience, what=f"{what}, patience")
+        check_kinds(self.site.retry_policy, what=f"{what}, retry policy")
         if not _SLUG.fullmatch(self.name):
             raise ConfigError(f"sweep name {self.name!r}: expected lower case letters, digits, _ -")
         self._add_candidates()
@@ -326,7 +247,9 @@ class Sweep(Declared):
             return
         kind = getattr(self.declared, "kind", None)
         if kind not in KINDS:
-            raise _wrong(f"{what}: study", self.declared, "a study's declaration, e.g. Gate(...)")
+            raise wrong_kind(
+                f"{what}: study", self.declared, "a study's declaration, e.g. Gate(...)"
+            )
         for extra in ("derived", "no_env"):
             if getattr(self, extra):
                 raise ConfigError(
@@ -375,8 +298,10 @@ class Sweep(Declared):
             where=f"sweep {self.name!r}",
         )
 
-    def finalist_count(self, *, budget: int | None = None) -> int:
+    def finalist_count(self, *, budget: int | None = None, slots: int | None = None) -> int:
         """Return how many profiles the confirmation takes, whatever the cell; 0 where it has none.
+
+        `budget` and `slots` are what the user said in place of the sweep's own.
 
         Raises:
             ConfigError: the profiles do not fit the budget.
@@ -389,7 +314,14 @@ class Sweep(Declared):
         anywhere = Cell(model_tag=self.name, parallelism=Parallelism.parse("FSDP=1"))
         if budget:
             sweep = replace(sweep, design=replace(self.design, budget=budget))
-        resolved = ResolvedSweep(sweep=sweep, cell=anywhere)
+        # more than there may be nodes are refused where the nodes are known
+        count = min(slots or sweep.site.slots, MAX_RANGE)
+        names = [f"slot{number}" for number in range(count)]
+        if len(names) > 1:
+            anywhere = replace(anywhere, nodelist=(names[0],))
+        resolved = ResolvedSweep(
+            sweep=sweep, cell=anywhere, slots=parts(names, len(names)) if len(names) > 1 else ()
+        )
         try:
             layout = resolved.tuning().layout
         except ConfigError as error:
@@ -409,15 +341,26 @@ class Sweep(Declared):
         launcher = configured(
             self.launcher, site.launcher, site.container, where=said.file or "the options"
         )
+        if site.allocation and site.executor != "allocation":
+            raise ConfigError(
+                f"sweep {self.name!r}: an allocation of {site.allocation} was asked for "
+                f"({said.places.get('allocation', 'the sweep file')}), but trials run by "
+                f"{site.executor}; say --xlatune-executor allocation too"
+            )
         nodelist = tuple(site.nodelist or ())
+        if site.executor == "allocation" and not (site.allocation or nodelist or site.nodes):
+            nodelist = expand(os.environ.get("SLURM_JOB_NODELIST", ""))
+        slots = self._node_slots(site, nodelist, said)
+        nodelist = slots[0] if slots else nodelist
         own_nodes = 0 if said.values.get("nodelist") else site.resources.nodes
         nodes = site.nodes or own_nodes or len(nodelist)
         self._refuse_missing(declared, site, nodes)
         if nodelist and nodes != len(nodelist):
             counted, named = (said.places.get(n, "the sweep file") for n in ("nodes", "nodelist"))
+            of_slot = f" for each of {len(slots)} slots" if slots else ""
             raise ConfigError(
                 f"sweep {self.name!r}: {nodes} nodes were asked for ({counted}), but the node list "
-                f"({named}) names {len(nodelist)}: {','.join(nodelist)}"
+                f"({named}) names {len(nodelist)}{of_slot}: {','.join(nodelist)}"
             )
         options = {**site.resources.options, **site.slurm}
         if site.partition:
@@ -449,12 +392,12 @@ class Sweep(Declared):
         compared = declared.commits or getattr(self.declared, "commits", "")
         launcher, cell, others = _with_commits(self, launcher, cell, compared)
         is_of_cells = self.declared is not None and KINDS[self.declared.kind].ranks_cells
-        if is_of_cells and site.executor == "slurm" and not nodelist:
+        if is_of_cells and site.executor != "local" and not nodelist:
             raise ConfigError(
                 f"sweep {self.name!r} compares cells, and the scheduler might give each of them "
                 "other nodes; name the nodes of all (--xlatune-nodelist 'node[001-008]')"
             )
-        if others and site.executor == "slurm" and not nodelist:
+        if others and site.executor != "local" and not nodelist:
             raise ConfigError(
                 f"sweep {self.name!r}: {next(iter(others))!r} is a cell of its own, and the "
                 "scheduler might give it other nodes than the others; name the nodes of all "
@@ -476,11 +419,40 @@ class Sweep(Declared):
             no_env="" if restored is None or added else restored.note,
             context=_context(cell, launcher) if self.derived else None,
             cell=cell,
+            slots=slots,
             others=others,
             commits=compared,
             settings=said.places,
             compile_check=self._compiled_first(said.values.get("compile_check")),
         )
+
+    def _node_slots(
+        self, site: SiteSettings, nodelist: tuple[str, ...], said: Said
+    ) -> tuple[tuple[str, ...], ...]:
+        """Return the nodes of each slot; () where there is one."""
+        if site.slots == 1:
+            return ()
+        where = f"sweep {self.name!r}, {site.slots} slots ({said.places.get('slots', 'its file')})"
+        if self.declared is not None and not KINDS[self.declared.kind].has_slots:
+            raise ConfigError(
+                f"{where}: a study of {self.declared.kind} has no slots, only a tuning sweep has; "
+                "leave them out, or say them for one sweep, in xlatune.toml: [sweeps.NAME]"
+            )
+        if site.executor == "local":
+            raise ConfigError(
+                f"{where}: one machine is one slot, and this sweep runs by the local executor; "
+                "leave the slots out, or say --xlatune-executor slurm"
+            )
+        if not nodelist:
+            raise ConfigError(
+                f"{where}: name the nodes of all slots (--xlatune-nodelist 'node[001-064]'); the "
+                "scheduler is not asked to pick them"
+            )
+        try:
+            return parts(nodelist, site.slots)
+        except ConfigError as error:
+            named = said.places.get("nodelist", "the sweep file")
+            raise ConfigError(f"{where}: {error} (the node list is {named}'s)") from None
 
     def _refuse_missing(self, cell: CellSettings, site: SiteSettings, nodes: int) -> None:
         missing = [
@@ -489,7 +461,7 @@ class Sweep(Declared):
                 (not cell.model_tag, "the model (--xlatune-model)"),
                 (not cell.parallelism, "the parallelism (--xlatune-parallelism, e.g. PP=8)"),
                 (
-                    site.executor == "slurm" and not nodes,
+                    site.executor != "local" and not nodes,
                     "the node slot (--xlatune-nodelist 'node[001-008]', or --xlatune-nodes N)",
                 ),
             )
@@ -624,7 +596,9 @@ def load_sweep(path: Path) -> Sweep:
     """
     spec = importlib.util.spec_from_file_location(path.stem, path)
     if spec is None or spec.loader is None or not path.is_file():
-        raise ConfigError(f"{path} is not a sweep file; name one such as sweeps/test_quickstart.py")
+        why = "" if path.exists() else ": there is no such file"
+        name = "name one such as sweeps/test_quickstart.py"
+        raise ConfigError(f"{path} is not a sweep file{why}; {name}")
     if not _names_a_sweep(path):
         raise ConfigError(
             f"{path} declares no {SWEEP_NAME} = Sweep(...), so it was not run; name a sweep file"

@@ -30,6 +30,7 @@ from pytest_xlatune.catalog.entries import history
 from pytest_xlatune.launchers import Launcher
 from pytest_xlatune.launchers.cvs.starting import CvsLauncher
 from pytest_xlatune.model.cell import CONFIG_TAG_VARIABLE, Cell, DeployedFile, Parallelism
+from pytest_xlatune.model.channels import CHANNELS, flags_in
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.profile import (
     APPENDING,
@@ -40,6 +41,7 @@ from pytest_xlatune.model.profile import (
     parse_flags,
     restore_default,
 )
+from pytest_xlatune.model.record import written
 from pytest_xlatune.model.redact import (
     hide,
     hide_assignments,
@@ -343,6 +345,7 @@ def defaults_of(names: Iterable[str], jaxlib: str) -> dict[str, str]:
 _OF_CELL = frozenset({"xla_force_host_platform_device_count", "xla_gpu_cuda_data_dir"})
 
 
+@written("no_env")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoEnv:
     """How deployed flags go back to their defaults.
@@ -386,19 +389,36 @@ class NoEnv:
             )
         kept_flags = (_OF_CELL - self.defaults.keys()) | set(self.keep)
         undone = tuple(flag for flag in flags if flag.name not in kept_flags)
-        if not undone and not self.variables:
+        channels = self._channels(deployed)
+        if not undone and not self.variables and not channels:
             return _none("no XLA flag is deployed that could go back to its default")
         try:
             restored = self._restored(undone)
         except ConfigError as error:
             return _none(str(error))
         note = "every deployed flag back to its default"
-        kept = sorted(names - self.variables.keys())
+        kept = sorted(names - self.variables.keys() - channels.keys())
         if kept:
             note += f"; variables stay as deployed: {', '.join(kept)}"
         return Profile(
-            id=NO_ENV_ID, flags=restored, env=dict(self.variables), wave="wave1", note=note
+            id=NO_ENV_ID,
+            flags=restored,
+            env={**channels, **self.variables},
+            wave="wave1",
+            note=note,
         )
+
+    def _channels(self, deployed: Mapping[str, str]) -> dict[str, str]:
+        """Return what puts flags of other channels back whose defaults are stated."""
+        texts = {
+            variable: " ".join(
+                f"--{flag}={self.defaults[flag]}"
+                for flag in flags_in(variable, deployed[variable])
+                if flag in self.defaults and flag not in self.keep
+            )
+            for variable in CHANNELS.keys() & deployed.keys()
+        }
+        return {variable: text for variable, text in texts.items() if text}
 
     def _restored(self, flags: Flags) -> Flags:
         names = [name for name in effective_values(flags) if name not in APPENDING]

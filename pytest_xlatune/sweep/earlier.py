@@ -11,18 +11,18 @@ import math
 import os
 import socket
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from pytest_xlatune.model.cell import Cell, family_differences
 from pytest_xlatune.model.errors import ConfigError, LedgerError
-from pytest_xlatune.model.record import Record, read_json
+from pytest_xlatune.model.record import LATER, Record, read_json
 from pytest_xlatune.model.result import TrialResult
 from pytest_xlatune.model.text import ABSENT, fine, percent
 from pytest_xlatune.report.leaderboard import shown_cell
-from pytest_xlatune.stats.noise import Noise
+from pytest_xlatune.stats.noise import AllocationNoise, Noise, SlotNoise
 from pytest_xlatune.studies.trials import usable
 
 CALIBRATION = "calibration.json"  # beside the ledger of the cell
@@ -40,6 +40,9 @@ class Calibration(Record):
         trial_ids: of the jobs behind it, in the order they ran.
         written: when, ISO 8601.
         schema: raised when a field changes its meaning.
+        allocations: what trials of one allocation share; None where that was not measured.
+        slots: what node slots differ by, and what they cost each other; None likewise.
+        slot_nodes: of each of these slots, as a host list.
     """
 
     cell_digest: str
@@ -48,6 +51,26 @@ class Calibration(Record):
     trial_ids: tuple[str, ...]
     written: str
     schema: int = SCHEMA
+    allocations: AllocationNoise | None = field(default=None, metadata=LATER)
+    slots: SlotNoise | None = field(default=None, metadata=LATER)
+    slot_nodes: tuple[str, ...] = field(default=(), metadata=LATER)
+
+    def sigma_for(self, executor: str) -> float:
+        """Return the noise of trials that are compared with each other there.
+
+        In allocations that is the noise inside one, where the calibration can tell it.
+        """
+        if executor == "allocation" and self.allocations is not None and self.allocations.tells:
+            return self.allocations.within
+        return self.noise.sigma_job
+
+    @property
+    def shared(self) -> tuple[str, ...]:
+        """What was found of allocations and of slots, one sentence each."""
+        return (
+            *(self.allocations.lines if self.allocations else ()),
+            *(self.slots.lines(self.slot_nodes) if self.slots else ()),
+        )
 
     @property
     def figures(self) -> tuple[str, ...]:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pytest_xlatune.sweep.settings import Said
 
 T = TypeVar("T")
-ExecutorName = Literal["local", "slurm"]
+ExecutorName = Literal["local", "slurm", "allocation"]
 Negative = Literal["fail", "xfail"]
 LogLevel = Literal["debug", "info", "warning"]
 Access = Literal["owner", "group", "all"]
@@ -102,6 +102,46 @@ class _Nodes(Rule):
         except ConfigError as error:
             return f"names of nodes ({error})"
         return "" if names == tuple(value) else f"each node by itself: {names}"
+
+
+class _Command(Rule):
+    """A command line as a shell reads it, started without one."""
+
+    def __call__(self, text: str) -> str:
+        if expected := self.fault(text):
+            raise ValueError(f"expected {expected}")
+        return text
+
+    def fault(self, value: object) -> str:
+        import shlex
+
+        from pytest_xlatune.model.redact import command_without_secrets
+
+        try:
+            words = shlex.split(value) if isinstance(value, str) else []
+        except ValueError:
+            words = []
+        if not words:
+            return "a command line such as 'sudo -n /opt/site/node-health'"
+        is_open = list(command_without_secrets(words)) != words
+        return "a command without a secret in it: let it read that from a file" if is_open else ""
+
+
+class _Time(Rule):
+    """A time limit as Slurm writes it, in hours: `4:00:00`, `1-12:00:00`."""
+
+    _EXPECTED = "hours, minutes and seconds (4:00:00), with days in front if need be (1-12:00:00)"
+
+    def __call__(self, text: str) -> str:
+        if self.fault(text):
+            raise ValueError(self._EXPECTED)
+        return text
+
+    def fault(self, value: object) -> str:
+        from pytest_xlatune.model.text import time_s
+
+        is_time = isinstance(value, str) and (not value or time_s(value) > 0)
+        return "" if is_time else self._EXPECTED
 
 
 @dataclass_transform(kw_only_default=True, frozen_default=True)
@@ -415,6 +455,9 @@ class DesignSettings(Declared):
     equivalence: float = _setting(
         0.01, "Relative change that counts as none", unit="fraction", parse=_BELOW_1
     )
+    early_end: Literal["on", "off"] = _option(
+        "off", "End hopeless screens early: on or off", metavar="HOW", choices=("on", "off")
+    )
     loss_tolerance: float = _setting(
         0.02,
         "Relative distance from the baseline's loss that makes a trial invalid",
@@ -428,9 +471,17 @@ class SiteSettings(Declared):
 
     executor: ExecutorName = _option(
         "slurm",
-        "Where trials run: slurm, or local for this machine",
+        "Where trials run: slurm, allocation (each a step of one that is held), or local for this "
+        "machine",
         metavar="NAME",
-        choices=("slurm", "local"),
+        choices=("slurm", "allocation", "local"),
+    )
+    allocation: str = _option(
+        "",
+        "Time limit of the allocations to ask for, as 4:00:00; '' is the salloc or sbatch around "
+        "the session",
+        metavar="TIME",
+        parse=_Time(),
     )
     nodelist: tuple[str, ...] | None = _option(
         None,
@@ -440,6 +491,12 @@ class SiteSettings(Declared):
     )
     nodes: int = _option(
         0, "Number of nodes; 0 is as many as the node list names", unit="nodes", parse=_POSITIVE
+    )
+    slots: int = _option(
+        1,
+        "Equal parts of the node list, in its order: trials run on all of them side by side",
+        unit="slots",
+        parse=_POSITIVE,
     )
     partition: str = _option("", "Slurm partition", metavar="NAME")
     queue_depth: int = _option(
@@ -482,6 +539,13 @@ class SiteSettings(Declared):
         (),
         "Names, or patterns like HSA_*, of settings that nothing here can show in effect: a winner "
         "may rest on them although they are only asked for",
+    )
+    node_health: str = _setting(
+        "",
+        "Command that a check of nodes runs on each node after each of its jobs: prints what "
+        "kernel log and ECC counters say, `hard: ...` for a hard error",
+        where=TABLE,
+        parse=_Command(),
     )
 
 
@@ -530,6 +594,12 @@ class RunSettings(Declared):
         "Where reports are written (default: reports in the root directory)",
         metavar="DIR",
         parse=Path,
+    )
+    export: tuple[str, ...] = _of_session(
+        (),
+        "Further formats of the reports: bmf, github-benchmark, csv, prometheus, mlflow",
+        metavar="FORMAT,...",
+        parse=lambda text: _default("report.exports", "formats")()(text),  # noqa: PLW0108 - late
     )
     notify_file: Path | None = _of_session(
         None,

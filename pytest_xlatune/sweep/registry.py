@@ -38,6 +38,7 @@ class StudyKind(NamedTuple):
         cell_nodes: nodes of each of its cells; 0 is all that are named. A node that takes no job
             is then an answer, and keeps no sweep from beginning.
         accuses: whether an arm that cannot run is a finding about it: its test fails.
+        has_slots: whether it can lie on several node slots of its cell, which stay as they are.
         ranks_cells: whether its arms are cells that are ranked, so that they must share their
             nodes: one that is worse, or cannot run, is an answer and fails no test.
     """
@@ -52,6 +53,7 @@ class StudyKind(NamedTuple):
     is_gate: bool = False
     cell_nodes: int = 0
     accuses: bool = False
+    has_slots: bool = False
     ranks_cells: bool = False
 
     @property
@@ -71,6 +73,7 @@ class StudyKind(NamedTuple):
 
 
 _DOCUMENTS = "pytest_xlatune.report.study_documents"
+_CELL_DOCUMENTS = "pytest_xlatune.report.cell_documents"
 KINDS: dict[str, StudyKind] = {
     "tuning": StudyKind(
         "pytest_xlatune.studies.tuning:TuningStudy",
@@ -81,12 +84,13 @@ KINDS: dict[str, StudyKind] = {
             "wave2": "single flags of the dominant axis",
             "wave3": "stacks of what led",
             "wave4": "values around the leaders, flags of the second axis",
-            "wave5": "pipeline parameters",
+            "wave5": "keys of the trainer: pipeline, remat, attention, quantization, scan",
             "wave5_5": "the best flags with the best pipeline shape",
             "confirm": "the finalists in fresh randomised blocks",
         },
         compares_settings=True,
         is_deployed=True,
+        has_slots=True,
     ),
     "gate": StudyKind(
         "pytest_xlatune.studies.gate:GateStudy",
@@ -101,7 +105,7 @@ KINDS: dict[str, StudyKind] = {
     ),
     "network": StudyKind(
         "pytest_xlatune.studies.network_check:NetworkStudy",
-        f"{_DOCUMENTS}:network",
+        f"{_CELL_DOCUMENTS}:network",
         "network",
         {"network": "which node or link slows the network: rounds of pairs, then fresh pairs"},
         cell_nodes=2,
@@ -109,7 +113,7 @@ KINDS: dict[str, StudyKind] = {
     ),
     "nodes": StudyKind(
         "pytest_xlatune.studies.node_check:NodeStudy",
-        f"{_DOCUMENTS}:nodes",
+        f"{_CELL_DOCUMENTS}:nodes",
         "nodes",
         {"nodes": "which nodes are slow: one job a node, suspects again beside controls"},
         cell_nodes=1,
@@ -117,14 +121,14 @@ KINDS: dict[str, StudyKind] = {
     ),
     "batch": StudyKind(
         "pytest_xlatune.studies.batch_size:BatchStudy",
-        "pytest_xlatune.report.batch_document:batch",
+        f"{_CELL_DOCUMENTS}:batch",
         "batch",
         {"batch": "which batch size is fastest, and how large a one fits"},
         ranks_cells=True,
     ),
     "commits": StudyKind(
         "pytest_xlatune.studies.commit_check:CommitStudy",
-        f"{_DOCUMENTS}:commits",
+        f"{_CELL_DOCUMENTS}:commits",
         "commits",
         {"commits": "which commit made it slower, or which models a commit breaks or slows"},
         accuses=True,

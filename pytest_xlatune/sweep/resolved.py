@@ -14,6 +14,7 @@ from pytest_xlatune.catalog.context import Context, is_control
 from pytest_xlatune.catalog.entries import load
 from pytest_xlatune.launchers.checkout import LauncherByCell
 from pytest_xlatune.model.cell import Cell, folder_of_family
+from pytest_xlatune.model.channels import settings_in
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.profile import NO_ENV_ID, Profile, effective_values, parse_flags
 from pytest_xlatune.model.record import canonical
@@ -44,6 +45,7 @@ class ResolvedSweep:
 
     sweep: Sweep  # its groups hold what the user said over what its file declares
     cell: Cell
+    slots: tuple[tuple[str, ...], ...] = ()  # nodes of each slot, the cell's first; () is one
     compile_check: CompileCheck | None = None  # as this run does it
     settings: Mapping[str, str] = field(default_factory=dict)  # name -> where it was said
     no_env: str = ""  # why there is no `baseline-no-env`, where one is asked for
@@ -61,6 +63,11 @@ class ResolvedSweep:
     def cells(self) -> tuple[Cell, ...]:
         """The cell, then those of candidates that have one of their own."""
         return tuple(dict.fromkeys((self.cell, *self.others.values())))
+
+    @property
+    def nodelist(self) -> tuple[str, ...]:
+        """The nodes of all its slots, in order; () where none is named."""
+        return tuple(name for each in self.slots for name in each) or self.cell.nodelist
 
     @property
     def first_cells(self) -> tuple[Cell, ...]:
@@ -112,6 +119,7 @@ class ResolvedSweep:
                 read_baselines=lambda path: read_baselines(Path(path), self.cell),
                 read_reference=lambda path: read_reference(Path(path), self.cell),
                 commits=self.commits,
+                asks_compiler=self.compile_check is not None,
             )
         )
 
@@ -200,17 +208,54 @@ class ResolvedSweep:
                 (found := deployed.get(name)) is not None and same_value(found, value)
                 for name, value in flags.items()
             )
-            and all(env.get(name) == value for name, value in profile.env.items())
+            and settings_in(profile.env, "").items() <= settings_in(env, "").items()
             and all(cell.overrides.get(key) == value for key, value in profile.overrides.items())
         )
 
-    def calibration(self, jobs: int) -> CalibrationStudy:
-        """Return the study of the cell's noise.
+    def calibration(
+        self, jobs: int, *, allocations: int = 0, starts: int = 0, on_slots: bool = False
+    ) -> CalibrationStudy:
+        """Return the study of the cell's noise, of its allocations, or of its node slots.
 
         Raises:
-            ConfigError: too few jobs.
+            ConfigError: too few jobs, allocations or starts; the sweep has one slot.
         """
-        return CalibrationStudy(cell=self.cell, jobs=jobs)
+        if on_slots and not self.slots:
+            raise ConfigError(
+                f"sweep {self.sweep.name!r}: one slot has no neighbours; ask for two or more, and "
+                "name the nodes of all of them"
+            )
+        return CalibrationStudy(
+            cell=self.cell,
+            jobs=jobs,
+            allocations=allocations,
+            starts=starts,
+            slots=self.slots if on_slots else (),
+        )
+
+    def held(self, trials: int) -> ResolvedSweep:
+        """Return this sweep with its trials in allocations that hold so many each.
+
+        Raises:
+            ConfigError: there is no scheduler to ask for them, or trials run in the user's own.
+        """
+        site = self.sweep.site
+        if site.executor == "local":
+            raise ConfigError(
+                f"sweep {self.sweep.name!r}: this machine has no allocations to compare; say "
+                "--xlatune-executor slurm"
+            )
+        if site.executor == "allocation" and not site.allocation:
+            raise ConfigError(
+                f"sweep {self.sweep.name!r}: trials run in an allocation of your own, which is "
+                "one; start it outside of salloc with --xlatune-executor slurm, and each will be "
+                "asked for"
+            )
+        limit_s = trials * site.resources.time_limit_s + _SPARE_S
+        minutes = -(-limit_s // 60)
+        clock = site.allocation or f"{minutes // 60}:{minutes % 60:02d}:00"
+        site = replace(site, executor="allocation", allocation=clock)
+        return replace(self, sweep=replace(self.sweep, site=site), slots=())
 
     def elsewhere(self, tag: str, winner: Profile, gate: DeclaredStudy) -> ResolvedSweep:
         """Return the gate of a winner on another of the model's configurations.
@@ -231,6 +276,7 @@ class ResolvedSweep:
                 gate=None,
             ),
             cell=self._cell_of(tag),
+            slots=(),
             compile_check=None,
         )
 
@@ -270,8 +316,12 @@ class ResolvedSweep:
             crossed=tuple(rule for rule in sweep.derived if isinstance(rule, Crossed)),
             selected=selected,
             confirm=confirm,
+            slots=self.slots,
             **asdict(design),
         )
+
+
+_SPARE_S = 300  # of an allocation, beside its trials
 
 
 def _aimed(rule: Singles) -> Singles:
@@ -283,6 +333,8 @@ def _aimed(rule: Singles) -> Singles:
 def not_compiled(resolved: ResolvedSweep, study: Study) -> tuple[str, ...]:
     """Say that a sweep asks for a compile check which its study leaves out; () where it is done."""
     kind = kind_of(study.name)
-    if resolved.compile_check is None or study.policy.compiles_first or kind.about_cell:
+    policy = study.policy
+    is_done = policy.compiles_first or policy.compiled_stage
+    if resolved.compile_check is None or is_done or kind.about_cell:
         return ()
     return (f"no compile check: a {kind.file_name} measures all that it compares",)

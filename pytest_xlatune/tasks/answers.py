@@ -30,7 +30,7 @@ from pytest_xlatune.stats.compare import Claim
 from pytest_xlatune.studies import NOT_YET, Answer, Answered, Ask, Question
 from pytest_xlatune.studies.tuning.derived import Slot
 from pytest_xlatune.sweep.registry import StudyKind
-from pytest_xlatune.tasks.run_record import junit_text, record_of
+from pytest_xlatune.tasks.run_record import junit_text, record_of_study
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,7 +247,7 @@ def _measured(campaign: Campaign, question: Question, tick: Tick) -> Measured:
     if found.verdict is None:
         raise NotMeasured(f"{question.name} is not part of this study")
     study, state = campaign.study, campaign.view().state
-    record = junit_text(record_of(state, study, study.cells[0])) if study.cells else ""
+    record = junit_text(record_of_study(state, study)) if study.cells else ""
     measured = Measured(found.verdict, record)
     if found.state is Answered.UNMEASURED:
         raise NotMeasured(measured.paragraph)

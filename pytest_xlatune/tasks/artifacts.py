@@ -33,6 +33,7 @@ from pytest_xlatune.evidence.network.symptoms import (
 )
 from pytest_xlatune.evidence.trace.breakdown import CaptureWindow, Drill
 from pytest_xlatune.evidence.trace.captures import captures_below, read_window
+from pytest_xlatune.evidence.trace.collectives import shares_of
 from pytest_xlatune.evidence.trace.comparison import (
     Part,
     TraceComparison,
@@ -40,7 +41,6 @@ from pytest_xlatune.evidence.trace.comparison import (
     milliseconds,
     parts,
     seconds,
-    shares_of,
 )
 from pytest_xlatune.ledger import LEDGER, EvidenceRecorded, Ledger, find_ledgers
 from pytest_xlatune.ledger.state import LedgerState, TrialProgress, replay

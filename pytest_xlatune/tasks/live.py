@@ -46,9 +46,9 @@ from pytest_xlatune.report.lines import (
     standing,
     tally,
 )
-from pytest_xlatune.studies import Study, profiles_in
+from pytest_xlatune.studies import Study, place_in, profiles_in, says_where
 from pytest_xlatune.studies.trials import in_window
-from pytest_xlatune.sweep.registry import study_of
+from pytest_xlatune.sweep.registry import kind_of, study_of
 from pytest_xlatune.tasks.running import Flights, Pace, Running
 
 _CONFIRMED = frozenset({VerdictKind.FASTER, VerdictKind.SLOWER, VerdictKind.EQUIVALENT})
@@ -75,7 +75,8 @@ class Milestones:
         if not left:
             return ""
         cell = self.study.cells[0]
-        nodes = ",".join(cell.nodelist) or "this machine, or the scheduler's choice"
+        names = dict.fromkeys(name for each in self.study.cells for name in each.nodelist)
+        nodes = ",".join(names) or "this machine, or the scheduler's choice"
         reused = f", {counted(done, 'trial')} reused" if done else ""
         return "\n".join(
             [
@@ -119,6 +120,15 @@ def _cell_of(study: Study, result: TrialResult) -> Cell:
     """Return the cell of a trial; the study's first where it is of another study."""
     found = (each for each in study.cells if each.digest == result.trial.cell_digest)
     return next(found, study.cells[0])
+
+
+def _slot_of(study: Study, result: TrialResult) -> str:
+    """Return which node slot a trial lies on, e.g. `slot 2`; "" where there is one."""
+    digests = [each.digest for each in study.cells]
+    if len(digests) == 1 or not kind_of(study.name).has_slots:
+        return ""
+    own = result.trial.cell_digest
+    return f"slot {digests.index(own) + 1}" if own in digests else ""
 
 
 def _confirmed(conclusion: Conclusion) -> dict[str, VerdictKind]:
@@ -228,30 +238,11 @@ class Feed:
         event = entry.event
         if isinstance(event, AttemptSubmitted):
             yield from self._submitted(event, sweep)
-        elif isinstance(event, TrialEnded) and event.result.trial.protocol.dump:
-            for study in list(self._studies.values())[-1:]:
-                yield Landed(
-                    line=evidence_line(event.result, cell=_cell_of(study, event.result)),
-                    sweep=sweep,
-                )
+        elif isinstance(event, TrialEnded):
+            yield from self._ended(event.result, sweep)
         elif isinstance(event, EvidenceRecorded):
             for said in (*event.facts, *event.problems):
                 yield Landed(line=f"{event.trial_id}: {said}", sweep=sweep)
-        elif isinstance(event, TrialEnded) and event.result.trial.study in self._studies:
-            study = self._studies[event.result.trial.study]
-            history = history_of(self._state, study)
-            conclusion = study.conclude(history)
-            left_s = self._left_s(history, study)
-            line = live_line(
-                in_window((event.result,), conclusion.first_step)[0],
-                cell=_cell_of(study, event.result),
-                verdict=conclusion.verdict(event.result.trial.arm),
-                progress=standing(history, left_s=left_s),
-            )
-            messages = self._milestones[study.name].landed(history, conclusion, left_s=left_s)
-            # a profile that needs no run has no job, so no trial has landed
-            landed = event.result if event.result.not_run is None else None
-            yield Landed(line=line, sweep=sweep, result=landed, messages=messages)
         elif isinstance(event, Decided) and event.next in (Next.RETRY, Next.STOP, Next.INTERRUPTED):
             yield Landed(line=f"{event.trial_id}: {event.reason}", sweep=sweep)
         elif isinstance(event, NodesPinned):
@@ -264,6 +255,33 @@ class Feed:
             yield Landed(line=line, sweep=sweep)
         elif isinstance(event, Noted):
             yield Landed(line=f"note: {event.text}", sweep=sweep)
+
+    def _ended(self, result: TrialResult, sweep: str) -> Iterator[Landed]:
+        study = self._studies.get(result.trial.study)
+        if result.trial.protocol.dump:
+            for last in list(self._studies.values())[-1:]:
+                line = evidence_line(result, cell=_cell_of(last, result))
+                yield Landed(line=line, sweep=sweep)
+        elif result.memory is not None:  # what compiling said is a line of its own
+            if result.memory.fits is None:
+                line = f"{result.trial.arm} has no compiled memory: {result.memory.said}"
+                yield Landed(line=line, sweep=sweep)
+        elif study is not None:
+            history = history_of(self._state, study)
+            conclusion = study.conclude(history)
+            left_s = self._left_s(history, study)
+            line = live_line(
+                in_window((result,), conclusion.first_step)[0],
+                cell=_cell_of(study, result),
+                verdict=conclusion.verdict(result.trial.arm),
+                progress=self._progress(history, study),
+                place=place_in(study, result.trial),
+                slot=_slot_of(study, result),
+            )
+            messages = self._milestones[study.name].landed(history, conclusion, left_s=left_s)
+            # a profile that needs no run has no job, so no trial has landed
+            landed = result if result.not_run is None else None
+            yield Landed(line=line, sweep=sweep, result=landed, messages=messages)
 
     def _reused(self, opened: CampaignOpened) -> Iterator[Landed]:
         done = sum(each.status.is_final for each in self._state.history(opened.study))
@@ -280,7 +298,8 @@ class Feed:
         if study is not None:
             cell = _cell_of(study, progress.result)
             said = f"submitted{again}"
-            line = running_line(progress.trial, cell=cell, job_id=of.job_id, said=said)
+            job = ", ".join(filter(None, [of.job_id, _slot_of(study, progress.result)]))
+            line = running_line(progress.trial, cell=cell, job_id=job, said=said)
             yield Landed(line=line, sweep=sweep, is_passing=True)
 
     def _changes(self, sweep: str) -> Iterator[Landed]:
@@ -308,12 +327,13 @@ class Feed:
                 continue
             self._told[each.job_id] = about, now_s
             history = history_of(self._state, study)
+            result = self._state.trials[each.trial.id].result
             line = running_line(
                 each.trial,
-                cell=_cell_of(study, self._state.trials[each.trial.id].result),
-                job_id=each.job_id,
+                cell=_cell_of(study, result),
+                job_id=", ".join(filter(None, [each.job_id, _slot_of(study, result)])),
                 said=each.words,
-                progress=standing(history, left_s=self._left_s(history, study)),
+                progress=self._progress(history, study),
             )
             yield Landed(line=line, sweep=sweep, is_passing=True)
 
@@ -328,9 +348,16 @@ class Feed:
         if study is None:
             return ""
         history = history_of(self._state, study)
-        progress = standing(history, left_s=self._left_s(history, study))
+        progress = self._progress(history, study)
         job = f"{first.trial.profile.id} (job {first.job_id})"
         return hide(f"{job} {first.words}{more} | {progress}", self._secrets)
 
+    def _progress(self, history: tuple[TrialResult, ...], study: Study) -> str:
+        left_s = self._left_s(history, study)
+        return standing(history, left_s=left_s, is_placed=says_where(study))
+
     def _left_s(self, history: tuple[TrialResult, ...], study: Study) -> float | None:
-        return self._pace.left_s(study.left(history), self._now())
+        # a job that has landed since the last look runs no more
+        flying = {each.job_id for each in self._state.in_flight()}
+        running = [each for each in self._running if each.job_id in flying]
+        return self._pace.left_s(study.left(history), self._now(), running=running)

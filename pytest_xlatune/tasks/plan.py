@@ -7,6 +7,7 @@ compiled here.
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from pytest_xlatune.ledger import LEDGER, Ledger, ProfileCompiled
 from pytest_xlatune.ledger.state import replay
+from pytest_xlatune.model.hosts import compress
 from pytest_xlatune.model.profile import BASELINE_ID
 from pytest_xlatune.model.result import TrialResult
 from pytest_xlatune.model.text import counted
@@ -32,8 +34,9 @@ from pytest_xlatune.report.document import (
 from pytest_xlatune.report.study_documents import compiled, plan
 from pytest_xlatune.studies import Study, profiles_in
 from pytest_xlatune.sweep.deployed import context_of, deployed_files
+from pytest_xlatune.sweep.earlier import read_calibration
 from pytest_xlatune.sweep.resolved import ResolvedSweep, not_compiled
-from pytest_xlatune.tasks.cost import cost_of, kept_elsewhere
+from pytest_xlatune.tasks.cost import cost_of, kept_elsewhere, ways_of
 
 if TYPE_CHECKING:
     from pytest_xlatune.prepare.compile_check import Need
@@ -112,32 +115,42 @@ _SESSION = "SESSION"  # stands for the id: a plan has no session
 
 
 def scripts_of(
-    resolved: ResolvedSweep, trials: Sequence[Trial], *, workdir: Path
+    resolved: ResolvedSweep, study: Study, trials: Sequence[Trial], *, workdir: Path
 ) -> tuple[tuple[str, str], ...]:
-    """Return title and text of the first trial's script; () where nothing is submitted to Slurm.
+    """Return title and text of the first trial's script, or of its step; () on this machine.
 
-    The scripts of other trials differ only in the job's name, the comment and the folder.
+    The scripts of other trials differ only in the job's name, the comment and the folder, and in
+    the nodes where the cells have their own.
 
     Raises:
         ConfigError: an option of the scheduler cannot be passed through.
     """
-    if resolved.sweep.site.executor != "slurm" or not trials:
+    if resolved.sweep.site.executor == "local" or not trials:
         return ()
     from pytest_xlatune.executors import request_for
     from pytest_xlatune.executors.slurm import SlurmExecutor
+    from pytest_xlatune.executors.slurm.allocation import step_words
 
-    trial = trials[0]
+    trial, resources = trials[0], resolved.sweep.site.resources
+    cells = {each.digest: each.nodelist for each in study.cells}
+    nodelist = cells[trial.cell_digest]
     request = request_for(
         trial,
         1,
         run=_SESSION,
         folder=workdir / resolved.folder,
-        nodelist=resolved.cell.nodelist,
-        resources=resolved.sweep.site.resources,
+        nodelist=nodelist,
+        resources=replace(resources, nodes=len(nodelist) or resources.nodes),
     )
-    text = SlurmExecutor().script(request)
     others = len(trials) - 1
-    of_others = f"; the other {others} differ in the trial's name only" if others else ""
+    differ = "trial's name"
+    if len({each.nodelist for each in study.cells}) > 1:
+        differ += " and its nodes"
+    of_others = f"; the other {others} differ in the {differ} only" if others else ""
+    if resolved.sweep.site.executor == "allocation":
+        text = f"{shlex.join(step_words(request))}\n"
+        return ((f"`{trial.id}` as a step of the allocation that is held{of_others}", text),)
+    text = SlurmExecutor().script(request)
     return ((f"script of `{trial.id}` for sbatch{of_others}", text),)
 
 
@@ -158,7 +171,9 @@ def plan_of(resolved: ResolvedSweep, study: Study, *, workdir: Path) -> Document
     recorded: tuple[TrialResult, ...] = ()
     if study.policy.reads_evidence:
         recorded = state.evidence()
-    trials = left = study.ahead(recorded)
+    alone = study.policy.compiled_stage
+    ahead = study.ahead(recorded)
+    trials = left = tuple(each for each in ahead if not alone or each.stage != alone)
     capacity = [
         *study.outline(recorded),
         *not_compiled(resolved, study),
@@ -175,6 +190,7 @@ def plan_of(resolved: ResolvedSweep, study: Study, *, workdir: Path) -> Document
         firsts.setdefault(each.profile.id, each)
     sweep, cell = resolved.sweep, resolved.cell
     cells = {each.digest: each for each in study.cells}
+    slots = tuple((name, compress(each.nodelist)) for name, each in cells.items())
     document = plan(
         cell=cell,
         trials=left,
@@ -185,15 +201,18 @@ def plan_of(resolved: ResolvedSweep, study: Study, *, workdir: Path) -> Document
         capacity=capacity,
         cost=cost_of(resolved, study, history, entries).lines,
         measured=frozenset(each.trial.id for each in history if each.status.is_final),
-        scripts=scripts_of(resolved, left, workdir=workdir),
+        scripts=scripts_of(resolved, study, left, workdir=workdir),
+        slots=slots if resolved.slots else (),
     )
     files = deployed_files(sweep.launcher, cell, env_file=sweep.site.env_file, root=Path.cwd())
     bubble = bubbles(cell, profiles_in(study, ()), files=files)
-    head, *others = document.sections
+    known = read_calibration(folder, cell)
+    ways = ways_of(resolved, study, history, entries, folder=folder, calibration=known)
+    head, costs, *others = document.sections
     return replace(
         document,
         sections=(
-            *(head, *_objections(resolved), *compiling, *others),
+            *(head, *_objections(resolved), *compiling, costs, *filter(None, [ways]), *others),
             *filter(None, [bubble]),
             *_settings(resolved.settings),
         ),

@@ -24,6 +24,7 @@ import socket
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import cached_property
 from pathlib import Path
 
 from pytest_xlatune.ledger import (
@@ -40,11 +41,12 @@ from pytest_xlatune.ledger.state import LedgerState, replay
 from pytest_xlatune.model.cell import Cell, DeployedFile, secrets_in
 from pytest_xlatune.model.errors import LedgerError, UnreadableLedgerError
 from pytest_xlatune.model.failure import FailureClass
-from pytest_xlatune.model.profile import Profile
+from pytest_xlatune.model.hosts import compress
+from pytest_xlatune.model.profile import BASELINE_ID, Profile
 from pytest_xlatune.model.redact import hide
 from pytest_xlatune.model.resources import Next
-from pytest_xlatune.model.result import Comparison, Conclusion, TrialResult, relative
-from pytest_xlatune.report import Subject
+from pytest_xlatune.model.result import Comparison, Conclusion, TrialResult, Verdict, relative
+from pytest_xlatune.report import Slots, Subject
 from pytest_xlatune.report.bubble import bubbles
 from pytest_xlatune.report.covered import (
     Covered,
@@ -55,6 +57,8 @@ from pytest_xlatune.report.covered import (
 )
 from pytest_xlatune.report.deployment import patch_of, patch_of_setting
 from pytest_xlatune.report.document import Document, Section, mapped
+from pytest_xlatune.report.exports import MLFLOW, exported
+from pytest_xlatune.report.exports import texts as export_texts
 from pytest_xlatune.report.language import ENGLISH, Language
 from pytest_xlatune.report.leaderboard import leaderboard_json, shown, shown_cell
 from pytest_xlatune.report.lines import stop_message
@@ -67,7 +71,8 @@ from pytest_xlatune.studies.trials import in_window
 from pytest_xlatune.sweep.earlier import read_calibration
 from pytest_xlatune.sweep.registry import StudyKind, kind_of, study_of
 from pytest_xlatune.tasks.cvs_written import patched_cvs
-from pytest_xlatune.tasks.run_record import record_of
+from pytest_xlatune.tasks.mlflow_runs import log_to_mlflow
+from pytest_xlatune.tasks.run_record import record_of_study
 
 
 def elsewhere(folder: Path, cell: Cell, winner: Profile) -> tuple[Elsewhere, ...]:
@@ -216,6 +221,9 @@ def write_all(texts: Mapping[Path, str]) -> None:
         OSError: a directory cannot be made or a file not be written.
     """
     for path, text in texts.items():
+        if path.exists() and not (path.is_file() or path.is_dir()):
+            path.write_text(text, encoding="utf-8")  # a pipe or a device: nothing takes its place
+            continue
         path.parent.mkdir(parents=True, exist_ok=True)
         aside = path.with_name(f".{path.name}.{socket.gethostname()}.{os.getpid()}")
         try:
@@ -226,31 +234,35 @@ def write_all(texts: Mapping[Path, str]) -> None:
             raise
 
 
+_STEP_SUMMARY = "GITHUB_STEP_SUMMARY"
 _MOST_SUMMARY = 1024 * 1024  # bytes that GitHub takes of a step; it shows nothing of a larger one
 _CUT = "\n\nCut here: GitHub takes 1 MiB of a step. The report has the rest.\n"
 
 
-def add_step_summary(path: Path, text: str) -> None:
-    """Append markdown to the summary of a GitHub step, whole lines, up to the size it may have.
+def add_step_summary(document: Document, environ: Mapping[str, str]) -> str:
+    """Append a document to the summary of a GitHub step, whole lines, up to the size it may have.
 
-    `path` is the value of GITHUB_STEP_SUMMARY. What the step wrote there before stays.
-
-    Raises:
-        LedgerError: the file cannot be written.
+    The variable GITHUB_STEP_SUMMARY of `environ` names the file; without it nothing is done. What
+    the step wrote there before stays. Return a warning for the user, "" where there is none: the
+    reports are complete without it.
     """
+    if not (name := environ.get(_STEP_SUMMARY, "")):
+        return ""
+    path, text = Path(name), markdown(document)
     try:
         free = _MOST_SUMMARY - (path.stat().st_size if path.exists() else 0)
-        data = f"{text.rstrip()}\n\n".encode()
+        data = f"{text.rstrip()}\n\n".encode(errors="replace")
         if len(data) > free:
             kept = data[: max(free - len(_CUT.encode()), 0)].rpartition(b"\n")[0]
             data = kept + _CUT.encode() if kept else b""
         with path.open("ab") as file:
             file.write(data)
     except OSError as error:
-        raise LedgerError(
+        return (
             f"the summary of the step cannot be written: {error}; the reports are complete: check "
-            "GITHUB_STEP_SUMMARY"
-        ) from error
+            f"{_STEP_SUMMARY}"
+        )
+    return ""
 
 
 @contextlib.contextmanager
@@ -283,22 +295,21 @@ def alone(folder: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
-NO_PAGES = (
-    "no HTML page: jinja2 is not installed here; install pytest-xlatune[page], then run "
-    "`xlatune report`"
-)
+NO_JINJA = "no HTML page: jinja2 is not installed here; install pytest-xlatune[page]"
+NO_PAGES = f"{NO_JINJA}, then run `xlatune report`"
 
 
 def has_pages() -> bool:
     """Whether an HTML page can be written here; `NO_PAGES` says what to do where it cannot."""
-    return importlib.util.find_spec("jinja2") is not None
+    return all(importlib.util.find_spec(name) is not None for name in ("jinja2", "markupsafe"))
 
 
 _CELL = f"*/{LEDGER}"
 _NAME_ONE = "name the ledger of a cell, .xlatune/SWEEP/CELL, or run the sweep first"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+# without slots: what follows is worked out once and kept
+@dataclass(frozen=True, kw_only=True)
 class Known:
     """The state of a cell by its ledger.
 
@@ -326,10 +337,34 @@ class Known:
         """The cell that was measured, the first of several."""
         return self.cells[0]
 
-    @property
+    @cached_property
     def cells(self) -> tuple[Cell, ...]:
         """Every cell of the study, with the nodes that the scheduler picked if it did."""
         return tuple(map(self.state.with_nodes, self.study.cells))
+
+    @property
+    def slots(self) -> Slots:
+        """Each node slot by the identity of the cell on it, with its nodes; () is one slot."""
+        if not self.kind.has_slots or len(self.cells) == 1:
+            return ()
+        return tuple((each.digest, compress(each.nodelist)) for each in self.cells)
+
+    @property
+    def commits(self) -> tuple[tuple[Cell, Verdict], ...]:
+        """Of each arm as deployed whose cell names a commit, in the order of the cells."""
+        verdicts = {each.arm: each for each in self.conclusion.verdicts}
+        if self.conclusion.reference is not None:
+            verdicts[self.conclusion.reference.arm] = self.conclusion.reference
+        arm_of = {
+            each.cell_digest: each.id
+            for each in self.study.arms(self.history)
+            if each.profile.id == BASELINE_ID and each.id in verdicts
+        }
+        return tuple(
+            (self.state.with_nodes(each), verdicts[arm_of[each.digest]])
+            for each in self.study.cells
+            if each.code and each.digest in arm_of
+        )
 
     @property
     def kind(self) -> StudyKind:
@@ -341,12 +376,12 @@ class Known:
         """The files that a patch changes: a CVS file is written anew instead."""
         return tuple(each for each in self.state.files if not each.cvs_cell)
 
-    @property
+    @cached_property
     def profiles(self) -> tuple[Profile, ...]:
         """The profiles compared with the baseline, those of derived waves included."""
         return profiles_in(self.study, self.history)
 
-    @property
+    @cached_property
     def scored(self) -> tuple[TrialResult, ...]:
         """The history as it was compared: every score in the window of all trials."""
         return in_window(self.history, self.conclusion.first_step)
@@ -361,7 +396,7 @@ class Known:
             if each.trial.protocol.dump and trial_id not in own
         )
 
-    @property
+    @cached_property
     def secrets(self) -> frozenset[str]:
         """The values that no text about the cell may show."""
         return frozenset().union(*(secrets_in(each, self.profiles) for each in self.cells))
@@ -378,8 +413,9 @@ class Known:
         stop = self.state.stop
         if stop is None:
             return ""
+        nodes = tuple(dict.fromkeys(name for each in self.cells for name in each.nodelist))
         message = stop_message(
-            cell=self.cell,
+            cell=replace(self.cell, nodelist=nodes),
             reason=stop.reason,
             is_failure=stop.cls != FailureClass.BUDGET,
             nodes=stop.nodes,
@@ -414,10 +450,13 @@ def read_known(path: Path) -> Known:
         raise UnreadableLedgerError(f"{path}: {error}") from None
     if not state.opened:
         raise LedgerError(f"{path} is no ledger of a sweep: it is empty; run the sweep first")
-    # a study of the cell itself has the document only where no other study ran
-    asked = [each for each in state.opened if not kind_of(each.study).about_cell]
-    last = (asked or state.opened)[-1]
-    study = study_of(last.study, last.declared).whole()
+    try:
+        # a study of the cell itself has the document only where no other study ran
+        asked = [each for each in state.opened if not kind_of(each.study).about_cell]
+        last = (asked or state.opened)[-1]
+        study = study_of(last.study, last.declared).whole()
+    except LedgerError as error:
+        raise LedgerError(f"{path}: {error}") from None
     history = state.history(study.name)
     return Known(
         folder=path.parent,
@@ -483,7 +522,8 @@ def _subject(known: Known) -> Subject:
         profiles=known.profiles,
         history=known.scored,
         now=known.written,
-        record=record_of(known.state, known.study, known.study.cells[0]),
+        record=record_of_study(known.state, known.study),
+        slots=known.slots,
     )
 
 
@@ -544,7 +584,8 @@ def covered_by(known: Known) -> Covered:
         remarks=known.remarks,
         files=known.files,
         versions=known.state.opened[-1].versions,
-        record=record_of(known.state, known.study, known.study.cells[0]),
+        record=record_of_study(known.state, known.study),
+        slots=known.slots,
     )
     best = covered.best
     if best is not None:
@@ -578,7 +619,12 @@ def page_text(
 
 
 def publish(
-    folder: Path, reports: Path, *, zh: bool = False, rewrite: bool = False
+    folder: Path,
+    reports: Path,
+    *,
+    zh: bool = False,
+    rewrite: bool = False,
+    exports: Sequence[str] = (),
 ) -> tuple[Path, ...]:
     """Write the reports of the cell whose ledger a folder holds; return the files.
 
@@ -586,12 +632,13 @@ def publish(
     cell's part of `<MODEL_TAG>-tuning.md`, with `zh` in Chinese too; with `rewrite` its patch takes
     out comments that it makes untrue. A recipe over a CVS file is that file with the recipe in it.
     A gate, a calibration and an evidence run write their own files, and no tuning document; a study
-    that recommends one setting writes the patch of it.
+    that recommends one setting writes the patch of it. `exports` are formats of other programs.
     Sessions of one model may end at the same time: one of them writes at a time, from the ledger of
     that moment.
 
     Raises:
-        LedgerError: the directory cannot be written; the ledger itself is complete.
+        LedgerError: the directory cannot be written, or MLflow does not take the figures; the
+            ledger itself is complete.
     """
     with writing(), alone(reports):
         known = read_known(folder)
@@ -611,6 +658,18 @@ def publish(
             patch.unlink(missing_ok=True)  # of another recommendation
         write_all(texts)
         written = tuple(texts)
+        if exports:
+            report = exported(
+                texts[stem.with_name(f"{stem.name}.json")],
+                sweep=known.sweep,
+                study=known.study.name.partition("-")[0],
+            )
+            more = {
+                stem.with_name(stem.name + suffix): text
+                for suffix, text in export_texts(report, exports).items()
+            }
+            write_all(more)
+            written += tuple(more)
         covered = covered_by(known) if known.kind.is_deployed else None
         if covered is not None:
             made = patched_cvs(known.state.files, covered)
@@ -622,4 +681,15 @@ def publish(
             path = stem.with_name(f"{stem.name}.html")
             write_all({path: page_text(known, document, covered=covered, files=files)})
             written += (path,)
-        return written
+    if MLFLOW in exports:  # a server may take its time: sessions of other ledgers write meanwhile
+        kept = stem.with_name(f"{stem.name}.mlflow.json")
+        with writing(), alone(folder):  # two that find no run of a study would both make one
+            runs = log_to_mlflow(report, key=f"{known.sweep} {known.study.name} {_began(known)}")
+            write_all({kept: runs})
+        written += (kept,)
+    return written
+
+
+def _began(known: Known) -> str:
+    """Return what tells this ledger from one that was started over."""
+    return f"{known.cell.digest} {known.state.opened[0].session}"

@@ -18,14 +18,16 @@ from enum import StrEnum
 from pathlib import Path
 
 from pytest_xlatune.logs import LogReader, LogReport
+from pytest_xlatune.logs.grammar import plain_segments
 from pytest_xlatune.logs.patterns import StepPattern
 from pytest_xlatune.logs.triage import diagnose, end_of, ended_by, primary
 from pytest_xlatune.model.cell import Protocol
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.failure import FailureClass
 from pytest_xlatune.model.record import Json
+from pytest_xlatune.model.redact import hide_quoted
 from pytest_xlatune.model.result import Action, Finding, NoScore, Outcome, Score, State
-from pytest_xlatune.model.text import whole
+from pytest_xlatune.model.text import begun, counted, whole
 from pytest_xlatune.stats.score import score
 
 RANK_0 = "log.0.txt"  # of several logs of one job, rank 0's is read
@@ -35,6 +37,7 @@ _GZIP = b"\x1f\x8b"
 SCHEMA = 1
 _SKIPPED, _PROFILED = 10, 3  # what a protocol has where a log does not say
 _CHUNK_BYTES = 1 << 20
+_END_BYTES, _END_LINES, _END_CHARS = 1 << 13, 5, 160  # of a log that ends without an end
 _QUIET = (Action.NONE, Action.SUCCESS)
 
 
@@ -243,22 +246,18 @@ def read_one(
     """
     reader = LogReader(pattern)
     path = path if path == STDIN else log_of(path)
+    end = b""
     try:
         for chunk in _chunks(path):
             reader.feed(chunk)
+            end = (end + chunk)[-_END_BYTES:]
     except (OSError, EOFError, zlib.error) as error:
         why = f"cannot be read: {getattr(error, 'strerror', None) or error}; name the log of a job"
         raise UnreadableLogError(path, why) from None
     reader.close()
     report = reader.report()
     if not (report.steps or report.findings or report.config or report.env or report.xla_flags):
-        why = (
-            f"is not the log of a training job: {report.lines} lines, none of them a step "
-            "(`completed step: 7, seconds: ...`), a configuration line or a known failure; of "
-            "another trainer say how it prints a step: --step-pattern, or step-pattern in "
-            "xlatune.toml"
-        )
-        raise UnreadableLogError(path, why)
+        raise UnreadableLogError(path, _no_log(report, pattern))
     protocol = protocol_of(report)
     outcome = _outcome_of(path, report)
     return Read(
@@ -267,7 +266,26 @@ def read_one(
         protocol=protocol,
         score=score_with(report, protocol, tokens=tokens),
         outcome=outcome,
-        findings=_findings(report, outcome, protocol),
+        findings=tuple(
+            replace(each, text=hide_quoted(each.text), detail=hide_quoted(each.detail))
+            for each in _findings(report, outcome, protocol, end=end)
+        ),
+    )
+
+
+def _no_log(report: LogReport, pattern: StepPattern | None) -> str:
+    """Say why a file without a step, a setting or a failure is no log of a training job."""
+    if not report.size_bytes:
+        return "is empty; name the log of a job that has begun to print"
+    how = (
+        "of another trainer say how it prints a step: --step-pattern, or step-pattern in "
+        "xlatune.toml"
+        if pattern is None
+        else f"the step pattern {pattern.pattern.pattern!r} fits none of them"
+    )
+    return (
+        f"is not the log of a training job: {counted(report.lines, 'line')}, none of them a step "
+        f"(`completed step: 7, seconds: ...`), a configuration line or a known failure; {how}"
     )
 
 
@@ -297,7 +315,16 @@ def _outcome_of(path: Path, report: LogReport) -> Outcome:
     return told if first is None or is_more_telling else first
 
 
-def _findings(report: LogReport, outcome: Outcome, protocol: Protocol) -> tuple[Finding, ...]:
+def _last_lines(end: bytes, *, is_cut: bool) -> str:
+    """Return the last lines of a log, steps too: they say where it stands."""
+    lines = end.split(b"\n")[1 if is_cut else 0 :]
+    texts = [begun(part.strip(), _END_CHARS) for line in lines for part in plain_segments(line)]
+    return "\n".join(texts[-_END_LINES:])
+
+
+def _findings(
+    report: LogReport, outcome: Outcome, protocol: Protocol, *, end: bytes
+) -> tuple[Finding, ...]:
     """Diagnose log and end together; a job that tells no end and misses steps is unfinished."""
     if steps_wanted(report) is None and outcome.state not in (State.COMPLETED, State.RUNNING):
         protocol = replace(protocol, steps=protocol.steps + 1)  # it did not come to its last step
@@ -310,7 +337,7 @@ def _findings(report: LogReport, outcome: Outcome, protocol: Protocol) -> tuple[
     found = tuple(replace(each, action=Action.NONE) for each in found)  # it went on after them
     at = "before its first step" if report.last_step is None else f"at step {report.last_step}"
     detail = f"the log ends {at} of {protocol.steps} without an end: killed, or still running"
-    text = "\n".join(report.tail) or detail
+    text = _last_lines(end, is_cut=report.size_bytes > len(end)) or detail
     unfinished = Finding(cls=FailureClass.UNFINISHED, action=Action.NONE, text=text, detail=detail)
     return (unfinished, *found)
 

@@ -1,4 +1,4 @@
-"""What the figures of a cell rest on, from the state of its ledger alone.
+"""What the figures of a cell, or of several that a study compares, rest on, by a ledger alone.
 
 The environment that trials told of, what changed between two of them, the commands, the random
 seed, the time and the node-hours. Every document, JSON text and junit case has the same.
@@ -7,12 +7,15 @@ seed, the time and the node-hours. Every document, JSON text and junit case has 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+import math
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from statistics import median
 
 from pytest_xlatune.ledger import EpochCause
 from pytest_xlatune.ledger.state import LedgerState
 from pytest_xlatune.model.cell import Cell
-from pytest_xlatune.model.environment import RunRecord, differing
+from pytest_xlatune.model.environment import JobHours, NodeEnvironment, RunRecord, differing
 from pytest_xlatune.model.profile import effective_values, parse_flags
 from pytest_xlatune.model.result import relative
 from pytest_xlatune.model.text import size
@@ -23,16 +26,29 @@ from pytest_xlatune.studies import Study
 _HOUR_S = 3600.0
 
 
-def record_of(state: LedgerState, study: Study, cell: Cell) -> RunRecord:
-    """Return the record of a cell, as far as trials have told of it.
+def record_of_study(state: LedgerState, study: Study) -> RunRecord:
+    """Return the record of all cells of a study that were tried, or of its first before any was.
 
-    `cell` is named by its identity as the study has it.
+    A study may have cells that it never tries, e.g. sizes that are too large.
     """
-    nodes = state.environments.get(cell.digest, ())
+    tried = {each.trial.cell_digest for each in state.trials.values()} | state.environments.keys()
+    own = {each.digest: each for each in study.cells if each.digest in tried}
+    return record_of(state, study, *(own.values() or study.cells[:1]))
+
+
+def record_of(state: LedgerState, study: Study, *cells: Cell) -> RunRecord:
+    """Return the record of cells together, as far as trials have told of them.
+
+    `cells` are named by their identity as the study has it: the cell on each node slot, those that
+    a study compares, or one.
+    """
+    digests = {each.digest: None for each in cells}
+    told = _told(state, cells)
+    nodes = _as_one(told)
     outcomes = [
         attempt.outcome
         for progress in state.trials.values()
-        if progress.trial.cell_digest == cell.digest
+        if progress.trial.cell_digest in digests
         for attempt in progress.attempts.values()
         if attempt.outcome is not None
     ]
@@ -45,18 +61,23 @@ def record_of(state: LedgerState, study: Study, cell: Cell) -> RunRecord:
     platforms = (
         each.devices.get("platform") or ("gpu" if each.node.get("GPUs") else "") for each in nodes
     )
-    autotuning = _autotuning(cell, platform=next(filter(None, platforms), ""))
+    platform = next(filter(None, platforms), "")
+    autotuning = "; ".join(
+        filter(None, dict.fromkeys(_autotuning(each, platform=platform) for each in cells))
+    )
     seed = getattr(study, "seed", None)
     commands = dict.fromkeys(each.command for each in state.opened if each.command)
     return RunRecord(
         nodes=nodes,
         changes=tuple(
-            each.reason
-            for each in state.epochs
-            if each.cause is EpochCause.CHANGED and each.cell_digest == cell.digest
+            dict.fromkeys(
+                each.reason
+                for each in state.epochs
+                if each.cause is EpochCause.CHANGED and each.cell_digest in digests
+            )
         ),
-        differing=differing(nodes),
-        image=cell.image,
+        differing=tuple(dict.fromkeys(said for each in told for said in differing(each))),
+        image=", ".join(filter(None, dict.fromkeys(each.image for each in cells))),
         commands=tuple(commands),
         seed=seed if isinstance(seed, int) else None,
         started_s=min((start for start, _, _ in timed), default=None),
@@ -64,8 +85,116 @@ def record_of(state: LedgerState, study: Study, cell: Cell) -> RunRecord:
         node_hours=sum(max(end - start, 0.0) * count for start, end, count in timed) / _HOUR_S
         if timed
         else None,
+        job_hours=_job_hours(state, digests) if timed else None,
         autotuning=autotuning,
-        two_speeds=tuple(_two_speeds(state, study, cell, autotuning)),
+        compiling=_compiling(state, cells[0], digests),
+        two_speeds=tuple(_two_speeds(state, study, digests, autotuning)),
+    )
+
+
+def _told(state: LedgerState, cells: Iterable[Cell]) -> list[tuple[NodeEnvironment, ...]]:
+    """Return the environment of each node, together for cells that differ in their nodes alone."""
+    by_kind: dict[str, dict[str, NodeEnvironment]] = {}
+    for cell in cells:
+        for node in state.environments.get(cell.digest, ()):
+            own = by_kind.setdefault(replace(cell, nodelist=()).digest, {})
+            own[node.name] = node.after(own.get(node.name))
+    return [tuple(each.values()) for each in by_kind.values()]
+
+
+def _as_one(told: Sequence[tuple[NodeEnvironment, ...]]) -> tuple[NodeEnvironment, ...]:
+    """Return each node once, with the code alone that all kinds of cells have in common."""
+    merged: dict[str, NodeEnvironment] = {}
+    for node in (each for nodes in told for each in nodes):
+        merged[node.name] = node.after(merged.get(node.name))
+    if len(told) > 1:
+        everywhere = [each for nodes in told for each in nodes]
+        code = _common([each.code for each in everywhere])
+        repositories = _common([each.repositories for each in everywhere])
+        for name, node in merged.items():
+            merged[name] = replace(node, code=code, repositories=repositories)
+    return tuple(merged.values())
+
+
+def _common(tables: Iterable[Mapping[str, str]]) -> dict[str, str]:
+    """Return what all tables say alike; one that is empty says nothing."""
+    first, *others = [each for each in tables if each] or [{}]
+    return {
+        name: said for name, said in first.items() if all(each.get(name) == said for each in others)
+    }
+
+
+def _job_hours(state: LedgerState, digests: Collection[str]) -> JobHours:
+    """Add up how the attempts of a cell spent their time.
+
+    A usual step is the median of those behind the first. What the first takes beyond it is
+    compilation where the trainer compiles in it; a trainer that compiles before its first step
+    does so outside of the steps.
+    """
+    queue_s = outside_s = first_s = steps_s = unscored_s = 0.0
+    for progress in state.trials.values():
+        if progress.trial.cell_digest not in digests:
+            continue
+        last = max(progress.attempts, default=0)
+        for number, attempt in progress.attempts.items():
+            outcome = attempt.outcome
+            if outcome is None or outcome.start_s is None:
+                continue
+            if attempt.submitted_s is not None:
+                queue_s += max(outcome.start_s - attempt.submitted_s, 0.0)
+            if outcome.end_s is None:
+                continue
+            ran_s = max(outcome.end_s - outcome.start_s, 0.0)
+            score = progress.ended.score if progress.ended and number == last else None
+            took_s = [seconds for _, seconds in score.timings] if score else []
+            if not took_s:
+                unscored_s += ran_s
+                continue
+            usual_s = median(took_s[1:] or took_s)
+            more_s = max(took_s[0] - usual_s, 0.0)
+            first_s += more_s
+            steps_s += math.fsum(took_s) - more_s
+            outside_s += max(ran_s - math.fsum(took_s), 0.0)
+    return JobHours(
+        queue_h=queue_s / _HOUR_S,
+        outside_h=outside_s / _HOUR_S,
+        first_step_h=first_s / _HOUR_S,
+        steps_h=steps_s / _HOUR_S,
+        unscored_h=unscored_s / _HOUR_S,
+    )
+
+
+_NO_COMPILATION_S = 0.05  # the header would say 0.0 s
+
+
+def _compiling(state: LedgerState, cell: Cell, digests: Collection[str]) -> str:
+    """Say what the first steps of an arm cost in its first trial on its nodes, and in later ones.
+
+    A later one that is much cheaper loaded what an earlier one compiled.
+    """
+    by_arm: dict[tuple[str, str], list[tuple[float, float]]] = {}
+    for progress in state.trials.values():
+        trial, ended = progress.trial, progress.ended
+        score = ended.score if ended is not None else None
+        outcome = ended.outcome if ended is not None else None
+        if score is None or outcome is None or outcome.start_s is None or trial.protocol.dump:
+            continue
+        took_s = [seconds for _, seconds in score.timings]
+        if trial.cell_digest in digests and len(took_s) > 1:
+            more_s = max(took_s[0] - median(took_s[1:]), 0.0)
+            by_arm.setdefault((trial.arm, trial.cell_digest), []).append((outcome.start_s, more_s))
+    runs = [[more_s for _, more_s in sorted(each)] for each in by_arm.values()]
+    later = [more_s for each in runs for more_s in each[1:]]
+    kept = cell.protocol.compile_cache
+    where = f"; programs are kept in {kept} (compile_cache)" if kept else ""
+    if not later:
+        return ""
+    first_s, later_s = median(each[0] for each in runs), median(later)
+    if not kept and max(first_s, later_s) < _NO_COMPILATION_S:
+        return ""
+    return (
+        f"beyond a usual step, the first step took {first_s:.1f} s in the first trial of an arm on "
+        f"its nodes ({len(runs)}) and {later_s:.1f} s in later ones ({len(later)}){where}"
     )
 
 
@@ -88,13 +217,16 @@ def _autotuning(cell: Cell, *, platform: str) -> str:
     return "not pinned: each trial measured and chose its kernels anew" if platform else ""
 
 
-def _two_speeds(state: LedgerState, study: Study, cell: Cell, autotuning: str) -> Iterator[str]:
+def _two_speeds(
+    state: LedgerState, study: Study, digests: Collection[str], autotuning: str
+) -> Iterator[str]:
     """Yield the arms whose runs fall in two groups, and what may have parted them."""
-    scores: dict[tuple[str, int], list[float]] = {}
+    scores: dict[tuple[str, int, str], list[float]] = {}
     for each in state.history(study.name):
-        if each.score is not None and each.trial.cell_digest == cell.digest:
-            scores.setdefault((each.trial.arm, each.epoch), []).append(each.score.value)
-    for (arm, _), values in scores.items():
+        own = each.trial.cell_digest
+        if each.score is not None and own in digests:
+            scores.setdefault((each.trial.arm, each.epoch, own), []).append(each.score.value)
+    for (arm, _, _), values in scores.items():
         found = two_groups(values)
         if found is None:
             continue

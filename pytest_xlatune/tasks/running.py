@@ -7,8 +7,9 @@ number of here decides anything: a trial's score is made when it is over.
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -24,7 +25,9 @@ from pytest_xlatune.model.text import duration, rate
 from pytest_xlatune.model.trial import Trial
 
 _CHUNK_BYTES = 1 << 20
-_AT_LEAST = 0.25  # of a trial is left while one runs
+_AT_LEAST = 0.25  # of a trial is left while one runs that has no two steps
+_LAST = 6  # trials that tell how long one runs
+_LEAST = 0.01  # running at once, of a session that does nothing but wait
 _MOST_BYTES = 1 << 28  # of a log; one that is longer is not shown step by step
 
 
@@ -82,9 +85,11 @@ class Running:
 
 @dataclass(slots=True)
 class Pace:
-    """How fast the last session gets on: landed trials over time.
+    """How fast the last session gets on.
 
-    Time in the queue, retries and trials beside each other are in it.
+    How long a trial runs is told by those that landed last, and by those that are at their steps.
+    How many run at once is the time of all runs over the session's: below one where jobs wait in a
+    queue or were lost.
 
     Attributes:
         submitted_s: when each trial was submitted last, by trial id, seconds since the epoch.
@@ -92,35 +97,57 @@ class Pace:
 
     submitted_s: dict[str, float] = field(default_factory=dict)
     _first_s: float = 0.0  # submission of the session
-    _last_s: float = 0.0  # landing
-    _landed: int = 0
+    _runs_s: list[float] = field(default_factory=list)
     _session: str = ""
 
     def note(self, entry: LedgerEntry) -> None:
         """Take an event into account; another session begins anew."""
         match entry.event:
             case CampaignOpened(session=session) if session != self._session:
-                self._session, self._first_s, self._landed = session, 0.0, 0
+                self._session, self._first_s, self._runs_s = session, 0.0, []
             case AttemptSubmitted(submission=of):
                 self.submitted_s[of.trial_id] = entry.at_s
                 self._first_s = self._first_s or entry.at_s
-            case TrialEnded(result=result) if result.not_run is None and self._first_s:
-                self._landed += 1
-                self._last_s = entry.at_s
+            case TrialEnded(result=result) if self._first_s and result.job_ids:
+                began_s = max(self.submitted_s.get(result.trial.id, entry.at_s), self._first_s)
+                ran = result.outcome
+                if ran is not None and ran.start_s is not None:
+                    began_s = min(max(ran.start_s, began_s), entry.at_s)
+                self._runs_s.append(entry.at_s - began_s)
             case _:
                 pass
 
-    def left_s(self, left: int, now_s: float) -> float | None:
+    def left_s(self, left: int, now_s: float, *, running: Sequence[Running]) -> float | None:
         """Estimate the seconds of the trials that are left; None where it cannot be told.
 
-        A trial that takes longer than the others leaves the estimate where it is: it never says
-        that no time is left while one runs.
+        `running` are the jobs in flight. One that takes longer than the others, and has not come
+        to its steps, leaves the estimate where it is: some time is left while one runs.
         """
-        if not self._landed or not left:
+        if not self._runs_s or not left:
             return None
-        each_s = (self._last_s - self._first_s) / self._landed
-        since_s = min(max(now_s - self._last_s, 0.0), each_s)
-        return max(each_s * left - since_s, each_s * (left - 1 + _AT_LEAST))
+        on_nodes = [each for each in running if each.state is State.RUNNING]
+        begun_s = [min(max(now_s - each.since_s, 0.0), now_s - self._first_s) for each in on_nodes]
+        seen_s = [
+            ran_s + each.left_s
+            for each, ran_s in zip(on_nodes, begun_s, strict=True)
+            if each.left_s is not None
+        ]
+        each_s = _usual([*self._runs_s, *seen_s][-_LAST:])
+        ahead_s = [
+            max(each_s - ran_s, each_s * _AT_LEAST) if each.left_s is None else each.left_s
+            for each, ran_s in zip(on_nodes, begun_s, strict=True)
+        ]
+        passed_s = max(now_s - self._first_s, 1.0)
+        at_once = (math.fsum(self._runs_s) + math.fsum(begun_s)) / passed_s
+        later_s = each_s * max(left - len(on_nodes), 0) / max(at_once, _LEAST)
+        now_left_s = math.fsum(ahead_s) / max(at_once, 1.0)
+        return max(later_s + now_left_s, *ahead_s, 1.0)
+
+
+def _usual(seconds: Sequence[float]) -> float:
+    """Return the mean without the longest and the shortest: one may have compiled for long."""
+    kept = sorted(seconds)[1:-1] or seconds
+    return math.fsum(kept) / len(kept)
 
 
 class Flights:

@@ -26,10 +26,15 @@ from pytest_xlatune.executors.named import executor_named
 from pytest_xlatune.executors.payload import close_folder
 from pytest_xlatune.ledger import LEDGER, Event, Ledger
 from pytest_xlatune.ledger.state import LedgerState
+from pytest_xlatune.model.cell import Cell
 from pytest_xlatune.model.errors import XlatuneError
 from pytest_xlatune.model.exits import Exit
+from pytest_xlatune.model.failure import FailureClass
+from pytest_xlatune.model.hosts import compress
 from pytest_xlatune.model.profile import BASELINE, BASELINE_ID, Profile
 from pytest_xlatune.model.redact import command_without_secrets
+from pytest_xlatune.model.resources import Next
+from pytest_xlatune.model.text import time_s
 from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.prepare import preflight
 from pytest_xlatune.prepare.lint import COSTLY, look_at_rules
@@ -39,17 +44,16 @@ from pytest_xlatune.report.document import Document
 from pytest_xlatune.stats.design import outlook
 from pytest_xlatune.stats.noise import MIN_SCORES
 from pytest_xlatune.studies import Study
-from pytest_xlatune.studies.calibration import noise_of, scored
+from pytest_xlatune.studies.calibration import found_by
 from pytest_xlatune.studies.evidence_run import EvidenceStudy
-from pytest_xlatune.sweep.checkouts import make as make_checkouts
-from pytest_xlatune.sweep.checkouts import refuse_shadowed
+from pytest_xlatune.sweep import checkouts
 from pytest_xlatune.sweep.deployed import context_of, deployed_files, hidden_values
-from pytest_xlatune.sweep.earlier import Calibration, write_calibration
+from pytest_xlatune.sweep.earlier import Calibration, read_calibration, write_calibration
 from pytest_xlatune.sweep.groups import Access, RunSettings
 from pytest_xlatune.sweep.registry import KINDS
 from pytest_xlatune.sweep.resolved import ResolvedSweep, not_compiled
 from pytest_xlatune.tasks.artifacts import Recorded, as_recorded, read_new
-from pytest_xlatune.tasks.cost import cost_of, kept_elsewhere, refuse_unasked
+from pytest_xlatune.tasks.cost import cost_of, kept_elsewhere, refuse_unasked, ways_of
 
 # of the folder of a campaign and all below it, by who may read there
 _MODES: Mapping[Access, int] = {"owner": 0o700, "group": 0o750, "all": 0o755}
@@ -61,24 +65,39 @@ def site_of(
 ) -> preflight.Site:
     """Return what the preflight checks: where the trials of a sweep run, and their folder."""
     asked = resolved.sweep.declared
+    # once a sweep of several slots has begun, a slot whose node is away keeps none of the others
+    judges_nodes = bool(resolved.slots) and not is_first
     return preflight.Site(
-        cell=resolved.cell,
+        cell=dataclasses.replace(resolved.cell, nodelist=resolved.nodelist),
         launcher=resolved.sweep.launcher,
         resources=resolved.sweep.site.resources,
         executor=resolved.sweep.site.executor,
+        hold_s=time_s(resolved.sweep.site.allocation),
         folder=folder,
         is_first=is_first,
         is_busy=is_busy,
-        judges_nodes=asked is not None and KINDS[asked.kind].cell_nodes > 0,
+        judges_nodes=judges_nodes or (asked is not None and KINDS[asked.kind].cell_nodes > 0),
     )
 
 
 def look_at(
-    resolved: ResolvedSweep, folder: Path, *, is_first: bool, is_busy: bool
+    resolved: ResolvedSweep,
+    folder: Path,
+    *,
+    is_first: bool,
+    is_busy: bool,
+    cells: Sequence[Cell] | None = None,
 ) -> preflight.Preflight:
-    """Return all that keeps a sweep from beginning: its site, keys, and the catalog's rules."""
+    """Return all that keeps a sweep from beginning: its site, keys, and the catalog's rules.
+
+    `cells` are those whose files are looked at; None is all that are measured first.
+    """
     site = site_of(resolved, folder, is_first=is_first, is_busy=is_busy)
-    looks = [preflight.look(dataclasses.replace(site, cell=cell)) for cell in resolved.first_cells]
+    if resolved.slots:
+        cells = (site.cell,)
+    elif cells is None:
+        cells = resolved.first_cells
+    looks = [preflight.look(dataclasses.replace(site, cell=cell)) for cell in cells]
     profiles, launcher = resolved.sweep.profiles, resolved.sweep.launcher
     keys = look_at_keys(launcher, resolved.cell, profiles, environ=os.environ)
     rules = look_at_rules(profiles, context_of(resolved.cell, launcher), notes=COSTLY)
@@ -170,18 +189,30 @@ def _setup(
                 is_said=options.yes,
                 sweep=resolved.sweep.name,
             )
-        make_checkouts(resolved.sweep.launcher, resolved.first_cells)
-        refuse_shadowed(resolved.sweep.launcher, resolved.cell)
-        found = looked or look_at(resolved, folder, is_first=not state.opened, is_busy=is_busy)
+        cells, lost = _checked_out(resolved, study)
+        checkouts.refuse_shadowed(resolved.sweep.launcher, resolved.cell)
+        found = looked or look_at(
+            resolved, folder, is_first=not state.opened, is_busy=is_busy, cells=cells
+        )
         found.raise_faults(f"sweep {resolved.sweep.name!r}")
         beside = () if state.opened else kept_elsewhere(resolved.folder, options.workdir)
-        return (*found.notes, *not_compiled(resolved, study), *beside)
+        return (*lost, *found.notes, *not_compiled(resolved, study), *beside)
 
     return Setup(
         sweep=resolved.sweep.name,
         cells=by_digest(study.cells),
         launcher=resolved.sweep.launcher,
-        executor=executor_named(resolved.sweep.site.executor),
+        executor=executor_named(
+            resolved.sweep.site.executor,
+            hold_s=time_s(resolved.sweep.site.allocation),
+            # those of every cell: slots of one allocation run side by side
+            nodes=tuple(
+                dict.fromkeys(
+                    (*resolved.nodelist, *(n for each in study.cells for n in each.nodelist))
+                )
+            ),
+            session=session,
+        ),
         resources=resolved.sweep.site.resources,
         folder=folder,
         session=session,
@@ -197,6 +228,9 @@ def _setup(
         queue_depth=resolved.sweep.site.queue_depth,
         limits=resolved.sweep.limits,
         exempt=tuple(resolved.sweep.site.unseen),
+        node_health=tuple(shlex.split(resolved.sweep.site.node_health))
+        if study.policy.asks_nodes
+        else (),
         versions=versions(),
         command=command,
         settings=dict(resolved.settings),
@@ -204,8 +238,22 @@ def _setup(
         check=is_ready,
         compile_check=_compile_step(resolved, study, folder),
         read=partial(read_new, folder=folder),
-        prepare=lambda cell: make_checkouts(resolved.sweep.launcher, [cell]),
+        prepare=lambda cell: checkouts.make(resolved.sweep.launcher, [cell]),
     )
+
+
+def _checked_out(resolved: ResolvedSweep, study: Study) -> tuple[tuple[Cell, ...], tuple[str, ...]]:
+    """Return the first cells that have their checkouts, and why others have none.
+
+    Raises:
+        ConfigError: one has none, and the study cannot go on without it.
+    """
+    launcher, cells = resolved.sweep.launcher, resolved.first_cells
+    rule = study.policy.rules.get(FailureClass.CHECKOUT_FAIL)
+    if rule is not None and rule.then is not Next.STOP:
+        return checkouts.made(launcher, cells)
+    checkouts.make(launcher, cells)
+    return cells, ()
 
 
 def _compile_step(
@@ -213,11 +261,19 @@ def _compile_step(
 ) -> Callable[[LedgerState, Sequence[Trial], Sequence[Trial]], tuple[Event, ...]] | None:
     """Return the step that compiles profiles before any trial; None unless the sweep asks."""
     check = resolved.compile_check
-    if check is None or not study.policy.compiles_first:
+    policy = study.policy
+    if check is None or not (policy.compiles_first or policy.compiled_stage):
         return None
-    from pytest_xlatune.prepare.compile_check import Step
-    from pytest_xlatune.prepare.compilers import compiler_for
+    from pytest_xlatune.prepare.compile_check import CellStep, Step
+    from pytest_xlatune.prepare.compilers import compiler_for, compiler_of_cell
 
+    if policy.compiled_stage:
+        cells = CellStep(
+            partial(compiler_of_cell, resolved, check),
+            by_digest(study.cells),
+            stage=policy.compiled_stage,
+        )
+        return partial(cells.next, folder=folder)
     compiler = compiler_for(resolved, check)
     step = Step(compiler, resolved.sweep.profiles, controls=check.controls)
     return partial(step.next, folder=folder)
@@ -239,24 +295,35 @@ def calibrate(campaign: Campaign, tick: Callable[[], None]) -> Calibration:
     """
     folder = campaign.setup.folder
     view = campaign.wait(lambda view: not view.pending, on_turn=tick)
-    jobs = scored(view.history)
-    (cell,) = campaign.study.cells
-    noise = noise_of(view.history, cell)
+    found, study = found_by(campaign.study, view.history), campaign.study
+    cell, noise = study.cells[0], found.noise
     if noise is None:
         reasons = dict.fromkeys(each.reason for each in view.history if each.reason)
         raise NotCalibrated(
-            f"{len(jobs)} jobs of the calibration have a score, {MIN_SCORES} are needed"
+            f"{len(found.jobs)} jobs of the calibration have a score, {MIN_SCORES} are needed"
             f"{': ' + '; '.join(reasons) if reasons else ''}. Mend the cause and calibrate again"
         )
-    found = Calibration(
+    # of what was not asked for now, an earlier answer stands
+    before = read_calibration(folder, cell)
+    kept = {name: getattr(before, name) for name in _PARTS} if before else {}
+    if found.allocations is not None:
+        kept["allocations"] = found.allocations
+    if found.slots is not None:
+        kept["slots"] = found.slots
+        kept["slot_nodes"] = tuple(compress(each.nodelist) for each in study.cells)
+    calibration = Calibration(
         cell_digest=cell.digest,
         noise=noise,
         outlook=outlook(noise.sigma_job),
-        trial_ids=tuple(each.trial.id for each in jobs),
+        trial_ids=tuple(each.trial.id for each in found.jobs),
         written=datetime.now(UTC).isoformat(timespec="seconds"),
+        **kept,
     )
-    write_calibration(folder, found)
-    return found
+    write_calibration(folder, calibration)
+    return calibration
+
+
+_PARTS = ("allocations", "slots", "slot_nodes")
 
 
 def document_of(campaign: Campaign, found: Calibration) -> Document:
@@ -271,6 +338,23 @@ def document_of(campaign: Campaign, found: Calibration) -> Document:
             now=datetime.fromisoformat(found.written),
             figures=found.figures,
         )
+    )
+
+
+def ways_document(resolved: ResolvedSweep, found: Calibration, *, folder: Path) -> Document:
+    """Compare the ways of running a sweep as if nothing of it were measured, by a calibration.
+
+    Raises:
+        ConfigError: an option of the scheduler cannot be passed through.
+        LedgerError: the ledger cannot be read.
+    """
+    study = resolved.study(sigma=found.sigma_for(resolved.sweep.site.executor))
+    entries = Ledger(folder / LEDGER).refresh()
+    ways = ways_of(resolved, study, (), entries, folder=folder, calibration=found, tells=False)
+    return Document(
+        title=f"{resolved.cell.label}: ways of running",
+        header=(),
+        sections=(ways,) if ways else (),
     )
 
 

@@ -161,7 +161,7 @@ class _Cell:
         running = self._flights.look(known.state, pace.submitted_s)
         # what the last session asked for, which may be less than the whole study
         left = known.study.left(known.history)
-        left_s = pace.left_s(left, now_s)
+        left_s = pace.left_s(left, now_s, running=running)
         at_s = max(read_now(self._folder).at_s, known.at_s)
         ranked = [each for each in known.conclusion.verdicts if not is_pending(each)]
         stands = _standing(known, is_alive=now_s - at_s < _ALIVE_S)

@@ -1,24 +1,27 @@
 """Compile a user's function for a target, in a process of its own: flags are parsed once in each.
 
-    python -P compile_program.py MODULE:FUNCTION TARGET TOPOLOGY
+    python -P compile_program.py MODULE:FUNCTION TARGET TOPOLOGY [NAME=VALUE ...]
 
 MODULE is imported from the working directory. FUNCTION is called with the devices and returns a
-jitted function and its arguments, which may be shapes (`jax.ShapeDtypeStruct`). TARGET is "cpu", or
-the file of a GPU target configuration; TOPOLOGY is `partitions x hosts x devices` of it, e.g.
+jitted function and its arguments, which may be shapes (`jax.ShapeDtypeStruct`). It is handed each
+NAME=VALUE of a cell that it has an argument for, e.g. `per_device_batch_size=8`. TARGET is "cpu",
+or the file of a GPU target configuration; TOPOLOGY is `partitions x hosts x devices` of it, e.g.
 `1x1x8`. The program is written by `--xla_dump_to`. Imports jax and nothing of ours, so that any
 interpreter with a JAX can run it.
 """
 
 from __future__ import annotations
 
+import ast
 import importlib
+import inspect
 import os
 import sys
 from pathlib import Path
 from typing import Any
 
 
-def main(program: str, target: str, topology: str) -> None:
+def main(program: str, target: str, topology: str, *values: str) -> None:
     """Compile, and leave the rest to the dump."""
     os.environ["JAX_PLATFORMS"] = "cpu"  # the arguments need no device, and there may be none
     import jax
@@ -28,8 +31,22 @@ def main(program: str, target: str, topology: str) -> None:
         platform, devices = "cuda", _described(Path(target), topology)
     module, _, function = program.partition(":")
     sys.path.insert(0, str(Path.cwd()))
-    jitted, arguments = getattr(importlib.import_module(module), function)(devices)
+    called = getattr(importlib.import_module(module), function)
+    jitted, arguments = called(devices, **_taken(called, values))
     jitted.trace(*arguments).lower(lowering_platforms=(platform,)).compile()
+
+
+def _taken(called: Any, values: tuple[str, ...]) -> dict[str, Any]:
+    """Return the values that a function has arguments for: numbers where they are numbers."""
+    known = inspect.signature(called).parameters
+    taken: dict[str, Any] = {}
+    for name, _, text in (each.partition("=") for each in values):
+        if name in known:
+            try:
+                taken[name] = ast.literal_eval(text)
+            except (SyntaxError, ValueError):
+                taken[name] = text
+    return taken
 
 
 def _described(target: Path, topology: str) -> list[Any]:

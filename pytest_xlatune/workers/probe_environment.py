@@ -2,12 +2,15 @@
 
     python probe_environment.py node PATH...                 by the payload's own Python
     python probe_environment.py trainer PROGRAM [devices]    by the trainer's, in its environment
+    python probe_environment.py both PROGRAM PATH...         by the trainer's, for both
     python probe_environment.py job PROGRAM...               by the trainer's, where no payload runs
 
-The payload runs the first two after a trainer that ended well, when nothing is measured any more;
-only the text of this file goes to the node. A job that others start runs the third in front of its
-trainer, whose devices it leaves alone. It prints one line, `xlatune-environment: {...}`, a table of
-texts under each of: node, packages, devices, code, repositories. What it cannot find it leaves out.
+The payload runs the third while a trainer starts up, where no shell or container stands in front of
+the interpreter; else, and where JAX is asked, the first two after a trainer that ended well, when
+nothing is measured any more. Only the text of this file goes to the node. A job that others start
+runs the last in front of its trainer, whose devices it leaves alone. It prints one line,
+`xlatune-environment: {...}`, a table of texts under each of: node, packages, devices, code,
+repositories. What it cannot find it leaves out.
 With `devices` JAX is imported and asked; without, no module but the standard library's.
 
 PROGRAM is a script or a module's name; of several the first that is there. The Python files that it
@@ -17,20 +20,18 @@ one of a file beside it is not.
 
 from __future__ import annotations
 
-import ast
-import ctypes
-import hashlib
 import importlib.util
 import json
 import os
-import platform
 import re
-import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import ast
 
 MARK = "xlatune-environment: "
 FILE = "xlatune_environment.py"  # its name in an attempt's folder
@@ -76,7 +77,7 @@ def node_facts(root: Path = Path("/")) -> dict[str, str]:
     gpus = ", ".join(f"{names.count(each)} x {each}" for each in sorted(set(names)))
     return {
         "kernel": os.uname().release,
-        "CPU": f"{os.cpu_count()} x {cpu.group(1) if cpu else platform.machine()}",
+        "CPU": f"{os.cpu_count()} x {cpu.group(1) if cpu else os.uname().machine}",
         "driver": f"NVIDIA {nvidia.group(1)}" if nvidia else f"amdgpu {amd}" if amd else "",
         "GPUs": gpus,
     }
@@ -102,7 +103,7 @@ def packages(root: Path = Path("/")) -> dict[str, str]:
     cuda = re.search(r'"cuda"\s*:\s*\{[^}]*"version"\s*:\s*"([^"]+)"',
                      _read(root / "usr/local/cuda/version.json"))  # fmt: skip
     return {
-        "python": platform.python_version(),
+        "python": sys.version.split()[0],
         **found,
         "CUDA": cuda.group(1) if cuda else "",
         "ROCm": _read(root / "opt/rocm/.info/version").strip(),
@@ -127,6 +128,8 @@ def devices() -> dict[str, str]:
 
 def _collectives() -> dict[str, str]:
     """Return the version of NCCL or RCCL that this interpreter loads."""
+    import ctypes
+
     wheels = (Path(each, "nvidia/nccl/lib/libnccl.so.2") for each in sys.path)
     named = {
         "NCCL": [*(str(each) for each in wheels if each.exists()), "libnccl.so.2"],
@@ -172,6 +175,8 @@ def code_digest(folder: str, program: str = "") -> str:
     below `folder` count for a module, and for a script whose imports cannot be told from its text;
     of a folder with thousands of them, such as a home, only its own files.
     """
+    import hashlib
+
     imported = _imported(Path(program).absolute()) if program.endswith(".py") else None
     below = _python_files(folder) if imported is None else imported
     digest, left = hashlib.blake2b(digest_size=6), _MOST_BYTES
@@ -184,11 +189,14 @@ def code_digest(folder: str, program: str = "") -> str:
         left -= len(text)
         name = os.fsencode(path.relative_to(folder))
         digest.update(b"%d %s %d " % (len(name), name, len(text)) + text)
-    return f"{digest.hexdigest()} of {len(below)} Python files" if below else ""
+    files = "1 Python file" if len(below) == 1 else f"{len(below)} Python files"
+    return f"{digest.hexdigest()} of {files}" if below else ""
 
 
 def _imported(script: Path) -> list[Path] | None:
     """Return a script and all beside it that it imports; None where its text does not tell."""
+    import ast
+
     found, asked = set[Path](), [script]
     while asked:
         path = asked.pop()
@@ -214,6 +222,8 @@ def _imported(script: Path) -> list[Path] | None:
 
 def _names(tree: ast.Module) -> set[str]:
     """Return the top-level names of all modules that are imported absolutely."""
+    import ast
+
     names = set[str]()
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
@@ -316,20 +326,21 @@ def main(argv: Sequence[str]) -> None:
     kind, *rest = argv
     asked: dict[str, Callable[[], dict[str, str]]]
     asked = {"node": node_facts, "repositories": lambda: repositories(rest)}
-    if kind in ("trainer", "job"):
+    if kind in ("trainer", "job", "both"):
+        rest, paths = (rest[:1], rest[1:]) if kind == "both" else (rest, [])
         program = next((each for each in rest if folder_of(each)), rest[0])
         folder = folder_of(program)
         asked = {
-            **({"node": node_facts} if kind == "job" else {}),
+            **({} if kind == "trainer" else {"node": node_facts}),
             "packages": packages,
             "code": lambda: {folder: code_digest(folder, program)} if folder else {},
-            "repositories": lambda: repositories([folder] if folder else []),
+            "repositories": lambda: repositories([*paths, *([folder] if folder else [])]),
         }
         if "devices" in rest[1:]:
             asked["devices"] = devices
     found, problems = dict[str, Any](), list[str]()
     if kind == "job":
-        found["name"] = os.environ.get("SLURMD_NODENAME") or socket.gethostname()
+        found["name"] = os.environ.get("SLURMD_NODENAME") or os.uname().nodename
         problems.append("devices: not asked, the trainer is about to take them")
     for name, ask in asked.items():
         if name == "devices":  # XLA may end the process, e.g. of an unknown flag

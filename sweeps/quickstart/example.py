@@ -1,20 +1,38 @@
-"""Put the leaderboard of the committed quickstart run into the README: `make example` calls it.
+"""What documents show of the committed quickstart run: `make example` calls it.
 
-    python sweeps/quickstart/example.py [LEADERBOARD.md README.md]
+    python sweeps/quickstart/example.py
 
-A test compares the two, so a change of the example without the README does not pass.
+From the run's JSON alone it writes the documents of reports/example/quickstart and their pages as
+the code of today shows them, puts the finding and its table into README.md and the whole
+leaderboard into docs/tutorial.md, and draws docs/quickstart.svg with the positions of the page's
+own plot. A test compares all of them: a change of the example or of a page without them does not
+pass.
 """
 
 from __future__ import annotations
 
 import re
-import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
+from xml.sax.saxutils import escape
+
+from pytest_xlatune.report.covered import Covered, read_cells
+from pytest_xlatune.report.document import Section
+from pytest_xlatune.report.language import ENGLISH
+from pytest_xlatune.report.leaderboard import leaderboard
+from pytest_xlatune.report.page import html, page_of, tuning_page_of
+from pytest_xlatune.report.page_plots import Forest, ForestRow, forest
+from pytest_xlatune.report.render import markdown
+from pytest_xlatune.report.tuning_document import WHY, tuning, why
 
 ROOT = Path(__file__).parents[2]
-BOARD = ROOT / "reports" / "example" / "quickstart" / "leaderboard.md"
+EXAMPLE = ROOT / "reports" / "example"
+BOARD = EXAMPLE / "quickstart" / "leaderboard.md"
+DATA = EXAMPLE / "quickstart-tuning.json"
 README = ROOT / "README.md"
+TUTORIAL = ROOT / "docs" / "tutorial.md"
+PICTURE = ROOT / "docs" / "quickstart.svg"
 # the part that is written:  <!-- leaderboard: from FILE --> ... <!-- end of leaderboard -->
 _PART = re.compile(
     r"(?P<head><!-- leaderboard: [^>]* -->\n).*(?P<end><!-- end of leaderboard -->)", re.DOTALL
@@ -25,7 +43,7 @@ _WIDE = {"evidence", "jobs"}  # a table with these is one of them
 
 
 def part_of(board: str) -> str:
-    """Return what the README shows of a leaderboard: its finding and its tables."""
+    """Return what the tutorial shows of a leaderboard: its finding and its tables."""
     sections = dict(re.findall(r"(?ms)^## (.+?)\n\n(.*?)(?=^## |\Z)", board))
     shown = "\n\n".join(sections[name].strip() for name in _SHOWN if name in sections)
     blocks = [_narrow(block) for block in shown.split("\n\n")]
@@ -50,21 +68,150 @@ def _split(line: str) -> Iterator[str]:
     yield from (each.strip() for each in re.split(r"(?<!\\)\|", line))
 
 
-def written(readme: str, board: str) -> str:
-    """Return the README with its part made again."""
-    text, count = _PART.subn(
-        lambda found: f"{found['head']}{part_of(board)}\n{found['end']}", readme
+def short_part_of(board: str) -> str:
+    """Return what the README shows: the finding and the table of confirmed profiles."""
+    finding, table, *_ = (
+        block
+        for block in part_of(board).split("\n\n")
+        if not block.startswith("**") or "`" in block
     )
+    return f"{finding}\n\n{table}"
+
+
+def written(text: str, part: str) -> str:
+    """Return a document with its part made again."""
+    made, count = _PART.subn(lambda found: f"{found['head']}{part}\n{found['end']}", text)
     if count != 1:
-        raise SystemExit("README.md: the marks around the leaderboard are not there once each")
-    return text
+        raise SystemExit("the marks around the leaderboard are not there once each")
+    return made
+
+
+# the picture: pixels
+_NAMES, _PLOT, _ACROSS, _ROW, _TOP = 200, 360, 880, 26, 84
+_STYLE = """\
+text{font:13px system-ui,"Segoe UI",Roboto,"DejaVu Sans",sans-serif;fill:#1b1f24}
+.paper{fill:#fff}.quiet{fill:#57606a}.head{font-size:16px;font-weight:600}.part{font-weight:600}
+.best{font-weight:700}.right{text-anchor:end}.middle{text-anchor:middle}
+.grid{stroke:#d0d7de}.zero{stroke:#57606a;stroke-width:1.5}
+.faster{stroke:#116329;fill:#116329}.slower{stroke:#a40e26;fill:#a40e26}
+.equivalent{stroke:#0550ae;fill:#0550ae}.inconclusive{stroke:#7d4e00;fill:#7d4e00}
+.screened{stroke:#57606a;fill:#fff}.ends{stroke-width:3}.dot{stroke-width:2}
+@media (prefers-color-scheme:dark){text{fill:#e6edf3}.paper{fill:#0d1117}.quiet{fill:#9da7b3}
+.grid{stroke:#3d444d}.zero{stroke:#9da7b3}.faster{stroke:#4ac26b;fill:#4ac26b}
+.slower{stroke:#ff8182;fill:#ff8182}.equivalent{stroke:#79c0ff;fill:#79c0ff}
+.inconclusive{stroke:#e3b341;fill:#e3b341}.screened{stroke:#9da7b3;fill:#0d1117}}"""
+
+
+def picture(plot: Forest, *, title: str) -> str:
+    """Return a forest plot as an SVG file; it follows the light or dark mode of the browser."""
+    lines: list[str] = []
+    y = _TOP
+    for part in plot.parts:
+        lines.append(_text(16, y, part.title, "part"))
+        y += _ROW
+        for row in part.rows:
+            lines += _row(row, plot, y)
+            y += _ROW
+        y += 8
+    axis = [_text(_x(each.at), y, each.text, "quiet middle") for each in plot.ticks]
+    head = [
+        _text(16, 30, title, "head"),
+        _text(16, 52, _words(plot.caption), "quiet"),
+        *(
+            _text(x, _TOP - 8, words, f"quiet {looks}")
+            for x, words, looks in (
+                (_NAMES + _PLOT + 92, "change %", "right"),
+                (_NAMES + _PLOT + 104, "95 %", ""),
+                (_ACROSS - 82, "n", "right"),
+            )
+        ),
+    ]
+    high = y + 16
+    return "\n".join(
+        (
+            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_ACROSS} {high}"',
+            f'width="{_ACROSS}" height="{high}" role="img" aria-labelledby="t">',
+            f'<title id="t">{escape(title)}</title>',
+            f"<style>{_STYLE}</style>",
+            f'<rect class="paper" width="{_ACROSS}" height="{high}"/>',
+            *head,
+            *lines,
+            *axis,
+            "</svg>\n",
+        )
+    )
+
+
+def _row(row: ForestRow, plot: Forest, y: int) -> Iterator[str]:
+    middle = y - 4
+    top, bottom = middle - _ROW // 2, middle + _ROW // 2
+    for looks, at in (*(("grid", each.at) for each in plot.ticks), ("zero", plot.zero)):
+        yield _tag("line", looks, x1=_x(at), x2=_x(at), y1=top, y2=bottom)
+    if row.low is not None and row.high is not None:
+        ends = {"x1": _x(row.low), "x2": _x(row.high), "y1": middle, "y2": middle}
+        yield _tag("line", f"ends {row.looks}", **ends)
+    yield _tag("circle", f"dot {row.looks}", cx=_x(row.at), cy=middle, r=5)
+    name = f"★ {row.name}" if row.is_best else row.name
+    yield _text(16, y, name, "best" if row.is_best else "")
+    yield _text(_NAMES + _PLOT + 92, y, row.delta, "right")
+    yield _text(_NAMES + _PLOT + 104, y, row.ends, "")
+    yield _text(_ACROSS - 82, y, row.n, "right")
+    yield _text(_ACROSS - 74, y, row.looks.upper(), "quiet")
+
+
+def _x(at: float) -> float:
+    return round(_NAMES + _PLOT * at / 100, 1)
+
+
+def _text(x: float, y: float, words: str, looks: str) -> str:
+    return f'<text class="{looks.strip()}" x="{x}" y="{y}">{escape(words)}</text>'
+
+
+def _tag(name: str, looks: str, **at: float) -> str:
+    said = " ".join(f'{key}="{value}"' for key, value in at.items())
+    return f'<{name} class="{looks}" {said}/>'
+
+
+def _words(text: str) -> str:
+    return text.replace("`", "")
+
+
+def documents(cell: Covered) -> Iterator[tuple[Path, str]]:
+    """Yield each document of the run as a session writes it."""
+    scored = tuple(each for each in cell.history if each.trial.protocol.is_scored)
+    subject = replace(cell.subject, history=scored)
+    whole = tuning([cell])
+    more = [Section(title=WHY, blocks=tuple(why(cell, ENGLISH)))] if cell.best else []
+    beside = [BOARD.name, BOARD.with_suffix(".json").name]
+    page = page_of(leaderboard(subject), subject, more=more, remarks=cell.remarks, files=beside)
+    yield BOARD, markdown(leaderboard(subject))
+    yield BOARD.with_suffix(".html"), html(page)
+    yield DATA.with_suffix(".md"), markdown(whole)
+    beside = [DATA.with_suffix(".md").name, DATA.name]
+    yield DATA.with_suffix(".html"), html(tuning_page_of(whole, [cell], files=beside))
+
+
+def made() -> Mapping[Path, str]:
+    """Return what each document and the picture say of the committed run."""
+    (cell,) = read_cells(DATA.read_text(encoding="utf-8"), where=DATA.name)
+    reports = dict(documents(cell))
+    board = reports[BOARD]
+    plot = forest(cell.conclusion)
+    if plot is None:
+        raise SystemExit(f"{DATA}: no profile has a change to show")
+    jobs = sum(len(each.job_ids) for each in cell.history if each.trial.protocol.is_scored)
+    title = f"A sweep on this machine, {jobs} jobs: {_words(plot.title)}"
+    return reports | {
+        README: written(README.read_text(encoding="utf-8"), short_part_of(board)),
+        TUTORIAL: written(TUTORIAL.read_text(encoding="utf-8"), part_of(board)),
+        PICTURE: picture(plot, title=title),
+    }
 
 
 def main() -> None:
-    """Write the README."""
-    board, readme = map(Path, sys.argv[1:3]) if len(sys.argv) > 2 else (BOARD, README)
-    text = written(readme.read_text(encoding="utf-8"), board.read_text(encoding="utf-8"))
-    readme.write_text(text, encoding="utf-8")
+    """Write them."""
+    for path, text in made().items():
+        path.write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from pytest_xlatune.campaign import Campaign
-from pytest_xlatune.campaign.attempts import Setup, by_digest
+from pytest_xlatune.campaign.setup import Setup, by_digest
 from pytest_xlatune.executors import Request, Resumed
 from pytest_xlatune.launchers.command import CommandLauncher
 from pytest_xlatune.model.cell import OPTIONS_FOLDER, Cell, DeployedFile, Parallelism, Protocol
@@ -141,9 +141,13 @@ def campaign(
     files: tuple[DeployedFile, ...] = (),
     clocks: Mapping[str, Callable[[], float]] = MappingProxyType({}),
 ) -> Campaign:
+    study = study or TuningStudy(
+        cell=cell, profiles=profiles, budget=40, screen_baselines=2, finalists=2, blocks=3,
+        block_baselines=1,
+    )  # fmt: skip
     setup = Setup(
         sweep="pretend",
-        cells=by_digest([cell]),
+        cells=by_digest([cell, *study.cells]),
         launcher=CommandLauncher(argv=("trainer", "{steps}")),
         executor=executor,
         resources=Resources(),
@@ -155,10 +159,6 @@ def campaign(
         now=clocks.get("now", time.time),
         ticks=clocks.get("ticks", time.monotonic),
     )
-    study = study or TuningStudy(
-        cell=cell, profiles=profiles, budget=40, screen_baselines=2, finalists=2, blocks=3,
-        block_baselines=1,
-    )  # fmt: skip
     made = Campaign(setup, study)
     made.open(fresh=fresh)
     return made

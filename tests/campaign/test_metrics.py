@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from pytest_xlatune.campaign import Campaign
-from pytest_xlatune.campaign.attempts import Setup, by_digest
+from pytest_xlatune.campaign.setup import Setup, by_digest
 from pytest_xlatune.executors.local import LocalExecutor
 from pytest_xlatune.launchers.command import CommandLauncher
 from pytest_xlatune.model.cell import Cell, Parallelism, Protocol

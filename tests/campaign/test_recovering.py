@@ -35,6 +35,7 @@ def test_a_killed_trial_is_run_again_and_counts_once(tmp_path: Path) -> None:
     assert len(result.job_ids) == 2
     (decision,) = each.view().state.decisions
     assert (decision.next, decision.cls) == ("retry", "killed")
+    assert re.fullmatch(r"the last step is 2 of \d+; local: signal 9", decision.evidence)
 
 
 @pytest.mark.parametrize(
@@ -108,6 +109,12 @@ def test_a_baseline_that_cannot_run_stops_the_sweep(tmp_path: Path) -> None:
             id="a program that is not there",
         ),
         pytest.param(
+            "python3: can't open file '/x/train.py': [Errno 2]\n",
+            Outcome(state=State.FAILED, exit_code=2),
+            r"run: exit-code \(exit 2: python3: can't open file .* its log: /\S+/log\.0\.txt\)",
+            id="a script that is not there",
+        ),
+        pytest.param(
             log().replace("Tokens/s/device", "words"),
             OK,
             r"be scored: no-score \(no step in the window prints Tokens/s/device as a",
@@ -135,6 +142,22 @@ def test_a_baseline_that_never_has_a_score_stops_the_sweep_at_its_second_attempt
     later = campaign(tmp_path, executor, session="second")
     run(later)
     assert not later.view().stopped
+
+
+def test_a_baseline_that_ran_before_and_then_fails_stops_nothing(tmp_path: Path) -> None:
+    baselines: list[str] = []
+
+    def once(trial_id: str, attempt: int) -> tuple[str, Outcome]:
+        if trial_id.startswith(BASELINE_ID):
+            baselines.append(trial_id)
+            if trial_id != baselines[0]:
+                return "no luck\n", Outcome(state=State.FAILED, exit_code=2)
+        return ordinary(trial_id, attempt)
+
+    each = campaign(tmp_path, ScriptedExecutor(once))
+    run(each)
+    assert len({*baselines}) > 1
+    assert not each.view().stopped
 
 
 @pytest.mark.parametrize("is_done", [True, False], ids=["done", "not done"])

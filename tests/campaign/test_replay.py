@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from pytest_xlatune.campaign import Campaign
-from pytest_xlatune.campaign.attempts import Setup, by_digest
+from pytest_xlatune.campaign.setup import Setup, by_digest
 from pytest_xlatune.cli import main
 from pytest_xlatune.launchers.command import CommandLauncher
 from pytest_xlatune.ledger import LEDGER

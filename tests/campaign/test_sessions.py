@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,16 @@ from pytest_xlatune.model.resources import Next
 from pytest_xlatune.model.result import Outcome, VerdictKind
 from pytest_xlatune.tasks import answers as awaiting
 from pytest_xlatune.tasks.publish import publish, read_known
-from tests.campaign.scripted import CELL, OK, PROFILES, ScriptedExecutor, campaign, log, run
+from tests.campaign.scripted import (
+    CELL,
+    OK,
+    PROFILES,
+    ScriptedExecutor,
+    campaign,
+    log,
+    ordinary,
+    run,
+)
 
 
 def test_a_sweep_runs_to_its_conclusion_and_again_for_nothing(tmp_path: Path) -> None:
@@ -65,6 +75,33 @@ def test_a_running_job_is_adopted_by_the_next_session(tmp_path: Path) -> None:
     executor.holds = False
     run(campaign(tmp_path, executor, session="second"))
     assert len(executor.submitted) == len(set(executor.submitted))
+
+
+def test_a_session_that_names_the_step_lines_reads_the_trials_that_an_earlier_one_planned(
+    tmp_path: Path,
+) -> None:
+    """As a stop for unreadable step lines advises; the time limit too is that of today."""
+
+    def own(trial_id: str, attempt: int) -> tuple[str, Outcome]:
+        text, outcome = ordinary(trial_id, attempt)
+        return text.replace("completed step:", "my iteration"), outcome
+
+    executor = ScriptedExecutor(own)
+    first = campaign(tmp_path, executor)
+    run(first)
+    assert "step_pattern=" in first.view().stopped
+    protocol = replace(
+        CELL.protocol,
+        step_pattern=r"my iteration (?P<step>\d+), seconds: (?P<seconds>[\d.]+), .*"
+        r"Tokens/s/device: (?P<tgs>[\d.]+)",
+        deadline_s=60,
+    )
+    second = campaign(tmp_path, executor, session="second", cell=replace(CELL, protocol=protocol))
+    assert {each.trial.protocol.deadline_s for each in second.view().history} == {60}
+    run(second)
+    verdict = second.conclude().verdict("fast")
+    assert verdict is not None
+    assert verdict.kind is VerdictKind.FASTER
 
 
 def test_other_nodes_are_refused_and_fresh_starts_over(tmp_path: Path) -> None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from pytest_xlatune.catalog.candidates import candidates, profiles_for
+from pytest_xlatune.catalog.candidates import candidates, ladders_of, profiles_for
 from pytest_xlatune.catalog.context import Context
-from pytest_xlatune.catalog.entries import Status, history, load, release
+from pytest_xlatune.catalog.entries import Status, history, load, names_of, release
 from pytest_xlatune.evidence.hlo.difference import expectations
+from pytest_xlatune.evidence.trace.captures import FLAG
 from pytest_xlatune.model.cell import Axis
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.profile import APPENDING, check_unique, parse_flags
@@ -61,7 +64,9 @@ def test_entries_are_whole() -> None:
         has_values = entry.status in (Status.CANDIDATE, Status.CONTROL)
         assert has_values or not entry.values, f"{entry.slug} is {entry.status} and has values"
         assert (entry.status is Status.CONTROL) == entry.slug.startswith("control-"), entry.slug
-        assert entry.vendor in ("", "nvidia", "amd"), entry.slug
+        vendors = ("", "nvidia", "amd", *(("google", "gpu") if entry.is_key else ()))
+        assert entry.vendor in vendors, entry.slug
+        assert (entry.wave == "wave5") == entry.is_key, entry.slug
 
 
 @pytest.mark.parametrize(
@@ -139,6 +144,69 @@ def test_profiles_of_an_axis(axis: str) -> None:
         assert all(history().is_accepted(name, "0.10.2") for name in names), each.id
 
 
+@pytest.mark.parametrize("axis", ["FSDP", "PP=4,FSDP=2", "EP"])
+def test_a_profile_written_from_a_capture_is_the_first_candidate(axis: str) -> None:
+    path = "/shared/step.pbtxt"
+    first, *others = profiles_for(axis, jaxlib="0.10.2", device="sm_90", pgle=path)
+    assert first.id == "pgle-profile"
+    assert [f"--{flag.name}={flag.value}" for flag in first.flags] == [f"{FLAG}={path}"]
+    assert tuple(others) == profiles_for(axis, jaxlib="0.10.2", device="sm_90")
+    ids = [each.id for each in profiles_for(axis, device="v5e", pgle=path)]
+    assert "pgle-profile" not in ids, "a GPU's setting"
+    keys = profiles_for(axis, wave="wave5", pgle=path)
+    assert keys == profiles_for(axis, wave="wave5"), "of the wave of single flags alone"
+    deployed = f"{FLAG}={path}"
+    ids = [each.id for each in profiles_for(axis, deployed=deployed, device="sm_90", pgle=path)]
+    assert "pgle-profile" not in ids, "deployed already"
+    with pytest.raises(ConfigError, match=r"pgle='step\.pbtxt' is no absolute path"):
+        profiles_for(axis, pgle="step.pbtxt")
+
+
+def heads(text: str) -> list[str]:
+    """The slugs of the entries of a parallelism, without those of any axis."""
+    return [each.slug for each in load().of_axis(text) if "any" not in each.axes]
+
+
+def test_a_hybrid_has_the_dominant_axis_first_then_the_second() -> None:
+    pp, fsdp = heads("PP"), heads("FSDP")
+    both = [*pp, *(each for each in fsdp if each not in pp)]
+    assert set(pp) - set(fsdp)
+    assert set(fsdp) - set(pp)
+    assert heads("PP=4,FSDP=2") == both
+    assert heads("FSDP=2,PP=4") == both, "the larger degree dominates, wherever it is written"
+    assert heads("PP=2,FSDP=2") == both, "of two equal ones the first that is written"
+    assert heads("FSDP=2, pp=2") == [*fsdp, *(each for each in pp if each not in fsdp)]
+    assert heads("PP=8,FSDP=1") == heads("PP=8") == pp, "an axis of degree 1 has no traffic"
+    assert heads("PP=1") == []
+
+
+def test_profiles_of_a_hybrid_are_those_of_both_axes_once() -> None:
+    hybrid = [each.id for each in profiles_for("PP=4,FSDP=2", device="sm_90")]
+    own = [[each.id for each in profiles_for(axis, device="sm_90")[:-1]] for axis in ("PP", "FSDP")]
+    assert set(hybrid[:-1]) == {*own[0], *own[1]}
+    assert len(hybrid) == len(set(hybrid))
+    assert hybrid[-1].startswith("control-")
+    assert hybrid.index("permute-combine") < hybrid.index("rs-64m") < hybrid.index("o1")
+    assert ladders_of("PP=4,FSDP=2") == ladders_of("FSDP") | ladders_of("PP")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("PP=4;FSDP=2", "found 'PP=4;FSDP=2', expected AXIS=DEGREE such as FSDP=8 or PP=2,FSDP=4"),
+        ("PP,FSDP", "found 'PP', expected AXIS=DEGREE"),
+        ("PP=four", "found 'PP=four', expected AXIS=DEGREE"),
+        ("PP=4,FSPD=2", "unknown axis 'FSPD'.*did you mean 'FSDP'"),
+        ("PP=4,PP=2", "axis PP is given twice"),
+        ("hybrid", "unknown axis 'hybrid'"),
+        ("", "unknown axis ''"),
+    ],
+)
+def test_a_malformed_parallelism_is_named_with_what_was_expected(text: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        profiles_for(text)
+
+
 def left_out(axis: str, context: Context) -> dict[str, str]:
     return {each.profile: each.why for each in candidates(axis, context).left_out}
 
@@ -157,6 +225,23 @@ def test_what_does_nothing_here_is_left_out_with_its_reason() -> None:
     assert "since jaxlib 0.11.2" in older["pipeline-ag"]
     assert "the default" in older["cublaslt-on"], "true since 0.10.2"
     assert "cublaslt-on" not in left_out("FSDP", Context(jaxlib="0.9.2", device="sm_90"))
+
+
+def test_a_variable_at_the_default_of_the_vendors_nccl_is_left_out_where_none_sets_it() -> None:
+    plain = Context(jaxlib="0.10.2", device="sm_90")
+    found = left_out("EP", plain)
+    for each in ("gdrcopy-0", "dmabuf-1", "split-on-qps", "pxn-0"):
+        assert "or the default" in found[each]
+    assert not found.keys() & {"gdrcopy-1", "dmabuf-0", "pxn-1"}
+    of_amd = left_out("EP", Context(device="gfx942"))
+    assert "or the default" in of_amd["gdrcopy-1"]
+    assert not of_amd.keys() & {"gdrcopy-0", "dmabuf-1"}, "RCCL's are other ones"
+    image = replace(plain, env={"NCCL_GDRCOPY_ENABLE": "1"})
+    assert "gdrcopy-0" not in left_out("EP", image)
+    assert "deployed already" in left_out("EP", image)["gdrcopy-1"]
+    for unknown in (replace(plain, is_complete=False), replace(plain, knows_env=False)):
+        assert "gdrcopy-0" not in left_out("EP", unknown)
+    assert "gdrcopy-0" in {each.id for each in profiles_for("EP", device="sm_90")}
 
 
 def test_two_names_of_one_option_are_tried_once() -> None:
@@ -189,6 +274,131 @@ def test_a_vendors_settings_need_its_device() -> None:
     nvidia = {each.id for each in profiles_for("FSDP", device="sm_90")}
     assert "hw-queues-2" in amd - nvidia
     assert "max-connections-1" in nvidia - amd
+
+
+# what users of AMD's and NVIDIA's devices set first, by what it is for
+FIRST = {
+    "attention": ("NVTE_FUSED_ATTN", "NVTE_FUSED_ATTN_CK", "NVTE_FUSED_ATTN_AOTRITON"),
+    "CK": ("NVTE_CK_USES_FWD_V3", "NVTE_CK_USES_BWD_V3", "NVTE_CK_IS_V3_ATOMIC_FP32"),
+    "casts": ("NVTE_CK_HOW_V3_BF16_CVT", "NVTE_USE_CAST_TRANSPOSE_TRITON"),
+    "GEMM": ("NVTE_USE_HIPBLASLT", "xla_gpu_cudnn_gemm_fusion_level", "xla_gpu_triton_gemm_any"),
+    "autotuning": (
+        "xla_gpu_exhaustive_tiling_search",
+        "xla_gpu_cudnn_gemm_max_plans",
+        "xla_gpu_load_autotune_results_from",
+        "xla_gpu_per_fusion_autotune_cache_dir",
+    ),
+    "collectives": (
+        "xla_gpu_use_memcpy_local_p2p",
+        "xla_gpu_unsupported_use_all_reduce_one_shot_kernel",
+        "xla_gpu_experimental_enable_nvshmem",
+        "xla_gpu_enable_dynamic_slice_fusion",
+        "xla_gpu_dot_merger_threshold_mb",
+        "xla_gpu_enable_pipelined_host_offloading",
+    ),
+    "network": (
+        "NCCL_TUNER_PLUGIN",
+        "NCCL_TUNER_CONFIG_PATH",
+        "NCCL_IB_TC",
+        "NCCL_GDRCOPY_ENABLE",
+        "NCCL_SOCKET_NTHREADS",
+        "NCCL_GPUDIRECTTCPX_TX_BINDINGS",
+        "NCCL_FASTRAK_NUM_FLOWS",
+    ),
+    "PGLE": ("JAX_ENABLE_PGLE", "JAX_PGLE_PROFILING_RUNS", "xla_gpu_pgle_accuracy_checker"),
+}
+
+
+@pytest.mark.parametrize("subject", FIRST)
+def test_what_users_set_first_is_there(subject: str) -> None:
+    for name in FIRST[subject]:
+        assert all(each.mechanism and each.source for each in load().named(name)), name
+
+
+def test_what_computes_in_another_order_or_precision_says_so() -> None:
+    attention = {each.name for each in load().entries if each.name.startswith("NVTE_")}
+    told = {each.name for each in load().entries if each.changes_numerics}
+    assert attention - told == {"NVTE_USE_CAST_TRANSPOSE_TRITON"}, "which JAX does not read"
+    assert "xla_gpu_default_to_alg_dot_bf16_bf16_f32" in told
+    assert "xla_gpu_all_reduce_blueconnect_num_devices_per_host" in told
+
+
+# what a key of MaxText is for -> whether the loss is computed otherwise with it
+KEYS = {
+    "remat_policy": False,
+    "attention": True,
+    "quantization": True,
+    "scan_layers": True,  # other first weights
+    "scan_layers_per_stage": True,
+}
+
+
+def test_the_keys_of_maxtext_are_a_wave_of_their_own_and_say_what_they_do_to_the_numbers() -> None:
+    own = [each for each in load().entries if each.is_key]
+    assert {each.name: each.changes_numerics for each in own} == KEYS
+    assert {each.name for each in own} <= names_of("keys")
+    assert not {each.name for each in own} & names_of("variables")
+    found = profiles_for("PP", device="sm_90", wave="wave5")
+    check_unique(found, where="wave5")
+    for each in found:
+        assert each.wave == "wave5"
+        assert not each.flags
+        assert not each.env
+        assert KEYS.keys() & each.overrides.keys()
+        says = "changes numerics: the rule on the loss decides" in each.note
+        assert says == any(KEYS.get(key, False) for key in each.overrides), each.id
+    assert not any(each.overrides for each in profiles_for("PP", device="sm_90"))
+
+
+def test_joint_keys_set_two_of_them_at_once() -> None:
+    found = {each.id: each.overrides for each in profiles_for("FSDP", wave="wave5")}
+    assert found["remat-minimal"] == {"remat_policy": "minimal"}
+    assert found["attention-te-remat"] == {
+        "attention": "cudnn_flash_te",
+        "remat_policy": "minimal",
+    }
+    assert "scan-inside-stage" not in found, "of pipelines alone"
+
+
+def test_keys_of_a_vendor_need_its_device() -> None:
+    nvidia, amd, tpu = (
+        {each.id for each in profiles_for("FSDP", device=device, wave="wave5")}
+        for device in ("sm_90", "gfx942", "v5e")
+    )
+    assert {"attention-cudnn", "fp8"} <= nvidia - amd
+    assert {"nanoo-fp8"} <= amd - nvidia
+    assert {"attention-splash"} <= tpu - nvidia
+    assert {"attention-te", "attention-te-remat"} <= (nvidia & amd) - tpu
+    assert {"remat-minimal", "int8", "scan-off"} <= nvidia & amd & tpu
+
+
+def test_a_wave_that_the_catalog_has_nothing_for_is_named() -> None:
+    with pytest.raises(ConfigError, match=r"unknown wave 'wave9'.*wave2, wave3, wave5"):
+        profiles_for("FSDP", wave="wave9")
+
+
+def test_a_variable_of_amds_attention_is_tried_on_amds_devices_alone() -> None:
+    amd = {each.id: each for each in profiles_for("FSDP", device="gfx942")}
+    nvidia = {each.id for each in profiles_for("FSDP", device="sm_90")}
+    assert amd["ck-atomic-bf16"].env == {
+        "NVTE_CK_IS_V3_ATOMIC_FP32": "0",
+        "NVTE_CK_USES_BWD_V3": "1",
+    }
+    assert {"ck-bwd-v3-0", "attn-ck-off", "te-hipblaslt"} <= amd.keys() - nvidia
+    assert {"cudnn-gemm-1", "cudnn-plans"} <= nvidia - amd.keys()
+    assert {"fused-attn-0", "memcpy-p2p"} & nvidia == {"fused-attn-0"}, "no permutes in FSDP"
+
+
+def test_a_flag_that_came_or_went_is_tried_where_it_is_accepted() -> None:
+    older, newer = (
+        {each.id for each in profiles_for("TP=8", jaxlib=jaxlib, device="sm_90")}
+        for jaxlib in ("0.8.3", "0.12.0.1")
+    )
+    assert "f32-dots-by-bf16" in newer - older
+    # tried where it is not the default: on before 0.11.2, off before 0.10.2
+    assert "slice-fusion-on" in older - newer
+    assert "slice-fusion-off" in newer - older
+    assert "ar-one-shot-on" in older & newer
 
 
 @pytest.mark.parametrize(

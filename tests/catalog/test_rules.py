@@ -8,6 +8,12 @@ from pytest_xlatune.catalog.context import Context, Level, Shape, closes_ring
 from pytest_xlatune.catalog.rules import RULES, check, why_not
 from pytest_xlatune.model.profile import Profile, parse_flags, profile
 
+
+def in_xla_flags(text: str) -> Profile:
+    """A profile whose flags all stand in XLA_FLAGS; `profile()` would put libtpu's elsewhere."""
+    return Profile(id="p", flags=parse_flags(text))
+
+
 P2P = "--xla_gpu_enable_pipelined_p2p=true"
 THRESHOLD = "--xla_gpu_collective_permute_decomposer_threshold=1024"
 OVERLAP = "--xla_gpu_experimental_parallel_collective_overlap_limit=2"
@@ -46,8 +52,9 @@ def context(deployed: str = "", **facts: object) -> Context:
 CASES = [
     ("blocked", profile("p", "--xla_gpu_collective_inflation_factor=2"), context()),
     ("blocked", profile("p", "--xla_gpu_enable_analytical_latency_estimator=1"), context()),
-    ("tpu-flag", profile("p", "--xla_tpu_enable_async_collective_fusion=true"), context()),
-    ("tpu-flag", profile("p", "--megascale_grpc_premap_memory_bytes=1"), context()),
+    ("tpu-flag", in_xla_flags("--xla_tpu_enable_async_collective_fusion=true"), context()),
+    ("tpu-flag", in_xla_flags("--megascale_grpc_premap_memory_bytes=1"), context()),
+    ("channel", profile("p", env={"LIBTPU_INIT_ARGS": "--xla_tpu_rwb_fusion='true'"}), context()),
     ("plain-integer", profile("p", env={"NCCL_BUFFSIZE": "16M"}), context()),
     ("plain-integer", profile("p", env={"NCCL_MAX_NCHANNELS": "many"}), context()),
     ("plain-integer", profile("p", env={"NCCL_NOT_IN_THE_CATALOG": "4k"}), context()),

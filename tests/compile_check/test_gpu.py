@@ -127,6 +127,7 @@ SWEEP = Sweep(
     profiles=(
         profile("ar-1g", "--xla_gpu_all_reduce_combine_threshold_bytes=1073741824"),
         profile("channels", env={{"NCCL_NCHANNELS_PER_NET_PEER": "8"}}),
+        profile("buffer", env={{"NCCL_BUFFSIZE": "8388608"}}),
     ),
     compile_check=CompileCheck(
         program="compile_check_programs:fsdp",
@@ -149,8 +150,8 @@ def test_a_sweep_of_a_cluster_is_screened_where_it_is_declared(
     found = {
         each["profile"]: each["cls"] for each in json.loads(capsys.readouterr().out)["profiles"]
     }
-    assert found == {"ar-1g": "identical", "channels": "unseen"}
+    assert found == {"ar-1g": "identical", "channels": "identical", "buffer": "unseen"}
     assert main(["plan", str(sweep), *slot]) == 0
-    assert "will compile 2 profiles before the sweep queues a job" in " ".join(
+    assert "will compile 3 profiles before the sweep queues a job" in " ".join(
         capsys.readouterr().out.split()
     )

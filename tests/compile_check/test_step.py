@@ -11,6 +11,8 @@ import pytest
 
 from pytest_xlatune.evidence.hlo import Program
 from pytest_xlatune.evidence.hlo.difference import Compiled
+from pytest_xlatune.launchers.command import CommandLauncher
+from pytest_xlatune.launchers.maxtext import MaxTextLauncher
 from pytest_xlatune.ledger import (
     AttemptIntended,
     CampaignOpened,
@@ -195,6 +197,21 @@ def test_what_may_act_at_run_time_is_always_measured(
     state, _ = run(step, *twins, folder=tmp_path)
     assert state.compiled[f"{made}.1"].later
     assert not dropped(state)
+
+
+def test_variables_of_nccl_alone_are_not_compiled_where_the_device_is_away(
+    tmp_path: Path, calls: list[str]
+) -> None:
+    ring = profile("same.ring", env={"NCCL_ALGO": "Ring"})
+    mixed = profile("same.mixed", f"{SEEN}=1", env={"NCCL_ALGO": "Ring"})
+    away = Step(compiler(tmp_path, target=find_target("h100")), (ring, mixed))
+    state, _ = run(away, ring, mixed, folder=tmp_path)
+    assert calls == ["baseline-deployed", "same.mixed"]
+    assert state.compiled["same.ring"].cls == "unseen"
+    assert not dropped(state)
+    here = Step(compiler(tmp_path), (ring,))
+    run(here, ring, folder=tmp_path)
+    assert calls[2:] == ["baseline-deployed", "same.ring"], "a step of the trainer may end by it"
 
 
 def test_a_compiler_without_its_device_may_fail_by_itself(tmp_path: Path, calls: list[str]) -> None:
@@ -388,6 +405,64 @@ def test_a_function_rests_on_its_module_and_the_memory_of_its_target(tmp_path: P
     tighter = dataclasses.replace(check, memory_limit_gib=1)
     found = compiler_of(tighter, launcher=None, cell=CELL, executor="slurm")  # type: ignore[arg-type]
     assert found.memory_limit_bytes == 1 << 30
+
+
+MAXTEXT = MaxTextLauncher(
+    python=sys.executable,
+    module="maxtext.trainers.pre_train.train",
+    config="/configs/{model_tag}.yml",
+    axis_prefix={"FSDP": "ici"},
+)
+
+
+@pytest.mark.parametrize(
+    ("module", "target", "topology", "keys", "devices"),
+    [
+        pytest.param(
+            "maxtext.trainers.pre_train.train", "v5e-256", "2x1x1",
+            ("compile_topology=v5e-256", "compile_topology_num_slices=2"), "",
+            id="slices of a TPU by MaxText's name",
+        ),
+        pytest.param(
+            "MaxText.train", "cpu", "1x1x1",
+            ("compile_topology=a3", "compile_topology_num_slices=1"), "8",
+            id="this processor as a host of eight",
+        ),
+    ],
+)  # fmt: skip
+def test_train_compile_of_maxtext_is_a_source_of_programs(
+    module: str, target: str, topology: str, keys: tuple[str, ...], devices: str
+) -> None:
+    check = CompileCheck(program="train_compile", target=target, topology=topology)
+    launcher = dataclasses.replace(MAXTEXT, module=module)
+    # where trials run is not asked: the program needs no device
+    found = compiler_of(check, launcher=launcher, cell=CELL, executor="slurm")
+    spec = found.way(profile("p", "--xla_a=1 --xla_tpu_b=2", overrides={"remat_policy": "minimal"}))
+    said = " ".join(spec.argv)
+    assert f"-m {module.removesuffix('train')}train_compile /configs/m.yml" in said
+    assert {*keys, "remat_policy=minimal", "ici_fsdp_parallelism=1"} <= set(spec.argv)
+    assert (spec.env["JAX_PLATFORMS"], spec.env["TPU_SKIP_MDS_QUERY"]) == ("cpu", "1")
+    everything = f"{said} {spec.env} {spec.files}"
+    assert "--xla_a=1" in everything
+    assert "--xla_tpu_b=2" in everything
+    assert "xla_dump_to" in everything
+    assert (f"device_count={devices}" in everything) == bool(devices)
+    assert found.place == f"{topology[0]} x {target}, by MaxText's train_compile"
+
+
+def test_train_compile_needs_a_maxtext_and_a_target() -> None:
+    check = CompileCheck(program="train_compile", target="v5e-8")
+    other = CommandLauncher(argv=("train", "{steps}"))
+    with pytest.raises(ConfigError, match=r"train_compile is a program of MaxText; .* train"):
+        compiler_of(check, launcher=other, cell=CELL, executor="local")
+    script = dataclasses.replace(MAXTEXT, module="/opt/train.py")
+    with pytest.raises(ConfigError, match="train_compile is a program of MaxText"):
+        compiler_of(check, launcher=script, cell=CELL, executor="local")
+    away = dataclasses.replace(MAXTEXT, python="/nowhere/python")
+    with pytest.raises(ConfigError, match="/nowhere/python is not on this machine"):
+        compiler_of(check, launcher=away, cell=CELL, executor="local")
+    with pytest.raises(ConfigError, match="program 'train_compile': for which device"):
+        CompileCheck(program="train_compile")
 
 
 def _opened(session: str) -> LedgerEntry:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from statistics import median
 from typing import Any
 
 from pytest_xlatune.ledger import Decided
@@ -47,6 +48,59 @@ def results_of(lines: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
             "outcome": None if None in outcomes else outcomes[-1],
         }
     return results
+
+
+def seconds_of(lines: Iterable[Mapping[str, Any]]) -> tuple[float, float, float, float, float]:
+    """Seconds of all jobs: queue, outside of steps, first steps beyond a usual one, steps, lost."""
+    asked: dict[Any, float] = {}
+    ran: dict[str, dict[int, float]] = {}
+    timings: dict[str, list[float]] = {}
+    queue_s = outside_s = first_s = steps_s = unscored_s = 0.0
+    for line in lines:
+        if line["event"] == "attempt-submitted":
+            of = line["submission"]
+            asked[of["trial_id"], of["attempt"]] = line["at"]
+        elif line["event"] == "attempt-ended":
+            start_s, end_s = line["outcome"]["start_s"], line["outcome"]["end_s"]
+            if start_s is not None and end_s is not None:
+                submitted_s = asked.get((line["trial_id"], line["attempt"]), start_s)
+                queue_s += max(start_s - submitted_s, 0.0)
+                ran.setdefault(line["trial_id"], {})[line["attempt"]] = end_s - start_s
+        elif line["event"] == "trial-ended" and line["result"]["score"]:
+            name = Trial.from_json(line["result"]["trial"]).id
+            timings[name] = [took for _, took in line["result"]["score"]["timings"]]
+    for name, by_number in ran.items():
+        for number, seconds in by_number.items():
+            took = timings.get(name) if number == max(by_number) else None
+            if not took:
+                unscored_s += seconds
+                continue
+            more_s = max(took[0] - median(took[1:] or took), 0.0)
+            first_s += more_s
+            steps_s += sum(took) - more_s
+            outside_s += max(seconds - sum(took), 0.0)
+    return queue_s, outside_s, first_s, steps_s, unscored_s
+
+
+def first_steps_of(
+    lines: Iterable[Mapping[str, Any]], protocol: Mapping[str, Any]
+) -> tuple[str, ...]:
+    """First steps beyond a usual one, in s: first trials of an arm on its nodes, and later ones."""
+    began: dict[tuple[str, str], list[tuple[float, float]]] = {}
+    for each in results_of(lines).values():
+        score, trial = each["score"], each["trial"]
+        at_s = each["outcome"]["start_s"] if each["outcome"] else None
+        took = [seconds for _, seconds in score["timings"]] if score else []
+        if len(took) > 1 and at_s is not None and not trial["protocol"]["dump"]:
+            arm = Trial.from_json(trial).arm, trial["cell_digest"]
+            began.setdefault(arm, []).append((at_s, max(took[0] - median(took[1:]), 0.0)))
+    arms = [[more_s for _, more_s in sorted(each)] for each in began.values()]
+    later = [more_s for each in arms for more_s in each[1:]]
+    if not later:
+        return ()
+    told = ((median(each[0] for each in arms), len(arms)), (median(later), len(later)))
+    figures = [f"{seconds:.1f} {many}" for seconds, many in told]
+    return (*figures, protocol.get("compile_cache") or "")
 
 
 def remarks_of(lines: Iterable[Mapping[str, Any]]) -> dict[str, str]:

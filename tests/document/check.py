@@ -18,6 +18,7 @@ from datetime import UTC, datetime
 from functools import cached_property
 
 from pytest_xlatune.model.profile import Profile
+from tests.document.attempts import first_steps_of, seconds_of
 from tests.document.code import CodeCheck
 from tests.document.complaints import Complaints
 from tests.document.estimates import ALPHA
@@ -25,6 +26,7 @@ from tests.document.evidence import evidence_of
 from tests.document.figures import ALIAS, BASELINE, BOUNDED, STOP_LEAST, Books, Job, Row
 from tests.document.lines import ABSENT, NUMBER, blocks, in_line, lines_of, rounds_to, split
 from tests.document.pipeline import SHAPING, Shape, shape_of
+from tests.document.slots import complaints_of, nodes_of
 
 SCREENED = "Screened: ranks, proves nothing"
 SHOWN_OF_THE_SCREEN = 8 + 5
@@ -44,12 +46,19 @@ FIGURES = ("Figure", "Value")
 SETTINGS = ("Setting", "Value")
 RECIPE = ("Settings", "deployed", "verdict", "gain %", "against", "blocks")
 JOBS = ("Job", "Profile", "Stage", "Attempt", "State", "TGS", "Remark")
+JOBS_ON_SLOTS = ("Job", "Slot", *JOBS[1:])
 EVIDENCE = ("Evidence", "From baseline-deployed to the winner", "Artifacts")
 ARTIFACTS = ("Artifact", "Path", "Job")
 LOST = ("Profile", "runs lost", "to", "hangs", "retries")
 BUBBLES = (
     *("Profile", "S", "M", "V", "bubble", "predicted delta %", "measured delta %", "verdict"),
 )
+
+
+def _hours(hours: float) -> str:
+    if hours == 0:
+        return "0"
+    return f"{hours:#.4g}" if hours >= 0.001 else "below 0.001"
 
 
 def unaccounted(text: str, books: Books) -> list[str]:
@@ -96,7 +105,7 @@ class _Check:
             INVALID: self.invalid,
             FIGURES: self.figures,
             SETTINGS: self.listed,
-            JOBS: self.appendix,
+            JOBS_ON_SLOTS if books.slots else JOBS: self.appendix,
             EVIDENCE: self.evidence_rows,
             ARTIFACTS: self.artifacts,
             BUBBLES: self.bubbles,
@@ -118,6 +127,9 @@ class _Check:
                 self.header([line.removeprefix("* ") for line in lines])
             else:
                 self.sentences(" ".join(lines))
+        books = self.books
+        for each in (*books.misplaced, *complaints_of(text, books)):
+            self.found.wrong(each)
         missing = self.books.profiles.keys() - self.shown
         said = re.search(r"^([0-9]+) more profiles? between these", text, re.MULTILINE)
         left_out = int(said[1]) if said else 0
@@ -160,7 +172,8 @@ class _Check:
             found += [row.delta, row.mde80, *(row.ci95 or ())]
         found += [math.expm1(each.value) for each in books.screened.values()]
         found += self.evidence.fractions
-        found += books.shares.values()
+        found += books.shares
+        found += [-change for change in books.slower_slots.values()]
         if books.outlook is not None:
             found += [books.outlook.sigma, books.outlook.mde80]
         if fit is not None:
@@ -189,14 +202,27 @@ class _Check:
             expected.setdefault(label, []).append(TOKEN.findall(text))
         for bullet in bullets:
             label, _, text = bullet.partition(": ")
-            if label == "Two speeds":  # tests/stats/test_two_groups.py
+            if label in ("Two speeds", "Node slots"):  # tests/stats/test_two_groups.py; below
                 continue
             if TOKEN.findall(text) not in expected.get(label, []):
                 self.found.wrong(f"{bullet!r}: the ledger says {expected.get(label)}")
-        nodes = {tuple(e.result["outcome"]["nodes"]) for e in self.books.jobs if e.score}
-        declared = tuple(self.books.cell["nodelist"])
-        if declared and nodes != {declared}:
-            self.found.wrong(f"the jobs ran on {nodes}, not on {declared}")
+        books = self.books
+        for each in (e for e in books.every_job if e.score):
+            nodes = list(each.result["outcome"]["nodes"])
+            declared = books.slots.get(each.slot, list(books.cell["nodelist"]))
+            if declared and nodes != declared:
+                self.found.wrong(f"job {each.ids} ran on {nodes}, not on {declared}")
+        self.on_slots(dict(bullet.partition(": ")[::2] for bullet in bullets))
+
+    def on_slots(self, bullets: Mapping[str, str]) -> None:
+        """Compare the nodes of each slot; trials lie as the rules of slots say."""
+        slots = [*self.books.slots.values()]
+        shown = bullets.get("Node slots", "")
+        told = [each.partition(": ")[::2] for each in shown.split("; ")] if shown else []
+        if [(number, nodes_of(nodes)) for number, nodes in told] != [
+            (str(number), nodes) for number, nodes in enumerate(slots, 1)
+        ] or (slots and "Nodes" in bullets):
+            self.found.wrong(f"node slots {shown!r}, but they are {slots}")
 
     def expected_header(self) -> Iterator[tuple[str, str]]:
         """Label and figures of each bullet that may be there."""
@@ -205,8 +231,8 @@ class _Check:
         batch, length = cell["per_device_batch_size"], cell["max_target_length"]
         load = ["" if batch is None else f"{batch:g}", "" if length is None else str(length)]
         first = books.window.first_step if books.window.is_moved else protocol["first_step"]
-        over = sum(e.result["status"] != "running" for e in books.jobs)
-        jobs = sum(len(e.ids) for e in books.jobs)
+        over = sum(e.result["status"] != "running" for e in books.every_job)
+        jobs = sum(len(e.ids) for e in books.every_job)
         configs = [file["path"] for file in books.files if not file["path"].endswith(".sh")]
         counts = Counter(row.kind for row in books.verdicts.values())
         tally = ", ".join(f"{counts[kind]} {kind}" for kind in KINDS if counts[kind])
@@ -222,7 +248,8 @@ class _Check:
             "Steady state",
             f"{first} {protocol['steps'] - 1} {protocol['steps']} {protocol['min_steps']}",
         )
-        yield "Cell", f"`{next(iter(books.planned.values()))['cell_digest']}`"
+        first = next(iter(books.slots), next(iter(books.planned.values()))["cell_digest"])
+        yield "Cell", f"`{first}`"
         for own, its in ((len(books.planned), jobs), self.without_evidence()):
             yield "State", f"{min(over, own)} {own} {its} {tally}"
         yield "Base configuration", ", ".join(f"`{path}`" for path in configs)
@@ -262,12 +289,15 @@ class _Check:
             when = " ".join(f"{datetime.fromtimestamp(at, UTC):%Y-%m-%d %H:%M}" for at in ends)
             spent = sum((e["end_s"] - e["start_s"]) * max(len(e["nodes"]), 1) for e in timed)
             hours = spent / 3600
-            yield "Measured", f"{when} {f'{hours:#.4g}' if hours >= 0.001 else 'below 0.001'}"
+            yield "Measured", f"{when} {_hours(hours)}"
+            spent_s = seconds_of(books.lines)
+            yield "Hours of the jobs", " ".join(_hours(each / 3600) for each in spent_s)
+        yield "Compilation", " ".join(first_steps_of(books.lines, books.cell["protocol"]))
         yield "Not recorded", ""
 
     def without_evidence(self) -> tuple[int, int]:
         """Trials and jobs as a leaderboard counts them."""
-        own = [e for e in self.books.jobs if e.stage != "evidence"]
+        own = [e for e in self.books.every_job if e.stage != "evidence"]
         return len(own), sum(len(e.ids) for e in own)
 
     def gates(self) -> Iterator[str]:
@@ -432,13 +462,15 @@ class _Check:
                 self.found.wrong(f"{name} = {value} is neither the cell's nor in its files")
 
     def appendix(self, rows: Sequence[list[str]]) -> None:
-        expected = {row[0]: row for each in self.books.jobs for row in self.job_rows(each)}
+        expected = {row[0]: row for each in self.books.every_job for row in self.job_rows(each)}
         if [row[0] for row in rows] != sorted(expected, key=_numbers):
             self.found.wrong("the jobs of the appendix are not those of the ledger, in their order")
         for row in rows:
-            wanted = expected.get(row[0], [ABSENT] * len(row))
-            self.found.texts(row, {at: wanted[at] for at in (1, 2, 3, 4, 6)})
-            self.found.number(row[5], float(wanted[5]) if wanted[5] != ABSENT else None)
+            wanted = expected.get(row[0], [ABSENT] * 8)
+            shown = row if not self.books.slots else [row[0], *row[2:], row[1]]
+            known = [*((7,) if self.books.slots else ()), 1, 2, 3, 4, 6]
+            self.found.texts(shown, {at: wanted[at] for at in known})
+            self.found.number(shown[5], float(wanted[5]) if wanted[5] != ABSENT else None)
 
     def job_rows(self, job: Job) -> Iterator[list[str]]:
         result, outcome = job.result, job.result["outcome"] or {}
@@ -457,6 +489,7 @@ class _Check:
                 state if is_last else "retried",
                 str(job.score.tgs) if job.score and is_last else ABSENT,
                 in_line(self.remark(job, job_id, is_last=is_last)) or ABSENT,
+                str([*self.books.slots, job.slot].index(job.slot) + 1),
             ]
 
     def remark(self, job: Job, job_id: str, *, is_last: bool) -> str:

@@ -1,4 +1,4 @@
-"""Log ratios to a baseline: their bounds, and the critical values behind them, by the textbook."""
+"""Log ratios to a baseline, lines through scores, and critical values, by the textbook."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import functools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from scipy import optimize, stats
@@ -100,3 +101,52 @@ def dunnett(arms: int, df: int, *, weight: int) -> float:
         return float(np.trapezoid(by_s * density, s)) - (1 - ALPHA)
 
     return float(optimize.brentq(excess, 0.0, 60.0, xtol=1e-9))
+
+
+def common_slope(points: Sequence[tuple[Any, Any]]) -> tuple[float, list[float], float, int]:
+    """Slope, levels at the mean places, squares of the residuals and their degrees of freedom."""
+    x = np.concatenate([own - own.mean() for own, _ in points])
+    y = np.concatenate([own - own.mean() for _, own in points])
+    spread = float(x @ x)
+    slope = float(x @ y) / spread if spread else 0.0
+    squares = float(np.sum((y - slope * x) ** 2))
+    df = max(len(x) - len(points) - bool(spread), 0)
+    return slope, [float(own.mean()) for _, own in points], squares, df
+
+
+def slope_of_all(
+    points: Sequence[tuple[Any, Any]], beside: Sequence[tuple[Any, Any]], slope: float
+) -> tuple[float, float]:
+    """The slope of baselines and profiles, those far off with less weight; its spread."""
+    x = np.concatenate([own for own, _ in (*points, *beside)])
+    y = np.concatenate([own for _, own in (*points, *beside)])
+    group = np.repeat(range(len(points) + len(beside)), [len(p[0]) for p in (*points, *beside)])
+    is_other = group >= len(points)
+    levels = np.array([np.median((y - slope * x)[group == g]) for g in range(group[-1] + 1)])
+    spread = 0.0
+    for _ in range(5):
+        off = np.abs(y - slope * x - levels[group])
+        near = 1.345 * 1.4826 * float(np.median(off[is_other]))
+        weight = np.where(is_other & (off > near), near / np.maximum(off, 1e-300), 1.0)
+        whole = np.bincount(group, weight)
+        x0, y0 = np.bincount(group, weight * x) / whole, np.bincount(group, weight * y) / whole
+        spread = float(np.sum(weight * (x - x0[group]) ** 2))
+        slope = float(np.sum(weight * (x - x0[group]) * (y - y0[group]))) / spread
+        levels = y0 - slope * x0
+    return slope, spread
+
+
+def is_apart(one: tuple[Any, Any], other: tuple[Any, Any]) -> bool:
+    """Whether a two-sided 5 % test of an offset, beside a common slope, finds one."""
+    if not len(one[0]) or not len(other[0]):
+        return False
+    x, y = (np.concatenate(pair) for pair in zip(one, other, strict=True))
+    late = np.concatenate([np.zeros(len(one[0])), np.ones(len(other[0]))])
+    design = np.column_stack([np.ones(len(x)), x, late])
+    df = len(x) - int(np.linalg.matrix_rank(design))
+    if df < 1 or np.linalg.matrix_rank(design) < design.shape[1]:
+        return False
+    effects, *_ = np.linalg.lstsq(design, y, rcond=None)
+    squares = float(np.sum((y - design @ effects) ** 2))
+    error = math.sqrt(squares / df * float(np.linalg.inv(design.T @ design)[2, 2]))
+    return abs(float(effects[2])) > t_quantile(0.975, df) * error

@@ -13,7 +13,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import pairwise
+from itertools import combinations, pairwise
 from pathlib import Path
 from statistics import fmean, median
 from typing import Any
@@ -21,8 +21,8 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
-from pytest_xlatune.model.cell import Protocol
-from pytest_xlatune.model.result import Score
+from pytest_xlatune.model.cell import Cell, Protocol
+from pytest_xlatune.model.result import COLLECTIVES, Score
 from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.stats.score import rescore
 from pytest_xlatune.stats.window import Window, common_window
@@ -33,11 +33,15 @@ from tests.document.estimates import (
     Estimate,
     Fit,
     combined,
+    common_slope,
     dunnett,
+    is_apart,
+    slope_of_all,
     t_quantile,
 )
 from tests.document.planning import Planned, from_start80, planned
 from tests.document.recipes import Recipes, settings_of
+from tests.document.slots import against_lines, last_laid, misplaced, queued, slower
 
 BASELINE, ALIAS = "baseline-deployed", "baseline-aa"
 BOUNDED = 0.02  # "structurally bounded" is a claim of M below this
@@ -53,6 +57,7 @@ class Job:
     stage: str
     wave: str
     looks: int
+    slot: str  # the cell's identity there
     block: int
     ran_in: Any = None  # the block beside which it really ran
     position: int
@@ -90,6 +95,24 @@ class Row:
     lost: tuple[int, ...] = ()  # confirming runs without a score, of how many
 
 
+def shares_of(lines: Iterable[Mapping[str, Any]]) -> list[float]:
+    """Return the parts of a step by every evidence run, as fractions, and what they add up to.
+
+    A setting may act on several parts: on several collectives, or on several of the others.
+    """
+    found: list[float] = []
+    for line in lines:
+        if line["event"] != "evidence-recorded" or not line.get("shares"):
+            continue
+        told = line["shares"]["of_step"]
+        kinds = [share for part, share in told.items() if part in COLLECTIVES]
+        wide = [share for part, share in told.items() if part not in COLLECTIVES]
+        for some in (kinds, wide):
+            for number in range(1, len(some) + 1):
+                found += [sum(each) for each in combinations(some, number)]
+    return found
+
+
 class Books:
     """One cell's ledger, and every figure that follows from it."""
 
@@ -101,7 +124,11 @@ class Books:
         self.lines = lines
         self.opened: Mapping[str, Any] = asked[-1]
         self.versions: Mapping[str, str] = opened[-1]["versions"]
-        self.cell: Mapping[str, Any] = self.opened["cells"][0]
+        cells = self.opened["cells"]
+        self.cell: Mapping[str, Any] = cells[0]
+        # the cell's identity on each of several node slots -> its nodes
+        on = {Cell.from_json(each).digest: list(each["nodelist"]) for each in cells}
+        self.slots: Mapping[str, list[str]] = on if len(cells) > 1 else {}
         self.declared: Mapping[str, Any] = self.opened["declared"]
         self.written_s = float(lines[-1]["at"])
         files = [line["files"] for line in lines if line["event"] == "files-read"]
@@ -111,7 +138,7 @@ class Books:
         keys = [line.split("#")[0].split(":", 1) for text in texts for line in text.split("\n")]
         self.configured = {key[0]: key[1].strip(" \"'") for key in keys if len(key) > 1}
         self.planned = {
-            _place(line["trial"]): line["trial"]
+            self._place(line["trial"]): line["trial"]
             for line in lines
             if line["event"] == "trial-planned"
             and (line["trial"]["study"] == "tuning" or line["trial"]["stage"] == "evidence")
@@ -121,19 +148,27 @@ class Books:
             for line in lines
             if line["event"] == "trial-planned"
         }
-        ended = {_place(each["trial"]): each for each in results_of(lines).values()}
+        ended = {self._place(each["trial"]): each for each in results_of(lines).values()}
         self.remarks = remarks_of(lines)
-        self.as_recorded = [_job(ended[place]) for place in self.planned if place in ended]
+        # what a dead slot left open stands on another slot, in its place
+        kept = last_laid(self.planned.items()) if self.slots else {*self.planned}
+        standing = [place for place in self.planned if place in kept]
+        if self.slots:
+            standing.sort(key=lambda place: int(self.planned[place]["block"]))
+        self.standing = {place: self.planned[place] for place in standing}
+        self.as_recorded = [_job(ended[place]) for place in self.standing if place in ended]
+        self._ran = [place for place in self.planned if place in ended]
+        self._fallen = [_job(ended[place]) for place in self._ran if place not in kept]
+
+    def _place(self, trial: Mapping[str, Any]) -> tuple[Any, ...]:
+        keys = ("study", "stage", "block", "position")
+        on = trial["cell_digest"] if self.slots else ""
+        return (*(trial[key] for key in keys), trial["profile"]["id"], on)
 
     @cached_property
-    def shares(self) -> Mapping[str, float]:
-        """The parts of a step by the last evidence run, as fractions of it."""
-        told = [
-            line["shares"]["of_step"]
-            for line in self.lines
-            if line["event"] == "evidence-recorded" and line.get("shares")
-        ]
-        return dict(told[-1]) if told else {}
+    def shares(self) -> list[float]:
+        """See `shares_of`."""
+        return shares_of(self.lines)
 
     # -- the jobs --------------------------------------------------------------------------------
 
@@ -150,7 +185,16 @@ class Books:
     def jobs(self) -> Sequence[Job]:
         """The trials of the tuning study and the evidence runs, scored in the window of all."""
         found = [self._in_window(each) for each in self.as_recorded]
-        return [replace(each, ran_in=at) for each, at in zip(found, _ran_in(found), strict=True)]
+        ran_in: dict[int, Any] = {}
+        for slot in {each.slot if self.slots else "" for each in found}:
+            own = [each for each in found if each.slot == slot or not self.slots]
+            ran_in |= zip(map(id, own), _ran_in(own), strict=True)
+        return [replace(each, ran_in=ran_in[id(each)]) for each in found]
+
+    @cached_property
+    def every_job(self) -> Sequence[Job]:
+        """The same with those that a dead slot took along."""
+        return [*self.jobs, *map(self._in_window, self._fallen)]
 
     def _in_window(self, job: Job) -> Job:
         if not self.window.is_moved or job.score is None:
@@ -182,15 +226,19 @@ class Books:
             if each.study == "tuning" and each.stage == "screen" and each.score
         ]
         queue.sort(key=lambda each: each.result["outcome"]["start_s"])
-        slot = {id(each): float(at) for at, each in enumerate(queue)}
         found: dict[str, list[Estimate]] = defaultdict(list)
+        if self.slots:  # one baseline on a slot tells no noise
+            for name, one in against_lines(queued(queue)):
+                found[name].append(one)
+            return {name: combined(each) for name, each in found.items()}, 0.0, 0
+        slot = {id(each): float(at) for at, each in enumerate(queue)}
         squares, df = 0.0, 0
         for epoch in {each.epoch for each in queue}:
             parts = _parts([each for each in queue if each.epoch == epoch], slot)
             points = [_baselines(part, slot) for part in parts]
             if not points:
                 continue
-            slope, levels, residuals, left = _common_slope(points)
+            slope, levels, residuals, left = common_slope(points)
             squares, df = squares + residuals, df + left
             spread = sum(float(np.sum((x - x.mean()) ** 2)) for x, _ in points)
             beside = [
@@ -200,7 +248,7 @@ class Books:
                 if (own := [e for e in part if e.wave == wave and e.name != BASELINE])
             ]
             if sum(len(x) for x, _ in beside) >= 10:
-                slope, spread = _slope_of_all(points, beside, slope)
+                slope, spread = slope_of_all(points, beside, slope)
             for part, (x, _), level in zip(parts, points, levels, strict=True):
                 for each in part:
                     if each.name != BASELINE:
@@ -213,6 +261,28 @@ class Books:
     @property
     def screened(self) -> Mapping[str, Estimate]:
         return self._screen[0]
+
+    @cached_property
+    def slower_slots(self) -> Mapping[int, float]:
+        """By number the slots that are slower than the others, by what change."""
+        dropped = {e.name for e in self.jobs if e.result["status"] == "dropped"}
+        own = [e for e in self.jobs if e.study == "tuning" and e.score and e.name not in dropped]
+        arms = {BASELINE, *(e.name for e in own if e.block)}
+        found = slower([(e.slot, e.name, e.value) for e in own if e.name in arms])
+        return {at: found[each] for at, each in enumerate(self.slots, 1) if each in found}
+
+    @cached_property
+    def left_slots(self) -> frozenset[str]:
+        """The slots with a trial that could not be measured there."""
+        every = [*self.as_recorded, *self._fallen]
+        return frozenset(e.slot for e in every if e.result["status"] == "unmeasured")
+
+    @property
+    def misplaced(self) -> list[str]:
+        """What of the plan lies where the rules of node slots do not put it."""
+        if not self.slots:
+            return []
+        return misplaced(self.planned, self.standing, ran=self._ran, dead=self.left_slots)
 
     # -- the blocks ------------------------------------------------------------------------------
 
@@ -455,7 +525,7 @@ class Books:
         """What is planned; None once it is measured, and where the sweep only ranks."""
         _, squares, df = self._screen
         seen = math.sqrt(squares / df) if df else None
-        return None if self.fit else planned(self.declared, seen)
+        return None if self.fit else planned(self.declared, seen, slots=len(self.slots) or 1)
 
     @cached_property
     def mde80(self) -> float | None:
@@ -468,7 +538,7 @@ class Books:
         """What the whole sweep finds with 80 % power, selection included."""
         if self.fit is None:
             return self.outlook.from_start if self.outlook else None
-        first = [t for t in self.planned.values() if t["stage"] == "confirm"]
+        first = [t for t in self.standing.values() if t["stage"] == "confirm"]
         blocks: dict[int, list[str]] = defaultdict(list)
         for each in first:
             blocks[each["block"]].append(each["arm"])
@@ -543,59 +613,10 @@ def _parts(queue: Sequence[Job], slot: Mapping[int, float]) -> list[list[Job]]:
             sessions.append([])
         sessions[-1].append(each)
     for session in sessions:
-        if parts[-1] and _is_apart(_baselines(parts[-1], slot), _baselines(session, slot)):
+        if parts[-1] and is_apart(_baselines(parts[-1], slot), _baselines(session, slot)):
             parts.append([])
         parts[-1] += session
     return [part for part in parts if len(_baselines(part, slot)[0])]
-
-
-def _common_slope(points: Sequence[tuple[Any, Any]]) -> tuple[float, list[float], float, int]:
-    """Slope, levels at the mean places, squares of the residuals and their degrees of freedom."""
-    x = np.concatenate([own - own.mean() for own, _ in points])
-    y = np.concatenate([own - own.mean() for _, own in points])
-    spread = float(x @ x)
-    slope = float(x @ y) / spread if spread else 0.0
-    squares = float(np.sum((y - slope * x) ** 2))
-    df = max(len(x) - len(points) - bool(spread), 0)
-    return slope, [float(own.mean()) for _, own in points], squares, df
-
-
-def _slope_of_all(
-    points: Sequence[tuple[Any, Any]], beside: Sequence[tuple[Any, Any]], slope: float
-) -> tuple[float, float]:
-    """The slope of baselines and profiles, those far off with less weight; its spread."""
-    x = np.concatenate([own for own, _ in (*points, *beside)])
-    y = np.concatenate([own for _, own in (*points, *beside)])
-    group = np.repeat(range(len(points) + len(beside)), [len(p[0]) for p in (*points, *beside)])
-    is_other = group >= len(points)
-    levels = np.array([np.median((y - slope * x)[group == g]) for g in range(group[-1] + 1)])
-    spread = 0.0
-    for _ in range(5):
-        off = np.abs(y - slope * x - levels[group])
-        near = 1.345 * 1.4826 * float(np.median(off[is_other]))
-        weight = np.where(is_other & (off > near), near / np.maximum(off, 1e-300), 1.0)
-        whole = np.bincount(group, weight)
-        x0, y0 = np.bincount(group, weight * x) / whole, np.bincount(group, weight * y) / whole
-        spread = float(np.sum(weight * (x - x0[group]) ** 2))
-        slope = float(np.sum(weight * (x - x0[group]) * (y - y0[group]))) / spread
-        levels = y0 - slope * x0
-    return slope, spread
-
-
-def _is_apart(one: tuple[Any, Any], other: tuple[Any, Any]) -> bool:
-    """Whether a two-sided 5 % test of an offset, beside a common slope, finds one."""
-    if not len(one[0]) or not len(other[0]):
-        return False
-    x, y = (np.concatenate(pair) for pair in zip(one, other, strict=True))
-    late = np.concatenate([np.zeros(len(one[0])), np.ones(len(other[0]))])
-    design = np.column_stack([np.ones(len(x)), x, late])
-    df = len(x) - int(np.linalg.matrix_rank(design))
-    if df < 1 or np.linalg.matrix_rank(design) < design.shape[1]:
-        return False
-    effects, *_ = np.linalg.lstsq(design, y, rcond=None)
-    squares = float(np.sum((y - design @ effects) ** 2))
-    error = math.sqrt(squares / df * float(np.linalg.inv(design.T @ design)[2, 2]))
-    return abs(float(effects[2])) > t_quantile(0.975, df) * error
 
 
 def _ran_in(jobs: Sequence[Job]) -> list[Any]:
@@ -626,11 +647,6 @@ def _start(job: Job) -> Any:
     return (job.result["outcome"] or {}).get("start_s")
 
 
-def _place(trial: Mapping[str, Any]) -> tuple[Any, ...]:
-    keys = ("study", "stage", "block", "position")
-    return (*(trial[key] for key in keys), trial["profile"]["id"])
-
-
 def _job(result: Mapping[str, Any]) -> Job:
     trial = result["trial"]
     score = Score.from_json(dict(result["score"])) if result["score"] else None
@@ -641,6 +657,7 @@ def _job(result: Mapping[str, Any]) -> Job:
         stage=_stage(trial),
         wave=trial["stage"],
         looks=(trial["design"] or {}).get("looks", 0),
+        slot=trial["cell_digest"],
         block=trial["block"],
         position=trial["position"],
         epoch=result["epoch"],

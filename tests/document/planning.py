@@ -24,6 +24,8 @@ TABLE: Sequence[tuple[int, tuple[int, ...], int]] = (
     (3, (2, 2, 2), 2),
     (1, (2, 2, 2), 1),
 )
+# on several node slots, after the first row: all blocks begin at once
+WIDE = (3, (6, 6, 6, 6), 2)
 QUIET: Sequence[tuple[int, tuple[int, ...], int]] = ((3, (6, 6, 6), 2), (3, (5, 5, 5), 2))
 _RULES = ("stacks", "around", "singles")
 
@@ -47,7 +49,7 @@ class Layout:
         return math.expm1(reach * sigma * math.sqrt((1 + 1 / self.controls) / len(self.widths)))
 
 
-def layout_of(declared: Mapping[str, Any]) -> Layout | None:
+def layout_of(declared: Mapping[str, Any], *, slots: int = 1) -> Layout | None:
     """The layout of a tuning study as it was declared; None where it only ranks."""
     waves = Counter(each["wave"] for each in declared["profiles"])
     for rule in (each for kind in _RULES for each in declared[kind]):
@@ -55,11 +57,19 @@ def layout_of(declared: Mapping[str, Any]) -> Layout | None:
     count, settled = sum(waves.values()), declared["screen_baselines"] * len(waves)
     reserve, sigma = declared["second_blocks"], declared["sigma_prior"]
     found = _fitting(
-        count, declared["budget"], settled, waves=len(waves), reserve=reserve, sigma=sigma
+        count,
+        declared["budget"],
+        settled,
+        waves=len(waves),
+        reserve=reserve,
+        sigma=sigma,
+        slots=slots,
     )
     if not any(declared[key] for key in ("finalists", "block_baselines", "blocks")):
         return found
-    found = found or _fitting(max(count, 1), count + 40, 0, waves=1, reserve=0, sigma=None)
+    found = found or _fitting(
+        max(count, 1), count + 40, 0, waves=1, reserve=0, sigma=None, slots=slots
+    )
     if found is None:
         return None
     blocks = declared["blocks"] or len(found.widths)
@@ -73,12 +83,28 @@ def layout_of(declared: Mapping[str, Any]) -> Layout | None:
 
 
 def _fitting(
-    count: int, budget: int, settled: int, *, waves: int, reserve: int, sigma: float | None
+    count: int,
+    budget: int,
+    settled: int,
+    *,
+    waves: int,
+    reserve: int,
+    sigma: float | None,
+    slots: int,
 ) -> Layout | None:
     is_quiet = sigma is not None and sigma <= 0.004 and not reserve
-    for of_screen, arms, controls in (*(QUIET if is_quiet else ()), *TABLE):
-        widths = tuple(min(each, max(count, 1)) for each in arms)
-        before = count + (settled or max(of_screen, waves)) + reserve * (widths[-1] + controls)
+    # each slot that the screen uses has a baseline, and is used for two profiles or more
+    of_slots = min(slots, max(count // 2, 1))
+    rows = [*(QUIET if is_quiet else ()), *TABLE]
+    if slots > 1:
+        rows.insert(rows.index(TABLE[0]) + 1, WIDE)
+    for of_screen, arms, controls in rows:
+        # as many blocks as there are slots begin at once, before any cut
+        widths = tuple(
+            min(arms[0] if at < slots else each, max(count, 1)) for at, each in enumerate(arms)
+        )
+        screened = settled or max(of_screen, waves, of_slots)
+        before = count + screened + reserve * (widths[-1] + controls)
         found = Layout(count=count, widths=widths, controls=controls, jobs=0)
         left = budget - before - sum(widths) - len(widths) * controls
         if left >= 0 and found.df >= 3:
@@ -100,9 +126,9 @@ class Planned:
     from_start: float
 
 
-def planned(declared: Mapping[str, Any], seen: float | None) -> Planned | None:
+def planned(declared: Mapping[str, Any], seen: float | None, *, slots: int = 1) -> Planned | None:
     """What a study plans with once its screen has `seen` some noise; None where it only ranks."""
-    layout = layout_of(declared)
+    layout = layout_of(declared, slots=slots)
     if layout is None:
         return None
     before = declared["sigma_prior"] or ASSUMED_SIGMA

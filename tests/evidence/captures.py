@@ -98,16 +98,19 @@ class Space:
         return read_xplane(self.data(), source)
 
 
-def node(*, steps: int = 3, gpus: int = 2, launches: bool = True, late: int = 0) -> Space:
+def node(
+    *, steps: int = 3, gpus: int = 2, launches: bool = True, late: int = 0, unit: int = 1
+) -> Space:
     """Make a node with a gemm and a scatter on one stream, an all-gather beside the gemm.
 
-    With `late` every kernel runs that much after the annotation that dispatched it.
+    With `late` every kernel runs that much after the annotation that dispatched it. All figures are
+    times `unit` picoseconds.
     """
     space = Space()
     correlation = 0
     for step in range(steps):
-        at = step * 1000
-        space.host("train", at, 900, "step_num", 5 + step)
+        at = step * 1000 * unit
+        space.host("train", at, 900 * unit, "step_num", 5 + step)
         for gpu in range(gpus):
             for stream, name, begin, size in (
                 ("Stream #1(Compute)", "nvjet_gemm", 0, 300),
@@ -117,8 +120,9 @@ def node(*, steps: int = 3, gpus: int = 2, launches: bool = True, late: int = 0)
             ):
                 correlation += 1
                 space.kernel(
-                    gpu, stream, name, at + begin + late, size, op=name, correlation=correlation
-                )
+                    gpu, stream, name, at + (begin + late) * unit, size * unit,
+                    op=name, correlation=correlation,
+                )  # fmt: skip
                 if launches:
                     space.host("cuLaunchKernel", at + 1, 1, "correlation_id", correlation)
     return space

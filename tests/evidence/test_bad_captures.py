@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import os
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -59,6 +60,22 @@ def test_a_bad_event_is_told_by_its_place_in_the_file() -> None:
     at = data.index(b"\x16")
     with pytest.raises(ParseError, match=rf"wire type 6 at byte {at};"):
         read_xplane(data, "x")
+
+
+def test_a_file_that_becomes_shorter_while_it_is_read_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "a.xplane.pb"
+    path.write_bytes(node(steps=40).data())
+    whole, read = path.stat().st_size, xplane.read_plane
+
+    def cut(data: bytes, start: int, end: int) -> xplane.Plane:
+        os.truncate(path, whole // 2)
+        return read(data, start, end)
+
+    monkeypatch.setattr(xplane, "read_plane", cut)
+    with pytest.raises(ParseError, match=f"became shorter .* {whole // 2} bytes are left"):
+        xplane.read_xplane_file(str(path))
 
 
 def test_memory_is_bounded_by_a_number_of_events(monkeypatch: pytest.MonkeyPatch) -> None:

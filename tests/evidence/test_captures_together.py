@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from pytest_xlatune.evidence.trace._xplane import read_xplane, read_xplane_file
 from pytest_xlatune.evidence.trace.breakdown import CaptureWindow, drill
 from pytest_xlatune.evidence.trace.captures import choose_captures, read_window
 from pytest_xlatune.model.errors import ParseError
@@ -86,6 +87,81 @@ def test_dropped_events_are_surfaced_and_never_averaged() -> None:
     found = drill([space.trace("a.pb"), node().trace("b.pb")])
     assert found.sources == ("b.pb",)
     assert "12 events dropped" in found.excluded[0]
+
+
+def test_force_shows_a_capture_that_lost_events_under_a_warning() -> None:
+    space = node()
+    space.extra = msg(3, b"12 events dropped because the buffer was full")
+    found = drill([space.trace("a.pb")], CaptureWindow(force=True))
+    assert found.total == drill([node().trace()]).total
+    assert found.excluded == ()
+    assert "12 events dropped" in found.warnings[-1]
+    assert "too small" in found.warnings[-1]
+
+
+def of_processes(space: Space, *, launches: bool) -> list[Space]:
+    """Split a node's capture into one a GPU; without launches those of every second have none."""
+    found = []
+    for gpu in range(8):
+        one = Space()
+        one.names, one.stats = space.names, space.stats
+        one.lines = {"/host:CPU": space.lines["/host:CPU"]}
+        if not launches and gpu % 2:
+            marks = [each for each in space.lines["/host:CPU"]["python"] if b"\x08\x04" in each]
+            one.lines = {"/host:CPU": {"python": marks}}
+        one.lines[f"/device:GPU:{gpu}"] = space.lines[f"/device:GPU:{gpu}"]
+        found.append(one)
+    return found
+
+
+@pytest.mark.parametrize("launches", [True, False], ids=["alike", "half of them by their runs"])
+def test_a_window_is_the_same_whether_a_node_or_each_gpu_has_a_process(launches: bool) -> None:
+    space = node(gpus=8)
+    whole = drill([space.trace("n.pb")])
+    split = of_processes(space, launches=launches)
+    found = drill([each.trace(f"{i}.pb") for i, each in enumerate(split)], CaptureWindow(steps=3))
+    assert found.launcher == "one process per GPU"
+    assert [gpu.steps for gpu in found.gpus] == [gpu.steps for gpu in whole.gpus]
+    assert (found.families, found.kernels, found.ops) == (whole.families, whole.kernels, whole.ops)
+    assert found.total == whole.total
+
+
+KINETO = (
+    b'{"schemaVersion":1,"deviceProperties":[],"traceEvents":[{"ph":"X","cat":"kernel",'
+    b'"name":"ampere_sgemm","pid":0,"tid":7,"ts":1,"dur":2,"args":{"stream":7}}]}'
+)
+TPU = msg(1, msg(2, b"/device:TPU:0"), msg(3, msg(2, b"XLA Ops"), msg(4, num(1, 1), num(3, 9))))
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "says"),
+    [
+        ("a.trace.json", KINETO, r"PyTorch \(kineto\) trace: 1 of 1 events"),
+        ("a.xplane.pb", TPU, "a capture of 1 TPU, which"),
+    ],
+)
+def test_a_trace_of_another_profiler_or_device_is_named(
+    tmp_path: Path, name: str, data: bytes, says: str
+) -> None:
+    (tmp_path / name).write_bytes(data)
+    with pytest.raises(ParseError, match=says):
+        read_window([tmp_path], CaptureWindow())
+    (tmp_path / "b.xplane.pb").write_bytes(node().data())
+    found, left_out = read_window([tmp_path], CaptureWindow())
+    assert len(found.sources) == 1
+    assert name in left_out[0]
+
+
+def test_a_file_is_read_plane_by_plane_to_the_same_trace(tmp_path: Path) -> None:
+    space = node(gpus=8, steps=80)
+    space.extra = task(1_000, 2_000) + msg(4, b"node001")
+    data = space.data()
+    path = tmp_path / "a.xplane.pb"
+    path.write_bytes(data)
+    assert len(data) > 1 << 16
+    one, other = read_xplane_file(str(path)), read_xplane(data, str(path))
+    assert drill([one]) == drill([other])
+    assert (one.host, one.names, one.stopped_unix_ns) == (other.host, other.names, 2_000)
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from pytest_xlatune.evidence.hlo.difference import (
 )
 from pytest_xlatune.model.failure import CompileClass
 from pytest_xlatune.model.profile import Profile, profile
+from pytest_xlatune.prepare.compilers import judge_of
 from tests.evidence.programs import text
 
 GATHER = "xla_gpu_all_gather_combine_threshold_bytes"
@@ -88,6 +89,74 @@ def test_a_program_is_classed(flags: str, found: Program, cls: CompileClass, say
     assert says in one.sentence
     assert one.twin is None
     assert one.needs_no_run == (cls in {CompileClass.IDENTICAL, CompileClass.MEMORY})
+
+
+@pytest.mark.parametrize(
+    ("env", "says"),
+    [
+        pytest.param({"JAX_OPTIMIZATION_LEVEL": "O1"}, "the compiler reads it", id="compiled in"),
+        pytest.param({"NVTE_FUSED_ATTN": "0"}, "the compiler reads it", id="a kernel's choice"),
+        pytest.param(
+            {"NCCL_NCHANNELS_PER_NET_PEER": "8"}, "no send, recv", id="of transfers it has not"
+        ),
+    ],
+)
+def test_a_variable_that_this_program_cannot_see_needs_no_run(
+    env: dict[str, str], says: str
+) -> None:
+    baseline = program("fsdp", {})
+    judge = judge_of(baseline, memory_limit_bytes=LIMIT)
+    same = judge.judge(Compiled(profile=profile("p", env=env), program=baseline))
+    assert same.cls is CompileClass.IDENTICAL
+    assert says in same.sentence
+    assert same.needs_no_run
+    other = judge.judge(Compiled(profile=profile("q", env=env), program=kept("fsdp-ag")))
+    assert other.cls is CompileClass.PROGRAM, "it acted"
+
+
+@pytest.mark.parametrize("is_away", [True, False])
+def test_a_flag_that_chooses_by_the_device_is_open_where_the_device_is_not_here(
+    is_away: bool,
+) -> None:
+    judge = judge_of(program("fsdp", {}), memory_limit_bytes=None, is_away=is_away)
+    made = profile("p", "--xla_gpu_triton_gemm_any=true")
+    one = judge.judge(Compiled(profile=made, program=program("fsdp", {})))
+    assert one.cls is (CompileClass.UNSEEN if is_away else CompileClass.IDENTICAL)
+    assert one.needs_no_run is not is_away
+
+
+@pytest.mark.parametrize(
+    ("made", "later"),
+    [
+        pytest.param(profile("p", env={"NCCL_PROTO": "LL"}), "NCCL_PROTO", id="of its collectives"),
+        pytest.param(
+            profile("p", env={"JAX_ENABLE_PGLE": "true", "JAX_PGLE_PROFILING_RUNS": "5"}),
+            "JAX_ENABLE_PGLE, JAX_PGLE_PROFILING_RUNS",
+            id="PGLE compiles anew after some steps",
+        ),
+        pytest.param(
+            profile("p", env={"NVTE_FUSED_ATTN": "0", "NCCL_BUFFSIZE": "8388608"}),
+            "NCCL_BUFFSIZE",
+            id="beside one that cannot act",
+        ),
+        pytest.param(
+            profile("p", f"--{PRIORITY}=false", env={"NVTE_FUSED_ATTN": "0"}),
+            f"--{PRIORITY}",
+            id="beside a flag of the run time",
+        ),
+        pytest.param(
+            profile("p", env={"NVTE_FUSED_ATTN": "0"}, overrides={"remat_policy": "minimal"}),
+            "remat_policy",
+            id="beside a key",
+        ),
+    ],
+)
+def test_what_may_act_later_needs_its_run(made: Profile, later: str) -> None:
+    judge = judge_of(program("fsdp", {}), memory_limit_bytes=None)
+    found = program("fsdp", {PRIORITY: "false"} if made.flags else {})
+    one = judge.judge(Compiled(profile=made, program=found))
+    assert one.cls is CompileClass.UNSEEN
+    assert one.sentence == f"same program; {later} may act later"
 
 
 @pytest.mark.parametrize("refused", [True, False])

@@ -6,7 +6,9 @@ import pytest
 
 from pytest_xlatune.cli.drill import drill_lines
 from pytest_xlatune.evidence.trace.breakdown import CaptureWindow, drill
+from pytest_xlatune.evidence.trace.comparison import totals
 from pytest_xlatune.evidence.trace.step_times import StepRule
+from pytest_xlatune.model.errors import ParseError
 from tests.evidence.captures import Space, msg, node, num, reconciles
 
 
@@ -79,10 +81,69 @@ def test_kernels_without_attribution_fall_back_to_windows() -> None:
 def test_without_any_marker_the_capture_is_one_stretch_over_the_given_steps() -> None:
     space = Space()
     for i in range(6):
-        space.kernel(0, "Stream #1", f"fusion_{i}", i * 100, 50)
+        space.kernel(0, "Stream #1", f"fusion_{i % 2}", i * 100, 50)
     found = drill([space.trace()], CaptureWindow(steps=3))
     assert (found.rule, found.gpu_steps) == (StepRule.WHOLE, 3)
     reconciles(found)
+
+
+@pytest.mark.parametrize(
+    ("steps", "says"),
+    [
+        pytest.param(
+            4, "100% of the kernel time is of kernels whose number is no multiple", id="4"
+        ),
+        pytest.param(7, "no multiple of 7", id="7"),
+    ],
+)
+def test_a_number_of_steps_that_the_kernels_contradict_is_refused(steps: int, says: str) -> None:
+    space = Space()
+    for i in range(6):
+        space.kernel(0, "Stream #1", f"fusion_{i % 2}", i * 100, 50)
+    with pytest.raises(ParseError, match=says):
+        drill([space.trace()], CaptureWindow(steps=steps))
+
+
+def test_the_period_holds_what_lies_between_two_steps() -> None:
+    found = drill([node(gpus=1).trace()])
+    assert found.gpus[0].begins_ps == (0, 1000, 2000)
+    assert found.periods_ps == (2000, 1500, 2)
+    figures = totals(found)
+    assert figures["between steps"] == pytest.approx(250e-12)
+    assert figures["period, start to start"] == pytest.approx(1000e-12)
+    assert drill([node(steps=1).trace()]).periods_ps is None
+
+
+def test_a_device_that_only_copies_is_in_no_figure() -> None:
+    space = node(gpus=1)
+    for step in range(3):
+        space.kernel(1, "Stream #9(MemcpyD2D)", "MemcpyD2D", step * 1000, 700)
+    found = drill([space.trace()], CaptureWindow(nodes=1, gpus_per_node=2))
+    alone = drill([node(gpus=1).trace()])
+    assert (found.total, found.families, found.gpu_steps) == (alone.total, alone.families, 3)
+    assert found.warnings == ("a.xplane.pb: /device:GPU:1 only copied: in no figure",)
+
+
+def test_a_device_on_which_the_step_does_not_run_follows_the_others() -> None:
+    space = node(gpus=1, launches=False)
+    for step in range(3):  # a reduction of another program, on a device of its own
+        space.kernel(1, "Stream #1", "loop_add_fusion", step * 1000 + 100, 10)
+    found = drill([space.trace()])
+    assert found.rule is StepRule.EXECUTIONS
+    assert [step.kernels for step in found.gpus[0].steps] == [4, 4, 4]
+    assert [step.sum_ps for step in found.gpus[1].steps] == [10, 10, 10]
+
+
+def test_kernels_of_a_run_that_name_no_operation_do_not_cut_a_step() -> None:
+    space = node(gpus=1)
+    for at in (10, 20):  # two of the step's module, in its first step, without hlo_op
+        line = space.lines["/device:GPU:0"]["Stream #2(Compute)"]
+        module = msg(4, num(1, 3), num(7, space.id(space.stats, "jit_f")))
+        launch = msg(4, num(1, 1), num(3, 1))
+        line.append(msg(4, num(1, 1), num(2, at), num(3, 1), launch, module))
+    found = drill([space.trace()])
+    assert (found.rule, found.even) == (StepRule.LAUNCH, True)
+    assert [step.kernels for step in found.gpus[0].steps] == [6, 4, 4]
 
 
 def test_only_stream_lines_of_device_planes_are_kernels() -> None:

@@ -70,6 +70,31 @@ def test_of_several_modules_the_largest_is_the_step(tmp_path: Path) -> None:
     assert (found.options, found.memory_bytes, found.thunks) == ({"xla_a": "1"}, None, None)
 
 
+TPU_MEMORY = """\
+Memory Space: default (color=0)
+Total bytes: 4802560 (4.58MiB)
+Memory Space: vmem (color=1)
+Total bytes: 5386752 (5.14MiB)
+Memory Space: host (color=4)
+Total bytes: 4096 (4.0KiB)
+"""
+
+
+def test_a_dump_of_libtpu_has_its_build_in_every_name(tmp_path: Path) -> None:
+    step = "module_0000.jit_train_step.cl_1014260217"
+    for name, text in {
+        f"{step}.after_optimizations.txt": PROGRAM,
+        f"{step}.after_optimizations_before_buffer_assignment.txt": PROGRAM * 2,
+        f"{step}.after_optimizations-memory-usage-report.txt": TPU_MEMORY,
+        f"{step}.debug_options": "xla_a: 1",
+    }.items():
+        (tmp_path / name).write_text(text)
+    found = read_program(tmp_path)
+    assert found.source.endswith(f"{step}.after_optimizations.txt")
+    assert (found.target, found.options) == ("tpu", {"xla_a": "1"})
+    assert found.memory_bytes == 4802560, "of the memory that a program runs out of"
+
+
 def test_a_folder_without_a_program_says_why(tmp_path: Path) -> None:
     (tmp_path / "module_0002.jit_train_step.before_optimizations.txt").write_text("x")
     with pytest.raises(ParseError, match=r"no .* JAX_ENABLE_COMPILATION_CACHE=false"):

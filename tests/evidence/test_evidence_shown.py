@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import csv
 import dataclasses
 import difflib
+import io
 import json
 import os
+from collections import Counter
 
 import pytest
 
-from pytest_xlatune.cli.drill import drill_json, drill_lines
+from pytest_xlatune.cli.drill import drill_csv, drill_json, drill_lines
 from pytest_xlatune.cli.hlo import hlo_json, hlo_lines
 from pytest_xlatune.evidence.hlo import Program
 from pytest_xlatune.evidence.trace import Backend, Kind
@@ -33,7 +36,7 @@ def drilled(scatter_ps: int = 4_000_000_000, *, devices: int = 2) -> Drill:
     rows = [
         ("input_scatter_fusion_2.kd", "scatter fusions", Kind.COMPUTE, scatter_ps, scatter_ps),
         ("nvjet_hsh_128x256_64x4_2x1_v_bz_TNT", "gemm", Kind.COMPUTE, gemm, 4_000_000_000),
-        ("ncclDevKernel_AllGather_RING_LL", "nccl, rccl", Kind.COMMUNICATION, comm, 1_000_000_000),
+        ("ncclDevKernel_AllGather_RING_LL", "all-gather", Kind.COMMUNICATION, comm, 1_000_000_000),
     ]
     count = 2 * devices
     kernels = tuple(
@@ -120,6 +123,59 @@ def test_facts_survive_the_way_through_json() -> None:
     found = program("0.12.0", "fsdp-ov")
     assert Program.from_json(json.loads(json.dumps(found.to_json()))) == found
     assert Drill.from_json(json.loads(json.dumps(drilled().to_json()))) == drilled()
+
+
+def test_three_variants_are_columns_with_their_change_against_the_first() -> None:
+    lines = drill_lines(drilled(), drilled(40_000_000), drilled(8_000_000_000), top=1)
+    assert lines[3].startswith("variant 2: a step takes 3.960 ms less")
+    (row,) = (line.split() for line in lines if line.startswith("compute "))
+    assert row == ["compute", "10.000", "6.040", "-3.960", "14.000", "+4.000"]
+    kernels = lines[[line.split()[:1] for line in lines].index(["kernel"]) + 1 :]
+    assert [line.split()[0] for line in kernels] == ["input_scatter_fusion_2.kd"]
+    document = drill_json(drilled(), drilled(1), drilled(2))
+    assert [len(document[each]) for each in ("variants", "against_the_first")] == [3, 2]
+
+
+def test_names_are_cut_in_the_middle_unless_they_are_asked_for_in_full() -> None:
+    made = drilled()
+    ends = ["M64_N64_kd", "M64_N128_kd"]
+    rows = [dataclasses.replace(made.kernels[0], name="Cijk_" + "A" * 99 + end) for end in ends]
+    made = dataclasses.replace(made, kernels=tuple(rows))
+    cut, full = (drill_lines(made, width=width) for width in (56, None))
+    assert sum(line.startswith("Cijk_A") and "M64_N" in line for line in cut) == 2
+    assert not any(rows[0].name in line for line in cut)
+    assert any(line.startswith(rows[0].name) for line in full)
+
+
+def test_csv_has_every_row_and_the_figures_of_each_device_and_step() -> None:
+    head, *rows = csv.reader(drill_csv(drilled(), drilled(1)))
+    assert all(len(row) == len(head) for row in rows)
+    found = [dict(zip(head, row, strict=True)) for row in rows]
+    tables = Counter((row["variant"], row["table"]) for row in found)
+    assert tables["1", "kernel"] == tables["2", "kernel"] == 3
+    assert tables["1", "step"] == 2 * 2 * 6
+    spans = [float(row["ms"]) for row in found if row["table"] == "step" and row["name"] == "span"]
+    assert spans[:4] == [11.5] * 4
+    (gemm,) = (row for row in found if row["variant"] == "1" and row["kind"] == "compute"
+               and row["table"] == "kernel" and row["family"] == "gemm")  # fmt: skip
+    assert (gemm["ms"], gemm["calls"]) == ("6.000000000", "1")
+
+
+def test_csv_holds_a_name_with_the_ends_of_lines_in_it_as_it_is() -> None:
+    made = drilled()
+    names = ('a,"b"\nc', "d\x1ce\u2028f")
+    rows = [dataclasses.replace(made.kernels[0], name=name) for name in names]
+    lines = drill_csv(dataclasses.replace(made, kernels=tuple(rows)))
+    found = csv.DictReader(io.StringIO("\n".join(lines), newline=""))
+    assert [row["name"] for row in found if row["table"] == "kernel"] == list(names)
+
+
+def test_each_device_and_step_is_a_row_where_it_is_asked_for() -> None:
+    lines = drill_lines(drilled(), per_gpu=True)
+    assert [line.split()[:3] for line in lines[-4:]] == [
+        ["node001.xplane.pb", f"/device:GPU:{gpu}", str(step)] for gpu in (0, 1) for step in (5, 6)
+    ]
+    assert lines[-1].split()[3] == "11.500"
 
 
 def test_variants_of_different_yardsticks_are_refused() -> None:

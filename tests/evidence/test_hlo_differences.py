@@ -181,7 +181,8 @@ def test_names_numbers_and_autotuning_make_no_other_program(
 
 
 def test_every_flag_of_the_catalog_has_an_expectation() -> None:
-    known = {entry.name for entry in catalog().entries if entry.name.startswith("xla_")}
+    # a flag of another channel is seen in the log of the library that reads it
+    known = {each.name for each in catalog().entries if each.is_flag and each.name[:4] == "xla_"}
     assert len(known) > 40
     assert known <= expectations().keys()
 

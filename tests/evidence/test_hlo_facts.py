@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_xlatune.cli.hlo import hlo_json
-from pytest_xlatune.evidence.hlo import read_hlo
+from pytest_xlatune.cli.hlo import hlo_json, hlo_lines
+from pytest_xlatune.evidence.hlo import read_hlo, read_thunks
 from pytest_xlatune.evidence.hlo.difference import size
 from pytest_xlatune.model.errors import ParseError
 from tests.evidence.programs import GATHER, body, entry, loop, made, program, text
@@ -51,6 +51,72 @@ def test_executions_multiply_along_the_calls(
     assert (found.executions, found.in_loop) == (executions, in_loop)
     assert (found.size_bytes, found.groups) == (128, "{{0,1},{2,3}}")
     assert not found.is_async
+
+
+def test_what_a_conditional_may_run_is_told_from_what_always_runs() -> None:
+    permute = "%cp = f32[4] collective-permute(%p), source_target_pairs={{0,1}}"
+    found = made(
+        body("c", permute),
+        body("b", "%x = f32[4] call(%p), to_apply=%c"),
+        entry(GATHER, "%x = f32[4] conditional(%i, %p, %p), branch_computations={%b, %b}"),
+    )
+    assert {each.kind: each.in_branch for each in found.collectives} == {
+        "all-gather": False,
+        "collective-permute": True,
+    }
+    assert any("at most: in a branch" in line for line in hlo_lines(found))
+
+
+@pytest.mark.parametrize(
+    "inner",
+    [
+        ["%r = f32[8] all-reduce(%p), to_apply=%add"],
+        ["%q = f32[8] fusion(%p), kind=kCustom, calls=%deep"],
+        ["%q = f32[8] call(%p), to_apply=%middle"],
+    ],
+    ids=["in what is started", "a fusion deeper", "two levels deeper"],
+)
+def test_a_collective_below_an_asynchronous_start_is_asynchronous(inner: list[str]) -> None:
+    reduce = "%r = f32[8] all-reduce(%p), replica_groups={{0,1}}, to_apply=%add"
+    found = made(
+        body("deep", reduce),
+        body("middle", "%q = f32[8] fusion(%p), kind=kCustom, calls=%deep"),
+        body("a", *inner),
+        entry(
+            "%s = ((f32[8]), f32[8], u32[]) async-start(%p), calls=%a", "%d = f32[8] async-done(%s)"
+        ),
+    )
+    (one,) = [each for each in found.collectives if each.executions]
+    assert (one.kind, one.is_async, one.size_bytes) == ("all-reduce", True, 32)
+    assert found.in_flight == 1
+
+
+THUNKS = "000: kAllGather\n001: kCollectiveKernel\n002: kConditional\n"
+
+
+@pytest.mark.parametrize(
+    ("thunks", "agrees"),
+    [
+        pytest.param(THUNKS, True, id="a kernel without kind, a branch that is not listed"),
+        pytest.param(THUNKS + "003: kCollectivePermute\n", True, id="its branch listed"),
+        pytest.param("000: kAllGather\n001: kConditional\n", False, id="a reduction is missing"),
+        pytest.param("000: kAllGather\n001: kCollectiveKernel\n", False, id="no conditional"),
+        pytest.param(THUNKS + "003: kAllGather\n", False, id="one too many"),
+        pytest.param(THUNKS + "003: kCollectiveKernel\n" * 2, False, id="kernels too many"),
+    ],
+)
+def test_the_launch_order_may_leave_open_which_collective_and_whether(
+    thunks: str, agrees: bool
+) -> None:
+    found = made(
+        body("b", "%cp = f32[4] collective-permute(%p), source_target_pairs={{0,1}}"),
+        entry(
+            GATHER,
+            "%r = f32[8] all-reduce(%p), to_apply=%add",
+            "%x = f32[4] conditional(%i, %p, %p), branch_computations={%b, %a}",
+        ),
+    )
+    assert read_thunks(thunks).agrees(found) is agrees
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 from pytest_xlatune.evidence.hlo import Program
 from pytest_xlatune.evidence.trace import Kind
 from pytest_xlatune.evidence.trace.breakdown import Drill, Timeline, TimeRow, drill
-from pytest_xlatune.evidence.trace.comparison import shares_of
+from pytest_xlatune.evidence.trace.collectives import shares_of
 from pytest_xlatune.model.result import Shares
 from tests.evidence.captures import node
 from tests.evidence.programs import GATHER, entry, made

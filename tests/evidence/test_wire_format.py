@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from pytest_xlatune.evidence.protobuf import Octets, WireError, varint
 from pytest_xlatune.evidence.trace import _columns as columns
-from pytest_xlatune.evidence.trace._columns import BLOCK, decode, read_line
-from pytest_xlatune.evidence.trace._xplane import read_xplane
+from pytest_xlatune.evidence.trace._columns import BLOCK, decode, read_line, read_table
+from pytest_xlatune.evidence.trace._xplane import read_plane, read_xplane
 from pytest_xlatune.model.errors import ParseError
 from tests.evidence.captures import msg, named, node, num, uint
 
@@ -167,3 +167,61 @@ def test_varints_at_once_equal_varints_one_by_one(values: list[int]) -> None:
     found, sizes = octets.varints(np.array(places) + 17 - octets.start)
     for value, one, size in zip(values, found.tolist(), sizes.tolist(), strict=True):
         assert (one, size) == (value, len(uint(value))) if value < 1 << 56 else size == 0
+
+
+def entry(key: int, name: bytes, form: str) -> bytes:
+    """Encode an entry of a table, as a profiler writes it or as protobuf also allows."""
+    ident, named_so = num(1, key), msg(2, name)
+    parts = {
+        "usual": (ident, msg(2, ident, named_so)),
+        "described": (ident, msg(2, ident, named_so, msg(3, b"\x12\x01z"), msg(5, num(1, 1)))),
+        "turned": (msg(2, named_so), ident),
+        "long": (ident, msg(2, ident, msg(2, name * 2000))),
+        "no id": (ident, msg(2, named_so)),
+        "no name": (ident, msg(2, ident)),
+        "name behind stats": (ident, msg(2, ident, msg(5, b""), named_so)),
+        "twice": (num(1, 7), ident, msg(2, ident, named_so)),
+        "empty": (),
+    }[form]
+    return msg(4, *parts)
+
+
+FORMS = (
+    "usual", "described", "turned", "long", "no id", "no name", "name behind stats", "twice",
+    "empty",
+)  # fmt: skip
+
+
+@settings(max_examples=300)
+@given(
+    made=st.lists(
+        st.tuples(
+            st.one_of(st.integers(0, 300), st.integers(-3, -1), st.just(1 << 60)),
+            st.binary(max_size=200).map(lambda each: each.hex().encode()),
+            st.sampled_from(FORMS),
+        ),
+        max_size=30,
+    ),
+    other=st.booleans(),
+)
+def test_a_table_is_read_in_every_form_that_protobuf_allows(
+    made: list[tuple[int, bytes, str]], *, other: bool
+) -> None:
+    between = msg(3, msg(2, b"Stream #1")) if other else b""  # a line between the entries
+    data = b"before" + between.join(entry(*each) for each in made)
+    table = read_table(data, read_plane(data, 6, len(data)).event_names)
+    expected = {}
+    for key, name, form in made:
+        known = {"long": name * 2000, "no name": b"", "name behind stats": b"", "empty": b""}
+        expected[0 if form == "empty" else key] = known.get(form, name).decode()
+    assert table.ids.tolist() == sorted(expected)
+    assert [table.name(place) for place in range(len(table.ids))] == [
+        expected[each] for each in sorted(expected)
+    ]
+    places = table.places(np.array([*expected, 12_345], np.int64))
+    assert [*table.ids[places[:-1]].tolist()] == [*expected]
+    assert places[-1] == len(table.ids)
+    names = {each: [key for key, name in expected.items() if name == each] for each in ("", "00")}
+    assert {name: key in names[name] for name, key in table.ids_of(names).items()} == {
+        name: True for name, keys in names.items() if keys
+    }

@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+import json
+import platform
+import subprocess
+import sys
 import time
 from pathlib import Path
 
 import pytest
 
-from pytest_xlatune.executors.folder import log_files, read_outcomes, write_spec
+from pytest_xlatune.executors.folder import (
+    log_files,
+    node_findings,
+    read_outcomes,
+    with_probe,
+    write_spec,
+)
 from pytest_xlatune.model.result import State
 from pytest_xlatune.model.trial import LaunchSpec
+from pytest_xlatune.workers.probe_environment import code_digest
 from tests.executors.payloads import PATH, Start, outcome, trainer
 from tests.waiting import LIMIT_S, until
 
@@ -175,3 +186,108 @@ def test_an_attempt_is_run_once_however_often_it_is_started(tmp_path: Path, star
     assert [each.wait(LIMIT_S) for each in started] == [0, 0, 0]
     assert (tmp_path / "runs").read_text() == "run\n"
     assert outcome(tmp_path).state is State.COMPLETED
+
+
+HARD = "echo hard: Xid 79 on GPU 3; echo 2 corrected errors"
+
+
+@pytest.mark.parametrize("trainer_ends", ["true", "exit 3"])
+@pytest.mark.parametrize(
+    ("script", "expected"),
+    [
+        ("exit 0", []),
+        (HARD, [("node-fault", "Xid 79 on GPU 3"), ("node-said", "2 corrected errors")]),
+        (
+            f"{HARD}; exit 4",
+            [("node-unasked", "exit 4: 2 corrected errors"), ("node-fault", "Xid 79 on GPU 3")],
+        ),
+        ("exec sleep 60", [("node-unasked", "no answer in 1 s")]),
+        ("kill -9 $$", [("node-unasked", "signal 9")]),
+        ("printf '\\377\\000'", [("node-said", "\ufffd\x00")]),
+        ('echo "$XLA_FLAGS$SECRET"', []),
+    ],
+    ids=["silent", "hard", "hard and failed", "hangs", "killed", "no text", "environment"],
+)
+def test_a_sites_command_tells_of_the_node_and_costs_no_trial(
+    tmp_path: Path,
+    script: str,
+    expected: list[tuple[str, str]],
+    trainer_ends: str,
+) -> None:
+    spec = LaunchSpec(
+        argv=("sh", "-c", f"echo of the trainer; {trainer_ends}"),
+        env={**PATH, "XLA_FLAGS": "--a", "SECRET": "b"},
+        node_health=("sh", "-c", script),
+    )
+    write_spec(tmp_path, spec)
+    program = (
+        "from pytest_xlatune.executors import payload; payload.HEALTH_S = 1.0; "
+        f"payload.run({str(tmp_path)!r})"
+    )
+    assert subprocess.run([sys.executable, "-c", program], check=False, timeout=60).returncode == 0
+    assert outcome(tmp_path).state is (
+        State.COMPLETED if trainer_ends == "true" else State.FAILED
+    ), "the command decides nothing of the trial"
+    found = node_findings(tmp_path)
+    assert [(each.cls, each.text) for each in found] == expected
+    assert {each.source for each in found} <= set(outcome(tmp_path).nodes)
+    assert (tmp_path / "log.0.txt").read_text() == "of the trainer\n"
+
+
+def test_a_command_that_is_missing_or_writes_without_end_is_told(
+    tmp_path: Path, start: Start
+) -> None:
+    for name, command in (("missing", ("no-such-command",)), ("endless", ("yes",))):
+        folder = tmp_path / name
+        write_spec(folder, LaunchSpec(argv=("true",), env=PATH, node_health=command))
+        assert start(folder).wait(LIMIT_S) == 0
+        assert outcome(folder).state is State.COMPLETED
+    (missing,) = node_findings(tmp_path / "missing")
+    assert missing.cls == "node-unasked"
+    assert "no-such-command could not be started: No such file" in missing.text
+    endless = node_findings(tmp_path / "endless")
+    assert endless[0].cls == "node-unasked"
+    assert (tmp_path / "endless" / "health.txt").stat().st_size <= 1 << 20
+
+
+def test_a_job_that_is_ended_asks_no_command_and_that_is_told(tmp_path: Path) -> None:
+    write_spec(tmp_path, LaunchSpec(argv=("true",), env=PATH, node_health=("true",)))
+    (found,) = node_findings(tmp_path)
+    assert (found.cls, found.source) == ("node-unasked", "")
+    assert found.text.startswith("the command was not run")
+    write_spec(tmp_path, LaunchSpec(argv=("true",), env=PATH))
+    assert node_findings(tmp_path) == ()
+
+
+@pytest.mark.parametrize("verb", ["trainer", "devices"])
+def test_what_a_trial_runs_on_is_asked_while_its_trainer_starts_but_for_devices(
+    tmp_path: Path, start: Start, verb: str
+) -> None:
+    # the trainer goes on once the question is answered, or at once where it is not to be asked yet
+    begun = tmp_path / "environment.early.txt"
+    waits = (
+        "import pathlib, time\n"
+        f"while b'xlatune-environment' not in (pathlib.Path({str(begun)!r}).read_bytes() "
+        f"if pathlib.Path({str(begun)!r}).exists() else b''): time.sleep(0.02)\n"
+    )
+    edits = "pathlib.Path('model.py').write_text('x = 2\\n')\n"
+    (tmp_path / "train.py").write_text(
+        "import model\n" + (waits if verb == "trainer" else "import pathlib\n") + edits
+    )
+    (tmp_path / "model.py").write_text("x = 1\n")
+    before = code_digest(str(tmp_path), str(tmp_path / "train.py"))
+    asks = (sys.executable, "{xlatune.folder}/xlatune_environment.py", "trainer",
+            str(tmp_path / "train.py"))  # fmt: skip
+    spec = LaunchSpec(
+        argv=(sys.executable, str(tmp_path / "train.py")), env=PATH, probe=asks, paths=()
+    )
+    spec = with_probe(spec, devices=verb == "devices")
+    write_spec(tmp_path, spec)
+    start(tmp_path).wait(LIMIT_S)
+    assert outcome(tmp_path).state is State.COMPLETED
+    told = json.loads((tmp_path / "environment.json").read_text())
+    assert told["node"]["kernel"] == platform.release()
+    is_as_begun = told["code"] == {str(tmp_path): before}
+    assert is_as_begun == (verb == "trainer"), told
+    assert not begun.exists()
+    assert (tmp_path / "environment.txt").exists() == (verb == "devices"), "asked once"

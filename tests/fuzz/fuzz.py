@@ -5,6 +5,7 @@
 Each input comes from one random number, which is printed, so a run is repeated by it. What counts
 as found: an error that is none of ours, more than two seconds and 40 us a byte, or more memory than
 is allowed. A found input is written to the folder of --keep. Exit status 1 where one was found.
+Once a minute it says how far it is; Ctrl-C ends it with the table of what was done so far.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from tests.fuzz.readers import Reader, readers
 
 MOST_BYTES = 1 << 17
 MORE_MEMORY = 1 << 30  # address space beyond what the process has when it begins
+SAY_S = 60.0
 LIMIT_S = 2.0
 LIMIT_S_PER_BYTE = 40e-6
 DIGITS = re.compile(rb"\d+")
@@ -91,6 +93,7 @@ def mutated(rng: random.Random, samples: Sequence[bytes]) -> bytes:
 def one(reader: Reader, data: bytes) -> str:
     """Return what is wrong with how a reader takes an input; "" where nothing is."""
     limit_s = LIMIT_S + LIMIT_S_PER_BYTE * len(data)
+    signal.signal(signal.SIGPROF, _stop)
     try:
         signal.setitimer(signal.ITIMER_PROF, limit_s)  # of CPU time: the machine may be busy
         try:
@@ -112,12 +115,16 @@ def _stop(signum: int, frame: FrameType | None) -> None:
 
 
 def fuzz(
-    number: int, *, inputs: int = 0, seconds: float = 0.0, only: str = ""
+    number: int, *, inputs: int = 0, seconds: float = 0.0, only: str = "", every_s: float = SAY_S
 ) -> tuple[Counter[str], list[Found]]:
-    """Run so many inputs, or for so long; return inputs per reader and what was found."""
+    """Run so many inputs, or for so long; return inputs per reader and what was found.
+
+    It says every so many seconds how far it is. SIGINT ends it before the next input.
+    """
     chosen = [each for each in readers() if only in each.name]
     shares = [each.share for each in chosen]
-    signal.signal(signal.SIGPROF, _stop)
+    interrupts: list[int] = []
+    before = signal.signal(signal.SIGINT, lambda signum, _: interrupts.append(signum))
     counts: Counter[str] = Counter()
     found: list[Found] = []
     seen: set[str] = set()
@@ -127,9 +134,18 @@ def fuzz(
     most = pages * resource.getpagesize() + MORE_MEMORY
     was = resource.getrlimit(resource.RLIMIT_AS)
     resource.setrlimit(resource.RLIMIT_AS, (most, was[1]))
-    end_s = time.monotonic() + seconds if seconds else float("inf")
+    began_s = said_s = time.monotonic()
+    end_s = began_s + seconds if seconds else float("inf")
     try:
         while (not inputs or counts.total() < inputs) and time.monotonic() < end_s:
+            if interrupts:
+                say("interrupted")
+                break
+            if (now_s := time.monotonic()) - said_s >= every_s:
+                said_s = now_s
+                say(
+                    f"{counts.total()} inputs in {now_s - began_s:.0f} s, {len(found)} found so far"
+                )
             rng = random.Random(f"{number}:{counts.total()}")
             reader = rng.choices(chosen, shares)[0]
             data = mutated(rng, reader.samples)
@@ -140,6 +156,7 @@ def fuzz(
                 found.append(told)
             counts[reader.name] += 1
     finally:
+        signal.signal(signal.SIGINT, before)
         resource.setrlimit(resource.RLIMIT_AS, was)
     return counts, found
 
@@ -171,6 +188,8 @@ def main() -> int:
         path = said.keep / f"{each.reader.replace(' ', '-')}-{said.number}-{each.number}"
         path.write_bytes(each.data)
         say(f"{each.reader}: {each.what} ({len(each.data)} bytes in {path})")
+    if not said.seconds and counts.total() < inputs:
+        return 1 if found else 128 + signal.SIGINT
     return 1 if found else 0
 
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import re
 import secrets
+import signal
 from collections.abc import Callable
 from contextlib import suppress
 
@@ -50,6 +53,23 @@ def test_the_fuzzer_finds_what_it_looks_for() -> None:
     assert "more than 2.0 s" in one(Reader(name="slow", samples=(b"",), read=sleeping), b"")
 
 
+def test_it_says_how_far_it_is_and_an_interrupt_keeps_what_was_done(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    said: list[str] = []
+
+    def say(line: str) -> None:
+        said.append(line)
+        if len(said) == 1:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    monkeypatch.setattr("tests.fuzz.fuzz.say", say)
+    counts, _ = fuzz(7, inputs=10**6, only="metrics", every_s=0.2)
+    assert re.fullmatch(r"\d+ inputs in \d+ s, 0 found so far", said[0])
+    assert said[1:] == ["interrupted"]
+    assert 0 < counts.total() < 10**6
+
+
 LONG = "9" * 5000  # Python refuses to make an integer of it, with a ValueError
 
 
@@ -85,3 +105,27 @@ def test_a_number_of_thousands_of_digits_stops_nothing(take: Callable[[], object
 def sacct(code: str) -> str:
     row = f"88|FAILED|{code}|n1|1768201689|1768201789|None|x|/w"
     return row.replace("|", SEPARATOR)
+
+
+_RUN = b"x" * 70_000
+
+
+@pytest.mark.parametrize(
+    ("name", "old", "new"),
+    [
+        pytest.param("HLO", b"%all-gather-start", b"%" + _RUN + b"[" * 9, id="a long operand"),
+        pytest.param("HLO", b"bf16[", _RUN, id="a long name of a type"),
+        pytest.param("Slurm", b"Reason=None", b" " * 50_000 + b"X" * 5, id="a long gap"),
+        pytest.param("trace.json", b"/device:GPU:0", b"/device:GPU:" + b"9" * 4999, id="a number"),
+        pytest.param("ledger", b'"attempt-intended"', b'["n1"]', id="an event that is a list"),
+    ],
+)
+def test_what_a_run_of_a_million_inputs_found_stays_mended(
+    name: str, old: bytes, new: bytes
+) -> None:
+    (reader,) = [each for each in readers() if each.name == name]
+    samples = [each for each in reader.samples if old in each]
+    assert samples, f"no sample of {name} holds {old!r}"
+    for each in samples:
+        for count in (1, 5):
+            assert one(reader, each.replace(old, new, count)) == ""

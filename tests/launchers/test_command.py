@@ -45,6 +45,14 @@ def test_doubled_braces_are_braces() -> None:
     assert spec.argv == ("awk", "{print $1}", "{steps}")
 
 
+def test_a_relative_script_is_refused_where_no_folder_is_named() -> None:
+    cell = make_cell()
+    argv = ("python3", "-u", "train.py", "{steps}")
+    with pytest.raises(ConfigError, match=r"script 'train\.py' is relative"):
+        CommandLauncher(argv=argv).launch(make_trial(cell), cell)
+    CommandLauncher(argv=argv, cwd="/repo").launch(make_trial(cell), cell)
+
+
 @pytest.mark.parametrize(
     ("argv", "message"),
     [

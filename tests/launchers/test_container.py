@@ -165,6 +165,9 @@ def test_the_folder_of_autotuning_is_the_mounts() -> None:
     assert f"_cache_dir=/shared/tuned/{cell.digest}" in "".join(spec.files.values())
     with pytest.raises(ConfigError, match=r"autotune_cache /shared/tuned/.* lies below no mount"):
         container(mounts=("/data",)).launch(of, cell)
+    kept = dataclasses.replace(cell.protocol, compile_cache="/elsewhere")
+    with pytest.raises(ConfigError, match=r"compile_cache /elsewhere/.* lies below no mount"):
+        container(mounts=("/data:/shared",)).launch(dataclasses.replace(of, protocol=kept), cell)
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 from pytest_xlatune.launchers import Launcher
 from pytest_xlatune.launchers.command import CommandLauncher
 from pytest_xlatune.launchers.program import PROFILE_FILE
+from pytest_xlatune.model.cell import Protocol
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.profile import (
     Flag,
@@ -187,6 +189,40 @@ def test_an_evidence_trial_dumps_and_keeps_no_compile_cache() -> None:
     plain = maxtext().launch(make_trial(cell), cell)
     assert "jax_cache_dir=/cache" in plain.argv
     assert "JAX_ENABLE_COMPILATION_CACHE" not in plain.env
+
+
+KEPT = Protocol(autotune_cache="/shared/tuned", compile_cache="/shared/programs")
+
+
+def test_a_trial_keeps_its_programs_where_the_protocol_says_so_and_an_evidence_trial_does_not() -> (
+    None
+):
+    cell = make_cell(protocol=KEPT)
+    trial = dataclasses.replace(make_trial(cell), protocol=KEPT)
+    spec = maxtext().launch(trial, cell)
+    folder = f"/shared/programs/{cell.digest}"
+    assert spec.env["JAX_COMPILATION_CACHE_DIR"] == folder
+    assert f"jax_cache_dir={folder}" in spec.argv, "MaxText's key stands above the variable"
+    assert spec.folders == (f"/shared/tuned/{cell.digest}", folder), "made before the start"
+    own = dataclasses.replace(
+        trial, profile=profile("own", env={"JAX_COMPILATION_CACHE_DIR": "/x"})
+    )
+    assert maxtext().launch(own, cell).env["JAX_COMPILATION_CACHE_DIR"] == "/x"
+    evidence = dataclasses.replace(trial, protocol=dataclasses.replace(KEPT, dump=True))
+    spec = maxtext().launch(evidence, cell)
+    assert "JAX_COMPILATION_CACHE_DIR" not in spec.env
+    assert spec.env["JAX_ENABLE_COMPILATION_CACHE"] == "false"
+    assert "jax_cache_dir=" in spec.argv
+    assert spec.folders == (f"/shared/tuned/{cell.digest}",)
+
+
+def test_jax_leaves_a_pinned_folder_of_kernels_alone() -> None:
+    pinned = Protocol(autotune_cache="/shared/tuned")
+    cell = make_cell(protocol=pinned)
+    env = maxtext().launch(dataclasses.replace(make_trial(cell), protocol=pinned), cell).env
+    assert env["JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES"] == "none"
+    plain = make_cell()
+    assert not [each for each in maxtext().launch(make_trial(plain), plain).env if "CACHE" in each]
 
 
 def test_an_evidence_trial_elsewhere_dumps_into_the_folder(tmp_path: Path) -> None:

@@ -199,7 +199,7 @@ SWEEP = Sweep(
         sbatch=("-N", "2", "-w", "node[001-002]"),
         inherit=(*INHERIT, "SLURM_STANDIN"),
     ),
-    profiles=(profile("bogus", "--xla_bogus=1"), profile("overlap-2", "--xla_of_somebody=2")),
+    profiles=(profile("bogus", "--xla_bogus=1"), profile("overlap-2", "--xla_of_another=2")),
     site=SiteSettings(executor="local"),
     design=DesignSettings(screen_baselines=2),
 )

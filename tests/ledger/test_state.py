@@ -98,7 +98,7 @@ def test_a_further_attempt_after_the_result(
     [("s2", TrialStatus.PLANNED, 0), ("s1", TrialStatus.UNMEASURED, 1)],
     ids=["a later session may try again", "another process of the same session does not"],
 )
-def test_what_nobody_could_measure_when_a_campaign_opens_again(
+def test_what_was_never_measured_when_a_campaign_opens_again(
     ledger: Ledger, session: str, status: TrialStatus, decisions: int
 ) -> None:
     ledger.append(*STORY[:7], at_s=0.0)

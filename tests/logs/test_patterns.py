@@ -148,7 +148,8 @@ def test_the_command_scores_another_trainer(
     given = ["steps", "--json", "--step-pattern", "megatron-lm", str(path)]
     assert main(given) == 0
     (found,) = json.loads(capsys.readouterr().out)["logs"]
-    assert "tokens of a step are not declared" in found["no_score_reason"]
+    for said in ("tokens of a step are not declared", "per_device_batch_size", "--tokens"):
+        assert said in found["no_score_reason"]
     assert main([*given, "--tokens", "19138.8"]) == 0
     (found,) = json.loads(capsys.readouterr().out)["logs"]
     assert found["score"]["tgs"] == pytest.approx(1000.0)

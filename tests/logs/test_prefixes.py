@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from pytest_xlatune.logs import LogReport
+from pytest_xlatune.logs import LogReport, read_log
 from tests.logs.lines import read_every_way, step, text_of
 
 LINES = [
@@ -53,6 +53,13 @@ ENVELOPES: dict[str, Callable[[str], str]] = {
     "a structured logger below CRI": lambda line: (
         "2026-01-12T07:08:09.1Z stdout F " + json.dumps({"level": "info", "msg": line})
     ),
+    "an array of `gcloud logging read`": lambda line: (
+        json.dumps({"insertId": "x", "textPayload": line, "severity": "INFO"}, indent=2) + ","
+    ),
+    "the same, structured": lambda line: (
+        json.dumps({"jsonPayload": {"message": line}, "labels": {"a": "b"}}, indent=2) + ","
+    ),
+    "elements of an array": lambda line: json.dumps({"message": line}) + ",",
 }
 
 
@@ -74,6 +81,24 @@ def test_a_prefix_hides_nothing(prefix: str) -> None:
 @pytest.mark.parametrize("envelope", ENVELOPES.values(), ids=ENVELOPES)
 def test_an_envelope_hides_nothing(envelope: Callable[[str], str]) -> None:
     holds_all(read_every_way(text_of(envelope(each) for each in LINES)))
+
+
+@pytest.mark.parametrize(
+    "around",
+    ['time="07:08" msg="{}"', "b'{}\\n'", '2026-01-12,"{}",INFO', '[{{"log": "{}"}}, {{}}]'],
+)
+def test_a_loss_that_something_unknown_closes_is_no_less_nan(around: str) -> None:
+    lines = [around.format(each) for each in (step(0), step(1), step(2, loss="nan"))]
+    report = read_every_way(text_of(lines))
+    assert [each.cls for each in report.findings] == ["numerical-failure"]
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+def test_the_parts_of_a_step_are_joined(end: str) -> None:
+    front, said = "2026-01-12T07:08:09.123456789Z stderr ", step(3)
+    parts = [f"{front}P {said[:40]}", f"{front}P {said[40:90]}", f"{front}F {said[90:]}"]
+    (found,) = read_every_way("".join(each + end for each in parts).encode()).steps
+    assert (found.step_s, found.tgs, found.loss) == (28.95, 990.5, 7.125)
 
 
 def test_the_parts_of_a_long_line_are_joined() -> None:
@@ -168,3 +193,13 @@ def test_a_text_that_varies_is_no_prefix() -> None:
     report = read_every_way(text_of(lines))
     assert (report.env, len(report.steps)) == ({}, 8)
     assert not [each for each in report.findings if each.cls == "python-exception"]
+
+
+@pytest.mark.parametrize("code", ["utf-8", "utf-8-sig", "utf-16", "utf-16-le", "utf-16-be"])
+@pytest.mark.parametrize("first", ["XLA_FLAGS=--xla_a=1", step(0), "ValueError: a shape"])
+def test_how_a_file_is_encoded_hides_no_line(code: str, first: str) -> None:
+    text = "\n".join((first, *(step(at) for at in range(1, 9)), ""))
+    mark = "\ufeff" if code == "utf-16-be" else ""
+    found, plain = (read_log([each]) for each in ((mark + text).encode(code), text.encode()))
+    for name in ("steps", "findings", "xla_flags", "notes"):
+        assert getattr(found, name) == getattr(plain, name)

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from pytest_xlatune.cli import main
+from pytest_xlatune.logs.patterns import step_pattern
 from pytest_xlatune.model.cell import Protocol
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.hosts import expand
@@ -130,6 +131,19 @@ def test_log_and_end_are_read_together(
     assert json.loads(capsys.readouterr().out)["logs"] == [entry]
 
 
+@pytest.mark.parametrize("more", [0, 200], ids=["a short log", "a long one"])
+def test_of_a_log_without_an_end_the_last_lines_are_shown(tmp_path: Path, more: int) -> None:
+    path = tmp_path / "job.log"
+    early = ["the first line of all", *(f"line {at} {'x' * 90}" for at in range(more))]
+    path.write_bytes(text_of([*early, *CONFIG, *ALL[:7], "HF_TOKEN=plant-1234567", ALL[7]]))
+    (found,) = [each for each in read_one(path).findings if each.cls == "unfinished"]
+    lines = found.text.splitlines()
+    assert len(lines) == 5
+    assert lines[-1].startswith("completed step: 7,")
+    assert "first line" not in found.text
+    assert "plant" not in found.text
+
+
 def test_the_payloads_own_word_of_the_end_counts(tmp_path: Path) -> None:
     path = tmp_path / "log.0.txt"
     path.write_bytes(text_of([*CONFIG, *ALL[:8]]))
@@ -243,3 +257,20 @@ def test_a_folder_without_a_log_is_told(tmp_path: Path) -> None:
     (tmp_path / "notes.md").write_text("none")
     with pytest.raises(UnreadableLogError, match="is a folder without a log"):
         logs_of(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("text", "pattern", "said"),
+    [
+        pytest.param("", None, "is empty; name the log", id="nothing in it"),
+        pytest.param("hello\n", None, "1 line, none .*: --step-pattern", id="no step of ours"),
+        pytest.param("hello\n", "nemo", "the step pattern .* fits none", id="nor of the pattern"),
+    ],
+)
+def test_a_file_that_is_no_log_is_told_by_what_it_lacks(
+    tmp_path: Path, text: str, pattern: str | None, said: str
+) -> None:
+    path = tmp_path / "a.log"
+    path.write_text(text)
+    with pytest.raises(UnreadableLogError, match=said):
+        read_one(path, pattern=step_pattern(pattern) if pattern else None)

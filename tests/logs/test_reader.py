@@ -125,3 +125,27 @@ def test_the_sieve_remembers_only_so_much() -> None:
         assert sieve.lines(block) == (1000, [])
     assert len(sieve._dull) <= (1 << 14) + 1000
     assert max(map(len, sieve._dull)) <= 1 << 9
+
+
+def test_lines_of_nccl_that_name_no_variable_are_not_looked_at(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    looked_at: list[int] = []
+    examine = LogReader._examine
+
+    def counting(self: LogReader, line: bytes, number: int, *, torn: bool = False) -> None:
+        looked_at.append(number)
+        examine(self, line, number, torn=torn)
+
+    monkeypatch.setattr(LogReader, "_examine", counting)
+    spam = [
+        f"3: gpu003:{n}:{n + 7} [3] NCCL INFO Channel {n % 16:02d}/0 : {n % 64}[3] -> {n % 61}[3] "
+        f"[send] via NET/IB/3/GDRDMA comm 0x{n * 7919:012x} nRanks 64\n"
+        for n in range(20_000)
+    ]
+    asked = "3: gpu003:1:2 [3] NCCL INFO NCCL_ALGO set by environment to Ring\n"
+    reader = LogReader()
+    reader.feed("".join((*spam, asked)).encode())
+    reader.close()
+    assert reader.report().nccl == {"NCCL_ALGO": "Ring"}
+    assert len(looked_at) < 100, "half of a log is such lines"

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
 import pytest
 
 from pytest_xlatune.logs import read_log
-from pytest_xlatune.logs._signatures import Signature, Tier, markdown, read_table, table
+from pytest_xlatune.logs._signatures import Signature, Tier, read_table, table
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.failure import FailureClass
 from pytest_xlatune.model.result import Action, Finding
@@ -273,8 +272,3 @@ def test_a_table_is_read() -> None:
 def test_a_table_with_an_unknown_word_is_refused(right: str, wrong: str, said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         read_table(ROW.replace(right, wrong))
-
-
-def test_the_documentation_holds_the_table() -> None:
-    page = Path(__file__).parents[2] / "docs" / "logs.md"
-    assert "\n".join(markdown()) in page.read_text(encoding="utf-8")

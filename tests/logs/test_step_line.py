@@ -313,7 +313,12 @@ def test_a_log_of_more_steps_than_are_kept_takes_time_by_its_length() -> None:
         for first in range(0, steps, 10_000):
             reader.feed(text_of(step(each) for each in range(first, first + 10_000)))
         reader.close()
-        assert reader.report().last_step == steps - 1
+        report = reader.report()
+        assert [each.step for each in report.steps] == [*range(steps)][-100_000:]
+        left_out = f"{steps - 100_000} earlier steps are not kept"
+        assert report.notes == ((left_out,) if steps > 100_000 else ())
         return time.process_time() - began_s
 
-    assert cpu_s(240_000) < 7 * cpu_s(80_000)  # three times as much; it was fifteen times
+    # ten times as much; a reader that copied what it keeps for each step took about seventy times
+    tries = [(cpu_s(80_000), cpu_s(800_000)) for _ in range(2)]
+    assert min(long for _, long in tries) < 35 * min(short for short, _ in tries)

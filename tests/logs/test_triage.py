@@ -157,8 +157,9 @@ def test_all_findings_are_reported_with_the_cause() -> None:
 
 
 def test_an_unexplained_end_shows_the_last_lines() -> None:
-    (finding,) = diagnose(report_of(["hello", "so long", ALL[0]]), FAILED, PROTOCOL)
-    assert (finding.text, finding.detail) == ("hello\nso long", "exit 1")
+    said = [f"line {at}" for at in range(9)]
+    (finding,) = diagnose(report_of([*said, ALL[0]]), FAILED, PROTOCOL)
+    assert (finding.text, finding.detail) == ("\n".join(said[-5:]), "exit 1")
 
 
 def test_a_runaway_log_is_named() -> None:

@@ -1,7 +1,8 @@
-"""MaxText itself, through the launcher and the sweep of `sweeps/test_maxtext_cpu.py`.
+"""MaxText itself, by the sweep of `sweeps/test_maxtext_cpu.py` and by the flagship sweeps.
 
 Run by `tox run -e maxtext`, which makes MaxText's own environment and names its interpreter;
-without one these tests are skipped. Four trials, most of each importing and compiling.
+without one these tests are skipped. Each trial takes 15 seconds and more, most of them to import
+and to compile: four for the small sweep, five for each flagship.
 """
 
 from __future__ import annotations
@@ -17,8 +18,10 @@ from typing import Any
 
 import pytest
 
-from pytest_xlatune.launchers.maxtext import MaxTextLauncher
+from pytest_xlatune.catalog.entries import load
+from pytest_xlatune.launchers.maxtext import MaxTextLauncher, maxtext_bundle
 from pytest_xlatune.model.cell import Cell
+from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.profile import profile
 from pytest_xlatune.prepare.preflight import Release, ask, look_at_keys
 from pytest_xlatune.sweep.declaration import load_sweep
@@ -71,6 +74,25 @@ def test_the_release_knows_every_key_of_the_sweep_and_not_that_of_a_fork() -> No
     ]
 
 
+def test_the_release_knows_every_key_that_the_catalog_tries() -> None:
+    sweep = load_sweep(SWEEP_FILE)
+    assert isinstance(sweep.launcher, MaxTextLauncher)
+    launcher = dataclasses.replace(sweep.launcher, python=LAUNCHER.removeprefix("python="))
+    tried = tuple(each for entry in load().entries if entry.is_key for each in entry.profiles)
+    assert len(tried) > 10
+    found = look_at_keys(launcher, sweep.resolve().cell, tried, environ=os.environ)
+    assert (found.faults, found.notes) == ((), ())
+
+
+def test_a_wheel_has_no_bundles_and_the_error_says_what_has() -> None:
+    """Of a release of the package index; an environment with a checkout has the file."""
+    with pytest.raises(ConfigError) as raised:
+        maxtext_bundle("DENSE_VMEM_LIMIT_FLAG", of=LAUNCHER.removeprefix("python="))
+    said = str(raised.value)
+    assert "its MaxText has no benchmarks/xla_flags_library.py" in said
+    assert said.endswith("name a checkout of MaxText")
+
+
 def test_a_baseline_trains_and_an_unknown_flag_is_dropped(workdir: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "pytest", str(SWEEP_FILE), "-n", "0", "-p", "no:cacheprovider",
@@ -119,3 +141,145 @@ def test_an_evidence_run_leaves_a_program_and_captures_that_can_be_read(workdir:
     assert "jit_train_step for cpu" in done.stdout
     (program,) = workdir.glob("**/module_*.jit_train_step.cpu_after_optimizations.txt")
     assert "all-gather" in program.read_text(encoding="utf-8")
+
+
+COMPILED = """\
+from dataclasses import replace
+from pathlib import Path
+
+from pytest_xlatune import load_sweep, profile, standard_tests
+
+SWEEP = replace(
+    load_sweep(Path({file!r})),
+    name="compiled",
+    derived=(),
+    profiles=(
+        profile("ag-1g", "--xla_gpu_all_gather_combine_threshold_bytes=1073741824"),
+        profile("warp", "--xla_warp=1"),
+        profile("remat-minimal", overrides={{"remat_policy": "minimal"}}),
+    ),
+)
+tests = standard_tests(SWEEP)
+"""
+
+
+def test_train_compile_says_which_profiles_need_no_run(tmp_path: Path) -> None:
+    """Of MaxText's own program, over eight devices of this processor, without a trial."""
+    text = SITE.format(
+        parallelism="FSDP=8",
+        devices=8,
+        overrides="",
+        python=LAUNCHER.removeprefix("python="),
+        configs=ROOT / "sweeps" / "maxtext" / "configs",
+        folder=tmp_path,
+    )
+    (tmp_path / "xlatune.toml").write_text(text, encoding="utf-8")
+    sweep = tmp_path / "test_compiled.py"
+    sweep.write_text(COMPILED.format(file=str(ROOT / "sweeps" / "test_fsdp8.py")), encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, "-c",
+         "import sys; from pytest_xlatune.cli import main; sys.exit(main())",
+         "compile-check", str(sweep), "--config", "xlatune.toml", "--program", "train_compile",
+         "--workdir", str(tmp_path / "work"), "--json"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=1200,
+        check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    found = {each["profile"]: each["cls"] for each in json.loads(done.stdout)["profiles"]}
+    assert found == {
+        "baseline-no-env": "unseen",
+        "ag-1g": "identical",
+        "warp": "refused",
+        "remat-minimal": "program",
+    }
+
+
+# what a user's xlatune.toml says for a flagship sweep on a CPU: its file stays as it is
+SITE = """\
+model = "tiny-cpu"
+parallelism = "{parallelism}"
+pdbs = 4
+max-target-length = 128
+devices = {devices}
+executor = "local"
+
+[launcher]
+python = "{python}"
+module = "maxtext.trainers.pre_train.train"
+config = "{configs}/{{model_tag}}.gpu.yml"
+cwd = "{folder}"
+axis-prefix = {{ FSDP = "ici", PP = "ici" }}
+
+[overrides]
+model_name = "default"
+hardware = "cpu"
+{overrides}
+
+[deployed]
+JAX_PLATFORMS = "cpu"
+XLA_FLAGS = "--xla_force_host_platform_device_count={devices} --xla_gpu_autotune_level=3"
+"""
+PIPELINE = "num_layers_per_pipeline_stage = 1\nnum_pipeline_microbatches = 4"
+# name -> its axes, its devices, further keys, a profile of its own
+FLAGSHIPS = {
+    "fsdp8": ("FSDP=2", 2, "", "ag-1g"),
+    "pp8": ("PP=2", 2, PIPELINE, "overlap-2"),
+    "tp8": ("TP=2", 2, "", "windowed-einsum"),
+    "hybrid": ("PP=2,FSDP=2", 4, PIPELINE, "ag-1g-overlap-2"),
+}
+
+
+@pytest.mark.parametrize("name", FLAGSHIPS)
+def test_a_flagship_sweep_runs_waves_1_to_2_on_maxtext_to_its_leaderboard(
+    name: str, tmp_path: Path
+) -> None:
+    """Both baselines, the evidence run, a declared profile and one that the evidence chooses."""
+    parallelism, devices, overrides, own = FLAGSHIPS[name]
+    text = SITE.format(
+        parallelism=parallelism,
+        devices=devices,
+        overrides=overrides,
+        python=LAUNCHER.removeprefix("python="),
+        configs=ROOT / "sweeps" / "maxtext" / "configs",
+        folder=tmp_path,
+    )
+    (tmp_path / "xlatune.toml").write_text(text, encoding="utf-8")
+    chosen = f"test_baseline or test_without_env or test_evidence or [{own}] or [single-1]"
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", str(ROOT / "sweeps" / f"test_{name}.py"), "-n", "0",
+         "-p", "no:cacheprovider", "--rootdir", str(tmp_path), "--xlatune-config", "xlatune.toml",
+         "-m", "wave1 or wave1_5 or wave2", "-k", chosen, "-rsx"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=2300,
+        check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout[-4000:]
+    (ledger,) = tmp_path.glob(f".xlatune/{name}/*/ledger.jsonl")
+    lines = [json.loads(line) for line in ledger.read_text(encoding="utf-8").splitlines()]
+    (evidence,) = [each for each in lines if each["event"] == "evidence-recorded"]
+    assert (len(evidence["captures"]), evidence["problems"]) == (1, [])
+    shares = evidence["shares"]["of_step"]
+    assert shares["compute"] > 0
+    assert shares["communication"] > 0
+    results = [each["result"] for each in lines if each["event"] == "trial-ended"]
+    measured = {each["trial"]["profile"]["id"]: each["score"] for each in results if each["score"]}
+    assert {"baseline-deployed", "baseline-no-env", own} <= measured.keys()
+    losses = [each["loss"] for each in measured.values()]
+    assert max(losses) - min(losses) < 0.05, "flags of a GPU change nothing here"
+    record = json.loads((tmp_path / "reports" / name / "leaderboard.json").read_text("utf-8"))
+    said = f"wave2: candidates by the evidence of {evidence['trial_id']}: 1 "
+    notes = [each for each in record["conclusion"]["notes"] if each.startswith(said)]
+    assert len(notes) == 1
+    first = notes[0].removeprefix(said).partition(",")[0].partition(" ")[0]
+    tried = {each["trial"]["profile"]["id"] for each in results}
+    assert first in tried, "what the evidence chose has been tried"
+    board = (tmp_path / "reports" / name / "leaderboard.md").read_text(encoding="utf-8")
+    for profile_id, score in measured.items():
+        assert f"`{profile_id}`" in board
+        if profile_id != "baseline-deployed":  # measured twice, and shown by its mean
+            assert f"{score['tgs']:.1f}" in board

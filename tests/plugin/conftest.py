@@ -129,10 +129,10 @@ class Folder:
         sweep = text.replace("        PROFILES\n", profiles)
         (self.path / "test_sweep.py").write_text(sweep, encoding="utf-8")
 
-    def run(self, *args: str, plugin: bool = True) -> pytest.RunResult:
+    def run(self, *args: str, plugin: bool = True, timeout_s: float = 240) -> pytest.RunResult:
         """Run pytest in a process of its own, as a user does."""
         named = ["-p", "xlatune"] if plugin else []
-        return self.pytester.runpytest_subprocess(*named, "test_sweep.py", *args, timeout=240)
+        return self.pytester.runpytest_subprocess(*named, "test_sweep.py", *args, timeout=timeout_s)
 
     def events(self, kind: str) -> list[dict[str, Any]]:
         """Every event of this kind in all ledgers, those moved aside included."""

@@ -234,6 +234,13 @@ def test_bands_and_ratios_are_gated_with_noise(pytester: pytest.Pytester, folder
     assert "8 in the mean" in found["tokens_per_sec_total"]["cvs.lines"]
     assert "at least 9 times tokens_per_sec_per_gpu" in found["tokens_per_sec_total"]["cvs.lines"]
     done.assert_outcomes(passed=4, failed=2)
+    (report,) = folder.glob("reports/*/thresholds.json")
+    record = json.loads(report.read_text())["conclusion"]["record"]
+    limits = {each["metric"]: (each["least"], each["most"]) for each in record["metrics"]}
+    assert limits["tflops_per_sec_per_gpu"] == pytest.approx((389.7 * 0.97, 389.7 * 1.03))
+    assert limits["scaling_efficiency_pct"] == (90, None)
+    page = report.with_suffix(".html").read_text()
+    assert 'data-metric="step_time_seconds"' in page
 
 
 @pytest.mark.parametrize("is_late", [False, True])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -43,6 +44,84 @@ def test_the_walk_ends_red_and_then_green(folder: Any, monkeypatch: pytest.Monke
     report = (here / "trainer/reports/gate/gate.md").read_text(encoding="utf-8")
     assert "1 pass" in report
     assert "no regression" in report
+
+
+# prints as fast a training as its text says, with a noise of 0.1 % that follows the trial's number
+PRETENDS = """\
+import os, sys
+speed = 1000.0
+with open(TRIALS, "a") as file:
+    file.write(".")
+speed *= 1 + 0.001 * (os.path.getsize(TRIALS) * 5 % 7 / 7 - 0.5)
+for step in range(int(sys.argv[1])):
+    print(f"completed step: {step}, seconds: {512 / speed:.6f}, "
+          f"Tokens/s/device: {speed:.3f}, loss: 7.0", flush=True)
+"""
+
+
+def steps_of(ci: str, job: Path) -> tuple[list[str], dict[str, str]]:
+    """Return what a runner types of a job, actions left out, and the variables that it sets."""
+    told = YAML(typ="safe").load(job.read_text(encoding="utf-8"))
+    if ci == "github":
+        steps = [each for each in told["jobs"]["gate"]["steps"] if "run" in each]
+        variables = {name: str(said) for each in steps for name, said in each["env"].items()}
+        return [each["run"] for each in steps], variables
+    variables = {name: str(said) for name, said in told["tgs-gate"]["variables"].items()}
+    return told["tgs-gate"]["script"], variables
+
+
+@pytest.mark.parametrize(
+    ("ci", "speed", "status"), [("github", "900.0", 1), ("gitlab", "1001.0", 0)]
+)
+def test_the_steps_of_the_job_run_in_a_clone(
+    ci: str, speed: str, status: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a runner types them: in a clone of the branch, with what the CI system sets."""
+    for kind in ("AUTHOR", "COMMITTER"):
+        monkeypatch.setenv(f"GIT_{kind}_NAME", "a")
+        monkeypatch.setenv(f"GIT_{kind}_EMAIL", "a@localhost")
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:{os.environ['PATH']}")
+    monkeypatch.setenv("XLATUNE_MACHINE_LOCK", str(tmp_path / "lock"))
+    for name in ("PYTEST_ADDOPTS", "GITHUB_STEP_SUMMARY"):
+        monkeypatch.delenv(name, raising=False)
+
+    def typed(where: Path, line: str) -> subprocess.CompletedProcess[str]:
+        argv = ["bash", "-e", "-c", line]
+        return subprocess.run(argv, cwd=where, capture_output=True, text=True, check=False)
+
+    theirs, clone = tmp_path / "theirs", tmp_path / "clone"
+    theirs.mkdir()
+    text = PRETENDS.replace("TRIALS", repr(str(tmp_path / "trials")))
+    (theirs / "train.py").write_text(text, encoding="utf-8")
+    trainer = "python train.py {steps}"
+    init = (*INIT[:4], f"--command={trainer}", f"--repository={theirs}", f"--ci={ci}")
+    assert typed(theirs, "git init --quiet --initial-branch=main").returncode == 0
+    assert main([*init, "--steps=12", "--margin=0.05"]) == 0
+    made = typed(
+        theirs,
+        "printf '.xlatune/\\nreports/\\ngate.xml\\n' > .gitignore; git add --all\n"
+        "git commit --quiet -m 'a gate'; git switch --quiet --create feature\n"
+        f"sed -i 's/speed = 1000.0/speed = {speed}/' train.py\n"
+        "git commit --quiet --all -m 'a feature'\n"
+        f"git clone --quiet --branch feature {theirs} {clone}",
+    )
+    assert made.returncode == 0, made.stderr
+    (job,) = (clone / f".{ci}").rglob("*.yml")
+    lines, variables = steps_of(ci, job)
+    assert lines[-1].startswith("python -m pytest gates/test_gate.py")
+    monkeypatch.setenv("CI_MERGE_REQUEST_TARGET_BRANCH_NAME", "main")
+    for name, said in variables.items():
+        filled = said.replace("${{ github.base_ref }}", "main")
+        monkeypatch.setenv(name, os.path.expandvars(filled))
+    assert os.environ["GATE_BASELINE"] == "origin/main"
+    *before, last = lines
+    for line in before:
+        assert typed(clone, line).returncode == 0, line
+    done = typed(clone, last)
+    assert done.returncode == status, done.stdout + done.stderr
+    assert 'name="xlatune.verdict"' in (clone / "gate.xml").read_text(encoding="utf-8")
+    told = json.loads((clone / "reports/gate/gate.json").read_text(encoding="utf-8"))
+    assert [each["kind"] == "SLOWER" for each in told["conclusion"]["verdicts"]] == [status == 1]
 
 
 @pytest.mark.parametrize(("ci", "name"), [("github", ".github"), ("gitlab", ".gitlab")])

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from pytest_xlatune.plugin import fixtures
-from pytest_xlatune.sweep.groups import OPTIONS, SWITCHES
 from pytest_xlatune.sweep.registry import markers
 
 PAGE = (Path(__file__).parents[2] / "docs" / "trainer.md").read_text(encoding="utf-8")
@@ -35,12 +34,6 @@ def test_the_example_runs(folder: Any, line: str) -> None:
     report = (folder.path / "reports" / "mine" / "leaderboard.md").read_text(encoding="utf-8")
     assert "| `ring` | `NCCL_ALGO=Ring` | 1000.0 |" in report
     assert "not checked" not in report
-
-
-def test_every_option_is_on_the_page_and_none_besides() -> None:
-    (table,) = re.findall(r"\| about \| options \|\n(.*?)\n\n", PAGE, re.DOTALL)
-    known = {option.flag for option in OPTIONS} | {f"--{name}" for name in SWITCHES}
-    assert set(re.findall(r"`(--[a-z-]+)`", table)) == known
 
 
 def test_every_fixture_is_on_the_page_and_none_besides() -> None:

@@ -79,7 +79,7 @@ def test_each_candidate_has_its_own_end(gate: Any) -> None:
     again.assert_outcomes(passed=1, failed=1)
     assert len(gate.submitted) == 12, "a gate that was run is not run again"
 
-    # by itself, for its noise is not the others'
+    # by itself: its noise is not that of the others
     wild = gate.run("-m", "gate", "-k", "wild", "--junitxml=junit.xml")
     assert wild.ret == 10
     assert len(gate.submitted) == 12 + 8, "baselines are measured beside it, not taken from before"

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pytest_xlatune.report.study_documents import NETWORK_RATES
+from pytest_xlatune.report.cell_documents import NETWORK_RATES
 from tests.plugin.test_node_study import CONFTEST
 
 NODES = ("--xlatune-nodelist", "node[001-004]")

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pytest_xlatune.report.study_documents import NODE_RATES
+from pytest_xlatune.report.cell_documents import NODE_RATES
 
 # this machine stands for every node
 CONFTEST = """\
@@ -40,7 +40,9 @@ def project(folder: Any, sweep_file: str) -> Any:
     return folder
 
 
-def test_a_slow_node_fails_its_test_and_the_others_are_recommended(project: Any) -> None:
+def test_a_slow_node_fails_its_test_and_a_sweep_takes_the_others(
+    project: Any, sweep_file: str
+) -> None:
     done = project.run("-m", "nodes", "-v", *NODES)
     done.assert_outcomes(passed=4, failed=1)
     done.stdout.fnmatch_lines(["*test_arm?node002?*DEGRADED*"])
@@ -57,6 +59,17 @@ def test_a_slow_node_fails_its_test_and_the_others_are_recommended(project: Any)
     again = project.run("-k", "node003", "--xlatune-nodelist=@healthy", "--collect-only", "-q")
     again.stdout.fnmatch_lines(["*test_arm?node003?"])
     again.stdout.no_fnmatch_line("*node002*")
+
+    profiles = "".join(f'profile("{name}", "--xla_{name}=1"),' for name in ("fast", "same"))
+    sweep = sweep_file.replace("PROFILES", profiles).replace("FSDP=4", "FSDP=3")
+    (project.path / "test_sweep.py").write_text(sweep, encoding="utf-8")
+    swept = project.run("--xlatune-nodelist=@healthy", "-m", "wave1 or wave2", "-v")
+    swept.assert_outcomes(passed=3)
+    swept.stdout.fnmatch_lines(["*fast*screened +*"])
+    assert len(project.submitted) == 20 + 4, "two baselines, two profiles"
+    assert "Nodes: `node001`, `node003`, `node004`" in project.read(
+        "reports/pretend/leaderboard.md"
+    )
 
 
 def test_the_command_runs_the_same_study_without_pytest(
@@ -107,3 +120,51 @@ def test_inputs_that_compare_nothing_end_in_one_message(project: Any) -> None:
     (done.stdout if "@healthy" in done.stdout.str() else done.stderr).fnmatch_lines(
         ["*'@healthy', but *healthy.nodes cannot be read; a node study*"]
     )
+
+
+# the same for what this machine tells of itself
+NAMED = """
+from pytest_xlatune.campaign import _follow
+
+told = _follow.node_findings
+
+def of_its_node(folder):
+    node = folder.name.partition("-")[0]
+    return tuple(dataclasses.replace(each, source=node) for each in told(folder))
+
+_follow.node_findings = of_its_node
+"""
+HEALTH = """\
+#!/bin/sh
+case $PWD in
+*/node001-*) echo "hard: Xid 79 on GPU 3" ;;
+*/node003-*) echo "2 corrected ECC errors" ;;
+*/node004-*) echo "no right to read the kernel log"; exit 3 ;;
+esac
+"""
+
+
+def test_what_a_nodes_own_log_says_stands_beside_its_verdict(project: Any) -> None:
+    """`node-health` of xlatune.toml, through the payload and the ledger into verdict and report."""
+    (project.path / "conftest.py").write_text(f"{CONFTEST}{NAMED}", encoding="utf-8")
+    command = project.path / "health.sh"
+    command.write_text(HEALTH, encoding="utf-8")
+    command.chmod(0o755)
+    settings = project.path / "xlatune.toml"
+    settings.write_text(f'node-health = "{command}"\n', encoding="utf-8")
+    done = project.run("-m", "nodes", "-v", *NODES)
+    done.assert_outcomes(passed=3, failed=2)
+    report = project.read("reports/pretend/nodes.md")
+    (sick,) = [line for line in report.splitlines() if line.startswith("| `node001` | UNHEALTHY")]
+    assert "its own log: Xid 79 on GPU 3" in sick
+    (well,) = [line for line in report.splitlines() if line.startswith("| `node003` | HEALTHY")]
+    assert "its own log says: 2 corrected ECC errors" in well
+    assert "| `node002` | DEGRADED | " in report, "the others are judged as ever"
+    assert "the own log of node004 is not known: exit 3: no right to read the kernel log" in report
+    assert "\nnode003,node004\n" in project.read(".xlatune/healthy.nodes")
+    settings.write_text('node-health = "sh -c \'open"\n', encoding="utf-8")
+    done = project.run("-m", "nodes", *NODES)
+    assert done.ret == pytest.ExitCode.USAGE_ERROR
+    text = f"{done.stdout.str()}{done.stderr.str()}"
+    assert "xlatune.toml: node-health: found" in text
+    assert "expected a command line such as" in text

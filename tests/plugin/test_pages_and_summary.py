@@ -23,6 +23,17 @@ def test_a_step_of_a_workflow_gets_the_conclusion_once(
     assert "FASTER" in folder.read("reports/pretend/leaderboard.html")
 
 
+def test_a_summary_that_cannot_be_written_ends_no_session(
+    folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(tmp_path / "away" / "summary.md"))
+    result = folder.run()
+    result.assert_outcomes(passed=5, xfailed=1)
+    assert result.ret == 0
+    result.stdout.fnmatch_lines(["xlatune: the summary of the step cannot be written: *"])
+    assert "FASTER" in folder.read("reports/pretend/leaderboard.md")
+
+
 def test_without_jinja2_a_session_says_so_in_one_line(
     folder: Folder, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -141,7 +141,7 @@ def test_a_confirmed_loss_fails_or_xfails_as_asked(folder: Any, workers: tuple[s
     folder.run("--xlatune-negative=xfail").assert_outcomes(passed=2, xfailed=1)
 
 
-def test_what_nobody_could_measure_is_an_error_and_is_tried_again(folder: Any) -> None:
+def test_what_was_not_measured_is_an_error_and_is_tried_again(folder: Any) -> None:
     late = (
         '        profile("late", env={"SLEEP_S": "60"}),\n        profile("fast", "--xla_fast"),\n'
     )

@@ -3,14 +3,27 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
+import pytest
+
+from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.profile import Profile
 from pytest_xlatune.model.result import Conclusion, LostRuns, Verdict, VerdictKind
+from pytest_xlatune.report import Subject
+from pytest_xlatune.report import cell_documents as cells
+from pytest_xlatune.report.document import Document
 from pytest_xlatune.report.leaderboard import leaderboard, leaderboard_json
 from pytest_xlatune.report.lines import paragraph, words
 from pytest_xlatune.report.render import markdown
 from pytest_xlatune.report.tuning_document import tuning
+from pytest_xlatune.studies.batch_size import BatchSize
+from pytest_xlatune.studies.commit_check import Commits
+from pytest_xlatune.studies.network_check import Network
+from pytest_xlatune.studies.node_check import Nodes
+from tests.report import of_studies
 from tests.report.covered import COVERED, ENV_FILE
 from tests.report.finished import (
     BLOCKS,
@@ -131,3 +144,52 @@ def test_json_holds_the_records_themselves() -> None:
 def test_json_does_not_depend_on_the_order_of_the_history() -> None:
     backwards = leaderboard_json(replace(FINISHED, history=FINISHED.history[::-1]))
     assert backwards == leaderboard_json(FINISHED)
+
+
+def _used(subject: Subject, *, peak: float | None, **printed: Any) -> Subject:
+    """Return a subject whose runs print what they take, with a stated peak."""
+    record: Any = subject.conclusion.record
+    scored = tuple(
+        replace(each, score=replace(each.score, **printed)) if each.score else each
+        for each in subject.history
+    )
+    conclusion = replace(subject.conclusion, record=replace(record, peak_tflops=peak))
+    return replace(subject, history=scored, conclusion=conclusion)
+
+
+@pytest.mark.parametrize(
+    ("document", "subject", "arm"),
+    [
+        pytest.param(cells.nodes, of_studies.nodes, "node003", id="nodes"),
+        pytest.param(cells.network, of_studies.network, "node004", id="network"),
+        pytest.param(cells.batch, of_studies.batch, "pdbs-12", id="batch size"),
+        pytest.param(cells.commits, lambda: of_studies.commit(5, 3), None, id="commits"),
+    ],
+)
+def test_each_study_of_cells_says_mfu_and_memory_where_a_log_or_a_peak_gives_them(
+    document: Callable[[Subject], Document], subject: Callable[[], Subject], arm: str | None
+) -> None:
+    bare = _used(subject(), peak=None, memory_gb=None, tflops=None)
+    text = markdown(document(bare))
+    assert not any(each in text for each in ("MFU", "TFLOP/s", "compiled memory"))
+    assert "uses" not in json.loads(leaderboard_json(bare))
+
+    arm = arm or bare.conclusion.verdicts[0].arm
+    told = _used(bare, peak=500.0, tflops=200.0, mfu=13.0, memory_gb=71.3)
+    row = next(line for line in markdown(document(told)).splitlines() if f"| `{arm}`" in line)
+    head = next(line for line in markdown(document(told)).splitlines() if "| MFU % |" in line)
+    columns = dict(zip(head.split(" | "), row.split(" | "), strict=True))
+    assert (columns["TFLOP/s"], columns["MFU %"]) == ("200.0", "40.00"), "of the stated peak"
+    assert columns["compiled memory (GB)"] == "71.30"
+    uses = json.loads(leaderboard_json(told))["uses"]
+    assert uses[arm] == {"tflops": 200.0, "mfu": 40.0, "memory_gb": 71.3}
+
+    as_printed = json.loads(leaderboard_json(_used(bare, peak=None, mfu=13.0)))["uses"]
+    assert as_printed[arm]["mfu"] == 13.0, "as the logs print it"
+
+
+@pytest.mark.parametrize("declared", [BatchSize, Nodes, Network, Commits])
+def test_a_peak_that_is_no_figure_is_refused(declared: Callable[..., object]) -> None:
+    with pytest.raises(ConfigError, match=r"peak_tflops is 0\.0, expected a positive number"):
+        declared(peak_tflops=0.0)
+    assert declared(peak_tflops=989.5)

@@ -19,19 +19,25 @@ from pytest_xlatune.cli import main
 from pytest_xlatune.model.profile import BASELINE, profile
 from pytest_xlatune.model.result import (
     Action,
+    Effect,
     Finding,
     Outcome,
+    SettingKind,
     State,
     TrialResult,
+    TrialSetting,
     TrialStatus,
     VerdictKind,
 )
 from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.report import Subject
-from pytest_xlatune.report.document import Document
+from pytest_xlatune.report.cell_documents import nodes
+from pytest_xlatune.report.document import Document, Table, columns, section
 from pytest_xlatune.report.leaderboard import leaderboard
 from pytest_xlatune.report.page import html, page_of, tuning_page_of
-from pytest_xlatune.report.study_documents import calibration, evidence, gate, nodes
+from pytest_xlatune.report.page_plots import PlotAxis
+from pytest_xlatune.report.render import markdown
+from pytest_xlatune.report.study_documents import calibration, evidence, gate
 from pytest_xlatune.report.tuning_document import tuning
 from pytest_xlatune.studies.tuning import TuningStudy
 from pytest_xlatune.tasks.publish import (
@@ -159,6 +165,39 @@ def test_single_runs_stand_apart_from_confirmed_arms() -> None:
             assert (verdict.kind is VerdictKind.SCREENED) == is_single
 
 
+def test_the_words_of_a_literal_with_flags_are_boxes_that_a_line_does_not_break() -> None:
+    text = html(page_of(leaderboard(FINISHED), FINISHED))
+    flags = re.findall(r'<code class="flag">(.*?)</code>', text)
+    assert len(flags) > 3
+    for each in flags:
+        assert re.fullmatch(r"(<span>[^<> ]*</span> ?)+", each), each
+
+
+@pytest.mark.parametrize(
+    "values", [(962.2,), (962.2, 962.201), (1e6, 1e6 + 2), (-0.03, 0.02), (0.0,), (-5e-7, -4e-7)]
+)
+def test_the_ticks_of_an_axis_are_told_apart(values: tuple[float, ...]) -> None:
+    ticks = PlotAxis(values).ticks()
+    assert len(ticks) > 2
+    assert len({each.text for each in ticks}) == len(ticks)
+    assert [float(each.text) for each in ticks] == sorted(float(each.text) for each in ticks)
+
+
+def test_a_value_is_shown_as_it_is_asked_for_without_quotes() -> None:
+    flag = TrialSetting(
+        name="xla_a", kind=SettingKind.FLAG, asked="4", effect=Effect.IN_EFFECT, seen="'4'"
+    )
+    history = (replace(HISTORY[0], settings=(flag,)), *HISTORY[1:])
+    subject = replace(FINISHED, history=history)
+    rows = [
+        row
+        for table in read(html(page_of(leaderboard(subject), subject))).tables
+        for row in table
+        if any("xla_a" in cell for cell in row) and "asked" not in row
+    ]
+    assert ["4", "4"] in [[row[2], row[4]] for row in rows if len(row) == 7]
+
+
 def test_the_recipe_can_be_copied_as_it_is_deployed() -> None:
     text = html(page_of(leaderboard(FINISHED), FINISHED))
     best = CONCLUSION.winner
@@ -263,15 +302,24 @@ def test_without_jinja2_one_line_says_so_and_nothing_else_changes(
 def test_the_summary_of_a_step_grows_and_is_cut_at_a_line(tmp_path: Path) -> None:
     path = tmp_path / "summary.md"
     path.write_text("of an earlier command\n", encoding="utf-8")
-    add_step_summary(path, "# one\n")
-    assert path.read_text(encoding="utf-8") == "of an earlier command\n# one\n\n"
-    add_step_summary(path, "| äöü |\n" * 200_000)
+    environ = {"GITHUB_STEP_SUMMARY": str(path)}
+    one = Document(title="one", header=(), sections=())
+    assert add_step_summary(one, environ) == ""
+    before = f"of an earlier command\n{markdown(one).rstrip()}\n\n"
+    assert path.read_text(encoding="utf-8") == before
+    row = "| äöü |\n"
+    many = Table(columns=columns("~a"), rows=(("äöü",),) * 200_000)
+    long = Document(title="long", header=(), sections=(section("S", many),))
+    assert add_step_summary(long, environ) == ""
     text = path.read_bytes().decode()
     assert 1024 * 1024 - 100 < len(text.encode()) <= 1024 * 1024
-    assert text.startswith("of an earlier command\n# one\n\n| äöü |\n")
-    assert "| äöü |\n\nCut here: GitHub takes 1 MiB of a step." in text
-    add_step_summary(path, "| more |\n")
+    assert text.startswith(before)
+    assert f"{row}\nCut here: GitHub takes 1 MiB of a step." in text
+    add_step_summary(one, environ)
     assert len(path.read_bytes()) <= 1024 * 1024
+    assert add_step_summary(one, {}) == ""
+    away = add_step_summary(one, {"GITHUB_STEP_SUMMARY": str(tmp_path / "away" / "file")})
+    assert "check GITHUB_STEP_SUMMARY" in away, "a warning, and no error"
 
 
 def test_a_fault_of_the_page_costs_no_report(

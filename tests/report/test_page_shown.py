@@ -7,15 +7,23 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from pytest_xlatune.cli.drill import told_of
+from pytest_xlatune.cli.drill_page import drill_document
+from pytest_xlatune.evidence.trace.breakdown import drill
+from pytest_xlatune.report.cell_documents import batch, commits, network, nodes
 from pytest_xlatune.report.covered import read_cells
+from pytest_xlatune.report.history import PastStudy, course
 from pytest_xlatune.report.leaderboard import leaderboard
-from pytest_xlatune.report.page import html, page_of, tuning_page_of
-from pytest_xlatune.report.study_documents import nodes
+from pytest_xlatune.report.page import document_page, html, page_of, tuning_page_of
+from pytest_xlatune.report.study_documents import thresholds
 from pytest_xlatune.report.tuning_document import tuning
+from tests.evidence.captures import node
+from tests.report import of_studies
 from tests.report.chromium import PROGRAM, Browser, browser
 from tests.report.covered import BEGUN_SUBJECT, COVERED, STOPPED, other_parallelism
 from tests.report.finished import FINISHED
@@ -100,17 +108,47 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         "nodes": page_of(nodes(FINISHED), FINISHED),
         "hostile": page_of(leaderboard(planted), planted, remarks={PLANTED: PLANTED}),
     }
+    studies = {
+        "batch": (batch, of_studies.batch()),
+        "strip": (nodes, of_studies.nodes()),
+        "far": (nodes, of_studies.nodes(name="gpu-a100-{:03}.cluster")),
+        "matrix": (network, of_studies.network()),
+        "commits": (commits, of_studies.commit()),
+        "limits": (thresholds, of_studies.thresholds()),
+    }
+    made |= {name: page_of(of(subject), subject) for name, (of, subject) in studies.items()}
+    before, after = (drill([node(gpus=4, unit=unit).trace()]) for unit in (10**7, 9 * 10**6))
+    drilled = drill_document([before, after], told_of([before, after]), [])
+    made["course"] = document_page(course([past(at) for at in range(3)]), source="the ledgers")
+    made["drill"] = document_page(drilled, source="traces")
     paths = {name: folder / f"{name}.html" for name in made}
     for name, page in made.items():
         paths[name].write_text(html(page), encoding="utf-8")
     return paths
 
 
+def past(day: int) -> PastStudy:
+    """One study of the course of a cell, each with an image of its own."""
+    cell = replace(FINISHED.cells[0], image=f"registry.example/train:{day}")
+    return PastStudy(
+        folder=f"/shared/work/.xlatune/pp8/{cell.digest}",
+        sweep="pp8",
+        kind="tuning",
+        cells=(cell,),
+        digest=cell.digest,
+        conclusion=FINISHED.conclusion,
+        jobs=38,
+        node_hours=12.5,
+        ended_s=1.79e9 + 86_400 * day,
+    )
+
+
 NAMES = ("example", "example-tuning", "finished", "begun", "several", "nodes", "hostile")
+DRAWN = ("batch", "strip", "matrix", "commits", "limits", "course", "drill")
 
 
 @pytest.mark.parametrize("place", WIDTHS)
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [*NAMES, *DRAWN])
 def test_nothing_is_cut_off_and_nothing_complains(
     shown: Browser, pages: dict[str, Path], name: str, place: str
 ) -> None:
@@ -147,8 +185,49 @@ def test_the_texts_of_an_axis_stand_below_its_lines(
     assert 0 <= shown.ask(TICKS) < 1.5
 
 
+# names below a plot of runs that lie over each other
+OVERLAP = """
+[...document.querySelectorAll(".drift svg")].flatMap((each) => {
+  const boxes = [...each.querySelectorAll(".below")]
+    .map((text) => [text.textContent, text.getBoundingClientRect()]);
+  return boxes.slice(1).filter(([, box], at) => box.left < boxes[at][1].right - 0.5)
+    .map(([text]) => text);
+})
+"""
+
+
+@pytest.mark.parametrize("place", WIDTHS)
+@pytest.mark.parametrize("name", ["batch", "strip", "commits", "far"])
+def test_the_names_below_a_plot_do_not_lie_over_each_other(
+    shown: Browser, pages: dict[str, Path], name: str, place: str
+) -> None:
+    width, media = WIDTHS[place]
+    shown.open(pages[name], width=width, media=media)
+    assert shown.ask("document.querySelectorAll('.drift .below').length") > 3
+    assert shown.ask(OVERLAP) == []
+    lowest = "Math.max(...[...document.querySelectorAll('.drift .below')].map((text) => "
+    lowest += "text.getBoundingClientRect().bottom))"
+    after = "document.querySelector('.drift').getBoundingClientRect().bottom"
+    assert shown.ask(lowest) <= shown.ask(after) + 26, "they end above what follows"
+
+
+# rows of a table that are taller than the window, because a column is too narrow for its text
+TALL = """
+[...document.querySelectorAll("tbody tr")].filter((each) =>
+  each.getBoundingClientRect().height > 280).map((each) => each.textContent.slice(0, 60))
+"""
+
+
+@pytest.mark.parametrize("name", DRAWN)
+def test_no_row_fills_the_window_of_a_phone(
+    shown: Browser, pages: dict[str, Path], name: str
+) -> None:
+    shown.open(pages[name], width=WIDTHS["phone"][0])
+    assert shown.ask(TALL) == []
+
+
 @pytest.mark.parametrize(("scheme", "media"), [("light", ""), ("dark", ""), ("dark", "print")])
-@pytest.mark.parametrize("name", ["example", "several"])
+@pytest.mark.parametrize("name", ["example", "several", *DRAWN])
 def test_every_text_can_be_read(
     shown: Browser, pages: dict[str, Path], name: str, scheme: str, media: str
 ) -> None:

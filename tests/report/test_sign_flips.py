@@ -65,7 +65,7 @@ def test_a_stopped_run_goes_on_where_it_was(
 
 
 def test_the_page_has_every_pair_and_none_is_harmed_more_often_than_allowed() -> None:
-    page = PAGE.read_text(encoding="utf-8").split(flips.BEGIN)[1].split(flips.END)[0]
+    page = flips.pages.part(PAGE, flips.PART)
     rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in page.splitlines()]
     measured = [each for each in rows if len(each) == len(flips.COLUMNS) and each[1].isdigit()]
     assert [each[0] for each in measured] == [each.name for each in flips.PAIRS]

@@ -18,9 +18,11 @@ from pytest_xlatune import report
 from pytest_xlatune.model.result import VerdictKind
 from pytest_xlatune.report.covered import Covered
 from pytest_xlatune.report.language import ENGLISH, Language, Say
+from pytest_xlatune.report.leaderboard import leaderboard
 from pytest_xlatune.report.render import markdown
 from pytest_xlatune.report.tuning_document import tuning
 from tests.report.covered import COVERED, EXPLAINED, STOPPED, other_parallelism
+from tests.report.finished import FINISHED
 
 FOLDER = Path(report.__file__).parent
 CATALOG = FOLDER / "po" / "zh.po"
@@ -93,6 +95,23 @@ def test_counted_nouns_follow_the_language() -> None:
     nouns = ("{n} job", "{n} jobs")
     assert [ENGLISH.count(n, *nouns) for n in (1, 3)] == ["1 job", "3 jobs"]
     assert Say(Language.CHINESE).count(3, *nouns) == "3 个作业"
+
+
+@pytest.mark.parametrize(
+    ("batch", "said"),
+    [
+        (1, "1 sequence per"),
+        (2, "2 sequences per"),
+        (0.5, "0.5 sequences per"),
+        (None, "own batch"),
+    ],
+)
+def test_one_sequence_is_no_sequences(batch: float | None, said: str) -> None:
+    one = FINISHED.cells[0]
+    cell = replace(one, per_device_batch_size=batch)
+    document = leaderboard(replace(FINISHED, cells=(cell, *FINISHED.cells[1:])))
+    (line,) = (each for each in markdown(document).splitlines() if each.startswith("* Load: "))
+    assert said in line
 
 
 @pytest.mark.parametrize(

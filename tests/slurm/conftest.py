@@ -248,7 +248,10 @@ class Project:
         ]
 
     def losses(self) -> tuple[int, int]:
-        """How many trials ran to their end without a result in the ledger, and how many twice."""
+        """How many trials ran to their end without a result in the ledger, and how many twice.
+
+        One that ended before our cancel reached it is not lost: the next session reads it.
+        """
         whole: dict[tuple[str, str], int] = {}  # two sweeps of one cell have the same trials
         for path in self.path.glob("work/*/*/*/*/outcome.json"):
             if json.loads(path.read_text(encoding="utf-8"))["state"] == "completed":
@@ -256,7 +259,8 @@ class Project:
                 of = sweep, path.parent.name.rpartition(".")[0]
                 whole[of] = whole.get(of, 0) + 1
         ended = {Trial.from_json(line["result"]["trial"]).id for line in self.events("trial-ended")}
-        lost = sum(trial_id not in ended for _, trial_id in whole)
+        left = {line["trial_id"] for line in self.events("attempt-let-go")}
+        lost = sum(trial_id not in ended | left for _, trial_id in whole)
         return lost, sum(count > 1 for count in whole.values())
 
     def jobs(self, lab: ModuleType) -> int:

@@ -129,6 +129,30 @@ FAULTS: dict[str, tuple[str, str]] = {
     f"{_S}trials.py::test_jobs_that_slurm_has_forgotten_are_still_over":
         ("MinJobAge passed, no slurmdbd", "the payload's word"),
     f"{_S}trials.py::test_nothing_is_submitted_twice": ("sbatch's answer is lost", "one job"),
+    f"{_S}allocation_faults.py::test_a_killed_payload_costs_its_trial_one_attempt":
+        ("allocation: kill -9 of a payload", "run again, in the same one"),
+    f"{_S}allocation_faults.py::test_a_killed_srun_costs_its_trial_one_attempt_at_most":
+        ("allocation: kill -9 of srun", "measured, or run again"),
+    f"{_S}allocation_faults.py::test_a_killed_batch_step_costs_the_trial_that_ran":
+        ("allocation: kill -9 of its batch step", "run again, in the next one"),
+    f"{_S}allocation_faults.py::test_a_node_of_the_allocation_that_goes_down_is_resumed":
+        ("allocation: node set down", "resumed, run again, next one"),
+    f"{_S}allocation_faults.py::test_a_dead_node_of_the_allocation_stops_the_sweep_which_goes_on_later":
+        ("allocation: slurmd killed", "STOP; goes on later"),
+    f"{_S}allocation_faults.py::test_the_controller_may_die_and_come_back":
+        ("allocation: kill -9 of slurmctld", "waited out, all measured"),
+    f"{_S}allocation_faults.py::test_a_cancelled_allocation_stays_so_and_the_next_run_measures":
+        ("allocation: scancel by a person", "stands; next run measures"),
+    f"{_S}allocation_faults.py::test_an_allocation_at_its_time_limit_preempts_its_trial":
+        ("allocation: its time limit", "run again, in the next one"),
+    f"{_S}allocation_faults.py::test_the_next_allocation_takes_over_before_the_limit":
+        ("allocation: its time runs short", "the next one goes on"),
+    f"{_S}allocation_faults.py::test_a_preempted_allocation_queues_again":
+        ("allocation: preempted", "next one queues, run again"),
+    f"{_S}allocation.py::test_an_allocation_that_has_ended_takes_no_trial":
+        ("allocation: scancel of an idle salloc, another", "the other takes all"),
+    f"{_S}allocation.py::test_a_killed_session_loses_and_doubles_nothing":
+        ("allocation: kill -9 of the session", "the next one goes on in it"),
     # with a played Slurm, where the lab would take a quarter of an hour or cannot do it
     f"{_E}slurm_poller.py::test_answers_without_a_word_of_our_jobs_are_a_scheduler_that_is_down":
         ("blind for so many seconds", "down, then known"),

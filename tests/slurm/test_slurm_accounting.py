@@ -64,9 +64,12 @@ def test_a_real_limit_on_submitted_jobs_is_full_and_not_refused(
 ) -> None:
     limit = ("sacctmgr", "-i", "modify", "user", "root", "set")
     slurm(*limit, f"MaxSubmitJobs={at_most}")
-    faults.write(faults.profiles())
+    faults.hold_all()  # else a short trial may end before the next one is submitted
     try:
-        said = faults.run()
+        session = faults.start()
+        faults.wait_until(lambda: bool(faults.project.events("noted")))
+        faults.go.touch()
+        said = faults.finished(session)
     finally:
         slurm(*limit, "MaxSubmitJobs=-1")
     assert "2 passed" in said, said

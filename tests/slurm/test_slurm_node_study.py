@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from pytest_xlatune.campaign import Campaign
-from pytest_xlatune.campaign.attempts import Setup, by_digest
+from pytest_xlatune.campaign.setup import Setup, by_digest
 from pytest_xlatune.executors.slurm import SlurmExecutor
 from pytest_xlatune.launchers.command import CommandLauncher
 from pytest_xlatune.model.resources import Resources
@@ -29,12 +29,22 @@ for step in range(12):
           f"Tokens/s/device: {{512 / took:.3f}}, total_weights: 512, loss: 7.1", flush=True)
 """
 
+# says where Slurm ran it, and something of one node
+HEALTH = """\
+#!/bin/sh
+echo "$SLURMD_NODENAME" >> "$(dirname "$0")/asked"
+[ "$SLURMD_NODENAME" != node002 ] || echo "$SLURMD_NODENAME: 2 corrected ECC errors"
+"""
+
 
 def test_the_slow_node_is_found_and_the_others_are_healthy(lab: object, tmp_path: Path) -> None:
     plain = replace(CELL, deployed={"XLA_FLAGS": ""})
     study = NodeStudy(cells=tuple(replace(plain, nodelist=(node,)) for node in NODES))
     trainer = tmp_path / "trainer.py"
     trainer.write_text(TRAINER, encoding="utf-8")
+    health = tmp_path / "health"
+    health.write_text(HEALTH, encoding="utf-8")
+    health.chmod(0o755)
     campaign = Campaign(
         Setup(
             sweep="nodes",
@@ -44,6 +54,7 @@ def test_the_slow_node_is_found_and_the_others_are_healthy(lab: object, tmp_path
             resources=Resources(time_limit_s=300),
             folder=tmp_path / "work",
             session="first",
+            node_health=(str(health),),
         ),
         study,
     )
@@ -64,3 +75,8 @@ def test_the_slow_node_is_found_and_the_others_are_healthy(lab: object, tmp_path
     assert concluded.record.healthy == ("node001", "node002", "node004")
     ran_on = {(each.trial.arm,) for each in view.history if each.outcome}
     assert {each.outcome.nodes for each in view.history if each.outcome} == ran_on
+    asked = (tmp_path / "asked").read_text(encoding="utf-8").split()
+    assert sorted(asked) == sorted(each.trial.arm for each in view.history), "after each job"
+    told = {arm for arm, why in reasons.items() if "own log" in "; ".join(why)}
+    assert told == {"node002"}
+    assert "its own log says: node002: 2 corrected ECC errors" in "; ".join(reasons["node002"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import re
 from collections.abc import Sequence
 
 import numpy as np
@@ -127,6 +128,21 @@ def test_planner(profiles: int) -> None:
             assert isinstance(found, Plan)
             assert found.widths == expected
             assert found.jobs <= budget
+
+
+@pytest.mark.parametrize("slots", [1, 2])
+@pytest.mark.parametrize("profiles", [1, 2, 3, 12, 40])
+def test_the_least_budget_that_a_refusal_names_is_enough(profiles: int, slots: int) -> None:
+    refused = plan(profiles, 5, slots=slots)
+    assert isinstance(refused, Refusal)
+    said = re.search(r"(\d+) jobs are the least, (\d+) are recommended", refused.why)
+    assert said is not None
+    least, recommended = map(int, said.groups())
+    assert isinstance(plan(profiles, least, slots=slots), Plan)
+    assert isinstance(plan(profiles, least - 1, slots=slots), Refusal)
+    found = plan(profiles, recommended, slots=slots)
+    assert isinstance(found, Plan)
+    assert least <= recommended == found.jobs
 
 
 def test_a_plan_says_its_blocks() -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from pytest_xlatune.model.cell import Protocol
 from pytest_xlatune.model.metric import Logged
 from pytest_xlatune.model.result import NoScore, Score, StepRecord
-from pytest_xlatune.stats.score import score, window_steps
+from pytest_xlatune.stats.score import rescore, score, window_steps
 
 TOKENS = 28672.0
 PLAIN = Protocol()
@@ -291,6 +291,12 @@ def test_a_resumed_run_warms_up_again() -> None:
     assert "resumed" in found.flags
 
 
+def test_a_trainer_that_counts_from_one_did_not_resume() -> None:
+    found = scored([replace(r, step=r.step + 1) for r in steady(15)])
+    assert found.window == (6, 14)
+    assert "resumed" not in found.flags
+
+
 def test_a_cut_off_run_says_so() -> None:
     assert "incomplete" in scored(steady(12)).flags
 
@@ -393,3 +399,18 @@ def test_a_job_without_its_figure_says_why(
     found = score(steps, protocol=protocol, tokens_per_device_step=None, logged=logged)
     assert isinstance(found, NoScore)
     assert reason in found.reason
+
+
+def test_what_a_device_does_stands_in_a_score_at_its_tgs() -> None:
+    """A straggler prints its own lower figures; the score's are those at the score's TGS."""
+    found = scored([replace(each, tflops=each.tgs and each.tgs / 2, mfu=each.tgs and each.tgs / 40)
+                    for each in steady(s9=36.0)])  # fmt: skip
+    assert found.tgs
+    assert found.tflops == pytest.approx(found.tgs / 2)
+    assert found.mfu == pytest.approx(found.tgs / 40)
+    again = rescore(replace(found, memory_gb=3.5), protocol=replace(PLAIN, first_step=7))
+    assert isinstance(again, Score)
+    assert again.tgs
+    assert again.mfu == pytest.approx(again.tgs / 40)
+    assert again.memory_gb == 3.5
+    assert scored(steady()).mfu is None

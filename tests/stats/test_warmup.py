@@ -135,7 +135,7 @@ def test_a_job_that_has_too_few_steps_there_says_so() -> None:
     times = [*[30.0] * 10, 40.0, *[30.0] * 4]
     found = rescore(scored(times), protocol=replace(PLAIN, first_step=9))
     assert isinstance(found, NoScore)
-    assert "5 usable steps are left after 1 outliers in the window 9-14" in found.reason
+    assert "5 usable steps left after 1 outlier in the window 9-14" in found.reason
     gone = rescore(replace(scored(times), timings=()), protocol=PLAIN)
     assert isinstance(gone, NoScore)
     assert "were not kept" in gone.reason

@@ -6,9 +6,20 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 
 from pytest_xlatune.model.cell import Cell, Parallelism
+from pytest_xlatune.model.failure import FailureClass
 from pytest_xlatune.model.profile import Profile, profile
 from pytest_xlatune.model.record import digest
-from pytest_xlatune.model.result import Conclusion, Score, TrialResult, TrialStatus, Verdict
+from pytest_xlatune.model.result import (
+    Action,
+    Conclusion,
+    Finding,
+    Outcome,
+    Score,
+    State,
+    TrialResult,
+    TrialStatus,
+    Verdict,
+)
 from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.studies.tuning import TuningStudy
 
@@ -46,6 +57,17 @@ def measured(trial: Trial, value: float, **changes: object) -> TrialResult:
         trial=trial,
         status=TrialStatus.MEASURED,
         score=Score(**values),  # type: ignore[arg-type]
+        job_ids=(trial.id,),
+    )
+
+
+def lost(trial: Trial, cls: FailureClass, *, state: State = State.FAILED) -> TrialResult:
+    return TrialResult(
+        trial=trial,
+        status=TrialStatus.UNMEASURED,
+        reason=str(cls.meaning),
+        findings=(Finding(cls=cls, action=Action.RETRY, text="a line"),),
+        outcome=Outcome(state=state),
         job_ids=(trial.id,),
     )
 

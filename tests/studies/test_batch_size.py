@@ -21,13 +21,14 @@ from pytest_xlatune.model.result import (
     Action,
     Conclusion,
     Finding,
+    NotRun,
     Score,
     TrialResult,
     TrialStatus,
     Verdict,
     VerdictKind,
 )
-from pytest_xlatune.model.trial import Trial
+from pytest_xlatune.model.trial import CompiledMemory, Trial
 from pytest_xlatune.studies import Answered, Ask, Question
 from pytest_xlatune.studies.batch_size import (
     BEST_FILE,
@@ -276,6 +277,29 @@ def test_a_size_that_fits_by_chance_is_not_recommended() -> None:
     assert max(each.trial.block for each in history if each.trial.arm == "pdbs-12") == 2
 
 
+def test_a_size_that_ran_above_one_that_did_not_fit_is_not_recommended() -> None:
+    steady = world(ceiling=40, best=12)
+    asked: list[float] = []
+
+    def run(trial: Trial, at: int) -> TrialResult:
+        asked.append(size_in(trial))
+        is_between = size_in(trial) < max(asked) and size_in(trial) > 8
+        return lost(trial, FailureClass.OOM_GPU) if is_between else steady(trial, at)
+
+    concluded, history = drive(study_of(start=8), run)
+    found = record(concluded)
+    ran = {size_in(each.trial) for each in history if each.score is not None}
+    above = {each for each in ran if each > float(found.unfit)}
+    assert above
+    for size in above:
+        told = verdict(concluded, f"pdbs-{size:g}")
+        assert told.word == "DOES NOT FIT"
+        assert told.reasons[0].startswith(f"it ran, but {found.unfit} did not fit: it is too near")
+    assert float(found.value) < float(found.unfit)
+    assert all(float(each) < float(found.unfit) for each in found.same)
+    assert not any(each.trial.block and size_in(each.trial) in above for each in history)
+
+
 def test_between_equals_the_smaller_may_be_asked_for() -> None:
     flat = {"pdbs-4": 0.0, "pdbs-8": 0.001, "pdbs-12": 0.002}
 
@@ -504,3 +528,170 @@ def test_simulated_studies_keep_the_promised_rates() -> None:
     assert rough["ceiling held"] == rough["ceilings"]
     compiled = rates.rates(rates.WORLDS[4], 33)
     assert compiled["most oom"] <= 1
+
+
+LIMIT = 80 * 2**30
+
+
+def compiled(trial: Trial, needed_bytes: float | None, **said: object) -> TrialResult:
+    needed = None if needed_bytes is None else int(needed_bytes)
+    memory = CompiledMemory(
+        **{"needed_bytes": needed, "limit_bytes": LIMIT, "by": "jaxlib 1", **said}  # type: ignore[arg-type]
+    )
+    return TrialResult(
+        trial=trial, status=TrialStatus.DROPPED, not_run=NotRun.COMPILED, memory=memory
+    )
+
+
+def asking(run: Run, needed: Callable[[float], float | None], **said: object) -> Run:
+    """Return a machine beside which a compiler says what each size needs."""
+
+    def answer(trial: Trial, at: int) -> TrialResult:
+        if trial.stage == "compiled":
+            return compiled(trial, needed(size_in(trial)), **said)
+        return run(trial, at)
+
+    return answer
+
+
+def asking_study(budget: int = 40, **said: object) -> BatchStudy:
+    asked = replace(rates.asked_of(CELL, budget), asks_compiler=True)
+    return BatchSize(**said).study(asked)  # type: ignore[arg-type]
+
+
+def split(history: list[TrialResult]) -> tuple[list[TrialResult], list[TrialResult]]:
+    alone = [each for each in history if each.trial.stage == "compiled"]
+    return alone, [each for each in history if each.trial.stage != "compiled"]
+
+
+@pytest.mark.parametrize("ceiling", [1, 2, 3, 5, 8, 13, 21, 31, 32, 99])
+def test_a_compiler_is_asked_before_any_job_and_no_job_is_out_of_memory(ceiling: int) -> None:
+    slope = LIMIT / (ceiling + 0.5) / 1.25
+    study = asking_study(start=8, sigma=0.004)
+    assert study.policy.compiled_stage == "compiled"
+    run = asking(world(ceiling=ceiling), lambda size: 0.2 * LIMIT + slope * size)
+    concluded, history = drive(study, run)
+    alone, jobs = split(history)
+    assert history[: len(alone)] == alone, "the compiler first"
+    assert len(alone) <= 5
+    assert all(each.score for each in jobs), "no job that does not fit"
+    top = min(ceiling, 32)
+    assert max(size_in(each.trial) for each in jobs) == top
+    found = record(concluded)
+    assert (found.largest, found.unfit, found.is_at_end) == (str(top), "", True)
+    (note,) = (each for each in concluded.notes if "compiled memory" in each)
+    assert "of 80 GiB, by jaxlib 1: " in note
+    assert ("no size above" in note) == (ceiling < 32)
+
+
+def test_memory_that_is_no_line_is_bracketed_too() -> None:
+    for power in (0.5, 1.3, 2.0):
+        study = asking_study(start=8)
+
+        def needed(size: float, power: float = power) -> float:
+            return float(LIMIT * (size / 11.5) ** power)
+
+        concluded, history = drive(study, asking(world(ceiling=11), needed))
+        alone, jobs = split(history)
+        assert max(size_in(each.trial) for each in jobs) == 11
+        assert len(alone) <= 9
+        assert concluded.complete
+
+
+def test_what_a_job_needs_beside_the_program_costs_one_job_at_most() -> None:
+    """The runtime takes some memory too: the largest size that compiles need not run."""
+    random, most = Random(5), 0
+    for _ in range(150):
+        truth = math.exp(random.uniform(math.log(3), math.log(40)))
+        beside = random.uniform(0.95, 1.0)
+        run = asking(world(ceiling=truth * beside), lambda size, at=truth: LIMIT * size / at)  # type: ignore[misc]
+        concluded, history = drive(asking_study(start=12, sigma=0.004), run)
+        unfit = {each.trial.arm for each in history if not each.score and each.memory is None}
+        most = max(most, len(unfit))
+        assert record(concluded).value
+    assert most == 1
+
+
+@pytest.mark.parametrize(
+    ("said", "words"),
+    [
+        pytest.param({"said": "no such target"}, "no such target", id="no compiler"),
+        pytest.param({"limit_bytes": None, "said": "no limit"}, "no limit", id="no limit"),
+    ],
+)
+def test_where_no_compiler_answers_it_goes_on_as_without_one(
+    said: dict[str, object], words: str
+) -> None:
+    run = world(ceiling=21, best=12)
+    _, before = drive(study_of(start=8), run)
+    concluded, history = drive(asking_study(start=8), asking(run, lambda _: None, **said))
+    alone, jobs = split(history)
+    assert len(alone) == 1, "it is asked once"
+    assert [each.trial.id for each in jobs] == [each.trial.id for each in before]
+    (note,) = (each for each in concluded.notes if "no compiled memory" in each)
+    assert words in note
+
+
+def test_memory_that_does_not_grow_says_nothing_of_the_ceiling() -> None:
+    run = asking(world(ceiling=21), lambda _: 5e9)
+    concluded, history = drive(asking_study(start=8), run)
+    alone, jobs = split(history)
+    assert len(alone) == 2
+    assert record(concluded).unfit == "22"
+    assert any(not each.score for each in jobs)
+    assert any("it does not grow with per_device_batch_size" in each for each in concluded.notes)
+
+
+def test_no_size_that_compiles_is_one_job_that_says_so() -> None:
+    run = asking(world(ceiling=0.5), lambda size: LIMIT * (1 + size))
+    concluded, history = drive(asking_study(start=8), run)
+    _, jobs = split(history)
+    assert [size_in(each.trial) for each in jobs] == [1]
+    assert record(concluded).sentence == "no value of per_device_batch_size fits"
+    assert any("by that none fits" in each for each in concluded.notes)
+
+
+def test_compiling_that_ends_for_want_of_memory_is_an_answer() -> None:
+    def needed(size: float) -> float | None:
+        return None if size > 9 else size * LIMIT / 30
+
+    machine = world(ceiling=9)
+
+    def run(trial: Trial, at: int) -> TrialResult:
+        if trial.stage != "compiled":
+            return machine(trial, at)
+        size = size_in(trial)
+        return compiled(trial, needed(size), is_refused=size > 9)
+
+    concluded, history = drive(asking_study(start=8), run)
+    _, jobs = split(history)
+    assert max(size_in(each.trial) for each in jobs) == 9
+    assert any("more than there is" in each for each in concluded.notes)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"key": "XLA_PYTHON_CLIENT_MEM_FRACTION", "sizes": (0.9, 0.93)},
+        {"key": "remat_policy", "values": ("full", "minimal")},
+        {"compiled_ceiling": 12.0},
+    ],
+)
+def test_a_compiler_is_asked_of_what_changes_the_program_s_memory_alone(
+    said: dict[str, object],
+) -> None:
+    asked = replace(rates.asked_of(CELL, 40), asks_compiler=True)
+    study = BatchSize(**said).study(asked)  # type: ignore[arg-type]
+    assert study.policy.compiled_stage == ""
+    assert all(each.stage != "compiled" for each in study.propose(()))
+    assert study_of(start=8).policy.compiled_stage == "", "and only where the sweep asks for it"
+
+
+def test_a_listed_size_above_the_compiled_ceiling_is_not_tried() -> None:
+    study = asking_study(sizes=(4, 8, 16, 24), sigma=0.003)
+    concluded, history = drive(study, asking(world(ceiling=12), lambda size: size * LIMIT / 12))
+    _, jobs = split(history)
+    assert {size_in(each.trial) for each in jobs} == {4, 8}
+    assert words(concluded)["pdbs-16"] == words(concluded)["pdbs-24"] == "NOT TRIED"
+    (why,) = verdict(concluded, "pdbs-16").reasons
+    assert why == "compiled memory says that no size above 8 fits"

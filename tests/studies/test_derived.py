@@ -13,8 +13,9 @@ from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.profile import BASELINE_ID, profile
 from pytest_xlatune.model.result import TrialResult, TrialStatus, VerdictKind
 from pytest_xlatune.model.trial import Trial
+from pytest_xlatune.report.lines import paragraph, words
 from pytest_xlatune.stats.design import Plan
-from pytest_xlatune.studies import profiles_in
+from pytest_xlatune.studies import Ask, Question, profiles_in
 from pytest_xlatune.studies.tuning import TuningStudy
 from pytest_xlatune.studies.tuning.derived import Around, Leader, Stacks
 from tests.studies.answers import measured
@@ -205,7 +206,7 @@ def test_repeats_of_what_is_deployed_lead_nothing() -> None:
     assert not any("default" in each for each in of_wave(run(sweep, lucky), "wave3"))
 
 
-def test_a_stack_that_somebody_declared_is_not_made_again() -> None:
+def test_a_declared_stack_is_not_made_again() -> None:
     both = profile("both", f"--{AG}={GIB} --{LIMIT}=2", wave="wave5")
     sweep = study(profiles=(*SINGLES, both))
     done = run(sweep, cluster(), stop="wave4")
@@ -343,3 +344,37 @@ def test_what_a_later_wave_has_measured_is_no_longer_left() -> None:
     done = run(alone, cluster())
     assert {each.trial.stage for each in done} == {"wave9"}
     assert whole.left([]) - whole.left(done) == len(done)
+
+
+def test_a_selection_says_what_a_screened_figure_rests_on_and_else_shows_that_of_the_report() -> (
+    None
+):
+    """The line of the screen goes through all waves, and a test's answer waits for its own."""
+    late = tuple(profile(f"late-{at}", f"--xla_gpu_late={at}", wave="wave9") for at in range(3))
+    whole = study(profiles=(*SINGLES, *late))
+    done = run(whole, cluster())
+    report = whole.conclude(done)
+    differ = 0
+    for each in (*SINGLES, *late):
+        alone = replace(whole, selected=frozenset({each.id}), confirm=False)
+        question = Question(about=Ask.SCREENED, name=each.id, wave=each.wave)
+        answer, other = alone.answer(done, question), whole.answer(done, question)
+        assert answer == other, "a selection changes no figure"
+        assert answer.verdict is not None
+        said = words(answer.verdict)
+        if each.wave == "wave9":
+            assert answer.verdict == report.verdict(each.id), "of the last wave"
+            assert "up to" not in said
+        else:
+            assert answer.verdict.up_to == each.wave == "wave2"
+            assert said.endswith((" up to wave2 (n=1)", " up to wave2, very likely slower (1 run)"))
+            assert "a report has those of all waves" in paragraph(answer.verdict)
+            of_report = report.verdict(each.id)
+            assert of_report is not None
+            differ += answer.verdict.delta != of_report.delta
+    assert differ, "else nothing was to be said"
+    alone = replace(study(stacks=(), around=()), confirm=False)
+    question = Question(about=Ask.SCREENED, name="tree", wave="wave2")
+    first = alone.answer(run(alone, cluster()), question)
+    assert first.verdict is not None
+    assert not first.verdict.up_to, "one wave is all of them"

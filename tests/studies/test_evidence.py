@@ -59,6 +59,12 @@ def test_the_run_is_as_long_as_its_window_needs() -> None:
     assert evidence_protocol(named).profiler == "nsys"
 
 
+def test_a_cell_that_is_scored_by_its_own_figure_has_evidence_runs_too() -> None:
+    told = Protocol(metric="field:latency", metric_is_better="lower", metric_unit="ms")
+    found = evidence_protocol(told)
+    assert (found.metric, found.metric_is_better, found.metric_unit) == ("none", "", "")
+
+
 def test_no_tuning_study_takes_it_for_a_trial_of_its_own() -> None:
     study = TuningStudy(cell=CELL, profiles=(ONE,))
     foreign = [ended(EvidenceStudy(cell=CELL, profile=each), TrialStatus.MEASURED)

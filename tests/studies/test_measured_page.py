@@ -16,7 +16,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "statistics.md"
 
 @pytest.fixture
 def measured() -> str:
-    text = PAGE.read_text(encoding="utf-8").split(rates.BEGIN)[1].split(rates.END)[0]
+    text: str = rates.pages.part(PAGE)
     return text.lstrip()
 
 
@@ -118,3 +118,23 @@ def test_every_demand_on_the_engine_is_met_by_a_figure_of_the_page(measured: str
         assert first(useless) <= 8
         assert first(harmful) <= 2
         assert first(gain) >= 90
+
+
+def test_a_part_of_a_page_is_written_anew_and_the_rest_stays(tmp_path: Path) -> None:
+    pages, path = rates.pages, tmp_path / "page.md"
+    text = "head\n<!-- a: begin -->\nold\n<!-- a: end -->\ntail <!-- measured: begin -->\n"
+    path.write_text(text, encoding="utf-8")
+    pages.rewrite(path, "| \\1 |\n", "a")
+    assert path.read_text(encoding="utf-8") == text.replace("old", "| \\1 |")
+    assert pages.part(path, "a") == "\n| \\1 |\n"
+    with pytest.raises(ValueError, match=r"expected <!-- measured: begin --> and .* once each"):
+        pages.rewrite(path, "new")
+    assert path.read_text(encoding="utf-8") == text.replace("old", "| \\1 |"), "nothing is lost"
+
+
+@pytest.mark.parametrize("name", ["nodes.md", "network_check.md", "batch.md", "commits.md"])
+def test_writing_what_a_page_says_changes_nothing(tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
+    path.write_bytes((PAGE.parent / name).read_bytes())
+    rates.pages.rewrite(path, rates.pages.part(path))
+    assert path.read_bytes() == (PAGE.parent / name).read_bytes()

@@ -15,10 +15,7 @@ from pytest_xlatune.model.cell import Cell, Parallelism, Protocol
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.failure import FailureClass
 from pytest_xlatune.model.result import (
-    Action,
     Conclusion,
-    Finding,
-    Outcome,
     Score,
     State,
     TrialResult,
@@ -26,6 +23,7 @@ from pytest_xlatune.model.result import (
     VerdictKind,
 )
 from pytest_xlatune.model.trial import Trial
+from pytest_xlatune.report.lines import live_line, standing
 from pytest_xlatune.studies import Answered, Ask, Question
 from pytest_xlatune.studies.network_check import (
     CONCLUSION,
@@ -35,6 +33,7 @@ from pytest_xlatune.studies.network_check import (
 )
 from pytest_xlatune.studies.network_check._pairs import every_pair_once
 from tests import benchmarks
+from tests.studies.answers import lost
 
 rates = benchmarks.load("network_rates")
 
@@ -54,17 +53,6 @@ def study_of(count: int, *, budget: int = 500, **said: object) -> NetworkStudy:
 def scored(trial: Trial, value: float) -> TrialResult:
     score = Score(value=value, tgs=math.exp(value), step_s=1.0, n_steps=10, window=(5, 14))
     return TrialResult(trial=trial, status=TrialStatus.MEASURED, score=score, job_ids=(trial.id,))
-
-
-def lost(trial: Trial, cls: FailureClass, *, state: State = State.FAILED) -> TrialResult:
-    return TrialResult(
-        trial=trial,
-        status=TrialStatus.UNMEASURED,
-        reason=str(cls.meaning),
-        findings=(Finding(cls=cls, action=Action.RETRY, text="a line"),),
-        outcome=Outcome(state=state),
-        job_ids=(trial.id,),
-    )
 
 
 def speeds(
@@ -153,6 +141,7 @@ def test_a_slow_link_is_named_and_its_nodes_are_not_accused(count: int, effect: 
     assert said.pop(CONCLUSION) == "LINK node002-node004"
     assert [said.pop(name) for name in ("node002", "node004")] == ["LINK", "LINK"]
     assert set(said.values()) == {"NO FAULT"}
+    assert any("alone healthy and slow in pairs is a network card" in n for n in concluded.notes)
     kinds = {each.arm: each.kind for each in concluded.verdicts}
     assert kinds["node002"] is VerdictKind.EQUIVALENT
     assert kinds[CONCLUSION] is VerdictKind.SLOWER
@@ -456,3 +445,21 @@ def test_simulated_checks_keep_the_promised_rates() -> None:
         found = rates.rates(replace(noise, fault=fault, loss=0.05), 20)
         assert found["right"] >= 18
         assert found["accusing"] <= 1
+
+
+def test_a_live_line_says_which_round_of_how_many() -> None:
+    study = study_of(8)
+    _, history = drive(study, speeds(links={("node002", "node003"): -0.10}))
+    places = list(dict.fromkeys(study.place(each.trial) for each in history))
+    assert places[:2] == ["round 1 of about 7, 4 pairs", "round 2 of about 7, 4 pairs"]
+    assert "slow pairs again, wave 1" in places
+    assert places[-1] == "the slowest pair again, wave 8"
+    landed = next(each for each in history if each.trial.block == 3)
+    so_far = study.conclude(history[:12]).verdict(landed.trial.arm)
+    progress = standing(history[:12], left_s=240.0, is_placed=True)
+    line = live_line(
+        landed, cell=CELL, verdict=so_far, progress=progress, place=study.place(landed.trial)
+    )
+    assert "TGS" in line
+    assert line.endswith(" round 3 of about 7, 4 pairs | 12/12 runs, about 4 min left"), line
+    assert "confirm" not in line

@@ -17,7 +17,6 @@ from pytest_xlatune.model.result import (
     Action,
     Conclusion,
     Finding,
-    Outcome,
     Score,
     State,
     TrialResult,
@@ -29,6 +28,7 @@ from pytest_xlatune.studies import Answered, Ask, Question
 from pytest_xlatune.studies.node_check import HEALTHY_FILE, Nodes, NodesRecord, NodeStudy
 from pytest_xlatune.sweep.earlier import read_reference
 from tests import benchmarks
+from tests.studies.answers import lost
 
 rates = benchmarks.load("node_rates")
 
@@ -52,17 +52,6 @@ def scored(trial: Trial, value: float, *, loss: float | None = 7.1) -> TrialResu
         value=value, tgs=math.exp(value), step_s=1.0, n_steps=10, window=(5, 14), loss=loss
     )
     return TrialResult(trial=trial, status=TrialStatus.MEASURED, score=score, job_ids=(trial.id,))
-
-
-def lost(trial: Trial, cls: FailureClass, *, state: State = State.FAILED) -> TrialResult:
-    return TrialResult(
-        trial=trial,
-        status=TrialStatus.UNMEASURED,
-        reason=str(cls.meaning),
-        findings=(Finding(cls=cls, action=Action.RETRY, text="a line"),),
-        outcome=Outcome(state=state),
-        job_ids=(trial.id,),
-    )
 
 
 def speeds(effects: Mapping[str, float], *, loss: Mapping[str, float] | None = None) -> Run:
@@ -211,8 +200,79 @@ def test_where_most_nodes_fail_none_is_accused() -> None:
 def test_a_node_of_another_loss_computes_something_else() -> None:
     concluded, _, _ = drive(study_of(6), speeds({}, loss={"node006": 9.9}))
     said = words(concluded)
+    assert [each.arm for each in concluded.verdicts if not each.can_run] == ["node006"], "it fails"
     assert said.pop("node006") == "UNHEALTHY"
     assert set(said.values()) == {"HEALTHY"}
+
+
+def told(result: TrialResult, cls: FailureClass, text: str, *, by: str = "") -> TrialResult:
+    """Return a result with what the site's command told of its node."""
+    found = Finding(cls=cls, action=Action.NONE, text=text, source=by or result.trial.arm)
+    return replace(result, findings=(*result.findings, found))
+
+
+@pytest.mark.parametrize("block", [0, 1])
+@pytest.mark.parametrize("effect", [0.0, -0.10])
+def test_a_hard_error_in_its_own_log_makes_a_node_unhealthy(effect: float, block: int) -> None:
+    steady = speeds({"node002": effect, "node005": -0.10})
+
+    def run(trial: Trial, at: int) -> TrialResult:
+        found = steady(trial, at)
+        is_told = trial.arm == "node002" and trial.block >= block
+        return told(found, FailureClass.NODE_FAULT, "Xid 79 GPU 3") if is_told else found
+
+    concluded, history, _ = drive(study_of(12), run)
+    said = words(concluded)
+    was_told = block == 0 or effect < 0  # a healthy node is run once
+    assert said.pop("node002") == ("UNHEALTHY" if was_told else "HEALTHY")
+    assert said.pop("node005") == "DEGRADED"
+    assert set(said.values()) == {"HEALTHY"}
+    found = concluded.verdict("node002")
+    assert found is not None
+    assert ("its own log: Xid 79 GPU 3" in found.reasons) is was_told
+    assert ("node002" in record(concluded).healthy) is not was_told
+    runs = [each.trial.block for each in history if each.trial.arm == "node002"]
+    assert runs == ([0, 1] if block and was_told else [0]), "its fault is known: no further run"
+
+
+def test_what_a_node_says_stands_beside_its_verdict_and_a_silent_command_is_told() -> None:
+    steady = speeds({})
+
+    def run(trial: Trial, at: int) -> TrialResult:
+        found = steady(trial, at)
+        if trial.arm == "node001":
+            return told(found, FailureClass.NODE_SAID, "3 corrected ECC errors")
+        if trial.arm == "node002":
+            return told(found, FailureClass.NODE_UNASKED, "no answer in 30 s")
+        if trial.arm == "node003":  # a job script that starts the payload on a login node
+            return told(found, FailureClass.NODE_FAULT, "of another machine", by="login1")
+        return found
+
+    concluded, _, _ = drive(study_of(6), run)
+    assert set(words(concluded).values()) == {"HEALTHY"}
+    found = concluded.verdict("node001")
+    assert found is not None
+    assert found.reasons[-1] == "its own log says: 3 corrected ECC errors"
+    silent = [each for each in concluded.notes if each.startswith("the own log of")]
+    assert "the own log of node002 is not known: no answer in 30 s" in silent[0]
+    assert "node003 is not known: the command ran on login1" in silent[1]
+    assert len(silent) == 2
+
+
+def test_a_node_whose_own_runs_scatter_is_told() -> None:
+    steady = speeds({"node002": -0.06, "node004": -0.06})
+
+    def run(trial: Trial, at: int) -> TrialResult:
+        found = steady(trial, at)
+        off = 0.025 * (-1) ** trial.block if trial.arm == "node002" and trial.block else 0.0
+        return scored(trial, found.score.value + off) if found.score else found
+
+    concluded, _, _ = drive(study_of(12), run)
+    by_arm = {each.arm: "; ".join(each.reasons) for each in concluded.verdicts}
+    assert "its own runs scatter: 2." in by_arm["node002"], by_arm["node002"]
+    assert ", all others 0." in by_arm["node002"]
+    del by_arm["node002"]
+    assert not [each for each in by_arm.values() if "scatter" in each]
 
 
 def test_more_low_nodes_than_can_be_run_again_are_not_called_healthy() -> None:
@@ -347,3 +407,11 @@ def test_simulated_checks_keep_the_promised_rates() -> None:
     slow = rates.rates(replace(rates.NOISES[2], slow=1, loss=0.05), 20)
     assert slow["found"] >= 19
     assert slow["most waves"] == 5
+
+
+def test_a_live_line_says_which_round_of_how_many() -> None:
+    study = study_of(12)
+    _, history, _ = drive(study, speeds({"node002": -0.10}))
+    places = list(dict.fromkeys(study.place(each.trial) for each in history))
+    assert places[0] == "first run of 12 nodes"
+    assert places[1:] == [f"round {at} of 4, suspects and controls" for at in range(1, 5)]

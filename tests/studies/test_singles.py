@@ -40,7 +40,7 @@ def test_slots_go_where_time_is_lost_and_no_part_takes_them_all() -> None:
         "permute-8g",  # 20 %
         "triton-off",  # 70 % of computation, of which a tenth counts
         "ag-1g",  # 3 %
-        "ag-2g",  # 3 %, halved, for its part has a place
+        "ag-2g",  # 3 %, halved: its part has a place already
         "unheard-of",
         "ragged-off",  # last: the program has no such collective
     ]
@@ -58,6 +58,14 @@ def test_many_settings_of_one_part_leave_room_for_the_others() -> None:
     candidates = (*many, CANDIDATES[2])
     aims = {each.id: load().aims_of(each) for each in candidates}
     assert ids(placed(rule(candidates=candidates, aims=aims), evidence()))[1] == "permute-8g"
+
+
+def test_a_collective_counts_once_beside_all_communication() -> None:
+    both = CANDIDATES[0]
+    aims = {both.id: ("all-gather", "communication", "copies")}
+    shares = Shares(of_step={"all-gather": 0.3, "communication": 0.5, "copies": 0.1})
+    (only,) = placed(rule(candidates=(both,), aims=aims), evidence(shares))
+    assert only.why == "communication and copies alone, 60.0 % of a step"
 
 
 @pytest.mark.parametrize("shares", [None, Shares(of_step={})], ids=["no evidence", "nothing told"])
@@ -129,7 +137,7 @@ def test_what_has_a_trial_stays_when_evidence_is_recorded_anew() -> None:
     assert sweep.propose([*done, other]) == ()
 
 
-def test_an_evidence_run_that_nobody_could_record_leaves_the_declared_order_and_says_so() -> None:
+def test_an_evidence_run_without_a_record_leaves_the_declared_order_and_says_so() -> None:
     sweep = study()
     lost = evidence(None, status=TrialStatus.DROPPED, is_read=False, reason="out of memory")
     assert {each.profile.id for each in sweep.propose([lost])} > {"ag-1g", "ag-2g", "permute-8g"}

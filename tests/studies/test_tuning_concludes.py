@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -324,15 +325,23 @@ def test_two_epochs_are_never_compared_with_each_other(swapped_at: int) -> None:
     assert all(abs(v.delta or 0) < 0.02 for v in conclusion.verdicts)
 
 
-def test_a_block_that_a_node_swap_cuts_compares_nothing_across_it() -> None:
-    """After the swap everything is 10 % faster, and of each block just the baselines ran before."""
+@pytest.mark.parametrize(
+    "other",
+    [{"epoch": 1}, {"outcome": Outcome(state=State.COMPLETED, allocation="4712")}],
+    ids=["another epoch", "another allocation"],
+)
+def test_a_block_that_a_node_swap_or_another_allocation_cuts_compares_nothing_across_it(
+    other: dict[str, Any],
+) -> None:
+    """After that everything is 10 % faster, and of each block just the baselines ran before."""
     sweep, run = study(), cluster({"p7": 0.03, "p8": 0.03, "p9": 0.03})
 
     def swapped(trial: Trial) -> TrialResult:
         result = run(trial)
         if not trial.block or trial.is_baseline or result.score is None:
             return result
-        return replace(result, epoch=1, score=replace(result.score, value=result.score.value + 0.1))
+        score = replace(result.score, value=result.score.value + 0.1)
+        return replace(result, score=score, **other)
 
     found = verdict(sweep.conclude(drive(sweep, swapped)), "p7")
     assert found.kind is VerdictKind.INCONCLUSIVE
@@ -494,3 +503,16 @@ def test_a_machine_is_called_too_noisy_where_idle_settings_moved() -> None:
         sweep = study(profiles=(*knobs(10), idle), budget=60)
         notes = sweep.conclude(drive(sweep, cluster({"idle": effect}, sigma=0.002))).notes
         assert any("too noisy: settings that do nothing" in note for note in notes) is is_told
+
+
+def test_two_baselines_of_a_busy_machine_make_no_figure_of_a_profile_behind_them() -> None:
+    """The first baseline was starved: a line through both would rise without an end."""
+    sweep = study(8, confirm=False)
+    queue = list(sweep.propose([]))
+    second = [at for at, trial in enumerate(queue) if trial.is_baseline][1]
+    history = [
+        measured(trial, 5.9 if at == 0 else 6.9) for at, trial in enumerate(queue[: second + 4])
+    ]
+    behind = [each.trial.profile.id for each in history[second + 1 :]]
+    deltas = [verdict(sweep.conclude(history), each).delta for each in behind]
+    assert deltas == pytest.approx([0.0] * len(behind), abs=1e-9)

@@ -50,8 +50,10 @@ class Collective(Record):
     is_pipelined: bool
     groups: str  # replica groups, or source-target pairs, as written
     stream: str | None
-    executions: int
+    executions: int  # in a branch of a conditional: at most so many
     in_loop: bool
+    in_branch: bool = False  # of a conditional: it may run in no step at all
+    inner: str = ""  # the operation that an async-start wraps
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,6 +83,22 @@ class Thunks(Record):
 
     collectives: dict[str, int]
     in_flight: int | None  # None: up to jaxlib 0.8 the file does not tell
+    unnamed: int = 0  # kernels of a collective whose kind the file does not say
+    has_branches: bool = False  # conditionals, whose branches the file may leave out
+
+    def agrees(self, program: Program) -> bool:
+        """Tell whether these may be the collectives of a program.
+
+        A collective kernel stands for one of any kind, and those in a branch may not be listed.
+        """
+        counted = Counter(self.collectives)
+        own = Counter(each.kind for each in program.collectives)
+        branches = Counter(each.kind for each in program.collectives if each.in_branch)
+        left = own - counted
+        if counted - own or left.total() < self.unnamed:
+            return False
+        optional = (left & branches).total() if self.has_branches else 0
+        return left.total() - self.unnamed <= optional
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,19 +157,21 @@ _BRANCHES = re.compile(r"branch_computations=\{([^}]*)\}|(?:true|false)_computat
 _TRIPS = re.compile(r'"known_trip_count":\{"n":"(\d{1,18})"')
 _STEP = re.compile(r'"known_init_step":\{[^}]*"step":"(\d{1,18})"')
 # in a done:  all-gather-done(%all-gather-start.1)    send-done((f32[8], u32[]) %send)
-_OPERAND = re.compile(r"%?([\w.-]+)\)")
+_OPERAND = re.compile(r"(?<![\w.-])([\w.-]++)\)")
 # of whom:  replica_groups={{0,1},{2,3}}   =[1,8]<=[8]   =mesh['axis_0'=8] {'axis_0'}
-#           source_target_pairs={{0,1},{1,2}}
+#           =mesh['a'=2,'b'=2], device_ids=([2,2]T(1,0)) {'a'}   source_target_pairs={{0,1},{1,2}}
 _GROUPS = re.compile(
     r"(?:replica_groups|source_target_pairs)="
-    r"(\{(?:\{[^}]*\},?)*\}|mesh\[[^]]*\] ?\{[^}]*\}|\[[^]]*\](?:<=\[[^]]*\](?:T\([^)]*\))?)?)"
+    r"(\{(?:\{[^}]*\},?)*\}|\[[^]]*\](?:<=\[[^]]*\](?:T\([^)]*\))?)?"
+    r"|mesh\[[^]]*\](?:, device_ids=\((?:[^()]|\([^()]*\))*\))? ?\{[^}]*\})"
 )
 # in frontend_attributes:  _xla_gpu_collective_stream="p2p"
 _STREAM = re.compile(r'_xla_gpu_collective_stream="([^"]*)"')
 # an array in a shape:  bf16[8,256,8192]    f32[]    s32[<=8]
-_ARRAY = re.compile(r"([a-z][a-z0-9]*)\[([^]]*)\]")
+_ARRAY = re.compile(r"([a-z][a-z0-9]{0,31})\[([^][]*)\]")
 # a file name:  module_0001.jit_f.sm_9.0a_gpu_after_optimizations.txt   .cpu_after_optimizations.txt
-_TARGET = re.compile(r"\.((?:sm_|gfx)[\w.]+?)_gpu_after_opt|\.(cpu)_after_opt")
+# of libtpu:    module_0000.jit_f.cl_1014260217.after_optimizations.txt
+_TARGET = re.compile(r"\.((?:sm_|gfx)[\w.]+?)_gpu_after_opt|\.(cpu)_after_opt|\.cl_\d+\.after_opt")
 
 # a name where it is used:  calls=%fused_add    dot(%param_0, %copy.1)
 _NAMED = re.compile(r"%([\w.-]+)")
@@ -215,6 +235,7 @@ class _Parser:
     order: dict[str, list[tuple[int, str]]] = field(default_factory=dict)
     # of each computation: those that it calls, and how often
     calls: dict[str, list[tuple[str, int]]] = field(default_factory=dict)
+    branches: set[str] = field(default_factory=set)  # computations that a conditional may run
     loops: list[tuple[str, Loop]] = field(default_factory=list)  # with the computation they are in
     opcodes: Counter[str] = field(default_factory=Counter)
     digest: blake2b = field(default_factory=lambda: blake2b(digest_size=16))
@@ -317,6 +338,7 @@ class _Parser:
         if opcode == "conditional":
             for several, one in _BRANCHES.findall(rest):
                 called += [each.strip(" %") for each in several.split(",")] if several else [one]
+            self.branches.update(called)
         for callee in called:
             self.calls.setdefault(here, []).append((callee, times))
             if opcode in {"while", "call", "conditional"}:
@@ -391,40 +413,52 @@ def read_hlo(
 
 def _program(parser: _Parser, source: str) -> Program:
     times, in_loop, callers_first = _executions(parser, source)
-    wrapped = {each.wraps for each in parser.starts.values() if each.wraps is not None}
-    inner: dict[str, _Started] = {}
+    in_branch = _below(parser, parser.branches)
+    held: dict[str, list[_Started]] = {}
     for start in parser.starts.values():
-        if start.computation in wrapped and start.wraps is None:
-            inner[start.computation] = start
+        if start.wraps is None:
+            held.setdefault(start.computation, []).append(start)
+    # what an async-start calls may itself call: a fusion in a call, with the collective in it
+    inner = {
+        each.wraps: [
+            found for one in sorted(_below(parser, {each.wraps})) for found in held.get(one, ())
+        ]
+        for each in parser.starts.values()
+        if each.wraps is not None
+    }
+    wrapped = {found.computation for each in inner.values() for found in each}
     collectives = []
     for start in parser.starts.values():
         if start.computation in wrapped:
             continue  # counted where it is started
-        operation = start if start.wraps is None else inner.get(start.wraps)
-        if operation is None:
-            continue  # an asynchronous copy or fusion
-        text = start.line + operation.line
-        groups, stream = _GROUPS.search(operation.line), _STREAM.search(text)
-        collectives.append(
-            Collective(
-                name=start.name,
-                kind=operation.kind,
-                computation=start.computation,
-                size_bytes=start.size_bytes,
-                is_async=start.is_async,
-                is_pipelined='"is_pipelined":true' in text,
-                groups=groups.group(1) if groups else "",
-                stream=stream.group(1) if stream else None,
-                executions=times.get(start.computation, 0),
-                in_loop=start.computation in in_loop,
+        # none: an asynchronous copy or fusion
+        operations = [start] if start.wraps is None else inner[start.wraps]
+        for place, operation in enumerate(operations):
+            text = start.line + operation.line
+            groups, stream = _GROUPS.search(operation.line), _STREAM.search(text)
+            alone = len(operations) == 1
+            collectives.append(
+                Collective(
+                    name=operation.name if place else start.name,
+                    kind=operation.kind,
+                    computation=start.computation,
+                    size_bytes=start.size_bytes if alone else operation.size_bytes,
+                    is_async=start.is_async,
+                    is_pipelined='"is_pipelined":true' in text,
+                    groups=groups.group(1) if groups else "",
+                    stream=stream.group(1) if stream else None,
+                    executions=times.get(start.computation, 0),
+                    in_loop=start.computation in in_loop,
+                    in_branch=start.computation in in_branch,
+                    inner="" if operation is start else operation.name,
+                )
             )
-        )
     known = {(each.computation, each.name): each for each in collectives}
     named = _TARGET.search(source)
     return Program(
         source=source,
         module=parser.module,
-        target=(named.group(1) or named.group(2)) if named else "unknown",
+        target=(named[1] or named[2] or "tpu") if named else "unknown",
         fingerprint=parser.fingerprint,
         digest=parser.digest.hexdigest(),
         unordered=f"{parser.unordered % (1 << 128):032x}",
@@ -438,6 +472,18 @@ def _program(parser: _Parser, source: str) -> Program:
         ),
         in_flight=_in_flight(callers_first, parser.order, known),
     )
+
+
+def _below(parser: _Parser, roots: Iterable[str]) -> set[str]:
+    """Return some computations and all that they call."""
+    found: set[str] = set()
+    waiting = list(roots)
+    while waiting:
+        each = waiting.pop()
+        if each not in found:
+            found.add(each)
+            waiting += [callee for callee, _ in parser.calls.get(each, ())]
+    return found
 
 
 def _in_flight(
@@ -561,7 +607,8 @@ _THUNK = re.compile(r"^\s*(?:\d+:\s+)?k([A-Z]\w*)(?:.*?stream=(\w+)\[\d+\])?(?:.
 
 def read_memory_report(text: str) -> int | None:
     """Return the bytes that a `*-memory-usage-report.txt` totals; None where it names none."""
-    totals = _TOTAL.findall(text)
+    # a TPU's spaces are memories of their own: the first is what its programs run out of
+    totals = _TOTAL.findall(text)[: 1 if "Memory Space: vmem" in text else None]
     used = [int(size) for name, size in totals if name]
     return used[0] if used else sum(int(size) for _, size in totals) if totals else None
 
@@ -587,12 +634,16 @@ def read_thunks(text: str) -> Thunks:
     flying: set[str] = set()
     most: int | None = None
     opened = ""
+    unnamed = 0
+    has_branches = False
     for line in text.splitlines():
         found = _THUNK.match(line)
         if found is None:
             continue
         name, stream, ident = found.groups()
         kind = _OF_THUNK.get(name.removesuffix("Start"))
+        unnamed += name == "CollectiveKernel"
+        has_branches |= name == "Conditional"
         if name == "AsyncStart":
             opened = ident if stream == "communication_stream" else ""
         elif name == "AsyncDone":
@@ -604,4 +655,9 @@ def read_thunks(text: str) -> Thunks:
                 flying.add(opened)
                 most = max(most or 0, len(flying))
             opened = ""
-    return Thunks(collectives=dict(sorted(counts.items())), in_flight=most)
+    return Thunks(
+        collectives=dict(sorted(counts.items())),
+        in_flight=most,
+        unnamed=unnamed,
+        has_branches=has_branches,
+    )

@@ -422,6 +422,7 @@ class Compiled:
     said: str = ""  # its last word where something went wrong
     refused: bool = False  # a flag was unknown to it, or its value
     is_interrupted: bool = False  # from outside: no program, and nothing of the profile is known
+    is_out_of_memory: bool = False  # it ended for want of memory
     took_s: float = 0.0
 
 
@@ -449,6 +450,10 @@ class CompileJudge:
 
     baseline: Program  # the cell as deployed
     memory_limit_bytes: int | None = None  # of one device; None is unknown
+    # which of a profile's variables do nothing where its program is the baseline's, and why
+    idle: Callable[[Mapping[str, str]], Mapping[str, str]] = field(default=lambda _: {})
+    # whether a flag chooses by the device, and the device is not here
+    by_device: Callable[[str], bool] = field(default=lambda _: False)
     _seen: dict[str, str] = field(default_factory=dict)
 
     def judge(self, compiled: Compiled) -> CompileFinding:
@@ -491,6 +496,9 @@ class CompileJudge:
             return CompileClass.SCHEDULE, "; ".join(changed.sentences[1:])
         if unseen:
             return CompileClass.UNSEEN, f"same program; {', '.join(sorted(unseen))} may act later"
+        idle = self.idle(profile.env)
+        if idle:
+            return CompileClass.IDENTICAL, "; ".join(f"{name}: {idle[name]}" for name in idle)
         if profile.flags and self._differing(found) == set():
             said = "every option is as deployed: a default, or silently dropped"
             return CompileClass.IDENTICAL, said
@@ -499,6 +507,7 @@ class CompileJudge:
     def _run_time(self, profile: Profile, found: Program) -> dict[str, str | None]:
         """Return the settings that may act without changing the program."""
         asked = effective_values(profile.flags)
+        idle = self.idle(profile.env)
         differing = self._differing(found)
         set_to: dict[str, str | None] = dict(asked)
         if differing is not None and found.options is not None:
@@ -508,8 +517,9 @@ class CompileJudge:
         # a flag that acts on the program alone runs alike where programs are equal
         seen = {name for name, each in expectations().items() if each.fact is not None}
         return {
+            **{f"--{name}": value for name, value in asked.items() if self.by_device(name)},
             **{f"--{name}": value for name, value in set_to.items() if name not in seen},
-            **profile.env,
+            **{name: profile.env[name] for name in profile.env if name not in idle},
             **profile.overrides,
         }
 

@@ -16,7 +16,11 @@ from pytest_xlatune.model.errors import ConfigError, ParseError
 
 # module_0001.jit_train_step.sm_9.0a_gpu_after_optimizations.txt
 # module_0000.jit_train_step.cpu_after_optimizations.txt
-_PROGRAM = re.compile(r"(.*?)\.((?:sm_|gfx)[\w.]+?_gpu|cpu)_after_optimizations\.txt")
+# module_0000.jit_train_step.cl_1014260217.after_optimizations.txt    libtpu's, with its build
+_PROGRAM = re.compile(
+    r"(?P<module>.*?)(?P<device>\.(?:(?:sm_|gfx)[\w.]+?_gpu|cpu)_|\.cl_\d{1,19}\.)"
+    r"after_optimizations\.txt"
+)
 
 
 _MAX_SMALL = 1 << 28  # characters of a file beside a program; of a 300 MB program they have 1 << 25
@@ -58,7 +62,7 @@ def read_program(path: Path) -> Program:
                 # a line without end is cut where the reader refuses it
                 iter(lambda: file.readline(MAX_LINE + 1), ""),
                 str(path),
-                memory=_beside(path, ".{device}_after_optimizations-memory-usage-report.txt"),
+                memory=_beside(path, "{device}after_optimizations-memory-usage-report.txt"),
                 options=_beside(path, ".debug_options"),
                 thunks=_beside(path, ".thunk_sequence.txt"),
             )
@@ -161,7 +165,10 @@ def _beside(program: Path, end: str) -> str | None:
     match = _PROGRAM.fullmatch(program.name)
     if match is None:
         return None
-    path = program.with_name(match[1] + end.format(device=match[2]))
+    device = match["device"]
+    # libtpu's build is in the name of every file of its dump
+    build = device.removesuffix(".") if device.endswith(".") and "{" not in end else ""
+    path = program.with_name(match["module"] + build + end.format(device=device))
     if not path.exists():
         return None
     with _open(path) as file:

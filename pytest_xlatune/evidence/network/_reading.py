@@ -458,8 +458,8 @@ def _named(pattern: re.Pattern[str], told: str) -> str:
 Metadata = tuple[str, str, list[Range]]  # name, display name, stats
 
 
-def _metadata(data: bytes, entries: list[Range]) -> Iterator[tuple[int, Metadata]]:
-    for start, end in entries:
+def _metadata(data: bytes, entries: Ints) -> Iterator[tuple[int, Metadata]]:
+    for start, end in entries.tolist():
         key, name, display = 0, "", ""
         stats: list[Range] = []
         for number, kind, begin, stop in fields(data, start, end):

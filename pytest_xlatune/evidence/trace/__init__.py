@@ -56,6 +56,10 @@ class Events:
         """Return the chosen events: a mask, or positions in the order wanted."""
         return Events(**{column: getattr(self, column)[which] for column in COLUMNS})
 
+    def part(self, begin: int, end: int) -> Events:
+        """Return the events from one position to another, in the same memory."""
+        return Events(**{column: getattr(self, column)[begin:end] for column in COLUMNS})
+
 
 COLUMNS = ("start_ps", "duration_ps", "name", "op", "module", "launch")
 
@@ -75,6 +79,21 @@ class Device:
     name: str  # /device:GPU:0
     backend: Backend
     streams: tuple[Stream, ...]
+    events: Events  # of all streams, one behind the other
+
+    @classmethod
+    def of(cls, name: str, backend: Backend, streams: Sequence[Stream]) -> Device:
+        """Return a device with some streams; each event is kept once."""
+        if len(streams) == 1:
+            (stream,) = streams
+            return cls(name=name, backend=backend, streams=(stream,), events=stream.events)
+        events = joined([each.events for each in streams])
+        ends = np.cumsum([len(each.events) for each in streams]).tolist()
+        views = (
+            Stream(name=each.name, events=events.part(end - len(each.events), end))
+            for each, end in zip(streams, ends, strict=True)
+        )
+        return cls(name=name, backend=backend, streams=tuple(views), events=events)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,6 +131,7 @@ class Trace:
     # why the file does not hold the whole window: shown always, and never averaged over
     truncated: str | None
     warnings: tuple[str, ...] = ()
+    foreign: str | None = None  # of another device or profiler than we read: which
 
 
 def joined(parts: list[Events]) -> Events:
@@ -171,6 +191,7 @@ class Family:
     pattern: str
 
 
+_LIBRARY = r"(?:nccl|rccl|msccl)\w*"
 # Each pattern stands beside a kernel that it is for.
 FAMILIES: tuple[Family, ...] = tuple(
     Family(name=name, kind=kind, pattern=pattern)
@@ -179,17 +200,32 @@ FAMILIES: tuple[Family, ...] = tuple(
         ("ragged all-to-all, in process", Kind.COMMUNICATION, r"RaggedAllToAllKernelImpl"),
         # void primus_turbo::deep_ep::intranode::dispatch<...>(...)
         ("deep_ep", Kind.COMMUNICATION, r"\bdeep_ep\b"),
-        # ncclDevKernel_AllGather_RING_LL(...)    rccl...    mscclKernel_Sum_half_LL
+        # one family a kind; a library's kernel, XLA's own, and an operation of the CPU
+        #   ncclDevKernel_AllGather_RING_LL(...)    all-gather.10
+        ("all-gather", Kind.COMMUNICATION, rf"{_LIBRARY}AllGather|^all-gather\b"),
+        # ncclDevKernel_ReduceScatter_Sum_bf16_RING_LL    reduce-scatter.3
+        ("reduce-scatter", Kind.COMMUNICATION, rf"{_LIBRARY}ReduceScatter|^reduce-scatter\b"),
+        # ncclDevKernel_AllReduce_Sum_f32_TREE_LL    stream_executor::gpu::AllReduceKernelImpl<...>
+        (
+            "all-reduce",
+            Kind.COMMUNICATION,
+            rf"{_LIBRARY}AllReduce|\bAllReduceKernel|^all-reduce\b",
+        ),
+        # ncclDevKernel_AllToAll    ragged-all-to-all.1
+        ("all-to-all", Kind.COMMUNICATION, rf"{_LIBRARY}AllToAll|^(ragged-)?all-to-all\b"),
+        # ncclDevKernel_SendRecv    collective-permute.2    recv.4
+        (
+            "send and receive",
+            Kind.COMMUNICATION,
+            rf"{_LIBRARY}SendRecv|^(collective-permute|send|recv)\b",
+        ),
+        # rcclGenericKernel    ncclDevKernel_Broadcast_RING_LL    mscclKernel_Sum_half_LL
         ("nccl, rccl", Kind.COMMUNICATION, r"nccl|rccl|mscclk|mscclpp"),
-        # stream_executor::gpu::AllReduceKernelImpl<...>    all-gather.10 (CPU)
+        # stream_executor::gpu::MultiGpuBarrierKernel    collective-broadcast.1
         (
             "other collectives",
             Kind.COMMUNICATION,
-            (
-                r"\bAllReduceKernel|MultiGpuBarrier|nvshmem|rocshmem"
-                r"|^(all-(reduce|gather|to-all)|reduce-scatter|collective-(permute|broadcast)"
-                r"|ragged-all-to-all|send|recv)\b"
-            ),
+            r"MultiGpuBarrier|nvshmem|rocshmem|^collective-broadcast\b",
         ),
         # MemcpyH2D    CopyDeviceToDevice    __amd_rocclr_copyBuffer.kd    copy.12 (CPU)
         (
@@ -198,7 +234,8 @@ FAMILIES: tuple[Family, ...] = tuple(
             r"^mem(cpy|set)|^copy(device|host)to|__amd_rocclr_(copy|fill)|^copy(\.\d+)?$",
         ),
         # aiter::fmha_bwd_hd128_bf16    cudnn_generated_fort_native_sdpa_sm90_flash_fprop
-        ("attention", Kind.COMPUTE, r"fmha|flash|\baiter|sdpa|attention|\battn"),
+        # transformer_engine::fused_attn_rocm::dk_dv_reduce
+        ("attention", Kind.COMPUTE, r"fmha|flash|\baiter|sdpa|attention|(\b|_)attn"),
         # Cijk_Ailk_Bljk_BBS_...    nvjet_hsh_128x256    gemm_fusion_dot_2    ck_tile::GemmKernel
         (
             "gemm",

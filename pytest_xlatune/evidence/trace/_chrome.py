@@ -32,6 +32,7 @@ from pytest_xlatune.evidence.trace import (
     without_containers,
 )
 from pytest_xlatune.model.errors import ParseError
+from pytest_xlatune.model.text import counted
 
 # events at which a writer stops: kMaxEvents of jaxlib, by age
 CAPS = frozenset({1_000_000, 5_000_000})
@@ -50,7 +51,9 @@ _WRONG = (
 )  # fmt: skip
 
 # a process name, of jaxlib and of xprof:  /device:GPU:3    node001 /device:GPU:3
-_GPU = re.compile(r"/device:GPU:\d+")
+_GPU = re.compile(r"/device:GPU:\d{1,9}(?!\d)")
+# "cat" of kineto's events; JAX's have none
+_KINETO = frozenset({"kernel", "gpu_memcpy", "gpu_memset", "cuda_runtime", "cpu_op", "hip_runtime"})
 # the start of the only list that we read:  "traceEvents":[
 _LIST = re.compile(r'"traceEvents"\s*:\s*\[')
 _GAP = re.compile(r"[\s,]*")
@@ -137,13 +140,14 @@ class _ChromeReader:
         self._launch_ids: dict[str, tuple[array[int], array[int]]] = {
             each: (array("q"), array("q")) for each in ("correlation_id", "run_id")
         }
-        self._count = 0
+        self._count = self._of_kineto = 0
 
     def take(self, event: Any) -> None:
         """Take one element of the list."""
         kind = event.get("ph")
         if kind == "X":
             self._count += 1
+            self._of_kineto += event.get("cat") in _KINETO
             self._complete(event, event.get("args", {}))
         elif kind == "M" and event["name"] == "process_name":
             self._processes[event["pid"]] = event["args"]["name"]
@@ -205,11 +209,7 @@ class _ChromeReader:
             host=None,
             names=tuple(self._names),
             devices=tuple(
-                Device(
-                    name=name,
-                    backend=Backend.GPU if name in gpus else Backend.CPU,
-                    streams=tuple(streams),
-                )
+                Device.of(name, Backend.GPU if name in gpus else Backend.CPU, streams)
                 for name, streams in sorted(
                     devices.items(), key=lambda item: int(item[0].rpartition(":")[2])
                 )
@@ -221,7 +221,18 @@ class _ChromeReader:
             started_unix_ns=None,
             stopped_unix_ns=None,
             truncated=truncated,
+            foreign=self._foreign(),
         )
+
+    def _foreign(self) -> str | None:
+        """Say which other profiler or device the file is of."""
+        if self._of_kineto:
+            return (
+                f"a PyTorch (kineto) trace: {self._of_kineto} of {self._count} events bear its "
+                "categories; `drill` reads what JAX's profiler writes"
+            )
+        tpus = sum("/device:TPU:" in name for name in self._processes.values())
+        return f"a capture of {counted(tpus, 'TPU')}, which `drill` does not read" if tpus else None
 
 
 def _ps(text: str) -> int:

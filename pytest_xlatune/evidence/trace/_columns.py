@@ -20,7 +20,7 @@ Format: tsl/profiler/protobuf/xplane.proto.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -41,6 +41,7 @@ from pytest_xlatune.evidence.trace import ABSENT
 
 TAG = 4 << 3 | 2  # of an event in a line, and of a stat in an event
 OPENING = 1 << 3  # the tag of the id with which both begin, unless it is 0
+TABLES = 4 << 3 | 2, 5 << 3 | 2  # of an entry in a plane's tables of names: of events, of stats
 PARTS = 1024
 SHORT = 1 << 16  # bytes; below, one by one is quicker
 STRETCH = 1 << 26  # bytes at a time; the positions kept of them take up to half as many
@@ -71,17 +72,18 @@ def follow(data: Bytes, start: int, end: int) -> tuple[Ints, int]:
             break
         proved, at = _at_once(np.frombuffer(data, np.uint8), at, min(end, at + STRETCH))
         # past the part that did not fall into step
-        some, at = _one_by_one(data, at, min(end, at + SHORT))
+        some, at = one_by_one(data, at, min(end, at + SHORT))
         found += [proved, some]
-    rest, at = _one_by_one(data, at, end)
+    rest, at = one_by_one(data, at, end)
     return np.concatenate([*found, rest]), at
 
 
-def _one_by_one(data: Bytes, at: int, end: int) -> tuple[Ints, int]:
+def one_by_one(data: Bytes, at: int, end: int, tag: int = TAG) -> tuple[Ints, int]:
+    """Follow as `follow` does, the messages of any tag: a table's entries, too."""
     tags = array("q")
     remember = tags.append
     try:
-        while at < end and data[at] == TAG:
+        while at < end and data[at] == tag:
             length = data[at + 1]
             if length < 0x80:  # noqa: PLR2004
                 remember(at)
@@ -92,7 +94,7 @@ def _one_by_one(data: Bytes, at: int, end: int) -> tuple[Ints, int]:
             else:
                 break
     except IndexError:
-        raise WireError(f"an event that is cut off at byte {at}") from None
+        raise WireError("a message that is cut off", at) from None
     return np.frombuffer(tags, np.int64), at
 
 
@@ -200,12 +202,16 @@ class Columns:
 
 def name_of(data: Bytes, start: int, end: int) -> str:
     """Return the name of the XLine or metadata between two positions; no event is looked at."""
+    return text(data, *_name_at(data, start, end))
+
+
+def _name_at(data: Bytes, start: int, end: int) -> tuple[int, int]:
     for number, kind, begin, stop in fields(data, start, end):
         if (number, kind) == (_NAME_FIELD, LENGTH):
-            return text(data, begin, stop)
+            return begin, stop
         if number >= _EVENTS:
             break
-    return ""
+    return start, start
 
 
 def read_line(data: Bytes, start: int, end: int) -> TraceLine:
@@ -254,25 +260,72 @@ def decode(
     Raises:
         WireError: an event is no message, or its time is out of range.
     """
-    slots = _slots(tuple(wanted.values()))
-    tags = line.tags
-    for begin in range(0, len(tags), BLOCK):
-        at = tags[begin : begin + BLOCK]
-        end = int(tags[begin + BLOCK]) if begin + BLOCK < len(tags) else line.end
-        octets = Octets(line.data, int(at[0]), end)
-        block = _Block(octets, at - octets.start, len(wanted), first=first)
-        odd = np.arange(len(at)) if slots is None else block.lockstep(slots)
-        block.take_strings(odd, intern)
-        for row in odd:
-            block.one_by_one(row, tuple(wanted.values()), intern)
-        block.check_times()
+    for begin in range(0, len(line.tags), BLOCK):
+        part = _Rows(len(wanted), min(BLOCK, len(line.tags) - begin))
+        _fill(part, line, begin, tuple(wanted.values()), intern, first=first)
+        yield part.columns(wanted)
+
+
+def decode_whole(
+    line: TraceLine, wanted: Mapping[str, int], *, intern: Callable[[str], int]
+) -> Columns:
+    """Decode the timed events of a line, all of which are kept: as `decode`, in one piece."""
+    rows = _Rows(len(wanted), len(line.tags))
+    for begin in range(0, len(line.tags), BLOCK):
+        part = rows.part(begin, begin + BLOCK)
+        _fill(part, line, begin, tuple(wanted.values()), intern, first=False)
+    return rows.columns(wanted)
+
+
+class _Rows:
+    """Columns under way."""
+
+    __slots__ = ("duration_ps", "name", "offset_ps", "stats", "timed")
+
+    def __init__(self, wanted: int, size: int) -> None:
+        self.name = np.zeros(size, np.int64)
+        self.offset_ps = np.zeros(size, np.int64)
+        self.duration_ps = np.zeros(size, np.int64)
+        self.timed = np.ones(size, bool)
+        self.stats = np.full((wanted, size), ABSENT, np.int64)
+
+    def part(self, begin: int, end: int) -> _Rows:
+        """Return some of them, in the same memory."""
+        found = object.__new__(_Rows)
+        for column in _Rows.__slots__:
+            setattr(found, column, getattr(self, column)[..., begin:end])
+        return found
+
+    def columns(self, wanted: Mapping[str, int]) -> Columns:
         found = Columns(
-            name=block.name,
-            offset_ps=block.offset_ps,
-            duration_ps=block.duration_ps,
-            stats={each: block.stats[row] for row, each in enumerate(wanted)},
+            name=self.name,
+            offset_ps=self.offset_ps,
+            duration_ps=self.duration_ps,
+            stats={each: self.stats[row] for row, each in enumerate(wanted)},
         )
-        yield found if block.timed.all() else found.where(block.timed)
+        return found if self.timed.all() else found.where(self.timed)
+
+
+def _fill(
+    rows: _Rows,
+    line: TraceLine,
+    begin: int,
+    wanted: tuple[int, ...],
+    intern: Callable[[str], int],
+    *,
+    first: bool,
+) -> None:
+    """Decode the events from the one numbered `begin` on into as many rows as there are."""
+    tags, stop = line.tags, begin + len(rows.name)
+    at = tags[begin:stop]
+    octets = Octets(line.data, int(at[0]), int(tags[stop]) if stop < len(tags) else line.end)
+    block = _Block(octets, at - octets.start, rows, first=first)
+    slots = _slots(wanted)
+    odd = np.arange(len(at)) if slots is None else block.lockstep(slots)
+    block.take_strings(odd, intern)
+    for row in odd:
+        block.one_by_one(row, wanted, intern)
+    block.check_times()
 
 
 def _slots(ids: tuple[int, ...]) -> NDArray[np.int8] | None:
@@ -290,18 +343,14 @@ def _slots(ids: tuple[int, ...]) -> NDArray[np.int8] | None:
 class _Block:
     """Some events of a line on their way into columns."""
 
-    def __init__(self, octets: Octets, tags: Ints, wanted: int, *, first: bool) -> None:
-        size = len(tags)
+    def __init__(self, octets: Octets, tags: Ints, rows: _Rows, *, first: bool) -> None:
         self._octets = octets
         length, width = octets.varints(tags + 1)
         self._begins = tags + 1 + width
         self._ends = self._begins + length
         self._first = first
-        self.name = np.zeros(size, np.int64)
-        self.offset_ps = np.zeros(size, np.int64)
-        self.duration_ps = np.zeros(size, np.int64)
-        self.timed = np.ones(size, bool)
-        self.stats = np.full((wanted, size), ABSENT, np.int64)
+        self.name, self.offset_ps, self.duration_ps = rows.name, rows.offset_ps, rows.duration_ps
+        self.timed, self.stats = rows.timed, rows.stats
         self._strings: list[tuple[int, int]] = []  # where each begins and ends
 
     def take_strings(self, odd: Ints, intern: Callable[[str], int]) -> None:
@@ -450,3 +499,105 @@ def read_stat(data: Bytes, start: int, end: int) -> tuple[int, int | str | None]
         elif kind == LENGTH and number == _STRING:
             value = text(data, begin, stop)
     return ident, value
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class NameTable:
+    """Names by id: of a plane's events, or of stats and the strings that they refer to.
+
+    Attributes:
+        data: where they lie; a name is read when it is asked for.
+        ids: in their order, each once.
+        begins, ends: of each name.
+    """
+
+    data: Bytes
+    ids: Ints
+    begins: Ints
+    ends: Ints
+
+    def name(self, place: int) -> str:
+        """Return a name by its place in the table."""
+        return text(self.data, int(self.begins[place]), int(self.ends[place]))
+
+    def ids_of(self, wanted: Collection[str]) -> dict[str, int]:
+        """Return name -> id, for those names that are there."""
+        sizes = [len(each.encode()) for each in wanted]
+        near = np.flatnonzero(np.isin(self.ends - self.begins, sizes))
+        found = {self.name(place): int(self.ids[place]) for place in near.tolist()}
+        return {name: found[name] for name in wanted if name in found}
+
+    def places(self, found: Ints) -> Ints:
+        """Return where each id is in the table; its length where it is not."""
+        ids = self.ids
+        if not len(ids) or not len(found):
+            return np.full(len(found), len(ids), np.int64)
+        if int(ids[-1]) - int(ids[0]) == len(ids) - 1:  # without a gap, as profilers number them
+            place: Ints = found - ids[0]
+            place[(place < 0) | (place >= len(ids))] = len(ids)
+            return place
+        place = np.searchsorted(ids, found).astype(np.int64, copy=False)
+        place[ids[np.minimum(place, len(ids) - 1)] != found] = len(ids)
+        return place
+
+
+def entries(data: Bytes, tags: Ints) -> Ints:
+    """Return where the messages behind tags that were followed begin and end: a row each."""
+    if not tags.size:
+        return np.zeros((0, 2), np.int64)
+    octets = Octets(data, int(tags[0]), int(tags[-1]))
+    length, width = octets.varints(tags - octets.start + 1)
+    begins = tags + 1 + width
+    return np.stack([begins, begins + length], axis=1)
+
+
+def read_table(data: Bytes, where: Ints) -> NameTable:
+    """Read a map from id to a metadata message; a row says where an entry begins and ends.
+
+    Raises:
+        WireError: an entry is no message.
+    """
+    begins, ends = where[:, 0], where[:, 1]
+    if not begins.size:
+        return NameTable(data=data, ids=begins, begins=begins, ends=ends)
+    # as a profiler writes it:  08 id 12 size message, and that is:  08 id 12 size name ...
+    octets = Octets(data, int(begins[0]), int(ends[-1]))
+    begin, end = begins - octets.start, ends - octets.start
+    # bytes behind the end of an entry are no part of it, and show that it is not as usual
+    last = end.copy()
+    key, at, is_usual = _tagged(octets, begin, last, OPENING)
+    size, at, is_sized = _tagged(octets, at, last, _NAMED)
+    is_usual &= is_sized & (at + size == end)
+    _, at, is_sized = _tagged(octets, at, last, OPENING)
+    is_usual &= is_sized
+    size, at, is_sized = _tagged(octets, at, last, _NAMED)
+    is_usual &= is_sized & (at + size <= end)
+    name, stop = at + octets.start, at + size + octets.start
+    for row in np.flatnonzero(~is_usual).tolist():
+        key[row], name[row], stop[row] = _entry(data, int(begins[row]), int(ends[row]))
+    order = np.argsort(key, kind="stable")
+    kept = order[np.flatnonzero(np.diff(key[order], append=key[order[-1]] - 1))]  # the last of each
+    return NameTable(data=data, ids=key[kept], begins=name[kept], ends=stop[kept])
+
+
+_NAMED = _NAME_FIELD << 3 | LENGTH
+
+
+def _tagged(octets: Octets, at: Ints, last: Ints, tag: int) -> tuple[Ints, Ints, NDArray[np.bool_]]:
+    """Read a tag and a number at each position: the number, what lies behind, and if it is so."""
+    at = np.minimum(at, last)
+    value, width = octets.varints(at + 1)
+    found = (octets.byte(at) == tag) & (width > 0)
+    value[~found] = 0
+    return value, at + 1 + width, found
+
+
+def _entry(data: Bytes, start: int, end: int) -> tuple[int, int, int]:
+    """Read an entry that is not as usual: its id, and where the name is."""
+    key, name = 0, (start, start)
+    for number, kind, begin, stop in fields(data, start, end):
+        if (number, kind) == (1, VARINT):
+            key = signed(begin)
+        elif (number, kind) == (2, LENGTH):
+            name = _name_at(data, begin, stop)
+    return key, *name

@@ -16,7 +16,7 @@ neither beside it.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Self
 
@@ -34,9 +34,9 @@ from pytest_xlatune.evidence.trace import (
     Family,
     Ints,
     Kind,
+    Launches,
     Trace,
     classify,
-    joined,
 )
 from pytest_xlatune.evidence.trace.step_times import Assignment, StepRule, assign
 from pytest_xlatune.model.errors import ParseError
@@ -137,7 +137,9 @@ def timeline(start_ps: Ints, end_ps: Ints, kind: Ints) -> tuple[Timeline, Ints]:
 
 
 LONG = 0.01  # a blocker's mean duration is at least this share of a step's span
-_COMPUTE = KINDS.index(Kind.COMPUTE)
+_COMPUTE, _MEMORY = KINDS.index(Kind.COMPUTE), KINDS.index(Kind.MEMORY)
+FITTING = 0.9  # of a stretch's kernel time is of kernels that ran equally often in each step
+_LATE = 1 << 62
 ALONE = 0.9  # and at least this share of its time has nothing beside it
 
 
@@ -164,6 +166,7 @@ class Gpu(Record):
     main_stream: str
     steps: tuple[Timeline, ...]
     outside: Timeline  # kernels that belong to no step
+    begins_ps: tuple[int, ...] = ()  # of each step's first kernel, on the capture's own clock
 
     @property
     def total(self) -> Timeline:
@@ -199,6 +202,20 @@ class Drill(Record):
         return sum((gpu.total for gpu in self.gpus), Timeline())
 
     @property
+    def periods_ps(self) -> tuple[int, int, int] | None:
+        """Sums from the start of a step to that of the next, of the span in them, and their count.
+
+        None where no device has two steps one after the other.
+        """
+        periods = spans = count = 0
+        for gpu in self.gpus:
+            if len(gpu.begins_ps) > 1 and all(step.kernels for step in gpu.steps):
+                periods += gpu.begins_ps[-1] - gpu.begins_ps[0]
+                spans += sum(step.span_ps for step in gpu.steps[:-1])
+                count += len(gpu.begins_ps) - 1
+        return (periods, spans, count) if count else None
+
+    @property
     def gpu_steps(self) -> int:
         """What a sum is divided by to be per GPU per step."""
         return len(self.gpus) * self.divided_by
@@ -225,7 +242,7 @@ class Drill(Record):
     def spread(self) -> float:
         """The busiest device's compute over the median one, minus one."""
         compute = [gpu.total.compute_ps for gpu in self.gpus]
-        middle = float(np.median(compute))
+        middle = _median(compute)
         return max(compute) / middle - 1 if middle else 0.0
 
     @property
@@ -256,6 +273,20 @@ class _Sums:
         return tuple(sorted(found, key=lambda row: (-row.sum_ps, row.name)))
 
 
+def _merged(parts: Sequence[Ints]) -> list[list[int]]:
+    """Add up the rows of several devices, as `grouped` made them."""
+    rows = np.concatenate(parts)
+    order = np.argsort(rows[:, 0], kind="stable")
+    rows = rows[order]
+    begins = np.flatnonzero(np.diff(rows[:, 0], prepend=-1))
+    if not begins.size:
+        return []
+    sums = np.add.reduceat(rows[:, 1:-1], begins)
+    longest = np.maximum.reduceat(rows[:, -1:], begins)
+    found: list[list[int]] = np.concatenate([rows[begins, :1], sums, longest], axis=1).tolist()
+    return found
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CaptureWindow:
     """The facts of a profiling window besides its captures; None where one is unknown."""
@@ -264,6 +295,24 @@ class CaptureWindow:
     gpus_per_node: int | None = None
     steps: int | None = None
     families: Sequence[Family] = FAMILIES
+    force: bool = False  # show a capture that lost events, under a warning
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Observed:
+    """The kernels of one device, as they are while its capture is in memory."""
+
+    source: str
+    device: str
+    backend: Backend
+    names: tuple[str, ...]
+    streams: tuple[str, ...]
+    stream: Ints  # of each kernel, an index in `streams`
+    events: Events
+    kind: Ints  # of each kernel, an index in `KINDS`
+    steps: tuple[int, ...]
+    step: Ints  # of each kernel, an index in `steps` or ABSENT
+    launches: Launches
 
 
 def drill(
@@ -271,17 +320,19 @@ def drill(
     window: CaptureWindow = CaptureWindow(),
     *,
     step_s: float | None = None,
+    observe: Iterable[Callable[[Observed], None]] = (),
 ) -> Drill:
     """Reduce the captures of one profiling window to where the time went.
 
     Traces, one per process, are consumed one by one; where a capture could not be read, its error
-    takes its place. `step_s` is the step time of a companion run without profiler.
+    takes its place. `step_s` is the step time of a companion run without profiler. `observe` are
+    called with the kernels of each device.
 
     Raises:
         ParseError: nothing to drill, captures that do not belong together, a device or step count
             other than the given one.
     """
-    work = _Work(window)
+    work = _Work(window, tuple(observe))
     for trace in traces:
         if isinstance(trace, ParseError):
             work.excluded.append(str(trace))
@@ -291,8 +342,11 @@ def drill(
 
 
 class _Work:
-    def __init__(self, window: CaptureWindow) -> None:
+    def __init__(
+        self, window: CaptureWindow, observe: Sequence[Callable[[Observed], None]]
+    ) -> None:
         self._window = window
+        self._observe = observe
         self._families = (*window.families, OTHER)
         self._kernels, self._ops, self._groups = _Sums(), _Sums(), _Sums()
         self._attributed_ps = 0
@@ -302,24 +356,36 @@ class _Work:
         self._backends: set[Backend] = set()
         self.excluded: list[str] = []
         self._warnings: list[str] = []
-        self._planes = 0
+        self._planes = self._copying = 0
         self._rules: dict[str, Assignment] = {}
         self._windows: list[tuple[int, int, str]] = []
 
     def add(self, trace: Trace) -> None:
         """Reduce one capture to sums."""
         self._warnings += [f"{trace.source}: {text}" for text in trace.warnings]
-        if trace.truncated is not None:
-            self.excluded.append(f"{trace.source}: {trace.truncated}")
-            return
-        if not trace.devices:
-            self._warnings.append(
-                f"{trace.source}: no kernel in it ({trace.planes_present} device planes, all idle)"
+        if trace.truncated is not None and not self._window.force:
+            self.excluded.append(
+                f"{trace.source}: {trace.truncated}; --force shows it all the same"
             )
             return
-        events = [joined([each.events for each in device.streams]) for device in trace.devices]
+        if trace.truncated is not None:
+            self._warnings.append(
+                f"{trace.source}: {trace.truncated}: shown by --force, its figures are too small"
+            )
+        if not trace.devices:
+            said = f"no kernel in it ({trace.planes_present} device planes, all idle)"
+            if trace.foreign:
+                self.excluded.append(f"{trace.source}: {trace.foreign}")
+            else:
+                self._warnings.append(f"{trace.source}: {said}")
+            return
+        family, kind = classify(trace.names, self._window.families)
+        devices = self._working(trace, kind)
+        if not devices:
+            return
+        events = [device.events for device in devices]
         found = assign(trace, events, steps=self._window.steps)
-        if found.cut is not None and not trace.has_all:
+        if found.cut is not None and not trace.has_all and not self._window.force:
             self.excluded.append(
                 f"{trace.source}: its events end in step {found.cut}, all earlier steps have more "
                 "kernels: a JSON keeps the earliest events up to a limit; give the xplane.pb, or "
@@ -333,11 +399,13 @@ class _Work:
         self._formats.add(trace.format)
         self._planes += trace.planes_present
         self._rules[trace.source] = found
-        family, kind = classify(trace.names, self._window.families)
-        for device, each, step in zip(trace.devices, events, found.of, strict=True):
+        if found.rule is StepRule.WHOLE:
+            self._check_whole(trace, events)
+        names, ops = [], []
+        for device, each, step in zip(devices, events, found.of, strict=True):
             self._backends.add(device.backend)
             main, on_main = _main_stream(device, kind)
-            alone, timelines = _timelines(each, step, len(found.steps), kind[each.name])
+            alone, timelines, begins = _timelines(each, step, len(found.steps), kind[each.name])
             self._gpus.append(
                 Gpu(
                     source=trace.source,
@@ -345,23 +413,70 @@ class _Work:
                     main_stream=main,
                     steps=timelines[:-1],
                     outside=timelines[-1],
+                    begins_ps=begins,
                 )
             )
+            if self._observe:
+                observed = _observed(trace, device, each, kind[each.name], (found.steps, step))
+                for observer in self._observe:
+                    observer(observed)
             known = step != ABSENT
             inside = slice(None) if known.all() else np.flatnonzero(known)
             sums = (each.duration_ps, alone, np.where(on_main, each.duration_ps, 0))
             columns = [column[inside] for column in sums]
             name, op = each.name[inside], each.op[inside]
-            ops = grouped((op + 1) * len(self._families) + family[name], columns)
-            self._rows(trace, grouped(name, columns), ops, family)
+            names.append(grouped(name, columns))
+            ops.append(grouped((op + 1) * len(self._families) + family[name], columns))
+        self._rows(trace, _merged(names), _merged(ops), family)
 
-    def _rows(self, trace: Trace, names: Ints, ops: Ints, family: Ints) -> None:
+    def _working(self, trace: Trace, kind: Ints) -> list[Device]:
+        """Return the devices that do more than copy: the others are in no figure, and said."""
+        working: list[Device] = []
+        copying: list[Device] = []
+        for device in trace.devices:
+            does = kind[device.events.name] != _MEMORY
+            (working if does.any() else copying).append(device)
+        self._copying += len(copying)
+        if copying:
+            self._warnings.append(
+                f"{trace.source}: {', '.join(each.name for each in copying)} only copied: in no "
+                "figure"
+            )
+        return working
+
+    def _check_whole(self, trace: Trace, events: Sequence[Events]) -> None:
+        """Refuse a number of steps that the kernels of a stretch contradict.
+
+        Raises:
+            ParseError: most kernel time is of kernels that did not run equally often in each.
+        """
+        steps = self._window.steps or 1
+        if len(trace.annotations) not in {0, steps} and self._window.steps:
+            raise ParseError(
+                f"{trace.source}: {len(trace.annotations)} steps are annotated, {steps} expected: "
+                "check --steps and the profiler's window"
+            )
+        fitting = total = 0
+        for each in events:
+            rows = grouped(each.name, [each.duration_ps])
+            total += int(rows[:, 2].sum())
+            fitting += int(rows[rows[:, 1] % steps == 0, 2].sum())
+        if fitting < FITTING * total:
+            raise ParseError(
+                f"{trace.source}: {1 - fitting / total:.0%} of the kernel time is of kernels whose "
+                f"number is no multiple of {steps}, the steps expected: check --steps and the "
+                "profiler's window, or leave it out to see the whole stretch"
+            )
+
+    def _rows(
+        self, trace: Trace, names: list[list[int]], ops: list[list[int]], family: Ints
+    ) -> None:
         """Add sums by name, which give the families too, and by operation and family."""
-        for name, *values in names.tolist():
+        for name, *values in names:
             own = self._families[int(family[name])]
             self._kernels.add((trace.names[name], own.name, own.kind), values)
             self._groups.add((own.name, own.name, own.kind), values)
-        for key, *values in ops.tolist():
+        for key, *values in ops:
             op, place = divmod(key, len(self._families))
             if op:  # 0 is ABSENT + 1
                 own = self._families[place]
@@ -380,7 +495,7 @@ class _Work:
         first = next(iter(self._rules.values()))
         self._check_windows()
         for source, found in self._rules.items():
-            if (found.rule, found.steps) != (first.rule, first.steps):
+            if found.steps != first.steps or not _agree(found, first):
                 raise ParseError(
                     f"{source}: steps {_numbers(found.steps)} by rule {found.rule}, where "
                     f"{self._sources[0]} has {_numbers(first.steps)} by {first.rule}: the captures "
@@ -393,9 +508,10 @@ class _Work:
                 f"{first.rule}), {steps} expected: check --steps and the profiler's window"
             )
         expected = nodes * (gpus_per_node or 0) if nodes else 0
-        if expected and expected != len(self._gpus):
+        devices = len(self._gpus) + self._copying
+        if expected and expected != devices:
             raise ParseError(
-                f"{len(self._gpus)} devices with kernels in {len(self._sources)} captures, "
+                f"{devices} devices with kernels in {len(self._sources)} captures, "
                 f"{nodes} x {gpus_per_node} = {expected} expected: a timestamp folder of the "
                 "window is missing, or captures of another window are among them"
                 + ("; left out: " + "; ".join(self.excluded) if self.excluded else "")
@@ -447,6 +563,12 @@ class _Work:
         return f"one process per node, {gpus} GPUs each"
 
 
+def _median(values: Sequence[int]) -> float:
+    """Return the middle one, or the mean of the middle two; numpy's own loads masked arrays."""
+    ordered, half = sorted(values), len(values) // 2
+    return (ordered[half] + ordered[~half]) / 2
+
+
 def _main_stream(device: Device, kind: Ints) -> tuple[str, NDArray[np.bool_]]:
     """Return the stream that computes most, and which kernels are on it.
 
@@ -465,15 +587,52 @@ def _main_stream(device: Device, kind: Ints) -> tuple[str, NDArray[np.bool_]]:
 
 def _timelines(
     events: Events, step: Ints, steps: int, kind: Ints
-) -> tuple[Ints, tuple[Timeline, ...]]:
-    """Return each kernel's time alone, and a timeline for every step and one for the rest."""
+) -> tuple[Ints, tuple[Timeline, ...], tuple[int, ...]]:
+    """Return each kernel's time alone, a timeline for every step and one for the rest, and starts.
+
+    The starts are those of the steps' first kernels, 0 for a step without any.
+    """
     alone = np.zeros(len(events), np.int64)
-    found = []
+    found, begins = [], []
     for number in (*range(steps), ABSENT):
         here = np.flatnonzero(step == number)
-        line, alone[here] = timeline(events.start_ps[here], events.end_ps[here], kind[here])
+        start_ps = events.start_ps[here]
+        line, alone[here] = timeline(start_ps, events.end_ps[here], kind[here])
         found.append(line)
-    return alone, tuple(found)
+        begins.append(int(start_ps.min(initial=_LATE)) if here.size else 0)
+    return alone, tuple(found), tuple(begins[:-1])
+
+
+def _observed(
+    trace: Trace,
+    device: Device,
+    events: Events,
+    kind: Ints,
+    assigned: tuple[tuple[int, ...], Ints],
+) -> Observed:
+    sizes = [len(each.events) for each in device.streams]
+    return Observed(
+        source=trace.source,
+        device=device.name,
+        backend=device.backend,
+        names=trace.names,
+        streams=tuple(each.name for each in device.streams),
+        stream=np.repeat(np.arange(len(sizes)), sizes),
+        events=events,
+        kind=kind,
+        steps=assigned[0],
+        step=assigned[1],
+        launches=trace.launches,
+    )
+
+
+def _agree(one: Assignment, other: Assignment) -> bool:
+    """Tell whether two captures name their steps alike.
+
+    A launch and a run of the step's module put the same kernels into a step where both are even.
+    """
+    exact = {StepRule.LAUNCH, StepRule.EXECUTIONS}
+    return one.rule is other.rule or (one.even and other.even and {one.rule, other.rule} <= exact)
 
 
 def _numbers(steps: Sequence[int]) -> str:

@@ -3,25 +3,18 @@
 A step's span has four parts that sum to it: compute, exposed communication, exposed memory and
 idle. What moved between two variants is named by those first, then by family. Totals of different
 launchers, step counts or device counts are not comparable, and are refused.
-
-And the shares of a step that its parts take, which order the settings that are tried next. Kernels
-are told apart by the operation that launched them; where a trace names none, a library's
-kernel still says which collective it is, but for send and receive: those are of the one kind that
-the compiled program has, or of none that can be told.
 """
 
 from __future__ import annotations
 
 import re
-from collections import defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-from pytest_xlatune.evidence.hlo import Program
 from pytest_xlatune.evidence.trace import Kind
 from pytest_xlatune.evidence.trace.breakdown import Drill, TimeRow
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.record import Record
-from pytest_xlatune.model.result import COLLECTIVES, Shares
 
 NOTEWORTHY = 0.005  # of the span: a part that moved less is not named in the sentence
 
@@ -72,6 +65,10 @@ def totals(found: Drill) -> dict[str, float]:
         "overlap": seconds(found, total.overlap_ps),
         "concurrency": seconds(found, total.concurrency_ps),
     }
+    if (periods := found.periods_ps) is not None:
+        period_ps, span_ps, count = periods
+        figures["between steps"] = (period_ps - span_ps) / count * 1e-12
+        figures["period, start to start"] = period_ps / count * 1e-12
     if found.step_s is not None:
         figures["step - total kernel"] = found.step_s - figures["total kernel"]
     return figures
@@ -121,6 +118,25 @@ def _sums(found: Drill, rows: tuple[TimeRow, ...]) -> dict[str, float]:
     return {row.name: seconds(found, row.sum_ps) for row in rows}
 
 
+def by_path(found: Drill, paths: Mapping[str, str]) -> dict[str, float]:
+    """Return the seconds of each path in the framework, per device per step.
+
+    Numbers of operations change from one compilation to the next, paths do not. An operation
+    without a path stands under its name without its number.
+    """
+    sums: dict[str, float] = {}
+    for row in found.ops:
+        # all-gather-start.3    fusion.17.remat2
+        path = paths.get(row.name) or re.sub(r"\.(\d+|remat\d*|clone)(?=\.|$)", "", row.name)
+        sums[path] = sums.get(path, 0.0) + seconds(found, row.sum_ps)
+    return sums
+
+
+def paired_paths(before: dict[str, float], after: dict[str, float]) -> tuple[Part, ...]:
+    """Return the paths of two variants side by side, most moved first."""
+    return _moved(_paired(before, after))
+
+
 def _paired(before: dict[str, float], after: dict[str, float]) -> tuple[Part, ...]:
     names = dict.fromkeys([*before, *after])
     return tuple(
@@ -164,73 +180,3 @@ def _sentence(
 def milliseconds(value_s: float) -> float:
     """Return seconds as milliseconds."""
     return value_s * 1e3
-
-
-_AS = {
-    "ragged-all-to-all": "all-to-all",
-    "send": "collective-permute",
-    "recv": "collective-permute",
-}
-_EXCHANGES = ("all-to-all", "collective-permute")  # what a library does by send and receive
-# an operation:  all-gather-start.3    ragged-all-to-all.1    recv-done
-_OPERATION = re.compile(rf"({'|'.join(COLLECTIVES)}|ragged-all-to-all|send|recv)\b")
-# a library's kernel:  ncclDevKernel_ReduceScatter_Sum_bf16_RING_LL    ncclDevKernel_SendRecv
-_KERNEL = re.compile(r"AllGather|ReduceScatter|AllReduce|AllToAll|SendRecv", re.IGNORECASE)
-_KERNELS = {
-    "allgather": "all-gather",
-    "reducescatter": "reduce-scatter",
-    "allreduce": "all-reduce",
-    "alltoall": "all-to-all",
-}
-
-
-def shares_of(found: Drill | None, program: Program | None) -> Shares | None:
-    """Return what a trace and a dump tell; either may be missing, None where both are."""
-    kinds = None if program is None else _kinds(program)
-    span = 0 if found is None else found.total.span_ps
-    if found is None or span <= 0:
-        return None if kinds is None else Shares(of_step={}, kinds=kinds)
-    total = found.total
-    return Shares(
-        of_step={
-            **{kind: spent / span for kind, spent in _alone(found, kinds).items()},
-            "communication": total.exposed_communication_ps / span,
-            "compute": total.compute_ps / span,
-            "copies": total.exposed_memory_ps / span,
-            "idle": total.idle_ps / span,
-        },
-        kinds=kinds,
-    )
-
-
-def _kinds(program: Program) -> tuple[str, ...]:
-    found = {_AS.get(each.kind, each.kind) for each in program.collectives}
-    return tuple(each for each in COLLECTIVES if each in found)
-
-
-def _alone(found: Drill, kinds: tuple[str, ...] | None) -> dict[str, int]:
-    """Return kind -> picoseconds in which its kernels had nothing beside them."""
-    rows = [each for each in found.ops if each.kind is Kind.COMMUNICATION]
-    kind_of = _of_operation
-    if not rows:
-        rows = [each for each in found.kernels if each.kind is Kind.COMMUNICATION]
-        kind_of = _of_kernel
-    exchanges = [each for each in _EXCHANGES if each in (kinds or ())]
-    spent: dict[str, int] = defaultdict(int)
-    for row in rows:
-        kind = kind_of(row)
-        if kind == "send and receive" and len(exchanges) == 1:
-            kind = exchanges[0]
-        if kind in COLLECTIVES:
-            spent[kind] += row.alone_ps
-    return {kind: spent[kind] for kind in COLLECTIVES if kind in spent}
-
-
-def _of_operation(row: TimeRow) -> str:
-    match = _OPERATION.match(row.name)
-    return _AS.get(match[1], match[1]) if match else ""
-
-
-def _of_kernel(row: TimeRow) -> str:
-    match = _KERNEL.search(row.name)
-    return _KERNELS.get(match[0].lower(), "send and receive") if match else ""

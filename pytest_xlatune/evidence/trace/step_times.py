@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pytest_xlatune.evidence.trace import ABSENT, Annotation, Events, Ints, Trace
 
@@ -71,12 +72,24 @@ def _candidates(trace: Trace, devices: Sequence[Events], steps: int | None) -> I
     if marks and len(trace.launches.id):
         of = tuple(_inside(marks, each) for each in _launch_times(trace, devices))
         yield _assignment(StepRule.LAUNCH, numbers, of, main, devices)
-    runs = [_runs(events, main, steps or len(marks) or None) for events in devices]
-    known = tuple(each for each in runs if each is not None)
+    runs = {
+        place: _runs(events, main, steps or len(marks) or None)
+        for place, events in enumerate(devices)
+        if main != ABSENT and (events.module == main).any()
+    }
+    known = {place: each for place, each in runs.items() if each is not None}
     if known and len(known) == len(runs):
-        count = 1 + max(int(each.max(initial=0)) for each in known)
+        count = 1 + max(int(each.max(initial=0)) for each in known.values())
         own = numbers if len(numbers) == count else tuple(range(count))
-        yield _assignment(StepRule.EXECUTIONS, own, known, main, devices)
+        # a device on which the step's module does not run follows the others
+        begins = _begins([(devices[place].start_ps, each) for place, each in known.items()], count)
+        of = tuple(
+            known[place]
+            if place in known
+            else np.searchsorted(begins, events.start_ps, side="right") - 1
+            for place, events in enumerate(devices)
+        )
+        yield _assignment(StepRule.EXECUTIONS, own, of, main, devices)
     if marks:
         of = tuple(_inside(marks, events.start_ps) for events in devices)
         yield _assignment(StepRule.WINDOWS, numbers, of, main, devices)
@@ -91,8 +104,9 @@ def _assignment(
 ) -> Assignment:
     counts = np.array(
         [
-            np.bincount(step[(step != ABSENT) & (events.module == main)], minlength=len(numbers))
-            for step, events in zip(of, devices, strict=True)
+            np.bincount(step[(step != ABSENT) & mine], minlength=len(numbers))
+            for step, mine in zip(of, (_of_module(each, main) for each in devices), strict=True)
+            if main == ABSENT or mine.any()
         ]
     )
     return Assignment(
@@ -102,6 +116,25 @@ def _assignment(
         even=bool(counts.size and (counts == counts[0, 0]).all()),
         cut=_cut(numbers, counts),
     )
+
+
+def _of_module(events: Events, main: int) -> NDArray[np.bool_]:
+    """Return which kernels are operations of a module; those that name none count as no part.
+
+    Where the device names no operation at all every kernel of the module is one.
+    """
+    mine: NDArray[np.bool_] = events.module == main
+    named: NDArray[np.bool_] = mine & (events.op != ABSENT)
+    return named if main != ABSENT and named.any() else mine
+
+
+def _begins(found: Sequence[tuple[Ints, Ints]], steps: int) -> Ints:
+    """Return when each step begins on the first of several devices: start and step of kernels."""
+    begins = np.full(steps, np.iinfo(np.int64).max)
+    for start_ps, step in found:
+        known = step != ABSENT
+        np.minimum.at(begins, step[known], start_ps[known])
+    return np.minimum.accumulate(begins[::-1])[::-1]
 
 
 def _cut(numbers: Sequence[int], counts: Ints) -> int | None:
@@ -164,7 +197,7 @@ def _runs(events: Events, main: int, steps: int | None) -> Ints | None:
     """
     order = np.argsort(events.start_ps, kind="stable")
     ordered = events.take(order)
-    mine = np.flatnonzero(ordered.module == main)
+    mine = np.flatnonzero(_of_module(ordered, main))
     if main == ABSENT or not mine.size:
         return None
     keys = (ordered.op[mine] << 32) + ordered.name[mine]

@@ -20,6 +20,7 @@ import shlex
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +51,7 @@ from pytest_xlatune.executors.slurm._script import HELD, SCRIPTS, SLURM_LOGS_IN
 from pytest_xlatune.executors.slurm.nodes import resume_nodes
 from pytest_xlatune.model.errors import ConfigError, SubmissionError
 from pytest_xlatune.model.hosts import compress
+from pytest_xlatune.model.resources import Resources
 from pytest_xlatune.model.result import Outcome, Submission
 from pytest_xlatune.model.trial import LaunchSpec
 
@@ -109,16 +111,34 @@ class SlurmExecutor:
             SchedulerDown: the controller is away, or another session's sbatch still asks it.
             SubmissionError: sbatch refused it for good.
         """
+        return self.hand_in(
+            request,
+            arguments_of(request),
+            program=payload.__file__,
+            first=lambda: write_spec(request.folder.resolve(), spec),
+        )
+
+    def hand_in(
+        self,
+        request: Request,
+        arguments: Mapping[str, Any],
+        *,
+        program: str,
+        first: Callable[[], None],
+    ) -> str:
+        """Submit a program of ours for the folder of a request, once; return the job's id.
+
+        `first` writes what the program reads. Raises as `submit` does.
+        """
         folder, name = request.folder.resolve(), request.job_name
-        arguments = _arguments(request)
         if (folder / SCRIPTS).exists():
             self._wait_for_another(folder)
             if found := self.find(request):
                 return found
-        write_spec(folder, spec)
+        first()
         payload.make_folder(folder / SCRIPTS)
         where = compress(request.nodelist) or "any node"
-        reply = script.submit(folder, arguments)
+        reply = script.submit(folder, arguments, program)
         for wait_s in RETRY_AFTER_S:
             if not reply.trouble.is_passing or reply.trouble is Trouble.FULL:
                 break
@@ -126,7 +146,7 @@ class SlurmExecutor:
             self._sleep(wait_s)
             if found := self.find(request):
                 return found
-            reply = script.submit(folder, arguments)
+            reply = script.submit(folder, arguments, program)
         payload.close_files(folder / SCRIPTS)
         if reply.code == 0:
             _log.info("%s is job %s on %s", name, reply.out, where)
@@ -141,7 +161,7 @@ class SlurmExecutor:
 
     def script(self, request: Request) -> str:
         """Return the text that `submit` would hand to sbatch. Needs no Slurm; writes nothing."""
-        return script.render(request.folder.resolve(), _arguments(request))
+        return script.render(request.folder.resolve(), arguments_of(request))
 
     def find(self, request: Request) -> str:
         """Return the id of the job that was accepted for this attempt, "" if there is none.
@@ -223,7 +243,7 @@ class SlurmExecutor:
         raise SchedulerDown(f"an sbatch of another session for {folder} is not over yet")
 
 
-def _arguments(request: Request) -> dict[str, Any]:
+def arguments_of(request: Request) -> dict[str, Any]:
     """Return submitit's parameters for a trial."""
     folder, job_name, comment = request.folder.resolve(), request.job_name, request.comment
     nodelist, resources = request.nodelist, request.resources
@@ -310,6 +330,66 @@ def _is_of(job: SlurmJob, comment: str, folder: Path) -> bool:
     return job.comment == comment and is_there
 
 
+# sbatch: Job 4711 to start at 1795173260 using 16 processors on nodes node001 in partition p
+# sbatch: Job 4711 to start at 2026-11-23T21:14:20 using 16 processors on nodes node001
+_TO_START = re.compile(r"\bto start at (?P<at>\S+)")
+
+
+def expected_wait(
+    *,
+    nodelist: Sequence[str],
+    resources: Resources,
+    now_s: float,
+    run: Run = run_command,
+) -> float | str:
+    """Return how many seconds a job would wait, as `sbatch --test-only` says; else why not.
+
+    Nothing is submitted. `resources` say for how long the nodes are asked.
+    """
+    sbatch, _ = site_options(resources.options)
+    words = [f"--{key}" if value is True else f"--{key}={value}" for key, value in sbatch.items()]
+    nodes = len(nodelist) or resources.nodes or 1
+    answer = run(
+        ["sbatch", "--test-only", f"--nodes={nodes}", "--exclusive",
+         f"--ntasks-per-node={resources.tasks_per_node}",
+         f"--time={math.ceil(resources.time_limit_s / 60)}", "--chdir=/",
+         *([f"--nodelist={compress(nodelist)}"] if nodelist else []), *words, "--wrap=true"]
+    )  # fmt: skip
+    if answer.code:
+        return answer.error
+    match = _TO_START.search(f"{answer.err} {answer.out}")
+    at_s = None if match is None else _time_of(match["at"])
+    if at_s is None:
+        return f"it said no start: {' '.join((answer.err or answer.out).split())!r:.120}"
+    return max(at_s - now_s, 0.0)
+
+
+def pending_waits(job_ids: Sequence[str], *, run: Run = run_command) -> tuple[float, ...]:
+    """Return how long these jobs will have waited, as `squeue --start` foresees it.
+
+    () where one of them runs: the others then wait for it too; and where Slurm foresees nothing.
+    """
+    if not job_ids:
+        return ()
+    form = SEPARATOR.join(("%T", "%V", "%S"))
+    answer = run(["squeue", "-h", "--start", "-t", "all", "-j", ",".join(job_ids), "-o", form])
+    rows = [line.split(SEPARATOR) for line in answer.out.splitlines()]
+    whole = [row for row in rows if len(row) == 3]  # noqa: PLR2004
+    if answer.code or any(state != "PENDING" for state, _, _ in whole):
+        return ()
+    times = [(_time_of(asked), _time_of(start)) for _, asked, start in whole]
+    return tuple(max(b - a, 0.0) for a, b in times if a is not None and b is not None)
+
+
+def _time_of(text: str) -> float | None:
+    """Read a time as Slurm prints it: seconds since the epoch, or local time; None is neither."""
+    if text.isdecimal():
+        return float(text)
+    with contextlib.suppress(ValueError):
+        return datetime.fromisoformat(text).timestamp()
+    return None
+
+
 # how long srun may wait for the nodes: they were idle a moment ago
 _PATIENCE_S = 15
 # the paths, an empty word, then commands; a check is named by its place among them
@@ -340,6 +420,7 @@ def look(
     checks: Sequence[tuple[str, str]] = (),
     nodelist: Sequence[str],
     options: Mapping[str, str],
+    allocation: str = "",
     run: Run = run_command,
 ) -> Sight:
     """Return which of the paths do not exist and which checks fail on which node.
@@ -349,10 +430,13 @@ def look(
         checks: shell commands, each with the sentence that says why it fails.
         nodelist: expanded, not empty.
         options: of `Resources`, so that the look runs where the trials will.
+        allocation: in which it is a step; "" has it be a job of its own.
         run: runs a command of Slurm's.
     """
     sbatch, _ = site_options(options)
     site = [f"--{key}" if value is True else f"--{key}={value}" for key, value in sbatch.items()]
+    if allocation:
+        site = [f"--jobid={allocation}"]
     answer = run(
         ["srun", f"--nodelist={compress(nodelist)}", f"--nodes={len(nodelist)}",
          "--ntasks-per-node=1", f"--immediate={_PATIENCE_S}", "--time=1", "--export=NONE",

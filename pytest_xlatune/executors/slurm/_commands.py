@@ -15,7 +15,7 @@ import re
 import subprocess
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
@@ -209,8 +209,8 @@ STATES: Mapping[str, State] = {
 _EXIT = re.compile(r"(\d{1,9}):(\d{1,9})")
 # a job state with what may follow it:  CANCELLED by 0    NODE_FAIL,COMPLETING    COMPLETI+
 _WORD = re.compile(r"[A-Z_]+")
-# one field of `scontrol show job -o`, up to the next:  JobName=ag combine WorkDir=
-_FIELD = re.compile(r"(?:^| )([A-Z][\w:/]*)=(.*?)(?= [A-Z][\w:/]*=|\s*$)")
+# where a field of `scontrol show job -o` begins, the one before ends:  JobName=ag combine WorkDir=
+_FIELD = re.compile(r"(?:^| )([A-Z][\w:/]*+)=")
 # why a job waits for nodes that are drained, down or reserved:
 # NodeDown    ReqNodeNotAvail, UnavailableNodes:node002
 # Nodes_required_for_job_are_DOWN,_DRAINED_or_reserved_for_jobs_in_higher_priority_partitions
@@ -258,7 +258,14 @@ def to_state(text: str) -> State:
 
 def parse_scontrol(text: str) -> dict[str, SlurmJob]:
     """Read `scontrol show job -o`: one job a line, `Key=value` separated by spaces."""
-    return _jobs(dict(_FIELD.findall(line)) for line in text.splitlines())
+    return _jobs(dict(_fields(line.rstrip())) for line in text.splitlines())
+
+
+def _fields(line: str) -> Iterator[tuple[str, str]]:
+    found = list(_FIELD.finditer(line))
+    ends = [each.start() for each in found[1:]] + [len(line)]
+    for each, end in zip(found, ends, strict=False):
+        yield each.group(1), line[each.end() : end]
 
 
 def parse_squeue(text: str) -> dict[str, SlurmJob]:

@@ -64,6 +64,9 @@ class Poller:
     clock: Callable[[], float] = time.monotonic
     round_s: float = ROUND_S  # least time between two rounds of questions
     patience_s: float = PATIENCE_S  # without an answer of the controller, until it gives up
+    is_ours: Callable[[SlurmJob, Path], bool] = lambda job, folder: (
+        not job.folder or is_same_attempt(Path(job.folder), folder)
+    )
     _asked_at: float | None = None
     _away_since: float | None = None
     _away: str = ""
@@ -122,7 +125,7 @@ class Poller:
             return {}
         self._away_since = None
         if unseen := folders.keys() - found.keys():
-            found |= _own(self._accounting(sorted(unseen), now), folders)
+            found |= self._own(self._accounting(sorted(unseen), now), folders)
         most = EMPTY_ROUNDS if found else ALL_EMPTY_ROUNDS
         return {
             job_id: self._seen(found[job_id], folder)
@@ -150,7 +153,7 @@ class Poller:
                 known |= parse_scontrol(answer.out)
                 self._away = f"scontrol says nothing of job {job_id}: {answer.out!r:.80}"
         # an answer without a word of what was asked for is none
-        return _own(known, folders) if known or has_answered else None
+        return self._own(known, folders) if known or has_answered else None
 
     def _queue(self, folders: Mapping[str, Path]) -> dict[str, SlurmJob] | None:
         """Ask for our jobs together; None where the controller does not answer."""
@@ -162,7 +165,7 @@ class Poller:
         if not known and answer.trouble is Trouble.NONE and answer.out.strip():
             self._away = f"squeue answers {answer.out!r:.80}"
             return None
-        return _own(known, folders)
+        return self._own(known, folders)
 
     def _accounting(self, ids: Sequence[str], now: float) -> dict[str, SlurmJob]:
         """Ask slurmdbd, if there is one."""
@@ -176,23 +179,7 @@ class Poller:
 
     def _seen(self, job: SlurmJob, folder: Path) -> Outcome:
         self._empty.pop(folder, None)
-        if not job.outcome.state.is_final:
-            return job.outcome
-        ranks = list(read_outcomes(folder).values())
-        if job.outcome.state is State.FAILED and (said := _out_of_memory(folder, job)):
-            # Slurm tells it of the step alone; the job failed with the signal that ended it
-            job = replace(job, outcome=replace(job.outcome, state=State.OUT_OF_MEMORY, reason=said))
-        if not ranks and job.outcome.state is State.FAILED:
-            why = _full(folder) or _last_words(folder, job)
-            return replace(job.outcome, reason=f"{job.outcome.reason}{why}")
-        outcome = merge(job.outcome, ranks)
-        if outcome.state is State.FAILED and outcome.signal and (folder / CANCEL).exists():
-            # told to end by us, it died of the signal before Slurm's word for it came
-            outcome = replace(outcome, state=State.CANCELLED)
-        if outcome.state in _TAKEN and _is_whole(folder, ranks):
-            # the cancel came after the trainer's end: what it measured stands
-            return replace(outcome, state=State.COMPLETED)
-        return outcome
+        return ended(job, folder) if job.outcome.state.is_final else job.outcome
 
     def _unseen(self, folder: Path, most: int) -> Outcome:
         """Return the outcome of a job that no part of Slurm knows any more."""
@@ -214,6 +201,16 @@ class Poller:
         said = f"unknown to Slurm, round {empty} of {most}"
         return replace(before, reason=said, lacks_nodes=False)
 
+    def _own(
+        self, jobs: Mapping[str, SlurmJob], folders: Mapping[str, Path]
+    ) -> dict[str, SlurmJob]:
+        """Keep the jobs asked for; a stranger that was given the same number is not one of them."""
+        return {
+            job_id: job
+            for job_id, job in jobs.items()
+            if job_id in folders and self.is_ours(job, folders[job_id])
+        }
+
     def _down(self, for_s: float) -> SubmissionError:
         said = f"the Slurm controller has not answered for {for_s:.0f} s: {self._away}"
         if for_s < self.patience_s:
@@ -224,18 +221,27 @@ class Poller:
         )
 
 
+def ended(job: SlurmJob, folder: Path) -> Outcome:
+    """Return how an attempt ended, by Slurm's word of its job or step and by the payloads'."""
+    ranks = list(read_outcomes(folder).values())
+    if job.outcome.state is State.FAILED and (said := _out_of_memory(folder, job)):
+        # Slurm tells it of the step alone; the job failed with the signal that ended it
+        job = replace(job, outcome=replace(job.outcome, state=State.OUT_OF_MEMORY, reason=said))
+    if not ranks and job.outcome.state is State.FAILED:
+        why = _full(folder) or _last_words(folder, job)
+        return replace(job.outcome, reason=f"{job.outcome.reason}{why}")
+    outcome = merge(job.outcome, ranks)
+    if outcome.state is State.FAILED and outcome.signal and (folder / CANCEL).exists():
+        # told to end by us, it died of the signal before Slurm's word for it came
+        outcome = replace(outcome, state=State.CANCELLED)
+    if outcome.state in _TAKEN and is_whole(folder, ranks):
+        # the cancel came after the trainer's end: what it measured stands
+        return replace(outcome, state=State.COMPLETED)
+    return outcome
+
+
 _TAKEN = frozenset({State.CANCELLED, State.PREEMPTED})  # by others, in the middle or just after
 _UNASKED = Outcome(state=State.PENDING, reason="not asked yet")
-
-
-def _own(jobs: Mapping[str, SlurmJob], folders: Mapping[str, Path]) -> dict[str, SlurmJob]:
-    """Keep the jobs asked for; a stranger that was given the same number is not one of them."""
-    return {
-        job_id: job
-        for job_id, job in jobs.items()
-        if job_id in folders
-        and (not job.folder or is_same_attempt(Path(job.folder), folders[job_id]))
-    }
 
 
 def _has_silent(folder: Path, ranks: Sequence[Outcome]) -> bool:
@@ -243,7 +249,7 @@ def _has_silent(folder: Path, ranks: Sequence[Outcome]) -> bool:
     return len(list(folder.glob("claimed*.json"))) > len(ranks)
 
 
-def _is_whole(folder: Path, ranks: Sequence[Outcome]) -> bool:
+def is_whole(folder: Path, ranks: Sequence[Outcome]) -> bool:
     """Whether every rank that began ran to its end."""
     is_good = bool(ranks) and all(each.state is State.COMPLETED for each in ranks)
     return is_good and not _has_silent(folder, ranks)

@@ -25,22 +25,23 @@ HELD = "sbatch.lock"  # in it; held as long as an sbatch runs, by the session th
 SLURM_LOGS_IN = "NONE"
 
 
-def render(folder: Path, parameters: Mapping[str, Any]) -> str:
+def render(folder: Path, parameters: Mapping[str, Any], program: str = payload.__file__) -> str:
     """Return the script of the attempt in a folder; starts nothing and writes nothing.
 
-    `parameters` are submitit's; their `additional_parameters` have `export`.
+    `parameters` are submitit's; their `additional_parameters` have `export`. `program` is the file
+    that an isolated interpreter runs, with the folder as its argument.
     """
-    executor = _executor(folder, parameters)
+    executor = _executor(folder, parameters, program)
     command = executor._submitit_command_str  # noqa: SLF001
     return str(executor._make_submission_file_text(command, "dry-run"))  # noqa: SLF001
 
 
-def submit(folder: Path, parameters: Mapping[str, Any]) -> Reply:
+def submit(folder: Path, parameters: Mapping[str, Any], program: str = payload.__file__) -> Reply:
     """Call sbatch once; return the job id as what it printed, or why there is none."""
     from submitit.core.utils import FailedJobError, FailedSubmissionError
 
     try:
-        executor = _executor(folder, parameters)
+        executor = _executor(folder, parameters, program)
         # `submit` would pickle a function, and the node would have to import all it refers to
         job = executor._submit_command(executor._submitit_command_str)  # noqa: SLF001
     except FileNotFoundError:
@@ -50,15 +51,15 @@ def submit(folder: Path, parameters: Mapping[str, Any]) -> Reply:
     return Reply(code=0, out=str(job.job_id))
 
 
-def _executor(folder: Path, parameters: Mapping[str, Any]) -> Any:
-    made = _script_executor()(folder=folder / SCRIPTS, max_num_timeout=0)
+def _executor(folder: Path, parameters: Mapping[str, Any], program: str) -> Any:
+    made = _script_executor(program)(folder=folder / SCRIPTS, max_num_timeout=0)
     made.update_parameters(**parameters)
     return made
 
 
 @functools.cache
-def _script_executor() -> Any:
-    """Return submitit's executor, which runs our payload as a script.
+def _script_executor(program: str) -> Any:
+    """Return submitit's executor, which runs a program of ours as a script.
 
     It calls sbatch without what would steer it behind our back.
     """
@@ -71,8 +72,8 @@ def _script_executor() -> Any:
 
         @property
         def _submitit_command_str(self) -> str:
-            # isolated and without site: the payload needs the standard library only
-            words = (payload.__file__, str(Path(self.folder).parent))
+            # isolated and without site: it needs the standard library only
+            words = (program, str(Path(self.folder).parent))
             return f"{self.python} -I -S {shlex.join(words)}"
 
         def _make_submission_command(self, submission_file_path: Path) -> list[str]:

@@ -29,6 +29,7 @@ from pytest_xlatune.launchers.cvs._values import (
     typed,
     written,
 )
+from pytest_xlatune.model.channels import on_top
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.profile import (
     APPENDING,
@@ -165,7 +166,8 @@ def recipe_of(file: CvsFile, cell: CvsCell, profile: Profile) -> CvsRecipe:
         elif name in OF_THE_LAUNCHER:
             left_out.append(f"{name}: only the launcher of a job sets it")
         else:
-            changes |= dict.fromkeys(_places_of_variable(file, name), value)
+            text = on_top(file.env, {name: value})[name]
+            changes |= dict.fromkeys(_places_of_variable(file, name), text)
             if name in file.added and file.generation in ("1", "2"):
                 left_out.append(
                     f"{name}: it is in the file, and CVS itself sets {file.added[name]} over it"
@@ -197,7 +199,8 @@ def untaken(
         parsed = parse_flags(after.env["XLA_FLAGS"], where=after.where)
         flags = {f"--{name}": text for name, text in effective_values(parsed).items()}
     found: dict[str, Json] = {**flags, **after.env, **(own.maxtext if own else {})}
-    wanted |= {**profile.env, **profile.overrides}
+    whole = on_top(before.env, profile.env)
+    wanted |= {**{name: whole[name] for name in profile.env}, **profile.overrides}
     lost = [
         name
         for name, value in wanted.items()

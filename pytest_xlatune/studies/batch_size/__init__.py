@@ -19,7 +19,7 @@ from pytest_xlatune.model.cell import Cell
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.failure import FailureClass
 from pytest_xlatune.model.profile import BASELINE
-from pytest_xlatune.model.record import Record, digest
+from pytest_xlatune.model.record import Record, digest, written
 from pytest_xlatune.model.resources import Next, RetryRule
 from pytest_xlatune.model.result import Conclusion, VerdictKind
 from pytest_xlatune.model.trial import Arm, Trial
@@ -46,9 +46,13 @@ from pytest_xlatune.studies.batch_size._concluded import (
     SizeWord,
     conclusion,
 )
-from pytest_xlatune.studies.batch_size._findings import BLOCK, PROBE, BatchFindings
-from pytest_xlatune.studies.trials import is_ours
-from pytest_xlatune.studies.verdicts import Common
+from pytest_xlatune.studies.batch_size._findings import BLOCK, COMPILED, PROBE, BatchFindings
+from pytest_xlatune.studies.cell_arms import (
+    CellArms,
+    refuse_unless_positive,
+    results_of,
+    trial_of,
+)
 
 __all__ = [
     "BEST_FILE",
@@ -68,9 +72,12 @@ _REACH = 4  # times the start: the largest size of a search that names none
 MIN_BLOCKS = 2
 # keys that change the computation: their speeds are a finding, and rank nothing
 _CHANGES_LOSS = ("quantization", "dtype", "precision", "quantize")
+# a variable:  XLA_PYTHON_CLIENT_MEM_FRACTION
+_VARIABLE = re.compile(r"[A-Z][A-Z0-9_]*")
 _SHORT: Mapping[str, str] = {PER_DEVICE: "pdbs", TARGET_LENGTH: "length"}
 
 
+@written("batch size")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchSize(Record):
     """What a sweep file declares: `Sweep(study=BatchSize(start=8))`.
@@ -92,7 +99,7 @@ class BatchSize(Record):
         sigma: noise of one job's score between jobs, from a calibration (0.006 is 0.6 %); None is
             unknown, and the best two sizes at least are run in blocks.
         prefers_smaller: whether the smallest of the sizes that cannot be told apart is recommended.
-        peak_tflops: TFLOP/s that one device can do, for the MFU column; None leaves it out.
+        peak_tflops: TFLOP/s that one device can do, for MFU; None is as logs print it.
         key_of_study: what tells this study from the last one: runs of another key are not used.
     """
 
@@ -126,20 +133,17 @@ class BatchSize(Record):
             raise ConfigError(f"batch size: {self.key} is listed with a value twice: {listed}")
         if len(listed) == 1:
             raise ConfigError(f"batch size: one value of {self.key} is compared with nothing")
-        named = (
-            "start",
-            "step",
-            "smallest",
-            "largest",
-            "ceiling",
-            "compiled_ceiling",
-            "sigma",
-            "peak_tflops",
+        refuse_unless_positive(
+            "batch size",
+            start=self.start,
+            step=self.step,
+            smallest=self.smallest,
+            largest=self.largest,
+            ceiling=self.ceiling,
+            compiled_ceiling=self.compiled_ceiling,
+            sigma=self.sigma,
+            peak_tflops=self.peak_tflops,
         )
-        for name in (*named, "peak_tflops"):
-            value = getattr(self, name)
-            if value is not None and not 0 < value < math.inf:
-                raise ConfigError(f"batch size: {name} is {value}, expected a positive number")
         if any(not 0 < each < math.inf for each in self.sizes):
             raise ConfigError(f"batch size: sizes are {self.sizes}, expected positive numbers")
         if self.key == "XLA_FLAGS":
@@ -176,7 +180,14 @@ class BatchSize(Record):
             budget=asked.budget,
             seed=asked.seed,
             loss_tolerance=asked.loss_tolerance,
+            asks_compiler=asked.asks_compiler and self.can_be_compiled,
         )
+
+    @property
+    def can_be_compiled(self) -> bool:
+        """Whether a compiler can say which values fit, and none has: a key of the program."""
+        is_variable = bool(_VARIABLE.fullmatch(self.key))
+        return self.grows and not is_variable and self.compiled_ceiling is None
 
     def _listed(self, cell: Cell) -> tuple[tuple[str, ...], int]:
         """Return all values that may be tried, ascending, and the place of the first."""
@@ -224,8 +235,7 @@ def _variant(cell: Cell, key: str, text: str) -> Cell:
         if not text.isdecimal():
             raise ConfigError(f"batch size: {key} is {text}, expected whole numbers: step=1024")
         return replace(cell, max_target_length=int(text))
-    # a variable:  XLA_PYTHON_CLIENT_MEM_FRACTION
-    if re.fullmatch(r"[A-Z][A-Z0-9_]*", key):
+    if _VARIABLE.fullmatch(key):
         return replace(cell, deployed={**cell.deployed, key: text})
     return replace(cell, overrides={**cell.overrides, key: text})
 
@@ -311,7 +321,7 @@ def ceiling_by_formula(
 
 
 @dataclass(frozen=True, kw_only=True)
-class BatchStudy(Common):
+class BatchStudy(CellArms):
     """One search for a batch size.
 
     Attributes:
@@ -322,6 +332,7 @@ class BatchStudy(Common):
         budget: jobs that it may cost.
         seed: of the random orders inside a block.
         loss_tolerance: relative distance of a loss at which two runs compute something else.
+        asks_compiler: whether sizes are compiled before any is run.
     """
 
     cells: tuple[Cell, ...]
@@ -331,6 +342,7 @@ class BatchStudy(Common):
     budget: int = 30
     seed: int = 0
     loss_tolerance: float = 0.02
+    asks_compiler: bool = False
 
     def __post_init__(self) -> None:
         if self.budget < MIN_BLOCKS:
@@ -346,16 +358,12 @@ class BatchStudy(Common):
         return KIND if said == (PER_DEVICE, "") else f"{KIND}-{digest(list(said), length=8)}"
 
     @property
-    def reference(self) -> str:
-        """None: no size has to run."""
-        return ""
-
-    @property
     def policy(self) -> Policy:
         """A size that does not fit is an answer, and is not tried again."""
         drop = RetryRule(retries=0, then=Next.DROP)
         return Policy(
             loss=LossRule.OWN_ARM,
+            compiled_stage=COMPILED if self.asks_compiler else "",
             rules={
                 FailureClass.OOM_HOST: drop,
                 # by the kernel for want of memory, or by a person: the second time it is memory
@@ -423,7 +431,9 @@ class BatchStudy(Common):
                 f"{asked.key} from {first}, in steps of {asked.step:g} between {self.values[0]} "
                 f"and {self.values[-1]}: the ceiling first, then around the best; about 5 to 8 jobs"
             )
+        compiled = "first a compiler says which sizes fit: it costs no job"
         return (
+            *([compiled] if self.asks_compiler else []),
             how,
             (
                 f"then {asked.blocks} complete blocks of the leading sizes, four at most: "
@@ -455,15 +465,17 @@ class BatchStudy(Common):
 
     @remembered
     def _findings(self, history: History) -> BatchFindings:
-        protocols = {each.digest: each.protocol for each in self.cells}
-        own = [
-            each
-            for each in history
-            if each.trial.protocol.is_scored
-            and is_ours(each.trial, protocols=protocols, study=self.name)
-        ]
-        own.sort(key=lambda each: each.trial.id)  # the order of arrival says nothing
-        return BatchFindings(study=self, results={each.trial.id: each for each in own})
+        # by id: the order of arrival says nothing
+        own = sorted(results_of(self, history).items())
+        return BatchFindings(
+            study=self,
+            results={name: each for name, each in own if each.trial.stage != COMPILED},
+            asked_alone={name: each for name, each in own if each.trial.stage == COMPILED},
+        )
+
+    def compiled(self, at: int) -> Trial:
+        """Return the trial that asks a compiler for the memory of a value; it is not run."""
+        return self._trial(at, COMPILED, 0)
 
     def probe(self, at: int, position: int = 0) -> Trial:
         """Return the run that tells whether a value fits; a second one stands at position 1."""
@@ -478,17 +490,8 @@ class BatchStudy(Common):
         return tuple(self._trial(at, BLOCK, number) for at in sorted(places, key=drawn))
 
     def _trial(self, at: int, stage: str, block: int, position: int = 0) -> Trial:
-        arm = self.every_arm[at]
-        return Trial(
-            arm=arm.id,
-            cell_digest=arm.cell_digest,
-            profile=arm.profile,
-            protocol=self.cells[at].protocol,
-            study=self.name,
-            stage=stage,
-            block=block,
-            position=position,
-        )
+        arm, cell = self.every_arm[at], self.cells[at]
+        return trial_of(arm, cell, study=self.name, stage=stage, block=block, position=position)
 
 
 def _slug(text: str) -> str:

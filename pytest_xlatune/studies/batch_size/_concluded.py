@@ -9,10 +9,10 @@ from enum import StrEnum
 from typing import ClassVar
 
 from pytest_xlatune.model.failure import FailureClass
+from pytest_xlatune.model.pairs import CellsRecord
 from pytest_xlatune.model.result import (
     Comparison,
     Conclusion,
-    NoiseRecord,
     TrialResult,
     TrialStatus,
     Verdict,
@@ -58,7 +58,7 @@ WORDS = tuple(SizeWord)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BatchRecord(NoiseRecord):
+class BatchRecord(CellsRecord):
     """What a search for a batch size found besides its verdicts.
 
     Attributes:
@@ -70,7 +70,6 @@ class BatchRecord(NoiseRecord):
         blocks: complete blocks behind the recommendation; 0 is a single run.
         sentence: of the answer.
         ranks: whether its values are ranked at all.
-        peak_tflops: of one device, as declared; None is unknown.
     """
 
     kind: ClassVar[str] = KIND
@@ -84,7 +83,6 @@ class BatchRecord(NoiseRecord):
     blocks: int = 0
     sentence: str = ""
     ranks: bool = True
-    peak_tflops: float | None = None
 
     @property
     def setting(self) -> str:
@@ -274,6 +272,11 @@ _UNFIT_WORDS: Mapping[str, str] = {
 
 
 def _unfit(found: BatchFindings, base: Verdict, ended: Sequence[TrialResult]) -> Verdict:
+    base = replace(base, can_run=False)
+    if not ended:
+        smaller = found.study.values[min(found.unfit)]
+        why = f"it ran, but {smaller} did not fit: it is too near to the ceiling to be relied on"
+        return _word(base, SizeWord.DOES_NOT_FIT, VerdictKind.INVALID, why)
     last = ended[-1]
     classes = [each for each in last.findings if each.cls in NO_FIT]
     cls = classes[0].cls if classes else ""
@@ -286,7 +289,7 @@ def _unfit(found: BatchFindings, base: Verdict, ended: Sequence[TrialResult]) ->
     reasons = [why]
     if any(usable(each) for each in found.of(found.place_of[base.arm])):
         reasons.append("it ran at other times: it is too near to the ceiling to be relied on")
-    return _word(replace(base, can_run=False), SizeWord.DOES_NOT_FIT, VerdictKind.INVALID, *reasons)
+    return _word(base, SizeWord.DOES_NOT_FIT, VerdictKind.INVALID, *reasons)
 
 
 def _untried(found: BatchFindings, base: Verdict, at: int) -> Verdict:
@@ -296,7 +299,7 @@ def _untried(found: BatchFindings, base: Verdict, at: int) -> Verdict:
     if smallest is not None and at > smallest and found.study.asked.grows:
         why = f"larger than {found.study.values[smallest]}, which did not fit"
     elif at > found.top:
-        limit = found.study.asked.compiled_ceiling
+        limit = found.study.asked.compiled_ceiling or found.study.numbers[found.top]
         why = f"compiled memory says that no size above {limit:g} fits"
     else:
         why = found.stopped or f"the budget of {found.study.budget} jobs left no job"
@@ -314,8 +317,39 @@ def _word(verdict: Verdict, word: SizeWord, kind: VerdictKind, *reasons: str) ->
     return replace(verdict, kind=kind, word=str(word), reasons=(*reasons, *verdict.reasons))
 
 
+def _of_compiling(found: BatchFindings) -> str:
+    """Say what a compiler told of the ceiling, or why it told nothing; "" where that is no news."""
+    study, compiled, answers = found.study, found.compiled, found.answers
+    if not study.asks_compiler:
+        is_news = found.unfit and study.asked.grows and study.asked.compiled_ceiling is None
+        return _NOT_ASKED if is_news else ""
+    unknown = next((each.said for each in answers.values() if each.fits is None), "")
+    if unknown:
+        return f"no compiled memory, so jobs looked for the ceiling: {unknown}"
+    told = ", ".join(
+        f"{study.values[at]}: " + (f"{needed / 2**30:.3g}" if needed else "more than there is")
+        for at, needed in sorted((at, answers[at].needed_bytes) for at in answers)
+    )
+    by = next((each.by for each in answers.values()), "")
+    limit = f"{(compiled.limit or 0) / 2**30:.3g} GiB"
+    said = f"compiled memory of one device in GiB, of {limit}, by {by}: {told}"
+    if not compiled.grows:
+        return f"{said}; it does not grow with {study.asked.key}, so it says nothing of the ceiling"
+    if compiled.top is None:
+        return f"{said}; the largest that may be tried fits"
+    if compiled.top < 0:
+        return f"{said}; by that none fits"
+    return f"{said}; no size above {study.values[compiled.top]} was run"
+
+
+_NOT_ASKED = (
+    "no compiler was asked, so jobs that did not fit found the ceiling: "
+    "Sweep(compile_check=...) asks one first"
+)
+
+
 def _notes(found: BatchFindings) -> list[str]:
-    study, notes = found.study, list[str]()
+    study, notes = found.study, list(filter(None, [_of_compiling(found)]))
     if found.stopped:
         notes.append(f"stopped: {found.stopped}")
     if found.is_cut_short:

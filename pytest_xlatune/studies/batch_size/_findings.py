@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Protocol
@@ -20,15 +20,22 @@ from pytest_xlatune.model.result import (
     TrialResult,
     TrialStatus,
 )
-from pytest_xlatune.model.trial import Arm, Trial
+from pytest_xlatune.model.trial import Arm, CompiledMemory, Trial
 from pytest_xlatune.stats.blocks import BlockFit, BlockScore, fit_blocks
 from pytest_xlatune.stats.compare import NoComparison, compare, standard_error
 from pytest_xlatune.stats.design import bonferroni
 from pytest_xlatune.stats.validity import different_loss
-from pytest_xlatune.studies.batch_size._search import KnownSizes, in_order, searched
+from pytest_xlatune.studies.batch_size._search import (
+    START,
+    CompiledSizes,
+    KnownSizes,
+    in_order,
+    searched,
+)
 from pytest_xlatune.studies.trials import usable
 
 PROBE, BLOCK = "probe", "block"
+COMPILED = "compiled"  # compiled alone: no job
 ALPHA = 0.05
 CUT_SIGMAS, CUT_AT = 3.0, 0.01  # below the lead: the sizes that run in blocks
 _MOST_LEADERS = 4
@@ -61,6 +68,8 @@ class SizeDemands(Protocol):
     @property
     def grows(self) -> bool: ...
     @property
+    def start(self) -> float | None: ...
+    @property
     def compiled_ceiling(self) -> float | None: ...
     @property
     def blocks(self) -> int: ...
@@ -90,11 +99,14 @@ class SizePlan(Protocol):
     @property
     def is_listed(self) -> bool: ...
     @property
+    def asks_compiler(self) -> bool: ...
+    @property
     def changes_loss(self) -> bool: ...
     @property
     def keeps_loss(self) -> bool: ...
     @property
     def every_arm(self) -> tuple[Arm, ...]: ...
+    def compiled(self, at: int) -> Trial: ...
     def probe(self, at: int, position: int = 0) -> Trial: ...
     def block(self, number: int, places: Sequence[int]) -> tuple[Trial, ...]: ...
 
@@ -121,6 +133,7 @@ class BatchFindings:
 
     study: SizePlan
     results: Mapping[str, TrialResult]
+    asked_alone: Mapping[str, TrialResult]  # those of compiled sizes
 
     def _final(self, trial: Trial) -> TrialResult | None:
         found = self.results.get(trial.id)
@@ -163,15 +176,30 @@ class BatchFindings:
         )
 
     @cached_property
+    def unfit_probes(self) -> frozenset[int]:
+        """Places whose run of the search did not fit."""
+        return frozenset(at for at, own in self.probes.items() if is_unfit(own[-1])) - self.hung
+
+    @cached_property
     def unfit(self) -> frozenset[int]:
-        """Places that did not fit, in blocks too: near the ceiling a run may fit by chance."""
-        probed = {at for at, own in self.probes.items() if is_unfit(own[-1])}
+        """Places that did not fit, in blocks too: near the ceiling a run may fit by chance.
+
+        Where memory grows with the size, one that ran although a smaller one did not fit is as near
+        to the ceiling as that one.
+        """
         in_blocks = {
             self.place_of[each.trial.arm]
             for each in self.results.values()
             if each.trial.block and each.status.is_final and is_unfit(each)
         }
-        return frozenset((probed - self.hung) | in_blocks)
+        found = self.unfit_probes | in_blocks
+        return found | self._above(found)
+
+    def _above(self, unfit: Collection[int]) -> frozenset[int]:
+        """Return the places that ran above the smallest of these, where memory grows with them."""
+        if not unfit or not self.study.asked.grows:
+            return frozenset()
+        return frozenset(at for at in self.scores if at > min(unfit))
 
     @cached_property
     def lost(self) -> Mapping[int, TrialResult]:
@@ -183,10 +211,55 @@ class BatchFindings:
         }
 
     @cached_property
+    def answers(self) -> Mapping[int, CompiledMemory]:
+        """Place -> what compiling says of its memory."""
+        return {
+            self.place_of[each.trial.arm]: each.memory
+            for each in self.asked_alone.values()
+            if each.status.is_final and each.memory is not None
+        }
+
+    @cached_property
+    def compiled(self) -> CompiledSizes:
+        """What compiling says of all sizes together."""
+        known = self.answers
+        limits = [each.limit_bytes for each in known.values() if each.limit_bytes is not None]
+        return CompiledSizes(
+            sizes=self.study.numbers,
+            start=self.study.start,
+            needed={
+                at: float(each.needed_bytes)
+                for at, each in sorted(known.items())
+                if each.needed_bytes is not None and each.fits is not None
+            },
+            limit=limits[0] if limits else None,
+            unfit=[at for at, each in known.items() if each.fits is False],
+            is_over=any(each.fits is None for each in known.values()),
+        )
+
+    @cached_property
+    def next_compiled(self) -> Trial | None:
+        """The size that is to be compiled next; None where nothing is asked, or all is known."""
+        if not self.study.asks_compiler:
+            return None
+        found = self.compiled.next()
+        return None if found is None else self.study.compiled(found)
+
+    @cached_property
+    def start(self) -> int:
+        """The place of the first job: below the compiled ceiling where no size was asked for."""
+        if self.compiled.top is None or self.study.asked.start is not None:
+            return min(self.study.start, self.top)
+        wanted = START * self.study.numbers[self.top]
+        return min(range(self.top + 1), key=lambda at: abs(self.study.numbers[at] - wanted))
+
+    @cached_property
     def top(self) -> int:
         """The largest place that may be tried."""
         limit = self.study.asked.compiled_ceiling
         last = len(self.study.values) - 1
+        if self.compiled.top is not None:
+            return max(self.compiled.top, 0)  # where none fits, a job says so
         if limit is None or not self.study.asked.grows:
             return last
         fitting = [at for at, each in enumerate(self.study.numbers) if each <= limit]
@@ -202,8 +275,21 @@ class BatchFindings:
             scores=self.scores,
             unfit=probed if grows else (),
             lost=self.lost if grows else {*self.lost, *probed},
-            top=self.top,
+            top=self._top_after(probed),
+            is_compiled=self.compiled.top is not None,
         )
+
+    def _top_after(self, unfit: Collection[int]) -> int:
+        """Return the largest place to try after jobs of these did not fit.
+
+        One that a compiler said would fit shows that it does not see everything: the search came
+        from below, and risks no further size beside it.
+        """
+        failed = min(unfit, default=None)
+        ran = [at for at in self.scores if failed is not None and at < failed]
+        if failed is None or not ran or self.compiled.top is None:
+            return self.top
+        return max(ran)
 
     @cached_property
     def used(self) -> int:
@@ -241,7 +327,7 @@ class BatchFindings:
             trial = self.study.probe(again, 1)
         else:
             is_whole = self.study.is_listed or not self.study.asked.grows
-            found = in_order(self.known) if is_whole else searched(self.known, self.study.start)
+            found = in_order(self.known) if is_whole else searched(self.known, self.start)
             if found is None:
                 return None
             trial = self.study.probe(found)
@@ -257,7 +343,7 @@ class BatchFindings:
         if self.stopped or self.next_probe is not None:
             return False
         is_whole = self.study.is_listed or not self.study.asked.grows
-        more = in_order(self.known) if is_whole else searched(self.known, self.study.start)
+        more = in_order(self.known) if is_whole else searched(self.known, self.start)
         return more is not None or bool(self.hung)
 
     @cached_property
@@ -297,7 +383,8 @@ class BatchFindings:
         if self.next_probe is not None:
             return ()
         # by their first runs alone: a leader that fails later leaves its block, and no other enters
-        able = [at for at in self.scores if at not in self.another_loss]
+        gone = self._above(self.unfit_probes).union(self.another_loss)
+        able = [at for at in self.scores if at not in gone]
         ranked = sorted(able, key=lambda at: (-self.scores[at], at))
         if self.study.changes_loss or not ranked:
             return ()
@@ -341,6 +428,8 @@ class BatchFindings:
 
     @cached_property
     def pending(self) -> tuple[Trial, ...]:
+        if self.next_compiled is not None:
+            return (self.next_compiled,)
         probe = self.next_probe
         if probe is not None:
             return (probe,)

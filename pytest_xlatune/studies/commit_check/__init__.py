@@ -17,28 +17,26 @@ from pytest_xlatune.model.cell import Cell, Parallelism
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.failure import FailureClass
 from pytest_xlatune.model.profile import BASELINE
-from pytest_xlatune.model.record import Record, digest
+from pytest_xlatune.model.record import Record, digest, written
 from pytest_xlatune.model.resources import Next, RetryRule
 from pytest_xlatune.model.result import Conclusion
 from pytest_xlatune.model.text import counted
 from pytest_xlatune.model.trial import Arm, Trial
 from pytest_xlatune.studies import (
-    NEVER,
-    NOT_YET,
-    Answer,
-    Answered,
-    Ask,
     Asked,
     History,
     LossRule,
     Policy,
-    Question,
     remembered,
+)
+from pytest_xlatune.studies.cell_arms import (
+    CellArms,
+    refuse_unless_positive,
+    results_of,
+    trial_of,
 )
 from pytest_xlatune.studies.commit_check import _halving, _table
 from pytest_xlatune.studies.commit_check._record import KIND, CommitsRecord, CommitWord, Found
-from pytest_xlatune.studies.trials import is_ours
-from pytest_xlatune.studies.verdicts import Common
 
 __all__ = ["KIND", "CommitStudy", "CommitWord", "Commits", "CommitsRecord", "Found", "Load"]
 
@@ -51,6 +49,7 @@ _CANNOT_START = (
 )
 
 
+@written("load")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load(Record):
     """One line of the table: a model on so many of the sweep's nodes.
@@ -100,6 +99,7 @@ class Load(Record):
         return names[count : 2 * count] if 2 * count <= len(names) else names[len(names) - count :]
 
 
+@written("commits")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Commits(Record):
     """What a sweep file declares: `Sweep(study=Commits())`, with a `CheckoutLauncher`.
@@ -111,6 +111,7 @@ class Commits(Record):
         commits: a range or names, where `--xlatune-commits` does not say it.
         loads: models and node counts of the table.
         sought: `slower`, or `faster` for the commit that made it faster.
+        peak_tflops: TFLOP/s that one device can do, for MFU; None is as logs print it.
         key: what tells this study from the last one of the same commits.
     """
 
@@ -118,9 +119,11 @@ class Commits(Record):
     commits: str = ""
     loads: tuple[Load, ...] = ()
     sought: str = "slower"
+    peak_tflops: float | None = None
     key: str = ""
 
     def __post_init__(self) -> None:
+        refuse_unless_positive("commits", peak_tflops=self.peak_tflops)
         if self.sought not in ("slower", "faster"):
             raise ConfigError.unknown(
                 "sought", self.sought, valid=("slower", "faster"), where="Commits(...)"
@@ -156,7 +159,7 @@ class Commits(Record):
 
 
 @dataclass(frozen=True, kw_only=True)
-class CommitStudy(Common):
+class CommitStudy(CellArms):
     """One study of commits: a search, or a table.
 
     Attributes:
@@ -201,15 +204,14 @@ class CommitStudy(Common):
         return f"{KIND}-{digest(parts, length=8)}"
 
     @property
-    def reference(self) -> str:
-        """None: a first commit that cannot run is an answer, and stops nothing."""
-        return ""
-
-    @property
     def policy(self) -> Policy:
         """Another commit may compute another loss, or be unable to start: both are findings."""
         broken = RetryRule(retries=0, then=Next.DROP)
-        return Policy(loss=LossRule.NONE, rules=dict.fromkeys(_CANNOT_START, broken))
+        # the server of a submodule may be away for a moment
+        again = RetryRule(retries=1, backoff_s=60, then=Next.DROP)
+        rules: dict[str, RetryRule] = dict.fromkeys(_CANNOT_START, broken)
+        rules[FailureClass.CHECKOUT_FAIL] = again
+        return Policy(loss=LossRule.NONE, rules=rules)
 
     @property
     def commits(self) -> int:
@@ -306,26 +308,9 @@ class CommitStudy(Common):
             return _halving.conclusion(found)
         return _table.conclusion(found)
 
-    def answer(self, history: History, question: Question) -> Answer:
-        """Return the verdict on an arm, once everything is over."""
-        if question.about in (Ask.REFERENCE, Ask.SLOT, Ask.RANKED):
-            return NEVER
-        if question.about in (Ask.BEST, Ask.PROVEN):
-            return Answer(state=Answered.YES)
-        if self.propose(history):
-            return NOT_YET
-        verdict = self.conclude(history).verdict(question.name)
-        return NEVER if verdict is None else Answer(state=Answered.YES, verdict=verdict)
-
     @remembered
     def _found(self, history: History) -> _halving.Search | _table.CommitTable:
-        protocols = {each.digest: each.protocol for each in self.cells}
-        own = {
-            each.trial.id: each
-            for each in history
-            if each.trial.protocol.is_scored
-            and is_ours(each.trial, protocols=protocols, study=self.name)
-        }
+        own = results_of(self, history)
         if self.is_search:
             return _halving.Search(study=self, results=own)
         models = tuple(each.model for each in self.asked.loads) or (self.cells[0].model_tag,)
@@ -348,14 +333,5 @@ class CommitStudy(Common):
         return self._trial(place, _ONCE)
 
     def _trial(self, place: int, stage: str, *, block: int = 0, position: int = 0) -> Trial:
-        arm = self._arms[place]
-        return Trial(
-            arm=arm.id,
-            cell_digest=arm.cell_digest,
-            profile=arm.profile,
-            protocol=self.cells[place].protocol,
-            study=self.name,
-            stage=stage,
-            block=block,
-            position=position,
-        )
+        arm, cell = self._arms[place], self.cells[place]
+        return trial_of(arm, cell, study=self.name, stage=stage, block=block, position=position)

@@ -230,6 +230,14 @@ class Search:
         """The same with the fresh pairs: what a range is made of."""
         return self._belief((*self.steps, *filter(None, map(self.result, self.fresh))))
 
+    @property
+    def chances(self) -> tuple[float, ...]:
+        """How likely each commit is the first that changed it; () where no change is shown."""
+        if not self.is_changed:
+            return ()
+        known = dict(zip(self.belief_at_last.positions, self.belief_at_last.mass, strict=True))
+        return tuple(round(known.get(at, 0.0), 6) for at in range(self.count))
+
     def _belief(self, runs: Sequence[TrialResult]) -> Posterior:
         ends = self.of_ends
         scores = [*((0, v) for v in ends.before), *((self.count - 1, v) for v in ends.after)]
@@ -362,6 +370,7 @@ def conclusion(search: Search) -> Conclusion:
     record = CommitsRecord(
         sigma=search.sigma if known.df > 0 and known.is_enough else None,
         mde80=None,
+        peak_tflops=study.asked.peak_tflops,
         found=str(found),
         first=first,
         last=last,
@@ -372,6 +381,7 @@ def conclusion(search: Search) -> Conclusion:
         skipped=tuple(ids[at] for at in sorted(search.skipped)),
         losses=tuple(filter(None, losses)),
         why=_why_not(search, by_place),
+        chances=search.chances,
     )
     return Conclusion(
         reference=reference,

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from statistics import median
 from typing import ClassVar, Protocol
 
 from pytest_xlatune.model.cell import Cell
 from pytest_xlatune.model.failure import FailureClass
-from pytest_xlatune.model.result import Action, NoiseRecord, State, TrialResult, VerdictKind
+from pytest_xlatune.model.pairs import CellsRecord
+from pytest_xlatune.model.record import LATER
+from pytest_xlatune.model.result import Action, State, TrialResult, VerdictKind
 from pytest_xlatune.model.text import counted, percent, size
 from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.stats.validity import different_loss
@@ -54,7 +56,7 @@ class Found(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CommitsRecord(NoiseRecord):
+class CommitsRecord(CellsRecord):
     """What a study of commits found.
 
     Attributes:
@@ -70,6 +72,7 @@ class CommitsRecord(NoiseRecord):
         words: of a table: verdict -> how many.
         left_out: of a table: what was not submitted, in sentences.
         why: why nothing can be told.
+        chances: of each commit, how likely it is the first that changed it; () before a search.
     """
 
     kind: ClassVar[str] = KIND
@@ -85,6 +88,7 @@ class CommitsRecord(NoiseRecord):
     words: tuple[tuple[str, int], ...] = ()
     left_out: tuple[str, ...] = ()
     why: str = ""
+    chances: tuple[float, ...] = field(default=(), metadata=LATER)
 
     @property
     def said(self) -> tuple[str, ...]:
@@ -126,6 +130,8 @@ class CommitAsks(Protocol):
 
     @property
     def is_faster_sought(self) -> bool: ...
+    @property
+    def peak_tflops(self) -> float | None: ...
 
 
 class CommitPlan(Protocol):

@@ -238,6 +238,7 @@ def conclusion(table: CommitTable) -> Conclusion:
     record = CommitsRecord(
         sigma=None if one is None else one / math.sqrt(2),
         found=str(Found.TABLE),
+        peak_tflops=study.asked.peak_tflops,
         commits=study.labels,
         losses=tuple(filter(None, losses)),
         words=tuple((word, count) for word, count in counts if count),

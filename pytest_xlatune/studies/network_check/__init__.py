@@ -16,42 +16,44 @@ from pytest_xlatune.model.cell import Cell
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.hosts import expand
 from pytest_xlatune.model.metric import TGS
-from pytest_xlatune.model.pairs import KIND, NetworkRecord, PairFound
+from pytest_xlatune.model.pairs import CONCLUSION, KIND, NetworkRecord, PairFound
 from pytest_xlatune.model.profile import BASELINE
-from pytest_xlatune.model.record import Record, digest
+from pytest_xlatune.model.record import Record, digest, written
 from pytest_xlatune.model.result import Conclusion
 from pytest_xlatune.model.text import counted
 from pytest_xlatune.model.trial import Arm, Trial
 from pytest_xlatune.studies import (
-    NEVER,
-    NOT_YET,
-    Answer,
-    Answered,
-    Ask,
     Asked,
     History,
     LossRule,
     OnNodeFailure,
     Policy,
-    Question,
     remembered,
+)
+from pytest_xlatune.studies.cell_arms import (
+    CellArms,
+    refuse_unless_positive,
+    results_of,
+    trial_of,
 )
 from pytest_xlatune.studies.network_check._pairs import MIN_RACKS, Pair, PairLayout, switches
 from pytest_xlatune.studies.network_check._said import (
-    CONCLUSION,
     NetworkWord,
     conclusion,
     load_of,
 )
 from pytest_xlatune.studies.network_check._walk import (
+    AGAIN,
     FIRST_ROUNDS,
     LEAST_REPEATS,
+    LINK,
+    NODES,
     REPEATS,
+    ROUND,
     SHARE,
     SHARE_OF_PAIRS,
     Walk,
 )
-from pytest_xlatune.studies.verdicts import Common
 
 __all__ = ["CONCLUSION", "KIND", "Network", "NetworkRecord", "NetworkStudy", "NetworkWord",
            "PairFound"]  # fmt: skip
@@ -60,8 +62,11 @@ MIN_NODES = 4
 MIN_STEPS = 8  # of a training load: step 0 compiles, the first ones warm up
 BY_RACKS_FROM = 17  # nodes from which racks, or the bandwidth test, save most of the cost
 _SLUG_CHARS = 64
+# what runs again in a stage after the rounds
+_AGAIN = {NODES: "slow nodes again", AGAIN: "slow pairs again", LINK: "the slowest pair again"}
 
 
+@written("network")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Network(Record):
     """What a sweep file declares: `Sweep(study=Network())`, and the nodes that it is run on.
@@ -70,18 +75,21 @@ class Network(Record):
         racks: rack or leaf switch -> its nodes as a host list, e.g. `node[001-016]`; () runs every
             pair. With racks, every pair inside each rack and one pair between each two racks.
         topology: the text of Slurm's topology.conf, in the place of `racks`.
+        peak_tflops: TFLOP/s that one device can do, for MFU; None is as logs print it.
         key: what tells this check from the last one, e.g. a date: runs of another key are not used.
     """
 
     kind: ClassVar[str] = KIND
     racks: dict[str, str] = field(default_factory=dict)
     topology: str = ""
+    peak_tflops: float | None = None
     key: str = ""
 
     def __hash__(self) -> int:
         return hash((tuple(self.racks.items()), self.topology, self.key))
 
     def __post_init__(self) -> None:
+        refuse_unless_positive("network", peak_tflops=self.peak_tflops)
         if self.racks and self.topology:
             raise ConfigError("network: racks and a topology are both given; give one of them")
 
@@ -96,7 +104,7 @@ class Network(Record):
 
 
 @dataclass(frozen=True, kw_only=True)
-class NetworkStudy(Common):
+class NetworkStudy(CellArms):
     """One check of a network.
 
     Attributes:
@@ -129,7 +137,7 @@ class NetworkStudy(Common):
         if protocol.scored_by is TGS and protocol.steps < MIN_STEPS:
             raise ConfigError(
                 f"a network study scores steady training steps, but its protocol runs "
-                f"{protocol.steps}: expected {MIN_STEPS} or more, e.g. Protocol(steps=8, "
+                f"{protocol.steps}: expected {MIN_STEPS} or more, e.g. Protocol(steps=10, "
                 "first_step=3, min_steps=5); a single step is compilation"
             )
         least = sum(map(len, self.layout.inside[:FIRST_ROUNDS]))
@@ -195,11 +203,6 @@ class NetworkStudy(Common):
     def name(self) -> str:
         """The study's word, and which check it is where that was said."""
         return f"{KIND}-{digest([self.asked.key], length=8)}" if self.asked.key else KIND
-
-    @property
-    def reference(self) -> str:
-        """None: the median is no pair that has to run."""
-        return ""
 
     @property
     def policy(self) -> Policy:
@@ -281,27 +284,24 @@ class NetworkStudy(Common):
         """Return a verdict on every node and on the network."""
         return conclusion(self.walk(history), study=self)
 
-    def answer(self, history: History, question: Question) -> Answer:
-        """Return the verdict on a node or the conclusion, once everything is over."""
-        if question.about in (Ask.REFERENCE, Ask.SLOT, Ask.RANKED):
-            return NEVER
-        if question.about in (Ask.BEST, Ask.PROVEN):
-            return Answer(state=Answered.YES)
-        if self.propose(history):
-            return NOT_YET
-        verdict = self.conclude(history).verdict(question.name)
-        return NEVER if verdict is None else Answer(state=Answered.YES, verdict=verdict)
-
     @remembered
     def walk(self, history: History) -> Walk:
         """Return how far a history reaches, and what it shows."""
         return Walk(
             layout=self.layout,
-            results={each.trial.id: each for each in history},
+            results=results_of(self, history),
             trial=self.trial,
             budget=self.budget,
             _pairs_of=self._pairs,
         ).begin()
+
+    def place(self, trial: Trial) -> str:
+        """Return where a run stands: `round 3 of about 7, 4 pairs`."""
+        if trial.stage != ROUND:
+            return f"{_AGAIN[trial.stage]}, wave {trial.block}"
+        rounds = (*self.layout.inside, *self.layout.between)
+        pairs = counted(len(rounds[trial.block - 1]), "pair")
+        return f"round {trial.block} of about {len(rounds)}, {pairs}"
 
     def pair_of(self, trial: Trial) -> Pair:
         """Return the nodes of a trial."""
@@ -315,15 +315,9 @@ class NetworkStudy(Common):
         """Return the trial of a pair in a stage and block; the same object each time."""
         key = stage, block, pair
         if key not in self._made:
-            self._made[key] = Trial(
-                arm=_slug(pair),
-                cell_digest=self._by_pair[pair].digest,
-                profile=BASELINE,
-                protocol=self.cell.protocol,
-                study=self.name,
-                stage=stage,
-                block=block,
-            )
+            cell = self._by_pair[pair]
+            arm = Arm(id=_slug(pair), cell_digest=cell.digest, profile=BASELINE)
+            self._made[key] = trial_of(arm, cell, study=self.name, stage=stage, block=block)
         return self._made[key]
 
 

@@ -14,7 +14,7 @@ from typing import Protocol
 
 from pytest_xlatune.model.cell import Cell
 from pytest_xlatune.model.metric import BUSBW
-from pytest_xlatune.model.pairs import NetworkRecord, PairFound
+from pytest_xlatune.model.pairs import CONCLUSION, NetworkRecord, PairFound
 from pytest_xlatune.model.result import (
     Conclusion,
     TrialResult,
@@ -37,8 +37,6 @@ from pytest_xlatune.studies.network_check._walk import (
 )
 from pytest_xlatune.studies.trials import usable
 from pytest_xlatune.studies.verdicts import job_ids_of, measured, troubled
-
-CONCLUSION = "conclusion"  # the arm of the verdict on the whole network
 
 
 class NetworkWord(StrEnum):
@@ -73,11 +71,20 @@ _ORDER = (
 )
 
 
+class Demands(Protocol):
+    """The demands of a declaration."""
+
+    @property
+    def peak_tflops(self) -> float | None: ...
+
+
 class Asking(Protocol):
     """The study as its conclusion needs it."""
 
     @property
     def cell(self) -> Cell: ...
+    @property
+    def asked(self) -> Demands: ...
     @property
     def budget(self) -> int: ...
     @property
@@ -352,6 +359,7 @@ def _record(walk: Walk, study: Asking) -> NetworkRecord:
     node_loss, link_loss = _excluded(walk, centred, fresh) if is_whole else (None, None)
     is_covered = len(walk.values) >= study.all_pairs
     return NetworkRecord(
+        peak_tflops=study.asked.peak_tflops,
         nodes=study.cell.nodelist,
         accused=walk.accused,
         link=link,

@@ -15,7 +15,7 @@ from statistics import fmean, median
 from pytest_xlatune.model.result import TrialResult
 from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.stats.design import t_quantile
-from pytest_xlatune.studies.blame import MAD, is_excused, spread_of
+from pytest_xlatune.studies.cell_arms import MAD, is_excused, spread_of
 from pytest_xlatune.studies.network_check._pairs import Pair, PairLayout
 from pytest_xlatune.studies.trials import usable
 

@@ -7,7 +7,6 @@ too, and the study goes on. This module must not know of executors or logs.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -17,22 +16,22 @@ from pytest_xlatune.model.cell import Cell
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.metric import TGS
 from pytest_xlatune.model.profile import BASELINE
-from pytest_xlatune.model.record import Record, digest
+from pytest_xlatune.model.record import Record, digest, written
 from pytest_xlatune.model.result import Conclusion
 from pytest_xlatune.model.trial import Arm, Trial
 from pytest_xlatune.studies import (
-    NEVER,
-    NOT_YET,
-    Answer,
-    Answered,
-    Ask,
     Asked,
     History,
     LossRule,
     OnNodeFailure,
     Policy,
-    Question,
     remembered,
+)
+from pytest_xlatune.studies.cell_arms import (
+    CellArms,
+    refuse_unless_positive,
+    results_of,
+    trial_of,
 )
 from pytest_xlatune.studies.node_check._checked import (
     HEALTHY_FILE,
@@ -50,12 +49,11 @@ from pytest_xlatune.studies.node_check._checked import (
     Word,
     conclusion,
 )
-from pytest_xlatune.studies.trials import is_ours
-from pytest_xlatune.studies.verdicts import Common
 
 __all__ = ["HEALTHY_FILE", "KIND", "MEDIAN", "WORDS", "NodeStudy", "Nodes", "NodesRecord", "Word"]
 
 
+@written("nodes")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Nodes(Record):
     """What a sweep file declares: `Sweep(study=Nodes())`, and the nodes that it is run on.
@@ -68,6 +66,7 @@ class Nodes(Record):
         reference: the path of an earlier check's `nodes.json`, in the place of `reference_tgs`: its
             median node, if its cell is this one on whatever nodes.
         floor_tgs: Tokens/s/device that every node must exceed; None demands nothing.
+        peak_tflops: TFLOP/s that one device can do, for MFU; None is as logs print it.
         key: what tells this check from the last one, e.g. a date: runs of another key are not used.
     """
 
@@ -77,6 +76,7 @@ class Nodes(Record):
     reference_tgs: float | None = None
     reference: str = ""
     floor_tgs: float | None = None
+    peak_tflops: float | None = None
     key: str = ""
 
     def __post_init__(self) -> None:
@@ -85,11 +85,12 @@ class Nodes(Record):
                 f"nodes: {self.rounds} rounds with {self.controls} controls, expected at least "
                 f"{MIN_ROUNDS} rounds and 1 control; 4 and 4 have the error rates of docs/nodes.md"
             )
-        for name in ("reference_tgs", "floor_tgs"):
-            value = getattr(self, name)
-            if value is not None and not 0 < value < math.inf:
-                raise ConfigError(f"nodes: {name} is {value}, expected a positive number")
-
+        refuse_unless_positive(
+            "nodes",
+            reference_tgs=self.reference_tgs,
+            floor_tgs=self.floor_tgs,
+            peak_tflops=self.peak_tflops,
+        )
         if self.reference and self.reference_tgs is not None:
             raise ConfigError(
                 f"nodes: reference={self.reference!r} and reference_tgs={self.reference_tgs:g} are "
@@ -115,7 +116,7 @@ class Nodes(Record):
 
 
 @dataclass(frozen=True, kw_only=True)
-class NodeStudy(Common):
+class NodeStudy(CellArms):
     """One check of nodes.
 
     Attributes:
@@ -161,14 +162,9 @@ class NodeStudy(Common):
         return f"{KIND}-{digest([self.asked.key], length=8)}" if self.asked.key else KIND
 
     @property
-    def reference(self) -> str:
-        """None: the median is no node that has to run."""
-        return ""
-
-    @property
     def policy(self) -> Policy:
         """A node that cannot run is an answer; all nodes compute the same."""
-        return Policy(on_node_failure=OnNodeFailure.VERDICT, loss=LossRule.NONE)
+        return Policy(on_node_failure=OnNodeFailure.VERDICT, loss=LossRule.NONE, asks_nodes=True)
 
     @property
     def most_suspects(self) -> int:
@@ -218,27 +214,15 @@ class NodeStudy(Common):
         """Return a verdict on every node, and the nodes that can be recommended."""
         return conclusion(self._checked(history))
 
-    def answer(self, history: History, question: Question) -> Answer:
-        """Return the verdict on a node, once everything is over."""
-        if question.about in (Ask.REFERENCE, Ask.SLOT, Ask.RANKED):
-            return NEVER
-        if question.about in (Ask.BEST, Ask.PROVEN):
-            return Answer(state=Answered.YES)
-        if self.propose(history):
-            return NOT_YET
-        verdict = self.conclude(history).verdict(question.name)
-        return NEVER if verdict is None else Answer(state=Answered.YES, verdict=verdict)
-
     @remembered
     def _checked(self, history: History) -> NodeFindings:
-        protocols = {each.digest: each.protocol for each in self.cells}
-        own = [
-            each
-            for each in history
-            if each.trial.protocol.is_scored
-            and is_ours(each.trial, protocols=protocols, study=self.name)
-        ]
-        return NodeFindings(study=self, results={each.trial.id: each for each in own})
+        return NodeFindings(study=self, results=results_of(self, history))
+
+    def place(self, trial: Trial) -> str:
+        """Return where a run stands: `first run of 32 nodes`, then `round 2 of 4`."""
+        if trial.stage == SCREEN:
+            return f"first run of {len(self.cells)} nodes"
+        return f"round {trial.block} of {self.asked.rounds}, suspects and controls"
 
     def first_trials(self) -> tuple[Trial, ...]:
         """Return the first run of every node."""
@@ -254,12 +238,4 @@ class NodeStudy(Common):
         return tuple(self._trial(arm, ROUND, number) for arm in arms)
 
     def _trial(self, arm: Arm, stage: str, block: int) -> Trial:
-        return Trial(
-            arm=arm.id,
-            cell_digest=arm.cell_digest,
-            profile=arm.profile,
-            protocol=self.cells[0].protocol,
-            study=self.name,
-            stage=stage,
-            block=block,
-        )
+        return trial_of(arm, self.cells[0], study=self.name, stage=stage, block=block)

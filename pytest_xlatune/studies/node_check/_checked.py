@@ -10,14 +10,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cached_property
-from statistics import fmean, median
+from statistics import fmean, median, stdev
 from typing import ClassVar, Protocol
 
 from pytest_xlatune.model.cell import Cell
+from pytest_xlatune.model.failure import FailureClass
+from pytest_xlatune.model.pairs import CellsRecord
 from pytest_xlatune.model.result import (
     Comparison,
     Conclusion,
-    NoiseRecord,
     TrialResult,
     Verdict,
     VerdictKind,
@@ -32,7 +33,7 @@ from pytest_xlatune.stats.validity import different_loss
 from pytest_xlatune.studies import (
     History,
 )
-from pytest_xlatune.studies.blame import is_excused, spread_of
+from pytest_xlatune.studies.cell_arms import is_excused, spread_of
 from pytest_xlatune.studies.trials import usable
 from pytest_xlatune.studies.verdicts import job_ids_of, measured, troubled, with_comparison
 
@@ -47,6 +48,10 @@ MIN_SUSPECTS, SHARE = 3, 4  # suspects: a fourth of the nodes, three at least
 MIN_NODES = 3
 MIN_ROUNDS = 2
 ALPHA = 0.05
+SCATTER = 3.0  # times the spread of all others: a node's own runs scatter
+_OWN_RUNS, _REST_DF = 3, 4  # fresh runs of it, degrees of freedom of the others, at least
+_MOST_LINES = 3  # of a node's own log, in its verdict
+_OF_LOG = (FailureClass.NODE_FAULT, FailureClass.NODE_SAID, FailureClass.NODE_UNASKED)
 _MAD_DF = 0.37  # its efficiency there: degrees of freedom per further value
 SCREEN, ROUND = "screen", "round"
 
@@ -73,7 +78,7 @@ WORDS = (Word.UNHEALTHY, Word.DEGRADED, Word.MARGINAL, Word.CANNOT_TELL, Word.HE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NodesRecord(NoiseRecord):
+class NodesRecord(CellsRecord):
     """What a node study found besides its verdicts.
 
     Attributes:
@@ -127,6 +132,8 @@ class Asks(Protocol):
     def reference_tgs(self) -> float | None: ...
     @property
     def floor_tgs(self) -> float | None: ...
+    @property
+    def peak_tflops(self) -> float | None: ...
 
 
 class Planned(Protocol):
@@ -193,14 +200,19 @@ class NodeFindings:
         return failed > len(self.values) or len(self.values) < MIN_NODES
 
     @cached_property
+    def faulty(self) -> frozenset[str]:
+        """The nodes whose own log named a hard error by the end of their first run."""
+        return frozenset(each.trial.arm for each in self.of(self.first) if _own_log(each).hard)
+
+    @cached_property
     def low(self) -> tuple[str, ...]:
-        """The nodes whose first run is low, the lowest first."""
+        """The nodes whose first run is low, the lowest first; not those whose fault is known."""
         floor = self.study.asked.floor_tgs
         limit = self.level - max(SUSPECT_SIGMAS * self.sigma, SUSPECT_AT)
         if floor is not None:
             limit = max(limit, math.log(floor))
-        return tuple(sorted((n for n, v in self.values.items() if v < limit),
-                            key=lambda name: (self.values[name], name)))  # fmt: skip
+        low = (n for n, v in self.values.items() if v < limit and n not in self.faulty)
+        return tuple(sorted(low, key=lambda name: (self.values[name], name)))
 
     @cached_property
     def suspects(self) -> tuple[str, ...]:
@@ -213,7 +225,7 @@ class NodeFindings:
         """The nodes nearest the median, where anything is to be run beside them."""
         if not self.suspects:
             return ()
-        rest = [name for name in self.values if name not in self.low]
+        rest = [name for name in self.values if name not in {*self.low, *self.faulty}]
         rest.sort(key=lambda name: (abs(self.values[name] - self.level), name))
         return tuple(rest[: self.study.asked.controls])
 
@@ -236,7 +248,11 @@ class NodeFindings:
             rounds.append(trials)
             if not self.is_over(trials):
                 break
-            lost = {each.trial.arm for each in self.of(trials) if usable(each) is None}
+            lost = {
+                each.trial.arm
+                for each in self.of(trials)
+                if usable(each) is None or _own_log(each).hard
+            }
             names = [name for name in names if name not in lost]
             if not set(names) & set(self.suspects):
                 break
@@ -270,18 +286,40 @@ class NodeFindings:
         return found
 
     @cached_property
-    def fit(self) -> BlockFit | None:
-        """Least squares of the rounds: nodes and rounds."""
+    def fresh(self) -> tuple[BlockScore, ...]:
+        """The scores of the rounds."""
         last = {name: max(each.epoch for each in own) for name, own in self.by_arm.items() if own}
-        scores = [
+        return tuple(
             BlockScore(block=each.trial.block, arm=each.trial.arm, value=score.value)
             for own in self.by_arm.values()
             for each in own
             # a node that was brought back is another one than before
             if each.trial.block and (score := usable(each))
             and each.epoch == last[each.trial.arm]
-        ]  # fmt: skip
-        return fit_group(scores, controls=self.controls)
+        )  # fmt: skip
+
+    @cached_property
+    def fit(self) -> BlockFit | None:
+        """Least squares of the rounds: nodes and rounds."""
+        return fit_group(self.fresh, controls=self.controls)
+
+    def scatter(self, name: str) -> tuple[float, float] | None:
+        """Return the spread of a node's fresh runs, and that of all others in the same rounds.
+
+        Both as standard deviations of one job, nodes and rounds apart; None with less than three
+        runs, or with too few others.
+        """
+        others = [each for each in self.fresh if each.arm != name]
+        level = {
+            block: fmean(each.value for each in others if each.block == block)
+            for block in {each.block for each in others}
+        }
+        own = [x.value - level[x.block] for x in self.fresh if x.arm == name and x.block in level]
+        rest = spread_in(others) if len(own) >= _OWN_RUNS else None
+        if rest is None:
+            return None
+        width = len({each.arm for each in others})
+        return stdev(own) / math.sqrt(1 + 1 / width), rest
 
     @cached_property
     def losses(self) -> list[float]:
@@ -301,9 +339,44 @@ class NodeFindings:
         return self.level - math.log(reference)
 
 
+def spread_in(scores: Sequence[BlockScore]) -> float | None:
+    """Return the standard deviation of one job, arms and blocks apart; None with too few."""
+    fit = fit_group(scores, controls={each.arm for each in scores[:1]})
+    return fit.sigma if fit is not None and fit.df >= _REST_DF and fit.sigma > 0 else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnLog:
+    """What a node's own log says, as the site's command tells it: see docs/nodes.md.
+
+    Attributes:
+        hard: hard errors.
+        said: anything else.
+        unasked: why it is not known.
+    """
+
+    hard: tuple[str, ...] = ()
+    said: tuple[str, ...] = ()
+    unasked: tuple[str, ...] = ()
+
+
+def _own_log(*results: TrialResult) -> OwnLog:
+    """Return what the node of these runs says, each sentence once."""
+    found: dict[str, dict[str, None]] = {}
+    for result in results:
+        name = result.trial.arm
+        for each in result.findings:
+            cls, text = each.cls, each.text
+            if cls in _OF_LOG and each.source and each.source.lower() != name:
+                cls, text = FailureClass.NODE_UNASKED, f"the command ran on {each.source}"
+            found.setdefault(cls, {})[text] = None
+    hard, said, unasked = (tuple(found.get(each, ())) for each in _OF_LOG)
+    return OwnLog(hard=hard, said=said, unasked=unasked)
+
+
 def conclusion(checked: NodeFindings) -> Conclusion:
     study = checked.study
-    verdicts = [_verdict(checked, arm.id) for arm in study.arms(())]
+    verdicts = [_with_log(checked, _verdict(checked, arm.id)) for arm in study.arms(())]
     by_arm = {each.nodelist[0].lower(): each.nodelist[0] for each in study.cells}
     good = {each.arm for each in verdicts if each.word == Word.HEALTHY}
     is_over = not checked.pending
@@ -313,6 +386,7 @@ def conclusion(checked: NodeFindings) -> Conclusion:
     if sigma is None and checked.values:
         sigma = checked.sigma
     record = NodesRecord(
+        peak_tflops=study.asked.peak_tflops,
         sigma=sigma,
         mde80=next((each.mde80 for each in verdicts if each.mde80), None),
         nodes=tuple(by_arm.values()),
@@ -375,6 +449,31 @@ def _verdict(checked: NodeFindings, name: str) -> Verdict:
     return _beside_reference(checked, _of_speed(checked, base, scored))
 
 
+def _with_log(checked: NodeFindings, verdict: Verdict) -> Verdict:
+    """Add what the node's own log says; a hard error makes it UNHEALTHY, however fast it is."""
+    told = _own_log(*checked.by_arm[verdict.arm])
+    if told.hard:
+        why = f"its own log: {_few(told.hard)}"
+        verdict = _word(replace(verdict, reasons=()), Word.UNHEALTHY, why, *verdict.reasons)
+    if told.said:
+        said = f"its own log says: {_few(told.said)}"
+        verdict = replace(verdict, reasons=(*verdict.reasons, said))
+    found = checked.scatter(verdict.arm) if not checked.pending else None
+    if found is not None and found[0] > SCATTER * found[1]:
+        said = (
+            f"its own runs scatter: {fine(found[0])} (one standard deviation of its fresh runs), "
+            f"all others {fine(found[1])}"
+        )
+        verdict = replace(verdict, reasons=(*verdict.reasons, said))
+    return verdict
+
+
+def _few(lines: Sequence[str]) -> str:
+    more = len(lines) - _MOST_LINES
+    shown = " | ".join(lines[:_MOST_LINES])
+    return shown + (f" | and {counted(more, 'further line')}" if more > 0 else "")
+
+
 _COMMON = (
     "more nodes failed than were measured: that is the load or what the nodes share, and no node "
     "is accused"
@@ -390,8 +489,7 @@ def _lost(checked: NodeFindings, base: Verdict, lost: Sequence[TrialResult]) -> 
     if not blamed:
         return _word(base, Word.CANNOT_TELL, f"not measured: {why}; run it again")
     count = f"{len(lost)} of {counted(len(checked.by_arm[base.arm]), 'run')} failed: "
-    failed = _word(base, Word.UNHEALTHY, f"{count}{blamed[0].reason or why}")
-    return replace(failed, can_run=False)
+    return _word(base, Word.UNHEALTHY, f"{count}{blamed[0].reason or why}")
 
 
 def _wrong_loss(checked: NodeFindings, scored: Sequence[TrialResult]) -> str:
@@ -511,15 +609,28 @@ def _beside_reference(checked: NodeFindings, verdict: Verdict) -> Verdict:
 
 def _word(verdict: Verdict, word: Word, *reasons: str) -> Verdict:
     said = (*reasons, *verdict.reasons)
-    return replace(verdict, kind=_KINDS[word], word=str(word), reasons=said)
+    can_run = word is not Word.UNHEALTHY  # else its test would pass
+    return replace(verdict, kind=_KINDS[word], word=str(word), reasons=said, can_run=can_run)
+
+
+def _unasked(checked: NodeFindings) -> list[str]:
+    """Say of which nodes the own log is not known, and why."""
+    nodes: dict[str, list[str]] = {}
+    for name, own in checked.by_arm.items():
+        for why in _own_log(*own).unasked:
+            nodes.setdefault(why, []).append(name)
+    return [
+        f"the own log of {_few(names)} is not known: {why}; its verdict rests on its runs alone"
+        for why, names in nodes.items()
+    ]
 
 
 def _notes(checked: NodeFindings) -> list[str]:
-    study, notes = checked.study, list[str]()
+    study, notes = checked.study, _unasked(checked)
     if not checked.is_over(checked.first):
         return notes
     if checked.is_common:
-        return [_COMMON]
+        return [*notes, _COMMON]
     notes.append(
         f"first runs of nodes differ by {fine(checked.sigma)} (one standard deviation, slow nodes "
         "hardly counted); nodes differ for good by 0.2 to 0.5 %, which is no fault"

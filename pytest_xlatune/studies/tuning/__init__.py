@@ -17,17 +17,19 @@ from functools import cached_property
 from pytest_xlatune.catalog.context import Context
 from pytest_xlatune.model.cell import Cell
 from pytest_xlatune.model.errors import ConfigError
+from pytest_xlatune.model.hosts import compress
 from pytest_xlatune.model.profile import BASELINE_ID, Profile, check_unique
 from pytest_xlatune.model.record import LATER
-from pytest_xlatune.model.result import Conclusion, TrialStatus
+from pytest_xlatune.model.result import Conclusion, TrialResult, TrialStatus, Verdict
 from pytest_xlatune.model.text import counted, size
-from pytest_xlatune.model.trial import Arm, Trial
-from pytest_xlatune.stats.design import MIN_DF, Plan, Refusal, plan
+from pytest_xlatune.model.trial import Arm, Behind, Trial
+from pytest_xlatune.stats.design import MIN_DF, Plan, Refusal, plan, screen_slots
 from pytest_xlatune.studies import (
     NOT_YET,
     Answer,
     Ask,
     History,
+    OnNodeFailure,
     Policy,
     Question,
     remembered,
@@ -36,8 +38,7 @@ from pytest_xlatune.studies.trials import (
     ALIAS,
     STUDY,
     Orders,
-    Past,
-    Segment,
+    is_ours,
     read,
     wave_baselines,
     wave_order,
@@ -49,20 +50,26 @@ from pytest_xlatune.studies.tuning._conclude import (
     JobNoise,
     conclusion,
 )
+from pytest_xlatune.studies.tuning._slots import Slots, check_slots, follow, outlined, said
 from pytest_xlatune.studies.tuning._stages import (
     Confirmation,
     Ranking,
+    behind,
     confirm,
     design,
     frozen_arms,
+    pending_blocks,
     screen,
 )
 from pytest_xlatune.studies.tuning._waves import (
     Declaration,
-    Moment,
+    SweepMoment,
     check_rules,
     evidence_of,
     kinds_of,
+    known_when,
+    pending_screen,
+    wanted,
 )
 from pytest_xlatune.studies.tuning.derived import (
     Around,
@@ -101,6 +108,8 @@ class TuningStudy(OneCell):
         second_blocks: blocks of a second stage; with any, the first stage spends 0.04 of 0.05.
         equivalence: relative change that counts as none.
         loss_tolerance: relative distance from the baseline's loss that makes a trial invalid.
+        slots: the nodes of each node slot, the cell's own first; () is the cell's alone.
+        early_end: "on" ends a screened trial early that can be no finalist any more.
     """
 
     cell: Cell
@@ -122,9 +131,12 @@ class TuningStudy(OneCell):
     second_blocks: int = 0
     equivalence: float = 0.01
     loss_tolerance: float = 0.02
+    slots: tuple[tuple[str, ...], ...] = field(default=(), metadata=LATER)
+    early_end: str = field(default="off", metadata=LATER)
 
     def __post_init__(self) -> None:
         where = f"the sweep of {self.cell.label}"
+        check_slots(self.slots, cell=self.cell, where=where)
         check_unique(self.profiles, where=where)
         if any(profile.id == ALIAS.id for profile in self.profiles):
             raise ConfigError(f"{where}: the id {ALIAS.id!r} belongs to the A/A control arm")
@@ -148,6 +160,15 @@ class TuningStudy(OneCell):
     def name(self) -> str:
         """The study's word."""
         return STUDY
+
+    @cached_property
+    def cells(self) -> tuple[Cell, ...]:
+        """The cell on each of its node slots."""
+        return tuple(replace(self.cell, nodelist=nodes) for nodes in self.slots) or (self.cell,)
+
+    @cached_property
+    def _nodes(self) -> Mapping[str, str]:
+        return {each.digest: compress(each.nodelist) for each in self.cells}
 
     @cached_property
     def rules(self) -> tuple[DerivedRule, ...]:
@@ -177,10 +198,15 @@ class TuningStudy(OneCell):
             screen_baselines=in_screen,
             waves=len(self._waves),
             sigma=sigma,
+            slots=len(self.cells),
         )
         if not (self.finalists or self.blocks or self.block_baselines):
             return planned
-        start = planned if isinstance(planned, Plan) else plan(max(count, 1), count + 40)
+        start = (
+            planned
+            if isinstance(planned, Plan)
+            else plan(max(count, 1), count + 40, slots=len(self.cells))
+        )
         if isinstance(start, Refusal):
             return start
         widths = self._stated_widths(start.widths, count)
@@ -218,6 +244,7 @@ class TuningStudy(OneCell):
         return Policy(
             reads_evidence=bool(self.rules),
             compiles_first=True,
+            on_node_failure=OnNodeFailure.VERDICT if self.slots else OnNodeFailure.STOP,
             derives=any(not isinstance(rule, Singles) for rule in self.rules),
         )
 
@@ -257,7 +284,7 @@ class TuningStudy(OneCell):
     def _capacity(self, history: History) -> tuple[str, ...]:
         screened = sum(trial.is_screened for trial in self.ahead(history))
         slots = [
-            f"{rule.wave}: {counted(rule.slots, 'slot')} for {rule.words}; {_known_when(rule)}"
+            f"{rule.wave}: {counted(rule.slots, 'slot')} for {rule.words}; {known_when(rule)}"
             for rule in self.rules
         ]
         more = ", then derived waves with their baselines" if self.policy.derives else ""
@@ -276,6 +303,7 @@ class TuningStudy(OneCell):
         jobs = f"{layout.jobs} jobs of {self.budget}"
         return (
             f"{screened} trials of the screen{more}, then {layout.words}: {jobs}",
+            *outlined(self.cells, layout, self.rules),
             *slots,
             f"smallest effect of one winner that is found with 80 % power ({_ONCE}): {seen}",
         )
@@ -308,9 +336,9 @@ class TuningStudy(OneCell):
         match question.about:
             case Ask.REFERENCE:
                 wave = self._first_wave(history)
-                found = told(self._screened(history, wave).verdict(BASELINE_ID))
+                found = told(self._screened(history, wave, BASELINE_ID))
             case Ask.SCREENED:
-                found = told(self._screened(history, question.wave).verdict(question.name))
+                found = told(self._screened(history, question.wave, question.name))
             case Ask.SLOT:
                 filled = self.slots_of(history).get(question.name)
                 found = named(filled.id if filled else "", self.arms(history))
@@ -339,20 +367,25 @@ class TuningStudy(OneCell):
     def _first_wave(self, history: History) -> str:
         """Return the first wave of this run; "" while an evidence run has to open it."""
         moment = self._known(history).moment
-        wanted = _wanted(moment)
-        if wanted or moment.opens:
-            return wanted[0].wave if wanted else ""
+        found = wanted(moment)
+        if found or moment.opens:
+            return found[0].wave if found else ""
         return moment.segments[0].wave
 
-    def _screened(self, history: History, wave: str) -> Conclusion:
-        """Return the conclusion from what was measured once, up to the end of a wave or of all."""
-        return self.conclude(
+    def _screened(self, history: History, wave: str, arm: str) -> Verdict | None:
+        """Return the verdict from what was measured once, up to the end of a wave or of all."""
+        until = self.conclude(
             [
                 each
                 for each in history
                 if not each.trial.block and (not wave or _is_by(wave, each.trial))
             ]
-        )
+        ).verdict(arm)
+        # the line of the screen goes through all waves: a later one moves what a report says
+        is_last = not wave or wave_order(wave) >= max(map(wave_order, self._waves))
+        if until is None or is_last or not until.n:
+            return until
+        return replace(until, up_to=wave)
 
     def left(self, history: History) -> int:
         """Return how many trials are still to come, with the blocks that are not planned yet."""
@@ -381,13 +414,17 @@ class TuningStudy(OneCell):
         confirmation = self._confirmation(history)
         return left + (confirmation.left if confirmation is not None else 0)
 
+    def rounds(self, history: History) -> int:
+        """Return how many of the trials that are left follow one another; others run beside."""
+        return follow(self, history)
+
     @remembered
     def propose(self, history: History) -> tuple[Trial, ...]:
         """Return the trials to run next: what the screen lacks, then what the blocks lack."""
         known = self._known(history)
         if known.pending or not self.confirm:
             return known.pending
-        return _pending_blocks(known.moment, known.past, self._confirmation(history))
+        return self._pending_blocks(known, history)
 
     @remembered
     def conclude(self, history: History) -> Conclusion:
@@ -399,7 +436,7 @@ class TuningStudy(OneCell):
         is_confirming = bool(past.confirm) or (self.confirm and is_screened)
         confirmation = self._confirmation(history) if is_confirming else None
         arms = self._finalists(known) if is_confirming else ()
-        pending = _pending_blocks(moment, past, confirmation) if self.confirm else ()
+        pending = self._pending_blocks(known, history) if self.confirm else ()
         return conclusion(
             Basis(
                 declared=moment.profiles,
@@ -413,7 +450,7 @@ class TuningStudy(OneCell):
                 layout=self._blocks(known),
                 noise=self._noise(known.ranking),
                 losses=self._losses,
-                said=moment.said,
+                said=(*moment.said, *(said(past, known.slots, self._nodes) if is_screened else ())),
                 is_screened=is_screened,
                 is_complete=is_screened and not pending,
             )
@@ -421,7 +458,8 @@ class TuningStudy(OneCell):
 
     @cached_property
     def _orders(self) -> Orders:
-        return Orders(cell=self.cell, seed=self.seed)
+        slots = tuple(self._nodes) if self.slots else ()
+        return Orders(cell=self.cell, seed=self.seed, slots=slots)
 
     @cached_property
     def _declaration(self) -> Declaration:
@@ -445,8 +483,8 @@ class TuningStudy(OneCell):
     @cached_property
     def _waves(self) -> dict[str, int]:
         """Waves in the order they run -> their profiles, slots of derived ones included."""
-        own = [*((each.wave, 1) for each in self.profiles)]
-        own += [(rule.wave, rule.slots) for rule in self.rules]
+        rules = ((rule.wave, rule.slots) for rule in self.rules)
+        own = [*((each.wave, 1) for each in self.profiles), *rules]
         waves = sorted({wave for wave, _ in own} or {"wave1"}, key=wave_order)
         return {wave: sum(count for other, count in own if other == wave) for wave in waves}
 
@@ -459,22 +497,38 @@ class TuningStudy(OneCell):
         if isinstance(layout, Plan):
             planned = layout.screen_baselines
         else:
-            planned = max(1, min(5, self.budget - self._count))
+            most = max(5, screen_slots(len(self.cells), self._count))
+            planned = max(1, min(most, self.budget - self._count))
         return wave_baselines(self._waves, planned)
 
     @remembered
-    def _known(self, history: History) -> _Known:
-        moment = self._declaration.at(history)
+    def _known(self, history: History) -> SweepMoment:
+        names = tuple(self._nodes)
+        slots = Slots(names=names, seed=self.seed, history=tuple(history)) if self.slots else None
+        standing = history if slots is None else slots.standing
+        moment = self._declaration.at(standing)
+        if slots is not None:
+            at_most = screen_slots(len(self.slots), self._count)
+            moment = replace(moment, segments=slots.dealt(moment.segments, at_most=at_most))
         past = read(
-            history,
+            standing,
             protocols=self._orders.protocols,
             declared=moment.profiles,
+            slots=slots is not None,
         )
-        return _Known(
+        return SweepMoment(
+            slots=slots,
             moment=moment,
             past=past,
             ranking=screen(past, moment.segments),
-            pending=_pending_screen(moment, past),
+            pending=pending_screen(moment, past) if slots is None or slots.alive else (),
+        )
+
+    def _pending_blocks(self, known: SweepMoment, history: History) -> tuple[Trial, ...]:
+        if known.slots is not None and not known.slots.alive:
+            return ()  # no node takes a trial
+        return pending_blocks(
+            known.past, self._confirmation(history), candidates=known.moment.candidates
         )
 
     @remembered
@@ -494,11 +548,12 @@ class TuningStudy(OneCell):
             losses=self._losses,
             equivalence=self.equivalence,
             others=self._others(known),
+            lay=tuple if known.slots is None else known.slots.lay,
             # a sweep that states its blocks has no other
             jobs=0 if self.finalists or self.blocks else self.budget - self._screened_jobs(known),
         )
 
-    def _others(self, known: _Known) -> Mapping[str, Profile]:
+    def _others(self, known: SweepMoment) -> Mapping[str, Profile]:
         """Return the profiles that are neither invalid nor the baseline under another name."""
         moment, past = known.moment, known.past
         return {
@@ -511,7 +566,7 @@ class TuningStudy(OneCell):
             and not self._losses.reason(past, each)
         }
 
-    def _screened_jobs(self, known: _Known) -> int:
+    def _screened_jobs(self, known: SweepMoment) -> int:
         """Return the jobs that the screen took or takes."""
         queues = self._queues(known)
         results = [known.past.of(trial) for queue in queues for trial in queue]
@@ -519,7 +574,7 @@ class TuningStudy(OneCell):
         return len(results) - unrun
 
     @staticmethod
-    def _queues(known: _Known) -> list[tuple[Trial, ...]]:
+    def _queues(known: SweepMoment) -> list[tuple[Trial, ...]]:
         """Return the queues of the waves; the baselines of one that stayed empty are never run."""
         return [
             each.trials
@@ -527,7 +582,7 @@ class TuningStudy(OneCell):
             if not all(trial.is_baseline for trial in each.trials)
         ]
 
-    def _blocks(self, known: _Known) -> Plan | Refusal:
+    def _blocks(self, known: SweepMoment) -> Plan | Refusal:
         """Return the layout of the blocks: as declared, until the screen is over.
 
         Jobs of profiles that needed no run, or whose slot stayed empty, go to the finalists.
@@ -544,7 +599,7 @@ class TuningStudy(OneCell):
         )
         return found if isinstance(found, Plan) else self.layout
 
-    def _seen_noise(self, known: _Known) -> float | None:
+    def _seen_noise(self, known: SweepMoment) -> float | None:
         """Return the job noise to plan blocks with; None where the cell tells none.
 
         A screen alone must show a quiet cell clearly: by chance its spread is two thirds of the
@@ -553,7 +608,7 @@ class TuningStudy(OneCell):
         seen = known.ranking.spread
         return self.sigma_prior or (None if seen is None else _CLEARLY * seen)
 
-    def _finalists(self, known: _Known) -> tuple[Profile, ...]:
+    def _finalists(self, known: SweepMoment) -> tuple[Profile, ...]:
         """Return the finalists in rank order, then the alias if it runs.
 
         Arms that have confirming trials stay; a stage that was cut off while it was being planned
@@ -579,13 +634,13 @@ class TuningStudy(OneCell):
             if each in declared
         )
 
-    def _ranking(self, known: _Known, *, most: int) -> list[str]:
+    def _ranking(self, known: SweepMoment, *, most: int) -> list[str]:
         """Return the first profiles of the screen that are of interest."""
         found = (each for each in known.ranks if self._is_of_interest(each, known))
         ranked = sorted(found, key=lambda each: known.ranks[each])
         return entering(ranked, most, profiles=known.moment.profiles)
 
-    def _late(self, known: _Known) -> tuple[str, ...]:
+    def _late(self, known: SweepMoment) -> tuple[str, ...]:
         """Return what would be a finalist by now, had the finalists not been fixed before."""
         frozen = frozen_arms(known.past)
         layout = self._blocks(known)
@@ -597,7 +652,7 @@ class TuningStudy(OneCell):
         ranking = self._ranking(known, most=size)
         return tuple(each for each in ranking if each not in frozen)
 
-    def _is_of_interest(self, profile_id: str, known: _Known) -> bool:
+    def _is_of_interest(self, profile_id: str, known: SweepMoment) -> bool:
         """Whether the screen leaves it possible that a profile helps."""
         moment, past = known.moment, known.past
         if profile_id not in moment.candidates or moment.repeats.get(profile_id) == BASELINE_ID:
@@ -611,6 +666,22 @@ class TuningStudy(OneCell):
         reach = 2 * self._noise(known.ranking).value * math.sqrt(standing.variance)
         return math.isfinite(standing.estimate) and standing.estimate + reach > 0
 
+    def behind(self, history: History, running: TrialResult) -> Behind | None:
+        """Return how far behind a screened trial is that is to be ended early; None as a rule."""
+        trial, layout = running.trial, self.layout
+        is_own = is_ours(trial, protocols=self._orders.protocols) and trial.is_screened
+        if self.early_end != "on" or not is_own or trial.is_baseline or isinstance(layout, Refusal):
+            return None
+        known = self._known(history)
+        return behind(
+            known.past,
+            known.moment.segments,
+            running,
+            most=layout.finalists,
+            sigma=JobNoise(known=self.sigma_prior).value,
+            is_known=self.sigma_prior is not None,
+        )
+
     @property
     def _losses(self) -> Losses:
         return Losses(tolerance=self.loss_tolerance, rule=self.policy.loss)
@@ -619,73 +690,7 @@ class TuningStudy(OneCell):
         return JobNoise(known=self.sigma_prior, seen=ranking.sigma)
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Known:
-    """What one history comes to, worked out once.
-
-    Attributes:
-        moment: the profiles that there are.
-        past: the trials of the study.
-        ranking: what the screen says.
-        pending: the trials that the screen still lacks.
-    """
-
-    moment: Moment
-    past: Past
-    ranking: Ranking
-    pending: tuple[Trial, ...]
-
-    @cached_property
-    def ranks(self) -> Mapping[str, tuple[float, int]]:
-        """Profile -> what it is sorted by: its estimate, and its place among equals."""
-        places = {each: at for at, each in enumerate(self.moment.profiles)}
-        return {
-            each: (-standing.estimate, places[each])
-            for each, standing in self.ranking.standings.items()
-        }
-
-
 def _is_by(wave: str, trial: Trial) -> bool:
     """Whether a trial outside blocks belongs to a wave, or to one before, which it may read."""
     stage = trial.stage if trial.protocol.is_scored else _EVIDENCE_WAVE
     return not trial.block and wave_order(stage) <= wave_order(wave)
-
-
-def _known_when(rule: DerivedRule) -> str:
-    if not isinstance(rule, Singles):
-        return "their results decide which profiles"
-    if not rule.evidence:
-        return "a profile that is left out, or needs no run, gives its slot to the next"
-    return "until that evidence run, one more job, they are in declared order"
-
-
-def _wanted(moment: Moment) -> tuple[Segment, ...]:
-    """Return the queues of the selected waves; of the first wave where none is selected."""
-    wanted = tuple(
-        segment
-        for segment in moment.plannable
-        if any(trial.arm in moment.candidates for trial in segment.trials)
-    )
-    return wanted or (() if moment.opens else moment.segments[:1])
-
-
-def _pending_screen(moment: Moment, past: Past) -> tuple[Trial, ...]:
-    """Return what the selected waves still lack; the baselines of a wave go with any of it."""
-    screened = (
-        trial
-        for segment in _wanted(moment)
-        for trial in segment.trials
-        if (trial.is_baseline or trial.arm in moment.candidates) and not past.is_final(trial)
-    )
-    return (*screened, *([] if moment.evidence is None else [moment.evidence]))
-
-
-def _pending_blocks(
-    moment: Moment, past: Past, confirmation: Confirmation | None
-) -> tuple[Trial, ...]:
-    if confirmation is None:
-        return ()
-    arms = {trial.arm for trial in confirmation.trials}
-    if not arms & moment.candidates:
-        return ()
-    return tuple(trial for trial in confirmation.trials if not past.is_final(trial))

@@ -35,6 +35,7 @@ from pytest_xlatune.stats.design import (
     selected80,
     t_quantile,
 )
+from pytest_xlatune.stats.score import ENDED_EARLY
 from pytest_xlatune.studies.trials import (
     ALIAS,
     Past,
@@ -209,6 +210,7 @@ def _screened(basis: Basis, base: Verdict, trials: Sequence[TrialResult]) -> Ver
     is_likely_slower = _is_likely_slower(basis, standing) and len(scored) == 1
     if is_likely_slower:
         reasons.insert(0, _likely_slower(1))
+    reasons[:0] = _ended_early(scored)
     if basis.confirmation and base.arm in basis.finalists:
         reasons.append(_progress(basis.past, basis.confirmation, base.arm))
     return replace(
@@ -219,6 +221,16 @@ def _screened(basis: Basis, base: Verdict, trials: Sequence[TrialResult]) -> Ver
         is_likely_slower=is_likely_slower,
         reasons=(*reasons, *base.reasons, *score_flags(scored)),
     )
+
+
+def _ended_early(trials: Sequence[TrialResult]) -> tuple[str, ...]:
+    """Say after which step a trial of the screen was ended; () where none was."""
+    steps = [
+        score.window[1]
+        for each in trials
+        if (score := usable(each)) is not None and ENDED_EARLY in score.flags
+    ]
+    return tuple(f"ended early after step {each}, too far behind to go on" for each in steps[:1])
 
 
 def _likely_slower(runs: int) -> str:
@@ -251,7 +263,7 @@ def _cut(basis: Basis, base: Verdict, trials: Sequence[TrialResult]) -> Verdict:
     known = measured(base, scored)
     mean = _mean(basis, base.arm)
     is_likely_slower = _is_likely_slower(basis, mean)
-    said = [_likely_slower(len(scored))] if is_likely_slower else []
+    said = [*_ended_early(scored), *([_likely_slower(len(scored))] if is_likely_slower else [])]
     return replace(
         known,
         kind=VerdictKind.SCREENED,
@@ -491,6 +503,7 @@ def _notes(
         notes.append(
             f"nothing is ruled out: {widest} has no score, and may gain anything; measure it again"
         )
+    notes += _early_notes(basis)
     notes += _noise_notes(basis, verdicts)
     notes += _window_notes(basis)
     if basis.screen.baselines == 1 and basis.screen.standings:
@@ -547,6 +560,16 @@ def _window_notes(basis: Basis) -> Iterator[str]:
                 f"profiles differ in warm-up from the baseline: {', '.join(unlike)}; the window of "
                 f"all trials starts at step {window.first_step}"
             )
+
+
+def _early_notes(basis: Basis) -> Iterator[str]:
+    """Say which profiles were ended early, and what their values are good for."""
+    short = [arm for arm in basis.declared if _ended_early(basis.past.screens_of(arm))]
+    if short:
+        yield (
+            f"ended early, too far behind to become finalists: {', '.join(short)}; what their "
+            "first steps show ranks them, and decides nothing (--xlatune-early-end)"
+        )
 
 
 def _late_notes(basis: Basis) -> Iterator[str]:

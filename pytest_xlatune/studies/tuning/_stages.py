@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from statistics import median
@@ -19,16 +19,20 @@ from statistics import median
 from pytest_xlatune.model.profile import BASELINE_ID, Profile
 from pytest_xlatune.model.result import (
     Comparison,
+    Score,
     TrialResult,
+    TrialStatus,
     VerdictKind,
     relative,
 )
-from pytest_xlatune.model.trial import ConfirmDesign, Trial
+from pytest_xlatune.model.trial import Behind, ConfirmDesign, Trial
 from pytest_xlatune.stats.blocks import (
     BlockFit,
     Line,
+    SlotScore,
     combine,
     fit_lines,
+    fit_slots,
     is_apart,
     upper_bound,
 )
@@ -40,6 +44,7 @@ from pytest_xlatune.stats.design import (
     SWEEP_ALPHA,
     Plan,
 )
+from pytest_xlatune.stats.score import first_steps, rescore
 from pytest_xlatune.studies.trials import (
     ALIAS,
     Orders,
@@ -119,8 +124,10 @@ def screen(past: Past, segments: Iterable[Segment]) -> Ranking:
 
     The line goes through all waves, with the slope that baselines and profiles show together. A
     wave that joined in another session has a level of its own where a test puts its baselines
-    apart.
+    apart. Several node slots have a level each, and one line of time.
     """
+    if past.slots:
+        return _screen_on_slots(past, segments)
     runs: dict[str, list[tuple[float, float]]] = defaultdict(list)
     lines: list[Line] = []
     for epoch in _by_epoch(past, list(segments)):
@@ -141,13 +148,99 @@ def screen(past: Past, segments: Iterable[Segment]) -> Ranking:
     )
 
 
+def _screen_on_slots(past: Past, segments: Iterable[Segment]) -> Ranking:
+    """Fit the lines of all slots together; where nodes were brought back, a slot is two.
+
+    One baseline on each slot tells no noise by itself: that is left to the blocks.
+    """
+    segments = tuple(segments)
+    waves = {segment.wave for segment in segments}
+    scored = [
+        (each, score.value)
+        for key, each in past.screen.items()
+        if key.stage in waves and (score := usable(each)) is not None
+    ]
+    places = {place(trial): at for at, trial in enumerate(_queue(segments))}
+    queues: dict[tuple[str, int], list[tuple[TrialResult, float]]] = defaultdict(list)
+    for each, value in scored:
+        queues[each.trial.cell_digest, each.epoch].append((each, value))
+    jobs: list[tuple[TrialResult, SlotScore]] = []
+    for slot, own in queues.items():
+        starts = {id(each): start_of(each) for each, _ in own}
+        is_told = None not in starts.values()
+        own.sort(key=lambda job: (
+            (starts[id(job[0])] or 0.0) if is_told else 0.0,
+            places.get(place(job[0].trial), len(places)),
+        ))  # fmt: skip
+        jobs += [
+            (each, SlotScore(slot=slot, at=at, value=value, is_baseline=each.trial.is_baseline))
+            for at, (each, value) in enumerate(own)
+        ]
+    lines = fit_slots([job for _, job in jobs])
+    baselines = sum(job.is_baseline for _, job in jobs)
+    runs: dict[str, list[tuple[float, float]]] = defaultdict(list)
+    for each, job in jobs if lines is not None else ():
+        if lines is not None and not job.is_baseline:
+            found = job.value - lines.at(job.slot, job.at), lines.leverage(job.slot, job.at)
+            runs[each.trial.profile.id].append(found)
+    combined = {name: combine(found) for name, found in runs.items()}
+    standings = {
+        name: Screened(estimate=estimate, variance=variance)
+        for name, (estimate, variance) in combined.items()
+    }
+    return Ranking(standings=standings, squares=0.0, df=0, baselines=baselines)
+
+
+_HOPELESS = 5.0  # standard deviations of a job's score
+_DOUBTED = ("not-steady", "scattered-steps", "invariant-violated", "resumed", "stragglers")
+_SPARED = 2  # usable steps that a job on the line may lack of those that are compared
+
+
+def behind(
+    past: Past,
+    segments: Sequence[Segment],
+    running: TrialResult,
+    *,
+    most: int,
+    sigma: float,
+    is_known: bool,
+) -> Behind | None:
+    """Return how far behind a screened trial is that cannot come among the first `most` any more.
+
+    Its first steps are compared with the same steps of the others. None while fewer than `most`
+    others are screened, where its steps are doubtful, and while the noise of a job is assumed: it
+    is known (`sigma`), or so many profiles are screened that their spread tells it.
+    """
+    first, score = first_steps(running.trial.protocol), running.score
+    if first is None or score is None or not set(_DOUBTED).isdisjoint(score.flags):
+        return None
+    own, arm = place(running.trial), running.trial.profile.id
+    beside = replace(first, min_steps=max(first.min_steps - _SPARED, 1))
+    jobs = {own: replace(running, status=TrialStatus.MEASURED)}
+    for key, each in past.screen.items():
+        found = None if key == own or each.score is None else rescore(each.score, protocol=beside)
+        if isinstance(found, Score):
+            jobs[key] = replace(each, score=found)
+    ranking = screen(replace(past, screen=jobs), segments)
+    standing = ranking.standings.get(arm)
+    best = sorted(-each.estimate for name, each in ranking.standings.items() if name != arm)
+    if standing is None or len(best) < most or not (is_known or ranking.spread):
+        return None
+    bound = _HOPELESS * max(sigma, ranking.spread or 0.0) * math.sqrt(standing.variance)
+    below = min(ranking.level, -best[most - 1]) - standing.estimate
+    return Behind(below=below, bound=bound, step=first.last_step) if below > bound else None
+
+
+def _queue(segments: Iterable[Segment]) -> Iterator[Trial]:
+    return (trial for segment in segments for trial in segment.trials)
+
+
 _Slotted = tuple[TrialResult, float, float]  # trial, slot, score
 
 
 def _by_epoch(past: Past, segments: Sequence[Segment]) -> Sequence[Sequence[_Slotted]]:
     """Return the scored trials of all waves, apart where scores stopped being comparable."""
-    queue = (trial for segment in segments for trial in segment.trials)
-    planned = {place(trial): at for at, trial in enumerate(queue)}
+    planned = {place(trial): at for at, trial in enumerate(_queue(segments))}
     waves = {segment.wave for segment in segments}
     scored = [
         (result, score.value)
@@ -332,6 +425,7 @@ def confirm(
     equivalence: float,
     others: Mapping[str, Profile],
     jobs: int,
+    lay: Callable[[Sequence[Trial]], tuple[Trial, ...]] = tuple,
 ) -> Confirmation:
     """Plan the blocks of `arms`, cut after each run of equal width, look when all are complete.
 
@@ -352,6 +446,7 @@ def confirm(
         equivalence: relative change that counts as none.
         others: the profiles that spare blocks may hold, by id.
         jobs: of all blocks at most.
+        lay: puts blocks on their node slots.
     """
     known = begun(past)
     dropped = past.dropped
@@ -362,7 +457,7 @@ def confirm(
 
     def block(number: int, design: ConfirmDesign) -> tuple[Trial, ...]:
         own = [named[each] for each in kept if each not in dropped]
-        return orders.blocks(own, [number], design=design)
+        return lay(orders.blocks(own, [number], design=design))
 
     def are_over(some: Sequence[Trial]) -> bool:
         return all(past.is_final(trial) for trial in some)
@@ -423,7 +518,8 @@ def confirm(
             )
             if not chosen:
                 break
-            trials += orders.blocks([others[each] for each in chosen], [number], design=spare)
+            more = orders.blocks([others[each] for each in chosen], [number], design=spare)
+            trials += lay(more)
     return Confirmation(
         trials=trials,
         blocks=len(widths),
@@ -432,6 +528,18 @@ def confirm(
         left=0,
         alpha_spent=_spent(known),
     )
+
+
+def pending_blocks(
+    past: Past, confirmation: Confirmation | None, *, candidates: frozenset[str]
+) -> tuple[Trial, ...]:
+    """Return the trials of blocks that are not over, where a candidate of this run is in them."""
+    if confirmation is None:
+        return ()
+    arms = {trial.arm for trial in confirmation.trials}
+    if not arms & candidates:
+        return ()
+    return tuple(trial for trial in confirmation.trials if not past.is_final(trial))
 
 
 def _spared(

@@ -23,7 +23,8 @@ from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.studies import History
 from pytest_xlatune.studies.evidence_run import EvidenceStudy
 from pytest_xlatune.studies.trials import ALIAS, Orders, Past, Segment, is_ours, read, wave_order
-from pytest_xlatune.studies.tuning._stages import screen, without_gain
+from pytest_xlatune.studies.tuning._slots import Slots
+from pytest_xlatune.studies.tuning._stages import Ranking, screen, without_gain
 from pytest_xlatune.studies.tuning.derived import (
     Around,
     Crossed,
@@ -163,6 +164,27 @@ def _noted(placed: Placed, *, number: int, of: int) -> Profile:
         return profile
     place = f"number {number} of {of} by the evidence ({placed.why})"
     return replace(profile, note="; ".join(filter(None, (profile.note, place))))
+
+
+def wanted(moment: Moment) -> tuple[Segment, ...]:
+    """Return the queues of the selected waves; of the first wave where none is selected."""
+    found = tuple(
+        segment
+        for segment in moment.plannable
+        if any(trial.arm in moment.candidates for trial in segment.trials)
+    )
+    return found or (() if moment.opens else moment.segments[:1])
+
+
+def pending_screen(moment: Moment, past: Past) -> tuple[Trial, ...]:
+    """Return what the selected waves still lack; the baselines of a wave go with any of it."""
+    screened = (
+        trial
+        for segment in wanted(moment)
+        for trial in segment.trials
+        if (trial.is_baseline or trial.arm in moment.candidates) and not past.is_final(trial)
+    )
+    return (*screened, *([] if moment.evidence is None else [moment.evidence]))
 
 
 LEAD = 1.0  # standard errors above the baseline from which a profile leads
@@ -367,7 +389,7 @@ class Declaration:
         if isinstance(rule, Around) or not blocks:
             return {}
         arms = {each.arm: each.profile for each in blocks if not each.is_baseline}
-        past = read(history, protocols=self.orders.protocols, declared=arms)
+        past = self._read(history, arms)
         found = without_gain(past, equivalence=self.equivalence)
         return {each: settings_of(arms[each]) for each in sorted(found & arms.keys())}
 
@@ -439,11 +461,7 @@ class Declaration:
     ) -> tuple[Leader, ...] | None:
         """Return what led the waves before, best first; None while they are not over."""
         declared = {each.id: each for each in pool}
-        past = read(
-            [each for each in history if _is_before(rule.wave, each.trial)],
-            protocols=self.orders.protocols,
-            declared=declared,
-        )
+        past = self._read([each for each in history if _is_before(rule.wave, each.trial)], declared)
         segments = tuple(
             each
             for each in self._segments(profiles, before=rule.wave)
@@ -468,6 +486,12 @@ class Declaration:
             and self._is_sound(past, each.id)
         ]
         return tuple(sorted(leaders, key=lambda each: -each.estimate))
+
+    def _read(self, history: History, declared: Mapping[str, Profile]) -> Past:
+        orders = self.orders
+        return read(
+            history, protocols=orders.protocols, declared=declared, slots=bool(orders.slots)
+        )
 
     def _is_sound(self, past: Past, profile_id: str) -> bool:
         trials = past.screens_of(profile_id)
@@ -520,3 +544,40 @@ def _before(wave: str, profiles: Sequence[Profile]) -> list[Profile]:
 
 def _is_before(wave: str, trial: Trial) -> bool:
     return trial.is_screened and wave_order(trial.stage) < wave_order(wave)
+
+
+def known_when(rule: DerivedRule) -> str:
+    """Say when it is known what fills the slots of a rule."""
+    if not isinstance(rule, Singles):
+        return "their results decide which profiles"
+    if not rule.evidence:
+        return "a profile that is left out, or needs no run, gives its slot to the next"
+    return "until that evidence run, one more job, they are in declared order"
+
+
+@dataclass(frozen=True, kw_only=True)
+class SweepMoment:
+    """What one history comes to, worked out once.
+
+    Attributes:
+        slots: the node slots; None where there is one.
+        moment: the profiles that there are.
+        past: the trials of the study.
+        ranking: what the screen says.
+        pending: the trials that the screen still lacks.
+    """
+
+    slots: Slots | None
+    moment: Moment
+    past: Past
+    ranking: Ranking
+    pending: tuple[Trial, ...]
+
+    @cached_property
+    def ranks(self) -> Mapping[str, tuple[float, int]]:
+        """Profile -> what it is sorted by: its estimate, and its place among equals."""
+        places = {each: at for at, each in enumerate(self.moment.profiles)}
+        return {
+            each: (-standing.estimate, places[each])
+            for each, standing in self.ranking.standings.items()
+        }

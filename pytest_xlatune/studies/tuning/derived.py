@@ -11,12 +11,14 @@ fresh blocks decide what helped.
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
+from pytest_xlatune.model.channels import CHANNELS, on_top, settings_in, with_flag
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.profile import (
     ALIASES,
@@ -32,7 +34,7 @@ from pytest_xlatune.model.profile import (
     parse_flags,
     settings_digest,
 )
-from pytest_xlatune.model.record import Record, canonical, digest
+from pytest_xlatune.model.record import Record, canonical, digest, written
 from pytest_xlatune.model.result import COLLECTIVES, EvidenceResult, Shares, relative
 from pytest_xlatune.model.text import percent, size, whole
 
@@ -42,6 +44,7 @@ NO_AIM = "an evidence run does not show what it acts on"
 _NAMED = 6  # profiles that a sentence lists by name
 
 
+@written("singles")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Singles(Record):
     """A wave of single settings: as many of the candidates as there are slots.
@@ -182,6 +185,8 @@ def _weighed(aims: Sequence[str], shares: Shares) -> _Weight:
     if not found:
         why = f"{' and '.join(present)}: no trace tells the time that it costs"
         return _Weight(part=present[0], value=0.0, why=why)
+    if "communication" in found:  # that of all collectives
+        found = {each: share for each, share in found.items() if each not in COLLECTIVES}
     largest = max(found, key=lambda each: found[each])
     if largest == "compute":
         why = f"compute, {size(found[largest])} of a step"
@@ -242,6 +247,7 @@ class Leader:
         return f"{self.profile.id} {percent(relative(self.estimate))}"
 
 
+@written("stacks")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stacks(Record):
     """A wave of stacks: two or three profiles that led, applied together.
@@ -307,6 +313,7 @@ class Stacks(Record):
                     yield found
 
 
+@written("around")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Around(Record):
     """A wave of the leaders with another value: the next one up and down a ladder.
@@ -379,6 +386,7 @@ class Around(Record):
                 yield replace(made, id=_cut(slug), wave=self.wave), f"{key[1]}={own[key]}"
 
 
+@written("crossed")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Crossed(Record):
     """A last wave: the best settings of the program with the best shape of the pipeline.
@@ -458,7 +466,7 @@ def settings_of(profile: Profile) -> dict[Key, str]:
         ("flag", ALIASES.get(name, name)): value
         for name, value in effective_values(profile.flags).items()
     }
-    env = {("env", name): value for name, value in profile.env.items()}
+    env = settings_in(profile.env, "env")
     return {**flags, **env, **{("override", k): v for k, v in profile.overrides.items()}}
 
 
@@ -513,7 +521,7 @@ class Effective:
 
     def key(self, profile: Profile) -> Key:
         """Return a digest of the effective flags and environment, and the overrides."""
-        flags, env = (*self._flags, *profile.flags), {**self._env, **profile.env}
+        flags, env = (*self._flags, *profile.flags), on_top(self._env, profile.env)
         return settings_digest(flags, env), canonical(profile.overrides)
 
     def repeats(self, profiles: Iterable[Profile]) -> dict[str, str]:
@@ -559,7 +567,7 @@ def _stack(parts: Sequence[Profile], *, wave: str) -> Profile | None:
     return Profile(
         id=_stack_id(parts),
         flags=merge_flags(*(part.flags for part in parts)),
-        env={name: value for part in parts for name, value in part.env.items()},
+        env=functools.reduce(on_top, (part.env for part in parts)),
         overrides={name: value for part in parts for name, value in part.overrides.items()},
         wave=wave,
     )
@@ -569,6 +577,9 @@ def _with_value(profile: Profile, key: Key, value: str) -> Profile:
     kind, name = key
     if kind == "env":
         return replace(profile, env={**profile.env, name: value})
+    if kind in CHANNELS:
+        text = with_flag(profile.env[kind], name, value)
+        return replace(profile, env={**profile.env, kind: text})
     if kind == "override":
         return replace(profile, overrides={**profile.overrides, name: value})
     flags = tuple(

@@ -1,0 +1,93 @@
+"""What node slots cost and gain: wall time, node-hours, false winners and power by simulation.
+
+    python benchmarks/slot_rates.py --sweeps 300 --jobs 2
+
+Every sweep goes through study.propose, stats.score and study.conclude. Trials are of equal length;
+wall time is counted in trials that follow one another, node-hours in trials. Job noise is 0.6 %,
+the drift 1 % over the time of 50 trials one after the other.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+from collections import Counter
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
+from functools import partial
+
+from simcluster import Cluster, World, drive, study_of
+from simworlds import NULL, ONE, THREE
+
+from pytest_xlatune.model.result import VerdictKind
+
+SLOTS, BUDGET = 8, 65  # 1.3 times the jobs of one slot
+WORLDS = (NULL, ONE, replace(THREE, name="three at +2 %"))
+SPREADS = (0.0, 0.005, 0.010)
+
+
+def measure(world: World, seeds: range) -> Counter[str]:
+    """Run the sweeps of these seeds and count."""
+    found: Counter[str] = Counter()
+    for seed in seeds:
+        cluster = Cluster(world, seed)
+        conclusion, history = drive(study_of(world, seed), cluster, seed)
+        found["sweeps"] += 1
+        found["jobs"] += len(history)
+        found["rounds"] += cluster.rounds or len(history)
+        won = [each.arm for each in conclusion.verdicts if each.kind is VerdictKind.FASTER]
+        found["found"] += sum(world.truth_of(each) > 0 for each in won)
+        found["false"] += any(world.truth_of(each) <= 0 for each in won)
+        found["slower"] += any("is slower than the others" in each for each in conclusion.notes)
+        found["winners"] += len(world.effects)
+    return found
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--sweeps", type=int, default=300, help="of each row")
+    parser.add_argument("--jobs", type=int, default=1, help="processes")
+    parser.add_argument("--slots", type=int, default=SLOTS)
+    parser.add_argument("--budget", type=int, default=BUDGET, help="trials, on several slots")
+    options = parser.parse_args()
+    print(f"{options.sweeps} sweeps a row; in brackets the Monte-Carlo standard error.\n")
+    print("| slots, spread | profiles | wall time | node-hours | false winner | power | told |")
+    print("|---|---|---|---|---|---|---|")
+    with ProcessPoolExecutor(options.jobs) as pool:
+        for base in WORLDS:
+            one: Counter[str] = Counter()
+            for slots, spread in ((1, 0.0), *((options.slots, each) for each in SPREADS)):
+                world = replace(base, node_slots=slots, slot_sd=spread)
+                if slots > 1:
+                    world = replace(world, budget=options.budget)
+                chunks = [range(at, min(at + 25, options.sweeps))
+                          for at in range(0, options.sweeps, 25)]  # fmt: skip
+                found: Counter[str] = Counter()
+                for part in pool.map(partial(measure, world), chunks):
+                    found.update(part)
+                one = one or found
+                print(_row(base, slots, spread, found, one), flush=True)
+
+
+def _row(world: World, slots: int, spread: float, found: Counter[str], one: Counter[str]) -> str:
+    where = "one" if slots == 1 else f"{slots}, {100 * spread:g} %"
+    cells = [
+        where,
+        world.name,
+        f"{found['rounds'] / one['rounds']:.2f}",
+        f"{found['jobs'] / one['jobs']:.2f}",
+        _rate(found["false"], found["sweeps"]),
+        _rate(found["found"], found["winners"]) if found["winners"] else "-",
+        "-" if slots == 1 else _rate(found["slower"], found["sweeps"]),
+    ]
+    return f"| {' | '.join(cells)} |"
+
+
+def _rate(count: int, of: int) -> str:
+    share = count / of
+    return f"{100 * share:.1f} ({100 * math.sqrt(share * (1 - share) / of):.1f})"
+
+
+if __name__ == "__main__":
+    main()

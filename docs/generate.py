@@ -1,0 +1,351 @@
+"""The tables of docs/ that the code says itself: `make reference` writes them.
+
+    python docs/generate.py
+
+A page holds such a table between `<!-- NAME: begin -->` and `<!-- NAME: end -->`, where NAME is a
+key of `PARTS`; the rest of the page is written by hand. A test compares every table with the code.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import dataclasses
+import enum
+import importlib
+import inspect
+import io
+import re
+import sys
+import types
+import typing
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+DOCS = Path(__file__).parent
+sys.path.insert(0, str(DOCS.parent / "benchmarks"))
+
+import pages  # noqa: E402 - it lies in benchmarks/, which is no package
+
+from pytest_xlatune import cli, executors, ledger  # noqa: E402
+from pytest_xlatune.campaign.playbook import CLASS_RULES, rule_for  # noqa: E402
+from pytest_xlatune.executors.folder import ProcessRecord  # noqa: E402
+from pytest_xlatune.ledger.now import Now  # noqa: E402
+from pytest_xlatune.logs import _signatures as signatures  # noqa: E402
+from pytest_xlatune.model.exits import Exit, of_command  # noqa: E402
+from pytest_xlatune.model.failure import SITE_CLASSES, FailureClass  # noqa: E402
+from pytest_xlatune.model.record import Record  # noqa: E402
+from pytest_xlatune.model.resources import Next, RetryPolicy, RetryRule  # noqa: E402
+from pytest_xlatune.model.result import Action, Finding, StudyRecord  # noqa: E402
+from pytest_xlatune.model.trial import LaunchSpec  # noqa: E402
+from pytest_xlatune.plugin import cvs_items  # noqa: E402
+from pytest_xlatune.report.covered import Covered  # noqa: E402
+from pytest_xlatune.report.leaderboard import leaderboard_json  # noqa: E402
+from pytest_xlatune.sweep.groups import (  # noqa: E402
+    FIELDS,
+    GROUPS,
+    OPTIONS,
+    SESSION,
+    SWITCHES,
+    TABLE,
+    RunSettings,
+)
+from pytest_xlatune.sweep.registry import KINDS, markers  # noqa: E402
+
+Lines = Iterator[str]
+
+
+def _row(*cells: str) -> str:
+    return f"| {' | '.join(each.replace('|', chr(92) + '|') for each in cells)} |"
+
+
+def _head(*cells: str) -> Lines:
+    yield f"| {' | '.join(cells)} |"
+    yield f"|{'---|' * len(cells)}"
+
+
+# settings and options
+
+
+def _shown(default: object) -> str:
+    if default is None:
+        return "none"
+    if isinstance(default, Path):
+        return f"`{default}`"
+    is_plain = isinstance(default, int | float | str) or default == {}
+    return f"`{default!r}`" if is_plain else f"`{type(default).__name__}()`"
+
+
+def settings() -> Lines:
+    """Yield the fields of each group of settings, with where else they may be said."""
+    keywords = {group: keyword for keyword, group in GROUPS.items()}
+    for group in (*GROUPS.values(), RunSettings):
+        keyword = keywords.get(group, "")
+        head = f"`{keyword}=pytest_xlatune.{group.__name__}(...)`" if keyword else "One run"
+        yield from ("", f"## {head}", "", group.__doc__ or "", "")
+        yield from _head("name", "meaning", "unit", "default", "outside the sweep file")
+        for each in FIELDS:
+            if each.group is group:
+                where = f"`{each.flag}`" if each in OPTIONS else ""
+                where = f"`{each.name}` in `xlatune.toml`" if each.where == TABLE else where
+                where += ", for the whole session" if each.where == SESSION else ""
+                default = _shown(getattr(group(), each.field))
+                yield _row(f"`{each.field}`", each.help, each.unit, default, where)
+
+
+def switches() -> Lines:
+    """Yield the options of pytest that take no value, and those of CVS files."""
+    yield from _head("option of pytest", "meaning")
+    for name, (_, text) in SWITCHES.items():
+        yield _row(f"`--{name}`", text)
+
+    class Group:
+        rows: typing.ClassVar[list[str]] = []
+
+        def addoption(self, flag: str, *, help: str, metavar: str = "", **_: Any) -> None:  # noqa: A002
+            self.rows.append(_row(f"`{f'{flag} {metavar}'.strip()}`", help))
+
+    cvs_items.add_options(typing.cast("Any", types.SimpleNamespace(getgroup=lambda *_: Group())))
+    yield from Group.rows
+
+
+def marker_table() -> Lines:
+    """Yield the markers of pytest."""
+    yield from _head("marker", "selects")
+    yield from (_row(f"`{name}`", text) for name, text in markers().items())
+
+
+# the command line
+
+
+def commands() -> Lines:
+    """Yield each command with its arguments; options of a sweep are named once."""
+    for name, (_, line) in cli.COMMANDS.items():
+        parser = cli._parser(name).command  # noqa: SLF001 - argparse has no list of its own
+        assert parser is not None
+        yield from ("", f"## `xlatune {name}`", "", f"{line[0].upper()}{line[1:]}.", "")
+        yield from _arguments(parser)
+        for kind, each in _kinds(parser):
+            yield from (f"### `xlatune {name} {kind}`", "", each.description or "", "")
+            yield from _arguments(each)
+        yield from (f"    {each}" for each in cli.EXAMPLES[name])
+
+
+def _kinds(parser: argparse.ArgumentParser) -> list[tuple[str, argparse.ArgumentParser]]:
+    for action in parser._actions:  # noqa: SLF001
+        if isinstance(action, argparse._SubParsersAction):  # noqa: SLF001
+            return list(action.choices.items())
+    return []
+
+
+def _arguments(parser: argparse.ArgumentParser) -> Lines:
+    rows, of_sweeps = [], []
+    for action in parser._actions:  # noqa: SLF001
+        skipped = (argparse._HelpAction, argparse._SubParsersAction)  # noqa: SLF001
+        if isinstance(action, skipped) or action.help == argparse.SUPPRESS:
+            continue
+        is_of_sweep = action.dest.startswith("xlatune_") and action.nargs != 0
+        if is_of_sweep and any(each.key == action.dest for each in OPTIONS):
+            of_sweeps.append(f"`{action.option_strings[0]}`")
+            continue
+        value = "" if action.nargs == 0 else f" {_metavar(action)}"
+        word = ", ".join(action.option_strings) + value if action.option_strings else value.strip()
+        rows.append(_row(f"`{word}`", (action.help or "").replace("%%", "%")))
+    if of_sweeps:
+        said = f"as in [settings](settings.md), without `xlatune-`: {', '.join(of_sweeps)}"
+        rows.append(_row("settings", said))
+    if rows:
+        yield from (*_head("argument", "meaning"), *rows, "")
+
+
+def _metavar(action: argparse.Action) -> str:
+    named = action.metavar or action.dest
+    name = named if isinstance(named, str) else " ".join(named)
+    return {"+": f"{name} ...", "*": f"[{name} ...]", "?": f"[{name}]"}.get(str(action.nargs), name)
+
+
+def exits() -> Lines:
+    """Yield the exit statuses, of pytest and of the commands."""
+    yield from _head("pytest", "`xlatune`", "means")
+    for each in Exit:
+        ours = "" if each is Exit.NOTHING_SELECTED else str(of_command(each))
+        yield _row(str(int(each)), ours, each.meaning)
+
+
+# failures
+
+_THEN = {
+    Next.DROP: "the profile is dropped",
+    Next.STOP: "the sweep stops",
+    Next.GIVE_UP: "the trial could not be measured; the sweep goes on",
+}
+_BEFORE = {
+    Action.RESUME_NODE: "after the node is back in service",
+    Action.HOOK: "after the site's own command mended it",
+}
+
+
+def _said(rule: RetryRule) -> str:
+    then = _THEN[rule.then]
+    if not rule.retries:
+        return then
+    times = {1: "once more", 2: "twice more"}.get(rule.retries, f"{rule.retries} times more")
+    first = [f"{rule.backoff_s:g} s later"] if rule.backoff_s else []
+    first += [_BEFORE[rule.before]] if rule.before in _BEFORE else []
+    return f"tried {times}{', '.join(['', *first])}; then {then}"
+
+
+def failures() -> Lines:
+    """Yield every class of failure with its meaning and with what a sweep does about it."""
+    known = signatures.table()
+    asked: dict[str, set[Action]] = {}
+    for each in known.signatures:
+        asked.setdefault(each.cls, set()).add(each.action)
+    for cls, (action, _) in known.diagnosed.items():
+        asked.setdefault(cls, set()).add(action)
+    yield from _head("class", "means", "what a sweep does", "whose trouble")
+    for cls in FailureClass:
+        actions = sorted(asked.get(cls, {Action.RETRY} if cls in CLASS_RULES else set()))
+        done = [_follows(cls, action) for action in actions]
+        whose = "the site's" if cls in SITE_CLASSES else ""
+        yield _row(f"`{cls}`", cls.meaning, "; or ".join(dict.fromkeys(done)), whose)
+
+
+def _follows(cls: FailureClass, action: Action) -> str:
+    if action is Action.NONE:
+        return "nothing by itself"
+    if action is Action.SUCCESS:
+        return "the trial counts"
+    return _said(rule_for(RetryPolicy(), Finding(cls=cls, action=action)))
+
+
+# files
+
+
+def attempt_files() -> Lines:
+    """Yield the files in the folder of an attempt."""
+    yield from _head("file", "written by", "holds")
+    # `    > log.<rank>.txt   standard output and ...`
+    for sign, name, text in re.findall(r"(?m)^    ([<>]) (\S+) +(.+)$", executors.__doc__ or ""):
+        yield _row(f"`{name}`", {"<": "xlatune", ">": "the node"}[sign], text.replace("`", ""))
+
+
+def leaderboard() -> Lines:
+    """Yield the fields of leaderboard.json."""
+    yield from _head("field", "holds")
+    said = inspect.getdoc(leaderboard_json) or ""
+    for name, text in re.findall(r"(?ms)^    ([a-z_]+) +(\S.*?)(?=^    [a-z_]|^$)", said):
+        yield _row(f"`{name}`", " ".join(text.split()))
+
+
+def events() -> Lines:
+    """Yield the events of a ledger, each with its fields."""
+    for kind, event in sorted(ledger.EVENTS.items()):
+        yield from ("", f"### `{kind}`", "", _first(event), "")
+        yield from _fields(event)
+
+
+def records() -> Lines:
+    """Yield every record that those files hold, by name."""
+    for module in {each.study.partition(":")[0] for each in KINDS.values()}:
+        importlib.import_module(module)  # their own records are known after that
+    found: dict[str, type[Any]] = {}
+    # a program may have imported a study of its own, as the tests do
+    known = [each for each in StudyRecord._kinds.values() if each.kind]  # noqa: SLF001
+    of_studies = [each for each in known if each.__module__.startswith("pytest_xlatune.")]
+    top = (LaunchSpec, ProcessRecord, Now, Covered, *of_studies, *ledger.EVENTS.values())
+    for each in top:
+        _reach(each, found)
+    for name, each in sorted(found.items()):
+        if issubclass(each, ledger.Event):
+            continue
+        yield from ("", f"### `{name}`", "", _first(each), "")
+        if issubclass(each, enum.Enum):
+            yield f"One of {', '.join(f'`{member.value}`' for member in each)}."
+        else:
+            yield from _fields(each)
+
+
+def _reach(kind: Any, found: dict[str, type[Any]]) -> None:
+    for each in typing.get_args(kind):
+        _reach(each, found)
+    if not isinstance(kind, type) or kind.__name__ in found:
+        return
+    if issubclass(kind, enum.Enum):
+        found[kind.__name__] = kind
+    elif issubclass(kind, Record) and dataclasses.is_dataclass(kind):
+        found[kind.__name__] = kind
+        hints = typing.get_type_hints(kind)
+        for field in dataclasses.fields(kind):
+            _reach(hints[field.name], found)
+
+
+def _first(kind: type[Any]) -> str:
+    return " ".join((inspect.getdoc(kind) or "").partition("\n\n")[0].split())
+
+
+def _fields(kind: type[Any]) -> Lines:
+    told = dict(_told(kind))
+    fields = dataclasses.fields(kind)
+    if not fields:
+        yield "No field."
+        return
+    yield from _head("field", "type", "meaning")
+    for each in fields:
+        yield _row(f"`{each.name}`", f"`{each.type}`", told.get(each.name, ""))
+
+
+def _told(kind: type[Any]) -> Iterator[tuple[str, str]]:
+    """Yield the fields that a docstring or a comment explains."""
+    for base in reversed(kind.__mro__):
+        if not dataclasses.is_dataclass(base):
+            continue
+        with contextlib.suppress(OSError, TypeError):
+            # `    pid: int  # its id`
+            yield from re.findall(r"(?m)^    (\w+): .*?  # (.+)$", inspect.getsource(base))
+        text = (inspect.getdoc(base) or "").partition("Attributes:\n")[2].partition("\n\n")[0]
+        # `    first, last: probed releases ...`, with lines after it that are further in
+        for names, meaning in re.findall(r"(?ms)^    (\w[\w, ]*): (.*?)(?=^    \w|\Z)", text):
+            said = " ".join(meaning.split())
+            yield from ((name.strip(), said) for name in names.split(","))
+
+
+def catalog() -> Lines:
+    """Yield the catalog of flags and variables: `xlatune flags list --markdown`."""
+    said = io.StringIO()
+    with contextlib.redirect_stdout(said):
+        cli.main(["flags", "list", "--markdown"])
+    yield from ("", *said.getvalue().strip().splitlines(), "")
+
+
+# name -> the page that holds it, and its lines
+PARTS: Mapping[str, tuple[str, Callable[[], Lines]]] = {
+    "settings": ("settings.md", settings),
+    "switches": ("settings.md", switches),
+    "markers": ("settings.md", marker_table),
+    "commands": ("commands.md", commands),
+    "exit statuses": ("commands.md", exits),
+    "failure classes": ("failures.md", failures),
+    "lines of logs": ("failures.md", signatures.markdown),
+    "files of an attempt": ("formats.md", attempt_files),
+    "leaderboard.json": ("formats.md", leaderboard),
+    "events": ("formats.md", events),
+    "records": ("formats.md", records),
+    "catalog": ("flags.md", catalog),
+}
+
+
+def text_of(name: str) -> str:
+    """Return a part as it must stand between its comments."""
+    return "\n".join(PARTS[name][1]()).strip("\n")
+
+
+def main() -> None:
+    """Write all parts."""
+    for name, (page, _) in PARTS.items():
+        pages.rewrite(DOCS / page, text_of(name), name)
+
+
+if __name__ == "__main__":
+    main()

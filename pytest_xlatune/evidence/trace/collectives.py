@@ -1,0 +1,533 @@
+"""The collectives of a step: what they carry, how fast, who waits for whom, and their shares.
+
+`Watch` looks at the kernels of each device while a capture is in memory. Its collectives are joined
+with those of the compiled program by the name of the operation, which gives kind, bytes and ranks.
+The kernel of a collective runs on every device of a group until the last of them has come, so the
+shortest of these kernels holds no wait: it is the transfer, what the others take beyond it is wait,
+and the device with the shortest kernel came last. No clock of two hosts is compared. The program
+says who is in a group by numbers of its own; a trace does not say which device bears which. Those
+of a process are taken in their order, and which process is which must not matter, else nothing is
+said of waits. Nor is it where kernels of a group do not overlap: these devices are no group.
+
+Bandwidths are those of nccl-tests (https://github.com/NVIDIA/nccl-tests, doc/PERFORMANCE.md), with
+n ranks, a transfer of t seconds and S bytes: of the whole result of an all-gather, of the whole
+input of a reduce-scatter, else of what one rank sends:
+
+    algbw = S / t
+    busbw = algbw x 2 (n - 1) / n      all-reduce
+            algbw x (n - 1) / n        all-gather, reduce-scatter, all-to-all
+            algbw                      send and receive, permute, broadcast
+
+The shares of a step that its parts take order the settings that are tried next. Kernels
+are told apart by the operation that launched them; where a trace names none, a library's
+kernel still says which collective it is, but for send and receive: those are of the one kind that
+the compiled program has, or of none that can be told.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pytest_xlatune.evidence.hlo import Collective, Program
+from pytest_xlatune.evidence.trace import ABSENT, KINDS, Backend, Ints, Kind
+from pytest_xlatune.evidence.trace.breakdown import Drill, Observed, TimeRow
+from pytest_xlatune.model.record import Record
+from pytest_xlatune.model.result import COLLECTIVES, Shares
+
+_COMMUNICATION, _COMPUTE = KINDS.index(Kind.COMMUNICATION), KINDS.index(Kind.COMPUTE)
+
+
+class IdleCause(StrEnum):
+    """Why a device stood idle before a kernel, by the host's launch of that kernel."""
+
+    HOST = "the host had not launched the next kernel"
+    COMPUTE = "launched, not started: the next kernel computes"
+    COMMUNICATION = "launched, not started: the next kernel communicates"
+    MEMORY = "launched, not started: the next kernel copies"
+    UNKNOWN = "no launch of the next kernel is known"
+
+
+_STARTED = {
+    Kind.COMPUTE: IdleCause.COMPUTE,
+    Kind.COMMUNICATION: IdleCause.COMMUNICATION,
+    Kind.MEMORY: IdleCause.MEMORY,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CollectiveTime(Record):
+    """A collective operation over all devices and steps; times are of one execution."""
+
+    name: str
+    kind: str
+    size_bytes: int | None  # S above; None where the program is not known, or has it not
+    ranks: int | None
+    executions: float  # per device and step
+    duration_s: float  # of its kernel, a mean over devices
+    transfer_s: float | None  # of the shortest in a group; None for one device, and point to point
+    exposed_s: float  # per device and step: nothing computes; two at once share it
+
+    @property
+    def wait_s(self) -> float | None:
+        """What its kernels take beyond the transfer, a mean over devices."""
+        return None if self.transfer_s is None else self.duration_s - self.transfer_s
+
+    @property
+    def algbw(self) -> float | None:
+        """Bytes per second, by the size."""
+        taken_s = self.duration_s if self.transfer_s is None else self.transfer_s
+        return None if self.size_bytes is None or taken_s <= 0 else self.size_bytes / taken_s
+
+    @property
+    def busbw(self) -> float | None:
+        """Bytes per second on the slowest link; None where ranks matter and are unknown."""
+        factor = bus_factor(self.kind, self.ranks)
+        return None if self.algbw is None or factor is None else self.algbw * factor
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Late(Record):
+    """The device that the others of a step waited for most, and what they waited for it in all."""
+
+    step: int
+    device: str
+    imposed_s: float  # the sum over the other devices
+    of_all: float  # share of all waits of the step
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Communication(Record):
+    """The collectives of a window."""
+
+    rows: tuple[CollectiveTime, ...]  # the costliest first
+    late: tuple[Late, ...]  # for each step with a wait
+    idle_s: dict[str, float]  # cause -> seconds per device and step
+    unmatched: tuple[str, ...]  # operations of the trace that the program does not have
+    notes: tuple[str, ...] = ()
+
+
+def bus_factor(kind: str, ranks: int | None) -> float | None:
+    """Return busbw / algbw for a kind of collective among so many ranks."""
+    if kind in {"collective-permute", "send", "recv", "collective-broadcast"}:
+        return 1.0
+    if ranks is None or ranks < 1 or kind not in {"all-reduce", *_SHARED}:
+        return None
+    return (2 if kind == "all-reduce" else 1) * (ranks - 1) / ranks
+
+
+_SHARED = frozenset({"all-gather", "reduce-scatter", "all-to-all"})
+# of whom:  {{0,1},{2,3}}    [2,4]<=[8]    [1,8]<=[2,4]T(1,0)
+_LISTED = re.compile(r"\{\{([\d,]*)\}")
+_IOTA = re.compile(r"\[(\d{1,9}),(\d{1,9})\]")
+_ORDER = re.compile(r"(?:<=)?\[(\d{1,9}(?:,\d{1,9}){,9})\](?:T\((\d(?:,\d){,9})\))?$")
+_GROUP = re.compile(r"\{(\d{1,9}(?:,\d{1,9})*)\}")
+# mesh['a'=2,'b'=4] {'b'}    mesh['axis_0'=8] {'axis_0'}
+#   in another order:  mesh['a'=2,'b'=2], device_ids=([2,2]T(1,0)) {'a'}
+_MESH = re.compile(r"mesh\[([^]]*)\](?:, device_ids=\((.*)\))? ?\{([^}]*)\}$")
+_AXIS = re.compile(r"'([^']*)'=(\d{1,9})")
+
+
+def ranks_of(groups: str) -> int | None:
+    """Return how many ranks a group has, from the groups as the program writes them."""
+    if (found := _MESH.match(groups)) is not None:
+        sizes = {name: int(size) for name, size in _AXIS.findall(found[1])}
+        axes = _axes(found[3])
+        return math.prod(sizes[each] for each in axes) if set(axes) <= sizes.keys() else None
+    if (found := _LISTED.match(groups)) is not None:
+        return found[1].count(",") + 1
+    found = _IOTA.match(groups)
+    return int(found[2]) if found is not None else None
+
+
+def _axes(said: str) -> list[str]:
+    """Return the axes that a group goes over; a part of one, 'a':(1)2, is none that is known."""
+    return [""] if ":" in said else re.findall(r"'([^']*)'", said)
+
+
+def groups_of(groups: str, devices: int) -> tuple[tuple[int, ...], ...] | None:
+    """Return who is in a group with whom, as numbers from 0 to the number of devices.
+
+    None where the text does not tell it, or tells it of other devices.
+    """
+    if groups == _ALL:
+        return (tuple(range(devices)),)
+    table: list[list[int]] = []
+    if (found := _MESH.match(groups)) is not None:
+        sizes = {name: int(size) for name, size in _AXIS.findall(found[1])}
+        axes = _axes(found[3])
+        ids = _counted(found[2] or f"[{devices}]", devices)
+        if ids is not None and set(axes) <= sizes.keys() and math.prod(sizes.values()) == devices:
+            others = [each for each in sizes if each not in axes]
+            order = [list(sizes).index(each) for each in (*others, *axes)]
+            if len(order) == len(sizes):
+                width = math.prod(sizes[each] for each in axes)
+                ids = ids.reshape(list(sizes.values())).transpose(order)
+                table = ids.reshape(-1, width).tolist()
+    elif _LISTED.match(groups):
+        table = [[int(each) for each in row.split(",")] for row in _GROUP.findall(groups)]
+    elif (found := _IOTA.match(groups)) is not None:
+        ids, width = _counted(groups[found.end() :], devices), int(found[2])
+        if ids is not None and width and devices % width == 0:
+            table = ids.reshape(-1, width).tolist()
+    of_all = sorted(each for row in table for each in row) == [*range(devices)]
+    return tuple(map(tuple, table)) if of_all and len({len(row) for row in table}) == 1 else None
+
+
+def _counted(order: str, devices: int) -> Ints | None:
+    """Return the devices in an order that is told by an array, counted through and transposed."""
+    if (found := _ORDER.match(order)) is None:
+        return None
+    shape = [int(each) for each in found[1].split(",")]
+    places = [int(each) for each in found[2].split(",")] if found[2] else [*range(len(shape))]
+    if math.prod(shape) != devices or sorted(places) != [*range(len(shape))]:
+        return None
+    return np.arange(devices).reshape(shape).transpose(places).ravel()
+
+
+_ALL = "{}"  # of groups: one of all devices
+
+
+def size_of(collective: Collective, ranks: int | None) -> int | None:
+    """Return the bytes that nccl-tests counts for a collective of the program."""
+    if collective.kind == "reduce-scatter":  # its result is one rank's part
+        return None if ranks is None else collective.size_bytes * ranks
+    return None if collective.kind == "ragged-all-to-all" else collective.size_bytes
+
+
+_Place = tuple[str, int, str]  # of a device: its capture, its number there, its name
+
+
+@dataclass(slots=True)
+class _Operation:
+    """The kernels of one operation: an array a device, ordered by step and start."""
+
+    durations: dict[_Place, Ints]
+    steps: dict[_Place, Ints]
+    starts: dict[_Place, Ints]
+    exposed: float = 0.0
+    kernel: str = ""
+
+
+class Watch:
+    """Keeps the collectives of each device, and its idle time by cause."""
+
+    def __init__(self) -> None:
+        self._operations: dict[str, _Operation] = {}
+        self._idle: dict[IdleCause, int] = defaultdict(int)
+        self._steps: tuple[int, ...] = ()
+
+    def __call__(self, found: Observed) -> None:
+        """Take the kernels of a device."""
+        self._steps = found.steps
+        inside = np.flatnonzero(found.step != ABSENT)
+        exposed = _exposed(found, inside)
+        is_communication = found.kind[inside] == _COMMUNICATION
+        mine, own = inside[is_communication], exposed[is_communication]
+        op, name = found.events.op[mine], found.events.name[mine]
+        label = np.where(op == ABSENT, name, op)
+        device = found.source, int(found.device.rpartition(":")[2]), found.device
+        for each in np.unique(label):
+            here = np.flatnonzero(label == each)
+            here = here[np.lexsort((found.events.start_ps[mine[here]], found.step[mine[here]]))]
+            key = _without_done(found.names[int(each)])
+            made = self._operations.setdefault(key, _Operation({}, {}, {}))
+            made.kernel = found.names[int(name[here[0]])]
+            made.durations[device] = found.events.duration_ps[mine[here]]
+            made.steps[device] = found.step[mine[here]]
+            made.starts[device] = found.events.start_ps[mine[here]]
+            made.exposed += float(own[here].sum())
+        if found.backend is Backend.GPU:
+            _idle(found, self._idle)
+
+    def result(self, drilled: Drill, program: Program | None) -> Communication:
+        """Join what was seen with the program, where there is one."""
+        known = _known(program)
+        gpu_steps = max(1, drilled.gpu_steps)
+        devices = len(drilled.gpus)
+        imposed: dict[int, dict[str, int]] = defaultdict(lambda: defaultdict(int))
+        rows, unmatched, notes = [], [], set()
+        for name, operation in self._operations.items():
+            own = known.get(name)
+            kind = own.kind if own is not None else _kind_of(name, operation.kernel)
+            ranks = None if own is None else _ranks(own.groups, devices)
+            if own is None and program is not None:
+                unmatched.append(name)
+            durations = operation.durations
+            count = sum(len(each) for each in durations.values())
+            transfer_s = None
+            if kind in _WAITING and devices > 1:
+                groups = groups_of(_ALL if own is None else own.groups, devices)
+                transfer_s = _transfer(operation, devices, groups, imposed)
+                if transfer_s is None:
+                    notes.add("- in transfer and wait: a trace does not tell who waited for whom")
+                elif own is None:
+                    notes.add("transfer and wait: as if each collective went over all devices")
+            rows.append(
+                CollectiveTime(
+                    name=name,
+                    kind=kind,
+                    size_bytes=None if own is None else size_of(own, ranks),
+                    ranks=ranks,
+                    executions=count / gpu_steps,
+                    duration_s=sum(int(each.sum()) for each in durations.values()) / count * 1e-12,
+                    transfer_s=transfer_s,
+                    exposed_s=operation.exposed / gpu_steps * 1e-12,
+                )
+            )
+        return Communication(
+            rows=tuple(sorted(rows, key=lambda row: (-row.duration_s * row.executions, row.name))),
+            late=tuple(_late(self._steps, imposed)),
+            idle_s={
+                str(cause): self._idle[cause] / gpu_steps * 1e-12
+                for cause in IdleCause
+                if cause in self._idle
+            },
+            unmatched=tuple(sorted(unmatched)),
+            notes=tuple(sorted(notes)),
+        )
+
+
+_WAITING = frozenset({"all-reduce", *_SHARED})
+
+
+def _without_done(name: str) -> str:
+    """Name an operation by its start."""
+    return name.replace("-done", "-start", 1) if "-done" in name else name
+
+
+def _known(program: Program | None) -> Mapping[str, Collective]:
+    found: dict[str, Collective] = {}
+    for each in () if program is None else program.collectives:
+        found.setdefault(each.name, each)
+        if each.inner:
+            found.setdefault(each.inner, each)
+    return found
+
+
+def _kind_of(name: str, kernel: str) -> str:
+    """Tell the kind by the operation's name, else by the library's kernel."""
+    if (match := _ANY.match(name)) is not None:
+        return match[1]
+    match = _KERNEL.search(kernel)
+    return _KERNELS.get(match[0].lower(), "send") if match else ""
+
+
+# all-gather-start.3    ragged-all-to-all.1    all-reduce
+_ANY = re.compile(
+    r"(all-gather|reduce-scatter|all-reduce|all-to-all|ragged-all-to-all|collective-permute"
+    r"|collective-broadcast|send|recv)\b"
+)
+
+
+def _exposed(found: Observed, inside: Ints) -> NDArray[np.float64]:
+    """Return how long nothing computed beside each kernel; those that run at once share it."""
+    kind = found.kind[inside]
+    start, end = found.events.start_ps[inside], found.events.end_ps[inside]
+    points = np.concatenate([start, end])
+    order = np.argsort(points, kind="stable")
+    change = np.repeat([1, -1], len(inside))[order]
+    both = np.tile(kind, 2)[order]
+    computing = np.cumsum(np.where(both == _COMPUTE, change, 0))
+    talking = np.cumsum(np.where(both == _COMMUNICATION, change, 0))
+    width = np.diff(points[order], append=points[order[-1:]])
+    is_exposed = (computing == 0) & (talking > 0)
+    share = np.where(is_exposed, width / np.maximum(talking, 1), 0.0)
+    until = np.concatenate([[0.0], np.cumsum(share)[:-1]])
+    place = np.empty(len(points), np.int64)
+    place[order] = np.arange(len(points))
+    size = len(inside)
+    alone: NDArray[np.float64] = until[place[size:]] - until[place[:size]]
+    return alone
+
+
+def _ranks(groups: str, devices: int) -> int | None:
+    return devices if groups == _ALL else ranks_of(groups)
+
+
+def _transfer(
+    operation: _Operation,
+    devices: int,
+    groups: tuple[tuple[int, ...], ...] | None,
+    imposed: dict[int, dict[str, int]],
+) -> float | None:
+    """Return the mean of the shortest kernels, and add up what was waited for whom.
+
+    None where groups are not known, devices are missing, or those of a group are none: they ran it
+    a different number of times in a step, or not at the same time.
+    """
+    places = sorted(operation.durations)
+    if groups is None or len(places) != devices or not _told(groups, places):
+        return None
+    shortest = []
+    waits: list[tuple[int, str, int]] = []
+    for group in groups:
+        members = [places[each] for each in group]
+        steps = [operation.steps[each] for each in members]
+        if any(len(each) != len(steps[0]) or (each != steps[0]).any() for each in steps):
+            return None
+        if not _overlap(operation, members):
+            return None
+        table = np.stack([operation.durations[each] for each in members])
+        shortest.append(table.min(axis=0))
+        waited = (table - shortest[-1]).sum(axis=0)
+        last = table.argmin(axis=0)
+        for step, device, ps in zip(steps[0].tolist(), last.tolist(), waited.tolist(), strict=True):
+            source, _, name = members[device]
+            waits.append((step, f"{source} {name}", ps))
+    for step, name, ps in waits:
+        imposed[step][name] += ps
+    return float(np.concatenate(shortest).mean()) * 1e-12
+
+
+def _told(groups: tuple[tuple[int, ...], ...], places: Sequence[_Place]) -> bool:
+    """Tell whether the groups are the same whichever process bears which numbers."""
+    if len(groups) == 1:
+        return True
+    sources = sorted({source for source, _, _ in places})
+    each = len(places) // len(sources)
+    if [source for source, _, _ in places] != [one for one in sources for _ in range(each)]:
+        return False
+    of: dict[frozenset[int], set[int]] = defaultdict(set)  # numbers in a process -> which processes
+    for group in groups:
+        found: dict[int, set[int]] = defaultdict(set)
+        for number in group:
+            found[number // each].add(number % each)
+        if len(found) not in {1, len(sources)} or len(set(map(frozenset, found.values()))) > 1:
+            return False
+        of[frozenset(next(iter(found.values())))] |= found.keys()
+    return all(len(processes) == len(sources) for processes in of.values())
+
+
+def _overlap(operation: _Operation, members: Sequence[_Place]) -> bool:
+    """Tell whether kernels of a group that share a clock ran at once, nearly always."""
+    for source in {source for source, _, _ in members}:
+        near = [each for each in members if each[0] == source]
+        starts = np.stack([operation.starts[each] for each in near])
+        ends = starts + np.stack([operation.durations[each] for each in near])
+        if float((starts.max(axis=0) <= ends.min(axis=0) + _SKEW_PS).mean()) < _AT_ONCE:
+            return False
+    return True
+
+
+_AT_ONCE = 0.9  # of the executions: the last began before the first ended
+_SKEW_PS = 20_000_000  # that the clocks of a host's devices may differ
+
+
+def _late(steps: tuple[int, ...], imposed: Mapping[int, Mapping[str, int]]) -> list[Late]:
+    found = []
+    for step in sorted(imposed):
+        total = sum(imposed[step].values())
+        device = max(imposed[step], key=lambda each: (imposed[step][each], each))
+        if total:
+            most = imposed[step][device]
+            found.append(
+                Late(
+                    step=steps[step],
+                    device=device,
+                    imposed_s=most * 1e-12,
+                    of_all=most / total,
+                )
+            )
+    return found
+
+
+def _idle(found: Observed, idle: dict[IdleCause, int]) -> None:
+    """Add up the idle time inside each step of a device, by cause."""
+    launched = dict(zip(found.launches.id.tolist(), found.launches.start_ps.tolist(), strict=True))
+    for step in range(len(found.steps)):
+        here = np.flatnonzero(found.step == step)
+        here = here[np.argsort(found.events.start_ps[here], kind="stable")]
+        if here.size < 2:  # noqa: PLR2004
+            continue
+        until = np.maximum.accumulate(found.events.end_ps[here])[:-1]
+        start = found.events.start_ps[here][1:]
+        for place in np.flatnonzero(start > until).tolist():
+            kernel = int(here[place + 1])
+            begin, end = int(until[place]), int(start[place])
+            launch = launched.get(int(found.events.launch[kernel]))
+            if launch is None:
+                idle[IdleCause.UNKNOWN] += end - begin
+                continue
+            late = min(max(launch, begin), end)
+            if late > begin:
+                idle[IdleCause.HOST] += late - begin
+            if end > late:
+                idle[_STARTED[KINDS[int(found.kind[kernel])]]] += end - late
+
+
+_AS = {
+    "ragged-all-to-all": "all-to-all",
+    "send": "collective-permute",
+    "recv": "collective-permute",
+}
+_EXCHANGES = ("all-to-all", "collective-permute")  # what a library does by send and receive
+# an operation:  all-gather-start.3    ragged-all-to-all.1    recv-done
+_OPERATION = re.compile(rf"({'|'.join(COLLECTIVES)}|ragged-all-to-all|send|recv)\b")
+# a library's kernel:  ncclDevKernel_ReduceScatter_Sum_bf16_RING_LL    ncclDevKernel_SendRecv
+_KERNEL = re.compile(r"AllGather|ReduceScatter|AllReduce|AllToAll|SendRecv", re.IGNORECASE)
+_KERNELS = {
+    "allgather": "all-gather",
+    "reducescatter": "reduce-scatter",
+    "allreduce": "all-reduce",
+    "alltoall": "all-to-all",
+}
+
+
+def shares_of(found: Drill | None, program: Program | None) -> Shares | None:
+    """Return what a trace and a dump tell; either may be missing, None where both are."""
+    kinds = None if program is None else _kinds(program)
+    span = 0 if found is None else found.total.span_ps
+    if found is None or span <= 0:
+        return None if kinds is None else Shares(of_step={}, kinds=kinds)
+    total = found.total
+    return Shares(
+        of_step={
+            **{kind: spent / span for kind, spent in _alone(found, kinds).items()},
+            "communication": total.exposed_communication_ps / span,
+            "compute": total.compute_ps / span,
+            "copies": total.exposed_memory_ps / span,
+            "idle": total.idle_ps / span,
+        },
+        kinds=kinds,
+    )
+
+
+def _kinds(program: Program) -> tuple[str, ...]:
+    found = {_AS.get(each.kind, each.kind) for each in program.collectives}
+    return tuple(each for each in COLLECTIVES if each in found)
+
+
+def _alone(found: Drill, kinds: tuple[str, ...] | None) -> dict[str, int]:
+    """Return kind -> picoseconds in which its kernels had nothing beside them."""
+    rows = [each for each in found.ops if each.kind is Kind.COMMUNICATION]
+    kind_of = _of_operation
+    if not rows:
+        rows = [each for each in found.kernels if each.kind is Kind.COMMUNICATION]
+        kind_of = _of_kernel
+    exchanges = [each for each in _EXCHANGES if each in (kinds or ())]
+    spent: dict[str, int] = defaultdict(int)
+    for row in rows:
+        kind = kind_of(row)
+        if kind == "send and receive" and len(exchanges) == 1:
+            kind = exchanges[0]
+        if kind in COLLECTIVES:
+            spent[kind] += row.alone_ps
+    return {kind: spent[kind] for kind in COLLECTIVES if kind in spent}
+
+
+def _of_operation(row: TimeRow) -> str:
+    match = _OPERATION.match(row.name)
+    return _AS.get(match[1], match[1]) if match else ""
+
+
+def _of_kernel(row: TimeRow) -> str:
+    match = _KERNEL.search(row.name)
+    return _KERNELS.get(match[0].lower(), "send and receive") if match else ""

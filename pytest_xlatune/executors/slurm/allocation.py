@@ -1,0 +1,637 @@
+"""Run trials as srun steps of an allocation: the user's own, or one that is asked for.
+
+A trial is an entry of a queue (`driver` lists the files), and a driver inside the allocation works
+the queue off without any session. So an allocation is bound to a trial only when the trial begins:
+where one ends, in whatever way, the next one goes on with the queue, and what has begun there and
+left no outcome is told as preempted, lost, or what else Slurm says. An allocation of ours is a job
+that `SlurmExecutor` hands in; a new one is asked for when time runs short or the last one is over.
+One that a person cancelled is not asked for again in the same session.
+
+Every method may be called by any process whose turn it is; all that is known is in files.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import logging
+import math
+import os
+import re
+import shlex
+import subprocess
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from pytest_xlatune.executors import OWN_JOBS, QueueFull, Request, Resumed, SchedulerDown, payload
+from pytest_xlatune.executors.folder import (
+    read_claim,
+    read_outcomes,
+    read_started,
+    write_spec,
+)
+from pytest_xlatune.executors.slurm import LOGIN, SlurmExecutor, arguments_of, driver, site_options
+from pytest_xlatune.executors.slurm._commands import (
+    SEPARATOR,
+    Run,
+    SlurmJob,
+    Trouble,
+    parse_scontrol,
+    run_command,
+    unneeded_names,
+)
+from pytest_xlatune.executors.slurm._held import (
+    JOB_VARIABLE,
+    OVER,
+    Held,
+    faults,
+    give_back,
+    held_in,
+    is_of,
+    is_short,
+    read,
+    release,
+    waits_in,
+)
+from pytest_xlatune.executors.slurm._poller import ROUND_S, Poller, ended, is_whole
+from pytest_xlatune.executors.slurm._script import SCRIPTS
+from pytest_xlatune.executors.slurm.nodes import resume_nodes
+from pytest_xlatune.model.errors import ConfigError, SubmissionError
+from pytest_xlatune.model.hosts import compress
+from pytest_xlatune.model.resources import Resources
+from pytest_xlatune.model.result import Outcome, State, Submission
+from pytest_xlatune.model.text import duration
+from pytest_xlatune.model.trial import LaunchSpec
+
+__all__ = ["AllocationExecutor", "faults", "release", "waits_in"]
+
+_log = logging.getLogger("pytest_xlatune.executors")
+_IDLE_ENDS = 2  # allocations in a row that ended without a trial
+_STARTS = 5  # of a driver that takes nothing
+_START_S = 5.0  # between two of them
+_HARDER_S = 15.0  # after which an end is asked for by SIGKILL
+_BEFORE_S = 30.0  # a step that failed so long before its allocation ended did so by itself
+# slurmstepd: error: *** STEP 4711.3 ON node001 CANCELLED AT 2026-11-23T09:12:01 DUE TO TIME LIMIT
+_CANCELLED = re.compile(r"STEP \S+ ON \S+ CANCELLED AT \S+(?P<limit> DUE TO TIME LIMIT)?")
+# srun: launch/slurm: _step_signal: Terminating StepId=4711.3
+_BY_SRUN = "Terminating StepId="
+_SHELL_SIGNAL = 128
+
+
+class AllocationExecutor:
+    """An `Executor` inside an allocation.
+
+    Args:
+        hold_s: time limit of the allocations that are asked for; 0 is the user's own.
+        nodes: that an allocation has to hold; () are those of the first trial.
+        session: that may not ask again for what a person cancelled in it.
+        environ: names the user's own allocation.
+        run, sleep: the outside world, for tests.
+        round_s: see `Poller`.
+    """
+
+    name = "allocation"
+    max_in_flight = 0  # the queue keeps the order of those that share nodes
+
+    def __init__(
+        self,
+        *,
+        hold_s: int = 0,
+        nodes: tuple[str, ...] = (),
+        session: str = "",
+        environ: Mapping[str, str] = os.environ,
+        run: Run = run_command,
+        sleep: Callable[[float], None] = time.sleep,
+        round_s: float = ROUND_S,
+    ) -> None:
+        self._hold_s, self._nodes, self._session = hold_s, nodes, session
+        self._environ, self._run, self._sleep = environ, run, sleep
+        self._jobs = SlurmExecutor(run=run, sleep=sleep, round_s=round_s)
+        self._poller = Poller(run=run, round_s=round_s, is_ours=is_of)
+        self._starts: dict[Path, list[float]] = defaultdict(list)  # of drivers, by their allocation
+
+    # -- the contract -----------------------------------------------------------------------------
+
+    def submit(self, spec: LaunchSpec, request: Request) -> str:
+        """Put the attempt into the queue; the job id is its place in it: `step-12`.
+
+        Raises:
+            QueueFull: an allocation has to be asked for, and a limit on jobs is reached.
+            ConfigError: an option of the resources is ours to set, or nodes are not held.
+            SchedulerDown: the controller is away.
+            SubmissionError: there is no allocation, and none can be had.
+        """
+        folder = request.folder.resolve()
+        queue = folder.parent / driver.STEPS
+        if (number := _place(queue, folder.name)) is not None:
+            self._provide(folder.parent, request)
+            return f"step-{number}"
+        entry = _entry(request)
+        self._provide(folder.parent, request)
+        write_spec(folder, spec)
+        payload.make_folder(folder / SCRIPTS)
+        payload.make_folder(queue)
+        number = 1 + max((_number(each) for each in queue.glob("[0-9]*-*.json")), default=0)
+        payload.write_json(queue / f"{number:06d}-{folder.name}.json", entry)
+        _log.info("%s is step-%d of the queue", request.job_name, number)
+        return f"step-{number}"
+
+    def poll(self, submissions: Sequence[Submission], *, root: Path) -> Mapping[str, Outcome]:
+        """Look into the folders; ask Slurm for the allocations once in a few seconds at most.
+
+        An allocation is asked for where trials wait and none will take them.
+        """
+        runs: dict[Path, list[Submission]] = defaultdict(list)
+        for each in submissions:
+            runs[(root / each.folder).resolve().parent].append(each)
+        found: dict[str, Outcome] = {}
+        for run, mine in runs.items():
+            allocations = self._look(run)
+            outcomes = {each.job_id: self._standing(root / each.folder, allocations)
+                        for each in mine}  # fmt: skip
+            waiting = [each for each in mine if _waits(root / each.folder, outcomes[each.job_id])]
+            if waiting and allocations:
+                is_any_open = any(
+                    not outcomes[each.job_id].state.is_final for each in mine if each not in waiting
+                )
+                self._go_on(run, [held for held, _ in allocations], is_any_open=is_any_open)
+            for held, said in allocations:  # a driver that was killed leaves its steps to the next
+                is_left = any(not outcomes[each.job_id].state.is_final for each in mine)
+                if is_left and not held.is_ours and not said.state.is_final and not held.is_ending:
+                    self._drive(held)
+            found |= outcomes
+        return found
+
+    def cancel(self, submissions: Sequence[Submission], *, root: Path) -> None:
+        """End these steps by SIGTERM, and by SIGKILL where they are asked again.
+
+        Raises:
+            SchedulerDown: the controller cannot be asked; a trial that has not begun never will.
+            SubmissionError: scancel refused.
+        """
+        steps: dict[str, dict[str, bool]] = defaultdict(dict)
+        for each in submissions:
+            folder, mark = root / each.folder, root / each.folder / payload.CANCEL
+            was_asked = mark.exists() and time.time() - mark.stat().st_mtime > _HARDER_S
+            with contextlib.suppress(OSError):  # a full disk takes no mark
+                if not mark.exists():
+                    mark.touch()
+            taken = read(folder / driver.TAKEN)
+            if taken is not None and not (folder / driver.ENDED).exists():
+                steps[taken["allocation"]][taken["step"]] = was_asked
+        for allocation, names in steps.items():
+            asked = ["squeue", "-h", "-s", "-j", allocation, "-o", f"%i{SEPARATOR}%j"]
+            answer = self._run(asked)
+            if answer.trouble is Trouble.AWAY:
+                raise SchedulerDown(f"squeue does not name the steps of {allocation}")
+            rows = [line.split(SEPARATOR) for line in answer.out.splitlines()]
+            for step_id, name in (row for row in rows if len(row) == 2):  # noqa: PLR2004
+                if name in names:
+                    self._cancel_step(step_id, is_hard=names[name])
+
+    def _cancel_step(self, step_id: str, *, is_hard: bool) -> None:
+        _log.info("Slurm is asked to cancel step %s", step_id)
+        answer = self._run(["scancel", *([] if is_hard else ["--signal=TERM"]), step_id])
+        if answer.trouble is Trouble.AWAY:
+            raise SchedulerDown(f"scancel: {answer.error}")
+        # a step that has ended meanwhile is as good
+        if (
+            answer.code
+            and "step" not in answer.error.lower()
+            and answer.trouble is Trouble.FOR_GOOD
+        ):
+            raise SubmissionError(f"scancel: {answer.error}")
+
+    def resume(self, nodes: Sequence[str]) -> Resumed:
+        """Ask Slurm to take drained and dead nodes back; see `nodes.resume_nodes`."""
+        return resume_nodes(nodes, run=self._run, sleep=self._sleep)
+
+    # -- allocations ------------------------------------------------------------------------------
+
+    def _look(self, run: Path) -> list[tuple[Held, Outcome]]:
+        """Return the allocations of a run and where each stands."""
+        known = held_in(run)
+        left = {each.job_id: each.folder for each in known if each.job_id and each.over is None}
+        answers = self._poller.poll(left) if left else {}
+        found = []
+        for each in known:
+            said = each.over or answers.get(each.job_id, Outcome(state=State.PENDING))
+            if said.state.is_final and each.over is None:
+                payload.write_json(each.folder / OVER, said.to_json())
+                _log.info("allocation %s is over: %s", each.job_id, said.reason)
+            found.append((each, said))
+        return found
+
+    def _provide(self, run: Path, request: Request) -> None:
+        """Have an allocation that will take a trial, or raise."""
+        known = held_in(run)
+        if not known and not self._hold_s:
+            self._refuse_faults(request)
+        wanted = self._nodes or request.nodelist
+        if absent := set(request.nodelist) - set(wanted):
+            raise ConfigError(
+                f"{compress(sorted(absent))} is not among the nodes that allocations hold: "
+                f"{compress(wanted)}"
+            )
+        nodes = len(wanted) or request.resources.nodes or 1
+        resources = dataclasses.replace(request.resources, nodes=nodes)
+        self._have(run, known, wanted, resources, name=request.allocation)
+
+    def _go_on(self, run: Path, known: list[Held], *, is_any_open: bool) -> None:
+        """Have another allocation where trials wait and the last one will not take them.
+
+        That none can be had is told once the last trial that runs is over, so that it counts.
+        """
+        last = known[-1]
+        nodes = last.nodelist or (last.over.nodes if last.over else ())
+        try:
+            self._have(run, known, nodes, last.resources, name=last.wanted)
+        except QueueFull:
+            return  # asked again at the next look
+        except SubmissionError:
+            if not is_any_open:
+                raise
+
+    def _have(
+        self,
+        run: Path,
+        known: list[Held],
+        nodes: tuple[str, ...],
+        resources: Resources,
+        *,
+        name: str,
+    ) -> None:
+        """Have an allocation that takes trials of this name, which may be "", or raise."""
+        mine = [each for each in known if each.is_ours == bool(self._hold_s)]
+        if not self._hold_s:
+            job_id = self._environ.get(JOB_VARIABLE, "")
+            held = next((each for each in mine if each.job_id == job_id), None)
+            if held is None:
+                held = self._enter(run, known, job_id, resources)
+            if held.over or held.word.get("is_full"):
+                why = held.word.get("why") or "no time is left for another trial"
+                left = held.over.reason if held.over else why
+                raise SubmissionError(
+                    f"allocation {held.job_id} takes no further trial: {left}. Start another "
+                    "salloc and run again: what was measured stays"
+                )
+            (held.folder / driver.END).unlink(missing_ok=True)
+            self._drive(held)
+            return
+        last = mine[-1] if mine else None
+        is_another = last is not None and last.wanted != name
+        if last is not None and is_another:
+            give_back(last, run=self._run)
+        if last is None or is_another or not last.job_id or not last.takes or is_short(last):
+            if last is not None and not is_another:
+                self._refuse_again(mine)
+            is_asked = last is not None and not last.job_id and not is_another
+            folder = last.folder if last and is_asked else run / f"held-{len(known) + 1}"
+            self._ask(folder, nodes, resources, name=name)
+
+    def _refuse_again(self, mine: list[Held]) -> None:
+        """Raise where another allocation would go against a person's word, or end as the last."""
+        last = mine[-1]
+        over = last.over
+        if over is not None and over.state is State.CANCELLED and not last.is_ending:
+            if last.session == self._session:
+                raise SubmissionError(
+                    f"allocation {last.job_id} was cancelled from outside ({over.reason}); no "
+                    "other is asked for. Run again to go on: what was measured stays"
+                )
+            return
+        idle = [
+            each
+            for each in mine[-_IDLE_ENDS:]
+            if each.over and not each.word.get("took") and not each.is_ending
+            and each.over.state in (State.FAILED, State.COMPLETED)
+        ]  # fmt: skip
+        if len(idle) == _IDLE_ENDS and over is not None:
+            ids = ", ".join(each.job_id for each in idle)
+            raise SubmissionError(
+                f"allocations {ids} ended before a trial began: "
+                f"{over.reason}; see {last.folder / SCRIPTS}"
+            )
+
+    def _ask(
+        self, folder: Path, nodes: tuple[str, ...], resources: Resources, *, name: str
+    ) -> None:
+        """Submit the job of an allocation; where a session was killed at that, find it."""
+        asked = dataclasses.replace(resources, time_limit_s=self._hold_s)
+        request = Request(
+            folder=folder,
+            job_name=f"{OWN_JOBS}allocation",
+            comment=f"xlatune:{folder.parent.name}:{folder.name}",
+            nodelist=nodes,
+            resources=asked,
+        )
+
+        def tell(job_id: str) -> None:
+            payload.make_folder(folder)
+            known = read(folder / driver.HELD_JSON) or {}
+            payload.write_json(
+                folder / driver.HELD_JSON,
+                {
+                    "job_id": job_id,
+                    "wanted": name,
+                    # where a session was killed at it, the job of then is found
+                    "asked_s": known.get("asked_s") or time.time(),
+                    "work_dir": "",
+                    "session": self._session,
+                    "nodelist": list(nodes),
+                    "resources": resources.to_json(),
+                },
+            )
+
+        job_id = self._jobs.hand_in(
+            request,
+            # the driver alone runs in the batch step
+            {**arguments_of(request), "use_srun": False},
+            program=driver.__file__,
+            first=lambda: tell(""),
+        )
+        tell(job_id)
+        _log.info("asked for allocation %s of %s", job_id, duration(self._hold_s))
+
+    def _enter(self, run: Path, known: list[Held], job_id: str, resources: Resources) -> Held:
+        """Take up the user's own allocation."""
+        if not job_id:
+            raise SubmissionError(
+                f"{JOB_VARIABLE} is not set: there is no allocation to go on in. Start another "
+                "salloc, or say --xlatune-allocation 4:00:00"
+            )
+        answer = self._run(["scontrol", "show", "job", "-o", job_id])
+        job = parse_scontrol(answer.out).get(job_id)
+        if job is None:
+            kind = SchedulerDown if answer.trouble is Trouble.AWAY else SubmissionError
+            raise kind(f"allocation {job_id} cannot be asked for: {answer.error}")
+        folder = run / f"held-{len(known) + 1}"
+        payload.make_folder(folder)
+        said = {
+            "job_id": job_id,
+            "work_dir": job.folder or "/",
+            "session": self._session,
+            "nodelist": list(job.outcome.nodes),
+            "resources": resources.to_json(),
+        }
+        payload.write_json(folder / driver.HELD_JSON, said)
+        return held_in(run)[-1]
+
+    def _refuse_faults(self, request: Request) -> None:
+        found = faults(
+            hold_s=0,
+            nodelist=request.nodelist,
+            resources=request.resources,
+            environ=self._environ,
+            run=self._run,
+        )
+        if found:
+            raise SubmissionError("; ".join(found))
+
+    def _drive(self, held: Held) -> None:
+        """Start a driver beside us, unless one runs; with the environment of a login."""
+        starts, now_s = self._starts[held.folder], time.monotonic()
+        if (starts and now_s - starts[-1] < _START_S) or held.is_driven:
+            return
+        said = held.folder / "driver.txt"
+        if len(starts) >= _STARTS and not held.word.get("took"):
+            last = said.read_text(encoding="utf-8", errors="replace").strip()
+            raise SubmissionError(
+                f"the driver of allocation {held.job_id} ends as soon as it starts: "
+                f"{last[-500:]!r}; see {said}"
+            )
+        starts.append(now_s)
+        script = held.folder / "driver.sh"
+        words = [sys.executable, "-I", "-S", driver.__file__, str(held.folder)]
+        lines = (f". {shlex.quote(str(LOGIN))}", "unset SLURM_JWT", f"exec {shlex.join(words)}")
+        script.write_text("\n".join(("#!/bin/bash", *lines, "")), encoding="utf-8")
+        dropped = set(unneeded_names(os.environ))
+        with said.open("ab") as file:
+            # its parent is gone at once: the driver outlives the session, and warns none of its end
+            subprocess.run(
+                ["/bin/sh", "-c", 'setsid /bin/bash "$1" &', "sh", str(script)],
+                env={name: value for name, value in os.environ.items() if name not in dropped},
+                cwd=held.folder,
+                stdin=subprocess.DEVNULL,
+                stdout=file,
+                stderr=subprocess.STDOUT,
+                check=True,
+            )
+        _log.info("started a driver of allocation %s", held.job_id)
+
+    # -- where an attempt stands ------------------------------------------------------------------
+
+    def _standing(self, folder: Path, allocations: Sequence[tuple[Held, Outcome]]) -> Outcome:
+        taken = read(folder / driver.TAKEN)
+        if taken is None:
+            found = self._in_queue(folder, allocations)
+            if not found.state.is_final:
+                return found
+            # no later allocation may run what has an outcome
+            (folder / payload.CANCEL).touch()
+            if (taken := read(folder / driver.TAKEN)) is None:
+                return found
+        held, said = next(
+            (pair for pair in allocations if pair[0].folder.name == taken["held"]),
+            (None, Outcome(state=State.LOST, reason="its allocation is not known")),
+        )
+        word = read(folder / driver.ENDED)
+        now = self._ended(folder, taken, word, held, said) or _running(folder, said)
+        return dataclasses.replace(now, allocation=taken["allocation"])
+
+    def _in_queue(self, folder: Path, allocations: Sequence[tuple[Held, Outcome]]) -> Outcome:
+        """Say why an attempt has not begun."""
+        if (folder / payload.CANCEL).exists():
+            return Outcome(state=State.CANCELLED, reason="cancelled before it began")
+        for held, said in allocations:
+            if said.state is State.RUNNING and held.takes:
+                return Outcome(
+                    state=State.PENDING, reason=f"waits for its turn in allocation {held.job_id}"
+                )
+        if not allocations:
+            return Outcome(state=State.PENDING, reason="waits for an allocation")
+        held, said = allocations[-1]
+        if not said.state.is_final:
+            return dataclasses.replace(
+                said,
+                state=State.PENDING,
+                reason=f"allocation {held.job_id}: {said.reason}",
+                start_s=None,
+            )
+        if self._stands(held, said):
+            return dataclasses.replace(said, reason=f"allocation {held.job_id}: {said.reason}")
+        if not held.is_ours and held.job_id == self._environ.get(JOB_VARIABLE, held.job_id):
+            # the next attempt says that no allocation is left
+            why = f"allocation {held.job_id} was over before it began: {said.reason}"
+            return Outcome(state=State.PREEMPTED, reason=why)
+        return Outcome(state=State.PENDING, reason="waits for another allocation")
+
+    def _stands(self, held: Held | None, said: Outcome) -> bool:
+        """Whether a person cancelled what this session asked for, and with it all that waits."""
+        if held is None or not held.is_ours or held.is_ending:
+            return False
+        return said.state is State.CANCELLED and held.session == self._session
+
+    def _ended(
+        self,
+        folder: Path,
+        taken: Mapping[str, Any],
+        word: Mapping[str, Any] | None,
+        held: Held | None,
+        said: Outcome,
+    ) -> Outcome | None:
+        """Return how a step ended; None while it runs, or while that is not certain."""
+        job_id = taken["allocation"]
+        if word is not None and word["code"] == 0:
+            done = Outcome(state=State.COMPLETED, start_s=taken["at_s"], end_s=word["end_s"])
+            return ended(SlurmJob(job_id=job_id, outcome=done), folder)
+        if said.state.is_final:
+            until_s = said.end_s or math.inf
+            if word is None or word["end_s"] > until_s - _BEFORE_S:
+                cut = _with_allocation(folder, taken, said)
+                is_begun = any(folder.glob("claimed*.json"))
+                if cut.state is State.CANCELLED and not is_begun and not self._stands(held, said):
+                    why = f"allocation {job_id} was over before it began: {said.reason}"
+                    return dataclasses.replace(cut, state=State.PREEMPTED, reason=why)
+                return cut
+        if word is None:
+            return None
+        if not said.state.is_final and held is not None and not self._still_runs(held):
+            return None  # the allocation ends too, and that may be why
+        return ended(SlurmJob(job_id=job_id, outcome=_failed(folder, taken, word)), folder)
+
+    def _still_runs(self, held: Held) -> bool:
+        """Whether Slurm says just now that an allocation is as it should be."""
+        job = parse_scontrol(self._run(["scontrol", "show", "job", "-o", held.job_id]).out)
+        known = job.get(held.job_id)
+        return known is not None and known.outcome.reason.startswith("RUNNING")
+
+
+def step_words(request: Request) -> tuple[str, ...]:
+    """Return how an attempt is started inside an allocation, whose id the driver adds.
+
+    Raises:
+        ConfigError: an option of the resources is ours to set.
+    """
+    return ("srun", *_entry(request)["srun"])
+
+
+def _entry(request: Request) -> dict[str, Any]:
+    """Return what the driver has to know of a trial."""
+    folder, resources, nodes = request.folder.resolve(), request.resources, request.nodelist
+    arguments_of(request)  # raises where an option, or the name, cannot be
+    _, srun = site_options(resources.options)
+    count = len(nodes) or resources.nodes or 1
+    words = [
+        f"--nodes={count}",
+        f"--ntasks={count * resources.tasks_per_node}",
+        f"--ntasks-per-node={resources.tasks_per_node}",
+        f"--job-name={request.job_name}",
+        f"--time={math.ceil(resources.time_limit_s / 60)}",
+        f"--chdir={folder}",
+        "--export=ALL",
+        "--kill-on-bad-exit=1",
+        *([f"--nodelist={compress(nodes)}"] if nodes else []),
+        *srun,
+        *(sys.executable, "-I", "-S", payload.__file__, str(folder)),
+    ]
+    return {
+        "folder": str(folder),
+        "nodes": list(nodes),
+        "step": request.job_name,
+        "limit_s": resources.time_limit_s,
+        "wanted": request.allocation,
+        "srun": words,
+    }
+
+
+def _running(folder: Path, said: Outcome) -> Outcome:
+    started, claim = read_started(folder), read_claim(folder)
+    if started is None:
+        reason = "starting" if claim is None else "its payload has started"
+        return Outcome(state=State.PENDING, reason=reason)
+    ranks = read_outcomes(folder)
+    reason = "its ranks have ended; the step has not" if 0 in ranks else said.reason
+    return Outcome(
+        state=State.RUNNING,
+        nodes=said.nodes,
+        start_s=started.at_s,
+        reason=reason,
+        is_suspended=said.is_suspended,
+    )
+
+
+def _failed(folder: Path, taken: Mapping[str, Any], word: Mapping[str, Any]) -> Outcome:
+    """Return how a step ended whose srun did not end well, by what that said."""
+    code, ranks = word["code"], read_outcomes(folder)
+    at = {"start_s": taken["at_s"], "end_s": word["end_s"]}
+    if is_whole(folder, list(ranks.values())):
+        return Outcome(state=State.COMPLETED, reason="srun was lost", **at)
+    if code < 0:  # srun itself was killed, and the step has left the nodes
+        state = State.FAILED if ranks else State.LOST
+        return Outcome(state=state, reason="srun was killed", **at)
+    said = "".join(_said(folder))
+    cancelled = _CANCELLED.search(said)
+    is_own = any(each.state in (State.FAILED, State.TIMEOUT) for each in ranks.values())
+    if cancelled and cancelled["limit"]:
+        return Outcome(state=State.TIMEOUT, reason="TIMEOUT: the step's limit", **at)
+    if cancelled and _BY_SRUN not in said and not is_own:
+        return Outcome(state=State.CANCELLED, reason=f"CANCELLED: {cancelled[0]}", **at)
+    if not any(folder.glob("claimed*.json")):  # which says nothing of the trainer
+        lines = [each.strip() for each in said.splitlines() if each.strip()]
+        own = [each for each in lines if not each.startswith("srun: ")] or lines or [""]
+        why = f"its step did not begin, srun ended with {code}: {own[-1]:.300}"
+        return Outcome(state=State.LOST, reason=why, **at)
+    signal = max(code - _SHELL_SIGNAL, 0) or None
+    return Outcome(
+        state=State.FAILED,
+        exit_code=None if signal else code,
+        signal=signal,
+        reason=f"FAILED: srun ended with {code}",
+        **at,
+    )
+
+
+# how an allocation ended -> what that is for a trial that was cut off by it
+_CUT_OFF: Mapping[State, State] = {
+    State.TIMEOUT: State.PREEMPTED,  # not the trial's own limit
+    State.COMPLETED: State.LOST,
+    State.FAILED: State.LOST,
+}
+
+
+def _with_allocation(folder: Path, taken: Mapping[str, Any], said: Outcome) -> Outcome:
+    """Return how an attempt ended whose allocation is over: by itself, or with that."""
+    ranks = list(read_outcomes(folder).values())
+    reason = f"allocation {taken['allocation']} ended: {said.reason}"
+    state = _CUT_OFF.get(said.state, said.state)
+    if is_whole(folder, ranks):
+        state, reason = State.COMPLETED, ""
+    cut = dataclasses.replace(
+        said, state=state, reason=reason, start_s=taken["at_s"], exit_code=None, signal=None
+    )
+    return ended(SlurmJob(job_id=taken["allocation"], outcome=cut), folder)
+
+
+def _said(folder: Path) -> Iterator[str]:
+    for path in sorted((folder / SCRIPTS).glob("*_log.err")):
+        yield path.read_text(encoding="utf-8", errors="replace")
+
+
+def _waits(folder: Path, outcome: Outcome) -> bool:
+    """Whether an attempt stands in the queue, where an allocation has still to take it."""
+    return outcome.state is State.PENDING and not (folder / driver.TAKEN).exists()
+
+
+def _place(queue: Path, name: str) -> int | None:
+    found = [_number(each) for each in queue.glob("[0-9]*-*.json")
+             if each.name.partition("-")[2] == f"{name}.json"]  # fmt: skip
+    return found[0] if found else None
+
+
+def _number(path: Path) -> int:
+    return int(path.name.partition("-")[0])

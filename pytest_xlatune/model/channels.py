@@ -1,0 +1,160 @@
+"""Channels: variables that hold the flags of a library, which a profile adds to and never replaces.
+
+XLA_FLAGS is one with rules of its own (`profile`). Each other library that reads flags from a
+variable has an entry here: its name, the flags that are its own, the variables that make it say
+which flags it read, and the line in which it does. A new one is an entry in `CHANNELS`, and no
+code: a profile's text is appended to the deployed one, the last of a flag wins, and each flag is
+judged by itself. Pure.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Channel:
+    """A variable whose flags a library reads.
+
+    Attributes:
+        reader: the library.
+        prefixes, names: flags that it alone reads; `profile()` puts those into the variable.
+        not_its: flags that begin so and are XLA's own.
+        negates: whether `--noflag` is `--flag=false`, as for flags of Abseil.
+        asks: variables that make it print what it read.
+        says: pattern of a line of the log that shows one flag, which is its group `flag`.
+    """
+
+    reader: str
+    prefixes: tuple[str, ...] = ()
+    names: frozenset[str] = frozenset()
+    not_its: frozenset[str] = frozenset()
+    negates: bool = False
+    asks: Mapping[str, str] = field(default_factory=dict)
+    says: str = ""
+
+    def owns(self, flag: str) -> bool:
+        """Whether a flag, without dashes, is this library's alone."""
+        return flag in self.names or (flag.startswith(self.prefixes) and flag not in self.not_its)
+
+
+CHANNELS: dict[str, Channel] = {
+    # Abseil's flags; seen in libtpu 0.0.11 to 0.0.52. XLA_FLAGS aborts on each of these names.
+    "LIBTPU_INIT_ARGS": Channel(
+        reader="libtpu",
+        prefixes=("xla_tpu_", "xla_jf_", "xla_sc_", "xla_msa_", "xla_mosaic_", "xla_lhs_",
+                  "xla_enable_async_", "xla_should_", "megascale_"),
+        names=frozenset({
+            "xla_latency_hiding_scheduler_rerun", "xla_memory_scheduler", "vmodule",
+            "xla_max_concurrent_host_send_recv", "2a886c8_chip_config_name",
+            "xla_all_gather_latency_bound_threshold_in_bytes",
+            "xla_all_reduce_latency_bound_threshold_in_bytes",
+        }),
+        not_its=frozenset({"xla_tpu_detect_inf", "xla_tpu_detect_nan"}),
+        negates=True,
+        asks={"TPU_STDERR_LOG_LEVEL": "0", "TPU_MIN_LOG_LEVEL": "0"},
+        # I1123 09:40:31.596484   25377 m.cc:912] argv[17]: '--xla_tpu_dot_dot_fusion=false'
+        says=r"\bargv\[\d+\]: '--?(?P<flag>[^']+)'",
+    ),
+}  # fmt: skip
+
+# a flag:  --xla_tpu_dot_dot_fusion=false   -O1   --auto-cast none (its value is the next word)
+_NAME = re.compile(r"--?(?P<name>[A-Za-z0-9_][A-Za-z0-9_.-]*)(?:=(?P<value>.*))?", re.DOTALL)
+
+
+def channel_of(flag: str) -> str:
+    """Return the variable of the library that alone reads a flag; "" is XLA_FLAGS."""
+    return next((name for name, each in CHANNELS.items() if each.owns(flag)), "")
+
+
+def flags_in(variable: str, text: str) -> dict[str, str]:
+    """Return the flags of a channel's text with their values, the last of a name; bare is "true".
+
+    A word without a dash is the value of a bare flag before it: `--auto-cast none`.
+    """
+    channel = CHANNELS[variable]
+    found: dict[str, str] = {}
+    open_name = ""  # of a flag that still takes the next word
+    for word in text.split():
+        match = _NAME.fullmatch(word)
+        if match is None:
+            if open_name:
+                found[open_name], open_name = word, ""
+            continue
+        name, value = match["name"], match["value"]
+        bare = name.removeprefix("no")
+        if channel.negates and value is None and bare != name and channel.owns(bare):
+            name, value = bare, "false"
+        open_name = name if value is None else ""
+        found.pop(name, None)
+        found[name] = "true" if value is None else value
+    return found
+
+
+def complaint(variable: str, text: str) -> str:
+    """Return why a library would not read a channel's text as it is written; "" where it would."""
+    words = text.split()
+    if words and not _NAME.fullmatch(words[0]):
+        return f"{variable} begins with {words[0]!r}, which is no flag and is ignored"
+    for word in words:
+        if "=" in word and word.partition("=")[2][:1] in ("'", '"'):
+            return f"{variable}: no shell reads {word!r}, so its quotes are a part of the value"
+    return ""
+
+
+def appended(deployed: str, text: str) -> str:
+    """Return a channel's text: all that is deployed as it stands, then a profile's."""
+    return " ".join(filter(None, (deployed.strip(), text.strip())))
+
+
+def on_top(below: Mapping[str, str], above: Mapping[str, str]) -> dict[str, str]:
+    """Return variables with others on top: those of a channel are appended, the others replaced."""
+    merged = {**below, **above}
+    for name in CHANNELS.keys() & below.keys() & above.keys():
+        merged[name] = appended(below[name], above[name])
+    return merged
+
+
+def settings_in(env: Mapping[str, str], kind: str) -> dict[tuple[str, str], str]:
+    """Return each setting of variables: (kind, name) -> value; (variable, flag) in a channel."""
+    found: dict[tuple[str, str], str] = {}
+    for name, value in env.items():
+        if name in CHANNELS:
+            found |= {(name, flag): of for flag, of in flags_in(name, value).items()}
+        else:
+            found[kind, name] = value
+    return found
+
+
+def normal(env: Mapping[str, str]) -> dict[str, str]:
+    """Return variables as they come to: order and repeats of a channel's flags do not count."""
+    return {
+        name: "\n".join(f"{flag}={of}" for flag, of in sorted(flags_in(name, value).items()))
+        if name in CHANNELS
+        else value
+        for name, value in env.items()
+    }
+
+
+def with_flag(text: str, flag: str, value: str) -> str:
+    """Return a channel's text with another value of one flag."""
+    kept = [each for each in text.split() if each.lstrip("-").partition("=")[0] != flag]
+    return " ".join((*kept, f"--{flag}={value}"))
+
+
+def says(text: str) -> Iterator[tuple[str, str]]:
+    """Yield the flag and its value that a line of a log says a library read."""
+    for name, each in CHANNELS.items():
+        if each.says and (match := re.search(each.says, text)):
+            yield from flags_in(name, f"--{match['flag']}").items()
+
+
+def asks_of(variables: Iterable[str]) -> dict[str, str]:
+    """Return the variables that make the readers of these channels print what they read."""
+    names = set(variables)
+    asks: dict[str, str] = {}
+    for name, each in CHANNELS.items():
+        asks |= each.asks if name in names else {}
+    return asks

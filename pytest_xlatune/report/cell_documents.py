@@ -1,0 +1,328 @@
+"""The documents of the studies whose arms are cells: nodes, network, batch size, commits.
+
+All four have one shape: the answer and how often it is wrong, a row of figures for each verdict,
+what the study can tell, the jobs. Nothing is computed here but the means of what the scores carry.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from pytest_xlatune.model.pairs import NetworkRecord
+from pytest_xlatune.model.result import Verdict
+from pytest_xlatune.model.text import ABSENT, counted, interval, points, significant
+from pytest_xlatune.report import DeviceUse, Subject
+from pytest_xlatune.report.document import (
+    Code,
+    Document,
+    Section,
+    Table,
+    Text,
+    bullets,
+    columns,
+    drawn,
+    literal,
+    plain,
+    section,
+)
+from pytest_xlatune.report.leaderboard import can_tell, header, jobs
+from pytest_xlatune.report.lines import figure, speed, words
+from pytest_xlatune.report.study_plots import batch_curve, commit_series, node_strip, pair_matrix
+
+# tests/report/test_error_rates.py holds the figures of *_RATES to the measured table of the page
+# that they name, and says what to write here once that is measured anew
+NETWORK_RATES = (
+    "In simulated checks of 4 to 128 nodes an innocent node or link was accused in at most 1.0 "
+    "% of the checks of a kind, and a slow one called healthy in at most 1.7 %; a node 5 % "
+    "slower was named in 99.2 to 100.0 %, a link 5 % slower in 96.6 to 100.0 %, by the noise of "
+    "a job (docs/network_check.md)."
+)
+_NETWORK_WAY = (
+    "A pair's single run proves nothing: a node or link is accused by fresh runs beside others "
+    "alone. "
+)
+NODE_RATES = (
+    "In simulated checks of 4 to 128 nodes a healthy node was accused in at most 0.1 % of the "
+    "checks of a kind; a node 5 % slower was found in 90.6 to 100.0 %, one 3 % slower in 30.8 to "
+    "99.9 %, by the noise of a job (docs/nodes.md)."
+)
+_NODE_WAY = "Single runs prove nothing, so a node is accused by fresh runs beside controls alone. "
+COMMIT_RATES = (
+    "In simulated searches at most 0.3 % named a wrong commit, and at most 0.2 % named one where "
+    "nothing changed; a loss of 3 % was found in 85.0 to 99.9 %, by the noise of a job. At most "
+    "0.3 % of simulated tables accused a load falsely (docs/commits.md)."
+)
+_COMMIT_WAY = (
+    "Single runs prove nothing: a commit is accused by fresh pairs with the one before it alone. "
+)
+BATCH_RATES = (
+    "In simulated studies of random curves the recommended size lost 0.02 % of TGS on average, and "
+    "more than 1 % in 0.0 % of them, and the best size was recommended or in the set in 99.0 % "
+    "(a job's noise 0.6 %); with noise of 1.0 % and bad jobs 0.08 %, 2.0 % and 96.6 % "
+    "(docs/batch.md)."
+)
+_BATCH_WAY = "A first run only chooses the sizes that are run again; blocks decide. "
+_MOST_PAIRS = 40  # in the table: the slowest
+
+# the head of a further column, and what it says of a verdict
+_Column = tuple[str, Callable[[Verdict], str]]
+
+
+def network(subject: Subject) -> Document:
+    """Return the check of a network: the answer, every node, the slowest pairs, the jobs."""
+    record = subject.conclusion.record
+    found = record if isinstance(record, NetworkRecord) else NetworkRecord()
+    ordered = sorted(
+        found.pairs, key=lambda each: each.fresh if each.fresh is not None else each.delta or 0.0
+    )
+    pairs = tuple(
+        (literal("-".join(each.nodes)), points(each.delta), points(each.fresh), str(each.runs))
+        for each in ordered[:_MOST_PAIRS]
+    )
+    about_pairs = section(
+        "Pairs",
+        Text(
+            text=f"The slowest {len(pairs)} of {counted(len(found.pairs), 'pair')}; "
+            "network.json has all. A first run is held against the median of its round."
+        ),
+        Table(columns=columns("~Pair", ">first run %", ">fresh runs %", ">runs"), rows=pairs),
+    )
+    rows = verdict_table(
+        subject,
+        head="~Node",
+        change=">change %",
+        further=_use_columns(subject),
+        has_jobs=False,
+    )
+    return _document(
+        subject,
+        title=f"{subject.cell.label}: network",
+        noun="check",
+        plot=("Every pair", pair_matrix(subject)),
+        nodes=found.nodes,
+        said=(*found.said, _NETWORK_WAY + NETWORK_RATES),
+        middle=(section("Nodes", rows), about_pairs),
+    )
+
+
+def nodes(subject: Subject) -> Document:
+    """Return the check of nodes: the answer, every node, the list to deploy, the jobs."""
+    conclusion = subject.conclusion
+    record, median = conclusion.record, conclusion.reference
+    listed = [
+        Code(text=text.strip()) for text in (record.files.values() if record is not None else ())
+    ]
+    recommended = section(
+        "Recommended nodes",
+        Text(text="A sweep takes them with `--xlatune-nodelist=@healthy`."),
+        *listed,
+    )
+    rows = verdict_table(
+        subject,
+        head="~Node",
+        change=">against the median %",
+        further=_use_columns(subject),
+    )
+    return _document(
+        subject,
+        title=f"{subject.cell.label}: nodes",
+        noun="check",
+        plot=("Every node", node_strip(subject)),
+        nodes=_all_nodes(subject),
+        said=(
+            *(record.said if record is not None else ()),
+            *([f"The median node: {speed(median)}"] if median is not None else []),
+            _NODE_WAY + NODE_RATES,
+        ),
+        middle=(
+            section("Nodes", rows),
+            *([recommended] if listed and conclusion.complete else []),
+        ),
+    )
+
+
+def commits(subject: Subject) -> Document:
+    """Return a study of commits: the answer, the commits of each load, the jobs."""
+    conclusion = subject.conclusion
+    record = conclusion.record
+    lines = (*((conclusion.reference,) if conclusion.reference else ()), *conclusion.verdicts)
+    by_load: dict[str, list[Verdict]] = {}
+    if len(lines) == len(subject.cells) and conclusion.reference is None:
+        for cell, verdict in zip(subject.cells, lines, strict=True):
+            count = f", {counted(len(cell.nodelist), 'node')}" if cell.nodelist else ""
+            on = f" ({', '.join(cell.nodelist)})" if cell.nodelist else ""
+            by_load.setdefault(f"{cell.label}{count}{on}", []).append(verdict)
+    else:
+        by_load["Commits that were measured"] = list(lines)
+    found = (each.partition(" ") for each in getattr(record, "commits", ()))
+    subjects = {short: said for short, _, said in found}
+
+    def commit(verdict: Verdict) -> str:
+        short = verdict.arm.rpartition("-")[2]
+        return f"{literal(short)} {plain(subjects.get(short, ''))}".strip()
+
+    def against(verdict: Verdict) -> str:
+        return plain(verdict.against) or ABSENT
+
+    uses = _use_columns(subject)
+    return _document(
+        subject,
+        title=f"{subject.cell.label}: commits" if len(by_load) == 1 else "models on commits",
+        noun="study",
+        plot=("From commit to commit", commit_series(subject)),
+        nodes=_all_nodes(subject),
+        said=(*(record.said if record is not None else ()), _COMMIT_WAY + COMMIT_RATES),
+        middle=[
+            section(
+                title,
+                verdict_table(
+                    subject,
+                    own,
+                    head="~Commit",
+                    name=commit,
+                    change=">change %",
+                    further=[("~against", against), *uses],
+                ),
+            )
+            for title, own in by_load.items()
+        ],
+    )
+
+
+def batch(subject: Subject) -> Document:
+    """Return the document of a conclusion on batch sizes, or on the values of another key."""
+    conclusion = subject.conclusion
+    record = conclusion.record
+    step: _Column = (">step (s)", lambda each: significant(each.step_s))
+    rows = verdict_table(
+        subject,
+        head="~Arm",
+        change=">against the best %",
+        further=[step, *_use_columns(subject)],
+    )
+    return _document(
+        subject,
+        title=f"{subject.cell.model_tag} {subject.cell.parallelism}: batch size",
+        noun="study",
+        plot=("The curve", batch_curve(subject)),
+        said=(*(record.said if record is not None else ()), _BATCH_WAY + BATCH_RATES),
+        middle=(section("Sizes", rows), *_setting(subject)),
+    )
+
+
+def _document(
+    subject: Subject,
+    *,
+    title: str,
+    noun: str,
+    said: Sequence[str],
+    middle: Sequence[Section],
+    plot: tuple[str, object | None],
+    nodes: tuple[str, ...] | None = None,
+) -> Document:
+    """Return the document that all four studies have.
+
+    `plot` is what a page draws, with its title. `said` is the answer; its last line says how often
+    it is wrong. `nodes` are those of all cells together; None leaves the first cell's.
+    """
+    unfinished = f"The {noun} is not over: this report is preliminary."
+    whole = subject
+    if nodes is not None:
+        whole = replace(subject, cells=(replace(subject.cell, nodelist=nodes),))
+    return Document(
+        title=title,
+        header=header(whole),
+        sections=(
+            section(
+                "Answer",
+                bullets(
+                    *([] if subject.conclusion.complete else [unfinished]),
+                    *([f"Stopped: {plain(subject.stopped)}"] if subject.stopped else []),
+                    *map(plain, said),
+                ),
+            ),
+            *middle,
+            can_tell(subject.conclusion, noun),
+            jobs(subject),
+        ),
+        drawn=drawn(*plot),
+    )
+
+
+def _all_nodes(subject: Subject) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(name for each in subject.cells for name in each.nodelist))
+
+
+def verdict_table(
+    subject: Subject,
+    verdicts: Sequence[Verdict] | None = None,
+    *,
+    head: str,
+    change: str,
+    name: Callable[[Verdict], str] = lambda each: literal(each.arm),
+    further: Sequence[_Column] = (),
+    has_jobs: bool = True,
+) -> Table:
+    """Return a row of figures for each verdict.
+
+    Args:
+        subject: of the document.
+        verdicts: None is all of the conclusion.
+        head: of the first column, which `name` fills.
+        change: the head of the column of changes.
+        name: says whose verdict it is.
+        further: columns behind the interval.
+        has_jobs: whether the last column lists the jobs' ids.
+    """
+    conclusion = subject.conclusion
+    titles = columns(
+        *(head, "verdict", f">{conclusion.metric.head}", change, "95 % interval"),
+        *(title for title, _ in further),
+        *(">runs", "~why"),
+        *(["~jobs"] if has_jobs else []),
+    )
+    rows = tuple(
+        (
+            name(each),
+            words(each),
+            figure(each),
+            points(each.delta),
+            interval(each.ci95) if each.ci95 else ABSENT,
+            *(value(each) for _, value in further),
+            str(each.n),
+            "; ".join(map(plain, each.reasons)) or ABSENT,
+            *([", ".join(each.job_ids) or ABSENT] if has_jobs else []),
+        )
+        for each in (conclusion.verdicts if verdicts is None else verdicts)
+    )
+    return Table(columns=titles, rows=rows)
+
+
+def _use_columns(subject: Subject) -> list[_Column]:
+    """Return the columns of what arms take of a device, each where any log tells it."""
+    uses = subject.uses
+
+    def column(head: str, of: Callable[[DeviceUse], float | None]) -> list[_Column]:
+        found = {arm: value for arm, use in uses.items() if (value := of(use)) is not None}
+        return [(head, lambda each: significant(found.get(each.arm)))] if found else []
+
+    return [
+        *column(">TFLOP/s", lambda use: use.tflops),
+        *column(">MFU %", lambda use: use.mfu),
+        *column(">compiled memory (GB)", lambda use: use.memory_gb),
+    ]
+
+
+def _setting(subject: Subject) -> tuple[Section, ...]:
+    record = subject.conclusion.record
+    texts = () if record is None else record.files.values()
+    if not subject.conclusion.complete:
+        return ()
+    codes: list[Code | Text] = [Code(text=text.strip()) for text in texts]
+    if subject.patch:
+        codes += [
+            Text(text="The same as a patch, `batch.patch` beside this report, for `git apply`:"),
+            Code(text=subject.patch.rstrip("\n"), language="diff"),
+        ]
+    return (section("Setting to deploy", *codes),) if codes else ()

@@ -1,0 +1,398 @@
+"""A report in the formats of other programs: Bencher, github-action-benchmark, CSV, Prometheus.
+
+    text of the JSON report -> exported() -> Exported -> texts()
+
+They are made from the JSON report and from nothing else, so every figure is one of its figures, and
+what it hides is hidden here. Any study has them: they take the verdicts and the trials, which all
+have in common. A figure that is absent or not finite is left out.
+
+* bmf: https://bencher.dev/docs/reference/bencher-metric-format
+* github-benchmark: https://github.com/benchmark-action/github-action-benchmark, its tool
+  `customBiggerIsBetter`
+* prometheus: https://prometheus.io/docs/instrumenting/exposition_formats, text format 0.0.4
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TypeGuard
+
+from pytest_xlatune.model.cell import Cell
+from pytest_xlatune.model.errors import ConfigError
+from pytest_xlatune.model.metric import TGS, Figure, Metric
+from pytest_xlatune.model.profile import Profile
+from pytest_xlatune.model.record import Json, read_json
+from pytest_xlatune.model.result import Conclusion, Score, TrialResult, Verdict
+from pytest_xlatune.model.text import interval, percent
+
+_TGS_UNIT = "Tokens/s/device"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exported:
+    """A JSON report, read again, and which sweep and study it is of.
+
+    Attributes:
+        sweep: name of the sweep.
+        study: kind of the study, e.g. "tuning" or "nodes".
+        written: when, ISO 8601.
+        cell_digest: identity of the cell, the first of several.
+        cell: as it may be shown.
+        profiles: the profiles that were compared.
+        conclusion: the verdicts, and what they are against.
+        trials: id and result, in the order of the report.
+    """
+
+    sweep: str
+    study: str
+    written: str
+    cell_digest: str
+    cell: Cell
+    profiles: tuple[Profile, ...]
+    conclusion: Conclusion
+    trials: tuple[tuple[str, TrialResult], ...]
+
+    @property
+    def arms(self) -> tuple[Verdict, ...]:
+        """The reference, where there is one, and each arm with a verdict, each once."""
+        reference = self.conclusion.reference
+        own = (reference,) if reference is not None else ()
+        return tuple({each.arm: each for each in (*self.conclusion.verdicts, *own)}.values())
+
+    @property
+    def settings(self) -> dict[str, str]:
+        """Arm -> its settings in one line."""
+        return {each.id: each.settings_text for each in self.profiles}
+
+    def is_reference(self, arm: str) -> bool:
+        """Whether the others are compared with it."""
+        reference = self.conclusion.reference
+        return reference is not None and reference.arm == arm
+
+
+def formats(text: str) -> tuple[str, ...]:
+    """Read `csv,prometheus`.
+
+    Raises:
+        ConfigError: there is no such format.
+    """
+    names = tuple(dict.fromkeys(each.strip() for each in text.split(",") if each.strip()))
+    for each in names:
+        if each not in FORMATS:
+            raise ConfigError.unknown("format", each, valid=FORMATS, where="the list")
+    return names
+
+
+def exported(text: str, *, sweep: str, study: str) -> Exported:
+    """Read the text of a JSON report.
+
+    Raises:
+        LedgerError: it is none.
+    """
+    data: Json = read_json(text)
+    return Exported(
+        sweep=sweep,
+        study=study,
+        written=data["written"],
+        cell_digest=data["cell_digest"],
+        cell=Cell.from_json(data["cell"]),
+        profiles=tuple(map(Profile.from_json, data["profiles"])),
+        conclusion=Conclusion.from_json(data["conclusion"]),
+        trials=tuple(
+            (each["id"], TrialResult.from_json({k: v for k, v in each.items() if k != "id"}))
+            for each in data["trials"]
+        ),
+    )
+
+
+def texts(report: Exported, formats: Iterable[str]) -> dict[str, str]:
+    """Return suffix of a file -> its text, for the formats that are files."""
+    found: dict[str, str] = {}
+    for each in formats:
+        found |= FILES[each](report) if each in FILES else {}
+    return found
+
+
+def figure_of(scored: Verdict | Score) -> Figure | None:
+    """Return what an arm or a trial is measured by; None without one."""
+    found = scored.figure
+    if found is None and scored.tgs is not None:
+        found = Figure(metric=TGS, value=scored.tgs)
+    return found if found is not None and math.isfinite(found.value) else None
+
+
+def slug(metric: Metric) -> str:
+    """Return a metric's name as other programs take it: letters, digits and dashes, at most 64."""
+    return re.sub(r"[^a-z0-9]+", "-", metric.name.lower()).strip("-")[:64].strip("-") or "figure"
+
+
+def figures(verdict: Verdict) -> dict[str, float]:
+    """Return name -> figure of an arm, the finite ones: delta and interval are fractions."""
+    low, high = verdict.ci95 or (None, None)
+    own = figure_of(verdict)
+    found = {
+        slug(own.metric) if own else "": own.value if own else None,
+        "step_s": verdict.step_s,
+        "delta": verdict.delta,
+        "ci95_low": low,
+        "ci95_high": high,
+        "mde80": verdict.mde80,
+        "n": float(verdict.n),
+    }
+    return {name: value for name, value in found.items() if _is_real(value)}
+
+
+def _is_real(value: float | None) -> TypeGuard[float]:
+    return value is not None and math.isfinite(value)
+
+
+def _unit(metric: Metric) -> str:
+    return _TGS_UNIT if metric == TGS else metric.unit
+
+
+def _json(value: Json) -> str:
+    return json.dumps(value, indent=2, allow_nan=False) + "\n"
+
+
+_MOST_NAME = 1024  # characters of a benchmark's name that Bencher takes
+
+
+def _name(report: Exported, arm: str) -> str:
+    """Name an arm over sweeps, images and commits: by its cell, not by what was measured when."""
+    label = report.cell.label[: _MOST_NAME - len(arm) - 2]  # an arm's name stays whole
+    return f"{label}: {arm}"
+
+
+def _bmf(report: Exported) -> dict[str, str]:
+    """Return the measures of each arm: its figure, and `delta` with its interval."""
+    benchmarks: dict[str, dict[str, dict[str, float]]] = {}
+    for each in report.arms:
+        measures: dict[str, dict[str, float]] = {}
+        own, all_figures = figure_of(each), figures(each)
+        if own is not None:
+            measures[slug(own.metric)] = {"value": own.value}
+        if "delta" in all_figures and not report.is_reference(each.arm):
+            ends = {"lower_value": "ci95_low", "upper_value": "ci95_high"}
+            measures["delta"] = {
+                "value": all_figures["delta"],
+                **{key: all_figures[name] for key, name in ends.items() if name in all_figures},
+            }
+        if measures:
+            benchmarks[_name(report, each.arm)] = measures
+    return {".bmf.json": _json(benchmarks)}
+
+
+def _github(report: Exported) -> dict[str, str]:
+    """Return one entry for each arm; where less is better its figure is inverted."""
+    entries = []
+    for each in report.arms:
+        own = figure_of(each)
+        if own is None:
+            continue
+        unit, value = _unit(own.metric), own.value
+        if own.metric.is_lower_better:
+            unit, value = f"1 / {unit or own.metric.title}", 1 / value if value else math.inf
+        if not 0 < value < math.inf:  # the action takes a ratio to the figure before
+            continue
+        said = [f"{each.kind} {percent(each.delta)}"]
+        if report.is_reference(each.arm):
+            said = ["reference"]
+        elif each.ci95 is not None:
+            said.append(f"95 % {interval(each.ci95)}")
+        entries.append(
+            {
+                "name": _name(report, each.arm),
+                "unit": unit,
+                "value": value,
+                "extra": ", ".join((*said, f"n = {each.n}")),
+            }
+        )
+    return {".github-benchmark.json": _json(entries)}
+
+
+def _csv(report: Exported) -> dict[str, str]:
+    """Return two tables: a row for each arm, and a row for each trial."""
+    common = {
+        "written": report.written,
+        "sweep": report.sweep,
+        "study": report.study,
+        "cell": report.cell.label,
+        "cell_digest": report.cell_digest,
+    }
+    settings = report.settings
+    return {
+        ".arms.csv": _table([{**common, **_arm_row(report, e, settings)} for e in report.arms]),
+        ".trials.csv": _table([{**common, **_trial_row(*each)} for each in report.trials]),
+    }
+
+
+def _arm_row(report: Exported, verdict: Verdict, settings: Mapping[str, str]) -> dict[str, object]:
+    low, high = verdict.ci95 or (None, None)
+    return {
+        "complete": report.conclusion.complete,
+        "arm": verdict.arm,
+        "is_reference": report.is_reference(verdict.arm),
+        "verdict": str(verdict.kind),
+        "word": verdict.word,
+        **_figure_row(verdict),
+        "step_s": verdict.step_s,
+        "delta": verdict.delta,
+        "ci95_low": low,
+        "ci95_high": high,
+        "n": verdict.n,
+        "mde80": verdict.mde80,
+        "method": verdict.method,
+        "reasons": "; ".join(verdict.reasons),
+        "job_ids": " ".join(verdict.job_ids),
+        "settings": settings.get(verdict.arm, ""),
+    }
+
+
+def _trial_row(trial_id: str, result: TrialResult) -> dict[str, object]:
+    trial, score, outcome = result.trial, result.score, result.outcome
+    return {
+        "trial": trial_id,
+        "arm": trial.arm,
+        "stage": trial.stage,
+        "block": trial.block,
+        "position": trial.position,
+        "epoch": result.epoch,
+        "status": str(result.status),
+        **_figure_row(score),
+        "step_s": score.step_s if score else None,
+        "n_steps": score.n_steps if score else None,
+        "loss": score.loss if score else None,
+        "state": str(outcome.state) if outcome else "",
+        "start_s": outcome.start_s if outcome else None,
+        "end_s": outcome.end_s if outcome else None,
+        "nodes": " ".join(outcome.nodes) if outcome else "",
+        "reason": result.reason,
+        "job_ids": " ".join(result.job_ids),
+    }
+
+
+def _figure_row(scored: Verdict | Score | None) -> dict[str, object]:
+    own = figure_of(scored) if scored is not None else None
+    return {
+        "metric": own.metric.name if own else "",
+        "unit": _unit(own.metric) if own else "",
+        "figure": own.value if own else None,
+    }
+
+
+def _table(rows: Sequence[Mapping[str, object]]) -> str:
+    """Return rows as CSV, "" where there is none; an absent value is an empty field."""
+    if not rows:
+        return ""
+    file = io.StringIO(newline="")
+    # with RFC 4180's own line ends Python quotes a carriage return in a text too
+    writer = csv.DictWriter(file, list(rows[0]), lineterminator="\r\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return file.getvalue()
+
+
+_Samples = Iterator[tuple[dict[str, str], float | None]]
+_OF_ARM: Mapping[str, tuple[str, Callable[[Verdict], float | None]]] = {
+    "xlatune_arm_delta_ratio": (
+        "Relative change of an arm against the reference, 0.034 is +3.4 %",
+        lambda each: each.delta,
+    ),
+    "xlatune_arm_delta_low_ratio": (
+        "Lower end of the 95 % interval of that change",
+        lambda each: each.ci95[0] if each.ci95 else None,
+    ),
+    "xlatune_arm_delta_high_ratio": (
+        "Upper end of the 95 % interval of that change",
+        lambda each: each.ci95[1] if each.ci95 else None,
+    ),
+    "xlatune_arm_step_seconds": ("Seconds of a step of an arm", lambda each: each.step_s),
+    "xlatune_arm_trials": ("Trials behind the figures of an arm", lambda each: float(each.n)),
+}
+
+
+def _prometheus(report: Exported) -> dict[str, str]:
+    """Return gauges; the labels name sweep, study and cell, so that files can lie side by side."""
+    of_study = _of_study(report)
+    written_s = datetime.fromisoformat(report.written).timestamp()
+    lines = [
+        *_family(
+            "xlatune_study_written_timestamp_seconds",
+            "When the last event of the study was written",
+            [(of_study, written_s)],
+        ),
+        *_family(
+            "xlatune_study_complete",
+            "1 where every planned trial is over",
+            [(of_study, float(report.conclusion.complete))],
+        ),
+        *_family("xlatune_arm_figure", "What an arm is measured by", _figure_samples(report)),
+        *_family(
+            "xlatune_arm_verdict",
+            "1 for the verdict on an arm",
+            (
+                ({**_labels(report, each), "verdict": str(each.kind)}, 1.0)
+                for each in report.conclusion.verdicts
+            ),
+        ),
+    ]
+    for name, (said, value) in _OF_ARM.items():
+        lines += _family(name, said, ((_labels(report, e), value(e)) for e in report.arms))
+    return {".prom": "".join(f"{line}\n" for line in lines)}
+
+
+def _of_study(report: Exported) -> dict[str, str]:
+    return {
+        "sweep": report.sweep,
+        "study": report.study,
+        "model": report.cell.model_tag,
+        "cell": report.cell.label,
+        "cell_digest": report.cell_digest,
+    }
+
+
+def _labels(report: Exported, verdict: Verdict) -> dict[str, str]:
+    return {**_of_study(report), "arm": verdict.arm}
+
+
+def _figure_samples(report: Exported) -> _Samples:
+    for each in report.arms:
+        own = figure_of(each)
+        if own is not None:
+            named = {"metric": own.metric.name, "unit": _unit(own.metric)}
+            yield {**_labels(report, each), **named}, own.value
+
+
+def _family(
+    name: str, said: str, samples: Iterable[tuple[Mapping[str, str], float | None]]
+) -> Iterator[str]:
+    """Yield the lines of one metric; none without a sample."""
+    found = [(labels, value) for labels, value in samples if _is_real(value)]
+    if not found:
+        return
+    yield f"# HELP {name} {said}"
+    yield f"# TYPE {name} gauge"
+    for labels, value in found:
+        pairs = ",".join(f'{key}="{_escaped(text)}"' for key, text in labels.items())
+        yield f"{name}{{{pairs}}} {value!r}"
+
+
+def _escaped(text: str) -> str:
+    return text.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
+
+
+FILES: Mapping[str, Callable[[Exported], dict[str, str]]] = {
+    "bmf": _bmf,
+    "github-benchmark": _github,
+    "csv": _csv,
+    "prometheus": _prometheus,
+}
+MLFLOW = "mlflow"  # no file: by its own client
+FORMATS = (*FILES, MLFLOW)

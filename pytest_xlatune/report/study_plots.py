@@ -1,0 +1,494 @@
+"""The plots of studies of cells and thresholds, as positions and words: curves, strips, a matrix.
+
+    batch_curve(subject)    node_strip(subject)    pair_matrix(subject)    commit_series(subject)
+    limits_plot(subject)
+
+Each is None where nothing was measured. Figures are those of the conclusion, its record and the
+scores; `page.jinja` draws. Must draw nothing itself.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean, median
+
+from pytest_xlatune.model.pairs import NetworkRecord, ThresholdFound, ThresholdRecord
+from pytest_xlatune.model.result import Score, TrialResult, Verdict, VerdictKind, relative
+from pytest_xlatune.model.text import ABSENT, fine, percent, points, significant
+from pytest_xlatune.report import Subject
+from pytest_xlatune.report.document import plain
+from pytest_xlatune.report.lines import speed, words
+from pytest_xlatune.report.page_plots import PlotAxis, Tick
+
+_MOST_NAMES = 12  # of an axis: more are told by their titles and the table
+_MOST_NODES = 24  # of a matrix
+_LEAST_CHANCE = 0.001
+_WIDE, _NARROW = 140, 36  # characters that fit side by side below an axis: of a page, of a phone
+_LONG = 12  # characters of a name that need more space where it is turned
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Point:
+    """A run, or the mean of an arm; positions in percent, `looks` a class of the page."""
+
+    x: float
+    y: float
+    looks: str
+    said: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mark:
+    """A place of the axis across with a text; `is_bad` gives it a colour."""
+
+    at: float
+    text: str
+    is_bad: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chance:
+    """A bar from the bottom: how likely this place is the one that is sought."""
+
+    x: float
+    height: float
+    said: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunsPlot:
+    """Runs and means along an axis of values, nodes or commits.
+
+    Attributes:
+        caption: how to read it.
+        label: its whole content in a sentence, read aloud where nothing is seen.
+        points: runs, then means.
+        line: through the means, `x,y` in percent; "" without one.
+        bands: (top, height) in percent, the widest first.
+        marks, chances: places, and bars from the bottom.
+        zero: where nothing changes; None without such a place.
+    """
+
+    caption: str
+    label: str
+    points: tuple[Point, ...]
+    line: tuple[tuple[float, float], ...] = ()
+    bands: tuple[tuple[float, float], ...] = ()
+    marks: tuple[Mark, ...] = ()
+    chances: tuple[Chance, ...] = ()
+    x_ticks: tuple[Tick, ...]
+    y_ticks: tuple[Tick, ...]
+    unit: str = ""
+    zero: float | None = None
+
+    @property
+    def turned(self) -> str:
+        """Whether and where the names below the axis are turned, as classes of the page."""
+        texts = [each.text for each in self.x_ticks]
+        count = sum(len(each) + 2 for each in texts)
+        if count <= _NARROW:
+            return ""
+        long = " long" if max(map(len, texts)) > _LONG else ""
+        return f" turned{long}{'' if count > _WIDE else ' narrow'}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Square:
+    """A pair in a matrix: `looks` is empty, even, low, lower or lowest."""
+
+    looks: str
+    text: str
+    said: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Matrix:
+    """Every node against every other; a row has a square for each name."""
+
+    caption: str
+    names: tuple[str, ...]
+    rows: tuple[tuple[Square, ...], ...]
+
+
+def _turned(ticks: Sequence[Tick]) -> tuple[Tick, ...]:
+    return tuple(Tick(at=_up(each.at), text=each.text) for each in ticks)
+
+
+def _up(at: float) -> float:
+    """Turn a share of an axis into a place below the top."""
+    return round(100 - at, 2)
+
+
+def _scored(subject: Subject) -> list[tuple[TrialResult, Score]]:
+    return [
+        (each, each.score)
+        for each in subject.history
+        if each.score is not None and each.trial.protocol.is_scored
+    ]
+
+
+def _run(result: TrialResult, score: Score, change: float | None = None) -> str:
+    jobs = plain(", ".join(result.job_ids)) or ABSENT
+    told = speed(score) if change is None else percent(change)
+    return f"{plain(result.trial.arm)}, job {jobs}: {told}"
+
+
+def batch_curve(subject: Subject) -> RunsPlot | None:
+    """Return TGS over the values that were compared, with the ceiling of memory.
+
+    Values that are numbers above 0 stand on a logarithmic axis, others side by side.
+    """
+    record = subject.conclusion.record
+    key: str = getattr(record, "key", "per_device_batch_size")
+    cells = {each.digest: each for each in subject.cells}
+    value_of: dict[str, str] = {}
+    for each in subject.history:
+        cell = cells.get(each.trial.cell_digest)
+        if cell is not None:
+            own = {**cell.overrides, "per_device_batch_size": f"{cell.per_device_batch_size:g}"}
+            value_of[each.trial.arm] = own.get(key, each.trial.arm)
+    runs = [(arm, each, s) for each, s in _scored(subject) if (arm := each.trial.arm) in value_of]
+    means = [
+        each
+        for each in subject.conclusion.verdicts
+        if each.tgs is not None and each.arm in value_of
+    ]
+    if not means:
+        return None
+    ends = {name: str(getattr(record, name, "")) for name in ("value", "unfit")}
+    shown = [value_of[each.arm] for each in means]
+    shown += [ends["unfit"]] if ends["unfit"] else []
+    place = _places(shown)
+    x = PlotAxis(place.values(), margin=0.08)
+    y = PlotAxis([*(each.tgs or 0.0 for each in means), *(s.tgs for _, _, s in runs if s.tgs)])
+    dots = [
+        Point(x=x.at(place[value_of[arm]]), y=_up(y.at(s.tgs)), looks="run", said=_run(each, s))
+        for arm, each, s in runs
+        if s.tgs is not None and value_of[arm] in place
+    ]
+    line = sorted((x.at(place[value_of[each.arm]]), _up(y.at(each.tgs or 0.0))) for each in means)
+    dots += [
+        Point(
+            x=x.at(place[value_of[each.arm]]),
+            y=_up(y.at(each.tgs or 0.0)),
+            looks="best" if value_of[each.arm] == ends["value"] else "mean",
+            said=f"{value_of[each.arm]}: {significant(each.tgs)} TGS, {words(each)}",
+        )
+        for each in means
+    ]
+    unfit = ends["unfit"]
+    names = sorted(dict.fromkeys(shown), key=lambda name: place[name])
+    told = "; ".join(f"{value_of[each.arm]}: {significant(each.tgs)} TGS" for each in means)
+    return RunsPlot(
+        caption=f"Across: {plain(key)}. Up: Tokens/s/device. Small dots: single jobs. Large dots: "
+        "their mean; filled: the recommended value."
+        + (f" Red line: {plain(unfit)} did not fit." if unfit else ""),
+        label=plain(f"{told}" + (f"; {unfit} did not fit" if unfit else "")),
+        points=tuple(dots),
+        line=tuple(line),
+        marks=(Mark(at=x.at(place[unfit]), text="did not fit", is_bad=True),) if unfit else (),
+        x_ticks=tuple(Tick(at=x.at(place[each]), text=plain(each)) for each in names),
+        y_ticks=_turned(y.ticks()),
+    )
+
+
+def _places(values: Sequence[str]) -> Mapping[str, float]:
+    try:
+        found = {each: math.log2(float(each)) for each in values}
+    except ValueError:
+        return {each: float(at) for at, each in enumerate(dict.fromkeys(values))}
+    return found
+
+
+def node_strip(subject: Subject) -> RunsPlot | None:
+    """Return every node's runs against the median node, with bands of a run's standard deviation.
+
+    The first run of each node is an open dot, the fresh runs are filled.
+    """
+    first: dict[str, float] = {}
+    runs = _scored(subject)
+    for each, score in runs:
+        first.setdefault(each.trial.arm, score.value)
+    if not first:
+        return None
+    level = median(first.values())
+    sigma: float | None = getattr(subject.conclusion.record, "sigma", None)
+    order = sorted(first, key=lambda node: first[node])
+    verdicts = {each.arm: each for each in subject.conclusion.verdicts}
+    offs = [(each, score, relative(score.value - level)) for each, score in runs]
+    wide = [2 * sigma, -2 * sigma] if sigma else []
+    x = PlotAxis(map(float, range(len(order))), margin=0.06)
+    y = PlotAxis([0.0, *(off for _, _, off in offs), *wide])
+    seen: set[str] = set()
+    dots = []
+    for each, score, off in offs:
+        arm = each.trial.arm
+        looks = f"{'fresh' if arm in seen else 'run'} {_looks(verdicts.get(arm))}"
+        seen.add(arm)
+        dots.append(
+            Point(
+                x=x.at(float(order.index(arm))),
+                y=_up(y.at(off)),
+                looks=looks,
+                said=_run(each, score, off),
+            )
+        )
+    bands = (
+        [(_up(y.at(n * sigma)), round(y.at(n * sigma) - y.at(-n * sigma), 2)) for n in (2, 1)]
+        if sigma
+        else []
+    )
+    low = [node for node in order if _looks(verdicts.get(node)) in ("slower", "invalid")]
+    names = order if len(order) <= _MOST_NAMES else low[:_MOST_NAMES]
+    caption = (
+        "Each column is a node, the slowest first run to the left; up is faster, in percent of the "
+        "median first run. Open: the first run. Filled: fresh runs."
+    )
+    if sigma:
+        caption += f" Bands: one and two standard deviations of a run, {fine(sigma)}."
+    told = "; ".join(
+        f"{node} {percent(relative(first[node] - level))}" for node in order[:_MOST_NAMES]
+    )
+    return RunsPlot(
+        caption=caption,
+        label=plain(f"first runs against the median, the slowest first: {told}"),
+        points=tuple(dots),
+        bands=tuple(bands),
+        x_ticks=tuple(Tick(at=x.at(float(order.index(n))), text=plain(n)) for n in names),
+        y_ticks=_turned(y.ticks(scale=100.0, sign=True)),
+        unit=" %",
+        zero=_up(y.at(0.0)),
+    )
+
+
+def _looks(verdict: Verdict | None) -> str:
+    return verdict.kind.lower() if verdict is not None else ""
+
+
+def commit_series(subject: Subject) -> RunsPlot | None:
+    """Return the runs of each commit against the first one, and where the change may lie.
+
+    None for a table of several loads: its rows have no common scale.
+    """
+    record = subject.conclusion.record
+    commits = [each.partition(" ")[0] for each in getattr(record, "commits", ())]
+    place = {short: at for at, short in enumerate(commits)}
+    runs = [
+        (place[short], each, score)
+        for each, score in _scored(subject)
+        if (short := each.trial.arm.rpartition("-")[2]) in place
+    ]
+    base = [score.value for at, _, score in runs if at == 0]
+    if not base or subject.conclusion.reference is None:
+        return None
+    offs = [(at, e, s, relative(s.value - fmean(base))) for at, e, s in runs]
+    x = PlotAxis((0.0, float(len(commits) - 1)), margin=0.06)
+    y = PlotAxis([0.0, *(off for *_, off in offs)], margin=0.12)
+    chances: Sequence[float] = getattr(record, "chances", ())
+    named = {str(getattr(record, name, "")) for name in ("first", "last")} - {""}
+    marks = tuple(
+        Mark(at=x.at(float(place[short])), text=short, is_bad=True)
+        for short in sorted(named & place.keys(), key=place.__getitem__)
+    )
+    every = max(math.ceil(len(commits) / _MOST_NAMES), 1)
+    by_commit: dict[int, list[float]] = {}
+    for at, _, _, off in offs:
+        by_commit.setdefault(at, []).append(off)
+    told = "; ".join(f"{commits[at]} {percent(fmean(by_commit[at]))}" for at in sorted(by_commit))
+    return RunsPlot(
+        caption="Across: the commits, the first to the left, by their number. Up: percent of the "
+        "mean of the first commit. Each dot is a job."
+        + (" Red line: the commit that is named." if marks else "")
+        + (" Bars: how likely each commit is the first that changed it." if any(chances) else ""),
+        label=plain(f"mean change of the commits that were measured: {told}"),
+        points=tuple(
+            Point(
+                x=x.at(float(at)),
+                y=_up(y.at(off)),
+                looks="run reference" if at == 0 else "run",
+                said=_run(each, score, off),
+            )
+            for at, each, score, off in offs
+        ),
+        marks=marks,
+        chances=tuple(
+            Chance(
+                x=x.at(float(at)),
+                height=round(100 * chance, 2),
+                said=f"{commits[at]}: {100 * chance:.1f} % likely",
+            )
+            for at, chance in enumerate(chances)
+            if chance >= _LEAST_CHANCE
+        ),
+        x_ticks=tuple(
+            Tick(at=x.at(float(at)), text=str(at + 1)) for at in range(0, len(commits), every)
+        ),
+        y_ticks=_turned(y.ticks(scale=100.0, sign=True)),
+        unit=" %",
+        zero=_up(y.at(0.0)),
+    )
+
+
+def course_plot(figures: Sequence[tuple[str, str, float]], *, head: str) -> RunsPlot | None:
+    """Return one figure of each study, oldest first: name, date and figure; `head` names it.
+
+    None of fewer than two.
+    """
+    if len(figures) < 2:  # noqa: PLR2004 - one is no course
+        return None
+    x = PlotAxis((0.0, float(len(figures) - 1)), margin=0.08)
+    y = PlotAxis([value for *_, value in figures], margin=0.12)
+    said = [f"{when} {plain(name)}: {significant(value)}" for name, when, value in figures]
+    places = [(x.at(float(at)), _up(y.at(value))) for at, (*_, value) in enumerate(figures)]
+    return RunsPlot(
+        caption=f"Across: the studies, the oldest to the left. Up: {head} of the reference. Cells "
+        "that differ do not compare: the table says in what they differ.",
+        label=plain(f"{head} of the reference, the oldest first: {'; '.join(said)}"),
+        points=tuple(
+            Point(x=at, y=up, looks="mean", said=words)
+            for (at, up), words in zip(places, said, strict=True)
+        ),
+        line=tuple(places),
+        x_ticks=tuple(
+            Tick(at=at, text=when) for (at, _), (_, when, _) in zip(places, figures, strict=True)
+        ),
+        y_ticks=_turned(y.ticks()),
+    )
+
+
+# change -> how a square looks; the first that holds
+_DEPTHS = ((-0.05, "lowest"), (-0.02, "lower"), (-0.01, "low"))
+
+
+def pair_matrix(subject: Subject) -> Matrix | None:
+    """Return the change of every pair, fresh runs before first ones.
+
+    Of more than `_MOST_NODES` nodes those in the slowest pairs are shown.
+    """
+    record = subject.conclusion.record
+    if not isinstance(record, NetworkRecord) or not record.pairs:
+        return None
+    change = {
+        frozenset(each.nodes): each.delta if each.fresh is None else each.fresh
+        for each in record.pairs
+    }
+    told = sorted((each for each in change.items() if each[1] is not None), key=_by_change)
+    slowest = dict.fromkeys(name for pair, _ in told for name in sorted(pair))
+    kept = set(list(dict.fromkeys((*record.accused, *record.link, *slowest)))[:_MOST_NODES])
+    of_pairs = {name for pair in change for name in pair}
+    names = [name for name in record.nodes if name in kept and name in of_pairs]
+    if not names:
+        return None
+    caption = (
+        "Change in percent of each pair of nodes: of its fresh runs against the median of all "
+        "first runs, where it has any, else of its first run against the median of its round. "
+        "Empty: the pair has no score."
+    )
+    if len(names) < len(record.nodes):
+        caption += (
+            f" {len(names)} of {len(record.nodes)} nodes are shown: those in the slowest pairs."
+        )
+    return Matrix(
+        caption=caption,
+        names=tuple(map(plain, names)),
+        rows=tuple(tuple(_square(one, other, change) for other in names) for one in names),
+    )
+
+
+def _by_change(pair: tuple[frozenset[str], float | None]) -> float:
+    return pair[1] or 0.0
+
+
+def _square(one: str, other: str, change: Mapping[frozenset[str], float | None]) -> Square:
+    found = change.get(frozenset((one, other))) if one != other else None
+    if found is None:
+        return Square(looks="empty", text="", said="")
+    looks = next((name for limit, name in _DEPTHS if found <= limit), "even")
+    return Square(looks=looks, text=points(found), said=plain(f"{one}-{other}: {percent(found)}"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LimitRow:
+    """A metric on an axis of its own; places are percent, None where there is nothing to show.
+
+    Attributes:
+        looks: pass, fail, unsure or recorded: a page gives it a colour.
+        dots: (place, words) of each job.
+        limits: where the mean may not go beyond, each with a mark.
+        refused: (place, width) of what lies beyond a limit.
+        mean, demand, said: the figure, the demand on it, and the verdict, in words.
+    """
+
+    name: str
+    looks: str
+    at: float | None
+    low: float | None
+    high: float | None
+    dots: tuple[tuple[float, str], ...]
+    limits: tuple[float, ...]
+    refused: tuple[tuple[float, float], ...]
+    mean: str
+    demand: str
+    n: str
+    said: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LimitsPlot:
+    """Each metric's jobs and mean against its limits."""
+
+    caption: str
+    rows: tuple[LimitRow, ...]
+
+
+_LOOKS = {VerdictKind.EQUIVALENT: "pass", VerdictKind.SLOWER: "fail"}
+
+
+def limits_plot(subject: Subject) -> LimitsPlot | None:
+    """Return the mean of each metric with its 90 % interval and its jobs, against its limits.
+
+    None of an older record, which has no limits, and where no job tells any metric.
+    """
+    record = subject.conclusion.record
+    if not isinstance(record, ThresholdRecord) or not any(each.jobs for each in record.metrics):
+        return None
+    looks = {each.arm: _LOOKS.get(each.kind, "unsure") for each in subject.conclusion.verdicts}
+    return LimitsPlot(
+        caption="Each line has a scale of its own. Small dots: single jobs. Large dot: their mean. "
+        "Bar: its 90 % interval, 5 % beyond either end. Upright mark: the limit; shaded: beyond "
+        "it. A metric passes where every job tells it and its whole bar lies outside of the shade. "
+        "Jobs that do not differ, as of a loss, have no bar: their dot is the answer.",
+        rows=tuple(_limit_row(each, looks.get(each.metric, "unsure")) for each in record.metrics),
+    )
+
+
+def _limit_row(found: ThresholdFound, looks: str) -> LimitRow:
+    limits = [each for each in (found.least, found.most) if each is not None]
+    ends = [each for each in (found.mean, found.low, found.high) if each is not None]
+    axis = PlotAxis([*limits, *ends, *(each.value for each in found.jobs)], margin=0.08)
+    looks = looks if limits else "recorded"
+    refused = [(0.0, axis.at(found.least))] if found.least is not None else []
+    if found.most is not None:
+        refused.append((axis.at(found.most), round(100 - axis.at(found.most), 2)))
+    return LimitRow(
+        name=plain(found.metric),
+        looks=looks,
+        at=_place(axis, found.mean),
+        low=_place(axis, found.low),
+        high=_place(axis, found.high),
+        dots=tuple(
+            (axis.at(each.value), plain(f"job {each.job}: {each.value:.6g}")) for each in found.jobs
+        ),
+        limits=tuple(axis.at(each) for each in limits),
+        refused=tuple(refused),
+        mean=ABSENT if found.mean is None else f"{found.mean:.6g}",
+        demand=plain(found.demand),
+        n=str(len(found.jobs)),
+        said="cannot tell" if looks == "unsure" else looks,
+    )
+
+
+def _place(axis: PlotAxis, value: float | None) -> float | None:
+    return None if value is None else axis.at(value)

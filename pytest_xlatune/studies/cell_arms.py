@@ -1,0 +1,111 @@
+"""What studies whose arms are cells do alike: nodes, pairs of nodes, batch sizes, commits.
+
+The profile stays as deployed; what an arm varies is in its cell. No such arm has to run, so there
+is no reference, and verdicts come at once when the last trial is over. Of a failed run it says
+whether the nodes may be at fault: one that a person cancelled, or that the scheduler or a hub lost,
+accuses no node. Plans nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from statistics import median
+
+from pytest_xlatune.model.cell import Cell
+from pytest_xlatune.model.errors import ConfigError
+from pytest_xlatune.model.failure import FailureClass
+from pytest_xlatune.model.result import Action, State, TrialResult
+from pytest_xlatune.model.trial import Arm, Trial
+from pytest_xlatune.studies import NEVER, NOT_YET, Answer, Answered, Ask, History, Question, Study
+from pytest_xlatune.studies.trials import is_ours
+from pytest_xlatune.studies.verdicts import Common
+
+
+class CellArms(Common):
+    """A study whose arms are cells, run as deployed."""
+
+    @property
+    def reference(self) -> str:
+        """None: no arm has to run."""
+        return ""
+
+    def answer(self: Study, history: History, question: Question) -> Answer:
+        """Return the verdict on an arm, once everything is over."""
+        if question.about in (Ask.REFERENCE, Ask.SLOT, Ask.RANKED):
+            return NEVER
+        if question.about in (Ask.BEST, Ask.PROVEN):
+            return Answer(state=Answered.YES)
+        if self.propose(history):
+            return NOT_YET
+        verdict = self.conclude(history).verdict(question.name)
+        return NEVER if verdict is None else Answer(state=Answered.YES, verdict=verdict)
+
+
+def refuse_unless_positive(what: str, **values: float | None) -> None:
+    """Refuse a demand that is no positive, finite number; None demands nothing.
+
+    Raises:
+        ConfigError: naming the study `what`, and the demand.
+    """
+    for name, value in values.items():
+        if value is not None and not 0 < value < math.inf:
+            raise ConfigError(f"{what}: {name} is {value}, expected a positive number")
+
+
+def results_of(study: Study, history: History) -> dict[str, TrialResult]:
+    """Return the scored trials of a study in a history, by the trial's id, as they came."""
+    protocols = {each.digest: each.protocol for each in study.cells}
+    return {
+        each.trial.id: each
+        for each in history
+        if each.trial.protocol.is_scored
+        and is_ours(each.trial, protocols=protocols, study=study.name)
+    }
+
+
+def trial_of(
+    arm: Arm, cell: Cell, *, study: str, stage: str, block: int = 0, position: int = 0
+) -> Trial:
+    """Return the trial of an arm, by its cell's protocol, in a stage of a study."""
+    return Trial(
+        arm=arm.id,
+        cell_digest=arm.cell_digest,
+        profile=arm.profile,
+        protocol=cell.protocol,
+        study=study,
+        stage=stage,
+        block=block,
+        position=position,
+    )
+
+
+MAD = 1.4826  # median absolute deviations in a standard deviation of a normal distribution
+
+# a trial that ended so says nothing of its node
+_NOT_THE_NODE = frozenset(
+    {
+        *(FailureClass.CANCELLED, FailureClass.PREEMPTED, FailureClass.LOST),
+        *(FailureClass.HUB, FailureClass.GITHUB_5XX, FailureClass.SLURM_CONTROLLER_DOWN),
+        *(FailureClass.QUEUE_LIMIT, FailureClass.SUBMISSION_REFUSED, FailureClass.BUDGET),
+        *(FailureClass.LOG_UNREADABLE, FailureClass.UNKNOWN_FLAG, FailureClass.CONFIG_ERROR),
+    }
+)
+_NOT_THE_NODE_STATES = (State.CANCELLED, State.PREEMPTED, State.LOST)
+
+
+def is_excused(result: TrialResult) -> bool:
+    """Whether a trial without a score says nothing of its nodes."""
+    outcome = result.outcome
+    if outcome is not None and outcome.state in _NOT_THE_NODE_STATES:
+        return True
+    asked = [each for each in result.findings if each.action not in (Action.NONE, Action.SUCCESS)]
+    if asked:
+        return asked[-1].cls in _NOT_THE_NODE
+    return bool(result.findings) and result.findings[-1].cls in _NOT_THE_NODE
+
+
+def spread_of(values: Sequence[float]) -> float:
+    """Return the standard deviation of most of the values, those far off hardly counted."""
+    level = median(values)
+    return MAD * median(abs(each - level) for each in values)

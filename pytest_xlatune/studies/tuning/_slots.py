@@ -1,0 +1,356 @@
+"""Where the trials of a sweep lie that has several node slots, and which of a history still stand.
+
+A slot is the cell on a node list of its own. The screen is dealt to the slots, each with a baseline
+of its own; a block lies on one slot. Trials that exist stay where they are. A slot that dies takes
+its block along: what it left open, and the whole of such a block, is laid on another slot.
+
+An arm that was lost on two slots is lost by itself, and no slot is called dead for it. Writes no
+verdict, and decides nothing by a score but which slot is slower than the others.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import groupby
+from typing import Protocol
+
+from pytest_xlatune.model.cell import Cell
+from pytest_xlatune.model.errors import ConfigError
+from pytest_xlatune.model.failure import NODE_CLASSES, FailureClass
+from pytest_xlatune.model.profile import BASELINE_ID
+from pytest_xlatune.model.record import digest
+from pytest_xlatune.model.result import TrialResult, TrialStatus, relative
+from pytest_xlatune.model.text import counted, size
+from pytest_xlatune.model.trial import Trial
+from pytest_xlatune.stats.blocks import BlockScore, fit_group
+from pytest_xlatune.stats.design import MIN_DF, Plan, Refusal, screen_slots, t_quantile
+from pytest_xlatune.studies import History
+from pytest_xlatune.studies.trials import Past, Place, Segment, place, usable
+from pytest_xlatune.studies.tuning.derived import DerivedRule
+
+# by these a slot is known to take no trial any more
+_DEADLY = NODE_CLASSES | {FailureClass.QUEUE_LIMIT, FailureClass.SUBMISSION_REFUSED}
+_PAIR = 2  # slots on which an arm is lost by itself
+
+
+@dataclass(frozen=True, kw_only=True)
+class Slots:
+    """The slots at one moment. Not slotted, for what follows from a history is kept.
+
+    Attributes:
+        names: the cell's identity on each slot, in the order of the node list.
+        seed: of the order in which blocks take them.
+        history: the sweep's trials, those on dead slots included.
+    """
+
+    names: tuple[str, ...]
+    seed: int
+    history: tuple[TrialResult, ...] = ()
+
+    @cached_property
+    def dead(self) -> frozenset[str]:
+        """The slots whose nodes took a trial and could not run it."""
+        lost: dict[str, set[str]] = defaultdict(set)
+        for each in self.history:
+            if _is_lost_to_nodes(each) and each.trial.cell_digest in self.names:
+                lost[each.trial.arm].add(each.trial.cell_digest)
+        return frozenset(
+            slot
+            for arm, slots in lost.items()
+            if len(slots) < _PAIR or arm == BASELINE_ID
+            for slot in slots
+        )
+
+    @property
+    def alive(self) -> tuple[str, ...]:
+        """The slots that take trials."""
+        return tuple(each for each in self.names if each not in self.dead)
+
+    @cached_property
+    def standing(self) -> tuple[TrialResult, ...]:
+        """The history without what died with its slot, each trial once and each block on one."""
+        kept = []
+        for each in self.history:
+            trial = each.trial
+            if trial.cell_digest not in self.names or not trial.protocol.is_scored:
+                kept.append(each)
+            elif trial.block:
+                if self._blocks.get(trial.block) == trial.cell_digest:
+                    kept.append(each)
+            elif self._screen.get(place(trial)) == trial.cell_digest:
+                kept.append(each)
+        return tuple(kept)
+
+    def number(self, cell_digest: str) -> int:
+        """Return the number of a slot, from 1."""
+        return self.names.index(cell_digest) + 1
+
+    def dealt(self, segments: Sequence[Segment], *, at_most: int) -> tuple[Segment, ...]:
+        """Return the queues of all waves with each trial on a slot.
+
+        Trials that exist keep theirs. Of the others the baselines go where there are fewest, the
+        profiles where the queue is shortest, on the slots that have a baseline by the end of their
+        wave: a slot without one has no level to read them against. `at_most` so many are used.
+        """
+        open_slots = self.alive[:at_most] or self.names[:1]
+        held = Counter(self._screen.values())
+        with_baseline = Counter(
+            slot for key, slot in self._screen.items() if key.arm == BASELINE_ID
+        )
+        found: list[Segment] = []
+        for segment in segments:
+            laid = {
+                key: slot
+                for trial in segment.trials
+                if (slot := self._screen.get(key := place(trial))) is not None
+            }
+            for is_baseline in (True, False):
+                level = [each for each in open_slots if is_baseline or with_baseline[each]]
+                for trial in segment.trials:
+                    key = place(trial)
+                    if key in laid or trial.is_baseline is not is_baseline:
+                        continue
+                    counts = (with_baseline, held) if is_baseline else (held,)
+                    slot = min(
+                        level or open_slots, key=lambda each: [count[each] for count in counts]
+                    )
+                    laid[key] = slot
+                    held[slot] += 1
+                    with_baseline[slot] += is_baseline
+            trials = (replace(each, cell_digest=laid[place(each)]) for each in segment.trials)
+            found.append(replace(segment, trials=tuple(trials)))
+        return tuple(found)
+
+    def lay(self, trials: Sequence[Trial]) -> tuple[Trial, ...]:
+        """Return the trials of blocks, each block on its slot."""
+        on = self._laid(max((each.block for each in trials), default=0))
+        return tuple(replace(each, cell_digest=on[each.block]) for each in trials)
+
+    def _laid(self, last: int) -> Mapping[int, str]:
+        """Return the slot of each block up to a number: as it is, else the one that has fewest."""
+        known = self._blocks
+        held = Counter(known.values())
+        on: dict[int, str] = {}
+        open_slots = sorted(
+            self.alive or self.names[:1], key=lambda each: digest([self.seed, "slot of", each])
+        )
+        for block in range(1, last + 1):
+            slot = known.get(block)
+            if slot is None:
+                slot = min(open_slots, key=lambda each: held[each])
+                held[slot] += 1
+            on[block] = slot
+        return on
+
+    @cached_property
+    def _screen(self) -> Mapping[Place, str]:
+        """The slot of each trial of the screen that exists and did not die with it."""
+        found: dict[Place, tuple[tuple[bool, bool], str]] = {}
+        for each in self.history:
+            trial = each.trial
+            if not trial.is_screened or trial.cell_digest not in self.names:
+                continue
+            is_over = each.status.is_final and not _is_lost_to_nodes(each)
+            if not is_over and trial.cell_digest in self.dead:
+                continue
+            key, rank = place(trial), (is_over, each.status.is_final)
+            # of two equal ones the first that was planned
+            if key not in found or rank > found[key][0]:
+                found[key] = rank, trial.cell_digest
+        return {key: slot for key, (_, slot) in found.items()}
+
+    @cached_property
+    def _blocks(self) -> Mapping[int, str]:
+        """The slot of each block that exists and did not die with it."""
+        held: dict[int, dict[str, list[TrialResult]]] = defaultdict(lambda: defaultdict(list))
+        for each in self.history:
+            if each.trial.block and each.trial.cell_digest in self.names:
+                held[each.trial.block][each.trial.cell_digest].append(each)
+        found: dict[int, str] = {}
+        for block, by_slot in held.items():
+            whole = {
+                slot: sum(each.status.is_final for each in own)
+                for slot, own in by_slot.items()
+                if slot not in self.dead or not any(map(_is_open, own))
+            }
+            if whole:
+                found[block] = max(whole, key=lambda slot: whole[slot])
+        return found
+
+
+def _is_lost_to_nodes(result: TrialResult) -> bool:
+    """Whether the nodes of a trial could not run it."""
+    return result.status is TrialStatus.UNMEASURED and any(
+        finding.cls in _DEADLY for finding in result.findings[-1:]
+    )
+
+
+def _is_open(result: TrialResult) -> bool:
+    return not result.status.is_final or _is_lost_to_nodes(result)
+
+
+class _Swept(Protocol):
+    """A sweep that lies on slots, as far as its rounds need it."""
+
+    @property
+    def cells(self) -> tuple[Cell, ...]: ...
+    @property
+    def layout(self) -> Plan | Refusal: ...
+    @property
+    def rules(self) -> tuple[DerivedRule, ...]: ...
+    def propose(self, history: History) -> tuple[Trial, ...]: ...
+    def left(self, history: History) -> int: ...
+
+
+def rounds(layout: Plan, slots: int, rules: Sequence[DerivedRule]) -> tuple[int, int]:
+    """Return how many trials of the screen, and of the blocks, follow one another on a slot."""
+    derived = _derived(rules)
+    first = max(layout.profiles + layout.screen_baselines - sum(derived), 0)
+    at_most = screen_slots(slots, layout.profiles)
+    of_blocks = sum(
+        math.ceil(len(list(same)) / slots) * (width + layout.block_baselines)
+        for width, same in groupby(layout.widths)
+    )
+    return sum(math.ceil(count / at_most) for count in (first, *derived)), of_blocks
+
+
+def _derived(rules: Sequence[DerivedRule]) -> tuple[int, ...]:
+    """Return the trials of each derived wave, which begins when those before are over."""
+    counts: Counter[str] = Counter()
+    for rule in rules:
+        counts[rule.wave] += rule.slots
+    return tuple(count + 1 for count in counts.values())  # with a baseline
+
+
+def follow(sweep: _Swept, history: History) -> int:
+    """Return how many of the trials that are left follow one another, unplanned ones included."""
+    pending, layout, slots = sweep.propose(history), sweep.layout, len(sweep.cells)
+    loads = Counter(each.cell_digest for each in pending)
+    longest, later = max(loads.values(), default=0), sweep.left(history) - len(pending)
+    if later <= 0:
+        return longest
+    if isinstance(layout, Refusal) or any(each.block for each in pending):
+        return longest + math.ceil(later / slots)
+    begun = {each.stage for each in (*pending, *(each.trial for each in history))}
+    open_rules = [rule for rule in sweep.rules if rule.wave not in begun]
+    at_most = screen_slots(slots, layout.profiles)
+    screened = sum(math.ceil(count / at_most) for count in _derived(open_rules))
+    of_blocks = rounds(layout, slots, ())[1] if later >= layout.in_blocks else later
+    return longest + screened + of_blocks
+
+
+def outlined(cells: Sequence[Cell], layout: Plan, rules: Sequence[DerivedRule]) -> tuple[str, ...]:
+    """Return what a plan says of node slots; () where there is one."""
+    if len(cells) < _PAIR:
+        return ()
+    screen, blocks = rounds(layout, len(cells), rules)
+    of_nodes = counted(len(cells[0].nodelist), "node")
+    idle = len(cells) - screen_slots(len(cells), layout.profiles)
+    beside = f" (the screen uses {len(cells) - idle} of them)" if idle else ""
+    said = (
+        f"{len(cells)} slots of {of_nodes} side by side{beside}: {screen} rounds of the screen and "
+        f"{blocks} of the blocks, so that {screen + blocks} trials follow one another and not "
+        f"{layout.jobs}"
+    )
+    return (said,)
+
+
+def check_slots(slots: Sequence[Sequence[str]], *, cell: Cell, where: str) -> None:
+    """Refuse slots that share a node, differ in size, or are not the cell's.
+
+    Raises:
+        ConfigError: names the slots.
+    """
+    if not slots:
+        return
+    if len(slots) < _PAIR or tuple(slots[0]) != cell.nodelist:
+        raise ConfigError(
+            f"{where}: found {counted(len(slots), 'node slot')}, expected two or more, the first "
+            f"on the cell's own nodes {','.join(cell.nodelist)}; for one slot leave them out"
+        )
+    if len({len(each) for each in slots}) > 1 or not slots[0]:
+        sizes = ", ".join(str(len(each)) for each in slots)
+        raise ConfigError(
+            f"{where}: the node slots have {sizes} nodes; a cell has as many on each, so name as "
+            "many nodes for every slot"
+        )
+    counts = Counter(node.lower() for each in slots for node in each)
+    shared = sorted(node for node, count in counts.items() if count > 1)
+    if shared:
+        raise ConfigError(
+            f"{where}: the node slots share {', '.join(shared)}; a node runs one trial at a time, "
+            "so name each node once"
+        )
+
+
+_ALPHA = 0.05  # of calling any slot slower that is not
+
+
+def slower(past: Past, slots: Slots) -> dict[str, float]:
+    """Return the slots that are slower than the others by more than noise: name -> change.
+
+    Least squares of slot and arm over the baselines and the arms of blocks, one-sided t tests at
+    5 % shared by all slots. A profile that was screened once tells no two slots apart.
+    """
+    arms = {BASELINE_ID, *(key.arm for key in past.confirm)} - past.dropped.keys()
+    values = [
+        BlockScore(block=key.arm, arm=each.trial.cell_digest, value=score.value)
+        for key, each in (*past.screen.items(), *past.confirm.items())
+        if key.arm in arms and (score := usable(each)) is not None
+    ]
+    present = {each.arm for each in values}
+    if len(present) < _PAIR:
+        return {}
+    found = {}
+    for slot in slots.names:
+        others = present - {slot}
+        fit = fit_group(values, controls=others) if slot in present else None
+        arm = fit.arms.get(slot) if fit is not None else None
+        if fit is None or arm is None or fit.df < MIN_DF or not math.isfinite(fit.sigma):
+            continue
+        reach = t_quantile(1 - _ALPHA / len(present), fit.df)
+        if arm.estimate < -reach * fit.sigma * math.sqrt(arm.variance):
+            found[slot] = relative(arm.estimate)
+    return found
+
+
+def said(past: Past, slots: Slots | None, nodes: Mapping[str, str]) -> tuple[str, ...]:
+    """Return what a report tells of the slots: those that are slower, and those that died.
+
+    Args:
+        past: what was measured.
+        slots: of the sweep; None where it has one.
+        nodes: of each slot, as a host list.
+    """
+    if slots is None:
+        return ()
+    notes = []
+    standing = {id(each) for each in slots.standing}
+    for slot, change in slower(past, slots).items():
+        notes.append(
+            f"slot {slots.number(slot)} ({nodes[slot]}) is slower than the others by "
+            f"{size(-change)}, more than noise explains; no comparison rests on it"
+        )
+    for slot in slots.names:
+        if slot not in slots.dead:
+            continue
+        why = next(
+            (
+                each.reason
+                for each in slots.history
+                if each.trial.cell_digest == slot and _is_lost_to_nodes(each)
+            ),
+            "",
+        )
+        lost = sum(
+            each.trial.cell_digest == slot and each.trial.block > 0 and each.status.is_final
+            for each in slots.history
+            if id(each) not in standing
+        )
+        with_block = f", and {counted(lost, 'trial')} of its block went with it" if lost else ""
+        notes.append(f"slot {slots.number(slot)} ({nodes[slot]}) takes no trial: {why}{with_block}")
+    return tuple(notes)

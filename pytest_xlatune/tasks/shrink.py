@@ -1,0 +1,536 @@
+"""Reduce a profile that fails to the fewest settings that still do; look for compiler crashes.
+
+A profile fails by compiling where compiling shows it: a flag is refused, the compiler crashes, the
+program needs too much memory. Else trials tell, one run each, on this machine or by Slurm: the
+trainer crashes, computes another loss than the baseline, or is slower. Delta debugging (Zeller and
+Hildebrandt, Simplifying and isolating failure-inducing input, 2002) tries subsets until no setting
+can be left out without the failure going away. A subset counts only where it fails in the same way.
+
+A hunt draws combinations from the catalog and compiles each; a crash is reduced likewise, and
+ends in a folder with all that a report to the compiler's authors needs.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+import shlex
+import shutil
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TypeVar
+
+from pytest_xlatune.catalog.context import is_control
+from pytest_xlatune.catalog.entries import history, load
+from pytest_xlatune.evidence.hlo import Program
+from pytest_xlatune.executors import Executor, QueueFull, SchedulerDown, request_for
+from pytest_xlatune.executors.folder import log_files
+from pytest_xlatune.executors.named import executor_named
+from pytest_xlatune.executors.payload import forget_secrets
+from pytest_xlatune.launchers import Launcher
+from pytest_xlatune.logs import read_log
+from pytest_xlatune.logs.triage import primary
+from pytest_xlatune.model.cell import Cell, secrets_in
+from pytest_xlatune.model.errors import ConfigError
+from pytest_xlatune.model.failure import CompileClass
+from pytest_xlatune.model.profile import BASELINE, Flag, Profile
+from pytest_xlatune.model.record import Record
+from pytest_xlatune.model.redact import (
+    command_without_secrets,
+    hide,
+    hide_quoted,
+    secrets_of,
+    without_secrets,
+)
+from pytest_xlatune.model.resources import Resources
+from pytest_xlatune.model.result import Outcome, Score, State, Submission
+from pytest_xlatune.model.trial import LaunchSpec, Trial
+from pytest_xlatune.prepare.compile_check import compiled_by
+from pytest_xlatune.prepare.compilers import (
+    Compiler,
+    compiled,
+    compiled_baseline,
+    compiler_for,
+    judge_of,
+    run_in,
+)
+from pytest_xlatune.stats.score import score
+from pytest_xlatune.stats.validity import different_loss
+from pytest_xlatune.sweep.declaration import CompileCheck
+from pytest_xlatune.sweep.resolved import ResolvedSweep
+
+SLOWER = 0.05  # of the baseline's figure: less is noise of one run, not a failure
+KEPT = 0.5  # a subset is still slower if it loses so much of what the profile loses
+LOSS_TOLERANCE = 0.02
+_FAILS = frozenset({CompileClass.REFUSED, CompileClass.FAILED, CompileClass.MEMORY})
+_ENDED = "ended from outside"  # no way of failing: nothing is known of such a profile
+_MOST_TOGETHER = 6  # settings of one draw
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OneSetting(Record):
+    """One flag, variable or override of a profile."""
+
+    kind: str  # flag | variable | override
+    name: str
+    value: str | None
+
+    def __str__(self) -> str:
+        if self.kind == "flag":
+            return str(Flag(name=self.name, value=self.value))
+        return f"{self.name}={self.value}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WayOfFailing(Record):
+    """How a profile fails. Two are the same failure where class and signature are equal."""
+
+    cls: str
+    signature: str  # its last words without numbers and addresses; "" for a measured figure
+    said: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shrunk(Record):
+    """The fewest settings that still fail."""
+
+    profile: str
+    by: str  # compiling | trials
+    symptom: WayOfFailing
+    settings: tuple[OneSetting, ...]
+    of: int  # settings of the profile
+    tries: int
+    is_minimal: bool  # False: the budget ran out, or a try was ended from outside
+
+
+class _SpentError(Exception):
+    """The budget ran out."""
+
+
+def settings_of(profile: Profile) -> tuple[OneSetting, ...]:
+    """Take a profile apart."""
+    return (
+        *(OneSetting(kind="flag", name=each.name, value=each.value) for each in profile.flags),
+        *(
+            OneSetting(kind="variable", name=name, value=value)
+            for name, value in profile.env.items()
+        ),
+        *(
+            OneSetting(kind="override", name=name, value=value)
+            for name, value in profile.overrides.items()
+        ),
+    )
+
+
+def profile_of(name: str, settings: Sequence[OneSetting]) -> Profile:
+    """Put settings together."""
+    of = {
+        kind: {each.name: str(each.value) for each in settings if each.kind == kind}
+        for kind in ("variable", "override")
+    }
+    flags = tuple(
+        Flag(name=each.name, value=each.value) for each in settings if each.kind == "flag"
+    )
+    return Profile(id=name, flags=flags, env=of["variable"], overrides=of["override"])
+
+
+def minimal(items: Sequence[T], fails: Callable[[tuple[T, ...]], bool]) -> tuple[T, ...]:
+    """Return a subset that fails and of which no item can be left out.
+
+    `fails` is true of all items together; it is not asked about them, nor about none. This is
+    ddmin of the paper above: complements of ever smaller parts.
+    """
+    kept, parts = tuple(items), 2
+    while len(kept) > 1:
+        size = -(-len(kept) // parts)
+        chunks = [kept[at : at + size] for at in range(0, len(kept), size)]
+        found = next((chunk for chunk in chunks if len(chunk) < len(kept) and fails(chunk)), None)
+        if found is not None:
+            kept, parts = found, 2
+            continue
+        rests = [
+            tuple(each for other, chunk in enumerate(chunks) if other != place for each in chunk)
+            for place in range(len(chunks))
+        ]
+        found = next((rest for rest in rests if len(chunks) > 2 and fails(rest)), None)  # noqa: PLR2004
+        if found is not None:
+            kept, parts = found, max(parts - 1, 2)
+        elif parts >= len(kept):
+            break
+        else:
+            parts = min(2 * parts, len(kept))
+    return kept
+
+
+Look = Callable[[Profile], WayOfFailing | None]
+
+
+def shrink(
+    profile: Profile, look: Look, *, by: str, budget: int, symptom: WayOfFailing | None = None
+) -> Shrunk:
+    """Reduce a profile; `look` says how a profile fails, None where it does not.
+
+    `symptom` is how the whole profile fails, where that was looked at before.
+
+    Raises:
+        ConfigError: it has no setting, or does not fail, or the first try was ended from outside.
+    """
+    settings = settings_of(profile)
+    if not settings:
+        raise ConfigError(f"profile {profile.id!r} has no setting: there is nothing to leave out")
+    symptom = symptom or look(replace(profile, id="whole"))
+    if symptom is not None and symptom.cls == _ENDED:
+        raise ConfigError(f"profile {profile.id!r}: {by} was {_ENDED}: {symptom.said}; try again")
+    if symptom is None:
+        raise ConfigError(
+            f"profile {profile.id!r} does not fail by {by}: there is nothing to shrink"
+            + ("; --trials N tries it by runs of the trainer" if by == _COMPILING else "")
+        )
+    asked: dict[tuple[OneSetting, ...], bool] = {}
+    best = settings
+    tries = 1
+    is_minimal = True
+
+    def fails(some: tuple[OneSetting, ...]) -> bool:
+        nonlocal best, tries, is_minimal
+        if some not in asked:
+            if tries >= budget:
+                raise _SpentError
+            tries += 1
+            found = look(profile_of(f"subset-{tries}", some))
+            is_minimal &= found is None or found.cls != _ENDED
+            asked[some] = found is not None and (found.cls, found.signature) == (
+                symptom.cls,
+                symptom.signature,
+            )
+        if asked[some] and len(some) < len(best):
+            best = some
+        return asked[some]
+
+    try:
+        best = minimal(settings, fails)
+    except _SpentError:
+        is_minimal = False
+    return Shrunk(
+        profile=profile.id,
+        by=by,
+        symptom=symptom,
+        settings=best,
+        of=len(settings),
+        tries=tries,
+        is_minimal=is_minimal,
+    )
+
+
+_COMPILING, _TRIALS = "compiling", "trials"
+
+
+def by_compiling(compiler: Compiler, folder: Path, *, lock: Path | None = None) -> Look:
+    """Return what compiling shows of a profile; it compiles the baseline first.
+
+    Raises:
+        ConfigError: the cell as deployed does not compile.
+    """
+    compiled_by(compiler)
+    baseline = compiled_baseline(compiler.way, folder, lock=lock)
+    return _compiles(compiler, baseline, folder, lock)
+
+
+def _compiles(compiler: Compiler, baseline: Program, folder: Path, lock: Path | None) -> Look:
+    def look(profile: Profile) -> WayOfFailing | None:
+        found = compiled(profile, compiler.way(profile), folder, lock=lock)
+        if found.is_interrupted:
+            return WayOfFailing(cls=_ENDED, signature="", said=found.said)
+        judge = judge_of(
+            baseline,
+            memory_limit_bytes=compiler.memory_limit_bytes,
+            is_away=compiler.target is not None,
+        )
+        said = judge.judge(found)
+        if said.cls not in _FAILS:
+            return None
+        text = "" if said.cls is CompileClass.MEMORY else _signature(said.sentence)
+        return WayOfFailing(cls=str(said.cls), signature=text, said=said.sentence)
+
+    return look
+
+
+# folder of all runs, the trial, how it is launched -> where it ran, and how it ended
+Run = Callable[[Path, Trial, LaunchSpec], tuple[Path, Outcome]]
+_FROM_OUTSIDE = frozenset({State.CANCELLED, State.NODE_FAIL, State.PREEMPTED, State.LOST})
+_LOOK_S = 1.0
+
+
+def run_here(*, lock: Path | None = None) -> Run:
+    """Return how trials run on this machine."""
+
+    def run(folder: Path, trial: Trial, spec: LaunchSpec) -> tuple[Path, Outcome]:
+        where = folder / f"run-{trial.profile.id}"
+        return where, run_in(where, spec, lock=lock)
+
+    return run
+
+
+def run_by(executor: Executor, nodelist: tuple[str, ...], resources: Resources) -> Run:
+    """Return how trials run as jobs, one after the other; Ctrl-C cancels the one that runs."""
+
+    def run(folder: Path, trial: Trial, spec: LaunchSpec) -> tuple[Path, Outcome]:
+        request = request_for(
+            trial, 1, run="trials", folder=folder, nodelist=nodelist, resources=resources
+        )
+        if request.folder.exists():
+            raise ConfigError(f"{request.folder} exists; give a folder of its own to every shrink")
+        submission: Submission | None = None
+        try:
+            while submission is None:
+                try:
+                    job_id = executor.submit(spec, request)
+                except (SchedulerDown, QueueFull):
+                    time.sleep(_LOOK_S)
+                    continue
+                submission = Submission(
+                    trial_id=trial.id,
+                    attempt=1,
+                    executor=executor.name,
+                    job_id=job_id,
+                    folder=str(request.folder.relative_to(folder)),
+                )
+            return request.folder, _ended(executor, submission, folder)
+        except BaseException:
+            if submission is not None:
+                executor.cancel([submission], root=folder)
+            raise
+        finally:
+            forget_secrets(request.folder)
+
+    return run
+
+
+def _ended(executor: Executor, submission: Submission, folder: Path) -> Outcome:
+    while True:
+        try:
+            found = executor.poll([submission], root=folder).get(submission.job_id)
+        except SchedulerDown:
+            found = None
+        if found is not None and found.state.is_final:
+            return found
+        time.sleep(_LOOK_S)
+
+
+def by_trials(launcher: Launcher, cell: Cell, folder: Path, *, run: Run) -> Look:
+    """Return what one run of the trainer shows; it runs the baseline first.
+
+    Raises:
+        ConfigError: the cell as deployed has no score.
+    """
+    folder = folder.absolute()
+    deployed = _run(BASELINE, launcher, cell, folder, run)
+    if not isinstance(deployed, Score):
+        raise ConfigError(f"the cell as deployed has no score: {deployed.said}")
+    lost = 0.0  # by the whole profile, the first that is looked at
+
+    def look(profile: Profile) -> WayOfFailing | None:
+        nonlocal lost
+        found = _run(profile, launcher, cell, folder, run)
+        if isinstance(found, WayOfFailing):
+            return found
+        if found.loss is not None and deployed.loss is not None:
+            other = different_loss(found.loss, deployed.loss, tolerance=LOSS_TOLERANCE)
+            if other:
+                return WayOfFailing(cls="loss", signature="", said=other)
+        change = deployed.value - found.value
+        if change < max(SLOWER, KEPT * lost):
+            return None
+        lost = lost or change
+        return WayOfFailing(cls="slower", signature="", said=f"one run is {change:.1%} slower")
+
+    return look
+
+
+def _run(
+    profile: Profile, launcher: Launcher, cell: Cell, folder: Path, run: Run
+) -> Score | WayOfFailing:
+    trial = Trial(
+        cell_digest=cell.digest, profile=profile, protocol=cell.protocol, study="shrink",
+        stage="shrink",
+    )  # fmt: skip
+    where, outcome = run(folder, trial, launcher.launch(trial, cell))
+    reports = {rank: read_log([path.read_bytes()]) for rank, path in log_files(where).items()}
+    steps = reports[0].steps if 0 in reports else ()
+    found = score(steps, protocol=cell.protocol, tokens_per_device_step=None)
+    if isinstance(found, Score):
+        return found
+    if outcome.state in _FROM_OUTSIDE:
+        said = f"{outcome.state} {outcome.reason}".rstrip()
+        return WayOfFailing(cls=_ENDED, signature="", said=said)
+    cause = primary([each for report in reports.values() for each in report.findings])
+    said = cause.text if cause is not None else outcome.reason or found.reason
+    said = hide_quoted(said, secrets_in(cell, [profile]))
+    cls = str(cause.cls) if cause is not None else "no score"
+    return WayOfFailing(cls=cls, signature="" if cause is not None else _signature(said), said=said)
+
+
+def shrink_profile(
+    resolved: ResolvedSweep,
+    name: str,
+    how: CompileCheck,
+    *,
+    folder: Path,
+    tries: int,
+    trials: int | None = None,
+    lock: Path | None = None,
+) -> Shrunk:
+    """Reduce a profile of a sweep: by compiling where that shows a failure, else by trials.
+
+    Trials run where those of the sweep do. A sweep on Slurm that names no program to compile has
+    trials alone: its trainer does not run here.
+
+    Raises:
+        ConfigError: no such profile, or it does not fail; trials by another executor than this
+            machine's and Slurm's.
+    """
+    declared = {each.id: each for each in resolved.sweep.profiles}
+    if name not in declared:
+        where = f"sweep {resolved.sweep.name!r}"
+        raise ConfigError.unknown("profile", name, valid=declared, where=where)
+    whole, site = declared[name], resolved.sweep.site
+    is_here = site.executor == "local"
+    if trials is None or is_here or how.program:
+        look = by_compiling(compiler_for(resolved, how), folder, lock=lock)
+        symptom = None if trials is None else look(replace(whole, id="whole"))
+        if trials is None or symptom is not None:
+            return shrink(whole, look, by=_COMPILING, budget=tries, symptom=symptom)
+    if site.executor not in ("local", "slurm"):
+        raise ConfigError(
+            f"shrink: trials run on this machine or by Slurm, found executor {site.executor!r}"
+        )
+    run = (
+        run_here(lock=lock)
+        if is_here
+        else run_by(executor_named(site.executor), resolved.nodelist, site.resources)
+    )
+    cell = replace(resolved.cell, nodelist=resolved.nodelist)
+    return shrink(
+        whole,
+        by_trials(resolved.sweep.launcher, cell, folder, run=run),
+        by=_TRIALS,
+        budget=trials,
+    )
+
+
+# what differs between two crashes of one cause:  0x7f2a9c   module_0012   /tmp/x/dump   line 77
+_PARTICULAR = re.compile(r"0x[0-9a-f]+|/[\w./-]+|\d+")
+
+
+def _signature(said: str) -> str:
+    return _PARTICULAR.sub("#", said)[:200]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Crash(Record):
+    """A compiler crash that a hunt found: its minimal settings, and where its reproducer lies."""
+
+    shrunk: Shrunk
+    folder: str
+
+
+def hunt(
+    compiler: Compiler,
+    axis: str,
+    *,
+    count: int,
+    number: int,
+    folder: Path,
+    budget: int,
+    lock: Path | None = None,
+) -> Iterator[tuple[Profile, Crash | None]]:
+    """Draw combinations of the axis' settings and compile each; yield it, and its crash if new.
+
+    `number` chooses the draws: the same one gives the same combinations. A crash whose words were
+    seen before is not reduced again.
+
+    Raises:
+        ConfigError: the cell as deployed does not compile, or the catalog has too few flags.
+    """
+    versions = compiled_by(compiler)
+    jaxlib = next(iter(re.findall(r"\bjaxlib (\d[\w.+]*)", versions)), "")
+    known = history()
+    settings = [
+        profile
+        for entry in load().of_axis(axis)
+        for profile in entry.profiles
+        if profile.flags
+        and not profile.env
+        and not is_control(profile)
+        and not (
+            jaxlib and any(known.is_accepted(each.name, jaxlib) is False for each in profile.flags)
+        )
+    ]
+    if len(settings) < 2:  # noqa: PLR2004
+        raise ConfigError(
+            f"the catalog has {len(settings)} settings for {axis}: too few to combine"
+        )
+    draw = random.Random(number)  # noqa: S311  it draws profiles, no secret
+    baseline = compiled_baseline(compiler.way, folder, lock=lock)
+    look = _compiles(compiler, baseline, folder, lock)
+    seen: set[tuple[str, str]] = set()
+    for place in range(1, count + 1):
+        parts = draw.sample(settings, draw.randint(2, min(_MOST_TOGETHER, len(settings))))
+        flags = {each.name: each for part in parts for each in part.flags}
+        drawn = Profile(id=f"draw-{place}", flags=tuple(flags.values()))
+        found = look(drawn)
+        if found is None or found.cls != str(CompileClass.FAILED):
+            yield drawn, None
+            continue
+        if (found.cls, found.signature) in seen:
+            yield drawn, None
+            continue
+        seen.add((found.cls, found.signature))
+        below = folder / f"shrink-{place}"
+        again = _compiles(compiler, baseline, below, lock)  # names of subsets are used again
+        made = shrink(drawn, again, by=_COMPILING, budget=budget, symptom=found)
+        where = folder / f"crash-{place}"
+        write_reproducer(made, compiler, versions, where, lock=lock)
+        yield drawn, Crash(shrunk=made, folder=str(where))
+
+
+def write_reproducer(
+    found: Shrunk, compiler: Compiler, versions: str, folder: Path, *, lock: Path | None = None
+) -> None:
+    """Compile the minimal settings once more, with all that a report needs beside it.
+
+    The report goes to other people: no value of a secret is in it.
+    """
+    least = profile_of("reproducer", found.settings)
+    spec = compiler.way(least)
+    compiled(least, spec, folder, lock=lock)
+    lines = [
+        f"# {found.symptom.said}",
+        "",
+        f"Versions: {versions}",
+        "",
+        f"The fewest settings that still fail so ({len(found.settings)} of {found.of}"
+        + ("" if found.is_minimal else "; not all of them could be tried without")
+        + "):",
+        "",
+        *(f"    {each}" for each in found.settings),
+        "",
+        "To reproduce:",
+        "",
+        f"    cd {spec.cwd or '.'}",
+        *(
+            f"    export {name}={shlex.quote(value)}"
+            for name, value in sorted(without_secrets(spec.env).items())
+        ),
+        f"    {shlex.join(command_without_secrets(spec.argv))}",
+        "",
+        "`reproducer/` holds the log, and the dump as far as the compiler came.",
+        "",
+    ]
+    text = hide("\n".join(lines), secrets_of(spec.env)).replace("{xlatune.folder}", "reproducer")
+    (folder / "REPORT.md").write_text(text, encoding="utf-8")
+    for source in compiler.sources:
+        shutil.copy(source, folder / source.name)

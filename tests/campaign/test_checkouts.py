@@ -1,0 +1,166 @@
+"""A campaign over commits of a real repository, some of which cannot be checked out."""
+
+from __future__ import annotations
+
+import itertools
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from pytest_xlatune.campaign import Campaign
+from pytest_xlatune.campaign.setup import Setup, by_digest
+from pytest_xlatune.launchers.checkout import CheckoutLauncher
+from pytest_xlatune.launchers.command import CommandLauncher
+from pytest_xlatune.model.cell import Cell, Parallelism, Protocol
+from pytest_xlatune.model.resources import Resources
+from pytest_xlatune.model.result import Outcome
+from pytest_xlatune.studies.commit_check import Commits, CommitsRecord, CommitStudy
+from pytest_xlatune.sweep import checkouts
+from tests.campaign.scripted import OK, STEPS, ScriptedExecutor, log, run
+
+
+class Repository:
+    """A repository of a trainer with one file."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        path.mkdir()
+        self.git("init", "--quiet", "--initial-branch=main")
+
+    def git(self, *words: str) -> str:
+        who = ("-c", "user.name=a", "-c", "user.email=a@localhost")
+        command = ("git", "-C", str(self.path), *who, *words)
+        return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+
+    def commit(self, text: str) -> str:
+        (self.path / "train.py").write_text(text, encoding="utf-8")
+        self.git("add", ".")
+        self.git("commit", "--quiet", "-m", text)
+        return self.git("rev-parse", "HEAD")
+
+    def lose(self, commit: str) -> Path:
+        """Remove the file of a commit, as a damaged or partial clone has it."""
+        blob = self.git("rev-parse", f"{commit}:train.py")
+        path = self.path / ".git" / "objects" / blob[:2] / blob[2:]
+        path.unlink()
+        return path
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Repository:
+    return Repository(tmp_path / "trainer")
+
+
+def searching(
+    repository: Repository, hashes: list[str], executor: ScriptedExecutor, folder: Path
+) -> Campaign:
+    launcher = CheckoutLauncher(
+        repository=str(repository.path),
+        inner=CommandLauncher(argv=("python", "train.py", "{steps}"), cwd=str(repository.path)),
+    )
+    cells = tuple(
+        Cell(
+            model_tag="m",
+            parallelism=Parallelism.parse("FSDP=1"),
+            protocol=Protocol(steps=STEPS),
+            code=each,
+        )
+        for each in hashes
+    )
+    study = CommitStudy(
+        cells=cells,
+        labels=tuple(f"{each[:12]} change" for each in hashes),
+        asked=Commits(),
+        is_search=True,
+        budget=80,
+    )
+    clock = itertools.count(1_000_000, 20)
+    setup = Setup(
+        sweep="commits",
+        cells=by_digest(cells),
+        launcher=launcher,
+        executor=executor,
+        resources=Resources(),
+        folder=folder / "commits",
+        session="one",
+        prepare=lambda cell: checkouts.make(launcher, [cell]),
+        now=lambda: float(next(clock)),
+        ticks=lambda: float(next(clock)),
+    )
+    made = Campaign(setup, study)
+    made.open()
+    return made
+
+
+def test_a_search_goes_on_past_commits_that_cannot_be_checked_out(
+    repository: Repository, tmp_path: Path
+) -> None:
+    hashes = [repository.commit(f"# {at}\n") for at in range(9)]
+    for at in (4, 5):
+        repository.lose(hashes[at])
+    short = [each[:12] for each in hashes]
+
+    def script(trial_id: str, attempt: int) -> tuple[str, Outcome]:
+        at = short.index(trial_id.partition("-")[0])
+        speed = 1000.0 if at < 6 else 950.0
+        return log(speed * (1 + (sum(trial_id.encode()) % 7 - 3) / 2000)), OK
+
+    executor = ScriptedExecutor(script)
+    campaign = searching(repository, hashes, executor, tmp_path)
+    run(campaign, turns=2000)
+    conclusion = campaign.conclude()
+    record = conclusion.record
+    assert isinstance(record, CommitsRecord)
+    assert not campaign.view().stopped
+    assert record.skipped, "the search came by one of them"
+    assert set(record.skipped) <= {short[4], short[5]}
+    assert record.last == short[6]
+    broken = conclusion.verdict(record.skipped[0])
+    assert broken is not None
+    assert (broken.kind, broken.word) == ("INVALID", "BROKEN")
+    assert f"the checkout of {record.skipped[0]} cannot be made: git worktree" in broken.reasons[0]
+    assert "2 times in a row" in broken.reasons[0], "it was tried again a minute later"
+    assert not [each for each in executor.submitted if each.startswith((short[4], short[5]))]
+
+
+def test_a_checkout_that_can_be_made_the_second_time_is_measured(
+    repository: Repository, tmp_path: Path
+) -> None:
+    hashes = [repository.commit(f"# {at}\n") for at in range(3)]
+    lost = repository.lose(hashes[2])
+    executor = ScriptedExecutor(lambda *_: (log(), OK))
+    campaign = searching(repository, hashes, executor, tmp_path)
+    (tmp_path / "trainer" / "train.py").write_text("# 2\n", encoding="utf-8")
+    for _ in range(40):
+        campaign.turn()
+        if "checkout-fail" in campaign.ledger.path.read_text("utf-8") and not lost.exists():
+            repository.git("hash-object", "-w", "train.py")
+    assert lost.exists()
+    run(campaign, turns=2000)
+    record = campaign.conclude().record
+    assert isinstance(record, CommitsRecord)
+    assert record.found == "NO CHANGE"
+    assert [each for each in executor.submitted if each.startswith(hashes[2][:12])]
+
+
+def test_a_full_disk_is_no_commit_s_fault(
+    repository: Repository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hashes = [repository.commit(f"# {at}\n") for at in range(3)]
+    asked = checkouts._run
+
+    def full(
+        path: str, *words: str, env: dict[str, str] | None = None
+    ) -> subprocess.CompletedProcess[str]:
+        done = asked(path, *words, env=env)
+        if words[:2] == ("worktree", "add"):
+            said = "fatal: cannot create directory: No space left on device"
+            return subprocess.CompletedProcess(words, 128, "", said)
+        return done
+
+    monkeypatch.setattr(checkouts, "_run", full)
+    campaign = searching(repository, hashes, ScriptedExecutor(), tmp_path)
+    run(campaign)
+    assert "No space left on device" in campaign.view().stopped
+    assert all(each.word != "BROKEN" for each in campaign.conclude().verdicts)

@@ -1,0 +1,185 @@
+"""Flags of another library than XLA: appended, the last wins, each judged by itself."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from pytest_xlatune.catalog.candidates import profiles_for
+from pytest_xlatune.catalog.context import Context
+from pytest_xlatune.catalog.entries import load, probed_libtpu, tpu_flags
+from pytest_xlatune.catalog.rules import check
+from pytest_xlatune.launchers.command import CommandLauncher
+from pytest_xlatune.logs import read_log
+from pytest_xlatune.model.cell import Cell, Parallelism, Protocol
+from pytest_xlatune.model.channels import CHANNELS, Channel, flags_in, on_top
+from pytest_xlatune.model.errors import ConfigError
+from pytest_xlatune.model.profile import Profile, profile, settings_digest, shell_exports
+from pytest_xlatune.model.result import Effect
+from pytest_xlatune.model.trial import LaunchSpec, Trial
+from pytest_xlatune.prepare.lint import Target, lint
+from pytest_xlatune.report._env_file import with_settings
+from pytest_xlatune.stats.validity import Shown, judged
+from pytest_xlatune.studies.tuning.derived import settings_of
+from pytest_xlatune.sweep.deployed import NoEnv
+
+TPU = "LIBTPU_INIT_ARGS"
+VMEM = profile("vmem", "--xla_tpu_scoped_vmem_limit_kib=65536 --xla_gpu_autotune_level=0")
+COMMAND = CommandLauncher(argv=("train", "{steps}"))
+# what libtpu 0.0.52 prints with TPU_STDERR_LOG_LEVEL=0 and TPU_MIN_LOG_LEVEL=0
+LOG = b"""\
+I1123 09:40:31.596461   25377 b295d63588a.cc:912] argv[0]: './tpu_driver'
+I1123 09:40:31.596463   25377 b295d63588a.cc:912] argv[2]: '--stderrthreshold=0'
+I1123 09:40:31.596484   25377 b295d63588a.cc:912] argv[17]: '--xla_tpu_scoped_vmem_limit_kib=32768'
+I1123 09:40:31.596485   25377 b295d63588a.cc:912] argv[18]: '--xla_tpu_scoped_vmem_limit_kib=65536'
+"""
+
+
+def launched(of: Profile, deployed: dict[str, str]) -> LaunchSpec:
+    protocol = Protocol(steps=12)
+    cell = Cell(
+        model_tag="m",
+        parallelism=Parallelism.parse("FSDP=4"),
+        protocol=protocol,
+        deployed=deployed,
+    )
+    trial = Trial(
+        cell_digest=cell.digest, profile=of, protocol=protocol, study="tuning", stage="wave2"
+    )
+    return COMMAND.launch(trial, cell)
+
+
+def test_a_flag_goes_to_the_library_that_reads_it() -> None:
+    assert [each.name for each in VMEM.flags] == ["xla_gpu_autotune_level"]
+    assert VMEM.env == {TPU: "--xla_tpu_scoped_vmem_limit_kib=65536"}
+    own = profile("a", "--xla_tpu_rwb_fusion=false", env={TPU: "--xla_tpu_dot_dot_fusion=false"})
+    assert own.env[TPU] == "--xla_tpu_dot_dot_fusion=false --xla_tpu_rwb_fusion=false"
+    assert profile("nan", "--xla_tpu_detect_nan=true").flags, "XLA's own, in spite of its name"
+    with pytest.raises(ConfigError, match="split at blanks"):
+        profile("b", "--xla_tpu_rwb_fusion='a b'")
+
+
+def test_it_is_appended_to_what_is_deployed() -> None:
+    spec = launched(VMEM, {TPU: "--xla_tpu_scoped_vmem_limit_kib=32768"})
+    assert spec.env[TPU] == (
+        "--xla_tpu_scoped_vmem_limit_kib=32768 --xla_tpu_scoped_vmem_limit_kib=65536"
+    )
+    assert spec.first_env["TPU_STDERR_LOG_LEVEL"] == "0"
+    assert "TPU_STDERR_LOG_LEVEL" not in launched(profile("none"), {}).first_env
+    said = shell_exports((), VMEM.env)
+    assert said.startswith(f'export {TPU}="${{{TPU}:+${TPU} }}"')
+
+
+def test_the_last_of_a_flag_wins_and_order_does_not_count() -> None:
+    assert flags_in(TPU, "--a=1 --b --a=2 --noxla_tpu_rwb_fusion") == {
+        "a": "2", "b": "true", "xla_tpu_rwb_fusion": "false",
+    }  # fmt: skip
+    one, other = {TPU: "--a=1 --b=2"}, {TPU: "--b=2 --a=3 --a=1"}
+    assert settings_digest((), one) == settings_digest((), other)
+    assert settings_digest((), one) != settings_digest((), {TPU: "--a=1 --b=3"})
+    assert settings_of(VMEM)[TPU, "xla_tpu_scoped_vmem_limit_kib"] == "65536"
+
+
+def test_a_channel_of_a_user_is_data(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A new one is an entry, and no code."""
+    name = "NEURON_CC_FLAGS"
+    monkeypatch.setitem(CHANNELS, name, Channel(reader="neuronx-cc"))
+    assert flags_in(name, "--auto-cast none -O1 --model-type=transformer") == {
+        "auto-cast": "none", "O1": "true", "model-type": "transformer",
+    }  # fmt: skip
+    spec = launched(profile("cast", env={name: "--auto-cast none"}), {name: "-O1"})
+    assert spec.env[name] == "-O1 --auto-cast none"
+    assert on_top({name: "-O1"}, {"A": "1"}) == {name: "-O1", "A": "1"}
+
+
+@pytest.mark.parametrize(
+    ("log", "effect"),
+    [
+        (LOG, Effect.IN_EFFECT),
+        (LOG.replace(b"65536", b"16384"), Effect.CONTRADICTED),
+        (LOG.replace(b"xla_tpu_scoped_vmem", b"xla_tpu_another"), Effect.CONTRADICTED),
+        (b"", Effect.NOT_SEEN),
+    ],
+)
+def test_libtpus_own_log_is_the_witness(log: bytes, effect: Effect) -> None:
+    read = read_log([log]).nccl
+    own = dataclasses.replace(VMEM, flags=())
+    (found,) = judged(own, Shown(read=read, expects_nccl=True))
+    assert found.effect is effect
+
+
+def test_what_is_deployed_goes_back_where_its_default_is_stated() -> None:
+    cell = Cell(
+        model_tag="m",
+        parallelism=Parallelism.parse("FSDP=8"),
+        deployed={TPU: "--xla_tpu_scoped_vmem_limit_kib=98304 --xla_tpu_rwb_fusion=false"},
+    )
+    how = NoEnv(defaults={"xla_tpu_scoped_vmem_limit_kib": "16384"})
+    assert how.profile(COMMAND, cell).env == {TPU: "--xla_tpu_scoped_vmem_limit_kib=16384"}
+
+
+def test_a_recipe_is_appended_to_the_line_of_the_env_file() -> None:
+    text = f"export {TPU}=--xla_tpu_rwb_fusion=false\nexport NCCL_ALGO=Ring\n"
+    changed = with_settings(text, (), {**VMEM.env, "NCCL_ALGO": "Tree"})
+    assert changed.env == VMEM.env
+    assert "NCCL_ALGO=Tree" in changed.text
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("--xla_tpu_rwb_fusion='true'", "its quotes are a part of the value"),
+        ("oops --xla_tpu_rwb_fusion=true", "begins with 'oops'"),
+        ("--xla_gpu_autotune_level=0", "libtpu refuses it"),
+    ],
+)
+def test_what_libtpu_would_misread_is_a_fault(text: str, words: str) -> None:
+    (found,) = check([Profile(id="a", env={TPU: text})], Context())
+    assert found.rule == "channel"
+    assert words in found.text
+
+
+def test_profiles_of_a_tpu_are_tpu_settings_alone() -> None:
+    found = profiles_for("FSDP", device="v5e")
+    assert {"vmem-98304", "tpu-fuse-ag-off", "o1"} <= {each.id for each in found}
+    assert not [each.id for each in found if each.flags or "NCCL_ALGO" in each.env]
+    gpus = {each.id for each in profiles_for("FSDP", device="sm_90")}
+    assert not [each for each in gpus if each.startswith(("vmem", "tpu-"))]
+
+
+@pytest.mark.parametrize("entry", [each for each in load().entries if each.channel])
+def test_an_entry_says_which_probed_libtpu_accepts_it(entry: object) -> None:
+    flag = next(each for each in load().entries if each is entry)
+    assert all(each in ("", *probed_libtpu()) for each in (flag.since, flag.until))
+    assert flag.profiles
+    assert all(set(each.env) == {TPU} and not each.flags for each in flag.profiles)
+
+
+class Answers(Target):
+    """What libtpu 0.0.52 said of a text with an unknown flag, and of one with a bad value."""
+
+    def libtpu(self, texts: object) -> list[str] | None:
+        del texts
+        return [
+            "ERROR: Unknown command line flag 'xla_tpu_rwb_fusio'\n",
+            "ERROR: Illegal value 'kBrkga' specified for flag 'xla_memory_scheduler'; Valid ...\n",
+        ]
+
+    def __call__(self, texts: object) -> list[object]:  # type: ignore[override]
+        from pytest_xlatune.catalog.effect import ParsedText
+
+        return [ParsedText(options={}) for _ in texts]  # type: ignore[attr-defined]
+
+
+def test_what_libtpu_refuses_is_named() -> None:
+    profiles = [
+        Profile(id="a", env={TPU: "--xla_tpu_rwb_fusio=false"}),
+        Profile(id="b", env={TPU: "--xla_memory_scheduler=kBrkga"}),
+    ]
+    found = lint(profiles, Context(), Answers(python="python", environ={})).objections
+    said = {each.profile: (each.rule, each.text) for each in found if each.rule != "no-op"}
+    hint = "did you mean xla_tpu_rwb_fusion?"
+    assert said["a"] == ("unknown-flag", f"unknown to libtpu: --xla_tpu_rwb_fusio; {hint}")
+    assert said["b"][0] == "bad-value"
+    assert "xla_tpu_rwb_fusion" in tpu_flags()

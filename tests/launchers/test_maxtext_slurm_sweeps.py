@@ -1,0 +1,81 @@
+"""The ready sweeps for maxtext-slurm: each runs through a pretend checkout, and plans."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pytest_xlatune.sweep.declaration import load_sweep
+from tests.launchers.checkout import MODEL, Site
+
+SWEEPS = Path(__file__).parents[2] / "sweeps"
+# name -> a profile of its own, words of its passthroughs
+READY = {
+    "pp8": ("overlap-2", "dcn_pipeline_parallelism_8-dcn_fsdp_parallelism_1"),
+    "fsdp8": ("ag-1g", "dcn_fsdp_parallelism_8-dcn_pipeline_parallelism_1"),
+    "tp8": ("windowed-einsum", "ici_tensor_parallelism_8"),
+    "hybrid": ("ag-1g-overlap-2", "dcn_pipeline_parallelism_4-dcn_fsdp_parallelism_2"),
+}
+SETTINGS = """\
+model = "{model}"
+
+[launcher]
+checkout = "{checkout}"
+sbatch = ["-N", "2", "-w", "node[001-002]"]
+inherit = ["PATH", "HOME", "SLURM_STANDIN"]
+
+[overrides]
+pipeline_parallel_layers = 56
+"""
+
+
+def pytest_of(site: Site, name: str, *options: str) -> str:
+    text = SETTINGS.format(model=MODEL, checkout=site.checkout)
+    (site.root / "xlatune.toml").write_text(text, encoding="utf-8")
+    file = SWEEPS / "maxtext_slurm" / f"test_{name}_jobs.py"
+    done = subprocess.run(
+        [
+            *(sys.executable, "-m", "pytest", "-n", "0", "-p", "no:cacheprovider", str(file)),
+            *(f"--rootdir={site.root}", "--xlatune-config", "xlatune.toml", *options),
+        ],
+        env={**site.environ, "XLATUNE_MACHINE_LOCK": str(site.root / "machine.lock")},
+        cwd=site.root,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, (done.stdout + done.stderr)[-3000:]
+    return done.stdout
+
+
+@pytest.mark.parametrize("name", READY)
+def test_a_ready_sweep_runs_through_a_checkout_to_its_report(name: str, site: Site) -> None:
+    own, passed = READY[name]
+    said = pytest_of(site, name, "-m", "wave2", "-k", f"[{own}]", "--xlatune-negative", "xfail")
+    assert "1 passed" in said
+    jobs = [each.name for each in site.outputs.glob("*.log")]
+    assert len(jobs) >= 2
+    assert all(passed in each for each in jobs)
+    assert not [each for each in jobs if "model_name" in each or "heartbeat" in each]
+    board = json.loads((site.root / "reports" / f"{name}-jobs" / "leaderboard.json").read_text())
+    assert {each["arm"] for each in board["conclusion"]["verdicts"]} >= {own}
+    assert (site.root / "reports" / f"{MODEL}-tuning.md").is_file()
+
+
+@pytest.mark.parametrize(("name", "bubble"), [("pp8", "8 8 7 11.1 %"), ("hybrid", "4 4 14 5.1 %")])
+def test_the_bubble_is_a_number_by_the_models_name(name: str, bubble: str, site: Site) -> None:
+    said = " ".join(pytest_of(site, name, "--xlatune-plan").split())
+    assert f"baseline-deployed {bubble}" in said
+
+
+@pytest.mark.parametrize("name", READY)
+def test_a_ready_sweep_asks_what_the_flagship_asks(name: str) -> None:
+    ready = load_sweep(SWEEPS / "maxtext_slurm" / f"test_{name}_jobs.py")
+    whole = load_sweep(SWEEPS / f"test_{name}.py")
+    assert (ready.profiles, ready.derived) == (whole.profiles, whole.derived)
+    assert not ready.cell.overrides, "the checkout's configuration names the model"

@@ -1,0 +1,193 @@
+"""A sweep on two node slots through pytest; this machine stands for the nodes of both."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from pytest_xlatune.model.exits import Exit
+from tests.waiting import until
+
+# a lock a slot: trials of one wait for each other, those of two do not
+CONFTEST = """\
+import dataclasses
+from pathlib import Path
+
+from pytest_xlatune.executors.local import LocalExecutor
+from pytest_xlatune.model.errors import SubmissionError
+from pytest_xlatune.prepare import preflight
+from pytest_xlatune.tasks import runs
+
+HERE = Path(__file__).parent
+
+
+class OnNodes(LocalExecutor):
+    max_in_flight = 0
+
+    def submit(self, spec, request):
+        first = request.nodelist[0]
+        dead = HERE / "dead"
+        if dead.exists() and dead.read_text() in request.nodelist:
+            raise SubmissionError(f"{dead.read_text()} is down")
+        self._lock = HERE / f"{first}.lock"
+        spec = dataclasses.replace(spec, env={**spec.env, "FIRST_NODE": first})
+        resources = dataclasses.replace(request.resources, nodes=1)
+        assert request.resources.nodes == len(request.nodelist) == 2
+        return super().submit(spec, dataclasses.replace(request, nodelist=(), resources=resources))
+
+
+runs.executor_named = lambda name, **_: OnNodes()
+preflight._node_faults = lambda site: ()
+preflight._busy = lambda site: []
+preflight._from_the_nodes = lambda site, *_: ([], [f"looked at {','.join(site.cell.nodelist)}"])
+"""
+PROFILES = """\
+        profile("fast", "--xla_fast=1"),
+        profile("same", "--xla_other=1"),
+        profile("third", "--xla_third=1"),
+        profile("fourth", "--xla_fourth=1"),
+"""
+TWO = ("--xlatune-nodelist", "node[001-004]", "--xlatune-slots", "2")
+
+
+@pytest.fixture
+def project(folder: Any, sweep_file: str) -> Any:
+    (folder.path / "conftest.py").write_text(CONFTEST, encoding="utf-8")
+    text = sweep_file.replace('executor="local"', 'executor="slurm"')
+    text = text.replace('"FSDP=4",\n', '"FSDP=2",\n').replace("blocks=3", "blocks=4")
+    folder.write(profiles=PROFILES, text=text)
+    return folder
+
+
+def slowed(folder: Any, what: str) -> None:
+    trainer = folder.path / "trainer.py"
+    text = trainer.read_text("utf-8").replace("speed = 1000.0\n", f"speed = 1000.0\n{what}\n")
+    trainer.write_text(text, encoding="utf-8")
+
+
+def results(folder: Any) -> list[dict[str, Any]]:
+    return [each["result"] for each in folder.events("trial-ended")]
+
+
+def spans(folder: Any) -> dict[str, list[tuple[float, float]]]:
+    """Cell on a slot -> when its trials began and ended, in order."""
+    found: dict[str, list[tuple[float, float]]] = {}
+    for each in results(folder):
+        at = (each["outcome"]["start_s"], each["outcome"]["end_s"])
+        found.setdefault(each["trial"]["cell_digest"], []).append(at)
+    return {name: sorted(each) for name, each in found.items()}
+
+
+def test_a_sweep_runs_on_two_slots_side_by_side_and_says_so(project: Any) -> None:
+    slowed(project, "time.sleep(0.4)")
+    done = project.run("-n", "2", *TWO)
+    done.assert_outcomes(passed=1 + 4 + 2)
+    done.stdout.fnmatch_lines(["*pretend FSDP=2 * (job *, slot 2) *TGS*"])
+    done.stdout.fnmatch_lines(["*looked at node001,node002,node003,node004*"])
+    of_slot = spans(project)
+    assert len(of_slot) == 2
+    for each in of_slot.values():
+        assert all(one[1] <= other[0] for one, other in itertools.pairwise(each))
+    one, other = of_slot.values()
+    assert any(a < d and c < b for a, b in one for c, d in other), "none ran beside another"
+    blocks: dict[int, set[str]] = {}
+    for trial in (each["trial"] for each in results(project)):
+        blocks.setdefault(trial["block"], set()).add(trial["cell_digest"])
+    assert len(blocks.pop(0)) == 2, "the screen lies on both"
+    assert all(len(each) == 1 for each in blocks.values())
+    assert len(set.union(*blocks.values())) == 2
+
+    board = project.read("reports/pretend/leaderboard.md")
+    assert "It was measured on 2 node slots side by side" in board
+    assert "* Node slots: 1: node[001-002]; 2: node[003-004]" in board
+    assert "takes no trial" not in board
+    report = json.loads(project.read("reports/pretend/leaderboard.json"))
+    assert [each["nodes"] for each in report["slots"]] == ["node[001-002]", "node[003-004]"]
+    names = {each["cell_digest"]: each["slot"] for each in report["slots"]}
+    assert names.keys() == of_slot.keys()
+    for each in report["trials"]:
+        assert each["slot"] == names[each["trial"]["cell_digest"]]
+    hours = sum(end - begin for each in of_slot.values() for begin, end in each) / 3600
+    assert report["record"]["node_hours"] == pytest.approx(hours)  # this machine is one node
+    document = project.read("reports/pretend-tuning.md")
+    assert "| Job" in document
+    assert " Slot |" in document
+
+    before = len(project.submitted)
+    assert before == len(set(project.submitted))
+    again = project.run(*TWO)
+    again.assert_outcomes(passed=7)
+    for asked in (TWO[:2], ("--xlatune-nodelist", "node[005-008]", "--xlatune-slots", "2")):
+        refused = project.run(*asked)
+        refused.stdout.fnmatch_lines(
+            [
+                "*it was on 2 node slots (node*001-002*; node*003-004*), and is on *node slot*",
+            ]
+        )
+        assert refused.ret != 0
+    assert len(project.submitted) == before
+
+
+def test_a_slot_whose_node_dies_takes_its_block_along_and_the_next_session_tries_it_again(
+    project: Any,
+) -> None:
+    project.run("-m", "wave1 or wave2", *TWO).assert_outcomes(passed=5)
+    (project.path / "dead").write_text("node003")
+    done = project.run("-m", "confirm", *TWO)
+    done.assert_outcomes(passed=2)
+    board = " ".join(project.read("reports/pretend/leaderboard.md").split())
+    assert "slot 2 (node[003-004]) takes no trial: " in board
+    assert "node003 is down" in board
+    measured = [each for each in results(project) if each["status"] == "measured"]
+    whole = [each for each in measured if each["trial"]["block"]]
+    assert len({each["trial"]["cell_digest"] for each in whole}) == 1
+    assert len({each["trial"]["block"] for each in whole}) == 4
+    (project.path / "dead").unlink()
+    before = len(project.submitted)
+    project.run("-m", "confirm", *TWO).assert_outcomes(passed=2)
+    assert len(project.submitted) == before, "what is measured is not measured again"
+
+
+def test_a_slot_that_is_slower_is_told(project: Any) -> None:
+    slowed(project, 'speed *= 0.9 if os.environ["FIRST_NODE"] == "node003" else 1.0')
+    project.run("-n", "2", *TWO).assert_outcomes(passed=7)
+    board = " ".join(project.read("reports/pretend/leaderboard.md").split())
+    # a trial's noise hangs on its slot, and which slot is free first hangs on this machine
+    told = r"slot 2 \(node\[003-004\]\) is slower than the others by (9\.9|10\.[01]) %"
+    assert re.search(told, board)
+    assert "fast` is faster than" in board
+
+
+def test_this_machine_has_one_slot(project: Any) -> None:
+    done = project.run("--xlatune-executor", "local", "--xlatune-slots", "2")
+    done.stdout.fnmatch_lines(["*2 slots (--xlatune-slots): one machine is one slot*"])
+    assert done.ret == Exit.USAGE
+    assert not project.submitted
+
+
+def test_a_killed_session_loses_and_doubles_nothing(project: Any) -> None:
+    slowed(project, "time.sleep(0.5)")
+    argv = [sys.executable, "-m", "pytest", "-p", "xlatune", "test_sweep.py", "-n", "2", *TWO]
+    with (project.path / "said.txt").open("wb") as said:
+        session = subprocess.Popen(
+            argv, cwd=project.path, stdout=said, stderr=subprocess.STDOUT, start_new_session=True
+        )
+    until(lambda: len(results(project)) >= 3)
+    os.killpg(session.pid, signal.SIGKILL)  # the controller and its workers
+    session.wait()
+    known = results(project)
+    assert len(known) < 6, "it was killed too late to show anything"
+    project.run("-n", "2", *TWO).assert_outcomes(passed=7)
+    assert results(project)[: len(known)] == known
+    submitted = project.submitted
+    # a screen of four with two baselines, four blocks of two with one
+    assert len(submitted) == len(set(submitted)) == len(results(project)) == 6 + 4 * 3
+    assert len(spans(project)) == 2

@@ -1,0 +1,390 @@
+"""A report in the formats of other programs, read by their own rules and parsers."""
+
+from __future__ import annotations
+
+import csv
+import fcntl
+import io
+import json
+import math
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from prometheus_client import Metric as Family
+from prometheus_client.parser import text_string_to_metric_families
+
+from pytest_xlatune.cli import main
+from pytest_xlatune.model.metric import FIRST_STEP, TGS, Figure, Metric
+from pytest_xlatune.model.result import Conclusion, Verdict, VerdictKind
+from pytest_xlatune.report import Subject
+from pytest_xlatune.report.exports import FILES, Exported, exported, texts
+from pytest_xlatune.report.leaderboard import leaderboard_json
+from pytest_xlatune.sweep.groups import RunSettings
+from pytest_xlatune.sweep.settings import resolve_options
+from pytest_xlatune.tasks import publish as publishing
+from pytest_xlatune.tasks.publish import publish
+from tests.campaign.scripted import ScriptedExecutor, campaign, run
+from tests.report.covered import BEGUN_SUBJECT
+from tests.report.finished import CELL, FINISHED
+from tests.report.of_studies import batch, commit, network, nodes
+
+# https://bencher.dev/bmf.json, as it was on 2026-11-23
+BMF: dict[str, Any] = {
+    "$id": "https://bencher.dev/bmf.json",
+    "$schema": "http://json-schema.org/draft-07/schema",
+    "type": "object",
+    "patternProperties": {
+        ".+": {
+            "type": "object",
+            "patternProperties": {
+                ".+": {
+                    "type": "object",
+                    "properties": {
+                        "value": {"type": "number"},
+                        "lower_value": {"type": "number"},
+                        "upper_value": {"type": "number"},
+                    },
+                    "required": ["value"],
+                }
+            },
+        }
+    },
+}
+
+
+def report_of(subject: Subject, **changes: Any) -> Exported:
+    return replace(exported(leaderboard_json(subject), sweep="pp8", study="tuning"), **changes)
+
+
+def made(subject: Subject, name: str) -> str:
+    (text,) = texts(report_of(subject), (name,)).values()
+    return text
+
+
+def samples(text: str) -> dict[str, dict[str, tuple[dict[str, str], float]]]:
+    """Return name -> arm -> labels and value, as Prometheus' own parser reads them."""
+    found: dict[str, dict[str, tuple[dict[str, str], float]]] = {}
+    families: list[Family] = list(text_string_to_metric_families(text))
+    for family in families:
+        assert family.type == "gauge"
+        assert family.documentation
+        for each in family.samples:
+            of = found.setdefault(each.name, {})
+            key = json.dumps(each.labels, sort_keys=True)
+            assert key not in of, "a series stands once"
+            of[key] = (each.labels, each.value)
+    return found
+
+
+def by_arm(found: dict[str, tuple[dict[str, str], float]]) -> dict[str, float]:
+    return {labels["arm"]: value for labels, value in found.values()}
+
+
+def check_bmf(text: str) -> dict[str, Any]:
+    """Read it by the published schema and the rules beside it."""
+    found: dict[str, Any] = json.loads(text, parse_constant=pytest.fail)
+    jsonschema.Draft7Validator.check_schema(BMF)
+    jsonschema.validate(found, BMF, cls=jsonschema.Draft7Validator)
+    for name, measures in found.items():
+        assert name == name.strip()
+        assert 0 < len(name) <= 1024
+        assert measures
+        for measure, value in measures.items():
+            assert 0 < len(measure) <= 64
+            assert measure == measure.strip("-").lower(), "a slug"
+            assert set(value) <= {"value", "lower_value", "upper_value"}
+            ends = (value.get("lower_value"), value["value"], value.get("upper_value"))
+            known = [each for each in ends if each is not None]
+            assert known == sorted(known)
+    return found
+
+
+def check_github(text: str) -> list[dict[str, Any]]:
+    """Read it as `extractCustomBenchmarkResult` of the action does, and what it then calls."""
+    found: list[dict[str, Any]] = json.loads(text, parse_constant=pytest.fail)
+    assert isinstance(found, list)
+    for each in found:
+        assert set(each) <= {"name", "value", "unit", "range", "extra"}
+        assert isinstance(each["value"], int | float)
+        assert each["value"] > 0, "a ratio to the value before is taken"
+        assert all(isinstance(each[key], str) for key in ("name", "unit"))
+    assert len({each["name"] for each in found}) == len(found), "a name is one line of the chart"
+    return found
+
+
+def told(subject: Subject) -> dict[str, dict[str, Any]]:
+    """Arm -> its verdict in the JSON report: what all figures are held to."""
+    conclusion = json.loads(leaderboard_json(subject))["conclusion"]
+    lines = [*conclusion["verdicts"], *filter(None, [conclusion["reference"]])]
+    return {each["arm"]: each for each in lines}
+
+
+def tuning() -> Subject:
+    return FINISHED
+
+
+def begun() -> Subject:
+    return BEGUN_SUBJECT
+
+
+@pytest.mark.parametrize("subject_of", [tuning, begun, batch, nodes, network, commit])
+def test_every_figure_is_that_of_the_json_report(subject_of: Callable[[], Subject]) -> None:
+    subject = subject_of()
+    verdicts = told(subject)
+    label = subject.cell.label
+    reference = subject.conclusion.reference
+    measured = {
+        arm: each["figure"]["value"] if each.get("figure") else each["tgs"]
+        for arm, each in verdicts.items()
+        if each.get("figure") or each["tgs"] is not None
+    }
+    assert subject is BEGUN_SUBJECT or len(measured) > 1
+
+    bmf = check_bmf(made(subject, "bmf"))
+    deltas = {
+        arm: each
+        for arm, each in verdicts.items()
+        if each["delta"] is not None and (reference is None or arm != reference.arm)
+    }
+    assert set(bmf) == {f"{label}: {arm}" for arm in measured | deltas}
+    for arm, value in measured.items():
+        (own,) = (v for k, v in bmf[f"{label}: {arm}"].items() if k != "delta")
+        assert own == {"value": value}
+    for arm, each in deltas.items():
+        low, high = each["ci95"] or (None, None)
+        ends = {"lower_value": low, "upper_value": high} if each["ci95"] else {}
+        assert bmf[f"{label}: {arm}"]["delta"] == {"value": each["delta"], **ends}
+
+    github = {each["name"]: each for each in check_github(made(subject, "github-benchmark"))}
+    assert {name: each["value"] for name, each in github.items()} == {
+        f"{label}: {arm}": value for arm, value in measured.items()
+    }
+
+    rows = list(csv.DictReader(io.StringIO(texts(report_of(subject), ("csv",))[".arms.csv"])))
+    assert {each["arm"] for each in rows} == set(verdicts)
+    for row in rows:
+        own_arm = verdicts[row["arm"]]
+        assert None not in row, "no field too many"
+        assert row["verdict"] == own_arm["kind"]
+        assert row["figure"] == repr_of(measured.get(row["arm"]))
+        assert row["delta"] == repr_of(own_arm["delta"])
+        assert row["n"] == str(own_arm["n"])
+        assert [row["ci95_low"], row["ci95_high"]] == [
+            repr_of(each) for each in own_arm["ci95"] or (None, None)
+        ]
+
+    prometheus = samples(made(subject, "prometheus"))
+    assert by_arm(prometheus.get("xlatune_arm_figure", {})) == measured
+    assert by_arm(prometheus["xlatune_arm_trials"]) == {
+        arm: each["n"] for arm, each in verdicts.items()
+    }
+    assert by_arm(prometheus.get("xlatune_arm_delta_ratio", {})) == {
+        arm: each["delta"] for arm, each in verdicts.items() if each["delta"] is not None
+    }
+    assert [value for _, value in prometheus["xlatune_study_complete"].values()] == [
+        float(subject.conclusion.complete)
+    ]
+
+
+def repr_of(value: float | None) -> str:
+    return "" if value is None else repr(value)
+
+
+def test_a_table_has_a_row_for_each_trial() -> None:
+    found = list(csv.DictReader(io.StringIO(texts(report_of(FINISHED), ("csv",))[".trials.csv"])))
+    trials = {each["id"]: each for each in json.loads(leaderboard_json(FINISHED))["trials"]}
+    assert [each["trial"] for each in found] == list(trials)
+    for row in found:
+        own = trials[row["trial"]]
+        tgs = own["score"]["tgs"] if own["score"] else None
+        assert row["figure"] == repr_of(tgs)
+        assert row["job_ids"].split() == own["job_ids"]
+        assert row["status"] == own["status"]
+        assert row["cell_digest"] == CELL.digest
+
+
+def test_where_less_is_better_the_inverse_is_the_bigger_one() -> None:
+    verdicts = (
+        Verdict(arm="a", kind=VerdictKind.FASTER, n=3, figure=Figure(metric=FIRST_STEP, value=8.0)),
+    )
+    reference = Verdict(
+        arm="b", kind=VerdictKind.EQUIVALENT, n=3, figure=Figure(metric=FIRST_STEP, value=10.0)
+    )
+    subject = replace(FINISHED, conclusion=Conclusion(verdicts=verdicts, reference=reference))
+    better, base = check_github(made(subject, "github-benchmark"))
+    assert (better["value"], better["unit"]) == (1 / 8.0, "1 / s")
+    assert base["extra"] == "reference, n = 3"
+    assert check_bmf(made(subject, "bmf"))[f"{CELL.label}: a"] == {"first-step": {"value": 8.0}}
+
+
+@pytest.mark.parametrize("value", [0.0, 5e-324, 8.0])
+@pytest.mark.parametrize("metric", [FIRST_STEP, TGS])
+def test_a_figure_of_which_no_ratio_can_be_taken_is_left_out(value: float, metric: Metric) -> None:
+    figure = Figure(metric=metric, value=value)
+    verdict = Verdict(arm="a", kind=VerdictKind.SCREENED, n=1, figure=figure)
+    subject = replace(FINISHED, conclusion=Conclusion(verdicts=(verdict,)))
+    has_ratio = value == 8.0 or (value > 0 and metric == TGS)
+    assert len(check_github(made(subject, "github-benchmark"))) == has_ratio
+    assert check_bmf(made(subject, "bmf"))
+
+
+def test_a_long_cell_leaves_each_arm_its_name() -> None:
+    cell = replace(CELL, config_tag="x" * 2000)
+    report = report_of(FINISHED, cell=cell)
+    found = check_bmf(texts(report, ("bmf",))[".bmf.json"])
+    assert len(found) == len(check_bmf(made(FINISHED, "bmf")))
+
+
+ANY_TEXT = st.text(st.characters(exclude_categories=["Cs"]))
+HARD = st.sampled_from(['"', "\\", "\n", "\\n", "\r", "\0", ",", "{", "}", "=", "'", "#", "\u2028"])
+HOSTILE = st.lists(ANY_TEXT | HARD, max_size=6).map("".join)
+
+
+@settings(max_examples=40)
+@given(
+    arms=st.lists(HOSTILE.map("a{}z".format), min_size=1, max_size=4, unique=True),
+    text=HOSTILE,
+    value=st.floats(allow_nan=True, allow_infinity=True) | st.none(),
+)
+def test_names_and_texts_may_hold_any_character(
+    arms: list[str], text: str, value: float | None
+) -> None:
+    verdicts = tuple(
+        Verdict(
+            arm=each,
+            kind=VerdictKind.SCREENED,
+            n=1,
+            delta=value,
+            ci95=(value, value) if value is not None else None,
+            tgs=1.5,
+            reasons=(text,),
+            job_ids=(text,),
+        )
+        for each in arms
+    )
+    report = report_of(
+        FINISHED,
+        sweep=text,
+        cell=replace(CELL, config_tag=text),
+        conclusion=Conclusion(verdicts=verdicts),
+    )
+    found = texts(report, FILES)
+    for written in found.values():
+        written.encode()
+    rows = list(csv.DictReader(io.StringIO(found[".arms.csv"], newline="")))
+    assert [each["arm"] for each in rows] == arms
+    assert all(each["reasons"] == text and each["sweep"] == text for each in rows)
+    check_bmf(found[".bmf.json"])
+    check_github(found[".github-benchmark.json"])
+    said = samples(found[".prom"])
+    labels = [each for each, _ in said["xlatune_arm_figure"].values()]
+    assert sorted(each["arm"] for each in labels) == sorted(arms)
+    assert {each["sweep"] for each in labels} == {text}
+    is_real = value is not None and math.isfinite(value)
+    assert ("xlatune_arm_delta_ratio" in said) == is_real
+
+
+@pytest.mark.parametrize(
+    ("formats", "suffixes"),
+    [
+        ("bmf", {".bmf.json"}),
+        ("github-benchmark", {".github-benchmark.json"}),
+        ("csv,prometheus", {".arms.csv", ".trials.csv", ".prom"}),
+    ],
+)
+def test_files_lie_beside_the_report(tmp_path: Path, formats: str, suffixes: set[str]) -> None:
+    held = campaign(tmp_path, ScriptedExecutor())
+    run(held)
+    workdir, reports = held.setup.folder.parents[1], tmp_path / "reports"
+    without = publish(held.setup.folder, tmp_path / "without")
+    argv = ["report", "--workdir", str(workdir), "--reports", str(reports), "--export", formats]
+    assert main(argv) == 0
+    there = {each.name for each in (reports / "pretend").iterdir()}
+    before = {each.name for each in without if each.parent.name == "pretend"}
+    assert there - before == {f"leaderboard{each}" for each in suffixes}
+    text = (reports / "pretend" / "leaderboard.json").read_text(encoding="utf-8")
+    report = exported(text, sweep="pretend", study="tuning")
+    for suffix, expected in texts(report, formats.split(",")).items():
+        path = reports / "pretend" / f"leaderboard{suffix}"
+        assert path.read_bytes().decode() == expected
+
+
+def test_no_export_shows_a_secret() -> None:
+    for text in texts(report_of(FINISHED), FILES).values():
+        assert "do-not-print-me" not in text
+
+
+def test_one_process_at_a_time_looks_for_the_runs_of_a_ledger(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held = campaign(tmp_path, ScriptedExecutor())
+    run(held)
+    folder = held.setup.folder
+    is_locked = []
+
+    def log(report: Exported, *, key: str) -> str:
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            is_locked.append(key)
+        finally:
+            os.close(descriptor)
+        return "{}\n"
+
+    monkeypatch.setattr(publishing, "log_to_mlflow", log)
+    publish(folder, tmp_path / "reports", exports=("mlflow",))
+    assert len(is_locked) == 1
+
+
+def options(text: str) -> RunSettings:
+    return resolve_options({"xlatune_export": text}, {}, {}, root=Path("/project"))
+
+
+def test_formats_are_a_list_and_a_wrong_one_is_named() -> None:
+    assert options("csv, bmf,csv").export == ("csv", "bmf")
+    assert options("").export == ()
+    assert not {*FILES, "mlflow"} ^ {*options("bmf,github-benchmark,csv,prometheus,mlflow").export}
+    with pytest.raises(
+        Exception, match=r"--xlatune-export: unknown format 'cvs' in the list; did you mean 'csv'"
+    ):
+        options("cvs")
+
+
+def test_without_mlflow_nothing_begins(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], no_mlflow: Callable[[], None]
+) -> None:
+    no_mlflow()
+    held = campaign(tmp_path, ScriptedExecutor())
+    run(held)
+    workdir = str(held.setup.folder.parents[1])
+    argv = ["report", "--workdir", workdir, "--reports", str(tmp_path / "r"), "--export", "mlflow"]
+    assert main(argv) == 2
+    said = capsys.readouterr()
+    assert "MLflow is not installed here; install pytest-xlatune[mlflow]" in said.err
+    assert "--export" in said.err
+    assert said.out == ""
+    assert not (tmp_path / "r").exists()
+
+
+@pytest.fixture
+def no_mlflow(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    import importlib.util
+
+    found = importlib.util.find_spec
+
+    def gone() -> None:
+        monkeypatch.setattr(
+            importlib.util,
+            "find_spec",
+            lambda name, *of: None if name == "mlflow" else found(name, *of),
+        )
+
+    return gone

@@ -1,0 +1,268 @@
+"""The plots of studies of cells and thresholds show the figures of the JSON text, and nothing else.
+
+The plot is read back from the page: a place becomes a figure again by the texts of the axis.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections import Counter, defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from html import unescape
+from statistics import fmean, median
+from typing import Any
+
+import pytest
+
+from pytest_xlatune.model.result import NoiseRecord
+from pytest_xlatune.model.text import ABSENT, percent, points, significant
+from pytest_xlatune.report import Subject
+from pytest_xlatune.report.cell_documents import batch, commits, network, nodes
+from pytest_xlatune.report.document import Document
+from pytest_xlatune.report.leaderboard import leaderboard_json
+from pytest_xlatune.report.page import html, page_of
+from pytest_xlatune.report.study_documents import thresholds
+from tests.report import of_studies
+from tests.report.pages import read
+
+Json = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Dot:
+    x: float
+    y: float
+    looks: str
+    said: str
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """A plot of runs as the page has it; `up` turns a place into what the axis says of it."""
+
+    dots: tuple[Dot, ...]
+    names: dict[str, float]  # text below the axis -> its place
+    ups: tuple[tuple[float, float], ...]
+    bands: tuple[tuple[float, float], ...]
+    chances: dict[str, float]
+    marks: dict[str, float]
+
+    def up(self, place: float) -> float:
+        (at, low), *_, (to, high) = self.ups
+        return low + (place - at) * (high - low) / (to - at)
+
+    @property
+    def reach(self) -> float:
+        """What one percent of the height is worth."""
+        return abs(self.up(1.0) - self.up(0.0))
+
+
+def drawn(text: str) -> Drawn:
+    svg = re.findall(r'<div class="drift[^"]*"><svg role="img".*?</svg>', text, re.DOTALL)[0]
+    number = r'="([-\d.]+)%"'
+    dots = re.findall(
+        rf'<circle class="dot ([^"]*)" cx{number} cy{number} r="\d"><title>(.*?)</title>', svg
+    )
+    below = re.findall(rf'<text class="below" x{number} [^>]*>(.*?)</text>', svg)
+    ups = re.findall(rf'<text x="-8" y{number} [^>]*>([-+\d.]+)', svg)
+    chances = re.findall(rf'class="chance" x1{number} .*? y1{number} .*?<title>(.*?): ', svg)
+    marks = re.findall(rf'class="mark bad" x1{number}.*?<text [^>]*>(.*?)</text>', svg)
+    bands = re.findall(rf'class="window.*?y{number} height{number}', svg)
+    return Drawn(
+        dots=tuple(Dot(float(x), float(y), looks, unescape(said)) for looks, x, y, said in dots),
+        names={unescape(name): float(x) for x, name in below},
+        ups=tuple(sorted((float(at), float(said)) for at, said in ups)),
+        bands=tuple((float(top), float(high)) for top, high in bands),
+        chances={name: 100 - float(y) for _, y, name in chances},
+        marks={unescape(name): float(x) for x, name in marks},
+    )
+
+
+def shown(document: Callable[[Subject], Document], subject: Subject) -> tuple[str, Json]:
+    told: Json = json.loads(leaderboard_json(subject))
+    return html(page_of(document(subject), subject)), told
+
+
+def scores(told: Json) -> dict[str, tuple[str, float, float]]:
+    """Job -> its arm, the score and the TGS of the JSON text."""
+    return {
+        each["job_ids"][0]: (each["trial"]["arm"], each["score"]["value"], each["score"]["tgs"])
+        for each in told["trials"]
+        if each["score"] is not None
+    }
+
+
+def jobs_of(plot: Drawn) -> dict[str, Dot]:
+    found = [
+        (match[1], dot) for dot in plot.dots if (match := re.search(r", job (.*?): ", dot.said))
+    ]
+    assert max(Counter(job for job, _ in found).values()) == 1, "each job is one dot"
+    return dict(found)
+
+
+def test_the_strip_of_nodes_has_every_run_where_the_json_has_it() -> None:
+    text, told = shown(nodes, of_studies.nodes())
+    plot, runs = drawn(text), scores(told)
+    dots = jobs_of(plot)
+    assert dots.keys() == runs.keys()
+    of_node: defaultdict[str, list[str]] = defaultdict(list)
+    for each in told["trials"]:
+        of_node[each["trial"]["arm"]].append(each["job_ids"][0])
+    first = {arm: next(job for job in jobs if "-screen." in job) for arm, jobs in of_node.items()}
+    level = median(runs[job][1] for job in first.values())
+    kinds = {each["arm"]: each["kind"].lower() for each in told["conclusion"]["verdicts"]}
+    for job, (arm, value, _) in runs.items():
+        change = math.exp(value - level) - 1
+        assert dots[job].x == plot.names[arm]
+        assert plot.up(dots[job].y) == pytest.approx(100 * change, abs=plot.reach / 20)
+        assert dots[job].said == f"{arm}, job {job}: {percent(change)}"
+        is_first = job == first[arm]
+        assert dots[job].looks.split()[:2] == ["run" if is_first else "fresh", kinds[arm]]
+    sigma = 100 * told["conclusion"]["record"]["sigma"]
+    for n, (top, high) in zip((2, 1), plot.bands, strict=True):
+        assert plot.up(top) == pytest.approx(n * sigma, abs=plot.reach / 20)
+        assert plot.up(top + high) == pytest.approx(-n * sigma, abs=plot.reach / 20)
+
+
+def test_the_curve_of_batch_sizes_has_every_run_mean_and_ceiling_of_the_json() -> None:
+    text, told = shown(batch, of_studies.batch())
+    plot, runs = drawn(text), scores(told)
+    assert len(runs) > 10
+    dots = jobs_of(plot)
+    assert dots.keys() == runs.keys()
+    for job, (arm, _, tgs) in runs.items():
+        assert dots[job].x == plot.names[arm.removeprefix("pdbs-")]
+        assert plot.up(dots[job].y) == pytest.approx(tgs, abs=plot.reach / 20)
+    means = {dot.said.partition(":")[0]: dot for dot in plot.dots if dot.looks != "run"}
+    measured = {
+        each["arm"].removeprefix("pdbs-"): each["tgs"]
+        for each in told["conclusion"]["verdicts"]
+        if each["tgs"] is not None
+    }
+    assert means.keys() == measured.keys()
+    for value, tgs in measured.items():
+        assert plot.up(means[value].y) == pytest.approx(tgs, abs=plot.reach / 20)
+        assert f"{value}: {significant(tgs)} TGS" in means[value].said
+    record = told["conclusion"]["record"]
+    assert [name for name, dot in means.items() if dot.looks == "best"] == [record["value"]]
+    assert plot.marks == {"did not fit": plot.names[record["unfit"]]}
+    # the values stand on a logarithmic axis
+    ends = sorted(measured, key=float)
+    low, high = (plot.names[each] for each in (ends[0], ends[-1]))
+    share = math.log(float(ends[1]) / float(ends[0])) / math.log(float(ends[-1]) / float(ends[0]))
+    assert plot.names[ends[1]] == pytest.approx(low + share * (high - low), abs=0.1)
+
+
+def test_the_series_of_commits_has_every_run_and_each_probability_of_the_json() -> None:
+    text, told = shown(commits, of_studies.commit())
+    plot, runs = drawn(text), scores(told)
+    record = told["conclusion"]["record"]
+    order = [each.partition(" ")[0] for each in record["commits"]]
+    dots = jobs_of(plot)
+    assert dots.keys() == runs.keys()
+    level = fmean(value for arm, value, _ in runs.values() if arm.endswith(order[0]))
+    width = (plot.names[str(len(order))] - plot.names["1"]) / (len(order) - 1)
+    for job, (arm, value, _) in runs.items():
+        change = math.exp(value - level) - 1
+        at = order.index(arm.rpartition("-")[2])
+        assert dots[job].x == pytest.approx(plot.names["1"] + at * width, abs=0.05)
+        assert plot.up(dots[job].y) == pytest.approx(100 * change, abs=plot.reach / 20)
+        assert dots[job].said == f"{arm}, job {job}: {percent(change)}"
+    likely = dict(zip(order, record["chances"], strict=True))
+    assert plot.chances.keys() == {name for name, chance in likely.items() if chance >= 0.001}
+    for name, high in plot.chances.items():
+        assert high == pytest.approx(100 * likely[name], abs=0.01)
+    assert plot.marks.keys() == {record["first"], record["last"]} - {""}
+
+
+def test_the_matrix_of_pairs_has_the_changes_of_the_json() -> None:
+    text, told = shown(network, of_studies.network())
+    table = next(
+        rows for rows in read(text).tables if "node001" in rows[0] and "change %" not in rows[0]
+    )
+    names = table[0][1:]
+    record = told["conclusion"]["record"]
+    assert names == record["nodes"]
+    change = {
+        frozenset(each["nodes"]): each["delta"] if each["fresh"] is None else each["fresh"]
+        for each in record["pairs"]
+    }
+    assert len(change) > 10
+    for (one, *row), expected in zip(table[1:], names, strict=True):
+        assert one == expected
+        for other, cell in zip(names, row, strict=True):
+            known = change.get(frozenset((one, other))) if one != other else None
+            assert cell == ("" if known is None else points(known)), (one, other)
+
+
+WORDS = {"EQUIVALENT": "pass", "SLOWER": "fail", "INCONCLUSIVE": "cannot tell"}
+
+
+@pytest.mark.parametrize("lost", [0, 1], ids=["every job tells", "a job is lost"])
+def test_each_metric_stands_against_the_limits_of_the_json(lost: int) -> None:
+    text, told = shown(thresholds, of_studies.thresholds(6, over=6, lost=lost))
+    rows = dict(re.findall(r'data-metric="([^"]*)">(.*?)</tr>', text, re.DOTALL))
+    record = told["conclusion"]["record"]
+    assert rows.keys() == {each["metric"] for each in record["metrics"]}
+    kinds = {each["arm"]: each["kind"] for each in told["conclusion"]["verdicts"]}
+    seen = set()
+    for each in record["metrics"]:
+        row = rows[each["metric"]]
+        limits = [each[end] for end in ("least", "most") if each[end] is not None]
+        word = WORDS[kinds[each["metric"]]] if limits else "recorded"
+        looks = "unsure" if word == "cannot tell" else word
+        seen.add(looks)
+        cells = [unescape(cell) for cell in re.findall(r"<td class=[^>]*>([^<]*)</td>", row)]
+        mean = ABSENT if each["mean"] is None else f"{each['mean']:.6g}"
+        assert cells == [mean, each["demand"], str(len(each["jobs"])), word]
+        assert f'class="arm {looks}"' in row
+        assert f'class="said {looks}"' in row
+        number = r'="([-\d.]+)%"'
+        marks = [float(x) for x in re.findall(rf'class="limit" x1{number}', row)]
+        dots = re.findall(rf'class="job" cx{number}.*?<title>(.*?)</title>', row)
+        assert [said for _, said in dots] == [
+            f"job {job['job']}: {job['value']:.6g}" for job in each["jobs"]
+        ]
+        places = [
+            *zip(marks, limits, strict=True),
+            *((float(x), job["value"]) for (x, _), job in zip(dots, each["jobs"], strict=True)),
+        ]
+        for name, ends in (("whole", ("mean",)), ("ends", ("low", "high"))):
+            found = re.findall(rf'class="{name}"[^/]*/', row)
+            figures = [each[end] for end in ends if each[end] is not None]
+            drawn_at = [float(x) for x in re.findall(rf"c?x[12]?{number}", "".join(found))]
+            places += zip(drawn_at, figures, strict=True)
+        if len({value for _, value in places}) > 1:  # one line goes through all of them
+            (at, low), *_, (to, high) = sorted(places, key=lambda pair: pair[1])
+            for place, value in places:
+                expected = at + (value - low) / (high - low) * (to - at)
+                assert place == pytest.approx(expected, abs=0.02), each["metric"]
+        shade = re.findall(rf'class="refused" x{number} width{number}', row)
+        edges = [0.0] * (each["least"] is not None) + [100.0] * (each["most"] is not None)
+        for (x, width), mark, end in zip(shade, marks, edges, strict=True):
+            assert sorted((float(x), float(x) + float(width))) == pytest.approx(sorted((mark, end)))
+    assert seen - {"pass"} == {"fail", "unsure", "recorded"}
+    assert ("pass" in seen) == (not lost), "no metric passes that a job does not tell"
+    jobs = {job["job"]: job["value"] for job in record["metrics"][0]["jobs"]}
+    assert jobs == {job: tgs for job, (_, _, tgs) in scores(told).items()}, "the metric is TGS"
+
+
+def test_an_older_record_of_thresholds_has_no_limits_to_show() -> None:
+    subject = of_studies.thresholds()
+    older = replace(subject.conclusion, record=NoiseRecord(sigma=0.002))
+    assert thresholds(replace(subject, conclusion=older)).drawn == ()
+    assert thresholds(of_studies.thresholds(over=0)).drawn == ()
+
+
+def test_a_dot_in_another_place_would_be_found() -> None:
+    text, told = shown(batch, of_studies.batch())
+    plot, runs = drawn(text), scores(told)
+    moved = drawn(
+        re.sub(r'(class="dot run" cx="[\d.]+%" cy=")[\d.]+', r"\g<1>50.00", text, count=1)
+    )
+    (dot,) = [each for each in moved.dots if each not in plot.dots]
+    job = next(job for job, each in jobs_of(moved).items() if each is dot)
+    assert abs(moved.up(dot.y) - runs[job][2]) > 2 * plot.reach

@@ -1,0 +1,234 @@
+"""A calibration of allocations and of node slots: what it plans, what it finds, how sure it is."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from pytest_xlatune.model.cell import Cell, Parallelism, Protocol
+from pytest_xlatune.model.errors import ConfigError
+from pytest_xlatune.model.result import Outcome, Score, State, TrialResult, TrialStatus
+from pytest_xlatune.model.trial import Trial
+from pytest_xlatune.stats.noise import SlotTrial, allocation_noise, slot_noise
+from pytest_xlatune.studies.calibration import Calibrated, CalibrationStudy, found_by
+
+SLOTS = (("node001", "node002"), ("node003", "node004"), ("node005", "node006"))
+CELL = Cell(
+    model_tag="m", parallelism=Parallelism.parse("FSDP=2"), protocol=Protocol(), nodelist=SLOTS[0]
+)
+SIGMA = 0.004
+TOOK_S = 700.0
+
+
+def result(trial: Trial, value: float, *, start_s: float, allocation: str = "") -> TrialResult:
+    score = Score(
+        value=math.log(1000.0) + value, tgs=1000.0 * math.exp(value), step_s=10.0, n_steps=9,
+        window=(5, 14), timings=tuple((step, 10.0) for step in range(15)),
+    )  # fmt: skip
+    outcome = Outcome(
+        state=State.COMPLETED, start_s=start_s, end_s=start_s + TOOK_S, allocation=allocation
+    )
+    return TrialResult(trial=trial, status=TrialStatus.MEASURED, score=score, outcome=outcome)
+
+
+def steps_of(study: CalibrationStudy) -> Iterator[tuple[Trial, ...]]:
+    """What is proposed at a time, each step measured before the next."""
+    history: list[TrialResult] = []
+    while step := study.propose(history):
+        yield step
+        history += [result(each, 0.0, start_s=0.0) for each in step]
+
+
+def run(
+    study: CalibrationStudy,
+    seed: int,
+    *,
+    between: float = 0.0,
+    slots: Sequence[float] = (0.0, 0.0, 0.0),
+    busy: float = 0.0,
+) -> Calibrated:
+    """Run a calibration in a world of this truth."""
+    random = np.random.default_rng([seed, 5])
+    digests = [each.digest for each in study.cells]
+    history: list[TrialResult] = []
+    now_s, shared = 1000.0, {}
+    while step := study.propose(history):
+        for at, trial in enumerate(step):
+            name = trial.allocation
+            if name and name not in shared:
+                shared[name] = random.normal(0, between)
+            value = random.normal(0, SIGMA) + shared.get(name, 0.0)
+            value += slots[digests.index(trial.cell_digest)] + busy * (len(step) > 1)
+            begin_s = now_s + (at * TOOK_S if name else 0.0)
+            history.append(result(trial, value, start_s=begin_s, allocation=name))
+        now_s += TOOK_S * (len(step) if study.allocations else 1)
+    assert study.conclude(history).complete
+    assert study.left(history) == study.rounds(history) == 0
+    return found_by(study, history)
+
+
+def test_trials_of_an_allocation_are_proposed_together_and_name_it() -> None:
+    study = CalibrationStudy(cell=CELL, allocations=4, starts=3)
+    steps = list(steps_of(study))
+    assert [{each.allocation for each in step} for step in steps] == [{"1"}, {"2"}, {"3"}, {"4"}]
+    assert [len(step) for step in steps] == [3] * 4
+    assert study.left(()) == study.rounds(()) == 12
+    plain = CalibrationStudy(cell=CELL)
+    assert {each.id for each in plain.ahead(())}.isdisjoint(each.id for each in study.ahead(()))
+    assert CalibrationStudy.from_json(study.to_json()) == study
+    assert "allocations" not in plain.to_json(), "a ledger of before is read as it was"
+    more = CalibrationStudy(cell=CELL, allocations=6, starts=3)
+    assert {each.id for each in study.ahead(())} < {each.id for each in more.ahead(())}
+
+
+def test_a_trial_runs_alone_or_beside_all_others() -> None:
+    study = CalibrationStudy(cell=CELL, starts=3, slots=SLOTS)
+    steps = list(steps_of(study))
+    sizes = [len(step) for step in steps]
+    assert set(sizes) == {1, 3}
+    assert sizes.count(3) == 3
+    assert study.rounds(()) == len(steps) == 9
+    alone = [step[0].cell_digest for step in steps if len(step) == 1]
+    assert {*alone} == {each.digest for each in study.cells}, "each slot once at least"
+    assert len({each.id for step in steps for each in step}) == sum(sizes) == study.left(())
+    many = tuple((f"n{at}",) for at in range(8))
+    wide = CalibrationStudy(cell=replace(CELL, nodelist=many[0]), starts=3, slots=many)
+    alone = [each.cell_digest for each in wide.ahead(()) if each.stage == "alone"]
+    assert {*alone} == {each.digest for each in wide.cells}
+
+
+@pytest.mark.parametrize(
+    ("said", "message"),
+    [
+        ({"allocations": 1, "starts": 3}, "1 allocation of 3 starts tell no variance"),
+        ({"allocations": 4, "starts": 1}, "4 allocations of 1 start tell no variance"),
+        ({"allocations": 4, "starts": 3, "slots": SLOTS}, "--allocations or --slots"),
+        ({"starts": 1, "slots": SLOTS}, "1 start of each slot: two are the least"),
+    ],
+)
+def test_what_can_tell_nothing_is_refused(said: dict[str, object], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        CalibrationStudy(cell=CELL, **said)  # type: ignore[arg-type]
+
+
+WORLDS = 400
+
+
+@pytest.mark.parametrize("rho", [0.0, 0.25, 0.75])
+def test_the_interval_of_the_share_holds_it_in_95_of_100(rho: float) -> None:
+    random = np.random.default_rng(7)
+    held = 0
+    for _ in range(WORLDS):
+        shared = random.normal(0, math.sqrt(rho), 4)
+        scores = [
+            (at, shared[at] + random.normal(0, math.sqrt(1 - rho))) for at in [0, 1, 2, 3] * 3
+        ]
+        found = allocation_noise(scores)
+        assert found is not None
+        assert 0 <= found.rho_low <= found.rho <= found.rho_high <= 1
+        held += found.rho_low <= rho <= found.rho_high
+    # three standard deviations of a count of 400 at 95 %; at 0 the interval is one-sided there
+    assert held >= WORLDS * 0.95 - 3 * math.sqrt(WORLDS * 0.95 * 0.05)
+
+
+def test_both_variances_are_found_by_the_allocation_in_which_a_trial_ran() -> None:
+    study = CalibrationStudy(cell=CELL, allocations=40, starts=4)
+    found = run(study, 1, between=2 * SIGMA).allocations
+    assert found is not None
+    assert found.within == pytest.approx(SIGMA, rel=0.2)
+    assert found.between == pytest.approx(2 * SIGMA, rel=0.35)
+    assert found.rho_low < 0.8 < found.rho_high
+    assert found.tells
+    assert found.lines[1].startswith("8") or found.lines[1].startswith("7")
+    assert found.total == pytest.approx(math.hypot(found.within, found.between))
+
+
+def test_few_allocations_say_that_they_cannot_tell() -> None:
+    study = CalibrationStudy(cell=CELL, allocations=3, starts=2)
+    wide = [found.said[1] for seed in range(10) if (found := run(study, seed)).allocations]
+    assert wide
+    assert all(each.startswith("cannot tell how much trials of one") for each in wide)
+    # jobs of their own, or one allocation only
+    assert allocation_noise([(at, 0.1 * at) for at in range(6)]) is None
+    assert allocation_noise([("one", 0.1 * at) for at in range(6)]) is None
+    assert allocation_noise([(at % 2, 1.0) for at in range(6)]) is None, "copied, not measured"
+
+
+def test_an_allocation_that_lost_a_trial_counts_with_the_others() -> None:
+    scores = [("a", 0.0), ("a", 0.01), ("a", 0.02), ("b", 0.1), ("b", 0.11), ("c", math.nan)]
+    found = allocation_noise(scores)
+    assert found is not None
+    assert (found.allocations, found.trials) == (2, 5)
+    assert found.rho > 0.9
+
+
+def test_a_slot_that_is_slower_is_told_by_how_much() -> None:
+    study = CalibrationStudy(cell=CELL, starts=4, slots=SLOTS)
+    found = run(study, 3, slots=(0.0, -0.03, 0.0))
+    assert found.slots is not None
+    assert found.slots.slower == (1,)
+    assert found.slots.effects[1] == pytest.approx(-0.03, abs=0.006)
+    (told,) = (each for each in found.said if "slower" in each)
+    assert told.startswith("slot 2 (node[003-004]) is slower than the others by ")
+    assert found.noise is not None
+    assert found.noise.sigma_job == pytest.approx(SIGMA, rel=0.5), "a slow slot is no noise"
+
+
+@pytest.mark.parametrize("busy", [-0.02, 0.0])
+def test_what_neighbours_cost_is_told(busy: float) -> None:
+    study = CalibrationStudy(cell=CELL, starts=4, slots=SLOTS)
+    found = run(study, 4, busy=busy, slots=(0.01, 0.0, -0.01))
+    assert found.slots is not None
+    assert found.slots.busy == pytest.approx(busy, abs=0.006)
+    assert found.slots.disturbs is bool(busy)
+    word = "slow each other down: -" if busy else "do not disturb each other by more than noise"
+    assert [each for each in found.said if word in each]
+    assert found.noise is not None
+    assert found.noise.sigma_job == pytest.approx(SIGMA, rel=0.5), "neighbours are no noise"
+
+
+def test_neither_a_slot_nor_neighbours_are_accused_more_often_than_said() -> None:
+    study = CalibrationStudy(cell=CELL, starts=3, slots=SLOTS)
+    accused = disturbed = 0
+    for seed in range(WORLDS // 2):
+        found = run(study, seed).slots
+        assert found is not None
+        accused += bool(found.slower)
+        disturbed += found.disturbs
+    most = WORLDS / 2 * 0.05 + 3 * math.sqrt(WORLDS / 2 * 0.05 * 0.95)
+    assert accused <= most  # one side of intervals that hold together: about 2.5 %
+    assert 0 < disturbed <= most
+
+
+def trial(slot: int, start_s: float, value: float = 0.0) -> SlotTrial:
+    return SlotTrial(slot=slot, start_s=start_s, end_s=start_s + 10, value=value)
+
+
+def test_what_counts_is_how_long_the_others_really_ran() -> None:
+    # planned beside each other, but the queue let slot 1 begin when slot 0 was half over
+    alone = [trial(at % 2, 20.0 * at, 0.001 * (-1) ** (at // 2)) for at in range(6)]
+    half = [
+        trial(slot, 200 + 40 * at + 5 * slot, -0.01 + 0.001 * (-1) ** at)
+        for at in range(6)
+        for slot in (0, 1)
+    ]
+    found = slot_noise([*alone, *half], slots=2)
+    assert found is not None
+    assert found.busy == pytest.approx(-0.02, abs=0.004), "half of the time costs half"
+    never = slot_noise(alone + [trial(at % 2, 500 + 20.0 * at) for at in range(6)], slots=2)
+    assert never is not None
+    assert never.busy is None
+    assert "never ran at the same time" in never.lines(["a", "b"])[-1]
+
+
+def test_slots_that_cannot_be_told_apart_say_nothing() -> None:
+    assert slot_noise([trial(0, 0), trial(0, 20), trial(0, 40), trial(0, 60)], slots=2) is None
+    assert slot_noise([trial(0, 0), trial(1, 20), trial(0, 40)], slots=2) is None
+    study = CalibrationStudy(cell=CELL, starts=2, slots=SLOTS)
+    assert study.said(()) == (
+        "cannot tell what slots differ by: a slot has no score, or too few trials have",
+    )

@@ -1,0 +1,159 @@
+"""Node slots as a user asks for them: what is refused, what is planned, what a look covers."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_xlatune.launchers.command import CommandLauncher
+from pytest_xlatune.model.errors import ConfigError
+from pytest_xlatune.model.hosts import expand, parts
+from pytest_xlatune.model.profile import profile
+from pytest_xlatune.report.render import terminal
+from pytest_xlatune.studies.gate import Gate
+from pytest_xlatune.sweep.declaration import Sweep
+from pytest_xlatune.sweep.groups import CellSettings, DesignSettings, SiteSettings
+from pytest_xlatune.sweep.resolved import ResolvedSweep
+from pytest_xlatune.sweep.settings import Said, resolve_options
+from pytest_xlatune.tasks.plan import plan_of
+from pytest_xlatune.tasks.runs import site_of
+
+DECLARED = Sweep(
+    name="s",
+    launcher=CommandLauncher(argv=("train.sh", "{steps}")),
+    profiles=tuple(profile(f"p{k:02}", f"--xla_p{k}=1") for k in range(25)),
+    cell=CellSettings(model_tag="m", parallelism="FSDP=2"),
+    design=DesignSettings(budget=65),
+)
+SIXTEEN = expand("node[001-016]")
+
+
+def resolved(declared: Sweep = DECLARED, **said: Any) -> ResolvedSweep:
+    values = {"nodelist": SIXTEEN, "slots": 8, **said}
+    places = {"slots": "--xlatune-slots", "nodelist": "--xlatune-nodelist"}
+    return declared.resolve(Said(values=values, places=places))
+
+
+def test_the_node_list_is_split_in_its_order() -> None:
+    assert parts(("d", "a", "c", "b"), 2) == (("d", "a"), ("c", "b"))
+    found = resolved(nodelist=("d", "a", "c", "b"), slots=2)
+    assert found.slots == (("d", "a"), ("c", "b"))
+    assert found.cell.nodelist == ("d", "a")
+    assert found.nodelist == ("d", "a", "c", "b")
+    assert found.sweep.site.resources.nodes == 2, "of a trial"
+    study = found.tuning()
+    assert [each.nodelist for each in study.cells] == [("d", "a"), ("c", "b")]
+    assert found.folder == resolved(nodelist=("d", "a"), slots=1).folder
+
+
+def test_the_option_is_read_from_the_command_line_and_the_sweep_file() -> None:
+    said = resolve_options(
+        {"xlatune_nodelist": "node[001-016]", "xlatune_slots": "8"}, {}, {}, root=Path("/p")
+    ).said
+    assert DECLARED.resolve(said).slots == parts(SIXTEEN, 8)
+    own = replace(DECLARED, site=SiteSettings(nodelist=SIXTEEN, slots=4))
+    assert own.resolve().slots == parts(SIXTEEN, 4)
+    assert resolved(slots=1).slots == ()
+    assert resolved(nodes=2).slots == parts(SIXTEEN, 8), "nodes are those of a trial"
+
+
+@pytest.mark.parametrize(
+    ("said", "message"),
+    [
+        pytest.param(
+            {"nodelist": SIXTEEN[:15]},
+            r"--xlatune-slots.*15 nodes cannot be split into 8 equal slots; leave out 7 nodes, or "
+            r"ask for 3 or 5 or 15 slots.*--xlatune-nodelist",
+            id="a list that cannot be split",
+        ),
+        pytest.param(
+            {"nodelist": SIXTEEN[:4]}, r"4 nodes cannot be split into 8 equal slots; ask for 2 or 4"
+            , id="fewer nodes than slots",
+        ),
+        pytest.param({"nodelist": None}, r"name the nodes of all slots", id="no node list"),
+        pytest.param({"nodelist": None, "nodes": 8}, r"name the nodes", id="a number of nodes"),
+        pytest.param({"nodes": 16}, r"16 nodes were asked for.*2 for each of 8", id="of all nodes"),
+        pytest.param({"executor": "local"}, r"one machine is one slot", id="this machine"),
+        pytest.param(
+            {"executor": "local", "nodelist": None}, r"one machine is one slot", id="no node at all"
+        ),
+    ],
+)  # fmt: skip
+def test_slots_that_cannot_be_are_one_message(said: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=rf"(?s)sweep 's'.*{message}"):
+        resolved(**said)
+
+
+@pytest.mark.parametrize("text", ["0", "-1", "two", "1.5"])
+def test_slots_are_a_whole_number_above_0(text: str) -> None:
+    with pytest.raises(ConfigError, match=r"--xlatune-slots: found .* a whole number above 0"):
+        resolve_options({"xlatune_slots": text}, {}, {}, root=Path("/p"))
+    with pytest.raises(ConfigError, match=r"SiteSettings: slots is"):
+        SiteSettings(slots=0)
+
+
+def test_a_gate_has_no_slots_and_says_where_to_ask_for_them() -> None:
+    gate = replace(DECLARED, profiles=DECLARED.profiles[:1], gate=Gate())
+    with pytest.raises(ConfigError, match=r"a study of gate has no slots.*\[sweeps.NAME\]"):
+        resolved(gate)
+
+
+def test_as_many_finalists_are_collected_as_the_study_has() -> None:
+    layout: Any = resolved().tuning().layout
+    assert DECLARED.finalist_count(slots=8) == layout.finalists
+    own = replace(DECLARED, site=SiteSettings(nodelist=SIXTEEN, slots=8))
+    assert own.finalist_count() == layout.finalists
+    # no node list is needed to collect
+    assert replace(DECLARED, site=SiteSettings(slots=8)).finalist_count() == layout.finalists
+
+
+def test_a_number_of_slots_beyond_all_nodes_is_refused_at_once() -> None:
+    assert DECLARED.finalist_count(slots=10**12) > 0
+    with pytest.raises(ConfigError, match="cannot be split into 1000000000000 equal slots"):
+        resolved(slots=10**12)
+
+
+def test_a_plan_says_wall_time_and_node_hours_with_slots(tmp_path: Path) -> None:
+    found = resolved()
+    text = "\n".join(terminal(plan_of(found, found.tuning(), workdir=tmp_path)))
+    one = resolved(nodelist=SIXTEEN[:2], slots=1)
+    alone = "\n".join(terminal(plan_of(one, one.tuning(), workdir=tmp_path)))
+    said = " ".join(text.split())
+    assert "8 slots of 2 nodes side by side: 5 rounds of the screen and 8 of the blocks" in said
+    assert "65 jobs to run, each on 2 nodes" in said
+    # thirteen trials of 45 min follow one another
+    assert "at most 9 h 45 min on 8 slots side by side" in said
+    assert "nodes: node[001-002]; node[003-004]; " in said
+    assert "side by side" not in alone
+    assert "one after the other" in alone
+    assert "#SBATCH --nodelist='node[001-002]'" in text
+    assert "differ in the trial's name and its nodes only" in said
+
+
+def test_a_plan_of_an_allocation_shows_the_step_of_a_trial(tmp_path: Path) -> None:
+    found = resolved(executor="allocation", allocation="8:00:00")
+    text = "\n".join(terminal(plan_of(found, found.tuning(), workdir=tmp_path)))
+    assert "srun --nodes=2 --ntasks=2 --ntasks-per-node=1 " in text
+    assert "'--nodelist=node[001-002]'" in text
+    assert "#SBATCH" not in text
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_nodes_of_an_allocation_around_the_session_are_split(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("SLURM_JOB_NODELIST", "node[001-004]")
+    found = resolved(nodelist=None, slots=2, executor="allocation")
+    assert found.slots == (("node001", "node002"), ("node003", "node004"))
+
+
+def test_a_look_covers_all_nodes_and_a_resumed_one_judges_each_slot(tmp_path: Path) -> None:
+    first = site_of(resolved(), tmp_path, is_first=True, is_busy=False)
+    assert first.cell.nodelist == SIXTEEN
+    assert not first.judges_nodes
+    assert site_of(resolved(), tmp_path, is_first=False, is_busy=False).judges_nodes
+    one = resolved(nodelist=SIXTEEN[:2], slots=1)
+    assert not site_of(one, tmp_path, is_first=False, is_busy=False).judges_nodes

@@ -13,6 +13,7 @@ import importlib.util
 import json
 import math
 import os
+import time
 import warnings
 from collections.abc import Collection, Iterator, Mapping
 from datetime import datetime
@@ -176,10 +177,16 @@ class _Runs:
         return made_id
 
     def _log(self, run: str, found: Mapping[str, float]) -> None:
-        """Log figures where they differ from what the run has: a report may be written twice."""
+        """Log figures where they differ from what the run has: a report may be written twice.
+
+        The step is the number of trials that the figures come from. MLflow takes the latest of
+        one step, and the largest of one time: so the time is that of the logging, in
+        milliseconds, not that of the report, in seconds.
+        """
         before = self._client.get_run(run).data.metrics
         changed = {name: value for name, value in found.items() if before.get(name) != value}
-        self._batch(run, [(name, value, self._at_ms, 0) for name, value in changed.items()])
+        step, now_ms = len(self._report.trials), round(time.time() * 1000)
+        self._batch(run, [(name, value, now_ms, step) for name, value in changed.items()])
 
     def _log_trials(self, run: str, arm: str) -> None:
         """Log the figure of each trial of an arm as a course: the number of the trial is the step.

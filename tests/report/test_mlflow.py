@@ -13,7 +13,8 @@ import pytest
 from pytest_xlatune.cli import main
 from pytest_xlatune.model.errors import ConfigError, LedgerError
 from pytest_xlatune.model.result import Outcome
-from pytest_xlatune.tasks.mlflow_runs import check_exports
+from pytest_xlatune.report.exports import exported
+from pytest_xlatune.tasks.mlflow_runs import check_exports, log_to_mlflow
 from pytest_xlatune.tasks.publish import publish, read_known
 from tests.campaign.scripted import ScriptedExecutor, campaign, ordinary, run
 
@@ -103,6 +104,24 @@ def test_a_report_written_again_goes_on_with_its_runs(tmp_path: Path, store: Any
     assert runs[fast].data.metrics["delta"] == told(reports)["fast"]["delta"]
     steps = [each.step for each in store.get_metric_history(fast, "trial-tgs")]
     assert steps == list(range(len(steps))), "a trial is logged once"
+    course = [each.step for each in store.get_metric_history(fast, "n")]
+    assert course == sorted(set(course)), "a figure stands at its number of trials"
+    assert len(course) == 2
+
+
+def test_a_figure_that_fell_is_the_one_shown(tmp_path: Path, store: Any) -> None:
+    """Of values of one step and time MLflow shows the largest: two reports may share a second."""
+    held = campaign(tmp_path, timed())
+    run(held)
+    publish(held.setup.folder, tmp_path / "reports")
+    text = (tmp_path / "reports/pretend/leaderboard.json").read_text(encoding="utf-8")
+    report = exported(text, sweep="test_pretend", study="pretend")
+    log_to_mlflow(report, key="one")
+    arms = report.conclusion.verdicts
+    fell = tuple(replace(each, delta=-0.5) if each.arm == "fast" else each for each in arms)
+    lower = replace(report, conclusion=replace(report.conclusion, verdicts=fell))
+    runs = json.loads(log_to_mlflow(lower, key="one"))["arms"]
+    assert store.get_run(runs["fast"]).data.metrics["delta"] == -0.5
 
 
 def test_what_cannot_work_is_told_before_anything_runs(

@@ -8,12 +8,14 @@ Every profile of a list such as a team has, or of what the catalog chooses for t
 and a release (its rules have then left out what they know to do nothing), is compiled for a GPU by
 `pytest_xlatune.prepare.compile_check`, in a process of its own, for the programs of
 `compile_check_programs.py`. Of a catalog the last line says which share of it is decided without
-a run, by a rule or by compiling; other vendors' profiles are not in it.
+a run, by a rule or by compiling; other vendors' profiles are not in it. The slowest compilation is
+told by the clock and by the CPU time of its process: what others do on the machine moves the first.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import resource
 import sys
 import tempfile
@@ -25,7 +27,9 @@ from pytest_xlatune import profile
 from pytest_xlatune.catalog.candidates import candidates
 from pytest_xlatune.catalog.context import Context
 from pytest_xlatune.evidence.hlo.difference import finding_line
-from pytest_xlatune.prepare.compilers import by_function, find_target, named_targets, screen
+from pytest_xlatune.model.profile import Profile
+from pytest_xlatune.model.trial import LaunchSpec
+from pytest_xlatune.prepare.compilers import Way, by_function, find_target, named_targets, screen
 
 G = "--xla_gpu_"
 PROFILES = {
@@ -94,8 +98,18 @@ def main() -> None:
             limit = target.memory_bytes
             found, begin, cpu_s = [], time.perf_counter(), _cpu_s()
             where = Path(name, program)
-            for each in screen(profiles, way, folder=where, memory_limit_bytes=limit, is_away=True):
+            started: list[float] = []  # CPU seconds of all before each compilation
+
+            def told(each: Profile, way: Way = way, started: list[float] = started) -> LaunchSpec:
+                started.append(_cpu_s())
+                return way(each)
+
+            longest_s = 0.0
+            for each in screen(
+                profiles, told, folder=where, memory_limit_bytes=limit, is_away=True
+            ):
                 found.append(each)
+                longest_s = max(longest_s, _cpu_s() - started[-1])
                 print(f"{program:5}", finding_line(each, 18)[:150], flush=True)
             spent = time.perf_counter() - begin
             counts = Counter("as another profile" if e.twin else str(e.cls) for e in found)
@@ -112,7 +126,8 @@ def main() -> None:
                 print(
                     f"{program}: {decided} of {of} of the catalog ({100 * decided / of:.0f} %) "
                     f"decided without a run: {len(ruled)} by rules, {own} by compiling, the "
-                    f"slowest in {max(each.took_s for each in found):.1f} s\n",
+                    f"slowest in {max(each.took_s for each in found):.1f} s by the clock (load "
+                    f"{os.getloadavg()[0]:.0f}), {longest_s:.1f} s of CPU\n",
                     flush=True,
                 )
 

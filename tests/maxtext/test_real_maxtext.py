@@ -93,7 +93,7 @@ def test_a_wheel_has_no_bundles_and_the_error_says_what_has() -> None:
     assert said.endswith("name a checkout of MaxText")
 
 
-def test_a_baseline_trains_and_an_unknown_flag_is_dropped(workdir: Path) -> None:
+def test_the_sweep_runs_to_its_leaderboard_and_an_unknown_flag_is_dropped(workdir: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "pytest", str(SWEEP_FILE), "-n", "0", "-p", "no:cacheprovider",
          "-k", "baseline or warp or threshold", *places(workdir)],
@@ -119,6 +119,8 @@ def test_a_baseline_trains_and_an_unknown_flag_is_dropped(workdir: Path) -> None
     assert node["devices"]["platform"] == "cpu"
     assert node["node"]["kernel"]
     assert node["code"], "the package of MaxText is hashed"
+    board = (workdir / "reports" / "maxtext-cpu" / "leaderboard.md").read_text(encoding="utf-8")
+    assert "warp-drive" in board
 
 
 def test_an_evidence_run_leaves_a_program_and_captures_that_can_be_read(workdir: Path) -> None:

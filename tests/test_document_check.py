@@ -107,8 +107,10 @@ class OnSlots(Timed):
                 self.write(TrialEnded(result=result))
 
 
-SLOTS = tuple((f"node{at:03}", f"node{at + 1:03}") for at in (1, 3, 5))
-MANY = tuple(profile(f"p{k}", f"--xla_p{k}=1") for k in range(11))
+SLOTS, FIVE = (
+    tuple((f"node{at:03}", f"node{at + 1:03}") for at in range(1, 2 * count, 2)) for count in (3, 5)
+)
+MANY = tuple(profile(f"p{k}", f"--xla_p{k}=1") for k in range(17))
 
 
 # a line of text, or a note in a table: of these the summary alone has figures that are compared
@@ -203,7 +205,7 @@ def test_the_bubble_is_computed_from_the_settings_again(tmp_path: Path) -> None:
 
 ON_SLOTS: dict[str, Any] = {
     "slots": SLOTS,
-    "profiles": (*PROFILES[:2], *MANY),
+    "profiles": (*PROFILES[:2], *MANY[:11]),
     "screen_baselines": 0,
     "budget": 70,
 }
@@ -248,6 +250,31 @@ def test_what_is_said_of_slots_is_compared(
     changed = re.sub(pattern, instead, tuning, count=1)
     assert changed != tuning
     assert unaccounted(changed, books)
+
+
+TWICE = {**ON_SLOTS, **AS_PLANNED, "slots": FIVE, "profiles": (*PROFILES[:2], *MANY)}
+
+
+def test_a_sweep_with_second_runs_follows_from_its_ledger(tmp_path: Path) -> None:
+    tuning, board, books = published(tmp_path, kind=OnSlots, **TWICE)
+    again = {each.name for each in books.jobs if each.wave == "again"}
+    assert len(again) == 8
+    confirmed = {each.name for each in books.jobs if each.stage == "confirm"}
+    assert confirmed - {"baseline-deployed"} < again
+    assert books.winner == "overlap-2"
+    for text in (tuning, board):
+        assert unaccounted(text, books) == []
+    for each in changed_digits(board)[::7]:
+        assert unaccounted(each, books), set(each.splitlines()) - set(board.splitlines())
+
+
+def test_what_a_plan_with_second_runs_finds_is_computed_again(tmp_path: Path) -> None:
+    _, board, books = published(tmp_path, kind=OnSlots, at_most=3, **TWICE)
+    (said,) = [line for line in board.splitlines() if "this plan (57 jobs)" in line]
+    known = len(unaccounted(board, books))
+    for match in re.finditer("[0-9](?=[0-9.]* %)", said):
+        changed = f"{said[: match.start()]}{(int(match[0]) + 1) % 10}{said[match.end() :]}"
+        assert len(unaccounted(board.replace(said, changed), books)) > known, changed
 
 
 @pytest.mark.parametrize("after", [2, 7], ids=["in the screen", "in a block"])

@@ -122,10 +122,10 @@ def test_a_plan_says_wall_time_and_node_hours_with_slots(tmp_path: Path) -> None
     one = resolved(nodelist=SIXTEEN[:2], slots=1)
     alone = "\n".join(terminal(plan_of(one, one.tuning(), workdir=tmp_path)))
     said = " ".join(text.split())
-    assert "8 slots of 2 nodes side by side: 5 rounds of the screen and 8 of the blocks" in said
+    assert "8 slots of 2 nodes side by side: 5 rounds of the screen and 5 of the blocks" in said
     assert "65 jobs to run, each on 2 nodes" in said
-    # thirteen trials of 45 min follow one another
-    assert "at most 9 h 45 min on 8 slots side by side" in said
+    # ten trials of 45 min follow one another
+    assert "at most 7 h 30 min on 8 slots side by side" in said
     assert "nodes: node[001-002]; node[003-004]; " in said
     assert "side by side" not in alone
     assert "one after the other" in alone

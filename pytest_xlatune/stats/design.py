@@ -162,6 +162,7 @@ class SweepLayout:
     screen_baselines: int
     widths: tuple[int, ...]
     block_baselines: int = 2
+    again: int = 0  # the best of the screen that run a second time before the blocks
 
     def of(self, profiles: int, *, slots: int = 1) -> SweepLayout:
         """Return it for so many profiles: no block has more arms than there are.
@@ -195,6 +196,9 @@ _LAYOUTS = (
 )
 # on node slots all blocks begin at once: what they cost more is wide, not long
 _SLOT_LAYOUTS = (SweepLayout(screen_baselines=3, widths=(6, 6, 6, 6)),)
+# where there are slots for all of these blocks a round of second runs costs little time, and few
+# finalists need short blocks
+_TWICE = SweepLayout(screen_baselines=3, widths=(4, 4, 4, 4, 4), block_baselines=1, again=8)
 # where the noise is small there may be more than three winners, and three runs show each of them
 _QUIET_LAYOUTS = (
     SweepLayout(screen_baselines=3, widths=(6, 6, 6)),
@@ -211,6 +215,7 @@ class Plan:
     widths: tuple[int, ...]  # arms of each block in turn; the first are all finalists
     block_baselines: int  # baselines in each block
     jobs: int  # of the whole sweep
+    again: int = 0  # the best of the screen that run a second time before the blocks
 
     @property
     def finalists(self) -> int:
@@ -243,7 +248,8 @@ class Plan:
             rest = ", ".join(f"the best {width} in {many} more" for width, many in runs[1:])
             first = "the first block" if runs[0][1] == 1 else f"the first {runs[0][1]} blocks"
             blocks = f"{first}, {rest}"
-        return f"{head}{blocks}, {counted(self.block_baselines, 'baseline')} in each"
+        twice = f"the best {self.again} once more, then " if self.again else ""
+        return f"{twice}{head}{blocks}, {counted(self.block_baselines, 'baseline')} in each"
 
     def mde80(self, sigma: float, *, alpha: float = SWEEP_ALPHA) -> float:
         """Return the relative effect of a finalist that stays to the end, found with 80 % power."""
@@ -258,7 +264,7 @@ class Plan:
         Before it stands in all blocks a profile must be among the best of the screen, where one run
         speaks for it, and among the best of the first block. The others do nothing.
         """
-        found = selected80(self.profiles, self.widths, self.block_baselines)
+        found = selected80(self.profiles, self.widths, self.block_baselines, again=self.again)
         return max(relative(found * sigma), self.mde80(sigma))
 
 
@@ -279,6 +285,7 @@ def plan(
     waves: int = 1,
     sigma: float | None = None,
     slots: int = 1,
+    may_repeat: bool = True,
 ) -> Plan | Refusal:
     """Lay out a sweep of so many profiles in so many jobs: the first layout that fits.
 
@@ -289,29 +296,37 @@ def plan(
         screen_baselines: where they are fixed already; 0 leaves them to the layout.
         waves: of the screen; each has a baseline of its own.
         sigma: job noise, where it is known; None is usual.
-        slots: node slots that run side by side; each that the screen uses has a baseline.
+        slots: node slots that run side by side; the screen has a baseline on nearly each.
+        may_repeat: whether the best of the screen may run a second time.
     """
-    beside = screen_slots(slots, profiles)
+    beside = slot_baselines(slots, profiles)
     is_quiet = sigma is not None and sigma <= _QUIET and not reserved_blocks
     quiet = _QUIET_LAYOUTS if is_quiet else ()
     several = _SLOT_LAYOUTS if slots > 1 else ()
-    for layout in (*quiet, *_LAYOUTS[:1], *several, *_LAYOUTS[1:]):
+    # the blocks all lie side by side, and second runs are of the better half at most
+    has_room = slots >= len(_TWICE.widths) and profiles >= 2 * _TWICE.again
+    twice = (_TWICE,) if has_room and may_repeat and not reserved_blocks else ()
+    for layout in (*twice, *quiet, *_LAYOUTS[:1], *several, *_LAYOUTS[1:]):
         found = layout.of(profiles, slots=slots)
         in_screen = screen_baselines or max(found.screen_baselines, waves, beside)
         block = found.widths[-1] + found.block_baselines
-        left = budget - profiles - in_screen - found.in_blocks - reserved_blocks * block
+        left = budget - profiles - in_screen - found.again - found.in_blocks
+        left -= reserved_blocks * block
         if left < 0 or found.df < MIN_DF:
             continue
         left -= _SPARE_JOBS if layout is _LAYOUTS[0] else 0
-        more = max(min(left // block, MAX_BLOCKS - len(found.widths)), 0)
+        most = min(MAX_BLOCKS, slots) if layout is _TWICE else MAX_BLOCKS
+        more = max(min(left // block, most - len(found.widths)), 0)
         widths = found.widths + found.widths[-1:] * more
         return Plan(
             profiles=profiles,
             screen_baselines=in_screen,
             widths=widths,
             block_baselines=found.block_baselines,
+            again=found.again,
             jobs=profiles
             + in_screen
+            + found.again
             + sum(widths)
             + len(widths) * found.block_baselines
             + reserved_blocks * block,
@@ -324,8 +339,22 @@ def screen_slots(slots: int, profiles: int) -> int:
     return 1 if slots == 1 else min(slots, max(profiles // 2, 1))
 
 
+FEW = 8  # slots of which one may lack a baseline: the profiles on it tell its level too
+
+
+def slot_baselines(slots: int, profiles: int) -> int:
+    """Return the baselines of a screen on node slots: one each, or few less if that saves a round.
+
+    Eight slots screen 25 profiles and seven baselines in four rounds, and would need a fifth for
+    one baseline more.
+    """
+    used = screen_slots(slots, profiles)
+    last = (profiles + used) % used
+    return used - last if last <= used // FEW else used
+
+
 def _why(profiles: int, budget: int, reserved_blocks: int, waves: int, slots: int) -> str:
-    most = max(waves, screen_slots(slots, profiles))
+    most = max(waves, slot_baselines(slots, profiles))
 
     def jobs(layout: SweepLayout) -> int:
         return profiles + max(layout.screen_baselines, most) + layout.in_blocks
@@ -369,7 +398,12 @@ _FOUND = 0.825
 
 @functools.lru_cache(maxsize=256)
 def selected80(
-    profiles: int, widths: tuple[int, ...], block_baselines: int, *, alpha: float = SWEEP_ALPHA
+    profiles: int,
+    widths: tuple[int, ...],
+    block_baselines: int,
+    *,
+    alpha: float = SWEEP_ALPHA,
+    again: int = 0,
 ) -> float:
     """Return what one of `profiles` must gain to be found with 80 % power, selection included.
 
@@ -383,6 +417,7 @@ def selected80(
         widths: arms of each block in turn.
         block_baselines: in each block.
         alpha: of the confirmation.
+        again: of the best of the screen that are measured a second time before the first block.
     """
     blocks, df = len(widths), narrowed_df(widths, block_baselines)
     beside = 1 + 1 / block_baselines
@@ -393,14 +428,23 @@ def selected80(
     normal = map(_NORMAL.inv_cdf, uniform)
     needed = []
     for _ in range(_RUNS):
-        rivals = _highest(uniform, profiles - 1, widths[0])
-        own, sums = next(normal), [0.0] * len(rivals)
-        need = rivals[-1] - own if len(rivals) == widths[0] else -math.inf
+        rivals = _highest(uniform, profiles - 1, max(widths[0], again))
+        own, need = next(normal), -math.inf
+        if again > widths[0]:
+            need = rivals[-1] - own if len(rivals) == again else need
+            # the mean of two runs
+            rivals = sorted(
+                ((each + next(normal)) / 2 for each in rivals[: again - 1]), reverse=True
+            )
+            own = (own + next(normal)) / 2
+            rivals = rivals[: widths[0]]
+        sums = [0.0] * len(rivals)
+        need = max(need, rivals[-1] - own) if len(rivals) == widths[0] else need
         rivals, total = rivals[: widths[0] - 1], 0.0
         for at, width in enumerate(widths):
             if at and width < widths[at - 1] and len(rivals) >= width:
                 # screen and blocks so far, by inverse variance
-                share = at / (at + beside)
+                share = at / (at + beside * (2 if again > widths[0] else 1))
                 ranked = sorted(
                     (
                         ((1 - share) * one + share * inside / at, one, inside)

@@ -42,6 +42,7 @@ from pytest_xlatune.studies import History
 
 STUDY = "tuning"
 CONFIRM = "confirm"  # the stage of every trial in a block
+AGAIN = "again"  # the stage of a second run in the screen
 ALIAS = Profile(
     id="baseline-aa", wave="confirm", note="the baseline under an alias: an A/A control"
 )
@@ -94,6 +95,11 @@ class Orders:
                 self._trial(profile, wave, position=position) for profile, position in queue
             ),
         )
+
+    def again(self, profiles: Sequence[Profile]) -> tuple[Trial, ...]:
+        """Lay out second runs of the screen, in random order."""
+        ordered = self._shuffled([(profile, 0) for profile in profiles], scope=AGAIN)
+        return tuple(self._trial(profile, AGAIN) for profile, _ in ordered)
 
     def blocks(
         self, arms: Sequence[Profile], numbers: Iterable[int], *, design: ConfirmDesign

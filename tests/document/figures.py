@@ -41,7 +41,7 @@ from tests.document.estimates import (
 )
 from tests.document.planning import Planned, from_start80, planned
 from tests.document.recipes import Recipes, settings_of
-from tests.document.slots import against_lines, last_laid, misplaced, queued, slower
+from tests.document.slots import SECOND, against_lines, last_laid, misplaced, queued, slower
 
 BASELINE, ALIAS = "baseline-deployed", "baseline-aa"
 BOUNDED = 0.02  # "structurally bounded" is a claim of M below this
@@ -544,7 +544,11 @@ class Books:
             blocks[each["block"]].append(each["arm"])
         widths = [len({*own} - {BASELINE}) for _, own in sorted(blocks.items())]
         found = from_start80(
-            max(len(self.screened), widths[0]), widths, blocks[1].count(BASELINE), self.fit.sigma
+            max(len(self.screened), widths[0]),
+            widths,
+            blocks[1].count(BASELINE),
+            self.fit.sigma,
+            again=sum(t["stage"] == SECOND for t in self.standing.values()),
         )
         return max(found, self.mde80 or 0.0)
 

@@ -154,6 +154,38 @@ def test_a_plan_says_its_blocks() -> None:
     alike = plan(25, 50, sigma=0.003)
     assert isinstance(alike, Plan)
     assert alike.words == "5 finalists in 3 blocks, 2 baselines in each"
+    twice = plan(25, 65, slots=8)
+    assert isinstance(twice, Plan)
+    assert twice.words == "the best 8 once more, then 4 finalists in 5 blocks, 1 baseline in each"
+
+
+# profiles, budget, slots -> baselines of the screen, second runs, arms of each block
+SLOTTED: dict[tuple[int, int, int], tuple[int, int, tuple[int, ...]]] = {
+    (25, 65, 8): (7, 8, (4,) * 5),
+    (25, 70, 8): (7, 8, (4,) * 6),
+    (24, 65, 8): (8, 8, (4,) * 5),
+    (25, 64, 8): (7, 0, (6,) * 4),
+    (25, 65, 5): (5, 8, (4,) * 5),
+    (25, 90, 5): (5, 8, (4,) * 5),
+    (25, 90, 8): (7, 8, (4,) * 6),
+    (25, 65, 4): (4, 0, (6,) * 4),
+    (15, 65, 8): (7, 0, (6,) * 5),
+}
+
+
+@pytest.mark.parametrize("asked", SLOTTED)
+def test_the_best_of_a_screen_run_again_where_there_are_slots_for_all_blocks(
+    asked: tuple[int, int, int],
+) -> None:
+    profiles, budget, slots = asked
+    found = plan(profiles, budget, slots=slots)
+    assert isinstance(found, Plan)
+    assert (found.screen_baselines, found.again, found.widths) == SLOTTED[asked]
+    assert found.jobs == profiles + found.screen_baselines + found.again + found.in_blocks
+    assert found.jobs <= budget
+    once = plan(profiles, budget, slots=slots, may_repeat=False)
+    assert isinstance(once, Plan)
+    assert once.again == 0
 
 
 @pytest.mark.parametrize("profiles", [1, 2, 3, 5, 8, 12])
@@ -189,12 +221,19 @@ def test_a_whole_sweep_finds_less_than_its_finalists_show(profiles: int) -> None
     assert (factor < 1.12, factor > 1.25) == (profiles == 2, profiles == 100)
 
 
-def _is_found(random: np.random.Generator, effect: float, widths: Sequence[int]) -> bool:
-    """One sweep of 25 profiles, two baselines in each block, by its definition."""
-    profiles, controls = 25, 2
+def _is_found(
+    random: np.random.Generator, effect: float, widths: Sequence[int], controls: int, again: int
+) -> bool:
+    """One sweep of 25 profiles by its definition; the best of the screen are measured `again`."""
+    profiles = 25
     truth = np.zeros(profiles)
     truth[0] = effect
     screen = truth + random.standard_normal(profiles)
+    if again:
+        best = np.argsort(-screen)[:again]
+        mean = (screen[best] + truth[best] + random.standard_normal(again)) / 2
+        screen = np.full(profiles, -np.inf)
+        screen[best] = mean
     arms = list(np.argsort(-screen)[: widths[0]])
     blocks = truth + random.standard_normal((len(widths), profiles))
     baselines = random.standard_normal((len(widths), controls)).mean(axis=1)
@@ -212,11 +251,16 @@ def _is_found(random: np.random.Generator, effect: float, widths: Sequence[int])
     return float((blocks[:, 0] - baselines).mean()) > max(reach, t_quantile(0.975, df)) * seen
 
 
-@pytest.mark.parametrize("widths", [(5, 3, 3, 3), (2, 2, 2)])
-def test_what_a_whole_sweep_finds_it_finds_with_80_percent_power(widths: tuple[int, ...]) -> None:
-    effect = selected80(25, widths, 2)
+@pytest.mark.parametrize(
+    ("widths", "controls", "again"),
+    [((5, 3, 3, 3), 2, 0), ((2, 2, 2), 2, 0), ((4,) * 5, 1, 8), ((2, 2, 2), 2, 8)],
+)
+def test_what_a_whole_sweep_finds_it_finds_with_80_percent_power(
+    widths: tuple[int, ...], controls: int, again: int
+) -> None:
+    effect = selected80(25, widths, controls, again=again)
     random = np.random.default_rng(7)
-    hits = sum(_is_found(random, effect, widths) for _ in range(4000))
+    hits = sum(_is_found(random, effect, widths, controls, again) for _ in range(4000))
     # the guards that this leaves out cost the difference
     assert hits / 4000 == pytest.approx(0.825, abs=0.03)
 

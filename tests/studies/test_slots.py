@@ -49,16 +49,26 @@ def test_a_study_of_one_slot_is_written_as_it_always_was() -> None:
     assert study.cells == (study.cell,)
 
 
-def test_each_slot_has_a_baseline_and_a_fair_share_of_the_screen() -> None:
-    study = study_of(EIGHT, 0)
+@pytest.mark.parametrize(
+    ("profiles", "slots", "baselines", "longest"),
+    [
+        pytest.param(24, 8, 8, 4, id="where the rounds are full"),
+        pytest.param(25, 8, 7, 4, id="but one where that saves a round"),
+        pytest.param(25, 4, 4, 8, id="of a few slots always"),
+    ],
+)
+def test_slots_have_a_baseline_each_and_a_fair_share_of_the_screen(
+    profiles: int, slots: int, baselines: int, longest: int
+) -> None:
+    study = study_of(replace(EIGHT, profiles=profiles, node_slots=slots), 0)
     trials = study.propose([])
-    assert Counter(each.cell_digest for each in trials if each.is_baseline) == dict.fromkeys(
-        (each.digest for each in study.cells), 1
-    )
+    of_slots = Counter(each.cell_digest for each in trials if each.is_baseline)
+    assert len(of_slots) == baselines
+    assert set(of_slots.values()) == {1}
     loads = Counter(each.cell_digest for each in trials)
-    assert len(trials) == 33
-    assert max(loads.values()) == 5
-    assert min(loads.values()) >= 4
+    assert len(trials) == profiles + baselines
+    assert (len(loads), max(loads.values())) == (slots, longest)
+    assert min(loads.values()) >= longest - 1
 
 
 def test_no_profile_lies_on_a_slot_without_a_baseline_by_the_end_of_its_wave() -> None:
@@ -86,12 +96,104 @@ def test_a_block_lies_on_one_slot_and_blocks_lie_on_several() -> None:
         if each.trial.block:
             blocks.setdefault(each.trial.block, set()).add(each.trial.cell_digest)
     assert {len(each) for each in blocks.values()} == {1}
-    assert len(set.union(*blocks.values())) == len(blocks) == 4
+    assert len(set.union(*blocks.values())) == len(blocks) == 5
     assert conclusion.winner is not None
     assert conclusion.winner.arm == "p000"
-    # five rounds of the screen, eight of the blocks
-    assert cluster.rounds == 13
-    assert len(history) <= 65
+    # four rounds of the screen, one of second runs, five of the blocks
+    assert cluster.rounds == 10
+    assert len(history) == 65
+
+
+def upto(study: TuningStudy, cluster: Any, stage: str) -> tuple[list[TrialResult], list[Trial]]:
+    """Run until a stage is proposed; return what ran, and its trials."""
+    history: list[TrialResult] = []
+    while trials := study.propose(history):
+        if trials[0].stage == stage:
+            return history, list(trials)
+        history += cluster.run(trials)
+    raise AssertionError(stage)
+
+
+def test_the_best_of_the_screen_run_once_more_on_other_slots_and_give_the_finalists() -> None:
+    study, cluster = study_of(EIGHT, 3), Cluster(EIGHT, 3)
+    history, again = upto(study, cluster, "again")
+    assert study.left(history) == 8 + 25
+    assert study.rounds(history) == 1 + 5
+    first = {each.trial.arm: each.trial.cell_digest for each in history}
+    ranked = [each.arm for each in study.conclude(history).verdicts]
+    assert {each.arm for each in again} == set(ranked[:8])
+    assert len({each.cell_digest for each in again}) == 8
+    assert sum(first[each.arm] == each.cell_digest for each in again) <= 1
+    assert study.conclude(history).tuning.finalists == ()
+
+    # the worst of the eight is far ahead in its second run
+    after = cluster.run(again)
+    high = next(each for each in after if each.trial.arm == ranked[7])
+    assert high.score is not None
+    lifted = replace(high, score=replace(high.score, value=high.score.value + 0.2))
+    history += [lifted if each is high else each for each in after]
+    finalists = study.conclude(history).tuning.finalists
+    assert ranked[7] == finalists[0]
+    assert len(finalists) == 4
+    assert set(finalists) <= set(ranked[:8])
+    told = study.conclude(history).verdict(ranked[7])
+    assert told is not None
+    assert (told.kind, told.n) == (VerdictKind.SCREENED, 2)
+
+
+def test_second_runs_move_no_line_of_the_screen() -> None:
+    study, cluster = study_of(EIGHT, 3), Cluster(EIGHT, 3)
+    history, again = upto(study, cluster, "again")
+    once = {each.arm: each.delta for each in study.conclude(history).verdicts}
+    history += cluster.run(again)
+    twice = {each.arm: each.delta for each in study.conclude(history).verdicts}
+    moved = {arm for arm, delta in twice.items() if delta != once[arm]}
+    assert moved == {each.arm for each in again}
+
+
+def test_second_runs_that_exist_stay_where_they_are_and_are_filled_up() -> None:
+    study, cluster = study_of(EIGHT, 5), Cluster(EIGHT, 5)
+    history, again = upto(study, cluster, "again")
+    assert study.propose([*history, *cluster.run(again[5:])]) == tuple(again[:5])
+
+
+def test_a_sweep_whose_blocks_began_without_second_runs_goes_on_as_it_began() -> None:
+    older = replace(study_of(EIGHT, 2), finalists=6, blocks=4, block_baselines=2)
+    cluster = Cluster(EIGHT, 2)
+    history, blocks = upto(older, cluster, "confirm")
+    assert len(blocks) == 4 * 8
+    # some of them were planned when it was cut off
+    rest = study_of(EIGHT, 2).propose([*history, *cluster.run(blocks[:11])])
+    assert {each.id for each in rest} == {each.id for each in blocks[11:]}
+
+
+@pytest.mark.parametrize(
+    ("world", "change"),
+    [
+        pytest.param(replace(EIGHT, node_slots=4), {}, id="on too few slots for its blocks"),
+        pytest.param(replace(EIGHT, profiles=15), {}, id="of few profiles"),
+        pytest.param(EIGHT, {"finalists": 3}, id="where the sweep states its finalists"),
+        pytest.param(EIGHT, {"confirm": False}, id="where nothing is confirmed"),
+        pytest.param(
+            replace(EIGHT, effects=(0.05, *(-0.05,) * 24)), {}, id="of no more than finalists"
+        ),
+    ],
+)
+def test_nothing_runs_a_second_time(world: Any, change: dict[str, Any]) -> None:
+    study, cluster = replace(study_of(world, 0), **change), Cluster(world, 0)
+    _, history = drive(study, cluster, 0)
+    assert "again" not in {each.trial.stage for each in history}
+
+
+def test_a_second_run_is_not_ended_early() -> None:
+    world = replace(EIGHT, effects=(0.05, -0.3), stragglers=0.0)
+    study = replace(study_of(world, 0), early_end="on")
+    history = Cluster(world, 0).run(study.propose([]))
+    (slow,) = (each for each in history if each.trial.arm == "p001")
+    others = [each for each in history if each is not slow]
+    assert study.behind(others, slow) is not None
+    again = replace(slow, trial=replace(slow.trial, stage="again"))
+    assert study.behind(history, again) is None
 
 
 def test_trials_that_exist_stay_on_their_slot_when_a_profile_is_added() -> None:
@@ -103,7 +205,9 @@ def test_trials_that_exist_stay_on_their_slot_when_a_profile_is_added() -> None:
     assert "late" in {each.arm for each in proposed}
 
 
-@pytest.mark.parametrize("after", [2, 7], ids=["in the screen", "in a block"])
+@pytest.mark.parametrize(
+    "after", [2, 4, 7], ids=["in the screen", "in the second runs", "in a block"]
+)
 def test_a_slot_that_dies_takes_its_block_along_and_the_others_go_on(after: int) -> None:
     study, cluster = study_of(EIGHT, 1), Cluster(EIGHT, 1)
     blocks = drive(study, Cluster(EIGHT, 1), 1)[1]
@@ -115,9 +219,9 @@ def test_a_slot_that_dies_takes_its_block_along_and_the_others_go_on(after: int)
     whole = Counter(
         each.trial.block for each in history if each.score and each.trial.cell_digest != dead
     )
-    assert [whole[number] for number in (1, 2, 3, 4)] == [8, 8, 8, 8]
-    screened = {each.trial.arm for each in history if each.score and not each.trial.block}
-    assert len(screened) == 26
+    assert [whole[number] for number in (1, 2, 3, 4, 5)] == [5, 5, 5, 5, 5]
+    screened = Counter(each.trial.stage for each in history if each.score and not each.trial.block)
+    assert screened == {"wave2": 32, "again": 8}
     assert any("takes no trial: drained" in note for note in conclusion.notes)
 
 
@@ -136,8 +240,9 @@ def test_an_arm_that_is_lost_on_two_slots_kills_neither() -> None:
 
 def test_no_slot_is_left_and_nothing_is_proposed() -> None:
     study = study_of(EIGHT, 0)
-    history = [lost(each) for each in study.propose([]) if each.is_baseline]
-    assert study.propose(history) == ()
+    firsts = {each.cell_digest: each for each in study.propose([])}
+    assert len(firsts) == 8
+    assert study.propose([lost(each) for each in firsts.values()]) == ()
 
 
 def test_a_slot_that_is_slower_is_told() -> None:
@@ -167,5 +272,5 @@ def test_slots_are_refused(slots: tuple[tuple[str, ...], ...], said: str) -> Non
 
 def test_a_plan_says_how_many_trials_follow_one_another() -> None:
     (said,) = [each for each in study_of(EIGHT, 0).outline([]) if "side by side" in each]
-    assert "8 slots of 1 node side by side: 5 rounds of the screen and 8 of the blocks" in said
-    assert "13 trials follow one another" in said
+    assert "8 slots of 1 node side by side: 5 rounds of the screen and 5 of the blocks" in said
+    assert "10 trials follow one another" in said

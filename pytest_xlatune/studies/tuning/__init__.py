@@ -1,15 +1,14 @@
 """Which of these profiles makes the cell faster: screen once, confirm on fresh blocks, conclude.
 
-Every profile is measured once, in random order among spread baselines; that ranks. The best few
-enter a block with baselines inside, the best of these go on to further blocks, each in a random
-order of its own; only those that stay to the end get a verdict. Pure and
-deterministic: every process with the same study and history proposes and concludes the same.
-This module must not know of executors, ledgers, clocks or logs.
+Every profile is measured once, in random order among spread baselines; that ranks. On many node
+slots the best run a second time. The best few enter a block with baselines inside, the best of
+these go on to further blocks, each in a random order of its own; only those that stay to the end
+get a verdict. Pure and deterministic: every process with the same study and history proposes and
+concludes the same. This module must not know of executors, ledgers, clocks or logs.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -35,6 +34,7 @@ from pytest_xlatune.studies import (
     remembered,
 )
 from pytest_xlatune.studies.trials import (
+    AGAIN,
     ALIAS,
     STUDY,
     Orders,
@@ -50,6 +50,7 @@ from pytest_xlatune.studies.tuning._conclude import (
     JobNoise,
     conclusion,
 )
+from pytest_xlatune.studies.tuning._finalists import Selection
 from pytest_xlatune.studies.tuning._slots import Slots, check_slots, follow, outlined, said
 from pytest_xlatune.studies.tuning._stages import (
     Confirmation,
@@ -57,7 +58,6 @@ from pytest_xlatune.studies.tuning._stages import (
     behind,
     confirm,
     design,
-    frozen_arms,
     pending_blocks,
     screen,
 )
@@ -77,7 +77,6 @@ from pytest_xlatune.studies.tuning.derived import (
     DerivedRule,
     Singles,
     Stacks,
-    entering,
 )
 from pytest_xlatune.studies.verdicts import Losses, OneCell, best, deployed, named, told
 
@@ -199,13 +198,14 @@ class TuningStudy(OneCell):
             waves=len(self._waves),
             sigma=sigma,
             slots=len(self.cells),
+            may_repeat=not self._is_stated,
         )
-        if not (self.finalists or self.blocks or self.block_baselines):
+        if not self._is_stated:
             return planned
         start = (
             planned
             if isinstance(planned, Plan)
-            else plan(max(count, 1), count + 40, slots=len(self.cells))
+            else plan(max(count, 1), count + 40, slots=len(self.cells), may_repeat=False)
         )
         if isinstance(start, Refusal):
             return start
@@ -221,6 +221,11 @@ class TuningStudy(OneCell):
             block_baselines=beside,
             jobs=screened + sum(widths) + len(widths) * beside + more,
         )
+
+    @property
+    def _is_stated(self) -> bool:
+        """Whether the sweep states how it confirms, or a part of it."""
+        return bool(self.finalists or self.blocks or self.block_baselines)
 
     def _stated_widths(self, planned: tuple[int, ...], count: int) -> tuple[int, ...]:
         """Return the arms of each block where the sweep states finalists or blocks itself."""
@@ -405,12 +410,12 @@ class TuningStudy(OneCell):
             left += later + slots
         if not self.confirm:
             return left
-        if known.pending or moment.opens:
+        second = self._selection(known).second_runs()
+        if known.pending or moment.opens or second:
             layout = self.layout
-            is_confirming = any(each.trial.block for each in history)
-            return left + (
-                layout.in_blocks if isinstance(layout, Plan) and not is_confirming else 0
-            )
+            if isinstance(layout, Refusal) or any(each.trial.block for each in history):
+                return left
+            return left + layout.in_blocks + (0 if second or known.second else layout.again)
         confirmation = self._confirmation(history)
         return left + (confirmation.left if confirmation is not None else 0)
 
@@ -424,7 +429,7 @@ class TuningStudy(OneCell):
         known = self._known(history)
         if known.pending or not self.confirm:
             return known.pending
-        return self._pending_blocks(known, history)
+        return self._selection(known).second_runs() or self._pending_blocks(known, history)
 
     @remembered
     def conclude(self, history: History) -> Conclusion:
@@ -435,8 +440,10 @@ class TuningStudy(OneCell):
         # a run that explores only has no finalists, unless an earlier one sent some
         is_confirming = bool(past.confirm) or (self.confirm and is_screened)
         confirmation = self._confirmation(history) if is_confirming else None
-        arms = self._finalists(known) if is_confirming else ()
-        pending = self._pending_blocks(known, history) if self.confirm else ()
+        arms = self._selection(known).finalists() if is_confirming else ()
+        pending = self.confirm and (
+            self._selection(known).second_runs() or self._pending_blocks(known, history)
+        )
         return conclusion(
             Basis(
                 declared=moment.profiles,
@@ -446,7 +453,7 @@ class TuningStudy(OneCell):
                 screen=known.ranking,
                 confirmation=confirmation,
                 finalists=tuple(arm.id for arm in arms if arm.id != ALIAS.id),
-                late=self._late(known),
+                late=self._selection(known).late(),
                 layout=self._blocks(known),
                 noise=self._noise(known.ranking),
                 losses=self._losses,
@@ -508,20 +515,37 @@ class TuningStudy(OneCell):
         standing = history if slots is None else slots.standing
         moment = self._declaration.at(standing)
         if slots is not None:
-            at_most = screen_slots(len(self.slots), self._count)
-            moment = replace(moment, segments=slots.dealt(moment.segments, at_most=at_most))
+            moment = replace(moment, segments=slots.dealt(moment.segments, at_most=self._at_most))
         past = read(
             standing,
             protocols=self._orders.protocols,
             declared=moment.profiles,
             slots=slots is not None,
         )
+        first = screen(past, moment.segments)
+        is_twice = any(key.stage == AGAIN for key in past.screen)
         return SweepMoment(
             slots=slots,
             moment=moment,
             past=past,
-            ranking=screen(past, moment.segments),
+            first=first,
+            ranking=screen(past, moment.segments, has_second=True) if is_twice else first,
             pending=pending_screen(moment, past) if slots is None or slots.alive else (),
+        )
+
+    @property
+    def _at_most(self) -> int:
+        """On how many node slots the screen lies."""
+        return screen_slots(len(self.cells), self._count)
+
+    def _selection(self, known: SweepMoment) -> Selection:
+        return Selection(
+            known=known,
+            layout=self._blocks(known),
+            orders=self._orders,
+            losses=self._losses,
+            sigma=self._noise(known.ranking).value,
+            at_most=self._at_most,
         )
 
     def _pending_blocks(self, known: SweepMoment, history: History) -> tuple[Trial, ...]:
@@ -535,7 +559,7 @@ class TuningStudy(OneCell):
     def _confirmation(self, history: History) -> Confirmation | None:
         known = self._known(history)
         layout = self._blocks(known)
-        arms = self._finalists(known)
+        arms = self._selection(known).finalists()
         if isinstance(layout, Refusal) or not arms:
             return None
         return confirm(
@@ -550,7 +574,7 @@ class TuningStudy(OneCell):
             others=self._others(known),
             lay=tuple if known.slots is None else known.slots.lay,
             # a sweep that states its blocks has no other
-            jobs=0 if self.finalists or self.blocks else self.budget - self._screened_jobs(known),
+            jobs=0 if self.finalists or self.blocks else self.budget - known.screened_jobs,
         )
 
     def _others(self, known: SweepMoment) -> Mapping[str, Profile]:
@@ -566,22 +590,6 @@ class TuningStudy(OneCell):
             and not self._losses.reason(past, each)
         }
 
-    def _screened_jobs(self, known: SweepMoment) -> int:
-        """Return the jobs that the screen took or takes."""
-        queues = self._queues(known)
-        results = [known.past.of(trial) for queue in queues for trial in queue]
-        unrun = sum(each is not None and each.not_run is not None for each in results)
-        return len(results) - unrun
-
-    @staticmethod
-    def _queues(known: SweepMoment) -> list[tuple[Trial, ...]]:
-        """Return the queues of the waves; the baselines of one that stayed empty are never run."""
-        return [
-            each.trials
-            for each in known.moment.segments
-            if not all(trial.is_baseline for trial in each.trials)
-        ]
-
     def _blocks(self, known: SweepMoment) -> Plan | Refusal:
         """Return the layout of the blocks: as declared, until the screen is over.
 
@@ -589,10 +597,9 @@ class TuningStudy(OneCell):
         """
         if known.pending or known.moment.opens or not isinstance(self.layout, Plan):
             return self.layout
-        queues = self._queues(known)
-        baselines = sum(trial.is_baseline for queue in queues for trial in queue)
+        baselines = sum(trial.is_baseline for queue in known.queues for trial in queue)
         found = self._laid_out(
-            self._screened_jobs(known) - baselines,
+            known.screened_jobs - len(known.second) - baselines,
             self.budget,
             self._seen_noise(known),
             baselines=baselines,
@@ -605,71 +612,14 @@ class TuningStudy(OneCell):
         A screen alone must show a quiet cell clearly: by chance its spread is two thirds of the
         noise in one sweep of twelve.
         """
-        seen = known.ranking.spread
+        seen = known.first.spread
         return self.sigma_prior or (None if seen is None else _CLEARLY * seen)
-
-    def _finalists(self, known: SweepMoment) -> tuple[Profile, ...]:
-        """Return the finalists in rank order, then the alias if it runs.
-
-        Arms that have confirming trials stay; a stage that was cut off while it was being planned
-        is filled up to its own size by the same rule that began it.
-        """
-        layout = self._blocks(known)
-        if isinstance(layout, Refusal):
-            return ()
-        past = known.past
-        interesting = self._ranking(known, most=layout.finalists)
-        if interesting and len(interesting) < layout.finalists:
-            interesting.append(ALIAS.id)
-        frozen = frozen_arms(past)
-        if frozen:
-            size = design(past, layout, arms=0, second_blocks=0).arms
-            interesting = [each for each in interesting if each not in frozen]
-            interesting = [*frozen, *interesting[: max(size - len(frozen), 0)]]
-        ranks = known.ranks
-        declared = {**known.moment.profiles, ALIAS.id: ALIAS}
-        return tuple(
-            declared[each]
-            for each in sorted(interesting, key=lambda each: ranks.get(each, (math.inf, 0)))
-            if each in declared
-        )
-
-    def _ranking(self, known: SweepMoment, *, most: int) -> list[str]:
-        """Return the first profiles of the screen that are of interest."""
-        found = (each for each in known.ranks if self._is_of_interest(each, known))
-        ranked = sorted(found, key=lambda each: known.ranks[each])
-        return entering(ranked, most, profiles=known.moment.profiles)
-
-    def _late(self, known: SweepMoment) -> tuple[str, ...]:
-        """Return what would be a finalist by now, had the finalists not been fixed before."""
-        frozen = frozen_arms(known.past)
-        layout = self._blocks(known)
-        if not frozen or isinstance(layout, Refusal):
-            return ()
-        size = design(known.past, layout, arms=0, second_blocks=0).arms
-        if len(frozen) < size:
-            return ()  # still being planned, and filled up
-        ranking = self._ranking(known, most=size)
-        return tuple(each for each in ranking if each not in frozen)
-
-    def _is_of_interest(self, profile_id: str, known: SweepMoment) -> bool:
-        """Whether the screen leaves it possible that a profile helps."""
-        moment, past = known.moment, known.past
-        if profile_id not in moment.candidates or moment.repeats.get(profile_id) == BASELINE_ID:
-            return False
-        trials = past.screens_of(profile_id)
-        if any(each.status is TrialStatus.DROPPED for each in trials):
-            return False
-        if self._losses.reason(past, profile_id):
-            return False
-        standing = known.ranking.standings[profile_id]
-        reach = 2 * self._noise(known.ranking).value * math.sqrt(standing.variance)
-        return math.isfinite(standing.estimate) and standing.estimate + reach > 0
 
     def behind(self, history: History, running: TrialResult) -> Behind | None:
         """Return how far behind a screened trial is that is to be ended early; None as a rule."""
         trial, layout = running.trial, self.layout
         is_own = is_ours(trial, protocols=self._orders.protocols) and trial.is_screened
+        is_own = is_own and trial.stage != AGAIN
         if self.early_end != "on" or not is_own or trial.is_baseline or isinstance(layout, Refusal):
             return None
         known = self._known(history)

@@ -37,6 +37,7 @@ from pytest_xlatune.stats.design import (
 )
 from pytest_xlatune.stats.score import ENDED_EARLY
 from pytest_xlatune.studies.trials import (
+    AGAIN,
     ALIAS,
     Past,
     fitted,
@@ -458,7 +459,8 @@ def _from_start80(basis: Basis) -> float | None:
         return None
     widths = known.widths or (known.arms,) * known.blocks
     screened = max(len(basis.screen.standings), widths[0])
-    found = selected80(screened, widths, known.baselines, alpha=ALPHA[1, known.looks])
+    again = sum(key.stage == AGAIN for key in basis.past.screen)
+    found = selected80(screened, widths, known.baselines, alpha=ALPHA[1, known.looks], again=again)
     return max(relative(found * fit.sigma), finalist)
 
 

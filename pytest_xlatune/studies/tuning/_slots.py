@@ -27,9 +27,9 @@ from pytest_xlatune.model.result import TrialResult, TrialStatus, relative
 from pytest_xlatune.model.text import counted, size
 from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.stats.blocks import BlockScore, fit_group
-from pytest_xlatune.stats.design import MIN_DF, Plan, Refusal, screen_slots, t_quantile
+from pytest_xlatune.stats.design import FEW, MIN_DF, Plan, Refusal, screen_slots, t_quantile
 from pytest_xlatune.studies import History
-from pytest_xlatune.studies.trials import Past, Place, Segment, place, usable
+from pytest_xlatune.studies.trials import AGAIN, Past, Place, Segment, place, usable
 from pytest_xlatune.studies.tuning.derived import DerivedRule
 
 # by these a slot is known to take no trial any more
@@ -94,7 +94,8 @@ class Slots:
 
         Trials that exist keep theirs. Of the others the baselines go where there are fewest, the
         profiles where the queue is shortest, on the slots that have a baseline by the end of their
-        wave: a slot without one has no level to read them against. `at_most` so many are used.
+        wave: a slot without one has no level to read them against. Of eight slots one may lack it:
+        its profiles tell its level, as they do of slots that are alike. `at_most` so many are used.
         """
         open_slots = self.alive[:at_most] or self.names[:1]
         held = Counter(self._screen.values())
@@ -110,6 +111,8 @@ class Slots:
             }
             for is_baseline in (True, False):
                 level = [each for each in open_slots if is_baseline or with_baseline[each]]
+                if len(open_slots) - len(level) <= len(open_slots) // FEW:
+                    level = list(open_slots)
                 for trial in segment.trials:
                     key = place(trial)
                     if key in laid or trial.is_baseline is not is_baseline:
@@ -124,6 +127,20 @@ class Slots:
             trials = (replace(each, cell_digest=laid[place(each)]) for each in segment.trials)
             found.append(replace(segment, trials=tuple(trials)))
         return tuple(found)
+
+    def dealt_again(self, trials: Sequence[Trial], *, at_most: int) -> tuple[Trial, ...]:
+        """Return second runs of the screen, each on a slot: another than the first run's."""
+        open_slots = self.alive[:at_most] or self.names[:1]
+        laid = {key: slot for key, slot in self._screen.items() if key.stage == AGAIN}
+        held = Counter(laid.values())
+        first = {(key.arm, slot) for key, slot in self._screen.items() if key not in laid}
+        for trial in trials:
+            if (key := place(trial)) not in laid:
+                laid[key] = min(
+                    open_slots, key=lambda each: (held[each], (trial.arm, each) in first)
+                )
+                held[laid[key]] += 1
+        return tuple(replace(each, cell_digest=laid[place(each)]) for each in trials)
 
     def lay(self, trials: Sequence[Trial]) -> tuple[Trial, ...]:
         """Return the trials of blocks, each block on its slot."""
@@ -215,7 +232,8 @@ def rounds(layout: Plan, slots: int, rules: Sequence[DerivedRule]) -> tuple[int,
         math.ceil(len(list(same)) / slots) * (width + layout.block_baselines)
         for width, same in groupby(layout.widths)
     )
-    return sum(math.ceil(count / at_most) for count in (first, *derived)), of_blocks
+    counts = (first, *derived, layout.again)
+    return sum(math.ceil(count / at_most) for count in counts), of_blocks
 
 
 def _derived(rules: Sequence[DerivedRule]) -> tuple[int, ...]:
@@ -239,6 +257,8 @@ def follow(sweep: _Swept, history: History) -> int:
     open_rules = [rule for rule in sweep.rules if rule.wave not in begun]
     at_most = screen_slots(slots, layout.profiles)
     screened = sum(math.ceil(count / at_most) for count in _derived(open_rules))
+    if later >= layout.in_blocks + layout.again:
+        screened += math.ceil(layout.again / at_most)
     of_blocks = rounds(layout, slots, ())[1] if later >= layout.in_blocks else later
     return longest + screened + of_blocks
 

@@ -46,6 +46,7 @@ from pytest_xlatune.stats.design import (
 )
 from pytest_xlatune.stats.score import first_steps, rescore
 from pytest_xlatune.studies.trials import (
+    AGAIN,
     ALIAS,
     Orders,
     Past,
@@ -119,15 +120,18 @@ _ENOUGH = 10  # profiles whose spread tells the noise
 _ANOTHER_SESSION = 4.0  # times the median time between starts: a wave joins in another session
 
 
-def screen(past: Past, segments: Iterable[Segment]) -> Ranking:
+def screen(past: Past, segments: Iterable[Segment], *, has_second: bool = False) -> Ranking:
     """Fit one line through all baselines of an epoch and read every scored profile against it.
 
     The line goes through all waves, with the slope that baselines and profiles show together. A
     wave that joined in another session has a level of its own where a test puts its baselines
     apart. Several node slots have a level each, and one line of time.
+
+    With `has_second` what ran a second time stands at the mean of its runs. The lines are those of
+    the first runs, for the second are of the best only.
     """
     if past.slots:
-        return _screen_on_slots(past, segments)
+        return _screen_on_slots(past, segments, has_second=has_second)
     runs: dict[str, list[tuple[float, float]]] = defaultdict(list)
     lines: list[Line] = []
     for epoch in _by_epoch(past, list(segments)):
@@ -148,17 +152,17 @@ def screen(past: Past, segments: Iterable[Segment]) -> Ranking:
     )
 
 
-def _screen_on_slots(past: Past, segments: Iterable[Segment]) -> Ranking:
+def _screen_on_slots(past: Past, segments: Iterable[Segment], *, has_second: bool) -> Ranking:
     """Fit the lines of all slots together; where nodes were brought back, a slot is two.
 
     One baseline on each slot tells no noise by itself: that is left to the blocks.
     """
     segments = tuple(segments)
-    waves = {segment.wave for segment in segments}
+    stages = {segment.wave for segment in segments} | ({AGAIN} if has_second else set())
     scored = [
         (each, score.value)
         for key, each in past.screen.items()
-        if key.stage in waves and (score := usable(each)) is not None
+        if key.stage in stages and (score := usable(each)) is not None
     ]
     places = {place(trial): at for at, trial in enumerate(_queue(segments))}
     queues: dict[tuple[str, int], list[tuple[TrialResult, float]]] = defaultdict(list)
@@ -176,11 +180,11 @@ def _screen_on_slots(past: Past, segments: Iterable[Segment]) -> Ranking:
             (each, SlotScore(slot=slot, at=at, value=value, is_baseline=each.trial.is_baseline))
             for at, (each, value) in enumerate(own)
         ]
-    lines = fit_slots([job for _, job in jobs])
+    lines = fit_slots([job for each, job in jobs if each.trial.stage != AGAIN])
     baselines = sum(job.is_baseline for _, job in jobs)
     runs: dict[str, list[tuple[float, float]]] = defaultdict(list)
-    for each, job in jobs if lines is not None else ():
-        if lines is not None and not job.is_baseline:
+    for each, job in jobs:
+        if lines is not None and not job.is_baseline and job.slot in lines.levels:
             found = job.value - lines.at(job.slot, job.at), lines.leverage(job.slot, job.at)
             runs[each.trial.profile.id].append(found)
     combined = {name: combine(found) for name, found in runs.items()}

@@ -22,7 +22,16 @@ from pytest_xlatune.model.result import EvidenceResult, TrialResult, TrialStatus
 from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.studies import History
 from pytest_xlatune.studies.evidence_run import EvidenceStudy
-from pytest_xlatune.studies.trials import ALIAS, Orders, Past, Segment, is_ours, read, wave_order
+from pytest_xlatune.studies.trials import (
+    AGAIN,
+    ALIAS,
+    Orders,
+    Past,
+    Segment,
+    is_ours,
+    read,
+    wave_order,
+)
 from pytest_xlatune.studies.tuning._slots import Slots
 from pytest_xlatune.studies.tuning._stages import Ranking, screen, without_gain
 from pytest_xlatune.studies.tuning.derived import (
@@ -563,15 +572,38 @@ class SweepMoment:
         slots: the node slots; None where there is one.
         moment: the profiles that there are.
         past: the trials of the study.
-        ranking: what the screen says.
+        first: what the first runs of the screen say.
+        ranking: what all of them say; the same where none ran twice.
         pending: the trials that the screen still lacks.
     """
 
     slots: Slots | None
     moment: Moment
     past: Past
+    first: Ranking
     ranking: Ranking
     pending: tuple[Trial, ...]
+
+    @cached_property
+    def second(self) -> tuple[str, ...]:
+        """The profiles that have a second run in the screen."""
+        return tuple(sorted(key.arm for key in self.past.screen if key.stage == AGAIN))
+
+    @cached_property
+    def queues(self) -> tuple[tuple[Trial, ...], ...]:
+        """The queues of the waves; the baselines of one that stayed empty are never run."""
+        return tuple(
+            each.trials
+            for each in self.moment.segments
+            if not all(trial.is_baseline for trial in each.trials)
+        )
+
+    @property
+    def screened_jobs(self) -> int:
+        """The jobs that the screen took or takes, second runs included."""
+        results = [self.past.of(trial) for queue in self.queues for trial in queue]
+        unrun = sum(each is not None and each.not_run is not None for each in results)
+        return len(results) + len(self.second) - unrun
 
     @cached_property
     def ranks(self) -> Mapping[str, tuple[float, int]]:

@@ -1,0 +1,129 @@
+"""Which profiles of a screen go on: those that run a second time, and the finalists.
+
+On many node slots the best of the screen run once more, each on another slot, and the mean of both
+runs ranks them: one round more, for which fewer finalists do. Profiles that have trials stay,
+whatever is read since. Decides no verdict.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+
+from pytest_xlatune.model.profile import BASELINE_ID, Profile
+from pytest_xlatune.model.result import TrialStatus
+from pytest_xlatune.model.trial import Trial
+from pytest_xlatune.stats.design import Plan, Refusal
+from pytest_xlatune.studies.trials import ALIAS, Orders
+from pytest_xlatune.studies.tuning._stages import Ranking, design, frozen_arms
+from pytest_xlatune.studies.tuning._waves import SweepMoment
+from pytest_xlatune.studies.tuning.derived import entering
+from pytest_xlatune.studies.verdicts import Losses
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Selection:
+    """What goes on at one moment.
+
+    Attributes:
+        known: what one history comes to.
+        layout: of the blocks.
+        orders: of the trials.
+        losses: with what a trial's loss is compared.
+        sigma: job noise, to plan with.
+        at_most: on how many node slots the screen lies.
+    """
+
+    known: SweepMoment
+    layout: Plan | Refusal
+    orders: Orders
+    losses: Losses
+    sigma: float
+    at_most: int
+
+    def second_runs(self) -> tuple[Trial, ...]:
+        """Return the second runs that the best of the screen lack; none once there are blocks.
+
+        Those that exist stay, and are filled up by what the first runs say.
+        """
+        known, slots, layout = self.known, self.known.slots, self.layout
+        if slots is None or not slots.alive or isinstance(layout, Refusal):
+            return ()
+        if known.pending or known.moment.opens or known.past.confirm:
+            return ()
+        best = self._ranked(known.first, most=layout.again)
+        if not known.second and len(best) <= layout.finalists:
+            return ()
+        more = [each for each in best if each not in known.second]
+        arms = [*known.second, *more[: max(layout.again - len(known.second), 0)]]
+        trials = self.orders.again([known.moment.profiles[each] for each in arms])
+        return tuple(
+            each
+            for each in slots.dealt_again(trials, at_most=self.at_most)
+            if each.arm in known.moment.candidates and not known.past.is_final(each)
+        )
+
+    def finalists(self) -> tuple[Profile, ...]:
+        """Return the finalists in rank order, then the alias if it runs; none before second runs.
+
+        Arms that have confirming trials stay; a stage that was cut off while it was being planned
+        is filled up to its own size by the same rule that began it.
+        """
+        layout = self.layout
+        if isinstance(layout, Refusal) or self.second_runs():
+            return ()
+        known, past = self.known, self.known.past
+        size = design(past, layout, arms=0, second_blocks=0).arms  # 0 where no stage began
+        most = max(layout.finalists, size)
+        interesting = self._ranked(known.ranking, most=most, among=known.second)
+        if interesting and len(interesting) < layout.finalists:
+            interesting.append(ALIAS.id)
+        frozen = frozen_arms(past)
+        if frozen:
+            interesting = [each for each in interesting if each not in frozen]
+            interesting = [*frozen, *interesting[: max(size - len(frozen), 0)]]
+        ranks = known.ranks
+        declared = {**known.moment.profiles, ALIAS.id: ALIAS}
+        return tuple(
+            declared[each]
+            for each in sorted(interesting, key=lambda each: ranks.get(each, (math.inf, 0)))
+            if each in declared
+        )
+
+    def late(self) -> tuple[str, ...]:
+        """Return what would be a finalist by now, had the finalists not been fixed before."""
+        known, layout = self.known, self.layout
+        frozen = frozen_arms(known.past)
+        if not frozen or isinstance(layout, Refusal):
+            return ()
+        size = design(known.past, layout, arms=0, second_blocks=0).arms
+        if len(frozen) < size:
+            return ()  # still being planned, and filled up
+        if known.second:  # it would have run a second time
+            ranking = self._ranked(known.first, most=len(known.second))
+            return tuple(each for each in ranking if each not in known.second)
+        ranking = self._ranked(known.ranking, most=size)
+        return tuple(each for each in ranking if each not in frozen)
+
+    def _ranked(self, ranking: Ranking, *, most: int, among: Collection[str] = ()) -> list[str]:
+        """Return the first profiles of a ranking that are of interest, `among` some or all."""
+        known = replace(self.known, ranking=ranking)
+        own = (each for each in known.ranks if not among or each in among)
+        found = (each for each in own if self._is_of_interest(each, ranking))
+        ranked = sorted(found, key=lambda each: known.ranks[each])
+        return entering(ranked, most, profiles=known.moment.profiles)
+
+    def _is_of_interest(self, profile_id: str, ranking: Ranking) -> bool:
+        """Whether the screen leaves it possible that a profile helps."""
+        moment, past = self.known.moment, self.known.past
+        if profile_id not in moment.candidates or moment.repeats.get(profile_id) == BASELINE_ID:
+            return False
+        trials = past.screens_of(profile_id)
+        if any(each.status is TrialStatus.DROPPED for each in trials):
+            return False
+        if self.losses.reason(past, profile_id):
+            return False
+        standing = ranking.standings[profile_id]
+        reach = 2 * self.sigma * math.sqrt(standing.variance)
+        return math.isfinite(standing.estimate) and standing.estimate + reach > 0

@@ -304,8 +304,8 @@ def plan(
     quiet = _QUIET_LAYOUTS if is_quiet else ()
     several = _SLOT_LAYOUTS if slots > 1 else ()
     # the blocks all lie side by side, and second runs are of the better half at most
-    has_room = slots >= len(_TWICE.widths) and profiles >= 2 * _TWICE.again
-    twice = (_TWICE,) if has_room and may_repeat and not reserved_blocks else ()
+    is_wide = slots >= len(_TWICE.widths) and profiles >= 2 * _TWICE.again
+    twice = (_TWICE,) if is_wide and may_repeat and not reserved_blocks else ()
     for layout in (*twice, *quiet, *_LAYOUTS[:1], *several, *_LAYOUTS[1:]):
         found = layout.of(profiles, slots=slots)
         in_screen = screen_baselines or max(found.screen_baselines, waves, beside)

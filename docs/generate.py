@@ -33,7 +33,7 @@ from pytest_xlatune.campaign.playbook import CLASS_RULES, rule_for  # noqa: E402
 from pytest_xlatune.executors.folder import ProcessRecord  # noqa: E402
 from pytest_xlatune.ledger.now import Now  # noqa: E402
 from pytest_xlatune.logs import _signatures as signatures  # noqa: E402
-from pytest_xlatune.model.exits import Exit, of_command  # noqa: E402
+from pytest_xlatune.model.errors import Exit, of_command  # noqa: E402
 from pytest_xlatune.model.failure import SITE_CLASSES, FailureClass  # noqa: E402
 from pytest_xlatune.model.record import Record  # noqa: E402
 from pytest_xlatune.model.resources import Next, RetryPolicy, RetryRule  # noqa: E402

@@ -47,11 +47,11 @@ from pytest_xlatune.ledger.state import LedgerState, replay
 from pytest_xlatune.model.cell import Cell, family_differences, secrets_in
 from pytest_xlatune.model.errors import (
     ConfigError,
+    Exit,
     LedgerError,
     UnreadableLedgerError,
     XlatuneError,
 )
-from pytest_xlatune.model.exits import Exit
 from pytest_xlatune.model.failure import FailureClass
 from pytest_xlatune.model.hosts import compress
 from pytest_xlatune.model.profile import SLUG

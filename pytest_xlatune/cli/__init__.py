@@ -4,8 +4,8 @@ Only the file of the command that is asked for is loaded, and it imports what it
 needs it: `xlatune steps` is done before numpy is read from disk. Each file has `add_NAME`, which
 declares the arguments of a command and sets `run` to the function that runs it.
 
-Exit statuses: those of `model.exits`, where wrong usage is 2 and an interrupt 130. `flags lint` and
-`flags diff` end with 1 where they find something.
+Exit statuses: those of `model.errors`, where wrong usage is 2 and an interrupt 130. `flags lint`
+and `flags diff` end with 1 where they find something.
 """
 
 from __future__ import annotations
@@ -22,8 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from pytest_xlatune import __version__
-from pytest_xlatune.model.errors import ConfigError, XlatuneError
-from pytest_xlatune.model.exits import Exit, help_lines, of_command
+from pytest_xlatune.model.errors import ConfigError, Exit, XlatuneError, help_lines, of_command
 
 if TYPE_CHECKING:
     from pytest_xlatune.model.record import Json

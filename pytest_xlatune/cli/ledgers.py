@@ -26,8 +26,7 @@ from pytest_xlatune.cli import (
 )
 from pytest_xlatune.ledger import LEDGER, Ledger, find_ledgers
 from pytest_xlatune.ledger.state import replay
-from pytest_xlatune.model.errors import ConfigError, LedgerError
-from pytest_xlatune.model.exits import Exit
+from pytest_xlatune.model.errors import ConfigError, Exit, LedgerError
 from pytest_xlatune.model.result import Submission
 from pytest_xlatune.sweep.groups import RunSettings
 

@@ -15,8 +15,7 @@ from pytest_xlatune.cli import (
     show_document,
     show_json,
 )
-from pytest_xlatune.model.errors import ConfigError
-from pytest_xlatune.model.exits import of_command
+from pytest_xlatune.model.errors import ConfigError, of_command
 from pytest_xlatune.model.failure import MEGASCALE
 
 if TYPE_CHECKING:

@@ -20,8 +20,7 @@ from pytest_xlatune.cli import (
     show,
     show_document,
 )
-from pytest_xlatune.model.errors import ConfigError, XlatuneError
-from pytest_xlatune.model.exits import Exit, of_command
+from pytest_xlatune.model.errors import ConfigError, Exit, XlatuneError, of_command
 from pytest_xlatune.sweep.groups import SWITCHES, RunSettings
 from pytest_xlatune.sweep.registry import KINDS, StudyKind
 from pytest_xlatune.sweep.resolved import ResolvedSweep

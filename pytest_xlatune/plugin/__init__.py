@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_xlatune.model.errors import ConfigError
-from pytest_xlatune.model.exits import help_lines
+from pytest_xlatune.model.errors import ConfigError, help_lines
 from pytest_xlatune.plugin import cvs_items, fixtures, hooks
 from pytest_xlatune.plugin.controller import (
     CONTROLLER,

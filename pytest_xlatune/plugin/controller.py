@@ -18,8 +18,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from pytest_xlatune.model.errors import XlatuneError
-from pytest_xlatune.model.exits import Exit, worst
+from pytest_xlatune.model.errors import Exit, XlatuneError, worst
 from pytest_xlatune.sweep.groups import RunSettings
 from pytest_xlatune.tasks.notify import Notifier
 

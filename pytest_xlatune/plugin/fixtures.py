@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import pytest
 
-from pytest_xlatune.model.errors import ConfigError, XlatuneError
-from pytest_xlatune.model.exits import Exit, worst
+from pytest_xlatune.model.errors import ConfigError, Exit, XlatuneError, worst
 from pytest_xlatune.plugin.controller import CONTROLLER, EXIT, REFUSED
 from pytest_xlatune.sweep.groups import RunSettings
 from pytest_xlatune.sweep.registry import KINDS

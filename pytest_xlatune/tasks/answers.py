@@ -19,8 +19,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from pytest_xlatune.campaign import Campaign, View
-from pytest_xlatune.model.errors import XlatuneError
-from pytest_xlatune.model.exits import Exit, worst
+from pytest_xlatune.model.errors import Exit, XlatuneError, worst
 from pytest_xlatune.model.profile import Profile
 from pytest_xlatune.model.result import Conclusion, Verdict, VerdictKind
 from pytest_xlatune.model.trial import Arm

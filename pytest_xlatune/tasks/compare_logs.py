@@ -16,8 +16,7 @@ from statistics import fmean, median
 
 from pytest_xlatune.logs.patterns import StepPattern
 from pytest_xlatune.model.cell import Protocol
-from pytest_xlatune.model.errors import ConfigError
-from pytest_xlatune.model.exits import Exit
+from pytest_xlatune.model.errors import ConfigError, Exit
 from pytest_xlatune.model.failure import FailureClass
 from pytest_xlatune.model.record import Json
 from pytest_xlatune.model.result import Comparison, Score, Verdict, VerdictKind, relative

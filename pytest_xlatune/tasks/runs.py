@@ -27,8 +27,7 @@ from pytest_xlatune.executors.payload import close_folder
 from pytest_xlatune.ledger import LEDGER, Event, Ledger
 from pytest_xlatune.ledger.state import LedgerState
 from pytest_xlatune.model.cell import Cell
-from pytest_xlatune.model.errors import XlatuneError
-from pytest_xlatune.model.exits import Exit
+from pytest_xlatune.model.errors import Exit, XlatuneError
 from pytest_xlatune.model.failure import FailureClass
 from pytest_xlatune.model.hosts import compress
 from pytest_xlatune.model.profile import BASELINE, BASELINE_ID, Profile

@@ -16,7 +16,7 @@ from scipy import special
 from pytest_xlatune.cli import main
 from pytest_xlatune.executors import Request, slurm
 from pytest_xlatune.executors.local import LocalExecutor
-from pytest_xlatune.model.exits import Exit
+from pytest_xlatune.model.errors import Exit
 from pytest_xlatune.model.result import Outcome, Submission
 from pytest_xlatune.prepare import preflight
 from pytest_xlatune.tasks import runs

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -62,6 +63,10 @@ for step in range(int(sys.argv[1])):
 """
 
 
+# the hashes of the commits, and with them the noise of the trials, are the same in each run
+THEN = {"GIT_AUTHOR_DATE": "2026-01-01T00:00:00Z", "GIT_COMMITTER_DATE": "2026-01-01T00:00:00Z"}
+
+
 class Trainer:
     """A repository of a trainer, whose commits have known speeds."""
 
@@ -74,7 +79,10 @@ class Trainer:
     def git(self, *words: str) -> str:
         who = ("-c", "user.name=a", "-c", "user.email=a@localhost")
         command = ("git", "-C", str(self.path), *who, *words)
-        return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+        done = subprocess.run(
+            command, check=True, capture_output=True, text=True, env=os.environ | THEN
+        )
+        return done.stdout.strip()
 
     def commit(
         self, note: str, *, speed: float = 1000.0, loss: str = "7.1", broken: str = ""

@@ -17,8 +17,7 @@ from pytest_xlatune.executors import slurm
 from pytest_xlatune.executors.slurm import driver
 from pytest_xlatune.launchers.command import CommandLauncher
 from pytest_xlatune.ledger import AttemptEnded, AttemptSubmitted, LedgerEntry
-from pytest_xlatune.model.errors import ConfigError
-from pytest_xlatune.model.exits import Exit
+from pytest_xlatune.model.errors import ConfigError, Exit
 from pytest_xlatune.model.profile import profile
 from pytest_xlatune.model.resources import Resources
 from pytest_xlatune.model.result import Outcome, State, Submission

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from pytest_xlatune.cli import main
-from pytest_xlatune.model.exits import Exit, help_lines, of_command, worst
+from pytest_xlatune.model.errors import Exit, help_lines, of_command, worst
 from pytest_xlatune.model.result import Verdict, VerdictKind
 from pytest_xlatune.plugin.controller import EXIT, Ends
 from pytest_xlatune.tasks.answers import Measured

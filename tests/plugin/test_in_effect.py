@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from pytest_xlatune.model.exits import Exit
+from pytest_xlatune.model.errors import Exit
 from tests.plugin.conftest import SWEEP_FILE, Folder
 
 PROFILES = """\

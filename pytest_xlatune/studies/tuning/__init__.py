@@ -50,7 +50,7 @@ from pytest_xlatune.studies.tuning._conclude import (
     JobNoise,
     conclusion,
 )
-from pytest_xlatune.studies.tuning._finalists import Selection
+from pytest_xlatune.studies.tuning._finalists import FinalistChoice
 from pytest_xlatune.studies.tuning._slots import Slots, check_slots, follow, outlined, said
 from pytest_xlatune.studies.tuning._stages import (
     Confirmation,
@@ -410,7 +410,7 @@ class TuningStudy(OneCell):
             left += later + slots
         if not self.confirm:
             return left
-        second = self._selection(known).second_runs()
+        second = self._choice(known).second_runs()
         if known.pending or moment.opens or second:
             layout = self.layout
             if isinstance(layout, Refusal) or any(each.trial.block for each in history):
@@ -429,7 +429,7 @@ class TuningStudy(OneCell):
         known = self._known(history)
         if known.pending or not self.confirm:
             return known.pending
-        return self._selection(known).second_runs() or self._pending_blocks(known, history)
+        return self._choice(known).second_runs() or self._pending_blocks(known, history)
 
     @remembered
     def conclude(self, history: History) -> Conclusion:
@@ -440,9 +440,9 @@ class TuningStudy(OneCell):
         # a run that explores only has no finalists, unless an earlier one sent some
         is_confirming = bool(past.confirm) or (self.confirm and is_screened)
         confirmation = self._confirmation(history) if is_confirming else None
-        arms = self._selection(known).finalists() if is_confirming else ()
+        arms = self._choice(known).finalists() if is_confirming else ()
         pending = self.confirm and (
-            self._selection(known).second_runs() or self._pending_blocks(known, history)
+            self._choice(known).second_runs() or self._pending_blocks(known, history)
         )
         return conclusion(
             Basis(
@@ -453,7 +453,7 @@ class TuningStudy(OneCell):
                 screen=known.ranking,
                 confirmation=confirmation,
                 finalists=tuple(arm.id for arm in arms if arm.id != ALIAS.id),
-                late=self._selection(known).late(),
+                late=self._choice(known).late(),
                 layout=self._blocks(known),
                 noise=self._noise(known.ranking),
                 losses=self._losses,
@@ -538,8 +538,8 @@ class TuningStudy(OneCell):
         """On how many node slots the screen lies."""
         return screen_slots(len(self.cells), self._count)
 
-    def _selection(self, known: SweepMoment) -> Selection:
-        return Selection(
+    def _choice(self, known: SweepMoment) -> FinalistChoice:
+        return FinalistChoice(
             known=known,
             layout=self._blocks(known),
             orders=self._orders,
@@ -559,7 +559,7 @@ class TuningStudy(OneCell):
     def _confirmation(self, history: History) -> Confirmation | None:
         known = self._known(history)
         layout = self._blocks(known)
-        arms = self._selection(known).finalists()
+        arms = self._choice(known).finalists()
         if isinstance(layout, Refusal) or not arms:
             return None
         return confirm(

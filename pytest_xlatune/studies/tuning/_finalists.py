@@ -23,7 +23,7 @@ from pytest_xlatune.studies.verdicts import Losses
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Selection:
+class FinalistChoice:
     """What goes on at one moment.
 
     Attributes:

@@ -84,7 +84,8 @@ def network(subject: Subject) -> Document:
         "Pairs",
         Text(
             text=f"The slowest {len(pairs)} of {counted(len(found.pairs), 'pair')}; "
-            "network.json has all. A first run is held against the median of its round."
+            "network.json has all. A first run is held against the median of its round, fresh "
+            "runs against the median of all first runs."
         ),
         Table(columns=columns("~Pair", ">first run %", ">fresh runs %", ">runs"), rows=pairs),
     )

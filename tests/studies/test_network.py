@@ -145,6 +145,9 @@ def test_a_slow_link_is_named_and_its_nodes_are_not_accused(count: int, effect: 
     kinds = {each.arm: each.kind for each in concluded.verdicts}
     assert kinds["node002"] is VerdictKind.EQUIVALENT
     assert kinds[CONCLUSION] is VerdictKind.SLOWER
+    assert isinstance(concluded.record, NetworkRecord)
+    (slow,) = (e for e in concluded.record.pairs if set(e.nodes) == {"node002", "node004"})
+    assert slow.fresh == pytest.approx(math.expm1(effect), abs=0.012), "its own loss is no usual"
 
 
 def test_two_slow_nodes_are_several() -> None:

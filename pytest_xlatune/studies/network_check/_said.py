@@ -338,7 +338,7 @@ def _dash(pair: Sequence[str]) -> str:
 
 def _record(walk: Walk, study: Asking) -> NetworkRecord:
     centred = walk.centred()
-    fresh = _fresh(walk)
+    fresh = walk.fresh()
     pairs = tuple(
         PairFound(
             nodes=pair,
@@ -371,19 +371,6 @@ def _record(walk: Walk, study: Asking) -> NetworkRecord:
         link_loss=link_loss if is_covered else None,
         racks=len(walk.layout.racks),
     )
-
-
-def _fresh(walk: Walk) -> dict[Pair, list[float]]:
-    """Return the fresh runs of pairs, against the mean of all first runs of their kind."""
-    levels = {}
-    for kind in (False, True):
-        own = [v for pair, (_, v) in walk.values.items() if walk.layout.is_across(pair) is kind]
-        levels[kind] = fmean(own) if own else math.nan
-    return {
-        pair: [value - levels[walk.layout.is_across(pair)] for value in own]
-        for pair, own in walk.again.items()
-        if own
-    }
 
 
 def _excluded(

@@ -424,20 +424,26 @@ class Walk:
         self.broken = dead
         if dead:
             return
-        levels = {
-            kind: median([value for pair, (_, value) in self.values.items()
-                          if self.layout.is_across(pair) is kind] or [math.nan])
-            for kind in (False, True)
-        }  # fmt: skip
-        fresh = {
-            pair: fmean(own) - levels[self.layout.is_across(pair)]
-            for pair, own in self.again.items()
-            if own
-        }
+        fresh = {pair: fmean(own) for pair, own in self.fresh().items()}
         lowest = min(fresh, key=lambda p: (fresh[p], self.layout.places(p)), default=None)
         if lowest is None or fresh[lowest] > -max(spread, FRESH):
             return
         self._confirm_link(lowest, repeats)
+
+    def fresh(self) -> dict[Pair, list[float]]:
+        """Return the fresh runs of each pair that has some, against the usual first run.
+
+        That is the median of all first runs of its kind: the pairs that are slow do not move it.
+        """
+        kinds: dict[bool, list[float]] = {}
+        for pair, (_, value) in self.values.items():
+            kinds.setdefault(self.layout.is_across(pair), []).append(value)
+        usual = {kind: median(own) for kind, own in kinds.items()}
+        return {
+            pair: [value - usual.get(self.layout.is_across(pair), math.nan) for value in own]
+            for pair, own in self.again.items()
+            if own
+        }
 
     def _partners_of(self, pair: Pair) -> list[tuple[Pair, Pair]] | None:
         """Return disjoint pairs of each end of a pair with a good partner; None without any."""

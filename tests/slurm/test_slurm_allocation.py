@@ -29,7 +29,8 @@ Slurm = Callable[..., str]
 Wait = Callable[..., None]
 PAIR = ("node001", "node002")
 # notes when it begins and ends, for all to be held against each other
-TIMED = "date +%s.%N >{at}/{name}.begin; sleep {s}; date +%s.%N >{at}/{name}.end"
+# `&&`: where a signal ends sleep before it reaches bash, the trial did not succeed
+TIMED = "date +%s.%N >{at}/{name}.begin; sleep {s} && date +%s.%N >{at}/{name}.end"
 
 
 class Steps:

@@ -144,7 +144,7 @@ def _why_not(entry: CatalogEntry, profile: Profile, context: Context) -> str:
     vendor = vendor_of(context.device)
     wanted = CHANNELS[entry.channel].vendor if entry.channel else entry.vendor
     if (wanted or entry.channel) and wanted not in (vendor or None, _ANY_GPU):
-        return f"{wanted}'s; the device is {context.device or 'not known'}"
+        return f"{wanted or entry.channel}'s; the device is {context.device or 'not known'}"
     of_any = entry.channel or entry.is_key or entry.name.startswith("JAX_")
     of_gpu = profile.flags or wanted == _ANY_GPU or not of_any
     if vendor and vendor not in GPU_VENDORS and of_gpu:

@@ -199,7 +199,7 @@ def shrink(
     if symptom is None:
         raise ConfigError(
             f"profile {profile.id!r} does not fail by {by}: there is nothing to shrink"
-            + ("; --trials N tries it by runs of the trainer" if by == _COMPILING else "")
+            + (f"; {_BY_RUNS}" if by == _COMPILING else "")
         )
     asked: dict[tuple[OneSetting, ...], bool] = {}
     best = settings
@@ -238,6 +238,7 @@ def shrink(
 
 
 _COMPILING, _TRIALS = "compiling", "trials"
+_BY_RUNS = "--trials N tries it by runs of the trainer"
 
 
 def by_compiling(compiler: Compiler, folder: Path, *, lock: Path | None = None) -> Look:
@@ -403,7 +404,7 @@ def shrink_profile(
     """Reduce a profile of a sweep: by compiling where that shows a failure, else by trials.
 
     Trials run where those of the sweep do. A sweep on Slurm that names no program to compile has
-    trials alone: its trainer does not run here.
+    trials alone: its trainer does not run here. So has a trainer that leaves no program.
 
     Raises:
         ConfigError: no such profile, or it does not fail; trials by another executor than this
@@ -416,10 +417,15 @@ def shrink_profile(
     whole, site = declared[name], resolved.sweep.site
     is_here = site.executor == "local"
     if trials is None or is_here or how.program:
-        look = by_compiling(compiler_for(resolved, how), folder, lock=lock)
-        symptom = None if trials is None else look(replace(whole, id="whole"))
-        if trials is None or symptom is not None:
-            return shrink(whole, look, by=_COMPILING, budget=tries, symptom=symptom)
+        try:
+            look = by_compiling(compiler_for(resolved, how), folder, lock=lock)
+        except ConfigError as error:
+            if trials is None:
+                raise ConfigError(f"{error}; {_BY_RUNS}") from None
+        else:
+            symptom = None if trials is None else look(replace(whole, id="whole"))
+            if trials is None or symptom is not None:
+                return shrink(whole, look, by=_COMPILING, budget=tries, symptom=symptom)
     if site.executor not in ("local", "slurm"):
         raise ConfigError(
             f"shrink: trials run on this machine or by Slurm, found executor {site.executor!r}"

@@ -378,6 +378,23 @@ SWEEP = replace(
 """
 
 
+def test_a_trainer_that_leaves_no_program_is_shrunk_by_its_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "trainer.py").write_text(TRAINER, encoding="utf-8")
+    text = SWEEP_FILE.format().replace('"trainer.py"', repr(str(tmp_path / "trainer.py")))
+    text = text.replace("xla_no_such_flag", "xla_slow")
+    (tmp_path / "test_s.py").write_text(text, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(compilers, "machine_lock", lambda: tmp_path / "lock")
+    asked = ["shrink", "test_s.py:typo", "--workdir", str(tmp_path / "w")]
+    assert main(asked) == 2
+    assert "no such file or folder" in (said := capsys.readouterr().err)
+    assert said.rstrip().endswith("--trials N tries it by runs of the trainer")
+    assert main([*asked, "--trials", "9"]) == 0
+    assert capsys.readouterr().out.split()[-1] == "--xla_slow=1"
+
+
 @pytest.mark.parametrize(("tolerance", "status"), [(0.005, 0), (0.02, 2)])
 def test_another_loss_is_one_beyond_the_tolerance_of_the_sweep(
     tmp_path: Path,

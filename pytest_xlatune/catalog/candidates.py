@@ -11,10 +11,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import PurePath
 
-from pytest_xlatune.catalog.context import Context, Level, vendor_of
+from pytest_xlatune.catalog.context import GPU_VENDORS, Context, Level, vendor_of
 from pytest_xlatune.catalog.entries import CatalogEntry, Status, load
 from pytest_xlatune.catalog.rules import PGLE, is_idle, objections
-from pytest_xlatune.model.channels import normal, on_top
+from pytest_xlatune.model.channels import CHANNELS, normal, on_top
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.profile import ALIASES, Profile, effective_values, parse_flags
 from pytest_xlatune.model.record import Record, digest
@@ -142,12 +142,12 @@ _ANY_GPU = "gpu"
 
 def _why_not(entry: CatalogEntry, profile: Profile, context: Context) -> str:
     vendor = vendor_of(context.device)
-    wanted = "google" if entry.channel else entry.vendor
-    if wanted and wanted not in (vendor, _ANY_GPU):
-        return f"{wanted}'s; the device is {context.device or 'not known'}"
+    wanted = CHANNELS[entry.channel].vendor if entry.channel else entry.vendor
+    if (wanted or entry.channel) and wanted not in (vendor or None, _ANY_GPU):
+        return f"{wanted or entry.channel}'s; the device is {context.device or 'not known'}"
     of_any = entry.channel or entry.is_key or entry.name.startswith("JAX_")
     of_gpu = profile.flags or wanted == _ANY_GPU or not of_any
-    if vendor == "google" and of_gpu:
+    if vendor and vendor not in GPU_VENDORS and of_gpu:
         return f"a GPU's; the device is {context.device}"
     found = (
         each.text

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from pytest_xlatune.model.channels import CHANNELS
 from pytest_xlatune.model.profile import BASELINE_ID, Flags, Profile
 from pytest_xlatune.model.record import Record
 from pytest_xlatune.model.text import same_value, whole
@@ -214,15 +215,17 @@ class Context(Record):
     program: Shape | None = None
 
 
-# a device as JAX and Cloud TPU call it:  TPU v5 lite   v5e   v6e-8   tpu7x
-_TPU_DEVICE = re.compile(r"tpu.*|v\d+[a-z]*(-\d+)?", re.IGNORECASE)
+GPU_VENDORS = ("nvidia", "amd")
 
 
 def vendor_of(device: str) -> str:
-    """Return who makes a device; "" where it is not known."""
-    if _TPU_DEVICE.fullmatch(device):
-        return "google"
-    return "amd" if device.startswith("gfx") else "nvidia" if device else ""
+    """Return who makes a device; "" where it is not known, and of a CPU."""
+    for each in CHANNELS.values():
+        if each.devices and re.fullmatch(each.devices, device, re.IGNORECASE):
+            return each.vendor
+    if device in ("", "cpu"):
+        return ""
+    return "amd" if device.startswith("gfx") else "nvidia"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

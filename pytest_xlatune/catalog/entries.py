@@ -23,7 +23,7 @@ from importlib.resources import files
 from typing import Any
 
 from pytest_xlatune.model.cell import Axis, Parallelism
-from pytest_xlatune.model.channels import channel_of, settings_in
+from pytest_xlatune.model.channels import LIBTPU, channel_of, settings_in
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.profile import Flag, Profile, by_channel, parse_flags
 from pytest_xlatune.model.record import Record
@@ -335,7 +335,8 @@ def compiled_in() -> frozenset[str]:
 @functools.cache
 def tpu_flags() -> frozenset[str]:
     """Return the flags of libtpu that the catalog knows."""
-    each_profile = (each for entry in load().entries if entry.channel for each in entry.profiles)
+    own = (each for each in load().entries if each.channel == LIBTPU)
+    each_profile = (each for entry in own for each in entry.profiles)
     return frozenset(name for each in each_profile for _, name in settings_in(each.env, ""))
 
 

@@ -38,6 +38,7 @@ from pytest_xlatune.cli import (
     show_json,
 )
 from pytest_xlatune.model.cell import Axis
+from pytest_xlatune.model.channels import CHANNELS, LIBTPU
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.profile import Profile, format_flags, parse_flags
 from pytest_xlatune.model.record import Json
@@ -161,7 +162,8 @@ def seen_in(entry: CatalogEntry) -> str:
     from pytest_xlatune.evidence.hlo.difference import Below, expectations
 
     if entry.channel:
-        return "libtpu's log: its arguments"
+        channel = CHANNELS[entry.channel]
+        return f"{channel.reader}'s log: its arguments" if channel.says else "run time only"
     if entry.is_key:
         return "the keys that MaxText prints; HLO: the program"
     if not entry.is_flag:
@@ -208,7 +210,7 @@ def _paragraph(entry: CatalogEntry) -> Iterator[str]:
         ("source", entry.source),
         ("only", entry.vendor),
         ("goes to", entry.channel),
-        ("libtpu", _span(entry) if entry.channel else ""),
+        *((CHANNELS[each].reader, _span(entry)) for each in filter(None, [entry.channel])),
         ("numerics", "changed: the loss rule decides" if entry.changes_numerics else ""),
     ):
         if text:
@@ -237,12 +239,16 @@ def _markdown(catalog: Catalog) -> Iterator[str]:
     yield from _table("Any axis", [each for each in of_gpus if "any" in each.axes])
     for axis in (Axis.FSDP, Axis.PP, Axis.TP, Axis.DP, Axis.EP):
         yield from _table(axis.name, [each for each in of_gpus if axis.name in each.axes])
-    yield from _table("TPU (LIBTPU_INIT_ARGS)", [each for each in catalog.entries if each.channel])
+    for variable, channel in CHANNELS.items():
+        own = [each for each in catalog.entries if each.channel == variable]
+        if own:
+            yield from _table(f"{channel.reader} ({variable})", own)
     yield from _table("Keys of MaxText", [each for each in catalog.entries if each.is_key])
 
 
 def _table(title: str, entries: Sequence[CatalogEntry]) -> Iterator[str]:
-    release = "libtpu" if all(each.channel for each in entries) else "jaxlib"
+    readers = {CHANNELS[each.channel].reader if each.channel else "jaxlib" for each in entries}
+    release = ", ".join(sorted(readers))
     release = "only" if all(each.is_key for each in entries) else release
     yield f"### {title}"
     yield ""
@@ -279,7 +285,8 @@ def _span(entry: CatalogEntry) -> str:
     if entry.channel:
         limits = (f"from {entry.since}" if entry.since else "",
                   f"to {entry.until}" if entry.until else "")  # fmt: skip
-        return " ".join(filter(None, limits)) or f"{probed_libtpu()[0]} to {probed_libtpu()[-1]}"
+        probed = probed_libtpu() if entry.channel == LIBTPU else ()
+        return " ".join(filter(None, limits)) or " to ".join((*probed[:1], *probed[-1:]))
     if not entry.is_flag:
         return entry.vendor or ""
     known = history().flags.get(entry.name)

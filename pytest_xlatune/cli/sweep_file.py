@@ -208,9 +208,7 @@ def _shrink(arguments: argparse.Namespace) -> int:
             if crash is not None:
                 crashes.append(crash)
             if not arguments.json:
-                show(
-                    [f"{drawn.id}: {len(drawn.flags)} flags" + ("" if crash else ", no new crash")]
-                )
+                show([f"{drawn.id}: {drawn.shown_text}" + ("" if crash else ": no new crash")])
                 show(_shrunk(crash.shrunk) if crash else ())
                 show([f"  reproducer: {os.path.relpath(crash.folder)}"] if crash else ())
         if arguments.json:

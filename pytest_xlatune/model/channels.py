@@ -20,6 +20,8 @@ class Channel:
 
     Attributes:
         reader: the library.
+        vendor: who makes the devices that it is for: the catalog's flags of it are tried on those.
+        devices: pattern of their names, in either case.
         prefixes, names: flags that it alone reads; `profile()` puts those into the variable.
         not_its: flags that begin so and are XLA's own.
         negates: whether `--noflag` is `--flag=false`, as for flags of Abseil.
@@ -28,6 +30,8 @@ class Channel:
     """
 
     reader: str
+    vendor: str = ""
+    devices: str = ""
     prefixes: tuple[str, ...] = ()
     names: frozenset[str] = frozenset()
     not_its: frozenset[str] = frozenset()
@@ -40,10 +44,14 @@ class Channel:
         return flag in self.names or (flag.startswith(self.prefixes) and flag not in self.not_its)
 
 
+LIBTPU = "LIBTPU_INIT_ARGS"
 CHANNELS: dict[str, Channel] = {
     # Abseil's flags; seen in libtpu 0.0.11 to 0.0.52. XLA_FLAGS aborts on each of these names.
-    "LIBTPU_INIT_ARGS": Channel(
+    LIBTPU: Channel(
         reader="libtpu",
+        vendor="google",
+        # as JAX and Cloud TPU call them:  TPU v5 lite   v5e   v6e-8   tpu7x
+        devices=r"tpu.*|v\d+[a-z]*(-\d+)?",
         prefixes=("xla_tpu_", "xla_jf_", "xla_sc_", "xla_msa_", "xla_mosaic_", "xla_lhs_",
                   "xla_enable_async_", "xla_should_", "megascale_"),
         names=frozenset({
@@ -74,14 +82,27 @@ def flags_in(variable: str, text: str) -> dict[str, str]:
 
     A word without a dash is the value of a bare flag before it: `--auto-cast none`.
     """
+    return {name: value for name, (value, _) in _flags(variable, text).items()}
+
+
+def pieces_of(variable: str, text: str) -> dict[str, str]:
+    """Return the flags of a channel's text with their words as they are written, the last of each.
+
+    Joined by blanks they are the text again, less what a later flag of a name overrides.
+    """
+    return {name: words for name, (_, words) in _flags(variable, text).items()}
+
+
+def _flags(variable: str, text: str) -> dict[str, tuple[str, str]]:
     channel = CHANNELS[variable]
-    found: dict[str, str] = {}
+    found: dict[str, tuple[str, str]] = {}
     open_name = ""  # of a flag that still takes the next word
     for word in text.split():
         match = _NAME.fullmatch(word)
         if match is None:
             if open_name:
-                found[open_name], open_name = word, ""
+                found[open_name] = word, f"{found[open_name][1]} {word}"
+                open_name = ""
             continue
         name, value = match["name"], match["value"]
         bare = name.removeprefix("no")
@@ -89,7 +110,7 @@ def flags_in(variable: str, text: str) -> dict[str, str]:
             name, value = bare, "false"
         open_name = name if value is None else ""
         found.pop(name, None)
-        found[name] = "true" if value is None else value
+        found[name] = "true" if value is None else value, word
     return found
 
 

@@ -126,6 +126,7 @@ class Compiler:
         target: the device that is not here, so that nothing is autotuned; None is this machine.
         sources: the files that hold the program.
         memory_limit_bytes: of one device; None is unknown.
+        device: its name, where that tells which library's flags act on it.
     """
 
     way: Way
@@ -134,6 +135,7 @@ class Compiler:
     target: CompileTarget | None = None
     sources: tuple[Path, ...] = ()
     memory_limit_bytes: int | None = None
+    device: str = ""
 
 
 def check_sweep(resolved: ResolvedSweep) -> None:
@@ -297,6 +299,7 @@ def _by_train_compile(
         way=by_trainer(launcher, cell),
         python=python,
         place=f"{slices} x {check.target}, by MaxText's {TRAIN_COMPILE}",
+        device=check.target,
         sources=tuple(each for each in map(Path, launcher.files(cell)) if _is_source(each)),
         memory_limit_bytes=limit_bytes,
     )

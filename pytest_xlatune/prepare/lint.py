@@ -24,6 +24,7 @@ from pytest_xlatune.catalog.context import Context, Level, Objection
 from pytest_xlatune.catalog.effect import ParsedText, examine
 from pytest_xlatune.catalog.entries import tpu_flags
 from pytest_xlatune.catalog.rules import check, did_you_mean
+from pytest_xlatune.model.channels import LIBTPU
 from pytest_xlatune.model.errors import ConfigError, XlatuneError
 from pytest_xlatune.model.profile import BASELINE_ID, Profile
 from pytest_xlatune.model.record import Record, read_json
@@ -43,7 +44,6 @@ _UNKNOWN = re.compile(r"parse_flags_from_env\.cc:\d+\] Unknown flags? in XLA_FLA
 _BAD_VALUE = re.compile(r"(Couldn't interpret value .*? for flag \w+|Illegal value for --.*)")
 
 
-_TPU = "LIBTPU_INIT_ARGS"
 # ERROR: Unknown command line flag 'xla_tpu_dot_fusion'
 # ERROR: Illegal value 'maybe' specified for flag 'xla_tpu_rwb_fusion'
 _TPU_REFUSES = re.compile(
@@ -105,15 +105,15 @@ def _channels(
 ) -> tuple[list[Objection], tuple[str, ...]]:
     """Ask libtpu what it makes of the texts in its variable; say what could not be asked."""
     texts = {
-        name: env[_TPU]
+        name: env[LIBTPU]
         for name, env in [(BASELINE_ID, context.env), *((each.id, each.env) for each in profiles)]
-        if env.get(_TPU)
+        if env.get(LIBTPU)
     }
     if not texts:
         return [], ()
     said = target.libtpu(list(texts.values()))
     if said is None:
-        why = f"{_TPU}: libtpu is not installed beside {target.python}; it was not asked"
+        why = f"{LIBTPU}: libtpu is not installed beside {target.python}; it was not asked"
         return [], (why,)
     found = []
     for profile, words in zip(texts, said, strict=True):
@@ -241,8 +241,8 @@ def look_at_flags(
         python: the interpreter; "" where the launcher names none.
         environ: of this process, for PATH and HOME.
     """
-    flagged = [each for each in profiles if each.flags or _TPU in each.env]
-    if not flagged and not context.deployed and _TPU not in context.env:
+    flagged = [each for each in profiles if each.flags or LIBTPU in each.env]
+    if not flagged and not context.deployed and LIBTPU not in context.env:
         return look_at_rules(profiles, context)
     try:
         if not python:

@@ -588,12 +588,13 @@ def _names_a_sweep(path: Path) -> bool:
     )
 
 
-def load_sweep(path: Path) -> Sweep:
+def load_sweep(path: Path | str) -> Sweep:
     """Import a sweep file and return what it declares.
 
     Raises:
         ConfigError: there is no such file, it cannot be imported, or it declares no sweep.
     """
+    path = Path(path)
     spec = importlib.util.spec_from_file_location(path.stem, path)
     if spec is None or spec.loader is None or not path.is_file():
         why = "" if path.exists() else ": there is no such file"

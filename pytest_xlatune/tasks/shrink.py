@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
-from pytest_xlatune.catalog.context import is_control
+from pytest_xlatune.catalog.context import is_control, vendor_of
 from pytest_xlatune.catalog.entries import history, load
 from pytest_xlatune.evidence.hlo import Program
 from pytest_xlatune.executors import Executor, QueueFull, SchedulerDown, request_for
@@ -33,6 +33,7 @@ from pytest_xlatune.launchers import Launcher
 from pytest_xlatune.logs import read_log
 from pytest_xlatune.logs.triage import primary
 from pytest_xlatune.model.cell import Cell, secrets_in
+from pytest_xlatune.model.channels import CHANNELS, pieces_of
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.failure import CompileClass
 from pytest_xlatune.model.profile import BASELINE, Flag, Profile
@@ -63,23 +64,25 @@ from pytest_xlatune.sweep.resolved import ResolvedSweep
 
 SLOWER = 0.05  # of the baseline's figure: less is noise of one run, not a failure
 KEPT = 0.5  # a subset is still slower if it loses so much of what the profile loses
-LOSS_TOLERANCE = 0.02
 _FAILS = frozenset({CompileClass.REFUSED, CompileClass.FAILED, CompileClass.MEMORY})
 _ENDED = "ended from outside"  # no way of failing: nothing is known of such a profile
+_XLA = "flag"  # of XLA_FLAGS
 _MOST_TOGETHER = 6  # settings of one draw
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OneSetting(Record):
-    """One flag, variable or override of a profile."""
+    """One flag, variable or override of a profile, or a flag of another library."""
 
-    kind: str  # flag | variable | override
+    kind: str  # flag | variable | override, or the other library's variable
     name: str
-    value: str | None
+    value: str | None  # of a flag of another library all its words
 
     def __str__(self) -> str:
-        if self.kind == "flag":
+        if self.kind in CHANNELS:
+            return str(self.value)
+        if self.kind == _XLA:
             return str(Flag(name=self.name, value=self.value))
         return f"{self.name}={self.value}"
 
@@ -113,10 +116,17 @@ class _SpentError(Exception):
 def settings_of(profile: Profile) -> tuple[OneSetting, ...]:
     """Take a profile apart."""
     return (
-        *(OneSetting(kind="flag", name=each.name, value=each.value) for each in profile.flags),
+        *(OneSetting(kind=_XLA, name=each.name, value=each.value) for each in profile.flags),
+        *(
+            OneSetting(kind=variable, name=flag, value=words)
+            for variable in CHANNELS
+            if variable in profile.env
+            for flag, words in pieces_of(variable, profile.env[variable]).items()
+        ),
         *(
             OneSetting(kind="variable", name=name, value=value)
             for name, value in profile.env.items()
+            if name not in CHANNELS
         ),
         *(
             OneSetting(kind="override", name=name, value=value)
@@ -131,10 +141,12 @@ def profile_of(name: str, settings: Sequence[OneSetting]) -> Profile:
         kind: {each.name: str(each.value) for each in settings if each.kind == kind}
         for kind in ("variable", "override")
     }
-    flags = tuple(
-        Flag(name=each.name, value=each.value) for each in settings if each.kind == "flag"
-    )
-    return Profile(id=name, flags=flags, env=of["variable"], overrides=of["override"])
+    channels = dict.fromkeys(each.kind for each in settings if each.kind in CHANNELS)
+    env = of["variable"] | {
+        kind: " ".join(str(each) for each in settings if each.kind == kind) for kind in channels
+    }
+    flags = tuple(Flag(name=each.name, value=each.value) for each in settings if each.kind == _XLA)
+    return Profile(id=name, flags=flags, env=env, overrides=of["override"])
 
 
 def minimal(items: Sequence[T], fails: Callable[[tuple[T, ...]], bool]) -> tuple[T, ...]:
@@ -187,7 +199,7 @@ def shrink(
     if symptom is None:
         raise ConfigError(
             f"profile {profile.id!r} does not fail by {by}: there is nothing to shrink"
-            + ("; --trials N tries it by runs of the trainer" if by == _COMPILING else "")
+            + (f"; {_BY_RUNS}" if by == _COMPILING else "")
         )
     asked: dict[tuple[OneSetting, ...], bool] = {}
     best = settings
@@ -226,6 +238,7 @@ def shrink(
 
 
 _COMPILING, _TRIALS = "compiling", "trials"
+_BY_RUNS = "--trials N tries it by runs of the trainer"
 
 
 def by_compiling(compiler: Compiler, folder: Path, *, lock: Path | None = None) -> Look:
@@ -320,8 +333,13 @@ def _ended(executor: Executor, submission: Submission, folder: Path) -> Outcome:
         time.sleep(_LOOK_S)
 
 
-def by_trials(launcher: Launcher, cell: Cell, folder: Path, *, run: Run) -> Look:
+def by_trials(
+    launcher: Launcher, cell: Cell, folder: Path, *, run: Run, loss_tolerance: float = 0.02
+) -> Look:
     """Return what one run of the trainer shows; it runs the baseline first.
+
+    `loss_tolerance` is the relative distance from the baseline's loss at which a profile computes
+    something else, as in the sweep.
 
     Raises:
         ConfigError: the cell as deployed has no score.
@@ -338,7 +356,7 @@ def by_trials(launcher: Launcher, cell: Cell, folder: Path, *, run: Run) -> Look
         if isinstance(found, WayOfFailing):
             return found
         if found.loss is not None and deployed.loss is not None:
-            other = different_loss(found.loss, deployed.loss, tolerance=LOSS_TOLERANCE)
+            other = different_loss(found.loss, deployed.loss, tolerance=loss_tolerance)
             if other:
                 return WayOfFailing(cls="loss", signature="", said=other)
         change = deployed.value - found.value
@@ -386,7 +404,7 @@ def shrink_profile(
     """Reduce a profile of a sweep: by compiling where that shows a failure, else by trials.
 
     Trials run where those of the sweep do. A sweep on Slurm that names no program to compile has
-    trials alone: its trainer does not run here.
+    trials alone: its trainer does not run here. So has a trainer that leaves no program.
 
     Raises:
         ConfigError: no such profile, or it does not fail; trials by another executor than this
@@ -399,10 +417,15 @@ def shrink_profile(
     whole, site = declared[name], resolved.sweep.site
     is_here = site.executor == "local"
     if trials is None or is_here or how.program:
-        look = by_compiling(compiler_for(resolved, how), folder, lock=lock)
-        symptom = None if trials is None else look(replace(whole, id="whole"))
-        if trials is None or symptom is not None:
-            return shrink(whole, look, by=_COMPILING, budget=tries, symptom=symptom)
+        try:
+            look = by_compiling(compiler_for(resolved, how), folder, lock=lock)
+        except ConfigError as error:
+            if trials is None:
+                raise ConfigError(f"{error}; {_BY_RUNS}") from None
+        else:
+            symptom = None if trials is None else look(replace(whole, id="whole"))
+            if trials is None or symptom is not None:
+                return shrink(whole, look, by=_COMPILING, budget=tries, symptom=symptom)
     if site.executor not in ("local", "slurm"):
         raise ConfigError(
             f"shrink: trials run on this machine or by Slurm, found executor {site.executor!r}"
@@ -415,7 +438,13 @@ def shrink_profile(
     cell = replace(resolved.cell, nodelist=resolved.nodelist)
     return shrink(
         whole,
-        by_trials(resolved.sweep.launcher, cell, folder, run=run),
+        by_trials(
+            resolved.sweep.launcher,
+            cell,
+            folder,
+            run=run,
+            loss_tolerance=resolved.sweep.design.loss_tolerance,
+        ),
         by=_TRIALS,
         budget=trials,
     )
@@ -458,12 +487,13 @@ def hunt(
     versions = compiled_by(compiler)
     jaxlib = next(iter(re.findall(r"\bjaxlib (\d[\w.+]*)", versions)), "")
     known = history()
+    vendor = vendor_of(compiler.device)
+    kind = next((name for name, each in CHANNELS.items() if vendor and each.vendor == vendor), _XLA)
     settings = [
         profile
         for entry in load().of_axis(axis)
         for profile in entry.profiles
-        if profile.flags
-        and not profile.env
+        if {each.kind for each in settings_of(profile)} == {kind}
         and not is_control(profile)
         and not (
             jaxlib and any(known.is_accepted(each.name, jaxlib) is False for each in profile.flags)
@@ -479,8 +509,8 @@ def hunt(
     seen: set[tuple[str, str]] = set()
     for place in range(1, count + 1):
         parts = draw.sample(settings, draw.randint(2, min(_MOST_TOGETHER, len(settings))))
-        flags = {each.name: each for part in parts for each in part.flags}
-        drawn = Profile(id=f"draw-{place}", flags=tuple(flags.values()))
+        flags = {each.name: each for part in parts for each in settings_of(part)}
+        drawn = profile_of(f"draw-{place}", tuple(flags.values()))
         found = look(drawn)
         if found is None or found.cls != str(CompileClass.FAILED):
             yield drawn, None

@@ -6,10 +6,12 @@ import dataclasses
 
 import pytest
 
+from pytest_xlatune.catalog import candidates as candidates_module
 from pytest_xlatune.catalog.candidates import profiles_for
 from pytest_xlatune.catalog.context import Context
-from pytest_xlatune.catalog.entries import load, probed_libtpu, tpu_flags
+from pytest_xlatune.catalog.entries import CatalogEntry, load, probed_libtpu, tpu_flags
 from pytest_xlatune.catalog.rules import check
+from pytest_xlatune.cli.flags import seen_in
 from pytest_xlatune.launchers.command import CommandLauncher
 from pytest_xlatune.logs import read_log
 from pytest_xlatune.model.cell import Cell, Parallelism, Protocol
@@ -91,6 +93,38 @@ def test_a_channel_of_a_user_is_data(monkeypatch: pytest.MonkeyPatch) -> None:
     spec = launched(profile("cast", env={name: "--auto-cast none"}), {name: "-O1"})
     assert spec.env[name] == "-O1 --auto-cast none"
     assert on_top({name: "-O1"}, {"A": "1"}) == {name: "-O1", "A": "1"}
+
+
+def test_the_catalog_tries_the_flags_of_a_new_channel_on_its_devices_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The same ten lines: an entry of the catalog needs no code either."""
+    name = "NEURON_CC_FLAGS"
+    channel = Channel(
+        reader="neuronx-cc", vendor="aws", devices=r"(trn|inf)\d.*", names=frozenset({"auto-cast"})
+    )
+    monkeypatch.setitem(CHANNELS, name, channel)
+    own = CatalogEntry(
+        name="auto-cast",
+        slug="neuron-cast",
+        axes=("any",),
+        values=("none",),
+        mechanism="no matrix product is computed in another precision than it is written in",
+        source="a test",
+    )
+    catalog = load()
+    monkeypatch.setattr(
+        candidates_module,
+        "load",
+        lambda: dataclasses.replace(catalog, entries=(*catalog.entries, own)),
+    )
+    found = {each.id: each.env for each in profiles_for("FSDP", device="trn1")}
+    assert found["neuron-cast"] == {name: "--auto-cast=none"}
+    assert not [each for each in found.values() if TPU in each or "NCCL_PROTO" in each]
+    assert not [each for each in profiles_for("FSDP", device="trn1") if each.flags]
+    for device in ("sm_90", "gfx942", "v5e", "cpu", ""):
+        assert "neuron-cast" not in {each.id for each in profiles_for("FSDP", device=device)}
+    assert seen_in(own) == "run time only", "a channel that names no line of its reader"
 
 
 @pytest.mark.parametrize(

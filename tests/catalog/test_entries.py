@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -321,6 +322,29 @@ def test_what_computes_in_another_order_or_precision_says_so() -> None:
     assert attention - told == {"NVTE_USE_CAST_TRANSPOSE_TRITON"}, "which JAX does not read"
     assert "xla_gpu_default_to_alg_dot_bf16_bf16_f32" in told
     assert "xla_gpu_all_reduce_blueconnect_num_devices_per_host" in told
+    for each in load().entries:
+        speaks = re.search(r"order of (the sum|summation)", f"{each.mechanism} {each.constraints}")
+        assert not speaks or each.changes_numerics, each.slug
+    kernels = {"xla_gpu_enable_triton_gemm", "xla_gpu_enable_cublaslt", "xla_gpu_autotune_level"}
+    shapes = {"NCCL_ALGO", "NCCL_NVLS_ENABLE", "RCCL_MSCCL_ENABLE"}
+    assert kernels | shapes <= told, "another kernel or tree adds up in another order"
+
+
+SINCE = re.compile(r"(?:the default since|true since|; since|^since) (0\.\d+\.\d+)\b")
+
+
+def test_a_release_that_a_text_names_is_one_at_which_the_flag_changed() -> None:
+    """It came with it, or its default did; also of another flag that the text names."""
+    named = 0
+    for entry in load().entries:
+        text = entry.constraints
+        flags = {entry.name, *re.findall(r"xla_\w+", text)} & history().flags.keys()
+        for since in SINCE.findall(text) if entry.is_flag else ():
+            changes = {at for flag in flags for at in history().flags[flag].defaults}
+            first = {history().flags[flag].first for flag in flags}
+            assert since in changes | first, f"{entry.slug}: since {since}"
+            named += 1
+    assert named > 20
 
 
 # what a key of MaxText is for -> whether the loss is computed otherwise with it

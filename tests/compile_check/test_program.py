@@ -37,7 +37,7 @@ needs_jax = pytest.mark.skipif(
 # what a trainer leaves behind, by its flags
 TRAINER = """
 import gzip, os, pathlib, sys
-flags = os.environ["XLA_FLAGS"]
+flags = os.environ["XLA_FLAGS"] + os.environ.get("LIBTPU_INIT_ARGS", "")
 if "warp" in flags:
     print("F0112 07:08:09.1 77 a.cc:234] Unknown flag in XLA_FLAGS: --xla_warp", flush=True)
     os.abort()

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from pytest_xlatune.cli import main
 from pytest_xlatune.launchers.command import CommandLauncher
 from pytest_xlatune.model.cell import Cell, Parallelism, Protocol
+from pytest_xlatune.model.channels import CHANNELS, Channel
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.profile import Profile, profile
 from pytest_xlatune.model.trial import LaunchSpec
@@ -36,7 +37,7 @@ from pytest_xlatune.tasks.shrink import (
     shrink,
     write_reproducer,
 )
-from tests.compile_check.test_program import stand_in
+from tests.compile_check.test_program import KEPT, stand_in
 
 needs_jax = pytest.mark.skipif(
     importlib.util.find_spec("jax") is None, reason="jax is not installed: nothing compiles"
@@ -81,6 +82,38 @@ def test_a_profile_is_taken_apart_and_put_together() -> None:
     assert [str(each) for each in settings_of(WHOLE)] == [
         "--xla_a=1", "--xla_b=2", "--xla_c", "NCCL_X=1", "remat_policy=full",
     ]  # fmt: skip
+
+
+TPU = "LIBTPU_INIT_ARGS"
+
+
+def test_the_flags_of_another_library_are_taken_apart_as_they_are_written(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(CHANNELS, "NEURON_CC_FLAGS", Channel(reader="neuronx-cc"))
+    text = {
+        TPU: "--xla_tpu_dot_dot_fusion=false --noxla_tpu_rwb_fusion",
+        "NEURON_CC_FLAGS": "--auto-cast none -O1",
+        "NCCL_X": "1",
+    }
+    whole = Profile(id="tpu", env=text)
+    settings = settings_of(whole)
+    assert [str(each) for each in settings] == [
+        "--xla_tpu_dot_dot_fusion=false", "--noxla_tpu_rwb_fusion", "--auto-cast none", "-O1",
+        "NCCL_X=1",
+    ]  # fmt: skip
+    assert profile_of("tpu", settings) == whole
+    one = profile_of("one", settings[1:2])
+    assert one.env == {TPU: "--noxla_tpu_rwb_fusion"}
+
+
+def test_a_bundle_of_libtpus_flags_is_reduced_to_the_one_that_fails(tmp_path: Path) -> None:
+    whole = profile("bundle", "--xla_tpu_a=1 --xla_tpu_hopeless=1 --xla_tpu_b=1")
+    assert set(whole.env) == {TPU}
+    look = by_compiling(compiler(tmp_path), tmp_path / "kept", lock=tmp_path / "lock")
+    found = shrink(whole, look, by="compiling", budget=20)
+    assert [str(each) for each in found.settings] == ["--xla_tpu_hopeless=1"]
+    assert (found.of, found.is_minimal) == (3, True)
 
 
 def of(*names: str) -> WayOfFailing:
@@ -197,21 +230,40 @@ def test_a_profile_that_fails_in_a_run_is_reduced_by_trials(
     assert found.is_minimal
 
 
+class Entry:
+    def __init__(self, *found: Profile) -> None:
+        self.profiles = found
+
+
+class Pool:
+    """A catalog of flags that do nothing, and one of each library that ends the compiler."""
+
+    def of_axis(self, axis: str) -> list[Entry]:
+        assert axis == "FSDP=1"
+        flags = [f"xla_{kind}_p{i}" for kind in ("gpu", "tpu") for i in range(5)]
+        found = [profile(each, f"--{each}=1") for each in flags]
+        found += [profile("bad", "--xla_hopeless=1"), profile("tpu-bad", "--xla_tpu_hopeless=1")]
+        return [Entry(each) for each in found]
+
+
+def test_a_hunt_for_a_tpu_draws_libtpus_flags(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shrinking, "load", Pool)
+    monkeypatch.setattr(shrinking, "compiled_by", lambda _: "jax 1, jaxlib 1.0 for here")
+    where = {"folder": tmp_path / "keep", "lock": tmp_path / "lock"}
+    (tmp_path / "keep").mkdir()
+    by = compiler(tmp_path, device="v5e-8")
+    found = list(hunt(by, "FSDP=1", count=6, number=3, budget=30, **where))
+    assert all(set(drawn.env) == {TPU} and not drawn.flags for drawn, _ in found)
+    (crash,) = [each for _, each in found if each is not None]
+    assert [str(each) for each in crash.shrunk.settings] == ["--xla_tpu_hopeless=1"]
+    assert f"export {TPU}=--xla_tpu_hopeless=1\n" in Path(crash.folder, "REPORT.md").read_text()
+
+
 def test_a_hunt_reduces_each_new_crash_to_a_reproducer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pools = [profile(f"p{i}", f"--xla_gpu_p{i}=1") for i in range(5)]
-    pools.append(profile("bad", "--xla_hopeless=1"))
-
-    class Entry:
-        def __init__(self, *found: Profile) -> None:
-            self.profiles = found
-
-    class Pool:
-        def of_axis(self, axis: str) -> list[Entry]:
-            assert axis == "FSDP=1"
-            return [Entry(each) for each in pools]
-
     monkeypatch.setattr(shrinking, "load", Pool)
     monkeypatch.setattr(shrinking, "compiled_by", lambda _: "jax 1, jaxlib 1.0 for here")
     (tmp_path / "keep").mkdir()
@@ -305,3 +357,65 @@ def test_a_flag_that_xla_refuses_is_found_among_others(
     assert "does not fail by compiling" in capsys.readouterr().err
     assert main(["shrink", "test_s.py:fien", *asked]) == 2
     assert "fine" in capsys.readouterr().err
+
+
+# leaves a dump as a compile check asks for one, then runs as the trainer above does
+DUMPING = """
+import gzip, pathlib
+dump = pathlib.Path("xla_dump"); dump.mkdir(exist_ok=True)
+text = gzip.decompress(pathlib.Path({kept!r}, "fsdp.txt.gz").read_bytes())
+(dump / "module_1.jit_train_step.sm_9.0_gpu_after_optimizations.txt").write_bytes(text)
+"""
+LOSING = """
+from dataclasses import replace
+from pytest_xlatune import DesignSettings, Profile, load_sweep, parse_flags
+
+SWEEP = replace(
+    load_sweep("test_s.py"),
+    design=DesignSettings(loss_tolerance={tolerance}),
+    profiles=(Profile(id="both", flags=parse_flags("--xla_a=1 --xla_z=1 --xla_b=1")),),
+)
+"""
+
+
+def test_a_trainer_that_leaves_no_program_is_shrunk_by_its_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "trainer.py").write_text(TRAINER, encoding="utf-8")
+    text = SWEEP_FILE.format().replace('"trainer.py"', repr(str(tmp_path / "trainer.py")))
+    text = text.replace("xla_no_such_flag", "xla_slow")
+    (tmp_path / "test_s.py").write_text(text, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(compilers, "machine_lock", lambda: tmp_path / "lock")
+    asked = ["shrink", "test_s.py:typo", "--workdir", str(tmp_path / "w")]
+    assert main(asked) == 2
+    assert "no such file or folder" in (said := capsys.readouterr().err)
+    assert said.rstrip().endswith("--trials N tries it by runs of the trainer")
+    assert main([*asked, "--trials", "9"]) == 0
+    assert capsys.readouterr().out.split()[-1] == "--xla_slow=1"
+
+
+@pytest.mark.parametrize(("tolerance", "status"), [(0.005, 0), (0.02, 2)])
+def test_another_loss_is_one_beyond_the_tolerance_of_the_sweep(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tolerance: float,
+    status: int,
+) -> None:
+    """The loss is 1 % apart."""
+    trainer = DUMPING.format(kept=str(KEPT)) + TRAINER.replace("9.0 if both", "5.05 if both")
+    (tmp_path / "trainer.py").write_text(trainer, encoding="utf-8")
+    launcher = SWEEP_FILE.format().replace('"trainer.py"', repr(str(tmp_path / "trainer.py")))
+    (tmp_path / "test_s.py").write_text(launcher, encoding="utf-8")
+    (tmp_path / "test_l.py").write_text(LOSING.format(tolerance=tolerance), encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(compilers, "machine_lock", lambda: tmp_path / "lock")
+    asked = ["--workdir", str(tmp_path / "w"), "--keep", str(tmp_path / "keep")]
+    assert main(["shrink", "test_l.py:both", "--trials", "9", *asked]) == status
+    said = capsys.readouterr()
+    if status:
+        assert "does not fail by trials" in said.err
+    else:
+        assert said.out.split()[-2:] == ["--xla_a=1", "--xla_b=1"]
+        assert "loss" in said.out

@@ -6,19 +6,21 @@ import json
 import os
 import re
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from pytest_xlatune.evidence.hlo.dump import read_program
+from pytest_xlatune.evidence.protobuf import LENGTH, fields, text
 from pytest_xlatune.evidence.trace import Kind, Trace
 from pytest_xlatune.evidence.trace._chrome import read_trace_json
 from pytest_xlatune.evidence.trace._xplane import read_xplane
 from pytest_xlatune.evidence.trace.breakdown import drill
 from pytest_xlatune.evidence.trace.collectives import Watch
 from pytest_xlatune.evidence.trace.step_times import StepRule
+from tests.evidence.captures import msg, num
 
 ROOT = Path(__file__).resolve().parents[2]
 TRACES = Path(os.environ.get("XLATUNE_TRACE_DATA", ROOT.parent / "shared" / "data" / "traces"))
@@ -60,6 +62,89 @@ def test_real_amd_capture_equals_its_truth(name: str | None) -> None:
                 kernel = want["kernels"][row.name]
                 assert (row.count, row.sum_ps) == (kernel["count"], kernel["total_ps"])
                 assert row.longest_ps == kernel["max_ps"]
+
+
+LAYOUTS = {
+    "a process for the node": [range(8)],
+    "a process for each GPU, which it calls by its number": [[gpu] for gpu in range(8)],
+    "a process for each GPU, which it calls 0": [[0]] * 8,
+    "two nodes": [range(4), range(4)],
+    "two nodes, the second one's GPUs first": [range(4, 8), range(4)],
+}
+
+
+def planes_of(data: bytes) -> dict[str, bytes]:
+    """Take a capture apart: the name of each plane, and its bytes."""
+    found = {}
+    for number, _, begin, end in fields(data, 0, len(data)):
+        if number == 1:
+            parts = fields(data, begin, end)
+            name = next(text(data, at, to) for part, _, at, to in parts if part == 2)
+            found[name] = data[begin:end]
+    return found
+
+
+def renamed(plane: bytes, name: str) -> bytes:
+    """Return a plane under another name."""
+    out = b""
+    for number, kind, begin, end in fields(plane, 0, len(plane)):
+        if kind == LENGTH:
+            out += msg(number, name.encode() if number == 2 else plane[begin:end])
+        else:
+            out += num(number, begin)
+    return out
+
+
+@pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS)
+@pytest.mark.parametrize("name", REAL or [None])
+def test_each_gpu_and_step_of_a_real_capture_is_the_same_in_every_layout(
+    name: str | None, layout: list[Sequence[int]]
+) -> None:
+    """Eight GPUs that each did what the real one did, in one file or in several."""
+    if name is None:
+        pytest.skip("no captures: set XLATUNE_TRACE_DATA to a folder with some")
+    data = (TRACES / f"{name}.xplane.pb").read_bytes()
+    (alone,) = drill([read_xplane(data, "x")]).gpus
+    planes = planes_of(data)
+    of_host = [msg(1, plane) for at, plane in planes.items() if not at.startswith("/device")]
+    traces = []
+    for number, gpus in enumerate(layout):
+        devices = {f"/device:GPU:{gpu}": planes[alone.name] for gpu in gpus}
+        own = [msg(1, renamed(plane, at)) for at, plane in devices.items()]
+        traces.append(read_xplane(b"".join([*of_host, *own]), f"n{number}.xplane.pb"))
+    found = drill(traces)
+    assert len(found.gpus) == 8
+    for gpu in found.gpus:
+        assert (gpu.steps, gpu.outside) == (alone.steps, alone.outside)
+    (want,) = json.loads((TRACES / f"{name}.truth.json").read_text())["devices"].values()
+    assert sum(gpu.total.sum_ps + gpu.outside.sum_ps for gpu in found.gpus) == 8 * want["sum_ps"]
+    assert not found.warnings
+
+
+def test_each_step_of_a_real_capture_is_what_jaxs_own_reader_adds_up() -> None:
+    """Between the starts of two steps: kernels, their sum, first start to last end, in ps."""
+    several = 0
+    for path in [TRACES / f"{name}.xplane.pb" for name in REAL]:
+        (gpu,) = drill([read_xplane(path.read_bytes(), "x")]).gpus
+        if len(gpu.steps) == 1:
+            continue
+        several += 1
+        kernels = [
+            (round(event.start_ns * 1000), round(event.duration_ns * 1000))
+            for plane in pytest.importorskip("jax").profiler.ProfileData.from_file(str(path)).planes
+            for line in plane.lines
+            if plane.name == gpu.name and line.name.startswith("Stream")
+            for event in line.events
+        ]
+        ends = (*gpu.begins_ps[1:], max(start for start, _ in kernels) + 1)
+        for step, begin, end in zip(gpu.steps, gpu.begins_ps, ends, strict=True):
+            own = [each for each in kernels if begin <= each[0] < end]
+            last = max(start + duration for start, duration in own)
+            assert (step.kernels, step.sum_ps) == (len(own), sum(size for _, size in own))
+            assert step.span_ps == last - begin
+    if not REAL:
+        pytest.skip("no captures: set XLATUNE_TRACE_DATA to a folder with some")
+    assert several
 
 
 def test_real_cpu_capture_has_its_steps_and_both_formats_agree(cpu_capture: Path) -> None:

@@ -1,10 +1,12 @@
 """What node slots cost and gain: wall time, node-hours, false winners and power by simulation.
 
-    python benchmarks/slot_rates.py --sweeps 300 --jobs 2
+    python benchmarks/slot_rates.py --sweeps 1000 --jobs 2
+    python benchmarks/slot_rates.py --sweeps 300 --jobs 2 --held
 
 Every sweep goes through study.propose, stats.score and study.conclude. Trials are of equal length;
 wall time is counted in trials that follow one another, node-hours in trials. Job noise is 0.6 %,
-the drift 1 % over the time of 50 trials one after the other.
+the drift 1 % over the time of 50 trials one after the other. With `--held` trials run in
+allocations of 20 one after the other, and a share of the noise belongs to an allocation on a slot.
 """
 
 from __future__ import annotations
@@ -24,6 +26,8 @@ from pytest_xlatune.model.result import VerdictKind
 SLOTS, BUDGET = 8, 65  # 1.3 times the jobs of one slot
 WORLDS = (NULL, ONE, replace(THREE, name="three at +2 %"))
 SPREADS = (0.0, 0.005, 0.010)
+SHARES = (0.25, 0.5, 0.75)  # of the variance, what belongs to an allocation
+HOLD = 20  # trials that one takes: four hours of 12 minutes
 
 
 def measure(world: World, seeds: range) -> Counter[str]:
@@ -50,28 +54,36 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=1, help="processes")
     parser.add_argument("--slots", type=int, default=SLOTS)
     parser.add_argument("--budget", type=int, default=BUDGET, help="trials, on several slots")
+    parser.add_argument("--held", action="store_true", help="in allocations of 20 trials in turn")
     options = parser.parse_args()
     print(f"{options.sweeps} sweeps a row; in brackets the Monte-Carlo standard error.\n")
     print("| slots, spread | profiles | wall time | node-hours | false winner | power | told |")
     print("|---|---|---|---|---|---|---|")
+    chunks = [range(at, min(at + 25, options.sweeps)) for at in range(0, options.sweeps, 25)]
     with ProcessPoolExecutor(options.jobs) as pool:
-        for base in WORLDS:
+        for base in worlds(WORLDS, SHARES if options.held else ()):
             one: Counter[str] = Counter()
             for slots, spread in ((1, 0.0), *((options.slots, each) for each in SPREADS)):
                 world = replace(base, node_slots=slots, slot_sd=spread)
                 if slots > 1:
                     world = replace(world, budget=options.budget)
-                chunks = [range(at, min(at + 25, options.sweeps))
-                          for at in range(0, options.sweeps, 25)]  # fmt: skip
                 found: Counter[str] = Counter()
                 for part in pool.map(partial(measure, world), chunks):
                     found.update(part)
                 one = one or found
-                print(_row(base, slots, spread, found, one), flush=True)
+                print(_row(world, found, one), flush=True)
 
 
-def _row(world: World, slots: int, spread: float, found: Counter[str], one: Counter[str]) -> str:
-    where = "one" if slots == 1 else f"{slots}, {100 * spread:g} %"
+def worlds(known: tuple[World, ...], shares: tuple[float, ...]) -> tuple[World, ...]:
+    """Return worlds of jobs, or with shares those of held allocations, by share."""
+    held = (replace(each, hold=HOLD, share=share) for share in shares for each in known)
+    return tuple(held) if shares else known
+
+
+def _row(world: World, found: Counter[str], one: Counter[str]) -> str:
+    slots = world.node_slots
+    where = "one" if slots == 1 else f"{slots}, {100 * world.slot_sd:g} %"
+    where += f", share {100 * world.share:g} %" if world.hold else ""
     cells = [
         where,
         world.name,

@@ -198,7 +198,10 @@ _LAYOUTS = (
 _SLOT_LAYOUTS = (SweepLayout(screen_baselines=3, widths=(6, 6, 6, 6)),)
 # where there are slots for all of these blocks a round of second runs costs little time, and few
 # finalists need short blocks
-_TWICE = SweepLayout(screen_baselines=3, widths=(4, 4, 4, 4, 4), block_baselines=1, again=8)
+SECOND_RUNS = 8
+_TWICE = SweepLayout(
+    screen_baselines=3, widths=(4, 4, 4, 4, 4), block_baselines=1, again=SECOND_RUNS
+)
 # where the noise is small there may be more than three winners, and three runs show each of them
 _QUIET_LAYOUTS = (
     SweepLayout(screen_baselines=3, widths=(6, 6, 6)),

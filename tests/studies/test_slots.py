@@ -12,6 +12,7 @@ from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.failure import FailureClass
 from pytest_xlatune.model.result import Action, Finding, TrialResult, TrialStatus, VerdictKind
 from pytest_xlatune.model.trial import Trial
+from pytest_xlatune.studies import Ask, Question
 from pytest_xlatune.studies.tuning import TuningStudy
 from tests.benchmarks import load
 
@@ -165,6 +166,77 @@ def test_a_sweep_whose_blocks_began_without_second_runs_goes_on_as_it_began() ->
     # some of them were planned when it was cut off
     rest = study_of(EIGHT, 2).propose([*history, *cluster.run(blocks[:11])])
     assert {each.id for each in rest} == {each.id for each in blocks[11:]}
+
+
+def test_a_profile_that_joins_amid_second_runs_costs_no_leader_its_own_and_no_budget() -> None:
+    study, cluster = study_of(EIGHT, 3), Cluster(EIGHT, 3)
+    history, again = upto(study, cluster, "again")
+    at = next(at for at, each in enumerate(again) if each.arm == "p000")
+    history += cluster.run([*again[:at], *again[at + 1 :]][:4])  # the winner's is not among them
+    more = study_of(replace(EIGHT, profiles=27), 3)
+    while trials := more.propose(history):
+        history += cluster.run(trials)
+    conclusion = more.conclude(history)
+    assert conclusion.winner is not None
+    assert conclusion.winner.arm == "p000"
+    assert sum(each.trial.stage == "again" for each in history) == 8
+    assert len(history) <= EIGHT.budget
+
+
+def test_a_second_run_that_cannot_run_makes_no_other_profile_late() -> None:
+    study, cluster = study_of(EIGHT, 3), Cluster(EIGHT, 3)
+    history, again = upto(study, cluster, "again")
+    lost_one = next(each for each in again if each.arm != "p000")
+    oom = TrialResult(trial=lost_one, status=TrialStatus.DROPPED, reason="oom")
+    history += [oom, *cluster.run([each for each in again if each is not lost_one])]
+    while trials := study.propose(history):
+        history += cluster.run(trials)
+    conclusion = study.conclude(history)
+    assert conclusion.complete
+    assert lost_one.arm not in conclusion.tuning.finalists
+    assert not [each for each in conclusion.notes if "would be confirmed by now" in each]
+
+
+@pytest.mark.parametrize("shift", [-0.05, 0.05], ids=["slower", "faster"])
+def test_second_runs_of_another_day_tell_their_order_and_no_level(shift: float) -> None:
+    study, cluster = study_of(EIGHT, 3), Cluster(EIGHT, 3)
+    history, again = upto(study, cluster, "again")
+    usual = cluster.run(again)
+    later = [
+        replace(
+            each,
+            score=replace(each.score, value=each.score.value + shift),
+            outcome=replace(each.outcome, start_s=each.outcome.start_s + 86400.0),
+        )
+        for each in usual
+    ]
+    one, other = study.conclude([*history, *usual]), study.conclude([*history, *later])
+    assert other.tuning.finalists == one.tuning.finalists
+    arms = {each.arm for each in again}
+    once = [each.delta for each in study.conclude(history).verdicts if each.arm in arms]
+    twice = [each.delta for each in other.verdicts if each.arm in arms]
+    assert sum(twice) == pytest.approx(sum(once), abs=0.01), "eight of them, not eight shifts"
+
+
+def test_a_test_of_the_last_wave_says_that_second_runs_may_follow() -> None:
+    study, cluster = study_of(EIGHT, 3), Cluster(EIGHT, 3)
+    history, again = upto(study, cluster, "again")
+    question = Question(about=Ask.SCREENED, name=again[0].arm, wave="wave2")
+    before = study.answer(history, question)
+    assert before.verdict is not None
+    assert before.verdict.up_to == "wave2"
+    history += cluster.run(again)
+    for wave in ("wave2", ""):
+        after = study.answer(history, replace(question, wave=wave)).verdict
+        assert after is not None
+        assert (after.n, after.delta) == (1, before.verdict.delta), "the same in a later run"
+
+
+def test_no_wave_has_the_name_of_second_runs() -> None:
+    study = study_of(EIGHT, 0)
+    named = replace(study.profiles[0], wave="again")
+    with pytest.raises(ConfigError, match=r"a wave is called 'again'.*another name"):
+        replace(study, profiles=(named, *study.profiles[1:]))
 
 
 @pytest.mark.parametrize(

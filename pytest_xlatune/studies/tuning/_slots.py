@@ -15,7 +15,8 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import groupby
+from itertools import groupby, pairwise
+from statistics import fmean, median
 from typing import Protocol
 
 from pytest_xlatune.model.cell import Cell
@@ -29,7 +30,7 @@ from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.stats.blocks import BlockScore, fit_group
 from pytest_xlatune.stats.design import FEW, MIN_DF, Plan, Refusal, screen_slots, t_quantile
 from pytest_xlatune.studies import History
-from pytest_xlatune.studies.trials import AGAIN, Past, Place, Segment, place, usable
+from pytest_xlatune.studies.trials import AGAIN, Past, Place, Segment, place, start_of, usable
 from pytest_xlatune.studies.tuning.derived import DerivedRule
 
 # by these a slot is known to take no trial any more
@@ -305,6 +306,37 @@ def check_slots(slots: Sequence[Sequence[str]], *, cell: Cell, where: str) -> No
             f"{where}: the node slots share {', '.join(shared)}; a node runs one trial at a time, "
             "so name each node once"
         )
+
+
+ANOTHER_SESSION = 4.0  # times the median time between starts: what follows is another session
+
+
+def second_shift(placed: Sequence[tuple[TrialResult, float]]) -> float:
+    """Return what second runs of another session lie off by; 0 where they followed at once.
+
+    No baseline runs beside them, so that only their order tells of another session: on the mean
+    they are taken to stand where the first runs of the same profiles do.
+
+    Args:
+        placed: runs of the screen, and how far off the line of the first ones.
+    """
+    starts: dict[str, list[tuple[float, bool]]] = defaultdict(list)
+    for each, _ in placed:
+        if (start := start_of(each)) is not None:
+            starts[each.trial.cell_digest].append((start, each.trial.stage == AGAIN))
+    waits: dict[bool, list[float]] = {False: [], True: []}
+    for own in starts.values():
+        for (before, was_second), (after, is_second) in pairwise(sorted(own)):
+            waits[is_second and not was_second].append(after - before)
+    if not all(waits.values()) or min(waits[True]) <= ANOTHER_SESSION * median(waits[False]):
+        return 0.0
+    first = {each.trial.arm: value for each, value in placed if each.trial.stage != AGAIN}
+    off = [
+        value - first[each.trial.arm]
+        for each, value in placed
+        if each.trial.stage == AGAIN and each.trial.arm in first
+    ]
+    return fmean(off) if off else 0.0
 
 
 _ALPHA = 0.05  # of calling any slot slower that is not

@@ -337,6 +337,13 @@ def plan(
     return Refusal(what="ranking only", why=_why(profiles, budget, reserved_blocks, waves, slots))
 
 
+def jobs_for_second_runs(layout: Plan, *, slots: int) -> int:
+    """Return the jobs with which the best of the screen run twice; 0 where they do, or never do."""
+    if layout.again or slots < len(_TWICE.widths) or layout.profiles < 2 * _TWICE.again:
+        return 0
+    return layout.profiles + layout.screen_baselines + _TWICE.again + _TWICE.in_blocks
+
+
 def screen_slots(slots: int, profiles: int) -> int:
     """Return on how many node slots a screen lies: a baseline is for two profiles or more."""
     return 1 if slots == 1 else min(slots, max(profiles // 2, 1))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from dataclasses import replace
 from typing import Any
@@ -346,3 +347,25 @@ def test_a_plan_says_how_many_trials_follow_one_another() -> None:
     (said,) = [each for each in study_of(EIGHT, 0).outline([]) if "side by side" in each]
     assert "8 slots of 1 node side by side: 5 rounds of the screen and 5 of the blocks" in said
     assert "10 trials follow one another" in said
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        pytest.param({"budget": 50}, "with 65 jobs (--xlatune-budget 65) the best 8", id="too few"),
+        pytest.param({}, "", id="enough"),
+        pytest.param({"budget": 50, "blocks": 3}, "", id="blocks that the sweep states"),
+    ],
+)
+def test_a_plan_says_with_how_many_jobs_it_would_find_more(
+    change: dict[str, Any], said: str
+) -> None:
+    study = replace(study_of(EIGHT, 0), **change)
+    hints = [each for each in study.outline([]) if "a second time" in each]
+    assert len(hints) == bool(said)
+    for each in hints:
+        assert each.startswith(said)
+        again: Any = replace(study, budget=int(re.findall("[0-9]+", each)[0])).layout
+        planned: Any = study.layout
+        assert again.again == 8
+        assert again.from_start80(0.006) < planned.from_start80(0.006)

@@ -313,7 +313,7 @@ class TuningStudy(OneCell):
         jobs = f"{layout.jobs} jobs of {self.budget}"
         return (
             f"{screened} trials of the screen{more}, then {layout.words}: {jobs}",
-            *outlined(self.cells, layout, self.rules),
+            *outlined(self.cells, layout, self.rules, is_stated=self._is_stated),
             *slots,
             f"smallest effect of one winner that is found with 80 % power ({_ONCE}): {seen}",
         )

@@ -28,7 +28,16 @@ from pytest_xlatune.model.result import TrialResult, TrialStatus, relative
 from pytest_xlatune.model.text import counted, size
 from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.stats.blocks import BlockScore, fit_group
-from pytest_xlatune.stats.design import FEW, MIN_DF, Plan, Refusal, screen_slots, t_quantile
+from pytest_xlatune.stats.design import (
+    FEW,
+    MIN_DF,
+    SECOND_RUNS,
+    Plan,
+    Refusal,
+    jobs_for_second_runs,
+    screen_slots,
+    t_quantile,
+)
 from pytest_xlatune.studies import History
 from pytest_xlatune.studies.trials import AGAIN, Past, Place, Segment, place, start_of, usable
 from pytest_xlatune.studies.tuning.derived import DerivedRule
@@ -264,8 +273,13 @@ def follow(sweep: _Swept, history: History) -> int:
     return longest + screened + of_blocks
 
 
-def outlined(cells: Sequence[Cell], layout: Plan, rules: Sequence[DerivedRule]) -> tuple[str, ...]:
-    """Return what a plan says of node slots; () where there is one."""
+def outlined(
+    cells: Sequence[Cell], layout: Plan, rules: Sequence[DerivedRule], *, is_stated: bool = False
+) -> tuple[str, ...]:
+    """Return what a plan says of node slots; () where there is one.
+
+    Unless the sweep states its blocks, with the jobs for which it would find more.
+    """
     if len(cells) < _PAIR:
         return ()
     screen, blocks = rounds(layout, len(cells), rules)
@@ -277,7 +291,14 @@ def outlined(cells: Sequence[Cell], layout: Plan, rules: Sequence[DerivedRule]) 
         f"{blocks} of the blocks, so that {screen + blocks} trials follow one another and not "
         f"{layout.jobs}"
     )
-    return (said,)
+    jobs = 0 if is_stated else jobs_for_second_runs(layout, slots=len(cells))
+    if not jobs:
+        return (said,)
+    more = (
+        f"with {jobs} jobs (--xlatune-budget {jobs}) the best {SECOND_RUNS} of the screen run a "
+        "second time, and the sweep finds smaller effects"
+    )
+    return (said, more)
 
 
 def check_slots(slots: Sequence[Sequence[str]], *, cell: Cell, where: str) -> None:

@@ -233,6 +233,20 @@ def test_a_test_of_the_last_wave_says_that_second_runs_may_follow() -> None:
         assert (after.n, after.delta) == (1, before.verdict.delta), "the same in a later run"
 
 
+def test_runs_of_an_arm_that_drops_out_in_its_blocks_count_against_the_budget() -> None:
+    world = replace(EIGHT, effects=(), other=0.005)
+    study, cluster = study_of(world, 3), Cluster(world, 3)
+    history, blocks = upto(study, cluster, "confirm")
+    arm = next(each.arm for each in blocks if not each.is_baseline)
+    for each in blocks:
+        oom = TrialResult(trial=each, status=TrialStatus.DROPPED, reason="oom")
+        history += [oom] if each.arm == arm else cluster.run([each])
+    while trials := study.propose(history):
+        history += cluster.run(trials)
+    assert study.conclude(history).complete
+    assert len(history) <= world.budget
+
+
 def test_no_wave_has_the_name_of_second_runs() -> None:
     study = study_of(EIGHT, 0)
     named = replace(study.profiles[0], wave="again")

@@ -512,7 +512,8 @@ def confirm(
         )
         while are_over(trials):
             number += 1
-            free = jobs - len(trials) - first.baselines
+            ran = {key for key, each in past.confirm.items() if each.status.is_final}
+            free = jobs - len(ran | {place(each) for each in trials}) - first.baselines
             chosen = _spared(
                 past,
                 ranking,

@@ -82,6 +82,9 @@ class World:
         node_slots: node slots that run side by side; 1 is one. Time is then counted in trials of
             equal length, `budget` of which the drift spans.
         slot_sd: standard deviation of what the slots differ by for good.
+        hold: trials that a held allocation takes one after the other, on each of its slots; 0 is a
+            job of its own for each. One allocation holds all slots.
+        share: of the variance of a job, what the trials of one allocation on one slot share.
         early_end: screened trials that are too far behind are ended after their first steps.
     """
 
@@ -121,6 +124,8 @@ class World:
     slots: int = 0
     node_slots: int = 1
     slot_sd: float = 0.0
+    hold: int = 0
+    share: float = 0.0
     early_end: bool = False
 
     def truth(self, at: int) -> float:
@@ -177,6 +182,7 @@ class Cluster:
 
     def __init__(self, world: World, seed: int) -> None:
         self.world = world
+        self.seed = seed
         self.random = np.random.default_rng([seed, 20240917])
         self.jobs = 0
         self.last_block = 0
@@ -184,6 +190,7 @@ class Cluster:
         self.rounds = 0  # of trials side by side, where there are several slots
         apart = np.random.default_rng([seed, 17])  # the jobs' own noise stays as it was
         self.of_slots = apart.normal(0, world.slot_sd, world.node_slots)
+        self.of_allocations: dict[tuple[int, int], float] = {}
         cells = study_of(world, seed).cells if world.node_slots > 1 else ()
         self.slots = {each.digest: at for at, each in enumerate(cells)}
 
@@ -219,7 +226,8 @@ class Cluster:
         for at, (trial, records) in enumerate(zip(trials, self.steps(trials), strict=True)):
             found = score(records, protocol=protocol, tokens_per_device_step=TOKENS)
             clock = self.rounds - 1 if self.rounds else started + at
-            outcome = Outcome(state=State.COMPLETED, start_s=1000.0 * clock)
+            held = self.world.hold and f"a{clock // self.world.hold}"
+            outcome = Outcome(state=State.COMPLETED, start_s=1000.0 * clock, allocation=held or "")
             is_hung = self._is_hung(trial, at)
             if failed[at] or is_hung:
                 found = NoScore(reason="it stood still twice" if is_hung else "node failure")
@@ -279,6 +287,8 @@ class Cluster:
                           for t in trials])  # fmt: skip
         job *= times
         self.job = job / world.sigma_job if world.sigma_job else job
+        if world.hold:
+            job = job * math.sqrt(1 - world.share) + self._shared(trials)
         levels = job - np.where(bad, self.random.uniform(0.02, 0.05, n), 0.0)
         for at, trial in enumerate(trials):
             if trial.profile.flags:
@@ -292,6 +302,19 @@ class Cluster:
             self.last_block = trial.block
             self.jobs += 1
         return levels
+
+    def _shared(self, trials: Sequence[Trial]) -> np.ndarray:
+        """Return of each trial what it shares with the others of its allocation and slot."""
+        found = []
+        for at, trial in enumerate(trials):
+            clock = self.rounds - 1 if self.rounds else self.jobs + at
+            key = clock // self.world.hold, self.slots.get(trial.cell_digest, 0)
+            if key not in self.of_allocations:
+                sd = math.sqrt(self.world.share) * self.world.sigma_job
+                own = np.random.default_rng([self.seed, 18, *key])
+                self.of_allocations[key] = float(own.normal(0, sd))
+            found.append(self.of_allocations[key])
+        return np.array(found)
 
     def _noise(self, trials: Sequence[Trial]) -> np.ndarray:
         world, n = self.world, len(trials)

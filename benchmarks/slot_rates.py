@@ -1,10 +1,12 @@
 """What node slots cost and gain: wall time, node-hours, false winners and power by simulation.
 
-    python benchmarks/slot_rates.py --sweeps 300 --jobs 2
+    python benchmarks/slot_rates.py --sweeps 1000 --jobs 2
+    python benchmarks/slot_rates.py --sweeps 300 --jobs 2 --held
 
 Every sweep goes through study.propose, stats.score and study.conclude. Trials are of equal length;
 wall time is counted in trials that follow one another, node-hours in trials. Job noise is 0.6 %,
-the drift 1 % over the time of 50 trials one after the other.
+the drift 1 % over the time of 50 trials one after the other. With `--held` trials run in
+allocations of 20 one after the other, and a share of the noise belongs to an allocation on a slot.
 """
 
 from __future__ import annotations
@@ -15,15 +17,19 @@ from collections import Counter
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from functools import partial
+from statistics import fmean
 
 from simcluster import Cluster, World, drive, study_of
 from simworlds import NULL, ONE, THREE
 
 from pytest_xlatune.model.result import VerdictKind
+from pytest_xlatune.stats.design import Plan, plan
 
 SLOTS, BUDGET = 8, 65  # 1.3 times the jobs of one slot
 WORLDS = (NULL, ONE, replace(THREE, name="three at +2 %"))
 SPREADS = (0.0, 0.005, 0.010)
+SHARES = (0.25, 0.5, 0.75)  # of the variance, what belongs to an allocation
+HOLD = 20  # trials that one takes: four hours of 12 minutes
 
 
 def measure(world: World, seeds: range) -> Counter[str]:
@@ -47,31 +53,66 @@ def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--sweeps", type=int, default=300, help="of each row")
+    parser.add_argument("--first", type=int, default=0, help="number of the first, for others")
     parser.add_argument("--jobs", type=int, default=1, help="processes")
     parser.add_argument("--slots", type=int, default=SLOTS)
     parser.add_argument("--budget", type=int, default=BUDGET, help="trials, on several slots")
+    parser.add_argument("--named", action="store_true", help="at the effect that a plan names")
+    parser.add_argument("--held", action="store_true", help="in allocations of 20 trials in turn")
     options = parser.parse_args()
     print(f"{options.sweeps} sweeps a row; in brackets the Monte-Carlo standard error.\n")
     print("| slots, spread | profiles | wall time | node-hours | false winner | power | told |")
     print("|---|---|---|---|---|---|---|")
+    end = options.first + options.sweeps
+    chunks = [range(at, min(at + 25, end)) for at in range(options.first, end, 25)]
     with ProcessPoolExecutor(options.jobs) as pool:
-        for base in WORLDS:
+        if options.named:
+            for world in named(options.slots, options.budget):
+                found = Counter()
+                for part in pool.map(partial(measure, world), chunks):
+                    found.update(part)
+                print(_row(world, found, found), flush=True)
+            return
+        for base in worlds(WORLDS, SHARES if options.held else ()):
             one: Counter[str] = Counter()
+            found: Counter[str]
             for slots, spread in ((1, 0.0), *((options.slots, each) for each in SPREADS)):
                 world = replace(base, node_slots=slots, slot_sd=spread)
                 if slots > 1:
                     world = replace(world, budget=options.budget)
-                chunks = [range(at, min(at + 25, options.sweeps))
-                          for at in range(0, options.sweeps, 25)]  # fmt: skip
-                found: Counter[str] = Counter()
+                found = Counter()
                 for part in pool.map(partial(measure, world), chunks):
                     found.update(part)
                 one = one or found
-                print(_row(base, slots, spread, found, one), flush=True)
+                print(_row(world, found, one), flush=True)
 
 
-def _row(world: World, slots: int, spread: float, found: Counter[str], one: Counter[str]) -> str:
-    where = "one" if slots == 1 else f"{slots}, {100 * spread:g} %"
+def worlds(known: tuple[World, ...], shares: tuple[float, ...]) -> tuple[World, ...]:
+    """Return worlds of jobs, or with shares those of held allocations, by share."""
+    held = (replace(each, hold=HOLD, share=share) for share in shares for each in known)
+    return tuple(held) if shares else known
+
+
+def named(slots: int, budget: int) -> tuple[World, ...]:
+    """Return worlds with one winner, of the size that a plan says it finds with 80 % power."""
+    quiet = replace(NULL, drift="none")
+    seen = [drive(study_of(quiet, at), Cluster(quiet, at), at)[0].tuning.sigma for at in range(40)]
+    sigma = math.sqrt(fmean(each**2 for each in seen if each is not None))
+    found = []
+    for many, jobs in ((1, ONE.budget), (slots, ONE.budget), (slots, budget)):
+        layout = plan(ONE.profiles, jobs, slots=many)
+        if isinstance(layout, Plan):
+            effect = layout.from_start80(sigma)
+            name = f"one at +{100 * effect:.2f} %, {jobs} jobs"
+            world = replace(ONE, name=name, effects=(effect,), node_slots=many, budget=jobs)
+            found.append(world)
+    return tuple(found)
+
+
+def _row(world: World, found: Counter[str], one: Counter[str]) -> str:
+    slots = world.node_slots
+    where = "one" if slots == 1 else f"{slots}, {100 * world.slot_sd:g} %"
+    where += f", share {100 * world.share:g} %" if world.hold else ""
     cells = [
         where,
         world.name,

@@ -107,6 +107,22 @@ class OnSlots(Timed):
                 self.write(TrialEnded(result=result))
 
 
+class NextDay(OnSlots):
+    """Second runs and blocks of another day, on which the nodes are slower."""
+
+    def _result(self, trial: Trial) -> TrialResult:
+        result = super()._result(trial)
+        if trial.stage.startswith("wave") or result.outcome is None or result.score is None:
+            return result
+        later = (result.outcome.start_s or 0.0) + 86400.0
+        tgs = (result.score.tgs or 0.0) * 0.96
+        return replace(
+            result,
+            outcome=replace(result.outcome, start_s=later),
+            score=replace(result.score, value=math.log(tgs), tgs=tgs, step_s=7 * 4096 / tgs),
+        )
+
+
 SLOTS, FIVE = (
     tuple((f"node{at:03}", f"node{at + 1:03}") for at in range(1, 2 * count, 2)) for count in (3, 5)
 )
@@ -255,8 +271,11 @@ def test_what_is_said_of_slots_is_compared(
 TWICE = {**ON_SLOTS, **AS_PLANNED, "slots": FIVE, "profiles": (*PROFILES[:2], *MANY)}
 
 
-def test_a_sweep_with_second_runs_follows_from_its_ledger(tmp_path: Path) -> None:
-    tuning, board, books = published(tmp_path, kind=OnSlots, **TWICE)
+@pytest.mark.parametrize("kind", [OnSlots, NextDay], ids=["at once", "on the next day"])
+def test_a_sweep_with_second_runs_follows_from_its_ledger(
+    tmp_path: Path, kind: type[OnSlots]
+) -> None:
+    tuning, board, books = published(tmp_path, kind=kind, **TWICE)
     again = {each.name for each in books.jobs if each.wave == "again"}
     assert len(again) == 8
     confirmed = {each.name for each in books.jobs if each.stage == "confirm"}

@@ -451,7 +451,7 @@ class Verdict(Record):
         is_likely_slower: it was measured once, more than three standard deviations below.
         word: what the study itself calls the verdict, e.g. `DEGRADED`; "" is the kind's own word.
         against: what `delta` is against, where that is not the reference, e.g. `the best`.
-        up_to: the last wave that its figures rest on, where the study has later ones; "" is all.
+        up_to: the last wave that its figures rest on, where the study has later runs; "" is all.
     """
 
     arm: str

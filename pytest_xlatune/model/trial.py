@@ -78,7 +78,7 @@ class Trial(Record):
         profile: applied on top of the deployed.
         protocol: the cell's, unless the study asks for another (an evidence run).
         study: name of the study that proposed it.
-        stage: the study's own word, e.g. "wave2" or "confirm".
+        stage: the study's own word, e.g. "wave2", "again" for a second run, or "confirm".
         block: from 1; 0 is measured once to rank, and no block.
         position: which one of the trials of this arm in this stage and block, from 0.
         allocation: of a scheduler, in which it is a step; "" is a job of its own.

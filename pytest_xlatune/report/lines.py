@@ -7,6 +7,7 @@ night. This module sends nothing and must not know its readers.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 from pytest_xlatune.model.cell import Cell
@@ -121,7 +122,7 @@ def paragraph(verdict: Verdict, *, reference: str = BASELINE_ID) -> str:
         sentences.append(f"n = {verdict.n}" + (f" ({verdict.method})" if verdict.method else ""))
     if verdict.up_to:
         sentences.append(
-            f"Its figures rest on the trials up to {verdict.up_to}; a report has those of all waves"
+            f"Its figures rest on the trials up to {verdict.up_to}; a report has those of all"
         )
     if verdict.mde80 is not None:
         sentences.append(f"Smallest effect found with 80 % power: {size(verdict.mde80)}")
@@ -155,7 +156,12 @@ def standing(
         parts.append(f"{sum(each.status.is_final for each in history)}/{len(history)} runs")
         screen, confirm = [], []
     elif screen or not (confirm or left_s is not None):
-        parts.append(f"{sum(each.status.is_final for each in screen)}/{len(screen)} screened")
+        # an arm counts once; a second run of it is told apart
+        over = Counter(each.trial.arm for each in screen if each.status.is_final)
+        arms = len({each.trial.arm for each in screen})
+        parts.append(f"{len(over)}/{arms} screened")
+        if more := len(screen) - arms:
+            parts.append(f"{over.total() - len(over)}/{more} screened again")
     if confirm:
         done = sum(each.status.is_final for each in confirm)
         parts.append(f"{done}/{len(confirm)} confirmation trials")

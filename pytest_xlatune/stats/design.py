@@ -198,7 +198,10 @@ _LAYOUTS = (
 _SLOT_LAYOUTS = (SweepLayout(screen_baselines=3, widths=(6, 6, 6, 6)),)
 # where there are slots for all of these blocks a round of second runs costs little time, and few
 # finalists need short blocks
-_TWICE = SweepLayout(screen_baselines=3, widths=(4, 4, 4, 4, 4), block_baselines=1, again=8)
+SECOND_RUNS = 8
+_TWICE = SweepLayout(
+    screen_baselines=3, widths=(4, 4, 4, 4, 4), block_baselines=1, again=SECOND_RUNS
+)
 # where the noise is small there may be more than three winners, and three runs show each of them
 _QUIET_LAYOUTS = (
     SweepLayout(screen_baselines=3, widths=(6, 6, 6)),
@@ -332,6 +335,13 @@ def plan(
             + reserved_blocks * block,
         )
     return Refusal(what="ranking only", why=_why(profiles, budget, reserved_blocks, waves, slots))
+
+
+def jobs_for_second_runs(layout: Plan, *, slots: int) -> int:
+    """Return the jobs with which the best of the screen run twice; 0 where they do, or never do."""
+    if layout.again or slots < len(_TWICE.widths) or layout.profiles < 2 * _TWICE.again:
+        return 0
+    return layout.profiles + layout.screen_baselines + _TWICE.again + _TWICE.in_blocks
 
 
 def screen_slots(slots: int, profiles: int) -> int:

@@ -445,8 +445,9 @@ class Sweep(Declared):
             )
         if not nodelist:
             raise ConfigError(
-                f"{where}: name the nodes of all slots (--xlatune-nodelist 'node[001-064]'); the "
-                "scheduler is not asked to pick them"
+                f"{where}: name the nodes of all slots (--xlatune-nodelist 'node[001-064]'): the "
+                "scheduler is not asked to pick them, `sinfo -N -h -t idle -o %N` lists idle ones; "
+                "or start the sweep inside an salloc of all of them (--xlatune-executor allocation)"
             )
         try:
             return parts(nodelist, site.slots)

@@ -304,6 +304,10 @@ def _drawn(random: Random, mean_s: float) -> float:
 
 _HOLD_S = 4 * 3600.0  # of an allocation, where the sweep names no time
 _SIDE = 4  # slots that a plan looks at, where the sweep has one
+_UNMEASURED = (
+    "slots that share a switch (`scontrol show topology`) may disturb each other, which no "
+    "calibration has measured here: `xlatune calibrate SWEEP_FILE --slots {slots}`"
+)
 
 
 def ways_of(
@@ -341,6 +345,8 @@ def ways_of(
     said += [_of_waits("a job", of_jobs), _of_waits("an allocation", of_held)]
     noise = calibration.allocations if calibration else None
     said += calibration.shared if calibration and tells else ()
+    if resolved.slots and (calibration is None or calibration.slots is None):
+        said.append(_UNMEASURED.format(slots=len(resolved.slots)))
     if isinstance(of_jobs, str) and isinstance(of_held, str):
         return section(_TITLE, bullets(*map(plain, said)))
     hold = duration(hold_s)

@@ -12,7 +12,8 @@ import re
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -30,11 +31,12 @@ LEAST_RATIO = 1e-3  # of the variance of slots to that of a job
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Screened:
-    """One scored job of the screen: its queue, its place there from 0, its log score."""
+    """One scored job of the screen: its queue, its place there from 0, its start, its log score."""
 
     name: str
     queue: Any
     place: int
+    start: float
     value: float
     is_baseline: bool
     is_second: bool
@@ -119,6 +121,7 @@ def queued(jobs: Sequence[Any]) -> list[Screened]:
                 name=each.name,
                 queue=queue,
                 place=places[queue],
+                start=float(each.result["outcome"]["start_s"]),
                 value=each.value,
                 is_baseline=each.name == BASELINE,
                 is_second=each.wave == SECOND,
@@ -167,7 +170,7 @@ def against_lines(every: Sequence[Screened]) -> list[tuple[str, Estimate]]:
         of_slots = (float(slots @ slots) / noise + float(np.trace(left))) / len(queues)
         of_slots = max(of_slots, LEAST_RATIO)
         weights = np.where(profiles, np.minimum(far / np.maximum(residuals, far), 1.0), 1.0)
-    found = []
+    found: list[tuple[Screened, Estimate]] = []
     for each in every:
         if each.is_baseline or each.queue not in queues:
             continue
@@ -175,8 +178,31 @@ def against_lines(every: Sequence[Screened]) -> list[tuple[str, Estimate]]:
         line = middle + float(fixed[0] + fixed[1] * way + slots[at])
         level = float(spread[0, 0] + 2 * both[0, at] + left[at, at])
         variance = 1 + level + float(spread[1, 1]) * way**2
-        found.append((each.name, Estimate(value=each.value - line, variance=variance)))
-    return found
+        found.append((each, Estimate(value=each.value - line, variance=variance)))
+    off = _of_another_session(found)
+    return [
+        (each.name, replace(one, value=one.value - off) if each.is_second else one)
+        for each, one in found
+    ]
+
+
+def _of_another_session(found: Sequence[tuple[Screened, Estimate]]) -> float:
+    """By what second runs that began late are off, on the mean, from the first of the same."""
+    by_slot: dict[Any, list[Screened]] = defaultdict(list)
+    for each, _ in found:
+        by_slot[each.queue[0]].append(each)
+    early: list[float] = []
+    late: list[float] = []
+    for own in by_slot.values():
+        own.sort(key=lambda each: each.start)
+        for one, next_one in pairwise(own):
+            is_late = next_one.is_second and not one.is_second
+            (late if is_late else early).append(next_one.start - one.start)
+    if not early or not late or min(late) <= 4 * float(np.median(early)):
+        return 0.0
+    first = {each.name: one.value for each, one in found if not each.is_second}
+    seconds = [(e.name, one.value) for e, one in found if e.is_second and e.name in first]
+    return float(np.mean([value - first[name] for name, value in seconds])) if seconds else 0.0
 
 
 def slower(jobs: Sequence[tuple[str, str, float]]) -> dict[str, float]:

@@ -138,10 +138,12 @@ def test_tally_counts_each_kind_that_occurs() -> None:
 CELL = Cell(model_tag="deepseek3-671b", parallelism=Parallelism.parse("PP=8"))
 
 
-def landed(status: TrialStatus, *, stage: str = "wave1", reason: str = "") -> TrialResult:
+def landed(
+    status: TrialStatus, *, stage: str = "wave1", reason: str = "", name: str = "overlap-2"
+) -> TrialResult:
     trial = Trial(
         cell_digest=CELL.digest,
-        profile=profile("overlap-2", "--xla_a=2"),
+        profile=profile(name, "--xla_a=2"),
         protocol=Protocol(),
         study="tuning",
         stage=stage,
@@ -167,8 +169,8 @@ def test_progress_counts_profiles_in_the_screen_and_trials_in_the_confirmation()
     history = [
         TrialResult(trial=baseline, status=TrialStatus.RUNNING),
         landed(TrialStatus.MEASURED),
-        landed(TrialStatus.DROPPED),
-        landed(TrialStatus.PLANNED),
+        landed(TrialStatus.DROPPED, name="overlap-3"),
+        landed(TrialStatus.PLANNED, name="overlap-4"),
         landed(TrialStatus.MEASURED, stage="confirm"),
         landed(TrialStatus.PLANNED, stage="confirm"),
     ]
@@ -176,6 +178,16 @@ def test_progress_counts_profiles_in_the_screen_and_trials_in_the_confirmation()
         "2/3 screened, 1/2 confirmation trials, 1 running step 0/20, about 2 min left"
     )
     assert standing([]) == "0/0 screened"
+
+
+def test_progress_counts_second_runs_of_a_profile_apart() -> None:
+    history = [
+        landed(TrialStatus.MEASURED),
+        landed(TrialStatus.MEASURED, name="overlap-3"),
+        landed(TrialStatus.MEASURED, stage="again"),
+        landed(TrialStatus.RUNNING, stage="again", name="overlap-3"),
+    ]
+    assert standing(history) == "2/2 screened, 1/2 screened again, 1 running"
 
 
 # --- renderers -------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from dataclasses import replace
 from typing import Any
@@ -12,6 +13,7 @@ from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.failure import FailureClass
 from pytest_xlatune.model.result import Action, Finding, TrialResult, TrialStatus, VerdictKind
 from pytest_xlatune.model.trial import Trial
+from pytest_xlatune.studies import Ask, Question
 from pytest_xlatune.studies.tuning import TuningStudy
 from tests.benchmarks import load
 
@@ -167,6 +169,91 @@ def test_a_sweep_whose_blocks_began_without_second_runs_goes_on_as_it_began() ->
     assert {each.id for each in rest} == {each.id for each in blocks[11:]}
 
 
+def test_a_profile_that_joins_amid_second_runs_costs_no_leader_its_own_and_no_budget() -> None:
+    study, cluster = study_of(EIGHT, 3), Cluster(EIGHT, 3)
+    history, again = upto(study, cluster, "again")
+    at = next(at for at, each in enumerate(again) if each.arm == "p000")
+    history += cluster.run([*again[:at], *again[at + 1 :]][:4])  # the winner's is not among them
+    more = study_of(replace(EIGHT, profiles=27), 3)
+    while trials := more.propose(history):
+        history += cluster.run(trials)
+    conclusion = more.conclude(history)
+    assert conclusion.winner is not None
+    assert conclusion.winner.arm == "p000"
+    assert sum(each.trial.stage == "again" for each in history) == 8
+    assert len(history) <= EIGHT.budget
+
+
+def test_a_second_run_that_cannot_run_makes_no_other_profile_late() -> None:
+    study, cluster = study_of(EIGHT, 3), Cluster(EIGHT, 3)
+    history, again = upto(study, cluster, "again")
+    lost_one = next(each for each in again if each.arm != "p000")
+    oom = TrialResult(trial=lost_one, status=TrialStatus.DROPPED, reason="oom")
+    history += [oom, *cluster.run([each for each in again if each is not lost_one])]
+    while trials := study.propose(history):
+        history += cluster.run(trials)
+    conclusion = study.conclude(history)
+    assert conclusion.complete
+    assert lost_one.arm not in conclusion.tuning.finalists
+    assert not [each for each in conclusion.notes if "would be confirmed by now" in each]
+
+
+@pytest.mark.parametrize("shift", [-0.05, 0.05], ids=["slower", "faster"])
+def test_second_runs_of_another_day_tell_their_order_and_no_level(shift: float) -> None:
+    study, cluster = study_of(EIGHT, 3), Cluster(EIGHT, 3)
+    history, again = upto(study, cluster, "again")
+    usual = cluster.run(again)
+    later = [
+        replace(
+            each,
+            score=replace(each.score, value=each.score.value + shift),
+            outcome=replace(each.outcome, start_s=each.outcome.start_s + 86400.0),
+        )
+        for each in usual
+    ]
+    one, other = study.conclude([*history, *usual]), study.conclude([*history, *later])
+    assert other.tuning.finalists == one.tuning.finalists
+    arms = {each.arm for each in again}
+    once = [each.delta for each in study.conclude(history).verdicts if each.arm in arms]
+    twice = [each.delta for each in other.verdicts if each.arm in arms]
+    assert sum(twice) == pytest.approx(sum(once), abs=0.01), "eight of them, not eight shifts"
+
+
+def test_a_test_of_the_last_wave_says_that_second_runs_may_follow() -> None:
+    study, cluster = study_of(EIGHT, 3), Cluster(EIGHT, 3)
+    history, again = upto(study, cluster, "again")
+    question = Question(about=Ask.SCREENED, name=again[0].arm, wave="wave2")
+    before = study.answer(history, question)
+    assert before.verdict is not None
+    assert before.verdict.up_to == "wave2"
+    history += cluster.run(again)
+    for wave in ("wave2", ""):
+        after = study.answer(history, replace(question, wave=wave)).verdict
+        assert after is not None
+        assert (after.n, after.delta) == (1, before.verdict.delta), "the same in a later run"
+
+
+def test_runs_of_an_arm_that_drops_out_in_its_blocks_count_against_the_budget() -> None:
+    world = replace(EIGHT, effects=(), other=0.005)
+    study, cluster = study_of(world, 3), Cluster(world, 3)
+    history, blocks = upto(study, cluster, "confirm")
+    arm = next(each.arm for each in blocks if not each.is_baseline)
+    for each in blocks:
+        oom = TrialResult(trial=each, status=TrialStatus.DROPPED, reason="oom")
+        history += [oom] if each.arm == arm else cluster.run([each])
+    while trials := study.propose(history):
+        history += cluster.run(trials)
+    assert study.conclude(history).complete
+    assert len(history) <= world.budget
+
+
+def test_no_wave_has_the_name_of_second_runs() -> None:
+    study = study_of(EIGHT, 0)
+    named = replace(study.profiles[0], wave="again")
+    with pytest.raises(ConfigError, match=r"a wave is called 'again'.*another name"):
+        replace(study, profiles=(named, *study.profiles[1:]))
+
+
 @pytest.mark.parametrize(
     ("world", "change"),
     [
@@ -274,3 +361,25 @@ def test_a_plan_says_how_many_trials_follow_one_another() -> None:
     (said,) = [each for each in study_of(EIGHT, 0).outline([]) if "side by side" in each]
     assert "8 slots of 1 node side by side: 5 rounds of the screen and 5 of the blocks" in said
     assert "10 trials follow one another" in said
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        pytest.param({"budget": 50}, "with 65 jobs (--xlatune-budget 65) the best 8", id="too few"),
+        pytest.param({}, "", id="enough"),
+        pytest.param({"budget": 50, "blocks": 3}, "", id="blocks that the sweep states"),
+    ],
+)
+def test_a_plan_says_with_how_many_jobs_it_would_find_more(
+    change: dict[str, Any], said: str
+) -> None:
+    study = replace(study_of(EIGHT, 0), **change)
+    hints = [each for each in study.outline([]) if "a second time" in each]
+    assert len(hints) == bool(said)
+    for each in hints:
+        assert each.startswith(said)
+        again: Any = replace(study, budget=int(re.findall("[0-9]+", each)[0])).layout
+        planned: Any = study.layout
+        assert again.again == 8
+        assert again.from_start80(0.006) < planned.from_start80(0.006)

@@ -22,7 +22,7 @@ from pytest_xlatune.model.record import LATER
 from pytest_xlatune.model.result import Conclusion, TrialResult, TrialStatus, Verdict
 from pytest_xlatune.model.text import counted, size
 from pytest_xlatune.model.trial import Arm, Behind, Trial
-from pytest_xlatune.stats.design import MIN_DF, Plan, Refusal, plan, screen_slots
+from pytest_xlatune.stats.design import MIN_DF, SECOND_RUNS, Plan, Refusal, plan, screen_slots
 from pytest_xlatune.studies import (
     NOT_YET,
     Answer,
@@ -139,6 +139,11 @@ class TuningStudy(OneCell):
         check_unique(self.profiles, where=where)
         if any(profile.id == ALIAS.id for profile in self.profiles):
             raise ConfigError(f"{where}: the id {ALIAS.id!r} belongs to the A/A control arm")
+        if any(each.wave == AGAIN for each in (*self.profiles, *self.rules)):
+            raise ConfigError(
+                f"{where}: a wave is called {AGAIN!r}, which is the word for second runs on node "
+                "slots; give it another name, such as 'wave2'"
+            )
         check_rules(self.rules, self.profiles, selected=self.selected, where=where)
         layout = self.layout
         screened = self._count + sum(self._baselines.values())
@@ -308,7 +313,7 @@ class TuningStudy(OneCell):
         jobs = f"{layout.jobs} jobs of {self.budget}"
         return (
             f"{screened} trials of the screen{more}, then {layout.words}: {jobs}",
-            *outlined(self.cells, layout, self.rules),
+            *outlined(self.cells, layout, self.rules, is_stated=self._is_stated),
             *slots,
             f"smallest effect of one winner that is found with 80 % power ({_ONCE}): {seen}",
         )
@@ -379,15 +384,11 @@ class TuningStudy(OneCell):
 
     def _screened(self, history: History, wave: str, arm: str) -> Verdict | None:
         """Return the verdict from what was measured once, up to the end of a wave or of all."""
-        until = self.conclude(
-            [
-                each
-                for each in history
-                if not each.trial.block and (not wave or _is_by(wave, each.trial))
-            ]
-        ).verdict(arm)
-        # the line of the screen goes through all waves: a later one moves what a report says
+        until = self.conclude([each for each in history if _is_by(wave, each.trial)]).verdict(arm)
+        # the line of the screen goes through all waves: a later one moves what a report says, and
+        # so do second runs
         is_last = not wave or wave_order(wave) >= max(map(wave_order, self._waves))
+        is_last = is_last and not (isinstance(self.layout, Plan) and self.layout.again)
         if until is None or is_last or not until.n:
             return until
         return replace(until, up_to=wave)
@@ -598,12 +599,16 @@ class TuningStudy(OneCell):
         if known.pending or known.moment.opens or not isinstance(self.layout, Plan):
             return self.layout
         baselines = sum(trial.is_baseline for queue in known.queues for trial in queue)
-        found = self._laid_out(
-            known.screened_jobs - len(known.second) - baselines,
-            self.budget,
-            self._seen_noise(known),
-            baselines=baselines,
-        )
+        count = known.screened_jobs - len(known.second) - baselines
+        sigma = self._seen_noise(known)
+        found = self._laid_out(count, self.budget, sigma, baselines=baselines)
+        if known.second and not (isinstance(found, Plan) and found.again):
+            # a profile came since: second runs go on, and the blocks get the jobs that remain
+            left = self.budget - SECOND_RUNS
+            found = self._laid_out(count, left, sigma, baselines=baselines)
+            if isinstance(found, Plan):
+                return replace(found, again=SECOND_RUNS, jobs=found.jobs + SECOND_RUNS)
+            return self.layout if known.past.confirm else found
         return found if isinstance(found, Plan) else self.layout
 
     def _seen_noise(self, known: SweepMoment) -> float | None:
@@ -641,6 +646,10 @@ class TuningStudy(OneCell):
 
 
 def _is_by(wave: str, trial: Trial) -> bool:
-    """Whether a trial outside blocks belongs to a wave, or to one before, which it may read."""
+    """Whether a trial outside blocks belongs to a wave, or to one before, which it may read.
+
+    Second runs belong to none; "" is the last.
+    """
     stage = trial.stage if trial.protocol.is_scored else _EVIDENCE_WAVE
-    return not trial.block and wave_order(stage) <= wave_order(wave)
+    is_of_wave = not trial.block and stage != AGAIN
+    return is_of_wave and (not wave or wave_order(stage) <= wave_order(wave))

@@ -101,16 +101,27 @@ class FinalistChoice:
         if len(frozen) < size:
             return ()  # still being planned, and filled up
         if known.second:  # it would have run a second time
-            ranking = self._ranked(known.first, most=len(known.second))
+            most = max(layout.again, len(known.second))
+            ranking = self._ranked(known.first, most=most, always=known.second)
             return tuple(each for each in ranking if each not in known.second)
         ranking = self._ranked(known.ranking, most=size)
         return tuple(each for each in ranking if each not in frozen)
 
-    def _ranked(self, ranking: Ranking, *, most: int, among: Collection[str] = ()) -> list[str]:
-        """Return the first profiles of a ranking that are of interest, `among` some or all."""
+    def _ranked(
+        self,
+        ranking: Ranking,
+        *,
+        most: int,
+        among: Collection[str] = (),
+        always: Collection[str] = (),
+    ) -> list[str]:
+        """Return the first profiles of a ranking that are of interest, `always` or not.
+
+        `among` some of them, or all.
+        """
         known = replace(self.known, ranking=ranking)
         own = (each for each in known.ranks if not among or each in among)
-        found = (each for each in own if self._is_of_interest(each, ranking))
+        found = (each for each in own if each in always or self._is_of_interest(each, ranking))
         ranked = sorted(found, key=lambda each: known.ranks[each])
         return entering(ranked, most, profiles=known.moment.profiles)
 

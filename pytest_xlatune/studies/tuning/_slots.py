@@ -15,7 +15,8 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import groupby
+from itertools import groupby, pairwise
+from statistics import fmean, median
 from typing import Protocol
 
 from pytest_xlatune.model.cell import Cell
@@ -27,9 +28,18 @@ from pytest_xlatune.model.result import TrialResult, TrialStatus, relative
 from pytest_xlatune.model.text import counted, size
 from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.stats.blocks import BlockScore, fit_group
-from pytest_xlatune.stats.design import FEW, MIN_DF, Plan, Refusal, screen_slots, t_quantile
+from pytest_xlatune.stats.design import (
+    FEW,
+    MIN_DF,
+    SECOND_RUNS,
+    Plan,
+    Refusal,
+    jobs_for_second_runs,
+    screen_slots,
+    t_quantile,
+)
 from pytest_xlatune.studies import History
-from pytest_xlatune.studies.trials import AGAIN, Past, Place, Segment, place, usable
+from pytest_xlatune.studies.trials import AGAIN, Past, Place, Segment, place, start_of, usable
 from pytest_xlatune.studies.tuning.derived import DerivedRule
 
 # by these a slot is known to take no trial any more
@@ -263,8 +273,13 @@ def follow(sweep: _Swept, history: History) -> int:
     return longest + screened + of_blocks
 
 
-def outlined(cells: Sequence[Cell], layout: Plan, rules: Sequence[DerivedRule]) -> tuple[str, ...]:
-    """Return what a plan says of node slots; () where there is one."""
+def outlined(
+    cells: Sequence[Cell], layout: Plan, rules: Sequence[DerivedRule], *, is_stated: bool = False
+) -> tuple[str, ...]:
+    """Return what a plan says of node slots; () where there is one.
+
+    Unless the sweep states its blocks, with the jobs for which it would find more.
+    """
     if len(cells) < _PAIR:
         return ()
     screen, blocks = rounds(layout, len(cells), rules)
@@ -276,7 +291,14 @@ def outlined(cells: Sequence[Cell], layout: Plan, rules: Sequence[DerivedRule]) 
         f"{blocks} of the blocks, so that {screen + blocks} trials follow one another and not "
         f"{layout.jobs}"
     )
-    return (said,)
+    jobs = 0 if is_stated else jobs_for_second_runs(layout, slots=len(cells))
+    if not jobs:
+        return (said,)
+    more = (
+        f"with {jobs} jobs (--xlatune-budget {jobs}) the best {SECOND_RUNS} of the screen run a "
+        "second time, and the sweep finds smaller effects"
+    )
+    return (said, more)
 
 
 def check_slots(slots: Sequence[Sequence[str]], *, cell: Cell, where: str) -> None:
@@ -305,6 +327,37 @@ def check_slots(slots: Sequence[Sequence[str]], *, cell: Cell, where: str) -> No
             f"{where}: the node slots share {', '.join(shared)}; a node runs one trial at a time, "
             "so name each node once"
         )
+
+
+ANOTHER_SESSION = 4.0  # times the median time between starts: what follows is another session
+
+
+def second_shift(placed: Sequence[tuple[TrialResult, float]]) -> float:
+    """Return what second runs of another session lie off by; 0 where they followed at once.
+
+    No baseline runs beside them, so that only their order tells of another session: on the mean
+    they are taken to stand where the first runs of the same profiles do.
+
+    Args:
+        placed: runs of the screen, and how far off the line of the first ones.
+    """
+    starts: dict[str, list[tuple[float, bool]]] = defaultdict(list)
+    for each, _ in placed:
+        if (start := start_of(each)) is not None:
+            starts[each.trial.cell_digest].append((start, each.trial.stage == AGAIN))
+    waits: dict[bool, list[float]] = {False: [], True: []}
+    for own in starts.values():
+        for (before, was_second), (after, is_second) in pairwise(sorted(own)):
+            waits[is_second and not was_second].append(after - before)
+    if not all(waits.values()) or min(waits[True]) <= ANOTHER_SESSION * median(waits[False]):
+        return 0.0
+    first = {each.trial.arm: value for each, value in placed if each.trial.stage != AGAIN}
+    off = [
+        value - first[each.trial.arm]
+        for each, value in placed
+        if each.trial.stage == AGAIN and each.trial.arm in first
+    ]
+    return fmean(off) if off else 0.0
 
 
 _ALPHA = 0.05  # of calling any slot slower that is not

@@ -58,11 +58,9 @@ from pytest_xlatune.studies.trials import (
     unlike_warmups,
     usable,
 )
+from pytest_xlatune.studies.tuning._slots import ANOTHER_SESSION, second_shift
 from pytest_xlatune.studies.tuning.derived import entering
-from pytest_xlatune.studies.verdicts import (
-    Losses,
-    compared,
-)
+from pytest_xlatune.studies.verdicts import Losses, compared
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,7 +115,6 @@ class Ranking:
 
 
 _ENOUGH = 10  # profiles whose spread tells the noise
-_ANOTHER_SESSION = 4.0  # times the median time between starts: a wave joins in another session
 
 
 def screen(past: Past, segments: Iterable[Segment], *, has_second: bool = False) -> Ranking:
@@ -182,11 +179,16 @@ def _screen_on_slots(past: Past, segments: Iterable[Segment], *, has_second: boo
         ]
     lines = fit_slots([job for each, job in jobs if each.trial.stage != AGAIN])
     baselines = sum(job.is_baseline for _, job in jobs)
+    placed = [
+        (each, job.value - lines.at(job.slot, job.at), lines.leverage(job.slot, job.at))
+        for each, job in jobs
+        if lines is not None and not job.is_baseline and job.slot in lines.levels
+    ]
+    shift = second_shift([(each, value) for each, value, _ in placed])
     runs: dict[str, list[tuple[float, float]]] = defaultdict(list)
-    for each, job in jobs:
-        if lines is not None and not job.is_baseline and job.slot in lines.levels:
-            found = job.value - lines.at(job.slot, job.at), lines.leverage(job.slot, job.at)
-            runs[each.trial.profile.id].append(found)
+    for each, value, variance in placed:
+        found = value - (shift if each.trial.stage == AGAIN else 0.0)
+        runs[each.trial.profile.id].append((found, variance))
     combined = {name: combine(found) for name, found in runs.items()}
     standings = {
         name: Screened(estimate=estimate, variance=variance)
@@ -292,10 +294,10 @@ def _sessions(epoch: Sequence[_Slotted]) -> list[list[_Slotted]]:
     ordered = sorted(epoch, key=lambda each: (each[1], place(each[0].trial)))
     starts = [start_of(each) for each, _, _ in ordered]
     known = [each for each in starts if each is not None]
-    if len(known) < len(starts) or len(known) < _ANOTHER_SESSION:
+    if len(known) < len(starts) or len(known) < ANOTHER_SESSION:
         return [ordered]
     between = [after - before for before, after in pairwise(known)]
-    long = _ANOTHER_SESSION * median(between)
+    long = ANOTHER_SESSION * median(between)
     sessions = [ordered[:1]]
     for gap, before, each in zip(between, ordered, ordered[1:], strict=False):
         if gap > long and each[0].trial.stage != before[0].trial.stage:
@@ -510,7 +512,8 @@ def confirm(
         )
         while are_over(trials):
             number += 1
-            free = jobs - len(trials) - first.baselines
+            ran = {key for key, each in past.confirm.items() if each.status.is_final}
+            free = jobs - len(ran | {place(each) for each in trials}) - first.baselines
             chosen = _spared(
                 past,
                 ranking,

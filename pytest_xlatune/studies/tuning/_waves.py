@@ -552,7 +552,8 @@ def _before(wave: str, profiles: Sequence[Profile]) -> list[Profile]:
 
 
 def _is_before(wave: str, trial: Trial) -> bool:
-    return trial.is_screened and wave_order(trial.stage) < wave_order(wave)
+    is_of_wave = trial.is_screened and trial.stage != AGAIN
+    return is_of_wave and wave_order(trial.stage) < wave_order(wave)
 
 
 def known_when(rule: DerivedRule) -> str:

@@ -6,16 +6,17 @@ log; where it prints none, from its steps.
 
 from __future__ import annotations
 
-import contextlib
-import gzip
+import functools
+import itertools
 import math
 import re
 import sys
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO
 
 from pytest_xlatune.logs import LogReader, LogReport
 from pytest_xlatune.logs.grammar import plain_segments
@@ -30,10 +31,16 @@ from pytest_xlatune.model.result import Action, Finding, NoScore, Outcome, Score
 from pytest_xlatune.model.text import begun, counted, whole
 from pytest_xlatune.stats.score import score
 
+if TYPE_CHECKING:
+    from pytest_xlatune.logs.megascale import MegascaleReader
+    from pytest_xlatune.logs.megascale.digest import MegascaleReport
+
 RANK_0 = "log.0.txt"  # of several logs of one job, rank 0's is read
 
 STDIN = Path("-")
 _GZIP = b"\x1f\x8b"
+_ANY_GZIP = zlib.MAX_WBITS | 16  # zlib: with a header of gzip
+DAMAGED = "its gzip data is cut or damaged: read as far as it goes"
 SCHEMA = 1
 _SKIPPED, _PROFILED = 10, 3  # what a protocol has where a log does not say
 _CHUNK_BYTES = 1 << 20
@@ -69,6 +76,7 @@ class Read:
         outcome: how the job ended: as its payload wrote it, or as the log tells; running where
             neither does.
         findings: of log and end together.
+        megascale: what a log tells of Megascale that cannot be read a second time; None for files.
     """
 
     path: Path
@@ -77,6 +85,7 @@ class Read:
     score: Score | NoScore
     outcome: Outcome
     findings: tuple[Finding, ...]
+    megascale: MegascaleReport | None = None
 
     @property
     def health(self) -> Health:
@@ -108,7 +117,8 @@ class Read:
         of = f" of {wanted}" if wanted is not None else ""
         by = ended_by(self.outcome, self.findings)
         end = f"ended by {by}" if by else "no word of an end"
-        return f"{report.lines} lines, phase {report.phase}, {last}{of}; {end}"
+        cut = f"; {DAMAGED}" if DAMAGED in report.notes else ""
+        return f"{counted(report.lines, 'line')}, phase {report.phase}, {last}{of}; {end}{cut}"
 
     @property
     def _cause(self) -> Finding | None:
@@ -163,6 +173,7 @@ class Read:
                 for each in self.findings
             ],
             "xla_flags": self.report.xla_flags,
+            "notes": list(self.report.notes),
         }
 
 
@@ -246,16 +257,23 @@ def read_one(
     """
     reader = LogReader(pattern)
     path = path if path == STDIN else log_of(path)
+    digests = _megascale_reader() if path == STDIN else None
+    notes: list[str] = []
     end = b""
     try:
-        for chunk in _chunks(path):
+        for chunk in chunks_of(path, notes):
             reader.feed(chunk)
+            if digests is not None:
+                digests.feed(chunk)
             end = (end + chunk)[-_END_BYTES:]
-    except (OSError, EOFError, zlib.error) as error:
-        why = f"cannot be read: {getattr(error, 'strerror', None) or error}; name the log of a job"
+    except OSError as error:
+        why = f"cannot be read: {error.strerror or error}; name the log of a job"
         raise UnreadableLogError(path, why) from None
     reader.close()
+    if digests is not None:
+        digests.close()
     report = reader.report()
+    report = replace(report, notes=(*report.notes, *notes))
     if not (report.steps or report.findings or report.config or report.env or report.xla_flags):
         raise UnreadableLogError(path, _no_log(report, pattern))
     protocol = protocol_of(report)
@@ -270,11 +288,20 @@ def read_one(
             replace(each, text=hide_quoted(each.text), detail=hide_quoted(each.detail))
             for each in _findings(report, outcome, protocol, end=end)
         ),
+        megascale=None if digests is None else digests.report(),
     )
+
+
+def _megascale_reader() -> MegascaleReader:
+    from pytest_xlatune.logs.megascale import MegascaleReader
+
+    return MegascaleReader()
 
 
 def _no_log(report: LogReport, pattern: StepPattern | None) -> str:
     """Say why a file without a step, a setting or a failure is no log of a training job."""
+    if not report.size_bytes and DAMAGED in report.notes:
+        return "cannot be read: its gzip data is damaged from the first byte on; copy it again"
     if not report.size_bytes:
         return "is empty; name the log of a job that has begun to print"
     how = (
@@ -289,16 +316,47 @@ def _no_log(report: LogReport, pattern: StepPattern | None) -> str:
     )
 
 
-def _chunks(path: Path) -> Iterator[bytes]:
-    """Give a log's bytes: of a file, of a gzipped one, or of the standard input."""
+def chunks_of(path: Path, notes: list[str]) -> Iterator[bytes]:
+    """Give the text of a log: of a file or of the standard input, gzipped or not.
+
+    Of gzip data that is cut or damaged it gives as much as can be read, and adds a note.
+
+    Raises:
+        OSError: it cannot be opened or read.
+    """
     if path == STDIN:
-        yield from iter(lambda: sys.stdin.buffer.read(_CHUNK_BYTES), b"")
-        return
-    with path.open("rb") as file:
-        is_packed = file.peek(len(_GZIP))[: len(_GZIP)] == _GZIP
-        with gzip.open(file) if is_packed else contextlib.nullcontext(file) as plain:
-            while chunk := plain.read(_CHUNK_BYTES):
-                yield chunk
+        yield from _unpacked(sys.stdin.buffer, notes)
+    else:
+        with path.open("rb") as file:
+            yield from _unpacked(file, notes)
+
+
+def _unpacked(file: BinaryIO, notes: list[str]) -> Iterator[bytes]:
+    first = file.read(_CHUNK_BYTES)
+    rest = iter(functools.partial(file.read, _CHUNK_BYTES), b"")
+    chunks = itertools.chain([first], rest) if first else rest
+    yield from _plain(chunks, notes) if first.startswith(_GZIP) else chunks
+
+
+def _plain(chunks: Iterable[bytes], notes: list[str]) -> Iterator[bytes]:
+    """Give the text of gzip members, one after the other, zeros between them."""
+    member, is_whole = zlib.decompressobj(_ANY_GZIP), True
+    try:
+        for chunk in chunks:
+            packed, is_more = chunk.lstrip(b"\0") if is_whole else chunk, False
+            while packed or is_more:
+                text = member.decompress(packed, _CHUNK_BYTES)
+                if text:
+                    yield text
+                packed, is_whole = member.unconsumed_tail, member.eof
+                is_more = len(text) == _CHUNK_BYTES  # zlib may hold text back
+                if is_whole:
+                    packed, is_more = member.unused_data.lstrip(b"\0"), False
+                    member = zlib.decompressobj(_ANY_GZIP)
+    except zlib.error:
+        is_whole = False
+    if not is_whole:
+        notes.append(DAMAGED)
 
 
 def _outcome_of(path: Path, report: LogReport) -> Outcome:

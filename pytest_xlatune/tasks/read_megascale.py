@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-import functools
-import itertools
 import os
-import zlib
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -17,10 +13,7 @@ from pytest_xlatune.logs.megascale.digest import SCHEMA, MegascaleReport
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.failure import FailureClass
 from pytest_xlatune.model.record import Json
-
-_CHUNK_BYTES = 1 << 20
-_GZIP = b"\x1f\x8b"
-_ANY_GZIP = zlib.MAX_WBITS | 16  # zlib: with a header of gzip
+from pytest_xlatune.tasks.read_logs import STDIN, chunks_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,45 +36,28 @@ def files_of(paths: Iterable[Path]) -> Iterator[Path]:
                 names.sort()
                 below = (Path(folder, each) for each in sorted(files))
                 yield from (each for each in below if each.is_file())
-        elif path.exists():
+        elif path == STDIN or path.exists():
             yield path
         else:
             raise ConfigError(f"{path}: no such file; name the log of a job, or a folder of logs")
 
 
 def read_megascale(path: Path) -> MegascaleLog:
-    """Read one log in constant memory; gzip is known by its first bytes.
+    """Read one log in constant memory; gzip is known by its first bytes, `-` is the standard input.
 
     Raises:
         ConfigError: it cannot be read.
     """
     reader = MegascaleReader()
+    notes: list[str] = []
     try:
-        with path.open("rb") as file:
-            first = file.read(_CHUNK_BYTES)
-            chunks = itertools.chain([first], iter(functools.partial(file.read, _CHUNK_BYTES), b""))
-            for chunk in _unpacked(chunks) if first.startswith(_GZIP) else chunks:
-                reader.feed(chunk)
+        for chunk in chunks_of(path, notes):
+            reader.feed(chunk)
     except OSError as error:
         why = error.strerror or str(error)
         raise ConfigError(f"{path} cannot be read: {why}; name the log of a job") from None
     reader.close()
     return MegascaleLog(path=path, report=reader.report())
-
-
-def _unpacked(chunks: Iterable[bytes]) -> Iterator[bytes]:
-    """Yield the text of gzip members; of one that is cut or damaged as much as can be read."""
-    member = zlib.decompressobj(_ANY_GZIP)
-    with contextlib.suppress(zlib.error):
-        for chunk in chunks:
-            packed = chunk
-            while packed:
-                if text := member.decompress(packed, _CHUNK_BYTES):
-                    yield text
-                packed = member.unconsumed_tail
-                if member.eof:  # another one may follow, behind zeros
-                    packed = member.unused_data.lstrip(b"\0")
-                    member = zlib.decompressobj(_ANY_GZIP)
 
 
 def accused_chips(logs: Iterable[MegascaleLog]) -> list[tuple[str, int]]:

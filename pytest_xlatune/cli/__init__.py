@@ -316,13 +316,13 @@ def show_json(document: Json) -> None:
     print(json.dumps(document, indent=2, allow_nan=False))
 
 
-def show_document(document: Document, *, width: int | None = None) -> None:
+def show_document(document: Document) -> None:
     """Print a report as wide as the terminal."""
     import shutil
 
     from pytest_xlatune.report.render import terminal
 
-    width = width or shutil.get_terminal_size().columns
+    width = shutil.get_terminal_size().columns
     print("\n".join(terminal(document, width=width)), end="\n\n")
 
 

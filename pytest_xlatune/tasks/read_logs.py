@@ -6,20 +6,16 @@ log; where it prints none, from its steps.
 
 from __future__ import annotations
 
-import functools
-import itertools
 import math
 import re
-import sys
-import zlib
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING
 
 from pytest_xlatune.logs import LogReader, LogReport
 from pytest_xlatune.logs.grammar import plain_segments
+from pytest_xlatune.logs.megascale import MegascaleReader
 from pytest_xlatune.logs.patterns import StepPattern
 from pytest_xlatune.logs.triage import diagnose, end_of, ended_by, primary
 from pytest_xlatune.model.cell import Protocol
@@ -30,20 +26,15 @@ from pytest_xlatune.model.redact import hide_quoted
 from pytest_xlatune.model.result import Action, Finding, NoScore, Outcome, Score, State
 from pytest_xlatune.model.text import begun, counted, whole
 from pytest_xlatune.stats.score import score
+from pytest_xlatune.tasks.read_megascale import DAMAGED, STDIN, chunks_of
 
 if TYPE_CHECKING:
-    from pytest_xlatune.logs.megascale import MegascaleReader
     from pytest_xlatune.logs.megascale.digest import MegascaleReport
 
 RANK_0 = "log.0.txt"  # of several logs of one job, rank 0's is read
 
-STDIN = Path("-")
-_GZIP = b"\x1f\x8b"
-_ANY_GZIP = zlib.MAX_WBITS | 16  # zlib: with a header of gzip
-DAMAGED = "its gzip data is cut or damaged: read as far as it goes"
 SCHEMA = 1
 _SKIPPED, _PROFILED = 10, 3  # what a protocol has where a log does not say
-_CHUNK_BYTES = 1 << 20
 _END_BYTES, _END_LINES, _END_CHARS = 1 << 13, 5, 160  # of a log that ends without an end
 _QUIET = (Action.NONE, Action.SUCCESS)
 
@@ -257,7 +248,7 @@ def read_one(
     """
     reader = LogReader(pattern)
     path = path if path == STDIN else log_of(path)
-    digests = _megascale_reader() if path == STDIN else None
+    digests = MegascaleReader() if path == STDIN else None
     notes: list[str] = []
     end = b""
     try:
@@ -292,12 +283,6 @@ def read_one(
     )
 
 
-def _megascale_reader() -> MegascaleReader:
-    from pytest_xlatune.logs.megascale import MegascaleReader
-
-    return MegascaleReader()
-
-
 def _no_log(report: LogReport, pattern: StepPattern | None) -> str:
     """Say why a file without a step, a setting or a failure is no log of a training job."""
     if not report.size_bytes and DAMAGED in report.notes:
@@ -314,49 +299,6 @@ def _no_log(report: LogReport, pattern: StepPattern | None) -> str:
         f"is not the log of a training job: {counted(report.lines, 'line')}, none of them a step "
         f"(`completed step: 7, seconds: ...`), a configuration line or a known failure; {how}"
     )
-
-
-def chunks_of(path: Path, notes: list[str]) -> Iterator[bytes]:
-    """Give the text of a log: of a file or of the standard input, gzipped or not.
-
-    Of gzip data that is cut or damaged it gives as much as can be read, and adds a note.
-
-    Raises:
-        OSError: it cannot be opened or read.
-    """
-    if path == STDIN:
-        yield from _unpacked(sys.stdin.buffer, notes)
-    else:
-        with path.open("rb") as file:
-            yield from _unpacked(file, notes)
-
-
-def _unpacked(file: BinaryIO, notes: list[str]) -> Iterator[bytes]:
-    first = file.read(_CHUNK_BYTES)
-    rest = iter(functools.partial(file.read, _CHUNK_BYTES), b"")
-    chunks = itertools.chain([first], rest) if first else rest
-    yield from _plain(chunks, notes) if first.startswith(_GZIP) else chunks
-
-
-def _plain(chunks: Iterable[bytes], notes: list[str]) -> Iterator[bytes]:
-    """Give the text of gzip members, one after the other, zeros between them."""
-    member, is_whole = zlib.decompressobj(_ANY_GZIP), True
-    try:
-        for chunk in chunks:
-            packed, is_more = chunk.lstrip(b"\0") if is_whole else chunk, False
-            while packed or is_more:
-                text = member.decompress(packed, _CHUNK_BYTES)
-                if text:
-                    yield text
-                packed, is_whole = member.unconsumed_tail, member.eof
-                is_more = len(text) == _CHUNK_BYTES  # zlib may hold text back
-                if is_whole:
-                    packed, is_more = member.unused_data.lstrip(b"\0"), False
-                    member = zlib.decompressobj(_ANY_GZIP)
-    except zlib.error:
-        is_whole = False
-    if not is_whole:
-        notes.append(DAMAGED)
 
 
 def _outcome_of(path: Path, report: LogReport) -> Outcome:

@@ -19,13 +19,13 @@ from pytest_xlatune.model.hosts import expand
 from pytest_xlatune.model.result import Outcome, Score, State
 from pytest_xlatune.stats.score import window_steps
 from pytest_xlatune.tasks.read_logs import (
-    STDIN,
     Read,
     UnreadableLogError,
     log_of,
     logs_of,
     read_one,
 )
+from pytest_xlatune.tasks.read_megascale import STDIN
 from tests.logs.lines import step, text_of
 
 

@@ -143,8 +143,8 @@ def _cell(cell: Seen, width: int) -> Iterator[RenderableType]:
 
     yield line("─" * width, "dim")
     yield _line(cell, is_alone=False)
-    for each in textwrap.wrap(cell.why, max(width - 2, 20), max_lines=_WHY, placeholder=" ..."):
-        yield line(f"  {each}", "yellow")
+    for why in textwrap.wrap(cell.why, max(width - 2, 20), max_lines=_WHY, placeholder=" ..."):
+        yield line(f"  {why}", "yellow")
     for each in cell.running:
         yield line(f"  {each.trial.profile.id} (job {each.job_id}) {each.words}", "bold")
     if cell.ranking:

@@ -34,7 +34,7 @@ def test_steps_as_json(log: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (entry,) = document["logs"]
     assert list(entry) == [
         "path", "status", "health", "phase", "last_step", "steps_wanted", "ended_by", "exit_code",
-        "steps", "score", "no_score_reason", "findings", "xla_flags",
+        "steps", "score", "no_score_reason", "findings", "xla_flags", "notes",
     ]  # fmt: skip
     assert entry["steps"][3] == {
         "step": 3, "seconds": 0.5, "tgs": 1024.0, "tflops": 1.5, "mfu": None, "loss": 7.1,

@@ -357,3 +357,20 @@ def test_the_command_imports_reports_and_refuses_the_same_table_twice(
     assert "did you mean 'overlap2'?" in capsys.readouterr().err
     assert main(command[:2]) == 2
     assert "--model and --parallelism must say which cell this was" in capsys.readouterr().err
+
+
+def test_what_the_command_shows_fits_80_columns_and_counts_one_degree(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table = tmp_path / "jobs.csv"
+    table.write_text(
+        "job,profile,flags,tgs,status\n1,baseline,,1001.5,ok\n2,baseline,,1003.5,ok\n"
+        "3,overlap,--xla_a=1,1030.1,ok\n4,other,--xla_b=1,1100.0,ok\n5,third,,1050.0,ok\n"
+    )
+    monkeypatch.chdir(tmp_path)  # a path in a line is never broken
+    monkeypatch.setenv("COLUMNS", "80")
+    words = ("--model", "m", "--parallelism", "DP=4", "--workdir", "w", "--reports", "r")
+    assert main(["import", "jobs.csv", *words]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [each for each in lines if len(each) > 80 and not each.startswith("written: ")] == []
+    assert "1 degree of freedom" in " ".join(" ".join(lines).split())

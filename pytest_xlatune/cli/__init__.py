@@ -316,13 +316,13 @@ def show_json(document: Json) -> None:
     print(json.dumps(document, indent=2, allow_nan=False))
 
 
-def show_document(document: Document, *, width: int | None = None) -> None:
+def show_document(document: Document) -> None:
     """Print a report as wide as the terminal."""
     import shutil
 
     from pytest_xlatune.report.render import terminal
 
-    width = width or shutil.get_terminal_size().columns
+    width = shutil.get_terminal_size().columns
     print("\n".join(terminal(document, width=width)), end="\n\n")
 
 
@@ -360,6 +360,41 @@ def write_page(document: Document, path: Path, *, source: str) -> None:
         write_all({path: html(document_page(document, source=source))})
     except OSError as error:
         raise ConfigError(f"{path}: the page cannot be written: {error.strerror}") from None
+
+
+@contextmanager
+def jobs_of(folder: Path) -> Iterator[None]:
+    """End the jobs of a cell that no process waits for behind the block; say so at an interrupt."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        say_interrupted()
+        raise
+    finally:
+        end_jobs(folder)
+
+
+def say_interrupted(*, keep: bool = False) -> None:
+    """Say at once what an interrupt does: ending jobs may take a minute."""
+    done = ": jobs run on, and the next run goes on with them"
+    if not keep:
+        done = (
+            ". Jobs that no other session waits for are ended now, which may take a minute. "
+            "Ctrl-C again leaves them running: the next run goes on with them"
+        )
+    complain([f"interrupted{done}"])
+
+
+def end_jobs(folder: Path) -> None:
+    """End the jobs of a cell that no process waits for; an interrupt leaves them running."""
+    from pytest_xlatune.campaign.jobs import cancel_unwaited
+
+    try:
+        ended = ", ".join(each.job_id for each in cancel_unwaited(folder))
+    except KeyboardInterrupt:
+        show(["xlatune: jobs that still run are left alone; run again to go on"])
+    else:
+        show([f"xlatune: ended {ended}, for no session waits for them"] if ended else [])
 
 
 def complain(problems: Iterable[str], *, status: Exit = Exit.USAGE) -> int:

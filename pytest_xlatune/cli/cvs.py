@@ -14,6 +14,7 @@ from pytest_xlatune.cli import (
     add_json,
     add_options,
     complain,
+    jobs_of,
     options_of,
     show,
     show_json,
@@ -138,7 +139,6 @@ def _show(arguments: argparse.Namespace) -> int:
 
 def _calibrate(arguments: argparse.Namespace) -> int:
     """Run the jobs of each cell, and write the thresholds that they show."""
-    from pytest_xlatune.campaign.jobs import cancel_unwaited
     from pytest_xlatune.prepare.compilers import check_sweep
     from pytest_xlatune.sweep.cvs_files import (
         given_of,
@@ -176,17 +176,14 @@ def _calibrate(arguments: argparse.Namespace) -> int:
         check_sweep(resolved)
         folder = options.workdir / resolved.folder
         feed = Feed(folder, session_id=session)
-        try:
-            with Runs(options, session=session) as runs:
-                campaign = runs.open(resolved, study)
-                written = calibrate(
-                    campaign,
-                    lambda feed=feed: show(  # type: ignore[misc]
-                        landed.line for landed in feed.landed() if landed.line
-                    ),
-                ).written
-        finally:
-            cancel_unwaited(folder)
+        with jobs_of(folder), Runs(options, session=session) as runs:
+            campaign = runs.open(resolved, study)
+            written = calibrate(
+                campaign,
+                lambda feed=feed: show(  # type: ignore[misc]
+                    landed.line for landed in feed.landed() if landed.line
+                ),
+            ).written
         found[cell.name] = least_values(campaign, file)
         show(f"{cell.name}: {each.words}" for each in found[cell.name])
     source = path if file.generation in ("1", "2") else thresholds_of(path, file)

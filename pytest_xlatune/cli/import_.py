@@ -91,7 +91,7 @@ def _import(arguments: argparse.Namespace) -> int:
         context=context,
     )
     known = read_known(folder)
-    show_document(document_of(known), width=100)
+    show_document(document_of(known))
     written = publish(folder, options.reports, exports=options.export)
     show(f"written: {each}" for each in written)
     if not has_pages():

@@ -129,7 +129,7 @@ def _digests(read: Read) -> list[str]:
     from pytest_xlatune.cli.megascale import report_lines
     from pytest_xlatune.tasks.read_megascale import read_megascale
 
-    return list(report_lines(str(read.path), read_megascale(read.path).report))
+    return list(report_lines(str(read.path), read.megascale or read_megascale(read.path).report))
 
 
 def _compare(arguments: argparse.Namespace) -> int:

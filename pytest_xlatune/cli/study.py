@@ -15,8 +15,10 @@ from pathlib import Path
 from pytest_xlatune.cli import (
     add_options,
     complain,
+    end_jobs,
     options_of,
     resolved_sweep,
+    say_interrupted,
     show,
     show_document,
 )
@@ -87,7 +89,6 @@ def _run(
     resolved: ResolvedSweep, options: RunSettings, kind: StudyKind, targets: tuple[str, ...]
 ) -> Exit:
     """Run to the end, show and write the report; whatever ends the run, the report is written."""
-    from pytest_xlatune.campaign.jobs import cancel_unwaited
     from pytest_xlatune.tasks import new_session_id
     from pytest_xlatune.tasks.answers import judged
     from pytest_xlatune.tasks.live import Feed
@@ -117,17 +118,15 @@ def _run(
             found, end = judged(campaign, tick, kind=kind, negative=options.negative)
             tick()
     except KeyboardInterrupt:
-        end = Exit.INTERRUPTED
-        complain(["interrupted: jobs that no other session waits for are ended now"], status=end)
-        found = ()
+        end, found = Exit.INTERRUPTED, ()
+        say_interrupted(keep=options.keep_jobs)
     except XlatuneError as error:
         if not is_open:
             raise
         end, found = error.exit, ()
         complain([str(error)], status=end)
     if not options.keep_jobs:
-        ended = ", ".join(each.job_id for each in cancel_unwaited(folder))
-        show([f"xlatune: ended {ended}, for no session waits for them"] if ended else [])
+        end_jobs(folder)
     _report(folder, options, tell)
     for each in found:
         if each.exit is not Exit.OK:

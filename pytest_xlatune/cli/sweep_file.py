@@ -24,6 +24,7 @@ from pytest_xlatune.cli import (
     add_json,
     add_options,
     complain,
+    jobs_of,
     options_of,
     resolved_sweep,
     show,
@@ -319,7 +320,6 @@ def _add_yes(parser: argparse.ArgumentParser) -> None:
 
 
 def _calibrate(arguments: argparse.Namespace) -> int:
-    from pytest_xlatune.campaign.jobs import cancel_unwaited
     from pytest_xlatune.model.errors import ConfigError
     from pytest_xlatune.prepare.compilers import check_sweep
     from pytest_xlatune.studies.calibration import STARTS
@@ -347,12 +347,9 @@ def _calibrate(arguments: argparse.Namespace) -> int:
     def tick() -> None:
         show(landed.line for landed in feed.landed() if landed.line)
 
-    try:
-        with Runs(options, session=session) as runs:
-            campaign = runs.open(resolved, study)
-            found = calibrate(campaign, tick)
-    finally:
-        cancel_unwaited(folder)
+    with jobs_of(folder), Runs(options, session=session) as runs:
+        campaign = runs.open(resolved, study)
+        found = calibrate(campaign, tick)
     show_document(document_of(campaign, found))
     if allocations or on_slots:
         show_document(ways_document(asked, found, folder=folder))
@@ -376,7 +373,6 @@ def add_evidence(parser: argparse.ArgumentParser) -> None:
 
 def _evidence(arguments: argparse.Namespace) -> int:
     """Record profiles one after the other; show what each left, then what the last changed."""
-    from pytest_xlatune.campaign.jobs import cancel_unwaited
     from pytest_xlatune.cli.hlo import show_dumps
     from pytest_xlatune.prepare.compilers import check_sweep
     from pytest_xlatune.tasks import new_session_id
@@ -397,14 +393,11 @@ def _evidence(arguments: argparse.Namespace) -> int:
     def tick() -> None:
         show(landed.line for landed in feed.landed() if landed.line)
 
-    try:
-        with Runs(options, session=session) as runs:
-            for study in studies:
-                found.append(record(runs.open(resolved, study), tick))
-                show(_left(found[-1]))
-                exit_code = complain(found[-1].problems) or exit_code
-    finally:
-        cancel_unwaited(folder)
+    with jobs_of(folder), Runs(options, session=session) as runs:
+        for study in studies:
+            found.append(record(runs.open(resolved, study), tick))
+            show(_left(found[-1]))
+            exit_code = complain(found[-1].problems) or exit_code
     dumps = [each.dump for each in found if each.dump]
     if len(dumps) == len(found) > 1:
         show([""])

@@ -6,6 +6,7 @@ import argparse
 import contextlib
 import select
 import sys
+import textwrap
 import time
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from pytest_xlatune.tasks.watch import Seen
 
 _QUIT = "q\x03\x04"  # q, Ctrl-C, Ctrl-D
-_RANKED, _EVENTS = 6, 4  # lines of a cell that is shown in full
+_WHY, _RANKED, _EVENTS = 8, 6, 4  # lines of a cell that is shown in full
 _STYLE = {"running": "green", "complete": "cyan", "stopped": "red", "cannot be read": "red"}
 
 
@@ -108,7 +109,7 @@ def _shown(cells: Sequence[Seen], console: Console, *, is_live: bool = False) ->
     others = len(cells)
     for each in cells:
         others -= 1
-        is_full = each.is_active or len(cells) == 1
+        is_full = each.is_active or bool(each.why) or len(cells) == 1
         block = list(_cell(each, console.width)) if is_full else []
         if not block or len(block) + others > left:
             block = [_line(each)]
@@ -120,15 +121,17 @@ def _shown(cells: Sequence[Seen], console: Console, *, is_live: bool = False) ->
     return Group(*lines)
 
 
-def _line(cell: Seen) -> RenderableType:
+def _line(cell: Seen, *, is_alone: bool = True) -> RenderableType:
+    """Tell a cell in one line; where its block follows, that shows the rest."""
     from rich.text import Text
 
-    best = f", best {cell.ranking[0].arm} {points(cell.ranking[0].delta)} %" if cell.ranking else ""
-    said = cell.why or f"{cell.progress}{best}"
+    has_best = is_alone and cell.ranking
+    best = f", best {cell.ranking[0].arm} {points(cell.ranking[0].delta)} %" if has_best else ""
+    said = cell.why if is_alone and cell.why else f"{cell.progress}{best}"
     text = Text(no_wrap=True, overflow="ellipsis")
     text.append(f"{cell.sweep} ", style="bold").append(f"{cell.label} ")
     text.append(cell.standing, style=_STYLE.get(cell.standing, "yellow"))
-    return text.append(f": {' '.join(said.split())}")
+    return text.append(f": {' '.join(said.split())}" if said else "")
 
 
 def _cell(cell: Seen, width: int) -> Iterator[RenderableType]:
@@ -139,7 +142,9 @@ def _cell(cell: Seen, width: int) -> Iterator[RenderableType]:
         return Text(text, style=style, no_wrap=True, overflow="ellipsis")
 
     yield line("─" * width, "dim")
-    yield _line(cell)
+    yield _line(cell, is_alone=False)
+    for why in textwrap.wrap(cell.why, max(width - 2, 20), max_lines=_WHY, placeholder=" ..."):
+        yield line(f"  {why}", "yellow")
     for each in cell.running:
         yield line(f"  {each.trial.profile.id} (job {each.job_id}) {each.words}", "bold")
     if cell.ranking:

@@ -223,6 +223,14 @@ def _read_spec(folder: Path) -> dict[str, Any]:
     return spec | {"argv": [whole(word) for word in spec["argv"]]}
 
 
+def _not_started(program: str, error: Exception) -> str:
+    """Say why a program did not start; the folder that it was to start in may be what lacks."""
+    why = getattr(error, "strerror", None) or str(error)
+    of = os.fsdecode(getattr(error, "filename", None) or program)
+    shown = program if program.isprintable() else repr(program)
+    return f"{shown} could not be started: {why}{'' if of == program else f': {of}'}"
+
+
 def _train(
     spec: Mapping[str, Any], folder: Path, rank: int, stop: _Stop, umask: int
 ) -> dict[str, Any]:
@@ -230,7 +238,7 @@ def _train(
     try:
         trainer = _start(spec, folder, rank, umask)
     except (OSError, ValueError, subprocess.SubprocessError) as error:
-        reason = f"{spec['argv'][:1]} could not be started: {error}"
+        reason = _not_started(spec["argv"][0], error)
         return _outcome("failed", start_s=start_s, reason=reason, is_started=False)
     try:
         write_json(folder / name_of("started", rank), {**identity(trainer.pid), "at_s": start_s})

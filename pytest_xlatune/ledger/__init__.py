@@ -240,7 +240,7 @@ class Decided(Event):
         if faults:
             stays = ", and stays so after RESUME" if self.resumed else ""
             return f"{self.cls}: {faults}{stays}: {follows}"
-        detail = f" ({self.detail})" if self.detail else ""
+        detail = "" if self.detail in ("", self.cls) else f" ({self.detail})"
         times = f", {self.tried + 1} times in a row" if self.tried else ""
         if not self.cls:
             return follows if self.next is Next.INTERRUPTED else ""

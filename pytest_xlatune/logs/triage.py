@@ -238,7 +238,7 @@ def _class_of_end(outcome: Outcome) -> FailureClass:
 def _how(outcome: Outcome) -> str:
     if outcome.signal:
         return f"signal {outcome.signal}"
-    if not outcome.is_started:
+    if not outcome.is_started or outcome.state is State.LOST:
         return outcome.reason
     return f"exit {outcome.exit_code}" if outcome.exit_code is not None else outcome.state.value
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from pytest_xlatune.model.result import Action, Finding, NoScore, Score, StepRecord, Verdict
 from pytest_xlatune.model.text import ABSENT, interval, percent, rate, significant, size
 from pytest_xlatune.report.document import (
+    Code,
     Document,
     Table,
     Text,
@@ -52,9 +53,10 @@ def triage_of_log(path: str, *, status: str, findings: Sequence[Finding], reache
     """Return the findings of one log, the root cause first."""
     ordered = sorted(findings, key=lambda each: (each.cls != status, each.action is Action.NONE))
     rows = tuple(
-        (each.cls, str(each.action), str(each.line or ABSENT), literal(each.text))
+        (each.cls, str(each.action), str(each.line or ABSENT), literal(_last_line(each)))
         for each in ordered
     )
+    ends = [each.text for each in ordered if "\n" in each.text]
     return Document(
         title=f"{path}: {status}",
         header=(reached, *(f"{each.cls}: {plain(each.detail)}" for each in ordered if each.detail)),
@@ -65,8 +67,18 @@ def triage_of_log(path: str, *, status: str, findings: Sequence[Finding], reache
                 if rows
                 else Text(text="no known failure"),
             ),
+            *(section("Last lines", Code(text=_shown(each))) for each in ends[:1]),
         ),
     )
+
+
+def _last_line(finding: Finding) -> str:
+    return finding.text.rpartition("\n")[2]
+
+
+def _shown(lines: str) -> str:
+    """Bring foreign lines to a terminal: no escape among them acts."""
+    return "\n".join(map(plain, lines.splitlines()))
 
 
 def _step_row(step: StepRecord, score: Score | NoScore) -> tuple[str, ...]:

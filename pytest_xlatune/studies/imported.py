@@ -25,7 +25,7 @@ from pytest_xlatune.model.result import (
     VerdictKind,
     relative,
 )
-from pytest_xlatune.model.text import fine, percent, size
+from pytest_xlatune.model.text import counted, fine, percent, size
 from pytest_xlatune.stats.design import t_quantile
 from pytest_xlatune.studies import Answer, History, LossRule, Policy, Question, remembered
 from pytest_xlatune.studies.trials import usable
@@ -198,7 +198,7 @@ class _Table:
         if self.noise is not None:
             yield (
                 f"noise from runs of equal settings: {fine(self.noise.sigma)} between jobs, "
-                f"{self.noise.df} degrees of freedom"
+                f"{counted(self.noise.df, 'degree')} of freedom"
             )
         for name, why in self.study.idle.items():
             yield f"{name} is a control, for the catalog says: {why}"

@@ -11,6 +11,7 @@ so that fresh blocks are scored in a window that was chosen without them; else o
 
 from __future__ import annotations
 
+import functools
 import math
 import operator
 import re
@@ -151,11 +152,12 @@ class Orders:
         )
 
 
-def wave_order(wave: str) -> tuple[bool, list[int], str]:
+@functools.cache
+def wave_order(wave: str) -> tuple[bool, tuple[int, ...], str]:
     """Return the key by which waves run: wave1, wave1_5, wave2, ..., wave10, then other names."""
     # a wave:  wave1_5
     numbered = re.fullmatch(r"wave[0-9]+(_[0-9]+)?", wave) is not None
-    return not numbered, [int(part) for part in re.findall(r"[0-9]{1,18}", wave)], wave
+    return not numbered, tuple(int(part) for part in re.findall(r"[0-9]{1,18}", wave)), wave
 
 
 def wave_baselines(counts: Mapping[str, int], total: int) -> dict[str, int]:

@@ -6,19 +6,16 @@ log; where it prints none, from its steps.
 
 from __future__ import annotations
 
-import contextlib
-import gzip
 import math
 import re
-import sys
-import zlib
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pytest_xlatune.logs import LogReader, LogReport
 from pytest_xlatune.logs.grammar import plain_segments
+from pytest_xlatune.logs.megascale import MegascaleReader
 from pytest_xlatune.logs.patterns import StepPattern
 from pytest_xlatune.logs.triage import diagnose, end_of, ended_by, primary
 from pytest_xlatune.model.cell import Protocol
@@ -29,14 +26,15 @@ from pytest_xlatune.model.redact import hide_quoted
 from pytest_xlatune.model.result import Action, Finding, NoScore, Outcome, Score, State
 from pytest_xlatune.model.text import begun, counted, whole
 from pytest_xlatune.stats.score import score
+from pytest_xlatune.tasks.read_megascale import DAMAGED, STDIN, chunks_of
+
+if TYPE_CHECKING:
+    from pytest_xlatune.logs.megascale.digest import MegascaleReport
 
 RANK_0 = "log.0.txt"  # of several logs of one job, rank 0's is read
 
-STDIN = Path("-")
-_GZIP = b"\x1f\x8b"
 SCHEMA = 1
 _SKIPPED, _PROFILED = 10, 3  # what a protocol has where a log does not say
-_CHUNK_BYTES = 1 << 20
 _END_BYTES, _END_LINES, _END_CHARS = 1 << 13, 5, 160  # of a log that ends without an end
 _QUIET = (Action.NONE, Action.SUCCESS)
 
@@ -69,6 +67,7 @@ class Read:
         outcome: how the job ended: as its payload wrote it, or as the log tells; running where
             neither does.
         findings: of log and end together.
+        megascale: what a log tells of Megascale that cannot be read a second time; None for files.
     """
 
     path: Path
@@ -77,6 +76,7 @@ class Read:
     score: Score | NoScore
     outcome: Outcome
     findings: tuple[Finding, ...]
+    megascale: MegascaleReport | None = None
 
     @property
     def health(self) -> Health:
@@ -108,7 +108,8 @@ class Read:
         of = f" of {wanted}" if wanted is not None else ""
         by = ended_by(self.outcome, self.findings)
         end = f"ended by {by}" if by else "no word of an end"
-        return f"{report.lines} lines, phase {report.phase}, {last}{of}; {end}"
+        cut = f"; {DAMAGED}" if DAMAGED in report.notes else ""
+        return f"{counted(report.lines, 'line')}, phase {report.phase}, {last}{of}; {end}{cut}"
 
     @property
     def _cause(self) -> Finding | None:
@@ -163,6 +164,7 @@ class Read:
                 for each in self.findings
             ],
             "xla_flags": self.report.xla_flags,
+            "notes": list(self.report.notes),
         }
 
 
@@ -246,16 +248,23 @@ def read_one(
     """
     reader = LogReader(pattern)
     path = path if path == STDIN else log_of(path)
+    digests = MegascaleReader() if path == STDIN else None
+    notes: list[str] = []
     end = b""
     try:
-        for chunk in _chunks(path):
+        for chunk in chunks_of(path, notes):
             reader.feed(chunk)
+            if digests is not None:
+                digests.feed(chunk)
             end = (end + chunk)[-_END_BYTES:]
-    except (OSError, EOFError, zlib.error) as error:
-        why = f"cannot be read: {getattr(error, 'strerror', None) or error}; name the log of a job"
+    except OSError as error:
+        why = f"cannot be read: {error.strerror or error}; name the log of a job"
         raise UnreadableLogError(path, why) from None
     reader.close()
+    if digests is not None:
+        digests.close()
     report = reader.report()
+    report = replace(report, notes=(*report.notes, *notes))
     if not (report.steps or report.findings or report.config or report.env or report.xla_flags):
         raise UnreadableLogError(path, _no_log(report, pattern))
     protocol = protocol_of(report)
@@ -270,11 +279,14 @@ def read_one(
             replace(each, text=hide_quoted(each.text), detail=hide_quoted(each.detail))
             for each in _findings(report, outcome, protocol, end=end)
         ),
+        megascale=None if digests is None else digests.report(),
     )
 
 
 def _no_log(report: LogReport, pattern: StepPattern | None) -> str:
     """Say why a file without a step, a setting or a failure is no log of a training job."""
+    if not report.size_bytes and DAMAGED in report.notes:
+        return "cannot be read: its gzip data is damaged from the first byte on; copy it again"
     if not report.size_bytes:
         return "is empty; name the log of a job that has begun to print"
     how = (
@@ -287,18 +299,6 @@ def _no_log(report: LogReport, pattern: StepPattern | None) -> str:
         f"is not the log of a training job: {counted(report.lines, 'line')}, none of them a step "
         f"(`completed step: 7, seconds: ...`), a configuration line or a known failure; {how}"
     )
-
-
-def _chunks(path: Path) -> Iterator[bytes]:
-    """Give a log's bytes: of a file, of a gzipped one, or of the standard input."""
-    if path == STDIN:
-        yield from iter(lambda: sys.stdin.buffer.read(_CHUNK_BYTES), b"")
-        return
-    with path.open("rb") as file:
-        is_packed = file.peek(len(_GZIP))[: len(_GZIP)] == _GZIP
-        with gzip.open(file) if is_packed else contextlib.nullcontext(file) as plain:
-            while chunk := plain.read(_CHUNK_BYTES):
-                yield chunk
 
 
 def _outcome_of(path: Path, report: LogReport) -> Outcome:

@@ -102,10 +102,10 @@ def test_a_baseline_that_cannot_run_stops_the_sweep(tmp_path: Path) -> None:
             "",
             Outcome(
                 state=State.FAILED,
-                reason="['nopython'] could not be started: [Errno 2]",
+                reason="nopython could not be started: No such file or directory",
                 is_started=False,
             ),
-            r"run: not-started \(\['nopython'\] could not be started: \[Errno 2\]\)",
+            r"run: not-started \(nopython could not be started: No such file or directory\)",
             id="a program that is not there",
         ),
         pytest.param(

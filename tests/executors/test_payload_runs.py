@@ -51,8 +51,14 @@ def environment_of(log: Path) -> dict[bytes, bytes]:
         pytest.param(
             ("no-such-program",),
             (State.FAILED, None, None),
-            "could not be started: [Errno 2]",
+            "no-such-program could not be started: No such file or directory",
             id="no such program",
+        ),
+        pytest.param(
+            ("/etc",),
+            (State.FAILED, None, None),
+            "/etc could not be started: Permission denied",
+            id="a folder is no program",
         ),
         pytest.param(("a\0b",), (State.FAILED, None, None), "null byte", id="a NUL in an argument"),
     ],

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import gzip
-import io
 import json
 import math
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
@@ -15,7 +12,7 @@ from pytest_xlatune.cli import main
 from pytest_xlatune.logs import LogReader, LogReport
 from pytest_xlatune.logs.patterns import PRESETS, step_pattern
 from pytest_xlatune.model.errors import ConfigError
-from tests.logs.lines import step, text_of
+from tests.logs.lines import text_of
 
 TITAN = (
     "[rank0]:[titan] 2026-05-18 16:04:46,338 - root - INFO - step: {0:2}  loss:  3.24405  "
@@ -153,19 +150,3 @@ def test_the_command_scores_another_trainer(
     assert main([*given, "--tokens", "19138.8"]) == 0
     (found,) = json.loads(capsys.readouterr().out)["logs"]
     assert found["score"]["tgs"] == pytest.approx(1000.0)
-
-
-def test_gzip_and_the_standard_input_are_read(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    log = text_of(step(each) for each in range(15))
-    packed = tmp_path / "job.log.gz"
-    packed.write_bytes(gzip.compress(log))
-    assert main(["triage", str(packed)]) == 0
-    assert "last step 14" in capsys.readouterr().out
-    packed.write_bytes(gzip.compress(log)[:-30])
-    assert main(["triage", str(packed)]) == 2
-    assert "job.log.gz cannot be read" in capsys.readouterr().err
-    monkeypatch.setattr("sys.stdin", SimpleNamespace(buffer=io.BytesIO(log)))
-    assert main(["triage", "-"]) == 0
-    assert "last step 14" in capsys.readouterr().out

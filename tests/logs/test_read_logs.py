@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import gzip
+import io
 import json
+import random
 import tracemalloc
 from pathlib import Path
 
@@ -15,7 +18,14 @@ from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.hosts import expand
 from pytest_xlatune.model.result import Outcome, Score, State
 from pytest_xlatune.stats.score import window_steps
-from pytest_xlatune.tasks.read_logs import Read, UnreadableLogError, log_of, logs_of, read_one
+from pytest_xlatune.tasks.read_logs import (
+    Read,
+    UnreadableLogError,
+    log_of,
+    logs_of,
+    read_one,
+)
+from pytest_xlatune.tasks.read_megascale import STDIN
 from tests.logs.lines import step, text_of
 
 
@@ -251,6 +261,69 @@ def test_folders_of_jobs_and_arrays(
         (tmp_path / each).write_bytes(b"completed step: 1, seconds: 0.5, loss: 7.0\n")
     logs = [log_of(each) for each in logs_of(tmp_path / asked)]
     assert [each.name for each in logs] == found
+
+
+class _Stdin:
+    """A standard input that is a pipe with these bytes."""
+
+    def __init__(self, data: bytes) -> None:
+        self.buffer = io.BytesIO(data)
+
+
+MANY = text_of([*CONFIG, *(f"{each} {'x' * 99}" for each in range(30_000)), *ALL])
+PACKED = {
+    "gzip": gzip.compress(MANY),
+    "members with zeros between": gzip.compress(MANY[:999])
+    + b"\0" * 700
+    + gzip.compress(MANY[999:]),
+    "plain": MANY,
+}
+
+
+@pytest.mark.parametrize("is_piped", [False, True], ids=["a file", "the standard input"])
+@pytest.mark.parametrize("packed", PACKED)
+def test_gzip_and_the_standard_input_are_read_as_a_plain_file_is(
+    packed: str, *, is_piped: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = STDIN if is_piped else tmp_path / "job.log"
+    monkeypatch.setattr("sys.stdin", _Stdin(PACKED[packed]))
+    (tmp_path / "job.log").write_bytes(PACKED[packed])
+    found = read_one(path)
+    assert (found.status, found.report.last_step, found.report.size_bytes) == ("ok", 14, len(MANY))
+    assert found.report.notes == ()
+
+
+def test_a_gzipped_log_that_is_cut_is_read_as_far_as_it_goes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "job.log.gz"
+    noise = random.Random(3).randbytes(2_000_000).hex().encode()
+    path.write_bytes(gzip.compress(text_of([*CONFIG, *ALL[:8]]) + noise)[:-1000])
+    assert main(["triage", str(path)]) == 3
+    said = " ".join(capsys.readouterr().out.split())
+    assert "last step 7 of 15; no word of an end; its gzip data is cut or damaged" in said
+    assert main(["steps", str(path)]) == 0
+    assert "its gzip data is cut or damaged: read as far" in " ".join(
+        capsys.readouterr().out.split()
+    )
+    path.write_bytes(path.read_bytes()[:12] + b"?" * 99)
+    with pytest.raises(UnreadableLogError, match="damaged from the first byte on"):
+        read_one(path)
+
+
+def test_each_of_the_last_lines_has_a_line_of_its_own(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "job.log"
+    path.write_bytes(text_of([*CONFIG, *ALL[:8], "\x1b]0;title\x07 the last word"]))
+    assert main(["triage", str(path)]) == 3
+    shown = capsys.readouterr().out
+    assert "\x1b" not in shown
+    last = [line.strip() for line in shown.partition("Last lines")[2].split("\n") if line.strip()]
+    assert [line.partition(",")[0] for line in last[:4]] == [
+        f"completed step: {each}" for each in range(4, 8)
+    ]
+    assert last[4].endswith("the last word")
 
 
 def test_a_folder_without_a_log_is_told(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from pytest_xlatune.campaign.playbook import decide
 from pytest_xlatune.logs import LogReport, Phase, read_log
 from pytest_xlatune.logs.triage import diagnose, primary
 from pytest_xlatune.model.cell import Protocol
@@ -187,3 +188,13 @@ def test_every_end_without_a_line_of_it_has_a_class(
     assert found
     of_slurm = {State.PREEMPTED: "preempted", State.OUT_OF_MEMORY: "oom-host"}
     assert of_slurm.get(state) in (None, *(each.cls for each in found))
+
+
+def test_what_is_lost_is_told_with_the_reason_and_no_word_twice() -> None:
+    why = "no part of Slurm knew the job in 20 rounds"
+    lost = Outcome(state=State.LOST, reason=why)
+    decision = decide(lost, primary(diagnose(report_of(steps(0, 6)), lost, PROTOCOL)))
+    assert decision.reason == f"lost ({why}): retried on the same nodes"
+    gone = Outcome(state=State.NODE_FAIL)
+    decision = decide(gone, primary(diagnose(report_of(steps(0, 6)), gone, PROTOCOL)))
+    assert decision.reason.startswith("node-fail: ")

@@ -7,11 +7,12 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from pytest_xlatune.cli import main
+from pytest_xlatune.cli import jobs_of, main
 from pytest_xlatune.model.errors import Exit, help_lines, of_command, worst
 from pytest_xlatune.model.result import Verdict, VerdictKind
 from pytest_xlatune.plugin.controller import EXIT, Ends
@@ -171,3 +172,19 @@ def test_ctrl_c_is_status_2_and_130_on_the_command_line(folder: Any) -> None:
             said, _ = running.communicate(timeout=60)
         assert running.returncode == status, said
         assert "Traceback" not in said
+        assert "interrupted. Jobs that no other session waits for are ended now" in said
+        assert "xlatune: ended " in said
+
+
+def test_a_second_ctrl_c_leaves_the_jobs_of_a_command_running(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(folder: Path) -> tuple[()]:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("pytest_xlatune.campaign.jobs.cancel_unwaited", interrupted)
+    with pytest.raises(KeyboardInterrupt), jobs_of(tmp_path):
+        raise KeyboardInterrupt
+    said = capsys.readouterr()
+    assert "Ctrl-C again leaves them running" in said.err
+    assert "jobs that still run are left alone; run again to go on" in said.out

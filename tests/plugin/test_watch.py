@@ -59,7 +59,9 @@ def written(folder: Path) -> dict[str, str]:
 
 
 def test_the_screen_shows_the_running_trial_the_ranking_and_the_last_events(
-    running: tuple[Any, subprocess.Popen[str]], capsys: pytest.CaptureFixture[str]
+    running: tuple[Any, subprocess.Popen[str]],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     folder, sweep = running
     until = time.monotonic() + 120
@@ -68,7 +70,7 @@ def test_the_screen_shows_the_running_trial_the_ranking_and_the_last_events(
     seen = Terminal([*WATCH, "watch", "--every", "0.3"], cwd=folder.path, env=os.environ)
     # the baseline may run first, and passes step 7
     shown_at = re.compile(r"fast \(job \S+\) step 7/12, \S+ TGS so far")
-    text = seen.read_until(lambda text: shown_at.search(text) is not None, timeout_s=60)
+    text = seen.read_until(lambda text: shown_at.search(text) is not None, timeout_s=120)
     assert "pretend" in text
     assert "fast (job " in text
     assert f"step 7/{12}" in text
@@ -85,7 +87,7 @@ def test_the_screen_shows_the_running_trial_the_ranking_and_the_last_events(
     (folder.path / "hold").unlink()
     sweep.communicate(timeout=120)
     before = written(folder.path / ".xlatune")
-    os.chdir(folder.path)
+    monkeypatch.chdir(folder.path)
     for argv in (["watch"], ["watch", "pretend", "--once"]):
         assert main(argv) == 0
         said = capsys.readouterr().out
@@ -113,9 +115,14 @@ def test_a_cell_that_cannot_be_read_does_not_hide_the_others(
     bad = folder.path / ".xlatune" / "other" / "cell"
     bad.mkdir(parents=True)
     (bad / "ledger.jsonl").write_text("hello\n", encoding="utf-8")
+    capsys.readouterr()  # of the session
     assert main(["watch"]) == 0
-    said = " ".join(capsys.readouterr().out.split())
+    shown = capsys.readouterr().out
+    assert [line for line in shown.splitlines() if len(line) > 80] == []
+    said = " ".join(shown.split())
     assert "cannot be read" in said
+    assert "is not a ledger: expected it to begin with" in said, "the reason is shown in full"
+    assert "moves the file aside and deletes nothing" in said
     assert "pretend FSDP=4" in said
     assert main(["watch", "pretnd"]) == 2
     assert "did you mean 'pretend'" in capsys.readouterr().err

@@ -382,9 +382,17 @@ class TuningStudy(OneCell):
             return found[0].wave if found else ""
         return moment.segments[0].wave
 
+    @remembered
+    def _by_waves(self, _: History) -> dict[str, tuple[TrialResult, ...]]:
+        """Return what was measured once up to the end of each wave that was asked for."""
+        return {}
+
     def _screened(self, history: History, wave: str, arm: str) -> Verdict | None:
         """Return the verdict from what was measured once, up to the end of a wave or of all."""
-        until = self.conclude([each for each in history if _is_by(wave, each.trial)]).verdict(arm)
+        parts = self._by_waves(history)
+        if wave not in parts:
+            parts[wave] = tuple(each for each in history if _is_by(wave, each.trial))
+        until = self.conclude(parts[wave]).verdict(arm)
         # the line of the screen goes through all waves: a later one moves what a report says, and
         # so do second runs
         is_last = not wave or wave_order(wave) >= max(map(wave_order, self._waves))

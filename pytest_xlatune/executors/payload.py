@@ -230,7 +230,8 @@ def _train(
     try:
         trainer = _start(spec, folder, rank, umask)
     except (OSError, ValueError, subprocess.SubprocessError) as error:
-        reason = f"{spec['argv'][:1]} could not be started: {error}"
+        program = (*spec["argv"], "no program")[0]
+        reason = f"{program} could not be started: {_why(error, program)}"
         return _outcome("failed", start_s=start_s, reason=reason, is_started=False)
     try:
         write_json(folder / name_of("started", rank), {**identity(trainer.pid), "at_s": start_s})
@@ -389,6 +390,20 @@ def _ask_node(
     except OSError as error:
         told["problem"] = f"{argv[0]} could not be started: {error.strerror or error}"
     write_json(folder / name, told)
+
+
+def _why(error: Exception, program: str) -> str:
+    """Say why a program did not start, and what a person does about it."""
+    text = (error.strerror if isinstance(error, OSError) else None) or f"{error}"
+    if isinstance(error, FileNotFoundError):
+        name = os.fsdecode(error.filename or program)
+        if name != program:  # the working directory
+            return f"{text}: {name}"
+        if name.startswith("~"):
+            return f"{text}; only a shell reads ~, write the whole path"
+        if "/" not in name:
+            return f"{text}; it is not on the job's PATH, write the whole path"
+    return text
 
 
 def _was_told(code: int | None) -> bool:

@@ -247,5 +247,16 @@ def test_bad_input_is_one_message_and_writes_nothing(
     assert not list(tmp_path.glob("*.py"))
 
 
+def test_a_place_that_cannot_be_written_is_one_message(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").touch()
+    path = tmp_path / "file" / "sub" / "test_a.py"  # root may write into a folder of any mode
+    assert main(["init", str(path), *OPTIONS["trainer"], *CELL.split(), "--nodelist", ""]) == 2
+    said = capsys.readouterr()
+    assert said.err == f"xlatune: {path} cannot be written: Not a directory; name another place\n"
+    assert "written:" not in said.out
+
+
 def test_every_question_has_an_option_and_a_use() -> None:
     assert {name for each in QUESTIONS.values() for name in each.kinds} == set(KINDS)

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from pytest_xlatune.campaign.playbook import Decision, decide
 from pytest_xlatune.catalog.entries import history
+from pytest_xlatune.catalog.rules import did_you_mean
 from pytest_xlatune.ledger import Cannot, Decided, Event, Noted
 from pytest_xlatune.ledger.state import LedgerState
 from pytest_xlatune.logs import LogReport, Phase
@@ -204,8 +205,18 @@ def _is_of_all(decision: Decision, *, is_first: bool) -> bool:
 
 
 def with_log(found: Assessment, log: Path) -> Assessment:
-    """Name the log where it is to be looked at: nothing in it is known, or the sweep stops."""
+    """Name the log where it is to be looked at: nothing in it is known, or the sweep stops.
+
+    Of a flag that XLA does not know, name the flag that was probably meant.
+    """
     said = found.decision
+    if said.cls == FailureClass.UNKNOWN_FLAG:
+        meant = (
+            did_you_mean(each.removeprefix("--").partition("=")[0], history().flags, dashes="--")
+            for each in said.detail.split()
+        )
+        said = replace(said, detail=said.detail + "".join(meant))
+        found = replace(found, decision=said)
     if said.cls == FailureClass.EXIT_CODE:
         lines = [each.strip() for each in said.evidence.splitlines() if each.strip()]
         is_silent = not lines or lines == [FailureClass.EXIT_CODE.meaning]

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from pytest_xlatune.cli import show
+from pytest_xlatune.cli import show, write_files
 from pytest_xlatune.model.errors import ConfigError
 
 
@@ -103,12 +103,10 @@ def _init(arguments: argparse.Namespace) -> int:
     ask = input if sys.stdin.isatty() else None
     found = answers(vars(arguments), ask)
     text = sweep_file(found, name=path.stem.removeprefix("test_"))
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text, encoding="utf-8")
+    write_files({path: text})
     named = shlex.quote(str(path))
     show(
         [
-            f"written: {path}",
             f"xlatune plan {named}    the trials, their cost, and what they can show",
             f"pytest {named} -n 2     runs it",
             *_about_program(found),

@@ -88,6 +88,16 @@ def test_a_trial_that_could_not_be_measured_is_tried_again_by_the_next_session(
     assert again.kind is not VerdictKind.INVALID
 
 
+def test_a_misspelt_flag_is_told_with_the_one_that_was_meant(tmp_path: Path) -> None:
+    line = UNKNOWN_FLAG.replace("--x", "--xla_cpu_enable_fast_mth=1 --xla_nope=1")
+    assert line != UNKNOWN_FLAG
+    each = campaign(tmp_path, ScriptedExecutor(failing("fast", line + "\n", FAILED)))
+    run(each)
+    verdict = each.conclude().verdict("fast")
+    assert verdict is not None
+    assert "; did you mean --xla_cpu_enable_fast_math?): dropped" in " ".join(verdict.reasons)
+
+
 def test_of_a_profile_that_did_not_run_it_is_not_asked_whether_it_was_in_effect(
     tmp_path: Path,
 ) -> None:

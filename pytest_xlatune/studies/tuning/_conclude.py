@@ -510,8 +510,8 @@ def _notes(
         spare = {key.block for key, each in basis.past.confirm.items() if is_spare(each.trial)}
         if spare:
             notes.append(
-                f"{counted(len(spare), 'spare block')} followed those that decide: they count in M, "
-                "and in no interval"
+                f"{counted(len(spare), 'spare block')} followed those that decide: they count in "
+                "M, and in no interval"
             )
     elif widest:
         notes.append(

@@ -592,7 +592,7 @@ def _late_notes(basis: Basis) -> Iterator[str]:
         yield (
             f"{', '.join(basis.late)} would be confirmed by now, but the finalists were fixed "
             "when the confirmation began, and its alpha is spent once: a sweep of its own may "
-            "confirm it"
+            "confirm it (another name=, or --xlatune-fresh)"
         )
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from pytest_xlatune.cli import main
-from pytest_xlatune.cli.init import KINDS, QUESTIONS, answers
+from pytest_xlatune.cli.init import KINDS, QUESTIONS, answers, read_command
 from pytest_xlatune.model.errors import ConfigError
 
 CELL = "--model tiny --parallelism FSDP=4"
@@ -83,9 +83,61 @@ def test_a_python_of_ours_without_jax_is_told(
     argv = ["init", str(tmp_path / "test_a.py"), "--command", "python3 /t {steps}", *CELL.split()]
     assert main([*argv, "--nodelist", ""]) == 0
     assert capsys.readouterr().out.count("name the Python that has it") == notes
-    argv = ["init", str(tmp_path / "test_b.py"), "--command", "/o/python /t {steps}", *CELL.split()]
+    argv = ["init", str(tmp_path / "test_b.py"), "--command", "sh /t {steps}", *CELL.split()]
     assert main([*argv, "--nodelist", ""]) == 0
     assert "note:" not in capsys.readouterr().out
+
+
+def test_a_program_that_is_not_here_is_told_unless_nodes_have_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    argv = ["init", str(tmp_path / "test_a.py"), "--command", "pyhton /t {steps}", *CELL.split()]
+    assert main([*argv, "--nodelist", ""]) == 0
+    assert "this machine has no program pyhton; correct argv" in capsys.readouterr().out
+    argv[1] = str(tmp_path / "test_b.py")
+    assert main([*argv, "--nodelist", "node001"]) == 0
+    assert "note:" not in capsys.readouterr().out
+
+
+def test_a_command_line_is_read_as_a_person_types_it_in_the_trainers_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", "/home/me")
+    for name in ("train.py", "data/c4", "pkg/run.py"):
+        Path(name).parent.mkdir(exist_ok=True)
+        Path(name).touch()
+    found = read_command(
+        "XLA_FLAGS='--xla_a=1 --xla_b=2' ~/py train.py --steps={steps} --conf=train.py "
+        "--out=~/out --data data/ --name data --lr=0.1"
+    )
+    assert found.deployed == {"XLA_FLAGS": "--xla_a=1 --xla_b=2"}
+    assert found.words == (
+        *("/home/me/py", f"{tmp_path}/train.py", "--steps={steps}", f"--conf={tmp_path}/train.py"),
+        *("--out=/home/me/out", "--data", f"{tmp_path}/data", "--name", "data", "--lr=0.1"),
+    )
+    assert found.cwd == ""
+    assert read_command("python -m pkg.run {steps}").cwd == str(tmp_path)
+    assert read_command("python -m train {steps}").cwd == str(tmp_path)
+    assert read_command("python -m maxtext.train {steps}").cwd == "", "it is installed"
+    assert read_command("sh -c 'cd /x; python t.py {steps} > l'").words[0] == "sh"
+
+
+def test_what_stands_before_the_program_is_deployed_and_a_module_here_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("train.py").write_text("print('began')\n", encoding="utf-8")
+    command = ("--command", "NCCL_DEBUG=INFO python3 -m train {steps}")
+    argv = ["init", "test_übung 1.py", *command, *CELL.split(), "--nodelist", ""]
+    assert main(argv) == 0
+    assert "pytest 'test_übung 1.py' -n 2" in capsys.readouterr().out
+    assert main(["plan", "test_übung 1.py"]) == 0
+    said = capsys.readouterr().out
+    assert "NCCL_DEBUG=INFO \\" in said
+    text = Path("test_übung 1.py").read_text(encoding="utf-8")
+    assert f"cwd='{tmp_path}'" in text
+    assert "name='bung-1'" in text
 
 
 def test_a_single_flag_is_no_option(tmp_path: Path) -> None:
@@ -175,6 +227,9 @@ def test_a_closed_terminal_ends_the_questions() -> None:
             "test_a.py --command t{steps} --model m --parallelism DP=4 --flags=xla_a=1",
             "does not begin",
         ),
+        ("test_a.py --command cd${IFS}/x&&t{steps} --model m --parallelism DP=4", "cd is for a"),
+        ("test_a.py --command A_TOKEN=x${IFS}t{steps} --model m --parallelism DP=4", "of A_TOKEN"),
+        ("test_a.py --command A=x{steps} --model m --parallelism DP=4", "no program behind"),
         ("test_a.py --command t --model m --parallelism DP=4", "has no {steps}"),
         ("test_a.py --command t'{steps} --model m --parallelism DP=4", "No closing quotation"),
         ("test_a.py --command t{steps} --model m/n --parallelism DP=4", "model tag 'm/n'"),
@@ -187,9 +242,20 @@ def test_bad_input_is_one_message_and_writes_nothing(
 ) -> None:  # fmt: skip
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("sys.stdin", io.StringIO())
-    assert main(["init", *argv.split()]) == 2
+    assert main(["init", *(each.replace("${IFS}", " ") for each in argv.split())]) == 2
     assert message in capsys.readouterr().err
     assert not list(tmp_path.glob("*.py"))
+
+
+def test_a_place_that_cannot_be_written_is_one_message(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").touch()
+    path = tmp_path / "file" / "sub" / "test_a.py"  # root may write into a folder of any mode
+    assert main(["init", str(path), *OPTIONS["trainer"], *CELL.split(), "--nodelist", ""]) == 2
+    said = capsys.readouterr()
+    assert said.err == f"xlatune: {path} cannot be written: Not a directory; name another place\n"
+    assert "written:" not in said.out
 
 
 def test_every_question_has_an_option_and_a_use() -> None:

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from pytest_xlatune.campaign.playbook import Decision, decide
 from pytest_xlatune.catalog.entries import history
+from pytest_xlatune.catalog.rules import did_you_mean
 from pytest_xlatune.ledger import Cannot, Decided, Event, Noted
 from pytest_xlatune.ledger.state import LedgerState
 from pytest_xlatune.logs import LogReport, Phase
@@ -204,14 +205,26 @@ def _is_of_all(decision: Decision, *, is_first: bool) -> bool:
 
 
 def with_log(found: Assessment, log: Path) -> Assessment:
-    """Name the log where it is to be looked at: nothing in it is known, or no step can be read."""
+    """Name the log where it is to be looked at: nothing in it is known, or the sweep stops.
+
+    Of a flag that XLA does not know, name the flag that was probably meant.
+    """
     said = found.decision
+    if said.cls == FailureClass.UNKNOWN_FLAG:
+        meant = (
+            did_you_mean(each.removeprefix("--").partition("=")[0], history().flags, dashes="--")
+            for each in said.detail.split()
+        )
+        said = replace(said, detail=said.detail + "".join(meant))
+        found = replace(found, decision=said)
     if said.cls == FailureClass.EXIT_CODE:
         lines = [each.strip() for each in said.evidence.splitlines() if each.strip()]
         is_silent = not lines or lines == [FailureClass.EXIT_CODE.meaning]
         detail = said.detail if is_silent else f"{said.detail}: {lines[-1]}"
-    elif said.cls == FailureClass.NO_STEPS:
-        detail = said.detail
+    elif said.cls == FailureClass.NO_STEPS or said.cannot is not None:
+        if said.cls == FailureClass.NOT_STARTED:  # it has none
+            return found
+        detail = said.detail or said.evidence
     else:
         return found
     return replace(found, decision=replace(said, detail=f"{detail}; its log: {log}"))
@@ -303,7 +316,8 @@ def said_of_settings(state: LedgerState, result: TrialResult) -> tuple[Event, ..
     """
     others = (each.ended for each in state.trials.values())
     ran = [each for each in others if each is not None and each.own_settings]
-    said = _silent(ran, result)
+    # a program that refused a flag, or ran out of memory, tells by itself why it wins nothing
+    said = _silent(ran, result) if result.score is not None else ()
     lost_here = contradictions(result.own_settings)
     if not lost_here:
         return said

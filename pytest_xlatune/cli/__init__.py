@@ -11,6 +11,7 @@ and `flags diff` end with 1 where they find something.
 from __future__ import annotations
 
 import argparse
+import errno
 import os
 import re
 import sys
@@ -146,7 +147,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         return complain(["interrupted"], status=Exit.INTERRUPTED)
     except OSError as error:
         if error.filename is not None:  # not the output, which has no name here
-            raise
+            if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
+                raise
+            said = f"{os.fsdecode(error.filename)}: {error.strerror}"
+            return complain([said], status=Exit.INTERNAL)
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         if isinstance(error, BrokenPipeError):  # `xlatune steps ... | head`: head has what it wants
             return 0
@@ -345,6 +349,22 @@ def check_page(path: Path | None) -> None:
         raise ConfigError(NO_JINJA)
     if path.is_dir():
         raise ConfigError(f"--html {path} is a folder; name a file in it: {path / 'page.html'}")
+
+
+def write_files(texts: Mapping[Path, str]) -> None:
+    """Write files for a person, their folders too, and name them.
+
+    Raises:
+        ConfigError: one cannot be written.
+    """
+    for path, text in texts.items():
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(text.encode())
+        except OSError as error:
+            why = error.strerror or error
+            raise ConfigError(f"{path} cannot be written: {why}; name another place") from None
+    show(f"written: {path}" for path in texts)
 
 
 def write_page(document: Document, path: Path, *, source: str) -> None:

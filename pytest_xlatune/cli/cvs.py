@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import textwrap
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,6 +18,7 @@ from pytest_xlatune.cli import (
     options_of,
     show,
     show_json,
+    write_files,
 )
 from pytest_xlatune.model.errors import ConfigError
 
@@ -190,20 +191,11 @@ def _calibrate(arguments: argparse.Namespace) -> int:
     text = with_least_values(
         text_of(source) if source else "", file, found, where=str(source or new), written=written
     )
-    _write({new: text})
+    write_files({new: text})
     return 0
 
 
 _YES = "run although it costs more node-hours than --ask-above"
-
-
-def _write(texts: Mapping[Path, str]) -> None:
-    for path, text in texts.items():
-        try:
-            path.write_bytes(text.encode())
-        except OSError as error:
-            raise ConfigError(f"{path} cannot be written: {error}; name another place") from None
-    show(f"written: {path}" for path in texts)
 
 
 def _migrate(arguments: argparse.Namespace) -> int:
@@ -220,7 +212,7 @@ def _migrate(arguments: argparse.Namespace) -> int:
     file = read_cvs_file(arguments.file, _given(arguments))
     made = migrated(file, threshold_name=beside.name)
     texts = {new: made.config, **({beside: made.thresholds} if made.thresholds else {})}
-    _write({path: json.dumps(each, indent=2) + "\n" for path, each in texts.items()})
+    write_files({path: json.dumps(each, indent=2) + "\n" for path, each in texts.items()})
     if made.left_out:
         show(["without a place in generation 4:"])
         show(line for each in made.left_out for line in _wrapped(f"  {each}"))

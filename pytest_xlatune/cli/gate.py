@@ -9,7 +9,7 @@ import argparse
 import shlex
 from pathlib import Path
 
-from pytest_xlatune.cli import add_commands, show
+from pytest_xlatune.cli import add_commands, show, write_files
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.text import counted
 
@@ -161,11 +161,7 @@ def _init(arguments: argparse.Namespace) -> int:
             f"{', '.join(there)} of {repository}: there already, and may be edited; nothing was "
             "written. Move it away first"
         )
-    for name, text in texts.items():
-        path = repository / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
-    show([f"written: {repository / name}" for name in texts])
+    write_files({repository / name: text for name, text in texts.items()})
     trials = 2 * arguments.blocks
     show(
         [

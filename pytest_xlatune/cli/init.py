@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
+import re
 import shlex
 import shutil
 import sys
@@ -11,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from pytest_xlatune.cli import show
+from pytest_xlatune.cli import show, write_files
 from pytest_xlatune.model.errors import ConfigError
 
 
@@ -102,26 +103,31 @@ def _init(arguments: argparse.Namespace) -> int:
     ask = input if sys.stdin.isatty() else None
     found = answers(vars(arguments), ask)
     text = sweep_file(found, name=path.stem.removeprefix("test_"))
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text, encoding="utf-8")
+    write_files({path: text})
+    named = shlex.quote(str(path))
     show(
         [
-            f"written: {path}",
-            f"xlatune plan {path}    the trials, their cost, and what they can show",
-            f"pytest {path} -n 2     runs it",
-            *_no_jax(found),
+            f"xlatune plan {named}    the trials, their cost, and what they can show",
+            f"pytest {named} -n 2     runs it",
+            *_about_program(found),
         ]
     )
     return 0
 
 
-def _no_jax(found: Mapping[str, str]) -> Iterator[str]:
-    """Tell of a trainer whose Python is ours, the first on the path, which has no JAX."""
-    program = shutil.which(shlex.split(found.get("command", "true"))[0])
-    if program is None or Path(program).parent != Path(sys.executable).parent:
+def _about_program(found: Mapping[str, str]) -> Iterator[str]:
+    """Tell of a program that is not here, or that is our own Python, which has no JAX."""
+    if "command" not in found:
         return
-    if importlib.util.find_spec("jax") is None:
-        yield f"note: {program} has no JAX; if the trainer needs it, name the Python that has it"
+    program = read_command(found["command"]).words[0]
+    path = shutil.which(program)
+    if path is None:
+        if not found["nodelist"]:
+            yield f"note: this machine has no program {program}; correct argv in the file"
+        return
+    is_ours = Path(path).parent == Path(sys.executable).parent
+    if is_ours and importlib.util.find_spec("jax") is None:
+        yield f"note: {path} has no JAX; if the trainer needs it, name the Python that has it"
 
 
 def answers(given: Mapping[str, object], ask: Callable[[str], str] | None) -> dict[str, str]:
@@ -192,7 +198,7 @@ def _check(name: str, said: str) -> None:
         case "kind" if said not in KINDS:
             raise ConfigError.unknown("kind", said, valid=KINDS, where="--kind")
         case "command":
-            _words_of(said)
+            read_command(said)
         case "model":
             check_model_tag(said)
         case "parallelism":
@@ -205,23 +211,85 @@ def _check(name: str, said: str) -> None:
             pass
 
 
-def _words_of(command: str) -> tuple[str, ...]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Command:
+    """A command line as a person types it, in the parts that a sweep file has for it.
+
+    Attributes:
+        deployed: the variables that stand before the program.
+        words: the program and its arguments; files that lie here by their whole paths.
+        cwd: this folder where a module of it is run, else "".
+    """
+
+    deployed: Mapping[str, str]
+    words: tuple[str, ...]
+    cwd: str
+
+
+# XLA_FLAGS=--xla_a=1 python train.py
+_VARIABLE = re.compile(r"[A-Za-z_]\w*=")
+_OF_A_SHELL = ("&&", "||", "|", ";", "&", ">", ">>", "<", "2>&1")
+
+
+def read_command(command: str) -> Command:
+    """Read a command line without a shell: a trial starts the program itself, in its own folder.
+
+    Raises:
+        ConfigError: it has no {steps}, wants a shell, or names a script that is not here.
+    """
+    from pytest_xlatune.model.redact import is_secret
+
+    where = f"--command {command!r}"
     try:
-        words = tuple(shlex.split(command))
+        words = shlex.split(command)
     except ValueError as error:
-        raise ConfigError(f"--command {command!r}: {error}; write it as in a shell") from None
+        raise ConfigError(f"{where}: {error}; write it as in a shell") from None
     if not any("{steps}" in each for each in words):
         raise ConfigError(
-            f"--command {command!r} has no {{steps}}: a trial says how many steps it takes, e.g. "
+            f"{where} has no {{steps}}: a trial says how many steps it takes, e.g. "
             f"{QUESTIONS['command'].example}"
         )
+    deployed: dict[str, str] = {}
+    while words and _VARIABLE.match(words[0]):
+        name, _, value = words.pop(0).partition("=")
+        if is_secret(name):
+            raise ConfigError(f"{where}: the file would show the value of {name}; leave it out")
+        deployed[name] = value
     for each in words:
-        if each.endswith((".py", ".sh")) and each[0] not in "/-" and not Path(each).is_file():
+        if each in _OF_A_SHELL or each == "cd" or each.endswith(";"):
             raise ConfigError(
-                f"--command {command!r}: {each} is no file here, and a trial runs in a folder of "
-                "its own; write the whole path"
+                f"{where}: {each} is for a shell, and no shell reads this; put the line into a "
+                "script, and name the script here"
             )
-    return words
+    if not words:
+        raise ConfigError(f"{where} has no program behind its variables")
+    whole = tuple(map(_whole, words))
+    for each in whole:
+        if each.endswith((".py", ".sh")) and each[0] not in "/-" and "{" not in each:
+            raise ConfigError(
+                f"{where}: {each} is no file here, and a trial runs in a folder of its own; write "
+                "the whole path"
+            )
+    return Command(deployed=deployed, words=whole, cwd=_cwd_of(whole))
+
+
+def _whole(word: str) -> str:
+    """Return a word whose file, also one behind `--name=`, has its whole path."""
+    option, equals, value = word.partition("=") if word.startswith("-") else ("", "", word)
+    path = Path(value)
+    if value.startswith("~/"):
+        path = path.expanduser()
+    elif path.is_absolute() or not (path.is_file() or (path.is_dir() and "/" in value)):
+        return word
+    return f"{option}{equals}{path.absolute()}"
+
+
+def _cwd_of(words: Sequence[str]) -> str:
+    """Return this folder where it has the module that `python -m` is to run."""
+    if "-m" not in words[:-1]:
+        return ""
+    top = words[words.index("-m") + 1].partition(".")[0]
+    return str(Path.cwd()) if Path(top).is_dir() or Path(f"{top}.py").is_file() else ""
 
 
 # as docs/trainer.md says; a person with another trainer has to find them here
@@ -243,7 +311,7 @@ def sweep_file(found: Mapping[str, str], *, name: str) -> str:
     from pytest_xlatune.model.hosts import expand
     from pytest_xlatune.model.profile import parse_flags
 
-    slug = "".join(each if each.isalnum() else "-" for each in name.lower()).strip("-") or "sweep"
+    slug = re.sub(r"[^a-z0-9]", "-", name.lower()).strip("-") or "sweep"
     Parallelism.parse(found["parallelism"])
     nodes = expand(found["nodelist"]) if found["nodelist"] else ()
     kind = found["kind"]
@@ -277,7 +345,7 @@ def sweep_file(found: Mapping[str, str], *, name: str) -> str:
             "    cell=CellSettings(",
             f"        model_tag={found['model']!r},",
             f"        parallelism={found['parallelism']!r},",
-            '        # deployed={"XLA_FLAGS": "..."},  # what a job has without any profile',
+            _deployed(found),
             *(_OF_STEP_LINES if kind == "trainer" else ()),
             "        protocol=Protocol(steps=15),",
             "    ),",
@@ -294,11 +362,17 @@ def sweep_file(found: Mapping[str, str], *, name: str) -> str:
     )
 
 
+def _deployed(found: Mapping[str, str]) -> str:
+    said = read_command(found["command"]).deployed if found["kind"] == "trainer" else {}
+    if said:
+        return f"        deployed={dict(said)!r},"
+    return '        # deployed={"XLA_FLAGS": "..."},  # what a job has without any profile'
+
+
 def _of_trainer(found: Mapping[str, str]) -> tuple[str, str]:
-    # a trial runs in a folder of its own, where train.py is no file
-    words = _words_of(found["command"])
-    argv = tuple(str(Path(each).absolute()) if Path(each).is_file() else each for each in words)
-    return f"CommandLauncher(argv={argv!r})", "CommandLauncher"
+    command = read_command(found["command"])
+    cwd = f", cwd={command.cwd!r}" if command.cwd else ""
+    return f"CommandLauncher(argv={command.words!r}{cwd})", "CommandLauncher"
 
 
 def _of_maxtext(found: Mapping[str, str]) -> tuple[str, str]:

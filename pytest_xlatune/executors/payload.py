@@ -223,14 +223,6 @@ def _read_spec(folder: Path) -> dict[str, Any]:
     return spec | {"argv": [whole(word) for word in spec["argv"]]}
 
 
-def _not_started(program: str, error: Exception) -> str:
-    """Say why a program did not start; the folder that it was to start in may be what lacks."""
-    why = getattr(error, "strerror", None) or str(error)
-    of = os.fsdecode(getattr(error, "filename", None) or program)
-    shown = program if program.isprintable() else repr(program)
-    return f"{shown} could not be started: {why}{'' if of == program else f': {of}'}"
-
-
 def _train(
     spec: Mapping[str, Any], folder: Path, rank: int, stop: _Stop, umask: int
 ) -> dict[str, Any]:
@@ -238,7 +230,9 @@ def _train(
     try:
         trainer = _start(spec, folder, rank, umask)
     except (OSError, ValueError, subprocess.SubprocessError) as error:
-        reason = _not_started(spec["argv"][0], error)
+        program = (*spec["argv"], "no program")[0]
+        shown = program if program.isprintable() else repr(program)
+        reason = f"{shown} could not be started: {_why(error, program)}"
         return _outcome("failed", start_s=start_s, reason=reason, is_started=False)
     try:
         write_json(folder / name_of("started", rank), {**identity(trainer.pid), "at_s": start_s})
@@ -397,6 +391,20 @@ def _ask_node(
     except OSError as error:
         told["problem"] = f"{argv[0]} could not be started: {error.strerror or error}"
     write_json(folder / name, told)
+
+
+def _why(error: Exception, program: str) -> str:
+    """Say why a program did not start, and what a person does about it."""
+    text = (error.strerror if isinstance(error, OSError) else None) or f"{error}"
+    if isinstance(error, FileNotFoundError):
+        name = os.fsdecode(error.filename or program)
+        if name != program:  # the working directory
+            return f"{text}: {name}"
+        if name.startswith("~"):
+            return f"{text}; only a shell reads ~, write the whole path"
+        if "/" not in name:
+            return f"{text}; it is not on the job's PATH, write the whole path"
+    return text
 
 
 def _was_told(code: int | None) -> bool:

@@ -216,7 +216,13 @@ def _combined(
             detail = f"{_EXPECTED}; its last lines: {last}" if last else _EXPECTED
             yield _diagnosed(FailureClass.NO_STEPS, detail, report)
         elif usable < protocol.min_steps and protocol.needs_window:
-            yield _diagnosed(FailureClass.TOO_FEW_STEPS, f"{usable} of {protocol.min_steps}")
+            last = report.last_step
+            detail = (
+                f"{usable} of the {protocol.min_steps} steps that a score needs from step "
+                f"{protocol.first_step} on: the last step line is of step {last}, and "
+                f"{protocol.steps} steps were asked for"
+            )
+            yield _diagnosed(FailureClass.TOO_FEW_STEPS, detail)
     elif state.is_final:
         cls = _class_of_end(outcome)
         explained = any(each.action is not Action.NONE for each in told)

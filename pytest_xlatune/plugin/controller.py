@@ -10,6 +10,7 @@ import functools
 import json
 import os
 import signal
+import textwrap
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -30,6 +31,7 @@ IS_USAGE = "xlatune_is_usage"  # set on the report of a collector that the user 
 REFUSED = "xlatune.refused"  # property of a test that a fixture refused: the kind of error
 EXIT = "xlatune_exit"  # set on the report of a sweep's failed test: how it ends the run
 _LOOK_S = 1.0
+_AGAIN_CHARS = 100  # of a message that a test before has said in full
 _ERASED = "\r\x1b[2K"  # of a terminal's line, with the cursor at its begin
 
 
@@ -239,7 +241,9 @@ class Controller:
             told = str(report.longrepr).strip()
             first = self._told.setdefault(told, report.nodeid)
             if first != report.nodeid:
-                line = told.splitlines()[0].removesuffix(":")
+                line = textwrap.shorten(
+                    told.splitlines()[0].removesuffix(":"), _AGAIN_CHARS, placeholder=" ..."
+                )
                 report.longrepr = f"{line} (said in full for {first})"
 
     def pytest_report_teststatus(

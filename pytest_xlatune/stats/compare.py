@@ -57,7 +57,7 @@ def compare(fit: BlockFit, arm: str, *, family: int, alpha: float) -> Comparison
     if effect is None:
         return NoComparison(reason="no block holds both this profile and a baseline")
     error, df = fit.sigma * math.sqrt(effect.variance), fit.df
-    is_alone = effect.excess is not None and effect.excess > OWN_EXCESS
+    is_alone = is_noisier(effect)
     if is_alone and effect.own is not None:
         error, df = max(error, math.sqrt(effect.own)), min(df, OWN_DF)
     critical = _simultaneous(effect, df, family=family, alpha=alpha)
@@ -146,6 +146,21 @@ def change_of_delta(then: Verdict, now: Verdict) -> tuple[float, float, float] |
 # rate with arms of 2 to 5 times the noise, and cost the least power: docs/statistics.md.
 OWN_EXCESS = 3.0
 OWN_DF = 10
+
+
+def is_noisier(effect: ArmFit) -> bool:
+    """Whether the jobs of an arm vary so much more than all others that it stands on its own."""
+    return effect.excess is not None and effect.excess > OWN_EXCESS
+
+
+def noise_of(effect: ArmFit | None, *, sigma: float, df: int) -> tuple[float, int]:
+    """Return the noise of a job of an arm and its degrees of freedom: its own where it is noisier.
+
+    `effect` is what blocks say of it, None where it stands in none; `sigma` and `df` are of all.
+    """
+    if effect is None or effect.own is None or not is_noisier(effect):
+        return sigma, df
+    return max(sigma, math.sqrt(effect.own / effect.variance)), min(df, OWN_DF)
 
 
 def _simultaneous(effect: ArmFit, df: int, *, family: int, alpha: float) -> float:

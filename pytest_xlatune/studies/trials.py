@@ -332,6 +332,7 @@ def _real_blocks(
     return found
 
 
+_SLUG_CHARS = 57  # of 64, with a word behind
 _Kept = dict[bool, dict[Place, "TrialResult"]]  # whether in a block -> by place
 
 
@@ -455,8 +456,8 @@ def read(
     undeclared: set[str] = set()
     changed: set[str] = set()
     foreign = 0
-    for result in history:
-        trial = result.trial
+    for each in history:
+        result, trial = each, each.trial
         if not trial.protocol.is_scored:
             continue  # an evidence run is no trial of another study
         if not is_ours(trial, protocols=protocols, study=study):
@@ -467,7 +468,12 @@ def read(
             undeclared.add(trial.arm)
         elif not profile.same_as(trial.profile):
             changed.add(trial.arm)
-            continue
+            if study != STUDY or not trial.block:
+                continue
+            # what it was had its place among the finalists, beside these baselines: what it is now
+            # came too late for them, like a profile that was added
+            trial = replace(trial, arm=f"{trial.arm[:_SLUG_CHARS]}.edited")
+            result = replace(result, trial=trial)
         kept = stages[bool(trial.block)]
         key = place(trial)
         if key not in kept or _standing(result) > _standing(kept[key]):

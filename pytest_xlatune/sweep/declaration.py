@@ -463,7 +463,10 @@ class Sweep(Declared):
                 (not cell.parallelism, "the parallelism (--xlatune-parallelism, e.g. PP=8)"),
                 (
                     site.executor != "local" and not nodes,
-                    "the node slot (--xlatune-nodelist 'node[001-008]', or --xlatune-nodes N)",
+                    (
+                        "the nodes in Slurm (--xlatune-nodelist 'node[001-008]', or "
+                        "--xlatune-nodes N; this machine alone is --xlatune-executor local)"
+                    ),
                 ),
             )
             if is_absent

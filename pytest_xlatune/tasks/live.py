@@ -244,6 +244,8 @@ class Feed:
             for said in (*event.facts, *event.problems):
                 yield Landed(line=f"{event.trial_id}: {said}", sweep=sweep)
         elif isinstance(event, Decided) and event.next in (Next.RETRY, Next.STOP, Next.INTERRUPTED):
+            if event.cannot is not None:  # the line of its trial, which follows, says the same
+                return
             yield Landed(line=f"{event.trial_id}: {event.reason}", sweep=sweep)
         elif isinstance(event, NodesPinned):
             yield Landed(line=f"pinned to {', '.join(event.nodes)}", sweep=sweep)

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from pytest_xlatune.campaign import CampaignStopped
+from pytest_xlatune.campaign.assess import said_of_settings
+from pytest_xlatune.ledger.state import LedgerState
 from pytest_xlatune.model.profile import BASELINE_ID
-from pytest_xlatune.model.result import Outcome, State, TrialStatus, VerdictKind
+from pytest_xlatune.model.result import Effect, Outcome, State, TrialStatus, VerdictKind
 from pytest_xlatune.tasks import answers as awaiting
 from tests.campaign.scripted import (
     FAILED,
@@ -85,6 +88,30 @@ def test_a_trial_that_could_not_be_measured_is_tried_again_by_the_next_session(
     assert again.kind is not VerdictKind.INVALID
 
 
+def test_a_misspelt_flag_is_told_with_the_one_that_was_meant(tmp_path: Path) -> None:
+    line = UNKNOWN_FLAG.replace("--x", "--xla_cpu_enable_fast_mth=1 --xla_nope=1")
+    assert line != UNKNOWN_FLAG
+    each = campaign(tmp_path, ScriptedExecutor(failing("fast", line + "\n", FAILED)))
+    run(each)
+    verdict = each.conclude().verdict("fast")
+    assert verdict is not None
+    assert "; did you mean --xla_cpu_enable_fast_math?): dropped" in " ".join(verdict.reasons)
+
+
+def test_of_a_profile_that_did_not_run_it_is_not_asked_whether_it_was_in_effect(
+    tmp_path: Path,
+) -> None:
+    each = campaign(tmp_path, ScriptedExecutor(failing("fast", UNKNOWN_FLAG + "\n", FAILED)))
+    run(each)
+    own = {one.trial.arm: one for one in each.view().history if one.own_settings}
+    said = []
+    for arm in ("fast", "same"):
+        unseen = [replace(one, effect=Effect.NOT_SEEN) for one in own[arm].own_settings]
+        said.append(said_of_settings(LedgerState(), replace(own[arm], settings=tuple(unseen))))
+    assert said[0] == ()
+    assert len(said[1]) == 1, "measured, and nothing shows its flag"
+
+
 def test_a_baseline_that_cannot_run_stops_the_sweep(tmp_path: Path) -> None:
     executor = ScriptedExecutor(failing(BASELINE_ID, UNKNOWN_FLAG + "\n", FAILED))
     each = campaign(tmp_path, executor)
@@ -121,7 +148,17 @@ def test_a_baseline_that_cannot_run_stops_the_sweep(tmp_path: Path) -> None:
             id="Tokens/s/device is never printed",
         ),
         pytest.param(
-            log(steps=4), OK, "be scored: too-few-steps", id="the trainer ends early, and well"
+            log(steps=4),
+            OK,
+            r"be scored: too-few-steps \(0 of the 6 steps .* the last step line is of step 3, and "
+            r"\d+ steps were asked for; its log: /\S+/log\.0\.txt\)",
+            id="the trainer ends early, and well",
+        ),
+        pytest.param(
+            "Traceback (most recent call last):\nRuntimeError: the data is corrupt\n",
+            Outcome(state=State.FAILED, exit_code=1),
+            r"run: python-exception \(RuntimeError: the data is corrupt; its log: /\S+\)",
+            id="the trainer raises",
         ),
     ],
 )

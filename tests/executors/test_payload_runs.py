@@ -51,8 +51,14 @@ def environment_of(log: Path) -> dict[bytes, bytes]:
         pytest.param(
             ("no-such-program",),
             (State.FAILED, None, None),
-            "no-such-program could not be started: No such file or directory",
+            "no-such-program could not be started: No such file or directory; it is not on the job",
             id="no such program",
+        ),
+        pytest.param(
+            ("~/bin/python",),
+            (State.FAILED, None, None),
+            "only a shell reads ~, write the whole path",
+            id="a home that a shell would know",
         ),
         pytest.param(
             ("/etc",),

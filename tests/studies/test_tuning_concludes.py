@@ -13,15 +13,18 @@ import pytest
 from pytest_xlatune.model.profile import profile
 from pytest_xlatune.model.result import (
     Action,
+    Effect,
     Finding,
     Outcome,
+    SettingKind,
     State,
     TrialResult,
+    TrialSetting,
     TrialStatus,
     VerdictKind,
 )
 from pytest_xlatune.model.trial import Trial
-from tests.studies.answers import cluster, drive, knobs, measured, study, verdict
+from tests.studies.answers import Answer, cluster, drive, knobs, measured, study, verdict
 
 
 def test_winners_are_found_and_come_first() -> None:
@@ -476,6 +479,65 @@ def test_an_invalid_profile_holds_no_bound_up() -> None:
     assert verdict(conclusion, "p7").kind is VerdictKind.INVALID
     assert conclusion.tuning.bound is not None
     assert conclusion.tuning.bound < 0.02
+
+
+def unseen_of(*arms: str, run: Answer) -> Answer:
+    """Return the answers of a machine on which nothing shows the flags of these arms."""
+
+    def silent(trial: Trial) -> TrialResult:
+        own = (
+            TrialSetting(name=each.name, kind=SettingKind.FLAG, asked="1", effect=Effect.NOT_SEEN)
+            for each in trial.profile.flags
+        )
+        return replace(run(trial), settings=tuple(own)) if trial.arm in arms else run(trial)
+
+    return silent
+
+
+def test_of_a_setting_that_may_not_have_been_in_effect_nothing_is_ruled_out() -> None:
+    """What never reached the program runs like the baseline, whatever it would gain."""
+    sweep, run = study(), cluster({}, sigma=0.002)
+    every = unseen_of(*(each.id for each in sweep.profiles), run=run)
+    conclusion = sweep.conclude(drive(sweep, every))
+    assert conclusion.nothing_in_effect
+    assert conclusion.tuning.bound is None
+    assert not [note for note in conclusion.notes if "ruled out" in note]
+    some = sweep.conclude(drive(sweep, unseen_of("p3", run=run)))
+    assert some.tuning.bound is not None
+    assert "of p3 nothing is ruled out: not known to have been in effect" in some.notes
+
+
+def test_an_arm_that_is_judged_by_its_own_noise_is_bounded_by_it() -> None:
+    """M must not lie below the interval that the table shows of the noisy arm."""
+    sweep, run = study(budget=65), cluster({}, sigma=0.002)
+
+    def shaky(trial: Trial) -> TrialResult:
+        if trial.arm != "p3":
+            return run(trial)
+        extra = (0.06, -0.05, 0.02)[trial.block % 3] if trial.block else 0.05
+        return measured(trial, 6.9 + extra)
+
+    conclusion = sweep.conclude(drive(sweep, shaky))
+    noisy = verdict(conclusion, "p3")
+    assert "its own noise" in noisy.method
+    assert noisy.ci95 is not None
+    assert conclusion.tuning.bound is not None
+    # a one-sided 95 % bound lies inside of the two-sided interval, and not far
+    assert conclusion.tuning.bound > 0.5 * noisy.ci95[1]
+    assert any("so far reaches the interval of p3" in note for note in conclusion.notes)
+
+
+def test_spare_blocks_are_told_where_they_move_what_is_ruled_out() -> None:
+    told = [
+        note
+        for seed in range(4)
+        for note in study(budget=65)
+        .conclude(drive(study(budget=65), cluster({}, sigma=0.006, seed=seed)))
+        .notes
+        if "spare block" in note
+    ]
+    assert told
+    assert all("followed those that decide" in note for note in told)
 
 
 def test_a_loser_of_one_run_is_told_where_noise_hardly_explains_it() -> None:

@@ -432,6 +432,25 @@ def test_a_profile_that_sets_something_else_now_is_measured_again(
     assert "old trials ignored: p1" in " ".join(again.conclude(done).notes)
 
 
+def test_a_finalist_that_was_edited_is_screened_and_never_held_against_old_baselines() -> None:
+    """Its blocks are over: the machine has drifted since, and their alpha is spent."""
+    before = profile("p1", "--xla_gpu_knob=1")
+    now = profile("p1", "--xla_gpu_knob=2")
+    done = drive(study(profiles=(before,), budget=20), cluster({}))
+    again = study(profiles=(now,), budget=20)
+    later = drive(again, cluster({"p1": 0.02}), done)  # by drift alone
+    assert {t.trial.block for t in later[len(done) :] if t.trial.arm == "p1"} == {0}
+    conclusion = again.conclude(later)
+    assert verdict(conclusion, "p1").kind is VerdictKind.SCREENED
+    assert conclusion.notes[0].startswith("p1 would be confirmed by now, but the finalists were")
+    assert "old trials ignored: p1" in " ".join(conclusion.notes)
+    # the settings that were confirmed have their verdict back where they are declared again
+    assert (
+        study(profiles=(before,), budget=20).conclude(later).verdicts
+        == study(profiles=(before,), budget=20).conclude(done).verdicts
+    )
+
+
 def test_waves_run_one_by_one_come_to_the_same_as_all_at_once() -> None:
     profiles = (*knobs(6), *(replace(p, id=f"w3-{p.id}", wave="wave3") for p in knobs(6)))
     run = cluster({"p2": 0.03, "w3-p4": 0.04})

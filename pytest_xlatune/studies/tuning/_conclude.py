@@ -412,17 +412,18 @@ def _bound(basis: Basis, verdicts: Sequence[Verdict]) -> tuple[float, str] | Non
     """Return M, and whose bound it is: no selected and scored profile beats the baseline by more.
 
     None where a profile is FASTER: then there is nothing to rule out. Profiles that cannot run, or
-    train to another loss, do not count; one that could run and has no score may gain anything, so
+    train to another loss, do not count, nor those not known to have been in effect: what did not
+    reach the program excludes nothing. One that could run and has no score may gain anything, so
     that M is infinite. At 95 %: the largest over profiles of their bounds, spare blocks included.
     No multiplicity factor: the claim is of all.
     """
     if any(each.kind is VerdictKind.FASTER for each in verdicts):
         return None
-    invalid = {each.arm for each in verdicts if _is_out(each)}
+    out = {each.arm for each in verdicts if _is_out(each) or each.unproved}
     if not basis.is_screened or (basis.finalists and basis.confirmation and not basis.looks):
         return None
     fit = fitted(basis.past.scored_in_blocks()) if basis.looks else None
-    wanted = [each for each in basis.declared if each in basis.selected - invalid]
+    wanted = [each for each in basis.declared if each in basis.selected - out]
     found = bounds(basis.screen, fit, wanted)
     if not found:
         return None
@@ -501,6 +502,17 @@ def _notes(
             if is_bounded
             else f"{text}: so far reaches the interval of {widest}{once}"
         )
+        unseen = [each.arm for each in verdicts if each.unproved and not _is_out(each)]
+        if unseen:
+            notes.append(
+                f"of {', '.join(unseen)} nothing is ruled out: not known to have been in effect"
+            )
+        spare = {key.block for key, each in basis.past.confirm.items() if is_spare(each.trial)}
+        if spare:
+            notes.append(
+                f"{counted(len(spare), 'spare block')} followed those that decide: they count in "
+                "M, and in no interval"
+            )
     elif widest:
         notes.append(
             f"nothing is ruled out: {widest} has no score, and may gain anything; measure it again"
@@ -580,7 +592,7 @@ def _late_notes(basis: Basis) -> Iterator[str]:
         yield (
             f"{', '.join(basis.late)} would be confirmed by now, but the finalists were fixed "
             "when the confirmation began, and its alpha is spent once: a sweep of its own may "
-            "confirm it"
+            "confirm it (another name=, or --xlatune-fresh)"
         )
 
 

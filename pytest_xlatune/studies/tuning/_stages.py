@@ -36,7 +36,7 @@ from pytest_xlatune.stats.blocks import (
     is_apart,
     upper_bound,
 )
-from pytest_xlatune.stats.compare import NoComparison, decide, winners
+from pytest_xlatune.stats.compare import NoComparison, decide, noise_of, winners
 from pytest_xlatune.stats.design import (
     FIRST_STAGE_ALPHA,
     MIN_DF,
@@ -603,8 +603,8 @@ def bounds(ranking: Ranking, fit: BlockFit | None, arms: Iterable[str]) -> dict[
     """Return by profile what its log ratio exceeds with 5 % probability; {} where noise is unknown.
 
     The smaller of two bounds at 2.5 % each: from the screen alone, and from screen and blocks
-    together. The noise is that of all baselines' lines and of the blocks. An arm without any score
-    may gain anything.
+    together. The noise is that of all baselines' lines and of the blocks; an arm that is judged by
+    its own noise is bounded by it. An arm without any score may gain anything.
     """
     squares, df = ranking.squares, ranking.df
     if fit is not None and fit.df > 0:
@@ -617,10 +617,11 @@ def bounds(ranking: Ranking, fit: BlockFit | None, arms: Iterable[str]) -> dict[
         standing = ranking.standings.get(arm)
         inside = fit.arms.get(arm) if fit else None
         parts = [(standing.estimate, standing.variance)] if standing is not None else []
-        own = [upper_bound(*each, sigma=sigma, df=df) for each in parts]
+        noise, its_df = noise_of(inside, sigma=sigma, df=df)
+        own = [upper_bound(*each, sigma=noise, df=its_df) for each in parts]
         if inside is not None:
             both = combine([*parts, (inside.estimate, inside.variance)])
-            own.append(upper_bound(*both, sigma=sigma, df=df))
+            own.append(upper_bound(*both, sigma=noise, df=its_df))
         found[arm] = min(own, default=math.inf)
     return found
 

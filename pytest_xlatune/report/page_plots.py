@@ -206,6 +206,15 @@ class BarsPlot:
     ticks: tuple[Tick, ...]
 
 
+# part of a step's span -> its colour
+PARTS = {
+    "compute": "compute",
+    "exposed communication": "communication",
+    "exposed memory": "memory",
+    "idle": "idle",
+}
+
+
 class BarOf(NamedTuple):
     """What a bar is drawn of; each part is (looks, words, begin in ms, length in ms)."""
 

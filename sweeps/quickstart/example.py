@@ -23,14 +23,12 @@ from xml.sax.saxutils import escape
 from pytest_xlatune.model.environment import RunRecord
 from pytest_xlatune.report import Subject
 from pytest_xlatune.report.covered import Covered, read_cells
-from pytest_xlatune.report.document import Section
 from pytest_xlatune.report.exports import Exported, exported
-from pytest_xlatune.report.language import ENGLISH
 from pytest_xlatune.report.leaderboard import leaderboard
 from pytest_xlatune.report.page import html, page_of, tuning_page_of
 from pytest_xlatune.report.page_plots import Forest, ForestRow, forest
 from pytest_xlatune.report.render import markdown
-from pytest_xlatune.report.tuning_document import WHY, tuning, why
+from pytest_xlatune.report.tuning_document import tuning
 from pytest_xlatune.sweep.registry import kind_of
 
 ROOT = Path(__file__).parents[2]
@@ -191,9 +189,8 @@ def documents(data: Path, board: Path) -> Iterator[tuple[Path, str]]:
     scored = tuple(each for each in cell.history if each.trial.protocol.is_scored)
     subject = replace(cell.subject, history=scored)
     whole = tuning([cell])
-    more = [Section(title=WHY, blocks=tuple(why(cell, ENGLISH)))] if cell.best else []
     beside = [board.name, board.with_suffix(".json").name]
-    page = page_of(leaderboard(subject), subject, more=more, remarks=cell.remarks, files=beside)
+    page = page_of(leaderboard(subject), subject, covered=cell, remarks=cell.remarks, files=beside)
     yield board, markdown(leaderboard(subject))
     yield board.with_suffix(".html"), html(page)
     yield data.with_suffix(".md"), markdown(whole)

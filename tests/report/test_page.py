@@ -35,6 +35,7 @@ from pytest_xlatune.model.result import (
 from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.report import Subject
 from pytest_xlatune.report.cell_documents import batch, commits, network, nodes
+from pytest_xlatune.report.covered import EvidenceFact
 from pytest_xlatune.report.document import Document, Table, Text, columns, section
 from pytest_xlatune.report.leaderboard import leaderboard
 from pytest_xlatune.report.page import html, page_of, tuning_page_of
@@ -62,7 +63,7 @@ from tests.campaign.scripted import (
     run,
 )
 from tests.report import of_studies
-from tests.report.covered import BEGUN_SUBJECT, COVERED, STOPPED, other_parallelism
+from tests.report.covered import BEGUN_SUBJECT, COVERED, EXPLAINED, STOPPED, other_parallelism
 from tests.report.finished import CELL, CONCLUSION, FINISHED, HISTORY, score
 from tests.report.pages import read
 
@@ -424,3 +425,31 @@ def test_a_fault_of_the_page_costs_no_report(
         "pretend-tuning.md",
         "pretend-tuning.json",
     }
+
+
+def test_a_step_and_its_kernels_stand_side_by_side_with_the_figures_of_the_evidence() -> None:
+    told = (("step", "span", 8.0, 7.0), ("step", "compute", 6.0, 5.5), ("step", "idle", 2.0, 1.5),
+            ("kernel family", "gemm", 5.0, 4.25))  # fmt: skip
+    facts = tuple(
+        EvidenceFact(kind=kind, text=f"{part}: moved", part=part, before_ms=before, after_ms=after)
+        for kind, part, before, after in told
+    )
+    found = replace(COVERED, explanation=replace(EXPLAINED, facts=(*EXPLAINED.facts, *facts)))
+    text = html(page_of(leaderboard(FINISHED), FINISHED, covered=found))
+    check_own_tags_only(text)
+    rows = re.findall(r'role="listitem">(.*?)</div>', text, re.DOTALL)
+    shown = [re.findall(r"<title>(.*?)</title>", each) for each in rows]
+    assert shown == [
+        ["compute: 6.000 ms", "idle: 2.000 ms"],
+        ["compute: 5.500 ms", "idle: 1.500 ms"],
+        ["gemm: 5.000 ms"],
+        ["gemm: 4.250 ms"],
+    ]
+    assert [re.findall(r'"figure">(.*?)<', each) for each in rows[:2]] == [
+        ["8.000 ms"],
+        ["7.000 ms"],
+    ]
+    widths = [sum(map(float, re.findall(r' width="([\d.]+)%"', each))) for each in rows]
+    assert widths == pytest.approx([100.0, 87.5, 100.0, 85.0], abs=0.02)
+    bare = html(page_of(leaderboard(FINISHED), FINISHED, covered=COVERED))
+    assert 'role="listitem"' not in bare, "evidence without figures has no bars"

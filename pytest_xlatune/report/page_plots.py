@@ -46,6 +46,7 @@ _MOST_STRIPS = 240  # a page of more would be too large to send
 _MOST_POINTS = 30_000  # of all strips together
 _LEAST_CHANGE = 0.005  # a forest of less would draw differences that mean nothing
 _LEAST_SCALE = 0.01  # of a step time: less is noise of the printed digits
+_MOST_SCALE = 1.0  # no step takes less than no time: below the bottom is nothing
 _SCALED = 0.98  # share of the scored steps that the scale of the strips holds
 _LEAST_STAY_S = 1.0
 
@@ -548,7 +549,8 @@ def strips(history: Sequence[TrialResult], *, reference: str = "") -> Strips | N
         for number, seconds in score.timings
         if score.window[0] <= number <= score.window[1]
     )
-    scale = max(off[int(_SCALED * (len(off) - 1))] if off else 0.0, _LEAST_SCALE)
+    scale = off[int(_SCALED * (len(off) - 1))] if off else 0.0
+    scale = min(max(scale, _LEAST_SCALE), _MOST_SCALE)
     order = list(dict.fromkeys(each.trial.arm for each, _ in found))
     order.sort(key=lambda arm: arm != reference)  # the reference first; the sort is stable
     found.sort(key=lambda pair: order.index(pair[0].trial.arm))

@@ -39,7 +39,7 @@ from pytest_xlatune.report.covered import EvidenceFact
 from pytest_xlatune.report.document import Document, Table, Text, columns, section
 from pytest_xlatune.report.leaderboard import leaderboard
 from pytest_xlatune.report.page import html, page_of, tuning_page_of
-from pytest_xlatune.report.page_plots import PlotAxis, forest
+from pytest_xlatune.report.page_plots import PlotAxis, forest, strips
 from pytest_xlatune.report.render import markdown
 from pytest_xlatune.report.study_documents import calibration, evidence, gate
 from pytest_xlatune.report.tuning_document import tuning
@@ -209,6 +209,13 @@ def test_a_forest_of_next_to_nothing_does_not_look_like_one_of_much() -> None:
     places = [each.at for part in plot.parts for each in part.rows]
     assert max(places) - min(places) < 1.0, "percent of the width"
     assert [each.text for each in plot.ticks if each.at in (0.0, 100.0)] == []
+
+
+def test_strips_do_not_reach_below_no_time_however_slow_a_step_is() -> None:
+    slow = replace(score(0.0), timings=tuple((at, 28.8 if at % 3 else 288.0) for at in range(15)))
+    plot = strips([replace(HISTORY[0], score=replace(slow, step_s=28.8, window=(5, 14)))])
+    assert plot is not None
+    assert "from -100.0 % at the bottom to +100.0 % at the top" in plot.caption
 
 
 def test_a_link_is_in_the_forest_although_no_node_has_its_change() -> None:

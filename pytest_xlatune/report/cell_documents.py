@@ -6,6 +6,7 @@ what the study can tell, the jobs. Nothing is computed here but the means of wha
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
@@ -262,34 +263,32 @@ _MOST_NAMED = 6  # in a headline: the table has all
 
 
 def _of_network(conclusion: Conclusion, found: NetworkRecord) -> str:
+    """Return the sentence of one fault or of none; of several the list below says it."""
     whole = conclusion.verdict(CONCLUSION)
-    lost = _changed(whole) if whole is not None else ""
-    if found.link:
-        return f"The link {literal('-'.join(found.link))} is slow: {lost}."
-    if found.accused:
-        slow = "slows" if len(found.accused) == 1 else "slow"
-        return f"{literals(found.accused)} {slow} the network: {lost}."
-    if found.unhealthy:
-        return f"{literals(found.unhealthy)} cannot communicate."
-    return "" if found.is_fault else f"{plain(found.answer)}.".replace("NO FAULT.", _NO_FAULT)
-
-
-_NO_FAULT = "No node and no link is shown to be slow."
+    if whole is None:
+        return ""
+    if whole.kind is VerdictKind.EQUIVALENT:
+        return "No node and no link is shown to be slow."
+    if whole.delta is not None and found.accused:
+        return f"{literals(found.accused)} slows the network: {_changed(whole)}."
+    if whole.delta is not None and found.link:
+        return f"The link {literal('-'.join(found.link))} is slow: {_changed(whole)}."
+    only = len(found.unhealthy) == 1 and not (found.accused or found.link)
+    return f"{literals(found.unhealthy)} cannot communicate." if only else ""
 
 
 def _of_nodes(conclusion: Conclusion) -> str:
-    def those(*kinds: VerdictKind) -> list[Verdict]:
-        return [each for each in conclusion.verdicts if each.kind in kinds]
-
     count = counted(len(conclusion.verdicts), "node")
-    slow, lost = those(VerdictKind.SLOWER), those(VerdictKind.INVALID)
+    slow = [each for each in conclusion.verdicts if each.kind is VerdictKind.SLOWER]
     named = ", ".join(f"{literal(e.arm)} ({percent(e.delta)})" for e in slow[:_MOST_NAMED])
     more = f" and {len(slow) - _MOST_NAMED} more" if len(slow) > _MOST_NAMED else ""
     verb = "is" if len(slow) == 1 else "are"
     said = f"{len(slow)} of {count} {verb} slower than the median node: {named}{more}."
     if not slow:
-        said = f"No node of {count} is shown to be slow."
-    return said + (f" {counted(len(lost), 'node')} could not be measured." if lost else "")
+        said = f"None of {count} is shown to be slow."
+    judged = (VerdictKind.SLOWER, VerdictKind.EQUIVALENT)
+    others = Counter(words(each) for each in conclusion.verdicts if each.kind not in judged)
+    return " ".join((said, *(f"{number} {word}." for word, number in others.items())))
 
 
 def _of_commits(conclusion: Conclusion, subjects: Mapping[str, str]) -> str:

@@ -17,6 +17,7 @@ import pytest
 
 from pytest_xlatune.cli import main
 from pytest_xlatune.model.pairs import CONCLUSION as CONCLUSION_ARM
+from pytest_xlatune.model.pairs import NetworkRecord
 from pytest_xlatune.model.profile import BASELINE, profile
 from pytest_xlatune.model.result import (
     Action,
@@ -272,6 +273,57 @@ def test_a_study_opens_with_a_sentence_once_it_is_over(
     assert re.fullmatch(rf"{said}", first.text), first.text
     begun = replace(found, conclusion=replace(found.conclusion, complete=False))
     assert not isinstance(document(begun).sections[0].blocks[0], Text)
+
+
+@pytest.mark.parametrize(
+    ("kind", "record", "said"),
+    [
+        pytest.param(
+            VerdictKind.EQUIVALENT,
+            NetworkRecord(),
+            "No node and no link is shown to be slow.",
+            id="no fault",
+        ),
+        pytest.param(
+            VerdictKind.INVALID,
+            NetworkRecord(unhealthy=("node002",)),
+            "`node002` cannot communicate.",
+            id="a node that is away",
+        ),
+        pytest.param(
+            VerdictKind.SLOWER,
+            NetworkRecord(accused=("node001", "node002"), link=("node003", "node004")),
+            "",
+            id="several faults",
+        ),
+        pytest.param(
+            VerdictKind.INCONCLUSIVE,
+            NetworkRecord(link=("node003", "node004")),
+            "",
+            id="a link that is not shown to be slow",
+        ),
+    ],
+)
+def test_a_network_names_one_fault_or_none_in_its_sentence(
+    kind: VerdictKind, record: NetworkRecord, said: str
+) -> None:
+    verdicts = (Verdict(arm=CONCLUSION_ARM, kind=kind, n=4),)
+    found = Conclusion(verdicts=verdicts, record=record, complete=True)
+    first = network(replace(of_studies.network(), conclusion=found)).sections[0].blocks[0]
+    assert (first.text if isinstance(first, Text) else "") == said
+
+
+def test_nodes_that_were_not_judged_stand_in_the_sentence_too() -> None:
+    found = of_studies.nodes()
+    verdicts = (
+        Verdict(arm="node001", kind=VerdictKind.INVALID, word="UNHEALTHY"),
+        Verdict(arm="node002", kind=VerdictKind.INCONCLUSIVE, word="CANNOT TELL", n=1),
+        Verdict(arm="node003", kind=VerdictKind.EQUIVALENT, word="HEALTHY", n=1),
+    )
+    made = nodes(replace(found, conclusion=replace(found.conclusion, verdicts=verdicts)))
+    first = made.sections[0].blocks[0]
+    assert isinstance(first, Text)
+    assert first.text == "None of 3 nodes is shown to be slow. 1 UNHEALTHY. 1 CANNOT TELL."
 
 
 def test_a_value_is_shown_as_it_is_asked_for_without_quotes() -> None:

@@ -94,7 +94,8 @@ def written(text: str, part: str) -> str:
 
 
 # the picture: pixels
-_NAMES, _PLOT, _ACROSS, _ROW, _TOP = 200, 360, 880, 26, 84
+_NAMES, _PLOT, _ACROSS, _ROW, _TOP = 200, 360, 930, 26, 84
+_VERDICT = 800  # where the verdicts begin, the longest of which is INCONCLUSIVE
 _STYLE = """\
 text{font:13px system-ui,"Segoe UI",Roboto,"DejaVu Sans",sans-serif;fill:#1b1f24}
 .paper{fill:#fff}.quiet{fill:#57606a}.head{font-size:16px;font-weight:600}.part{font-weight:600}
@@ -129,7 +130,7 @@ def picture(plot: Forest, *, title: str) -> str:
             for x, words, looks in (
                 (_NAMES + _PLOT + 92, "change %", "right"),
                 (_NAMES + _PLOT + 104, "95 %", ""),
-                (_ACROSS - 82, "n", "right"),
+                (_VERDICT - 8, "n", "right"),
             )
         ),
     ]
@@ -162,8 +163,8 @@ def _row(row: ForestRow, plot: Forest, y: int) -> Iterator[str]:
     yield _text(16, y, name, "best" if row.is_best else "")
     yield _text(_NAMES + _PLOT + 92, y, row.delta, "right")
     yield _text(_NAMES + _PLOT + 104, y, row.ends, "")
-    yield _text(_ACROSS - 82, y, row.n, "right")
-    yield _text(_ACROSS - 74, y, row.looks.upper(), "quiet")
+    yield _text(_VERDICT - 8, y, row.n, "right")
+    yield _text(_VERDICT, y, row.looks.upper(), "quiet")
 
 
 def _x(at: float) -> float:

@@ -172,6 +172,18 @@ def test_nothing_is_cut_off_and_nothing_complains(
     assert shown.ask("document.querySelectorAll('img, iframe').length") == 0
 
 
+def test_no_text_of_the_picture_of_the_readme_is_cut_off(shown: Browser) -> None:
+    shown.open(EXAMPLE.parents[2] / "docs" / "quickstart.svg", width=1280)
+    beyond = """
+[...document.querySelectorAll("text")].filter((each) => {
+  const box = each.getBBox();
+  return box.x < 0 || box.x + box.width > document.documentElement.viewBox.baseVal.width;
+}).map((each) => each.textContent)
+"""
+    assert shown.ask("document.querySelectorAll('text').length") > 20
+    assert shown.ask(beyond) == []
+
+
 # how far the text of a tick stands from its line, in pixels, at most
 TICKS = """
 Math.max(...[...document.querySelectorAll(".forest")].flatMap((each) => {

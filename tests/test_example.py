@@ -107,9 +107,35 @@ def test_documents_pages_readme_tutorial_and_picture_show_the_committed_example(
     """As the code of today writes them from the run's JSON, headers included."""
     example = script()
     made = example.made()
-    assert [path.name for path in made].count("leaderboard.html") == 1
+    assert [path.name for path in made].count("leaderboard.html") == 2
     for path, text in made.items():
         assert path.read_text(encoding="utf-8") == text, f"{path.name}: say `make example`"
+
+
+@pytest.mark.parametrize("name", ["batch", "commits", "nodes", "network"])
+def test_a_study_has_a_page_with_the_figures_of_its_committed_json(name: str) -> None:
+    """A page that is committed is the one of today; none is needed to make one."""
+    made = {path.suffix: (path, text) for path, text in script().of_study(name)}
+    path, text = made[".html"]
+    if path.exists():
+        assert path.read_text(encoding="utf-8") == text, "say `python sweeps/quickstart/example.py`"
+        path, document = made[".md"]
+        assert path.read_text(encoding="utf-8") == document
+    told = json.loads(path.with_suffix(".json").read_text(encoding="utf-8"))
+    page = read(text)
+    changes = {
+        each["arm"]: each["delta"]
+        for each in told["conclusion"]["verdicts"]
+        if each["delta"] is not None and each["kind"] != "INVALID"
+    }
+    assert page.forest.keys() == changes.keys()
+    for arm, cells in page.forest.items():
+        assert float(cells["delta"]) == pytest.approx(100 * changes[arm], abs=0.05)
+    jobs = {job for each in told["trials"] for job in each["job_ids"]}
+    listed = next(rows for rows in page.tables if rows[0][:3] == ["Job", "Profile", "Stage"])
+    assert {row[0] for row in listed[1:]} == jobs
+    if name in ("batch", "commits"):  # the others name the cell of all nodes together
+        assert f"Cell: {told['cell_digest']}" in page.text
 
 
 def test_the_picture_has_every_figure_of_the_committed_example() -> None:

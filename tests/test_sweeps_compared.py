@@ -131,7 +131,10 @@ def test_a_copy_of_a_ledger_under_another_name_is_one(
 ) -> None:
     copy = tmp_path / "january.jsonl"
     shutil.copy(two[0] / LEDGER, copy)
-    assert told(capsys, copy, two[1])["only_a"] == ["only-1"]
+    found = told(capsys, copy, two[1])
+    assert found["only_a"] == ["only-1"]
+    assert "copy" not in str(found["notes"])
+    assert "one is a copy: a job that stands in both" in str(told(capsys, copy, two[0])["notes"])
 
 
 def test_the_slots_of_a_sweep_are_told_apart(tmp_path: Path) -> None:

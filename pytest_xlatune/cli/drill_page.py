@@ -22,7 +22,7 @@ from pytest_xlatune.report.document import (
     plain,
     section,
 )
-from pytest_xlatune.report.page_plots import BarOf, bars_plot
+from pytest_xlatune.report.page_plots import PARTS, BarOf, bars_plot
 
 if TYPE_CHECKING:
     from pytest_xlatune.cli.drill import Cells, Told
@@ -30,13 +30,6 @@ if TYPE_CHECKING:
 
 _MOST_FAMILIES = 12
 _MOST_DEVICES = 16  # of a variant: more rows than this are no picture
-# part of a span -> its colour
-_LOOKS = {
-    "compute": "compute",
-    "exposed communication": "communication",
-    "exposed memory": "memory",
-    "idle": "idle",
-}
 _TITLES = {
     "composition": "Composition",
     "family": "Families of kernels",
@@ -110,7 +103,7 @@ def _composition(drills: Sequence[Drill], names: Sequence[str]) -> object:
         at, shown = 0.0, []
         for part, value_s in parts(found).items():
             long = milliseconds(value_s)
-            shown.append((_LOOKS[part], f"{part}: {_ms(value_s)}", at, long))
+            shown.append((PARTS[part], f"{part}: {_ms(value_s)}", at, long))
             at += long
         span = _ms(seconds(found, found.total.span_ps))
         bars.append(BarOf(name="", what=name or "span", parts=tuple(shown), text=span))
@@ -118,7 +111,7 @@ def _composition(drills: Sequence[Drill], names: Sequence[str]) -> object:
         bars,
         caption="Milliseconds per device per step. The four parts sum to the span of a step, from "
         "the start of its first kernel to the end of its last.",
-        kinds=[(looks, part) for part, looks in _LOOKS.items()],
+        kinds=[(looks, part) for part, looks in PARTS.items()],
     )
 
 

@@ -6,12 +6,13 @@ what the study can tell, the jobs. Nothing is computed here but the means of wha
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from pytest_xlatune.model.pairs import NetworkRecord
-from pytest_xlatune.model.result import Verdict
-from pytest_xlatune.model.text import ABSENT, counted, interval, points, significant
+from pytest_xlatune.model.pairs import CONCLUSION, NetworkRecord
+from pytest_xlatune.model.result import Conclusion, Verdict, VerdictKind
+from pytest_xlatune.model.text import ABSENT, counted, interval, percent, points, significant
 from pytest_xlatune.report import DeviceUse, Subject
 from pytest_xlatune.report.document import (
     Code,
@@ -23,6 +24,7 @@ from pytest_xlatune.report.document import (
     columns,
     drawn,
     literal,
+    literals,
     plain,
     section,
 )
@@ -102,6 +104,7 @@ def network(subject: Subject) -> Document:
         noun="check",
         plot=("Every pair", pair_matrix(subject)),
         nodes=found.nodes,
+        headline=_of_network(subject.conclusion, found),
         said=(*found.said, _NETWORK_WAY + NETWORK_RATES),
         middle=(section("Nodes", rows), about_pairs),
     )
@@ -131,6 +134,7 @@ def nodes(subject: Subject) -> Document:
         noun="check",
         plot=("Every node", node_strip(subject)),
         nodes=_all_nodes(subject),
+        headline=_of_nodes(conclusion),
         said=(
             *(record.said if record is not None else ()),
             *([f"The median node: {speed(median)}"] if median is not None else []),
@@ -173,6 +177,7 @@ def commits(subject: Subject) -> Document:
         noun="study",
         plot=("From commit to commit", commit_series(subject)),
         nodes=_all_nodes(subject),
+        headline=_of_commits(conclusion, subjects),
         said=(*(record.said if record is not None else ()), _COMMIT_WAY + COMMIT_RATES),
         middle=[
             section(
@@ -207,6 +212,7 @@ def batch(subject: Subject) -> Document:
         title=f"{subject.cell.model_tag} {subject.cell.parallelism}: batch size",
         noun="study",
         plot=("The curve", batch_curve(subject)),
+        headline=_of_batch(conclusion),
         said=(*(record.said if record is not None else ()), _BATCH_WAY + BATCH_RATES),
         middle=(section("Sizes", rows), *_setting(subject)),
     )
@@ -217,6 +223,7 @@ def _document(
     *,
     title: str,
     noun: str,
+    headline: str,
     said: Sequence[str],
     middle: Sequence[Section],
     plot: tuple[str, object | None],
@@ -224,8 +231,9 @@ def _document(
 ) -> Document:
     """Return the document that all four studies have.
 
-    `plot` is what a page draws, with its title. `said` is the answer; its last line says how often
-    it is wrong. `nodes` are those of all cells together; None leaves the first cell's.
+    `plot` is what a page draws, with its title. `headline` is the answer in a sentence, "" before
+    there is one; `said` are its figures, and the last line says how often it is wrong. `nodes` are
+    those of all cells together; None leaves the first cell's.
     """
     unfinished = f"The {noun} is not over: this report is preliminary."
     whole = subject
@@ -237,6 +245,7 @@ def _document(
         sections=(
             section(
                 "Answer",
+                *([Text(text=headline)] if headline and subject.conclusion.complete else []),
                 bullets(
                     *([] if subject.conclusion.complete else [unfinished]),
                     *([f"Stopped: {plain(subject.stopped)}"] if subject.stopped else []),
@@ -249,6 +258,71 @@ def _document(
         ),
         drawn=drawn(*plot),
     )
+
+
+_MOST_NAMED = 6  # in a headline: the table has all
+
+
+def _of_network(conclusion: Conclusion, found: NetworkRecord) -> str:
+    """Return the sentence of one fault or of none; of several the list below says it."""
+    whole = conclusion.verdict(CONCLUSION)
+    if whole is None:
+        return ""
+    if whole.kind is VerdictKind.EQUIVALENT:
+        return "No node and no link is shown to be slow."
+    if whole.delta is not None and found.accused:
+        return f"{literals(found.accused)} slows the network: {_changed(whole)}."
+    if whole.delta is not None and found.link:
+        return f"The link {literal('-'.join(found.link))} is slow: {_changed(whole)}."
+    only = len(found.unhealthy) == 1 and not (found.accused or found.link)
+    return f"{literals(found.unhealthy)} cannot communicate." if only else ""
+
+
+def _of_nodes(conclusion: Conclusion) -> str:
+    count = counted(len(conclusion.verdicts), "node")
+    slow = [each for each in conclusion.verdicts if each.kind is VerdictKind.SLOWER]
+    named = ", ".join(f"{literal(e.arm)} ({percent(e.delta)})" for e in slow[:_MOST_NAMED])
+    more = f" and {len(slow) - _MOST_NAMED} more" if len(slow) > _MOST_NAMED else ""
+    verb = "is" if len(slow) == 1 else "are"
+    said = f"{len(slow)} of {count} {verb} slower than the median node: {named}{more}."
+    if not slow:
+        said = f"None of {count} is shown to be slow."
+    judged = (VerdictKind.SLOWER, VerdictKind.EQUIVALENT)
+    others = Counter(words(each) for each in conclusion.verdicts if each.kind not in judged)
+    return " ".join((said, *(f"{number} {word}." for word, number in others.items())))
+
+
+def _of_commits(conclusion: Conclusion, subjects: Mapping[str, str]) -> str:
+    record = conclusion.record
+    first, last = (str(getattr(record, name, "")) for name in ("first", "last"))
+    if not first:
+        return ""
+    if first != last:
+        after = f"after {literal(first)}, up to {literal(last)}"
+        return f"The commit that changed it is one of those {after}."
+    way = "faster" if getattr(record, "is_faster", False) else "slower"
+    own = next((e for e in conclusion.verdicts if e.arm.rpartition("-")[2] == first), None)
+    about = f" ({plain(subjects[first])})" if subjects.get(first) else ""
+    lost = f": {_changed(own)}" if own is not None else ""
+    return f"Commit {literal(first)}{about} is the first that is {way}{lost}."
+
+
+def _of_batch(conclusion: Conclusion) -> str:
+    record = conclusion.record
+    setting: str = getattr(record, "setting", "")
+    own = conclusion.verdict(str(getattr(record, "arm", "")))
+    if not setting or own is None:
+        return ""
+    value = setting.partition("=")[2]
+    others = [each for each in getattr(record, "same", ()) if each != value]
+    also = f" The runs cannot tell it from {', '.join(others)}." if others else ""
+    return f"Deploy {literal(setting)}: {figure(own)} {conclusion.metric.head}.{also}"
+
+
+def _changed(verdict: Verdict) -> str:
+    """Return a change with its interval."""
+    ends = f" (95 % interval {interval(verdict.ci95)})" if verdict.ci95 else ""
+    return f"{percent(verdict.delta)}{ends}"
 
 
 def _all_nodes(subject: Subject) -> tuple[str, ...]:

@@ -33,10 +33,15 @@ class EvidenceFact(Record):
         text: the sentence or the figure.
         artifacts: files or folders that show it, below the work directory.
         jobs: the jobs that wrote the artifacts.
+        part: of a step, or a family of kernels, where the text is its figure; else "".
+        before_ms, after_ms: its milliseconds per device and step, of the baseline and the winner.
     """
 
     kind: str
     text: str
+    part: str = field(default="", metadata=LATER)
+    before_ms: float | None = field(default=None, metadata=LATER)
+    after_ms: float | None = field(default=None, metadata=LATER)
     artifacts: tuple[str, ...] = ()
     jobs: tuple[str, ...] = ()
 

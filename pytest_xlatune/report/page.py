@@ -20,7 +20,7 @@ from importlib import resources
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from pytest_xlatune.model.profile import Profile
+from pytest_xlatune.model.profile import BASELINE_ID, Profile
 from pytest_xlatune.model.redact import without_secrets
 from pytest_xlatune.model.result import TrialResult
 from pytest_xlatune.model.text import ABSENT
@@ -40,10 +40,14 @@ from pytest_xlatune.report.document import (
     plain,
 )
 from pytest_xlatune.report.guards import measured_on_several
+from pytest_xlatune.report.language import ENGLISH
 from pytest_xlatune.report.leaderboard import jobs_table
 from pytest_xlatune.report.page_plots import (
+    PARTS,
+    BarOf,
     BarsPlot,
     Plot,
+    bars_plot,
     drift,
     forest,
     forest_of_cells,
@@ -51,6 +55,7 @@ from pytest_xlatune.report.page_plots import (
     strips,
 )
 from pytest_xlatune.report.study_plots import LimitsPlot, Matrix, RunsPlot
+from pytest_xlatune.report.tuning_document import WHY, why
 
 if TYPE_CHECKING:
     from jinja2 import Template
@@ -89,14 +94,14 @@ def page_of(
     document: Document,
     subject: Subject,
     *,
-    more: Sequence[Section] = (),
+    covered: Covered | None = None,
     remarks: Mapping[str, str] | None = None,
     files: Sequence[str] = (),
 ) -> Page:
     """Return the page of a document about one study.
 
-    `more` follows the document's own sections; `remarks` are job id -> why it has no score, where
-    no result says so.
+    With its part of the tuning document, `covered`, it says why the winner wins. `remarks` are job
+    id -> why it has no score, where no result says so.
     """
     conclusion, history = subject.conclusion, subject.history
     reference = conclusion.reference.arm if conclusion.reference else ""
@@ -118,7 +123,8 @@ def page_of(
         *((each.title, (_known(each.plot),)) for each in document.drawn),
         ("Changes and intervals", (forest(conclusion),)),
         ("To deploy", tuple(_deploy(subject))),
-        *((each.title, each.blocks) for each in (*rest, *more)),
+        *((each.title, each.blocks) for each in rest),
+        *([(WHY, tuple(_why(covered)))] if covered is not None and covered.best else []),
         *of_trials.items(),
     ]
     return _page(document.title, sections, files)
@@ -185,6 +191,54 @@ def _has(sections: Sequence[Section], jobs: Table | None) -> bool:
         for each in sections
         for block in each.blocks
     )
+
+
+def _why(covered: Covered) -> Iterator[_Shown]:
+    """Yield why the winner wins, with bars of a step and of its kernels before and after."""
+    reason, *rest = why(covered, ENGLISH)
+    yield reason
+    facts = [
+        (each, (each.before_ms, each.after_ms))
+        for each in covered.explanation.facts
+        if each.before_ms is not None and each.after_ms is not None
+    ]
+    sides = (BASELINE_ID, covered.explanation.profile)
+    whole = next(
+        ([f"{each:.3f} ms" for each in both] for fact, both in facts if fact.part == "span"),
+        ["", ""],
+    )
+    spans, families = [], []
+    for side, name in enumerate(sides):
+        at, shown = 0.0, []
+        for fact, both in facts:
+            if fact.kind == "step" and fact.part in PARTS:
+                shown.append(
+                    (PARTS[fact.part], f"{fact.part}: {both[side]:.3f} ms", at, both[side])
+                )
+                at += both[side]
+        spans.append(BarOf(name=name, what="", parts=tuple(shown), text=whole[side]))
+    for fact, both in facts:
+        for side, name in enumerate(sides if fact.kind == "kernel family" else ()):
+            text = f"{both[side]:.3f} ms"
+            part = ("compute", f"{fact.part}: {text}", 0.0, both[side])
+            families.append(
+                BarOf(name="" if side else fact.part, what=name, parts=(part,), text=text)
+            )
+    plots = (
+        bars_plot(
+            spans,
+            caption="A step of a device, in milliseconds: its parts sum to its span.",
+            kinds=[(looks, name) for name, looks in PARTS.items()],
+        ),
+        bars_plot(
+            families,
+            caption="Milliseconds of kernel time per device and step, of the families that moved "
+            "most. Kernels that run at once are counted each.",
+            kinds=(),
+        ),
+    )
+    yield from filter(None, plots)
+    yield from rest
 
 
 def _deploy(subject: Subject) -> Iterator[Block]:

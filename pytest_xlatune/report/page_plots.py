@@ -44,7 +44,9 @@ _MARGIN = 0.04  # of an axis, kept free at both of its ends
 _MINUTE_S, _HOUR_S = 60.0, 3600.0
 _MOST_STRIPS = 240  # a page of more would be too large to send
 _MOST_POINTS = 30_000  # of all strips together
+_LEAST_CHANGE = 0.005  # a forest of less would draw differences that mean nothing
 _LEAST_SCALE = 0.01  # of a step time: less is noise of the printed digits
+_MOST_SCALE = 1.0  # no step takes less than no time: below the bottom is nothing
 _SCALED = 0.98  # share of the scored steps that the scale of the strips holds
 _LEAST_STAY_S = 1.0
 
@@ -205,6 +207,15 @@ class BarsPlot:
     ticks: tuple[Tick, ...]
 
 
+# part of a step's span -> its colour
+PARTS = {
+    "compute": "compute",
+    "exposed communication": "communication",
+    "exposed memory": "memory",
+    "idle": "idle",
+}
+
+
 class BarOf(NamedTuple):
     """What a bar is drawn of; each part is (looks, words, begin in ms, length in ms)."""
 
@@ -231,8 +242,8 @@ class PlotAxis:
         share = (value - self.low) / (self.high - self.low)
         return round(100 * min(max(share, 0.0), 1.0), 2)
 
-    def ticks(self, *, scale: float = 1.0, sign: bool = False) -> tuple[Tick, ...]:
-        """Return round values and their places; texts are times `scale`."""
+    def ticks(self, *, scale: float = 1.0, sign: bool = False, unit: str = "") -> tuple[Tick, ...]:
+        """Return round values and their places; texts are times `scale`, with `unit` behind."""
         low, high = self.low * scale, self.high * scale
         rough = (high - low) / _TICKS
         power = 10.0 ** math.floor(math.log10(rough))
@@ -242,12 +253,24 @@ class PlotAxis:
         most = max(abs(low), abs(high), step)
         digits = max(4, math.floor(math.log10(most)) - math.floor(math.log10(step)) + 1)
         return tuple(
-            Tick(
-                at=self.at(at * step / scale),
-                text=f"{at * step:{'+' if sign and at else ''}.{digits}g}" if at else "0",
-            )
+            Tick(at=self.at(at * step / scale), text=_digits(at * step, digits, sign=sign) + unit)
             for at in range(first, last + 1)
         )
+
+
+def _digits(value: float, digits: int, *, sign: bool) -> str:
+    """Return a number of so many digits, never as 3.9e+04."""
+    if not value:
+        return "0"
+    text = f"{value:{'+' if sign else ''}.{digits}g}"
+    if "e" not in text:
+        return text
+    short = f"{float(text):{'+' if sign else ''}.15f}".rstrip("0").rstrip(".")
+    return short if short.strip("+-0.") else text
+
+
+_SCREENED = "Screened: they rank, and prove nothing"
+_FIRST_RUNS = "By first runs alone, with the noise of a run"
 
 
 def forest(conclusion: Conclusion, *, title: str = "") -> Forest | None:
@@ -263,17 +286,25 @@ def forest(conclusion: Conclusion, *, title: str = "") -> Forest | None:
         and each.kind is not VerdictKind.INVALID
         and not is_pending(each)
     ]
-    shown = [each for each in shown if each.arm != CONCLUSION]
+    # of a node it has the node's own change; of a link no node has it
+    of_arms = {(each.delta, each.ci95) for each in shown if each.arm != CONCLUSION}
+    shown = [
+        each
+        for each in shown
+        if each.arm != CONCLUSION
+        or (each.kind in CONFIRMED and (each.delta, each.ci95) not in of_arms)
+    ]
     against = {each.against for each in shown} - {""}
     if conclusion.reference is not None:
         against = {conclusion.reference.arm}
     told = f" against {_name(*against)}" if len(against) == 1 else ""
     best = conclusion.winner
     decided = [(each.arm, each) for each in shown if each.kind in CONFIRMED]
+    ranked = [each for each in shown if each.kind is VerdictKind.SCREENED]
     parts = {
         "Confirmed in blocks" if all(each.n > 1 for _, each in decided) else "Decided": decided,
-        "Screened: they rank, and prove nothing": [
-            (each.arm, each) for each in shown if each.kind is VerdictKind.SCREENED
+        _SCREENED if any(each.ci95 is None for each in ranked) else _FIRST_RUNS: [
+            (each.arm, each) for each in ranked
         ],
     }
     return _forest(
@@ -356,7 +387,8 @@ def _forest(
     if not every:
         return None
     ends = [end for each in every for end in (*(each.ci95 or ()), each.delta or 0.0)]
-    axis = PlotAxis((0.0, *ends))
+    is_small = max(map(abs, ends)) < _LEAST_CHANGE
+    axis = PlotAxis((0.0, *ends, *((-_LEAST_CHANGE, _LEAST_CHANGE) if is_small else ())))
     return Forest(
         title=title,
         caption=caption,
@@ -428,10 +460,10 @@ def path(history: Sequence[TrialResult], *, reference: str = "") -> PathPlot | N
             )
         )
     return PathPlot(
-        caption=f"Across: {unit} since the first job began. Each bar is a trial's last attempt.",
+        caption="Across: time since the first job began. Each bar is a trial's last attempt.",
         lanes=tuple(lanes),
         bars=tuple(bars),
-        ticks=axis.ticks(),
+        ticks=axis.ticks(unit=f" {unit}"),
         kinds=tuple(dict.fromkeys(each.looks for each in bars)),
         table=stages(history),
     )
@@ -439,7 +471,7 @@ def path(history: Sequence[TrialResult], *, reference: str = "") -> PathPlot | N
 
 def _unit(whole_s: float) -> tuple[str, float]:
     """Return the unit of a time axis that is this long, and its seconds."""
-    return ("hours", _HOUR_S) if whole_s >= 2 * _HOUR_S else ("minutes", _MINUTE_S)
+    return ("h", _HOUR_S) if whole_s >= 2 * _HOUR_S else ("min", _MINUTE_S)
 
 
 def _in_time(history: Sequence[TrialResult]) -> list[TrialResult]:
@@ -517,15 +549,17 @@ def strips(history: Sequence[TrialResult], *, reference: str = "") -> Strips | N
         for number, seconds in score.timings
         if score.window[0] <= number <= score.window[1]
     )
-    scale = max(off[int(_SCALED * (len(off) - 1))] if off else 0.0, _LEAST_SCALE)
+    scale = off[int(_SCALED * (len(off) - 1))] if off else 0.0
+    scale = min(max(scale, _LEAST_SCALE), _MOST_SCALE)
     order = list(dict.fromkeys(each.trial.arm for each, _ in found))
     order.sort(key=lambda arm: arm != reference)  # the reference first; the sort is stable
     found.sort(key=lambda pair: order.index(pair[0].trial.arm))
     most = max(_MOST_POINTS // min(len(found), _MOST_STRIPS), 20)
     caption = (
-        "Shaded: the window that is scored. Line: seconds of a step against the trial's own "
-        f"seconds per step, from -{size(scale)} at the bottom to +{size(scale)} at the top; a step "
-        "beyond stands at the edge. Thick dots: steps that the score leaves out."
+        "Across: all steps of the trial. Shaded: those that are scored. Line: seconds of a step "
+        f"against the trial's own seconds per step, from -{size(scale)} at the bottom to "
+        f"+{size(scale)} at the top; a step beyond stands at the edge. Thick dots: steps that the "
+        "score leaves out."
     )
     if len(found) > _MOST_STRIPS:
         caption += f" The first {_MOST_STRIPS} of {counted(len(found), 'trial')} are shown."
@@ -555,7 +589,7 @@ def _strip(
     return Strip(
         name=plain(result.trial.arm),
         job=plain(result.job_ids[-1]) if result.job_ids else "",
-        said=speed(score) + step(score, ", "),
+        said=f"{speed(score)}{step(score, ', ')}, steps {score.window[0]}-{score.window[1]}",
         line=" ".join(f"{x(at):g},{y(of):g}" for at, of in _thinned(score.timings, most)),
         window=(x(score.window[0] - 0.5), x(score.window[1] + 0.5)),
         dropped=tuple((x(at), y(of)) for at, of in score.timings if at in dropped),
@@ -607,7 +641,7 @@ def drift(
     )
     caption = (
         "Each dot is a trial of an arm with several, in percent of the mean of that arm; above is "
-        f"faster. Across: {unit} since the first of them began."
+        "faster. Across: time since the first of them began."
     )
     if sigma:
         caption += f" Band: one sigma, {fine(sigma)}, the noise of one job."
@@ -618,7 +652,7 @@ def drift(
         dots=dots,
         band=(round(100 - y.at(sigma), 2), round(100 - y.at(-sigma), 2)) if sigma else None,
         zero=round(100 - y.at(0.0), 2),
-        x_ticks=x.ticks(),
+        x_ticks=x.ticks(unit=f" {unit}"),
         y_ticks=tuple(
             Tick(at=round(100 - each.at, 2), text=each.text)
             for each in y.ticks(scale=100.0, sign=True)

@@ -15,7 +15,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pytest_xlatune.evidence.hlo import Program
@@ -292,16 +292,17 @@ def explain(state: LedgerState, folder: Path, winner: str) -> Explanation:
     steps = old.trial.protocol.profiler_steps or None
     traces = _traces(folder, before, after, problems, steps=steps)
     told = [] if traces is None else list(_trace_facts(traces))
-    told += [("network", text) for text in _network(folder, before, after, problems)]
+    told += [
+        EvidenceFact(kind="network", text=text)
+        for text in _network(folder, before, after, problems)
+    ]
     if told:
         # the folder that holds all captures of a side
         captures = tuple(
             str(where / os.path.commonpath([Path(capture).parent for capture in each.captures]))
             for each in (before, after)
         )
-        facts += [
-            EvidenceFact(kind=kind, text=text, artifacts=captures, jobs=jobs) for kind, text in told
-        ]
+        facts += [replace(each, artifacts=captures, jobs=jobs) for each in told]
     span = traces.span if traces else None
     return Explanation(
         profile=winner if facts else "",
@@ -365,22 +366,28 @@ def _network(
     return [] if old is None or new is None else list(network_changes(old, new))
 
 
-def _trace_facts(found: TraceComparison) -> Iterator[tuple[str, str]]:
-    yield "step", found.sentence
+def _trace_facts(found: TraceComparison) -> Iterator[EvidenceFact]:
+    yield EvidenceFact(kind="step", text=found.sentence)
     for part in (found.span, *found.parts):
-        yield "step", _moved(part)
+        yield _moved("step", part)
     for part in found.families[:FAMILIES]:
         if part.change_s:
-            yield "kernel family", _moved(part)
+            yield _moved("kernel family", part)
     for part in found.totals:
         if part.name in ("overlap", "concurrency"):
-            yield "overlap", _moved(part)
+            yield _moved("overlap", part)
 
 
-def _moved(part: Part) -> str:
+def _moved(kind: str, part: Part) -> EvidenceFact:
     before, after = milliseconds(part.before_s), milliseconds(part.after_s)
-    change = milliseconds(part.change_s)
-    return f"{part.name}: {before:.3f} -> {after:.3f} ms per device and step ({change:+.3f} ms)"
+    change = f"{milliseconds(part.change_s):+.3f} ms"
+    return EvidenceFact(
+        kind=kind,
+        text=f"{part.name}: {before:.3f} -> {after:.3f} ms per device and step ({change})",
+        part=part.name,
+        before_ms=before,
+        after_ms=after,
+    )
 
 
 def _below(text: str, folder: Path) -> str:

@@ -166,6 +166,12 @@ def _notes(then: Known, now: Known) -> Iterator[str]:
         "change of the reference, and cancels in the change of a delta only as far as it acts on "
         "reference and arm alike"
     )
+    ran = [{(e.trial.id, e.job_ids) for e in known.history if e.job_ids} for known in (then, now)]
+    if ran[0] & ran[1]:
+        yield (
+            "A and B began as one ledger, and one is a copy: a job that stands in both is compared "
+            "with itself, so no interval here holds"
+        )
     yield "Each interval is at 95 % by itself: of twenty arms one is outside of its own by chance"
     if then.cell.label != now.cell.label:
         yield (

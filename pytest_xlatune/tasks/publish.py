@@ -59,13 +59,13 @@ from pytest_xlatune.report.deployment import patch_of, patch_of_setting
 from pytest_xlatune.report.document import Document, Section, mapped
 from pytest_xlatune.report.exports import MLFLOW, exported
 from pytest_xlatune.report.exports import texts as export_texts
-from pytest_xlatune.report.language import ENGLISH, Language
+from pytest_xlatune.report.language import Language
 from pytest_xlatune.report.leaderboard import leaderboard_json, shown, shown_cell
 from pytest_xlatune.report.lines import stop_message
 from pytest_xlatune.report.page import html, page_of, tuning_page_of
 from pytest_xlatune.report.render import markdown
 from pytest_xlatune.report.study_documents import compiled
-from pytest_xlatune.report.tuning_document import WHY, tuning, why
+from pytest_xlatune.report.tuning_document import tuning
 from pytest_xlatune.studies import Study, profiles_in
 from pytest_xlatune.studies.trials import in_window
 from pytest_xlatune.sweep.earlier import read_calibration
@@ -612,9 +612,7 @@ def page_text(
 
     With its part of the tuning document, `covered`, it says why the winner wins.
     """
-    is_won = covered is not None and covered.best is not None
-    more = [Section(title=WHY, blocks=tuple(why(covered, ENGLISH)))] if covered and is_won else []
-    page = page_of(document, _subject(known), more=more, remarks=known.remarks, files=files)
+    page = page_of(document, _subject(known), covered=covered, remarks=known.remarks, files=files)
     return html(mapped(page, lambda text: hide(text, known.secrets)))
 
 

@@ -1,35 +1,42 @@
-"""What documents show of the committed quickstart run: `make example` calls it.
+"""What documents show of the committed runs: `make example` calls it.
 
     python sweeps/quickstart/example.py
 
-From the run's JSON alone it writes the documents of reports/example/quickstart and their pages as
-the code of today shows them, puts the finding and its table into README.md and the whole
-leaderboard into docs/tutorial.md, and draws docs/quickstart.svg with the positions of the page's
-own plot. A test compares all of them: a change of the example or of a page without them does not
-pass.
+From each run's JSON alone it writes the documents of reports/example and their pages as the code
+of today shows them: the quickstart, MaxText on this machine, and the studies of batch sizes,
+commits, nodes and a network. It puts the quickstart's finding and its table into README.md and the
+whole leaderboard into docs/tutorial.md, and draws docs/quickstart.svg with the positions of the
+page's own plot. A test compares all of them: a change of an example or of a page without them does
+not pass.
 """
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from datetime import datetime
 from pathlib import Path
 from xml.sax.saxutils import escape
 
+from pytest_xlatune.model.environment import RunRecord
+from pytest_xlatune.report import Subject
 from pytest_xlatune.report.covered import Covered, read_cells
-from pytest_xlatune.report.document import Section
-from pytest_xlatune.report.language import ENGLISH
+from pytest_xlatune.report.exports import Exported, exported
 from pytest_xlatune.report.leaderboard import leaderboard
 from pytest_xlatune.report.page import html, page_of, tuning_page_of
 from pytest_xlatune.report.page_plots import Forest, ForestRow, forest
 from pytest_xlatune.report.render import markdown
-from pytest_xlatune.report.tuning_document import WHY, tuning, why
+from pytest_xlatune.report.tuning_document import tuning
+from pytest_xlatune.sweep.registry import kind_of
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "reports" / "example"
 BOARD = EXAMPLE / "quickstart" / "leaderboard.md"
 DATA = EXAMPLE / "quickstart-tuning.json"
+MAXTEXT = EXAMPLE / "tiny-cpu-tuning.json", EXAMPLE / "maxtext-cpu" / "leaderboard.md"
+STUDIES = ("batch", "commits", "nodes", "network")
 README = ROOT / "README.md"
 TUTORIAL = ROOT / "docs" / "tutorial.md"
 PICTURE = ROOT / "docs" / "quickstart.svg"
@@ -87,7 +94,8 @@ def written(text: str, part: str) -> str:
 
 
 # the picture: pixels
-_NAMES, _PLOT, _ACROSS, _ROW, _TOP = 200, 360, 880, 26, 84
+_NAMES, _PLOT, _ACROSS, _ROW, _TOP = 200, 360, 930, 26, 84
+_VERDICT = 800  # where the verdicts begin, the longest of which is INCONCLUSIVE
 _STYLE = """\
 text{font:13px system-ui,"Segoe UI",Roboto,"DejaVu Sans",sans-serif;fill:#1b1f24}
 .paper{fill:#fff}.quiet{fill:#57606a}.head{font-size:16px;font-weight:600}.part{font-weight:600}
@@ -122,7 +130,7 @@ def picture(plot: Forest, *, title: str) -> str:
             for x, words, looks in (
                 (_NAMES + _PLOT + 92, "change %", "right"),
                 (_NAMES + _PLOT + 104, "95 %", ""),
-                (_ACROSS - 82, "n", "right"),
+                (_VERDICT - 8, "n", "right"),
             )
         ),
     ]
@@ -155,8 +163,8 @@ def _row(row: ForestRow, plot: Forest, y: int) -> Iterator[str]:
     yield _text(16, y, name, "best" if row.is_best else "")
     yield _text(_NAMES + _PLOT + 92, y, row.delta, "right")
     yield _text(_NAMES + _PLOT + 104, y, row.ends, "")
-    yield _text(_ACROSS - 82, y, row.n, "right")
-    yield _text(_ACROSS - 74, y, row.looks.upper(), "quiet")
+    yield _text(_VERDICT - 8, y, row.n, "right")
+    yield _text(_VERDICT, y, row.looks.upper(), "quiet")
 
 
 def _x(at: float) -> float:
@@ -176,25 +184,69 @@ def _words(text: str) -> str:
     return text.replace("`", "")
 
 
-def documents(cell: Covered) -> Iterator[tuple[Path, str]]:
-    """Yield each document of the run as a session writes it."""
+def documents(data: Path, board: Path) -> Iterator[tuple[Path, str]]:
+    """Yield each document of a sweep as a session writes it."""
+    (cell,) = cells_of(data)
     scored = tuple(each for each in cell.history if each.trial.protocol.is_scored)
     subject = replace(cell.subject, history=scored)
     whole = tuning([cell])
-    more = [Section(title=WHY, blocks=tuple(why(cell, ENGLISH)))] if cell.best else []
-    beside = [BOARD.name, BOARD.with_suffix(".json").name]
-    page = page_of(leaderboard(subject), subject, more=more, remarks=cell.remarks, files=beside)
-    yield BOARD, markdown(leaderboard(subject))
-    yield BOARD.with_suffix(".html"), html(page)
-    yield DATA.with_suffix(".md"), markdown(whole)
-    beside = [DATA.with_suffix(".md").name, DATA.name]
-    yield DATA.with_suffix(".html"), html(tuning_page_of(whole, [cell], files=beside))
+    beside = [board.name, board.with_suffix(".json").name]
+    page = page_of(leaderboard(subject), subject, covered=cell, remarks=cell.remarks, files=beside)
+    yield board, markdown(leaderboard(subject))
+    yield board.with_suffix(".html"), html(page)
+    yield data.with_suffix(".md"), markdown(whole)
+    beside = [data.with_suffix(".md").name, data.name]
+    yield data.with_suffix(".html"), html(tuning_page_of(whole, [cell], files=beside))
+
+
+def cells_of(data: Path) -> tuple[Covered, ...]:
+    """Return the measured cells of a tuning document."""
+    return read_cells(data.read_text(encoding="utf-8"), where=data.name)
+
+
+def of_study(name: str) -> Iterator[tuple[Path, str]]:
+    """Yield the document and the page of a study's run."""
+    board = EXAMPLE / name / f"{name}.md"
+    kind, data = kind_of(name), board.with_suffix(".json")
+    assert kind.cls  # loads what reads the study's record
+    text = data.read_text(encoding="utf-8")
+    report = exported(text, sweep=name, study=name)
+    subject = _subject(report, RunRecord.from_json(json.loads(text)["record"]))
+    document = kind.document_of(subject)
+    # a committed run hides its paths, and with others its cell has another identity
+    told = next(each for each in board.read_text(encoding="utf-8").splitlines() if "Cell: " in each)
+    header = (told.removeprefix("* ") if "Cell: " in each else each for each in document.header)
+    document = replace(document, header=tuple(header))
+    page = page_of(document, subject, files=[board.name, data.name])
+    yield board, markdown(document)
+    yield board.with_suffix(".html"), html(page)
+
+
+def _subject(report: Exported, record: RunRecord) -> Subject:
+    """Return what a study is about; the report has one cell, the trials say where others differ."""
+    cells, history = {"": report.cell}, []
+    for _, each in report.trials:
+        nodes = each.outcome.nodes if each.outcome and report.study in ("nodes", "network") else ()
+        cell = replace(report.cell, nodelist=nodes or report.cell.nodelist)
+        if report.study == "batch":  # its arm pdbs-6 is a size
+            size = float(each.trial.arm.partition("-")[2])
+            cell = replace(cell, per_device_batch_size=size)
+        cells[each.trial.cell_digest] = cell
+        history.append(replace(each, trial=replace(each.trial, cell_digest=cell.digest)))
+    return Subject(
+        conclusion=report.conclusion,
+        cells=tuple(cells.values()),
+        profiles=report.profiles,
+        history=tuple(history),
+        now=datetime.fromisoformat(report.written),
+        record=record,
+    )
 
 
 def made() -> Mapping[Path, str]:
-    """Return what each document and the picture say of the committed run."""
-    (cell,) = read_cells(DATA.read_text(encoding="utf-8"), where=DATA.name)
-    reports = dict(documents(cell))
+    """Return what each document and the picture say of the committed sweeps."""
+    (cell,) = cells_of(DATA)
+    reports = dict(documents(DATA, BOARD)) | dict(documents(*MAXTEXT))
     board = reports[BOARD]
     plot = forest(cell.conclusion)
     if plot is None:
@@ -210,7 +262,8 @@ def made() -> Mapping[Path, str]:
 
 def main() -> None:
     """Write them."""
-    for path, text in made().items():
+    studies = [each for name in STUDIES for each in of_study(name)]
+    for path, text in (*made().items(), *studies):
         path.write_text(text, encoding="utf-8")
 
 

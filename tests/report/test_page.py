@@ -16,9 +16,12 @@ from typing import cast
 import pytest
 
 from pytest_xlatune.cli import main
+from pytest_xlatune.model.pairs import CONCLUSION as CONCLUSION_ARM
+from pytest_xlatune.model.pairs import NetworkRecord
 from pytest_xlatune.model.profile import BASELINE, profile
 from pytest_xlatune.model.result import (
     Action,
+    Conclusion,
     Effect,
     Finding,
     Outcome,
@@ -27,15 +30,17 @@ from pytest_xlatune.model.result import (
     TrialResult,
     TrialSetting,
     TrialStatus,
+    Verdict,
     VerdictKind,
 )
 from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.report import Subject
-from pytest_xlatune.report.cell_documents import nodes
-from pytest_xlatune.report.document import Document, Table, columns, section
+from pytest_xlatune.report.cell_documents import batch, commits, network, nodes
+from pytest_xlatune.report.covered import EvidenceFact
+from pytest_xlatune.report.document import Document, Table, Text, columns, section
 from pytest_xlatune.report.leaderboard import leaderboard
 from pytest_xlatune.report.page import html, page_of, tuning_page_of
-from pytest_xlatune.report.page_plots import PlotAxis
+from pytest_xlatune.report.page_plots import PlotAxis, forest, strips
 from pytest_xlatune.report.render import markdown
 from pytest_xlatune.report.study_documents import calibration, evidence, gate
 from pytest_xlatune.report.tuning_document import tuning
@@ -58,7 +63,8 @@ from tests.campaign.scripted import (
     ordinary,
     run,
 )
-from tests.report.covered import BEGUN_SUBJECT, COVERED, STOPPED, other_parallelism
+from tests.report import of_studies
+from tests.report.covered import BEGUN_SUBJECT, COVERED, EXPLAINED, STOPPED, other_parallelism
 from tests.report.finished import CELL, CONCLUSION, FINISHED, HISTORY, score
 from tests.report.pages import read
 
@@ -181,6 +187,143 @@ def test_the_ticks_of_an_axis_are_told_apart(values: tuple[float, ...]) -> None:
     assert len(ticks) > 2
     assert len({each.text for each in ticks}) == len(ticks)
     assert [float(each.text) for each in ticks] == sorted(float(each.text) for each in ticks)
+
+
+@pytest.mark.parametrize(
+    ("values", "texts"),
+    [
+        pytest.param((33_500.0, 39_100.0), ["34000", "35000", "36000"], id="thousands"),
+        pytest.param((1.2e-5, 3.1e-5), ["0.000015", "0.00002", "0.000025"], id="small ones"),
+    ],
+)
+def test_a_tick_is_a_number_as_people_write_it(values: tuple[float, ...], texts: list[str]) -> None:
+    assert [each.text for each in PlotAxis(values).ticks()][:3] == texts
+
+
+def test_a_forest_of_next_to_nothing_does_not_look_like_one_of_much() -> None:
+    verdicts = tuple(
+        Verdict(arm=f"node00{at}", kind=VerdictKind.EQUIVALENT, delta=at * 1e-5, n=7)
+        for at in range(3)
+    )
+    plot = forest(Conclusion(verdicts=verdicts))
+    assert plot is not None
+    places = [each.at for part in plot.parts for each in part.rows]
+    assert max(places) - min(places) < 1.0, "percent of the width"
+    assert [each.text for each in plot.ticks if each.at in (0.0, 100.0)] == []
+
+
+def test_strips_do_not_reach_below_no_time_however_slow_a_step_is() -> None:
+    slow = replace(score(0.0), timings=tuple((at, 28.8 if at % 3 else 288.0) for at in range(15)))
+    plot = strips([replace(HISTORY[0], score=replace(slow, step_s=28.8, window=(5, 14)))])
+    assert plot is not None
+    assert "from -100.0 % at the bottom to +100.0 % at the top" in plot.caption
+
+
+def test_a_link_is_in_the_forest_although_no_node_has_its_change() -> None:
+    whole = Verdict(
+        arm=CONCLUSION_ARM, kind=VerdictKind.SLOWER, delta=-0.23, ci95=(-0.24, -0.22), n=20
+    )
+    node = Verdict(arm="node002", kind=VerdictKind.EQUIVALENT, delta=0.0, n=13)
+    plot = forest(Conclusion(verdicts=(whole, node)))
+    assert plot is not None
+    assert [each.name for part in plot.parts for each in part.rows] == [CONCLUSION_ARM, "node002"]
+    slow = replace(whole, arm="node002")
+    plot = forest(Conclusion(verdicts=(whole, slow)))
+    assert plot is not None
+    assert [each.name for part in plot.parts for each in part.rows] == ["node002"]
+
+
+@pytest.mark.parametrize(
+    ("document", "subject", "said"),
+    [
+        pytest.param(
+            batch,
+            of_studies.batch,
+            r"Deploy `per_device_batch_size=12`: [\d.]+ TGS\.",
+            id="a batch size",
+        ),
+        pytest.param(
+            nodes,
+            of_studies.nodes,
+            r"2 of 12 nodes are slower than the median node: "
+            r"`node003` \(-7\.\d %\), `node007` \(-\d\.\d %\)\.",
+            id="slow nodes",
+        ),
+        pytest.param(
+            network,
+            of_studies.network,
+            r"`node004` slows the network: -5\.\d % \(95 % interval \[.*\]\)\.",
+            id="a node in a network",
+        ),
+        pytest.param(
+            commits,
+            of_studies.commit,
+            r"Commit `0+8` \(change 7\) is the first that is slower: "
+            r"-\d\.\d % \(95 % interval \[.*\]\)\.",
+            id="a slow commit",
+        ),
+    ],
+)
+def test_a_study_opens_with_a_sentence_once_it_is_over(
+    document: Callable[[Subject], Document], subject: Callable[[], Subject], said: str
+) -> None:
+    found = subject()
+    first = document(found).sections[0].blocks[0]
+    assert isinstance(first, Text)
+    assert re.fullmatch(rf"{said}", first.text), first.text
+    begun = replace(found, conclusion=replace(found.conclusion, complete=False))
+    assert not isinstance(document(begun).sections[0].blocks[0], Text)
+
+
+@pytest.mark.parametrize(
+    ("kind", "record", "said"),
+    [
+        pytest.param(
+            VerdictKind.EQUIVALENT,
+            NetworkRecord(),
+            "No node and no link is shown to be slow.",
+            id="no fault",
+        ),
+        pytest.param(
+            VerdictKind.INVALID,
+            NetworkRecord(unhealthy=("node002",)),
+            "`node002` cannot communicate.",
+            id="a node that is away",
+        ),
+        pytest.param(
+            VerdictKind.SLOWER,
+            NetworkRecord(accused=("node001", "node002"), link=("node003", "node004")),
+            "",
+            id="several faults",
+        ),
+        pytest.param(
+            VerdictKind.INCONCLUSIVE,
+            NetworkRecord(link=("node003", "node004")),
+            "",
+            id="a link that is not shown to be slow",
+        ),
+    ],
+)
+def test_a_network_names_one_fault_or_none_in_its_sentence(
+    kind: VerdictKind, record: NetworkRecord, said: str
+) -> None:
+    verdicts = (Verdict(arm=CONCLUSION_ARM, kind=kind, n=4),)
+    found = Conclusion(verdicts=verdicts, record=record, complete=True)
+    first = network(replace(of_studies.network(), conclusion=found)).sections[0].blocks[0]
+    assert (first.text if isinstance(first, Text) else "") == said
+
+
+def test_nodes_that_were_not_judged_stand_in_the_sentence_too() -> None:
+    found = of_studies.nodes()
+    verdicts = (
+        Verdict(arm="node001", kind=VerdictKind.INVALID, word="UNHEALTHY"),
+        Verdict(arm="node002", kind=VerdictKind.INCONCLUSIVE, word="CANNOT TELL", n=1),
+        Verdict(arm="node003", kind=VerdictKind.EQUIVALENT, word="HEALTHY", n=1),
+    )
+    made = nodes(replace(found, conclusion=replace(found.conclusion, verdicts=verdicts)))
+    first = made.sections[0].blocks[0]
+    assert isinstance(first, Text)
+    assert first.text == "None of 3 nodes is shown to be slow. 1 UNHEALTHY. 1 CANNOT TELL."
 
 
 def test_a_value_is_shown_as_it_is_asked_for_without_quotes() -> None:
@@ -341,3 +484,31 @@ def test_a_fault_of_the_page_costs_no_report(
         "pretend-tuning.md",
         "pretend-tuning.json",
     }
+
+
+def test_a_step_and_its_kernels_stand_side_by_side_with_the_figures_of_the_evidence() -> None:
+    told = (("step", "span", 8.0, 7.0), ("step", "compute", 6.0, 5.5), ("step", "idle", 2.0, 1.5),
+            ("kernel family", "gemm", 5.0, 4.25))  # fmt: skip
+    facts = tuple(
+        EvidenceFact(kind=kind, text=f"{part}: moved", part=part, before_ms=before, after_ms=after)
+        for kind, part, before, after in told
+    )
+    found = replace(COVERED, explanation=replace(EXPLAINED, facts=(*EXPLAINED.facts, *facts)))
+    text = html(page_of(leaderboard(FINISHED), FINISHED, covered=found))
+    check_own_tags_only(text)
+    rows = re.findall(r'role="listitem">(.*?)</div>', text, re.DOTALL)
+    shown = [re.findall(r"<title>(.*?)</title>", each) for each in rows]
+    assert shown == [
+        ["compute: 6.000 ms", "idle: 2.000 ms"],
+        ["compute: 5.500 ms", "idle: 1.500 ms"],
+        ["gemm: 5.000 ms"],
+        ["gemm: 4.250 ms"],
+    ]
+    assert [re.findall(r'"figure">(.*?)<', each) for each in rows[:2]] == [
+        ["8.000 ms"],
+        ["7.000 ms"],
+    ]
+    widths = [sum(map(float, re.findall(r' width="([\d.]+)%"', each))) for each in rows]
+    assert widths == pytest.approx([100.0, 87.5, 100.0, 85.0], abs=0.02)
+    bare = html(page_of(leaderboard(FINISHED), FINISHED, covered=COVERED))
+    assert 'role="listitem"' not in bare, "evidence without figures has no bars"

@@ -76,6 +76,13 @@ BEYOND = """
     && !each.closest("svg");
 }).map((each) => `${each.tagName}.${each.className}: ${each.textContent.slice(0, 60)}`)
 """
+# every text of a plot of which a part is outside of the window
+CUT = """
+[...document.querySelectorAll("svg text")].filter((each) => {
+  const box = each.getBoundingClientRect();
+  return box.width && (box.left < -0.5 || box.right > innerWidth + 0.5) && !each.closest(".scroll");
+}).map((each) => each.textContent)
+"""
 STOPS = """
 [...document.querySelectorAll("a[href], button, [tabindex]")].filter((each) =>
   each.checkVisibility()).length
@@ -100,7 +107,9 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     several = (COVERED, other_parallelism(), STOPPED)
     planted = hostile()
     made = {
-        "example": page_of(leaderboard(measured), measured, remarks=example[0].remarks),
+        "example": page_of(
+            leaderboard(measured), measured, covered=example[0], remarks=example[0].remarks
+        ),
         "example-tuning": tuning_page_of(tuning(example), example),
         "finished": page_of(leaderboard(FINISHED), FINISHED, files=("leaderboard.json",)),
         "begun": page_of(leaderboard(BEGUN_SUBJECT), BEGUN_SUBJECT),
@@ -158,8 +167,21 @@ def test_nothing_is_cut_off_and_nothing_complains(
         shown.picture(Path(kept) / f"{name}-{place}.png")
     assert shown.ask("document.documentElement.scrollWidth") == width, shown.ask(BEYOND)
     assert shown.ask(BEYOND) == []
+    assert shown.ask(CUT) == []
     assert shown.complaints() == []
     assert shown.ask("document.querySelectorAll('img, iframe').length") == 0
+
+
+def test_no_text_of_the_picture_of_the_readme_is_cut_off(shown: Browser) -> None:
+    shown.open(EXAMPLE.parents[2] / "docs" / "quickstart.svg", width=1280)
+    beyond = """
+[...document.querySelectorAll("text")].filter((each) => {
+  const box = each.getBBox();
+  return box.x < 0 || box.x + box.width > document.documentElement.viewBox.baseVal.width;
+}).map((each) => each.textContent)
+"""
+    assert shown.ask("document.querySelectorAll('text').length") > 20
+    assert shown.ask(beyond) == []
 
 
 # how far the text of a tick stands from its line, in pixels, at most

@@ -22,8 +22,9 @@ import pages
 from pytest_xlatune.model.cell import Cell, Parallelism, Protocol
 from pytest_xlatune.model.result import Score, TrialResult, TrialStatus
 from pytest_xlatune.model.trial import Trial
-from pytest_xlatune.studies.node_check import NodeStudy, Word
+from pytest_xlatune.studies.node_check import Nodes, NodeStudy, Word
 
+ROUNDS = Nodes().rounds
 ACCUSED = (Word.MARGINAL, Word.DEGRADED, Word.UNHEALTHY)
 
 
@@ -37,6 +38,7 @@ class World:
     bad_jobs: float = 0.0
     slow: int = 0
     loss: float = 0.0
+    rounds: int = ROUNDS
 
     @property
     def words(self) -> str:
@@ -97,7 +99,7 @@ def check(world: World, seed: int, study: NodeStudy) -> Counter[str]:
 def rates(world: World, checks: int) -> Counter[str]:
     """Return the sums over so many checks."""
     cells = tuple(replace(CELL, nodelist=(f"node{at:03d}",)) for at in range(world.nodes))
-    study = NodeStudy(cells=cells, budget=500)
+    study = NodeStudy(cells=cells, asked=Nodes(rounds=world.rounds), budget=500)
     return pages.summed(lambda seed: check(world, seed, study), checks)
 
 
@@ -105,6 +107,7 @@ def row(world: World, checks: int) -> str:
     total = rates(world, checks)
     found = f"{100 * total['found'] / (checks * world.slow):.1f}" if world.slow else "-"
     truth = f"{world.slow} x -{100 * world.loss:.0f} %" if world.slow else "all healthy"
+    truth += f", {world.rounds} rounds" if world.rounds != ROUNDS else ""
     once, again = (
         f"{100 * total[f'{kind} held'] / total[f'{kind} intervals']:.1f}"
         if total[f"{kind} intervals"]
@@ -134,6 +137,9 @@ def table(checks: int) -> str:
         replace(NOISES[2], nodes=nodes, slow=slow, loss=0.05)
         for nodes in (4, 8, 128)
         for slow in (0, 1)
+    ]
+    worlds += [
+        replace(noise, slow=slow, loss=0.03, rounds=8) for noise in NOISES[1:3] for slow in (0, 1)
     ]
     worlds.append(replace(NOISES[1], nodes=4, slow=1, loss=0.30))
     lines += [row(world, checks) for world in worlds]

@@ -51,7 +51,7 @@ NODE_RATES = (
 )
 _NODE_WAY = "Single runs prove nothing, so a node is accused by fresh runs beside controls alone. "
 COMMIT_RATES = (
-    "In simulated searches at most 0.3 % named a wrong commit, and at most 0.2 % named one where "
+    "In simulated searches at most 0.3 % named a wrong commit, and at most 0.0 % named one where "
     "nothing changed; a loss of 3 % was found in 85.0 to 99.9 %, by the noise of a job. At most "
     "0.3 % of simulated tables accused a load falsely (docs/commits.md)."
 )
@@ -60,8 +60,8 @@ _COMMIT_WAY = (
 )
 BATCH_RATES = (
     "In simulated studies of random curves the recommended size lost 0.02 % of TGS on average, and "
-    "more than 1 % in 0.0 % of them, and the best size was recommended or in the set in 99.0 % "
-    "(a job's noise 0.6 %); with noise of 1.0 % and bad jobs 0.08 %, 2.0 % and 96.6 % "
+    "more than 1 % in 0.0 % of them, and the best size was recommended or in the set in 99.5 % "
+    "(a job's noise 0.6 %); with noise of 1.0 % and bad jobs 0.07 %, 1.6 % and 97.0 % "
     "(docs/batch.md)."
 )
 _BATCH_WAY = "A first run only chooses the sizes that are run again; blocks decide. "

@@ -20,7 +20,7 @@ DF = 5.0  # of the errors
 SIZES = 19  # from 1 % to 10 %, or to what the ends say
 _LEVELS = 9
 _LEVEL_SIGMAS = 2.5
-_LEAST, _MOST = math.log1p(0.01), math.log1p(0.10)
+LEAST, _MOST = math.log1p(0.01), math.log1p(0.10)  # a smaller change is not looked for
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,7 +94,7 @@ def posterior(
     places = np.array([place for place, _ in scores])
     values = np.array([value for _, value in scores])
     at = np.asarray(positions)
-    sizes = np.geomspace(_LEAST, max(_MOST, 1.5 * expected), SIZES)
+    sizes = np.geomspace(LEAST, max(_MOST, 1.5 * expected), SIZES)
     levels = level + level_error * np.linspace(-_LEVEL_SIGMAS, _LEVEL_SIGMAS, _LEVELS)
     # a job is before the change or after it: two tables, summed by position
     before = _log_density(values[:, None] - levels[None, :], sigma)  # jobs x levels

@@ -9,7 +9,7 @@ accuses no node. Plans nothing.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from statistics import median
 
 from pytest_xlatune.model.cell import Cell
@@ -78,6 +78,19 @@ def trial_of(
         block=block,
         position=position,
     )
+
+
+def waves_in(nodelists: Iterable[Sequence[str]]) -> int:
+    """Return how many trials of equal length follow one another, where node lists are disjoint.
+
+    Args:
+        nodelists: of the trials, in their order; one without names is this machine.
+    """
+    free: dict[str, int] = {}  # node -> trials before it can take another
+    for names in nodelists:
+        nodes = tuple(names) or ("",)
+        free.update(dict.fromkeys(nodes, 1 + max(free.get(each, 0) for each in nodes)))
+    return max(free.values(), default=0)
 
 
 MAD = 1.4826  # median absolute deviations in a standard deviation of a normal distribution

@@ -26,6 +26,7 @@ from pytest_xlatune.model.text import ABSENT, counted, duration, time_s
 from pytest_xlatune.report.document import Section, Table, bullets, columns, plain, section
 from pytest_xlatune.stats.noise import AllocationNoise
 from pytest_xlatune.studies import Study, rounds_in
+from pytest_xlatune.studies.cell_arms import waves_in
 from pytest_xlatune.sweep.earlier import Calibration
 from pytest_xlatune.sweep.registry import kind_of
 from pytest_xlatune.sweep.resolved import ResolvedSweep
@@ -47,7 +48,7 @@ class Cost:
         queue_s: mean seconds in the queue; None where no job has waited yet.
         queued_s: wall seconds with the time in the queue, as jobs are handed in; None likewise.
         rounds: of the jobs, so many follow one another; 0 is all of them.
-        slots: on which they run side by side.
+        slots: on which they run side by side; 1 with rounds: jobs name nodes of their own.
     """
 
     jobs: int
@@ -99,7 +100,13 @@ class Cost:
         rounds = self.rounds or self.jobs
         wall_s = rounds * self.trial_s
         about = "" if self.known else "at most "
-        how = f"on {self.slots} slots side by side" if self.rounds else "one after the other"
+        how = "one after the other"
+        if self.rounds:
+            how = (
+                f"in {counted(rounds, 'wave')}, jobs on other nodes at the same time"
+                if self.slots == 1
+                else f"on {self.slots} slots side by side"
+            )
         without = f"{about}{duration(wall_s)} {how}, without time in the queue"
         if self.queue_s is None or self.queued_s is None:
             return (*said, f"{without}, of which nothing is known yet")
@@ -125,6 +132,8 @@ def cost_of(
     waits = _waits_of(each for each in ran if each.is_job) if site.executor == "slurm" else None
     left, slots = study.left(tuple(history)), len(resolved.slots) or 1
     rounds = rounds_in(study, tuple(history)) if len(study.cells) > 1 and resolved.slots else 0
+    if site.executor != "local" and not resolved.slots:
+        rounds = _waves_left(study, history, left)
     queued_s = None
     if waits is not None and trial_s is not None:
         run = _Run(jobs=left, rounds=rounds or left, slots=slots, nodes=1, trial_s=trial_s)
@@ -333,6 +342,8 @@ def ways_of(
     site, cost = resolved.sweep.site, cost_of(resolved, study, history, entries)
     if site.executor == "local" or not cost.jobs or cost.trial_s is None:
         return None
+    if cost.rounds and cost.slots == 1:
+        return None  # the ways are worked out for jobs that share their nodes
     nodes = len(resolved.cell.nodelist) or max(site.resources.nodes, 1)
     one = _Run(jobs=cost.jobs, rounds=cost.jobs, slots=1, nodes=nodes, trial_s=cost.trial_s)
     side = one if not cost.rounds else replace(one, rounds=cost.rounds, slots=cost.slots)
@@ -555,6 +566,14 @@ def _nodes_of(study: Study, history: Sequence[TrialResult]) -> float:
     nodes = {each.digest: len(each.nodelist) for each in study.cells}
     counts = [nodes.get(each.cell_digest, 0) for each in study.ahead(tuple(history))]
     return sum(counts) / len(counts) if counts and all(counts) else 0
+
+
+def _waves_left(study: Study, history: Sequence[TrialResult], left: int) -> int:
+    """Return how many of the trials that are left follow one another; 0 where all do."""
+    nodes = {each.digest: each.nodelist for each in study.cells}
+    ahead = [nodes.get(each.cell_digest, ()) for each in study.ahead(tuple(history))]
+    waves = waves_in(ahead)
+    return math.ceil(left * waves / len(ahead)) if waves < len(ahead) else 0
 
 
 def kept_elsewhere(folder: Path, workdir: Path) -> tuple[str, ...]:

@@ -191,8 +191,8 @@ SWEEPS = {
             cwd=REPOSITORY,
         ),
         site=SiteSettings(executor="local"),
-        study=BatchSize(start=4, largest=16, blocks=3),
-        design=DesignSettings(budget=18),
+        study=BatchSize(start=4, largest=16),
+        design=DesignSettings(budget=20),
     ),
 }
 SWEEP = SWEEPS[os.environ.get("XLATUNE_STUDY", "commits")]

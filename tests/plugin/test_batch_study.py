@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 import signal
@@ -14,7 +15,9 @@ from typing import Any
 
 import pytest
 
+from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.report.cell_documents import BATCH_RATES
+from tests.studies.test_batch_size import drive, scored, study_of
 
 # saturates, falls above 6, and has no memory for more than 9 sequences
 SLOWER = """\
@@ -155,6 +158,30 @@ def test_a_list_has_a_test_a_size_and_its_best_is_a_patch(folder: Any, sweep_fil
     assert config.read_text("utf-8") == "steps: 9\nper_device_batch_size: 6\n"
 
 
+def test_blocks_too_few_for_an_interval_say_so_and_show_no_other_figure() -> None:
+    """Two sizes in three blocks leave two degrees of freedom; their first runs are alike."""
+    values = {(0, 1): 0.0, (0, 2): 0.99, (0, 4): 1.0, (1, 2): 1.0, (1, 4): 1.02, (2, 2): 1.01,
+              (2, 4): 1.04, (3, 2): 1.02, (3, 4): 1.05}  # fmt: skip
+    study = study_of(sizes=(1.0, 2.0, 4.0), sigma=None, blocks=3)
+    concluded, _ = drive(study, lambda trial, _: scored(trial, values[trial.block, size_of(trial)]))
+    said = {each.arm: each for each in concluded.verdicts}
+    assert {arm: each.word for arm, each in said.items()} == {
+        "pdbs-4": "BEST", "pdbs-2": "SAME AS BEST", "pdbs-1": "WORSE"
+    }  # fmt: skip
+    second = said["pdbs-2"]
+    assert second.delta == pytest.approx(math.expm1(-0.08 / 3)), "of the blocks, not of first runs"
+    assert second.ci95 is None
+    assert "2 degrees of freedom are left, 3 needed" in second.reasons[0]
+    assert concluded.record is not None
+    assert concluded.record.said[0].endswith(
+        "the next is 2, -2.6 % (3 blocks, too few for an interval)"
+    )
+
+
+def size_of(trial: Trial) -> int:
+    return int(trial.arm.partition("-")[2])
+
+
 def test_without_pytest_it_says_the_same(project: Any, python: str) -> None:
     done = subprocess.run(
         [python, "-c", MAIN, "study", "batch", "test_sweep.py"],
@@ -188,7 +215,7 @@ def test_killed_and_resumed_it_loses_and_doubles_nothing(project: Any, tmp_path:
     hold.touch()
     argv = [sys.executable, "-m", "pytest", "-p", "xlatune", "test_sweep.py", "-m", "batch"]
     with subprocess.Popen(argv, cwd=project.path, stdout=subprocess.DEVNULL) as running:
-        until = time.monotonic() + 120
+        until = time.monotonic() + 240
         while len(project.submitted) < 3 and time.monotonic() < until:
             time.sleep(0.1)
         os.kill(running.pid, signal.SIGKILL)

@@ -22,8 +22,10 @@ from pytest_xlatune.model.profile import profile
 from pytest_xlatune.model.resources import Resources
 from pytest_xlatune.model.result import Outcome, State, Submission
 from pytest_xlatune.report.document import Bullets, Section, Table
+from pytest_xlatune.studies.network_check import Network
+from pytest_xlatune.studies.node_check import Nodes
 from pytest_xlatune.sweep.declaration import Sweep
-from pytest_xlatune.sweep.groups import CellSettings
+from pytest_xlatune.sweep.groups import CellSettings, DesignSettings
 from pytest_xlatune.sweep.resolved import ResolvedSweep
 from pytest_xlatune.sweep.settings import Said
 from pytest_xlatune.tasks.cost import Cost, cost_of, kept_elsewhere, refuse_unasked, ways_of
@@ -140,6 +142,39 @@ def test_trials_measured_from_another_folder_are_told(
     monkeypatch.chdir(project)
     assert kept_elsewhere(cell, kept) == ()
     assert kept_elsewhere(Path("pretend/other"), below / ".xlatune") == ()
+
+
+def checked(study: Any, *, nodes: int) -> ResolvedSweep:
+    """A check of nodes, each of which runs jobs of its own."""
+    declared = Sweep(
+        name="s",
+        launcher=CommandLauncher(argv=("train.sh", "{steps}")),
+        study=study,
+        cell=CellSettings(model_tag="m", parallelism="FSDP=8"),
+        design=DesignSettings(budget=600),
+    )
+    names = tuple(f"node{at:03d}" for at in range(1, nodes + 1))
+    return declared.resolve(Said(values={"nodelist": names}))
+
+
+@pytest.mark.parametrize(
+    ("study", "nodes", "jobs", "wall"),
+    [
+        pytest.param(Nodes(), 32, 32, "at most 45 min in 1 wave, ", id="nodes"),
+        pytest.param(Network(), 16, 120, "at most 11 h 15 min in 15 waves, ", id="network"),
+        pytest.param(Network(), 9, 36, "at most 6 h 45 min in 9 waves, ", id="odd network"),
+    ],
+)
+def test_jobs_on_nodes_of_their_own_run_in_waves(
+    study: Any, nodes: int, jobs: int, wall: str, tmp_path: Path
+) -> None:
+    found = checked(study, nodes=nodes)
+    cost = cost_of(found, found.study(), (), [])
+    assert cost.jobs == jobs
+    assert cost.lines[-1].startswith(f"{wall}jobs on other nodes at the same time")
+    own = 1 if isinstance(study, Nodes) else 2
+    assert cost.node_hours == pytest.approx(jobs * own * 0.75), "waves cost no less"
+    assert ways_of(found, found.study(), (), [], folder=tmp_path) is None
 
 
 def pinned(**said: Any) -> ResolvedSweep:

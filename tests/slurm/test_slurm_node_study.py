@@ -21,10 +21,12 @@ STEP_S = 0.5
 TRAINER = f"""
 import sys, time
 step_s = {STEP_S} * (1.3 if sys.argv[1].startswith("node003-") else 1.0)
-for step in range(12):
-    began = time.monotonic()
-    time.sleep(step_s)
-    took = time.monotonic() - began
+due = began = time.monotonic()
+for step in range(12):  # each by the clock: a late wake-up of a busy machine adds up to nothing
+    due += step_s
+    time.sleep(max(due - time.monotonic(), 0))
+    now = time.monotonic()
+    took, began = now - began, now
     print(f"completed step: {{step}}, seconds: {{took:.6f}}, TFLOP/s/device: 0.1, "
           f"Tokens/s/device: {{512 / took:.3f}}, total_weights: 512, loss: 7.1", flush=True)
 """

@@ -127,6 +127,43 @@ def test_without_a_change_no_commit_is_accused_and_the_loss_excluded_is_named() 
     assert not record(found).objection
 
 
+@pytest.mark.parametrize("change", [-0.002, -0.008])
+def test_a_quiet_trainer_s_slight_loss_is_told_and_fails_no_search(change: float) -> None:
+    study = study_of(3)
+
+    def result(trial: Trial, number: int) -> TrialResult:
+        shift = math.log1p(change) if trial.cell_digest == study.cells[-1].digest else 0.0
+        return scored(trial, 7.5 + shift + NOISE[number % len(NOISE)] / 30)
+
+    history, found = run(study, result)
+    assert record(found).found == "NO CHANGE"
+    assert not record(found).objection
+    assert len(history) == 8, "1 % is excluded: four more pairs tell nothing"
+    assert -change < (record(found).excluded or 0) < 0.01
+    assert "shown, but below 1 %" in found.notes[-1]
+    last = found.verdict(study.ids[-1])
+    assert last is not None
+    assert (last.word, last.kind) == ("OK", VerdictKind.EQUIVALENT)
+    assert "shown, but below 1 %" in last.reasons[0]
+
+
+@pytest.mark.parametrize("count", [4, 9])
+def test_a_loss_of_many_small_steps_accuses_none_of_them(count: int) -> None:
+    study = study_of(count)
+
+    def result(trial: Trial, number: int) -> TrialResult:
+        at = study.places[trial.cell_digest]
+        return scored(trial, 7.5 - 0.004 * at + NOISE[number % len(NOISE)] / 3)
+
+    _, found = run(study, result)
+    assert record(found).found == "RANGE"
+    assert (record(found).first, record(found).last) == (study.ids[0], study.ids[-1])
+    assert record(found).objection
+    notes = " ".join(found.notes)
+    assert "do not show a change of 1 % or more: -0.4 %" in notes
+    assert "lies elsewhere, so several commits changed it" in notes
+
+
 def test_a_commit_that_does_not_run_is_skipped_and_a_neighbour_is_not_accused_alone() -> None:
     study = study_of(9)
     broken = study.cells[4].digest

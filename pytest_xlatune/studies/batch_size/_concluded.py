@@ -19,7 +19,7 @@ from pytest_xlatune.model.result import (
     VerdictKind,
     relative,
 )
-from pytest_xlatune.model.text import counted, fine, interval, size
+from pytest_xlatune.model.text import counted, fine, interval, percent, size
 from pytest_xlatune.studies.batch_size._findings import (
     ALPHA,
     CUT_AT,
@@ -168,19 +168,23 @@ def _sentence(found: BatchFindings, verdicts: Sequence[Verdict]) -> str:
         return f"no value of {study.asked.key} is recommended: none was measured"
     setting = f"{study.asked.key}={study.values[chosen]}"
     own = next(each for each in verdicts if each.arm == study.every_arm[chosen].id)
+    in_blocks = found.fit.arms if found.fit else None  # a single run says less than they
     others = [
         each
         for each in verdicts
         if each.word in (SizeWord.SAME, SizeWord.WORSE)
-        and each.ci95 is not None
         and each.delta is not None
+        and (in_blocks is None or each.arm in in_blocks)
     ]
     second = max(others, key=lambda each: each.delta or 0.0, default=None)
     how = f"{counted(found.fit.n_blocks, 'block')}" if found.fit else "single runs"
     tail = ""
     if second is not None:
         value = study.values[found.place_of[second.arm]]
-        tail = f"; the next is {value}, {interval(second.ci95)} % against it (95 %, {how})"
+        told = f"{interval(second.ci95)} % against it (95 %, {how})"
+        if second.ci95 is None:
+            told = f"{percent(second.delta)} ({how}, too few for an interval)"
+        tail = f"; the next is {value}, {told}"
     speed = f" with {own.tgs:.1f} TGS" if own.tgs is not None else ""
     return f"recommended: {setting}{speed}{tail}"
 
@@ -220,11 +224,13 @@ def _verdict(found: BatchFindings, at: int) -> Verdict:
 
 def _of_speed(found: BatchFindings, base: Verdict, at: int) -> Verdict:
     """Return the verdict on a size that ran, once everything is over."""
-    is_block = found.fit is not None and at in found.compared
+    fit = found.fit
+    is_lead = at == found.lead and at in found.compared
+    is_block = fit is not None and (is_lead or base.arm in fit.arms)
     if is_block:
         blocks = [each for each in found.of(at) if each.trial.block and usable(each)]
         n = len(blocks)
-        how = f"{counted(found.fit.n_blocks if found.fit else 0, 'block')}, Bonferroni"
+        how = f"{counted(fit.n_blocks if fit else 0, 'block')}, Bonferroni"
         base = replace(measured(base, blocks), job_ids=base.job_ids, n=n, method=how)
     else:
         base = replace(base, method="its first run")
@@ -244,6 +250,10 @@ def _of_speed(found: BatchFindings, base: Verdict, at: int) -> Verdict:
             ci95=(relative(low), relative(high)),
             mde80=relative(pair.mde80),
         )
+    elif fit is not None and is_block:
+        # the mean of the blocks is known, its error is not
+        delta, few = relative(fit.arms[base.arm].estimate), pair.reason if pair is not None else ""
+        return _word(replace(base, delta=delta), SizeWord.SAME, _SAME, few)
     elif lead is not None:
         gap = found.scores[at] - found.scores[lead]
         base = replace(base, delta=relative(gap))
@@ -254,9 +264,10 @@ def _of_speed(found: BatchFindings, base: Verdict, at: int) -> Verdict:
         kind = VerdictKind.SLOWER if is_block else VerdictKind.SCREENED
         return _word(base, SizeWord.WORSE, kind)
     why = (f"within {size(CUT_AT)} or three standard deviations of it",) if not is_block else ()
-    return _word(base, SizeWord.SAME, VerdictKind.EQUIVALENT, *why)
+    return _word(base, SizeWord.SAME, _SAME, *why)
 
 
+_SAME = VerdictKind.EQUIVALENT
 _ALONE = "it leads by more than three standard deviations, so no block was run"
 _UNFIT_WORDS: Mapping[str, str] = {
     FailureClass.OOM_RCCL_HEADROOM: (

@@ -11,6 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 UP, DOWN = 1.5, 1.6  # factors while all sizes fit, while none does
+GAP = 1 / 3  # of the way from the largest that ran to the smallest that did not, as ratios
 BRACKET = 1.12  # ratio at which the largest that fits is known well enough
 ASIDE = 1.35  # from the best down, where no smaller size is known
 NEAR = 1.15  # ratio of the neighbours that must be known
@@ -161,8 +162,9 @@ def _bracket(known: KnownSizes) -> int | None:
         return known.free(wanted, low, end)
     if known.ratio(low, min(known.unfit)) <= BRACKET:
         return None
-    middle = math.sqrt(known.sizes[low] * known.sizes[min(known.unfit)])
-    return known.free(middle, low, end)
+    # nearer to what ran: a job that does not fit tells nothing of the speed
+    wanted = known.sizes[low] * known.ratio(low, min(known.unfit)) ** GAP
+    return known.free(wanted, low, end)
 
 
 def _refine(known: KnownSizes) -> int | None:

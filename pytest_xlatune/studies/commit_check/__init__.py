@@ -34,6 +34,7 @@ from pytest_xlatune.studies.cell_arms import (
     refuse_unless_positive,
     results_of,
     trial_of,
+    waves_in,
 )
 from pytest_xlatune.studies.commit_check import _halving, _table
 from pytest_xlatune.studies.commit_check._record import KIND, CommitsRecord, CommitWord, Found
@@ -294,11 +295,7 @@ class CommitStudy(CellArms):
     @property
     def _waves(self) -> int:
         """How many first runs of equal length follow each other where most do."""
-        free: dict[str, int] = {}  # node -> runs before it can take another
-        for cell in self.cells:
-            nodes = cell.nodelist or ("",)
-            free.update(dict.fromkeys(nodes, 1 + max(free.get(each, 0) for each in nodes)))
-        return max(free.values())
+        return waves_in(cell.nodelist for cell in self.cells)
 
     @remembered
     def conclude(self, history: History) -> Conclusion:

@@ -1,7 +1,7 @@
 """Which commit made it slower: what a history says, what to measure next, and the answer.
 
-First whether the ends differ at all, then a posterior over the position of the change, then the
-likeliest commit and its parent in fresh pairs. Plans no trial of its own: the study names them.
+First whether the ends differ by 1 % or more, then a posterior over the position of the change, then
+the likeliest commit and its parent in fresh pairs. Plans no trial of its own: the study names them.
 The reference note is docs/commits.md.
 """
 
@@ -16,7 +16,7 @@ from statistics import fmean
 from pytest_xlatune.model.result import Conclusion, TrialResult, Verdict, VerdictKind, relative
 from pytest_xlatune.model.text import counted, fine, percent, size
 from pytest_xlatune.model.trial import Trial
-from pytest_xlatune.stats.change_point import Posterior, posterior
+from pytest_xlatune.stats.change_point import LEAST, Posterior, posterior
 from pytest_xlatune.stats.design import t_quantile
 from pytest_xlatune.studies.commit_check._record import (
     CommitPlan,
@@ -36,7 +36,9 @@ LEANS = 0.33  # standard errors in the sought direction from which four more pai
 SURE = 0.95  # of the posterior on one commit
 JOBS_PER_DOUBLING = 6
 _CONFIRMED = 0.975  # two-sided 95 %
+_EXCLUDED = 0.95  # one-sided
 _MIN_EACH = 2  # scored runs of a side
+_SLIGHT = "shown, but below 1 %: a search takes up no change that small"
 _LEAST_SIGMA = 1e-5  # runs that agree to this were hardly measured apart
 
 
@@ -77,6 +79,11 @@ class Sides:
     def variance_of_one(self) -> float:
         """The variance of the estimate, in units of a run's."""
         return 1 / len(self.before) + 1 / len(self.after)
+
+    @property
+    def error(self) -> float:
+        """The standard error of the estimate."""
+        return math.sqrt(max(self.squares / self.df, _LEAST_SIGMA**2) * self.variance_of_one)
 
 
 # without slots: what follows is worked out once and kept
@@ -131,7 +138,7 @@ class Search:
         if not self.is_over(first):
             return (first,)
         told = self.sides(first, 0, last)
-        is_open = told.is_enough and not self.is_shown(told) and self._leans(told)
+        is_open = told.is_enough and not self.is_shown(told) and self._is_open(told)
         if not is_open or self.study.budget < 4 * PAIRS:
             return (first,)
         return (first, self.study.pairs(ENDS, 0, last, range(PAIRS + 1, 2 * PAIRS + 1)))
@@ -143,17 +150,20 @@ class Search:
         return self.sides(trials, 0, self.count - 1)
 
     def is_shown(self, sides: Sides) -> bool:
-        """Whether there is a change, one-sided 99.5 %."""
-        return sides.is_enough and self.bound(sides, 1 - ALPHA) > 0
+        """Whether there is a change that a person should look at: one-sided 99.5 %, and 1 %."""
+        return sides.estimate >= LEAST and self.bound(sides, 1 - ALPHA) > 0
 
     def bound(self, sides: Sides, level: float) -> float:
         """Return the one-sided lower bound of the rise."""
-        error = math.sqrt(max(sides.squares / sides.df, _LEAST_SIGMA**2) * sides.variance_of_one)
-        return sides.estimate - t_quantile(level, sides.df) * error
+        return sides.estimate - t_quantile(level, sides.df) * sides.error
 
-    def _leans(self, sides: Sides) -> bool:
-        error = math.sqrt(max(sides.squares / sides.df, _LEAST_SIGMA**2) * sides.variance_of_one)
-        return sides.estimate > LEANS * error
+    def ceiling(self, sides: Sides) -> float:
+        """Return the least rise that is excluded, one-sided 95 %."""
+        return sides.estimate + t_quantile(_EXCLUDED, sides.df) * sides.error
+
+    def _is_open(self, sides: Sides) -> bool:
+        """Whether more pairs may show a change: they lean that way, and 1 % is not excluded."""
+        return sides.estimate > LEANS * sides.error and self.ceiling(sides) >= LEAST
 
     @cached_property
     def lost_ends(self) -> tuple[int, ...]:
@@ -174,7 +184,15 @@ class Search:
     @cached_property
     def is_changed(self) -> bool:
         """Whether the ends are shown to differ in the sought direction."""
-        return self.is_compared and self.is_shown(self.of_ends)
+        return self.is_compared and self.of_ends.is_enough and self.is_shown(self.of_ends)
+
+    @cached_property
+    def is_slight(self) -> bool:
+        """Whether the ends are shown to differ by less than the search looks for."""
+        ends = self.of_ends
+        if not self.is_compared or not ends.is_enough or self.is_changed:
+            return False
+        return self.bound(ends, 1 - ALPHA) > 0
 
     @cached_property
     def sigma(self) -> float:
@@ -322,8 +340,18 @@ class Search:
 
     @cached_property
     def is_confirmed(self) -> bool:
-        """Whether the suspect is shown to differ from its parent."""
-        return self.confirmed is not None and self.confirmed[1][0] > 0
+        """Whether the suspect is shown to differ from its parent, by 1 % or more."""
+        found = self.confirmed
+        return found is not None and found[1][0] > 0 and found[0] >= LEAST
+
+    @cached_property
+    def unexplained(self) -> float:
+        """How much more the ends differ than the suspect's pairs with its parent say; 0 if none."""
+        if self.confirmed is None:
+            return 0.0
+        ends = self.of_ends
+        rest = ends.estimate - self.confirmed[1][1]
+        return rest if rest > 2 * self.sigma * math.sqrt(ends.variance_of_one) else 0.0
 
     @cached_property
     def answer(self) -> Found:
@@ -344,6 +372,8 @@ class Search:
         """The last commit before the change and the last that may have brought it."""
         if self.is_confirmed and self.suspect is not None:
             return self.parent, self.suspect
+        if self.unexplained:  # several commits changed it, and the belief knows of one
+            return 0, self.count - 1
         low, high = self.belief_at_last.holding(SURE)
         return max((at for at in range(low) if at not in self.skipped), default=0), high
 
@@ -405,9 +435,7 @@ def _excluded(search: Search) -> float | None:
     """Return the change that is excluded where none is shown: a one-sided 95 % bound."""
     if search.answer is not Found.NO_CHANGE:
         return None
-    sides = search.of_ends
-    mirrored = Sides(before=sides.after, after=sides.before)
-    return abs(relative(search.sign * max(-search.bound(mirrored, 0.95), 0.0)))
+    return abs(relative(search.sign * max(search.ceiling(search.of_ends), 0.0)))
 
 
 def _why_not(search: Search, by_place: Mapping[int, Sequence[TrialResult]]) -> str:
@@ -485,8 +513,7 @@ def _verdict(search: Search, at: int, own: Sequence[TrialResult], reference: Ver
             )
     if at == search.count - 1 and search.is_compared and search.of_ends.is_enough:
         sides = search.of_ends
-        error = math.sqrt(max(sides.squares / sides.df, _LEAST_SIGMA**2) * sides.variance_of_one)
-        reach = t_quantile(_CONFIRMED, sides.df) * error
+        reach = t_quantile(_CONFIRMED, sides.df) * sides.error
         middle = search.sign * sides.estimate
         if search.is_changed:
             word = CommitWord.FASTER if search.sign > 0 else CommitWord.SLOWER
@@ -496,6 +523,7 @@ def _verdict(search: Search, at: int, own: Sequence[TrialResult], reference: Ver
             base,
             kind=kind,
             word=str(word),
+            reasons=(*((_SLIGHT,) if search.is_slight else ()), *base.reasons),
             delta=relative(middle),
             ci95=(relative(middle - reach), relative(middle + reach)),
             method=f"beside the first commit in {len(sides.after)} interleaved pairs",
@@ -513,7 +541,7 @@ def _notes(search: Search) -> list[str]:
         f"{counted(len(sides.after), 'pair')}; a run's noise is {fine(search.sigma)}"
     )
     if not search.is_changed:
-        return notes
+        return [*notes, f"the difference is {_SLIGHT}"] if search.is_slight else notes
     if search.steps:
         notes.append(
             f"{counted(len(search.steps), 'run')} halved the range; at most {search.most_steps} do"
@@ -525,21 +553,24 @@ def _notes(search: Search) -> list[str]:
                 f"{study.ids[search.belief.likeliest]}"
             )
         elif search.suspect is not None and not search.is_confirmed:
+            told = search.confirmed
+            saw = "" if told is None else f": {percent(relative(search.sign * told[0]))}"
             notes.append(
                 f"commit {study.ids[search.suspect]} was likeliest, and {PAIRS} fresh pairs with "
-                "its parent do not show it"
+                f"its parent do not show a change of 1 % or more{saw}"
             )
         elif search.suspect is not None:
             notes.append("the commits between the two could not be measured: one of them it is")
         else:
             notes.append("the runs that the search may take are spent")
-    found = search.confirmed
-    if search.answer is Found.FIRST and found is not None:
-        rest = sides.estimate - found[1][1]
-        error = 2 * search.sigma * math.sqrt(sides.variance_of_one)
-        if rest > error:
-            notes.append(
-                f"the ends differ by more than this commit explains: about {size(rest)} more lies "
-                "elsewhere in the range; search the rest again without it"
+    if search.unexplained:
+        rest = size(search.unexplained)
+        notes.append(
+            "the ends differ by more than this commit explains: "
+            + (
+                f"about {rest} more lies elsewhere in the range; search the rest again without it"
+                if search.answer is Found.FIRST
+                else f"about {rest} lies elsewhere, so several commits changed it"
             )
+        )
     return notes

@@ -47,9 +47,11 @@ def test_a_sweep_is_concluded_once_for_all_tests_that_ask(monkeypatch: pytest.Mo
     assert calls["read"] == 1
     assert calls["conclusion"] == 1
     assert calls["confirm"] <= 2, "once to propose, once to conclude"
+    looks = counted(monkeypatch, tuning, "_is_by")
     for at in range(25):
         asked.answer(history, Question(about=Ask.SCREENED, name=f"p{at}", wave="wave2"))
     assert (calls["read"], calls["conclusion"]) == (2, 2), "and once without the blocks"
+    assert looks["_is_by"] <= len(history), "each trial is looked at once, not once for each test"
 
 
 def test_a_gate_and_a_table_are_concluded_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -602,9 +602,8 @@ def _spared(
 def bounds(ranking: Ranking, fit: BlockFit | None, arms: Iterable[str]) -> dict[str, float]:
     """Return by profile what its log ratio exceeds with 5 % probability; {} where noise is unknown.
 
-    The smaller of two bounds at 2.5 % each: from the screen alone, and from screen and blocks
-    together. The noise is that of all baselines' lines and of the blocks; an arm that is judged by
-    its own noise is bounded by it. An arm without any score may gain anything.
+    The smaller of two bounds at 2.5 % each: from the screen, and from screen and blocks. The noise
+    is that of baselines and blocks, or an arm's own. An arm without any score may gain anything.
     """
     squares, df = ranking.squares, ranking.df
     if fit is not None and fit.df > 0:

@@ -216,10 +216,9 @@ def _combined(
             detail = f"{_EXPECTED}; its last lines: {last}" if last else _EXPECTED
             yield _diagnosed(FailureClass.NO_STEPS, detail, report)
         elif usable < protocol.min_steps and protocol.needs_window:
-            last = report.last_step
             detail = (
                 f"{usable} of the {protocol.min_steps} steps that a score needs from step "
-                f"{protocol.first_step} on: the last step line is of step {last}, and "
+                f"{protocol.first_step} on: the last step line is of step {report.last_step}, and "
                 f"{protocol.steps} steps were asked for"
             )
             yield _diagnosed(FailureClass.TOO_FEW_STEPS, detail)

@@ -58,7 +58,7 @@ class OnNodes(LocalExecutor):
             for job_id, outcome in super().poll(submissions, root=root).items()
         }
 
-    def _times(self, trial_id: str) -> dict[str, float]:
+    def _times(self, trial_id: str) -> dict[str, Any]:
         """Say when a trial ran, where `turns` decides it: a busy machine starts programs late."""
         if self.turns is None:
             return {}
@@ -130,7 +130,6 @@ def test_slots_are_calibrated_alone_and_busy(
     text = said(capsys)
     # three rounds of both slots, two trials alone in each round
     assert len(cluster.submitted) == 3 * 2 + 3 * 2
-    print(text)
     told = r"slot 2 \(node\[003-004\]\) is slower than the others by (2|3)\d.\d %"
     assert re.search(told, text), text
     # how much depends on how long the trials really ran beside each other

@@ -275,6 +275,21 @@ def test_a_node_whose_own_runs_scatter_is_told() -> None:
     assert not [each for each in by_arm.values() if "scatter" in each]
 
 
+def test_a_scatter_that_matters_to_no_run_is_not_told() -> None:
+    """Where nothing varies at all, 0.04 % is many times the spread of the others."""
+
+    def run(trial: Trial, at: int) -> TrialResult:
+        del at
+        slow = -0.26 if trial.arm == "node002" else 0.0
+        off = 0.0004 * (-1) ** trial.block if trial.arm == "node003" and trial.block else 0.0
+        tiny = 1e-6 * ((7 * trial.block + int(trial.arm[4:])) % 5)
+        return scored(trial, 7.5 + slow + off + tiny)
+
+    concluded, _, _ = drive(study_of(4), run)
+    assert {each.arm: each.word for each in concluded.verdicts}["node002"] == "DEGRADED"
+    assert not [each for each in concluded.verdicts if "scatter" in "; ".join(each.reasons)]
+
+
 def test_more_low_nodes_than_can_be_run_again_are_not_called_healthy() -> None:
     slow = {f"node{at:03d}": -0.10 for at in range(1, 6)}
     concluded, _, _ = drive(study_of(12), speeds(slow))

@@ -49,6 +49,7 @@ MIN_NODES = 3
 MIN_ROUNDS = 2
 ALPHA = 0.05
 SCATTER = 3.0  # times the spread of all others: a node's own runs scatter
+SCATTER_AT = 0.005  # of them at least: where nothing varies, less means nothing
 _OWN_RUNS, _REST_DF = 3, 4  # fresh runs of it, degrees of freedom of the others, at least
 _MOST_LINES = 3  # of a node's own log, in its verdict
 _OF_LOG = (FailureClass.NODE_FAULT, FailureClass.NODE_SAID, FailureClass.NODE_UNASKED)
@@ -459,7 +460,7 @@ def _with_log(checked: NodeFindings, verdict: Verdict) -> Verdict:
         said = f"its own log says: {_few(told.said)}"
         verdict = replace(verdict, reasons=(*verdict.reasons, said))
     found = checked.scatter(verdict.arm) if not checked.pending else None
-    if found is not None and found[0] > SCATTER * found[1]:
+    if found is not None and found[0] > max(SCATTER * found[1], SCATTER_AT):
         said = (
             f"its own runs scatter: {fine(found[0])} (one standard deviation of its fresh runs), "
             f"all others {fine(found[1])}"

@@ -2,7 +2,8 @@
 
 A `Sweep` holds all about a cell that the user does not have to say: the model, the parallelism and
 the node slot are never guessed. `resolve` puts both together and names everything that is missing
-at once. Nothing is submitted or read here, and no campaign is loaded.
+at once. Nothing is submitted here, and no campaign is loaded. Slurm is asked for one thing: nodes
+of a partition, where several slots of them are wanted and none is named.
 
 A sweep file is Python, and Python checks no annotation: a number where a text is expected would
 reach the ledger and spoil it for every reader, and a text where a list is expected would be taken
@@ -26,7 +27,7 @@ from pytest_xlatune.launchers import Launcher
 from pytest_xlatune.launchers.checkout import CheckoutLauncher, LauncherByCell, with_python
 from pytest_xlatune.launchers.container import configured
 from pytest_xlatune.model.cell import Cell, Parallelism, Protocol
-from pytest_xlatune.model.errors import ConfigError
+from pytest_xlatune.model.errors import ConfigError, SubmissionError
 from pytest_xlatune.model.hosts import MAX_RANGE, expand, parts
 from pytest_xlatune.model.profile import NO_ENV_ID, Profile, check_unique
 from pytest_xlatune.model.record import check_kinds, written, wrong_kind
@@ -51,6 +52,7 @@ from pytest_xlatune.sweep.groups import (
     Declared,
     DesignSettings,
     Limits,
+    RunSettings,
     SiteSettings,
 )
 from pytest_xlatune.sweep.registry import KINDS
@@ -443,11 +445,15 @@ class Sweep(Declared):
                 f"{where}: one machine is one slot, and this sweep runs by the local executor; "
                 "leave the slots out, or say --xlatune-executor slurm"
             )
+        is_in_own = site.executor == "allocation" and not site.allocation
+        if not nodelist and site.partition and site.nodes and not is_in_own:
+            nodelist = _picked(site, said, where)
         if not nodelist:
             raise ConfigError(
-                f"{where}: name the nodes of all slots (--xlatune-nodelist 'node[001-064]'): the "
-                "scheduler is not asked to pick them, `sinfo -N -h -t idle -o %N` lists idle ones; "
-                "or start the sweep inside an salloc of all of them (--xlatune-executor allocation)"
+                f"{where}: name the nodes of all slots (--xlatune-nodelist 'node[001-064]'), or "
+                "their partition and how many a slot has (--xlatune-partition gpu --xlatune-nodes "
+                "8), or start the sweep inside an salloc of all of them (--xlatune-executor "
+                "allocation)"
             )
         try:
             return parts(nodelist, site.slots)
@@ -617,3 +623,36 @@ def load_sweep(path: Path | str) -> Sweep:
     if not isinstance(found, Sweep):
         raise ConfigError(f"{path} declares no {SWEEP_NAME} = Sweep(...)")
     return found
+
+
+_PICKING_S = 120.0  # another process of the session asks Slurm meanwhile
+
+
+def _picked(site: SiteSettings, said: Said, where: str) -> tuple[str, ...]:
+    """Return the nodes of all slots, of a partition: picked once, and kept in the work directory.
+
+    A ledger keeps its slots, so each later session must have the same nodes, whichever are idle
+    then. The file is one that `--xlatune-nodelist @NAME` reads too.
+    """
+    import filelock
+
+    from pytest_xlatune.executors.slurm.nodes import pick_nodes
+
+    folder = (said.root or Path()) / said.over(RunSettings()).workdir
+    path = folder / f"{site.partition}-{site.slots}x{site.nodes}.nodes"
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with filelock.FileLock(folder / "picking.lock", timeout=_PICKING_S):
+            if path.exists():
+                return expand(path.read_text(encoding="utf-8").splitlines()[-1])
+            names = pick_nodes(site.slots * site.nodes, site.partition)
+            aside = path.with_suffix(".new")
+            aside.write_text(
+                f"# {where}; remove this file to pick anew\n{','.join(names)}\n", "utf-8"
+            )
+            aside.replace(path)
+    except (OSError, IndexError, ValueError, filelock.Timeout) as error:
+        raise ConfigError(f"{where}: {path} cannot be read or written: {error}") from None
+    except (ConfigError, SubmissionError) as error:
+        raise ConfigError(f"{where} of {site.nodes} nodes: {error}") from None
+    return names

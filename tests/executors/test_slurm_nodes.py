@@ -9,7 +9,14 @@ import pytest
 
 from pytest_xlatune.executors.slurm import look
 from pytest_xlatune.executors.slurm._commands import SEPARATOR, Reply
-from pytest_xlatune.executors.slurm.nodes import check_nodes, node_faults, parse_sinfo, resume_nodes
+from pytest_xlatune.executors.slurm.nodes import (
+    check_nodes,
+    node_faults,
+    parse_sinfo,
+    pick_nodes,
+    resume_nodes,
+)
+from pytest_xlatune.model.errors import ConfigError, SubmissionError
 from tests.executors.played import AWAY, Scripted
 
 
@@ -51,6 +58,43 @@ NODES = parse_sinfo(
 )  # fmt: skip
 def test_node_faults(names: list[str], options: dict[str, Any], faults: tuple[str, ...]) -> None:
     assert tuple(text for _, text in node_faults(names, NODES, **options)) == faults
+
+
+EIGHT = sinfo(
+    *(f"n{k} {state} lab 96 1000 gpu:8 none" for k, state in enumerate(
+        ("allocated", "idle", "idle*", "drained", "idle", "mixed", "idle", "idle-"), start=1)),
+    "n9 idle lab 48 1000 gpu:8 none",
+    "o1 idle other 96 1000 gpu:8 none",
+)  # fmt: skip
+
+
+def test_nodes_of_a_partition_are_picked_idle_ones_first_and_in_its_order() -> None:
+    played = Scripted(sinfo=Reply(code=0, out=EIGHT))
+    assert pick_nodes(2, "lab", run=played) == ("n2", "n5")
+    assert pick_nodes(4, "lab", run=played) == ("n1", "n2", "n5", "n7")
+    assert pick_nodes(5, "lab", run=played) == ("n1", "n2", "n5", "n6", "n7")
+    assert pick_nodes(1, "other", run=played) == ("o1",)
+
+
+@pytest.mark.parametrize(
+    ("count", "partition", "answer", "message"),
+    [
+        pytest.param(6, "lab", EIGHT, "partition lab has 9 nodes, 6 of them usable, and at most 5 "
+                     "of those are equal; 6 are needed", id="too few that are equal"),
+        pytest.param(1, "lba", EIGHT, "unknown partition 'lba' in this cluster; did you mean 'lab'",
+                     id="a misspelt partition"),
+        pytest.param(1, "lab", sinfo("n1 down lab 96 1 gpu:8 dead"), "0 of them usable",
+                     id="all are down"),
+    ],
+)  # fmt: skip
+def test_nodes_that_cannot_be_picked(count: int, partition: str, answer: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        pick_nodes(count, partition, run=Scripted(sinfo=Reply(code=0, out=answer)))
+
+
+def test_without_an_answer_no_node_is_picked() -> None:
+    with pytest.raises(SubmissionError, match="sinfo does not answer"):
+        pick_nodes(1, "lab", run=Scripted(sinfo=AWAY))
 
 
 def test_sinfo_that_does_not_answer_is_a_fault() -> None:

@@ -27,6 +27,8 @@ Project = Any  # of conftest.py, likewise
 CHOSEN = os.environ.get("FLAGSHIPS", "")
 WAVES = str(Path(__file__).with_name("lab_waves.py"))
 TWO = ("--xlatune-nodelist", "node[001-004]", "--xlatune-slots", "2")
+# the same nodes, which the session picks itself
+PICKED = ("--xlatune-partition", "lab", "--xlatune-nodes", "2", "--xlatune-slots", "2")
 # on each slot half the nodes of `lab_waves.py`
 HALF = """\
 parallelism = "PP=2"
@@ -115,7 +117,7 @@ def test_the_waves_of_a_pipeline_run_on_two_slots_to_their_document(
     config = project.path / "half.toml"
     config.write_text(HALF)
     chosen = ("-n", "4", "-m", "not wave6", "-rs", "--xlatune-config", str(config))
-    said = project.run(WAVES, *chosen, *TWO, timeout_s=800)
+    said = project.run(WAVES, *chosen, *PICKED, timeout_s=800)
     assert re.search(r"\b10 passed", said), said
     submitted = project.submitted
     again = [line["trial_id"] for line in project.events("decided") if line["next"] == "retry"]

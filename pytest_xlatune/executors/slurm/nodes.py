@@ -14,6 +14,8 @@ from datetime import UTC, datetime
 
 from pytest_xlatune.executors import OWN_JOBS, Resumed
 from pytest_xlatune.executors.slurm._commands import SEPARATOR, Run, run_command
+from pytest_xlatune.model.errors import ConfigError, SubmissionError
+from pytest_xlatune.model.text import counted
 
 _log = logging.getLogger("pytest_xlatune.executors")
 # how long a resumed node may take to answer, before the second try and before the verdict
@@ -93,6 +95,38 @@ def _faults(
             is_ours = bool(jobs) and all(jobs or ())
             return node_faults(names, nodes, partition=partition, idle=idle and not is_ours)
         sleep(wait_s)
+
+
+def pick_nodes(count: int, partition: str, *, run: Run = run_command) -> tuple[str, ...]:
+    """Return names of so many usable nodes of a partition, in Slurm's order.
+
+    They are equal in CPUs, memory and generic resources: of the kind that most usable nodes are of.
+    Idle ones come before those at work. Nodes that are down, drained, silent or planned are left
+    out.
+
+    Raises:
+        ConfigError: the partition has fewer; or it does not exist.
+        SubmissionError: sinfo does not answer.
+    """
+    answer = run(_SINFO)
+    if answer.code:
+        raise SubmissionError(f"sinfo does not answer: {answer.error}")
+    nodes = parse_sinfo(answer.out).values()
+    known = {name for node in nodes for name in node.partitions}
+    if partition not in known:
+        raise ConfigError.unknown("partition", partition, valid=known, where="this cluster")
+    own = [each for each in nodes if partition in each.partitions]
+    usable = [each for each in own if not each.marks and each.state in _USABLE]
+    kinds = Counter((each.cpus, each.memory_mb, each.gres) for each in usable)
+    kind = kinds.most_common(1)[0][0] if kinds else ()
+    equal = [each for each in usable if (each.cpus, each.memory_mb, each.gres) == kind]
+    if len(equal) < count:
+        raise ConfigError(
+            f"partition {partition} has {counted(len(own), 'node')}, {len(usable)} of them usable, "
+            f"and at most {len(equal)} of those are equal; {count} are needed"
+        )
+    first = sorted(equal, key=lambda each: each.state not in _IDLE)[:count]
+    return tuple(each.name for each in equal if each in first)
 
 
 def resume_nodes(

@@ -65,6 +65,10 @@ BATCH_RATES = (
     "(docs/batch.md)."
 )
 _BATCH_WAY = "A first run only chooses the sizes that are run again; blocks decide. "
+_AGAINST_BEST = (
+    "Arms that ran in blocks are compared with the best in the same blocks, the others with its "
+    "first run. TGS is the mean of an arm's runs in blocks, so the ratio of two rows may differ."
+)
 _MOST_PAIRS = 40  # in the table: the slowest
 
 # the head of a further column, and what it says of a verdict
@@ -214,7 +218,7 @@ def batch(subject: Subject) -> Document:
         plot=("The curve", batch_curve(subject)),
         headline=_of_batch(conclusion),
         said=(*(record.said if record is not None else ()), _BATCH_WAY + BATCH_RATES),
-        middle=(section("Sizes", rows), *_setting(subject)),
+        middle=(section("Sizes", rows, Text(text=_AGAINST_BEST)), *_setting(subject)),
     )
 
 

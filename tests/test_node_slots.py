@@ -118,7 +118,9 @@ def test_nodes_of_a_partition_are_picked_once_for_all_slots(
     assert kept.read_text().splitlines()[1] == "node001,node002,node003,node004"
     with pytest.raises(ConfigError, match=r"3 slots.* of 3 nodes: partition gpu has 6 nodes, 0 of"):
         DECLARED.resolve(replace(said, values={**values, "slots": 3, "nodes": 3}))
-    kept.write_text("")
+    kept.write_text("# by hand\nnode[005-006]\nnode002\nnode003\n# and no other\n")
+    assert DECLARED.resolve(said).slots == (("node005", "node006"), ("node002", "node003"))
+    kept.write_bytes(b"\xff")
     with pytest.raises(ConfigError, match=r"gpu-2x2.nodes cannot be read"):
         DECLARED.resolve(said)
 

@@ -57,7 +57,7 @@ from pytest_xlatune.sweep.groups import (
 )
 from pytest_xlatune.sweep.registry import KINDS
 from pytest_xlatune.sweep.resolved import ResolvedSweep
-from pytest_xlatune.sweep.settings import NOTHING, Said
+from pytest_xlatune.sweep.settings import NOTHING, Said, nodes_in
 
 # annotations of the groups, which name these without loading them
 _NAMED = {"Protocol": Protocol, "Resources": Resources, "RetryPolicy": RetryPolicy}
@@ -644,14 +644,14 @@ def _picked(site: SiteSettings, said: Said, where: str) -> tuple[str, ...]:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         with filelock.FileLock(folder / "picking.lock", timeout=_PICKING_S):
             if path.exists():
-                return expand(path.read_text(encoding="utf-8").splitlines()[-1])
+                return nodes_in(path)
             names = pick_nodes(site.slots * site.nodes, site.partition)
             aside = path.with_suffix(".new")
             aside.write_text(
                 f"# {where}; remove this file to pick anew\n{','.join(names)}\n", "utf-8"
             )
             aside.replace(path)
-    except (OSError, IndexError, ValueError, filelock.Timeout) as error:
+    except (OSError, ValueError, filelock.Timeout) as error:
         raise ConfigError(f"{where}: {path} cannot be read or written: {error}") from None
     except (ConfigError, SubmissionError) as error:
         raise ConfigError(f"{where} of {site.nodes} nodes: {error}") from None

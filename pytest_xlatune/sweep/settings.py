@@ -157,6 +157,19 @@ def resolve_options(
     )
 
 
+def nodes_in(path: Path) -> tuple[str, ...]:
+    """Return the nodes of a `.nodes` file: host lists in lines, without those that begin with #.
+
+    Raises:
+        ConfigError: a host list cannot be read.
+        OSError, ValueError: the file cannot be.
+    """
+    from pytest_xlatune.model.hosts import expand
+
+    lines = path.read_text(encoding="utf-8").splitlines()
+    return expand(",".join(each.strip() for each in lines if each.strip() and each[0] != "#"))
+
+
 def _with_lists(said: Said, workdir: Path) -> Said:
     """Return what was said with each `@NAME` in the place of nodes read from its file.
 
@@ -168,20 +181,17 @@ def _with_lists(said: Said, workdir: Path) -> Said:
     nodes = said.values.get("nodelist")
     if not nodes or not nodes[0].startswith("@"):
         return said
-    from pytest_xlatune.model.hosts import expand
-
     path, place = workdir / f"{nodes[0][1:]}.nodes", said.places.get("nodelist", "the settings")
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        named = nodes_in(path)
     except (OSError, ValueError):
         raise ConfigError(
             f"{place}: found {nodes[0]!r}, but {path} cannot be read; a node study that recommends "
             "nodes writes it: pytest sweeps/test_nodes.py"
         ) from None
-    listed = ",".join(each.strip() for each in lines if each.strip() and each[0] != "#")
     return dataclasses.replace(
         said,
-        values={**said.values, "nodelist": expand(listed)},
+        values={**said.values, "nodelist": named},
         places={**said.places, "nodelist": f"{place} {nodes[0]}, {path.name}"},
     )
 

@@ -140,7 +140,7 @@ def past(day: int) -> PastStudy:
     """One study of the course of a cell, each with an image of its own."""
     cell = replace(FINISHED.cells[0], image=f"registry.example/train:{day}")
     return PastStudy(
-        folder=f"/shared/work/.xlatune/pp8/{cell.digest}",
+        folder=f"/shared/team/.xlatune/pp8/{cell.digest}",
         sweep="pp8",
         kind="tuning",
         cells=(cell,),

@@ -304,7 +304,7 @@ class Stacks(Record):
                 yield replace(found, note=f"stacked, for the screen showed {words}")
 
     def kept(self, planned: Mapping[str, Profile], *, pool: Sequence[Profile]) -> Iterator[Profile]:
-        """Yield those of the planned profiles that are stacks of `pool`, now overtaken or not."""
+        """Yield those of the planned profiles that are stacks of `pool`, overtaken or not."""
         for many in range(2, self.of + 1) if planned else ():
             for parts in itertools.combinations(pool, many):
                 found = planned.get(_stack_id(parts))
@@ -366,7 +366,7 @@ class Around(Record):
                 yield replace(found, note=f"beside {name} of {leader.words} in the screen")
 
     def kept(self, planned: Mapping[str, Profile], *, pool: Sequence[Profile]) -> Iterator[Profile]:
-        """Yield those of the planned profiles that are neighbours of `pool`, now overtaken or not."""
+        """Yield those of the planned profiles that are neighbours of `pool`, overtaken or not."""
         for each in pool if planned else ():
             for made, _ in self._beside(each):
                 found = planned.get(made.id)
@@ -427,7 +427,7 @@ class Crossed(Record):
                 yield replace(found, note=f"flags and shape together: {words} in the screen")
 
     def kept(self, planned: Mapping[str, Profile], *, pool: Sequence[Profile]) -> Iterator[Profile]:
-        """Yield those of the planned profiles that are such pairs, now overtaken or not."""
+        """Yield those of the planned profiles that are such pairs, overtaken or not."""
         shapes = [each for each in pool if each.overrides] if planned else []
         others = [each for each in pool if not each.overrides]
         for parts in itertools.product(others, shapes):

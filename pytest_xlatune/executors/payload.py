@@ -455,10 +455,18 @@ def _start(
 
 
 def _end_everything(trainer: subprocess.Popen[bytes], stop: _Stop) -> None:
-    """End the trainer and every process below us: SIGTERM, then SIGKILL, until none is left."""
+    """End the trainer and every process below us: SIGTERM, then SIGKILL, until none is left.
+
+    What left the trainer's session hears SIGTERM once the trainer has ended: until then the trainer
+    may still need it. A container's monitor, for example, drops the last lines when it hears one.
+    """
     until_s = time.monotonic() + GRACE_S
-    _signal_all(signal.SIGTERM)
+    _signal_all(signal.SIGTERM, session=trainer.pid)
+    is_ended = False
     while _is_left(trainer) and time.monotonic() < until_s:
+        if not is_ended and trainer.returncode is not None:
+            is_ended = True
+            _signal_all(signal.SIGTERM)
         stop.wait(_REAP_POLL_S)
     until_s = time.monotonic() + _REAP_LIMIT_S
     while _is_left(trainer) and time.monotonic() < until_s:
@@ -478,13 +486,15 @@ def _is_left(trainer: subprocess.Popen[bytes]) -> bool:
     return True
 
 
-def _signal_all(number: signal.Signals) -> None:
-    everyone = _processes().items()
+def _signal_all(number: signal.Signals, session: int | None = None) -> None:
+    """Signal every process below us, or those of them that are in this session."""
+    everyone = _processes()
     below = {os.getpid()}
-    while more := {pid for pid, it in everyone if it.parent in below} - below:
+    while more := {pid for pid, it in everyone.items() if it.parent in below} - below:
         below |= more
     for pid in below - {os.getpid()}:
-        _kill(pid, number)
+        if session in (None, everyone[pid].session):
+            _kill(pid, number)
 
 
 def _kill(pid: int, number: signal.Signals) -> None:

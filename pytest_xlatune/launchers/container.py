@@ -145,8 +145,10 @@ run=${{folder%/*}}
 name=xlt-${{run##*/}}-${{folder##*/}}-$rank
 name=${{name//[^a-zA-Z0-9_.-]/-}}
 exec 4>&1
-# we alone hold the other end of its standard input: when we are killed, the container hears it
-coproc CLIENT {{ exec {command} >&4 2>&1 4>&-; }}
+# we alone hold the other end of its standard input: when we are killed, the container hears it.
+# In a session of its own: a client that forwards a second signal to a container that has just
+# ended kills itself, and the trainer's last lines are lost
+coproc CLIENT {{ exec setsid {command} >&4 2>&1 4>&-; }}
 client=$!
 # less than the payload's patience, so that the runtime's own books are right as well
 trap 'asked=1; {program} stop -t 3 "$name" >/dev/null 2>&1 &' TERM INT HUP

@@ -18,6 +18,11 @@ _MAX_NAME = 255  # characters of a host's name
 _PLAIN = re.compile(r"[A-Za-z0-9._-]+")
 # what stands inside brackets:  001-004
 _RANGE = re.compile(r"([0-9]{1,18})(?:-([0-9]{1,18}))?")
+# a leaf switch, or a block, of topology.conf or `scontrol show topology`:
+# SwitchName=leaf01 Level=0 LinkSpeed=1 Nodes=node[001-016]
+_SWITCH = re.compile(r"(?i)^\s*(?:Switch|Block)Name=(?P<name>\S+)\s.*?\bNodes=(?P<nodes>\S+)")
+# what a switch above the leaves has
+_ABOVE = re.compile(r"(?i)\bSwitches=\S")
 # a name up to its last number, the number, the rest:  gpu2-node | 007 | -ib     | | login
 _NUMBERED = re.compile(r"^(.*?)(\d*)(\D*)$")
 
@@ -61,6 +66,16 @@ def compress(names: Sequence[str]) -> str:
         f"{before}{_ranges([number for _, number, _ in group])}{after}"
         for (before, after), group in groups
     )
+
+
+def switches(text: str) -> dict[str, str]:
+    """Return the leaf switches and their host lists; {} where the text names none.
+
+    Read are lines of Slurm's `topology.conf` and of `scontrol show topology`, switches or blocks.
+    """
+    lines = (line.partition("#")[0] for line in text.splitlines())
+    found = (_SWITCH.match(line) for line in lines if not _ABOVE.search(line))
+    return {match["name"]: match["nodes"] for match in found if match}
 
 
 def parts(names: Sequence[str], count: int) -> tuple[tuple[str, ...], ...]:

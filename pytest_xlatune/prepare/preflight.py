@@ -130,6 +130,8 @@ class Site:
         folder: the campaign's, need not exist yet.
         is_first: whether no trial of the cell has run yet.
         is_busy: whether trials of the cell may be running now.
+        slots: the nodes of each, where there are several.
+        switches: the site's command that names the switches of nodes; () is Slurm's.
         judges_nodes: whether a node that takes no job is an answer, and no fault of the site.
     """
 
@@ -141,6 +143,8 @@ class Site:
     folder: Path
     is_first: bool = True
     is_busy: bool = False
+    slots: tuple[tuple[str, ...], ...] = ()
+    switches: tuple[str, ...] = ()
     judges_nodes: bool = False
 
 
@@ -155,7 +159,7 @@ def look(site: Site) -> Preflight:
     if site.executor == "local":
         return Preflight(faults=(*faults, *_absent(needed), *_unfit(checks)))
     faults += _allocation_faults(site)
-    node_faults, notes = _node_faults(site), _busy(site)
+    node_faults, notes = _node_faults(site), [*_busy(site), *_shared(site)]
     if site.judges_nodes and node_faults:
         return Preflight(faults=(*faults, *_absent(needed)), notes=(*notes, *node_faults))
     if site.is_first and site.cell.nodelist and not faults and not node_faults:
@@ -270,6 +274,15 @@ def _busy(site: Site) -> list[str]:
 
     note = busy_note(site.cell.nodelist)
     return [note] if note else []
+
+
+def _shared(site: Site) -> list[str]:
+    if not site.slots:
+        return []
+    from pytest_xlatune.executors.slurm.nodes import shared_note
+
+    note = shared_note(site.slots, command=site.switches)
+    return [f"{note}: `xlatune calibrate --slots` measures it"] if note else []
 
 
 def _from_the_nodes(

@@ -471,8 +471,7 @@ class SiteSettings(Declared):
 
     executor: ExecutorName = _option(
         "slurm",
-        "Where trials run: slurm, allocation (each a step of one that is held), or local for this "
-        "machine",
+        "Where trials run: slurm, allocation (steps of one that is held), local (this machine)",
         metavar="NAME",
         choices=("slurm", "allocation", "local"),
     )
@@ -546,6 +545,9 @@ class SiteSettings(Declared):
         "kernel log and ECC counters say, `hard: ...` for a hard error",
         where=TABLE,
         parse=_Command(),
+    )
+    switches: str = _setting(
+        "", "Command that prints switches as topology.conf does", where=TABLE, parse=_Command()
     )
 
 

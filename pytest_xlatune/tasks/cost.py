@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 import os
+import shlex
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -314,8 +315,8 @@ def _drawn(random: Random, mean_s: float) -> float:
 _HOLD_S = 4 * 3600.0  # of an allocation, where the sweep names no time
 _SIDE = 4  # slots that a plan looks at, where the sweep has one
 _UNMEASURED = (
-    "slots that share a switch (`scontrol show topology`) may disturb each other, which no "
-    "calibration has measured here: `xlatune calibrate SWEEP_FILE --slots {slots}`"
+    "no calibration has measured here what slots cost each other: "
+    "`xlatune calibrate SWEEP_FILE --slots {slots}`"
 )
 
 
@@ -356,6 +357,11 @@ def ways_of(
     said += [_of_waits("a job", of_jobs), _of_waits("an allocation", of_held)]
     noise = calibration.allocations if calibration else None
     said += calibration.shared if calibration and tells else ()
+    if resolved.slots:
+        from pytest_xlatune.executors.slurm.nodes import shared_note
+
+        command = shlex.split(resolved.sweep.site.switches)
+        said += filter(None, [shared_note(resolved.slots, command=command)])
     if resolved.slots and (calibration is None or calibration.slots is None):
         said.append(_UNMEASURED.format(slots=len(resolved.slots)))
     if isinstance(of_jobs, str) and isinstance(of_held, str):

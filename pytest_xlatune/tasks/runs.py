@@ -75,6 +75,8 @@ def site_of(
         folder=folder,
         is_first=is_first,
         is_busy=is_busy,
+        slots=resolved.slots,
+        switches=tuple(shlex.split(resolved.sweep.site.switches)),
         judges_nodes=judges_nodes or (asked is not None and KINDS[asked.kind].cell_nodes > 0),
     )
 

@@ -160,10 +160,12 @@ def test_a_slot_that_is_slower_is_told(project: Any) -> None:
     slowed(project, 'speed *= 0.9 if os.environ["FIRST_NODE"] == "node003" else 1.0')
     project.run("-n", "2", *TWO).assert_outcomes(passed=7)
     board = " ".join(project.read("reports/pretend/leaderboard.md").split())
-    # a trial's noise hangs on its slot, and which slot is free first hangs on this machine
+    # a trial's noise hangs on its slot, and which slot is free first hangs on this machine. So does
+    # whether `fast` is confirmed: a baseline a slot, one early and one late, looks like a drift
     told = r"slot 2 \(node\[003-004\]\) is slower than the others by (9\.9|10\.[01]) %"
     assert re.search(told, board)
-    assert "fast` is faster than" in board
+    # what does nothing wins on neither slot
+    assert not re.search(r"`(same|third|fourth)` is faster than", board)
 
 
 def test_this_machine_has_one_slot(project: Any) -> None:

@@ -14,7 +14,7 @@ from typing import ClassVar
 
 from pytest_xlatune.model.cell import Cell
 from pytest_xlatune.model.errors import ConfigError
-from pytest_xlatune.model.hosts import expand
+from pytest_xlatune.model.hosts import expand, switches
 from pytest_xlatune.model.metric import TGS
 from pytest_xlatune.model.pairs import CONCLUSION, KIND, NetworkRecord, PairFound
 from pytest_xlatune.model.profile import BASELINE
@@ -36,7 +36,7 @@ from pytest_xlatune.studies.cell_arms import (
     results_of,
     trial_of,
 )
-from pytest_xlatune.studies.network_check._pairs import MIN_RACKS, Pair, PairLayout, switches
+from pytest_xlatune.studies.network_check._pairs import MIN_RACKS, Pair, PairLayout
 from pytest_xlatune.studies.network_check._said import (
     NetworkWord,
     conclusion,
@@ -96,7 +96,14 @@ class Network(Record):
     @property
     def groups(self) -> Mapping[str, str]:
         """The racks and their host lists, wherever they were told."""
-        return switches(self.topology) if self.topology else self.racks
+        if not self.topology:
+            return self.racks
+        if found := switches(self.topology):
+            return found
+        raise ConfigError(
+            "network: the topology names no switch with nodes, expected lines such as "
+            "'SwitchName=leaf01 Nodes=node[001-016]' (Slurm's topology.conf)"
+        )
 
     def study(self, asked: Asked) -> NetworkStudy:
         """Return the study of the pinned nodes in pairs."""

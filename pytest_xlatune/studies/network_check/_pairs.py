@@ -6,12 +6,9 @@ all: what lies between two racks is shared by their nodes. Names in, pairs out; 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-
-from pytest_xlatune.model.errors import ConfigError
 
 Pair = tuple[str, str]  # in the order of the node list
 Round = tuple[Pair, ...]
@@ -133,24 +130,3 @@ class PairLayout:
             found[a].append(b)
             found[b].append(a)
         return {node: tuple(dict.fromkeys(each)) for node, each in found.items()}
-
-
-# a switch of Slurm's topology.conf that holds nodes:
-# SwitchName=leaf01 Nodes=node[001-016]
-_SWITCH = re.compile(r"(?i)^\s*SwitchName=(?P<name>\S+)\s.*?\bNodes=(?P<nodes>\S+)")
-
-
-def switches(text: str) -> dict[str, str]:
-    """Return the leaf switches of a Slurm `topology.conf` and their host lists.
-
-    Raises:
-        ConfigError: no line names a switch with nodes.
-    """
-    lines = (line.partition("#")[0] for line in text.splitlines())
-    found = {match["name"]: match["nodes"] for line in lines if (match := _SWITCH.match(line))}
-    if not found:
-        raise ConfigError(
-            "network: the topology names no switch with nodes, expected lines such as "
-            "'SwitchName=leaf01 Nodes=node[001-016]' (Slurm's topology.conf)"
-        )
-    return found

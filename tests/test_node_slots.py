@@ -165,7 +165,8 @@ def test_a_plan_says_wall_time_and_node_hours_with_slots(tmp_path: Path) -> None
     # ten trials of 45 min follow one another
     assert "at most 7 h 30 min on 8 slots side by side" in said
     assert "nodes: node[001-002]; node[003-004]; " in said
-    asked = "may disturb each other, which no calibration has measured here: "
+    assert "share a switch" in said
+    asked = "no calibration has measured here what slots cost each other: "
     assert f"{asked}'xlatune calibrate SWEEP_FILE --slots 8'" in said
     assert "side by side" not in alone
     assert "may disturb" not in alone

@@ -67,6 +67,7 @@ def test_a_malformed_list_is_refused_with_the_place(text: str, message: str) -> 
         pytest.param(["a1-ib", "a2-ib"], "a[1-2]-ib", id="a suffix"),
         pytest.param(["x", "n1", "n2", "y"], "x,n[1-2],y", id="names without numbers"),
         pytest.param(["n2", "n1"], "n[2,1]", id="the order is kept"),
+        pytest.param(["0a", "a", "1a"], "0a,a,1a", id="a number and none before the same rest"),
     ],
 )
 def test_compress(names: list[str], text: str) -> None:

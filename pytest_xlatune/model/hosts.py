@@ -61,10 +61,10 @@ def compress(names: Sequence[str]) -> str:
     'node[001-002,004],login'
     """
     split = [_NUMBERED.findall(name)[0] for name in names]
-    groups = itertools.groupby(split, key=lambda each: (each[0], each[2]))
+    groups = itertools.groupby(split, key=lambda each: (each[0], each[2], bool(each[1])))
     return ",".join(
         f"{before}{_ranges([number for _, number, _ in group])}{after}"
-        for (before, after), group in groups
+        for (before, after, _), group in groups
     )
 
 

@@ -84,8 +84,8 @@ class Allocation:
         assert self.faults.states() == [state], self.faults.project.events("attempt-ended")
 
     def again(self) -> None:
-        """Wait until the second attempt stands alone on its nodes, and let it go."""
-        folder = self.faults.victim("victim-*.2")
+        """Wait until the next attempt stands alone on its nodes, and let it go."""
+        folder = self.faults.victim(f"victim-*.{len(self.faults.states()) + 1}")
         logs = [folder / f"log.{rank}.txt" for rank in (0, 1)]
         self.faults.wait_until(lambda: all("XLA_FLAGS=" in path.read_text() for path in logs))
         assert not (self.faults.path / "two-at-once").exists()
@@ -263,9 +263,15 @@ def test_a_preempted_allocation_queues_again(allocation: Allocation, slurm: Slur
     asked = slurm("sbatch", "--parsable", "--partition=urgent", "--nodelist=node[001-002]",
                   "--exclusive", "--output=/dev/null", str(urgent)).strip()  # fmt: skip
     allocation.cut("preempted")
-    allocation.faults.wait_until(lambda: len(allocation.jobs) == 2)
-    (second,) = set(allocation.jobs) - {first}
-    assert slurm("squeue", "-h", "-j", second, "-o", "%T").strip() == "PENDING"
+
+    def queued() -> bool:
+        # one that Slurm started before the urgent job took the nodes is preempted too
+        pending = slurm("squeue", "-h", "-t", "PENDING", "-o", "%i").split()
+        return bool((set(allocation.jobs) - {first}) & set(pending))
+
+    allocation.faults.wait_until(queued)
+    assert slurm("squeue", "-h", "-j", asked, "-o", "%T").strip() == "RUNNING"
+    assert set(allocation.faults.states()) == {"preempted"}
     slurm("scancel", asked)
     allocation.again()
     allocation.end()

@@ -12,6 +12,7 @@ else is touched.
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import ctypes
 import fcntl
@@ -26,7 +27,10 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+
+TYPE_CHECKING = False  # that of `typing`, whose import would make each trial wait
+if TYPE_CHECKING:
+    from typing import Any
 
 SPEC = "spec.json"
 # what of the spec holds a secret: a list of texts, for which `{xlatune.secret}<place>` stands there
@@ -460,6 +464,8 @@ def _end_everything(trainer: subprocess.Popen[bytes], stop: _Stop) -> None:
     What left the trainer's session hears SIGTERM once the trainer has ended: until then the trainer
     may still need it. A container's monitor, for example, drops the last lines when it hears one.
     """
+    if not _is_left(trainer):
+        return
     until_s = time.monotonic() + GRACE_S
     _signal_all(signal.SIGTERM, session=trainer.pid)
     is_ended = False
@@ -502,10 +508,7 @@ def _kill(pid: int, number: signal.Signals) -> None:
         os.kill(pid, number)
 
 
-class _Process(NamedTuple):
-    parent: int
-    session: int
-    start_ticks: int
+_Process = collections.namedtuple("_Process", "parent session start_ticks")  # noqa: PYI024 - as above
 
 
 def _stat(pid: int) -> _Process | None:
@@ -637,3 +640,4 @@ def _replace(path: Path, content: bytes) -> None:
 
 if __name__ == "__main__":
     run(*sys.argv[1:])
+    os._exit(0)  # nothing is left to close, and the next trial waits for our end

@@ -377,7 +377,9 @@ def fit_slots(jobs: Sequence[SlotScore]) -> SlotLines | None:
     effects whose variance is estimated with the noise (restricted likelihood by expectation and
     maximisation: N. M. Laird and J. H. Ware, Biometrics 38, 1982), so that slots that are alike
     share a level, and slots that differ have their own. Most profiles do next to nothing and tell
-    the level of their slot too; those far off count less (P. J. Huber, 1964).
+    the level of their slot too; those far off count less (P. J. Huber, 1964). The slope is that of
+    all jobs where there are ten profiles or more: of a few a good one would pass for a drift. Then
+    the baselines alone tell it, and one on each slot tells none.
     """
     if not any(each.is_baseline for each in jobs):
         return None
@@ -387,17 +389,20 @@ def fit_slots(jobs: Sequence[SlotScore]) -> SlotLines | None:
     centre = math.fsum(each.at for each in jobs) / len(jobs)
     is_profile = np.array([0.0 if each.is_baseline else 1.0 for each in jobs])
     places = np.array([each.at - centre for each in jobs])
-    columns = [np.ones(len(jobs)), places]
-    if is_profile.any():
-        columns.append(is_profile)
+    is_told = int(is_profile.sum()) >= _MANY
+    columns = [np.ones(len(jobs)), *([places] if is_told else []), is_profile]
+    if not is_profile.any():
+        columns.pop()
     fixed = len(columns)
     design = np.zeros((len(jobs), fixed + len(slots)))
     design[:, :fixed] = np.stack(columns, axis=1)
     for row, each in enumerate(jobs):
         design[row, fixed + slots.index(each.slot)] = 1.0
     values = np.array([each.value for each in jobs])
+    slope, tilt = (0.0, 0.0) if is_told else _slope_of_baselines(jobs)
+    values -= slope * places
     mean = float(values.mean())
-    values = values - mean
+    values -= mean
     weights, ratio = np.ones(len(jobs)), 1.0
     for _ in range(_EM_ROUNDS):
         weighted = design * weights[:, None]
@@ -420,13 +425,25 @@ def fit_slots(jobs: Sequence[SlotScore]) -> SlotLines | None:
     contrast[:, 0] = 1.0
     contrast[range(len(slots)), range(fixed, fixed + len(slots))] = 1.0
     variances = np.einsum("ij,jk,ik->i", contrast, inverse, contrast)
+    if is_told:
+        slope, tilt = float(effects[1]), float(inverse[1, 1])
     return SlotLines(
         levels=dict(zip(slots, (mean + contrast @ effects).tolist(), strict=True)),
-        slope=float(effects[1]),
+        slope=slope,
         centre=centre,
         variances=dict(zip(slots, variances.tolist(), strict=True)),
-        tilt=float(inverse[1, 1]),
+        tilt=tilt,
     )
+
+
+def _slope_of_baselines(jobs: Sequence[SlotScore]) -> tuple[float, float]:
+    """Return the slope that the baselines of the slots share, and its variance in sigma^2."""
+    groups: dict[Hashable, list[tuple[float, float]]] = {}
+    for each in jobs:
+        if each.is_baseline:
+            groups.setdefault(each.slot, []).append((each.at, each.value))
+    line = fit_lines(list(groups.values()))[0]
+    return line.slope, 1 / line.spread if line.spread else 0.0
 
 
 _LEAST_SPREAD = 1e-3  # of the slots' variance over that of a job: they are alike then

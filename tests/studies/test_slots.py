@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections import Counter
 from dataclasses import replace
@@ -13,6 +14,7 @@ from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.failure import FailureClass
 from pytest_xlatune.model.result import Action, Finding, TrialResult, TrialStatus, VerdictKind
 from pytest_xlatune.model.trial import Trial
+from pytest_xlatune.stats.blocks import SlotScore, fit_slots
 from pytest_xlatune.studies import Ask, Question
 from pytest_xlatune.studies.tuning import TuningStudy
 from tests.benchmarks import load
@@ -342,6 +344,32 @@ def test_a_slot_that_is_slower_is_told() -> None:
     ]
     assert len(told) == 1
     assert told[0].startswith("slot 3 (s2) ")
+
+
+@pytest.mark.parametrize("is_on_slow", [False, True])
+def test_a_good_profile_of_a_few_is_no_drift(is_on_slow: bool) -> None:
+    """Two slots of three jobs, the second 10 % slower, wherever their baselines stand."""
+    fast, slow = 0.095, -0.105
+    for stands in itertools.product(range(3), repeat=2):
+        jobs: dict[str, SlotScore] = {}
+        for slot, place in enumerate(stands):
+            effects = [fast if slot == is_on_slow else 0.0, 0.0]
+            effects.insert(place, 0.0)
+            noise = itertools.cycle((0.001, -0.002, 0.0015, -0.0005))
+            for at, effect in enumerate(effects):
+                value = slow * slot + effect + next(noise)
+                name = f"{slot}.{at}" if effect else f"other {slot}.{at}"
+                jobs[name] = SlotScore(slot=slot, at=at, value=value, is_baseline=at == place)
+        lines = fit_slots(list(jobs.values()))
+        assert lines is not None
+        found = {
+            name: job.value - lines.at(job.slot, job.at)
+            for name, job in jobs.items()
+            if not job.is_baseline
+        }
+        best, second, *_ = sorted(found.values(), reverse=True)
+        assert not max(found, key=found.__getitem__).startswith("other"), (stands, found)
+        assert best - second > 0.03, (stands, found)
 
 
 @pytest.mark.parametrize(

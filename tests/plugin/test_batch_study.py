@@ -68,7 +68,9 @@ SWEEP = Sweep(
     name="pretend",
     cell=CellSettings(
         model_tag="quickstart", parallelism="FSDP=1", devices=1, per_device_batch_size=1,
-        max_target_length=64, protocol=Protocol(steps=12, deadline_s=240),
+        max_target_length=64,
+        # slow steps of a busy machine are spared
+        protocol=Protocol(steps=30, min_steps=5, deadline_s=240),
     ),
     launcher=CommandLauncher(argv=(
         sys.executable, str(Path(__file__).parent / "limited.py"), "LIMIT", MODEL

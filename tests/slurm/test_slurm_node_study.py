@@ -78,7 +78,9 @@ def test_the_slow_node_is_found_and_the_others_are_healthy(lab: object, tmp_path
     ran_on = {(each.trial.arm,) for each in view.history if each.outcome}
     assert {each.outcome.nodes for each in view.history if each.outcome} == ran_on
     asked = (tmp_path / "asked").read_text(encoding="utf-8").split()
-    assert sorted(asked) == sorted(each.trial.arm for each in view.history), "after each job"
+    # a busy machine may spoil a score, so that a trial has two jobs
+    jobs = sorted(each.trial.arm for each in view.history for _ in each.job_ids)
+    assert sorted(asked) == jobs, "after each job"
     told = {arm for arm, why in reasons.items() if "own log" in "; ".join(why)}
     assert told == {"node002"}
     assert "its own log says: node002: 2 corrected ECC errors" in "; ".join(reasons["node002"])

@@ -110,6 +110,8 @@ class Driver:
     _told: dict[str, Any] = field(default_factory=dict)
     _not_before_s: float = 0.0  # when a step may be tried again
     _asked_s: float = 0.0  # when Slurm was asked last for the allocation
+    _started_s: float = 0.0  # when a step was started last
+    _entries: dict[str, Mapping[str, Any]] = field(default_factory=dict)  # of the queue, as read
     _well_s: float = -1.0  # when a step was seen to have ended well, so that the allocation ran
 
     def drive(self) -> None:
@@ -126,8 +128,10 @@ class Driver:
             for each, code in ended:
                 if not code:
                     self._close(each, code)
-            if started and time.monotonic() - self._asked_s > _FRESH_S / 2:
-                self._look()  # now, when none waits for it, so that the next start need not
+            if started:
+                self._started_s = time.monotonic()
+            elif self.running and self._is_quiet():
+                self._look()  # when none waits for it, so that the next start need not
             self._tell()
             if self.running or started:
                 idle_since_s = time.monotonic()
@@ -139,6 +143,11 @@ class Driver:
                 self._look()  # while the controller is away, trials may wait for its answer
                 idle_since_s = time.monotonic()
             self._wait()
+
+    def _is_quiet(self) -> bool:
+        """Whether what Slurm said will soon be old, and no step is just starting up."""
+        now_s = time.monotonic()
+        return now_s - self._asked_s > _FRESH_S / 2 and now_s - self._started_s > _POLL_S
 
     def _is_over(self) -> bool:
         return self.is_full or self.state not in _ALIVE or (self.held / END).exists()
@@ -280,9 +289,12 @@ class Driver:
         """Yield what no allocation has taken, as far as is known, in order: its own trials."""
         names = sorted(each.name for each in (self.held.parent / STEPS).glob("[0-9]*.json"))
         for name in names:
-            if name not in self._over:
-                entry = _read(self.held.parent / STEPS / name)
-                if entry is not None and entry.get("wanted", "") == self.wanted:
+            if name in self._over:
+                continue
+            entry = self._entries.get(name) or _read(self.held.parent / STEPS / name)
+            if entry is not None:
+                self._entries[name] = entry  # it is written once
+                if entry.get("wanted", "") == self.wanted:
                     yield name, entry
 
     def _fits(self, limit_s: float) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import re
+import shutil
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -56,6 +57,23 @@ def test_everything_below_a_folder_is_listed_by_date(
         assert each["jobs"] == sum(len(result.job_ids) for result in known.history)
         assert each["complete"] == known.conclusion.complete
     assert [each["winner"] for each in found].count("fast") == 2
+
+
+def test_a_copy_of_a_ledger_is_counted_once(
+    measured: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root = tmp_path / "projects"
+    shutil.copytree(measured, root)
+    ledgers = sorted(root.rglob(LEDGER))
+    whole = rows(capsys, "history", str(root))
+    kept = root / "kept" / "sweep" / "cell"
+    kept.mkdir(parents=True)
+    lines = ledgers[0].read_bytes().splitlines(keepends=True)
+    (kept / LEDGER).write_bytes(b"".join(lines[: len(lines) // 2]))
+    assert main(["history", str(root), "--json"]) == 0
+    said = capsys.readouterr()
+    assert json.loads(said.out) == whole
+    assert f"{kept} is not shown: an earlier copy of {ledgers[0].parent}" in said.err
 
 
 def test_a_history_is_read_in_a_terminal(

@@ -193,7 +193,7 @@ def _past(arguments: argparse.Namespace) -> tuple[list[PastStudy], list[str]]:
     if not folders:
         raise ConfigError(f"no {LEDGER} lies below {root}; run a sweep, or name another FOLDER")
     past, problems = [], []
-    for folder in folders:
+    for folder in _without_copies(folders):
         try:
             known = read_known(folder)
         except LedgerError as error:
@@ -222,6 +222,23 @@ def _past(arguments: argparse.Namespace) -> tuple[list[PastStudy], list[str]]:
     if not past:
         raise LedgerError("; ".join(problems))
     return past, problems
+
+
+_FIRST_BYTES = 1 << 16
+
+
+def _without_copies(folders: list[Path]) -> list[Path]:
+    """Leave out the ledgers that begin as a longer one does, and say so: they are its copies."""
+    kept: dict[bytes, Path] = {}
+    for folder in sorted(folders, key=lambda each: -(each / LEDGER).stat().st_size):
+        first = b""
+        with contextlib.suppress(OSError), (folder / LEDGER).open("rb") as file:
+            first = file.readline(_FIRST_BYTES)  # with the time and the session that began it
+        if first and first in kept:
+            complain([f"{folder} is not shown: an earlier copy of {kept[first]}"])
+        else:
+            kept[first or bytes(folder)] = folder
+    return sorted(kept.values())
 
 
 _MOST_LEVELS = 5  # a home, its projects, a project's work directory, its sweeps, their cells

@@ -138,7 +138,8 @@ def against_lines(every: Sequence[Screened]) -> list[tuple[str, Estimate]]:
 
     score = level + slope x place + (what profiles have in common) + slot + error. Slots vary with a
     variance that restricted likelihood tells: thirty rounds of expectation and maximisation, from
-    the variance of a job on. A profile's job far off counts less (Huber).
+    the variance of a job on. A profile's job far off counts less (Huber). With less than ten
+    profiles the slope is that of the baselines.
     """
     jobs = [each for each in every if not each.is_second]
     if not any(each.is_baseline for each in jobs):
@@ -149,8 +150,17 @@ def against_lines(every: Sequence[Screened]) -> list[tuple[str, Estimate]]:
     place = np.array([float(each.place) for each in jobs])
     centre = float(place.mean())
     profiles = np.array([not each.is_baseline for each in jobs])
+    slope, slope_variance, is_few = 0.0, 0.0, int(profiles.sum()) < 10
+    if is_few:
+        slope, slope_variance = _slope_of_baselines(jobs)
+        y = y - slope * (place - centre)
+        middle, y = middle + float(y.mean()), y - y.mean()
     x = np.column_stack(
-        [np.ones(len(jobs)), place - centre, *([profiles] if any(profiles) else [])]
+        [
+            np.ones(len(jobs)),
+            *([] if is_few else [place - centre]),
+            *([profiles] if any(profiles) else []),
+        ]
     )
     z = np.array([[float(each.queue == queue) for queue in queues] for each in jobs])
     weights, of_slots = np.ones(len(jobs)), 1.0  # the variance of slots in units of a job's
@@ -175,15 +185,30 @@ def against_lines(every: Sequence[Screened]) -> list[tuple[str, Estimate]]:
         if each.is_baseline or each.queue not in queues:
             continue
         at, way = queues.index(each.queue), each.place - centre
-        line = middle + float(fixed[0] + fixed[1] * way + slots[at])
+        if not is_few:
+            slope, slope_variance = float(fixed[1]), float(spread[1, 1])
+        line = middle + float(fixed[0] + slots[at]) + slope * way
         level = float(spread[0, 0] + 2 * both[0, at] + left[at, at])
-        variance = 1 + level + float(spread[1, 1]) * way**2
+        variance = 1 + level + slope_variance * way**2
         found.append((each, Estimate(value=each.value - line, variance=variance)))
     off = _of_another_session(found)
     return [
         (each.name, replace(one, value=one.value - off) if each.is_second else one)
         for each, one in found
     ]
+
+
+def _slope_of_baselines(jobs: Sequence[Screened]) -> tuple[float, float]:
+    """The slope that the baselines of all queues share, and its variance; (0, 0) of one each."""
+    up, spread = 0.0, 0.0
+    for queue in {each.queue for each in jobs}:
+        own = [each for each in jobs if each.queue == queue and each.is_baseline]
+        x = np.array([float(each.place) for each in own])
+        y = np.array([each.value for each in own])
+        if own:
+            up += float((x - x.mean()) @ (y - y.mean()))
+            spread += float(np.sum((x - x.mean()) ** 2))
+    return (up / spread, 1 / spread) if spread else (0.0, 0.0)
 
 
 def _of_another_session(found: Sequence[tuple[Screened, Estimate]]) -> float:

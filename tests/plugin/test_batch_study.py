@@ -17,6 +17,7 @@ import pytest
 
 from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.report.cell_documents import BATCH_RATES
+from tests.plugin.test_evidence_runs import needs_jax
 from tests.studies.test_batch_size import drive, scored, study_of
 
 # saturates, falls above 6, and has no memory for more than 9 sequences
@@ -232,8 +233,8 @@ def test_killed_and_resumed_it_loses_and_doubles_nothing(project: Any, tmp_path:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="no limit of the address space, no /proc")
+@needs_jax
 def test_real_xla_says_where_memory_ends(folder: Any) -> None:
-    pytest.importorskip("jax")
     trainer = folder.path / "limited.py"
     trainer.write_text(LIMITED % TRAIN, encoding="utf-8")
     alone = [sys.executable, str(trainer), "0", *MODEL, "steps=2", "per_device_batch_size=1"]
@@ -259,8 +260,8 @@ def test_real_xla_says_where_memory_ends(folder: Any) -> None:
     assert not [each for each in folder.submitted if "pdbs-256" in each]
 
 
+@needs_jax
 def test_a_real_compiler_says_which_sizes_fit_before_any_job(folder: Any) -> None:
-    pytest.importorskip("jax")
     (folder.path / "limited.py").write_text(LIMITED % TRAIN, encoding="utf-8")
     words = "".join(f"{each!r}, " for each in MODEL)
     text = LIMITED_SWEEP.replace("LIMIT", "0").replace("MODEL\n", f"{words}\n")

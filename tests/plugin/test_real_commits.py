@@ -10,13 +10,15 @@ from typing import Any
 
 import pytest
 
+from tests.plugin.test_evidence_runs import needs_jax
+
 STUDIES = Path(__file__).parents[2] / "sweeps" / "quickstart" / "studies.py"
 
 
+@needs_jax
 def test_the_commit_that_computes_a_second_gradient_is_named(
     folder: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pytest.importorskip("jax")
     trainer = folder.path / "trainer"
     monkeypatch.setenv("XLATUNE_TRAINER", str(trainer))
     subprocess.run([sys.executable, str(STUDIES), str(trainer)], check=True, timeout=240)

@@ -41,6 +41,7 @@ PROBE = "xlatune_environment.py"  # tells what the trial ran on; in the folder w
 PROBE_S = 60.0  # it may take so long, inside the trial's own deadline
 _PROBE_MARK = b"xlatune-environment: "  # what its one line of JSON begins with
 _DEVICES = "devices"  # asks it for the devices, which it takes for a moment
+_HEAD_START_S = 0.1  # of a trainer, before what runs beside it starts
 _HUMBLE = 5  # added to the niceness of what runs beside a trainer
 HEALTH_S = 30.0  # so long may a site's command take that tells of a node, in the trial's deadline
 _HEALTH_INHERITS = ("PATH", "HOME", "USER", "LOGNAME", "LANG", "SLURM_*", "SLURMD_NODENAME")
@@ -240,8 +241,9 @@ def _train(
         return _outcome("failed", start_s=start_s, reason=reason, is_started=False)
     try:
         write_json(folder / name_of("started", rank), {**identity(trainer.pid), "at_s": start_s})
-        asked = _ask_beside(spec, folder, rank, umask)
         deadline_s = began_s + spec["deadline_s"]
+        stop.wait(min(_HEAD_START_S, deadline_s - time.monotonic()))
+        asked = _ask_beside(spec, folder, rank, umask) if trainer.poll() is None else None
         while trainer.poll() is None and not stop.reason and time.monotonic() < deadline_s:
             stop.wait(deadline_s - time.monotonic())
         stop.wait(0)
@@ -638,6 +640,17 @@ def _replace(path: Path, content: bytes) -> None:
     part.replace(path)
 
 
-if __name__ == "__main__":
+def quick_words(folder: Path) -> list[str]:
+    """Return the words that run this rank's share: as an imported module it is compiled already."""
+    start = f"sys.path.append({str(Path(__file__).parent)!r}); import payload; payload.main()"
+    return [sys.executable, "-I", "-S", "-B", "-c", f"import sys; {start}", str(folder)]
+
+
+def main() -> None:
+    """Run the share of the attempt whose folder is the first argument."""
     run(*sys.argv[1:])
     os._exit(0)  # nothing is left to close, and the next trial waits for our end
+
+
+if __name__ == "__main__":
+    main()

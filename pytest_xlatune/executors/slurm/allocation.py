@@ -537,7 +537,7 @@ def _entry(request: Request) -> dict[str, Any]:
         "--kill-on-bad-exit=1",
         *([f"--nodelist={compress(nodes)}"] if nodes else []),
         *srun,
-        *(sys.executable, "-I", "-S", payload.__file__, str(folder)),
+        *payload.quick_words(folder),
     ]
     return {
         "folder": str(folder),

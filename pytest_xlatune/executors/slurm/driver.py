@@ -88,6 +88,7 @@ class _Step:
     began_s: float
     code: int | None = None  # of srun, once that is over
     asked_s: float = 0.0  # when squeue was asked last whether it has left its nodes
+    end_s: float = 0.0  # when it was seen to have left them
 
 
 @dataclass(slots=True, kw_only=True)
@@ -119,20 +120,22 @@ class Driver:
         self._look()
         self._adopt()
         idle_since_s = time.monotonic()
+        well: list[_Step] = []
         while True:
-            ended = self._ended()
-            for each, code in ended:
+            for each, code in self._ended():
                 if code:  # it may keep others from beginning
                     self._close(each, code)
+                else:
+                    well.append(each)
             started = self._start()
-            for each, code in ended:
-                if not code:
-                    self._close(each, code)
             if started:
-                self._started_s = time.monotonic()
-            elif self.running and self._is_quiet():
-                self._look()  # when none waits for it, so that the next start need not
-            self._tell()
+                self._started_s = time.monotonic()  # what is left waits while it starts up
+            else:
+                while well:
+                    self._close(well.pop(0), 0)
+                self._tell()
+                if self.running and self._is_quiet():
+                    self._look()  # when none waits for it, so that the next start need not
             if self.running or started:
                 idle_since_s = time.monotonic()
             elif self._is_over():
@@ -196,6 +199,9 @@ class Driver:
             if each.code == 0:
                 self._well_s = time.monotonic()
             if each.code == 0 or self._has_left(each):
+                each.end_s = time.time()
+                if each.code == 0:
+                    self.longest_s = max(self.longest_s, each.end_s - each.began_s)
                 self.running.remove(each)
                 found.append((each, -1 if each.code is None else each.code))
         return found
@@ -217,16 +223,13 @@ class Driver:
         return asked is not None and each.step not in asked.split()
 
     def _close(self, each: _Step, code: int) -> None:
-        took_s = time.time() - each.began_s
-        if code == 0:
-            self.longest_s = max(self.longest_s, took_s)
         if code == 0 or any(each.folder.glob("claimed*.json")):
             self._not_before_s = 0.0
         elif not (each.folder / self.payload.CANCEL).exists():
             self._could_not_begin()
         if code and not (each.folder / self.payload.name_of("claimed")).exists():
             (each.folder / self.payload.CANCEL).touch()  # a payload that comes late starts nothing
-        self.payload.write_json(each.folder / ENDED, {"code": code, "end_s": time.time()})
+        self.payload.write_json(each.folder / ENDED, {"code": code, "end_s": each.end_s})
         self.payload.close_files(each.folder / "submitit")
 
     def _could_not_begin(self) -> None:

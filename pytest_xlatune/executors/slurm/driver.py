@@ -129,7 +129,7 @@ class Driver:
                     well.append(each)
             started = self._start()
             if started:
-                self._started_s = time.monotonic()  # what is left waits while it starts up
+                self._started_s = time.monotonic()  # all else waits while it starts up
             else:
                 while well:
                     self._close(well.pop(0), 0)

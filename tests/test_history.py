@@ -74,6 +74,10 @@ def test_a_copy_of_a_ledger_is_counted_once(
     said = capsys.readouterr()
     assert json.loads(said.out) == whole
     assert f"{kept} is not shown: an earlier copy of {ledgers[0].parent}" in said.err
+    # one that went on by itself is no copy any more
+    with (kept / LEDGER).open("ab") as file:
+        file.write(lines[0])
+    assert len(rows(capsys, "history", str(root))) == len(whole) + 1
 
 
 def test_a_history_is_read_in_a_terminal(

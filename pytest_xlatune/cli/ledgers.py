@@ -224,23 +224,27 @@ def _past(arguments: argparse.Namespace) -> tuple[list[PastStudy], list[str]]:
     return past, problems
 
 
-_FIRST_BYTES = 1 << 16
-
-
 def _without_copies(folders: list[Path]) -> list[Path]:
-    """Leave out the ledgers that begin as a longer one does, and say so: they are its copies."""
-    kept: dict[bytes, Path] = {}
+    """Leave out the ledgers that a longer one begins with, and say so: they are its copies."""
+    kept: list[Path] = []
+    by_begin: dict[bytes, list[Path]] = {}
     for folder in sorted(folders, key=lambda each: -(each / LEDGER).stat().st_size):
-        first = b""
-        with contextlib.suppress(OSError), (folder / LEDGER).open("rb") as file:
-            first = file.readline(_FIRST_BYTES)  # with the time and the session that began it
-        if first and first in kept:
-            complain([f"{folder} is not shown: an earlier copy of {kept[first]}"])
-        else:
-            kept[first or bytes(folder)] = folder
-    return sorted(kept.values())
+        longer: list[Path] = []
+        with contextlib.suppress(OSError):  # what cannot be read is told with its reason
+            with (folder / LEDGER).open("rb") as file:
+                begin = file.read(_BEGIN_BYTES)  # with the time and the session that began it
+            longer = by_begin.setdefault(begin, []) if begin else []
+            own = (folder / LEDGER).read_bytes() if longer else b""
+            whole = (each for each in longer if (each / LEDGER).read_bytes().startswith(own))
+            if of := next(whole, None):
+                complain([f"{folder} is not shown: an earlier copy of {of}"])
+                continue
+        longer.append(folder)
+        kept.append(folder)
+    return sorted(kept)
 
 
+_BEGIN_BYTES = 256
 _MOST_LEVELS = 5  # a home, its projects, a project's work directory, its sweeps, their cells
 
 

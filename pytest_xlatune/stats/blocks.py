@@ -390,9 +390,9 @@ def fit_slots(jobs: Sequence[SlotScore]) -> SlotLines | None:
     is_profile = np.array([0.0 if each.is_baseline else 1.0 for each in jobs])
     places = np.array([each.at - centre for each in jobs])
     is_told = int(is_profile.sum()) >= _MANY
-    columns = [np.ones(len(jobs)), *([places] if is_told else []), is_profile]
-    if not is_profile.any():
-        columns.pop()
+    columns = [np.ones(len(jobs))]
+    columns += [places] if is_told else []
+    columns += [is_profile] if is_profile.any() else []
     fixed = len(columns)
     design = np.zeros((len(jobs), fixed + len(slots)))
     design[:, :fixed] = np.stack(columns, axis=1)

@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests import quick_compile
+
 if TYPE_CHECKING:
     from tests.conftest import Once
 
@@ -61,9 +63,8 @@ class Ended:
 def environment(devices: int, flags: str, variables: dict[str, str]) -> dict[str, str]:
     """The test's own environment without what would change the trainer."""
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("JAX_", "XLA_", "M_", "COV"))}
-    # level 0 compiles in half the time
     forced = f"--xla_force_host_platform_device_count={devices} --xla_backend_optimization_level=0"
-    return kept | {"XLA_FLAGS": f"{forced} {flags}".strip()} | variables
+    return kept | {"XLA_FLAGS": f"{forced} {quick_compile.flags()} {flags}".strip()} | variables
 
 
 def start(

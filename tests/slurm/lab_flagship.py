@@ -1,39 +1,67 @@
-"""A flagship sweep as the lab's four nodes can run it: every wave, one or two profiles in each.
+"""A flagship sweep as the lab's nodes can run it: every wave, one or two profiles in each.
 
 The sweep of `sweeps/` itself, made small: its launcher joins the processes by the same env file,
 its waves derive by the same rules. The trainer is the quickstart's: real JAX over gloo, for which
-the flags of a GPU do nothing. So what is deployed costs most of the speed, as in `lab_waves.py`: an
-optimisation level, and bfloat16, which a CPU emulates; two profiles take it back. FLAGSHIP names
-the sweep. Run by `test_slurm_flagships.py`.
+the flags of a GPU do nothing. So what is deployed costs most of the speed, as in `lab_waves.py`,
+and the two profiles of that sweep take it back. FLAGSHIP names the sweep, FLAGSHIP_NODES on how
+many nodes its four devices are, 2 or 4. Run by `test_slurm_flagships.py`.
 """
 
 from __future__ import annotations
 
 import os
-import sys
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from pytest_xlatune import (
     Around,
-    DesignSettings,
     MaxTextLauncher,
-    NoEnv,
     Protocol,
-    Resources,
     Singles,
-    SiteSettings,
     load_sweep,
-    profile,
     standard_tests,
 )
 
-SWEEPS = Path(__file__).parents[2] / "sweeps"
+DEVICES = 4
+NODES = int(os.environ["FLAGSHIP_NODES"])
 NAME = os.environ["FLAGSHIP"]
-AXES = {"pp8": "PP=4", "fsdp8": "FSDP=4", "tp8": "TP=4", "hybrid": "PP=2,FSDP=2"}
-LEVEL = "xla_backend_optimization_level"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Small:
+    """What is small of a flagship.
+
+    Attributes:
+        axes: the degrees over four devices.
+        length: tokens of a sequence, as many as make the work more than the collectives.
+        overrides: layers, as few as the axes let; and what the sweep leaves to the trainer.
+    """
+
+    axes: str
+    length: int
+    overrides: dict[str, str] = field(default_factory=dict)
+
+
+SMALL = {
+    "pp8": Small(
+        axes="PP=4",
+        length=16,
+        overrides={"base_num_decoder_layers": "4", "ici_fsdp_parallelism": "1"},
+    ),
+    "hybrid": Small(axes="PP=2,FSDP=2", length=16, overrides={"base_num_decoder_layers": "2"}),
+    "fsdp8": Small(axes="FSDP=4", length=128, overrides={"base_num_decoder_layers": "1"}),
+    "tp8": Small(
+        axes="TP=4",
+        length=128,
+        overrides={"base_num_decoder_layers": "1", "ici_fsdp_parallelism": "1"},
+    ),
+}[NAME]
+SWEEPS = Path(__file__).parents[2] / "sweeps"
 WHOLE = load_sweep(SWEEPS / f"test_{NAME}.py")
+LAB = load_sweep(Path(__file__).with_name("lab_waves.py"))
 assert isinstance(WHOLE.launcher, MaxTextLauncher)
+assert isinstance(LAB.launcher, MaxTextLauncher)
+(LADDERS,) = (rule.ladders for rule in LAB.derived if isinstance(rule, Around))
 
 FIRST = {each.wave: each for each in reversed(WHOLE.profiles)}  # of each wave the first
 if "remat_policy" in FIRST["wave5"].overrides:  # this trainer has other words for it
@@ -42,30 +70,28 @@ if "remat_policy" in FIRST["wave5"].overrides:  # this trainer has other words f
 SWEEP = replace(
     WHOLE,
     cell=replace(
-        WHOLE.cell,
+        LAB.cell,
         model_tag="quickstart",
-        parallelism=AXES[NAME],
-        devices=4,
-        per_device_batch_size=4,
-        max_target_length=64,
-        deployed={"JAX_PLATFORMS": "cpu", "XLA_FLAGS": f"--{LEVEL}=0"},
+        parallelism=SMALL.axes,
+        max_target_length=SMALL.length,
+        deployed={
+            **LAB.cell.deployed,
+            "XLA_FLAGS": f"{LAB.cell.deployed['XLA_FLAGS']} "
+            f"--xla_force_host_platform_device_count={DEVICES // NODES}",
+        },
         overrides={
             **WHOLE.cell.overrides,
-            "log_config": "true",  # what it took is read there
-            "dtype": "bfloat16",
-            "base_emb_dim": "32",
-            "base_mlp_dim": "64",
-            "base_num_decoder_layers": "4",
-            "base_num_query_heads": "8",
-            "head_dim": "4",
-            "vocab_size": "64",
-            "num_layers_per_pipeline_stage": "-1",
-            **({"ici_fsdp_parallelism": "1"} if "FSDP" not in AXES[NAME] else {}),
+            **{
+                key: value
+                for key, value in LAB.cell.overrides.items()
+                if key not in {"hardware", "ici_fsdp_parallelism"}
+            },
+            **SMALL.overrides,
         },
         protocol=Protocol(
             steps=12,
             first_step=3,
-            min_steps=6,
+            min_steps=5,
             skip_first_steps=4,
             profiler_steps=3,
             deadline_s=240,
@@ -73,33 +99,23 @@ SWEEP = replace(
     ),
     launcher=replace(
         WHOLE.launcher,
-        python=sys.executable,
-        module=str(SWEEPS / "quickstart" / "train.py"),
-        config=str(SWEEPS / "quickstart" / "configs" / "quickstart.yml"),
+        python=LAB.launcher.python,
+        module=LAB.launcher.module,
+        config=LAB.launcher.config,
         cwd="",
     ),
-    profiles=(
-        profile("opt-level-1", f"--{LEVEL}=1"),
-        profile("float32", overrides={"dtype": "float32"}),
-        *FIRST.values(),
-    ),
-    no_env=NoEnv(defaults={LEVEL: "3"}),
+    profiles=(*(each for each in LAB.profiles if each.wave == "wave2"), *FIRST.values()),
+    no_env=LAB.no_env,
     derived=tuple(
-        replace(rule, slots=1, ladders={LEVEL: ("0", "1", "2", "3")})
+        replace(rule, slots=1, ladders=LADDERS)
         if isinstance(rule, Around)
         else replace(rule, slots=1)
         for rule in WHOLE.derived
         if not (isinstance(rule, Singles) and rule.wave == "wave5")  # keys of MaxText alone
     ),
-    config_tags={"wide": {"base_mlp_dim": "128"}},
-    site=SiteSettings(resources=Resources(time_limit_s=300)),
-    design=DesignSettings(
-        screen_baselines=1,
-        finalists=1,
-        blocks=4,
-        block_baselines=1,
-        budget=30,
-    ),
+    config_tags=LAB.config_tags,
+    site=LAB.site,
+    design=replace(LAB.design, budget=30),
 )
 
 tests = standard_tests(SWEEP, evidence=True)

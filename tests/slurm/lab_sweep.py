@@ -27,6 +27,7 @@ from pytest_xlatune import (
     profile,
     standard_tests,
 )
+from tests import quick_compile
 
 HERE = Path(__file__).parents[2] / "sweeps" / "quickstart"
 TINY = {
@@ -47,7 +48,10 @@ SWEEP = Sweep(
         devices=4,
         per_device_batch_size=2,
         max_target_length=16,
-        deployed={"JAX_PLATFORMS": "cpu", "XLA_FLAGS": "--xla_backend_optimization_level=0"},
+        deployed={
+            "JAX_PLATFORMS": "cpu",
+            "XLA_FLAGS": f"--xla_backend_optimization_level=0 {quick_compile.flags()}",
+        },
         overrides=TINY,
         protocol=Protocol(steps=30, deadline_s=240),
     ),

@@ -27,6 +27,7 @@ from pytest_xlatune import (
     profile,
     standard_tests,
 )
+from tests import quick_compile
 
 HERE = Path(__file__).parents[2] / "sweeps" / "quickstart"
 LEVEL = "xla_backend_optimization_level"
@@ -38,8 +39,11 @@ SWEEP = Sweep(
         parallelism="PP=4",
         devices=4,
         per_device_batch_size=4,
-        max_target_length=64,
-        deployed={"JAX_PLATFORMS": "cpu", "XLA_FLAGS": f"--{LEVEL}=0"},
+        max_target_length=16,
+        deployed={
+            "JAX_PLATFORMS": "cpu",
+            "XLA_FLAGS": f"--{LEVEL}=0 {quick_compile.flags()}",
+        },
         overrides={
             "hardware": "gpu_multiprocess",  # JAX finds its peers through Slurm
             "log_config": "true",  # what it took is read there
@@ -73,7 +77,7 @@ SWEEP = Sweep(
         profile("float32", overrides={"dtype": "float32"}),
         profile("microbatches-16", overrides={"num_pipeline_microbatches": "16"}, wave="wave5"),
     ),
-    no_env=NoEnv(defaults={LEVEL: "3"}),
+    no_env=NoEnv(defaults={LEVEL: "3"}, keep=quick_compile.names()),
     derived=(
         Stacks(wave="wave3", slots=1),
         Around(wave="wave4", slots=1, ladders={LEVEL: ("0", "1", "2", "3")}),

@@ -75,7 +75,8 @@ slurm-lab:
 slurm-faults: $(VENV)/.faults
 	$(BIN)/python tests/slurm/faults.py
 
-# Each made small: a profile or two of every wave, with the quickstart's trainer; one on two node slots.
+# Each made small: a profile or two of every wave, with the quickstart's trainer on two nodes (FLAGSHIP_NODES=4:
+# on four); one more sweep on two node slots.
 FLAGSHIPS ?= all
 slurm-flagships: $(VENV)/.faults
 	FLAGSHIPS=$(FLAGSHIPS) $(BIN)/python -m pytest tests/slurm/test_slurm_flagships.py tests/slurm/test_slurm_slots.py -k "flagship or waves" -n 0 -v

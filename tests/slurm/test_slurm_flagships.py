@@ -34,6 +34,7 @@ def test_a_flagship_sweep_ends_in_its_document_on_the_lab(
 ) -> None:
     monkeypatch.setenv("FLAGSHIP", name)
     nodes = os.environ.get("FLAGSHIP_NODES", "2")
+    assert nodes in {"2", "4"}, f"FLAGSHIP_NODES={nodes}: expected 2 or 4, of the lab's four nodes"
     monkeypatch.setenv("FLAGSHIP_NODES", nodes)
     slot = ("--xlatune-nodelist", f"node[001-00{nodes}]")
     said = project.run(LAB_FLAGSHIP, "-n", "2", "-rs", *slot, timeout_s=1700)

@@ -133,7 +133,9 @@ def test_a_failing_trial_and_a_cancelled_one(fake: Path, root: Path) -> None:
     executor = SlurmExecutor(round_s=0)
     failing = submit(executor, root, "bash", "-c", "exit 5", name="failing")
     outcome = end(executor, root, failing)
-    assert (outcome.state, outcome.exit_code) == (State.FAILED, 5)
+    logs = sorted((root / failing.folder).rglob("*log*"))
+    said = "\n".join(f"{each}: {each.read_text()}" for each in logs if each.is_file())
+    assert (outcome.state, outcome.exit_code) == (State.FAILED, 5), f"{outcome}\n{said}"
     running = submit(executor, root, "sleep", "300", name="running")
     until((root / running.folder / "started.1.json").exists)
     executor.cancel([running], root=root)

@@ -10,8 +10,9 @@ many nodes its four devices are, 2 or 4. Run by `test_slurm_flagships.py`.
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 from pytest_xlatune import (
     Around,
@@ -22,40 +23,32 @@ from pytest_xlatune import (
     standard_tests,
 )
 
-DEVICES = 4
 NODES = int(os.environ["FLAGSHIP_NODES"])
 NAME = os.environ["FLAGSHIP"]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Small:
-    """What is small of a flagship.
+class Small(NamedTuple):
+    """How small a flagship is.
 
     Attributes:
         axes: the degrees over four devices.
+        layers: as few as the axes let.
         length: tokens of a sequence, as many as make the work more than the collectives.
-        overrides: layers, as few as the axes let; and what the sweep leaves to the trainer.
     """
 
     axes: str
+    layers: int
     length: int
-    overrides: dict[str, str] = field(default_factory=dict)
 
 
 SMALL = {
-    "pp8": Small(
-        axes="PP=4",
-        length=16,
-        overrides={"base_num_decoder_layers": "4", "ici_fsdp_parallelism": "1"},
-    ),
-    "hybrid": Small(axes="PP=2,FSDP=2", length=16, overrides={"base_num_decoder_layers": "2"}),
-    "fsdp8": Small(axes="FSDP=4", length=128, overrides={"base_num_decoder_layers": "1"}),
-    "tp8": Small(
-        axes="TP=4",
-        length=128,
-        overrides={"base_num_decoder_layers": "1", "ici_fsdp_parallelism": "1"},
-    ),
+    "pp8": Small("PP=4", layers=4, length=16),
+    "hybrid": Small("PP=2,FSDP=2", layers=2, length=16),
+    "fsdp8": Small("FSDP=4", layers=1, length=128),
+    "tp8": Small("TP=4", layers=1, length=128),
 }[NAME]
+# its processes find each other by the flagship's env file, and FSDP has a degree of its own
+NOT_OF_LAB = {"hardware", *(["ici_fsdp_parallelism"] if "FSDP" in SMALL.axes else [])}
 SWEEPS = Path(__file__).parents[2] / "sweeps"
 WHOLE = load_sweep(SWEEPS / f"test_{NAME}.py")
 LAB = load_sweep(Path(__file__).with_name("lab_waves.py"))
@@ -70,28 +63,26 @@ if "remat_policy" in FIRST["wave5"].overrides:  # this trainer has other words f
 SWEEP = replace(
     WHOLE,
     cell=replace(
-        LAB.cell,
+        WHOLE.cell,
         model_tag="quickstart",
         parallelism=SMALL.axes,
+        devices=LAB.cell.devices,
+        per_device_batch_size=LAB.cell.per_device_batch_size,
         max_target_length=SMALL.length,
         deployed={
             **LAB.cell.deployed,
             "XLA_FLAGS": f"{LAB.cell.deployed['XLA_FLAGS']} "
-            f"--xla_force_host_platform_device_count={DEVICES // NODES}",
+            f"--xla_force_host_platform_device_count={LAB.cell.devices // NODES}",
         },
         overrides={
             **WHOLE.cell.overrides,
-            **{
-                key: value
-                for key, value in LAB.cell.overrides.items()
-                if key not in {"hardware", "ici_fsdp_parallelism"}
-            },
-            **SMALL.overrides,
+            **{key: LAB.cell.overrides[key] for key in LAB.cell.overrides.keys() - NOT_OF_LAB},
+            "base_num_decoder_layers": str(SMALL.layers),
         },
         protocol=Protocol(
             steps=12,
             first_step=3,
-            min_steps=5,
+            min_steps=6,
             skip_first_steps=4,
             profiler_steps=3,
             deadline_s=240,

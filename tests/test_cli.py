@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_xlatune import __version__
+from pytest_xlatune import ConfigError, __version__, load_sweep
 from pytest_xlatune.cli import COMMANDS, main
 
 STEP = (
@@ -212,6 +212,31 @@ def test_a_bad_sweep_file_is_one_message(
         path.write_text(text, encoding="utf-8")
     assert main(["plan", str(path)]) == 2
     assert message in capsys.readouterr().err
+
+
+def test_a_sweep_file_may_declare_a_dataclass(tmp_path: Path) -> None:
+    path = tmp_path / "test.json.py"  # whatever its name: it shadows no module
+    path.write_text(
+        "from __future__ import annotations\n"
+        "from dataclasses import dataclass\n"
+        "from pytest_xlatune import CommandLauncher, Sweep, profile\n"
+        "@dataclass\n"
+        "class Own:\n"
+        "    name: str\n"
+        "SWEEP = Sweep(name=Own('own').name, launcher=CommandLauncher(argv=('true',)),\n"
+        "              profiles=(profile('a', '--xla_a=1'),))\n",
+        encoding="utf-8",
+    )
+    assert load_sweep(path).name == "own"
+    (added,) = (
+        name
+        for name, each in list(sys.modules.items())
+        if getattr(each, "__file__", None) == str(path)
+    )
+    path.write_text("SWEEP = 1 / 0\n", encoding="utf-8")
+    with pytest.raises(ConfigError, match="cannot be imported: ZeroDivisionError"):
+        load_sweep(path)
+    assert added not in sys.modules
 
 
 def written_to(output: int, *given: str) -> tuple[str, int]:

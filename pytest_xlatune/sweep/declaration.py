@@ -17,6 +17,7 @@ import importlib.util
 import math
 import os
 import re
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -605,19 +606,24 @@ def load_sweep(path: Path | str) -> Sweep:
         ConfigError: there is no such file, it cannot be imported, or it declares no sweep.
     """
     path = Path(path)
-    spec = importlib.util.spec_from_file_location(path.stem, path)
+    # no other module has this name, whatever the file is called
+    name = f"xlatune_sweep_file:{path.absolute()}".replace(".", "_")
+    spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None or not path.is_file():
         why = "" if path.exists() else ": there is no such file"
-        name = "name one such as sweeps/test_quickstart.py"
-        raise ConfigError(f"{path} is not a sweep file{why}; {name}")
+        raise ConfigError(
+            f"{path} is not a sweep file{why}; name one such as sweeps/test_quickstart.py"
+        )
     if not _names_a_sweep(path):
         raise ConfigError(
             f"{path} declares no {SWEEP_NAME} = Sweep(...), so it was not run; name a sweep file"
         )
     module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # where a dataclass of the file looks its annotations up
     try:
         spec.loader.exec_module(module)
     except Exception as error:  # a user's file may raise anything
+        del sys.modules[name]
         raise ConfigError(f"{path} cannot be imported: {type(error).__name__}: {error}") from error
     found = getattr(module, SWEEP_NAME, None)
     if not isinstance(found, Sweep):

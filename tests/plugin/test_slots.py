@@ -73,6 +73,19 @@ def slowed(folder: Any, what: str) -> None:
     trainer.write_text(text, encoding="utf-8")
 
 
+# the first trial on a slot goes on when one runs on the other: else it would hang on the machine's
+# load whether two are seen side by side
+MEET = """
+ran = os.path.join(os.path.dirname(__file__), "ran-")
+open(ran + os.environ["FIRST_NODE"], "w").close()
+end = time.monotonic() + 120
+while not all(os.path.exists(ran + node) for node in ("node001", "node003")):
+    if time.monotonic() > end:
+        sys.exit("none ran on the other slot")
+    time.sleep(0.02)
+"""
+
+
 def results(folder: Any) -> list[dict[str, Any]]:
     return [each["result"] for each in folder.events("trial-ended")]
 
@@ -87,7 +100,7 @@ def spans(folder: Any) -> dict[str, list[tuple[float, float]]]:
 
 
 def test_a_sweep_runs_on_two_slots_side_by_side_and_says_so(project: Any) -> None:
-    slowed(project, "time.sleep(0.4)")
+    slowed(project, MEET)
     done = project.run("-n", "2", *TWO)
     done.assert_outcomes(passed=1 + 4 + 2)
     done.stdout.fnmatch_lines(["*pretend FSDP=2 * (job *, slot 2) *TGS*"])

@@ -45,6 +45,14 @@ def require(lab: ModuleType, *, accounting: bool = False) -> None:
         pytest.skip(f"no Slurm to test on: {why}")
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Leave what is marked to `make slurm-faults`: of like faults the project's tests run one."""
+    if not os.environ.get("SLURM_FAULTS"):
+        for item in items:
+            if item.get_closest_marker("slurm_faults"):
+                item.add_marker(pytest.mark.skip(reason="make slurm-faults runs it"))
+
+
 @pytest.fixture(scope="session")
 def lab_in_use(one_at_a_time: FileLock) -> Iterator[ModuleType]:
     """A lab that is up; the last test process to leave stops it, unless a person started it."""

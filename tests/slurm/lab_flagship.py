@@ -23,7 +23,6 @@ from pytest_xlatune import (
     standard_tests,
 )
 
-NODES = int(os.environ["FLAGSHIP_NODES"])
 NAME = os.environ["FLAGSHIP"]
 
 
@@ -69,11 +68,7 @@ SWEEP = replace(
         devices=LAB.cell.devices,
         per_device_batch_size=LAB.cell.per_device_batch_size,
         max_target_length=SMALL.length,
-        deployed={
-            **LAB.cell.deployed,
-            "XLA_FLAGS": f"{LAB.cell.deployed['XLA_FLAGS']} "
-            f"--xla_force_host_platform_device_count={LAB.cell.devices // NODES}",
-        },
+        deployed=LAB.cell.deployed,
         overrides={
             **WHOLE.cell.overrides,
             **{key: LAB.cell.overrides[key] for key in LAB.cell.overrides.keys() - NOT_OF_LAB},

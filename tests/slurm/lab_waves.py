@@ -1,15 +1,17 @@
-"""All waves of a sweep over the lab's four nodes with the quickstart trainer: real JAX and flags.
+"""All waves of a sweep over the lab's nodes with the quickstart trainer: real JAX and flags.
 
-A pipeline of four stages, one on each node, over gloo. What is deployed holds it back threefold: an
-optimisation level left over from a hunt for a miscompilation, and bfloat16, which a CPU emulates.
-Each costs so much that no other load on the machine hides it. Beside `lab_sweep.py`, and run the
-same way: by `test_slurm_waves.py`, and by you.
+A pipeline of four stages over gloo, two on each of two nodes. What is deployed holds it back:
+an optimisation level left over from a hunt for a miscompilation, and bfloat16, which a CPU
+emulates. Each costs so much that no other load on the machine hides it. Beside `lab_sweep.py`,
+and run the same way: by `test_slurm_waves.py`, and by you. FLAGSHIP_NODES=4 is a stage a node, in
+twice the time: each process imports JAX and compiles.
 
-    pytest tests/slurm/lab_waves.py -n 4 --xlatune-nodelist 'node[001-004]'
+    pytest tests/slurm/lab_waves.py -n 4 --xlatune-nodelist 'node[001-002]'
 """
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
@@ -31,18 +33,21 @@ from tests import quick_compile
 
 HERE = Path(__file__).parents[2] / "sweeps" / "quickstart"
 LEVEL = "xla_backend_optimization_level"
+DEVICES = 4
+NODES = int(os.environ.get("FLAGSHIP_NODES", "2"))
 
 SWEEP = Sweep(
     name="labwaves",
     cell=CellSettings(
         model_tag="labwaves",
         parallelism="PP=4",
-        devices=4,
+        devices=DEVICES,
         per_device_batch_size=4,
         max_target_length=16,
         deployed={
             "JAX_PLATFORMS": "cpu",
-            "XLA_FLAGS": f"--{LEVEL}=0 {quick_compile.flags()}",
+            "XLA_FLAGS": f"--{LEVEL}=0 {quick_compile.flags()} "
+            f"--xla_force_host_platform_device_count={DEVICES // NODES}",
         },
         overrides={
             "hardware": "gpu_multiprocess",  # JAX finds its peers through Slurm

@@ -177,6 +177,7 @@ def test_a_node_of_the_allocation_that_goes_down_is_resumed(
     allocation.nothing_lost()
 
 
+@pytest.mark.slurm_faults  # CI kills the slurmd of a sweep of jobs
 def test_a_dead_node_of_the_allocation_stops_the_sweep_which_goes_on_later(
     allocation: Allocation, slurm: Slurm, lab: ModuleType
 ) -> None:
@@ -195,6 +196,7 @@ def test_a_dead_node_of_the_allocation_stops_the_sweep_which_goes_on_later(
     allocation.nothing_lost()
 
 
+@pytest.mark.slurm_faults  # CI does it to a sweep of jobs
 def test_the_controller_may_die_and_come_back(
     allocation: Allocation, slurm: Slurm, lab: ModuleType
 ) -> None:

@@ -126,8 +126,11 @@ exec {real} "$@"
 
 @pytest.mark.parametrize(
     ("said", "code"),
-    [("", 0), (r"\\001\\377 garbage\\n", 0), ("slurm: fatal: garbage", 1)],
-    ids=["nothing", "garbage", "an error"],
+    [
+        pytest.param("", 0, id="nothing"),
+        pytest.param(r"\\001\\377 garbage\\n", 0, id="garbage", marks=pytest.mark.slurm_faults),
+        pytest.param("slurm: fatal: garbage", 1, id="an error", marks=pytest.mark.slurm_faults),
+    ],
 )
 def test_blindness_is_waited_out(
     faults: Faults, said: str, code: int, monkeypatch: pytest.MonkeyPatch

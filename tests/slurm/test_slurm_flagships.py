@@ -1,8 +1,8 @@
 """The flagship sweeps over the lab's nodes, all their waves, to the tuning document.
 
 `make slurm-flagships` runs all four, `make slurm-flagships FLAGSHIPS=hybrid` one of them; the
-tests of the project leave them out. A trial on two nodes with two devices each takes half the time
-of one on four nodes, `FLAGSHIP_NODES=4`: each process imports JAX and compiles.
+tests of the project leave them out. A trial is on two nodes with two devices each, or on four
+nodes: `FLAGSHIP_NODES=4`.
 """
 
 from __future__ import annotations

@@ -228,6 +228,7 @@ def test_a_node_that_goes_down_is_a_node_failure(trials: Trials, slurm: Callable
     assert job_facts(slurm("scontrol", "show", "job", "-o", done.job_id))["Restarts"] == "0"
 
 
+@pytest.mark.slurm_faults  # CI does it to a sweep
 def test_a_killed_slurmd_is_a_node_failure(trials: Trials, lab: ModuleType) -> None:
     done = trials.submit("slurmd", "sleep 300")
     trials.running(done)
@@ -261,6 +262,7 @@ def test_kill_9_of_one_rank_ends_all_of_them(trials: Trials, lab: ModuleType, vi
     assert not any("sleep" in command(pid) for pid in lab.processes())
 
 
+@pytest.mark.slurm_faults  # CI does it to a sweep
 def test_kill_9_of_slurmctld_loses_nothing(
     trials: Trials, lab: ModuleType, slurm: Callable[..., str], wait_until: Callable[..., None]
 ) -> None:

@@ -1,4 +1,4 @@
-"""All waves over the lab's four nodes: interrupted, resumed, and every figure computed again."""
+"""All waves over the lab's nodes: interrupted, resumed, and every figure computed again."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ from tests.test_document_check import changed_digits
 Project = Any  # of conftest.py, which cannot be imported from here
 
 LAB_WAVES = str(Path(__file__).with_name("lab_waves.py"))
-OPTIONS = ("-n", "4", "-rs", "--xlatune-nodelist", "node[001-004]")
+NODES = os.environ.get("FLAGSHIP_NODES", "2")  # as in lab_waves.py
+OPTIONS = ("-n", "4", "-rs", "--xlatune-nodelist", f"node[001-00{NODES}]")
 FEWER = ("-n", "2", *OPTIONS[2:])  # for one test or two
 EARLY = ("-m", "wave1 or wave1_5 or wave2")
 LONG_S = 1200  # of one session on a machine that does much else

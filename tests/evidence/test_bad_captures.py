@@ -62,6 +62,17 @@ def test_a_bad_event_is_told_by_its_place_in_the_file() -> None:
         read_xplane(data, "x")
 
 
+def test_kernels_without_metadata_count_under_a_name_of_their_own() -> None:
+    space = node(launches=False)
+    (stream,) = (name for name in space.lines["/device:GPU:1"] if name.startswith("Stream #1"))
+    for metadata in (num(1, 999), num(1, 0), b""):
+        space.lines["/device:GPU:1"][stream].append(msg(4, metadata, num(2, 760), num(3, 40)))
+    found = drill([space.trace()])
+    reconciles(found)
+    (row,) = (row for row in found.kernels if row.name == xplane.NO_NAME)
+    assert (row.count, row.sum_ps, row.family) == (3, 120, "other")
+
+
 def test_a_file_that_becomes_shorter_while_it_is_read_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -114,7 +114,11 @@ def test_no_secret_of_the_submitter_is_in_the_job(
     assert "hush-hush" not in script.read_text()
 
 
-def test_the_login_of_our_script_is_the_login_of_slurm(trials: Trials) -> None:
+def test_the_login_of_our_script_is_the_login_of_slurm(
+    trials: Trials, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # at the home of who tests, for there Slurm logs in
+    monkeypatch.setenv("PATH", os.environ["PATH"].partition(":")[2])
     seen = []
     for name, options in (("ours", {}), ("theirs", {"export": "NONE"})):
         done = trials.submit(name, ENVIRONMENT, spec={"inherit": ("*",)}, options=options)

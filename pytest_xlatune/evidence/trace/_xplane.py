@@ -178,6 +178,7 @@ class _File:
         return view
 
 
+NO_NAME = "(no name)"  # a kernel whose metadata the file does not have
 _HEAD = 1 << 12  # bytes in which a plane's name stands
 
 
@@ -432,10 +433,13 @@ class _XplaneReader:
         names: _Labels,
         texts: _Labels,
     ) -> Events:
+        name = names.index(columns.name)
+        if (unnamed := name == ABSENT).any():
+            name[unnamed] = self._names[NO_NAME]
         return Events(
             start_ps=columns.offset_ps + self._base_ps(line),
             duration_ps=columns.duration_ps,
-            name=names.index(columns.name),
+            name=name,
             op=texts.index(columns.stat("op")),
             module=texts.index(columns.stat("module")),
             launch=columns.stat("launch"),

@@ -73,8 +73,8 @@ def slowed(folder: Any, what: str) -> None:
     trainer.write_text(text, encoding="utf-8")
 
 
-# the first trial on a slot goes on when one runs on the other: else it would hang on the machine's
-# load whether two are seen side by side
+# The first trial on a slot waits until one runs on the other. Two short trials may miss each other
+# on a machine under load.
 MEET = """
 ran = os.path.join(os.path.dirname(__file__), "ran-")
 open(ran + os.environ["FIRST_NODE"], "w").close()

@@ -187,11 +187,10 @@ def main(argv: list[str]) -> int:
         junit = Path(folder, "junit.xml")
         words = ["-q", "-p", "no:cacheprovider", "-o", "junit_family=xunit1", f"--junitxml={junit}"]
         words += ["-k", given.k] if given.k else []
-        all_of_them = {**os.environ, "SLURM_FAULTS": "all"}
         subprocess.run(
             [sys.executable, "-m", "pytest", *words, *FAULTS],
             cwd=ROOT,
-            env=all_of_them,
+            env={**os.environ, "SLURM_FAULTS": "all"},
             check=False,
         )
         if not junit.exists():

@@ -71,8 +71,8 @@ def missing(*, accounting: bool = False) -> str:
 def environment() -> dict[str, str]:
     """Return the variables that make Slurm's commands talk to the lab, and jobs log in at its home.
 
-    A job begins with a login. The profile of who tests may take its time, or wait a minute for
-    what a login left that a test killed: pyenv's lock.
+    A job begins with a login. A user's own profile may be slow: after a test has killed a login,
+    pyenv waits a minute for the lock that it left.
     """
     first = f"{FOLDER}/bin:"
     return {"SLURM_CONF": str(CONF), "PATH": first + os.environ["PATH"].removeprefix(first)}
@@ -146,7 +146,7 @@ def start(*, accounting: bool = False, memory: bool = False) -> None:
 
 
 def _make_home() -> None:
-    """Make an empty home, and a getent by which it is the home of whoever is looked up."""
+    """Make an empty home, and a getent that tells it as the home of each user."""
     home, getent = FOLDER / "home", FOLDER / "bin" / "getent"
     home.mkdir()
     getent.parent.mkdir()

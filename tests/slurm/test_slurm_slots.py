@@ -103,8 +103,9 @@ def test_slots_run_side_by_side_as_steps_of_one_allocation(faults: Faults, lab: 
 @pytest.mark.skipif(CHOSEN not in ("all", "slots"), reason="make slurm-flagships runs them")
 @pytest.mark.timeout(900)
 def test_the_waves_of_a_pipeline_run_on_two_slots_to_their_document(
-    project: Project, lab: ModuleType
+    project: Project, lab: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("FLAGSHIP_NODES", "2")  # those of a slot
     chosen = ("-n", "4", "-m", "not wave6", "-rs")
     said = project.run(WAVES, *chosen, *PICKED, timeout_s=800)
     assert re.search(r"\b10 passed", said), said

@@ -117,7 +117,7 @@ def test_no_secret_of_the_submitter_is_in_the_job(
 def test_the_login_of_our_script_is_the_login_of_slurm(
     trials: Trials, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # at the home of who tests, for there Slurm logs in
+    # without the getent of the lab: Slurm logs in at the real home
     monkeypatch.setenv("PATH", os.environ["PATH"].partition(":")[2])
     seen = []
     for name, options in (("ours", {}), ("theirs", {"export": "NONE"})):

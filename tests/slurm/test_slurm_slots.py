@@ -29,6 +29,15 @@ WAVES = str(Path(__file__).with_name("lab_waves.py"))
 TWO = ("--xlatune-nodelist", "node[001-004]", "--xlatune-slots", "2")
 # the same nodes, which the session picks itself
 PICKED = ("--xlatune-partition", "lab", "--xlatune-nodes", "2", "--xlatune-slots", "2")
+# on each slot half the nodes of `lab_waves.py`
+HALF = """\
+parallelism = "PP=2"
+devices = 2
+pdbs = 8
+
+[overrides]
+base_num_decoder_layers = "2"
+"""
 MANY = '*(profile(f"p{{k}}", f"--xla_p{{k}}=1", env={env!r}) for k in range(8)),'
 TRIALS = 8 + 2  # a baseline on each slot: profiles are screened where one is
 
@@ -105,8 +114,10 @@ def test_slots_run_side_by_side_as_steps_of_one_allocation(faults: Faults, lab: 
 def test_the_waves_of_a_pipeline_run_on_two_slots_to_their_document(
     project: Project, lab: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("FLAGSHIP_NODES", "2")  # those of a slot
-    chosen = ("-n", "4", "-m", "not wave6", "-rs")
+    monkeypatch.setenv("FLAGSHIP_NODES", "4")  # a device a node
+    config = project.path / "half.toml"
+    config.write_text(HALF)
+    chosen = ("-n", "4", "-m", "not wave6", "-rs", "--xlatune-config", str(config))
     said = project.run(WAVES, *chosen, *PICKED, timeout_s=800)
     assert re.search(r"\b10 passed", said), said
     submitted = project.submitted

@@ -27,7 +27,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from log_reader import chunks, in_own_process, measured, only_bytes, piece, reader
 
 from pytest_xlatune.logs.megascale import MegascaleReader
-from tests.evidence.megascale_traces import Made, traffic
+from tests.helpers.megascale_traces import Made, traffic
 
 COMMAND = "import sys; from pytest_xlatune.cli import main; sys.exit(main(sys.argv[1:]))"
 DIGESTS = Path(__file__).parents[1] / "tests" / "data" / "megascale.jsonl"

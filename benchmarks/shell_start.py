@@ -21,7 +21,7 @@ from tempfile import TemporaryDirectory
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
-from tests.test_cli_imports import HLO, OF_CELL, STEP, SWEEP  # noqa: E402
+from tests.cli.test_imports import HLO, OF_CELL, STEP, SWEEP  # noqa: E402
 
 COMMANDS = (
     "steps one/0.log",

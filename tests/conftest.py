@@ -10,13 +10,17 @@ import shutil
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from filelock import FileLock
 from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
 
-from tests.containers import WAYS, NoImageError, PodmanSite, made_image, podman
+if TYPE_CHECKING:
+    from tests.helpers.containers import PodmanSite
+
+pytest.register_assert_rewrite("tests.helpers")
 
 Once = Callable[[str, Callable[[Path], object]], Path]
 
@@ -125,6 +129,8 @@ def _missing(why: str) -> None:
 
 @pytest.fixture(scope="session")
 def podman_site() -> Iterator[PodmanSite]:
+    from tests.helpers.containers import WAYS, NoImageError, PodmanSite, made_image, podman
+
     if shutil.which("podman") is None:
         _missing("podman is not installed (Debian's packages podman and runc)")
     with contextlib.ExitStack() as kept:

@@ -17,7 +17,7 @@ from pytest_xlatune.model.resources import Resources
 from pytest_xlatune.model.result import Outcome
 from pytest_xlatune.studies.commit_check import Commits, CommitsRecord, CommitStudy
 from pytest_xlatune.sweep import checkouts
-from tests.campaign.scripted import OK, STEPS, ScriptedExecutor, log, run
+from tests.helpers.scripted import OK, STEPS, ScriptedExecutor, log, run
 
 
 class Repository:

@@ -12,7 +12,7 @@ from pytest_xlatune.campaign import Campaign
 from pytest_xlatune.model.errors import LedgerError
 from pytest_xlatune.tasks.live import Feed
 from pytest_xlatune.tasks.publish import read_known
-from tests.campaign.scripted import ScriptedExecutor, campaign, run
+from tests.helpers.scripted import ScriptedExecutor, campaign, run
 
 
 def without_an_intention(content: bytes) -> bytes:

@@ -15,7 +15,7 @@ from pytest_xlatune.model.environment import NodeEnvironment
 from pytest_xlatune.model.profile import Profile, profile
 from pytest_xlatune.model.result import Outcome
 from pytest_xlatune.tasks.publish import publish
-from tests.campaign import scripted
+from tests.helpers import scripted
 
 NCCL = "n1:7:7 [0] NCCL INFO NCCL version {}+cuda12.8\n"
 

@@ -13,7 +13,7 @@ from pytest_xlatune.executors import Resumed
 from pytest_xlatune.model.result import Conclusion, Outcome, State, TrialResult, VerdictKind
 from pytest_xlatune.report.render import markdown
 from pytest_xlatune.tasks.publish import document_of, read_known
-from tests.campaign import scripted
+from tests.helpers import scripted
 
 OLD, NEW = ("node001", "node002"), ("node001", "node009")
 NODE_FAIL = Outcome(state=State.NODE_FAIL, reason="NODE_FAIL (NodeDown)", nodes=OLD)

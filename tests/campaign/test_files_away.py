@@ -10,7 +10,7 @@ from pytest_xlatune.campaign import Campaign
 from pytest_xlatune.ledger import LEDGER, Ledger
 from pytest_xlatune.model.errors import LedgerError
 from pytest_xlatune.model.result import TrialStatus
-from tests.campaign.cluster import CellsStudy, Cluster, campaign, on, run
+from tests.helpers.cluster import CellsStudy, Cluster, campaign, on, run
 
 
 @pytest.fixture(autouse=True)

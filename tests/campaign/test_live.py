@@ -14,7 +14,7 @@ from pytest_xlatune.ledger.now import NOW, Now, read_now, write_now
 from pytest_xlatune.model.result import Outcome, State, Submission
 from pytest_xlatune.tasks.live import Feed
 from pytest_xlatune.tasks.running import Flights
-from tests.campaign.scripted import OK, STEPS, ScriptedExecutor, campaign, log
+from tests.helpers.scripted import OK, STEPS, ScriptedExecutor, campaign, log
 
 QUEUED = Outcome(state=State.PENDING, reason="PENDING (Priority)", start_s=1_800_000_000.0)
 ON_NODE = Outcome(state=State.RUNNING, nodes=("node001", "node002"), start_s=100.0)

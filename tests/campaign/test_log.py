@@ -17,8 +17,8 @@ from pytest_xlatune.ledger import LEDGER, Ledger, Noted
 from pytest_xlatune.model.resources import RetryPolicy, RetryRule
 from pytest_xlatune.model.result import Outcome, State, Submission
 from pytest_xlatune.sweep.groups import Limits
-from tests.campaign import scripted
-from tests.campaign.cluster import CellsStudy, Cluster, campaign, on, run
+from tests.helpers import scripted
+from tests.helpers.cluster import CellsStudy, Cluster, campaign, on, run
 
 SECRET = "hush-hush-1234"
 FOUR = tuple(

@@ -22,7 +22,7 @@ from pytest_xlatune.report.render import markdown
 from pytest_xlatune.report.study_documents import gate
 from pytest_xlatune.studies.gate import GateStudy
 from pytest_xlatune.sweep.groups import Limits
-from tests.waiting import until
+from tests.helpers.waiting import until
 
 # how long its first step and how large its own field is depends on the flags, its speed does not
 TRAINER = """\

@@ -18,8 +18,8 @@ from pytest_xlatune.model.result import Outcome, State, TrialStatus
 from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.studies import History, OnNodeFailure
 from pytest_xlatune.sweep.groups import Limits
-from tests.campaign import scripted
-from tests.campaign.cluster import CellsStudy, Cluster, campaign, on, run
+from tests.helpers import scripted
+from tests.helpers.cluster import CellsStudy, Cluster, campaign, on, run
 
 FOUR = tuple(on(f"node00{n}") for n in range(1, 5))
 FAILED = Outcome(state=State.FAILED, signal=9)

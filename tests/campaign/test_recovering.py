@@ -14,7 +14,7 @@ from pytest_xlatune.ledger.state import LedgerState
 from pytest_xlatune.model.profile import BASELINE_ID
 from pytest_xlatune.model.result import Effect, Outcome, State, TrialStatus, VerdictKind
 from pytest_xlatune.tasks import answers as awaiting
-from tests.campaign.scripted import (
+from tests.helpers.scripted import (
     FAILED,
     KILLED,
     OK,

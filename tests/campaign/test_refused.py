@@ -15,7 +15,7 @@ from pytest_xlatune.model.errors import ConfigError, SubmissionError
 from pytest_xlatune.model.result import TrialStatus
 from pytest_xlatune.model.trial import LaunchSpec, Trial
 from pytest_xlatune.studies import History, OnNodeFailure
-from tests.campaign.cluster import CellsStudy, Cluster, campaign, on, run
+from tests.helpers.cluster import CellsStudy, Cluster, campaign, on, run
 
 FOUR = tuple(on(f"node00{n}") for n in range(1, 5))
 

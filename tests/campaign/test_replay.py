@@ -24,7 +24,7 @@ from pytest_xlatune.sweep.earlier import CALIBRATION, read_baselines, read_calib
 from pytest_xlatune.sweep.groups import CellSettings, DesignSettings, SiteSettings
 from pytest_xlatune.tasks.publish import publish, read_known
 from pytest_xlatune.tasks.runs import NotCalibrated, calibrate
-from tests.campaign import scripted
+from tests.helpers import scripted
 
 CELL, PROFILES = scripted.CELL, scripted.PROFILES
 

@@ -18,7 +18,7 @@ from pytest_xlatune.model.resources import Next
 from pytest_xlatune.model.result import Outcome, VerdictKind
 from pytest_xlatune.tasks import answers as awaiting
 from pytest_xlatune.tasks.publish import publish, read_known
-from tests.campaign.scripted import (
+from tests.helpers.scripted import (
     CELL,
     OK,
     PROFILES,

@@ -10,7 +10,7 @@ import pytest
 from pytest_xlatune.campaign._limits import Spending
 from pytest_xlatune.ledger import AttemptIntended, LedgerEntry
 from pytest_xlatune.sweep.groups import Limits
-from tests.campaign.cluster import CellsStudy, Cluster, campaign, on, run
+from tests.helpers.cluster import CellsStudy, Cluster, campaign, on, run
 
 TWENTY = tuple(on(f"node{n:03d}") for n in range(1, 21))
 

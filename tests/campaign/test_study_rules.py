@@ -17,8 +17,8 @@ from pytest_xlatune.model.result import Outcome, State
 from pytest_xlatune.studies import Study
 from pytest_xlatune.studies.batch_size import BatchSize
 from pytest_xlatune.studies.commit_check import Commits, CommitStudy, Load
-from tests.benchmarks import load
-from tests.campaign.scripted import CELL, FAILED, KILLED, ScriptedExecutor, failing, run
+from tests.helpers.benchmarks import load
+from tests.helpers.scripted import CELL, FAILED, KILLED, ScriptedExecutor, failing, run
 
 HOST_MEMORY = Outcome(state=State.OUT_OF_MEMORY, exit_code=1)
 MISSING = "docker: Error response from daemon: manifest for trainer:v2 not found: manifest unknown."

@@ -23,9 +23,9 @@ from pytest_xlatune.model.resources import Next
 from pytest_xlatune.model.result import State, Submission, TrialStatus
 from pytest_xlatune.model.trial import LaunchSpec
 from pytest_xlatune.studies.tuning import TuningStudy
-from tests.campaign.cluster import CellsStudy, Cluster, on
-from tests.campaign.cluster import campaign as on_cluster
-from tests.campaign.scripted import KILLED, ScriptedExecutor, campaign, failing, log, run
+from tests.helpers.cluster import CellsStudy, Cluster, on
+from tests.helpers.cluster import campaign as on_cluster
+from tests.helpers.scripted import KILLED, ScriptedExecutor, campaign, failing, log, run
 
 
 class Quicker(ScriptedExecutor):

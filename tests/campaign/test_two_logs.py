@@ -11,7 +11,7 @@ from pathlib import Path
 from pytest_xlatune.campaign.log import keep_secret, write_log
 from pytest_xlatune.model.profile import profile
 from pytest_xlatune.model.trial import Trial
-from tests.campaign.cluster import CellsStudy, Cluster, campaign, on, run
+from tests.helpers.cluster import CellsStudy, Cluster, campaign, on, run
 
 LATE = "a-secret-of-a-later-profile"
 

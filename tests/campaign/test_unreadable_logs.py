@@ -15,7 +15,7 @@ from pytest_xlatune.model.profile import Profile
 from pytest_xlatune.model.result import Outcome, TrialResult, TrialSetting, TrialStatus
 from pytest_xlatune.model.trial import LaunchSpec
 from pytest_xlatune.stats.validity import Shown, judged
-from tests.campaign.scripted import (
+from tests.helpers.scripted import (
     FAILED,
     OK,
     Script,

@@ -17,7 +17,7 @@ from pytest_xlatune.model.result import NotRun, Outcome, State, TrialResult, Tri
 from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.studies.tuning import TuningStudy
 from pytest_xlatune.studies.tuning.derived import Singles, Stacks
-from tests.campaign.scripted import ScriptedExecutor, campaign, log, run
+from tests.helpers.scripted import ScriptedExecutor, campaign, log, run
 
 SINGLES = (
     profile("fast", "--xla_fast=1"),

@@ -25,7 +25,7 @@ from pytest_xlatune.prepare.compilers import (
     named_targets,
     screen,
 )
-from tests.benchmarks import FOLDER, load
+from tests.helpers.benchmarks import FOLDER, load
 
 PYTHON = os.environ.get("XLATUNE_CUDA_PYTHON", sys.executable)
 IS_REQUIRED = bool(os.environ.get("XLATUNE_CUDA_REQUIRED"))

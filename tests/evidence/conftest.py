@@ -9,8 +9,6 @@ from pathlib import Path
 
 import pytest
 
-pytest.register_assert_rewrite("tests.evidence.captures")
-
 RECORD = """
 import os, sys
 import jax, jax.numpy as jnp, numpy as np

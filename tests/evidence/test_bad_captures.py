@@ -19,7 +19,7 @@ from pytest_xlatune.evidence.trace._chrome import read_trace_json
 from pytest_xlatune.evidence.trace._xplane import read_xplane
 from pytest_xlatune.evidence.trace.breakdown import drill
 from pytest_xlatune.model.errors import ParseError
-from tests.evidence.captures import msg, node, num, reconciles, trace_json
+from tests.helpers.captures import msg, node, num, reconciles, trace_json
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from pytest_xlatune.evidence.trace._xplane import read_xplane, read_xplane_file
 from pytest_xlatune.evidence.trace.breakdown import CaptureWindow, drill
 from pytest_xlatune.evidence.trace.captures import choose_captures, read_window
 from pytest_xlatune.model.errors import ParseError
-from tests.evidence.captures import Space, msg, named, node, num, reconciles
+from tests.helpers.captures import Space, msg, named, node, num, reconciles
 
 
 def task(start_ns: int, stop_ns: int) -> bytes:

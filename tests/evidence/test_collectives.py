@@ -24,9 +24,9 @@ from pytest_xlatune.evidence.trace.collectives import (
     groups_of,
     ranks_of,
 )
-from tests.evidence.captures import Space, msg, node, num
-from tests.evidence.programs import body, entry, loop, made
 from tests.evidence.test_real_captures import REAL, TRACES
+from tests.helpers.captures import Space, msg, node, num
+from tests.helpers.hlo_programs import body, entry, loop, made
 
 US = 1_000_000  # picoseconds
 

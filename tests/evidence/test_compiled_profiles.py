@@ -18,7 +18,7 @@ from pytest_xlatune.evidence.hlo.difference import (
 from pytest_xlatune.model.failure import CompileClass
 from pytest_xlatune.model.profile import Profile, profile
 from pytest_xlatune.prepare.compilers import judge_of
-from tests.evidence.programs import text
+from tests.helpers.hlo_programs import text
 
 GATHER = "xla_gpu_all_gather_combine_threshold_bytes"
 PRIORITY = "xla_gpu_enable_highest_priority_async_stream"

@@ -9,7 +9,7 @@ from pytest_xlatune.evidence.trace.breakdown import CaptureWindow, drill
 from pytest_xlatune.evidence.trace.comparison import totals
 from pytest_xlatune.evidence.trace.step_times import StepRule
 from pytest_xlatune.model.errors import ParseError
-from tests.evidence.captures import Space, msg, node, num, reconciles
+from tests.helpers.captures import Space, msg, node, num, reconciles
 
 
 def test_a_node_drills_to_the_figures_it_was_made_of() -> None:

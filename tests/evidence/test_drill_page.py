@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from pytest_xlatune.cli import main
-from tests.evidence.captures import node
-from tests.report.pages import read
+from tests.helpers.captures import node
+from tests.helpers.pages import read
 
 MS = 10**7  # picoseconds: a step of a made capture takes some ms
 

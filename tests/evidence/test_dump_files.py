@@ -11,7 +11,7 @@ import pytest
 
 from pytest_xlatune.evidence.hlo.dump import read_program
 from pytest_xlatune.model.errors import ParseError
-from tests.evidence.programs import GATHER, entry
+from tests.helpers.hlo_programs import GATHER, entry
 
 COMPILE = """
 import sys

@@ -20,7 +20,7 @@ from pytest_xlatune.evidence.trace.breakdown import Drill, Gpu, Timeline, TimeRo
 from pytest_xlatune.evidence.trace.comparison import compare_windows
 from pytest_xlatune.evidence.trace.step_times import StepRule
 from pytest_xlatune.model.errors import ConfigError
-from tests.evidence.programs import DATA, program
+from tests.helpers.hlo_programs import DATA, program
 
 GOLDEN = DATA / "golden"
 

@@ -19,7 +19,7 @@ from pytest_xlatune.evidence.trace import (
 )
 from pytest_xlatune.evidence.trace.breakdown import CaptureWindow, drill, grouped, timeline
 from pytest_xlatune.model.errors import ConfigError
-from tests.evidence.captures import node, reconciles
+from tests.helpers.captures import node, reconciles
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from pytest_xlatune.evidence.hlo import read_hlo
 from pytest_xlatune.evidence.hlo.difference import Change, difference
-from tests.evidence.programs import MIB, VERSIONS, program, text
+from tests.helpers.hlo_programs import MIB, VERSIONS, program, text
 
 
 @pytest.mark.parametrize("version", VERSIONS)

@@ -20,7 +20,7 @@ from pytest_xlatune.evidence.hlo.difference import (
     prove,
     prove_each,
 )
-from tests.evidence.programs import VERSIONS, program
+from tests.helpers.hlo_programs import VERSIONS, program
 
 AG = "all-gathers in the loop: 4 of 32 MiB -> 2 of 64 MiB, bytes unchanged (1 GiB a step), 32 -> 16"
 

@@ -13,7 +13,7 @@ from pytest_xlatune.cli.hlo import hlo_json, hlo_lines
 from pytest_xlatune.evidence.hlo import read_hlo, read_thunks
 from pytest_xlatune.evidence.hlo.difference import size
 from pytest_xlatune.model.errors import ParseError
-from tests.evidence.programs import GATHER, body, entry, loop, made, program, text
+from tests.helpers.hlo_programs import GATHER, body, entry, loop, made, program, text
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ from pytest_xlatune.evidence.network import (
 )
 from pytest_xlatune.evidence.network._reading import parse_bytes, parse_shapes
 from pytest_xlatune.evidence.network._transfers import transmitted
-from tests.evidence.megascale_traces import MS, Made, Message, figures, traffic
+from tests.helpers.megascale_traces import MS, Made, Message, figures, traffic
 
 HOST = "MegascaleEM2_Worker/101"
 SVG = "{http://www.w3.org/2000/svg}"

@@ -20,7 +20,7 @@ from pytest_xlatune.evidence.trace._xplane import read_xplane
 from pytest_xlatune.evidence.trace.breakdown import drill
 from pytest_xlatune.evidence.trace.collectives import Watch
 from pytest_xlatune.evidence.trace.step_times import StepRule
-from tests.evidence.captures import msg, num
+from tests.helpers.captures import msg, num
 
 ROOT = Path(__file__).resolve().parents[2]
 TRACES = Path(os.environ.get("XLATUNE_TRACE_DATA", ROOT.parent / "shared" / "data" / "traces"))

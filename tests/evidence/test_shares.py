@@ -11,8 +11,8 @@ from pytest_xlatune.evidence.trace import Kind
 from pytest_xlatune.evidence.trace.breakdown import Drill, Timeline, TimeRow, drill
 from pytest_xlatune.evidence.trace.collectives import shares_of
 from pytest_xlatune.model.result import Shares
-from tests.evidence.captures import node
-from tests.evidence.programs import GATHER, entry, made
+from tests.helpers.captures import node
+from tests.helpers.hlo_programs import GATHER, entry, made
 
 
 def row(name: str, alone_ps: int, kind: Kind = Kind.COMMUNICATION) -> TimeRow:

@@ -11,7 +11,7 @@ from pytest_xlatune.evidence.trace import _chrome as chrome
 from pytest_xlatune.evidence.trace._chrome import read_trace_json
 from pytest_xlatune.evidence.trace.breakdown import drill
 from pytest_xlatune.model.errors import ParseError
-from tests.evidence.captures import trace_json
+from tests.helpers.captures import trace_json
 
 
 def test_a_json_that_reached_the_cap_is_marked_truncated(monkeypatch: pytest.MonkeyPatch) -> None:

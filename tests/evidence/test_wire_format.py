@@ -12,7 +12,7 @@ from pytest_xlatune.evidence.trace import _columns as columns
 from pytest_xlatune.evidence.trace._columns import BLOCK, decode, read_line, read_table
 from pytest_xlatune.evidence.trace._xplane import read_plane, read_xplane
 from pytest_xlatune.model.errors import ParseError
-from tests.evidence.captures import msg, named, node, num, uint
+from tests.helpers.captures import msg, named, node, num, uint
 
 
 def test_odd_encodings_read_the_same_as_usual_ones() -> None:

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.executors.machine import Machine
-from tests.executors.payloads import Start
-from tests.waiting import LIMIT_S
+from tests.helpers.machine import Machine
+from tests.helpers.payloads import Start
+from tests.helpers.waiting import LIMIT_S
 
 RUN = (
     "import sys; from pytest_xlatune.executors import payload; "

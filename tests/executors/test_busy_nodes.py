@@ -14,7 +14,7 @@ from pytest_xlatune.plugin import session as session_room
 from pytest_xlatune.plugin.session import Session
 from pytest_xlatune.prepare import preflight
 from pytest_xlatune.prepare.preflight import Preflight
-from tests.executors.played import AWAY, Scripted
+from tests.helpers.played import AWAY, Scripted
 
 ME = getpass.getuser()
 BUSY = "n2 is allocated, expected idle"

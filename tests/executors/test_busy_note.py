@@ -8,7 +8,7 @@ import pytest
 
 from pytest_xlatune.executors.slurm._commands import SEPARATOR, Reply
 from pytest_xlatune.executors.slurm.nodes import busy_note
-from tests.executors.played import AWAY, Scripted
+from tests.helpers.played import AWAY, Scripted
 
 MINE = (getpass.getuser(), "xlt-fast-s.0-1a2b3c")
 OTHER = ("alice", "train-70b")

@@ -10,7 +10,7 @@ import pytest
 from pytest_xlatune.executors.slurm._commands import Reply
 from pytest_xlatune.executors.slurm._poller import Poller
 from pytest_xlatune.model.result import Outcome, State
-from tests.executors.played import NO_ACCOUNTING, OK, TOLD_TO_END, Scripted, scontrol
+from tests.helpers.played import NO_ACCOUNTING, OK, TOLD_TO_END, Scripted, scontrol
 
 
 @pytest.mark.parametrize(

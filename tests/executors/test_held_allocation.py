@@ -21,7 +21,7 @@ from pytest_xlatune.model.errors import SubmissionError
 from pytest_xlatune.model.resources import Resources
 from pytest_xlatune.model.result import Outcome, State, Submission
 from pytest_xlatune.model.trial import LaunchSpec
-from tests.executors.played import AWAY, UNKNOWN, Scripted, scontrol
+from tests.helpers.played import AWAY, UNKNOWN, Scripted, scontrol
 
 ALLOCATION = scontrol("RUNNING").replace("EndTime=1795173260", "EndTime=Unknown")
 INSIDE = {"SLURM_JOB_ID": "31"}

@@ -12,9 +12,9 @@ from pytest_xlatune.executors import payload
 from pytest_xlatune.executors.folder import read_started
 from pytest_xlatune.model.result import State, Submission
 from pytest_xlatune.model.trial import LaunchSpec
-from tests.executors.machine import HELD, SLEEP, Machine, job_id_of, submitter
-from tests.executors.payloads import PATH
-from tests.waiting import LIMIT_S, until
+from tests.helpers.machine import HELD, SLEEP, Machine, job_id_of, submitter
+from tests.helpers.payloads import PATH
+from tests.helpers.waiting import LIMIT_S, until
 
 
 def test_a_submitter_that_is_killed_leaves_a_job_that_others_see_to_its_end(

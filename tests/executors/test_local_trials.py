@@ -19,9 +19,9 @@ from pytest_xlatune.model.errors import SubmissionError
 from pytest_xlatune.model.resources import Resources
 from pytest_xlatune.model.result import State
 from pytest_xlatune.model.trial import LaunchSpec
-from tests.executors.machine import SLEEP, Machine, job_id_of, log, submitter
-from tests.executors.payloads import PATH, TIMED
-from tests.waiting import until
+from tests.helpers.machine import SLEEP, Machine, job_id_of, log, submitter
+from tests.helpers.payloads import PATH, TIMED
+from tests.helpers.waiting import until
 
 
 def test_it_is_an_executor_of_one_trial_at_a_time() -> None:

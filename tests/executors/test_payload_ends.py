@@ -14,8 +14,8 @@ from pytest_xlatune.executors import payload
 from pytest_xlatune.executors.folder import read_claim, read_outcomes, read_started, write_spec
 from pytest_xlatune.model.result import State
 from pytest_xlatune.model.trial import LaunchSpec
-from tests.executors.payloads import PATH, TIMED, Start, is_gone, outcome, python, trainer
-from tests.waiting import LIMIT_S, until
+from tests.helpers.payloads import PATH, TIMED, Start, is_gone, outcome, python, trainer
+from tests.helpers.waiting import LIMIT_S, until
 
 # a trainer with a child in its group, and one that left it for a session of its own
 FAMILY = """

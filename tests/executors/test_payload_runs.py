@@ -21,8 +21,8 @@ from pytest_xlatune.executors.folder import (
 from pytest_xlatune.model.result import State
 from pytest_xlatune.model.trial import LaunchSpec
 from pytest_xlatune.workers.probe_environment import code_digest
-from tests.executors.payloads import PATH, Start, outcome, trainer
-from tests.waiting import LIMIT_S, until
+from tests.helpers.payloads import PATH, Start, outcome, trainer
+from tests.helpers.waiting import LIMIT_S, until
 
 AWKWARD = {
     "COMMAS": "rdma0,rdma1:1,^mlx5_0",

@@ -6,7 +6,7 @@ import pytest
 
 from pytest_xlatune.executors.slurm._commands import Reply
 from pytest_xlatune.executors.slurm.nodes import shared_note
-from tests.executors.played import AWAY, Scripted
+from tests.helpers.played import AWAY, Scripted
 
 SLOTS = (("node001", "node002"), ("node003", "node004"), ("node005", "node006"))
 DISTURB = "Their trials may disturb each other"

@@ -24,8 +24,8 @@ from pytest_xlatune.model.errors import SubmissionError
 from pytest_xlatune.model.resources import Resources
 from pytest_xlatune.model.result import Outcome, State, Submission
 from pytest_xlatune.model.trial import LaunchSpec
-from tests.executors.played import ARGUMENTS
-from tests.waiting import until
+from tests.helpers.played import ARGUMENTS
+from tests.helpers.waiting import until
 
 FAKE = Path(__file__).parents[1] / "data" / "slurm" / "fake_slurm.py"
 COMMANDS = ("sbatch", "srun", "squeue", "sacct", "scontrol", "scancel", "sinfo")

@@ -17,7 +17,7 @@ from pytest_xlatune.executors.slurm.nodes import (
     resume_nodes,
 )
 from pytest_xlatune.model.errors import ConfigError, SubmissionError
-from tests.executors.played import AWAY, Scripted
+from tests.helpers.played import AWAY, Scripted
 
 
 def sinfo(*rows: str) -> str:

@@ -15,7 +15,7 @@ from pytest_xlatune.executors.slurm._commands import SEPARATOR, Reply
 from pytest_xlatune.executors.slurm._poller import Poller
 from pytest_xlatune.model.errors import SubmissionError
 from pytest_xlatune.model.result import Outcome, State
-from tests.executors.played import (
+from tests.helpers.played import (
     ARGUMENTS,
     AWAY,
     NO_ACCOUNTING,

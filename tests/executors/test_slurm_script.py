@@ -18,8 +18,8 @@ from pytest_xlatune.executors import Request, payload
 from pytest_xlatune.executors.slurm import LOGIN, SlurmExecutor
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.resources import Resources
-from tests import golden
-from tests.executors.played import ARGUMENTS
+from tests.helpers import golden
+from tests.helpers.played import ARGUMENTS
 
 RECORD = Path(__file__).parents[1] / "data" / "slurm" / "script.sh"
 PACKAGE = Path(pytest_xlatune.__file__).parent

@@ -24,10 +24,10 @@ from pytest_xlatune.executors.slurm import SlurmExecutor
 from pytest_xlatune.executors.slurm._commands import Reply
 from pytest_xlatune.model.result import Outcome, State, Submission
 from pytest_xlatune.model.trial import LaunchSpec
-from tests.executors.machine import SLEEP, Machine
-from tests.executors.payloads import PATH, Start
-from tests.executors.played import ARGUMENTS, Scripted, row
-from tests.waiting import LIMIT_S, until
+from tests.helpers.machine import SLEEP, Machine
+from tests.helpers.payloads import PATH, Start
+from tests.helpers.played import ARGUMENTS, Scripted, row
+from tests.helpers.waiting import LIMIT_S, until
 
 FAKE = Path(__file__).parents[1] / "data" / "slurm" / "fake_slurm.py"
 SUBMIT = """

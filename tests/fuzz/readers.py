@@ -45,7 +45,7 @@ from pytest_xlatune.stats.score import score
 from pytest_xlatune.sweep.settings import read_settings
 from pytest_xlatune.tasks.import_table import read_table
 from pytest_xlatune.tasks.read_logs import protocol_of, score_with
-from tests.evidence.captures import node, trace_json
+from tests.helpers.captures import node, trace_json
 
 DATA = Path(__file__).parents[1] / "data"
 ROOT = Path(__file__).resolve().parents[2]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.launchers.checkout import Site
+from tests.helpers.checkout import Site
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import pytest
 from pytest_xlatune.launchers.command import PLACEHOLDERS, CommandLauncher
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.profile import profile
-from tests.launchers.probes import make_cell, make_trial
+from tests.helpers.probes import make_cell, make_trial
 
 
 def test_every_placeholder_is_filled_in() -> None:

@@ -21,8 +21,8 @@ from pytest_xlatune.model.cell import Cell, Parallelism, Protocol
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.profile import profile
 from pytest_xlatune.model.trial import LaunchSpec, Trial
-from tests import golden
-from tests.launchers.probes import PROBE, make_trial
+from tests.helpers import golden
+from tests.helpers.probes import PROBE, make_trial
 
 GOLDEN = Path(__file__).parents[1] / "data" / "containers"
 SHA = "sha256:" + "0123456789abcdef" * 4

@@ -16,10 +16,10 @@ from pytest_xlatune.launchers.cvs.starting import CvsLauncher
 from pytest_xlatune.model.resources import Resources
 from pytest_xlatune.model.result import State, Submission
 from pytest_xlatune.sweep.settings import Said
-from tests.containers import PodmanSite
-from tests.cvs_written import first, write
-from tests.launchers.probes import make_trial
-from tests.waiting import until
+from tests.helpers.containers import PodmanSite
+from tests.helpers.cvs_written import first, write
+from tests.helpers.probes import make_trial
+from tests.helpers.waiting import until
 
 TOKEN = "hf_" + "never-to-be-told"
 TRAINER = """\

@@ -16,7 +16,7 @@ from pytest_xlatune.cli import main
 from pytest_xlatune.launchers.cvs import CvsFile, leaves_of
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.sweep.cvs_files import CvsGiven, read_cvs_file
-from tests.cvs_written import CLUSTER, first, fourth, second, third, thresholds, write
+from tests.helpers.cvs_written import CLUSTER, first, fourth, second, third, thresholds, write
 
 ALL = {
     "1 single": first(),

@@ -15,7 +15,7 @@ from pytest_xlatune.launchers.cvs.migration import migrated
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.sweep.cvs_files import CvsGiven, read_cvs_file
 from pytest_xlatune.sweep.settings import Said
-from tests.cvs_written import first, fourth, second, third, thresholds, write
+from tests.helpers.cvs_written import first, fourth, second, third, thresholds, write
 from tests.launchers.test_cvs_files import mutated
 
 FILLED = {

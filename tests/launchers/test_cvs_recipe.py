@@ -14,7 +14,7 @@ from pytest_xlatune.launchers.cvs import CvsFile, read_cvs
 from pytest_xlatune.launchers.cvs.recipe import recipe_of, untaken, with_values
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.profile import Profile
-from tests.cvs_written import first, fourth, second, third
+from tests.helpers.cvs_written import first, fourth, second, third
 
 WON = profile(
     "won",

@@ -27,7 +27,7 @@ from pytest_xlatune.model.profile import (
     restore_default,
 )
 from pytest_xlatune.model.trial import LaunchSpec
-from tests.launchers.probes import PROBE, make_cell, make_trial, maxtext, probe, run
+from tests.helpers.probes import PROBE, make_cell, make_trial, maxtext, probe, run
 
 # any text that a variable can hold: no NUL, and no half of a surrogate pair
 TEXT = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=40)

@@ -10,7 +10,7 @@ import pytest
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.profile import profile
 from pytest_xlatune.model.trial import LaunchSpec
-from tests.launchers.probes import make_cell, make_trial, maxtext
+from tests.helpers.probes import make_cell, make_trial, maxtext
 
 
 def keys_of(spec: LaunchSpec) -> list[str]:

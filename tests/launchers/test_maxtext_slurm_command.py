@@ -13,8 +13,8 @@ from pytest_xlatune.launchers import Launcher
 from pytest_xlatune.launchers.maxtext_slurm import JOB_NAME_BYTES
 from pytest_xlatune.model.profile import BASELINE
 from pytest_xlatune.model.trial import LaunchSpec
-from tests import golden
-from tests.launchers.checkout import DATA, OVERLAP, make_cell, make_launcher, make_trial, name_of
+from tests.helpers import golden
+from tests.helpers.checkout import DATA, OVERLAP, make_cell, make_launcher, make_trial, name_of
 
 
 def rendered(spec: LaunchSpec) -> str:

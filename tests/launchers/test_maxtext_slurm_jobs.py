@@ -26,8 +26,8 @@ from pytest_xlatune.model.profile import BASELINE
 from pytest_xlatune.model.result import Action, Outcome, State
 from pytest_xlatune.tasks.read_logs import read_one
 from pytest_xlatune.workers.maxtext_slurm_job import RECORD, tell_environments
-from tests.launchers.checkout import DATA, MODEL, Site, make_cell, make_trial
-from tests.waiting import LIMIT_S, until
+from tests.helpers.checkout import DATA, MODEL, Site, make_cell, make_trial
+from tests.helpers.waiting import LIMIT_S, until
 
 
 def test_a_profile_is_the_last_word_and_the_checkout_stays_as_it_is(site: Site) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from pytest_xlatune.sweep.declaration import load_sweep
-from tests.launchers.checkout import MODEL, Site
+from tests.helpers.checkout import MODEL, Site
 
 SWEEPS = Path(__file__).parents[2] / "sweeps"
 # name -> a profile of its own, words of its passthroughs

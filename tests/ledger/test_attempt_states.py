@@ -19,7 +19,7 @@ from pytest_xlatune.ledger import (
 from pytest_xlatune.ledger.state import TRANSITIONS, AttemptState, next_state, replay
 from pytest_xlatune.model.errors import LedgerError
 from pytest_xlatune.model.result import Outcome, State
-from tests.ledger.stories import submission, trial
+from tests.helpers.stories import submission, trial
 
 OF = trial().id
 EVENTS: dict[type[Event], Event] = {

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from pytest_xlatune.ledger import Ledger, Noted
 from pytest_xlatune.ledger.state import LedgerState, replay
 from pytest_xlatune.model.errors import LedgerError
-from tests.ledger.stories import STORY, write_story
+from tests.helpers.stories import STORY, write_story
 
 
 def test_every_event_comes_back_as_it_was_with_its_line_and_time(ledger: Ledger) -> None:

@@ -8,7 +8,7 @@ from pytest_xlatune.ledger import CampaignOpened, Ledger, TrialEnded, TrialPlann
 from pytest_xlatune.ledger.state import LedgerState, replay
 from pytest_xlatune.model.errors import LedgerError
 from pytest_xlatune.model.result import State, TrialStatus
-from tests.ledger.stories import CELL, OOM, STORY, ended, intended, result, trial
+from tests.helpers.stories import CELL, OOM, STORY, ended, intended, result, trial
 
 
 def story_until(ledger: Ledger, events: int) -> LedgerState:

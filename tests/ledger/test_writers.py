@@ -12,8 +12,8 @@ import pytest
 
 from pytest_xlatune.ledger import Ledger, Noted
 from pytest_xlatune.model.errors import LedgerError
-from tests.ledger.stories import STORY, write_story
-from tests.waiting import LIMIT_S
+from tests.helpers.stories import STORY, write_story
+from tests.helpers.waiting import LIMIT_S
 
 WRITER = """
 import sys

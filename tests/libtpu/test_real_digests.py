@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 
+from tests.helpers.digests import DRESSES, read, wrong
 from tests.libtpu.clusters import draw
-from tests.logs.digests import DRESSES, read, wrong
 
 GIVEN = os.environ.get("XLATUNE_LIBTPU", "")
 FOLDERS = dict(each.split("=", 1) for each in GIVEN.split(":") if each)

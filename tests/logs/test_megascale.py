@@ -14,7 +14,7 @@ import pytest
 from pytest_xlatune.logs import megascale as package
 from pytest_xlatune.logs.megascale.digest import causes, known_lines
 from pytest_xlatune.model.failure import FailureClass
-from tests.logs.digests import DRESSES, STEP, read, recorded, wrong
+from tests.helpers.digests import DRESSES, STEP, read, recorded, wrong
 
 CASES = recorded()
 IDS = [f"{each['version']}-{each['fault']}" for each in CASES]

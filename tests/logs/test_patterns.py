@@ -12,7 +12,7 @@ from pytest_xlatune.cli import main
 from pytest_xlatune.logs import LogReader, LogReport
 from pytest_xlatune.logs.patterns import PRESETS, step_pattern
 from pytest_xlatune.model.errors import ConfigError
-from tests.logs.lines import text_of
+from tests.helpers.log_lines import text_of
 
 TITAN = (
     "[rank0]:[titan] 2026-05-18 16:04:46,338 - root - INFO - step: {0:2}  loss:  3.24405  "

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from pytest_xlatune.logs import LogReport, read_log
-from tests.logs.lines import read_every_way, step, text_of
+from tests.helpers.log_lines import read_every_way, step, text_of
 
 LINES = [
     "XLA_FLAGS=--xla_a=1 --xla_b=2",

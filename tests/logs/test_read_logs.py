@@ -26,7 +26,7 @@ from pytest_xlatune.tasks.read_logs import (
     read_one,
 )
 from pytest_xlatune.tasks.read_megascale import STDIN
-from tests.logs.lines import step, text_of
+from tests.helpers.log_lines import step, text_of
 
 
 def read(tmp_path: Path, *config: str, steps: int = 15, last: str = "") -> Read:

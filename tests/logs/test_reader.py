@@ -7,7 +7,7 @@ import pytest
 from pytest_xlatune.logs import LogReader, LogReport, Phase, read_log
 from pytest_xlatune.logs._shapes import Sieve
 from pytest_xlatune.logs._signatures import table
-from tests.logs.lines import ABSL, read, read_every_way, step, text_of
+from tests.helpers.log_lines import ABSL, read, read_every_way, step, text_of
 
 
 def test_the_reader_answers_while_it_reads() -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from pytest_xlatune.logs import Phase
 from pytest_xlatune.model.result import Action
-from tests.logs.lines import read_every_way, step, text_of
+from tests.helpers.log_lines import read_every_way, step, text_of
 
 
 def test_rank_0_is_read_by_its_label_even_when_it_prints_late() -> None:

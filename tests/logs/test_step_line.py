@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from pytest_xlatune.logs import LogReader, Phase
 from pytest_xlatune.model.result import Action, StepRecord
-from tests.logs.lines import ABSL, read, read_every_way, step, text_of
+from tests.helpers.log_lines import ABSL, read, read_every_way, step, text_of
 
 
 def only_step(line: str) -> StepRecord:

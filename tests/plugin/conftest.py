@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from tests.ledger_lines import whole_lines
-from tests.tell_options import TELL_OPTIONS
+from tests.helpers.ledger_lines import whole_lines
+from tests.helpers.tell_options import TELL_OPTIONS
 
 # Prints MaxText's lines; how fast depends on the flags, how it ends on the profile's variables.
 TRAINER = """\

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.studies import toy
+from tests.helpers import toy
 
 CONFTEST = """\
 import toy

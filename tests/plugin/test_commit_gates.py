@@ -27,7 +27,7 @@ from pytest_xlatune.launchers.command import CommandLauncher
 from pytest_xlatune.model.cell import Cell, Parallelism
 from pytest_xlatune.sweep.checkouts import make
 from pytest_xlatune.workers.probe_environment import repositories
-from tests.containers import PodmanSite, made_image
+from tests.helpers.containers import PodmanSite, made_image
 
 GATE_FILE = """\
 import os

@@ -13,8 +13,8 @@ import pytest
 from pytest_xlatune import Sweep, profile
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.sweep.cvs_files import read_cvs_file
-from tests.cvs_written import CLUSTER, first, fourth, third, thresholds, write
-from tests.tell_options import TELL_OPTIONS
+from tests.helpers.cvs_written import CLUSTER, first, fourth, third, thresholds, write
+from tests.helpers.tell_options import TELL_OPTIONS
 
 # MaxText's lines at 820 tokens/s and 0.475 TFLOP a token; step 9 of every job is 4 % slower
 TRAINER = f"""\

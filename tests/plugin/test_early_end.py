@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.waiting import until
+from tests.helpers.waiting import until
 
 SCREEN = ("-m", "wave1 or wave2 or wave3")
 ON = (*SCREEN, "--xlatune-early-end", "on")

@@ -13,10 +13,10 @@ import pytest
 from pytest_xlatune.catalog.context import Context, Level
 from pytest_xlatune.catalog.rules import check
 from pytest_xlatune.sweep.declaration import load_sweep
-from tests.evidence.captures import node
-from tests.evidence.programs import text as hlo_text
-from tests.ledger_lines import whole_lines
-from tests.tell_options import TELL_OPTIONS
+from tests.helpers.captures import node
+from tests.helpers.hlo_programs import text as hlo_text
+from tests.helpers.ledger_lines import whole_lines
+from tests.helpers.tell_options import TELL_OPTIONS
 
 SWEEPS = Path(__file__).parents[2] / "sweeps"
 # what a setting is worth to the trainer below; all others are worth nothing

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.logs.digests import recorded
+from tests.helpers.digests import recorded
 
 # Prints MaxText's lines; with DIGEST it prints that file after two steps, and hangs or ends as END
 # says: once where ONCE names a file.

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from pytest_xlatune.launchers.program import PROBE_FILE
+from tests.helpers.waiting import LIMIT_S, until
 from tests.plugin.conftest import SWEEP_FILE
-from tests.waiting import LIMIT_S, until
 
 # they run as long as the file HOLD is there
 PROFILES = """\

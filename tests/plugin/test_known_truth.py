@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.known_truth import follow, write
+from tests.helpers.known_truth import follow, write
 
 
 def test_a_known_truth_ends_in_its_recipes_and_a_patch_that_breaks_neither_cell(

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.plugin.terminals import Terminal, screen
+from tests.helpers.terminals import Terminal, screen
 
 WORKERS = pytest.mark.parametrize("workers", [(), ("-n2",), ("-v",)], ids=["alone", "two", "-v"])
 # the trainer takes its time between steps, and waits for a file before the first

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from tests.document.check import unaccounted
-from tests.document.figures import Books
+from tests.helpers.document.check import unaccounted
+from tests.helpers.document.figures import Books
 from tests.plugin.test_evidence_runs import DUMPING, REAL, needs_jax
 
 RAGGED = "--xla_gpu_unsupported_use_ragged_all_to_all_one_shot_kernel=false"

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests import secrets_planted as planted
+from tests.helpers import secrets_planted as planted
 
 RANK_ONLY = ("-n", "0", "--xlatune-rank-only")  # eight jobs decide nothing
 RUN = (*RANK_ONLY, "-vv", "--showlocals", "--junitxml=junit.xml", "--xlatune-log-level=debug")

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from pytest_xlatune.model.errors import Exit
-from tests.waiting import until
+from tests.helpers.waiting import until
 
 # a lock a slot: trials of one wait for each other, those of two do not
 CONFTEST = """\

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.helpers.tell_options import TELL_OPTIONS
 from tests.launchers.test_maxtext_slurm_sweeps import READY
 from tests.maxtext.test_real_maxtext import SWEEP_FILE as OF_MAXTEXT
 from tests.plugin.test_flagship_sweeps import FLAGSHIPS
 from tests.plugin.test_node_study import CONFTEST
-from tests.tell_options import TELL_OPTIONS
 
 SWEEPS = Path(__file__).parents[2] / "sweeps"
 # MaxText's words and lines; a device has room for eight sequences

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from pytest_xlatune.cli import main
-from tests.plugin.terminals import Terminal
+from tests.helpers.terminals import Terminal
 
 WATCH = [sys.executable, "-c", "import sys; from pytest_xlatune.cli import main; sys.exit(main())"]
 # the fast profile takes its time between steps until the file is gone

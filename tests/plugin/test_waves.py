@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from tests.document.check import unaccounted
-from tests.document.figures import Books
+from tests.helpers.document.check import unaccounted
+from tests.helpers.document.figures import Books
+from tests.helpers.tell_options import TELL_OPTIONS
+from tests.helpers.waiting import until
 from tests.plugin.test_kills import start
-from tests.tell_options import TELL_OPTIONS
-from tests.waiting import until
 
 __all__ = ["start"]
 

@@ -14,7 +14,7 @@ from pytest_xlatune.model.result import TrialResult, TrialStatus
 from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.report.covered import Covered, extended, names, read_cells, write_cells
 from pytest_xlatune.sweep.deployed import deployed_files, refuse_changed
-from tests.report.deploying import AG, DEPLOYED, ENV, OVERLAP, YML, covered, repository
+from tests.helpers.deploying import AG, DEPLOYED, ENV, OVERLAP, YML, covered, repository
 
 
 def test_another_parallelism_extends_and_the_same_cell_takes_its_place() -> None:

@@ -23,9 +23,9 @@ from pytest_xlatune.studies.batch_size import BatchSize
 from pytest_xlatune.studies.commit_check import Commits
 from pytest_xlatune.studies.network_check import Network
 from pytest_xlatune.studies.node_check import Nodes
-from tests.report import of_studies
-from tests.report.covered import COVERED, ENV_FILE
-from tests.report.finished import (
+from tests.helpers import of_studies
+from tests.helpers.covered import COVERED, ENV_FILE
+from tests.helpers.finished import (
     BLOCKS,
     CONCLUSION,
     FINISHED,

@@ -19,7 +19,7 @@ from pytest_xlatune.model.profile import (
 )
 from pytest_xlatune.report.deployment import patch_of
 from pytest_xlatune.sweep.deployed import deployed_env
-from tests.report.deploying import ENV, apply, covered, repository
+from tests.helpers.deploying import ENV, apply, covered, repository
 
 BOTH = profile("fast", "--xla_a=3", env={"NCCL_ALGO": "Tree"})
 

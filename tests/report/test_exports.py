@@ -30,10 +30,10 @@ from pytest_xlatune.sweep.groups import RunSettings
 from pytest_xlatune.sweep.settings import resolve_options
 from pytest_xlatune.tasks import publish as publishing
 from pytest_xlatune.tasks.publish import publish
-from tests.campaign.scripted import ScriptedExecutor, campaign, run
-from tests.report.covered import BEGUN_SUBJECT
-from tests.report.finished import CELL, FINISHED
-from tests.report.of_studies import batch, commit, network, nodes
+from tests.helpers.covered import BEGUN_SUBJECT
+from tests.helpers.finished import CELL, FINISHED
+from tests.helpers.of_studies import batch, commit, network, nodes
+from tests.helpers.scripted import ScriptedExecutor, campaign, run
 
 # https://bencher.dev/bmf.json, as it was on 2026-11-23
 BMF: dict[str, Any] = {

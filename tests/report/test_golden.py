@@ -20,7 +20,7 @@ from pytest_xlatune.report.leaderboard import leaderboard, leaderboard_json
 from pytest_xlatune.report.lines import live_line, paragraph, standing, words
 from pytest_xlatune.report.render import markdown, terminal
 from pytest_xlatune.report.tuning_document import tuning
-from tests.report.covered import (
+from tests.helpers.covered import (
     BEGUN,
     BEGUN_SUBJECT,
     COVERED,
@@ -28,7 +28,7 @@ from tests.report.covered import (
     STOPPED,
     other_parallelism,
 )
-from tests.report.finished import (
+from tests.helpers.finished import (
     BLOCKS,
     CELL,
     CONCLUSION,

@@ -22,7 +22,16 @@ from pytest_xlatune.report.language import Language
 from pytest_xlatune.report.render import markdown
 from pytest_xlatune.report.tuning_document import tuning
 from pytest_xlatune.sweep.deployed import context_of, deployed_env
-from tests.report.deploying import AG, DEPLOYED, ENV, OVERLAP, apply, covered, elsewhere, repository
+from tests.helpers.deploying import (
+    AG,
+    DEPLOYED,
+    ENV,
+    OVERLAP,
+    apply,
+    covered,
+    elsewhere,
+    repository,
+)
 
 
 @pytest.mark.parametrize(

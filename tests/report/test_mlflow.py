@@ -16,7 +16,7 @@ from pytest_xlatune.model.result import Outcome
 from pytest_xlatune.report.exports import exported
 from pytest_xlatune.tasks.mlflow_runs import check_exports, log_to_mlflow
 from pytest_xlatune.tasks.publish import publish, read_known
-from tests.campaign.scripted import ScriptedExecutor, campaign, ordinary, run
+from tests.helpers.scripted import ScriptedExecutor, campaign, ordinary, run
 
 mlflow = pytest.importorskip("mlflow", reason="MLflow is not installed: tox -e mlflow has it")
 pytestmark = pytest.mark.filterwarnings("ignore")  # of the client, which the tests use too

@@ -39,9 +39,9 @@ from pytest_xlatune.studies.gate import Gate, GateStudy
 from pytest_xlatune.tasks.answers import Measured
 from pytest_xlatune.tasks.live import Feed
 from pytest_xlatune.tasks.publish import document_of, publish, read_known
-from tests.campaign import scripted
-from tests.document.lines import ABSENT, blocks, in_line, split
-from tests.report.pages import ReadPage, read
+from tests.helpers import scripted
+from tests.helpers.document.lines import ABSENT, blocks, in_line, split
+from tests.helpers.pages import ReadPage, read
 
 STEPS = 30
 BASE = "baseline-deployed"

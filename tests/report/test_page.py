@@ -53,8 +53,11 @@ from pytest_xlatune.tasks.publish import (
     publish,
     read_known,
 )
-from tests.campaign import scripted
-from tests.campaign.scripted import (
+from tests.helpers import of_studies, scripted
+from tests.helpers.covered import BEGUN_SUBJECT, COVERED, EXPLAINED, STOPPED, other_parallelism
+from tests.helpers.finished import CELL, CONCLUSION, FINISHED, HISTORY, score
+from tests.helpers.pages import read
+from tests.helpers.scripted import (
     FAILED,
     UNKNOWN_FLAG,
     Script,
@@ -63,10 +66,6 @@ from tests.campaign.scripted import (
     ordinary,
     run,
 )
-from tests.report import of_studies
-from tests.report.covered import BEGUN_SUBJECT, COVERED, EXPLAINED, STOPPED, other_parallelism
-from tests.report.finished import CELL, CONCLUSION, FINISHED, HISTORY, score
-from tests.report.pages import read
 
 PLANTED = "</style></script><script>alert(1)</script>\"'><img src=x onerror=alert(2)>&lt;"
 

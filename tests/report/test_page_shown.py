@@ -22,11 +22,11 @@ from pytest_xlatune.report.leaderboard import leaderboard
 from pytest_xlatune.report.page import document_page, html, page_of, tuning_page_of
 from pytest_xlatune.report.study_documents import thresholds
 from pytest_xlatune.report.tuning_document import tuning
-from tests.evidence.captures import node
-from tests.report import of_studies
-from tests.report.chromium import PROGRAM, Browser, browser
-from tests.report.covered import BEGUN_SUBJECT, COVERED, STOPPED, other_parallelism
-from tests.report.finished import FINISHED
+from tests.helpers import of_studies
+from tests.helpers.captures import node
+from tests.helpers.chromium import PROGRAM, Browser, browser
+from tests.helpers.covered import BEGUN_SUBJECT, COVERED, STOPPED, other_parallelism
+from tests.helpers.finished import FINISHED
 from tests.report.test_page import PLANTED, hostile
 
 EXAMPLE = Path(__file__).parents[2] / "reports" / "example" / "quickstart-tuning.json"

@@ -24,7 +24,7 @@ from pytest_xlatune.report.covered import extended
 from pytest_xlatune.report.deployment import diff, patch_of, patch_of_setting
 from pytest_xlatune.sweep.deployed import deployed_env
 from pytest_xlatune.tasks.publish import add_to_document
-from tests.report.deploying import (
+from tests.helpers.deploying import (
     AG,
     DEPLOYED,
     ENV,

@@ -8,7 +8,7 @@ from typing import Any, Self
 
 import pytest
 
-from tests.benchmarks import load
+from tests.helpers.benchmarks import load
 
 load("simcluster")
 flips: Any = load("sign_flips")

@@ -25,8 +25,8 @@ from pytest_xlatune.report.document import Document
 from pytest_xlatune.report.leaderboard import leaderboard_json
 from pytest_xlatune.report.page import html, page_of
 from pytest_xlatune.report.study_documents import thresholds
-from tests.report import of_studies
-from tests.report.pages import read
+from tests.helpers import of_studies
+from tests.helpers.pages import read
 
 Json = dict[str, Any]
 

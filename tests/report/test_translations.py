@@ -21,8 +21,8 @@ from pytest_xlatune.report.language import ENGLISH, Language, Say
 from pytest_xlatune.report.leaderboard import leaderboard
 from pytest_xlatune.report.render import markdown
 from pytest_xlatune.report.tuning_document import tuning
-from tests.report.covered import COVERED, EXPLAINED, STOPPED, other_parallelism
-from tests.report.finished import FINISHED
+from tests.helpers.covered import COVERED, EXPLAINED, STOPPED, other_parallelism
+from tests.helpers.finished import FINISHED
 
 FOLDER = Path(report.__file__).parent
 CATALOG = FOLDER / "po" / "zh.po"

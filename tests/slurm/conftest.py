@@ -22,7 +22,7 @@ from pytest_xlatune.executors.slurm import SlurmExecutor
 from pytest_xlatune.model.resources import Resources
 from pytest_xlatune.model.result import Outcome, State, Submission
 from pytest_xlatune.model.trial import LaunchSpec, Trial
-from tests.ledger_lines import whole_lines
+from tests.helpers.ledger_lines import whole_lines
 
 
 def load(name: str) -> ModuleType:

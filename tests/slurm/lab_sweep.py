@@ -27,7 +27,7 @@ from pytest_xlatune import (
     profile,
     standard_tests,
 )
-from tests import quick_compile
+from tests.helpers import quick_compile
 
 HERE = Path(__file__).parents[2] / "sweeps" / "quickstart"
 TINY = {

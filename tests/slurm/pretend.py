@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tests.tell_options import TELL_OPTIONS
+from tests.helpers.tell_options import TELL_OPTIONS
 
 Project = Any  # of conftest.py, which cannot be imported from here
 Wait = Callable[..., None]

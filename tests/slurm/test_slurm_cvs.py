@@ -7,7 +7,7 @@ import xml.etree.ElementTree as ET
 from types import ModuleType
 from typing import Any
 
-from tests.cvs_written import first, fourth, thresholds, write
+from tests.helpers.cvs_written import first, fourth, thresholds, write
 
 Project = Any  # of conftest.py, which cannot be imported from here
 

@@ -14,7 +14,7 @@ from pytest_xlatune.executors.slurm import SlurmExecutor
 from pytest_xlatune.launchers.command import CommandLauncher
 from pytest_xlatune.model.resources import Resources
 from pytest_xlatune.model.result import TrialStatus
-from tests.campaign.cluster import CellsStudy, on
+from tests.helpers.cluster import CellsStudy, on
 
 NODES = ("node001", "node002", "node003", "node004")
 AT_MOST = 1.3

@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from tests.document.check import unaccounted
-from tests.document.figures import Books
+from tests.helpers.document.check import unaccounted
+from tests.helpers.document.figures import Books
 
 Project = Any  # of conftest.py, which cannot be imported from here
 

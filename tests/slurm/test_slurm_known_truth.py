@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.known_truth import CELLS, follow, write
+from tests.helpers.known_truth import CELLS, follow, write
 
 Project = Any  # of conftest.py, which cannot be imported from here
 

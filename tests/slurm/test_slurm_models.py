@@ -17,7 +17,7 @@ from pytest_xlatune.executors.slurm import SlurmExecutor
 from pytest_xlatune.launchers.command import CommandLauncher
 from pytest_xlatune.model.resources import Resources
 from pytest_xlatune.studies.commit_check import Commits, CommitsRecord, CommitStudy, Load
-from tests.campaign.scripted import CELL
+from tests.helpers.scripted import CELL
 
 NODES = ("node001", "node002", "node003", "node004")
 GOOD, BAD = (f"{number:012x}{0:028x}" for number in (1, 2))

@@ -24,7 +24,7 @@ from pytest_xlatune.ledger import LEDGER
 from pytest_xlatune.model.cell import Protocol
 from pytest_xlatune.model.resources import Resources
 from pytest_xlatune.studies.network_check import CONCLUSION, NetworkStudy
-from tests.campaign.scripted import CELL
+from tests.helpers.scripted import CELL
 
 NODES = ("node001", "node002", "node003", "node004")
 STEP_S = 0.4

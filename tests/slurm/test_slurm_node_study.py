@@ -13,7 +13,7 @@ from pytest_xlatune.executors.slurm import SlurmExecutor
 from pytest_xlatune.launchers.command import CommandLauncher
 from pytest_xlatune.model.resources import Resources
 from pytest_xlatune.studies.node_check import NodesRecord, NodeStudy
-from tests.campaign.scripted import CELL
+from tests.helpers.scripted import CELL
 
 NODES = ("node001", "node002", "node003", "node004")
 STEP_S = 0.5

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests import secrets_planted as planted
+from tests.helpers import secrets_planted as planted
 
 Project = Any  # of conftest.py, which cannot be imported from here
 

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from tests.document.check import unaccounted
-from tests.document.figures import Books
-from tests.test_document_check import changed_digits
+from tests.helpers.document.check import unaccounted
+from tests.helpers.document.figures import Books
+from tests.report.test_document_check import changed_digits
 
 Project = Any  # of conftest.py, which cannot be imported from here
 

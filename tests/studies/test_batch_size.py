@@ -39,7 +39,7 @@ from pytest_xlatune.studies.batch_size import (
     ceiling_by_formula,
     ceiling_by_log,
 )
-from tests import benchmarks
+from tests.helpers import benchmarks
 
 rates = benchmarks.load("batch_rates")
 

@@ -14,7 +14,7 @@ from scipy import stats
 
 from pytest_xlatune.model.result import Score, VerdictKind
 from pytest_xlatune.stats.score import score
-from tests.benchmarks import load
+from tests.helpers.benchmarks import load
 
 SWEEPS = 150
 simcluster = load("simcluster")

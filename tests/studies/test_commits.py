@@ -25,7 +25,7 @@ from pytest_xlatune.model.result import (
 from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.stats.change_point import posterior
 from pytest_xlatune.studies.commit_check import Commits, CommitsRecord, CommitStudy, Load
-from tests import benchmarks
+from tests.helpers import benchmarks
 
 rates = benchmarks.load("commit_rates")
 

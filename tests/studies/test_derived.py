@@ -18,8 +18,8 @@ from pytest_xlatune.stats.design import Plan
 from pytest_xlatune.studies import Ask, Question, profiles_in
 from pytest_xlatune.studies.tuning import TuningStudy
 from pytest_xlatune.studies.tuning.derived import Around, Leader, Stacks
-from tests.studies.answers import measured
-from tests.studies.knobs import AG, CELL, GIB, LIMIT, SINGLES, Answer, cluster, of_wave
+from tests.helpers.answers import measured
+from tests.helpers.knobs import AG, CELL, GIB, LIMIT, SINGLES, Answer, cluster, of_wave
 
 LADDER: dict[str, tuple[str, ...]] = {
     AG: (str(GIB >> 1), str(GIB), str(2 * GIB)),

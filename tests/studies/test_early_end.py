@@ -16,7 +16,7 @@ from pytest_xlatune.stats.window import Window
 from pytest_xlatune.studies import behind_in
 from pytest_xlatune.studies.trials import moved
 from pytest_xlatune.studies.tuning import TuningStudy
-from tests.studies.answers import CELL, drive, noise, study, verdict
+from tests.helpers.answers import CELL, drive, noise, study, verdict
 
 LONG = replace(CELL, protocol=Protocol(steps=40))
 SLOW = {"p3": -0.20}

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.benchmarks import load
+from tests.helpers.benchmarks import load
 
 simcluster, simworlds, tallies = map(load, ("simcluster", "simworlds", "tallies"))
 rates: Any = load("error_rates")

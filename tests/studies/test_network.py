@@ -32,8 +32,8 @@ from pytest_xlatune.studies.network_check import (
     NetworkStudy,
 )
 from pytest_xlatune.studies.network_check._pairs import every_pair_once
-from tests import benchmarks
-from tests.studies.answers import lost
+from tests.helpers import benchmarks
+from tests.helpers.answers import lost
 
 rates = benchmarks.load("network_rates")
 

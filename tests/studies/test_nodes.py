@@ -27,8 +27,8 @@ from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.studies import Answered, Ask, Question
 from pytest_xlatune.studies.node_check import HEALTHY_FILE, Nodes, NodesRecord, NodeStudy
 from pytest_xlatune.sweep.earlier import read_reference
-from tests import benchmarks
-from tests.studies.answers import lost
+from tests.helpers import benchmarks
+from tests.helpers.answers import lost
 
 rates = benchmarks.load("node_rates")
 

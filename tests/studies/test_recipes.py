@@ -24,8 +24,8 @@ from pytest_xlatune.report.recipes import recipe_blocks, recipe_remarks
 from pytest_xlatune.studies import Answered, Ask, Question, profiles_in
 from pytest_xlatune.studies.tuning import TuningStudy
 from pytest_xlatune.studies.tuning.derived import Crossed, Leader, Stacks, entering, settings_of
-from tests.studies.answers import measured, noise
-from tests.studies.knobs import CELL
+from tests.helpers.answers import measured, noise
+from tests.helpers.knobs import CELL
 
 A, B, C = (profile(each, f"--xla_{each}=1") for each in "abc")
 AB, ABC = profile("a+b", "--xla_a=1 --xla_b=1"), profile("a+b+c", "--xla_a=1 --xla_b=1 --xla_c=1")

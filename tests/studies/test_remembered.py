@@ -14,7 +14,7 @@ from pytest_xlatune.model.profile import profile
 from pytest_xlatune.studies import Ask, Question, gate, imported, tuning
 from pytest_xlatune.studies.gate import GateStudy
 from pytest_xlatune.studies.imported import ImportedStudy
-from tests.studies.answers import cluster, drive, measured, study
+from tests.helpers.answers import cluster, drive, measured, study
 
 CELL = Cell(model_tag="m", parallelism=Parallelism.parse("FSDP=8"))
 

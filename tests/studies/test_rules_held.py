@@ -9,7 +9,7 @@ from pytest_xlatune.catalog.entries import load
 from pytest_xlatune.model.profile import BASELINE, Profile, parse_flags, profile
 from pytest_xlatune.studies.tuning import TuningStudy
 from pytest_xlatune.studies.tuning.derived import Around, Stacks
-from tests.studies.candidates import (
+from tests.helpers.candidates import (
     CANDIDATES,
     PIPELINE,
     evidence,
@@ -18,7 +18,7 @@ from tests.studies.candidates import (
     run,
     study,
 )
-from tests.studies.knobs import AG, GIB, of_wave
+from tests.helpers.knobs import AG, GIB, of_wave
 
 DECOMPOSER = "xla_gpu_collective_permute_decomposer_threshold"
 LADDER: dict[str, tuple[str, ...]] = {"NCCL_BUFFSIZE": ("8388608", "16M", "33554432")}

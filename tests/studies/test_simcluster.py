@@ -12,7 +12,7 @@ from pytest_xlatune.logs import read_log
 from pytest_xlatune.model.result import Score, TrialStatus
 from pytest_xlatune.stats.noise import Noise, estimate_noise
 from pytest_xlatune.stats.score import score
-from tests.benchmarks import load
+from tests.helpers.benchmarks import load
 
 simulated: Any = load("simcluster")
 

@@ -19,7 +19,7 @@ from pytest_xlatune.model.result import (
 from pytest_xlatune.studies import profiles_in
 from pytest_xlatune.studies.tuning import TuningStudy
 from pytest_xlatune.studies.tuning.derived import NO_AIM, Stacks, placed
-from tests.studies.candidates import (
+from tests.helpers.candidates import (
     CANDIDATES,
     PIPELINE,
     RUN,
@@ -30,7 +30,7 @@ from tests.studies.candidates import (
     run,
     study,
 )
-from tests.studies.knobs import cluster, of_wave
+from tests.helpers.knobs import cluster, of_wave
 
 
 def test_slots_go_where_time_is_lost_and_no_part_takes_them_all() -> None:

@@ -17,7 +17,7 @@ from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.stats.blocks import SlotScore, fit_slots
 from pytest_xlatune.studies import Ask, Question
 from pytest_xlatune.studies.tuning import TuningStudy
-from tests.benchmarks import load
+from tests.helpers.benchmarks import load
 
 _SIMULATED: Any = load("simcluster")
 World, Cluster = _SIMULATED.World, _SIMULATED.Cluster

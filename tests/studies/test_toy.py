@@ -26,7 +26,7 @@ from pytest_xlatune.studies import Answered, Ask, LossRule, Question, Study, pro
 from pytest_xlatune.studies.trials import read
 from pytest_xlatune.studies.verdicts import Losses
 from pytest_xlatune.sweep import registry
-from tests.studies import toy
+from tests.helpers import toy
 
 TGS = {"a": 900.0, "b": 1000.0, "c": 950.0}
 NODES = {"a": ("node001",), "b": ("node002",), "c": ("node001",)}

@@ -24,7 +24,7 @@ from pytest_xlatune.model.result import (
     VerdictKind,
 )
 from pytest_xlatune.model.trial import Trial
-from tests.studies.answers import Answer, cluster, drive, knobs, measured, study, verdict
+from tests.helpers.answers import Answer, cluster, drive, knobs, measured, study, verdict
 
 
 def test_winners_are_found_and_come_first() -> None:

@@ -15,7 +15,7 @@ from pytest_xlatune.model.trial import ConfirmDesign, Trial
 from pytest_xlatune.stats.design import Plan
 from pytest_xlatune.studies import Study
 from pytest_xlatune.studies.tuning import TuningStudy
-from tests.studies.answers import CELL, cluster, drive, knobs, measured, names, study, verdict
+from tests.helpers.answers import CELL, cluster, drive, knobs, measured, names, study, verdict
 
 WAVES = ("wave1", "wave2")
 

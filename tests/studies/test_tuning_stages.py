@@ -10,7 +10,7 @@ from pytest_xlatune.model.result import Outcome, State, TrialResult, TrialStatus
 from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.studies.trials import place
 from pytest_xlatune.studies.tuning import TuningStudy
-from tests.studies.answers import Answer, cluster, drive, study, verdict
+from tests.helpers.answers import Answer, cluster, drive, study, verdict
 
 
 def through_first_look(

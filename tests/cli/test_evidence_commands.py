@@ -1,0 +1,332 @@
+"""`xlatune hlo`, `drill`, `compile-check`: dumps and traces of our trainer; bad files."""
+
+from __future__ import annotations
+
+import gzip
+import importlib.util
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pytest_xlatune.cli import main
+
+if TYPE_CHECKING:
+    from tests.conftest import Once
+
+DATA = Path(__file__).parents[1] / "data" / "evidence"
+QUICKSTART = Path(__file__).parents[2] / "sweeps" / "quickstart"
+TINY = (
+    "steps=9", "max_target_length=16", "base_emb_dim=32", "base_num_decoder_layers=2",
+    "base_mlp_dim=64", "head_dim=8", "vocab_size=64", "per_device_batch_size=2",
+    "ici_fsdp_parallelism=4", "profiler=xplane", "skip_first_n_steps_for_profiler=3",
+)  # fmt: skip
+
+needs_jax = pytest.mark.skipif(
+    importlib.util.find_spec("jax") is None, reason="jax is not installed: no real CPU evidence"
+)
+
+
+def record(folder: Path, *args: str, flags: str = "") -> None:
+    """Train a few steps; leave `dump` and `output` in the folder."""
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(("JAX_", "XLA_", "M_", "COV"))}
+    xla = (
+        "--xla_force_host_platform_device_count=4 --xla_backend_optimization_level=0 "
+        f"{flags} --xla_dump_to={folder}/dump --xla_dump_hlo_as_text"
+    )
+    subprocess.run(
+        [sys.executable, QUICKSTART / "train.py", *TINY, f"base_output_directory={folder}/output",
+         *args],
+        env=kept | {"XLA_FLAGS": xla},
+        capture_output=True,
+        check=True,
+        timeout=300,
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="session")
+def base(once: Once) -> Path:
+    return once("base", lambda folder: record(folder, "profiler_steps=3"))
+
+
+@pytest.fixture(scope="session")
+def unfused(once: Once) -> Path:
+    flags = "--xla_disable_hlo_passes=fusion"
+    return once("unfused", lambda folder: record(folder, "profiler_steps=3", flags=flags))
+
+
+@pytest.fixture(scope="session")
+def shorter(once: Once) -> Path:
+    return once("shorter", lambda folder: record(folder, "profiler_steps=2"))
+
+
+Run = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str]) -> Run:
+    def call(*argv: object) -> tuple[int, str, str]:
+        code = main([str(each) for each in argv])
+        said = capsys.readouterr()
+        return code, said.out, said.err
+
+    return call
+
+
+# --- hlo ------------------------------------------------------------------------------------------
+
+
+def gpu_dump(folder: Path, name: str = "fsdp-ov") -> Path:
+    """Lay a kept program out as XLA's dump does."""
+    folder.mkdir()
+    kept = DATA / "jaxlib-0.12.0"
+    program = f"module_0007.jit_train_step.sm_9.0_gpu_after_optimizations{'{}'}.txt"
+    text = gzip.decompress((kept / f"{name}.txt.gz").read_bytes())
+    (folder / program.format("")).write_bytes(text)
+    (folder / "module_0003.jit_small.sm_9.0_gpu_after_optimizations.txt").write_text("HloModule x")
+    for suffix, target in (
+        ("memory-usage-report.txt", program.format("-memory-usage-report")),
+        ("debug_options", "module_0007.jit_train_step.debug_options"),
+        ("thunk_sequence.txt", "module_0007.jit_train_step.thunk_sequence.txt"),
+    ):
+        if (kept / f"{name}.{suffix}").exists():
+            shutil.copy(kept / f"{name}.{suffix}", folder / target)
+    return folder
+
+
+def test_a_dump_of_a_gpu_is_read_with_the_files_beside_it(run: Run, tmp_path: Path) -> None:
+    code, out, err = run("hlo", gpu_dump(tmp_path / "dump"))
+    assert (code, err) == (0, "")
+    assert "jit_train_step for sm_9.0" in out
+    assert "4 x all-gather: 32 MiB, asynchronous" in out
+    assert "memory " in out
+    assert "the launch order (thunk sequence) has the same collectives" in out
+    assert "option xla_gpu_enable_latency_hiding_scheduler=true" in out
+
+
+def test_a_program_may_be_named_itself(run: Run, tmp_path: Path) -> None:
+    folder = gpu_dump(tmp_path / "dump")
+    (program,) = folder.glob("*step*after_optimizations.txt")
+    by_folder, by_name = run("hlo", folder), run("hlo", program)
+    assert by_folder == by_name
+    shutil.copy(program, tmp_path / "as_text.txt")
+    _, out, _ = run("hlo", tmp_path / "as_text.txt")
+    assert "4 x all-gather: 32 MiB" in out
+    assert "option " not in out
+
+
+def test_two_dumps_are_a_difference(run: Run, tmp_path: Path) -> None:
+    dumps = [gpu_dump(tmp_path / name, name) for name in ("fsdp", "fsdp-ag")]
+    code, out, _ = run("hlo", *dumps)
+    assert code == 0
+    assert (
+        "all-gathers in the loop: 4 of 32 MiB -> 2 of 64 MiB, bytes unchanged (1 GiB a step), "
+        "32 -> 16 executions" in out
+    )
+    code, out, _ = run("hlo", *dumps, "--json")
+    document = json.loads(out)
+    assert (code, document["difference"]["change"]) == (0, "other program")
+    assert document["before"]["source"].startswith(str(dumps[0]))
+
+
+@needs_jax
+def test_a_real_dump_of_the_cpu(run: Run, base: Path, unfused: Path) -> None:
+    code, out, _ = run("hlo", base / "dump", "--json")
+    program = json.loads(out)["program"]
+    assert (code, program["module"], program["target"]) == (0, "jit_train_step", "cpu")
+    assert {each["kind"] for each in program["collectives"]} >= {"all-gather", "all-reduce"}
+    assert [loop["trips"] for loop in program["loops"]] == [2, 2]
+    assert program["memory_bytes"] > 0
+    code, out, _ = run("hlo", base / "dump", unfused / "dump")
+    assert "xla_disable_hlo_passes acted: it changed the program" in out
+    assert "identical: the optimised HLO is" in run("hlo", base / "dump", base / "dump")[1]
+
+
+def no_dump(folder: Path) -> Path:
+    (folder / "empty").mkdir()
+    return folder / "empty"
+
+
+def truncated_dump(folder: Path) -> Path:
+    dump = gpu_dump(folder / "cut")
+    (program,) = dump.glob("*step*after_optimizations.txt")
+    program.write_bytes(program.read_bytes().partition(b"\nENTRY ")[0][:-300])
+    return dump
+
+
+def written(name: str, data: bytes) -> Callable[[Path], Path]:
+    def write(folder: Path) -> Path:
+        (folder / name).write_bytes(data)
+        return folder / name
+
+    return write
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        pytest.param(lambda folder: folder / "gone", "gone: no such file or folder", id="missing"),
+        pytest.param(no_dump, "empty: no *_after_optimizations.txt", id="a folder without a dump"),
+        pytest.param(truncated_dump, "after_optimizations.txt: no readable HLO", id="truncated"),
+        pytest.param(written("empty.txt", b""), "empty.txt: no readable HLO", id="empty"),
+        pytest.param(
+            written("photo.png", bytes(range(256)) * 99), "photo.png: no readable HLO", id="foreign"
+        ),
+        pytest.param(
+            written("long.txt", b"HloModule " + b"x" * (1 << 25)),
+            "long.txt: no readable HLO: a line of 16777217 characters",
+            id="hostile: a line without end",
+        ),
+        pytest.param(lambda _: Path("/dev/zero"), "/dev/zero: no such file", id="a device"),
+    ],
+)
+def test_a_bad_dump_is_one_message_and_the_other_is_still_read(
+    run: Run, tmp_path: Path, make: Callable[[Path], Path], message: str
+) -> None:
+    bad = make(tmp_path)
+    code, out, err = run("hlo", bad)
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert message in err
+    code, out, err = run("hlo", gpu_dump(tmp_path / "good"), bad)
+    assert (code, err.count("\n")) == (2, 1)
+    assert message in err
+    assert "jit_train_step for sm_9.0" in out
+
+
+# --- drill ----------------------------------------------------------------------------------------
+
+
+@needs_jax
+def test_a_real_trace_reconciles(run: Run, base: Path) -> None:
+    code, out, err = run("drill", base / "output", "--json", "--steps", 3)
+    assert (code, err) == (0, "")
+    document = json.loads(out)
+    assert document["drill"]["steps"] == [3, 4, 5]
+    assert len(document["drill"]["gpus"]) == 4
+    total: dict[str, Any] = {}
+    for gpu in document["drill"]["gpus"]:
+        for step in gpu["steps"]:
+            total = {key: total.get(key, 0) + value for key, value in step.items()}
+    families = document["drill"]["families"]
+    kernels = document["drill"]["kernels"]
+    assert sum(row["sum_ps"] for row in families) == sum(row["sum_ps"] for row in kernels)
+    assert sum(row["sum_ps"] for row in families) == total["sum_ps"]
+
+
+@needs_jax
+def test_a_companion_run_gives_what_kernels_do_not(run: Run, base: Path) -> None:
+    code, out, _ = run("drill", base / "output", "--step-time", 0.5)
+    assert code == 0
+    assert "step - total kernel" in out
+    assert "= span" in out
+
+
+@needs_jax
+@pytest.mark.parametrize("options_last", [False, True], ids=["options first", "options last"])
+@pytest.mark.parametrize("between", ["--", "--against"], ids=["two dashes", "the option"])
+def test_two_variants_are_compared(
+    run: Run, base: Path, unfused: Path, between: str, options_last: bool
+) -> None:
+    options = ["--steps", 3]
+    before, after = base / "output", unfused / "output"
+    argv = (
+        [before, between, after, *options] if options_last else [*options, before, between, after]
+    )
+    code, out, err = run("drill", *argv)
+    assert (code, err) == (0, "")
+    assert out.startswith("before: ")
+    assert "composition" in out
+    assert json.loads(run("drill", *argv, "--json")[1])["comparison"]["span"]["before_s"] > 0
+
+
+@needs_jax
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--steps", 5), "3 steps found (3, 4, 5"),
+        (("--nodes", 2, "--gpus-per-node", 8), "2 x 8 = 16 expected"),
+        (("--nodes", 2), "only with --gpus-per-node"),
+        (("--step-time", 1, "--step-time", 2), "2 times for 1 variants"),
+        (("--families", "/nope.json"), "/nope.json: no JSON file of kernel families"),
+    ],
+    ids=["other steps", "other devices", "nodes alone", "a time too many", "no families"],
+)
+def test_what_does_not_agree_is_refused(
+    run: Run, base: Path, options: tuple[object, ...], message: str
+) -> None:
+    code, out, err = run("drill", base / "output", *options)
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert message in err
+
+
+@needs_jax
+def test_variants_of_other_windows_are_not_compared(run: Run, base: Path, shorter: Path) -> None:
+    code, out, err = run("drill", base / "output", "--", shorter / "output")
+    assert (code, out) == (2, "")
+    assert "number of steps is 3 in the first and 2 in the second" in err
+
+
+@needs_jax
+def test_families_may_be_ones_own(run: Run, base: Path, tmp_path: Path) -> None:
+    own = [{"name": "everything", "kind": "compute", "pattern": "."}]
+    (tmp_path / "own.json").write_text(json.dumps(own), encoding="utf-8")
+    _, out, _ = run("drill", base / "output", "--families", tmp_path / "own.json", "--json")
+    assert [row["name"] for row in json.loads(out)["drill"]["families"]] == ["everything"]
+
+
+def bomb() -> bytes:
+    return gzip.compress(b'{"traceEvents":[' + b" " * (1 << 27))
+
+
+@needs_jax
+@pytest.mark.parametrize(
+    ("name", "data"),
+    [
+        ("n2.xplane.pb", lambda good: good[: len(good) // 2]),
+        ("n2.xplane.pb", lambda _: b""),
+        ("n2.xplane.pb", lambda _: b"\xff" * 4000),
+        ("n2.trace.json.gz", lambda _: b"no gzip at all"),
+        ("n2.trace.json.gz", lambda _: bomb()),
+    ],
+    ids=["truncated", "empty", "a varint that never ends", "foreign", "a bomb"],
+)
+def test_a_bad_capture_is_named_and_the_others_are_still_read(
+    run: Run, base: Path, tmp_path: Path, name: str, data: Callable[[bytes], bytes]
+) -> None:
+    (good,) = (base / "output").rglob("*.xplane.pb")
+    shutil.copy(good, tmp_path / "n1.xplane.pb")
+    (tmp_path / name).write_bytes(data(good.read_bytes()))
+    code, out, err = run("drill", tmp_path)
+    assert (code, err.count("\n")) == (2, 1)
+    assert f"{name}: " in err
+    assert "steps 3, 4, 5" in out
+    (tmp_path / "n1.xplane.pb").unlink()
+    code, out, err = run("drill", tmp_path)
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert f"{name}: " in err
+
+
+@needs_jax
+def test_a_missing_folder_is_named_and_the_others_are_still_read(run: Run, base: Path) -> None:
+    code, out, err = run("drill", "/gone", base / "output")
+    assert code == 2
+    assert "/gone: no such file or folder; expected captures" in err
+    assert "steps 3, 4, 5" in out
+    code, out, err = run("drill", base / "output", "--", "/gone")
+    assert (code, err.count("\n")) == (2, 1)
+    assert "steps 3, 4, 5" in out
+
+
+def test_a_folder_without_captures_says_what_is_expected(run: Run, tmp_path: Path) -> None:
+    assert "no capture among 0 files" in run("drill", tmp_path)[2]
+    (tmp_path / "n1.xplane.riegeli").write_bytes(b"")
+    assert "a riegeli capture, which is not read yet" in run("drill", tmp_path)[2]
+    with pytest.raises(SystemExit) as ended:
+        main(["drill", str(tmp_path), "--nodes", "0"])
+    assert ended.value.code == 2

@@ -1,0 +1,199 @@
+"""`xlatune flags`: list, show, lint, diff; text, JSON, exit codes."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from pytest_xlatune.cli import main
+from pytest_xlatune.cli.flags import deployed_context, text_profile
+from pytest_xlatune.evidence.hlo import Collective, Loop, Program
+from pytest_xlatune.prepare.compilers import shape_of
+
+DOCS = Path(__file__).parents[2] / "docs" / "flags.md"
+DATA = Path(__file__).parents[1] / "data" / "evidence"
+SWEEPS = Path(__file__).parents[2] / "sweeps"
+needs_jaxlib = pytest.mark.skipif(
+    importlib.util.find_spec("jaxlib") is None, reason="jaxlib is not installed: no XLA to ask"
+)
+Run = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str]) -> Run:
+    def call(*argv: object) -> tuple[int, str, str]:
+        code = main(["flags", *map(str, argv)])
+        said = capsys.readouterr()
+        return code, said.out, said.err
+
+    return call
+
+
+def test_the_document_names_every_rule() -> None:
+    from pytest_xlatune.catalog.rules import RULES
+
+    document = DOCS.read_text(encoding="utf-8")
+    missing = [rule.name for rule in RULES if f"| `{rule.name}` |" not in document]
+    assert missing == []
+
+
+def test_list(run: Run) -> None:
+    code, out, _ = run("list")
+    assert code == 0
+    assert "--xla_gpu_all_gather_combine_threshold_bytes = 268435456" in out
+    entries = json.loads(run("list", "--json")[1])["entries"]
+    seen = {each["slug"]: each["seen_in"] for each in entries}
+    assert seen["ag"].startswith("HLO: number and sizes")
+    assert seen["async-priority-off"] == "run time only"
+    assert seen["channels"] == "NCCL_DEBUG=INFO"
+
+
+def test_list_of_an_axis_is_what_a_wave_would_take(run: Run) -> None:
+    code, out, _ = run("list", "--axis", "pp", "--jaxlib", "0.10.2", "--device", "sm_90")
+    assert code == 0
+    assert "overlap-2 " in out
+    assert "left out: pipeline-ag: --xla_gpu_pipeline_all_gather is accepted since" in out
+    document = json.loads(run("list", "--axis", "PP", "--json")[1])
+    assert document["profiles"][-1]["id"] == "control-async-priority"
+    assert run("list", "--axis", "XP")[0] == 2
+
+
+def test_show(run: Run) -> None:
+    code, out, _ = run("show", "--xla_gpu_collective_inflation_factor", "NCCL_BUFFSIZE")
+    assert code == 0
+    assert "collective-inflation: --xla_gpu_collective_inflation_factor (blocked)" in out
+    assert "corrects: recipes write 16M, which is 16 bytes" in out
+    code, out, _ = run("show", "xla_gpu_graph_min_graph_size")
+    assert "not in the catalog" in out, "a flag that only the releases know"
+    document = json.loads(run("show", "ag", "--json")[1])
+    assert document["entries"][0]["history"]["first"] == "0.4.30"
+    code, _, err = run("show", "xla_gpu_autotune_lvl")
+    assert code == 2
+    assert "did you mean" in err
+
+
+@needs_jaxlib
+def test_lint_of_words(run: Run) -> None:
+    code, out, _ = run("lint", "--xla_gpu_enable_triton_gemm=false")
+    assert code == 0
+    assert out.splitlines()[-1].startswith("1 profile, no objection, jaxlib ")
+    code, out, _ = run(
+        "lint", "--json", "--xla_gpu_no_such=1 --xla_disable_hlo_passes=x", "NCCL_BUFFSIZE=16M",
+        "--deployed", "--xla_disable_hlo_passes=y",
+    )  # fmt: skip
+    assert code == 1
+    document = json.loads(out)
+    assert [each["rule"] for each in document["objections"]] == [
+        "plain-integer",
+        "unknown-flag",
+        "adds-up",
+    ]
+    assert document["jaxlib"]
+
+
+@needs_jaxlib
+def test_lint_of_a_sweep_file(run: Run) -> None:
+    code, out, _ = run("lint", SWEEPS / "test_quickstart.py", "--python", sys.executable)
+    assert code == 1
+    assert "profile warp-drive: unknown to this XLA: --xla_cpu_enable_warp_drive" in out
+    assert re.search(r"^\d+ profiles, 1 objection, jaxlib", out, re.MULTILINE)
+
+
+@pytest.mark.parametrize(
+    ("words", "found"),
+    [
+        ("--xla_a=1 , --xla_b=2", "silently drops ', --xla_b=2'"),
+        ("--xla_a true", "silently drops 'true'"),
+        ("flags.txt", "the name of a file of flags"),
+        ("--xla_a='open", "never closes"),
+    ],
+)
+def test_a_text_that_xla_would_not_read_to_its_end_is_found(
+    run: Run, words: str, found: str
+) -> None:
+    code, out, _ = run("lint", words)
+    assert code == 1
+    assert found in out
+    assert "[syntax]" in out
+
+
+def test_lint_without_an_xla(run: Run) -> None:
+    code, out, _ = run("lint", "--jaxlib", "0.6.2", "--xla_gpu_pipeline_all_gather=on")
+    assert code == 1
+    assert "accepted since jaxlib 0.11.2 [unknown-flag]" in out
+    assert "unchecked: no XLA was asked" in out
+
+
+@pytest.mark.parametrize(
+    ("argv", "words"),
+    [
+        (("lint", "--python", "/no/such/python", "--xla_a=1"), "is not on this machine"),
+        (("lint", "--python", "p", "--jaxlib", "0.8.3", "--xla_a=1"), "give one of them"),
+        (("lint", "no_such_sweep.py"), "is not a sweep file"),
+        (("lint", "a.py", "--xla_a=1", "--jaxlib", "0.8.3"), "linted by themselves"),
+        (("lint", "--deployed", "--xla_a=1 b", "--xla_a=1"), "--deployed: 'b' does not begin"),
+        (("lint", "--dump", "/no/dump", "--jaxlib", "0.8.3", "--xla_a=1"), "no such file"),
+        (("diff", "--xla_a=1 b", ""), "silently drops"),
+    ],
+)
+def test_wrong_use_ends_in_one_message(run: Run, argv: tuple[str, ...], words: str) -> None:
+    code, out, err = run(*argv)
+    assert (code, out) == (2, "")
+    assert words in err
+
+
+@needs_jaxlib
+def test_diff_is_of_effective_options(run: Run) -> None:
+    code, out, _ = run(
+        "diff",
+        "--xla_gpu_autotune_level=0",
+        "--xla_gpu_autotune_level=4 --xla_gpu_enable_triton_gemm",
+    )
+    assert code == 1
+    assert out == "xla_gpu_autotune_level: 0 -> 4\n", "the bare switch is on by default"
+    code, out, _ = run("diff", "--json", "", "--xla_gpu_autotune_level=4")
+    assert code == 0
+    assert json.loads(out)["options"] == {}
+    code, _, err = run("diff", "", "--xla_gpu_no_such=1")
+    assert code == 2
+    assert "B is refused by jaxlib" in err
+
+
+def test_words_are_flags_and_variables() -> None:
+    found = text_profile(["--xla_a='x y'", "NCCL_ALGO=Ring", " --xla_b"])
+    assert [str(each) for each in found.flags] == ["--xla_a='x y'", "--xla_b"]
+    assert found.env == {"NCCL_ALGO": "Ring"}
+    context = deployed_context("--xla_a='x y' --xla_c='' NCCL_ALGO=Tree")
+    assert [(each.name, each.value) for each in context.deployed] == [
+        ("xla_a", "x y"),
+        ("xla_c", ""),
+    ]
+    assert context.env == {"NCCL_ALGO": "Tree"}
+
+
+def test_a_program_as_the_rules_see_it() -> None:
+    permute = Collective(
+        name="p", kind="collective-permute", computation="body", size_bytes=64, is_async=True,
+        is_pipelined=False, groups="{{0,1},{1,0}}", stream=None, executions=4, in_loop=True,
+    )  # fmt: skip
+    gathers = [
+        Collective(
+            name=f"g{at}", kind="all-gather", computation=computation, size_bytes=32,
+            is_async=True, is_pipelined=False, groups="", stream=None, executions=1, in_loop=False,
+        )
+        for at, computation in enumerate(("body", "body", "entry"))
+    ]  # fmt: skip
+    program = Program(
+        source="", module="", target="sm_90", fingerprint=None, digest="", unordered="",
+        instructions=0, opcodes={}, collectives=(permute, *gathers), in_flight=1,
+        loops=(Loop(name="w", body="body", trips=4, unrolled=1, executions=1),),
+    )  # fmt: skip
+    shape = shape_of(program)
+    assert shape.groups == {"collective-permute": ((64,),), "all-gather": ((32, 32), (32,))}
+    assert (shape.loops, shape.loop_permutes, shape.has_cycle) == (1, (64,), True)

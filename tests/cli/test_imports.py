@@ -1,0 +1,194 @@
+"""No command loads what it does not use: the modules of a process that ran one command."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pytest_xlatune.cli import main
+
+# of other people, each slow or large; and of ours, what drives a cluster
+HEAVY = frozenset(
+    {"scipy", "numpy", "submitit", "jinja2", "matplotlib", "ruamel", "rich", "hypothesis"}
+)
+ALWAYS = HEAVY | {"pytest"}
+DRIVING = frozenset({"campaign", "executors", "ledger", "prepare", "studies"})
+JUST_READING = DRIVING | {"launchers", "catalog"}
+
+STEP = (
+    "completed step: {}, seconds: {:.3f}, TFLOP/s/device: 1.5, Tokens/s/device: {:.3f}, "
+    "total_weights: 512, loss: 7.1\n"
+)
+HLO = """HloModule jit_step, is_scheduled=true
+
+ENTRY %main (p: f32[8]) -> f32[8] {
+  %p = f32[8]{0} parameter(0)
+  ROOT %add.1 = f32[8]{0} add(%p, %p)
+}
+"""
+SWEEP = """
+from pytest_xlatune import Sweep, profile
+from pytest_xlatune.launchers.command import CommandLauncher
+
+SWEEP = Sweep(
+    name="small",
+    launcher=CommandLauncher(argv=("/bin/true",)),
+    profiles=(profile("a", "--xla_a=1"), profile("b", "--xla_b=1")),
+)
+"""
+OF_CELL = "--model m --parallelism FSDP=8 --nodelist n1"
+RUN = """
+import json, sys
+from pytest_xlatune.cli import main
+code = 0
+try:
+    code = main(sys.argv[2:])
+except SystemExit as left:
+    code = left.code
+with open(sys.argv[1], "w") as file:
+    json.dump([code, sorted(sys.modules)], file)
+"""
+
+
+@pytest.fixture
+def inputs(tmp_path: Path) -> Path:
+    """Small inputs for every command, by the names that the table below has."""
+    for side, seconds in (("one", 0.5), ("two", 0.52)):
+        (tmp_path / side).mkdir()
+        for job in range(4):
+            job_s = seconds * (1 + job / 1000)
+            lines = [STEP.format(step, job_s, 512 / job_s) for step in range(15)]
+            text = "".join(lines)
+            (tmp_path / side / f"{job}.log").write_text(text, encoding="utf-8")
+    dump = "module_0001.jit_step.cpu_after_optimizations.txt"
+    (tmp_path / dump).write_text(HLO, encoding="utf-8")
+    (tmp_path / "test_small.py").write_text(SWEEP, encoding="utf-8")
+    trace = {"traceEvents": [{"ph": "M", "pid": 1, "name": "process_name", "args": {"name": "x"}}]}
+    (tmp_path / "h.trace.json").write_text(json.dumps(trace), encoding="utf-8")
+    plane = b"\x12\x09/host:CPU"  # an XSpace of one plane without a line
+    (tmp_path / "h.xplane.pb").write_bytes(b"\x0a" + bytes([len(plane)]) + plane)
+    return tmp_path
+
+
+# command, its exit code, packages of others that it must not load, packages of ours
+TABLE = [
+    ("steps one/0.log", 0, ALWAYS, JUST_READING | {"evidence"}),
+    ("triage one/0.log", 0, ALWAYS, JUST_READING | {"evidence"}),
+    ("megascale one/0.log", 0, ALWAYS, JUST_READING | {"evidence", "report", "stats", "sweep"}),
+    ("compare one two", 0, ALWAYS - {"numpy"}, JUST_READING | {"evidence"}),
+    ("hlo .", 0, ALWAYS, JUST_READING | {"logs", "report", "stats", "tasks"}),
+    ("drill h.trace.json", 2, ALWAYS - {"numpy"}, JUST_READING | {"logs", "report", "tasks"}),
+    ("network h.xplane.pb", 0, ALWAYS - {"numpy"}, JUST_READING | {"logs", "report", "tasks"}),
+    ("flags list", 0, ALWAYS, DRIVING | {"launchers", "evidence", "logs", "report", "tasks"}),
+    ("flags list --axis FSDP", 0, ALWAYS, DRIVING | {"launchers", "logs", "report", "tasks"}),
+    ("flags show ag", 0, ALWAYS, DRIVING | {"launchers", "logs", "report", "tasks"}),
+    ("flags lint --jaxlib 0.8.3 --xla_a=1", 1, ALWAYS, {"campaign", "ledger", "logs", "tasks"}),
+    (
+        f"flags lint --jaxlib 0.8.3 test_small.py {OF_CELL}",
+        1,
+        ALWAYS,
+        {"campaign", "ledger", "tasks"},
+    ),
+    # submitit renders the batch script of a plan for Slurm, and of no other
+    (f"plan test_small.py {OF_CELL}", 0, ALWAYS - {"submitit"}, {"evidence", "campaign"}),
+    (f"plan test_small.py {OF_CELL} --executor local", 0, ALWAYS, {"evidence", "campaign"}),
+    ("jobs", 2, ALWAYS, {"evidence", "prepare", "report", "tasks"}),
+    ("report", 2, ALWAYS, {"evidence", "prepare", "report", "tasks"}),
+    ("--help", 0, ALWAYS, JUST_READING | {"evidence", "logs", "report", "stats", "sweep", "tasks"}),
+]
+
+
+def test_a_ledger_is_listed_and_reported_without_what_measures(inputs: Path) -> None:
+    table = "job,profile,tgs,step_s\n" + "".join(
+        f"{100 + at},{'baseline' if at % 2 else 'a'},{1000 + at},0.512\n" for at in range(8)
+    )
+    (inputs / "jobs.csv").write_text(table, encoding="utf-8")
+    code, _ = modules_of(f"import jobs.csv {OF_CELL}", inputs)
+    assert code == 0
+    code, listed = modules_of("jobs", inputs)
+    assert code == 0
+    assert not own(listed) & (DRIVING - {"ledger"} | {"evidence", "logs", "report", "tasks"})
+    code, reported = modules_of("report", inputs)
+    assert code == 0
+    assert not own(reported) & {"campaign", "evidence", "executors", "prepare"}
+    assert not {name.partition(".")[0] for name in reported} & (ALWAYS - {"numpy", "jinja2"})
+
+
+@pytest.mark.parametrize("command", ["hlo .", "steps one/0.log", "drill h.trace.json", "jobs"])
+def test_a_misspelt_variable_is_told_by_every_command(
+    command: str, inputs: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(inputs)
+    monkeypatch.setenv("XLATUNE_WORKDIRR", "elsewhere")
+    assert main(command.split()) == 2
+    said = capsys.readouterr()
+    assert "XLATUNE_WORKDIRR" in said.err
+    assert "XLATUNE_WORKDIR" in said.err.replace("XLATUNE_WORKDIRR", "")
+    assert not said.out
+
+
+@pytest.mark.parametrize(
+    ("command", "code", "others", "ours"), TABLE, ids=[command for command, *_ in TABLE]
+)
+def test_a_command_loads_only_what_it_uses(
+    command: str, code: int, others: set[str], ours: set[str], inputs: Path
+) -> None:
+    was, modules = modules_of(command, inputs)
+    assert was == code
+    top = {name.partition(".")[0] for name in modules}
+    assert not top & others
+    assert not own(modules) & ours
+    assert "cli" in own(modules)  # the walk sees what was loaded
+
+
+def modules_of(command: str, inputs: Path) -> tuple[int, list[str]]:
+    """The exit code of a command and the modules that its process had at its end."""
+    found = inputs / "modules.json"
+    env = {name: each for name, each in os.environ.items() if not name.startswith("COV")}
+    ended = subprocess.run(
+        [sys.executable, "-c", RUN, str(found), *command.split()],
+        cwd=inputs,
+        env={**env, "PYTHONPATH": str(Path(__file__).parents[2])},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stderr
+    code, modules = json.loads(found.read_text(encoding="utf-8"))
+    return code, modules
+
+
+def own(modules: list[str]) -> set[str]:
+    """The packages of ours among modules."""
+    return {name.split(".")[1] for name in modules if name.startswith("pytest_xlatune.")}
+
+
+THREADS = """
+import json, os, sys
+from pytest_xlatune.cli import main
+main(["drill", "h.xplane.pb"])
+print(json.dumps([len(os.listdir("/proc/self/task")), os.environ.get("OPENBLAS_NUM_THREADS")]))
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="counts threads by /proc")
+@pytest.mark.parametrize("said", [None, "2"])
+def test_a_command_that_loads_numpy_starts_no_threads_and_leaves_the_environment(
+    inputs: Path, said: str | None
+) -> None:
+    environ = {key: value for key, value in os.environ.items() if "_NUM_THREADS" not in key}
+    if said is not None:
+        environ["OPENBLAS_NUM_THREADS"] = said
+    run = subprocess.run(
+        [sys.executable, "-c", THREADS],
+        cwd=inputs, env=environ, check=True, stdout=subprocess.PIPE, timeout=120,
+    )  # fmt: skip
+    threads, left = json.loads(run.stdout.splitlines()[-1])
+    assert left == said
+    if said is None:
+        assert threads == 1

@@ -1,0 +1,141 @@
+"""A study whose arms are cells on their own nodes, and a cluster of such nodes with a clock."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from pytest_xlatune.campaign import Campaign, Setup, by_digest
+from pytest_xlatune.executors import Request, Resumed
+from pytest_xlatune.launchers.command import CommandLauncher
+from pytest_xlatune.model.cell import Cell
+from pytest_xlatune.model.resources import Resources, RetryPolicy
+from pytest_xlatune.model.result import Outcome, State, Submission
+from pytest_xlatune.model.trial import LaunchSpec, Trial
+from pytest_xlatune.studies import LossRule, OnNodeFailure, Policy
+from pytest_xlatune.sweep.groups import Limits
+from tests.helpers.scripted import CELL, Script, ordinary
+from tests.helpers.toy import ToyStudy
+
+
+def on(*nodes: str) -> Cell:
+    """The pretend cell on these nodes."""
+    return replace(CELL, nodelist=nodes, config_tag="-".join(dict.fromkeys([nodes[0], nodes[-1]])))
+
+
+@dataclass(frozen=True, kw_only=True)
+class CellsStudy(ToyStudy):
+    """The toy study: every cell as deployed, in rounds."""
+
+    rounds: int = 1
+    on_node_failure: OnNodeFailure = OnNodeFailure.STOP
+
+    @property
+    def policy(self) -> Policy:
+        return Policy(on_node_failure=self.on_node_failure, loss=LossRule.OWN_ARM)
+
+    def trial(self, cell: Cell, number: int) -> Trial:
+        """The trial of a cell in a round, from 0."""
+        every = (each for each in self.propose(()) if each.cell_digest == cell.digest)
+        return next(each for each in every if each.block == number + 1)
+
+
+class Cluster:
+    """Runs nothing: every node takes its submissions one after the other, `took_s` each.
+
+    It starts a submission when all its nodes are free of earlier ones, as Slurm does.
+    """
+
+    name = "slurm"
+    max_in_flight = 0
+
+    def __init__(self, script: Script = ordinary, *, took_s: float = 60.0) -> None:
+        self.script = script
+        self.took_s = took_s
+        self.now_s = 1e9
+        self.submitted: list[tuple[str, tuple[str, ...]]] = []
+        self.cancelled: set[str] = set()
+        self.sick: set[str] = set()  # nodes that take no job, and stay so
+        self._free_s: dict[str, float] = {}
+        self._jobs: dict[str, tuple[str, tuple[str, ...], float, Outcome]] = {}
+
+    def submit(self, spec: LaunchSpec, request: Request) -> str:
+        folder, comment = request.folder, request.comment
+        for job_id, job in self._jobs.items():
+            if job[0] == comment:
+                return job_id
+        folder.mkdir(parents=True)
+        trial_id, _, attempt = folder.name.rpartition(".")
+        text, outcome = self.script(trial_id, int(attempt))
+        (folder / "log.0.txt").write_text(text, encoding="utf-8")
+        nodes = request.nodelist or (f"any{len(self._jobs)}",)
+        start_s = max([self.now_s, *(self._free_s.get(node, 0.0) for node in nodes)])
+        self._free_s.update(dict.fromkeys(nodes, start_s + self.took_s))
+        job_id = f"{len(self._jobs) + 1}"
+        outcome = replace(outcome, nodes=nodes, start_s=start_s, end_s=start_s + self.took_s)
+        self._jobs[job_id] = (comment, nodes, start_s, outcome)
+        self.submitted.append((trial_id, nodes))
+        return job_id
+
+    def poll(self, submissions: Sequence[Submission], *, root: Path) -> Mapping[str, Outcome]:
+        return {each.job_id: self._standing(each.job_id) for each in submissions}
+
+    def _standing(self, job_id: str) -> Outcome:
+        _, nodes, start_s, outcome = self._jobs[job_id]
+        if job_id in self.cancelled:
+            return Outcome(state=State.CANCELLED, reason="CANCELLED")
+        if self.sick & {*nodes}:
+            return Outcome(state=State.PENDING, reason="ReqNodeNotAvail", lacks_nodes=True)
+        if self.now_s < start_s:
+            return Outcome(state=State.PENDING, reason="Resources")
+        if self.now_s < start_s + self.took_s:
+            return Outcome(state=State.RUNNING, nodes=nodes, start_s=start_s)
+        return outcome
+
+    def cancel(self, submissions: Sequence[Submission], *, root: Path) -> None:
+        self.cancelled |= {each.job_id for each in submissions}
+
+    def resume(self, nodes: Sequence[str]) -> Resumed:
+        bad = tuple(node for node in nodes if node in self.sick)
+        return Resumed(faults=tuple(f"{node} is drained: bad nic" for node in bad), unfit=bad)
+
+
+def campaign(
+    folder: Path,
+    executor: Cluster,
+    study: CellsStudy,
+    *,
+    session: str = "first",
+    nodes: int = 0,
+    limits: Limits | None = None,
+    rules: RetryPolicy | None = None,
+) -> Campaign:
+    setup = Setup(
+        sweep="toy",
+        cells=by_digest(study.cells),
+        launcher=CommandLauncher(argv=("trainer", "{steps}")),
+        executor=executor,
+        resources=Resources(nodes=nodes),
+        folder=folder / "toy",
+        session=session,
+        limits=limits or Limits(),
+        policy=rules or RetryPolicy(),
+        now=lambda: executor.now_s,
+        ticks=lambda: executor.now_s,
+    )
+    made = Campaign(setup, study)
+    made.open()
+    return made
+
+
+def run(each: Campaign, cluster: Cluster, *, step_s: float = 1.0, at_most_s: float = 9000) -> float:
+    """Take a turn a second of the cluster's time until nothing is left; return how long it took."""
+    began_s = cluster.now_s
+    while True:
+        view = each.view()
+        if view.stopped or not view.pending:
+            return cluster.now_s - began_s
+        each.turn()
+        cluster.now_s += step_s
+        assert cluster.now_s - began_s < at_most_s, "the study does not end"

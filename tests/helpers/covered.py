@@ -1,0 +1,134 @@
+"""What a tuning document covers: the finished sweep, one that has begun, another parallelism."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from pytest_xlatune.model.cell import Cell, DeployedFile, Parallelism
+from pytest_xlatune.model.profile import profile
+from pytest_xlatune.model.redact import hide_assignments
+from pytest_xlatune.model.result import Conclusion, TuningRecord, Verdict, VerdictKind
+from pytest_xlatune.report import Subject
+from pytest_xlatune.report.covered import Covered, EvidenceFact, Explanation
+from pytest_xlatune.report.leaderboard import shown_cell
+from tests.helpers.finished import BY_ID, CELL, CONCLUSION, HISTORY, NOW, OVERLAP, PROFILES, score
+
+# nothing is known yet, and what is optional is missing
+BARE = Cell(model_tag="tiny", parallelism=Parallelism.parse("FSDP=4"))
+BEGUN = Conclusion(
+    verdicts=(
+        Verdict(arm="gone", kind=VerdictKind.INCONCLUSIVE),
+        Verdict(arm="oom", kind=VerdictKind.INVALID, can_run=False),
+        Verdict(
+            arm="other-loss",
+            kind=VerdictKind.INVALID,
+            n=1,
+            tgs=1500.0,
+            step_s=0.0341,
+            reasons=("its loss is 9.1, the baseline's 10.5",),
+        ),
+    ),
+    reference=Verdict(arm="baseline-deployed", kind=VerdictKind.INCONCLUSIVE),
+)
+BEGUN_SUBJECT = Subject(conclusion=BEGUN, cells=(BARE,), now=NOW)
+
+ENV_FILE = DeployedFile(
+    path="configs/deepseek3-671b.env.sh",
+    text=hide_assignments(
+        "# tuned on FSDP=8\n"
+        "export HF_TOKEN=do-not-print-me\n"
+        'export XLA_FLAGS="${XLA_FLAGS:+$XLA_FLAGS }--xla_gpu_enable_command_buffer="\n'
+        'export XLA_FLAGS="${XLA_FLAGS:+$XLA_FLAGS }--xla_gpu_autotune_level=0"\n'
+        "export NCCL_IB_HCA='mlx5_0,mlx5_1|mlx5_2'\n"
+        ": the end\n"
+    ),
+)
+CONFIG_FILE = DeployedFile(
+    path="configs/deepseek3-671b.gpu.yml",
+    text=(
+        'base_config: "base.yml"\nnum_pipeline_microbatches: 8  # of the pipeline\n'
+        "num_pipeline_repeats: 2\n"
+    ),
+    is_shell=False,
+)
+EXPLAINED = Explanation(
+    profile="overlap-2",
+    facts=(
+        EvidenceFact(
+            kind="HLO",
+            text="up to 2 collectives in flight instead of 1",
+            artifacts=("pp8/cell/run/base.1/xla_dump", "pp8/cell/run/overlap.1/xla_dump"),
+            jobs=("10008", "10009"),
+        ),
+        EvidenceFact(
+            kind="step",
+            text="a step takes 0.900 ms less (-3.1 %): exposed communication -0.850 ms",
+            artifacts=("pp8/cell/run/base.1/output", "pp8/cell/run/overlap.1/output"),
+            jobs=("10008", "10009"),
+        ),
+    ),
+    is_identical=False,
+    moved=-0.031,
+)
+COVERED = Covered(
+    sweep="pp8",
+    cell_digest=CELL.digest,
+    written_s=NOW.timestamp(),
+    cell=shown_cell(CELL),
+    profiles=PROFILES,
+    conclusion=CONCLUSION,
+    history=tuple(HISTORY),
+    files=(ENV_FILE, CONFIG_FILE),
+    versions={"pytest-xlatune": "0.1.0", "python": "3.11.2"},
+)
+# nothing is known yet, and the playbook has stopped it
+STOPPED = Covered(
+    sweep="tiny",
+    cell_digest=BARE.digest,
+    written_s=NOW.timestamp(),
+    cell=BARE,
+    profiles=(),
+    conclusion=BEGUN,
+    history=(),
+    stopped="node-drain: node002 is drained and stays so after RESUME",
+)
+
+
+def other_parallelism() -> Covered:
+    """The same model with FSDP=8: what helped with PP=8 hurts, and another recipe wins."""
+    cell = replace(CELL, parallelism=Parallelism.parse("FSDP=8"))
+    winner = profile("overlap-off", f"{OVERLAP}=1", env={"NCCL_ALGO": "Ring,Tree"})
+    turned = replace(BY_ID["overlap-2"], id="overlap-two")
+    once = replace(BY_ID["double-buffering"], id="unrolled")
+    verdicts = (
+        ("overlap-off", "FASTER", 0.116, ("20011", "20012", "20013", "20014")),
+        ("overlap-two", "SLOWER", -0.045, ("20021", "20022", "20023", "20024")),
+        ("unrolled", "SCREENED", 0.002, ("20031",)),
+    )
+    conclusion = Conclusion(
+        verdicts=tuple(
+            Verdict(
+                arm=profile_id,
+                kind=VerdictKind(kind),
+                delta=delta,
+                ci95=None if kind == "SCREENED" else (delta - 0.01, delta + 0.01),
+                n=len(jobs),
+                tgs=score(delta).tgs,
+                step_s=score(delta).step_s,
+                job_ids=jobs,
+            )
+            for profile_id, kind, delta, jobs in verdicts
+        ),
+        reference=replace(CONCLUSION.baseline, job_ids=("20001", "20002")),
+        record=TuningRecord(finalists=("overlap-off", "overlap-two"), bound=0.13, sigma=0.006),
+        complete=True,
+    )
+    return replace(
+        COVERED,
+        sweep="fsdp8",
+        cell_digest=cell.digest,
+        cell=shown_cell(cell),
+        profiles=(winner, turned, once),
+        conclusion=conclusion,
+        history=(),
+    )

@@ -1,0 +1,307 @@
+"""Traces of Megascale with known messages, and all figures of them by brute force.
+
+The writer shares nothing with the reader; the figures are Python integers and fractions.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter, defaultdict
+from dataclasses import dataclass, field
+from fractions import Fraction
+from typing import Any
+
+from tests.helpers.captures import msg, named, num
+
+EPOCH_NS = 1_760_000_000_123_456_789
+RECEIVE = "MegaScale: Communication Transport Receive"
+STATS = (
+    *("dcn_label", "dcn_source_slice_id", "dcn_source_per_slice_device_id"),
+    *("dcn_destination_slice_id", "dcn_destination_per_slice_device_id", "dcn_chunk"),
+    *("dcn_loop_index", "payload_size_bytes", "duration_us", "size", "long_name"),
+    *("network_transport_latency_us", "buffer_sizes", "action_duration_ns", "input_size"),
+)
+MS = 10**6  # ns
+
+
+@dataclass(kw_only=True)
+class Message:
+    end_ns: int  # after EPOCH_NS
+    latency_us: int
+    source: tuple[int, int]
+    to: tuple[int, int]
+    size: int
+    label: str | None = "all-reduce.5"
+    drop: str = ""  # a stat that is left out
+
+
+@dataclass(kw_only=True)
+class Made:
+    """A trace under construction."""
+
+    messages: list[Message] = field(default_factory=list)
+    mapped: list[tuple[str, int, int, str]] = field(default_factory=list)  # line, start, ns, size
+    copies: list[tuple[int, int, str]] = field(default_factory=list)
+    ops: list[tuple[int, str, str, int, int]] = field(default_factory=list)
+    module_ns: int = 5 * MS
+    others: int = 0  # events of another line of the host
+    among: int = 0  # other events on the lines of workers
+    is_text: bool = False  # labels in full, not by reference
+    steps: int = 0
+    # of Megascale's own plane: name, start, ns, statistics
+    counted: list[tuple[str, int, int, dict[str, int | str]]] = field(default_factory=list)
+    collective: str = ""  # what each rendezvous is
+    slices: str = "1,2"
+    shape: str = "f32[8]{0}, token[]"
+
+    def data(self) -> bytes:
+        names: dict[str, int] = {}
+        refs = {name: at + 1 for at, name in enumerate(STATS)}
+        lines: dict[str, list[bytes]] = defaultdict(list)
+        workers = (
+            *("MegascaleEM2_Worker/101", "MegascaleEM2_Worker/102"),
+            *("MegascaleEM2Numa0_Worker/7", "MegascaleEM2Numa1_Worker/8"),
+        )
+
+        def stat(name: str, value: int | str) -> bytes:
+            head = num(1, STATS.index(name) + 1)
+            if isinstance(value, int):
+                return msg(4, head, num(4, value))
+            if self.is_text:
+                return msg(4, head, msg(5, value.encode()))
+            return msg(4, head, num(7, refs.setdefault(value, len(refs) + 100)))
+
+        def event(name: str, start_ns: int, dur_ns: int, *stats: bytes) -> bytes:
+            key = num(1, names.setdefault(name, len(names) + 1))
+            return msg(4, key, num(2, start_ns * 1000), num(3, dur_ns * 1000), *stats)
+
+        for at, each in enumerate(self.messages):
+            values: dict[str, int | str | None] = {
+                "dcn_label": each.label,
+                "dcn_source_slice_id": each.source[0],
+                "dcn_source_per_slice_device_id": each.source[1],
+                "dcn_destination_slice_id": each.to[0],
+                "dcn_destination_per_slice_device_id": each.to[1],
+                "dcn_chunk": at % 4,
+                "dcn_loop_index": 0,
+                "payload_size_bytes": each.size,
+                "duration_us": each.latency_us,
+            }
+            stats = [stat(k, v) for k, v in values.items() if v is not None and k != each.drop]
+            lines[workers[at % 4]].append(event(RECEIVE, each.end_ns, 900, *stats))
+        for line, start, dur, size in self.mapped:
+            lines[line].append(event("MapDmaBuffer", start, dur, stat("size", size)))
+        for start, dur, size in self.copies:
+            copied = event("MegaScale: Memory Copy", start, dur, stat("size", size))
+            lines[workers[0]].append(copied)
+        for at in range(self.among):
+            other = event(f"MegaScale: Send Finished {at % 9}", at * 40, 30)
+            lines[workers[at % 4]].append(other)
+        for at in range(self.others):
+            lines["python"].append(event(f"$call {at % 50}", at * 40, 30))
+        stamps = {name: EPOCH_NS + 13 * at for at, name in enumerate(("python", *workers))}
+        body = msg(2, b"/host:CPU")
+        for name, events in lines.items():
+            shift = stamps.get(name, EPOCH_NS) - EPOCH_NS
+            body += msg(3, msg(2, name.encode()), num(3, EPOCH_NS + shift), *events)
+        body += named(4, {v: k for k, v in names.items()})
+        body += named(5, {v: k for k, v in refs.items()})
+        return msg(1, body) + self._tpus() + self._counters()
+
+    def _counters(self) -> bytes:
+        names = {name: at for at, name in enumerate(dict.fromkeys(e[0] for e in self.counted), 1)}
+        events = []
+        for name, start, dur, stats in self.counted:
+            told = [
+                msg(4, num(1, STATS.index(key) + 1), num(3, value))
+                if isinstance(value, int)
+                else msg(4, num(1, STATS.index(key) + 1), msg(5, value.encode()))
+                for key, value in stats.items()
+            ]
+            times = (num(1, names[name]), num(2, start * 1000), num(3, dur * 1000))
+            events.append(msg(4, *times, *told))
+        if not events:
+            return b""
+        return msg(
+            1,
+            msg(2, b"/device:CUSTOM:Megascale Trace"),
+            msg(3, msg(2, b"rendezvous_1"), num(3, EPOCH_NS), *events),
+            named(4, {at: name for name, at in names.items()}),
+            named(5, {at + 1: name for at, name in enumerate(STATS)}),
+        )
+
+    def _tpus(self) -> bytes:
+        planes = b""
+        for core in sorted({op[0] for op in self.ops} | {0}):
+            names: dict[str, int] = {"jit_step(1)": 1}
+            longs: dict[int, str] = {}
+            events = []
+            for owner, name, rendezvous, start, dur in self.ops:
+                if owner != core:
+                    continue
+                key = names.setdefault(name, len(names) + 1)
+                channel = name.rpartition(".")[2]
+                attribute = f'frontend_attributes={{_xla_host_transfer_rendezvous="{rendezvous}"}}'
+                has = "" if name.startswith("send-done") else attribute
+                kind = name.partition(".")[0]
+                target = f'_xla_megascale_target="{{{self.slices}}}x{{0:3}}"'
+                if self.collective and kind == "send":
+                    has = (
+                        f'frontend_attributes={{_xla_host_transfer_rendezvous="{rendezvous}",'
+                        f'_xla_megascale_transfer_type="{self.collective}",{target}}}'
+                    )
+                longs[key] = f"%{name} = ({self.shape}) {kind}(%p), channel_id={channel}, {has}"
+                events.append(msg(4, num(1, key), num(2, start * 1000), num(3, dur * 1000)))
+            table = b"".join(
+                msg(4, num(1, key), msg(2, num(1, key), msg(2, name.encode()), *(
+                    [msg(5, num(1, 11), msg(5, longs[key].encode()))] if key in longs else []
+                )))
+                for name, key in names.items()
+            )  # fmt: skip
+            module = msg(4, num(1, 1), num(2, self.module_ns * 1000), num(3, 9 * MS * 1000))
+            planes += msg(
+                1,
+                msg(2, f"/device:TPU:{core}".encode()),
+                msg(3, msg(2, b"XLA Modules"), num(3, EPOCH_NS), module),
+                msg(3, msg(2, b"Steps"), num(3, EPOCH_NS), *[module] * self.steps),
+                msg(3, msg(2, b"XLA Ops"), num(3, EPOCH_NS), *events),
+                table,
+                named(5, {at + 1: name for at, name in enumerate(STATS)}),
+            )
+        return planes
+
+
+def rank(values: list[int], numerator: int, denominator: int) -> int:
+    return sorted(values)[-(-numerator * len(values) // denominator) - 1]
+
+
+def figures(messages: list[Message], shift_ns: Any = None) -> dict[str, Any]:
+    """All figures of messages by brute force."""
+    bad = [m for m in messages if not m.label or m.drop]
+    rest = [m for m in messages if m.label and not m.drop]
+    skew = [m for m in rest if m.latency_us == 0]
+    rest = [m for m in rest if m.latency_us]
+    loop = [m for m in rest if m.source[0] == m.to[0]]
+    valid = [m for m in rest if m.source[0] != m.to[0]]
+    start = {id(m): m.end_ns - 1000 * m.latency_us for m in valid}
+    bursts: list[list[int]] = []
+    for m in sorted(valid, key=lambda m: start[id(m)]):
+        if bursts and start[id(m)] <= bursts[-1][1]:
+            bursts[-1][1] = max(bursts[-1][1], m.end_ns)
+            bursts[-1][2] += 1
+            bursts[-1][3] += m.size
+        else:
+            bursts.append([start[id(m)], m.end_ns, 1, m.size])
+    for burst in bursts:
+        inside = [m for m in valid if burst[0] <= start[id(m)] <= burst[1]]
+        burst.append(
+            max(sum(start[id(o)] <= start[id(m)] <= o.end_ns for o in inside) for m in inside)
+        )
+    bins: dict[Any, dict[int, Fraction]] = defaultdict(lambda: defaultdict(Fraction))
+    for m in valid:
+        for at in range(start[id(m)] // MS, (m.end_ns - 1) // MS + 1):
+            part = min(m.end_ns, (at + 1) * MS) - max(start[id(m)], at * MS)
+            size = Fraction(m.size * part, m.end_ns - start[id(m)])
+            for key in ("all", ("tx", m.source), ("rx", m.to)):
+                bins[key][at] += size
+    latencies = [m.latency_us for m in valid]
+    first, last = min(start.values()), max(m.end_ns for m in valid)
+    in_flight = sum(1000 * m.latency_us for m in valid)
+    in_flight_size = sum(1000 * m.latency_us * m.size for m in valid)
+    rates = sorted(Fraction(8 * m.size, 1000 * m.latency_us) for m in valid)
+    pairs = defaultdict(list)
+    for m in valid:
+        pairs[m.source, m.to].append(m)
+    return {
+        "mean_pending": float(Fraction(in_flight, last - first)),
+        "mean_pending_size": float(Fraction(in_flight_size, last - first)),
+        "rates": (float(rates[-(-len(rates) // 2) - 1]), float(rates[-1])),
+        "means": {
+            key: float(sum(each.values()) * 8 / 10**6 / (max(each) - min(each) + 1))
+            for key, each in bins.items()
+        },
+        "by": {
+            kind: {key: _quantiles(m.latency_us for m in each) for key, each in of.items()}
+            for kind, of in (
+                ("label", _grouped((m.label, m) for m in valid)),
+                ("source", _grouped((m.source, m) for m in valid)),
+                ("to", _grouped((m.to, m) for m in valid)),
+            )
+        },
+        "small": (
+            len([m for m in valid if m.size < 1 << 20]) / len(valid),
+            sum(m.size for m in valid if m.size < 1 << 20) / sum(m.size for m in valid),
+        ),
+        "kinds": (len(valid), len(loop), len(skew), len(bad)),
+        "bytes": sum(m.size for m in valid),
+        "latency": (
+            rank(latencies, 1, 2),
+            rank(latencies, 19, 20),
+            rank(latencies, 99, 100),
+            max(latencies),
+        ),
+        "sizes": dict(Counter(m.size for m in valid)),
+        "bursts": [tuple(each) for each in bursts],
+        "pending": max(sum(start[id(o)] <= start[id(m)] <= o.end_ns for o in valid) for m in valid),
+        "pending_bytes": max(
+            sum(o.size for o in valid if start[id(o)] <= start[id(m)] <= o.end_ns) for m in valid
+        ),
+        "peaks": {k: float(max(each.values()) * 8 / 10**6) for k, each in bins.items()},
+        "rx": Counter({m.to: 0 for m in valid}) + _sums((m.to, m.size) for m in valid),
+        "tx": _sums((m.source, m.size) for m in valid),
+        "pairs": {
+            pair: (
+                len(each),
+                sum(m.size for m in each),
+                rank([m.latency_us for m in each], 1, 2),
+                max(m.latency_us for m in each),
+            )
+            for pair, each in pairs.items()
+        },
+    }
+
+
+def _grouped(pairs: Any) -> dict[Any, list[Message]]:
+    found: dict[Any, list[Message]] = defaultdict(list)
+    for key, value in pairs:
+        found[key].append(value)
+    return found
+
+
+def _quantiles(values: Any) -> tuple[int, ...]:
+    all_ = list(values)
+    at = [rank(all_, share, 100) for share in (50, 95, 99)]
+    return (len(all_), *at, max(all_))
+
+
+def _sums(pairs: Any) -> Counter[Any]:
+    found: Counter[Any] = Counter()
+    for key, value in pairs:
+        found[key] += value
+    return found
+
+
+def traffic(
+    rng: random.Random, *, count: int, slow: tuple[Any, Any] = (None, None), slices: int = 2
+) -> list[Message]:
+    """Messages in bursts; those from `slow[0]`, and to `slow[1]` where that is given, come late."""
+    ids = [(a, b) for a in range(slices) for b in range(3)]
+    made = []
+    for at in range(count):
+        source, to = rng.choice(ids), rng.choice(ids)
+        latency = rng.randint(300, 700)
+        if source == slow[0] and slow[1] in (None, to):
+            latency += 20_000
+        burst = 1 + at // 40
+        made.append(
+            Message(
+                end_ns=burst * 90 * MS + rng.randrange(3 * MS),
+                latency_us=0 if rng.random() < 0.01 else latency,
+                source=source,
+                to=to,
+                size=rng.choice((1 << 20, 1 << 16, 12345)),
+                label=None if rng.random() < 0.01 else "all-reduce.5",
+                drop="dcn_source_slice_id" if rng.random() < 0.01 else "",
+            )
+        )
+    return made

@@ -1,0 +1,36 @@
+"""What a payload runs and leaves behind: programs, records, outcomes."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from pytest_xlatune.executors import payload
+from pytest_xlatune.executors.folder import ProcessRecord, read_outcomes, read_started
+from pytest_xlatune.model.result import Outcome
+from tests.helpers.waiting import until
+
+PATH = {"PATH": os.environ["PATH"]}
+# a trainer that tells when it ran
+TIMED = "import time; a = time.monotonic(); time.sleep(0.2); print(a, time.monotonic())"
+
+Start = Callable[..., "subprocess.Popen[bytes]"]
+
+
+def is_gone(pid: int) -> bool:
+    return payload.start_ticks(pid) is None
+
+
+def python(code: str) -> tuple[str, ...]:
+    return (sys.executable, "-S", "-c", code)
+
+
+def outcome(folder: Path, rank: int = 0) -> Outcome:
+    return until(lambda: read_outcomes(folder).get(rank))
+
+
+def trainer(folder: Path) -> ProcessRecord:
+    return until(lambda: read_started(folder))

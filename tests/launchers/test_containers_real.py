@@ -1,0 +1,169 @@
+"""Trials in real containers, by podman: the environment, the exit, and nothing left behind."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from pytest_xlatune.executors import Request
+from pytest_xlatune.executors.folder import read_claim, read_started
+from pytest_xlatune.executors.local import LocalExecutor
+from pytest_xlatune.launchers.container import ContainerLauncher
+from pytest_xlatune.model.cell import Cell, Parallelism
+from pytest_xlatune.model.profile import profile
+from pytest_xlatune.model.resources import Resources
+from pytest_xlatune.model.result import Outcome, State, Submission
+from tests.helpers.containers import PodmanSite, podman
+from tests.helpers.waiting import until
+
+PROBE = "import json, os; print(json.dumps([dict(os.environ), os.getpid()]))"
+PROFILE = profile("p", "--xla_a=1,2", env={"TRICKY": 'two\nlines, it\'s "x" $HOME '})
+
+
+@dataclass
+class Attempt:
+    """One attempt on this machine."""
+
+    root: Path
+    job_id: str
+    name: str
+    run: str
+
+    @property
+    def folder(self) -> Path:
+        return self.root / self.run / self.name
+
+    @property
+    def log(self) -> str:
+        path = self.folder / "log.0.txt"
+        return path.read_text(errors="replace") if path.exists() else ""
+
+    @property
+    def submission(self) -> Submission:
+        return Submission(
+            trial_id=self.name, attempt=1, executor="local", job_id=self.job_id,
+            folder=f"{self.run}/{self.name}",
+        )  # fmt: skip
+
+    def poll(self) -> Outcome:
+        return LocalExecutor().poll([self.submission], root=self.root)[self.job_id]
+
+    def end(self) -> Outcome:
+        until(lambda: self.poll().state.is_final)
+        return self.poll()
+
+    @property
+    def containers(self) -> list[str]:
+        """The processes of the container of this attempt, as the machine itself sees them."""
+        mark = f"{self.folder}/container.entry.sh".encode()
+        return [
+            path.parent.name
+            for path in Path("/proc").glob("[0-9]*/cmdline")
+            if mark in _read(path) and b"podman" not in _read(path).split(b"\0")[0]
+            and b"conmon" not in _read(path).split(b"\0")[0]
+        ]  # fmt: skip
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError:
+        return b""
+
+
+@pytest.fixture
+def submit(podman_site: PodmanSite, tmp_path: Path) -> Callable[..., Attempt]:
+    # A container is named after its run and trial, and two test processes share one podman.
+    run = f"run-{uuid.uuid4().hex[:8]}"
+
+    def submitted(name: str, *argv: str) -> Attempt:
+        job_id = LocalExecutor(lock=tmp_path / "lock").submit(
+            podman_site.spec(PROFILE, *argv),
+            Request(
+                folder=tmp_path / run / name,
+                job_name=name,
+                comment=name,
+                resources=Resources(),
+            ),
+        )
+        return Attempt(root=tmp_path, job_id=job_id, name=name, run=run)
+
+    return submitted
+
+
+def test_the_environment_and_the_outcome(submit: Callable[..., Attempt]) -> None:
+    done = submit("env", sys.executable, "-c", PROBE)
+    assert done.end().state is State.COMPLETED, done.log
+    env, pid = json.loads(done.log.splitlines()[-1])
+    assert env["TRICKY"] == PROFILE.env["TRICKY"]
+    assert env["EMPTY"] == ""
+    told, *rest = env["XLA_FLAGS"].partition(" --xla_from_image=1 ")
+    assert told.startswith(f"--xla_dump_to='{done.folder}/xla_options' --xla_dump_hlo_module_re=")
+    assert rest == [" --xla_from_image=1 ", "--xla_a=1,2"]
+    assert pid < 20, "it has its own process ids"
+    failed = submit("fails", "bash", "-c", "exit 7").end()
+    assert (failed.state, failed.exit_code) == (State.FAILED, 7)
+
+
+def test_what_a_node_must_have_is_looked_for(podman_site: PodmanSite) -> None:
+    def failing(launcher: ContainerLauncher, image: str = podman_site.image) -> list[str]:
+        cell = Cell(model_tag="m", parallelism=Parallelism.parse("FSDP=1"), image=image)
+        return [
+            wrong
+            for command, wrong in launcher.checks(cell)
+            if subprocess.run(["sh", "-c", command], check=False, capture_output=True).returncode
+        ]
+
+    assert failing(podman_site.launcher(sys.executable)) == []
+    (missing,) = failing(podman_site.launcher("/opt/no/train.sh"))
+    assert "has not all of bash, /opt/no/train.sh: mount what the image has not" in missing
+    other = podman_site.image.partition("@")[0] + "@sha256:" + "0" * 64
+    no_image, _ = failing(podman_site.launcher(sys.executable), other)
+    assert f"has no image {other}; pull or load it there" in no_image
+
+
+STUBBORN = "trap 'echo heard' TERM; echo up; while :; do sleep 0.2; done"
+POLITE = "trap 'echo heard; exit 0' TERM; echo up; while :; do sleep 0.2; done"
+
+
+@pytest.mark.parametrize("script", [POLITE, STUBBORN], ids=["polite", "stubborn"])
+def test_a_cancelled_trial_hears_it_and_leaves_no_container(
+    submit: Callable[..., Attempt], script: str
+) -> None:
+    attempt = submit("sleeps", "bash", "-c", script)
+    until(lambda: "up" in attempt.log.splitlines())
+    assert attempt.containers
+    LocalExecutor().cancel([attempt.submission], root=attempt.root)
+    assert attempt.end().state is State.CANCELLED
+    assert "heard" in attempt.log.splitlines()
+    until(lambda: not attempt.containers)
+    named = podman("ps", "--format", "{{.Names}}", "--filter", f"name=xlt-{attempt.run}-sleeps-0")
+    assert named.stdout == b""
+
+
+@pytest.mark.parametrize("victim", ["the shell around it", "payload and all below it"])
+def test_sigkill_leaves_no_container_running(submit: Callable[..., Attempt], victim: str) -> None:
+    attempt = submit("killed", "bash", "-c", STUBBORN)
+    until(lambda: "up" in attempt.log.splitlines())
+    started, claim = read_started(attempt.folder), read_claim(attempt.folder)
+    assert started is not None
+    assert claim is not None
+    inside = attempt.containers
+    assert inside
+    if victim == "the shell around it":
+        os.kill(started.pid, signal.SIGKILL)
+    else:
+        os.kill(claim.pid, signal.SIGKILL)
+        with contextlib.suppress(ProcessLookupError):  # the kernel and the container were quicker
+            os.killpg(started.pid, signal.SIGKILL)
+    until(lambda: not attempt.containers)

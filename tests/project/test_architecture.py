@@ -1,0 +1,220 @@
+"""The layout holds: arrows point down, names are said once, nothing forbidden is called."""
+
+from __future__ import annotations
+
+import ast
+import graphlib
+import subprocess
+import sys
+from collections import defaultdict
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest_xlatune
+
+PACKAGE = Path(pytest_xlatune.__file__).parent
+ROOT = Path(__file__).parents[2]
+MODULES = sorted(PACKAGE.rglob("*.py"))
+STDLIB = sys.stdlib_module_names
+
+# package -> (layer, third parties it may import); docs/architecture.md says what each is for
+LAYERS: dict[str, tuple[int, set[str]]] = {
+    "model": (1, set()),
+    # programs below another interpreter: what that has, and nothing of ours
+    "workers": (1, {"jax", "jaxlib", "jax_plugins"}),
+    "catalog": (2, set()),
+    "evidence": (2, {"numpy"}),
+    "launchers": (2, {"ruamel"}),
+    "logs": (2, set()),
+    "report": (2, {"tabulate", "ruamel", "jinja2", "markupsafe"}),
+    "stats": (2, {"numpy", "scipy"}),
+    "executors": (3, {"submitit"}),
+    "ledger": (3, {"filelock"}),
+    "studies": (3, set()),
+    "sweep": (4, {"filelock", "ruamel"}),
+    "campaign": (5, {"filelock"}),
+    "prepare": (6, {"ruamel"}),
+    "tasks": (7, {"apprise", "mlflow"}),
+    "cli": (8, {"rich"}),
+    "plugin": (8, {"pytest"}),
+    "__init__": (9, set()),
+}
+SIDEWAYS = {("evidence", "stats")}
+PURE = {"model", "stats", "catalog", "logs", "launchers", "report", "studies"}
+OUTSIDE_WORLD = {"os", "subprocess", "time", "socket", "tempfile", "shutil", "random", "threading"}
+MOST_LINES, MOST_FILES = (
+    700,
+    226,
+)  # with the studies of batch size, network and commits, the page, held allocations
+
+
+@cache
+def tree_of(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+def said(path: Path) -> str:
+    return str(path.relative_to(PACKAGE))
+
+
+def package_of(path: Path) -> str:
+    return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+
+
+def imports(path: Path) -> Iterator[tuple[int, str]]:
+    """Every imported name with its line, those under TYPE_CHECKING and inside functions too."""
+    for node in ast.walk(tree_of(path)):
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{said(path)}:{node.lineno}: relative import"
+            yield from ((node.lineno, f"{node.module}.{alias.name}") for alias in node.names)
+
+
+def calls(path: Path) -> Iterator[tuple[int, str]]:
+    for node in ast.walk(tree_of(path)):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+            yield node.lineno, node.func.id
+
+
+def upward(path: Path) -> Iterator[str]:
+    here = package_of(path)
+    layer, third_parties = LAYERS[here]
+    for line, name in imports(path):
+        top, _, rest = name.partition(".")
+        if top != "pytest_xlatune":
+            if top not in STDLIB and top not in third_parties:
+                yield f"{said(path)}:{line} imports {name}"
+            continue
+        there = rest.partition(".")[0]
+        if there in (here, "__version__") or (here, there) in SIDEWAYS:
+            continue
+        if LAYERS.get(there, LAYERS["__init__"])[0] >= layer:
+            yield f"{said(path)}:{line}: {here} (layer {layer}) imports {name}"
+
+
+def test_arrows_point_down() -> None:
+    assert {package_of(path) for path in MODULES} == set(LAYERS), "name the package's layer here"
+    assert [each for path in MODULES for each in upward(path)] == []
+
+
+def test_a_private_module_is_imported_by_its_own_package_alone() -> None:
+    users: dict[str, set[str]] = defaultdict(set)
+    for path in MODULES:
+        for _, name in imports(path):
+            for module in (name, name.rpartition(".")[0]):
+                users[module].add(package_of(path))
+    wrong = []
+    for path in MODULES:
+        dotted = ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts)
+        if path.stem.startswith("_") and path.stem != "__init__":
+            wrong += [f"{said(path)}: {each}" for each in users[dotted] - {package_of(path)}]
+    assert wrong == []
+
+
+def test_the_walk_sees_a_forbidden_arrow_inside_a_function() -> None:
+    path = PACKAGE / "stats" / "upward.py"  # never written
+    tree = ast.parse("def late():\n    from pytest_xlatune.campaign import Campaign\n")
+    walk = tree_of.__wrapped__
+    assert walk(PACKAGE / "model" / "errors.py").body
+    try:
+        globals()["tree_of"] = lambda _: tree
+        assert list(upward(path)) == [
+            "stats/upward.py:2: stats (layer 2) imports pytest_xlatune.campaign.Campaign"
+        ]
+    finally:
+        globals()["tree_of"] = cache(walk)
+
+
+def test_no_module_imports_itself_by_way_of_others() -> None:
+    dotted = {
+        ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts).removesuffix(
+            ".__init__"
+        ): path
+        for path in MODULES
+    }
+    arrows: dict[str, set[str]] = {}
+    for name, path in dotted.items():
+        typing_only = {
+            line
+            for node in tree_of(path).body
+            if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test)
+            for line in range(node.lineno, (node.end_lineno or node.lineno) + 1)
+        }
+        loaded = {full for line, full in imports(path) if line not in typing_only}
+        found = {full if full in dotted else full.rpartition(".")[0] for full in loaded}
+        arrows[name] = (found & dotted.keys()) - {name}
+    assert "pytest_xlatune.model.errors" in arrows["pytest_xlatune.model.profile"]
+    graphlib.TopologicalSorter(arrows).prepare()  # raises on a cycle, and names it
+
+
+def test_names_are_said_once() -> None:
+    modules, classes = defaultdict(list), defaultdict(list)
+    for path in MODULES:
+        stem = path.parent.name if path.stem == "__init__" else path.stem
+        assert path.stem != path.parent.name, f"{said(path)}: no X/X.py"
+        # a command may share its name with the task or the subject that it shows
+        if package_of(path) != "cli":
+            modules[stem].append(said(path))
+        for node in ast.walk(tree_of(path)):
+            if isinstance(node, ast.ClassDef):
+                classes[node.name].append(said(path))
+    assert {name: where for name, where in modules.items() if len(where) > 1} == {}
+    assert {name: where for name, where in classes.items() if len(where) > 1} == {}
+
+
+def test_files_are_few_and_each_says_what_it_does() -> None:
+    lines = {said(path): len(path.read_text(encoding="utf-8").splitlines()) for path in MODULES}
+    assert len(lines) <= MOST_FILES
+    assert {name: count for name, count in lines.items() if count > MOST_LINES} == {}
+    assert [said(path) for path in MODULES if not ast.get_docstring(tree_of(path))] == []
+    of_tests = [*ROOT.glob("tests/**/*.py"), *ROOT.glob("benchmarks/*.py")]
+    long = [
+        path.name for path in of_tests if len(path.read_text("utf-8").splitlines()) > MOST_LINES
+    ]
+    assert len(of_tests) > 50, "the walk sees nothing"
+    assert long == []
+
+
+def test_nothing_forbidden_is_called() -> None:
+    wrong = []
+    for path in MODULES:
+        here = package_of(path)
+        wrong += [
+            f"{said(path)}:{node.lineno}: pytest rewrites the asserts of a plugin"
+            for node in ast.walk(tree_of(path))
+            if isinstance(node, ast.Assert)
+        ]
+        if here in PURE:
+            tops = {name.partition(".")[0] for _, name in imports(path)}
+            wrong += [f"{said(path)} imports {name}" for name in tops & OUTSIDE_WORLD]
+        forbidden = {"open", "input", "exec", "eval"} if here in PURE else {"exec", "eval"}
+        forbidden |= set() if here in {"cli", "workers"} else {"print"}
+        wrong += [
+            f"{said(path)}:{line} calls {name}" for line, name in calls(path) if name in forbidden
+        ]
+    assert wrong == []
+
+
+def test_the_payload_runs_alone() -> None:
+    payload = PACKAGE / "executors" / "payload.py"
+    assert [name for _, name in imports(payload) if name.partition(".")[0] not in STDLIB] == []
+
+
+def test_the_page_of_the_architecture_names_every_package() -> None:
+    page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    assert [name for name in LAYERS if name != "__init__" and f"`{name}`" not in page] == []
+
+
+def test_loading_the_plugin_loads_nothing_heavy() -> None:
+    theirs = ("scipy", "numpy", "submitit", "ruamel", "filelock", "tabulate", "jinja2", "gettext")
+    heavy = (*theirs, "pytest_xlatune.studies", "pytest_xlatune.campaign")
+    code = (
+        "import sys, pytest; before = set(sys.modules); import pytest_xlatune.plugin; "
+        f"print([m for m in {heavy} if m in sys.modules and m not in before])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=240
+    )
+    assert done.stdout.strip() == "[]"

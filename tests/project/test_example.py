@@ -1,0 +1,217 @@
+"""The checkout after `make sweep`, and a project beside it: pytest starts, no file is changed."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+from xml.etree import ElementTree as ET
+
+import pytest
+
+from pytest_xlatune.model.text import ABSENT
+from tests.helpers.pages import read
+
+ROOT = Path(__file__).parents[2]
+SWEEP = "sweeps/test_quickstart.py"
+
+
+@pytest.fixture
+def bare(tmp_path: Path) -> dict[str, str]:
+    """An environment whose Python finds no hypothesis, as that of `make sweep`."""
+    (tmp_path / "sitecustomize.py").write_text(
+        "import importlib.machinery as machinery\n"
+        "found = machinery.PathFinder.find_spec\n"
+        "class Finder:  # no function: pytest makes it an attribute of a class\n"
+        "    def __call__(self, name, *args, **named):\n"
+        "        return None if name == 'hypothesis' else found(name, *args, **named)\n"
+        "machinery.PathFinder.find_spec = Finder()\n",
+        encoding="utf-8",
+    )
+    return {**os.environ, "PYTHONPATH": str(tmp_path)}
+
+
+@pytest.mark.parametrize(
+    ("argv", "status", "said"),
+    [
+        pytest.param(("--help",), 0, "--xlatune-model", id="its help"),
+        pytest.param(("--markers",), 0, "@pytest.mark.wave1_5", id="its markers"),
+        pytest.param((), 5, "hypothesis is not installed here", id="without a word"),
+        pytest.param(("--collect-only", "-q", SWEEP), 0, "opt-level-1", id="a sweep"),
+    ],
+)  # fmt: skip
+def test_pytest_starts_in_the_checkout_with_what_a_sweep_needs(
+    bare: dict[str, str], argv: tuple[str, ...], status: int, said: str
+) -> None:
+    no = ("-p", "no:hypothesispytest", "-p", "no:cacheprovider")
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", *no, *argv],
+        cwd=ROOT, env=bare, capture_output=True, text=True, check=False, timeout=240,
+    )  # fmt: skip
+    assert done.returncode == status, done.stdout + done.stderr
+    assert said in done.stdout
+    assert "Traceback (most" not in done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        pytest.param((), "1 passed", id="without a word"),
+        pytest.param(("--help",), "--xlatune-model", id="its help"),
+        pytest.param(("--markers",), "@pytest.mark.wave1_5", id="its markers"),
+        pytest.param(("-n", "2"), "1 passed", id="with workers"),
+        pytest.param(("-p", "no:xlatune"), "1 passed", id="without the plugin"),
+    ],
+)
+def test_a_project_that_merely_has_the_plugin_notices_nothing(
+    tmp_path: Path, argv: tuple[str, ...], said: str
+) -> None:
+    """Its warnings are errors, and its markers strict; what a sweep left lies about."""
+    (tmp_path / "pytest.ini").write_text(
+        "[pytest]\naddopts = --strict-markers --strict-config\nfilterwarnings = error\n"
+    )
+    (tmp_path / "test_own.py").write_text("def test_own():\n    assert True\n", encoding="utf-8")
+    (tmp_path / ".xlatune" / "own" / "cell").mkdir(parents=True)
+    (tmp_path / ".xlatune" / "own" / "cell" / "ledger.jsonl").write_text("{}\n")
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", *argv],
+        cwd=tmp_path, capture_output=True, text=True, check=False, timeout=240,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert said in done.stdout
+    assert "Traceback (most" not in done.stdout + done.stderr
+
+
+def test_what_a_sweep_writes_into_the_checkout_is_ignored_by_git() -> None:
+    # tox writes a file .venv where there is no folder of that name
+    files = [*(f"{each}/quickstart/x" for each in ("reports", ".xlatune")), ".venv", ".tox/x"]
+    done = subprocess.run(
+        ["git", "check-ignore", *files], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    if done.returncode == 128:
+        pytest.skip("no checkout of git")
+    assert done.stdout.split() == files
+    listed = subprocess.run(
+        ["git", "ls-files", "reports"], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert all(each.startswith("reports/example/") for each in listed.stdout.split())
+    assert "reports/example/quickstart/leaderboard.md" in listed.stdout
+
+
+def test_documents_pages_readme_tutorial_and_picture_show_the_committed_example() -> None:
+    """As the code of today writes them from the run's JSON, headers included."""
+    example = script()
+    made = example.made()
+    assert [path.name for path in made].count("leaderboard.html") == 2
+    for path, text in made.items():
+        assert path.read_text(encoding="utf-8") == text, f"{path.name}: say `make example`"
+
+
+@pytest.mark.parametrize("name", ["batch", "commits", "nodes", "network"])
+def test_a_study_has_a_page_with_the_figures_of_its_committed_json(name: str) -> None:
+    """A page that is committed is the one of today; none is needed to make one."""
+    made = {path.suffix: (path, text) for path, text in script().of_study(name)}
+    path, text = made[".html"]
+    if path.exists():
+        assert path.read_text(encoding="utf-8") == text, "say `python sweeps/quickstart/example.py`"
+        path, document = made[".md"]
+        assert path.read_text(encoding="utf-8") == document
+    told = json.loads(path.with_suffix(".json").read_text(encoding="utf-8"))
+    page = read(text)
+    changes = {
+        each["arm"]: each["delta"]
+        for each in told["conclusion"]["verdicts"]
+        if each["delta"] is not None and each["kind"] != "INVALID"
+    }
+    assert page.forest.keys() == changes.keys()
+    for arm, cells in page.forest.items():
+        assert float(cells["delta"]) == pytest.approx(100 * changes[arm], abs=0.05)
+    jobs = {job for each in told["trials"] for job in each["job_ids"]}
+    listed = next(rows for rows in page.tables if rows[0][:3] == ["Job", "Profile", "Stage"])
+    assert {row[0] for row in listed[1:]} == jobs
+    if name in ("batch", "commits"):  # the others name the cell of all nodes together
+        assert f"Cell: {told['cell_digest']}" in page.text
+
+
+def test_the_picture_has_every_figure_of_the_committed_example() -> None:
+    example = script()
+    told = json.loads((ROOT / "reports/example/quickstart/leaderboard.json").read_text("utf-8"))
+    picture = ET.fromstring(example.PICTURE.read_text(encoding="utf-8"))
+    shown = [each.text for each in picture.iter("{http://www.w3.org/2000/svg}text")]
+    measured = [each for each in told["conclusion"]["verdicts"] if each["delta"] is not None]
+    assert len(measured) > 5
+    for each in measured:
+        at = next(
+            i for i, text in enumerate(shown) if (text or "").removeprefix("★ ") == each["arm"]
+        )
+        ends = each["ci95"] and "[{:+.1f}, {:+.1f}]".format(*(100 * end for end in each["ci95"]))
+        assert shown[at + 1 : at + 5] == [
+            f"{100 * each['delta']:+.1f}",
+            ends or ABSENT,
+            str(each["n"]),
+            each["kind"],
+        ]
+    # dots stand in the order of their figures
+    dots = [float(each.attrib["cx"]) for each in picture.iter("{http://www.w3.org/2000/svg}circle")]
+    assert sorted(dots, reverse=True)[: len(measured)] == [
+        dot for _, dot in sorted(zip((-each["delta"] for each in measured), dots, strict=True))
+    ]
+
+
+def test_the_picture_would_show_another_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    example = script()
+    before = example.made()[example.PICTURE]
+    other = tmp_path / "other.json"
+    text = example.DATA.read_text(encoding="utf-8")
+    board = json.loads((ROOT / "reports/example/quickstart/leaderboard.json").read_text("utf-8"))
+    (delta,) = (
+        each["delta"] for each in board["conclusion"]["verdicts"] if each["arm"] == "fusion-off"
+    )
+    assert str(delta) in text
+    other.write_text(text.replace(str(delta), "0.25"), encoding="utf-8")
+    monkeypatch.setattr(example, "DATA", other)
+    after = example.made()[example.PICTURE]
+    assert after != before
+    assert "+25.0" in after
+
+
+def test_the_readme_is_short_and_says_first_what_it_is() -> None:
+    lines = (ROOT / "README.md").read_text(encoding="utf-8").splitlines()
+    assert len(lines) < 120
+    first = " ".join(lines[1 : lines.index("## Two commands")])
+    assert len(re.findall(r"[.](?=\s|$)", first.partition("![")[0])) == 3, "three sentences"
+    assert "](docs/quickstart.svg)" in first
+    text = "\n".join(lines)
+    assert "    make sweep " in text
+    assert "    make test " in text
+    read_on = text.partition("## Where to read on")[2]
+    assert len(re.findall(r"(?m)^\d\. ", read_on)) == 5
+
+
+def test_the_committed_page_has_the_figures_of_its_json() -> None:
+    folder = ROOT / "reports" / "example" / "quickstart"
+    told = json.loads((folder / "leaderboard.json").read_text(encoding="utf-8"))
+    page = read((folder / "leaderboard.html").read_text(encoding="utf-8"))
+    shown = {arm: cells["delta"] for arm, cells in page.forest.items()}
+    assert shown == {
+        each["arm"]: f"{100 * each['delta']:+.1f}"
+        for each in told["conclusion"]["verdicts"]
+        if each["delta"] is not None
+    }
+
+
+def script() -> ModuleType:
+    path = ROOT / "sweeps" / "quickstart" / "example.py"
+    spec = importlib.util.spec_from_file_location("example", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module

@@ -1,0 +1,81 @@
+"""The tables of docs/ that the code says itself are those that it says today."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from pytest_xlatune.cli import COMMANDS
+from pytest_xlatune.model.result import Effect, VerdictKind
+from pytest_xlatune.sweep.groups import OPTIONS, SWITCHES
+from tests.helpers.benchmarks import load
+from tests.project.test_architecture import LAYERS, PACKAGE
+
+DOCS = Path(__file__).parents[2] / "docs"
+PAGES = [DOCS.parent / "README.md", *sorted(DOCS.glob("*.md"))]
+KNOWN = {*(each.flag for each in OPTIONS), *(f"--{name}" for name in SWITCHES)}
+generate, pages = load("generate", DOCS), load("pages")
+
+
+@pytest.mark.parametrize("name", generate.PARTS)
+def test_a_table_is_what_the_code_says(name: str) -> None:
+    page = DOCS / generate.PARTS[name][0]
+    assert pages.part(page, name).strip("\n") == generate.text_of(name), "run `make reference`"
+
+
+def test_every_option_and_event_is_on_its_page_and_every_field_has_a_type() -> None:
+    settings = (DOCS / "settings.md").read_text(encoding="utf-8")
+    named = set(re.findall(r"`(--(?:no-)?xlatune[a-z-]*)`", settings))
+    assert named == KNOWN
+    records = pages.part(DOCS / "formats.md", "records")
+    for word in ("Cell", "Score", "Verdict", "TrialResult", "VerdictKind"):
+        assert f"### `{word}`\n" in records
+
+
+def test_a_field_keeps_the_meaning_that_its_class_documents() -> None:
+    """The reader of docstrings: several names, lines that go on, a comment behind the field."""
+    told = dict(generate._told(generate.ProcessRecord))
+    assert told["pid"] == "its id"
+    outcome = dict(generate._told(generate.ledger.Outcome))
+    assert outcome["start_s"] == outcome["end_s"]
+    assert "node's clock" in outcome["end_s"]
+    verdict = dict(generate._told(generate.Covered))
+    assert verdict["cell"] == "as the ledger and the sweep have them."
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(DOCS.parent)))
+def test_the_options_and_commands_that_a_page_names_exist(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    named = set(re.findall(r"--(?:no-)?xlatune(?:-[a-z]+)*\b(?!-)", text))
+    assert named - {"--xlatune"} <= KNOWN
+    # in code alone:  `xlatune plan FILE`      or a line of a block that begins with it
+    code = re.findall(r"(?m)`xlatune ([a-z][a-z-]*)|^(?:    |\$ )xlatune ([a-z][a-z-]*)", text)
+    assert {one or other for one, other in code} <= {*COMMANDS}
+
+
+def test_the_glossary_has_each_verdict_and_each_word_of_effect() -> None:
+    text = (DOCS / "glossary.md").read_text(encoding="utf-8")
+    for each in (*VerdictKind, *Effect):
+        assert f"| {each.value} |" in text
+
+
+def test_the_page_of_the_architecture_names_each_layer_and_files_that_exist() -> None:
+    text = (DOCS / "architecture.md").read_text(encoding="utf-8")
+    named = {
+        name: int(layer)
+        for layer, names in re.findall(r"(?m)^\| (\d) \| ([^|]+) \|", text)
+        for name in re.findall(r"`(\w+)`", names)
+    }
+    assert named == {name: layer for name, (layer, _) in LAYERS.items() if name != "__init__"}
+    # `report/page.py`      `stats.blocks`      `tests/words.py`
+    for word in re.findall(r"`([\w./]+)`", text):
+        package, _, rest = word.partition("." if "/" not in word else "/")
+        if package in named and rest and "/" not in word:
+            path = PACKAGE / word.replace(".", "/")
+            assert path.with_suffix(".py").is_file() or path.is_dir(), word
+        elif word.endswith((".py", ".po", ".jinja")) and "/" in word:
+            assert (DOCS.parent / word).is_file() or (PACKAGE / word).is_file(), word
+        elif word.startswith("tests/"):
+            assert (DOCS.parent / word).is_dir(), word

@@ -1,0 +1,169 @@
+"""What is published: the sdist and the wheel hold all files, and one version stands everywhere.
+
+`tox run -e bare` installs the wheel into an environment with nothing else.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import subprocess
+import sys
+import tarfile
+import tomllib
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ruamel.yaml import YAML
+
+import pytest_xlatune
+
+ROOT = Path(__file__).parents[2]
+PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+VERSION: str = PROJECT["project"]["version"]
+# of the checkout alone: what a pipeline, a forge or an editor reads
+NOT_PUBLISHED = {".ci", ".github", ".gitlab", ".pre-commit-config.yaml", ".gitignore"}
+
+
+def lines_of(*argv: str) -> list[str]:
+    """What a command of git says about the checkout; skips where there is no git."""
+    done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=False)
+    if done.returncode == 128:
+        pytest.skip("no checkout of git")
+    return done.stdout.split()
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the sdist and with the wheel that was built from the sdist."""
+    missing = [
+        each for each in ("build", "hatchling", "twine") if not importlib.util.find_spec(each)
+    ]
+    if missing:
+        if os.environ.get("CI"):
+            pytest.fail(f"CI runs this test and does not skip it, but there is no {missing}")
+        pytest.skip(f"no {', '.join(missing)}: `pip install --group package` installs them")
+    folder = tmp_path_factory.mktemp("dist")
+    done = subprocess.run(
+        [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(folder), str(ROOT)],
+        capture_output=True, text=True, check=False, timeout=240,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    return folder
+
+
+def test_twine_finds_nothing_to_object_to(built: Path) -> None:
+    files = sorted(map(str, built.iterdir()))
+    assert [Path(each).name for each in files] == [
+        f"pytest_xlatune-{VERSION}-py3-none-any.whl",
+        f"pytest_xlatune-{VERSION}.tar.gz",
+    ]
+    done = subprocess.run(
+        [sys.executable, "-m", "twine", "check", "--strict", *files],
+        capture_output=True, text=True, check=False, timeout=240,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_sdist_has_every_file_of_the_checkout_but_those_of_a_pipeline(built: Path) -> None:
+    tracked = {
+        each for each in lines_of("git", "ls-files") if each.split("/")[0] not in NOT_PUBLISHED
+    }
+    with tarfile.open(next(built.glob("*.tar.gz"))) as archive:
+        held = {each.partition("/")[2] for each in archive.getnames()}
+    assert tracked - held == set()
+    # what git ignores, and what lies about untracked, is in no archive
+    assert {each for each in held if each.startswith((".xlatune", ".venv", ".tox"))} == set()
+
+
+def test_the_wheel_has_the_package_with_its_data_and_nothing_else(built: Path) -> None:
+    with zipfile.ZipFile(next(built.glob("*.whl"))) as archive:
+        held = {each for each in archive.namelist() if ".dist-info/" not in each}
+        entry_points = archive.read(f"pytest_xlatune-{VERSION}.dist-info/entry_points.txt")
+    tracked = set(lines_of("git", "ls-files", "pytest_xlatune"))
+    assert tracked - held == set()
+    assert {each.split("/")[0] for each in held} == {"pytest_xlatune"}
+    assert "pytest_xlatune/report/page.css" in held, "data that is no Python is in it"
+    assert b"[pytest11]" in entry_points
+
+
+def test_a_file_that_is_left_out_would_be_seen(built: Path, tmp_path: Path) -> None:
+    """An sdist without a tracked file has one less than git."""
+    short = tmp_path / "short.tar.gz"
+    with tarfile.open(next(built.glob("*.tar.gz"))) as archive, tarfile.open(short, "w:gz") as made:
+        for each in archive.getmembers():
+            if not each.name.endswith("/CONTRIBUTING.md"):
+                made.addfile(each, archive.extractfile(each))
+    short.rename(tmp_path / "pytest_xlatune.tar.gz")
+    with pytest.raises(AssertionError, match=re.escape("CONTRIBUTING.md")):
+        test_the_sdist_has_every_file_of_the_checkout_but_those_of_a_pipeline(tmp_path)
+
+
+def released(changelog: str) -> list[str]:
+    """The headings of a changelog:  ## 0.2.0 (2027-01-31)  ->  0.2.0"""
+    return re.findall(r"(?m)^## (\S+)", changelog)
+
+
+def test_one_version_stands_everywhere() -> None:
+    assert pytest_xlatune.__version__ == VERSION
+    cited = YAML(typ="safe").load(ROOT / "CITATION.cff")
+    assert cited["version"] == VERSION
+    assert cited["license"] == PROJECT["project"]["license"]
+    first, *earlier = released((ROOT / "CHANGELOG.md").read_text(encoding="utf-8"))
+    assert first in ("Unreleased", VERSION), f"the changelog begins with {first}"
+    if first == "Unreleased" and earlier:
+        assert earlier[0] == VERSION, "the version is that of the last release until the next one"
+    assert first == "Unreleased" or VERSION not in earlier
+
+
+def test_a_tag_on_this_commit_is_the_version_and_stands_in_the_changelog() -> None:
+    tags = [each for each in lines_of("git", "tag", "--points-at", "HEAD") if each[:1] == "v"]
+    assert set(tags) <= {f"v{VERSION}"}
+    if tags:
+        assert VERSION in released((ROOT / "CHANGELOG.md").read_text(encoding="utf-8"))
+
+
+def test_every_tool_that_a_pipeline_runs_is_declared() -> None:
+    """tox.ini names groups and extras that pyproject.toml has."""
+    groups, extras = PROJECT["dependency-groups"], PROJECT["project"]["optional-dependencies"]
+    asked = (ROOT / "tox.ini").read_text(encoding="utf-8")
+    for key, known in (("dependency_groups", groups), ("extras", extras)):
+        named = re.findall(rf"(?m)^{key} =[ ]*((?:\S.*)?(?:\n    .+)*)", asked)
+        for name in " ".join(named).split():
+            assert name in known, f"tox.ini: {key} names {name}"
+    declared = " ".join(str(each) for each in (*groups["tests"], *groups["package"]))
+    for name in ("hypothesis", "pytest-timeout", "build", "hatchling", "twine"):
+        assert name in declared
+
+
+def test_the_citation_and_the_templates_can_be_read() -> None:
+    cited = YAML(typ="safe").load(ROOT / "CITATION.cff")
+    # the keys that version 1.2.0 of the format demands
+    assert {"cff-version", "message", "title", "authors"} <= cited.keys()
+    assert cited["cff-version"] == "1.2.0"
+    assert all({"name", "family-names"} & each.keys() for each in cited["authors"])
+    folder = ROOT / ".github" / "ISSUE_TEMPLATE"
+    forms = [each for each in sorted(folder.glob("*.yml")) if each.name != "config.yml"]
+    if not folder.exists():
+        pytest.skip("no checkout: an sdist has no templates")
+    assert len(forms) >= 2
+    for each in forms:
+        form = YAML(typ="safe").load(each)
+        assert {"name", "description", "body"} <= form.keys(), each.name
+        ids = [part.get("id") for part in form["body"]]
+        assert len(set(ids)) == len(ids)
+        assert {part["type"] for part in form["body"]} <= {"textarea", "input", "markdown"}
+        assert all(part["attributes"]["label"] for part in form["body"])
+
+
+def test_the_guide_names_files_that_exist() -> None:
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    named = set(re.findall(r"`((?:pytest_xlatune|tests|docs)/[\w./]+)`", text))
+    assert len(named) > 8
+    assert [each for each in sorted(named) if not (ROOT / each).exists()] == []
+    environments = set(re.findall(r"(?m)^\[testenv:(\S+)\]", (ROOT / "tox.ini").read_text("utf-8")))
+    for listed in re.findall(r"tox run -e (\S+?)[`\s]", text):
+        assert set(listed.split(",")) <= environments

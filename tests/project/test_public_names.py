@@ -1,0 +1,33 @@
+"""A sweep file needs `pytest_xlatune` alone, and so do the examples of the pages."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import pytest_xlatune
+
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+SWEEPS = sorted((ROOT / "sweeps").glob("test_*.py"))
+
+
+@pytest.mark.parametrize("path", [*PAGES, *SWEEPS], ids=lambda path: str(path.relative_to(ROOT)))
+def test_examples_import_from_the_package_alone(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    code = [text] if path in SWEEPS else re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    for each in code:
+        assert not re.findall(r"^ *(?:from|import) pytest_xlatune\..*", each, re.MULTILINE)
+
+
+def test_every_public_name_is_there_and_costs_nothing_before() -> None:
+    code = "import sys, pytest_xlatune; print(sum('xlatune' in each for each in sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert int(done.stdout) == 1
+    for name in pytest_xlatune.__all__:
+        assert getattr(pytest_xlatune, name).__name__
+    assert sorted(pytest_xlatune.__all__) == pytest_xlatune.__all__

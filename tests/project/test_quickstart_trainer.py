@@ -1,0 +1,403 @@
+"""The quickstart trainer does what its log says: real JAX on forced host devices."""
+
+from __future__ import annotations
+
+import gzip
+import importlib.util
+import json
+import math
+import os
+import re
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.helpers import quick_compile
+
+if TYPE_CHECKING:
+    from tests.conftest import Once
+
+if importlib.util.find_spec("jax") is None:
+    pytest.skip("jax is not installed", allow_module_level=True)
+
+QUICKSTART = Path(__file__).parents[2] / "sweeps" / "quickstart"
+TRAINER = QUICKSTART / "train.py"
+TINY = (
+    "log_config=false",
+    "steps=3",
+    "max_target_length=16",
+    "base_emb_dim=32",
+    "base_num_decoder_layers=2",
+    "base_mlp_dim=64",
+    "head_dim=8",
+    "vocab_size=64",
+)
+# one line of the log:
+# I1120 11:15:48.493462 140681341782912 train.py:604] completed step: 0, seconds: 0.004, ...
+STEP = re.compile(
+    r"^I\d{4} \d\d:\d\d:\d\d\.\d{6} +\d+ train\.py:\d+\] "
+    r"completed step: (?P<step>\d+), seconds: (?P<seconds>\d+\.\d{3}), "
+    r"TFLOP/s/device: (?P<tflops>\d+\.\d{3}), Tokens/s/device: (?P<tgs>\d+\.\d{3}), "
+    r"total_weights: (?P<weights>\d+), loss: (?P<loss>\d+\.\d{3}|nan)$",
+    re.MULTILINE,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ended:
+    code: int
+    out: str
+    err: str
+
+    @property
+    def losses(self) -> list[float]:
+        return [float(match["loss"]) for match in STEP.finditer(self.err)]
+
+
+def environment(devices: int, flags: str, variables: dict[str, str]) -> dict[str, str]:
+    """The test's own environment without what would change the trainer."""
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(("JAX_", "XLA_", "M_", "COV"))}
+    forced = f"--xla_force_host_platform_device_count={devices} --xla_backend_optimization_level=0"
+    return kept | {"XLA_FLAGS": f"{forced} {quick_compile.flags()} {flags}".strip()} | variables
+
+
+def start(
+    *args: str, devices: int = 1, flags: str = "", variables: dict[str, str] | None = None
+) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, str(TRAINER), *args],
+        env=environment(devices, flags, variables or {}),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        encoding="utf-8",
+    )
+
+
+def finish(process: subprocess.Popen[str]) -> Ended:
+    out, err = process.communicate(timeout=300)
+    return Ended(code=process.returncode, out=out, err=err)
+
+
+def train(
+    *args: str, devices: int = 1, flags: str = "", variables: dict[str, str] | None = None
+) -> Ended:
+    return finish(start(*args, devices=devices, flags=flags, variables=variables))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evidence:
+    ended: Ended
+    folder: Path
+    records: list[dict[str, object]]
+
+
+def run_with_evidence(folder: Path) -> None:
+    args = (
+        *TINY, "steps=6", "ici_fsdp_parallelism=4", "per_device_batch_size=2", "run_name=seen",
+        f"base_output_directory={folder}", f"metrics_file={folder}/metrics.jsonl",
+        "profiler=xplane", "skip_first_n_steps_for_profiler=2", "profiler_steps=2",
+        f"jax_cache_dir={folder}/cache",
+    )  # fmt: skip
+    train(*args, "profiler=", devices=4)
+    assert any(folder.joinpath("cache").iterdir())
+    dump = f"--xla_dump_to={folder}/dump --xla_dump_hlo_as_text"
+    secret = {"JAX_TOKEN": "hush", "NCCL_DEBUG": "WARN", "AWS_SECRET_ACCESS_KEY": "hush"}
+    keep(train(*args, devices=4, flags=dump, variables=secret), folder)
+
+
+def keep(ended: Ended, folder: Path) -> None:
+    assert ended.code == 0, ended.err
+    text = json.dumps({"code": ended.code, "out": ended.out, "err": ended.err})
+    (folder / "ended.json").write_text(text, encoding="utf-8")
+
+
+def kept(folder: Path) -> Ended:
+    return Ended(**json.loads((folder / "ended.json").read_text(encoding="utf-8")))
+
+
+@pytest.fixture(scope="session")
+def evidence(once: Once) -> Evidence:
+    """One FSDP=4 run with everything on: metrics, profiler, dump, and a full cache to defeat it."""
+    folder = once("trained-with-evidence", run_with_evidence)
+    text = (folder / "metrics.jsonl").read_text(encoding="utf-8")
+    records = [json.loads(line) for line in text.splitlines()]
+    return Evidence(ended=kept(folder), folder=folder, records=records)
+
+
+REFUSED = {
+    "an unknown key is named beside the nearest": (
+        ("per_device_batchsize=2",),
+        "Key per_device_batchsize (argument) is no key of this trainer; the nearest is per_dev",
+    ),
+    "a value of the wrong type is named with its type": (
+        ("steps=ten",), "steps=ten (argument): expected a value of type int"),
+    "a word that is no truth value": (
+        ("log_config=maybe",), "log_config=maybe (argument): expected a value of type bool"),
+    "an argument without a value": (("steps",), "argument 'steps': expected key=value"),
+    "data other than synthetic": (("dataset_type=hf",), "dataset_type=hf: this trainer honours"),
+    "checkpoints": (("enable_checkpointing=true",), "enable_checkpointing=True: this trainer"),
+    "an eval": (("eval_interval=5",), "eval_interval=5: this trainer honours only -1, 0"),
+    "a profile that would end after the run": (
+        ("profiler=xplane", "base_output_directory=x", "steps=12"),
+        "the window ends before step 13, but steps=12"),
+    "no steps": (("steps=0",), "steps=0: expected more than 0"),
+    "a config file that is not there": (("missing.yml",), "missing.yml: [Errno 2]"),
+    "axes that multiply to another number than the devices": (
+        ("ici_fsdp_parallelism=3",),
+        "1 does not match the product of the DCN and ICI parallelism 3 (ici_fsdp=3;"),
+    "heads that the tensor axis does not divide": (
+        ("base_num_query_heads=3", "head_dim=8", "ici_tensor_parallelism=2"),
+        "base_num_query_heads 3 is not divisible by tensor parallelism 2"),
+    "half a sequence": (
+        ("per_device_batch_size=0.5",), "per_device_batch_size=0.5 on 1 devices is no whole"),
+    "microbatches without a pipeline": (
+        ("num_pipeline_microbatches=4",), "num_pipeline_microbatches=4 without a pipeline axis"),
+    "a circular pipeline": (
+        ("ici_pipeline_parallelism=2", "num_layers_per_pipeline_stage=1"),
+        "num_layers_per_pipeline_stage=1 with 4 layers on 2 stages"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("args", "message"), REFUSED.values(), ids=REFUSED)
+def test_what_is_not_honoured_is_refused_with_exit_code_1(
+    args: tuple[str, ...], message: str
+) -> None:
+    devices = 2 if any(arg.endswith("parallelism=2") for arg in args) else 1
+    ended = train(*args, "log_config=false", devices=devices)
+    assert ended.code == 1
+    assert message in ended.err
+    assert "CONFIG ERROR" in ended.err
+    assert "Traceback" not in ended.err
+
+
+def test_a_rank_without_a_coordinator_is_refused() -> None:
+    ended = train("log_config=false", variables={"NNODES": "2", "NODE_RANK": "0"})
+    assert ended.code == 1
+    assert "NNODES is set, but 'JAX_COORDINATOR_IP' is not" in ended.err
+
+
+def test_a_key_by_both_variable_and_argument_is_refused() -> None:
+    ended = train("steps=3", variables={"M_STEPS": "4"})
+    assert ended.code == 1
+    assert "steps is given by both the variable M_STEPS and 'steps=3'" in ended.err
+
+
+def test_later_arguments_win_over_earlier_the_variable_over_the_file(tmp_path: Path) -> None:
+    config = tmp_path / "c.yml"
+    config.write_text("steps: 7\nrun_name: of-file\nlearning_rate: 1e-4\n", encoding="utf-8")
+    ended = train(
+        str(config), "log_config=false", "log_config=true", "run_name=", *TINY[2:],
+        variables={"M_LEARNING_RATE": "2e-4", "M_STEPS": "1"},
+    )  # fmt: skip
+    assert ended.code == 0, ended.err
+    shown = dict(re.findall(r"Config param (\w+): (.*)$", ended.err, re.MULTILINE))
+    assert (shown["steps"], shown["run_name"], shown["learning_rate"]) == ("1", "", "0.0002")
+    assert len(ended.losses) == 1
+
+
+def test_an_unknown_flag_ends_the_run_with_the_message_of_xla() -> None:
+    ended = train(*TINY, flags="--xla_cpu_enable_warp_drive=true")
+    assert ended.code != 0
+    assert "Unknown flag in XLA_FLAGS: --xla_cpu_enable_warp_drive=true" in ended.err
+    assert not ended.losses
+
+
+def test_a_flag_that_crashes_the_compiler_ends_by_its_signal() -> None:
+    ended = train(
+        *TINY, "ici_fsdp_parallelism=2", devices=2, flags="--xla_disable_all_hlo_passes=true"
+    )
+    assert ended.code < 0
+    assert not ended.losses
+
+
+def test_a_loss_that_is_not_a_number_is_logged_and_ends_the_run(tmp_path: Path) -> None:
+    metrics = tmp_path / "metrics.jsonl"
+    ended = train(*TINY, "steps=20", "learning_rate=1e30", f"metrics_file={metrics}")
+    assert ended.code == 1
+    assert "Aborting training due to NaN loss." in ended.err
+    assert math.isnan(ended.losses[-1])
+    assert len(ended.losses) < 20
+    last = metrics.read_text(encoding="utf-8").splitlines()[-1]
+    assert '"learning/loss": NaN' in last
+
+
+def test_training_goes_on_over_nan_when_it_is_told_to() -> None:
+    ended = train(*TINY, "steps=5", "learning_rate=1e30", "abort_on_nan_loss=false")
+    assert ended.code == 0, ended.err
+    assert len(ended.losses) == 5
+    assert math.isnan(ended.losses[-1])
+
+
+def test_the_metrics_file_holds_what_the_log_rounds(evidence: Evidence) -> None:
+    lines = list(STEP.finditer(evidence.ended.err))
+    assert [int(line["step"]) for line in lines] == list(range(6))
+    for line, record in zip(lines, evidence.records, strict=True):
+        assert record["step"] == int(line["step"])
+        assert record["run_name"] == "seen"
+        assert record["learning/total_weights"] == int(line["weights"]) == 2 * 4 * 16
+        for key, field in (
+            ("perf/step_time_seconds", "seconds"),
+            ("perf/per_device_tflops_per_sec", "tflops"),
+            ("perf/per_device_tokens_per_sec", "tgs"),
+            ("learning/loss", "loss"),
+        ):
+            assert f"{record[key]:.3f}" == line[field]
+
+
+def test_tokens_per_second_times_seconds_is_the_batch_of_a_device(evidence: Evidence) -> None:
+    for record in evidence.records:
+        seconds, tgs = record["perf/step_time_seconds"], record["perf/per_device_tokens_per_sec"]
+        assert isinstance(seconds, float)
+        assert isinstance(tgs, float)
+        assert seconds * tgs == pytest.approx(2 * 16)
+
+
+def test_the_profiler_leaves_both_files_where_tensorboard_looks(evidence: Evidence) -> None:
+    (stamped,) = (evidence.folder / "seen/tensorboard/plugins/profile").iterdir()
+    (trace,) = stamped.glob("*.trace.json.gz")
+    (xplane,) = stamped.glob("*.xplane.pb")
+    assert b"jit_train_step" in xplane.read_bytes()
+    names = {event.get("name") for event in trace_events(trace)}
+    assert any("train_step" in str(name) for name in names)
+    steps = [event["args"] for event in trace_events(trace) if event.get("name") == "train"]
+    assert {args["step_num"] for args in steps} == {"2", "3"}
+
+
+def trace_events(path: Path) -> Iterator[dict[str, Any]]:
+    with gzip.open(path, "rt", encoding="utf-8") as file:
+        yield from json.load(file)["traceEvents"]
+
+
+def test_the_dump_holds_the_step_although_the_compile_cache_is_warm(evidence: Evidence) -> None:
+    (before,) = evidence.folder.glob("dump/*.jit_train_step.before_optimizations.txt")
+    (after,) = evidence.folder.glob("dump/*.jit_train_step.cpu_after_optimizations.txt")
+    assert "HloModule jit_train_step" in before.read_text(encoding="utf-8")
+    assert "all-gather" in after.read_text(encoding="utf-8")
+
+
+def test_the_log_shows_what_changes_speed_and_no_secret(evidence: Evidence) -> None:
+    head, _, rest = evidence.ended.out.partition("Show all environment variables:\n")
+    shown = rest.partition("Per train step:")[0].splitlines()
+    assert not head
+    assert "NCCL_DEBUG=WARN" in shown
+    assert any(line.startswith("XLA_FLAGS=--xla_force_host") for line in shown)
+    assert shown == sorted(shown)
+    assert "hush" not in evidence.ended.out + evidence.ended.err
+    assert "Num_devices: 4, shape (1, 1, 4, 1)" in evidence.ended.err
+    assert "Memstats: After params initialized:" in evidence.ended.err
+    assert "number parameters: 0.000 billion" in evidence.ended.err
+
+
+LAYOUTS = {
+    "fully sharded over four devices": ("ici_fsdp_parallelism=4",),
+    "data parallel over four devices": ("ici_data_parallelism=4",),
+    "tensor parallel by two, sharded by two": (
+        "ici_tensor_parallelism=2", "ici_fsdp_parallelism=2"),
+    "a dcn axis times an ici axis": ("dcn_fsdp_parallelism=2", "ici_fsdp_parallelism=2"),
+    "a pipeline of two, sharded by two, in four microbatches": (
+        "ici_pipeline_parallelism=2", "ici_fsdp_parallelism=2", "num_pipeline_microbatches=4"),
+    "layers recomputed in the backward pass": ("remat_policy=full",),
+    "layers unrolled": ("scan_layers=false",),
+}  # fmt: skip
+
+
+@pytest.fixture(scope="session")
+def one_device(once: Once) -> Ended:
+    args = (*TINY, "per_device_batch_size=8")
+    return kept(once("trained-on-one-device", lambda folder: keep(train(*args), folder)))
+
+
+@pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS)
+def test_the_same_global_batch_gives_the_same_losses_as_on_one_device(
+    layout: tuple[str, ...], one_device: Ended
+) -> None:
+    ended = train(*TINY, "per_device_batch_size=2", *layout, devices=4)
+    assert ended.code == 0, ended.err
+    assert len(ended.losses) == 3
+    assert ended.losses == pytest.approx(one_device.losses, abs=2e-3)
+    assert ended.losses[2] < ended.losses[0]
+
+
+CONTRACTS: dict[str, tuple[str, Callable[[str, str], dict[str, str]]]] = {
+    "by address, count and index": (
+        "hardware=cpu",
+        lambda port, rank: {
+            "JAX_COORDINATOR_ADDRESS": f"127.0.0.1:{port}",
+            "JAX_PROCESS_COUNT": "2",
+            "JAX_PROCESS_ID": rank,
+        },
+    ),
+    "by node rank": (
+        "hardware=gpu",
+        lambda port, rank: {
+            "JAX_COORDINATOR_IP": "127.0.0.1",
+            "JAX_COORDINATOR_PORT": port,
+            "NNODES": "2",
+            "NODE_RANK": rank,
+        },
+    ),
+    "by what srun sets": (
+        "hardware=gpu_multiprocess",
+        lambda port, rank: {
+            "JAX_COORDINATOR_ADDRESS": f"127.0.0.1:{port}",
+            "SLURM_JOB_ID": "4711",
+            "SLURM_STEP_NODELIST": "node[001-002]",
+            "SLURM_NTASKS": "2",
+            "SLURM_PROCID": rank,
+            "SLURM_LOCALID": "0",
+        },
+    ),
+}
+
+
+@pytest.mark.parametrize(("hardware", "contract"), CONTRACTS.values(), ids=CONTRACTS)
+def test_two_processes_over_gloo_train_as_one(
+    hardware: str,
+    contract: Callable[[str, str], dict[str, str]],
+    one_device: Ended,
+    tmp_path: Path,
+) -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = str(probe.getsockname()[1])
+    ranks = [
+        start(
+            *TINY,
+            hardware,
+            "per_device_batch_size=2",
+            "ici_fsdp_parallelism=4",
+            f"metrics_file={tmp_path}/{rank}.jsonl",
+            devices=2,
+            variables={"JAX_PLATFORMS": "cpu"} | contract(port, rank),
+        )
+        for rank in ("0", "1")
+    ]
+    for rank, ended in enumerate([finish(process) for process in ranks]):
+        assert ended.code == 0, ended.err
+        assert "Num_devices: 4, shape (1, 1, 4, 1)" in ended.err
+        assert ended.losses == pytest.approx(one_device.losses, abs=2e-3)
+        assert len((tmp_path / f"{rank}.jsonl").read_text(encoding="utf-8").splitlines()) == 3
+
+
+def test_the_deployed_environment_is_sourced_and_the_config_runs() -> None:
+    sourced = subprocess.run(
+        ["bash", "-c", f"XLA_FLAGS=--xla_a=1; . {QUICKSTART}/configs/quickstart.env.sh; env"],
+        capture_output=True, text=True, check=True, encoding="utf-8",
+    )  # fmt: skip
+    flags = next(line for line in sourced.stdout.splitlines() if line.startswith("XLA_FLAGS="))
+    assert flags == (
+        "XLA_FLAGS=--xla_a=1 --xla_force_host_platform_device_count=4 "
+        "--xla_backend_optimization_level=0"
+    )
+    ended = train(
+        str(QUICKSTART / "configs/quickstart.yml"), "steps=2", devices=4
+    )  # fmt: skip
+    assert ended.code == 0, ended.err
+    assert len(ended.losses) == 2

@@ -1,0 +1,165 @@
+"""Code blocks of the pages that are marked as runnable run, each in a fresh folder.
+
+A comment stands in the line before the block, fenced or indented:
+
+    <!-- runnable -->                   as it is: bash, python, or toml as the settings of a sweep
+    <!-- runnable: exit status 1 -->    and each of its lines ends so
+    <!-- runnable: as a plan -->        pytest shows what it would run, and submits nothing
+
+The folder holds what a page takes for granted: `sweeps/` of this repository, with the sweep file of
+docs/trainer.md as `sweeps/test_mine.py`, a `train.py`, and the log of a job, `slurm-4711.out`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from tests.helpers.pages import read
+from tests.helpers.tell_options import TELL_OPTIONS
+
+ROOT = Path(__file__).parents[2]
+PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
+LOG = """\
+Config param steps: 15
+Memstats: After params initialized:
+""" + "".join(
+    f"completed step: {at}, seconds: {0.51 + 0.001 * (at % 3):.4f}, Tokens/s/device: 1000.0, "
+    f"loss: {7.2 - 0.01 * at:.3f}\n"
+    for at in range(15)
+)
+
+
+class Block(NamedTuple):
+    page: str
+    line: int
+    asked: str
+    language: str
+    code: str
+
+
+def blocks(path: Path) -> list[Block]:
+    """Return the marked blocks of a page; a mark without a block after it fails."""
+    text = path.read_text(encoding="utf-8")
+    found = []
+    for mark in re.finditer(r"(?m)^<!-- runnable(?:: (.*?))? -->\n+", text):
+        rest = text[mark.end() :]
+        fenced = re.match(r"```(\w+)\n(.*?)```", rest, re.DOTALL)
+        indented = re.match(r"(?:    .*\n|\n)+", rest)
+        line = text.count("\n", 0, mark.end()) + 1
+        assert fenced or indented, f"{path.name}:{line}: no block follows the mark"
+        language, code = (fenced[1], fenced[2]) if fenced else ("bash", textwrap.dedent(rest))
+        if indented and not fenced:
+            code = textwrap.dedent(indented[0])
+        found.append(Block(path.name, line, mark[1] or "", language, code))
+    return found
+
+
+MARKED = [each for path in PAGES for each in blocks(path)]
+
+
+@pytest.fixture
+def prepared(tmp_path: Path) -> Path:
+    shutil.copytree(
+        ROOT / "sweeps", tmp_path / "sweeps", ignore=shutil.ignore_patterns("__pycache__")
+    )
+    page = (ROOT / "docs" / "trainer.md").read_text(encoding="utf-8")
+    code = re.findall(r"```python\n(.*?)```", page, re.DOTALL)[0]
+    (tmp_path / "sweeps" / "test_mine.py").write_text(code, encoding="utf-8")
+    for folder in (tmp_path, tmp_path / "sweeps"):
+        (folder / "train.py").write_text("", encoding="utf-8")
+    (tmp_path / "slurm-4711.out").write_text(LOG, encoding="utf-8")
+    (tmp_path / "pytest.ini").touch()
+    return tmp_path
+
+
+def run(block: Block, folder: Path) -> subprocess.CompletedProcess[str]:
+    kept = ("HOME", "LANG", "TMPDIR")
+    environ = {name: os.environ[name] for name in kept if name in os.environ}
+    environ["PATH"] = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    environ["XLATUNE_MACHINE_LOCK"] = str(folder / "lock")
+    if "as a plan" in block.asked:
+        environ["PYTEST_ADDOPTS"] = "--xlatune-plan"
+    match block.language:
+        case "bash":
+            argv = ["bash", "-euc", block.code]
+        case "python":
+            (folder / "test_block.py").write_text(block.code, encoding="utf-8")
+            argv = ["xlatune", "plan", "test_block.py", "--model", "m", "--parallelism", "FSDP=8"]
+            argv += ["--nodelist", "node[001-008]"]
+        case "toml":
+            (folder / "xlatune.toml").write_text(block.code, encoding="utf-8")
+            argv = ["xlatune", "plan", "sweeps/test_fsdp8.py", "--model", "m"]
+            environ["TEAM_APPRISE_URL"] = "json://localhost"
+        case other:
+            pytest.fail(f"{block.page}:{block.line}: a block of {other} cannot be run")
+    return subprocess.run(
+        argv, cwd=folder, env=environ, capture_output=True, text=True, check=False, timeout=300
+    )
+
+
+@pytest.mark.parametrize("block", MARKED, ids=lambda each: f"{each.page}:{each.line}")
+def test_a_block_that_is_marked_runs(block: Block, prepared: Path) -> None:
+    status = re.search(r"exit status (\d+)", block.asked)
+    for code in block.code.splitlines() if status else [block.code]:
+        done = run(block._replace(code=code), prepared)
+        said = f"{block.page}:{block.line}\n{code}\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
+        assert done.returncode == int(status[1] if status else 0), said
+        assert "Traceback" not in done.stderr, said
+
+
+# prints the line that the tutorial asks for, faster without optimisation, with a noise of 0.1 %
+PRETENDS = f"""\
+import os, sys
+flags = os.environ.get("XLA_FLAGS", "")
+{TELL_OPTIONS}
+with open(TRIALS, "a") as file:
+    file.write(".")
+speed = 1100.0 if "optimization_level=0" in flags else 1000.0
+speed *= 1 + 0.001 * (os.path.getsize(TRIALS) * 5 % 7 / 7 - 0.5)
+for step in range(int(sys.argv[1].partition("=")[2])):
+    print(f"completed step: {{step}}, seconds: {{512 / speed:.6f}}, "
+          f"Tokens/s/device: {{speed:.3f}}, loss: 7.0", flush=True)
+"""
+
+
+def test_the_tutorials_commands_lead_from_a_trainer_to_its_page(
+    prepared: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (block,) = (each for each in MARKED if "xlatune init test_mine.py" in each.code)
+    shutil.rmtree(prepared / "sweeps")
+    text = PRETENDS.replace("TRIALS", repr(str(prepared / "trials")))
+    (prepared / "train.py").write_text(text, encoding="utf-8")
+    code = f"export XLATUNE_BUDGET=12\n{block.code}"
+    done = run(block._replace(code=code, asked=""), prepared)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    page = read((prepared / "reports/mine/leaderboard.html").read_text(encoding="utf-8"))
+    told = json.loads((prepared / "reports/mine/leaderboard.json").read_text(encoding="utf-8"))
+    assert page.forest.keys() == {"backend-optimization-level", "multi-thread-eigen"}
+    for each in told["conclusion"]["verdicts"]:
+        assert page.forest[each["arm"]]["delta"] == f"{100 * each['delta']:+.1f}"
+    winner = told["conclusion"]["verdicts"][0]
+    assert (winner["arm"], winner["kind"]) == ("backend-optimization-level", "FASTER")
+
+
+def test_there_are_blocks_of_several_pages() -> None:
+    assert len(MARKED) >= 12
+    assert len({each.page for each in MARKED}) >= 8
+
+
+def test_a_block_that_does_not_run_is_found(prepared: Path) -> None:
+    for language, code in (
+        ("bash", "xlatune plan sweeps/test_mine.py --buget 3\ntrue"),
+        ("python", "from pytest_xlatune import Swep"),
+        ("toml", 'exekutor = "slurm"'),
+    ):
+        assert run(Block("", 0, "", language, code), prepared).returncode, language

@@ -1,0 +1,318 @@
+"""What was measured before: all of it by date, and one cell over its sweeps."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import re
+import shutil
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from pytest_xlatune.cli import main
+from pytest_xlatune.ledger import LEDGER
+from pytest_xlatune.model.result import Outcome
+from pytest_xlatune.studies.commit_check import Commits, CommitStudy, Load
+from pytest_xlatune.tasks.publish import read_known
+from tests.helpers import scripted
+from tests.helpers.pages import read
+from tests.helpers.scripted import FAILED, ScriptedExecutor, campaign, log, run
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two projects: a cell measured with two images, and another parallelism that has begun."""
+    root = tmp_path_factory.mktemp("projects")
+    for project, image in (("one", "train:1"), ("two", "train:2")):
+        run(campaign(root / project, ScriptedExecutor(), cell=replace(scripted.CELL, image=image)))
+    axes = type(scripted.CELL.parallelism).parse("PP=8")
+    begun = campaign(
+        root / "three", ScriptedExecutor(), cell=replace(scripted.CELL, parallelism=axes)
+    )
+    begun.turn()
+    return root
+
+
+def rows(capsys: pytest.CaptureFixture[str], *argv: str) -> list[dict[str, object]]:
+    assert main([*argv, "--json"]) == 0
+    found: list[dict[str, object]] = json.loads(capsys.readouterr().out)
+    return found
+
+
+def test_everything_below_a_folder_is_listed_by_date(
+    measured: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = rows(capsys, "history", str(measured))
+    folders = sorted(path.parent for path in measured.rglob(LEDGER))
+    assert sorted(str(each["folder"]) for each in found) == [str(each) for each in folders]
+    assert [each["ended_s"] for each in found] == sorted(each["ended_s"] for each in found)  # type: ignore[type-var]
+    for each in found:
+        known = read_known(Path(str(each["folder"])))
+        best = known.conclusion.winner
+        assert each["winner"] == (best.arm if best else None)
+        assert each["delta"] == (best.delta if best else None)
+        assert each["jobs"] == sum(len(result.job_ids) for result in known.history)
+        assert each["complete"] == known.conclusion.complete
+    assert [each["winner"] for each in found].count("fast") == 2
+
+
+def test_a_copy_of_a_ledger_is_counted_once(
+    measured: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root = tmp_path / "projects"
+    shutil.copytree(measured, root)
+    ledgers = sorted(root.rglob(LEDGER))
+    whole = rows(capsys, "history", str(root))
+    kept = root / "kept" / "sweep" / "cell"
+    kept.mkdir(parents=True)
+    lines = ledgers[0].read_bytes().splitlines(keepends=True)
+    (kept / LEDGER).write_bytes(b"".join(lines[: len(lines) // 2]))
+    assert main(["history", str(root), "--json"]) == 0
+    said = capsys.readouterr()
+    assert json.loads(said.out) == whole
+    assert f"{kept} is not shown: an earlier copy of {ledgers[0].parent}" in said.err
+    # one that went on by itself is no copy any more
+    with (kept / LEDGER).open("ab") as file:
+        file.write(lines[0])
+    assert len(rows(capsys, "history", str(root))) == len(whole) + 1
+
+
+def test_a_history_is_read_in_a_terminal(
+    measured: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    assert main(["history", str(measured)]) == 0
+    said = capsys.readouterr().out
+    jobs = sum(int(str(each["jobs"])) for each in rows(capsys, "history", str(measured)))
+    assert "3 ledgers of 3 cells" in said
+    assert f"Cost: {jobs} jobs" in said
+    assert said.count("★ fast +10") == 2
+    assert "pretend PP=8" in said
+
+
+@pytest.mark.parametrize("name", ["pretend FSDP=4", "FSDP=4"])
+def test_a_cell_is_shown_over_time_with_what_changed(
+    name: str, measured: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    assert main(["show", name, str(measured)]) == 0
+    said = capsys.readouterr().out
+    assert "pretend FSDP=4: its course" in said
+    assert "image train:2" in said, "the second differs from the first in it"
+    assert "References of cells that differ do not compare." in said
+    assert "PP=8" not in said
+    shown = rows(capsys, "show", name, str(measured))
+    assert len(shown) == 2
+    digest = str(shown[1]["cell_digest"])
+    assert rows(capsys, "show", digest[:6], str(measured)) == shown[1:]
+
+
+LOADS = (Load(model="dense", nodes=1), Load(model="sparse", nodes=2))
+
+
+def commits_measured(folder: Path, first: int, *, nodes: tuple[str, ...]) -> None:
+    """Measure two commits under two loads; `sparse` breaks on commit 3, `dense` is slow there."""
+
+    def script(trial_id: str, attempt: int) -> tuple[str, Outcome]:
+        is_third = f"{3:012x}" in trial_id
+        if is_third and trial_id.startswith("sparse"):
+            return "RESOURCE_EXHAUSTED: Out of memory while trying to allocate 99 bytes.\n", FAILED
+        text, outcome = scripted.ordinary(trial_id, attempt)
+        return (log(900.0 + len(text) % 3) if is_third else text), outcome
+
+    cell = replace(scripted.CELL, nodelist=nodes)
+    numbers = (first, first + 1)
+    at_commits = [replace(cell, code=f"{each:012x}{0:028x}") for each in numbers]
+    study = CommitStudy(
+        cells=tuple(load.cell(each) for load in LOADS for each in at_commits),
+        labels=tuple(f"{each:012x} change {each}" for each in numbers),
+        asked=Commits(loads=LOADS),
+        budget=60,
+    )
+    run(campaign(folder, ScriptedExecutor(script, max_in_flight=4), study=study))
+
+
+def test_commits_of_all_sweeps_stand_in_a_table_for_each_model_and_node_count(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nodes = ("n1", "n2", "n3", "n4")
+    for name, first, others in (("a", 1, nodes), ("b", 2, nodes), ("c", 4, (*nodes[:3], "n9"))):
+        commits_measured(tmp_path / name, first, nodes=others)
+    run(campaign(tmp_path / "d", ScriptedExecutor()))  # names no commit
+
+    assert main(["history", str(tmp_path), "--by-load", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert set(told) == {"dense FSDP=4, 1 node", "sparse FSDP=4, 2 nodes"}
+    dense, sparse = told["dense FSDP=4, 1 node"], told["sparse FSDP=4, 2 nodes"]
+    for rows in (dense, sparse):
+        assert [int(each["commit"][:12], 16) for each in rows] == [1, 2, 2, 3, 4, 5]
+    assert [each["verdict"] for each in dense] == ["OK", "OK", "OK", "SLOWER", "OK", "OK"]
+    assert [each["verdict"] for each in sparse] == ["OK", "OK", "OK", "BROKEN", "OK", "OK"]
+    for above, each in pairwise(dense):
+        assert each["delta"] == pytest.approx(each["tgs"] / above["tgs"] - 1)
+    assert dense[3]["delta"] < -0.08
+    assert sparse[3]["tgs"] is None
+    # of two nodes one is another: nothing is compared
+    assert [each["differs"] for each in sparse] == ["", "", "", "", "nodes", ""]
+    assert [each["delta"] is None for each in sparse] == [True, False, False, True, True, False]
+
+    monkeypatch.setenv("COLUMNS", "240")
+    assert main(["history", str(tmp_path), "--by-load"]) == 0
+    said = capsys.readouterr().out
+    assert "2 loads in 3 ledgers" in said
+    assert "it accuses no commit" in said
+    assert said.count(f"{2:012x}") == 4, "two loads in two sweeps"
+
+
+def test_without_a_commit_there_is_no_table_of_commits(
+    measured: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["history", str(measured), "--by-load"]) == 2
+    assert "none of 3 ledgers measured a commit" in capsys.readouterr().err
+
+
+def test_the_course_of_a_cell_is_a_page(
+    measured: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "pages" / "course.html"
+    assert main(["show", "FSDP=4", str(measured), "--html", str(path)]) == 0
+    assert f"written: {path}" in capsys.readouterr().out
+    text = path.read_text(encoding="utf-8")
+    page = read(text)
+    assert "pretend FSDP=4: its course" in page.text
+    assert re.search(r"2\d{3}-\d\d-\d\d \d\d:\d\d UTC, pretend: ★ fast \+10\.\d %", page.text)
+    assert "Studies, the oldest first" in page.text
+    assert "The reference over time" in page.text
+    for each in rows(capsys, "show", "FSDP=4", str(measured)):
+        base = read_known(Path(str(each["folder"]))).conclusion.baseline
+        assert f"{base.tgs:.1f}" in text
+
+
+def test_without_jinja2_no_page_is_one_message_before_anything_is_read(
+    measured: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    found = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util,
+        "find_spec",
+        lambda name, *of: None if name == "jinja2" else found(name, *of),
+    )
+    path = tmp_path / "course.html"
+    assert main(["show", "FSDP=4", str(measured), "--html", str(path)]) == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err == (
+        "xlatune: no HTML page: jinja2 is not installed here; install pytest-xlatune[page]\n"
+    )
+    assert not path.exists()
+    assert main(["show", "FSDP=4", str(measured)]) == 0, "the same without a page"
+
+
+def test_jobs_say_that_there_are_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    made = campaign(tmp_path, ScriptedExecutor())
+    workdir = f"--workdir={made.setup.folder.parents[1]}"
+    for more in ([], ["--cancel"]):
+        assert main(["jobs", workdir, *more]) == 0
+        assert capsys.readouterr().out == "no job was submitted so far\n"
+    run(made)
+    assert main(["jobs", workdir]) == 0
+    before = capsys.readouterr().out.splitlines()
+    assert len(before) > 5
+    assert all(len(each.split()) > 3 for each in before)
+    assert main(["jobs", workdir, "--cancel"]) == 0
+    *listed, last = capsys.readouterr().out.splitlines()
+    assert listed == before
+    assert last == "ended no job: none runs that no session waits for"
+
+
+def test_an_unknown_cell_names_those_that_are_there(
+    measured: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["show", "pretend FSDP=5", str(measured)]) == 2
+    assert "pretend FSDP=4" in capsys.readouterr().err
+    assert main(["history", str(measured / "nowhere")]) == 2
+    assert "no ledger.jsonl lies below" in capsys.readouterr().err
+
+
+def test_a_damaged_ledger_hides_no_other(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run(campaign(tmp_path / "good", ScriptedExecutor()))
+    bad = tmp_path / "bad" / "pretend" / "cell"
+    bad.mkdir(parents=True)
+    (bad / LEDGER).write_text("{}\nno json\n{}\n", encoding="utf-8")
+    (tmp_path / "empty" / "cell").mkdir(parents=True)
+    (tmp_path / "empty" / "cell" / LEDGER).touch()
+    assert main(["history", str(tmp_path)]) == 3
+    said = capsys.readouterr()
+    assert "1 ledger of 1 cell" in said.out
+    assert said.err.count("not shown: ") == 2
+    assert str(bad) in said.err
+    assert main(["show", "no-such-cell", str(tmp_path)]) == 2
+    assert str(bad) in capsys.readouterr().err, "it may be the one that is asked for"
+
+
+@pytest.mark.parametrize("text", ["", "{}\nno json\n{}\n"])
+@pytest.mark.parametrize("argv", [("history",), ("history", "--by-load"), ("show", "pretend")])
+def test_where_no_ledger_can_be_read_it_is_told_why(
+    tmp_path: Path, text: str, argv: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    bad = tmp_path / "pretend" / "cell"
+    bad.mkdir(parents=True)
+    (bad / LEDGER).write_text(text, encoding="utf-8")
+    for more in ([], ["--json"]):
+        assert main([*argv, str(tmp_path), *more]) == 3
+        said = capsys.readouterr()
+        assert str(bad) in said.err
+        assert said.out == ""
+
+
+def test_a_damaged_ledger_keeps_no_report_and_no_job_from_the_others(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    good = campaign(tmp_path, ScriptedExecutor())
+    run(good)
+    workdir = good.setup.folder.parents[1]
+    bad = workdir / "a-first-one" / "cell"  # before it by name
+    bad.mkdir(parents=True)
+    (bad / LEDGER).write_text("{}\nno json\n{}\n", encoding="utf-8")
+    reports = tmp_path / "reports"
+    assert main(["report", "--workdir", str(workdir), "--reports", str(reports)]) == 3
+    assert str(bad) in capsys.readouterr().err
+    assert (reports / "pretend-tuning.md").exists()
+    assert main(["jobs", "--workdir", str(workdir)]) == 3
+    said = capsys.readouterr()
+    assert str(bad) in said.err
+    assert len(said.out.splitlines()) == len(read_known(good.setup.folder).history)
+
+
+def test_a_ledger_of_a_newer_version_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = campaign(tmp_path, ScriptedExecutor())
+    run(made)
+    path = made.setup.folder / LEDGER
+    opened, rest = path.read_text("utf-8").split("\n", 1)
+    path.write_text(opened.replace('"study":"tuning"', '"study":"riddle"') + "\n" + rest)
+    assert main(["history", str(tmp_path)]) == 3
+    assert f"{path}: the ledger holds a study 'riddle'" in capsys.readouterr().err
+
+
+def test_a_page_goes_into_a_device_and_takes_no_place_of_one(
+    measured: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    device = tmp_path / "device"
+    device.symlink_to("/dev/null")
+    assert main(["show", "FSDP=4", str(measured), "--html", str(device)]) == 0
+    assert device.is_char_device()
+    device.unlink()
+    device.symlink_to("/dev/full")
+    assert main(["show", "FSDP=4", str(measured), "--html", str(device)]) == 2
+    assert "the page cannot be written: No space left on device" in capsys.readouterr().err
+    assert Path("/dev/full").is_char_device()

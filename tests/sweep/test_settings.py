@@ -1,0 +1,437 @@
+"""xlatune.toml: what it may say, which place wins, and messages that name the place."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_xlatune.launchers.command import CommandLauncher
+from pytest_xlatune.launchers.container import ContainerLauncher, configured
+from pytest_xlatune.launchers.maxtext import MaxTextLauncher
+from pytest_xlatune.model.errors import ConfigError
+from pytest_xlatune.model.profile import profile
+from pytest_xlatune.model.resources import Resources
+from pytest_xlatune.model.text import time_s
+from pytest_xlatune.sweep.declaration import Sweep
+from pytest_xlatune.sweep.groups import OPTIONS, CellSettings, RunSettings, SiteSettings
+from pytest_xlatune.sweep.resolved import ResolvedSweep
+from pytest_xlatune.sweep.settings import resolve_options
+
+SHA = "sha256:" + "ab" * 32
+FILE = f"""\
+model = "llama3.1-405b"
+nodelist = ["node001", "node002"]
+budget = 40
+pdbs = 7
+image = "rocm/jax:26.4@{SHA}"
+workdir = "work"
+max-target-length = 8192
+
+[slurm]
+account = "me"
+qos = "high"
+
+[launcher]
+python = "/opt/venv/bin/python"
+cwd = "/opt/maxtext"
+env-files = ["site/train.env.sh", "/opt/{{model_tag}}.env.sh"]
+axis-prefix = {{ PP = "ici" }}
+
+[container]
+runtime = "podman"
+mounts = ["/opt"]
+pull = true
+
+[deployed]
+NCCL_DEBUG = "WARN"
+THREADS = 4
+
+[overrides]
+scan_layers = true
+
+[sweeps.pp8]
+model = "deepseek3-671b"
+nodes = 8
+devices = 8
+
+[sweeps.pp8.slurm]
+qos = "low"
+
+[sweeps.pp8.overrides]
+hardware = "gpu"
+
+[sweeps.here]
+executor = "local"
+"""
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    (tmp_path / ".git").mkdir()
+    (tmp_path / "xlatune.toml").write_text(FILE, encoding="utf-8")
+    return tmp_path
+
+
+def resolve(root: Path, *, line: Any = (), environ: Any = (), ini: Any = ()) -> RunSettings:
+    command_line = {f"xlatune_{name}": value for name, value in dict(line).items()}
+    variables = {f"XLATUNE_{name.upper()}": value for name, value in dict(environ).items()}
+    keys = {f"xlatune_{name}": value for name, value in dict(ini).items()}
+    return resolve_options(command_line, variables, keys, root=root)
+
+
+def test_command_line_then_environment_then_ini_then_the_file(root: Path) -> None:
+    line, environ, ini = {"budget": "3"}, {"budget": "2"}, {"budget": "1"}
+    assert resolve(root, line=line, environ=environ, ini=ini).said.values["budget"] == 3
+    assert resolve(root, environ=environ, ini=ini).said.values["budget"] == 2
+    assert resolve(root, ini=ini).said.values["budget"] == 1
+    assert resolve(root).said.values["budget"] == 40
+    (root / "xlatune.toml").unlink()
+    assert "budget" not in resolve(root).said.values, "the sweep file decides"
+
+
+def test_every_place_is_known(root: Path) -> None:
+    options = resolve(root, line={"budget": "3"}, environ={"seed": "2"}, ini={"pdbs": "1"}).said
+    assert options.places == {
+        "budget": "--xlatune-budget",
+        "seed": "XLATUNE_SEED",
+        "pdbs": "ini key xlatune_pdbs",
+        **dict.fromkeys(
+            ("model", "nodelist", "image", "workdir", "max-target-length", "slurm", "launcher"),
+            "xlatune.toml",
+        ),
+        **dict.fromkeys(("container", "deployed", "overrides"), "xlatune.toml"),
+    }
+    assert options.sweeps["pp8"].places["nodes"] == "xlatune.toml [sweeps.pp8]"
+    assert options.sweeps["pp8"].places["budget"] == "--xlatune-budget"
+
+
+def test_a_sweeps_own_table_stands_above_what_is_said_of_all(root: Path) -> None:
+    said = resolve(root, line={"slurm": "reservation=r", "pdbs": "2"}).said
+    assert said.values["slurm"] == {"account": "me", "qos": "high", "reservation": "r"}
+    site, cell = said.of("pp8").over(SiteSettings()), said.of("pp8").over(CellSettings())
+    assert site.slurm == {"account": "me", "qos": "low", "reservation": "r"}
+    assert (cell.model_tag, cell.per_device_batch_size, cell.devices) == ("deepseek3-671b", 2.0, 8)
+    assert (site.nodes, site.nodelist) == (8, None), "a slot is named in one way"
+    assert cell.overrides == {"scan_layers": "true", "hardware": "gpu"}
+    assert said.values["overrides"] == {"scan_layers": "true"}
+    assert said.values["deployed"] == {"NCCL_DEBUG": "WARN", "THREADS": "4"}
+    assert "executor" not in said.values
+    assert said.of("here").values["executor"] == "local"
+    told = resolve(root, line={"executor": "slurm"}).said
+    assert told.of("here").values["executor"] == "slurm"
+    assert "nodes" not in resolve(root, line={"nodelist": "n1"}).said.of("pp8").values
+
+
+def test_paths_are_relative_to_the_file(root: Path) -> None:
+    below = root / "deep" / "er"
+    below.mkdir(parents=True)
+    options = resolve(below)
+    assert options.workdir == root / "work"
+    assert options.reports == below / "reports"
+    assert options.said.values["launcher"]["env-files"] == [
+        str(root / "site/train.env.sh"),
+        "/opt/{model_tag}.env.sh",
+    ]
+    assert options.said.file == str(root / "xlatune.toml")
+
+
+def test_the_search_ends_with_the_repository(root: Path) -> None:
+    inner = root / "other"
+    (inner / ".git").mkdir(parents=True)
+    assert resolve(inner).said.file == ""
+    named = resolve(inner, line={"config": "../xlatune.toml"})
+    assert named.said.values["model_tag"] == "llama3.1-405b"
+    with pytest.raises(ConfigError, match=r"no\.toml cannot be read: No such file"):
+        resolve(inner, line={"config": "no.toml"})
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('modle = "m"', r"unknown setting 'modle' in xlatune.toml; did you mean 'model'\?"),
+        ("model = ", r"xlatune.toml is no TOML: Invalid value \(at line 1"),
+        ('[sweeps.pp8]\nmodle = "m"', r"in xlatune.toml \[sweeps.pp8\]; did you mean 'model'"),
+        ('[sweeps.pp8]\nworkdir = "w"', r"\[sweeps.pp8\]: workdir is the whole session's"),
+        ("sweeps = 3", "`sweeps` must hold tables"),
+        ("nodes = true", "xlatune.toml: nodes: found True, expected text or a number"),
+        ("nodes = 0", r"xlatune.toml: nodes: found '0', expected a whole number above 0"),
+        ("devices = 0", "devices: found '0', expected a whole number above 0"),
+        ('executor = "slrum"', "unknown value 'slrum' in xlatune.toml: executor; did you mean"),
+        ('slurm = "x"', r"slurm: found 'x', expected a table: \[slurm\]"),
+        ("[slurm]\naccount = [1]", r"xlatune.toml \[slurm\]: account: found \[1\]"),
+        ("[sweeps.a.deployed]\nA = {}", r"xlatune.toml \[sweeps.a.deployed\]: A: found \{\}"),
+        ('nodelist = "n[1"', "n\\[1"),
+        ('parallelism = "FDSP=8"', "xlatune.toml: parallelism: unknown axis .*did you mean 'FSDP'"),
+        ('[sweeps.a]\nmodel = "a b"', r"xlatune.toml \[sweeps.a\]: model: .*'a b': expected"),
+        ('notify-url = "slack://x"', "unknown setting 'notify-url'.*'notify-file'"),
+        ('config = "other.toml"', "config is said before this file is read: --xlatune-config"),
+        ('screening = "on"', "xlatune.toml: screening has another name: write compile-check"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_is_said_with_its_place(root: Path, text: str, message: str) -> None:
+    (root / "xlatune.toml").write_text(text + "\n", encoding="utf-8")
+    with pytest.raises(ConfigError, match=message):
+        resolve(root)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        pytest.param("finalists = 3", r"finalists is said in the sweep file: DesignSettings\(fin",
+                     id="a setting of the sweep file alone"),
+        pytest.param("per_device_batch_size = 3", "is said by another name: pdbs",
+                     id="a setting by its name in the sweep file"),
+        pytest.param("[design]\nbudget = 3", "design is a group of the sweep file",
+                     id="a group of the sweep file"),
+        pytest.param("fresh = true", "fresh is a switch of the command line: say --xlatune-fresh",
+                     id="a switch"),
+        pytest.param("keep_jobs = true", "line: say --xlatune-keep-jobs", id="a longer switch"),
+        pytest.param("nodelist = []", r"nodelist: found \[\], which names no node",
+                     id="an empty node list"),
+        pytest.param("nodelist = ''", "nodelist: found '', which names no node",
+                     id="a node list without a text"),
+        pytest.param("seed = 1.5", "seed: found '1.5', expected a whole number$",
+                     id="half a number"),
+        pytest.param("modle = 'm'", r"did you mean 'model'\?$", id="a near name alone"),
+    ],
+)  # fmt: skip
+def test_a_setting_at_the_wrong_place_is_told_where_it_belongs(
+    root: Path, text: str, message: str
+) -> None:
+    (root / "xlatune.toml").write_text(text + "\n", encoding="utf-8")
+    with pytest.raises(ConfigError, match=message):
+        resolve(root)
+
+
+def test_a_file_of_an_editor_that_marks_its_encoding_is_read(root: Path) -> None:
+    (root / "xlatune.toml").write_text("budget = 12\n", encoding="utf-8-sig")
+    assert resolve(root).said.values["budget"] == 12
+
+
+def test_a_secret_of_another_name_is_not_repeated(root: Path) -> None:
+    (root / "xlatune.toml").write_bytes(b"model = \xff\n")
+    with pytest.raises(ConfigError, match="is no TOML"):
+        resolve(root)
+
+
+def test_no_parser_is_loaded_where_there_is_no_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / ".git").mkdir()
+    monkeypatch.setitem(sys.modules, "tomllib", None)
+    assert resolve(tmp_path).said.file == ""
+    (tmp_path / "xlatune.toml").write_text("")
+    with pytest.raises(ImportError, match="tomllib"):
+        resolve(tmp_path)
+
+
+def test_every_option_can_be_set_in_the_file(root: Path) -> None:
+    texts = {"executor": "local", "compile-check": "on", "negative": "xfail", "log-level": "debug"}
+    texts |= {"access": "group", "allocation": "4:00:00"}
+    texts["parallelism"] = "PP=3"
+    texts |= {"step-pattern": "torchtitan", "export": "csv,bmf", "early-end": "on"}
+    tables = {"slurm", "launcher", "container"}
+    names = [option.name for option in OPTIONS if option.name not in {*tables, "config"}]
+    lines = [f'{name} = "{texts.get(name, 3)}"' for name in names]
+    lines += [f'[{name}]\ncwd = "x"' for name in sorted(tables)]
+    (root / "xlatune.toml").write_text("\n".join(lines))
+    options = resolve(root)
+    assert options.said.places == dict.fromkeys((*names, *tables), "xlatune.toml")
+    assert (options.negative, options.log_level) == ("xfail", "debug")
+    assert options.notify_file == root / "3"
+
+
+def test_the_example_of_the_docs_is_read(tmp_path: Path) -> None:
+    text = (Path(__file__).parents[2] / "docs" / "site.md").read_text(encoding="utf-8")
+    (tmp_path / ".git").mkdir()
+    (tmp_path / "xlatune.toml").write_text(text.split("```toml\n")[1].split("```")[0])
+    found = resolved(tmp_path, sweep())
+    found.check()
+    assert resolve(tmp_path).notify_variable == "TEAM_APPRISE_URL"
+    assert (found.cell.model_tag, found.cell.deployed["NCCL_DEBUG"]) == ("deepseek3-671b", "WARN")
+    assert found.sweep.site.resources.options == {
+        "account": "perf",
+        "partition": "long",
+        "qos": "high",
+    }
+    assert found.cell.launcher.startswith("container docker mounts=/shared /data:/data:ro gpus=amd")
+    outside = resolved(tmp_path, sweep("smoke"), model="m")
+    assert isinstance(outside.sweep.launcher, MaxTextLauncher)
+    assert outside.cell.image == ""
+
+
+def _one_setting(name: str, text: str, place: str, root: Path) -> dict[str, dict[str, str]]:
+    """Say it at one place: an argument of `resolve`, or a line of the file."""
+    if place == "file":
+        (root / "xlatune.toml").write_text(f'{name} = "{text}"\n')
+        return {}
+    return {place: {name: text}}
+
+
+@pytest.mark.parametrize("place", ["environ", "ini", "file", "the sweep file"])
+@pytest.mark.parametrize(
+    ("line", "below", "site", "count"),
+    [
+        pytest.param(
+            {"nodes": "4"}, ("nodelist", "n[1-2]"), {"nodelist": ("a", "b")}, (4, None),
+            id="a number replaces a node list said in",
+        ),
+        pytest.param(
+            {"nodelist": "n[1-2]"}, ("nodes", "8"), {"nodes": 8}, (2, ("n1", "n2")),
+            id="a node list replaces a number said in",
+        ),
+        pytest.param(
+            {"nodelist": "n[1-2]"}, ("nodes", "8"), {"resources": Resources(nodes=8)},
+            (2, ("n1", "n2")),
+            id="a node list replaces the resources and a number said in",
+        ),
+    ],
+)  # fmt: skip
+def test_who_says_the_node_slot_last_says_all_of_it(
+    tmp_path: Path,
+    *,
+    line: dict[str, str],
+    below: tuple[str, str],
+    site: dict[str, Any],
+    count: tuple[int, Any],
+    place: str,
+) -> None:
+    (tmp_path / ".git").mkdir()
+    other = {} if place == "the sweep file" else _one_setting(*below, place, tmp_path)
+    made = sweep(
+        site=SiteSettings(**site if place == "the sweep file" else {}),
+        cell=CellSettings(model_tag="m", parallelism="PP=8"),
+    )
+    found = made.resolve(resolve(tmp_path, line=line, **other).said).sweep.site
+    assert (found.resources.nodes, found.nodelist) == count
+
+
+def test_a_node_slot_said_twice_in_one_place_names_the_place(root: Path) -> None:
+    line = {"nodes": "4", "nodelist": "n[1-2]"}
+    with pytest.raises(ConfigError, match=r"\(--xlatune-nodes\).*\(--xlatune-nodelist\) names 2"):
+        resolved(root, sweep(), **line)
+
+
+def test_a_table_adds_up_over_all_places(root: Path) -> None:
+    said = resolve(
+        root,
+        line={"slurm": "qos=a"},
+        environ={"slurm": "qos=b,reservation=r"},
+        ini={"slurm": "qos=c,mem=1"},
+    ).said
+    assert said.values["slurm"] == {"account": "me", "qos": "a", "reservation": "r", "mem": "1"}
+    names = "--xlatune-slurm, XLATUNE_SLURM, ini key xlatune_slurm, xlatune.toml"
+    assert said.places["slurm"] == names
+
+
+def test_a_place_that_is_overruled_is_not_read(root: Path) -> None:
+    found = resolve(root, line={"budget": "3", "nodes": "2"}, ini={"budget": "x", "nodelist": "n["})
+    assert found.said.values["budget"] == 3
+
+
+# --- what a sweep makes of it ---------------------------------------------------------------------
+
+
+def sweep(name: str = "pp8", **changes: Any) -> Sweep:
+    values: dict[str, Any] = {
+        "launcher": MaxTextLauncher(
+            config="configs/base.yml", cwd="/workspace/maxtext", env_files=("/first.env.sh",)
+        ),
+        "profiles": (profile("a", "--xla_a=1"),),
+        "cell": CellSettings(
+            parallelism="PP=8",
+            overrides={"hardware": "cpu", "model_name": "{model_tag}"},
+            deployed={"NCCL_DEBUG": "INFO"},
+        ),
+    }
+    return Sweep(name=name, **values | changes)
+
+
+@pytest.mark.parametrize("text", ["4h", "240", "4:00", "0:00:00", "1-2-3:00:00"])
+def test_a_time_of_an_allocation_that_is_none_is_refused(root: Path, text: str) -> None:
+    with pytest.raises(ConfigError, match=r"4:00:00.*1-12:00:00"):
+        resolve(root, line={"allocation": text})
+
+
+def test_times_of_allocations_are_read_as_slurm_reads_them() -> None:
+    assert time_s("4:00:00") == 14_400
+    assert time_s("1-12:00:00") == 129_600
+
+
+def test_an_allocation_for_another_executor_is_refused(root: Path) -> None:
+    with pytest.raises(ConfigError, match="say --xlatune-executor allocation too"):
+        resolved(root, sweep(), allocation="4:00:00")
+
+
+def resolved(root: Path, made: Sweep, **line: str) -> ResolvedSweep:
+    return made.resolve(resolve(root, line=line).said)
+
+
+def test_a_sweep_takes_cell_launcher_and_container_from_the_file(root: Path) -> None:
+    made = sweep()
+    found = resolved(root, made, launcher="module=train.py,env-files=/last.env.sh")
+    cell = found.cell
+    assert (cell.model_tag, cell.image) == ("deepseek3-671b", f"rocm/jax:26.4@{SHA}")
+    assert (cell.max_target_length, cell.per_device_batch_size) == (8192, 7.0)
+    assert cell.overrides["hardware"] == "gpu"
+    assert cell.overrides["model_name"] == "{model_tag}"
+    assert cell.deployed == {"NCCL_DEBUG": "WARN", "THREADS": "4"}
+    outer = found.sweep.launcher
+    assert isinstance(outer, ContainerLauncher)
+    assert (outer.runtime, outer.mounts, outer.pull) == ("podman", ("/opt",), True)
+    inner = outer.inner
+    assert isinstance(inner, MaxTextLauncher)
+    assert (inner.python, inner.cwd, inner.module) == (
+        *("/opt/venv/bin/python", "/opt/maxtext", "train.py"),
+    )
+    assert inner.axis_prefix == {"PP": "ici"}
+    assert inner.env_files == ("/first.env.sh", "/last.env.sh"), "the site's come last"
+    assert found.settings["image"] == "xlatune.toml"
+    assert cell.launcher.startswith("container podman")
+    assert made.launcher.env_files_of(cell) == ("/first.env.sh",)
+    found.check()
+
+
+def test_without_settings_the_sweep_file_decides() -> None:
+    made = sweep(
+        cell=CellSettings(model_tag="m", parallelism="PP=8"), site=SiteSettings(executor="local")
+    )
+    found = made.resolve()
+    assert found.sweep.launcher is made.launcher
+    assert found.settings == {}
+
+
+COMMAND = CommandLauncher(argv=("a", "b"))
+
+
+@pytest.mark.parametrize(
+    ("launcher", "settings", "container", "message"),
+    [
+        (COMMAND, {"pyhton": "x"}, {}, r"unknown setting 'pyhton' in f, launcher.*Known: argv"),
+        (COMMAND, {"cwd": 3}, {}, "f, launcher: cwd: found 3, expected text"),
+        (COMMAND, {"argv": [1]}, {}, r"argv: found \[1\], expected a list of text"),
+        (COMMAND, {"in-shell": "true"}, {}, "unknown setting 'in-shell'"),
+        (COMMAND, {}, {"inner": "x"}, "unknown setting 'inner' in f, container"),
+        (COMMAND, {}, {"pull": "perhaps"}, "pull: found 'perhaps', expected true or false"),
+        (COMMAND, {}, {"runtime": "dokcer"}, "did you mean 'docker'"),
+        (object(), {"cwd": "/x"}, {}, "object is no dataclass"),
+    ],
+)
+def test_a_setting_that_a_launcher_does_not_have(
+    launcher: Any, settings: dict[str, Any], container: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        configured(launcher, settings, container, where="f")
+
+
+def test_settings_reach_the_launcher_inside_a_container() -> None:
+    outer = ContainerLauncher(inner=COMMAND, runtime="podman")
+    found = configured(outer, {"cwd": "/x"}, {"gpus": ["amd"], "args": ["-q"]}, where="f")
+    assert isinstance(found, ContainerLauncher)
+    assert (found.runtime, found.gpus, found.args) == ("podman", "amd", ("-q",))
+    assert isinstance(found.inner, CommandLauncher)
+    assert found.inner.cwd == "/x"
+    assert configured(outer, {}, {}, where="f") is outer

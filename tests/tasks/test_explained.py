@@ -1,0 +1,226 @@
+"""Why a winner wins, from dumps and captures on disk: explained, not shown, or not known."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import random
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_xlatune.ledger import EvidenceRecorded, LedgerEntry, TrialEnded, TrialPlanned
+from pytest_xlatune.ledger.state import replay
+from pytest_xlatune.model.cell import Cell, Parallelism
+from pytest_xlatune.model.profile import BASELINE, Profile, profile
+from pytest_xlatune.model.result import Conclusion, TrialResult, TrialStatus, Verdict, VerdictKind
+from pytest_xlatune.model.trial import Trial
+from pytest_xlatune.report.covered import Covered, Explanation
+from pytest_xlatune.report.document import Table, Text
+from pytest_xlatune.report.language import ENGLISH
+from pytest_xlatune.report.tuning_document import why
+from pytest_xlatune.tasks.artifacts import explain, read_attempt
+from tests.helpers.megascale_traces import MS, Made, traffic
+
+DUMPS = Path(__file__).parents[1] / "data" / "evidence" / "jaxlib-0.12.0"
+CELL = Cell(model_tag="tiny", parallelism=Parallelism.parse("FSDP=8"))
+WINNER = profile("ag-1g", "--xla_gpu_all_gather_combine_threshold_bytes=1073741824")
+STEPS = 3
+
+
+def dump(folder: Path, name: str) -> str:
+    """A dump as XLA leaves it: a real program of the GPU compiler."""
+    place = folder / "run" / name / "xla_dump"
+    place.mkdir(parents=True, exist_ok=True)
+    text = gzip.decompress((DUMPS / f"{name}.txt.gz").read_bytes())
+    (place / "module_0001.jit_train_step.sm_9.0_gpu_after_optimizations.txt").write_bytes(text)
+    return f"run/{name}/xla_dump"
+
+
+def capture(folder: Path, name: str, *, compute_us: float, wait_us: float) -> str:
+    """A capture of three steps on one device: a fusion, then a collective that nothing hides."""
+    events: list[dict[str, object]] = [
+        {"ph": "M", "pid": 1, "name": "process_name", "args": {"name": "/device:GPU:0"}},
+        {"ph": "M", "pid": 1, "tid": 7, "name": "thread_name", "args": {"name": "Stream #7"}},
+    ]
+    now_us = 0.0
+    for _ in range(STEPS):
+        for kernel, took_us in (("loop_fusion", compute_us), ("ncclDevKernel_AllGather", wait_us)):
+            events.append(
+                {"ph": "X", "pid": 1, "tid": 7, "ts": now_us, "dur": took_us, "name": kernel}
+            )
+            now_us += took_us
+    path = folder / "run" / name / "host.trace.json.gz"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(gzip.compress(json.dumps({"traceEvents": [*events, {}]}).encode()))
+    return str(path.relative_to(folder))
+
+
+def explained(
+    folder: Path,
+    *,
+    dumps: tuple[str, str] | None = None,
+    waits_us: tuple[float, float] | None = None,
+    traces: tuple[bytes, bytes] | None = None,
+    winner: Profile = WINNER,
+    lose: bool = False,
+) -> Explanation:
+    """Record evidence of the baseline and of a winner, and ask what it says."""
+    events = []
+    for at, each in enumerate((BASELINE, winner)):
+        trial = Trial(
+            cell_digest=CELL.digest,
+            profile=each,
+            protocol=replace(CELL.protocol, metric="none", dump=True),
+            study="evidence",
+            stage="evidence",
+        )
+        ended = TrialResult(trial=trial, status=TrialStatus.MEASURED, job_ids=(str(70 + at),))
+        captures = (
+            (capture(folder, str(at), compute_us=800.0, wait_us=waits_us[at]),) if waits_us else ()
+        )
+        if traces:
+            captures = (f"run/{at}/host.xplane.pb",)
+            (folder / captures[0]).parent.mkdir(parents=True)
+            (folder / captures[0]).write_bytes(traces[at])
+        recorded = EvidenceRecorded(
+            trial_id=trial.id, dump=dump(folder, dumps[at]) if dumps else "", captures=captures
+        )
+        events += [TrialPlanned(trial=trial), TrialEnded(result=ended), recorded]
+    entries = (
+        LedgerEntry(number=at, at_s=0.0, event=event) for at, event in enumerate(events, start=1)
+    )
+    state = replay(entries)
+    for path in (each for each in folder.rglob("*") if lose and each.is_file()):
+        path.unlink()
+    return explain(state, folder, winner.id)
+
+
+def covered(found: Explanation, *, delta: float = 0.11) -> Covered:
+    best = Verdict(arm=WINNER.id, kind=VerdictKind.FASTER, delta=delta, n=4)
+    baseline = Verdict(arm=BASELINE.id, kind=VerdictKind.SCREENED)
+    return Covered(
+        sweep="sweep",
+        cell_digest=CELL.digest,
+        written_s=0.0,
+        cell=CELL,
+        profiles=(WINNER,),
+        conclusion=Conclusion(verdicts=(best,), reference=baseline),
+        history=(),
+        explanation=found,
+    )
+
+
+def reason(of: Covered) -> str:
+    first = next(why(of, ENGLISH))
+    assert isinstance(first, Text)
+    return first.text
+
+
+def test_programs_and_traces_become_facts_with_artifacts_and_jobs(tmp_path: Path) -> None:
+    folder = tmp_path / "sweep" / "cell"
+    found = explained(folder, dumps=("fsdp", "fsdp-ag"), waits_us=(200.0, 100.0))
+    assert found.problems == ()
+    assert found.is_identical is False
+    assert found.moved == pytest.approx(-0.1)
+    kinds = {each.kind for each in found.facts}
+    assert kinds == {"HLO", "step", "kernel family", "overlap"}
+    assert all(each.jobs == ("70", "71") for each in found.facts)
+    hlo = [each for each in found.facts if each.kind == "HLO"]
+    assert any("all-gather" in each.text for each in hlo)
+    assert hlo[0].artifacts == (
+        "sweep/cell/run/fsdp/xla_dump",
+        "sweep/cell/run/fsdp-ag/xla_dump",
+    )
+    families = [each.text for each in found.facts if each.kind == "kernel family"]
+    assert any("0.200 -> 0.100 ms per device and step (-0.100 ms)" in each for each in families)
+    said = reason(covered(found))
+    assert said.startswith("The traces show the gain: a step's span changes by -10.0 %")
+    _, table, *_ = why(covered(found), ENGLISH)
+    assert isinstance(table, Table)
+    assert len(table.rows) == len(found.facts)
+
+
+def test_traces_that_do_not_move_explain_nothing(tmp_path: Path) -> None:
+    found = explained(tmp_path, dumps=("fsdp", "fsdp-ag"), waits_us=(200.0, 200.0))
+    said = reason(covered(found))
+    assert said.endswith("The evidence does not explain why it wins.")
+    slower = explained(tmp_path, waits_us=(200.0, 300.0))
+    assert "do not show the gain" in reason(covered(slower))
+
+
+def test_a_step_that_is_a_little_shorter_does_not_explain_a_large_gain(tmp_path: Path) -> None:
+    found = explained(tmp_path, waits_us=(200.0, 180.0))  # 2 % of the step
+    assert "do not show the gain" in reason(covered(found, delta=0.11))
+    assert "The traces show the gain" in reason(covered(found, delta=0.02))
+
+
+def test_a_changed_program_alone_is_a_lead_and_no_cause(tmp_path: Path) -> None:
+    found = explained(tmp_path, dumps=("fsdp", "fsdp-ag"))
+    assert "the ledger names no trace of both sides" in found.problems
+    assert "Only traces of both can show whether the change causes the gain" in reason(
+        covered(found)
+    )
+
+
+def test_identical_programs_explain_nothing_that_a_compiler_does(tmp_path: Path) -> None:
+    found = explained(tmp_path, dumps=("fsdp", "fsdp"))
+    assert found.is_identical is True
+    assert "The two programs are identical" in reason(covered(found))
+
+
+def test_without_evidence_it_says_what_to_run(tmp_path: Path) -> None:
+    nothing = explain(replay(()), tmp_path, WINNER.id)
+    assert nothing == Explanation()
+    said = reason(covered(nothing))
+    assert "cannot say why it wins. To record both, run: `xlatune evidence SWEEP_FILE`" in said
+
+
+def test_evidence_of_an_earlier_leader_is_not_taken_for_the_winners(tmp_path: Path) -> None:
+    found = replace(explained(tmp_path, waits_us=(200.0, 100.0)), profile="another")
+    assert "belongs to `another`, which led before" in reason(covered(found))
+
+
+def test_artifacts_that_are_gone_are_said_and_name_no_host_path(tmp_path: Path) -> None:
+    folder = tmp_path / "sweep" / "cell"
+    found = explained(folder, dumps=("fsdp", "fsdp-ag"), waits_us=(200.0, 100.0), lose=True)
+    assert found.facts == ()
+    assert found.profile == ""
+    assert len(found.problems) == 2
+    assert str(tmp_path) not in " ".join(found.problems)
+
+
+def test_the_network_between_slices_explains_a_winner(tmp_path: Path) -> None:
+    def made(latency_us: int, done: int, **more: Any) -> bytes:
+        messages = traffic(random.Random(3), count=200)
+        for each in messages:
+            each.latency_us *= latency_us
+        ops = [
+            (0, "send.1", "host_a", 1000, 100),
+            (0, "recv.1", "host_a", 1100, 100),
+            (0, "recv-done.1", "host_a", done, 3000),
+        ]
+        return Made(messages=messages, ops=ops, **more).data()
+
+    slow = made(4, 2000, copies=[(8 * MS, 2500, "4096B")])
+    found = explained(tmp_path, traces=(slow, made(1, 9000)))
+    told = [each.text for each in found.facts if each.kind == "network"]
+    assert [each.partition(":")[0] for each in told] == [
+        "messages between slices",
+        "stall of transfers",
+        "least slack of a transfer",
+        "symptoms that are gone",
+    ]
+    assert told[2:] == [
+        "least slack of a transfer: 0.001 -> 0.008 ms",
+        "symptoms that are gone: copies",
+    ]
+    assert found.profile == WINNER.id
+    assert {each.artifacts for each in found.facts} == {
+        tuple(f"{tmp_path.parent.name}/{tmp_path.name}/run/{at}" for at in (0, 1))
+    }
+    evidence = read_attempt("a", tmp_path, "run/0")
+    [fact] = [each for each in evidence.facts if each.startswith("network: ")]
+    assert fact.endswith("symptoms: copies")

@@ -1,0 +1,331 @@
+"""What speaks of a secret is shown nowhere: tables, commands, findings, decisions."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import time
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_xlatune.campaign.assess import Assessment, without_secrets
+from pytest_xlatune.campaign.playbook import Decision
+from pytest_xlatune.logs import read_log
+from pytest_xlatune.logs.triage import diagnose
+from pytest_xlatune.model import redact
+from pytest_xlatune.model.cell import Cell, Parallelism, Protocol, secrets_in
+from pytest_xlatune.model.errors import ConfigError
+from pytest_xlatune.model.profile import check_unique, profile
+from pytest_xlatune.model.redact import (
+    HIDDEN,
+    SHORTEST,
+    hide,
+    hide_assignments,
+    is_secret,
+    secrets_of,
+)
+from pytest_xlatune.model.resources import Next
+from pytest_xlatune.model.result import Action, Finding, Outcome, State
+from pytest_xlatune.model.trial import LaunchSpec
+from pytest_xlatune.report.render import markdown
+from pytest_xlatune.report.study_documents import plan
+from tests.helpers import secrets_planted as planted
+
+SECRET = "hush-hush'\"$hush"
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("HF_TOKEN", "AWS_SECRET_ACCESS_KEY", "db_password", "hf_access_token", "api-key"),
+        *("WANDB_APIKEY", "GOOGLE_CREDENTIALS", "REGISTRY_AUTH", "GITHUB_PAT"),
+        *("MYSQL_PWD", "SLACK_WEBHOOK_URL", "SENTRY_DSN", "dbpwd"),
+    ],
+)
+def test_a_name_that_speaks_of_a_secret(name: str) -> None:
+    assert is_secret(name)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("NCCL_ALGO", "KEYBOARD", "TOKENIZERS_PARALLELISM", "tokenizer_path", "XLA_FLAGS", "PATH"),
+        *("PWD", "OLDPWD"),
+    ],
+)
+def test_a_name_that_does_not(name: str) -> None:
+    assert not is_secret(name)
+
+
+@given(st.text(min_size=SHORTEST).filter(lambda each: each not in HIDDEN))
+def test_a_value_is_found_as_it_is_in_json_and_in_a_shells_quotes(value: str) -> None:
+    for text in (value, json.dumps({"a": value}), shlex.quote(value)):
+        shown = hide(f"before {text} after", {value})
+        assert HIDDEN in shown
+        assert value not in shown.replace(HIDDEN, "")
+
+
+def test_short_values_are_hidden_by_name_and_not_by_value() -> None:
+    assert secrets_of({"API_KEY": "1", "HF_TOKEN": SECRET}) == {SECRET}
+    assert hide("1 of 10", secrets_of({"API_KEY": "1"})) == "1 of 10"
+
+
+def test_one_secret_inside_another_leaves_nothing() -> None:
+    assert hide("abcdefgh-ijkl", {"abcdefgh", "abcdefgh-ijkl"}) == HIDDEN
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        pytest.param("export HF_TOKEN='a b'\n", f"export HF_TOKEN={HIDDEN}\n", id="shell"),
+        pytest.param("A=1 HF_TOKEN=abc ./run\n", f"A=1 HF_TOKEN={HIDDEN}\n", id="second in a line"),
+        pytest.param(": ${HF_TOKEN:=abc}\n", f": ${{HF_TOKEN:{HIDDEN}\n", id="shell's default"),
+        pytest.param("setenv API_KEY abc\n", f"setenv API_KEY {HIDDEN}\n", id="C shell"),
+        pytest.param("run --api-key abc\n", f"run --api-key {HIDDEN}\n", id="option"),
+        pytest.param("run -e HF_TOKEN=abc\n", f"run -e HF_TOKEN={HIDDEN}\n", id="option of docker"),
+        pytest.param(
+            'export KEY="a\nb \\" c" # d\nA=1\n',
+            f"export KEY={HIDDEN}\n{HIDDEN}\nA=1\n",
+            id="quotes",
+        ),
+        pytest.param("TOKEN=a\\\nb\nA=1\n", f"TOKEN={HIDDEN}\n{HIDDEN}\nA=1\n", id="continued"),
+        pytest.param("hf_token: a # it's\nb: it's\n", f"hf_token: {HIDDEN}\nb: it's\n", id="yml"),
+        pytest.param(
+            "- key: |\n    a\n\n    b\n  steps: 5\n",
+            f"- key: {HIDDEN}\n{HIDDEN}\n\n{HIDDEN}\n  steps: 5\n",
+            id="block of a yml",
+        ),
+        pytest.param(
+            "credentials:\n- a\n- b\nsteps: 5\n",
+            f"credentials:\n{HIDDEN}\n{HIDDEN}\nsteps: 5\n",
+            id="list of a yml",
+        ),
+        pytest.param(
+            "- name: HF_TOKEN\n  value: abc\n- name: A\n  value: b\n",
+            f"- name: HF_TOKEN\n  value: {HIDDEN}\n- name: A\n  value: b\n",
+            id="list of variables",
+        ),
+        pytest.param(
+            '{\n "api-key":"x",\n "steps": 5\n}',
+            f'{{\n "api-key":{HIDDEN}\n "steps": 5\n}}',
+            id="JSON",
+        ),
+        pytest.param('{"TOKEN": "x", "a": 5}', f'{{"TOKEN": {HIDDEN}', id="JSON in one line"),
+        pytest.param("-H 'Authorization: Bearer a'", f"-H 'Authorization: {HIDDEN}", id="header"),
+        pytest.param("https://h/x?token=abc", f"https://h/x?token={HIDDEN}", id="query"),
+        pytest.param("https://abcdef@h/x", f"https://{HIDDEN}@h/x", id="token of an address"),
+        pytest.param(
+            "-----BEGIN RSA PRIVATE KEY-----\na\n-----END RSA PRIVATE KEY-----\nA=1\n",
+            f"{HIDDEN}\n{HIDDEN}\n{HIDDEN}\nA=1\n",
+            id="private key",
+        ),
+    ],
+)
+def test_the_value_of_a_secrets_name_is_hidden_in_a_file(text: str, shown: str) -> None:
+    assert hide_assignments(text) == shown
+    assert hide_assignments(shown) == shown
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "# HF_TOKEN is set above\nNCCL_ALGO=Ring\n",
+        "export HF_TOKEN=\n  NCCL_ALGO=Ring\n",
+        "# the key:\n  steps: 5\n",
+        "docker run --token --rm\n",
+        'if [ "$KEY" == a ]; then :; fi\n',
+        "git: ssh://git@host/x\ntokenizer_path: x\nhf_token:\nsteps: 5\n",
+    ],
+)
+def test_what_is_no_value_of_a_secret_stays(text: str) -> None:
+    assert hide_assignments(text) == text
+
+
+def test_a_profile_shows_its_settings_without_its_secrets() -> None:
+    made = profile("p", "--xla_a=1", env={"API_KEY": SECRET}, overrides={"hf_access_token": SECRET})
+    assert made.shown_text == f"--xla_a=1 API_KEY={HIDDEN} hf_access_token={HIDDEN}"
+    assert made.shown.env == {"API_KEY": HIDDEN}
+    assert SECRET in made.settings_text, "its identity is what it really sets"
+    with pytest.raises(ConfigError) as caught:
+        check_unique([made, made], where="here")
+    assert SECRET not in str(caught.value)
+
+
+def test_the_plan_shows_commands_without_secrets() -> None:
+    made = profile("p", env={"API_KEY": SECRET}, overrides={"hf_access_token": SECRET})
+    spec = LaunchSpec(
+        argv=("train", f"hf_access_token={SECRET}"),
+        env={"HF_TOKEN": "hf-abcdef123"},
+        files={"profile.env.sh": f"export API_KEY={shlex.quote(SECRET)}\n"},
+    )
+    cell = Cell(model_tag="m", parallelism=Parallelism.parse("FSDP=8"))
+    text = markdown(plan(cell=cell, trials=(), launches=[(made, spec)], capacity=()))
+    assert "hush" not in text
+    assert "hf-abcdef123" not in text
+    assert text.count(HIDDEN) >= 3
+
+
+def test_what_a_log_quotes_is_hidden_before_it_is_written_down() -> None:
+    said = f"401 for token {SECRET}"
+    finding = Finding(cls="other", action=Action.DROP, text=said, detail=SECRET)
+    decision = Decision(next=Next.DROP, cls="other", detail=said, evidence=said)
+    found = without_secrets(Assessment(findings=(finding,), decision=decision), frozenset({SECRET}))
+    assert found.findings[0].text == f"401 for token {HIDDEN}"
+    assert found.findings[0].detail == HIDDEN
+    assert "hush" not in f"{found.decision}"
+
+
+PROXY = "http://ada:hunter2hunter2@proxy.example:3128"
+
+
+def test_the_password_of_an_address_is_hidden_whatever_its_name() -> None:
+    settings = {
+        "https_proxy": PROXY,
+        "DB": "postgres://u:pgpassword@h/db",
+        "URL": "http://h:80/a@b",
+    }
+    assert secrets_of(settings) == {"hunter2hunter2", "pgpassword"}
+    shown = redact.without_secrets(settings)
+    assert shown == {
+        "https_proxy": f"http://{HIDDEN}@proxy.example:3128",
+        "DB": f"postgres://{HIDDEN}@h/db",
+        "URL": "http://h:80/a@b",
+    }
+    assert redact.without_secrets(shown) == shown
+    assert secrets_of(shown) == frozenset()
+    assert hide(f"cannot reach {PROXY}", ()) == f"cannot reach http://{HIDDEN}@proxy.example:3128"
+    assert hide("said hunter2hunter2", secrets_of(settings)) == f"said {HIDDEN}"
+    assert "hunter2" not in hide_assignments(f"export https_proxy={PROXY}")
+
+
+def test_a_cell_and_a_profile_name_such_secrets() -> None:
+    cell = Cell(model_tag="t", parallelism=Parallelism.parse("FSDP=1"), deployed={"proxy": PROXY})
+    assert secrets_in(cell, [profile("p", "--xla_a=1", env={"MYSQL_PWD": "mysqlpwd99"})]) == {
+        "hunter2hunter2",
+        "mysqlpwd99",
+    }
+
+
+@pytest.mark.parametrize(("value", "_"), [*planted.DEPLOYED.values(), *planted.SOURCED.values()])
+def test_what_is_kept_is_kept_the_same_twice(value: str, _: str) -> None:
+    kept = redact.without_secrets({"X": value, "HF_TOKEN": value})
+    assert redact.without_secrets(kept) == kept
+    assert secrets_of(kept) == frozenset()
+
+
+def test_a_cell_is_the_same_with_another_token_and_is_read_back_as_it_was_kept() -> None:
+    one, two = (
+        Cell(
+            model_tag="m",
+            parallelism=Parallelism.parse("PP=8"),
+            deployed={"HF_TOKEN": token, "A": "1"},
+            launcher=f"command train --api-key={token}",
+        )
+        for token in ("token-one", "token-two")
+    )
+    assert one.digest == two.digest == Cell.from_json(one.to_json()).digest
+    assert "token-one" not in repr(one) + json.dumps(one.to_json())
+    assert one.digest != replace(one, deployed={"HF_TOKEN": "token-one", "A": "2"}).digest
+
+
+def test_a_kept_profile_gets_its_secret_from_those_declared() -> None:
+    declared = profile("p", "--xla_a=1", env={"API_KEY": SECRET, "PROXY": "http://me:pw@h"})
+    other = profile("q", "--xla_a=1", env={"API_KEY": "another"})
+    kept = type(declared).from_json(declared.to_json())
+    assert SECRET not in json.dumps(declared.to_json())
+    assert kept.same_as(declared)
+    assert kept.with_secrets_of([other, declared]) == declared
+    # a stack that was derived from both, in a session that knows two values: none is guessed
+    assert replace(kept, id="r").with_secrets_of([other, declared]).env["API_KEY"] == HIDDEN
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("401 for token hf_abcdefghijklmnopqrst", f"401 for token {HIDDEN}"),
+        ("Config param hf_access_token: hunter2hunter2", f"Config param hf_access_token: {HIDDEN}"),
+        ("{'password': 'hunter2'}", f"{{'password': '{HIDDEN}'}}"),
+        ("Authorization: Bearer abcdefghij", f"Authorization: Bearer {HIDDEN}"),
+        ("{'Authorization': 'Basic YTpibG9n'}", f"{{'Authorization': '{HIDDEN}'}}"),
+        ("x_token='a b c d' y", f"x_token='{HIDDEN}' y"),
+        ("train --password hunter2 --steps 5", f"train --password {HIDDEN} --steps 5"),
+        ("GET https://h/x?sig=abc%3D&se=2 403", f"GET https://h/x?sig={HIDDEN}&se=2 403"),
+        (
+            "https://h/x?a=1&X-Amz-Signature=abc&X-Amz-Expires=1",
+            f"https://h/x?a=1&X-Amz-Signature={HIDDEN}&X-Amz-Expires=1",
+        ),
+        ("password=(hidden);x_token=abcdef", f"password={HIDDEN};x_token={HIDDEN}"),
+        ("GetKeyValue() timed out with key: cuda:local", None),
+        ("unexpected token: 1024 of 4096", None),
+    ],
+)
+def test_what_a_log_says_is_quoted_without_a_secret_that_is_not_declared(
+    text: str, shown: str | None
+) -> None:
+    assert redact.hide_quoted(text) == (shown or text)
+
+
+@pytest.mark.parametrize(
+    ("words", "shown"),
+    [
+        (("bash", "-c", "export HF_TOKEN=abcdef; train 5"), f"export HF_TOKEN={HIDDEN}; train 5"),
+        (("curl", "--header", "X-Api-Key: abcdef"), f"X-Api-Key: {HIDDEN}"),
+        (("curl", "--header=X-Api-Key: abcdef"), f"--header=X-Api-Key: {HIDDEN}"),
+        (("train", '--config={"api_key": "abcdef", "b": 1}'), f'{{"api_key": "{HIDDEN}", "b": 1}}'),
+        (("train", "--data=https://h/x?token=abcdef&v=1"), f"https://h/x?token={HIDDEN}&v=1"),
+    ],
+)
+def test_a_secret_inside_a_word_of_a_command_is_hidden(words: tuple[str, ...], shown: str) -> None:
+    kept = redact.command_without_secrets(words)
+    assert kept[-1].endswith(shown)
+    assert redact.command_without_secrets(kept) == kept
+    text = shlex.join(words)
+    assert "abcdef" not in redact.command_text_without_secrets(text)
+    assert "abcdef" in redact.secrets_of_command(text)
+    made = profile("p", "--xla_a=1")
+    cell = Cell(model_tag="m", parallelism=Parallelism.parse("FSDP=8"), launcher=f"command {text}")
+    launches = [(made, LaunchSpec(argv=words))]
+    document = plan(cell=cell, trials=(), launches=launches, capacity=())
+    assert "abcdef" not in markdown(document)
+
+
+@pytest.mark.parametrize(
+    ("value", "written"),
+    [
+        ("p%40ss/word", "p@ss/word"),  # of an address, and as its library hands it on
+        ("p@ss word", "p%40ss%20word"),
+        ("p@ss word", "p%40ss+word"),
+        ('it\'s "so"', repr('it\'s "so"')[1:-1]),
+        ("pässwörd", repr("pässwörd".encode())[2:-1]),
+        ("pässwörd", "pässwörd"),
+    ],
+)
+def test_a_secret_is_known_however_a_library_writes_it(value: str, written: str) -> None:
+    assert hide(f"401: {written}.", {value}) == f"401: {HIDDEN}."
+
+
+def test_a_quotation_never_ends_within_a_word() -> None:
+    """Half of a secret is not known as one: a log of such lines is read and quoted."""
+    secret = "aBcDeFgHiJkLmNoPqRsTuVwXyZ012345678901"
+    for length in (*range(100, 215, 3), *range(460, 500, 3)):
+        filler = "no " * (length // 3)
+        for line in (f"RuntimeError: {filler}{secret} end", f"F1120 a.cc:1] {filler}{secret} end"):
+            report = read_log([f"{line}\n".encode()])
+            outcome = Outcome(state=State.COMPLETED, exit_code=0)
+            found = [*report.findings, *diagnose(report, outcome, Protocol())]
+            texts = [text for each in found for text in (each.text, each.detail)]
+            shown = "".join(hide(text, {secret}) for text in (*texts, *report.tail))
+            assert secret[:4] not in shown, (line, shown)
+
+
+@pytest.mark.parametrize("unbroken", ["x", "a1", "a-", "1.", "é"])
+def test_a_long_value_without_a_blank_is_read_once(unbroken: str) -> None:
+    """Of 32 KB, looked at from each of its characters, a sweep did not begin within minutes."""
+    value = unbroken * 200_000
+    began_s = time.process_time()
+    assert secrets_of({"BLOB": value, "ALSO": f"{value} 2nd.token=hunter2"}) == {"hunter2"}
+    assert redact.hide_quoted(f"{value} --api_key=hunter2") == f"{value} --api_key={HIDDEN}"
+    assert time.process_time() - began_s < 10

@@ -1,0 +1,119 @@
+"""Two sessions that write one report or import one table: the last word is the ledger's."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_xlatune.campaign.turns import Turns
+from pytest_xlatune.ledger import Ledger
+from pytest_xlatune.model.cell import Cell, Parallelism
+from pytest_xlatune.model.errors import ConfigError
+from pytest_xlatune.plugin.controller import Controller
+from pytest_xlatune.report.render import markdown
+from pytest_xlatune.tasks import import_table as importing
+from pytest_xlatune.tasks.publish import alone, document_of, publish, read_known
+from tests.helpers.scripted import ScriptedExecutor, campaign, run
+from tests.helpers.waiting import LIMIT_S
+
+TABLE = """\
+job,profile,flags,tgs
+1,baseline,,1000
+2,fast,--xla_fast=1,1100
+"""
+
+
+def test_who_writes_last_writes_what_the_ledger_says_then(tmp_path: Path) -> None:
+    each = campaign(tmp_path, ScriptedExecutor())
+    for _ in range(3):
+        each.turn()
+    early = read_known(each.setup.folder)  # a session is over, and held up before it writes
+    run(each)
+    late = read_known(each.setup.folder)
+    publish(late.folder, tmp_path / "reports")
+    leaderboard = publish(early.folder, tmp_path / "reports")[0]
+    assert markdown(document_of(early)) != markdown(document_of(late))
+    assert leaderboard.read_text(encoding="utf-8") == markdown(document_of(late))
+    assert not list(tmp_path.glob("reports/**/.*")), "no half of a file is left"
+
+
+def test_one_session_writes_at_a_time(tmp_path: Path) -> None:
+    each = campaign(tmp_path, ScriptedExecutor())
+    each.turn()
+    reports = tmp_path / "reports"
+    writer = threading.Thread(target=publish, args=(each.setup.folder, reports))
+    with alone(reports):
+        writer.start()
+        run(each)  # meanwhile the sweep comes to its end
+        assert list(reports.iterdir()) == []
+    writer.join(LIMIT_S)
+    written = (reports / "pretend" / "leaderboard.md").read_text(encoding="utf-8")
+    assert written == markdown(document_of(read_known(each.setup.folder)))
+
+
+@pytest.fixture
+def controller(tmp_path: Path) -> Controller:
+    """The controller of a session `me`, with its list of folders and nothing else."""
+
+    class Said:
+        workdir = tmp_path
+
+    options: Any = Said()
+    nothing: Any = None
+    (tmp_path / "sessions").mkdir()
+    return Controller(nothing, options, "me", nothing)
+
+
+def test_half_a_written_name_is_no_folder_yet(controller: Controller, tmp_path: Path) -> None:
+    named = tmp_path / "sessions" / "me.txt"
+    named.write_text("/cells/one\n/cells/tw", encoding="utf-8")
+    assert controller._named_folders() == [Path("/cells/one")]
+    with named.open("a", encoding="utf-8") as file:
+        file.write("o\n/cells/one\n")
+    assert controller._named_folders() == [Path("/cells/one"), Path("/cells/two")]
+
+
+def test_a_ledger_that_cannot_be_followed_is_said_once(
+    controller: Controller, tmp_path: Path
+) -> None:
+    (tmp_path / "sessions" / "me.txt").write_text(f"{tmp_path}\n", encoding="utf-8")
+    (tmp_path / "ledger.jsonl").write_text("no ledger\n", encoding="utf-8")
+    (said,) = controller._new_lines()
+    assert "is not a ledger" in said
+    assert list(controller._new_lines()) == []
+
+
+def test_a_table_that_is_imported_at_the_same_time_is_imported_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: dict[str, Any] = {
+        "cell": Cell(model_tag="m", parallelism=Parallelism.parse("PP=8")),
+        "no_ops": (),
+        "sweep": "table",
+        "workdir": tmp_path,
+        "at_s": 1.0,
+        "tokens": 512.0,
+    }
+    rows = importing.read_table(TABLE, where="table.csv")
+    mine = Turns.mine
+    others: list[Path] = []
+
+    @contextmanager
+    def later(self: Turns, *, wait_s: float) -> Iterator[None]:
+        """Give the turn when another process has had it, and imported the table."""
+        monkeypatch.setattr(Turns, "mine", mine)
+        others.append(importing.import_table(rows, **said))
+        with mine(self, wait_s=wait_s):
+            yield
+
+    monkeypatch.setattr(Turns, "mine", later)
+    with pytest.raises(ConfigError, match="holds this table already"):
+        importing.import_table(rows, **said)
+    (folder,) = others
+    kinds = [entry.event.kind for entry in Ledger(folder / "ledger.jsonl").refresh()]
+    assert kinds.count("campaign-opened") == 1

@@ -17,10 +17,11 @@ from filelock import FileLock
 from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
 
+from tests.helpers.costs import Costs
+
 if TYPE_CHECKING:
     from tests.helpers.containers import PodmanSite
 
-pytest.register_assert_rewrite("tests.helpers")
 
 Once = Callable[[str, Callable[[Path], object]], Path]
 
@@ -64,9 +65,44 @@ if HAS_HYPOTHESIS:
     load_profile()
 
 
+# what `make test-all` runs besides `make test`, in three parts of at most a quarter of an hour each
+PARTS = ("slurm", "sweeps", "programs")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--part",
+        choices=("test", *PARTS),
+        help="of the project's own tests: those of `make test`, which have no mark `part`, "
+        "within its budget; or those of one part of `make test-all`. All where it is not given",
+    )
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Keep the tests of the part that is asked for."""
+    asked = config.option.part
+    left: list[pytest.Item] = []
+    kept: list[pytest.Item] = []
+    for item in items:
+        marks = [mark.args[0] for mark in item.iter_markers("part")]
+        assert set(marks) <= {*PARTS}, f"{item.nodeid}: no such part, {marks}"
+        is_asked = asked is None or (asked in marks[:1] if asked != "test" else not marks)
+        (kept if is_asked else left).append(item)
+    if left:
+        config.hook.pytest_deselected(items=left)
+        items[:] = kept
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skip where a mark names a program that is not installed."""
+    if item.get_closest_marker("jax") and importlib.util.find_spec("jax") is None:
+        pytest.skip("needs JAX")
+
+
 @pytest.hookimpl(tryfirst=True)  # hypothesis reads its options in the same hook
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "timeout(seconds): a limit, where pytest-timeout is there")
+    config.pluginmanager.register(Costs(config, is_bound=config.option.part == "test"), "costs")
     if not HAS_HYPOTHESIS:
         return
     from hypothesis import settings
@@ -100,6 +136,14 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> OneWork
     if config.getvalue("dist") != "load":
         return None
     return OneWorkerForTheLab(config, log)
+
+
+@pytest.fixture(scope="session")
+def loaded() -> None:
+    """All modules of the product, for sessions of pytest inside a test: ask for it first."""
+    from tests.helpers.sessions import load_everything
+
+    load_everything()
 
 
 @pytest.fixture(scope="session")

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.helpers.ledger_lines import whole_lines
+from tests.helpers.sessions import run_inside
 from tests.helpers.tell_options import TELL_OPTIONS
 
 # Prints MaxText's lines; how fast depends on the flags, how it ends on the profile's variables.
@@ -129,7 +130,13 @@ class Folder:
         sweep = text.replace("        PROFILES\n", profiles)
         (self.path / "test_sweep.py").write_text(sweep, encoding="utf-8")
 
-    def run(self, *args: str, plugin: bool = True, timeout_s: float = 240) -> pytest.RunResult:
+    def run(self, *args: str) -> pytest.RunResult:
+        """Run pytest in this process, over trials that have run when they are submitted."""
+        return run_inside(self.pytester, "test_sweep.py", *args)
+
+    def run_apart(
+        self, *args: str, plugin: bool = True, timeout_s: float = 240
+    ) -> pytest.RunResult:
         """Run pytest in a process of its own, as a user does."""
         named = ["-p", "xlatune"] if plugin else []
         return self.pytester.runpytest_subprocess(*named, "test_sweep.py", *args, timeout=timeout_s)
@@ -152,7 +159,9 @@ class Folder:
 
 
 @pytest.fixture
-def folder(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Folder:
+def folder(
+    loaded: None, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> Folder:
     # these trials measure nothing: they need not take turns with real ones on this machine
     monkeypatch.setenv("XLATUNE_MACHINE_LOCK", str(tmp_path / "machine.lock"))
     monkeypatch.setenv("PYTHONPATH", "")

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-WORKERS = pytest.mark.parametrize("workers", [(), ("-n2",)], ids=["alone", "two workers"])
+WORKERS = pytest.mark.parametrize("workers", [()], ids=["alone"])
 SCREEN, BLOCKS = 2 + 3, 3 * 3
 
 

@@ -11,32 +11,49 @@ from typing import Any
 
 import pytest
 
-WORKERS = pytest.mark.parametrize("workers", [()], ids=["alone"])
 SCREEN, BLOCKS = 2 + 3, 3 * 3
 
 
-@WORKERS
-def test_a_sweep_measures_once_and_concludes_the_same_again(
-    folder: Any, workers: tuple[str, ...]
-) -> None:
-    first = folder.run(*workers, "--junitxml=junit.xml")
-    first.assert_outcomes(passed=5, xfailed=1)
-    assert first.ret == 0
-    assert len(folder.submitted) == len(set(folder.submitted)) == 2 + SCREEN - 1 + BLOCKS - 1
-    conclusion = json.loads(folder.read("reports/pretend/leaderboard.json"))["conclusion"]
-    assert [each["kind"] for each in conclusion["verdicts"]][:2] == ["FASTER", "EQUIVALENT"]
-    assert conclusion["complete"]
+def test_a_sweep_measures_once_and_concludes_the_same_again(folder: Any) -> None:
+    first = folder.run("--junitxml=junit.xml")
+    assert_concluded(folder, first)
     first.stdout.fnmatch_lines(
         ["*pretend FSDP=4 fast (job *) * TGS * s/step screened +*% so far | *screened*"]
     )
+    assert_reused(folder)
+
+
+def test_two_workers_share_what_is_left_and_one_process_reuses_it(
+    folder: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Real trials: none is run twice, whoever asks; what is left for people is written once."""
+    summary = tmp_path / "summary.md"
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(summary))
+    folder.run("-k", "fast").assert_outcomes(passed=1)
+    begun = len(folder.submitted)
+    summary.unlink()
+    assert_concluded(folder, folder.run_apart("-n2", "--junitxml=junit.xml"))
+    assert begun == 2 + 1
+    assert summary.read_text("utf-8") == folder.read("reports/pretend/leaderboard.md") + "\n"
+    assert_reused(folder)
+
+
+def assert_concluded(folder: Any, done: pytest.RunResult) -> None:
+    done.assert_outcomes(passed=5, xfailed=1)
+    assert done.ret == 0
+    assert len(folder.submitted) == len(set(folder.submitted)) == SCREEN + BLOCKS
+    conclusion = json.loads(folder.read("reports/pretend/leaderboard.json"))["conclusion"]
+    assert [each["kind"] for each in conclusion["verdicts"]][:2] == ["FASTER", "EQUIVALENT"]
+    assert conclusion["complete"]
     assert "FASTER" in folder.read("reports/pretend-tuning.md")
 
-    again = folder.run("-n4" if not workers else "-n0", "-v")
-    again.assert_outcomes(passed=5, xfailed=1)
-    assert len(folder.submitted) == len(set(folder.submitted))
-    assert not folder.events("attempt-ended")[SCREEN + BLOCKS :]
-    repeated = json.loads(folder.read("reports/pretend/leaderboard.json"))["conclusion"]
-    assert repeated == conclusion
+
+def assert_reused(folder: Any) -> None:
+    before = json.loads(folder.read("reports/pretend/leaderboard.json"))["conclusion"]
+    again = folder.run("-v")
+    assert_concluded(folder, again)
+    assert len(folder.events("attempt-ended")) == SCREEN + BLOCKS
+    assert json.loads(folder.read("reports/pretend/leaderboard.json"))["conclusion"] == before
     again.stdout.fnmatch_lines(["*14 trials are reused from the ledger*"])
     again.stdout.fnmatch_lines(["*PASSED fast FASTER +1*.* %*"])
 
@@ -57,14 +74,11 @@ def test_junit_carries_the_figures(folder: Any) -> None:
     assert figures["test_flag[unknown]"]["xlatune.verdict"] == "INVALID"
 
 
-@WORKERS
-def test_a_selection_keeps_the_baselines_and_a_later_one_reuses(
-    folder: Any, workers: tuple[str, ...]
-) -> None:
-    folder.run("-k", "fast", *workers).assert_outcomes(passed=1)
+def test_a_selection_keeps_the_baselines_and_a_later_one_reuses(folder: Any) -> None:
+    folder.run("-k", "fast").assert_outcomes(passed=1)
     names = [trial.split("-wave2")[0] for trial in folder.submitted]
     assert sorted(names) == ["baseline-deployed", "baseline-deployed", "fast"]
-    folder.run("-m", "wave2", *workers).assert_outcomes(passed=2, xfailed=1)
+    folder.run("-m", "wave2").assert_outcomes(passed=2, xfailed=1)
     assert len(folder.submitted) == len(set(folder.submitted)) == SCREEN
 
 
@@ -76,7 +90,7 @@ def test_the_confirmation_alone_screens_what_is_missing(folder: Any) -> None:
 def test_fresh_measures_everything_again_and_deletes_nothing(folder: Any) -> None:
     folder.run("-k", "fast")
     before = folder.submitted
-    folder.run("-k", "fast", "--xlatune-fresh", "-n2").assert_outcomes(passed=1)
+    folder.run("-k", "fast", "--xlatune-fresh").assert_outcomes(passed=1)
     assert sorted(folder.submitted) == sorted([*before, *before])
 
 
@@ -85,7 +99,7 @@ def test_what_nothing_may_submit(folder: Any) -> None:
     collected.stdout.fnmatch_lines(["*test_flag?fast?*", "*test_finalist?finalist-1?*"])
     off = folder.run("--no-xlatune")
     off.assert_outcomes(deselected=6)
-    plan = folder.run("--xlatune-plan", "-n2")
+    plan = folder.run("--xlatune-plan")
     plan.stdout.fnmatch_lines(
         [
             "*5 trials of the screen, then 2 finalists in 3 blocks*",
@@ -116,16 +130,13 @@ def test_an_unrelated_run_is_left_alone(folder: Any) -> None:
 
 def test_without_the_plugin_the_projects_sweeps_are_left_out() -> None:
     root = Path(__file__).parents[2]
-    for named in ("sweeps", "sweeps/test_quickstart.py", "sweeps/test_maxtext_cpu.py"):
-        argv = [sys.executable, "-m", "pytest", "-p", "no:xlatune", named, "-q"]
-        done = subprocess.run(
-            argv, cwd=root, capture_output=True, text=True, check=False, timeout=240
-        )
-        assert done.returncode == pytest.ExitCode.NO_TESTS_COLLECTED, done.stdout + done.stderr
+    named = ("sweeps", "sweeps/test_quickstart.py", "sweeps/test_maxtext_cpu.py")
+    argv = [sys.executable, "-m", "pytest", "-p", "no:xlatune", *named, "-q"]
+    done = subprocess.run(argv, cwd=root, capture_output=True, text=True, check=False, timeout=240)
+    assert done.returncode == pytest.ExitCode.NO_TESTS_COLLECTED, done.stdout + done.stderr
 
 
-@WORKERS
-def test_a_confirmed_loss_fails_or_xfails_as_asked(folder: Any, workers: tuple[str, ...]) -> None:
+def test_a_confirmed_loss_fails_or_xfails_as_asked(folder: Any) -> None:
     # it looked fast once: the screen's run of it was lucky
     folder.write(profiles='        profile("slow", "--xla_slow=1"),\n')
     text = folder.read("test_sweep.py").replace("blocks=3", "blocks=4")
@@ -134,7 +145,7 @@ def test_a_confirmed_loss_fails_or_xfails_as_asked(folder: Any, workers: tuple[s
         "speed *= 1 +", 'speed *= 1.5 if sys.argv[2].startswith("slow-wave2") else 1\nspeed *= 1 +'
     )
     (folder.path / "trainer.py").write_text(trainer, encoding="utf-8")
-    done = folder.run(*workers)
+    done = folder.run()
     done.assert_outcomes(passed=2, failed=1)
     assert done.ret == 1
     done.stdout.fnmatch_lines(["*AssertionError: slow SLOWER*"])

@@ -31,8 +31,8 @@ KINDS: dict[str, Callable[[dict[str, Any]], bool]] = {
     "real browser": lambda cost: "browser" in cost["marks"],
     "real JAX": lambda cost: "jax" in cost["marks"],
     "sessions of their own": lambda cost: cost["sessions"] > 0,
-    "other processes": lambda cost: cost["processes"] > 0,
     "sessions in process": lambda cost: cost["inside"] > 0,
+    "other processes": lambda cost: cost["processes"] > 0,
     "in process": lambda _: True,
 }
 _started = {"sessions": 0, "processes": 0, "inside": 0}

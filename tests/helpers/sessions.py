@@ -38,4 +38,5 @@ def run_inside(pytester: pytest.Pytester, *args: str) -> pytest.RunResult:
         warnings.simplefilter("default")  # the filters of our own session are no user's
         patched.setattr("pytest_xlatune.executors.local.LocalExecutor", QuickExecutor)
         patched.setattr("pytest_xlatune.campaign.TURN_S", 0.0)
+        patched.setattr("os.fsync", lambda _: None)  # no power fails meanwhile
         return pytester.runpytest_inprocess("-p", "xlatune", *args)

@@ -55,7 +55,7 @@ def quick_trials() -> Iterator[None]:
     executor = type(QuickExecutor.__name__, (QuickExecutor,), {})
     with _kept_modules(), pytest.MonkeyPatch.context() as patched:
         patched.setattr("pytest_xlatune.executors.local.LocalExecutor", executor)
-        patched.setattr("pytest_xlatune.campaign.TURN_S", 0.05 if executor.beside else 0.0)
+        patched.setattr("pytest_xlatune.campaign.TURN_S", 0.05 if QuickExecutor.beside else 0.0)
         patched.setattr("os.fsync", lambda _: None)  # no power fails meanwhile
         yield
 

@@ -20,6 +20,7 @@ from tests.helpers.sessions import run_inside
 PAGE = (Path(__file__).parents[2] / "docs" / "gates.md").read_text(encoding="utf-8")
 WALK = PAGE.partition("### From an empty folder")[2].partition("\n### ")[0]
 STEPS = re.findall(r"```bash\n(.*?)```\n\n(?:Exit status (\d+))?", WALK, re.DOTALL)
+LEFT = pytest.mark.part("sweeps")
 INIT = ("gate", "init", "--model=m", "--parallelism=PP=8", "--command=python t.py --steps={steps}")
 
 
@@ -59,7 +60,7 @@ def shell(folder: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("clock", ["played", pytest.param("real", marks=pytest.mark.part("sweeps"))])
+@pytest.mark.parametrize("clock", ["played", pytest.param("real", marks=LEFT)])
 def test_the_walk_ends_red_and_then_green(
     shell: Any, clock: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -118,12 +119,12 @@ def steps_of(ci: str, job: Path) -> tuple[list[str], dict[str, str]]:
     ("ci", "speed", "status"), [("github", "900.0", 1), ("gitlab", "1001.0", 0)]
 )
 def test_the_steps_of_the_job_run_in_a_clone(
-    ci: str, speed: str, status: int, shell: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    shell: Any, monkeypatch: pytest.MonkeyPatch, *, ci: str, speed: str, status: int
 ) -> None:
     """As a runner types them: in a clone of the branch, with what the CI system sets."""
-    theirs, clone = tmp_path / "theirs", tmp_path / "clone"
+    theirs, clone = shell.path / "theirs", shell.path / "clone"
     theirs.mkdir()
-    text = PRETENDS.replace("TRIALS", repr(str(tmp_path / "trials")))
+    text = PRETENDS.replace("TRIALS", repr(str(shell.path / "trials")))
     (theirs / "train.py").write_text(text, encoding="utf-8")
     trainer = "python train.py {steps}"
     init = (*INIT[:4], f"--command={trainer}", f"--repository={theirs}", f"--ci={ci}")

@@ -35,11 +35,13 @@ NEEDS_A_PROCESS = ("jax", "subprocess", "multiprocessing", "threading", "signal.
 class QuickExecutor(LocalExecutor):
     """The local executor whose trials are over when they are submitted."""
 
+    beside = ""  # the trials of this profile run as ever, beside the session that looks at them
+
     def submit(self, spec: LaunchSpec, request: Request) -> str:
-        here = {os.uname().nodename, "localhost"}
-        if set(request.nodelist) - here or request.resources.nodes > 1:
-            return super().submit(spec, request)  # which refuses
-        folder = request.folder
+        folder, here = request.folder, {os.uname().nodename, "localhost"}
+        is_beside = self.beside and folder.name.startswith(f"{self.beside}-")
+        if is_beside or set(request.nodelist) - here or request.resources.nodes > 1:
+            return super().submit(spec, request)  # which refuses other nodes
         if (known := _read_job(folder)) is None:
             write_spec(folder, _with_gpus(spec))
             known = {"job_id": f"{os.getpid()}.{time.monotonic_ns()}", "comment": request.comment}
@@ -81,6 +83,8 @@ def _run(folder: Path) -> dict[str, Any]:
     if code is None:
         reason = f"killed after {spec['deadline_s']} s, the trial's deadline"
         return payload._outcome("timeout", start_s=start_s, reason=reason, signal=9)
+    if spec.get("node_health"):
+        _ask_node(spec["node_health"], folder)
     if code == 0 and (folder / payload.PROBE).exists() and spec.get("probe"):
         told = {
             "name": os.uname().nodename,
@@ -179,6 +183,16 @@ def _as_the_program(
         os.environb.update(before[0])
         sys.argv, sys.path[:] = before[1], before[3]
         os.chdir(before[2])
+
+
+def _ask_node(argv: list[str], folder: Path) -> None:
+    """Write down what the site's command tells of this node."""
+    environment = payload._environment({"inherit": payload._HEALTH_INHERITS}, os.fsencode, 0)
+    code, said = _run_apart(argv, environment, folder, payload.HEALTH_S)
+    lines = [each.strip() for each in said.decode("utf-8", "replace").splitlines()]
+    told = {"name": payload._node(), "lines": [each for each in lines if each]}
+    told["problem"] = f"exit {code}" if code else ""
+    payload.write_json(folder / payload.name_of("health"), told)
 
 
 def _environment(

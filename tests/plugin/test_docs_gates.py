@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -14,33 +15,77 @@ import pytest
 from ruamel.yaml import YAML
 
 from pytest_xlatune.cli import main
+from tests.helpers.sessions import run_inside
 
 PAGE = (Path(__file__).parents[2] / "docs" / "gates.md").read_text(encoding="utf-8")
 WALK = PAGE.partition("### From an empty folder")[2].partition("\n### ")[0]
 STEPS = re.findall(r"```bash\n(.*?)```\n\n(?:Exit status (\d+))?", WALK, re.DOTALL)
+LEFT = pytest.mark.part("sweeps")
 INIT = ("gate", "init", "--model=m", "--parallelism=PP=8", "--command=python t.py --steps={steps}")
 
 
-@pytest.mark.timeout(600)
-def test_the_walk_ends_red_and_then_green(folder: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert [int(status or 0) for _, status in STEPS] == [0, 4, 1, 0]
+# the walk's trainer sleeps until its steps are due, up to a millisecond too long: here none passes
+CLOCK = """\
+import random, time
+now = [0.0]
+time.perf_counter = lambda: now[0]
+time.sleep = lambda seconds: now.__setitem__(0, now[0] + seconds + random.random() / 1000)
+"""
+
+
+def typed(where: Path, lines: str) -> subprocess.CompletedProcess[str]:
+    argv = ["bash", "-c", f"set -e\n{lines}"]
+    return subprocess.run(argv, cwd=where, capture_output=True, text=True, check=False)
+
+
+def run_here(folder: Any, where: Path, line: str) -> tuple[int, str]:
+    """Run a line that starts pytest in this process; return its status and what it said."""
+    words = shlex.split(line)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.chdir(where)
+        done = run_inside(folder.pytester, *words[words.index("pytest") + 1 :])
+    return int(done.ret), done.stdout.str()
+
+
+@pytest.fixture
+def shell(folder: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A folder in whose shells git knows an author, and `python` and `xlatune` are ours."""
     for kind in ("AUTHOR", "COMMITTER"):
         monkeypatch.setenv(f"GIT_{kind}_NAME", "a")
         monkeypatch.setenv(f"GIT_{kind}_EMAIL", "a@localhost")
     monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:{os.environ['PATH']}")
-    monkeypatch.delenv("PYTEST_ADDOPTS", raising=False)
-    here = folder.path / "walk"
+    for name in ("PYTEST_ADDOPTS", "GITHUB_STEP_SUMMARY"):
+        monkeypatch.delenv(name, raising=False)
+    return folder
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("clock", ["played", pytest.param("real", marks=LEFT)])
+def test_the_walk_ends_red_and_then_green(
+    shell: Any, clock: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert [int(status or 0) for _, status in STEPS] == [0, 4, 1, 0]
+    here = shell.path / "walk"
     here.mkdir()
+    if clock == "played":
+        (shell.path / "sitecustomize.py").write_text(CLOCK, encoding="utf-8")
+        python = shell.path / "bin" / "python"
+        python.parent.mkdir()
+        text = f'#!/bin/sh\nPYTHONPATH={shell.path} exec {sys.executable} "$@"\n'
+        python.write_text(text, encoding="utf-8")
+        python.chmod(0o755)
+        monkeypatch.setenv("PATH", f"{python.parent}:{os.environ['PATH']}")
     for number, (commands, status) in enumerate(STEPS):
         where = here if not number else here / "trainer"
-        done = subprocess.run(
-            ["bash", "-c", f"set -e\n{commands}"],
-            cwd=where,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert done.returncode == int(status or 0), f"{commands}\n{done.stdout}\n{done.stderr}"
+        *lines, last = commands.splitlines()
+        if clock == "real" or not last.startswith("pytest"):
+            lines, last = commands.splitlines(), ""
+        done = typed(where, "\n".join(lines))
+        ended, said = done.returncode, f"{done.stdout}\n{done.stderr}"
+        if last:
+            assert not ended, said
+            ended, said = run_here(shell, where, last)
+        assert ended == int(status or 0), f"{commands}\n{said}"
     report = (here / "trainer/reports/gate/gate.md").read_text(encoding="utf-8")
     assert "1 pass" in report
     assert "no regression" in report
@@ -74,24 +119,12 @@ def steps_of(ci: str, job: Path) -> tuple[list[str], dict[str, str]]:
     ("ci", "speed", "status"), [("github", "900.0", 1), ("gitlab", "1001.0", 0)]
 )
 def test_the_steps_of_the_job_run_in_a_clone(
-    ci: str, speed: str, status: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    shell: Any, monkeypatch: pytest.MonkeyPatch, *, ci: str, speed: str, status: int
 ) -> None:
     """As a runner types them: in a clone of the branch, with what the CI system sets."""
-    for kind in ("AUTHOR", "COMMITTER"):
-        monkeypatch.setenv(f"GIT_{kind}_NAME", "a")
-        monkeypatch.setenv(f"GIT_{kind}_EMAIL", "a@localhost")
-    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:{os.environ['PATH']}")
-    monkeypatch.setenv("XLATUNE_MACHINE_LOCK", str(tmp_path / "lock"))
-    for name in ("PYTEST_ADDOPTS", "GITHUB_STEP_SUMMARY"):
-        monkeypatch.delenv(name, raising=False)
-
-    def typed(where: Path, line: str) -> subprocess.CompletedProcess[str]:
-        argv = ["bash", "-e", "-c", line]
-        return subprocess.run(argv, cwd=where, capture_output=True, text=True, check=False)
-
-    theirs, clone = tmp_path / "theirs", tmp_path / "clone"
+    theirs, clone = shell.path / "theirs", shell.path / "clone"
     theirs.mkdir()
-    text = PRETENDS.replace("TRIALS", repr(str(tmp_path / "trials")))
+    text = PRETENDS.replace("TRIALS", repr(str(shell.path / "trials")))
     (theirs / "train.py").write_text(text, encoding="utf-8")
     trainer = "python train.py {steps}"
     init = (*INIT[:4], f"--command={trainer}", f"--repository={theirs}", f"--ci={ci}")
@@ -117,8 +150,8 @@ def test_the_steps_of_the_job_run_in_a_clone(
     *before, last = lines
     for line in before:
         assert typed(clone, line).returncode == 0, line
-    done = typed(clone, last)
-    assert done.returncode == status, done.stdout + done.stderr
+    ended, said = run_here(shell, clone, last)
+    assert ended == status, said
     assert 'name="xlatune.verdict"' in (clone / "gate.xml").read_text(encoding="utf-8")
     told = json.loads((clone / "reports/gate/gate.json").read_text(encoding="utf-8"))
     assert [each["kind"] == "SLOWER" for each in told["conclusion"]["verdicts"]] == [status == 1]

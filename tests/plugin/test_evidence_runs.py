@@ -1,8 +1,7 @@
-"""Evidence runs as tests: the quickstart's own trainer, made small, and one that cannot profile."""
+"""Evidence runs as tests: of the quickstart's trainer, of one that pretends, of a command."""
 
 from __future__ import annotations
 
-import importlib.util
 import json
 from pathlib import Path
 from typing import Any
@@ -10,12 +9,12 @@ from typing import Any
 import pytest
 
 from pytest_xlatune.cli import main
+from tests.helpers.captures import node
+from tests.helpers.hlo_programs import text as hlo_text
+from tests.plugin.test_flagship_sweeps import TRAINER
 
 QUICKSTART = Path(__file__).parents[2] / "sweeps" / "quickstart"
-
-needs_jax = pytest.mark.skipif(
-    importlib.util.find_spec("jax") is None, reason="jax is not installed: no real CPU evidence"
-)
+needs_jax = pytest.mark.jax  # other files still import it
 
 REAL = f"""\
 import sys
@@ -79,18 +78,48 @@ def test_of_what_cannot_run(evidence):
 """
 
 
-@needs_jax
+# a flag that no XLA knows ends it; without fusion it is another program, and slower
+UNKNOWN = """\
+if "warp_drive" in flags:
+    sys.exit("F1120 09:03:25.888154 1 parse_flags_from_env.cc:234] "
+             "Unknown flag in XLA_FLAGS: --xla_cpu_enable_warp_drive=true")
+other = "other-" if "passes=fusion" in flags else ""
+"""
+PRETENDS = (
+    TRAINER.replace("keys = dict", f"{UNKNOWN}keys = dict", 1)
+    .replace('here / "program.txt"', 'here / f"{other}program.txt"')
+    .replace('here / "capture.pb"', 'here / f"{other}capture.pb"')
+)
+
+
+@pytest.mark.parametrize(
+    ("is_real", "target", "steps"),
+    [
+        pytest.param(False, "sm_9.0", "2 devices, 3 steps", id="a trainer that pretends"),
+        pytest.param(
+            True, "cpu", "2 devices, 2 steps", id="real JAX",
+            marks=[pytest.mark.jax, pytest.mark.part("sweeps")],
+        ),
+    ],
+)  # fmt: skip
 def test_evidence_is_recorded_once_and_found_by_name(
-    folder: Any, capsys: pytest.CaptureFixture[str]
+    folder: Any, capsys: pytest.CaptureFixture[str], *, is_real: bool, target: str, steps: str
 ) -> None:
-    folder.write(text=REAL)
+    module = str(folder.path / "train.py")
+    for name, text, unit in (("", "fsdp", 10**6), ("other-", "pp", 2 * 10**6)):
+        program, capture = folder.path / f"{name}program.txt", folder.path / f"{name}capture.pb"
+        program.write_text(hlo_text("0.12.0", text), encoding="utf-8")
+        capture.write_bytes(node(unit=unit).data())
+    Path(module).write_text(PRETENDS, encoding="utf-8")
+    real = repr(str(QUICKSTART / "train.py"))
+    folder.write(text=REAL if is_real else REAL.replace(real, repr(module)))
     done = folder.run("-m", "wave1_5", "-s")
     done.assert_outcomes(passed=2)
     done.stdout.fnmatch_lines(
         [
             "*baseline-deployed (job *) ran with profiler and dump*",
-            "*jit_train_step for cpu: * instructions, * collectives*",
-            "*2 devices, 2 steps: a step spans * ms: compute *",
+            f"*jit_train_step for {target}: * instructions, * collectives*",
+            f"*{steps}: a step spans * ms: compute *",
         ]
     )
     assert len(folder.submitted) == 2
@@ -157,7 +186,7 @@ def test_the_winner_leaves_its_evidence_and_no_score_is_touched(
     (folder.path / "trainer.py").write_text(DUMPING + folder.read("trainer.py"), encoding="utf-8")
     text = folder.read("test_sweep.py")
     (folder.path / "test_sweep.py").write_text(text + TESTS, encoding="utf-8")
-    folder.run("-n2").assert_outcomes(passed=7, xfailed=1)
+    folder.run().assert_outcomes(passed=7, xfailed=1)
     studies = [trial.rpartition("-")[0] for trial in folder.submitted]
     assert sorted(each for each in studies if "-evidence." in each) == [
         "baseline-deployed-evidence.0",

@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ from pytest_xlatune.model.errors import Exit, help_lines, of_command, worst
 from pytest_xlatune.model.result import Verdict, VerdictKind
 from pytest_xlatune.plugin.controller import EXIT, Ends
 from pytest_xlatune.tasks.answers import Measured
+from tests.helpers.waiting import until
 
 GATE = """
 @pytest.mark.gate
@@ -35,19 +35,16 @@ def test_the_first_of_several_in_the_written_order_is_the_end() -> None:
     assert worst([Exit.OK]) is Exit.OK
 
 
-def test_every_help_says_the_same(capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_help_says_the_same(folder: Any, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["--help"])
     said = capsys.readouterr().out
     for each in Exit:
         shown = f"{of_command(each):>5}  {each.meaning}"
         assert (shown in said) is (each is not Exit.NOTHING_SELECTED)
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "--help"],
-        capture_output=True, text=True, check=False, cwd="/",
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    assert "\n".join(help_lines()) in done.stdout
+    done = folder.run("--help")
+    assert done.ret == 0
+    assert "\n".join(help_lines()) in done.stdout.str()
 
 
 def report(
@@ -130,25 +127,26 @@ def test_a_session_of_nothing_that_runs_has_measured_nothing(folder: Any) -> Non
     done.stdout.fnmatch_lines(["exit status 11: *"])
 
 
-@pytest.mark.parametrize("workers", [(), ("-n2", "-x")], ids=["alone", "two workers and -x"])
-def test_an_ordinary_failure_beside_a_sweep_is_status_1(
-    folder: Any, workers: tuple[str, ...]
-) -> None:
+def test_an_ordinary_failure_beside_a_sweep_is_status_1(folder: Any) -> None:
     (folder.path / "test_mine.py").write_text(ORDINARY, encoding="utf-8")
-    done = folder.run("test_mine.py", "-k", "fast or ordinary", *workers)
-    assert done.ret in ((1,) if not workers else (1, 2)), "pytest-xdist's own status of -x is 2"
+    chosen = ("test_mine.py", "-k", "fast or ordinary")
+    done = folder.run(*chosen)
+    assert done.ret == 1
+    done.stdout.no_fnmatch_line("exit status *")
+    done = folder.run_with_workers(*chosen, "-x")
+    assert done.ret in (1, 2), "pytest-xdist's own status of -x is 2"
     done.stdout.no_fnmatch_line("exit status *")
 
 
 def test_a_sweep_that_xdist_ends_at_the_first_failure_is_no_interrupt(folder: Any) -> None:
     text = folder.read("test_sweep.py").replace('"trainer.py"', '"trainr.py"')
     (folder.path / "test_sweep.py").write_text(text, encoding="utf-8")
-    assert folder.run("-n2", "-x").ret == Exit.USAGE
+    assert folder.run_with_workers("-x").ret == Exit.USAGE
     assert folder.run("-x").ret == Exit.USAGE
 
 
-def test_ctrl_c_is_status_2_and_130_on_the_command_line(folder: Any) -> None:
-    """The sweep's only trial waits for a file, so both are surely at it."""
+def test_ctrl_c_is_status_130_on_the_command_line(folder: Any) -> None:
+    """The sweep's trials wait for a file, so one is surely at it. Of pytest: test_kills.py."""
     hold = folder.path / "hold"
     hold.touch()
     env = {**os.environ, "HOLD": str(hold), "PYTHONUNBUFFERED": "1"}
@@ -156,24 +154,17 @@ def test_ctrl_c_is_status_2_and_130_on_the_command_line(folder: Any) -> None:
         'deployed={"XLA', f'deployed={{"HOLD": "{hold}", "XLA'
     )
     (folder.path / "test_sweep.py").write_text(text, encoding="utf-8")
-    for argv, status in (
-        (["-m", "pytest", "-p", "xlatune", "test_sweep.py", "-k", "fast"], 2),
-        (["-c", COMMAND, "calibrate", "test_sweep.py", "--jobs", "4"], 130),
-    ):
-        known = len(folder.events("attempt-submitted"))
-        with subprocess.Popen(
-            [sys.executable, *argv], cwd=folder.path, env=env, text=True,
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-        ) as running:  # fmt: skip
-            until = time.monotonic() + 60
-            while len(folder.events("attempt-submitted")) == known and time.monotonic() < until:
-                time.sleep(0.1)
-            running.send_signal(signal.SIGINT)
-            said, _ = running.communicate(timeout=60)
-        assert running.returncode == status, said
-        assert "Traceback" not in said
-        assert "interrupted. Jobs that no other session waits for are ended now" in said
-        assert "xlatune: ended " in said
+    with subprocess.Popen(
+        [sys.executable, "-c", COMMAND, "calibrate", "test_sweep.py", "--jobs", "4"],
+        cwd=folder.path, env=env, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+    ) as running:  # fmt: skip
+        until(lambda: folder.events("attempt-submitted"))
+        running.send_signal(signal.SIGINT)
+        said, _ = running.communicate()
+    assert running.returncode == 130, said
+    assert "Traceback" not in said
+    assert "interrupted. Jobs that no other session waits for are ended now" in said
+    assert "xlatune: ended " in said
 
 
 def test_a_second_ctrl_c_leaves_the_jobs_of_a_command_running(

@@ -21,7 +21,10 @@ PROFILES = """\
         profile("fast", "--xla_fast=1", env={"HOLD": "FOLDER/hold"}),
         profile("same", "--xla_other=1", env={"HOLD": "FOLDER/hold"}),
 """
-TRIALS = 2 + 2 + 3 * 3
+SCREEN, SCREENED = ("-m", "wave1 or wave2"), 2 + 2
+CONFIRMED = 3 * 3
+# of near twins one is in `make test`
+LEFT = pytest.mark.part("sweeps")
 
 
 def children(pid: int) -> list[int]:
@@ -72,7 +75,8 @@ def start(folder: Any) -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
     started: list[subprocess.Popen[bytes]] = []
 
     def begin(*args: str, stdout: Any = subprocess.DEVNULL) -> subprocess.Popen[bytes]:
-        argv = [sys.executable, "-m", "pytest", "-p", "xlatune", "test_sweep.py", "-q", *args]
+        argv = [sys.executable, "-m", "pytest", "-p", "xlatune", "test_sweep.py", "-q"]
+        argv += args or SCREEN
         process = subprocess.Popen(argv, cwd=folder.path, stdout=stdout, start_new_session=True)
         started.append(process)
         return process
@@ -88,15 +92,22 @@ def ended(folder: Any) -> list[str]:
     return [line["result"]["trial"]["profile"]["id"] for line in folder.events("trial-ended")]
 
 
-def assert_each_trial_once(folder: Any) -> None:
-    assert len(ended(folder)) == TRIALS
+def assert_each_trial_once(folder: Any, trials: int = SCREENED) -> None:
+    assert len(ended(folder)) == trials
     measured = [line["result"]["status"] for line in folder.events("trial-ended")]
-    assert measured == ["measured"] * TRIALS
+    assert measured == ["measured"] * trials
+
+
+def go_on(folder: Any, *args: str) -> None:
+    """Run what is left, in another session."""
+    run = folder.run_apart if args else folder.run
+    run(*SCREEN, *args).assert_outcomes(passed=3)
+    assert_each_trial_once(folder)
 
 
 def test_a_killed_worker_is_replaced_and_the_rest_goes_on(folder: Any, start: Any) -> None:
     hold(folder)
-    session = start("-n2")
+    session = start("-n2", *SCREEN)
     until(lambda: held(folder))
     workers = [
         pid
@@ -106,32 +117,30 @@ def test_a_killed_worker_is_replaced_and_the_rest_goes_on(folder: Any, start: An
     os.kill(workers[0], signal.SIGKILL)
     let_go(folder)
     session.wait(LIMIT_S)
-    folder.run().assert_outcomes(passed=5)
-    assert_each_trial_once(folder)
-    assert len(folder.submitted) == TRIALS
+    go_on(folder)
+    assert len(folder.submitted) == SCREENED
 
 
 @pytest.mark.parametrize(
     ("workers", "by"),
     [
         pytest.param((), signal.SIGKILL, id="alone"),
-        pytest.param(("-n2",), signal.SIGKILL, id="two workers"),
-        pytest.param((), signal.SIGTERM, id="told to end"),
+        pytest.param(("-n2",), signal.SIGKILL, id="two workers", marks=LEFT),
+        pytest.param((), signal.SIGTERM, id="told to end", marks=LEFT),
     ],
 )
 def test_a_killed_session_is_adopted(
     folder: Any, start: Any, workers: tuple[str, ...], by: signal.Signals
 ) -> None:
     hold(folder)
-    session = start(*workers)
+    session = start(*workers, *SCREEN)
     running = until(lambda: held(folder))
     os.kill(session.pid, by)
     session.wait()
     assert held(folder) == running  # a job outlives the session that submitted it
     let_go(folder)
-    folder.run("-n2").assert_outcomes(passed=5)
-    assert_each_trial_once(folder)
-    assert len(folder.submitted) == TRIALS
+    go_on(folder, *workers)
+    assert len(folder.submitted) == SCREENED
 
 
 def test_a_killed_trainer_is_run_again(folder: Any, start: Any) -> None:
@@ -141,24 +150,28 @@ def test_a_killed_trainer_is_run_again(folder: Any, start: Any) -> None:
     let_go(folder)
     assert session.wait(LIMIT_S) == 0
     assert_each_trial_once(folder)
-    assert len(folder.submitted) == TRIALS + 1
+    assert len(folder.submitted) == SCREENED + 1
     (retry,) = folder.events("decided")
     assert (retry["next"], retry["cls"]) == ("retry", "killed")
 
 
 def test_ctrl_c_ends_what_none_waits_for(folder: Any, start: Any) -> None:
     hold(folder)
-    session = start()
-    until(lambda: held(folder))
-    until(lambda: len(folder.submitted) == len(folder.events("attempt-intended")))
-    os.kill(session.pid, signal.SIGINT)
-    assert session.wait(LIMIT_S) == pytest.ExitCode.INTERRUPTED
+    with (folder.path / "said.txt").open("wb") as file:
+        session = start(stdout=file)
+        until(lambda: held(folder))
+        until(lambda: len(folder.submitted) == len(folder.events("attempt-intended")))
+        os.kill(session.pid, signal.SIGINT)
+        assert session.wait(LIMIT_S) == pytest.ExitCode.INTERRUPTED
+    said = folder.read("said.txt")
+    assert "Traceback" not in said
+    assert "interrupted. Jobs that no other session waits for are ended now" in said
+    assert "xlatune: ended " in said
     assert not held(folder)
     (interrupted,) = folder.events("decided")
     assert interrupted["next"] == "interrupted"
     let_go(folder)
-    folder.run().assert_outcomes(passed=5)
-    assert_each_trial_once(folder)
+    go_on(folder)
 
 
 def test_ctrl_c_says_what_it_does_and_twice_ends_cleanly(folder: Any, start: Any) -> None:
@@ -180,10 +193,10 @@ def test_ctrl_c_says_what_it_does_and_twice_ends_cleanly(folder: Any, start: Any
     assert "Traceback" not in words, words
     assert "INTERNALERROR" not in words, words
     let_go(folder)
-    folder.run().assert_outcomes(passed=5)
-    assert_each_trial_once(folder)
+    go_on(folder)
 
 
+@LEFT
 @pytest.mark.parametrize(
     "hook",
     ["pytest_keyboard_interrupt()", "pytest_sessionfinish(session)", "pytest_terminal_summary()"],
@@ -223,19 +236,27 @@ def test_the_second_ctrl_c_ends_cleanly_wherever_it_comes(
 
 def test_ctrl_c_can_leave_it_running(folder: Any, start: Any) -> None:
     hold(folder)
-    session = start("--xlatune-keep-jobs")
+    session = start("--xlatune-keep-jobs", *SCREEN)
     until(lambda: held(folder))
     os.kill(session.pid, signal.SIGINT)
     session.wait(LIMIT_S)
     assert held(folder)
     let_go(folder)
-    folder.run().assert_outcomes(passed=5)
-    assert_each_trial_once(folder)
-    assert len(folder.submitted) == TRIALS
+    go_on(folder)
+    assert len(folder.submitted) == SCREENED
 
 
-def test_two_sessions_on_one_cell_share_the_work(folder: Any, start: Any) -> None:
-    sessions = [start(), start("-n2")]
+@pytest.mark.parametrize(
+    ("waves", "trials"),
+    [
+        pytest.param(SCREEN, SCREENED, id="a screen"),
+        pytest.param((), SCREENED + CONFIRMED, id="a whole sweep", marks=LEFT),
+    ],
+)
+def test_two_sessions_on_one_cell_share_the_work(
+    folder: Any, start: Any, waves: tuple[str, ...], trials: int
+) -> None:
+    sessions = [start("-n0", *waves), start("-n2", *waves)]
     assert [session.wait(LIMIT_S) for session in sessions] == [0, 0]
-    assert_each_trial_once(folder)
-    assert len(folder.submitted) == TRIALS
+    assert_each_trial_once(folder, trials)
+    assert len(folder.submitted) == trials

@@ -11,7 +11,7 @@ import pytest
 
 from tests.helpers.terminals import Terminal, screen
 
-WORKERS = pytest.mark.parametrize("workers", [(), ("-n2",), ("-v",)], ids=["alone", "two", "-v"])
+LEFT = pytest.mark.part("sweeps")
 # the trainer takes its time between steps, and waits for a file before the first
 SLOW = 'for step in range(int(sys.argv[1])):\n    time.sleep(0.25 if "--xla_fast" in flags else 0)'
 
@@ -24,12 +24,14 @@ def slow(folder: Any) -> Any:
     return folder
 
 
-@WORKERS
+@pytest.mark.parametrize(
+    "options", [(), ("-n2",), pytest.param(("-v",), marks=LEFT)], ids=["alone", "two", "-v"]
+)
 def test_a_terminal_shows_one_line_that_is_rewritten_and_taken_away(
-    slow: Any, workers: tuple[str, ...]
+    slow: Any, options: tuple[str, ...]
 ) -> None:
     argv = [sys.executable, "-m", "pytest", "-p", "xlatune", "test_sweep.py", "-k", "fast"]
-    seen = Terminal([*argv, *workers], cwd=slow.path, env=os.environ)
+    seen = Terminal([*argv, *options], cwd=slow.path, env=os.environ)
     text = seen.read_until(lambda _: False)
     assert seen.close() == 0, text
     assert text.count("\x1b[2K") > 2, "a line was rewritten"
@@ -42,11 +44,12 @@ def test_a_terminal_shows_one_line_that_is_rewritten_and_taken_away(
     assert all(len(each) <= seen.columns for each in left if "| " in each and "(job" not in each)
 
 
-@pytest.mark.parametrize("workers", [(), ("-n2",)], ids=["alone", "two"])
+@pytest.mark.parametrize("workers", [0, pytest.param(2, marks=LEFT)])
 def test_a_file_has_a_line_for_each_submission_and_no_rewritten_one(
-    slow: Any, workers: tuple[str, ...]
+    folder: Any, workers: int
 ) -> None:
-    done = slow.run("-k", "fast", *workers)
+    run = folder.run_with_workers if workers else folder.run
+    done = run("-k", "fast")
     done.assert_outcomes(passed=1)
     text = done.stdout.str()
     assert "\x1b" not in text

@@ -129,7 +129,7 @@ def test_a_commit_with_a_planted_loss_is_red_and_one_without_is_green(
     assert len(folder.submitted) == 8
 
     repository.commit(1000.0, note="the loss is gone")
-    green = folder.run("-n2")
+    green = folder.run()
     green.assert_outcomes(passed=1)
     assert green.ret == 0
     assert len(folder.submitted) == 16, "a new commit is measured beside its own baselines"

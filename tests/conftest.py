@@ -32,6 +32,8 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 # A user's Python holds back what it writes into a file; with this variable ours would not.
 os.environ.pop("PYTHONUNBUFFERED", None)
+# It keeps what it has compiled, too: without that a session in a process of its own costs twice.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 # A sweep needs less than the tests do: after `make sweep` alone pytest starts here all the same,
 # because `pytest --help` and `pytest --markers` load this file.

@@ -47,6 +47,7 @@ class QuickExecutor(LocalExecutor):
             payload.write_json(folder / _JOB, known)
             payload.write_json(folder / payload.name_of("outcome"), _run(folder.absolute()))
             payload.forget_secrets(folder)
+            payload.close_files(folder)
         elif known["comment"] != request.comment:
             raise SubmissionError(f"{folder} already holds the attempt {known['comment']!r}")
         return known["job_id"]

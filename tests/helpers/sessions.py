@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
+import os
 import pkgutil
+import sys
 import warnings
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -26,16 +31,45 @@ def load_everything() -> None:
             importlib.import_module(each.name)
 
 
-def run_inside(pytester: pytest.Pytester, *args: str) -> pytest.RunResult:
+def run_inside(pytester: pytest.Pytester, *args: str, plugin: str = "xlatune") -> pytest.RunResult:
     """Run pytest in this process; a trial of this machine has run when it is submitted.
 
-    The test must ask for the fixture `loaded` before `pytester`. Two workers, kills and Ctrl-C need
-    `pytester.runpytest_subprocess`.
+    The test must ask for the fixture `loaded` before `pytester`. Kills and Ctrl-C need
+    `pytester.runpytest_subprocess`, two workers `run_with_workers`.
     """
-    assert not any(arg.startswith("-n") and arg not in ("-n0", "-n") for arg in args), args
+    workers = [
+        each for each, after in zip(args, (*args[1:], ""), strict=True)
+        if each.startswith("-n") and (each[2:] or after) != "0"
+    ]  # fmt: skip
+    assert not workers, args
     note_session_inside()
-    with pytest.MonkeyPatch.context() as patched, warnings.catch_warnings():
+    # a conftest of the session may put something into the executor and into the product's modules
+    executor = type(QuickExecutor.__name__, (QuickExecutor,), {})
+    with _kept_modules(), pytest.MonkeyPatch.context() as patched, warnings.catch_warnings():
         warnings.simplefilter("default")  # the filters of our own session are no user's
-        patched.setattr("pytest_xlatune.executors.local.LocalExecutor", QuickExecutor)
+        patched.setattr("pytest_xlatune.executors.local.LocalExecutor", executor)
         patched.setattr("pytest_xlatune.campaign.TURN_S", 0.0)
-        return pytester.runpytest_inprocess("-p", "xlatune", *args)
+        return pytester.runpytest_inprocess("-p", plugin, *args)
+
+
+def run_with_workers(pytester: pytest.Pytester, *args: str) -> pytest.RunResult:
+    """Run pytest in a process of its own, for `-n 2`; a trial has run when it is submitted."""
+    root = str(Path(__file__).parents[2])
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("PYTHONPATH", root, prepend=os.pathsep)
+        return pytester.runpytest_subprocess(
+            *("-p", "xlatune", "-p", "tests.helpers.quick_plugin"), *args, timeout=240
+        )
+
+
+@contextlib.contextmanager
+def _kept_modules() -> Iterator[None]:
+    """Take back what a session puts into the modules of the product."""
+    ours = [each for name, each in sys.modules.items() if name.startswith("pytest_xlatune")]
+    before = [dict(vars(each)) for each in ours]
+    try:
+        yield
+    finally:
+        for module, names in zip(ours, before, strict=True):
+            vars(module).clear()
+            vars(module).update(names)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.helpers.ledger_lines import whole_lines
-from tests.helpers.sessions import run_inside
+from tests.helpers.sessions import run_inside, run_with_workers
 from tests.helpers.tell_options import TELL_OPTIONS
 
 # Prints MaxText's lines; how fast depends on the flags, how it ends on the profile's variables.
@@ -133,6 +133,10 @@ class Folder:
     def run(self, *args: str) -> pytest.RunResult:
         """Run pytest in this process, over trials that have run when they are submitted."""
         return run_inside(self.pytester, "test_sweep.py", *args)
+
+    def run_with_workers(self, *args: str) -> pytest.RunResult:
+        """Run pytest with two workers, over trials that have run when they are submitted."""
+        return run_with_workers(self.pytester, "-n2", "test_sweep.py", *args)
 
     def run_apart(
         self, *args: str, plugin: bool = True, timeout_s: float = 240

@@ -1,0 +1,8 @@
+"""A plugin of pytest for `run_with_workers`: trials have run when they are submitted."""
+
+from __future__ import annotations
+
+import pytest_xlatune.executors.local
+from tests.helpers.quick_trials import QuickExecutor
+
+vars(pytest_xlatune.executors.local)["LocalExecutor"] = QuickExecutor

@@ -29,18 +29,19 @@ from pytest_xlatune.model.errors import SubmissionError
 from pytest_xlatune.model.trial import LaunchSpec
 
 # a program with one of these words needs a process of its own
-_TELLING = (b"PATH", b"PYTHON", b"LD_", b"VIRTUAL_ENV", b"HOME", b"NCCL_", b"RCCL_", b"JAX_")
 NEEDS_A_PROCESS = ("jax", "subprocess", "multiprocessing", "threading", "signal.signal", "setsid")
 
 
 class QuickExecutor(LocalExecutor):
     """The local executor whose trials are over when they are submitted."""
 
+    beside = ""  # the trials of this profile run as ever, beside the session that looks at them
+
     def submit(self, spec: LaunchSpec, request: Request) -> str:
-        here = {os.uname().nodename, "localhost"}
-        if set(request.nodelist) - here or request.resources.nodes > 1:
-            return super().submit(spec, request)  # which refuses
-        folder = request.folder
+        folder, here = request.folder, {os.uname().nodename, "localhost"}
+        is_beside = self.beside and folder.name.startswith(f"{self.beside}-")
+        if is_beside or set(request.nodelist) - here or request.resources.nodes > 1:
+            return super().submit(spec, request)  # which refuses other nodes
         if (known := _read_job(folder)) is None:
             write_spec(folder, _with_gpus(spec))
             known = {"job_id": f"{os.getpid()}.{time.monotonic_ns()}", "comment": request.comment}
@@ -82,6 +83,8 @@ def _run(folder: Path) -> dict[str, Any]:
     if code is None:
         reason = f"killed after {spec['deadline_s']} s, the trial's deadline"
         return payload._outcome("timeout", start_s=start_s, reason=reason, signal=9)
+    if spec.get("node_health"):
+        _ask_node(spec["node_health"], folder)
     if code == 0 and (folder / payload.PROBE).exists() and spec.get("probe"):
         told = {
             "name": os.uname().nodename,
@@ -182,35 +185,26 @@ def _as_the_program(
         os.chdir(before[2])
 
 
+def _ask_node(argv: list[str], folder: Path) -> None:
+    """Write down what the site's command tells of this node."""
+    environment = payload._environment({"inherit": payload._HEALTH_INHERITS}, os.fsencode, 0)
+    code, said = _run_apart(argv, environment, folder, payload.HEALTH_S)
+    lines = [each.strip() for each in said.decode("utf-8", "replace").splitlines()]
+    told = {"name": payload._node(), "lines": [each for each in lines if each]}
+    told["problem"] = f"exit {code}" if code else ""
+    payload.write_json(folder / payload.name_of("health"), told)
+
+
 def _environment(
     spec: Mapping[str, Any], folder: Path, environment: Mapping[bytes, bytes]
 ) -> dict[str, Any]:
-    """Return what the probe tells; asked once where no folder of the trainer's is asked about."""
+    """Return what the probe tells of the node and of the trainer's interpreter and code."""
     argv = [*spec["probe"][:2], "both", *spec["probe"][3:], *spec.get("paths", ())]
-    if spec.get("paths"):
-        return _told(tuple(argv), str(folder), tuple(environment.items()))
-    plain = {name: value for name, value in environment.items() if name.startswith(_TELLING)}
-    return _told_once(tuple(argv), (folder / payload.PROBE).read_text(), tuple(plain.items()))
-
-
-def _told(
-    argv: tuple[str, ...], folder: str, environment: tuple[tuple[bytes, bytes], ...]
-) -> dict[str, Any]:
-    words = [word.replace("{xlatune.folder}", folder) for word in argv]
-    done = subprocess.run(
-        words, env=dict(environment), cwd=folder, capture_output=True, check=False
-    )
-    mark = payload._PROBE_MARK
-    said = [line for line in done.stdout.splitlines() if line.startswith(mark)]
-    return json.loads(said[-1][len(mark) :]) if said else {"problems": [done.stderr.decode()]}
-
-
-@functools.lru_cache(maxsize=64)
-def _told_once(
-    argv: tuple[str, ...], program: str, environment: tuple[tuple[bytes, bytes], ...]
-) -> dict[str, Any]:
-    import tempfile
-
-    with tempfile.TemporaryDirectory() as folder:
-        (Path(folder) / payload.PROBE).write_text(program, encoding="utf-8")
-        return _told(argv, folder, environment)
+    argv = [word.replace("{xlatune.folder}", str(folder)) for word in argv]
+    run = _run_here if argv[0] == sys.executable else _run_apart
+    said = run(argv, environment, folder, payload.PROBE_S)[1].splitlines()
+    told = [line for line in said if line.startswith(payload._PROBE_MARK)]
+    if not told:
+        return {"problems": [b"\n".join(said).decode("utf-8", "replace")]}
+    found: dict[str, Any] = json.loads(told[-1][len(payload._PROBE_MARK) :])
+    return found

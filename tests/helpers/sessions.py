@@ -43,13 +43,21 @@ def run_inside(pytester: pytest.Pytester, *args: str, plugin: str = "xlatune") -
     ]  # fmt: skip
     assert not workers, args
     note_session_inside()
+    with quick_trials(), warnings.catch_warnings():
+        warnings.simplefilter("default")  # the filters of our own session are no user's
+        return pytester.runpytest_inprocess("-p", plugin, *args)
+
+
+@contextlib.contextmanager
+def quick_trials() -> Iterator[None]:
+    """Have a trial of this machine run when it is submitted: for our command in this process."""
     # a conftest of the session may put something into the executor and into the product's modules
     executor = type(QuickExecutor.__name__, (QuickExecutor,), {})
-    with _kept_modules(), pytest.MonkeyPatch.context() as patched, warnings.catch_warnings():
-        warnings.simplefilter("default")  # the filters of our own session are no user's
+    with _kept_modules(), pytest.MonkeyPatch.context() as patched:
         patched.setattr("pytest_xlatune.executors.local.LocalExecutor", executor)
-        patched.setattr("pytest_xlatune.campaign.TURN_S", 0.0)
-        return pytester.runpytest_inprocess("-p", plugin, *args)
+        patched.setattr("pytest_xlatune.campaign.TURN_S", 0.05 if executor.beside else 0.0)
+        patched.setattr("os.fsync", lambda _: None)  # no power fails meanwhile
+        yield
 
 
 def run_with_workers(pytester: pytest.Pytester, *args: str) -> pytest.RunResult:

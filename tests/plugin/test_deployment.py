@@ -61,7 +61,7 @@ def test_the_recommended_patch_deploys_the_win_and_the_next_run_shows_it(
     (folder.path / "configs" / "pretend.env.sh").write_text(ENV_FILE, encoding="utf-8")
     git(folder.path, "init", "-q")
 
-    assert folder.run("-n", "0", "--xlatune-zh").ret == 0
+    assert folder.run("--xlatune-zh").ret == 0
     assert (folder.path / "reports" / "pretend-tuning.zh.md").is_file()
     document = folder.path / "reports" / "pretend-tuning.md"
     text = document.read_text(encoding="utf-8")
@@ -70,7 +70,7 @@ def test_the_recommended_patch_deploys_the_win_and_the_next_run_shows_it(
         assert path.is_dir() or SECRET not in path.read_text(encoding="utf-8"), path
 
     git(folder.path, "apply", "reports/pretend-tuning.patch")
-    assert folder.run("-n", "0").ret == 0
+    assert folder.run().ret == 0
     before, after = sorted(
         (read_known(each.parent) for each in folder.path.glob(".xlatune/pretend/*/ledger.jsonl")),
         key=lambda known: known.at_s,
@@ -104,17 +104,17 @@ def test_a_guarded_recipe_is_deployed_where_it_won_and_nowhere_else(
     git(folder.path, "init", "-q")
     for axes in ("FSDP=4", "PP=4"):
         monkeypatch.setenv("AXES", axes)
-        folder.run("-n", "0", "-m", "not confirm" if axes == "PP=4" else "")
+        folder.run("-m", "not confirm" if axes == "PP=4" else "")
     patch = folder.read("reports/pretend-tuning.patch")
     assert '+if [[ "${MAXTEXT_DCN_PP:-1}" -le 1 ]]; then' in patch
     git(folder.path, "apply", "reports/pretend-tuning.patch")
 
     before = len(folder.submitted)
     monkeypatch.setenv("AXES", "PP=4")
-    folder.run("-n", "0", "-m", "not confirm")
+    folder.run("-m", "not confirm")
     assert len(folder.submitted) == before, "what is deployed for PP=4 is what it was"
     monkeypatch.setenv("AXES", "FSDP=4")
-    assert folder.run("-n", "0").ret == 0
+    assert folder.run().ret == 0
     found = [
         read_known(each.parent) for each in folder.path.glob(".xlatune/pretend/*/ledger.jsonl")
     ]
@@ -154,17 +154,17 @@ def test_a_recipe_is_confirmed_where_the_trials_source_the_env_file(
     file.write_text(f"{ENV_FILE}export HF_TOKEN={SECRET}\nexport RUN=$(date +%s%N)\n", "utf-8")
     git(folder.path, "init", "-q")
 
-    assert folder.run("-n", "0").ret == 0
+    assert folder.run().ret == 0
     submitted = len(folder.submitted)
     first = folder.read("reports/pretend-tuning.md")
     assert "sets nothing" not in first, "the env file sets XLA_FLAGS"
     assert "Env files set `XLA_FLAGS`: the values are those" in first
     assert "| `XLA_FLAGS` | `--xla_deployed=1` |" in first
-    assert folder.run("-n", "0").ret == 0
+    assert folder.run().ret == 0
     assert len(folder.submitted) == submitted, "what a command makes anew is no other cell"
 
     git(folder.path, "apply", "reports/pretend-tuning.patch")
-    assert folder.run("-n", "0").ret == 0, "the same command: no option is needed"
+    assert folder.run().ret == 0, "the same command: no option is needed"
     assert len(folder.submitted) > submitted
     text = " ".join(folder.read("reports/pretend-tuning.md").split())
     assert "The recipe of an earlier measurement of FSDP=4 is deployed now" in text
@@ -177,7 +177,7 @@ def test_a_recipe_is_confirmed_where_the_trials_source_the_env_file(
     # back to what it was: the first ledger goes on, nothing is measured again
     submitted = len(folder.submitted)
     file.write_text(f"{ENV_FILE}export HF_TOKEN={SECRET}\n", "utf-8")
-    assert folder.run("-n", "0").ret == 0
+    assert folder.run().ret == 0
     assert len(folder.submitted) == submitted
     for path in (folder.path / ".xlatune").rglob("*.jsonl"):
         assert SECRET not in path.read_text(encoding="utf-8"), path

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests.helpers.quick_trials import QuickExecutor
 from tests.helpers.waiting import until
 
 SCREEN = ("-m", "wave1 or wave2 or wave3")
@@ -57,7 +58,10 @@ def results(folder: Any) -> dict[str, dict[str, Any]]:
     return {each["trial"]["arm"]: each for each in found if not each["trial"]["block"]}
 
 
-def test_a_hopeless_screen_ends_early_and_ranks(project: Any) -> None:
+def test_a_hopeless_screen_ends_early_and_ranks(
+    project: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(QuickExecutor, "beside", HOPELESS)
     done = project.run(*ON)
     done.assert_outcomes(passed=1 + 4)
     (cut,) = project.events("attempt-cut-short")
@@ -98,7 +102,7 @@ def test_a_session_that_is_killed_after_it_said_so_loses_nothing(project: Any) -
     """The next one adopts the trial, ends it, and takes its first steps as they are."""
     command = (sys.executable, "-m", "pytest", "-p", "xlatune", "test_sweep.py", *ON)
     with subprocess.Popen(command, cwd=project.path, stdout=subprocess.DEVNULL) as session:
-        until(lambda: project.events("attempt-cut-short"), limit_s=120)
+        until(lambda: project.events("attempt-cut-short"))
         os.kill(session.pid, signal.SIGKILL)
     project.run(*ON).assert_outcomes(passed=1 + 4)
     assert len([each for each in project.submitted if each.startswith(HOPELESS)]) == 1

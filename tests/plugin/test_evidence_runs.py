@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 from pathlib import Path
 from typing import Any
@@ -12,10 +11,6 @@ import pytest
 from pytest_xlatune.cli import main
 
 QUICKSTART = Path(__file__).parents[2] / "sweeps" / "quickstart"
-
-needs_jax = pytest.mark.skipif(
-    importlib.util.find_spec("jax") is None, reason="jax is not installed: no real CPU evidence"
-)
 
 REAL = f"""\
 import sys
@@ -79,7 +74,7 @@ def test_of_what_cannot_run(evidence):
 """
 
 
-@needs_jax
+@pytest.mark.jax
 def test_evidence_is_recorded_once_and_found_by_name(
     folder: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -157,7 +152,7 @@ def test_the_winner_leaves_its_evidence_and_no_score_is_touched(
     (folder.path / "trainer.py").write_text(DUMPING + folder.read("trainer.py"), encoding="utf-8")
     text = folder.read("test_sweep.py")
     (folder.path / "test_sweep.py").write_text(text + TESTS, encoding="utf-8")
-    folder.run("-n2").assert_outcomes(passed=7, xfailed=1)
+    folder.run().assert_outcomes(passed=7, xfailed=1)
     studies = [trial.rpartition("-")[0] for trial in folder.submitted]
     assert sorted(each for each in studies if "-evidence." in each) == [
         "baseline-deployed-evidence.0",

@@ -20,7 +20,7 @@ CONTROL = """\
 
 def test_faults_are_said_at_once_and_nothing_runs(folder: Any) -> None:
     folder.write(profiles=FAULTY)
-    result = folder.run("-m", "wave2", "-n", "0")
+    result = folder.run("-m", "wave2")
     assert result.ret != 0
     output = result.stdout.str()
     assert "cannot begin, nothing was submitted" in output
@@ -32,7 +32,7 @@ def test_faults_are_said_at_once_and_nothing_runs(folder: Any) -> None:
 
 def test_a_control_is_measured(folder: Any) -> None:
     folder.write(profiles=CONTROL)
-    result = folder.run("-m", "wave2", "-n", "0")
+    result = folder.run("-m", "wave2")
     result.assert_outcomes(passed=2)
 
 
@@ -48,7 +48,7 @@ def test_what_only_the_targets_xla_can_say_stops_the_tests_behind_it_too(folder:
     )
     text = SWEEP_FILE.replace("test_baseline(baseline", "test_baseline(preflight, baseline")
     folder.write(profiles=CONTROL, text=text)
-    result = folder.run("-m", "wave1 or wave2", "-n", "0")
+    result = folder.run("-m", "wave1 or wave2")
     assert result.ret == 4
     assert "knows no flag" in result.stdout.str()
     assert not list(folder.path.rglob("log.0.txt")), "no trial has run"

@@ -16,6 +16,7 @@ from pytest_xlatune.sweep.declaration import load_sweep
 from tests.helpers.captures import node
 from tests.helpers.hlo_programs import text as hlo_text
 from tests.helpers.ledger_lines import whole_lines
+from tests.helpers.sessions import run_inside
 from tests.helpers.tell_options import TELL_OPTIONS
 
 SWEEPS = Path(__file__).parents[2] / "sweeps"
@@ -87,7 +88,9 @@ PIPELINES = ("pp8", "hybrid")
 
 
 @pytest.fixture
-def site(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+def site(
+    loaded: None, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> Path:
     """A user's folder with a trainer that pretends, and the settings that name it."""
     monkeypatch.setenv("XLATUNE_MACHINE_LOCK", str(tmp_path / "machine.lock"))
     monkeypatch.setenv("PYTHONPATH", "")
@@ -101,14 +104,13 @@ def site(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, tmp_path: P
 
 
 def run(pytester: pytest.Pytester, name: str, *options: str) -> pytest.RunResult:
-    return pytester.runpytest_subprocess(
-        *("-p", "no:cacheprovider", str(SWEEPS / f"test_{name}.py"), "-n0"),
+    return run_inside(
+        pytester,
+        *("-p", "no:cacheprovider", str(SWEEPS / f"test_{name}.py")),
         *("--rootdir", str(pytester.path), "--xlatune-config", "xlatune.toml", *options),
-        timeout=280,
     )
 
 
-@pytest.mark.timeout(600)
 @pytest.mark.parametrize("name", FLAGSHIPS)
 def test_a_flagship_sweep_runs_to_its_report(
     name: str, pytester: pytest.Pytester, site: Path

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+
+from pytest_xlatune.cli import main
 
 if TYPE_CHECKING:
     from tests.plugin.conftest import Folder
@@ -30,11 +31,12 @@ def reports(folder: Folder) -> Iterator[Path]:
     subprocess.run(["umount", "--lazy", path], check=True)
 
 
-@pytest.mark.parametrize("processes", ["0", "2"])
+@pytest.mark.parametrize("workers", [0, pytest.param(2, marks=pytest.mark.part("sweeps"))])
 def test_reports_that_cannot_be_written_lose_nothing(
-    folder: Folder, reports: Path, processes: str
+    folder: Folder, reports: Path, workers: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    result = folder.run("-n", processes)
+    run = folder.run_with_workers if workers else folder.run
+    result = run()
     said = result.stdout.str()
     assert "reports cannot be written: [Errno 28] No space left on device" in said
     assert "mend the cause, then run `xlatune report`" in said
@@ -46,17 +48,15 @@ def test_reports_that_cannot_be_written_lose_nothing(
     jobs = len(folder.submitted)
 
     places = ["--workdir", str(folder.path / ".xlatune"), "--reports", str(reports)]
-    xlatune = "import sys; from pytest_xlatune.cli import main; sys.exit(main(sys.argv[1:]))"
-    command = [sys.executable, "-c", xlatune, "report", "pretend", *places]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 3, "still full"
-    assert "No space left on device" in done.stderr
+    capsys.readouterr()
+    assert main(["report", "pretend", *places]) == 3, "still full"
+    assert "No space left on device" in capsys.readouterr().err
     subprocess.run(["mount", "-o", "remount,size=16m", reports], check=True)
-    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    assert main(["report", "pretend", *places]) == 0
     assert "fast" in (reports / "pretend" / "leaderboard.md").read_text(encoding="utf-8")
     assert "FASTER" in (reports / "pretend-tuning.md").read_text(encoding="utf-8")
 
-    again = folder.run("-n", processes)
+    again = run()
     assert again.ret == pytest.ExitCode.OK
     assert len(folder.events("trial-ended")) == measured
     assert len(folder.submitted) == jobs, "nothing was measured twice"

@@ -75,7 +75,7 @@ def test_each_candidate_has_its_own_end(gate: Any) -> None:
     assert done.ret == 1
     assert len(gate.submitted) == 12
     done.stdout.fnmatch_lines(["E * assert regression: slow, delta -*", "1 pass, 1 regression"])
-    again = gate.run("-m", "gate", "-k", "good or slow", "-n2")
+    again = gate.run_with_workers("-m", "gate", "-k", "good or slow")
     again.assert_outcomes(passed=1, failed=1)
     assert len(gate.submitted) == 12, "a gate that was run is not run again"
 

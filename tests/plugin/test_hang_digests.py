@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tests.helpers.digests import recorded
+from tests.helpers.quick_trials import QuickExecutor
 
 # Prints MaxText's lines; with DIGEST it prints that file after two steps, and hangs or ends as END
 # says: once where ONCE names a file.
@@ -53,7 +54,10 @@ def swept(folder: Any, fault: str, version: str, *, end: str, once: bool = False
 
 
 @pytest.mark.parametrize("end", ["hang", "1"])
-def test_a_chip_stops_the_sweep_and_its_host_is_named(folder: Any, end: str) -> None:
+def test_a_chip_stops_the_sweep_and_its_host_is_named(
+    folder: Any, end: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(QuickExecutor, "beside", "fast" if end == "hang" else "")
     case, result = swept(folder, "bad-chip", "0.0.52", end=end)
     job, task, host = case["truth"][0]
     decided = [each for each in folder.events("decided") if each["cls"]]

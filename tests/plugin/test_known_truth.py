@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from tests.helpers.known_truth import follow, write
+from tests.helpers.sessions import run_inside
 
 
 def test_a_known_truth_ends_in_its_recipes_and_a_patch_that_breaks_neither_cell(
@@ -18,8 +19,6 @@ def test_a_known_truth_ends_in_its_recipes_and_a_patch_that_breaks_neither_cell(
     def run(axes: str, marker: str) -> object:
         monkeypatch.setenv("AXES", axes)
         chosen = ("-m", marker) if marker else ()
-        return folder.pytester.runpytest_subprocess(
-            "-p", "xlatune", "test_truth.py", "-n", "0", *chosen, timeout=580
-        )
+        return run_inside(folder.pytester, "test_truth.py", *chosen)
 
     follow(folder.path, run)

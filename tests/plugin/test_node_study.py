@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-import sys
 from typing import Any
 
 import pytest
 
+from pytest_xlatune.cli import main
 from pytest_xlatune.report.cell_documents import NODE_RATES
+from tests.helpers.sessions import quick_trials
 
 # this machine stands for every node
 CONFTEST = """\
@@ -73,15 +74,17 @@ def test_a_slow_node_fails_its_test_and_a_sweep_takes_the_others(
 
 
 def test_the_command_runs_the_same_study_without_pytest(
-    project: Any, capfd: pytest.CaptureFixture[str]
+    project: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (project.path / "conftest.py").rename(project.path / "patched.py")
-    run = "import sys, patched; from pytest_xlatune.cli import main; sys.exit(main(sys.argv[1:]))"
     words = ("study", "nodes", "test_sweep.py", "--nodelist", "node[001-004]")
 
     def command(*more: str) -> tuple[int, str]:
-        done = project.pytester.run(sys.executable, "-c", run, *words, *more, timeout=240)
-        return int(done.ret), f"{done.stdout.str()}\n{done.stderr.str()}"
+        capsys.readouterr()
+        with quick_trials():
+            exec(CONFTEST, {})
+            status = main([*words, *more])
+        out, err = capsys.readouterr()
+        return status, f"{out}\n{err}"
 
     status, said = command("--plan")
     assert status == 0
@@ -105,7 +108,6 @@ def test_the_command_runs_the_same_study_without_pytest(
     status, said = command()
     assert status == 2
     assert "declares a study of kind 'nodes', not 'gate'; run it: xlatune study nodes" in said
-    capfd.readouterr()
 
 
 def test_inputs_that_compare_nothing_end_in_one_message(project: Any) -> None:

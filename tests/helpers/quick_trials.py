@@ -18,7 +18,7 @@ import subprocess
 import sys
 import time
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,10 @@ from pytest_xlatune.model.errors import SubmissionError
 from pytest_xlatune.model.trial import LaunchSpec
 
 # a program with one of these words needs a process of its own
-NEEDS_A_PROCESS = ("jax", "subprocess", "multiprocessing", "threading", "signal.signal", "setsid")
+NEEDS_A_PROCESS = (
+    *("jax", "runpy", "subprocess", "multiprocessing", "threading"),
+    *("signal.signal", "setsid", "setrlimit"),
+)
 
 
 class QuickExecutor(LocalExecutor):
@@ -199,10 +202,21 @@ def _environment(
     spec: Mapping[str, Any], folder: Path, environment: Mapping[bytes, bytes]
 ) -> dict[str, Any]:
     """Return what the probe tells of the node and of the trainer's interpreter and code."""
-    argv = [*spec["probe"][:2], "both", *spec["probe"][3:], *spec.get("paths", ())]
-    argv = [word.replace("{xlatune.folder}", str(folder)) for word in argv]
-    run = _run_here if argv[0] == sys.executable else _run_apart
-    said = run(argv, environment, folder, payload.PROBE_S)[1].splitlines()
+    probe, paths = spec["probe"], spec.get("paths", ())
+    if Path(probe[1]).name == payload.PROBE:
+        return _told([*probe[:2], "both", *probe[3:], *paths], folder, environment)
+    # a container stands around the interpreter: one asks outside of it and one inside
+    node = [sys.executable, str(folder / payload.PROBE), "node", *paths]
+    found, inside = (_told(argv, folder, environment) for argv in (node, probe))
+    return {**found, **inside, "problems": [*found["problems"], *inside["problems"]]}
+
+
+def _told(
+    argv: Sequence[str], folder: Path, environment: Mapping[bytes, bytes]
+) -> dict[str, Any]:
+    words = [word.replace("{xlatune.folder}", str(folder)) for word in argv]
+    run = _run_here if words[0] == sys.executable else _run_apart
+    said = run(words, environment, folder, payload.PROBE_S)[1].splitlines()
     told = [line for line in said if line.startswith(payload._PROBE_MARK)]
     if not told:
         return {"problems": [b"\n".join(said).decode("utf-8", "replace")]}

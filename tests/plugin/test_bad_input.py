@@ -99,14 +99,14 @@ TWO_WORKERS = ("a duplicate profile id", "a wave of -m that does not exist")
 
 
 @pytest.mark.parametrize(
-    ("mistake", "workers"),
+    ("mistake", "has_workers"),
     [
-        *(pytest.param(each, (), id=each) for each in MISTAKES),
-        *(pytest.param(each, ("-n2",), id=f"{each}, two workers") for each in TWO_WORKERS),
+        *(pytest.param(each, False, id=each) for each in MISTAKES),
+        *(pytest.param(each, True, id=f"{each}, two workers") for each in TWO_WORKERS),
     ],
 )
 def test_a_mistake_is_one_message_and_exit_code_4(
-    folder: Any, mistake: str, workers: tuple[str, ...]
+    folder: Any, mistake: str, *, has_workers: bool
 ) -> None:
     change, options, message = MISTAKES[mistake]
     text = folder.read("test_sweep.py")
@@ -114,7 +114,7 @@ def test_a_mistake_is_one_message_and_exit_code_4(
         assert change[0] in text
         text = text.replace(*change)
     (folder.path / "test_sweep.py").write_text(text, encoding="utf-8")
-    done = (folder.run_apart if workers else folder.run)(*options, *workers)
+    done = (folder.run_with_workers if has_workers else folder.run)(*options)
     # what ends the run before collection stands on standard error
     assert done.ret == pytest.ExitCode.USAGE_ERROR
     (done.stderr if "-m" in options else done.stdout).fnmatch_lines([message])
@@ -146,15 +146,15 @@ def test_mine(number):
 """
 
 
-@pytest.mark.parametrize("workers", [(), ("-n2",)], ids=["alone", "two workers"])
+@pytest.mark.parametrize("has_workers", [False, True], ids=["alone", "two workers"])
 def test_what_keeps_all_tests_from_running_is_said_in_full_once(
-    folder: Any, workers: tuple[str, ...]
+    folder: Any, *, has_workers: bool
 ) -> None:
     """Failures of other tests are left as they are, equal ones too."""
     text = folder.read("test_sweep.py").replace('"trainer.py"', '"trainr.py"')
     (folder.path / "test_sweep.py").write_text(text, encoding="utf-8")
     (folder.path / "test_mine.py").write_text(MINE, encoding="utf-8")
-    done = (folder.run_apart if workers else folder.run)("test_mine.py", *workers)
+    done = (folder.run_with_workers if has_workers else folder.run)("test_mine.py")
     shown = done.stdout.str()
     # where CI is set, pytest's own summary cuts nothing off and has it again
     in_full = shown.split("= short test summary info =", maxsplit=1)[0]
@@ -178,7 +178,7 @@ def test_without_an_ini_file_the_ledger_lies_where_pytest_was_started(
     assert (folder.path / "reports" / "pretend" / "leaderboard.md").exists()
 
     below = ("--rootdir", str(far), "--xlatune-workdir", str(far))
-    folder.run_apart("-k", "fast", "-n2", *below).assert_outcomes(passed=1)
+    folder.run_with_workers("-k", "fast", *below).assert_outcomes(passed=1)
     assert (far / "reports" / "pretend" / "leaderboard.md").exists()
 
 

@@ -274,7 +274,7 @@ def test_a_table_goes_on_past_a_commit_that_cannot_be_checked_out(
     hashes = [trainer.commit("one"), with_a_submodule_that_is_gone(trainer, "two")]
     hashes.append(trainer.commit("three"))
     named = ",".join(hashes)
-    done = folder.run_apart("--xlatune-commits", named, "-v", "-n2")  # both make checkouts
+    done = folder.run_with_workers("--xlatune-commits", named, "-v")  # both make checkouts
     verdicts, short = verdicts_of(folder), [each[:12] for each in hashes]
     for model in "ab":
         own = [verdicts[f"{model}-{each}"] for each in short]

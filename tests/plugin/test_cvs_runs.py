@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import sys
 import xml.etree.ElementTree as ET
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ from pytest_xlatune.cli import main
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.sweep.cvs_files import read_cvs_file
 from tests.helpers.cvs_written import CLUSTER, first, fourth, third, thresholds, write
-from tests.helpers.sessions import quick_trials, run_inside
+from tests.helpers.sessions import quick_trials, run_inside, run_with_workers
 from tests.helpers.tell_options import TELL_OPTIONS
 
 # MaxText's lines at 820 tokens/s and 0.475 TFLOP a token; step 9 of every job is 4 % slower
@@ -61,8 +60,8 @@ def run(
     """Run a file; return what pytest said, and the properties of each metric."""
     python = ",".join(filter(None, (f"python={sys.executable}", launcher)))
     words = ("--cvs-config", name, *LOCAL, "--xlatune-launcher", python, "--junitxml", "junit.xml")
-    ran = pytester.runpytest_subprocess if "-n2" in args else partial(run_inside, pytester)
-    done = ran(*words, "-p", "no:cacheprovider", *args)
+    ran = run_with_workers if "-n2" in args else run_inside
+    done = ran(pytester, *words, "-p", "no:cacheprovider", *args)
     found = {}
     for case in ET.parse(pytester.path / "junit.xml").iter("testcase"):
         own = {each.get("name", ""): each.get("value", "") for each in case.iter("property")}

@@ -215,9 +215,7 @@ def _environment(
     return {**found, **inside, "problems": [*found["problems"], *inside["problems"]]}
 
 
-def _told(
-    argv: Sequence[str], folder: Path, environment: Mapping[bytes, bytes]
-) -> dict[str, Any]:
+def _told(argv: Sequence[str], folder: Path, environment: Mapping[bytes, bytes]) -> dict[str, Any]:
     """Return what the probe answers; in this process where it is asked of our interpreter."""
     words = [word.replace("{xlatune.folder}", str(folder)) for word in argv]
     if words[0] == sys.executable:

@@ -185,9 +185,7 @@ def size_of(trial: Trial) -> int:
     return int(trial.arm.partition("-")[2])
 
 
-def test_without_pytest_it_says_the_same(
-    project: Any, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_without_pytest_it_says_the_same(project: Any, capsys: pytest.CaptureFixture[str]) -> None:
     with quick_trials():
         assert main(["study", "batch", "test_sweep.py"]) == 0
     assert "recommended: per_device_batch_size=6" in capsys.readouterr().out

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.helpers.costs import note_session_inside
-from tests.helpers.quick_trials import QuickExecutor
+from tests.helpers.quick_trials import QuickExecutor, git_but_once
 
 
 def load_everything() -> None:
@@ -58,6 +58,7 @@ def quick_trials() -> Iterator[None]:
     with _kept_modules(), pytest.MonkeyPatch.context() as patched:
         patched.setattr("pytest_xlatune.executors.local.LocalExecutor", executor)
         patched.setattr("pytest_xlatune.campaign.TURN_S", 0.05 if QuickExecutor.beside else 0.0)
+        patched.setattr("pytest_xlatune.workers.probe_environment._git", git_but_once)
         patched.setattr("os.fsync", lambda _: None)  # no power fails meanwhile
         yield
 

@@ -36,16 +36,42 @@ def lines_of(*argv: str) -> list[str]:
     return done.stdout.split()
 
 
-@pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the sdist and with the wheel that was built from the sdist."""
-    missing = [
-        each for each in ("build", "hatchling", "twine") if not importlib.util.find_spec(each)
-    ]
-    if missing:
+def need(*programs: str) -> None:
+    if missing := [each for each in programs if not importlib.util.find_spec(each)]:
         if os.environ.get("CI"):
             pytest.fail(f"CI runs this test and does not skip it, but there is no {missing}")
         pytest.skip(f"no {', '.join(missing)}: `pip install --group package` installs them")
+
+
+def to_be_published() -> set[str]:
+    """Every file of the checkout but those of a pipeline."""
+    tracked = lines_of("git", "ls-files")
+    return {each for each in tracked if each.split("/")[0] not in NOT_PUBLISHED}
+
+
+def test_the_builder_takes_every_file_of_the_checkout_but_those_of_a_pipeline() -> None:
+    """What the built archives hold, asked of the builder alone, which takes no second."""
+    need("hatchling")
+    from hatchling.builders.sdist import SdistBuilder
+    from hatchling.builders.wheel import WheelBuilder
+
+    taken = {
+        builder: {each.distribution_path for each in builder(str(ROOT)).recurse_included_files()}
+        for builder in (SdistBuilder, WheelBuilder)
+    }
+    of_itself = {"LICENSE", "pyproject.toml"}  # which the builder adds when it builds
+    assert to_be_published() - taken[SdistBuilder] == of_itself
+    assert set(lines_of("git", "ls-files", "pytest_xlatune")) - taken[WheelBuilder] == set()
+    assert {each.split("/")[0] for each in taken[WheelBuilder]} == {"pytest_xlatune"}
+
+
+programs = pytest.mark.part("programs")
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the sdist and with the wheel that was built from the sdist."""
+    need("build", "hatchling", "twine")
     folder = tmp_path_factory.mktemp("dist")
     done = subprocess.run(
         [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(folder), str(ROOT)],
@@ -55,6 +81,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@programs
 def test_twine_finds_nothing_to_object_to(built: Path) -> None:
     files = sorted(map(str, built.iterdir()))
     assert [Path(each).name for each in files] == [
@@ -68,10 +95,9 @@ def test_twine_finds_nothing_to_object_to(built: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+@programs
 def test_the_sdist_has_every_file_of_the_checkout_but_those_of_a_pipeline(built: Path) -> None:
-    tracked = {
-        each for each in lines_of("git", "ls-files") if each.split("/")[0] not in NOT_PUBLISHED
-    }
+    tracked = to_be_published()
     with tarfile.open(next(built.glob("*.tar.gz"))) as archive:
         held = {each.partition("/")[2] for each in archive.getnames()}
     assert tracked - held == set()
@@ -79,6 +105,7 @@ def test_the_sdist_has_every_file_of_the_checkout_but_those_of_a_pipeline(built:
     assert {each for each in held if each.startswith((".xlatune", ".venv", ".tox"))} == set()
 
 
+@programs
 def test_the_wheel_has_the_package_with_its_data_and_nothing_else(built: Path) -> None:
     with zipfile.ZipFile(next(built.glob("*.whl"))) as archive:
         held = {each for each in archive.namelist() if ".dist-info/" not in each}
@@ -90,6 +117,7 @@ def test_the_wheel_has_the_package_with_its_data_and_nothing_else(built: Path) -
     assert b"[pytest11]" in entry_points
 
 
+@programs
 def test_a_file_that_is_left_out_would_be_seen(built: Path, tmp_path: Path) -> None:
     """An sdist without a tracked file has one less than git."""
     short = tmp_path / "short.tar.gz"

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import submitit
 
 import pytest_xlatune
 from pytest_xlatune.executors import Request, payload
@@ -63,6 +62,8 @@ def test_the_script_is_as_recorded(folder: Path) -> None:
 
 
 def private_names_of_submitit() -> frozenset[str]:
+    import submitit
+
     executors = (submitit.SlurmExecutor, submitit.LocalExecutor, submitit.Job)
     names = {name for each in executors for name in dir(each)}
     return frozenset(name for name in names if name.startswith("_") and not name.endswith("__"))

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from ruamel.yaml import YAML
 
 ROOT = Path(__file__).parents[2]
 PAGES = [
@@ -72,6 +71,8 @@ def test_a_dead_link_is_found(text: str, dead: int) -> None:
 
 
 def test_every_document_has_its_place_in_the_site() -> None:
+    from ruamel.yaml import YAML
+
     site = YAML(typ="safe").load(ROOT / "mkdocs.yml")
 
     def files(part: object) -> Iterator[str]:

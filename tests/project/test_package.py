@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ruamel.yaml import YAML
 
 import pytest_xlatune
 
@@ -26,6 +25,12 @@ PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text(enco
 VERSION: str = PROJECT["project"]["version"]
 # of the checkout alone: what a pipeline, a forge or an editor reads
 NOT_PUBLISHED = {".ci", ".github", ".gitlab", ".pre-commit-config.yaml", ".gitignore"}
+
+
+def yaml(path: Path) -> Any:
+    from ruamel.yaml import YAML
+
+    return YAML(typ="safe").load(path)
 
 
 def lines_of(*argv: str) -> list[str]:
@@ -137,7 +142,7 @@ def released(changelog: str) -> list[str]:
 
 def test_one_version_stands_everywhere() -> None:
     assert pytest_xlatune.__version__ == VERSION
-    cited = YAML(typ="safe").load(ROOT / "CITATION.cff")
+    cited = yaml(ROOT / "CITATION.cff")
     assert cited["version"] == VERSION
     assert cited["license"] == PROJECT["project"]["license"]
     first, *earlier = released((ROOT / "CHANGELOG.md").read_text(encoding="utf-8"))
@@ -168,7 +173,7 @@ def test_every_tool_that_a_pipeline_runs_is_declared() -> None:
 
 
 def test_the_citation_and_the_templates_can_be_read() -> None:
-    cited = YAML(typ="safe").load(ROOT / "CITATION.cff")
+    cited = yaml(ROOT / "CITATION.cff")
     # the keys that version 1.2.0 of the format demands
     assert {"cff-version", "message", "title", "authors"} <= cited.keys()
     assert cited["cff-version"] == "1.2.0"
@@ -179,7 +184,7 @@ def test_the_citation_and_the_templates_can_be_read() -> None:
         pytest.skip("no checkout: an sdist has no templates")
     assert len(forms) >= 2
     for each in forms:
-        form = YAML(typ="safe").load(each)
+        form = yaml(each)
         assert {"name", "description", "body"} <= form.keys(), each.name
         ids = [part.get("id") for part in form["body"]]
         assert len(set(ids)) == len(ids)

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -71,8 +72,11 @@ def private_names_of_submitit() -> frozenset[str]:
 
 def touches_submitit(path: Path, private: frozenset[str]) -> list[str]:
     """Return what a module uses of submitit beyond `submitit.X`, the documented names."""
-    found = []
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    found: list[str] = []
+    text = path.read_text(encoding="utf-8")
+    if "submitit" not in text and private.isdisjoint(re.findall(r"\w+", text)):
+        return found
+    for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.Import):
             found += [each.name for each in node.names if each.name.startswith("submitit.")]
         elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("submitit"):

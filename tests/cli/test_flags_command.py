@@ -14,6 +14,7 @@ from pytest_xlatune.cli import main
 from pytest_xlatune.cli.flags import deployed_context, text_profile
 from pytest_xlatune.evidence.hlo import Collective, Loop, Program
 from pytest_xlatune.prepare.compilers import shape_of
+from tests.helpers.as_xla import xla  # noqa: F401 - a fixture
 
 DOCS = Path(__file__).parents[2] / "docs" / "flags.md"
 DATA = Path(__file__).parents[1] / "data" / "evidence"
@@ -93,8 +94,7 @@ def test_lint_of_words(run: Run) -> None:
     assert document["jaxlib"]
 
 
-@pytest.mark.part("programs")
-@pytest.mark.jax
+@pytest.mark.usefixtures("xla")
 def test_lint_of_a_sweep_file(run: Run) -> None:
     code, out, _ = run("lint", SWEEPS / "test_quickstart.py", "--python", sys.executable)
     assert code == 1
@@ -145,8 +145,7 @@ def test_wrong_use_ends_in_one_message(run: Run, argv: tuple[str, ...], words: s
     assert words in err
 
 
-@pytest.mark.part("programs")
-@pytest.mark.jax
+@pytest.mark.usefixtures("xla")
 def test_diff_is_of_effective_options(run: Run) -> None:
     code, out, _ = run(
         "diff",

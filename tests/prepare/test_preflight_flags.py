@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 
 from pytest_xlatune.catalog.context import Context
-from pytest_xlatune.catalog.effect import ParsedText
 from pytest_xlatune.launchers.command import CommandLauncher
 from pytest_xlatune.model.cell import Cell, Parallelism
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.profile import Profile, parse_flags, profile
-from pytest_xlatune.prepare.lint import Target, look_at_flags, look_at_rules
+from pytest_xlatune.prepare.lint import look_at_flags, look_at_rules
 from pytest_xlatune.sweep.deployed import context_of
+from tests.helpers.as_xla import xla  # noqa: F401 - a fixture
 
 KNOWN = profile("known", "--xla_cpu_multi_thread_eigen=false")
 UNKNOWN = profile("unknown", "--xla_cpu_enable_warp_drive=true")
@@ -28,36 +27,7 @@ def cell(**deployed: str) -> Cell:
     return Cell(model_tag="m", parallelism=Parallelism.parse("FSDP=4"), deployed=deployed)
 
 
-def as_xla(target: Target, texts: Sequence[str]) -> list[ParsedText]:
-    """Answer as an XLA that knows the flags of this file, the odd ones left out."""
-    target.jaxlib = "0.12.0"
-    answers = []
-    for text in texts:
-        flags = parse_flags(text)
-        unknown = tuple(each.name for each in flags if each.name.endswith(("warp_drive", "bogus")))
-        bad = [each for each in flags if each.value == "maybe"]
-        said = f"Couldn't interpret value maybe for flag {bad[0].name}" if bad else ""
-        options = {each.name: each.value or "true" for each in flags}
-        is_refused = bad or unknown
-        answers.append(
-            ParsedText(
-                options=None if is_refused else options,
-                unknown=() if bad else unknown,
-                refused=said,
-            )
-        )
-    return answers
-
-
-@pytest.mark.parametrize(
-    "xla",
-    [
-        pytest.param(as_xla, id="as XLA"),
-        pytest.param(
-            Target.__call__, id="XLA", marks=[pytest.mark.jax, pytest.mark.part("programs")]
-        ),
-    ],
-)
+@pytest.mark.usefixtures("xla")
 @pytest.mark.parametrize(
     ("profiles", "deployed", "faults", "notes"),
     [
@@ -81,15 +51,8 @@ def as_xla(target: Target, texts: Sequence[str]) -> list[ParsedText]:
     ],
 )  # fmt: skip
 def test_the_trainers_own_xla_says_which_flags_it_knows(
-    *,
-    xla: Callable[[Target, Sequence[str]], list[ParsedText]],
-    profiles: list[Profile],
-    deployed: str,
-    faults: int,
-    notes: tuple[str, ...],
-    monkeypatch: pytest.MonkeyPatch,
+    profiles: list[Profile], deployed: str, faults: int, notes: tuple[str, ...]
 ) -> None:
-    monkeypatch.setattr(Target, "__call__", xla)
     context = Context(deployed=parse_flags(deployed))
     found = look_at_flags(profiles, context, python=sys.executable, environ=os.environ)
     assert len(found.faults) == faults, found

@@ -12,7 +12,7 @@ from pytest_xlatune.campaign import Campaign
 from pytest_xlatune.model.errors import LedgerError
 from pytest_xlatune.tasks.live import Feed
 from pytest_xlatune.tasks.publish import read_known
-from tests.helpers.scripted import ScriptedExecutor, campaign, run
+from tests.helpers.scripted import ScriptedExecutor, campaign, make_impatient, run
 
 
 def without_an_intention(content: bytes) -> bytes:
@@ -84,7 +84,10 @@ def test_starting_over_moves_a_damaged_ledger_aside(whole: Campaign, damage: str
     assert campaign(work_dir, executor, session="second", fresh=True).view().pending == ()
 
 
-def test_no_damaged_ledger_is_moved_aside_while_another_session_waits(whole: Campaign) -> None:
+def test_no_damaged_ledger_is_moved_aside_while_another_session_waits(
+    whole: Campaign, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_impatient(monkeypatch)
     path, work_dir = whole.ledger.path, whole.setup.folder.parent.parent
     path.write_bytes(path.read_bytes() * 2)
     with whole.attending(), pytest.raises(LedgerError, match="another session is measuring"):

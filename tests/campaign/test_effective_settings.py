@@ -1,12 +1,12 @@
 """Ways in which a setting is lost between us and the program: none of them may end as a winner.
 
-Real processes: the payload, bash, and XLA where the setting is a flag.
+Real processes: the payload, bash, and where the setting is a flag what tells of it as XLA does; of
+`make test-all`, XLA itself.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import importlib.util
 import os
 import subprocess
 import sys
@@ -25,6 +25,7 @@ from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.profile import Profile, profile
 from pytest_xlatune.model.resources import Next
 from pytest_xlatune.model.trial import Trial
+from tests.helpers.tell_options import TELL_OPTIONS
 
 PROTOCOL = Protocol(steps=12)
 STEPS = """
@@ -43,8 +44,11 @@ if os.environ.get("NCCL_DEBUG") == "INFO" and "NCCL_ALGO" in os.environ:
 LEVEL = profile("level", "--xla_backend_optimization_level=1")
 RING = profile("ring", env={"NCCL_ALGO": "Ring"})
 FULL = profile("full", overrides={"remat_policy": "full"})
-
-needs_jax = pytest.mark.skipif(importlib.util.find_spec("jax") is None, reason="needs jax")
+TELLS = f"import os\n{TELL_OPTIONS}"
+programs = (pytest.mark.jax, pytest.mark.part("programs"))
+by_xla = pytest.mark.parametrize(
+    "xla", [pytest.param(TELLS, id="as XLA"), pytest.param(JAX, id="XLA", marks=programs)]
+)
 
 
 def ran(
@@ -93,46 +97,39 @@ def ends(found: Assessment) -> tuple[str, Next]:
     return str(setting.effect), found.decision.next
 
 
-@needs_jax
+@by_xla
 @pytest.mark.parametrize(
     ("program", "wrapper", "end"),
     [
-        pytest.param(f"{SHOWS}{JAX}", "", ("in effect", Next.ACCEPT), id="nothing in between"),
+        pytest.param(SHOWS, "", ("in effect", Next.ACCEPT), id="nothing in between"),
         pytest.param(
-            f"{SHOWS}{JAX}",
+            SHOWS,
             'XLA_FLAGS="$XLA_FLAGS --xla_backend_optimization_level=3"',
             ("contradicted", Next.DROP),
             id="an env file that is sourced again has the last word",
         ),
         pytest.param(
-            JAX,
+            "",
             'export XLA_FLAGS="--xla_backend_optimization_level=3"',
             ("not seen", Next.ACCEPT),
             id="an env file that replaces everything, and no line about it",
         ),
         pytest.param(
-            f"{SHOWS}os.environ['XLA_FLAGS'] = ''\n{JAX}",
+            f"{SHOWS}os.environ['XLA_FLAGS'] = ''\n",
             "",
             ("not seen", Next.ACCEPT),
             id="a trainer that resets the flags after it has printed them",
         ),
         pytest.param(
-            "import jax\nf = jax.jit(lambda x: x @ x, compiler_options="
-            "{'xla_backend_optimization_level': 3})\nf(jax.numpy.ones((8, 8)))\n",
-            "",
-            ("contradicted", Next.DROP),
-            id="a trainer that gives the compiler an option of its own",
-        ),
-        pytest.param(
-            JAX, 'exec env -i PATH="$PATH" JAX_PLATFORMS=cpu "$@"', ("not seen", Next.ACCEPT),
+            "", 'exec env -i PATH="$PATH" JAX_PLATFORMS=cpu "$@"', ("not seen", Next.ACCEPT),
             id="a wrapper that drops everything",
         ),
     ],
 )  # fmt: skip
 def test_a_flag_on_its_way_to_xla(
-    program: str, wrapper: str, end: tuple[str, Next], tmp_path: Path
+    xla: str, program: str, wrapper: str, end: tuple[str, Next], tmp_path: Path
 ) -> None:
-    found = ran(LEVEL, tmp_path, program, wrapper=wrapper)
+    found = ran(LEVEL, tmp_path, f"{program}{xla}", wrapper=wrapper)
     assert ends(found) == end, found.settings
     left = [
         each for each in (tmp_path / "an attempt" / OPTIONS_FOLDER).rglob("*") if each.is_file()
@@ -141,26 +138,36 @@ def test_a_flag_on_its_way_to_xla(
     assert sum(each.stat().st_size for each in left) < 1 << 16
 
 
-@needs_jax
+@pytest.mark.jax
+def test_a_trainer_that_gives_the_compiler_an_option_of_its_own(tmp_path: Path) -> None:
+    program = (
+        "import jax\nf = jax.jit(lambda x: x @ x, compiler_options="
+        "{'xla_backend_optimization_level': 3})\nf(jax.numpy.ones((8, 8)))\n"
+    )
+    found = ran(LEVEL, tmp_path, program)
+    assert ends(found) == ("contradicted", Next.DROP), found.settings
+
+
+@by_xla
 def test_options_of_a_start_that_died_are_no_proof_of_the_one_that_was_measured(
-    tmp_path: Path,
+    xla: str, tmp_path: Path
 ) -> None:
     """A wrapper starts the trainer again, without the flags that the first start wrote down."""
     early = "import sys\nif 'early' in sys.argv:\n    for step in range(4):\n"
     early += "        print(f'completed step: {step}, seconds: 0.5, TFLOP/s/device: 0.1, '\n"
     early += "              'Tokens/s/device: 1024.0, total_weights: 512, loss: 7.1')\n"
     early += "    sys.exit(1)\n"
-    found = ran(LEVEL, tmp_path, f"{JAX}{early}", wrapper='"$@" early; unset XLA_FLAGS')
+    found = ran(LEVEL, tmp_path, f"{xla}{early}", wrapper='"$@" early; unset XLA_FLAGS')
     assert ends(found) == ("asked", Next.ACCEPT)
     (setting,) = found.settings
     assert not setting.is_proved
 
 
-@needs_jax
-def test_a_trainer_that_swallows_a_typo(tmp_path: Path) -> None:
+@by_xla
+def test_a_trainer_that_swallows_a_typo(xla: str, tmp_path: Path) -> None:
     of = profile("typo", "--xla_cpu_enable_fast_mathh=true")
     swallow = 'XLA_FLAGS=$(tr " " "\\n" <<<"$XLA_FLAGS" | grep -v mathh | tr "\\n" " ")'
-    assert ends(ran(of, tmp_path, JAX, wrapper=swallow)) == ("not seen", Next.ACCEPT)
+    assert ends(ran(of, tmp_path, xla, wrapper=swallow)) == ("not seen", Next.ACCEPT)
 
 
 @pytest.mark.parametrize(
@@ -200,15 +207,15 @@ def test_a_user_who_dumps_is_left_alone(tmp_path: Path) -> None:
     assert "XLA_FLAGS=--xla_dump_to=/mine --xla_a=1\n" in log
 
 
-@needs_jax
+@by_xla
 @pytest.mark.parametrize("has_file", [False, True], ids=["composed here", "by bash on the node"])
 def test_the_folder_of_autotuning_is_made_and_its_flag_is_in_effect(
-    has_file: bool, tmp_path: Path
+    has_file: bool, xla: str, tmp_path: Path
 ) -> None:
     (tmp_path / "env.sh").write_text("export XLA_FLAGS=--xla_cpu_enable_fast_math=false\n")
     protocol = Protocol(steps=12, autotune_cache=str(tmp_path / "shared" / "tuned"))
     files = (str(tmp_path / "env.sh"),) if has_file else ()
-    found = ran(LEVEL, tmp_path, JAX, protocol=protocol, env_files=files)
+    found = ran(LEVEL, tmp_path, xla, protocol=protocol, env_files=files)
     assert found.decision.next is Next.ACCEPT
     said = {each.name: each for each in found.settings}
     pin = said["xla_gpu_per_fusion_autotune_cache_dir"]
@@ -230,7 +237,8 @@ jax.jit(lambda x: jnp.sin(x) @ x, inline=True)(of)
 """
 
 
-@needs_jax
+@pytest.mark.jax
+@pytest.mark.part("programs")
 @pytest.mark.parametrize("has_file", [False, True], ids=["composed here", "by bash on the node"])
 def test_later_trials_of_an_arm_load_what_its_first_compiled_and_are_witnessed(
     has_file: bool, tmp_path: Path

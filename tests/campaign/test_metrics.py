@@ -1,4 +1,4 @@
-"""Trials are scored by the protocol's metric: real programs, and verdicts and documents of it."""
+"""Trials are scored by the protocol's metric: programs that run, and what is told of them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import pytest
 
 from pytest_xlatune.campaign import Campaign
 from pytest_xlatune.campaign.setup import Setup, by_digest
-from pytest_xlatune.executors.local import LocalExecutor
 from pytest_xlatune.launchers.command import CommandLauncher
 from pytest_xlatune.model.cell import Cell, Parallelism, Protocol
 from pytest_xlatune.model.profile import profile
@@ -22,6 +21,7 @@ from pytest_xlatune.report.render import markdown
 from pytest_xlatune.report.study_documents import gate
 from pytest_xlatune.studies.gate import GateStudy
 from pytest_xlatune.sweep.groups import Limits
+from tests.helpers.quick_trials import QuickExecutor
 from tests.helpers.waiting import until
 
 # how long its first step and how large its own field is depends on the flags, its speed does not
@@ -75,7 +75,7 @@ FIELD = Protocol(
         ),
     ],
 )
-def test_a_real_program_is_judged_by_the_metric_of_its_protocol(
+def test_a_program_is_judged_by_the_metric_of_its_protocol(
     tmp_path: Path, protocol: Protocol, words: str, head: str, said: str
 ) -> None:
     trainer = tmp_path / "trainer.py"
@@ -90,7 +90,7 @@ def test_a_real_program_is_judged_by_the_metric_of_its_protocol(
         sweep="pretend",
         cells=by_digest([cell]),
         launcher=CommandLauncher(argv=(sys.executable, str(trainer), "{steps}", "{trial}")),
-        executor=LocalExecutor(lock=tmp_path / "lock"),
+        executor=QuickExecutor(lock=tmp_path / "lock"),
         resources=Resources(),
         folder=tmp_path / "pretend",
         session="one",

@@ -25,6 +25,7 @@ from pytest_xlatune.sweep.groups import CellSettings, DesignSettings, SiteSettin
 from pytest_xlatune.tasks.publish import publish, read_known
 from pytest_xlatune.tasks.runs import NotCalibrated, calibrate
 from tests.helpers import scripted
+from tests.helpers.quick_trials import QuickExecutor
 
 CELL, PROFILES = scripted.CELL, scripted.PROFILES
 
@@ -212,7 +213,8 @@ def test_a_calibration_looks_before_it_submits_like_a_sweep(
 def test_calibrate_as_a_command(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setenv("XLATUNE_MACHINE_LOCK", str(tmp_path / "machine.lock"))
+    monkeypatch.setattr("pytest_xlatune.executors.local.LocalExecutor", QuickExecutor)
+    monkeypatch.setattr("pytest_xlatune.campaign.TURN_S", 0.0)
     monkeypatch.chdir(tmp_path)
     script = (
         "import sys\n"

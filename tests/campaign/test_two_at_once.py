@@ -25,7 +25,15 @@ from pytest_xlatune.model.trial import LaunchSpec
 from pytest_xlatune.studies.tuning import TuningStudy
 from tests.helpers.cluster import CellsStudy, Cluster, on
 from tests.helpers.cluster import campaign as on_cluster
-from tests.helpers.scripted import KILLED, ScriptedExecutor, campaign, failing, log, run
+from tests.helpers.scripted import (
+    KILLED,
+    ScriptedExecutor,
+    campaign,
+    failing,
+    log,
+    make_impatient,
+    run,
+)
 
 
 class Quicker(ScriptedExecutor):
@@ -57,7 +65,10 @@ def test_a_trial_that_ends_before_our_cancel_keeps_its_result(tmp_path: Path) ->
     assert len(executor.submitted) == len(set(executor.submitted)), "measured once"
 
 
-def test_no_process_ends_a_job_between_two_waits_of_another_session(tmp_path: Path) -> None:
+def test_no_process_ends_a_job_between_two_waits_of_another_session(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_impatient(monkeypatch)
     executor = ScriptedExecutor()
     executor.holds = True
     first = campaign(tmp_path, executor)
@@ -70,7 +81,10 @@ def test_no_process_ends_a_job_between_two_waits_of_another_session(tmp_path: Pa
     assert executor.cancelled == [ended.job_id]
 
 
-def test_a_ledger_in_use_is_not_moved_aside(tmp_path: Path) -> None:
+def test_a_ledger_in_use_is_not_moved_aside(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_impatient(monkeypatch)
     executor = ScriptedExecutor()
     executor.holds = True
     first = campaign(tmp_path, executor)

@@ -1,9 +1,8 @@
-"""`xlatune hlo`, `drill`, `compile-check`: dumps and traces of our trainer; bad files."""
+"""`xlatune hlo`, `drill`: kept dumps and made captures, bad files; those of our trainer last."""
 
 from __future__ import annotations
 
 import gzip
-import importlib.util
 import json
 import os
 import shutil
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_xlatune.cli import main
+from tests.helpers.captures import Space, node
 
 if TYPE_CHECKING:
     from tests.conftest import Once
@@ -26,44 +26,25 @@ TINY = (
     "steps=9", "max_target_length=16", "base_emb_dim=32", "base_num_decoder_layers=2",
     "base_mlp_dim=64", "head_dim=8", "vocab_size=64", "per_device_batch_size=2",
     "ici_fsdp_parallelism=4", "profiler=xplane", "skip_first_n_steps_for_profiler=3",
+    "profiler_steps=3",
 )  # fmt: skip
 
-needs_jax = pytest.mark.skipif(
-    importlib.util.find_spec("jax") is None, reason="jax is not installed: no real CPU evidence"
-)
+
+def captured(folder: Path, space: Space) -> Path:
+    folder.mkdir()
+    (folder / "n1.xplane.pb").write_bytes(space.data())
+    return folder
 
 
-def record(folder: Path, *args: str, flags: str = "") -> None:
-    """Train a few steps; leave `dump` and `output` in the folder."""
-    kept = {k: v for k, v in os.environ.items() if not k.startswith(("JAX_", "XLA_", "M_", "COV"))}
-    xla = (
-        "--xla_force_host_platform_device_count=4 --xla_backend_optimization_level=0 "
-        f"{flags} --xla_dump_to={folder}/dump --xla_dump_hlo_as_text"
-    )
-    subprocess.run(
-        [sys.executable, QUICKSTART / "train.py", *TINY, f"base_output_directory={folder}/output",
-         *args],
-        env=kept | {"XLA_FLAGS": xla},
-        capture_output=True,
-        check=True,
-        timeout=300,
-    )  # fmt: skip
+@pytest.fixture
+def base(tmp_path: Path) -> Path:
+    """A folder with the capture of a node with four devices, steps 5, 6 and 7."""
+    return captured(tmp_path / "base", node(gpus=4, unit=10**6))
 
 
-@pytest.fixture(scope="session")
-def base(once: Once) -> Path:
-    return once("base", lambda folder: record(folder, "profiler_steps=3"))
-
-
-@pytest.fixture(scope="session")
-def unfused(once: Once) -> Path:
-    flags = "--xla_disable_hlo_passes=fusion"
-    return once("unfused", lambda folder: record(folder, "profiler_steps=3", flags=flags))
-
-
-@pytest.fixture(scope="session")
-def shorter(once: Once) -> Path:
-    return once("shorter", lambda folder: record(folder, "profiler_steps=2"))
+@pytest.fixture
+def faster(tmp_path: Path) -> Path:
+    return captured(tmp_path / "faster", node(gpus=4, unit=9 * 10**5))
 
 
 Run = Callable[..., tuple[int, str, str]]
@@ -135,19 +116,6 @@ def test_two_dumps_are_a_difference(run: Run, tmp_path: Path) -> None:
     assert document["before"]["source"].startswith(str(dumps[0]))
 
 
-@needs_jax
-def test_a_real_dump_of_the_cpu(run: Run, base: Path, unfused: Path) -> None:
-    code, out, _ = run("hlo", base / "dump", "--json")
-    program = json.loads(out)["program"]
-    assert (code, program["module"], program["target"]) == (0, "jit_train_step", "cpu")
-    assert {each["kind"] for each in program["collectives"]} >= {"all-gather", "all-reduce"}
-    assert [loop["trips"] for loop in program["loops"]] == [2, 2]
-    assert program["memory_bytes"] > 0
-    code, out, _ = run("hlo", base / "dump", unfused / "dump")
-    assert "xla_disable_hlo_passes acted: it changed the program" in out
-    assert "identical: the optimised HLO is" in run("hlo", base / "dump", base / "dump")[1]
-
-
 def no_dump(folder: Path) -> Path:
     (folder / "empty").mkdir()
     return folder / "empty"
@@ -160,9 +128,9 @@ def truncated_dump(folder: Path) -> Path:
     return dump
 
 
-def written(name: str, data: bytes) -> Callable[[Path], Path]:
+def written(name: str, data: Callable[[], bytes]) -> Callable[[Path], Path]:
     def write(folder: Path) -> Path:
-        (folder / name).write_bytes(data)
+        (folder / name).write_bytes(data())
         return folder / name
 
     return write
@@ -174,12 +142,14 @@ def written(name: str, data: bytes) -> Callable[[Path], Path]:
         pytest.param(lambda folder: folder / "gone", "gone: no such file or folder", id="missing"),
         pytest.param(no_dump, "empty: no *_after_optimizations.txt", id="a folder without a dump"),
         pytest.param(truncated_dump, "after_optimizations.txt: no readable HLO", id="truncated"),
-        pytest.param(written("empty.txt", b""), "empty.txt: no readable HLO", id="empty"),
+        pytest.param(written("empty.txt", bytes), "empty.txt: no readable HLO", id="empty"),
         pytest.param(
-            written("photo.png", bytes(range(256)) * 99), "photo.png: no readable HLO", id="foreign"
+            written("photo.png", lambda: bytes(range(256)) * 99),
+            "photo.png: no readable HLO",
+            id="foreign",
         ),
         pytest.param(
-            written("long.txt", b"HloModule " + b"x" * (1 << 25)),
+            written("long.txt", lambda: b"HloModule " + b"x" * (1 << 25)),
             "long.txt: no readable HLO: a line of 16777217 characters",
             id="hostile: a line without end",
         ),
@@ -202,39 +172,35 @@ def test_a_bad_dump_is_one_message_and_the_other_is_still_read(
 # --- drill ----------------------------------------------------------------------------------------
 
 
-@needs_jax
-def test_a_real_trace_reconciles(run: Run, base: Path) -> None:
-    code, out, err = run("drill", base / "output", "--json", "--steps", 3)
+def reconciles(document: dict[str, Any], steps: list[int], gpus: int) -> None:
+    drill = document["drill"]
+    assert drill["steps"] == steps
+    assert len(drill["gpus"]) == gpus
+    total = sum(step["sum_ps"] for gpu in drill["gpus"] for step in gpu["steps"])
+    assert sum(row["sum_ps"] for row in drill["families"]) == total
+    assert sum(row["sum_ps"] for row in drill["kernels"]) == total
+
+
+def test_a_trace_reconciles(run: Run, base: Path) -> None:
+    code, out, err = run("drill", base, "--json", "--steps", 3)
     assert (code, err) == (0, "")
-    document = json.loads(out)
-    assert document["drill"]["steps"] == [3, 4, 5]
-    assert len(document["drill"]["gpus"]) == 4
-    total: dict[str, Any] = {}
-    for gpu in document["drill"]["gpus"]:
-        for step in gpu["steps"]:
-            total = {key: total.get(key, 0) + value for key, value in step.items()}
-    families = document["drill"]["families"]
-    kernels = document["drill"]["kernels"]
-    assert sum(row["sum_ps"] for row in families) == sum(row["sum_ps"] for row in kernels)
-    assert sum(row["sum_ps"] for row in families) == total["sum_ps"]
+    reconciles(json.loads(out), [5, 6, 7], 4)
 
 
-@needs_jax
 def test_a_companion_run_gives_what_kernels_do_not(run: Run, base: Path) -> None:
-    code, out, _ = run("drill", base / "output", "--step-time", 0.5)
+    code, out, _ = run("drill", base, "--step-time", 0.5)
     assert code == 0
     assert "step - total kernel" in out
     assert "= span" in out
 
 
-@needs_jax
 @pytest.mark.parametrize("options_last", [False, True], ids=["options first", "options last"])
 @pytest.mark.parametrize("between", ["--", "--against"], ids=["two dashes", "the option"])
 def test_two_variants_are_compared(
-    run: Run, base: Path, unfused: Path, between: str, options_last: bool
+    run: Run, base: Path, faster: Path, between: str, options_last: bool
 ) -> None:
     options = ["--steps", 3]
-    before, after = base / "output", unfused / "output"
+    before, after = base, faster
     argv = (
         [before, between, after, *options] if options_last else [*options, before, between, after]
     )
@@ -245,11 +211,10 @@ def test_two_variants_are_compared(
     assert json.loads(run("drill", *argv, "--json")[1])["comparison"]["span"]["before_s"] > 0
 
 
-@needs_jax
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (("--steps", 5), "3 steps found (3, 4, 5"),
+        (("--steps", 5), "3 steps found (5, 6, 7"),
         (("--nodes", 2, "--gpus-per-node", 8), "2 x 8 = 16 expected"),
         (("--nodes", 2), "only with --gpus-per-node"),
         (("--step-time", 1, "--step-time", 2), "2 times for 1 variants"),
@@ -260,23 +225,22 @@ def test_two_variants_are_compared(
 def test_what_does_not_agree_is_refused(
     run: Run, base: Path, options: tuple[object, ...], message: str
 ) -> None:
-    code, out, err = run("drill", base / "output", *options)
+    code, out, err = run("drill", base, *options)
     assert (code, out, err.count("\n")) == (2, "", 1)
     assert message in err
 
 
-@needs_jax
-def test_variants_of_other_windows_are_not_compared(run: Run, base: Path, shorter: Path) -> None:
-    code, out, err = run("drill", base / "output", "--", shorter / "output")
+def test_variants_of_other_windows_are_not_compared(run: Run, base: Path, tmp_path: Path) -> None:
+    shorter = captured(tmp_path / "shorter", node(steps=2, gpus=4, unit=10**6))
+    code, out, err = run("drill", base, "--", shorter)
     assert (code, out) == (2, "")
     assert "number of steps is 3 in the first and 2 in the second" in err
 
 
-@needs_jax
 def test_families_may_be_ones_own(run: Run, base: Path, tmp_path: Path) -> None:
     own = [{"name": "everything", "kind": "compute", "pattern": "."}]
     (tmp_path / "own.json").write_text(json.dumps(own), encoding="utf-8")
-    _, out, _ = run("drill", base / "output", "--families", tmp_path / "own.json", "--json")
+    _, out, _ = run("drill", base, "--families", tmp_path / "own.json", "--json")
     assert [row["name"] for row in json.loads(out)["drill"]["families"]] == ["everything"]
 
 
@@ -284,7 +248,6 @@ def bomb() -> bytes:
     return gzip.compress(b'{"traceEvents":[' + b" " * (1 << 27))
 
 
-@needs_jax
 @pytest.mark.parametrize(
     ("name", "data"),
     [
@@ -297,30 +260,28 @@ def bomb() -> bytes:
     ids=["truncated", "empty", "a varint that never ends", "foreign", "a bomb"],
 )
 def test_a_bad_capture_is_named_and_the_others_are_still_read(
-    run: Run, base: Path, tmp_path: Path, name: str, data: Callable[[bytes], bytes]
+    run: Run, base: Path, name: str, data: Callable[[bytes], bytes]
 ) -> None:
-    (good,) = (base / "output").rglob("*.xplane.pb")
-    shutil.copy(good, tmp_path / "n1.xplane.pb")
-    (tmp_path / name).write_bytes(data(good.read_bytes()))
-    code, out, err = run("drill", tmp_path)
+    good = base / "n1.xplane.pb"
+    (base / name).write_bytes(data(good.read_bytes()))
+    code, out, err = run("drill", base)
     assert (code, err.count("\n")) == (2, 1)
     assert f"{name}: " in err
-    assert "steps 3, 4, 5" in out
-    (tmp_path / "n1.xplane.pb").unlink()
-    code, out, err = run("drill", tmp_path)
+    assert "steps 5, 6, 7" in out
+    good.unlink()
+    code, out, err = run("drill", base)
     assert (code, out, err.count("\n")) == (2, "", 1)
     assert f"{name}: " in err
 
 
-@needs_jax
 def test_a_missing_folder_is_named_and_the_others_are_still_read(run: Run, base: Path) -> None:
-    code, out, err = run("drill", "/gone", base / "output")
+    code, out, err = run("drill", "/gone", base)
     assert code == 2
     assert "/gone: no such file or folder; expected captures" in err
-    assert "steps 3, 4, 5" in out
-    code, out, err = run("drill", base / "output", "--", "/gone")
+    assert "steps 5, 6, 7" in out
+    code, out, err = run("drill", base, "--", "/gone")
     assert (code, err.count("\n")) == (2, 1)
-    assert "steps 3, 4, 5" in out
+    assert "steps 5, 6, 7" in out
 
 
 def test_a_folder_without_captures_says_what_is_expected(run: Run, tmp_path: Path) -> None:
@@ -330,3 +291,57 @@ def test_a_folder_without_captures_says_what_is_expected(run: Run, tmp_path: Pat
     with pytest.raises(SystemExit) as ended:
         main(["drill", str(tmp_path), "--nodes", "0"])
     assert ended.value.code == 2
+
+
+# --- a real JAX -----------------------------------------------------------------------------------
+
+
+def record(folder: Path, flags: str) -> None:
+    """Train a few steps; leave `dump` and `output` in the folder."""
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(("JAX_", "XLA_", "M_", "COV"))}
+    xla = (
+        "--xla_force_host_platform_device_count=4 --xla_backend_optimization_level=0 "
+        f"{flags} --xla_dump_to={folder}/dump --xla_dump_hlo_as_text"
+    )
+    subprocess.run(
+        [sys.executable, QUICKSTART / "train.py", *TINY, f"base_output_directory={folder}/output"],
+        env=kept | {"XLA_FLAGS": xla},
+        capture_output=True,
+        check=True,
+        timeout=300,
+    )
+
+
+@pytest.fixture(scope="session")
+def trained(once: Once) -> Path:
+    return once("trained", lambda folder: record(folder, ""))
+
+
+@pytest.fixture(scope="session")
+def unfused(once: Once) -> Path:
+    return once("unfused", lambda folder: record(folder, "--xla_disable_hlo_passes=fusion"))
+
+
+@pytest.mark.jax
+@pytest.mark.part("programs")
+def test_a_real_dump_of_the_cpu(run: Run, trained: Path, unfused: Path) -> None:
+    code, out, _ = run("hlo", trained / "dump", "--json")
+    program = json.loads(out)["program"]
+    assert (code, program["module"], program["target"]) == (0, "jit_train_step", "cpu")
+    assert {each["kind"] for each in program["collectives"]} >= {"all-gather", "all-reduce"}
+    assert [loop["trips"] for loop in program["loops"]] == [2, 2]
+    assert program["memory_bytes"] > 0
+    code, out, _ = run("hlo", trained / "dump", unfused / "dump")
+    assert "xla_disable_hlo_passes acted: it changed the program" in out
+    assert "identical: the optimised HLO is" in run("hlo", trained / "dump", trained / "dump")[1]
+
+
+@pytest.mark.jax
+@pytest.mark.part("programs")
+def test_real_traces_reconcile_and_are_compared(run: Run, trained: Path, unfused: Path) -> None:
+    code, out, err = run("drill", trained / "output", "--json", "--steps", 3)
+    assert (code, err) == (0, "")
+    reconciles(json.loads(out), [3, 4, 5], 4)
+    code, out, err = run("drill", trained / "output", "--", unfused / "output", "--json")
+    assert (code, err) == (0, "")
+    assert json.loads(out)["comparison"]["span"]["before_s"] > 0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import re
 import sys
@@ -15,13 +14,11 @@ from pytest_xlatune.cli import main
 from pytest_xlatune.cli.flags import deployed_context, text_profile
 from pytest_xlatune.evidence.hlo import Collective, Loop, Program
 from pytest_xlatune.prepare.compilers import shape_of
+from tests.helpers.as_xla import xla  # noqa: F401 - a fixture
 
 DOCS = Path(__file__).parents[2] / "docs" / "flags.md"
 DATA = Path(__file__).parents[1] / "data" / "evidence"
 SWEEPS = Path(__file__).parents[2] / "sweeps"
-needs_jaxlib = pytest.mark.skipif(
-    importlib.util.find_spec("jaxlib") is None, reason="jaxlib is not installed: no XLA to ask"
-)
 Run = Callable[..., tuple[int, str, str]]
 
 
@@ -78,7 +75,7 @@ def test_show(run: Run) -> None:
     assert "did you mean" in err
 
 
-@needs_jaxlib
+@pytest.mark.jax
 def test_lint_of_words(run: Run) -> None:
     code, out, _ = run("lint", "--xla_gpu_enable_triton_gemm=false")
     assert code == 0
@@ -97,7 +94,7 @@ def test_lint_of_words(run: Run) -> None:
     assert document["jaxlib"]
 
 
-@needs_jaxlib
+@pytest.mark.usefixtures("xla")
 def test_lint_of_a_sweep_file(run: Run) -> None:
     code, out, _ = run("lint", SWEEPS / "test_quickstart.py", "--python", sys.executable)
     assert code == 1
@@ -148,7 +145,7 @@ def test_wrong_use_ends_in_one_message(run: Run, argv: tuple[str, ...], words: s
     assert words in err
 
 
-@needs_jaxlib
+@pytest.mark.usefixtures("xla")
 def test_diff_is_of_effective_options(run: Run) -> None:
     code, out, _ = run(
         "diff",

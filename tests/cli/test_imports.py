@@ -42,22 +42,29 @@ SWEEP = Sweep(
 )
 """
 OF_CELL = "--model m --parallelism FSDP=8 --nodelist n1"
+# a process for each command that has loaded nothing of ours before: a fork of this one
 RUN = """
-import json, sys
-from pytest_xlatune.cli import main
-code = 0
-try:
-    code = main(sys.argv[2:])
-except SystemExit as left:
-    code = left.code
-with open(sys.argv[1], "w") as file:
-    json.dump([code, sorted(sys.modules)], file)
+import json, os, sys
+for command in json.load(sys.stdin):
+    if (child := os.fork()) == 0:
+        from pytest_xlatune.cli import main
+        code = 0
+        sys.stdout = sys.stderr = open(os.devnull, "w")
+        try:
+            code = main(command.split())
+        except SystemExit as left:
+            code = left.code
+        with open(sys.argv[1], "a") as file:
+            file.write(json.dumps([code, sorted(sys.modules)]) + chr(10))
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0, command
 """
 
 
-@pytest.fixture
-def inputs(tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Small inputs for every command, by the names that the table below has."""
+    tmp_path = tmp_path_factory.mktemp("inputs")
     for side, seconds in (("one", 0.5), ("two", 0.52)):
         (tmp_path / side).mkdir()
         for job in range(4):
@@ -103,18 +110,39 @@ TABLE = [
 ]
 
 
-def test_a_ledger_is_listed_and_reported_without_what_measures(inputs: Path) -> None:
+IMPORTED = [f"import jobs.csv {OF_CELL} --workdir w", "jobs --workdir w", "report --workdir w"]
+
+
+@pytest.fixture(scope="module")
+def loaded_by(inputs: Path) -> dict[str, tuple[int, list[str]]]:
+    """The exit code of each command and the modules that its process had at its end."""
     table = "job,profile,tgs,step_s\n" + "".join(
         f"{100 + at},{'baseline' if at % 2 else 'a'},{1000 + at},0.512\n" for at in range(8)
     )
     (inputs / "jobs.csv").write_text(table, encoding="utf-8")
-    code, _ = modules_of(f"import jobs.csv {OF_CELL}", inputs)
-    assert code == 0
-    code, listed = modules_of("jobs", inputs)
-    assert code == 0
+    commands = [*(command for command, *_ in TABLE), *IMPORTED]
+    found = inputs / "modules.jsonl"
+    env = {name: each for name, each in os.environ.items() if not name.startswith("COV")}
+    ended = subprocess.run(
+        [sys.executable, "-c", RUN, str(found)],
+        cwd=inputs,
+        env={**env, "PYTHONPATH": str(Path(__file__).parents[2])},
+        input=json.dumps(commands),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stderr
+    lines = found.read_text(encoding="utf-8").splitlines()
+    return {command: tuple(json.loads(line)) for command, line in zip(commands, lines, strict=True)}
+
+
+def test_a_ledger_is_listed_and_reported_without_what_measures(
+    loaded_by: dict[str, tuple[int, list[str]]],
+) -> None:
+    (code, _), (of_jobs, listed), (of_report, reported) = (loaded_by[each] for each in IMPORTED)
+    assert (code, of_jobs, of_report) == (0, 0, 0)
     assert not own(listed) & (DRIVING - {"ledger"} | {"evidence", "logs", "report", "tasks"})
-    code, reported = modules_of("report", inputs)
-    assert code == 0
     assert not own(reported) & {"campaign", "evidence", "executors", "prepare"}
     assert not {name.partition(".")[0] for name in reported} & (ALWAYS - {"numpy", "jinja2"})
 
@@ -136,31 +164,18 @@ def test_a_misspelt_variable_is_told_by_every_command(
     ("command", "code", "others", "ours"), TABLE, ids=[command for command, *_ in TABLE]
 )
 def test_a_command_loads_only_what_it_uses(
-    command: str, code: int, others: set[str], ours: set[str], inputs: Path
+    command: str,
+    code: int,
+    others: set[str],
+    ours: set[str],
+    loaded_by: dict[str, tuple[int, list[str]]],
 ) -> None:
-    was, modules = modules_of(command, inputs)
+    was, modules = loaded_by[command]
     assert was == code
     top = {name.partition(".")[0] for name in modules}
     assert not top & others
     assert not own(modules) & ours
     assert "cli" in own(modules)  # the walk sees what was loaded
-
-
-def modules_of(command: str, inputs: Path) -> tuple[int, list[str]]:
-    """The exit code of a command and the modules that its process had at its end."""
-    found = inputs / "modules.json"
-    env = {name: each for name, each in os.environ.items() if not name.startswith("COV")}
-    ended = subprocess.run(
-        [sys.executable, "-c", RUN, str(found), *command.split()],
-        cwd=inputs,
-        env={**env, "PYTHONPATH": str(Path(__file__).parents[2])},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert ended.returncode == 0, ended.stderr
-    code, modules = json.loads(found.read_text(encoding="utf-8"))
-    return code, modules
 
 
 def own(modules: list[str]) -> set[str]:

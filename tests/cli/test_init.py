@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,6 +12,7 @@ import pytest
 from pytest_xlatune.cli import main
 from pytest_xlatune.cli.init import KINDS, QUESTIONS, answers, read_command
 from pytest_xlatune.model.errors import ConfigError
+from tests.helpers.sessions import run_inside
 
 CELL = "--model tiny --parallelism FSDP=4"
 FLAGS = "--xla_gpu_all_gather_combine_threshold_bytes=1073741824 --xla_gpu_enable_nccl_user_buffers"
@@ -26,13 +26,12 @@ OPTIONS = {
 @pytest.mark.parametrize("nodes", ["", "node[001-002]"], ids=["this machine", "two nodes"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_written_file_is_collected_and_planned(
-    kind: str, nodes: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    kind: str, nodes: str, loaded: None, pytester: pytest.Pytester,
     capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
     if kind == "maxtext-slurm" and not nodes:
         nodes = "node[001-008]"
-    monkeypatch.chdir(tmp_path)
-    path = tmp_path / "sweeps" / "test_mine.py"
+    path = pytester.path / "sweeps" / "test_mine.py"
     argv = ["init", str(path), "--kind", kind, *OPTIONS[kind], *CELL.split(), "--flags", FLAGS]
     assert main([*argv, "--nodelist", nodes]) == 0
     assert "xlatune plan" in capsys.readouterr().out
@@ -43,12 +42,9 @@ def test_the_written_file_is_collected_and_planned(
     said = capsys.readouterr().out
     for each in ("all-gather-combine-threshold-bytes", "--xla_gpu_enable_nccl_user_buffers"):
         assert each in said
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-p", "xlatune", "--collect-only", "-q", str(path)],
-        cwd=tmp_path, capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stdout
-    assert "::test_wave2[enable-nccl-user-buffers]" in done.stdout
+    done = run_inside(pytester, "--collect-only", "-q", str(path))
+    assert done.ret == 0
+    done.stdout.fnmatch_lines(["*::test_wave2[[]enable-nccl-user-buffers]"])
 
 
 def test_what_a_trainer_with_lines_of_its_own_needs_stands_in_the_file_as_a_comment(

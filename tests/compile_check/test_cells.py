@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib.util
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -213,7 +212,8 @@ def alike(devices):
 """
 
 
-@pytest.mark.skipif(importlib.util.find_spec("jax") is None, reason="nothing compiles")
+@pytest.mark.jax
+@pytest.mark.part("programs")
 def test_a_function_is_handed_the_values_of_its_cell(tmp_path: Path) -> None:
     """Jobs that run by Slurm: nothing but a function can be compiled for them."""
     (tmp_path / "mine.py").write_text(STEP, encoding="utf-8")

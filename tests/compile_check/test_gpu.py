@@ -48,9 +48,10 @@ def compiler() -> list[str]:
     return done.stdout.split()
 
 
-pytestmark = pytest.mark.skipif(
-    not IS_REQUIRED and not compiler(), reason="the extra compile-check-cuda is not installed"
-)
+@pytest.fixture(scope="module", autouse=True)
+def _is_installed() -> None:
+    if not IS_REQUIRED and not compiler():
+        pytest.skip("the extra compile-check-cuda is not installed")
 
 
 @pytest.fixture(autouse=True)

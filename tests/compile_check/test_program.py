@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import sys
 from pathlib import Path
@@ -30,9 +29,6 @@ from pytest_xlatune.sweep.declaration import CompileCheck
 ROOT = Path(__file__).parents[2]
 KEPT = Path(__file__).parents[1] / "data" / "evidence" / "jaxlib-0.12.0"
 
-needs_jax = pytest.mark.skipif(
-    importlib.util.find_spec("jax") is None, reason="jax is not installed: nothing compiles"
-)
 
 # what a trainer leaves behind, by its flags
 TRAINER = """
@@ -151,7 +147,7 @@ def step(devices):
 """
 
 
-@needs_jax
+@pytest.mark.jax
 def test_a_function_is_compiled_for_as_many_devices_as_asked(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(FUNCTION, encoding="utf-8")
     found = screened(
@@ -185,7 +181,8 @@ SWEEP = dataclasses.replace(
 """
 
 
-@needs_jax
+@pytest.mark.jax
+@pytest.mark.part("programs")
 def test_the_quickstart_is_screened_through_its_sweep(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import itertools
 import subprocess
 import sys
@@ -39,9 +38,6 @@ from pytest_xlatune.tasks.shrink import (
 )
 from tests.compile_check.test_program import KEPT, stand_in
 
-needs_jax = pytest.mark.skipif(
-    importlib.util.find_spec("jax") is None, reason="jax is not installed: nothing compiles"
-)
 NAMES = tuple("abcdefgh")
 
 
@@ -338,7 +334,8 @@ def test_a_report_that_others_read_holds_no_secret_and_can_be_pasted(tmp_path: P
     assert " 'a b'\n" in report
 
 
-@needs_jax
+@pytest.mark.jax
+@pytest.mark.part("programs")
 def test_a_flag_that_xla_refuses_is_found_among_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -81,7 +81,6 @@ def mesh_capture(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def record(program: str, folder: Path, *, devices: int) -> Path:
-    pytest.importorskip("jax")
     flags = f"--xla_force_host_platform_device_count={devices} --xla_dump_to={folder / 'dump'}"
     environ = os.environ | {
         "JAX_PLATFORMS": "cpu",

@@ -151,6 +151,8 @@ def test_a_mutated_xplane_reads_or_fails_with_one_error(
         reconciles(drill([read_xplane(bytes(data[: cut or None]), "x")]))
 
 
+@pytest.mark.jax
+@pytest.mark.part("programs")
 @settings(max_examples=200, deadline=None)
 @given(data=st.data())
 def test_a_mutated_real_capture_reads_or_fails_with_one_error(

@@ -28,8 +28,9 @@ open(sys.argv[1], "w").write(compiled.as_text())
 """
 
 
+@pytest.mark.jax
+@pytest.mark.part("programs")
 def test_a_real_cpu_dump_and_its_text_have_the_same_facts(tmp_path: Path) -> None:
-    pytest.importorskip("jax")
     flags = f"--xla_force_host_platform_device_count=2 --xla_dump_to={tmp_path / 'dump'}"
     subprocess.run(
         [sys.executable, "-c", COMPILE, str(tmp_path / "as_text")],

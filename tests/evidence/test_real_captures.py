@@ -147,6 +147,7 @@ def test_each_step_of_a_real_capture_is_what_jaxs_own_reader_adds_up() -> None:
     assert several
 
 
+@pytest.mark.jax
 def test_real_cpu_capture_has_its_steps_and_both_formats_agree(cpu_capture: Path) -> None:
     xplane, fallback = both(cpu_capture)
     found = drill([xplane])
@@ -164,10 +165,7 @@ def test_real_cpu_capture_has_its_steps_and_both_formats_agree(cpu_capture: Path
                 mine, its = (np.sort(getattr(each.events, column)) for each in (stream, other))
                 assert np.abs(mine - its).max() <= 1000
     assert drill([fallback]).total.kernels == found.total.kernels
-
-
-def test_real_cpu_capture_leaves_out_what_contains_other_operations(cpu_capture: Path) -> None:
-    found = drill([read_xplane(cpu_capture.read_bytes(), "x")])
+    # what contains other operations is left out
     names = {row.name for row in found.kernels}
     assert not any(name.startswith("while") for name in names)
     assert found.total.concurrency_ps == 0  # one thread runs one operation of a device at a time
@@ -197,6 +195,8 @@ ASKED = {
 }
 
 
+@pytest.mark.jax
+@pytest.mark.part("programs")
 def test_bus_bandwidths_of_a_real_capture_equal_a_computation_by_hand(mesh_capture: Path) -> None:
     path = next(mesh_capture.rglob("*.xplane.pb"))
     program = read_program(mesh_capture / "dump")

@@ -17,7 +17,8 @@ from tests.helpers.waiting import LIMIT_S
 
 RUN = (
     "import sys; from pytest_xlatune.executors import payload; "
-    "payload.GRACE_S = float(sys.argv[3]); payload.run(*sys.argv[1:3])"
+    "payload.GRACE_S, payload._LATE_SIGNAL_S = map(float, sys.argv[3:]); "
+    "payload.run(*sys.argv[1:3])"
 )
 
 
@@ -48,9 +49,10 @@ def start() -> Iterator[Start]:
             lock: str = "",
             environ: Mapping[str, str] | None = None,
             grace_s: float = LIMIT_S,
+            late_signal_s: float = LIMIT_S,
         ) -> subprocess.Popen[bytes]:
             started = subprocess.Popen(
-                [sys.executable, "-c", RUN, str(folder), lock, str(grace_s)],
+                [sys.executable, "-c", RUN, str(folder), lock, str(grace_s), str(late_signal_s)],
                 env={**os.environ, **(environ or {})},
             )
             stack.enter_context(started)

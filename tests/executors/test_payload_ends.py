@@ -118,17 +118,17 @@ while os.getppid() == trainer:
 
 
 @pytest.mark.parametrize(
-    ("then", "state"),
+    ("then", "late_signal_s", "state"),
     [
-        pytest.param("os.kill(os.getppid(), 15)", State.CANCELLED, id="then so are we"),
-        pytest.param("", State.FAILED, id="by another process"),
+        pytest.param("os.kill(os.getppid(), 15)", LIMIT_S, State.CANCELLED, id="then so are we"),
+        pytest.param("", 0.3, State.FAILED, id="by another process"),
     ],
 )
 def test_a_trainer_that_is_told_to_end_before_we_are(
-    tmp_path: Path, start: Start, then: str, state: State
+    tmp_path: Path, start: Start, then: str, late_signal_s: float, state: State
 ) -> None:
     write_spec(tmp_path, LaunchSpec(argv=python(TOLD.format(then=then))))
-    start(tmp_path).wait(LIMIT_S)
+    start(tmp_path, late_signal_s=late_signal_s).wait(LIMIT_S)
     assert (outcome(tmp_path).state, outcome(tmp_path).signal) == (state, signal.SIGTERM)
 
 

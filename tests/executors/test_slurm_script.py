@@ -6,12 +6,12 @@
 from __future__ import annotations
 
 import ast
+import re
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-import submitit
 
 import pytest_xlatune
 from pytest_xlatune.executors import Request, payload
@@ -63,6 +63,8 @@ def test_the_script_is_as_recorded(folder: Path) -> None:
 
 
 def private_names_of_submitit() -> frozenset[str]:
+    import submitit
+
     executors = (submitit.SlurmExecutor, submitit.LocalExecutor, submitit.Job)
     names = {name for each in executors for name in dir(each)}
     return frozenset(name for name in names if name.startswith("_") and not name.endswith("__"))
@@ -70,8 +72,11 @@ def private_names_of_submitit() -> frozenset[str]:
 
 def touches_submitit(path: Path, private: frozenset[str]) -> list[str]:
     """Return what a module uses of submitit beyond `submitit.X`, the documented names."""
-    found = []
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    found: list[str] = []
+    text = path.read_text(encoding="utf-8")
+    if "submitit" not in text and private.isdisjoint(re.findall(r"\w+", text)):
+        return found
+    for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.Import):
             found += [each.name for each in node.names if each.name.startswith("submitit.")]
         elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("submitit"):

@@ -8,8 +8,11 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 
+import pytest
+
 from pytest_xlatune.campaign import Campaign
 from pytest_xlatune.campaign.setup import Setup, by_digest
+from pytest_xlatune.campaign.turns import Turns
 from pytest_xlatune.executors import Request, Resumed
 from pytest_xlatune.launchers.command import CommandLauncher
 from pytest_xlatune.model.cell import OPTIONS_FOLDER, Cell, DeployedFile, Parallelism, Protocol
@@ -22,6 +25,13 @@ from pytest_xlatune.model.trial import LaunchSpec
 from pytest_xlatune.studies import Study
 from pytest_xlatune.studies.tuning import TuningStudy
 from pytest_xlatune.sweep.groups import Limits
+
+
+def make_impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Look but shortly whether another session waits."""
+    looks = Turns.none_waits.__wrapped__  # type: ignore[attr-defined]
+    monkeypatch.setitem(looks.__kwdefaults__, "patience_s", 0.1)
+
 
 STEPS = 12
 CELL = Cell(

@@ -29,6 +29,8 @@ from tests.helpers.waiting import until
 PROBE = "import json, os; print(json.dumps([dict(os.environ), os.getpid()]))"
 PROFILE = profile("p", "--xla_a=1,2", env={"TRICKY": 'two\nlines, it\'s "x" $HOME '})
 
+programs = pytest.mark.part("programs")
+
 
 @dataclass
 class Attempt:
@@ -115,6 +117,7 @@ def test_the_environment_and_the_outcome(submit: Callable[..., Attempt]) -> None
     assert (failed.state, failed.exit_code) == (State.FAILED, 7)
 
 
+@programs
 def test_what_a_node_must_have_is_looked_for(podman_site: PodmanSite) -> None:
     def failing(launcher: ContainerLauncher, image: str = podman_site.image) -> list[str]:
         cell = Cell(model_tag="m", parallelism=Parallelism.parse("FSDP=1"), image=image)
@@ -136,7 +139,10 @@ STUBBORN = "trap 'echo heard' TERM; echo up; while :; do sleep 0.2; done"
 POLITE = "trap 'echo heard; exit 0' TERM; echo up; while :; do sleep 0.2; done"
 
 
-@pytest.mark.parametrize("script", [POLITE, STUBBORN], ids=["polite", "stubborn"])
+@pytest.mark.parametrize(
+    "script",
+    [pytest.param(POLITE, id="polite"), pytest.param(STUBBORN, id="stubborn", marks=programs)],
+)
 def test_a_cancelled_trial_hears_it_and_leaves_no_container(
     submit: Callable[..., Attempt], script: str
 ) -> None:
@@ -151,7 +157,9 @@ def test_a_cancelled_trial_hears_it_and_leaves_no_container(
     assert named.stdout == b""
 
 
-@pytest.mark.parametrize("victim", ["the shell around it", "payload and all below it"])
+@pytest.mark.parametrize(
+    "victim", ["the shell around it", pytest.param("payload and all below it", marks=programs)]
+)
 def test_sigkill_leaves_no_container_running(submit: Callable[..., Attempt], victim: str) -> None:
     attempt = submit("killed", "bash", "-c", STUBBORN)
     until(lambda: "up" in attempt.log.splitlines())

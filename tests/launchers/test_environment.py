@@ -237,11 +237,11 @@ def test_an_evidence_trial_elsewhere_dumps_into_the_folder(tmp_path: Path) -> No
 
 
 @given(
-    values=st.lists(TEXT | st.sampled_from(NASTY), min_size=1, max_size=6),
-    flag_values=st.lists(TEXT | st.sampled_from(NASTY), max_size=4),
+    values=st.lists(TEXT | st.sampled_from(NASTY), min_size=1, max_size=12),
+    flag_values=st.lists(TEXT | st.sampled_from(NASTY), max_size=8),
     deployed=st.sampled_from(["", "--xla_d=1", "--xla_d='a b'  --xla_e"]),
 )
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=30)
 def test_bash_leaves_every_byte_alone(
     tmp_path_factory: pytest.TempPathFactory,
     values: list[str],

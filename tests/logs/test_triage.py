@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 
 from pytest_xlatune.campaign.playbook import decide
@@ -178,16 +180,13 @@ def test_primary_of_nothing_and_of_foreign_classes() -> None:
 
 
 @pytest.mark.parametrize("state", [each for each in State if each.is_final])
-@pytest.mark.parametrize("signal", [None, 2, 9, 11, 15])
-@pytest.mark.parametrize("lines", [[], steps(0, 6)], ids=["no step", "some steps"])
-def test_every_end_without_a_line_of_it_has_a_class(
-    state: State, signal: int | None, lines: list[str]
-) -> None:
-    outcome = Outcome(state=state, signal=signal, exit_code=None if signal else 1)
-    found = diagnose(report_of(lines), outcome, PROTOCOL)
-    assert found
+def test_every_end_without_a_line_of_it_has_a_class(state: State) -> None:
     of_slurm = {State.PREEMPTED: "preempted", State.OUT_OF_MEMORY: "oom-host"}
-    assert of_slurm.get(state) in (None, *(each.cls for each in found))
+    for signal, lines in itertools.product((None, 2, 9, 11, 15), ([], steps(0, 6))):
+        outcome = Outcome(state=state, signal=signal, exit_code=None if signal else 1)
+        found = diagnose(report_of(lines), outcome, PROTOCOL)
+        assert found, (signal, lines)
+        assert of_slurm.get(state) in (None, *(each.cls for each in found)), (signal, lines)
 
 
 def test_what_is_lost_is_told_with_the_reason_and_no_word_twice() -> None:

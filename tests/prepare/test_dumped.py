@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import subprocess
 import sys
@@ -27,10 +26,6 @@ STEPS = "".join(
     f"completed step: {step}, seconds: 0.5, TFLOP/s/device: 0.1, Tokens/s/device: 1024.0, "
     "total_weights: 512, loss: 7.1\n"
     for step in range(PROTOCOL.steps)
-)
-
-needs_jax = pytest.mark.skipif(
-    importlib.util.find_spec("jax") is None, reason="jax is not installed: nothing dumps"
 )
 
 
@@ -85,7 +80,8 @@ def test_no_whole_dump_is_none(tmp_path: Path, content: str) -> None:
     assert dumped_options(folder) is None
 
 
-@needs_jax
+@pytest.mark.jax
+@pytest.mark.part("programs")
 def test_what_a_real_xla_dumps(tmp_path: Path) -> None:
     """The first text is in effect; behind the lone comma of the second XLA drops a flag."""
     flags = "--xla_cpu_enable_fast_math=true"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import sys
 from pathlib import Path
@@ -25,9 +24,7 @@ from pytest_xlatune.model.profile import (
 from pytest_xlatune.prepare.lint import Target, lint
 from pytest_xlatune.sweep.deployed import defaults_of
 
-needs_jaxlib = pytest.mark.skipif(
-    importlib.util.find_spec("jaxlib") is None, reason="jaxlib is not installed: no XLA to ask"
-)
+programs = pytest.mark.part("programs")
 PASSES = "--xla_disable_hlo_passes=fusion,algsimp --xla_disable_hlo_passes=dce"
 MAP = "--xla_gpu_analytical_latency_estimator_options=nic_speed_gbps=3,gpus_per_node=8"
 
@@ -37,7 +34,7 @@ def target() -> Target:
     return Target(python=sys.executable, environ=os.environ)
 
 
-@needs_jaxlib
+@pytest.mark.jax
 def test_xlas_own_options_are_those_that_were_probed(target: Target) -> None:
     """Decoding agrees with the table of releases, option by option, and lists, maps, enums read."""
     default, changed = target(
@@ -66,7 +63,8 @@ def test_xlas_own_options_are_those_that_were_probed(target: Target) -> None:
     }
 
 
-@needs_jaxlib
+@programs
+@pytest.mark.jax
 def test_refusals_are_told_apart_and_none_ends_another(target: Target) -> None:
     unknown, bad, both, fine = target(
         [
@@ -83,7 +81,7 @@ def test_refusals_are_told_apart_and_none_ends_another(target: Target) -> None:
     assert fine.options is not None
 
 
-@needs_jaxlib
+@pytest.mark.jax
 def test_a_lint_names_everything_at_once(target: Target) -> None:
     profiles = [
         profile("gone", "--xla_gpu_graph_level=0 --xla_gpu_enable_triton_gemm=maybe"),
@@ -110,7 +108,8 @@ def test_a_lint_names_everything_at_once(target: Target) -> None:
     assert found.jaxlib == target.jaxlib
 
 
-@needs_jaxlib
+@programs
+@pytest.mark.jax
 def test_every_value_of_the_catalog_is_one_that_xla_takes(target: Target) -> None:
     """Of the flags that this release accepts."""
     profiles = [each for entry in load().entries for each in entry.profiles if each.flags]
@@ -130,7 +129,8 @@ def test_every_value_of_the_catalog_is_one_that_xla_takes(target: Target) -> Non
     assert wrong == []
 
 
-@needs_jaxlib
+@programs
+@pytest.mark.jax
 def test_what_is_put_back_is_xlas_default(target: Target) -> None:
     """Every flag of the release at its default in one text; and those of the catalog put back."""
     (first,) = target([""])

@@ -15,6 +15,7 @@ from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.profile import Profile, parse_flags, profile
 from pytest_xlatune.prepare.lint import look_at_flags, look_at_rules
 from pytest_xlatune.sweep.deployed import context_of
+from tests.helpers.as_xla import xla  # noqa: F401 - a fixture
 
 KNOWN = profile("known", "--xla_cpu_multi_thread_eigen=false")
 UNKNOWN = profile("unknown", "--xla_cpu_enable_warp_drive=true")
@@ -26,6 +27,7 @@ def cell(**deployed: str) -> Cell:
     return Cell(model_tag="m", parallelism=Parallelism.parse("FSDP=4"), deployed=deployed)
 
 
+@pytest.mark.usefixtures("xla")
 @pytest.mark.parametrize(
     ("profiles", "deployed", "faults", "notes"),
     [

@@ -54,6 +54,12 @@ def tree_of(path: Path) -> ast.Module:
     return ast.parse(path.read_text(encoding="utf-8"))
 
 
+@cache
+def nodes_of(path: Path) -> tuple[ast.AST, ...]:
+    """Every node of a module; each test looks at all of them, so they are found once."""
+    return tuple(ast.walk(tree_of(path)))
+
+
 def said(path: Path) -> str:
     return str(path.relative_to(PACKAGE))
 
@@ -64,7 +70,7 @@ def package_of(path: Path) -> str:
 
 def imports(path: Path) -> Iterator[tuple[int, str]]:
     """Every imported name with its line, those under TYPE_CHECKING and inside functions too."""
-    for node in ast.walk(tree_of(path)):
+    for node in nodes_of(path):
         if isinstance(node, ast.Import):
             yield from ((node.lineno, alias.name) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -73,7 +79,7 @@ def imports(path: Path) -> Iterator[tuple[int, str]]:
 
 
 def calls(path: Path) -> Iterator[tuple[int, str]]:
-    for node in ast.walk(tree_of(path)):
+    for node in nodes_of(path):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
             yield node.lineno, node.func.id
 
@@ -157,7 +163,7 @@ def test_names_are_said_once() -> None:
         # a command may share its name with the task or the subject that it shows
         if package_of(path) != "cli":
             modules[stem].append(said(path))
-        for node in ast.walk(tree_of(path)):
+        for node in nodes_of(path):
             if isinstance(node, ast.ClassDef):
                 classes[node.name].append(said(path))
     assert {name: where for name, where in modules.items() if len(where) > 1} == {}
@@ -183,7 +189,7 @@ def test_nothing_forbidden_is_called() -> None:
         here = package_of(path)
         wrong += [
             f"{said(path)}:{node.lineno}: pytest rewrites the asserts of a plugin"
-            for node in ast.walk(tree_of(path))
+            for node in nodes_of(path)
             if isinstance(node, ast.Assert)
         ]
         if here in PURE:

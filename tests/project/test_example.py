@@ -36,11 +36,14 @@ def bare(tmp_path: Path) -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": str(tmp_path)}
 
 
+programs = pytest.mark.part("programs")
+
+
 @pytest.mark.parametrize(
     ("argv", "status", "said"),
     [
-        pytest.param(("--help",), 0, "--xlatune-model", id="its help"),
-        pytest.param(("--markers",), 0, "@pytest.mark.wave1_5", id="its markers"),
+        pytest.param(("--help",), 0, "--xlatune-model", id="its help", marks=programs),
+        pytest.param(("--markers",), 0, "@pytest.mark.wave1_5", id="its markers", marks=programs),
         pytest.param((), 5, "hypothesis is not installed here", id="without a word"),
         pytest.param(("--collect-only", "-q", SWEEP), 0, "opt-level-1", id="a sweep"),
     ],
@@ -61,9 +64,9 @@ def test_pytest_starts_in_the_checkout_with_what_a_sweep_needs(
 @pytest.mark.parametrize(
     ("argv", "said"),
     [
-        pytest.param((), "1 passed", id="without a word"),
-        pytest.param(("--help",), "--xlatune-model", id="its help"),
-        pytest.param(("--markers",), "@pytest.mark.wave1_5", id="its markers"),
+        pytest.param((), "1 passed", id="without a word", marks=programs),
+        pytest.param(("--help",), "--xlatune-model", id="its help", marks=programs),
+        pytest.param(("--markers",), "@pytest.mark.wave1_5", id="its markers", marks=programs),
         pytest.param(("-n", "2"), "1 passed", id="with workers"),
         pytest.param(("-p", "no:xlatune"), "1 passed", id="without the plugin"),
     ],

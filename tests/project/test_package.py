@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ruamel.yaml import YAML
 
 import pytest_xlatune
 
@@ -28,6 +27,12 @@ VERSION: str = PROJECT["project"]["version"]
 NOT_PUBLISHED = {".ci", ".github", ".gitlab", ".pre-commit-config.yaml", ".gitignore"}
 
 
+def yaml(path: Path) -> Any:
+    from ruamel.yaml import YAML
+
+    return YAML(typ="safe").load(path)
+
+
 def lines_of(*argv: str) -> list[str]:
     """What a command of git says about the checkout; skips where there is no git."""
     done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=False)
@@ -36,16 +41,42 @@ def lines_of(*argv: str) -> list[str]:
     return done.stdout.split()
 
 
-@pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the sdist and with the wheel that was built from the sdist."""
-    missing = [
-        each for each in ("build", "hatchling", "twine") if not importlib.util.find_spec(each)
-    ]
-    if missing:
+def need(*programs: str) -> None:
+    if missing := [each for each in programs if not importlib.util.find_spec(each)]:
         if os.environ.get("CI"):
             pytest.fail(f"CI runs this test and does not skip it, but there is no {missing}")
         pytest.skip(f"no {', '.join(missing)}: `pip install --group package` installs them")
+
+
+def to_be_published() -> set[str]:
+    """Every file of the checkout but those of a pipeline."""
+    tracked = lines_of("git", "ls-files")
+    return {each for each in tracked if each.split("/")[0] not in NOT_PUBLISHED}
+
+
+def test_the_builder_takes_every_file_of_the_checkout_but_those_of_a_pipeline() -> None:
+    """What the built archives hold, asked of the builder alone, which takes no second."""
+    need("hatchling")
+    from hatchling.builders.sdist import SdistBuilder
+    from hatchling.builders.wheel import WheelBuilder
+
+    taken = {
+        builder: {each.distribution_path for each in builder(str(ROOT)).recurse_included_files()}
+        for builder in (SdistBuilder, WheelBuilder)
+    }
+    of_itself = {"LICENSE", "pyproject.toml"}  # which the builder adds when it builds
+    assert to_be_published() - taken[SdistBuilder] == of_itself
+    assert set(lines_of("git", "ls-files", "pytest_xlatune")) - taken[WheelBuilder] == set()
+    assert {each.split("/")[0] for each in taken[WheelBuilder]} == {"pytest_xlatune"}
+
+
+programs = pytest.mark.part("programs")
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the sdist and with the wheel that was built from the sdist."""
+    need("build", "hatchling", "twine")
     folder = tmp_path_factory.mktemp("dist")
     done = subprocess.run(
         [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(folder), str(ROOT)],
@@ -55,6 +86,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@programs
 def test_twine_finds_nothing_to_object_to(built: Path) -> None:
     files = sorted(map(str, built.iterdir()))
     assert [Path(each).name for each in files] == [
@@ -68,10 +100,9 @@ def test_twine_finds_nothing_to_object_to(built: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+@programs
 def test_the_sdist_has_every_file_of_the_checkout_but_those_of_a_pipeline(built: Path) -> None:
-    tracked = {
-        each for each in lines_of("git", "ls-files") if each.split("/")[0] not in NOT_PUBLISHED
-    }
+    tracked = to_be_published()
     with tarfile.open(next(built.glob("*.tar.gz"))) as archive:
         held = {each.partition("/")[2] for each in archive.getnames()}
     assert tracked - held == set()
@@ -79,6 +110,7 @@ def test_the_sdist_has_every_file_of_the_checkout_but_those_of_a_pipeline(built:
     assert {each for each in held if each.startswith((".xlatune", ".venv", ".tox"))} == set()
 
 
+@programs
 def test_the_wheel_has_the_package_with_its_data_and_nothing_else(built: Path) -> None:
     with zipfile.ZipFile(next(built.glob("*.whl"))) as archive:
         held = {each for each in archive.namelist() if ".dist-info/" not in each}
@@ -90,6 +122,7 @@ def test_the_wheel_has_the_package_with_its_data_and_nothing_else(built: Path) -
     assert b"[pytest11]" in entry_points
 
 
+@programs
 def test_a_file_that_is_left_out_would_be_seen(built: Path, tmp_path: Path) -> None:
     """An sdist without a tracked file has one less than git."""
     short = tmp_path / "short.tar.gz"
@@ -109,7 +142,7 @@ def released(changelog: str) -> list[str]:
 
 def test_one_version_stands_everywhere() -> None:
     assert pytest_xlatune.__version__ == VERSION
-    cited = YAML(typ="safe").load(ROOT / "CITATION.cff")
+    cited = yaml(ROOT / "CITATION.cff")
     assert cited["version"] == VERSION
     assert cited["license"] == PROJECT["project"]["license"]
     first, *earlier = released((ROOT / "CHANGELOG.md").read_text(encoding="utf-8"))
@@ -140,7 +173,7 @@ def test_every_tool_that_a_pipeline_runs_is_declared() -> None:
 
 
 def test_the_citation_and_the_templates_can_be_read() -> None:
-    cited = YAML(typ="safe").load(ROOT / "CITATION.cff")
+    cited = yaml(ROOT / "CITATION.cff")
     # the keys that version 1.2.0 of the format demands
     assert {"cff-version", "message", "title", "authors"} <= cited.keys()
     assert cited["cff-version"] == "1.2.0"
@@ -151,7 +184,7 @@ def test_the_citation_and_the_templates_can_be_read() -> None:
         pytest.skip("no checkout: an sdist has no templates")
     assert len(forms) >= 2
     for each in forms:
-        form = YAML(typ="safe").load(each)
+        form = yaml(each)
         assert {"name", "description", "body"} <= form.keys(), each.name
         ids = [part.get("id") for part in form["body"]]
         assert len(set(ids)) == len(ids)

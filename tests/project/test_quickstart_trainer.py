@@ -1,9 +1,11 @@
-"""The quickstart trainer does what its log says: real JAX on forced host devices."""
+"""The quickstart trainer does what its log says: real JAX on forced host devices.
+
+`make test` tries one of each kind; the other layouts, contracts and ends are of `make test-all`.
+"""
 
 from __future__ import annotations
 
 import gzip
-import importlib.util
 import json
 import math
 import os
@@ -23,8 +25,8 @@ from tests.helpers import quick_compile
 if TYPE_CHECKING:
     from tests.conftest import Once
 
-if importlib.util.find_spec("jax") is None:
-    pytest.skip("jax is not installed", allow_module_level=True)
+pytestmark = pytest.mark.jax
+programs = pytest.mark.part("programs")
 
 QUICKSTART = Path(__file__).parents[2] / "sweeps" / "quickstart"
 TRAINER = QUICKSTART / "train.py"
@@ -131,6 +133,7 @@ def evidence(once: Once) -> Evidence:
     return Evidence(ended=kept(folder), folder=folder, records=records)
 
 
+# words that begin in capital letters are variables
 REFUSED = {
     "an unknown key is named beside the nearest": (
         ("per_device_batchsize=2",),
@@ -151,44 +154,56 @@ REFUSED = {
     "a config file that is not there": (("missing.yml",), "missing.yml: [Errno 2]"),
     "axes that multiply to another number than the devices": (
         ("ici_fsdp_parallelism=3",),
-        "1 does not match the product of the DCN and ICI parallelism 3 (ici_fsdp=3;"),
+        "2 does not match the product of the DCN and ICI parallelism 3 (ici_fsdp=3;"),
     "heads that the tensor axis does not divide": (
         ("base_num_query_heads=3", "head_dim=8", "ici_tensor_parallelism=2"),
         "base_num_query_heads 3 is not divisible by tensor parallelism 2"),
     "half a sequence": (
-        ("per_device_batch_size=0.5",), "per_device_batch_size=0.5 on 1 devices is no whole"),
+        ("per_device_batch_size=0.3",), "per_device_batch_size=0.3 on 2 devices is no whole"),
     "microbatches without a pipeline": (
         ("num_pipeline_microbatches=4",), "num_pipeline_microbatches=4 without a pipeline axis"),
     "a circular pipeline": (
         ("ici_pipeline_parallelism=2", "num_layers_per_pipeline_stage=1"),
         "num_layers_per_pipeline_stage=1 with 4 layers on 2 stages"),
+    "a rank without a coordinator": (
+        ("NNODES=2", "NODE_RANK=0"), "NNODES is set, but 'JAX_COORDINATOR_IP' is not"),
+    "a key by both variable and argument": (
+        ("steps=3", "M_STEPS=4"), "steps is given by both the variable M_STEPS and 'steps=3'"),
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("args", "message"), REFUSED.values(), ids=REFUSED)
-def test_what_is_not_honoured_is_refused_with_exit_code_1(
-    args: tuple[str, ...], message: str
-) -> None:
-    devices = 2 if any(arg.endswith("parallelism=2") for arg in args) else 1
-    ended = train(*args, "log_config=false", devices=devices)
-    assert ended.code == 1
-    assert message in ended.err
-    assert "CONFIG ERROR" in ended.err
-    assert "Traceback" not in ended.err
+# the trainer's own `main`, once for each case: JAX is imported once
+EACH_OF = """
+import contextlib, io, json, os, sys
+sys.path.insert(0, sys.argv[1])
+import train
+for args in json.loads(sys.argv[2]):
+    said, before = io.StringIO(), dict(os.environ)
+    os.environ.update(arg.split("=") for arg in args if arg[0].isupper())
+    sys.argv = ["train.py", *(arg for arg in args if not arg[0].isupper()), "log_config=false"]
+    train.log.handlers.clear()
+    with contextlib.redirect_stderr(said), contextlib.redirect_stdout(io.StringIO()):
+        code = train.main()
+    os.environ.clear()
+    os.environ.update(before)
+    print(json.dumps([code, said.getvalue()]))
+"""
 
 
-def test_a_rank_without_a_coordinator_is_refused() -> None:
-    ended = train("log_config=false", variables={"NNODES": "2", "NODE_RANK": "0"})
-    assert ended.code == 1
-    assert "NNODES is set, but 'JAX_COORDINATOR_IP' is not" in ended.err
+def test_what_is_not_honoured_is_refused_with_exit_code_1() -> None:
+    words = json.dumps([args for args, _ in REFUSED.values()])
+    done = subprocess.run(
+        [sys.executable, "-c", EACH_OF, str(QUICKSTART), words],
+        env=environment(2, "", {}), capture_output=True, text=True, check=True, timeout=300,
+    )  # fmt: skip
+    for (name, (_, message)), line in zip(REFUSED.items(), done.stdout.splitlines(), strict=True):
+        code, said = json.loads(line)
+        assert code == 1, name
+        assert message in said, name
+        assert "CONFIG ERROR" in said, name
 
 
-def test_a_key_by_both_variable_and_argument_is_refused() -> None:
-    ended = train("steps=3", variables={"M_STEPS": "4"})
-    assert ended.code == 1
-    assert "steps is given by both the variable M_STEPS and 'steps=3'" in ended.err
-
-
+@programs
 def test_later_arguments_win_over_earlier_the_variable_over_the_file(tmp_path: Path) -> None:
     config = tmp_path / "c.yml"
     config.write_text("steps: 7\nrun_name: of-file\nlearning_rate: 1e-4\n", encoding="utf-8")
@@ -209,6 +224,7 @@ def test_an_unknown_flag_ends_the_run_with_the_message_of_xla() -> None:
     assert not ended.losses
 
 
+@programs
 def test_a_flag_that_crashes_the_compiler_ends_by_its_signal() -> None:
     ended = train(
         *TINY, "ici_fsdp_parallelism=2", devices=2, flags="--xla_disable_all_hlo_passes=true"
@@ -217,6 +233,7 @@ def test_a_flag_that_crashes_the_compiler_ends_by_its_signal() -> None:
     assert not ended.losses
 
 
+@programs
 def test_a_loss_that_is_not_a_number_is_logged_and_ends_the_run(tmp_path: Path) -> None:
     metrics = tmp_path / "metrics.jsonl"
     ended = train(*TINY, "steps=20", "learning_rate=1e30", f"metrics_file={metrics}")
@@ -228,6 +245,7 @@ def test_a_loss_that_is_not_a_number_is_logged_and_ends_the_run(tmp_path: Path) 
     assert '"learning/loss": NaN' in last
 
 
+@programs
 def test_training_goes_on_over_nan_when_it_is_told_to() -> None:
     ended = train(*TINY, "steps=5", "learning_rate=1e30", "abort_on_nan_loss=false")
     assert ended.code == 0, ended.err
@@ -235,7 +253,7 @@ def test_training_goes_on_over_nan_when_it_is_told_to() -> None:
     assert math.isnan(ended.losses[-1])
 
 
-def test_the_metrics_file_holds_what_the_log_rounds(evidence: Evidence) -> None:
+def test_the_log_shows_no_secret_and_the_metrics_file_what_it_rounds(evidence: Evidence) -> None:
     lines = list(STEP.finditer(evidence.ended.err))
     assert [int(line["step"]) for line in lines] == list(range(6))
     for line, record in zip(lines, evidence.records, strict=True):
@@ -249,40 +267,12 @@ def test_the_metrics_file_holds_what_the_log_rounds(evidence: Evidence) -> None:
             ("learning/loss", "loss"),
         ):
             assert f"{record[key]:.3f}" == line[field]
-
-
-def test_tokens_per_second_times_seconds_is_the_batch_of_a_device(evidence: Evidence) -> None:
+    # tokens per second times seconds is the batch of a device
     for record in evidence.records:
         seconds, tgs = record["perf/step_time_seconds"], record["perf/per_device_tokens_per_sec"]
         assert isinstance(seconds, float)
         assert isinstance(tgs, float)
         assert seconds * tgs == pytest.approx(2 * 16)
-
-
-def test_the_profiler_leaves_both_files_where_tensorboard_looks(evidence: Evidence) -> None:
-    (stamped,) = (evidence.folder / "seen/tensorboard/plugins/profile").iterdir()
-    (trace,) = stamped.glob("*.trace.json.gz")
-    (xplane,) = stamped.glob("*.xplane.pb")
-    assert b"jit_train_step" in xplane.read_bytes()
-    names = {event.get("name") for event in trace_events(trace)}
-    assert any("train_step" in str(name) for name in names)
-    steps = [event["args"] for event in trace_events(trace) if event.get("name") == "train"]
-    assert {args["step_num"] for args in steps} == {"2", "3"}
-
-
-def trace_events(path: Path) -> Iterator[dict[str, Any]]:
-    with gzip.open(path, "rt", encoding="utf-8") as file:
-        yield from json.load(file)["traceEvents"]
-
-
-def test_the_dump_holds_the_step_although_the_compile_cache_is_warm(evidence: Evidence) -> None:
-    (before,) = evidence.folder.glob("dump/*.jit_train_step.before_optimizations.txt")
-    (after,) = evidence.folder.glob("dump/*.jit_train_step.cpu_after_optimizations.txt")
-    assert "HloModule jit_train_step" in before.read_text(encoding="utf-8")
-    assert "all-gather" in after.read_text(encoding="utf-8")
-
-
-def test_the_log_shows_what_changes_speed_and_no_secret(evidence: Evidence) -> None:
     head, _, rest = evidence.ended.out.partition("Show all environment variables:\n")
     shown = rest.partition("Per train step:")[0].splitlines()
     assert not head
@@ -293,6 +283,27 @@ def test_the_log_shows_what_changes_speed_and_no_secret(evidence: Evidence) -> N
     assert "Num_devices: 4, shape (1, 1, 4, 1)" in evidence.ended.err
     assert "Memstats: After params initialized:" in evidence.ended.err
     assert "number parameters: 0.000 billion" in evidence.ended.err
+
+
+def test_the_profiler_and_the_dump_leave_their_files_where_others_look(evidence: Evidence) -> None:
+    (stamped,) = (evidence.folder / "seen/tensorboard/plugins/profile").iterdir()
+    (trace,) = stamped.glob("*.trace.json.gz")
+    (xplane,) = stamped.glob("*.xplane.pb")
+    assert b"jit_train_step" in xplane.read_bytes()
+    names = {event.get("name") for event in trace_events(trace)}
+    assert any("train_step" in str(name) for name in names)
+    steps = [event["args"] for event in trace_events(trace) if event.get("name") == "train"]
+    assert {args["step_num"] for args in steps} == {"2", "3"}
+    # the compile cache is warm, and the dump holds the step all the same
+    (before,) = evidence.folder.glob("dump/*.jit_train_step.before_optimizations.txt")
+    (after,) = evidence.folder.glob("dump/*.jit_train_step.cpu_after_optimizations.txt")
+    assert "HloModule jit_train_step" in before.read_text(encoding="utf-8")
+    assert "all-gather" in after.read_text(encoding="utf-8")
+
+
+def trace_events(path: Path) -> Iterator[dict[str, Any]]:
+    with gzip.open(path, "rt", encoding="utf-8") as file:
+        yield from json.load(file)["traceEvents"]
 
 
 LAYOUTS = {
@@ -314,11 +325,17 @@ def one_device(once: Once) -> Ended:
     return kept(once("trained-on-one-device", lambda folder: keep(train(*args), folder)))
 
 
-@pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS)
+def first_of(table: dict[str, Any]) -> list[Any]:
+    """Return the ids of a table; all but the first are of a part of `make test-all`."""
+    first, *others = table
+    return [first, *(pytest.param(each, marks=programs) for each in others)]
+
+
+@pytest.mark.parametrize("layout", first_of(LAYOUTS))
 def test_the_same_global_batch_gives_the_same_losses_as_on_one_device(
-    layout: tuple[str, ...], one_device: Ended
+    layout: str, one_device: Ended
 ) -> None:
-    ended = train(*TINY, "per_device_batch_size=2", *layout, devices=4)
+    ended = train(*TINY, "per_device_batch_size=2", *LAYOUTS[layout], devices=4)
     assert ended.code == 0, ended.err
     assert len(ended.losses) == 3
     assert ended.losses == pytest.approx(one_device.losses, abs=2e-3)
@@ -357,13 +374,9 @@ CONTRACTS: dict[str, tuple[str, Callable[[str, str], dict[str, str]]]] = {
 }
 
 
-@pytest.mark.parametrize(("hardware", "contract"), CONTRACTS.values(), ids=CONTRACTS)
-def test_two_processes_over_gloo_train_as_one(
-    hardware: str,
-    contract: Callable[[str, str], dict[str, str]],
-    one_device: Ended,
-    tmp_path: Path,
-) -> None:
+@pytest.mark.parametrize("told", first_of(CONTRACTS))
+def test_two_processes_over_gloo_train_as_one(told: str, one_device: Ended, tmp_path: Path) -> None:
+    hardware, contract = CONTRACTS[told]
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = str(probe.getsockname()[1])
@@ -386,6 +399,7 @@ def test_two_processes_over_gloo_train_as_one(
         assert len((tmp_path / f"{rank}.jsonl").read_text(encoding="utf-8").splitlines()) == 3
 
 
+@programs
 def test_the_deployed_environment_is_sourced_and_the_config_runs() -> None:
     sourced = subprocess.run(
         ["bash", "-c", f"XLA_FLAGS=--xla_a=1; . {QUICKSTART}/configs/quickstart.env.sh; env"],

@@ -6,8 +6,9 @@ A comment stands in the line before the block, fenced or indented:
     <!-- runnable: exit status 1 -->    and each of its lines ends so
     <!-- runnable: as a plan -->        pytest shows what it would run, and submits nothing
 
-The folder holds what a page takes for granted: `sweeps/` of this repository, with the sweep file of
-docs/trainer.md as `sweeps/test_mine.py`, a `train.py`, and the log of a job, `slurm-4711.out`.
+`make test` leaves those that start pytest or ask an XLA to `make test-all`. The folder holds what a
+page takes for granted: `sweeps/` of this repository, with the sweep file of docs/trainer.md as
+`sweeps/test_mine.py`, a `train.py`, and the log of a job, `slurm-4711.out`.
 """
 
 from __future__ import annotations
@@ -19,11 +20,13 @@ import shutil
 import subprocess
 import sys
 import textwrap
+from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 
+from pytest_xlatune.cli import main
 from tests.helpers.pages import read
 from tests.helpers.tell_options import TELL_OPTIONS
 
@@ -82,39 +85,59 @@ def prepared(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def run(block: Block, folder: Path) -> subprocess.CompletedProcess[str]:
+Ended = tuple[int, str, str]  # status, output, errors
+
+
+@pytest.fixture
+def run(
+    prepared: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[[Block], Ended]:
+    def call(block: Block) -> Ended:
+        if block.language == "bash":
+            return in_bash(block, prepared)
+        if block.language == "python":
+            name, words = "test_block.py", "test_block.py --parallelism FSDP=8"
+            words += " --nodelist node[001-008]"
+        else:
+            assert block.language == "toml", f"a block of {block.language} cannot be run"
+            name, words = "xlatune.toml", "sweeps/test_fsdp8.py"
+        (prepared / name).write_text(block.code, encoding="utf-8")
+        monkeypatch.chdir(prepared)
+        monkeypatch.setenv("TEAM_APPRISE_URL", "json://localhost")
+        status = main(["plan", *words.split(), "--model", "m"])
+        return status, *capsys.readouterr()
+
+    return call
+
+
+def in_bash(block: Block, folder: Path) -> Ended:
     kept = ("HOME", "LANG", "TMPDIR")
     environ = {name: os.environ[name] for name in kept if name in os.environ}
     environ["PATH"] = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     environ["XLATUNE_MACHINE_LOCK"] = str(folder / "lock")
     if "as a plan" in block.asked:
         environ["PYTEST_ADDOPTS"] = "--xlatune-plan"
-    match block.language:
-        case "bash":
-            argv = ["bash", "-euc", block.code]
-        case "python":
-            (folder / "test_block.py").write_text(block.code, encoding="utf-8")
-            argv = ["xlatune", "plan", "test_block.py", "--model", "m", "--parallelism", "FSDP=8"]
-            argv += ["--nodelist", "node[001-008]"]
-        case "toml":
-            (folder / "xlatune.toml").write_text(block.code, encoding="utf-8")
-            argv = ["xlatune", "plan", "sweeps/test_fsdp8.py", "--model", "m"]
-            environ["TEAM_APPRISE_URL"] = "json://localhost"
-        case other:
-            pytest.fail(f"{block.page}:{block.line}: a block of {other} cannot be run")
-    return subprocess.run(
-        argv, cwd=folder, env=environ, capture_output=True, text=True, check=False, timeout=300
-    )
+    done = subprocess.run(
+        ["bash", "-euc", block.code],
+        cwd=folder, env=environ, capture_output=True, text=True, check=False, timeout=300,
+    )  # fmt: skip
+    return done.returncode, done.stdout, done.stderr
 
 
-@pytest.mark.parametrize("block", MARKED, ids=lambda each: f"{each.page}:{each.line}")
-def test_a_block_that_is_marked_runs(block: Block, prepared: Path) -> None:
-    status = re.search(r"exit status (\d+)", block.asked)
-    for code in block.code.splitlines() if status else [block.code]:
-        done = run(block._replace(code=code), prepared)
-        said = f"{block.page}:{block.line}\n{code}\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
-        assert done.returncode == int(status[1] if status else 0), said
-        assert "Traceback" not in done.stderr, said
+def case(block: Block) -> Any:
+    is_dear = re.search(r"^ *(pytest|xlatune flags lint) ", block.code, re.MULTILINE)
+    marks = [pytest.mark.part("programs")] if is_dear else []
+    return pytest.param(block, id=f"{block.page}:{block.line}", marks=marks)
+
+
+@pytest.mark.parametrize("block", [case(each) for each in MARKED])
+def test_a_block_that_is_marked_runs(block: Block, run: Callable[[Block], Ended]) -> None:
+    wanted = re.search(r"exit status (\d+)", block.asked)
+    for code in block.code.splitlines() if wanted else [block.code]:
+        status, out, err = run(block._replace(code=code))
+        said = f"{block.page}:{block.line}\n{code}\n{out[-3000:]}\n{err[-3000:]}"
+        assert status == int(wanted[1] if wanted else 0), said
+        assert "Traceback" not in err, said
 
 
 # prints the line that the tutorial asks for, faster without optimisation, with a noise of 0.1 %
@@ -132,16 +155,15 @@ for step in range(int(sys.argv[1].partition("=")[2])):
 """
 
 
-def test_the_tutorials_commands_lead_from_a_trainer_to_its_page(
-    prepared: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.part("programs")
+def test_the_tutorials_commands_lead_from_a_trainer_to_its_page(prepared: Path) -> None:
     (block,) = (each for each in MARKED if "xlatune init test_mine.py" in each.code)
     shutil.rmtree(prepared / "sweeps")
     text = PRETENDS.replace("TRIALS", repr(str(prepared / "trials")))
     (prepared / "train.py").write_text(text, encoding="utf-8")
     code = f"export XLATUNE_BUDGET=12\n{block.code}"
-    done = run(block._replace(code=code, asked=""), prepared)
-    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    status, out, err = in_bash(block._replace(code=code, asked=""), prepared)
+    assert status == 0, out[-3000:] + err[-3000:]
     page = read((prepared / "reports/mine/leaderboard.html").read_text(encoding="utf-8"))
     told = json.loads((prepared / "reports/mine/leaderboard.json").read_text(encoding="utf-8"))
     assert page.forest.keys() == {"backend-optimization-level", "multi-thread-eigen"}
@@ -156,10 +178,10 @@ def test_there_are_blocks_of_several_pages() -> None:
     assert len({each.page for each in MARKED}) >= 8
 
 
-def test_a_block_that_does_not_run_is_found(prepared: Path) -> None:
+def test_a_block_that_does_not_run_is_found(run: Callable[[Block], Ended]) -> None:
     for language, code in (
         ("bash", "xlatune plan sweeps/test_mine.py --buget 3\ntrue"),
         ("python", "from pytest_xlatune import Swep"),
         ("toml", 'exekutor = "slurm"'),
     ):
-        assert run(Block("", 0, "", language, code), prepared).returncode, language
+        assert run(Block("", 0, "", language, code))[0], language

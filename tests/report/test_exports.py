@@ -11,14 +11,11 @@ import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import jsonschema
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from prometheus_client import Metric as Family
-from prometheus_client.parser import text_string_to_metric_families
 
 from pytest_xlatune.cli import main
 from pytest_xlatune.model.metric import FIRST_STEP, TGS, Figure, Metric
@@ -34,6 +31,9 @@ from tests.helpers.covered import BEGUN_SUBJECT
 from tests.helpers.finished import CELL, FINISHED
 from tests.helpers.of_studies import batch, commit, network, nodes
 from tests.helpers.scripted import ScriptedExecutor, campaign, run
+
+if TYPE_CHECKING:
+    from prometheus_client import Metric as Family
 
 # https://bencher.dev/bmf.json, as it was on 2026-11-23
 BMF: dict[str, Any] = {
@@ -71,6 +71,8 @@ def made(subject: Subject, name: str) -> str:
 def samples(text: str) -> dict[str, dict[str, tuple[dict[str, str], float]]]:
     """Return name -> arm -> labels and value, as Prometheus' own parser reads them."""
     found: dict[str, dict[str, tuple[dict[str, str], float]]] = {}
+    from prometheus_client.parser import text_string_to_metric_families
+
     families: list[Family] = list(text_string_to_metric_families(text))
     for family in families:
         assert family.type == "gauge"
@@ -90,6 +92,8 @@ def by_arm(found: dict[str, tuple[dict[str, str], float]]) -> dict[str, float]:
 def check_bmf(text: str) -> dict[str, Any]:
     """Read it by the published schema and the rules beside it."""
     found: dict[str, Any] = json.loads(text, parse_constant=pytest.fail)
+    import jsonschema
+
     jsonschema.Draft7Validator.check_schema(BMF)
     jsonschema.validate(found, BMF, cls=jsonschema.Draft7Validator)
     for name, measures in found.items():

@@ -17,6 +17,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, Phase, event, example, given, settings
 from hypothesis import strategies as st
 
@@ -458,17 +459,34 @@ def check_live(views: Views, lines: Sequence[str], *, is_last: bool) -> None:
 
 
 # a sweep takes a second or two: a failing one is not made smaller
-@settings(
-    max_examples=12,
+FEW = settings(
+    max_examples=3,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow],
     phases=[Phase.explicit, Phase.generate],
 )
+MANY = settings(FEW, max_examples=20)
+
+
+@FEW
 @example(world=CLEAR, has_two=True, flips=True)
 @example(world=CLEAR, has_two=True, flips=False)
 @example(world=CLEAR, has_two=False, flips=False)
 @given(world=worlds, has_two=st.booleans(), flips=st.booleans())
 def test_every_view_has_the_same_figures(world: World, *, has_two: bool, flips: bool) -> None:
+    check_views(world, has_two=has_two, flips=flips)
+
+
+@pytest.mark.part("sweeps")
+@MANY
+@given(world=worlds, has_two=st.booleans(), flips=st.booleans())
+def test_every_view_has_the_same_figures_in_many_worlds(
+    world: World, *, has_two: bool, flips: bool
+) -> None:
+    check_views(world, has_two=has_two, flips=flips)
+
+
+def check_views(world: World, *, has_two: bool, flips: bool) -> None:
     with tempfile.TemporaryDirectory() as place:
         root = Path(place)
         reports = root / "reports"
@@ -551,14 +569,20 @@ def check_gate(views: Views, text: str) -> None:
         assert f"{count} {kind}" in state, state
 
 
-@settings(
-    max_examples=8,
-    deadline=None,
-    suppress_health_check=[HealthCheck.too_slow],
-    phases=[Phase.explicit, Phase.generate],
-)
+@FEW
 @given(world=worlds)
 def test_every_view_of_a_gate_has_the_same_figures(world: World) -> None:
+    check_views_of_gate(world)
+
+
+@pytest.mark.part("sweeps")
+@MANY
+@given(world=worlds)
+def test_every_view_of_a_gate_has_the_same_figures_in_many_worlds(world: World) -> None:
+    check_views_of_gate(world)
+
+
+def check_views_of_gate(world: World) -> None:
     with tempfile.TemporaryDirectory() as place:
         root = Path(place)
         folder = gated(world, root)

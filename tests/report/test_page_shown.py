@@ -1,14 +1,16 @@
 """Pages in a real Chromium: nothing is cut off, nothing complains, all can be read and reached.
 
-XLATUNE_PICTURES=FOLDER keeps a picture of each; look at them after a change of the page.
+XLATUNE_PICTURES=FOLDER keeps a picture of each; look at them after a change of the page. A page is
+looked at once at each width, and once in each scheme; some are, in `make test`.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -28,6 +30,8 @@ from tests.helpers.chromium import PROGRAM, Browser, browser
 from tests.helpers.covered import BEGUN_SUBJECT, COVERED, STOPPED, other_parallelism
 from tests.helpers.finished import FINISHED
 from tests.report.test_page import PLANTED, hostile
+
+pytestmark = pytest.mark.browser
 
 EXAMPLE = Path(__file__).parents[2] / "reports" / "example" / "quickstart-tuning.json"
 # A4 within its margins, at 96 dots an inch
@@ -83,6 +87,36 @@ CUT = """
   return box.width && (box.left < -0.5 || box.right > innerWidth + 0.5) && !each.closest(".scroll");
 }).map((each) => each.textContent)
 """
+# how far the text of a tick stands from its line, in pixels, at most
+TICKS = """
+Math.max(...[...document.querySelectorAll(".forest")].flatMap((each) => {
+  const middle = (box) => (box.left + box.right) / 2;
+  const texts = [...each.querySelectorAll(".axis text")]
+    .map((text) => middle(text.getBoundingClientRect()));
+  return [...each.querySelectorAll(".row svg")].flatMap((row) =>
+    [...row.querySelectorAll(".grid")].map((line, at) =>
+      Math.abs(middle(line.getBoundingClientRect()) - texts[at])));
+}))
+"""
+# names below a plot of runs that lie over each other
+OVERLAP = """
+[...document.querySelectorAll(".drift svg")].flatMap((each) => {
+  const boxes = [...each.querySelectorAll(".below")]
+    .map((text) => [text.textContent, text.getBoundingClientRect()]);
+  return boxes.slice(1).filter(([, box], at) => box.left < boxes[at][1].right - 0.5)
+    .map(([text]) => text);
+})
+"""
+# rows of a table that are taller than the window, because a column is too narrow for its text
+TALL = """
+[...document.querySelectorAll("tbody tr")].filter((each) =>
+  each.getBoundingClientRect().height > 280).map((each) => each.textContent.slice(0, 60))
+"""
+LOWEST = """
+Math.max(...[...document.querySelectorAll(".drift .below")].map((text) =>
+  text.getBoundingClientRect().bottom))
+"""
+AFTER = "document.querySelector('.drift').getBoundingClientRect().bottom"
 STOPS = """
 [...document.querySelectorAll("a[href], button, [tabindex]")].filter((each) =>
   each.checkVisibility()).length
@@ -153,23 +187,42 @@ def past(day: int) -> PastStudy:
 
 
 NAMES = ("example", "example-tuning", "finished", "begun", "several", "nodes", "hostile")
-DRAWN = ("batch", "strip", "matrix", "commits", "limits", "course", "drill")
+DRAWN = ("batch", "strip", "far", "matrix", "commits", "limits", "course", "drill")
+FORESTS = ("example", "several")
+ROWS = ("batch", "strip", "far", "commits")  # of names, below a plot
 
 
-@pytest.mark.parametrize("place", WIDTHS)
-@pytest.mark.parametrize("name", [*NAMES, *DRAWN])
-def test_nothing_is_cut_off_and_nothing_complains(
-    shown: Browser, pages: dict[str, Path], name: str, place: str
+def some(names: Sequence[str], *, chosen: Sequence[str]) -> list[Any]:
+    """Leave all but the chosen cases to a part of `make test-all`."""
+    left = pytest.mark.part("programs")
+    return [pytest.param(each, marks=[left] * (each not in chosen)) for each in names]
+
+
+# those of `make test`: a forest, several cells, a plot with names below it, a matrix
+@pytest.mark.parametrize(
+    "name", some([*NAMES, *DRAWN], chosen=("example", "several", "strip", "matrix"))
+)
+def test_nothing_is_cut_off_or_lies_over_another_and_nothing_complains(
+    shown: Browser, pages: dict[str, Path], name: str
 ) -> None:
-    width, media = WIDTHS[place]
-    shown.open(pages[name], width=width, media=media)
-    if kept := os.environ.get("XLATUNE_PICTURES"):
-        shown.picture(Path(kept) / f"{name}-{place}.png")
-    assert shown.ask("document.documentElement.scrollWidth") == width, shown.ask(BEYOND)
-    assert shown.ask(BEYOND) == []
-    assert shown.ask(CUT) == []
-    assert shown.complaints() == []
-    assert shown.ask("document.querySelectorAll('img, iframe').length") == 0
+    for place, (width, media) in WIDTHS.items():
+        shown.open(pages[name], width=width, media=media)
+        if kept := os.environ.get("XLATUNE_PICTURES"):
+            shown.picture(Path(kept) / f"{name}-{place}.png")
+        beyond = shown.ask(BEYOND)
+        assert shown.ask("document.documentElement.scrollWidth") == width, (place, beyond)
+        assert beyond == [], place
+        assert shown.ask(CUT) == [], place
+        assert shown.complaints() == [], place
+        assert shown.ask("document.querySelectorAll('img, iframe').length") == 0, place
+        if name in FORESTS:  # the texts of an axis stand below its lines
+            assert 0 <= shown.ask(TICKS) < 1.5, place
+        if name in ROWS:
+            assert shown.ask("document.querySelectorAll('.drift .below').length") > 3, place
+            assert shown.ask(OVERLAP) == [], place
+            assert shown.ask(LOWEST) <= shown.ask(AFTER) + 26, "they end above what follows"
+        if name in DRAWN and place == "phone":  # no row fills the window
+            assert shown.ask(TALL) == []
 
 
 def test_no_text_of_the_picture_of_the_readme_is_cut_off(shown: Browser) -> None:
@@ -184,83 +237,17 @@ def test_no_text_of_the_picture_of_the_readme_is_cut_off(shown: Browser) -> None
     assert shown.ask(beyond) == []
 
 
-# how far the text of a tick stands from its line, in pixels, at most
-TICKS = """
-Math.max(...[...document.querySelectorAll(".forest")].flatMap((each) => {
-  const middle = (box) => (box.left + box.right) / 2;
-  const texts = [...each.querySelectorAll(".axis text")]
-    .map((text) => middle(text.getBoundingClientRect()));
-  return [...each.querySelectorAll(".row svg")].flatMap((row) =>
-    [...row.querySelectorAll(".grid")].map((line, at) =>
-      Math.abs(middle(line.getBoundingClientRect()) - texts[at])));
-}))
-"""
-
-
-@pytest.mark.parametrize("place", WIDTHS)
-@pytest.mark.parametrize("name", ["example", "several"])
-def test_the_texts_of_an_axis_stand_below_its_lines(
-    shown: Browser, pages: dict[str, Path], name: str, place: str
-) -> None:
-    width, media = WIDTHS[place]
-    shown.open(pages[name], width=width, media=media)
-    assert 0 <= shown.ask(TICKS) < 1.5
-
-
-# names below a plot of runs that lie over each other
-OVERLAP = """
-[...document.querySelectorAll(".drift svg")].flatMap((each) => {
-  const boxes = [...each.querySelectorAll(".below")]
-    .map((text) => [text.textContent, text.getBoundingClientRect()]);
-  return boxes.slice(1).filter(([, box], at) => box.left < boxes[at][1].right - 0.5)
-    .map(([text]) => text);
-})
-"""
-
-
-@pytest.mark.parametrize("place", WIDTHS)
-@pytest.mark.parametrize("name", ["batch", "strip", "commits", "far"])
-def test_the_names_below_a_plot_do_not_lie_over_each_other(
-    shown: Browser, pages: dict[str, Path], name: str, place: str
-) -> None:
-    width, media = WIDTHS[place]
-    shown.open(pages[name], width=width, media=media)
-    assert shown.ask("document.querySelectorAll('.drift .below').length") > 3
-    assert shown.ask(OVERLAP) == []
-    lowest = "Math.max(...[...document.querySelectorAll('.drift .below')].map((text) => "
-    lowest += "text.getBoundingClientRect().bottom))"
-    after = "document.querySelector('.drift').getBoundingClientRect().bottom"
-    assert shown.ask(lowest) <= shown.ask(after) + 26, "they end above what follows"
-
-
-# rows of a table that are taller than the window, because a column is too narrow for its text
-TALL = """
-[...document.querySelectorAll("tbody tr")].filter((each) =>
-  each.getBoundingClientRect().height > 280).map((each) => each.textContent.slice(0, 60))
-"""
-
-
-@pytest.mark.parametrize("name", DRAWN)
-def test_no_row_fills_the_window_of_a_phone(
-    shown: Browser, pages: dict[str, Path], name: str
-) -> None:
-    shown.open(pages[name], width=WIDTHS["phone"][0])
-    assert shown.ask(TALL) == []
-
-
-@pytest.mark.parametrize(("scheme", "media"), [("light", ""), ("dark", ""), ("dark", "print")])
-@pytest.mark.parametrize("name", ["example", "several", *DRAWN])
-def test_every_text_can_be_read(
-    shown: Browser, pages: dict[str, Path], name: str, scheme: str, media: str
-) -> None:
-    shown.open(pages[name], width=1280, scheme=scheme, media=media)
-    paper = shown.ask("getComputedStyle(document.documentElement).backgroundColor")
-    assert (paper == "rgb(255, 255, 255)") == (scheme == "light" or media == "print")
-    if (kept := os.environ.get("XLATUNE_PICTURES")) and not media:
-        shown.picture(Path(kept) / f"{name}-{scheme}.png")
-    seen, faint = shown.ask(CONTRAST.replace("LEAST", str(LEAST_CONTRAST)))
-    assert seen > 50
-    assert faint == []
+@pytest.mark.parametrize("name", some(["example", "several", *DRAWN], chosen=("example", "batch")))
+def test_every_text_can_be_read(shown: Browser, pages: dict[str, Path], name: str) -> None:
+    for scheme, media in (("light", ""), ("dark", ""), ("dark", "print")):
+        shown.open(pages[name], width=1280, scheme=scheme, media=media)
+        paper = shown.ask("getComputedStyle(document.documentElement).backgroundColor")
+        assert (paper == "rgb(255, 255, 255)") == (scheme == "light" or media == "print")
+        if (kept := os.environ.get("XLATUNE_PICTURES")) and not media:
+            shown.picture(Path(kept) / f"{name}-{scheme}.png")
+        seen, faint = shown.ask(CONTRAST.replace("LEAST", str(LEAST_CONTRAST)))
+        assert seen > 50
+        assert faint == [], (scheme, media)
 
 
 def test_a_faint_text_would_be_found(shown: Browser, pages: dict[str, Path]) -> None:
@@ -273,7 +260,7 @@ def test_a_faint_text_would_be_found(shown: Browser, pages: dict[str, Path]) -> 
     assert len(shown.complaints()) >= 2
 
 
-@pytest.mark.parametrize("place", ["phone", "laptop"])
+@pytest.mark.parametrize("place", some(["phone", "laptop"], chosen=("phone",)))
 def test_the_keyboard_reaches_everything_that_acts(
     shown: Browser, pages: dict[str, Path], place: str
 ) -> None:

@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import scipy  # its parts are loaded where they are used
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy import stats
 
 from pytest_xlatune.model.result import Comparison, VerdictKind
 from pytest_xlatune.stats.blocks import (
@@ -92,7 +92,7 @@ def test_one_arm_against_one_baseline_is_the_paired_t_test() -> None:
         for b in range(5)
     ]
     a, base = np.array(pairs[:5])[:, 0], np.array(pairs[5:])[:, 0]
-    interval = stats.ttest_rel(a, base).confidence_interval(0.95)
+    interval = scipy.stats.ttest_rel(a, base).confidence_interval(0.95)
     assert compared(scores, family=1).ci95 == pytest.approx(tuple(interval), abs=1e-9)
 
 
@@ -227,7 +227,7 @@ def test_without_a_baseline_there_is_no_fit() -> None:
 
 
 def comparison(estimate: float, error: float, *, df: int = 13, n: int = 4) -> Comparison:
-    reach = float(stats.t.ppf(0.975, df)) * error
+    reach = float(scipy.stats.t.ppf(0.975, df)) * error
     return Comparison(
         estimate=estimate,
         ci95=(estimate - reach, estimate + reach),
@@ -328,7 +328,7 @@ def test_what_would_tell_a_change_tells_it_in_four_of_five_runs(change: float) -
         error = seen.sigma * math.sqrt(design.variance)
         # what passes is told against the margin, what is slower against none at all
         far = change - math.log1p(-0.01) if change > math.log1p(-0.01) else -change
-        return float(stats.nct.sf(stats.t.ppf(0.95, design.df), design.df, far / error))
+        return float(scipy.stats.nct.sf(scipy.stats.t.ppf(0.95, design.df), design.df, far / error))
 
     assert power(enough) >= 0.79
     assert power(replace(enough, blocks=enough.blocks - 1)) < 0.81
@@ -411,7 +411,7 @@ def test_more_noise_at_equal_means_never_makes_a_winner(
 )
 def test_straggler_p_is_fishers(slow: int, steps: int, base_slow: int, base_steps: int) -> None:
     table = np.array([[slow, steps - slow], [base_slow, base_steps - base_slow]])
-    expected = stats.fisher_exact(table, alternative="greater").pvalue
+    expected = scipy.stats.fisher_exact(table, alternative="greater").pvalue
     assert straggler_p(slow, steps, base_slow, base_steps) == pytest.approx(expected)
 
 
@@ -423,7 +423,7 @@ def test_the_line_is_least_squares() -> None:
     points = [(0.0, 7.01), (7.0, 7.00), (14.0, 7.03), (22.0, 7.02), (29.0, 7.05)]
     line = fit_line(points)
     assert line is not None
-    expected = stats.linregress([x for x, _ in points], [y for _, y in points])
+    expected = scipy.stats.linregress([x for x, _ in points], [y for _, y in points])
     assert line.slope == pytest.approx(expected.slope)
     assert line.at(10.0) == pytest.approx(expected.intercept + 10 * expected.slope)
     assert line.df == 3
@@ -493,12 +493,12 @@ def test_two_samples_are_welch() -> None:
     old, new = random.normal(7, 0.004, 12), random.normal(7.01, 0.012, 5)
     found = two_samples(list(old), list(new), alpha=0.05)
     assert isinstance(found, Comparison)
-    theirs = stats.ttest_ind(new, old, equal_var=False)
+    theirs = scipy.stats.ttest_ind(new, old, equal_var=False)
     assert found.df == math.floor(theirs.df)
     error = found.estimate / theirs.statistic
-    reach = stats.t.ppf(0.975, found.df) * error
+    reach = scipy.stats.t.ppf(0.975, found.df) * error
     assert found.ci95 == pytest.approx((found.estimate - reach, found.estimate + reach))
-    assert found.lower == pytest.approx(found.estimate - stats.t.ppf(0.95, found.df) * error)
+    assert found.lower == pytest.approx(found.estimate - scipy.stats.t.ppf(0.95, found.df) * error)
 
 
 def test_three_jobs_of_twice_the_noise_are_not_called_faster_too_often() -> None:

@@ -10,7 +10,7 @@ from statistics import median
 from typing import Any
 
 import pytest
-from scipy import stats
+import scipy  # its parts are loaded where they are used
 
 from pytest_xlatune.model.result import Score, VerdictKind
 from pytest_xlatune.stats.score import score
@@ -33,7 +33,7 @@ def false_winners(world: Any, sweeps: int) -> int:
 
 def most(sweeps: int, rate: float) -> int:
     """Return the count that a procedure of this rate exceeds once in a thousand tests."""
-    return int(stats.binom.ppf(0.999, sweeps, rate))
+    return int(scipy.stats.binom.ppf(0.999, sweeps, rate))
 
 
 def test_false_winners_are_one_sweep_in_twenty() -> None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from scipy import optimize, stats
+import scipy  # its parts are loaded where they are used
 
 ALPHA = 0.05
 ENOUGH_DF = 3
@@ -80,7 +80,7 @@ def combined(parts: Sequence[Estimate]) -> Estimate:
 
 
 def t_quantile(probability: float, df: int) -> float:
-    return float(stats.t.ppf(probability, df))
+    return float(scipy.stats.t.ppf(probability, df))
 
 
 @functools.cache
@@ -92,15 +92,17 @@ def dunnett(arms: int, df: int, *, weight: int) -> float:
     """
     rho = 1 / (1 + weight)
     z = np.linspace(-9, 9, 1201)
-    s = np.linspace(1e-6, stats.chi.ppf(1 - 1e-12, df) / math.sqrt(df), 1201)
-    density = stats.chi.pdf(s * math.sqrt(df), df) * math.sqrt(df)
+    s = np.linspace(1e-6, scipy.stats.chi.ppf(1 - 1e-12, df) / math.sqrt(df), 1201)
+    density = scipy.stats.chi.pdf(s * math.sqrt(df), df) * math.sqrt(df)
 
     def excess(c: float) -> float:
-        inner = stats.norm.cdf((c * s[:, None] - math.sqrt(rho) * z) / math.sqrt(1 - rho)) ** arms
-        by_s = np.trapezoid(inner * stats.norm.pdf(z), z, axis=1)
+        inner = (
+            scipy.stats.norm.cdf((c * s[:, None] - math.sqrt(rho) * z) / math.sqrt(1 - rho)) ** arms
+        )
+        by_s = np.trapezoid(inner * scipy.stats.norm.pdf(z), z, axis=1)
         return float(np.trapezoid(by_s * density, s)) - (1 - ALPHA)
 
-    return float(optimize.brentq(excess, 0.0, 60.0, xtol=1e-9))
+    return float(scipy.optimize.brentq(excess, 0.0, 60.0, xtol=1e-9))
 
 
 def common_slope(points: Sequence[tuple[Any, Any]]) -> tuple[float, list[float], float, int]:

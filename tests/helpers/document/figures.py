@@ -19,7 +19,7 @@ from statistics import fmean, median
 from typing import Any
 
 import numpy as np
-from scipy import stats
+import scipy  # its parts are loaded where they are used
 
 from pytest_xlatune.model.cell import Cell, Protocol
 from pytest_xlatune.model.result import COLLECTIVES, Score
@@ -473,7 +473,7 @@ class Books:
         lost, over = self._lost(name) or (0, 0)
         base = self._lost(BASELINE) or (0, len(self.of(BASELINE, "confirm")))
         table = np.array([[lost, over - lost], [base[0], base[1] - base[0]]])
-        p = float(stats.fisher_exact(table, alternative="greater").pvalue) if lost else 1.0
+        p = float(scipy.stats.fisher_exact(table, alternative="greater").pvalue) if lost else 1.0
         return lost > 0 and (p < 0.20 or over - lost < 3)
 
     def _hides_stragglers(self, name: str) -> bool:
@@ -485,7 +485,7 @@ class Books:
             slow = sum(s.stragglers for s in scores)
             counts.append([slow, sum(s.n_steps + len(s.dropped) for s in scores) - slow])
             costs.append([s.value - math.log(s.window_tgs or math.nan) for s in scores])
-        p = float(stats.fisher_exact(np.array(counts), alternative="greater").pvalue)
+        p = float(scipy.stats.fisher_exact(np.array(counts), alternative="greater").pvalue)
         extra = fmean(costs[0]) - fmean(costs[1])
         return fit is not None and p < 0.02 and not fit.lower(name) > extra
 

@@ -17,7 +17,7 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
-from scipy import stats
+import scipy  # its parts are loaded where they are used
 
 from pytest_xlatune.model.profile import BASELINE_ID as BASELINE
 from tests.helpers.document.estimates import ALPHA, ENOUGH_DF, Estimate
@@ -251,7 +251,7 @@ def slower(jobs: Sequence[tuple[str, str, float]]) -> dict[str, float]:
         return found
     effects, *_ = np.linalg.lstsq(design, y - y.mean(), rcond=None)
     noise = float(np.sum((y - y.mean() - design @ effects) ** 2)) / df
-    reach = float(stats.t.ppf(1 - ALPHA / len(present), df))
+    reach = float(scipy.stats.t.ppf(1 - ALPHA / len(present), df))
     for slot in present:
         against = np.array([float(each == slot) for each in present])
         against = np.where(against > 0, 1.0, -1 / (len(present) - 1))[1:]

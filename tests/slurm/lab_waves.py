@@ -6,7 +6,7 @@ emulates. Each costs so much that no other load on the machine hides it. Beside 
 and run the same way: by `test_slurm_waves.py`, and by you. FLAGSHIP_NODES=4 is a stage a node, and
 takes half as long again: each process imports JAX and compiles.
 
-    pytest tests/slurm/lab_waves.py -n 4 --xlatune-nodelist 'node[001-002]'
+    pytest tests/slurm/lab_waves.py -n 2 --xlatune-nodelist 'node[001-002]'
 """
 
 from __future__ import annotations

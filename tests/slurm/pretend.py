@@ -105,14 +105,6 @@ def test_flag(measure, profile):
 """
 
 
-# A session asks Slurm every three seconds at most; a test of a few short trials need not wait so.
-ROUNDS = """\
-import functools
-from pytest_xlatune.executors.slurm import SlurmExecutor
-SlurmExecutor.__init__ = functools.partialmethod(SlurmExecutor.__init__, round_s=1.0)
-"""
-
-
 class Faults:
     """A project with the sweep above, on two nodes."""
 
@@ -127,11 +119,11 @@ class Faults:
         sweep = SWEEP.replace("PROFILES,", declared).replace("PATIENCE", patience)
         (self.path / "trainer.py").write_text(TRAINER)
         (self.path / "test_sweep.py").write_text(sweep)
-        (self.path / "conftest.py").write_text(ROUNDS + conftest)
+        (self.path / "conftest.py").write_text(conftest)
 
-    def hold(self) -> None:
+    def hold(self, **files: str) -> None:
         """Make the victim wait for `go`."""
-        self.write(self.profiles(HOLD=str(self.go)))
+        self.write(self.profiles(HOLD=str(self.go)), **files)
 
     def hold_all(self) -> None:
         """Make every trial wait for `go`, so that others wait behind the first that runs."""

@@ -20,6 +20,8 @@ from tests.helpers.document.figures import Books
 
 Project = Any  # of conftest.py, which cannot be imported from here
 
+pytestmark = [pytest.mark.part("sweeps"), pytest.mark.jax]
+
 LAB_FLAGSHIP = str(Path(__file__).with_name("lab_flagship.py"))
 ALL = ("pp8", "fsdp8", "tp8", "hybrid")
 CHOSEN = os.environ.get("FLAGSHIPS", "")

@@ -18,6 +18,12 @@ Wait = Callable[..., None]
 
 SLOT = ("--xlatune-nodelist", "node[001-002]")
 
+# a session that begins on nodes where others run asks them for fifteen seconds first
+BUSY = """\
+from pytest_xlatune.executors import slurm
+slurm._PATIENCE_S = 1
+"""
+
 # Rank 0 prints MaxText's lines. HOLD: every rank waits for that file first. SAY: a line printed
 # after so many steps as UNTIL says, and the job fails with it; with STAYS it stands still instead.
 # ONCE: a file that is made then, and after which all is well. TORN: lines cut short or doubled.
@@ -107,6 +113,8 @@ def test_flag(measure, profile):
 
 class Faults:
     """A project with the sweep above, on two nodes."""
+
+    BUSY = BUSY
 
     def __init__(self, project: Project, wait_until: Wait) -> None:
         self.project = project

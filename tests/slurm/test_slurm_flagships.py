@@ -58,6 +58,5 @@ def test_a_flagship_sweep_ends_in_its_document_on_the_lab(
         assert unaccounted(page.read_text(encoding="utf-8"), books) == []
     record = json.loads((reports / name / "leaderboard.json").read_text(encoding="utf-8"))
     assert record["conclusion"]["complete"]
-    # both together cost so much that no other load on the machine hides it
     assert books.winner, said
     assert list(reports.glob(f"{name}-wide/gate.md"))

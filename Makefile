@@ -85,7 +85,7 @@ maxtext-example: maxtext $(VENV)/.sweep
 slurm-lab:
 	$(PYTHON) tests/slurm/lab.py start
 
-# Every fault of the table, with what came of it; a pipeline runs most of them among the tests.
+# Every fault of the table, with what came of it; all are among the tests of make test-all.
 slurm-faults: $(VENV)/.faults
 	$(BIN)/python tests/slurm/faults.py
 

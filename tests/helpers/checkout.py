@@ -11,11 +11,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from pytest_xlatune import Cell, Parallelism, Profile, Protocol
-from pytest_xlatune.launchers.maxtext_slurm import MaxTextSlurmLauncher
+from pytest_xlatune.launchers.maxtext_slurm import DRIVER, MaxTextSlurmLauncher
 from pytest_xlatune.model.profile import BASELINE
 from pytest_xlatune.model.trial import LaunchSpec, Trial
 from pytest_xlatune.workers.maxtext_slurm_job import RECORD
+from tests.helpers.sessions import run_inside
 
 DATA = Path(__file__).parents[1] / "data" / "maxtext_slurm"
 MODEL = "deepseek3-671b"
@@ -52,6 +55,20 @@ def make_launcher(**changes: Any) -> MaxTextSlurmLauncher:
     return MaxTextSlurmLauncher(**values | changes)
 
 
+# as `python -m` starts it, but for what it waits between two questions and two looks at the log
+QUICK_PYTHON = f"""\
+#!/bin/sh
+[ "$1 $2" = "-m {DRIVER}" ] || exit 9
+shift 2
+exec {sys.executable} -c '
+import sys
+import {DRIVER} as driver
+driver.POLL_S, driver._LOOK_S = 0.2, 0.1
+sys.exit(driver.main())
+' "$@"
+"""
+
+
 def name_of(spec: LaunchSpec) -> str:
     return spec.argv[spec.argv.index("--name") + 1]
 
@@ -79,6 +96,9 @@ class Site:
             code = (DATA / "slurm.py").read_text(encoding="utf-8")
             script.write_text(f"#!{sys.executable}\n{code}")
             script.chmod(0o755)
+        self.python = bin_folder / "quick-python"
+        self.python.write_text(QUICK_PYTHON)
+        self.python.chmod(0o755)
         self.environ = {
             "PATH": f"{bin_folder}:{os.environ['PATH']}",
             "HOME": str(root),
@@ -91,7 +111,7 @@ class Site:
         """Start what a payload would start, as it would."""
         cell = make_cell()
         launcher = make_launcher(
-            checkout=str(self.checkout), sbatch=("-N2", "-wnode[001-002]"), python=sys.executable
+            checkout=str(self.checkout), sbatch=("-N2", "-wnode[001-002]"), python=str(self.python)
         )
         spec = launcher.launch(make_trial(cell, of, evidence=evidence), cell)
         for name, text in spec.files.items():
@@ -111,6 +131,17 @@ class Site:
     @property
     def log(self) -> Path:
         return self.attempt / "log.0.txt"
+
+    def run_inside(
+        self, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, *args: str
+    ) -> str:
+        """Run a session of pytest in this folder, which must pass; return its words."""
+        for name, value in self.environ.items():
+            monkeypatch.setenv(name, value)
+        monkeypatch.chdir(self.root)
+        done = run_inside(pytester, f"--rootdir={self.root}", *args)
+        assert done.ret == 0, done.stdout.str()[-3000:]
+        return done.stdout.str()
 
     def record(self) -> Mapping[str, str]:
         found: dict[str, str] = json.loads((self.attempt / RECORD).read_text(encoding="utf-8"))

@@ -7,8 +7,6 @@ import json
 import platform
 import shlex
 import signal
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -196,6 +194,7 @@ SWEEP = Sweep(
     ),
     launcher=MaxTextSlurmLauncher(
         checkout={checkout!r},
+        python={python!r},
         sbatch=("-N", "2", "-w", "node[001-002]"),
         inherit=(*INHERIT, "SLURM_STANDIN"),
     ),
@@ -212,20 +211,13 @@ def test_flag(measure, profile):
 """
 
 
-def test_a_whole_sweep_through_a_checkout(site: Site) -> None:
-    (site.root / "test_sweep.py").write_text(SWEEP.format(checkout=str(site.checkout)))
-    lock = {"XLATUNE_MACHINE_LOCK": str(site.root / "machine.lock")}
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-n", "0", f"--rootdir={site.root}", "test_sweep.py"],
-        env={**site.environ, **lock},
-        cwd=site.root,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout[-3000:]
-    assert "1 passed, 1 xfailed" in done.stdout
+@pytest.mark.usefixtures("loaded")
+def test_a_whole_sweep_through_a_checkout(
+    site: Site, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = SWEEP.format(checkout=str(site.checkout), python=str(site.python))
+    (site.root / "test_sweep.py").write_text(text)
+    assert "1 passed, 1 xfailed" in site.run_inside(pytester, monkeypatch, "test_sweep.py")
     jobs = sorted(each.name for each in site.outputs.glob("*.log"))
     assert [each[:4] for each in jobs] == ["4711", "4712", "4713", "4714"]
     board = json.loads((site.root / "reports" / "pretend" / "leaderboard.json").read_text())

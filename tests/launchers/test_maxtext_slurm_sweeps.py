@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -25,6 +24,7 @@ model = "{model}"
 
 [launcher]
 checkout = "{checkout}"
+python = "{python}"
 sbatch = ["-N", "2", "-w", "node[001-002]"]
 inherit = ["PATH", "HOME", "SLURM_STANDIN"]
 
@@ -33,30 +33,28 @@ pipeline_parallel_layers = 56
 """
 
 
-def pytest_of(site: Site, name: str, *options: str) -> str:
-    text = SETTINGS.format(model=MODEL, checkout=site.checkout)
+@pytest.fixture
+def run(
+    loaded: None, site: Site, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., str]:
+    """Runs a ready sweep by its name; returns its words."""
+    text = SETTINGS.format(model=MODEL, checkout=site.checkout, python=site.python)
     (site.root / "xlatune.toml").write_text(text, encoding="utf-8")
-    file = SWEEPS / "maxtext_slurm" / f"test_{name}_jobs.py"
-    done = subprocess.run(
-        [
-            *(sys.executable, "-m", "pytest", "-n", "0", "-p", "no:cacheprovider", str(file)),
-            *(f"--rootdir={site.root}", "--xlatune-config", "xlatune.toml", *options),
-        ],
-        env={**site.environ, "XLATUNE_MACHINE_LOCK": str(site.root / "machine.lock")},
-        cwd=site.root,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert done.returncode == 0, (done.stdout + done.stderr)[-3000:]
-    return done.stdout
+
+    def call(name: str, *options: str) -> str:
+        file = SWEEPS / "maxtext_slurm" / f"test_{name}_jobs.py"
+        words = (str(file), "-p", "no:cacheprovider", "--xlatune-config", "xlatune.toml")
+        return site.run_inside(pytester, monkeypatch, *words, *options)
+
+    return call
 
 
 @pytest.mark.parametrize("name", READY)
-def test_a_ready_sweep_runs_through_a_checkout_to_its_report(name: str, site: Site) -> None:
+def test_a_ready_sweep_runs_through_a_checkout_to_its_report(
+    name: str, site: Site, run: Callable[..., str]
+) -> None:
     own, passed = READY[name]
-    said = pytest_of(site, name, "-m", "wave2", "-k", f"[{own}]", "--xlatune-negative", "xfail")
+    said = run(name, "-m", "wave2", "-k", f"[{own}]", "--xlatune-negative", "xfail")
     assert "1 passed" in said
     jobs = [each.name for each in site.outputs.glob("*.log")]
     assert len(jobs) >= 2
@@ -68,8 +66,10 @@ def test_a_ready_sweep_runs_through_a_checkout_to_its_report(name: str, site: Si
 
 
 @pytest.mark.parametrize(("name", "bubble"), [("pp8", "8 8 7 11.1 %"), ("hybrid", "4 4 14 5.1 %")])
-def test_the_bubble_is_a_number_by_the_models_name(name: str, bubble: str, site: Site) -> None:
-    said = " ".join(pytest_of(site, name, "--xlatune-plan").split())
+def test_the_bubble_is_a_number_by_the_models_name(
+    name: str, bubble: str, run: Callable[..., str]
+) -> None:
+    said = " ".join(run(name, "--xlatune-plan").split())
     assert f"baseline-deployed {bubble}" in said
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -24,12 +25,13 @@ from pytest_xlatune.model.result import Outcome, State, Submission
 from pytest_xlatune.model.trial import LaunchSpec, Trial
 from tests.helpers.ledger_lines import whole_lines
 
+HERE = Path(__file__).parent
+ROUNDS = "lab_rounds"
+
 
 def load(name: str) -> ModuleType:
     """Import a file beside this one: `tests/` is no package."""
-    spec = importlib.util.spec_from_file_location(
-        f"xlatune_slurm_{name}", Path(__file__).with_name(f"{name}.py")
-    )
+    spec = importlib.util.spec_from_file_location(f"xlatune_slurm_{name}", HERE / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -45,12 +47,18 @@ def require(lab: ModuleType, *, accounting: bool = False) -> None:
         pytest.skip(f"no Slurm to test on: {why}")
 
 
+@pytest.hookimpl(tryfirst=True)  # before the tests of other parts are left out
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Leave what is marked to `make slurm-faults`: of like faults the project's tests run one."""
-    if not os.environ.get("SLURM_FAULTS"):
-        for item in items:
-            if item.get_closest_marker("slurm_faults"):
-                item.add_marker(pytest.mark.skip(reason="make slurm-faults runs it"))
+    """Leave all but a sample to `make test-all`.
+
+    The tests that need slurmdbd are the last, so that the lab is started afresh for them once.
+    """
+    sample = load("sample").SAMPLE
+    for item in items:
+        is_told = item.get_closest_marker("part") or item.nodeid.rpartition("/")[2] in sample
+        if item.path.parent == HERE and not is_told:
+            item.add_marker(pytest.mark.part("slurm"))
+    items.sort(key=lambda item: "accounting" in getattr(item, "fixturenames", ()))
 
 
 @pytest.fixture(scope="session")
@@ -64,6 +72,7 @@ def lab_in_use(one_at_a_time: FileLock) -> Iterator[ModuleType]:
     with one_at_a_time, guard:
         is_up = lab.is_up()
         started_by_tests = me.parent.exists() or not is_up
+        before = lab.has_accounting()
         others = [user.name for user in me.parent.iterdir()] if me.parent.exists() else []
         if not is_up or (started_by_tests and not lab.is_configured_so()):
             lab.start()
@@ -72,11 +81,13 @@ def lab_in_use(one_at_a_time: FileLock) -> Iterator[ModuleType]:
         if started_by_tests:
             lab.note_users([me.name, *others])
     yield lab
-    with guard:
+    with one_at_a_time, guard:
         if me.exists():
             me.unlink()
             if not any(Path("/proc", user.name).exists() for user in me.parent.iterdir()):
                 lab.stop()
+        elif lab.has_accounting() != before:  # a person's
+            lab.restart(accounting=before)
 
 
 @pytest.fixture(scope="session")
@@ -84,23 +95,24 @@ def one_at_a_time() -> FileLock:
     return FileLock(f"{load('lab').FOLDER}.test.lock")
 
 
-@pytest.fixture(scope="module")
-def lab_with_accounting(lab_in_use: ModuleType, one_at_a_time: FileLock) -> Iterator[None]:
-    """The lab with slurmdbd for a whole module; no other test uses it meanwhile."""
+@pytest.fixture(scope="session")
+def accounting(lab_in_use: ModuleType) -> None:
+    """Asks that the lab has slurmdbd, by being asked for."""
     require(lab_in_use, accounting=True)
-    with one_at_a_time:
-        before = lab_in_use.has_accounting()
-        lab_in_use.restart(accounting=True)
-        yield
-        lab_in_use.restart(accounting=before)
 
 
 @pytest.fixture
 def lab(
-    lab_in_use: ModuleType, one_at_a_time: FileLock, monkeypatch: pytest.MonkeyPatch
+    request: pytest.FixtureRequest,
+    lab_in_use: ModuleType,
+    one_at_a_time: FileLock,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> Iterator[ModuleType]:
     """The lab to oneself, all nodes idle; whatever a test did to it is mended afterwards."""
+    wants_accounting = "accounting" in request.fixturenames
     with one_at_a_time:
+        if lab_in_use.has_accounting() != wants_accounting:
+            lab_in_use.restart(accounting=wants_accounting)
         for name, value in lab_in_use.environment().items():
             monkeypatch.setenv(name, value)
         yield lab_in_use
@@ -202,10 +214,12 @@ class Project:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._started: list[subprocess.Popen[bytes]] = []
+        shutil.copy(HERE / f"{ROUNDS}.py", path)
 
     def start(self, sweep: str, *args: str) -> subprocess.Popen[bytes]:
         """Start a session in the background; its words are in `said`."""
         argv = [sys.executable, "-m", "pytest", sweep, "-p", "no:cacheprovider", *args]
+        argv += ["-p", ROUNDS]
         argv += ["--xlatune-workdir", str(self.path / "work")]
         argv += ["--xlatune-reports", str(self.path / "reports")]
         with (self.path / f"session.{len(self._started)}.txt").open("wb") as said:
@@ -288,6 +302,17 @@ def project(
         lost, doubled = made.losses()
         record_property("lost", lost)
         record_property("doubled", doubled)
+
+
+@pytest.fixture
+def beside(project: Project, wait_until: Callable[..., None]) -> Iterator[Any]:
+    """Another sweep like that of `faults`, in a folder of its own."""
+    folder = project.path / "beside"
+    folder.mkdir()
+    made = load("pretend").Faults(Project(folder), wait_until)
+    yield made
+    made.go.touch()
+    made.project.end()
 
 
 @pytest.fixture

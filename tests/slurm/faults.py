@@ -1,6 +1,6 @@
 """Run every fault of the table below on the lab, and print what came of each: `make slurm-faults`.
 
-    python tests/slurm/faults.py            all of them (half an hour on a quiet machine)
+    python tests/slurm/faults.py            all of them (a quarter of an hour on a quiet machine)
     python tests/slurm/faults.py -k drain   those whose name holds the word, as pytest's -k
 
 A fault is a test; each of its cases is an entry. *lost* counts trials that ran to their end and
@@ -12,7 +12,6 @@ lost or doubled.
 from __future__ import annotations
 
 import argparse
-import os
 import subprocess
 import sys
 import tempfile
@@ -48,8 +47,6 @@ FAULTS: dict[str, tuple[str, str]] = {
         ("slurmd killed", "STOP; goes on later"),
     f"{_S}faults.py::test_a_cancel_from_outside_is_no_failure_and_measured_by_the_next_run":
         ("scancel by a person", "stands; next run measures"),
-    f"{_S}faults.py::test_a_time_limit_is_an_error_and_not_tried_again":
-        ("Slurm's time limit", "error, no retry"),
     f"{_S}faults.py::test_a_killed_rank_is_run_again": ("kill -9 of a rank", "run again"),
     f"{_S}faults.py::test_a_nic_fault_needs_the_site": ("NIC fault", "hook, or STOP"),
     f"{_S}faults.py::test_the_controller_may_die_and_come_back":
@@ -117,7 +114,6 @@ FAULTS: dict[str, tuple[str, str]] = {
         ("our own cancel", "both end"),
     f"{_S}trials.py::test_a_job_is_not_over_while_its_processes_hold_the_nodes":
         ("processes swallow SIGTERM", "running until they are gone"),
-    f"{_S}trials.py::test_slurms_time_limit_is_a_timeout": ("time limit of a trial", "timeout"),
     f"{_S}trials.py::test_a_node_that_goes_down_is_a_node_failure":
         ("node set down", "node-fail, no requeue"),
     f"{_S}trials.py::test_a_killed_slurmd_is_a_node_failure": ("kill -9 of slurmd", "node-fail"),
@@ -144,12 +140,14 @@ FAULTS: dict[str, tuple[str, str]] = {
         ("allocation: kill -9 of slurmctld", "waited out, all measured"),
     f"{_S}allocation_faults.py::test_a_cancelled_allocation_stays_so_and_the_next_run_measures":
         ("allocation: scancel by a person", "stands; next run measures"),
-    f"{_S}allocation_faults.py::test_an_allocation_at_its_time_limit_preempts_its_trial":
-        ("allocation: its time limit", "run again, in the next one"),
+    f"{_S}allocation_faults.py::test_a_time_limit_is_an_error_of_a_trial_and_its_allocations_preempts_it":
+        ("a trial's time limit; allocation: its own", "error; run again, in the next one"),
     f"{_S}allocation_faults.py::test_the_next_allocation_takes_over_before_the_limit":
         ("allocation: its time runs short", "the next one goes on"),
     f"{_S}allocation_faults.py::test_a_preempted_allocation_queues_again":
         ("allocation: preempted", "next one queues, run again"),
+    f"{_S}allocation.py::test_a_time_limit_is_a_timeout_and_that_of_the_allocation_preempts_and_the_queue_goes_on":
+        ("time limit of a trial, and of an allocation", "timeout; preempted"),
     f"{_S}allocation.py::test_an_allocation_that_has_ended_takes_no_trial":
         ("allocation: scancel of an idle salloc, another", "the other takes all"),
     f"{_S}allocation.py::test_a_killed_session_loses_and_doubles_nothing":
@@ -190,7 +188,6 @@ def main(argv: list[str]) -> int:
         subprocess.run(
             [sys.executable, "-m", "pytest", *words, *FAULTS],
             cwd=ROOT,
-            env={**os.environ, "SLURM_FAULTS": "all"},
             check=False,
         )
         if not junit.exists():

@@ -18,6 +18,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
+import re
 import shutil
 import signal
 import socket
@@ -46,6 +47,7 @@ MEMORY_CGROUP = Path("/sys/fs/cgroup/memory/cgroup.procs")
 CGROUP_CONF = "CgroupPlugin=cgroup/v1\nCgroupAutomount=no\nConstrainRAMSpace=yes\n"
 USERS = "users"
 TEMPLATE = "slurm.conf.template"  # what the lab's own configuration was made from
+UNCHANGED = "slurm.conf.unchanged"  # its configuration, while a test has another
 HOSTS = Path("/etc/hosts")
 HOSTS_LINE = f"127.0.0.1 {' '.join(NODES)} # xlatune slurm lab\n"
 # the daemons live here and are on no ordinary user's PATH
@@ -164,6 +166,22 @@ def restart(*, accounting: bool, memory: bool = False) -> None:
         note_users(names)
 
 
+def change(**values: object) -> None:
+    """Change the lab's configuration until it is mended, e.g. SlurmdTimeout=5."""
+    text = CONF.read_text()
+    if not (FOLDER / UNCHANGED).exists():
+        (FOLDER / UNCHANGED).write_text(text)
+    for name, value in values.items():
+        text, count = re.subn(rf"(?m)^{name}=.*$", f"{name}={value}", text)
+        assert count == 1, f"slurm.conf sets {name} {count} times"
+    _configure(text)
+
+
+def _configure(text: str) -> None:
+    CONF.write_text(text)
+    _call("scontrol", "reconfigure")
+
+
 def note_users(names: Iterable[str]) -> None:
     """Note the test processes, by id, that use a lab that tests started."""
     (FOLDER / USERS).mkdir(exist_ok=True)
@@ -252,6 +270,9 @@ def mend() -> None:
         _start_slurmdbd()
     if _call("scontrol", "ping").returncode or not pid_of("slurmctld"):
         start_controller()
+    with contextlib.suppress(FileNotFoundError):
+        _configure((FOLDER / UNCHANGED).read_text())
+        (FOLDER / UNCHANGED).unlink()
     _call("scancel", "--user=root")
     for node in NODES:
         if not pid_of(f"slurmd.{node}"):

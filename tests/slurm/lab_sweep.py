@@ -5,7 +5,7 @@ options. It is no test of this project by itself (its name keeps it from being c
 `test_slurm_sweeps.py` runs it with pytest, and so may you:
 
     eval "$(python tests/slurm/lab.py env)"
-    pytest tests/slurm/lab_sweep.py -n 4 --xlatune-nodelist 'node[001-004]'
+    pytest tests/slurm/lab_sweep.py -n 2 --xlatune-nodelist 'node[001-004]'
 """
 
 from __future__ import annotations

@@ -18,6 +18,12 @@ Wait = Callable[..., None]
 
 SLOT = ("--xlatune-nodelist", "node[001-002]")
 
+# a session that begins on nodes where others run asks them for fifteen seconds first
+BUSY = """\
+from pytest_xlatune.executors import slurm
+slurm._PATIENCE_S = 1
+"""
+
 # Rank 0 prints MaxText's lines. HOLD: every rank waits for that file first. SAY: a line printed
 # after so many steps as UNTIL says, and the job fails with it; with STAYS it stands still instead.
 # ONCE: a file that is made then, and after which all is well. TORN: lines cut short or doubled.
@@ -105,16 +111,10 @@ def test_flag(measure, profile):
 """
 
 
-# A session asks Slurm every three seconds at most; a test of a few short trials need not wait so.
-ROUNDS = """\
-import functools
-from pytest_xlatune.executors.slurm import SlurmExecutor
-SlurmExecutor.__init__ = functools.partialmethod(SlurmExecutor.__init__, round_s=1.0)
-"""
-
-
 class Faults:
     """A project with the sweep above, on two nodes."""
+
+    BUSY = BUSY
 
     def __init__(self, project: Project, wait_until: Wait) -> None:
         self.project = project
@@ -127,11 +127,11 @@ class Faults:
         sweep = SWEEP.replace("PROFILES,", declared).replace("PATIENCE", patience)
         (self.path / "trainer.py").write_text(TRAINER)
         (self.path / "test_sweep.py").write_text(sweep)
-        (self.path / "conftest.py").write_text(ROUNDS + conftest)
+        (self.path / "conftest.py").write_text(conftest)
 
-    def hold(self) -> None:
+    def hold(self, **files: str) -> None:
         """Make the victim wait for `go`."""
-        self.write(self.profiles(HOLD=str(self.go)))
+        self.write(self.profiles(HOLD=str(self.go)), **files)
 
     def hold_all(self) -> None:
         """Make every trial wait for `go`, so that others wait behind the first that runs."""

@@ -19,12 +19,16 @@ Faults = Any  # of pretend.py, likewise
 
 TRIALS = 3  # a baseline, the profile with the fault, one more
 
-pytestmark = pytest.mark.usefixtures("lab_with_accounting")
+pytestmark = pytest.mark.usefixtures("accounting")
 
 
 def test_sacct_tells_the_end_of_jobs_that_the_controller_has_forgotten(
-    trials: Trials, slurm: Callable[..., str], wait_until: Callable[..., None]
+    trials: Trials,
+    lab: ModuleType,
+    slurm: Callable[..., str],
+    wait_until: Callable[..., None],
 ) -> None:
+    lab.change(MinJobAge=2)
     good = trials.submit("good", "true")
     down = trials.submit("down", "sleep 300", ("node003", "node004"))
     never = trials.submit("never", "true", options={"hold": ""})

@@ -193,10 +193,11 @@ def test_slurm_says_when_a_job_would_start(own: Mapping[str, str]) -> None:
 
 def test_slots_of_one_allocation_run_side_by_side(steps: Steps) -> None:
     steps.new(hold_s=3600, nodes=(*PAIR, "node003", "node004"))
-    one, other = steps.timed("one", 8), steps.timed("other", 8, nodelist=("node003", "node004"))
+    begins = [f"{steps.root}/{name}.begin" for name in ("one", "other")]
+    both = "touch {}; until [ -e {} ]; do sleep 0.1; done"  # one waits for the other
+    one = steps.submit("one", both.format(*begins))
+    other = steps.submit("other", both.format(*begins[::-1]), ("node003", "node004"))
     assert steps.end(one).state is steps.end(other).state is State.COMPLETED
-    (_, end), (begin, _) = steps.spans()
-    assert begin < end, "one after the other"
 
 
 def test_a_cancel_ends_the_step_and_what_waits_never_begins(steps: Steps) -> None:
@@ -256,14 +257,21 @@ def test_a_batch_step_that_is_killed_costs_the_trial_that_ran_and_another_alloca
     assert len(jobs_of(slurm)) == 1
 
 
-def test_a_time_limit_of_the_allocation_preempts_and_the_queue_goes_on(
-    steps: Steps, slurm: Slurm
+def test_a_time_limit_is_a_timeout_and_that_of_the_allocation_preempts_and_the_queue_goes_on(
+    steps: Steps, trials: Any, slurm: Slurm
 ) -> None:
     steps.new(hold_s=3600)
     first, second = steps.timed("a", 300), steps.timed("b")
+    job = trials.submit("late", "sleep 300", ("node003", "node004"), time_limit_s=60)
+    trials.running(job)
     steps.running(first)
     (job_id,) = jobs_of(slurm)
-    slurm("scontrol", "update", f"jobid={job_id}", "EndTime=now+1")
+    # a limit is minutes, and looked at twice a minute: both ends are moved here
+    for each in (job.job_id, job_id):
+        slurm("scontrol", "update", f"jobid={each}", "EndTime=now+1")
+    late = trials.end(job)
+    assert late.state is State.TIMEOUT
+    assert "TIMEOUT" in late.reason
     cut, done = steps.end(first), steps.end(second)
     assert (cut.state, cut.allocation) == (State.PREEMPTED, job_id)
     assert done.state is State.COMPLETED

@@ -32,10 +32,6 @@ try:
 except BlockingIOError:
     (HERE / "two-at-once").touch()
 """
-ROUNDS = """
-from pytest_xlatune.executors.slurm.allocation import AllocationExecutor
-AllocationExecutor.__init__ = functools.partialmethod(AllocationExecutor.__init__, round_s=1.0)
-"""
 
 
 class Allocation:
@@ -54,7 +50,7 @@ class Allocation:
         self.run(", ".join(f'profile("{name}", "--xla_{name}=1")' for name in names), "*")
 
     def run(self, declared: str, which: str = "victim-*.1") -> None:
-        self.faults.write(declared, conftest=ROUNDS)
+        self.faults.write(declared)
         if which == "*":  # the baseline too
             sweep = self.faults.path / "test_sweep.py"
             deployed = '"--xla_deployed=1"'
@@ -177,11 +173,11 @@ def test_a_node_of_the_allocation_that_goes_down_is_resumed(
     allocation.nothing_lost()
 
 
-@pytest.mark.slurm_faults  # CI kills the slurmd of a sweep of jobs
 def test_a_dead_node_of_the_allocation_stops_the_sweep_which_goes_on_later(
     allocation: Allocation, slurm: Slurm, lab: ModuleType
 ) -> None:
     allocation.begin()
+    lab.change(SlurmdTimeout=5)
     lab.kill_node("node002")
     said = allocation.faults.finished(allocation.session)
     assert "[xla-tuning STOP] pretend FSDP=2 sweep halted" in said, said
@@ -196,7 +192,6 @@ def test_a_dead_node_of_the_allocation_stops_the_sweep_which_goes_on_later(
     allocation.nothing_lost()
 
 
-@pytest.mark.slurm_faults  # CI does it to a sweep of jobs
 def test_the_controller_may_die_and_come_back(
     allocation: Allocation, slurm: Slurm, lab: ModuleType
 ) -> None:
@@ -208,7 +203,8 @@ def test_the_controller_may_die_and_come_back(
     allocation.faults.wait_until(lambda: lab.state_saved_at() > since_s)
     lab.kill_controller()
     allocation.faults.go.touch()
-    time.sleep(15)  # of which the driver would have needed one for each trial
+    allocation.faults.wait_until((allocation.folder / "outcome.json").exists)
+    time.sleep(3)  # the driver asks every second whether it may start the next
     lab.start_controller()
     allocation.end(passed=3)
     # Slurm 22.05 may refuse steps of this allocation from then on; the next one goes on
@@ -230,11 +226,22 @@ def test_a_cancelled_allocation_stays_so_and_the_next_run_measures(
     allocation.nothing_lost()
 
 
-def test_an_allocation_at_its_time_limit_preempts_its_trial(
-    allocation: Allocation, slurm: Slurm
+def test_a_time_limit_is_an_error_of_a_trial_and_its_allocations_preempts_it(
+    allocation: Allocation, beside: Faults, slurm: Slurm
 ) -> None:
+    """Slurm looks at limits twice a minute: two sweeps wait for both ends together."""
+    beside.hold()
+    session = beside.start(slot=("--xlatune-nodelist", "node[003-004]"))
     allocation.begin()
-    slurm("scontrol", "update", f"jobid={allocation.job}", "EndTime=now+1")
+    beside.victim()
+    for job in (allocation.job, beside.job()):
+        slurm("scontrol", "update", f"jobid={job}", "EndTime=now+1")
+    said = beside.finished(session)
+    assert "1 passed, 1 error" in said, said
+    assert beside.decided() == [("give-up", "time-limit")], "not tried again"
+    assert beside.states() == ["timeout"]
+    beside.assert_measured_once()
+
     allocation.cut("preempted")
     allocation.again()
     allocation.end()

@@ -12,6 +12,8 @@ import pytest
 
 Faults = Any  # of pretend.py, which cannot be imported from here
 
+pytestmark = [pytest.mark.part("sweeps"), pytest.mark.jax]
+
 PROGRAM = """\
 from pathlib import Path
 
@@ -82,7 +84,6 @@ def sweep(faults: Faults) -> Faults:
 
 
 def test_what_compiling_decides_never_becomes_a_job(sweep: Faults, lab: ModuleType) -> None:
-    pytest.importorskip("jax")
     project = sweep.project
     said = sweep.run("-n", "2", "-rx", slot=SLOT)
     assert "3 passed, 3 xfailed" in said, said

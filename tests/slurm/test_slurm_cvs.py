@@ -7,9 +7,13 @@ import xml.etree.ElementTree as ET
 from types import ModuleType
 from typing import Any
 
+import pytest
+
 from tests.helpers.cvs_written import first, fourth, thresholds, write
 
 Project = Any  # of conftest.py, which cannot be imported from here
+
+pytestmark = pytest.mark.part("sweeps")
 
 # MaxText's lines, 0.475 TFLOP a token; step 9 of every job is 4 % slower
 TRAINER = """\

@@ -20,6 +20,8 @@ from tests.helpers.document.figures import Books
 
 Project = Any  # of conftest.py, which cannot be imported from here
 
+pytestmark = [pytest.mark.part("sweeps"), pytest.mark.jax]
+
 LAB_FLAGSHIP = str(Path(__file__).with_name("lab_flagship.py"))
 ALL = ("pp8", "fsdp8", "tp8", "hybrid")
 CHOSEN = os.environ.get("FLAGSHIPS", "")
@@ -56,6 +58,5 @@ def test_a_flagship_sweep_ends_in_its_document_on_the_lab(
         assert unaccounted(page.read_text(encoding="utf-8"), books) == []
     record = json.loads((reports / name / "leaderboard.json").read_text(encoding="utf-8"))
     assert record["conclusion"]["complete"]
-    # both together cost so much that no other load on the machine hides it
     assert books.winner, said
     assert list(reports.glob(f"{name}-wide/gate.md"))

@@ -12,6 +12,8 @@ import pytest
 
 Project = Any  # of conftest.py, which cannot be imported from here
 
+pytestmark = pytest.mark.part("sweeps")
+
 GATE = """\
 import sys
 from pathlib import Path

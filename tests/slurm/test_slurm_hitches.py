@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -60,6 +61,7 @@ def test_a_hitch_of_sbatch_is_tried_again(
     trials: Trials, tmp_path: Path, error: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     left = hitches(tmp_path, [error], monkeypatch)
+    trials.executor = trials.new_executor(sleep=lambda seconds: time.sleep(seconds / 10))
     done = trials.submit("hitch", "true")
     assert left.read_text() == ""
     assert (tmp_path / "calls").read_text() == "call\ncall\n"

@@ -11,6 +11,8 @@ from tests.helpers.known_truth import CELLS, follow, write
 
 Project = Any  # of conftest.py, which cannot be imported from here
 
+pytestmark = pytest.mark.part("sweeps")
+
 NODES = dict(zip(CELLS, ("node[001-002]", "node[003-004]"), strict=True))
 
 

@@ -30,6 +30,13 @@ cp "$here/configs/tiny.env.sh" "$JOB_WORKSPACE"  # jobs run from a copy that sta
 sbatch -J "$name" --output="$JOB_WORKSPACE/%j-$name.log" "${sbatch[@]}" \\
     --wrap ". $JOB_WORKSPACE/tiny.env.sh; $*"
 """
+# as `python -m` starts it, but for the five seconds between two questions
+QUICK = """\
+import sys
+from pytest_xlatune.workers import maxtext_slurm_job
+maxtext_slurm_job.POLL_S = 0.5
+sys.exit(maxtext_slurm_job.main())
+"""
 
 
 @pytest.fixture
@@ -46,7 +53,7 @@ def start(lab: ModuleType, tmp_path: Path) -> Callable[[str], subprocess.Popen[b
 
     def call(line: str) -> subprocess.Popen[bytes]:
         argv = [
-            *(sys.executable, "-m", "pytest_xlatune.workers.maxtext_slurm_job"),
+            *(sys.executable, "-c", QUICK),
             *("--checkout", str(checkout), "--model", "tiny"),
             *("--workspace", str(tmp_path), "--name", "JAX-tiny-t1"),
             *("--", "tiny:t1", "-N", "2", "-w", "node[001-002]", "--", line),

@@ -1,7 +1,4 @@
-"""A table of models on two commits, packed on the lab's four nodes; two models break on the second.
-
-The nodes share this machine's cores, so a step sleeps.
-"""
+"""A table of models on two commits, packed on four nodes; two models break on the second."""
 
 from __future__ import annotations
 
@@ -11,6 +8,8 @@ from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
+import pytest
+
 from pytest_xlatune.campaign import Campaign
 from pytest_xlatune.campaign.setup import Setup, by_digest
 from pytest_xlatune.executors.slurm import SlurmExecutor
@@ -19,19 +18,26 @@ from pytest_xlatune.model.resources import Resources
 from pytest_xlatune.studies.commit_check import Commits, CommitsRecord, CommitStudy, Load
 from tests.helpers.scripted import CELL
 
+pytestmark = pytest.mark.part("sweeps")
+
 NODES = ("node001", "node002", "node003", "node004")
 GOOD, BAD = (f"{number:012x}{0:028x}" for number in (1, 2))
 LOADS = tuple(Load(model=name, nodes=nodes) for name, nodes in (("a", 1), ("b", 2), ("c", 4)))
-STEP_S = 0.4
+# of the loads that fit beside each other, one waits until the other runs too
 TRAINER = f"""
-import os, sys, time
+import os, pathlib, sys, time
 if {BAD[:12]!r} in sys.argv[1]:
-    time.sleep(6 * {STEP_S})
     sys.exit("RESOURCE_EXHAUSTED: Out of memory while trying to allocate 99 bytes.")
+here, model = pathlib.Path(__file__).parent, sys.argv[1][0]
+(here / f"began.{{model}}").touch()
+end_s = time.monotonic() + 120
+while model != "c" and not all((here / f"began.{{each}}").exists() for each in "ab"):
+    time.sleep(0.05)
+    if time.monotonic() > end_s:
+        sys.exit("alone")
 for step in range(12):
-    time.sleep({STEP_S})
     if os.environ["SLURM_PROCID"] == "0":
-        print(f"completed step: {{step}}, seconds: {STEP_S}, TFLOP/s/device: 0.1, "
+        print(f"completed step: {{step}}, seconds: 0.4, TFLOP/s/device: 0.1, "
               f"Tokens/s/device: 1000.0, total_weights: 512, loss: 7.1", flush=True)
 """
 

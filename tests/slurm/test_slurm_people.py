@@ -31,7 +31,7 @@ def strangers_job(faults: Faults, slurm: Slurm) -> str:
 
 
 def test_a_job_that_a_person_holds_is_waited_for(faults: Faults, slurm: Slurm) -> None:
-    faults.write(faults.profiles())
+    faults.write(faults.profiles(), conftest=faults.BUSY)
     stranger = strangers_job(faults, slurm)
     session = faults.start()
     faults.wait_until(lambda: faults.project.events("attempt-submitted"))
@@ -92,7 +92,7 @@ def test_a_preempted_trial_is_run_again(faults: Faults, slurm: Slurm) -> None:
 def test_a_sweep_queues_behind_the_job_of_another_and_names_it(
     faults: Faults, slurm: Slurm
 ) -> None:
-    faults.write(faults.profiles())
+    faults.write(faults.profiles(), conftest=faults.BUSY)
     job = strangers_job(faults, slurm)
     session = faults.start()
     faults.wait_until(lambda: faults.project.submitted)
@@ -152,7 +152,7 @@ def test_a_trial_that_takes_more_memory_than_its_job_may_is_out_of_memory(
 def test_a_work_directory_that_is_away_is_waited_for_and_told(
     faults: Faults, lab: ModuleType
 ) -> None:
-    faults.hold()
+    faults.hold(conftest="from pytest_xlatune import campaign\ncampaign._TELL_AWAY_S = 1\n")
     session = faults.start()
     faults.victim()
     work, gone = faults.path / "work", faults.path / "gone"

@@ -13,7 +13,7 @@ from tests.helpers import secrets_planted as planted
 
 Project = Any  # of conftest.py, which cannot be imported from here
 
-pytestmark = pytest.mark.usefixtures("lab_with_accounting")
+pytestmark = pytest.mark.usefixtures("accounting")
 
 
 def test_no_record_of_slurm_and_no_file_of_a_run_shows_a_secret(

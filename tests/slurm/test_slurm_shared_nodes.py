@@ -10,7 +10,7 @@ TRIALS = 3  # of each sweep: a baseline, the profile that is held, one more
 
 
 def test_a_sweep_begins_on_nodes_where_another_runs(faults: Faults, lab: ModuleType) -> None:
-    faults.hold()
+    faults.hold(conftest=faults.BUSY)
     text = (faults.path / "test_sweep.py").read_text(encoding="utf-8")
     (faults.path / "test_second.py").write_text(text.replace('name="faults"', 'name="second"'))
     first = faults.start("-n2")

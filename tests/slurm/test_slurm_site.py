@@ -18,6 +18,7 @@ from pytest_xlatune.model.cell import Cell, Parallelism, Protocol
 from pytest_xlatune.model.profile import profile
 from pytest_xlatune.model.result import Submission
 from pytest_xlatune.model.trial import Trial
+from tests.helpers import quick_compile
 
 Project = Any  # of conftest.py, which cannot be imported from here
 
@@ -27,8 +28,8 @@ QUICKSTART = ROOT / "sweeps" / "quickstart"
 # what the two files ask of a site; here the site's trainer is the quickstart's
 SITE = f"""\
 model = "quickstart"
-nodelist = "node[001-004]"
-devices = 4
+nodelist = "node[001-002]"
+devices = 2
 pdbs = 4
 max-target-length = 16
 
@@ -40,7 +41,7 @@ cwd = "/tmp"
 
 [deployed]
 JAX_PLATFORMS = "cpu"
-XLA_FLAGS = "--xla_backend_optimization_level=0"
+XLA_FLAGS = "--xla_backend_optimization_level=0 {quick_compile.flags()}"
 
 [overrides]
 log_config = false
@@ -50,20 +51,22 @@ head_dim = 8
 vocab_size = 64
 
 [sweeps.pp8]
-parallelism = "PP=4"
+parallelism = "PP=2"
 budget = 54
 
 [sweeps.fsdp8]
-parallelism = "FSDP=4"
+parallelism = "FSDP=2"
 budget = 54
 """
 
 
+@pytest.mark.part("sweeps")
+@pytest.mark.jax
 @pytest.mark.parametrize(
     ("sweep", "chosen", "axis"),
     [
-        ("pp8", "baseline or [overlap-2]", "dcn_pipeline_parallelism=4"),
-        ("fsdp8", "baseline or [ag-1g]", "dcn_fsdp_parallelism=4"),
+        ("pp8", "baseline or [overlap-2]", "dcn_pipeline_parallelism=2"),
+        ("fsdp8", "baseline or [ag-1g]", "dcn_fsdp_parallelism=2"),
     ],
 )
 def test_the_maxtext_sweeps_run_on_the_lab(

@@ -24,6 +24,8 @@ from tests.report.test_document_check import changed_digits
 Faults = Any  # of pretend.py, which cannot be imported from here
 Project = Any  # of conftest.py, likewise
 
+pytestmark = pytest.mark.part("sweeps")
+
 CHOSEN = os.environ.get("FLAGSHIPS", "")
 WAVES = str(Path(__file__).with_name("lab_waves.py"))
 TWO = ("--xlatune-nodelist", "node[001-004]", "--xlatune-slots", "2")
@@ -109,6 +111,7 @@ def test_slots_run_side_by_side_as_steps_of_one_allocation(faults: Faults, lab: 
     assert_side_by_side(faults.project)
 
 
+@pytest.mark.jax
 @pytest.mark.skipif(CHOSEN not in ("all", "slots"), reason="make slurm-flagships runs them")
 @pytest.mark.timeout(900)
 def test_the_waves_of_a_pipeline_run_on_two_slots_to_their_document(

@@ -161,7 +161,7 @@ def wait_for_turns(faults: Faults) -> None:
     """Wait until the process that drives has looked at the jobs several times more."""
     (beat,) = faults.path.glob("work/*/*/turn.beat")
     before_ns = beat.stat().st_mtime_ns
-    faults.wait_until(lambda: beat.stat().st_mtime_ns > before_ns + 4_000_000_000)
+    faults.wait_until(lambda: beat.stat().st_mtime_ns > before_ns + 2_000_000_000)
 
 
 def test_lines_cut_short_or_doubled_change_no_score(faults: Faults) -> None:

@@ -11,6 +11,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import pytest
+
 Project = Any  # of conftest.py, which cannot be imported from here
 
 LAB_SWEEP = str(Path(__file__).with_name("lab_sweep.py"))
@@ -19,15 +21,17 @@ SCREEN = ("-m", "wave1 or wave2")
 TRIALS = 4  # two baselines, two profiles; the unknown flag is dropped
 
 
+@pytest.mark.part("sweeps")
+@pytest.mark.jax
 def test_a_killed_jax_sweep_over_four_nodes_is_resumed_without_a_further_job(
     project: Project, lab: ModuleType, wait_until: Callable[..., None]
 ) -> None:
-    first = project.start(LAB_SWEEP, "-n", "4", *SCREEN, *NODES)
+    first = project.start(LAB_SWEEP, "-n", "2", *SCREEN, *NODES)
     wait_until(lambda: len(project.measured) == 1)
     os.killpg(first.pid, signal.SIGKILL)  # the controller and its workers
     first.wait()
     before = len(project.submitted)
-    said = project.run(LAB_SWEEP, "-n", "4", *SCREEN, *NODES)
+    said = project.run(LAB_SWEEP, "-n", "2", *SCREEN, *NODES)
     assert "2 passed" in said, said
     assert "1 xfailed" in said, said
     assert "trials are reused from the ledger" in said

@@ -212,16 +212,6 @@ def test_a_job_is_not_over_while_its_processes_hold_the_nodes(
     assert check_nodes(("node001", "node002")) == ()
 
 
-def test_slurms_time_limit_is_a_timeout(trials: Trials, slurm: Callable[..., str]) -> None:
-    done = trials.submit("late", "sleep 300", time_limit_s=60)
-    trials.running(done)
-    # a limit is minutes, and looked at twice a minute: move its end here
-    slurm("scontrol", "update", f"jobid={done.job_id}", "EndTime=now+1")
-    outcome = trials.end(done)
-    assert outcome.state is State.TIMEOUT
-    assert "TIMEOUT" in outcome.reason
-
-
 def test_a_node_that_goes_down_is_a_node_failure(trials: Trials, slurm: Callable[..., str]) -> None:
     done = trials.submit("down", "sleep 300")
     trials.running(done)
@@ -232,10 +222,10 @@ def test_a_node_that_goes_down_is_a_node_failure(trials: Trials, slurm: Callable
     assert job_facts(slurm("scontrol", "show", "job", "-o", done.job_id))["Restarts"] == "0"
 
 
-@pytest.mark.slurm_faults  # CI does it to a sweep
 def test_a_killed_slurmd_is_a_node_failure(trials: Trials, lab: ModuleType) -> None:
     done = trials.submit("slurmd", "sleep 300")
     trials.running(done)
+    lab.change(SlurmdTimeout=5)
     lab.kill_node("node002")
     assert trials.end(done).state is State.NODE_FAIL
 
@@ -266,7 +256,6 @@ def test_kill_9_of_one_rank_ends_all_of_them(trials: Trials, lab: ModuleType, vi
     assert not any("sleep" in command(pid) for pid in lab.processes())
 
 
-@pytest.mark.slurm_faults  # CI does it to a sweep
 def test_kill_9_of_slurmctld_loses_nothing(
     trials: Trials, lab: ModuleType, slurm: Callable[..., str], wait_until: Callable[..., None]
 ) -> None:
@@ -292,8 +281,12 @@ def test_kill_9_of_slurmctld_loses_nothing(
 
 
 def test_jobs_that_slurm_has_forgotten_are_still_over(
-    trials: Trials, slurm: Callable[..., str], wait_until: Callable[..., None]
+    trials: Trials,
+    lab: ModuleType,
+    slurm: Callable[..., str],
+    wait_until: Callable[..., None],
 ) -> None:
+    lab.change(MinJobAge=2)
     good = trials.submit("good", "true")
     bad = trials.submit("bad", "exit 3", ("node003",))
     never = trials.submit("never", "true", options={"hold": ""})
@@ -365,6 +358,7 @@ def test_nothing_is_submitted_twice(
     assert trials.submit(name, ("sleep", "2")) == done, "and so it does when it is over"
 
 
+@pytest.mark.jax
 def test_jax_trains_over_two_nodes_as_one(trials: Trials) -> None:
     """One process per node over gloo; JAX finds Slurm, and the nodes' names, by itself."""
     trainer = Path(__file__).parents[2] / "sweeps" / "quickstart" / "train.py"

@@ -13,6 +13,8 @@ import pytest
 
 Project = Any  # of conftest.py, which cannot be imported from here
 
+pytestmark = pytest.mark.part("sweeps")
+
 CHECKS = str(Path(__file__).with_name("lab_checks.py"))
 LIMIT_S = 360
 ENDS = ("began", "ended")  # of a trainer, in its log

@@ -18,10 +18,11 @@ from tests.report.test_document_check import changed_digits
 
 Project = Any  # of conftest.py, which cannot be imported from here
 
+pytestmark = [pytest.mark.part("sweeps"), pytest.mark.jax]
+
 LAB_WAVES = str(Path(__file__).with_name("lab_waves.py"))
 NODES = os.environ.get("FLAGSHIP_NODES", "2")  # as in lab_waves.py
-OPTIONS = ("-n", "4", "-rs", "--xlatune-nodelist", f"node[001-00{NODES}]")
-FEWER = ("-n", "2", *OPTIONS[2:])  # for one test or two
+OPTIONS = ("-n", "2", "-rs", "--xlatune-nodelist", f"node[001-00{NODES}]")
 EARLY = ("-m", "wave1 or wave1_5 or wave2")
 LONG_S = 1200  # of one session on a machine that does much else
 # marker -> its tests, and the trials that it adds
@@ -62,7 +63,7 @@ def test_all_waves_by_their_markers_interrupted_and_resumed(
 
     for marker, (tests, trials) in LATER.items():
         before = trials_of(project)
-        said = project.run(LAB_WAVES, "-m", marker, *FEWER, timeout_s=LONG_S)
+        said = project.run(LAB_WAVES, "-m", marker, *OPTIONS, timeout_s=LONG_S)
         # that a gate cannot tell, or tells of a loss, is an outcome too
         passed = "passed|failed" if marker == "wave6" else "passed"
         assert re.search(rf"\b{tests} ({passed})", said), said

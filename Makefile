@@ -45,11 +45,11 @@ test-all: test test-slurm test-sweeps test-programs
 
 test-slurm test-sweeps: test-%: $(VENV)/.test slurm-packages
 	$(BIN)/tox run -q -e tests --notest
-	$(BIN)/tox exec -e tests -- pytest -n 2 --timeout 420 --part $*
+	$(BIN)/tox exec -e tests -- pytest -n 2 --timeout 420 --part=$*
 
 test-programs: $(VENV)/.test slurm-packages
 	$(BIN)/tox run -q -e tests --notest
-	$(BIN)/tox exec -e tests -- pytest -n 2 --timeout 420 --part programs
+	$(BIN)/tox exec -e tests -- pytest -n 2 --timeout 420 --part=programs
 	$(BIN)/tox run -e bare,docs,mlflow,cuda-compile-check
 
 # Prints its random number, which repeats it; what it finds is kept in .fuzz.

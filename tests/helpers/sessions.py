@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import itertools
 import os
 import pkgutil
 import sys
@@ -38,7 +39,7 @@ def run_inside(pytester: pytest.Pytester, *args: str, plugin: str = "xlatune") -
     `pytester.runpytest_subprocess`, two workers `run_with_workers`.
     """
     workers = [
-        each for each, after in zip(args, (*args[1:], ""), strict=True)
+        each for each, after in itertools.pairwise((*args, ""))
         if each.startswith("-n") and (each[2:] or after) != "0"
     ]  # fmt: skip
     assert not workers, args
@@ -49,6 +50,7 @@ def run_inside(pytester: pytest.Pytester, *args: str, plugin: str = "xlatune") -
         warnings.simplefilter("default")  # the filters of our own session are no user's
         patched.setattr("pytest_xlatune.executors.local.LocalExecutor", executor)
         patched.setattr("pytest_xlatune.campaign.TURN_S", 0.0)
+        patched.setattr(sys, "argv", ["pytest", "-p", plugin, *args])  # the record quotes it
         return pytester.runpytest_inprocess("-p", plugin, *args)
 
 

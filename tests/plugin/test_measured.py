@@ -9,6 +9,7 @@ import pytest
 
 from pytest_xlatune.model.result import Verdict, VerdictKind
 from pytest_xlatune.tasks.answers import Measured
+from tests.helpers.sessions import run_inside
 
 GAIN = Measured(
     Verdict(
@@ -45,7 +46,7 @@ def test_a_single_run_claims_nothing_and_is_not_slower() -> None:
     assert ONCE.not_slower
 
 
-def test_a_failed_assertion_explains_itself(pytester: pytest.Pytester) -> None:
+def test_a_failed_assertion_explains_itself(loaded: None, pytester: pytest.Pytester) -> None:
     pytester.makepyfile(
         """
         from pytest_xlatune.tasks.answers import Measured
@@ -58,7 +59,7 @@ def test_a_failed_assertion_explains_itself(pytester: pytest.Pytester) -> None:
             assert measured.faster_by(0.02)
         """
     )
-    done = pytester.runpytest_subprocess("-p", "no:xlatune")
+    done = run_inside(pytester, plugin="no:xlatune")
     done.assert_outcomes(failed=1)
     figures = "delta +0.4 %, 95 % [-1.5, +2.4], n = 4, INCONCLUSIVE, 80 % power at 1.3 %"
     said = f"overlap-2 is faster by more than 2.0 %: not shown, {figures}; Dunnett, K=3"

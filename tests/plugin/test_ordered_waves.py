@@ -10,7 +10,7 @@ import pytest
 
 from tests.helpers.document.check import unaccounted
 from tests.helpers.document.figures import Books
-from tests.plugin.test_evidence_runs import DUMPING, REAL, needs_jax
+from tests.plugin.test_evidence_runs import DUMPING, REAL
 
 RAGGED = "--xla_gpu_unsupported_use_ragged_all_to_all_one_shot_kernel=false"
 # a program that gathers and does nothing else between devices
@@ -115,11 +115,8 @@ def evidence_runs(folder: Any) -> int:
     return sum("-evidence." in trial for trial in folder.submitted)
 
 
-@pytest.mark.parametrize("workers", [(), ("-n2",)], ids=["alone", "two workers"])
-def test_the_program_decides_which_candidates_have_a_slot(
-    ordered: Any, workers: tuple[str, ...]
-) -> None:
-    ordered.run(*workers).assert_outcomes(passed=5)
+def test_the_program_decides_which_candidates_have_a_slot(ordered: Any) -> None:
+    ordered.run().assert_outcomes(passed=5)
     assert screened(ordered) == SCREENED
     assert evidence_runs(ordered) == 1  # the wave's, and the test of wave 1.5 has the same
     (recorded,) = ordered.events("evidence-recorded")
@@ -141,7 +138,7 @@ def test_the_program_decides_which_candidates_have_a_slot(
 def test_a_wave_alone_runs_the_evidence_that_it_needs_and_later_waves_reuse_it(
     ordered: Any,
 ) -> None:
-    done = ordered.run("-m", "wave2", "-n2")
+    done = ordered.run_with_workers("-m", "wave2")
     done.assert_outcomes(passed=2)
     done.stdout.fnmatch_lines(["*baseline-deployed* ran with profiler and dump*"])
     assert screened(ordered) == SCREENED
@@ -209,7 +206,7 @@ def test_killed_between_the_evidence_and_reading_it(ordered: Any) -> None:
     assert screened(ordered) == SCREENED
 
 
-@needs_jax
+@pytest.mark.jax
 def test_a_real_trace_orders_what_acts_on_the_parts_of_a_step(folder: Any) -> None:
     """The quickstart's trainer on two devices: what it spends a step on is read, not assumed."""
     text = REAL.replace("    SiteSettings,\n", "    Singles,\n    SiteSettings,\n", 1)

@@ -42,7 +42,7 @@ def test_a_retry_policy_of_the_project_decides(folder: Any, attempts: int) -> No
 def test_a_fault_of_the_projects_look_keeps_all_from_running(folder: Any) -> None:
     text = LOOK.replace("FOUND", 'faults=("the fabric is in maintenance",)')
     (folder.path / "conftest.py").write_text(text, "utf-8")
-    done = folder.run("-m", "wave2", "-n2")
+    done = folder.run("-m", "wave2")
     done.assert_outcomes(errors=3)
     done.stdout.fnmatch_lines(["*cannot begin, nothing was submitted:*"])
     assert "the fabric is in maintenance" in done.stdout.str()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib.util
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,7 +19,7 @@ def test_a_step_of_a_workflow_gets_the_conclusion_once(
     summary = tmp_path / "summary.md"
     summary.write_text("of the step before\n", encoding="utf-8")
     monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(summary))
-    folder.run("-n", "2").assert_outcomes(passed=5, xfailed=1)
+    folder.run().assert_outcomes(passed=5, xfailed=1)
     board = folder.read("reports/pretend/leaderboard.md")
     assert summary.read_text(encoding="utf-8") == f"of the step before\n{board}\n"
     assert "FASTER" in folder.read("reports/pretend/leaderboard.html")
@@ -37,15 +39,12 @@ def test_a_summary_that_cannot_be_written_ends_no_session(
 def test_without_jinja2_a_session_says_so_in_one_line(
     folder: Folder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    hidden = folder.path / "hidden"
-    hidden.mkdir()
-    (hidden / "sitecustomize.py").write_text(
-        "import importlib.util as util\n"
-        "found = util.find_spec\n"
-        "util.find_spec = lambda name, *of: None if name == 'jinja2' else found(name, *of)\n",
-        encoding="utf-8",
-    )
-    monkeypatch.setenv("PYTHONPATH", str(hidden))
+    find = importlib.util.find_spec
+
+    def without(name: str, package: str | None = None) -> ModuleSpec | None:
+        return None if name == "jinja2" else find(name, package)
+
+    monkeypatch.setattr(importlib.util, "find_spec", without)
     result = folder.run()
     result.assert_outcomes(passed=5, xfailed=1)
     said = result.stdout.str()

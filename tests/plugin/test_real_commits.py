@@ -10,12 +10,11 @@ from typing import Any
 
 import pytest
 
-from tests.plugin.test_evidence_runs import needs_jax
-
 STUDIES = Path(__file__).parents[2] / "sweeps" / "quickstart" / "studies.py"
 
 
-@needs_jax
+@pytest.mark.jax
+@pytest.mark.part("sweeps")
 def test_the_commit_that_computes_a_second_gradient_is_named(
     folder: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -32,7 +31,7 @@ def test_the_commit_that_computes_a_second_gradient_is_named(
     assert len(commits) == 1 + 16
     folder.write(text=STUDIES.read_text("utf-8"))
     asked = ("--xlatune-commits", "v1..HEAD", "-m", "commits", "-v", "-n0")
-    ran = folder.run(*asked, timeout_s=600)  # 20 starts of JAX, on whatever is free of the cores
+    ran = folder.run_apart(*asked, timeout_s=600)  # 20 starts of JAX, on whatever is free of the cores
     record = json.loads(folder.read("reports/commits/commits.json"))["conclusion"]["record"]
     if record["found"] == "RANGE":  # after its first, up to its last
         named = commits[commits.index(record["first"]) + 1 : commits.index(record["last"]) + 1]

@@ -1,20 +1,24 @@
 """What the figures of a sweep rest on: recorded of every trial, shown everywhere, changes told.
 
-The trainers are real processes; what they run on is told by their own interpreter.
+What a trainer runs on is told by its own interpreter.
 """
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import platform
 import subprocess
+import sys
 import xml.etree.ElementTree as ET
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from pytest_xlatune.executors.folder import read_outcomes, with_probe, write_spec
+from pytest_xlatune.launchers.program import PROBE_FILE
+from pytest_xlatune.model.result import State
+from pytest_xlatune.model.trial import LaunchSpec
 from pytest_xlatune.workers.probe_environment import code_digest
 from tests.plugin.conftest import PROFILES, SWEEP_FILE
 
@@ -72,7 +76,7 @@ def epochs(folder: Any) -> list[int]:
     return [each["result"]["epoch"] for each in folder.events("trial-ended")]
 
 
-@pytest.mark.skipif(importlib.util.find_spec("jax") is None, reason="needs jax")
+@pytest.mark.jax
 def test_the_record_of_a_sweep_on_real_jax_shows_all_fields(folder: Any) -> None:
     folder.write(text=REAL.replace("QUICKSTART", str(QUICKSTART)))
     done = folder.run("-m", "wave1 or wave2", "--junitxml=junit.xml", "--xlatune-rank-only")
@@ -119,17 +123,14 @@ def test_the_record_of_a_sweep_on_real_jax_shows_all_fields(folder: Any) -> None
     assert json.loads(said["xlatune.record"])["nodes"][0]["packages"]["jax"] == jax
 
 
-@pytest.mark.parametrize("workers", [(), ("-n2",)], ids=["alone", "two workers"])
-def test_an_upgrade_over_night_begins_an_epoch_and_is_said(
-    folder: Any, workers: tuple[str, ...]
-) -> None:
+def test_an_upgrade_over_night_begins_an_epoch_and_is_said(folder: Any) -> None:
     folder.write(text=PRETEND)
     install(folder, jax="0.9.0", jaxlib="0.9.0")
-    folder.run("-m", "wave1 or wave2", *workers)
+    folder.run("-m", "wave1 or wave2")
     assert set(epochs(folder)) == {0}
     assert record(folder)["nodes"][0]["packages"]["jaxlib"] == "0.9.0"
     install(folder, jax="0.9.0", jaxlib="0.10.2")
-    done = folder.run("-m", "confirm", *workers)
+    done = folder.run_with_workers("-m", "confirm")
     (began,) = folder.events("epoch-began")
     assert began["cause"] == "changed"
     assert began["changes"] == ["jaxlib 0.9.0 -> 0.10.2"]
@@ -185,27 +186,47 @@ def test_the_files_that_a_trainer_may_import_are_its_code(
     assert (code_digest(str(tmp_path), script) != before) == is_seen
 
 
+# the interpreter of the trainer runs this before anything else, where the probe asks it
+HIDES = "import os, sys, time\nif any('xlatune_environment' in each for each in sys.orig_argv):\n    "
+
+
 @pytest.mark.parametrize(
     ("program", "said"),
     [
-        pytest.param("import time\ntime.sleep(600)\n", "no answer in", id="hangs"),
-        pytest.param("import os\nos._exit(3)\n", "exit 3", id="fails"),
-        pytest.param("import os\nos.abort()\n", "exit -6", id="dies"),
+        pytest.param("time.sleep(600)", "no answer in 1 s", id="hangs"),
+        pytest.param("os._exit(3)", "exit 3", id="fails"),
+        pytest.param("os.abort()", "exit -6", id="dies"),
     ],
 )
-def test_a_probe_that_does_not_answer_costs_no_trial(folder: Any, program: str, said: str) -> None:
-    # the interpreter of the trainer runs this before anything else, where the probe asks it
-    (folder.path / "site").mkdir()
-    (folder.path / "site" / "sitecustomize.py").write_text(
-        "import sys\nif any('xlatune_environment' in each for each in sys.orig_argv):\n"
-        + "".join(f"    {line}\n" for line in program.splitlines()),
-        encoding="utf-8",
+def test_a_probe_that_does_not_answer_costs_no_trial(
+    tmp_path: Path, program: str, said: str
+) -> None:
+    (tmp_path / "sitecustomize.py").write_text(HIDES + program, encoding="utf-8")
+    folder, trainer = tmp_path / "1", tmp_path / "train.py"
+    trainer.touch()
+    folder.mkdir()
+    asks = (sys.executable, f"{{xlatune.folder}}/{PROBE_FILE}", "trainer", str(trainer))
+    spec = LaunchSpec(
+        argv=(sys.executable, str(trainer)), env={"PYTHONPATH": str(tmp_path)}, probe=asks
     )
-    folder.write(text=PRETEND.replace("steps=12", "steps=12, deadline_s=6"))
+    write_spec(folder, with_probe(spec, devices=False))
+    run = "import sys; from pytest_xlatune.executors import payload; payload.PROBE_S = 1.0; "
+    argv = [sys.executable, "-c", f"{run}payload.run(sys.argv[1])", str(folder)]
+    subprocess.run(argv, check=True, timeout=120)
+    assert read_outcomes(folder)[0].state is State.COMPLETED
+    told = json.loads((folder / "environment.json").read_text(encoding="utf-8"))
+    assert told["node"]["kernel"] == platform.release()
+    assert said in told["problems"][0]
+
+
+def test_what_no_probe_told_stands_in_the_report(folder: Any) -> None:
+    (folder.path / "site").mkdir()
+    site = folder.path / "site" / "sitecustomize.py"
+    site.write_text(f"{HIDES}print('no answer', file=sys.stderr); os._exit(3)", encoding="utf-8")
+    folder.write(text=PRETEND)
     folder.run("-m", "wave1").assert_outcomes(passed=1)
     (seen,) = folder.events("environment-seen")
-    assert seen["nodes"][0]["node"]["kernel"] == platform.release()
-    assert said in seen["nodes"][0]["problems"][0]
+    assert "no answer" in seen["nodes"][0]["problems"][0]
     assert "Not recorded: " in folder.read("reports/pretend/leaderboard.md")
     assert [each["outcome"]["state"] for each in folder.events("attempt-ended")] == [
         "completed", "completed",

@@ -34,11 +34,11 @@ def test_a_wrong_setting_ends_the_run_with_one_message(folder: Any) -> None:
     assert "Traceback" not in run.stderr.str()
 
 
-def test_the_file_is_the_sweeps_site_with_workers_and_without(folder: Any) -> None:
+def test_the_file_is_the_sweeps_site(folder: Any) -> None:
     folder.write()
     (folder.path / "xlatune.toml").write_text(SETTINGS.replace('workdirs = "typo"\n', ""))
     (folder.path / "site.env.sh").write_text('export XLA_FLAGS="$XLA_FLAGS --xla_of_the_site=1"\n')
-    plan = folder.run("--xlatune-plan", "-n2")
+    plan = folder.run("--xlatune-plan")
     plan.stdout.fnmatch_lines(
         [
             "from-the-file FSDP=4: plan",
@@ -46,7 +46,7 @@ def test_the_file_is_the_sweeps_site_with_workers_and_without(folder: Any) -> No
             UNREAD,
         ]
     )
-    run = folder.run("-n2", "-m", "wave1")
+    run = folder.run("-m", "wave1")
     run.assert_outcomes(passed=1)
     run.stdout.fnmatch_lines([f"xlatune: {UNREAD}"])
     (log, *_) = sorted(folder.path.glob(".xlatune/pretend/*/*/*/log.0.txt"))
@@ -58,7 +58,8 @@ def test_the_file_is_the_sweeps_site_with_workers_and_without(folder: Any) -> No
 def test_the_log_lies_beside_the_ledger_and_hides_what_is_secret(folder: Any) -> None:
     folder.write()
     (folder.path / "xlatune.toml").write_text('[deployed]\nSITE_TOKEN = "s3cr3t-of-the-site"\n')
-    folder.run("-k", "fast", "-n2", "--xlatune-log-level=info").assert_outcomes(passed=1)
+    done = folder.run_with_workers("-k", "fast or unknown", "--xlatune-log-level=info")
+    done.assert_outcomes(passed=1, xfailed=1)
     (log,) = folder.path.glob(".xlatune/pretend/*/xlatune.log")
     lines = log.read_text(encoding="utf-8").splitlines()
     submitted = [

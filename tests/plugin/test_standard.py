@@ -140,12 +140,12 @@ def preflight():
 """
 
 
-@pytest.mark.parametrize("workers", [(), ("-n", "2")], ids=["alone", "with workers"])
-def test_the_standard_tests_end_as_written_ones(standard: Any, workers: tuple[str, ...]) -> None:
+@pytest.mark.parametrize("run", ["run", "run_with_workers"])
+def test_the_standard_tests_end_as_written_ones(standard: Any, run: str) -> None:
     (standard.path / "conftest.py").write_text(LOOKS_AWAY)
     profiles = '        profile("fast", "--xla_fast=1"),\n        profile("no", "--xla_bogus=1"),\n'
     standard.write(profiles=profiles, text=standard.head + LINE)
-    done = standard.run(*workers)
+    done = getattr(standard, run)()
     done.assert_outcomes(passed=3, xfailed=1, skipped=1)
 
 

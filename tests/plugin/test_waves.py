@@ -136,7 +136,6 @@ STACKS = ["good+fair", "good+fair+wide", "good+wide"]
 SCREEN = (1 + 2) + (4 + 2) + (3 + 2) + (3 + 2) + (1 + 2)
 BLOCKS = 3 * 3
 GATES = 2 * 4 * 2
-WORKERS = pytest.mark.parametrize("workers", [(), ("-n2",)], ids=["alone", "two workers"])
 
 
 @pytest.fixture
@@ -154,24 +153,22 @@ def of_wave(folder: Any, wave: str) -> set[str]:
     } - {"baseline-deployed"}
 
 
-@pytest.mark.timeout(900)  # tens of sessions
 def test_all_waves_by_their_markers(waves: Any) -> None:
-    workers = ("-n2",)
-    waves.run("-m", "wave1", *workers).assert_outcomes(passed=1)
-    waves.run("-m", "wave2", *workers).assert_outcomes(passed=4)
+    waves.run("-m", "wave1").assert_outcomes(passed=1)
+    waves.run("-m", "wave2").assert_outcomes(passed=4)
     before = len(waves.submitted)
-    waves.run("-m", "wave3", *workers, "-v").assert_outcomes(passed=3)
+    waves.run_with_workers("-m", "wave3", "-v").assert_outcomes(passed=3)
     assert of_wave(waves, "wave3") == set(STACKS)
     assert len(waves.submitted) == before + 3 + 2  # what waves 1 and 2 have is there
-    waves.run("-m", "wave4", *workers).assert_outcomes(passed=3)
+    waves.run("-m", "wave4").assert_outcomes(passed=3)
     assert "good+fair+wide.4" in of_wave(waves, "wave4")
-    waves.run("-m", "wave5", *workers).assert_outcomes(passed=1)
-    early = waves.run("-m", "wave6", *workers, "-rs")
+    waves.run("-m", "wave5").assert_outcomes(passed=1)
+    early = waves.run("-m", "wave6", "-rs")
     early.assert_outcomes(skipped=2)
     early.stdout.fnmatch_lines(["*SKIPPED*no profile is confirmed to be faster yet*"])
     assert len(waves.submitted) == SCREEN
-    waves.run("-m", "confirm", *workers).assert_outcomes(passed=2)
-    late = waves.run("-m", "wave6", *workers)
+    waves.run("-m", "confirm").assert_outcomes(passed=2)
+    late = waves.run("-m", "wave6")
     late.assert_outcomes(passed=1, failed=1)
     late.stdout.fnmatch_lines(["*FAILED*test_elsewhere?dense?*"])
     assert len(waves.submitted) == len(set(waves.submitted)) == SCREEN + BLOCKS
@@ -191,7 +188,7 @@ def test_all_waves_by_their_markers(waves: Any) -> None:
     assert "gates exclude a loss with `long` too (`pretend-long/gate.md`)" in document
     assert "good+fair+wide.4" in waves.read("reports/pretend-long/gate.md")
     # everything is reused, whichever process asks
-    again = waves.run(*workers)
+    again = waves.run()
     again.assert_outcomes(passed=15, failed=1)
     assert len(waves.submitted) == SCREEN + BLOCKS
     # and each figure that people read follows from the ledger
@@ -202,9 +199,8 @@ def test_all_waves_by_their_markers(waves: Any) -> None:
     assert "Recipe: `good+fair+wide.4`" in " ".join(unaccounted(wrong, Books(ledger)))
 
 
-@WORKERS
-def test_a_later_wave_alone_measures_what_it_reads(waves: Any, workers: tuple[str, ...]) -> None:
-    done = waves.run("-k", "stack-2", *workers, "-v")
+def test_a_later_wave_alone_measures_what_it_reads(waves: Any) -> None:
+    done = waves.run("-k", "stack-2", "-v")
     done.assert_outcomes(passed=1)
     assert of_wave(waves, "wave1") == {"baseline-no-env"}
     assert of_wave(waves, "wave2") == SINGLES
@@ -219,7 +215,7 @@ def test_slots_that_stay_empty_are_skipped_with_their_reason(waves: Any) -> None
         .replace("width=2", "idle=2")
     )
     (waves.path / "test_sweep.py").write_text(text, encoding="utf-8")
-    done = waves.run("-m", "wave3 or wave4", "-n2", "-rs")
+    done = waves.run("-m", "wave3 or wave4", "-rs")
     done.assert_outcomes(skipped=6)
     done.stdout.fnmatch_lines(["*SKIPPED*stack-1 stayed empty: nothing more of the waves before*"])
 
@@ -259,6 +255,17 @@ def test_a_test_of_nothing_derived_says_so(waves: Any) -> None:
     done.stdout.fnmatch_lines(["*derives nothing in wave2*"])
 
 
+def test_a_ledger_that_ends_in_a_derived_wave_is_gone_on_with(waves: Any) -> None:
+    early = ("-m", "wave1 or wave2 or wave3")
+    waves.run(*early).assert_outcomes(passed=8)
+    (ledger,) = waves.path.glob(".xlatune/pretend/*/ledger.jsonl")
+    lines = ledger.read_text(encoding="utf-8").splitlines(keepends=True)
+    ends = [at for at, line in enumerate(lines) if '"trial-ended"' in line]
+    ledger.write_text("".join(lines[: ends[-4] + 1]), encoding="utf-8")
+    assert_resumed(waves, *early)
+
+
+@pytest.mark.part("sweeps")
 @pytest.mark.timeout(900)
 def test_killed_in_a_derived_wave_and_resumed(waves: Any, start: Callable[..., Any]) -> None:
     # `start` writes a sweep of its own: ours again, with trials that last
@@ -270,11 +277,16 @@ def test_killed_in_a_derived_wave_and_resumed(waves: Any, start: Callable[..., A
     until(lambda: len(of_wave(waves, "wave3")) >= 1)
     os.kill(session.pid, signal.SIGKILL)
     session.wait()
+    assert_resumed(waves, "-n4", *early)
+
+
+def assert_resumed(waves: Any, *args: str) -> None:
     planned = {
         line["trial"]["profile"]["id"]
         for line in waves.events("trial-planned")
         if line["trial"]["stage"] == "wave3"
     }
-    waves.run("-n4", *early).assert_outcomes(passed=8)
+    run = waves.run_apart if "-n4" in args else waves.run
+    run(*args).assert_outcomes(passed=8)
     assert of_wave(waves, "wave3") == planned - {"baseline-deployed"} == set(STACKS)
     assert len(waves.submitted) == len(set(waves.submitted)) == (1 + 2) + (4 + 2) + (3 + 2)

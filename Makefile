@@ -3,11 +3,12 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: sweep test docs reference fuzz example maxtext maxtext-sweep maxtext-example study-examples slurm-lab slurm-lab-stop slurm-faults slurm-flagships slurm-packages translations clean help
+.PHONY: sweep test test-all test-slurm test-sweeps test-programs docs reference fuzz example maxtext maxtext-sweep maxtext-example study-examples slurm-lab slurm-lab-stop slurm-faults slurm-flagships slurm-packages translations clean help
 
 help:
 	@echo "make sweep   a sweep of real XLA flags over a real JAX training job, on this machine"
-	@echo "make test    the project's own tests"
+	@echo "make test    the project's own tests: the whole promise in small, in 12 minutes"
+	@echo "make test-all   and all others, 45 minutes more; make test-slurm, test-sweeps, test-programs is one part"
 	@echo "make fuzz    10^6 damaged inputs for every reader, an hour; FUZZ='--seconds 120' is a sample"
 	@echo "make maxtext-sweep   the same with MaxText itself (1.4 GB, 6 to 10 minutes); make maxtext installs it"
 	@echo "make slurm-lab   start four slurmd on this machine (root, Debian's packages); -stop ends it"
@@ -37,12 +38,25 @@ study-examples: $(VENV)/.sweep
 	XLATUNE_STUDY=batch $(BIN)/pytest sweeps/quickstart/studies.py $(EXAMPLE)
 
 test: $(VENV)/.test slurm-packages
-	$(BIN)/tox run -e lint,types,bare,docs,py311,mlflow,cuda-compile-check
+	$(BIN)/tox run -e tests
+
+# What make test leaves out, in three parts; a pipeline runs one of them beside it.
+test-all: test test-slurm test-sweeps test-programs
+
+test-slurm test-sweeps: test-%: $(VENV)/.test slurm-packages
+	$(BIN)/tox run -q -e tests --notest
+	$(BIN)/tox exec -e tests -- pytest -n 2 --timeout 420 --part $*
+
+test-programs: $(VENV)/.test slurm-packages
+	$(BIN)/tox run -q -e tests --notest
+	$(BIN)/tox exec -e tests -- pytest -n 2 --timeout 420 --part programs
+	$(BIN)/tox run -e bare,docs,mlflow,cuda-compile-check
 
 # Prints its random number, which repeats it; what it finds is kept in .fuzz.
 FUZZ ?= --inputs 1000000
 fuzz: $(VENV)/.test
-	$(BIN)/tox run -e fuzz -- $(FUZZ)
+	$(BIN)/tox run -q -e tests --notest
+	$(BIN)/tox exec -e tests -- python -m tests.fuzz.fuzz $(FUZZ)
 
 # A pipeline tests on a real Slurm and never skips it. Elsewhere make installs no package of the system.
 slurm-packages:

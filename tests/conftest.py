@@ -69,6 +69,7 @@ if HAS_HYPOTHESIS:
 
 # what `make test-all` runs besides `make test`, in three parts of at most a quarter of an hour each
 PARTS = ("slurm", "sweeps", "programs")
+DEAREST = ("tests/slurm/", "tests/plugin/", "tests/launchers/", "tests/project/", "tests/cli/")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -90,9 +91,16 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         assert set(marks) <= {*PARTS}, f"{item.nodeid}: no such part, {marks}"
         is_asked = asked is None or (asked in marks[:1] if asked != "test" else not marks)
         (kept if is_asked else left).append(item)
+    # what takes long begins first, so that no worker is left with it at the end
+    kept.sort(key=_place)
+    items[:] = kept
     if left:
         config.hook.pytest_deselected(items=left)
-        items[:] = kept
+
+
+def _place(item: pytest.Item) -> int:
+    found = (at for at, folder in enumerate(DEAREST) if item.nodeid.startswith(folder))
+    return next(found, len(DEAREST))
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
@@ -124,19 +132,21 @@ def pytest_report_header(config: pytest.Config) -> str:
 
 
 class OneWorkerForTheLab(LoadScopeScheduling):  # type: ignore[misc]
-    """One test at a time to a free worker; all that need the Slurm lab to one worker, first.
+    """One file at a time to a free worker: its tests share what is dear to make.
 
-    There is one lab on a machine: a second worker would only wait. The mark `xdist_group` with
-    `--dist loadgroup` writes the group into the node id, which pytest 9.2 no longer allows.
+    All that need the Slurm lab go to one worker: there is one lab on a machine, and a second worker
+    would only wait. The mark `xdist_group` with `--dist loadgroup` writes the group into the node
+    id, which pytest 9.2 no longer allows.
     """
 
     def _split_scope(self, nodeid: str) -> str:
-        return "lab" if nodeid.startswith("tests/slurm/") else nodeid
+        return "lab" if nodeid.startswith(DEAREST[0]) else nodeid.partition("::")[0]
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> OneWorkerForTheLab | None:
     if config.getvalue("dist") != "load":
         return None
+    config.option.loadscopereorder = False  # they are in order
     return OneWorkerForTheLab(config, log)
 
 

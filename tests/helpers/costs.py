@@ -1,9 +1,9 @@
 """What the tests cost, by kind: printed at the end of every run, held to a budget in `make test`.
 
 The kind of a test is what it was seen to do: it starts sessions of pytest, or other processes, or
-nothing. CPU seconds are those of the test's process and of all children that it waited for; what a
-daemon or an orphan did meanwhile (a job of the Slurm lab) is not in them. This module knows nothing
-of the product.
+nothing. CPU seconds are those of the test's process and of all children that it waited for. Trials
+have a parent of their own (the payload, a slurmd): their CPU is only in the last line, with all
+else that the machine did meanwhile. This module knows nothing of the product.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ KINDS: dict[str, Callable[[dict[str, Any]], bool]] = {
     "real browser": lambda cost: "browser" in cost["marks"],
     "real JAX": lambda cost: "jax" in cost["marks"],
     "sessions of their own": lambda cost: cost["sessions"] > 0,
-    "other processes": lambda cost: cost["processes"] > 0,
     "sessions in process": lambda cost: cost["inside"] > 0,
+    "other processes": lambda cost: cost["processes"] > 0,
     "in process": lambda _: True,
 }
 _started = {"sessions": 0, "processes": 0, "inside": 0}
@@ -56,6 +56,19 @@ def _note_process(event: str, args: tuple[Any, ...]) -> None:
 @functools.cache  # a hook of this kind stays
 def _listen() -> None:
     sys.addaudithook(_note_process)
+
+
+def machine_s() -> float:
+    """Return the CPU seconds of all programs of this machine since it started; 0 if it says none.
+
+    From the first line of /proc/stat: user, nice, system, idle, iowait, irq, softirq, in ticks.
+    """
+    try:
+        words = Path("/proc/stat").read_text(encoding="ascii").split(maxsplit=8)[1:8]
+    except OSError:
+        return 0.0
+    user, nice, system, _, _, irq, softirq = map(int, words)
+    return (user + nice + system + irq + softirq) / os.sysconf("SC_CLK_TCK")
 
 
 def cpu_s() -> float:
@@ -83,6 +96,7 @@ class Costs:
         self._is_worker = hasattr(config, "workerinput")
         self._began = time.perf_counter(), cpu_s(), dict(_started)
         self._begin_s = time.perf_counter()
+        self._machine_s = machine_s()
         self._tests: list[tuple[str, dict[str, Any]]] = []
         self._workers_s = 0.0
         _listen()
@@ -129,6 +143,8 @@ class Costs:
         terminalreporter.section("what the tests cost")
         for line in table(self._tests, all_cpu_s=self._cpu_s, wall_s=self._wall_s):
             terminalreporter.write_line(line)
+        busy_s = machine_s() - self._machine_s
+        terminalreporter.write_line(f"the machine, all programs: {busy_s:.0f} CPU s meanwhile")
         if self._is_bound and (over := self._over()):
             terminalreporter.write_line(f"over the budget of make test: {over}", red=True)
             for line in dearest(self._tests):

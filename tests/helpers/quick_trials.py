@@ -29,7 +29,6 @@ from pytest_xlatune.model.errors import SubmissionError
 from pytest_xlatune.model.trial import LaunchSpec
 
 # a program with one of these words needs a process of its own
-_TELLING = (b"PATH", b"PYTHON", b"LD_", b"VIRTUAL_ENV", b"HOME", b"NCCL_", b"RCCL_", b"JAX_")
 NEEDS_A_PROCESS = ("jax", "subprocess", "multiprocessing", "threading", "signal.signal", "setsid")
 
 
@@ -185,32 +184,14 @@ def _as_the_program(
 def _environment(
     spec: Mapping[str, Any], folder: Path, environment: Mapping[bytes, bytes]
 ) -> dict[str, Any]:
-    """Return what the probe tells; asked once where no folder of the trainer's is asked about."""
+    """Return what the probe tells of the node and of the trainer's interpreter and code."""
     argv = [*spec["probe"][:2], "both", *spec["probe"][3:], *spec.get("paths", ())]
-    if spec.get("paths"):
-        return _told(tuple(argv), str(folder), tuple(environment.items()))
-    plain = {name: value for name, value in environment.items() if name.startswith(_TELLING)}
-    return _told_once(tuple(argv), (folder / payload.PROBE).read_text(), tuple(plain.items()))
-
-
-def _told(
-    argv: tuple[str, ...], folder: str, environment: tuple[tuple[bytes, bytes], ...]
-) -> dict[str, Any]:
-    words = [word.replace("{xlatune.folder}", folder) for word in argv]
-    done = subprocess.run(
-        words, env=dict(environment), cwd=folder, capture_output=True, check=False
-    )
-    mark = payload._PROBE_MARK
-    said = [line for line in done.stdout.splitlines() if line.startswith(mark)]
-    return json.loads(said[-1][len(mark) :]) if said else {"problems": [done.stderr.decode()]}
-
-
-@functools.lru_cache(maxsize=64)
-def _told_once(
-    argv: tuple[str, ...], program: str, environment: tuple[tuple[bytes, bytes], ...]
-) -> dict[str, Any]:
-    import tempfile
-
-    with tempfile.TemporaryDirectory() as folder:
-        (Path(folder) / payload.PROBE).write_text(program, encoding="utf-8")
-        return _told(argv, folder, environment)
+    argv = [word.replace("{xlatune.folder}", str(folder)) for word in argv]
+    is_here = argv[0] == sys.executable and not environment.get(b"PYTHONPATH")
+    run = _run_here if is_here else _run_apart
+    said = run(argv, environment, folder, payload.PROBE_S)[1].splitlines()
+    told = [line for line in said if line.startswith(payload._PROBE_MARK)]
+    if not told:
+        return {"problems": [b"\n".join(said).decode("utf-8", "replace")]}
+    found: dict[str, Any] = json.loads(told[-1][len(payload._PROBE_MARK) :])
+    return found

@@ -50,6 +50,7 @@ def run_inside(pytester: pytest.Pytester, *args: str, plugin: str = "xlatune") -
         warnings.simplefilter("default")  # the filters of our own session are no user's
         patched.setattr("pytest_xlatune.executors.local.LocalExecutor", executor)
         patched.setattr("pytest_xlatune.campaign.TURN_S", 0.0)
+        patched.setattr("os.fsync", lambda _: None)  # no power fails meanwhile
         patched.setattr(sys, "argv", ["pytest", "-p", plugin, *args])  # the record quotes it
         return pytester.runpytest_inprocess("-p", plugin, *args)
 

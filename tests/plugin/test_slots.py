@@ -19,10 +19,12 @@ from tests.helpers.waiting import until
 # a lock a slot: trials of one wait for each other, those of two do not
 CONFTEST = """\
 import dataclasses
+import time
 from pathlib import Path
 
 from pytest_xlatune.executors.local import LocalExecutor
 from pytest_xlatune.model.errors import SubmissionError
+from pytest_xlatune.model.result import Outcome, State
 from pytest_xlatune.prepare import preflight
 from pytest_xlatune.tasks import runs
 
@@ -73,6 +75,26 @@ def slowed(folder: Any, what: str) -> None:
     trainer.write_text(text, encoding="utf-8")
 
 
+# of a played machine: a trial is seen to run before it has ended
+LASTS = """
+
+class Lasting(OnNodes):
+    seen = {}
+
+    def poll(self, submissions, *, root):
+        found = super().poll(submissions, root=root)
+        return {each.job_id: self._of(each.job_id, found[each.job_id]) for each in submissions}
+
+    def _of(self, job_id, outcome):
+        looks = self.seen.setdefault(job_id, [])
+        looks.append(time.time())
+        if len(looks) < 3:
+            return Outcome(state=State.RUNNING, nodes=outcome.nodes, start_s=looks[0])
+        return dataclasses.replace(outcome, start_s=looks[0], end_s=looks[2])
+
+
+runs.executor_named = lambda name, **_: Lasting()
+"""
 # The first trial on a slot waits until one runs on the other. Two short trials may miss each other
 # on a machine under load.
 MEET = """
@@ -99,9 +121,16 @@ def spans(folder: Any) -> dict[str, list[tuple[float, float]]]:
     return {name: sorted(each) for name, each in found.items()}
 
 
-def test_a_sweep_runs_on_two_slots_side_by_side_and_says_so(project: Any) -> None:
-    slowed(project, MEET)
-    done = project.run("-n", "2", *TWO)
+@pytest.mark.parametrize(
+    "is_played", [True, pytest.param(False, marks=pytest.mark.part("sweeps"), id="two workers")]
+)
+def test_a_sweep_runs_on_two_slots_side_by_side_and_says_so(project: Any, is_played: bool) -> None:
+    if is_played:
+        (project.path / "conftest.py").write_text(CONFTEST + LASTS, encoding="utf-8")
+        done = project.run(*TWO)
+    else:
+        slowed(project, MEET)
+        done = project.run_apart("-n2", *TWO)
     done.assert_outcomes(passed=1 + 4 + 2)
     done.stdout.fnmatch_lines(["*pretend FSDP=2 * (job *, slot 2) *TGS*"])
     done.stdout.fnmatch_lines(["*looked at node001,node002,node003,node004*"])
@@ -176,7 +205,7 @@ def test_a_slot_that_is_slower_is_told(project: Any) -> None:
     text = path.read_text("utf-8")
     assert "screen_baselines=2," in text
     path.write_text(text.replace("screen_baselines=2,", "screen_baselines=4,"), "utf-8")
-    project.run("-n", "2", *TWO).assert_outcomes(passed=7)
+    project.run(*TWO).assert_outcomes(passed=7)
     board = " ".join(project.read("reports/pretend/leaderboard.md").split())
     # a trial's noise hangs on its slot, and which slot is free first hangs on this machine
     told = r"slot 2 \(node\[003-004\]\) is slower than the others by (9\.9|10\.[01]) %"
@@ -191,6 +220,19 @@ def test_this_machine_has_one_slot(project: Any) -> None:
     assert not project.submitted
 
 
+def test_a_ledger_that_ends_anywhere_is_gone_on_with(project: Any) -> None:
+    project.run(*TWO).assert_outcomes(passed=7)
+    (ledger,) = project.path.glob(".xlatune/pretend/*/ledger.jsonl")
+    lines = ledger.read_text(encoding="utf-8").splitlines(keepends=True)
+    ends = [at for at, line in enumerate(lines) if '"trial-ended"' in line]
+    ledger.write_text("".join(lines[: ends[6]]), encoding="utf-8")
+    known = results(project)
+    assert len(known) == 6
+    project.run(*TWO).assert_outcomes(passed=7)
+    assert_nothing_lost_or_doubled(project, known)
+
+
+@pytest.mark.part("sweeps")
 def test_a_killed_session_loses_and_doubles_nothing(project: Any) -> None:
     slowed(project, "time.sleep(0.5)")
     argv = [sys.executable, "-m", "pytest", "-p", "xlatune", "test_sweep.py", "-n", "2", *TWO]
@@ -203,7 +245,11 @@ def test_a_killed_session_loses_and_doubles_nothing(project: Any) -> None:
     session.wait()
     known = results(project)
     assert len(known) < 18, "it was killed too late to show anything"
-    project.run("-n", "2", *TWO).assert_outcomes(passed=7)
+    project.run_apart("-n2", *TWO).assert_outcomes(passed=7)
+    assert_nothing_lost_or_doubled(project, known)
+
+
+def assert_nothing_lost_or_doubled(project: Any, known: list[dict[str, Any]]) -> None:
     assert results(project)[: len(known)] == known
     submitted = project.submitted
     # a screen of four with two baselines, four blocks of two with one

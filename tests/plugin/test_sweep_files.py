@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.helpers.sessions import run_inside
 from tests.helpers.tell_options import TELL_OPTIONS
 from tests.launchers.test_maxtext_slurm_sweeps import READY
 from tests.maxtext.test_real_maxtext import SWEEP_FILE as OF_MAXTEXT
@@ -78,13 +79,12 @@ def test_every_sweep_file_is_run_to_its_report_by_a_test() -> None:
     assert set(SWEEPS.rglob("test_*.py")) == run | {OF_MAXTEXT}
 
 
-@pytest.mark.timeout(600)
 @pytest.mark.parametrize("name", HERE)
 def test_a_sweep_file_runs_to_its_report(
-    name: str, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    name: str, loaded: None, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("XLATUNE_MACHINE_LOCK", str(tmp_path / "machine.lock"))
-    monkeypatch.setenv("PYTHONPATH", str(pytester.path))
+    monkeypatch.delenv("PYTHONPATH", raising=False)
+    pytester.syspathinsert()
     repository = pytester.path / "repository"
     monkeypatch.setenv("XLATUNE_TRAINER", str(repository))
     (pytester.path / "elsewhere.py").write_text(CONFTEST, encoding="utf-8")
@@ -99,10 +99,10 @@ def test_a_sweep_file_runs_to_its_report(
         here = pytester.path / here.name
         here.write_text(text.replace("/opt/venv/bin/python", sys.executable), encoding="utf-8")
         options = []
-    done = pytester.runpytest_subprocess(
+    done = run_inside(
+        pytester,
         *("-p", "no:cacheprovider", "-p", "elsewhere", "-n0", f"--rootdir={pytester.path}"),
         *(str(here), "--xlatune-executor", "local", *options, *shlex.split(case.options)),
-        timeout=500,
     )
     outcomes = done.parseoutcomes()
     assert outcomes.get("passed", 0) > 0

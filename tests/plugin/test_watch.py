@@ -8,7 +8,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,12 +16,13 @@ import pytest
 
 from pytest_xlatune.cli import main
 from tests.helpers.terminals import Terminal
+from tests.helpers.waiting import until
 
 WATCH = [sys.executable, "-c", "import sys; from pytest_xlatune.cli import main; sys.exit(main())"]
-# the fast profile takes its time between steps until the file is gone
+# the fast profile stands at a step until the file is gone
 SLOW = (
     "for step in range(int(sys.argv[1])):\n"
-    '    time.sleep(0.05)\n    while step == 8 and "--xla_fast" in flags and '
+    '    while step == 8 and "--xla_fast" in flags and '
     'os.path.exists(os.environ.get("HOLD_FAST", "")): time.sleep(0.02)'
 )
 
@@ -38,7 +38,7 @@ def running(folder: Any) -> Iterator[tuple[Any, subprocess.Popen[str]]]:
         'deployed={"XLA', f'deployed={{"HOLD_FAST": "{hold}", "XLA'
     )
     (folder.path / "test_sweep.py").write_text(text, encoding="utf-8")
-    argv = [sys.executable, "-m", "pytest", "-p", "xlatune", "test_sweep.py", "-m", "wave2"]
+    argv = [sys.executable, "-m", "pytest", "-p", "xlatune", "test_sweep.py", "-k", "fast"]
     process = subprocess.Popen(
         argv, cwd=folder.path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     )
@@ -64,9 +64,7 @@ def test_the_screen_shows_the_running_trial_the_ranking_and_the_last_events(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     folder, sweep = running
-    until = time.monotonic() + 120
-    while not folder.events("attempt-submitted") and time.monotonic() < until:
-        time.sleep(0.1)
+    until(lambda: folder.events("attempt-submitted"))
     seen = Terminal([*WATCH, "watch", "--every", "0.3"], cwd=folder.path, env=os.environ)
     # the baseline may run first, and passes step 7
     shown_at = re.compile(r"fast \(job \S+\) step 7/12, \S+ TGS so far")

@@ -31,7 +31,8 @@ def test_the_commit_that_computes_a_second_gradient_is_named(
     assert len(commits) == 1 + 16
     folder.write(text=STUDIES.read_text("utf-8"))
     asked = ("--xlatune-commits", "v1..HEAD", "-m", "commits", "-v", "-n0")
-    ran = folder.run_apart(*asked, timeout_s=600)  # 20 starts of JAX, on whatever is free of the cores
+    # 20 starts of JAX, on whatever is free of the cores
+    ran = folder.run_apart(*asked, timeout_s=600)
     record = json.loads(folder.read("reports/commits/commits.json"))["conclusion"]["record"]
     if record["found"] == "RANGE":  # after its first, up to its last
         named = commits[commits.index(record["first"]) + 1 : commits.index(record["last"]) + 1]

@@ -75,25 +75,35 @@ def slowed(folder: Any, what: str) -> None:
     trainer.write_text(text, encoding="utf-8")
 
 
-# of a played machine: a trial is seen to run before it has ended
-LASTS = """
+# Each pair of nodes takes its trials one after the other; a look at them is a tick of their clock.
+PLAYED = """
 
-class Lasting(OnNodes):
-    seen = {}
+class Played(OnNodes):
+    began_s, ticks, free, spans = time.time(), 0, {}, {}
+
+    def submit(self, spec, request):
+        job_id = super().submit(spec, request)
+        start = max(self.ticks, self.free.get(request.nodelist, 0))
+        self.free[request.nodelist] = start + 2
+        self.spans[job_id] = [start, start + 2]
+        return job_id
 
     def poll(self, submissions, *, root):
+        Played.ticks += 1
         found = super().poll(submissions, root=root)
-        return {each.job_id: self._of(each.job_id, found[each.job_id]) for each in submissions}
+        return {each.job_id: self._at(each.job_id, found[each.job_id]) for each in submissions}
 
-    def _of(self, job_id, outcome):
-        looks = self.seen.setdefault(job_id, [])
-        looks.append(time.time())
-        if len(looks) < 3:
-            return Outcome(state=State.RUNNING, nodes=outcome.nodes, start_s=looks[0])
-        return dataclasses.replace(outcome, start_s=looks[0], end_s=looks[2])
+    def _at(self, job_id, outcome):
+        start_s, end_s = (self.began_s + at / 100 for at in self.spans[job_id])
+        if self.ticks < self.spans[job_id][0]:
+            return Outcome(state=State.PENDING, reason="Resources")
+        if self.ticks < self.spans[job_id][1]:
+            return Outcome(state=State.RUNNING, nodes=outcome.nodes, start_s=start_s)
+        return dataclasses.replace(outcome, start_s=start_s, end_s=end_s)
 
 
-runs.executor_named = lambda name, **_: Lasting()
+executor = Played()
+runs.executor_named = lambda name, **_: executor
 """
 # The first trial on a slot waits until one runs on the other. Two short trials may miss each other
 # on a machine under load.
@@ -122,11 +132,15 @@ def spans(folder: Any) -> dict[str, list[tuple[float, float]]]:
 
 
 @pytest.mark.parametrize(
-    "is_played", [True, pytest.param(False, marks=pytest.mark.part("sweeps"), id="two workers")]
+    "is_played",
+    [
+        pytest.param(True, id="played"),
+        pytest.param(False, marks=pytest.mark.part("sweeps"), id="two workers"),
+    ],
 )
 def test_a_sweep_runs_on_two_slots_side_by_side_and_says_so(project: Any, is_played: bool) -> None:
     if is_played:
-        (project.path / "conftest.py").write_text(CONFTEST + LASTS, encoding="utf-8")
+        (project.path / "conftest.py").write_text(CONFTEST + PLAYED, encoding="utf-8")
         done = project.run(*TWO)
     else:
         slowed(project, MEET)

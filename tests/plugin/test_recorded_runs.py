@@ -52,7 +52,7 @@ SWEEP = Sweep(
     ),
     profiles=(profile("level-1", "--xla_backend_optimization_level=1"),),
     site=SiteSettings(executor="local"),
-    design=DesignSettings(screen_baselines=2, finalists=1, blocks=2, budget=40),
+    design=DesignSettings(screen_baselines=1, finalists=1, blocks=2, budget=40),
 )
 tests = standard_tests(SWEEP)
 """
@@ -106,7 +106,7 @@ def test_the_record_of_a_sweep_on_real_jax_shows_all_fields(folder: Any) -> None
     assert spent["steps_h"] > 0
     (told,) = [e for e in folder.events("environment-seen") if e["is_whole"]]
     assert told["nodes"][0]["packages"] == node["packages"]
-    assert len(folder.events("environment-seen")) == 1, "the others told the same"
+    assert len(folder.events("environment-seen")) == 1, "the other told the same"
 
     header = folder.read("reports/pretend/leaderboard.md").partition("\n## ")[0]
     jax = node["packages"]["jax"]
@@ -123,14 +123,17 @@ def test_the_record_of_a_sweep_on_real_jax_shows_all_fields(folder: Any) -> None
     assert json.loads(said["xlatune.record"])["nodes"][0]["packages"]["jax"] == jax
 
 
-def test_an_upgrade_over_night_begins_an_epoch_and_is_said(folder: Any) -> None:
+@pytest.mark.parametrize(
+    "run", ["run", pytest.param("run_with_workers", marks=pytest.mark.part("sweeps"))]
+)
+def test_an_upgrade_over_night_begins_an_epoch_and_is_said(folder: Any, run: str) -> None:
     folder.write(text=PRETEND)
     install(folder, jax="0.9.0", jaxlib="0.9.0")
     folder.run("-m", "wave1 or wave2")
     assert set(epochs(folder)) == {0}
     assert record(folder)["nodes"][0]["packages"]["jaxlib"] == "0.9.0"
     install(folder, jax="0.9.0", jaxlib="0.10.2")
-    done = folder.run_with_workers("-m", "confirm")
+    done = getattr(folder, run)("-m", "confirm")
     (began,) = folder.events("epoch-began")
     assert began["cause"] == "changed"
     assert began["changes"] == ["jaxlib 0.9.0 -> 0.10.2"]
@@ -194,15 +197,15 @@ if any("xlatune_environment" in each for each in sys.orig_argv):
 
 
 @pytest.mark.parametrize(
-    ("program", "said"),
+    ("program", "probe_s", "said"),
     [
-        pytest.param("time.sleep(600)", "no answer in 1 s", id="hangs"),
-        pytest.param("os._exit(3)", "exit 3", id="fails"),
-        pytest.param("os.abort()", "exit -6", id="dies"),
+        pytest.param("time.sleep(600)", 6.0, "no answer in 6 s", id="hangs"),
+        pytest.param("os._exit(3)", 60.0, "exit 3", id="fails"),
+        pytest.param("os.abort()", 60.0, "exit -6", id="dies"),
     ],
 )
 def test_a_probe_that_does_not_answer_costs_no_trial(
-    tmp_path: Path, program: str, said: str
+    tmp_path: Path, program: str, probe_s: float, said: str
 ) -> None:
     (tmp_path / "sitecustomize.py").write_text(HIDES + program, encoding="utf-8")
     folder, trainer = tmp_path / "1", tmp_path / "train.py"
@@ -213,7 +216,7 @@ def test_a_probe_that_does_not_answer_costs_no_trial(
         argv=(sys.executable, str(trainer)), env={"PYTHONPATH": str(tmp_path)}, probe=asks
     )
     write_spec(folder, with_probe(spec, devices=False))
-    run = "import sys; from pytest_xlatune.executors import payload; payload.PROBE_S = 1.0; "
+    run = f"import sys; from pytest_xlatune.executors import payload; payload.PROBE_S = {probe_s}; "
     argv = [sys.executable, "-c", f"{run}payload.run(sys.argv[1])", str(folder)]
     subprocess.run(argv, check=True, timeout=120)
     assert read_outcomes(folder)[0].state is State.COMPLETED

@@ -90,7 +90,8 @@ def test_the_confirmation_alone_screens_what_is_missing(folder: Any) -> None:
 def test_fresh_measures_everything_again_and_deletes_nothing(folder: Any) -> None:
     folder.run("-k", "fast")
     before = folder.submitted
-    folder.run("-k", "fast", "--xlatune-fresh").assert_outcomes(passed=1)
+    # once, though two workers and their controller are asked
+    folder.run_with_workers("-k", "fast", "--xlatune-fresh").assert_outcomes(passed=1)
     assert sorted(folder.submitted) == sorted([*before, *before])
 
 
@@ -99,7 +100,7 @@ def test_what_nothing_may_submit(folder: Any) -> None:
     collected.stdout.fnmatch_lines(["*test_flag?fast?*", "*test_finalist?finalist-1?*"])
     off = folder.run("--no-xlatune")
     off.assert_outcomes(deselected=6)
-    plan = folder.run("--xlatune-plan")
+    plan = folder.run_with_workers("--xlatune-plan")
     plan.stdout.fnmatch_lines(
         [
             "*5 trials of the screen, then 2 finalists in 3 blocks*",

@@ -68,17 +68,17 @@ def test_the_screen_shows_the_running_trial_the_ranking_and_the_last_events(
     seen = Terminal([*WATCH, "watch", "--every", "0.3"], cwd=folder.path, env=os.environ)
     # the baseline may run first, and passes step 7
     shown_at = re.compile(r"fast \(job \S+\) step 7/12, \S+ TGS so far")
-    text = seen.read_until(lambda text: shown_at.search(text) is not None, timeout_s=120)
+    text = seen.read_until(lambda text: shown_at.search(text) is not None)
     assert "pretend" in text
     assert "fast (job " in text
     assert f"step 7/{12}" in text
     assert "submitted as job" in text
     assert "TGS so far" in text
     shown = len(seen.said)
-    seen.read_until(lambda _: len(seen.said) > shown, timeout_s=20)
+    seen.read_until(lambda _: len(seen.said) > shown)
     assert len(seen.said) > shown, "it is drawn again"
     seen.press(b"q")
-    seen.read_until(lambda _: False, timeout_s=20)
+    seen.read_until(lambda _: False)
     assert seen.close() == 0
     assert b"\x1b[?1049l" in seen.said, "the screen from before is back"
 
@@ -100,7 +100,7 @@ def test_ctrl_c_ends_it_without_a_traceback(folder: Any) -> None:
     seen = Terminal([*WATCH, "watch"], cwd=folder.path, env=os.environ, columns=40)
     seen.read_until(lambda text: "q quits" in text)
     seen.process.send_signal(signal.SIGINT)
-    text = seen.read_until(lambda _: False, timeout_s=20)
+    text = seen.read_until(lambda _: False)
     assert seen.close() == 0
     assert "Traceback" not in text
 

@@ -10,6 +10,7 @@ import pytest
 
 from tests.helpers.document.check import unaccounted
 from tests.helpers.document.figures import Books
+from tests.helpers.ledger_lines import cut
 from tests.plugin.test_evidence_runs import DUMPING, REAL
 
 RAGGED = "--xla_gpu_unsupported_use_ragged_all_to_all_one_shot_kernel=false"
@@ -197,9 +198,8 @@ def test_killed_between_the_evidence_and_reading_it(ordered: Any) -> None:
     """What the ledger lacks is read by the next session: nothing is run twice."""
     ordered.run("-m", "wave2").assert_outcomes(passed=2)
     (ledger,) = ordered.path.glob(".xlatune/pretend/*/ledger.jsonl")
-    lines = ledger.read_text(encoding="utf-8").splitlines(keepends=True)
-    (at,) = (at for at, line in enumerate(lines) if "evidence-recorded" in line)
-    ledger.write_text("".join(lines[:at]), encoding="utf-8")
+    assert len(ordered.events("evidence-recorded")) == 1
+    cut(ledger, "evidence-recorded", 0)
     before = evidence_runs(ordered)
     ordered.run("-m", "wave2").assert_outcomes(passed=2)
     assert evidence_runs(ordered) == before

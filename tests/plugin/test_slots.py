@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from pytest_xlatune.model.errors import Exit
+from tests.helpers.ledger_lines import cut
 from tests.helpers.waiting import until
 
 # a lock a slot: trials of one wait for each other, those of two do not
@@ -237,9 +238,7 @@ def test_this_machine_has_one_slot(project: Any) -> None:
 def test_a_ledger_that_ends_anywhere_is_gone_on_with(project: Any) -> None:
     project.run(*TWO).assert_outcomes(passed=7)
     (ledger,) = project.path.glob(".xlatune/pretend/*/ledger.jsonl")
-    lines = ledger.read_text(encoding="utf-8").splitlines(keepends=True)
-    ends = [at for at, line in enumerate(lines) if '"trial-ended"' in line]
-    ledger.write_text("".join(lines[: ends[6]]), encoding="utf-8")
+    cut(ledger, "trial-ended", 6)
     known = results(project)
     assert len(known) == 6
     project.run(*TWO).assert_outcomes(passed=7)

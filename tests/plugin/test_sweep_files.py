@@ -18,7 +18,7 @@ from tests.plugin.test_flagship_sweeps import FLAGSHIPS
 from tests.plugin.test_node_study import CONFTEST
 
 SWEEPS = Path(__file__).parents[2] / "sweeps"
-# MaxText's words and lines; a device has room for eight sequences
+# MaxText's words and lines; eight sequences fill a device
 TRAINER = """\
 import hashlib, os, sys
 keys = dict(each.split("=", 1) for each in sys.argv[2:])

@@ -26,7 +26,7 @@ def test_a_sweep_measures_once_and_concludes_the_same_again(folder: Any) -> None
 def test_two_workers_share_what_is_left_and_one_process_reuses_it(
     folder: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Real trials: none is run twice, whoever asks; what is left for people is written once."""
+    """Real trials: none is run twice, and what is left for people is written once."""
     summary = tmp_path / "summary.md"
     monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(summary))
     folder.run("-k", "fast").assert_outcomes(passed=1)
@@ -90,7 +90,7 @@ def test_the_confirmation_alone_screens_what_is_missing(folder: Any) -> None:
 def test_fresh_measures_everything_again_and_deletes_nothing(folder: Any) -> None:
     folder.run("-k", "fast")
     before = folder.submitted
-    # once, though two workers and their controller are asked
+    # once, although two workers and their controller have the option
     folder.run_with_workers("-k", "fast", "--xlatune-fresh").assert_outcomes(passed=1)
     assert sorted(folder.submitted) == sorted([*before, *before])
 

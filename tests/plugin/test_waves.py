@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import signal
@@ -12,6 +13,7 @@ import pytest
 
 from tests.helpers.document.check import unaccounted
 from tests.helpers.document.figures import Books
+from tests.helpers.ledger_lines import cut
 from tests.helpers.tell_options import TELL_OPTIONS
 from tests.helpers.waiting import until
 from tests.plugin.test_kills import start
@@ -136,6 +138,7 @@ STACKS = ["good+fair", "good+fair+wide", "good+wide"]
 SCREEN = (1 + 2) + (4 + 2) + (3 + 2) + (3 + 2) + (1 + 2)
 BLOCKS = 3 * 3
 GATES = 2 * 4 * 2
+EARLY = ("-m", "wave1 or wave2 or wave3")
 
 
 @pytest.fixture
@@ -256,13 +259,10 @@ def test_a_test_of_nothing_derived_says_so(waves: Any) -> None:
 
 
 def test_a_ledger_that_ends_in_a_derived_wave_is_gone_on_with(waves: Any) -> None:
-    early = ("-m", "wave1 or wave2 or wave3")
-    waves.run(*early).assert_outcomes(passed=8)
+    waves.run(*EARLY).assert_outcomes(passed=8)
     (ledger,) = waves.path.glob(".xlatune/pretend/*/ledger.jsonl")
-    lines = ledger.read_text(encoding="utf-8").splitlines(keepends=True)
-    ends = [at for at, line in enumerate(lines) if '"trial-ended"' in line]
-    ledger.write_text("".join(lines[: ends[-4] + 1]), encoding="utf-8")
-    assert_resumed(waves, *early)
+    cut(ledger, "trial-ended", -3)
+    assert_resumed(waves, waves.run)
 
 
 @pytest.mark.part("sweeps")
@@ -272,21 +272,19 @@ def test_killed_in_a_derived_wave_and_resumed(waves: Any, start: Callable[..., A
     (waves.path / "trainer.py").write_text(TRAINER.replace("\\\\", "\\"), encoding="utf-8")
     text = SWEEP_FILE.replace('"--xla_leftover=1"}', '"--xla_leftover=1", "SLEEP_S": "0.5"}')
     (waves.path / "test_sweep.py").write_text(text, encoding="utf-8")
-    early = ("-m", "wave1 or wave2 or wave3")
-    session = start("-n2", *early)
+    session = start("-n2", *EARLY)
     until(lambda: len(of_wave(waves, "wave3")) >= 1)
     os.kill(session.pid, signal.SIGKILL)
     session.wait()
-    assert_resumed(waves, "-n4", *early)
+    assert_resumed(waves, functools.partial(waves.run_apart, "-n4"))
 
 
-def assert_resumed(waves: Any, *args: str) -> None:
+def assert_resumed(waves: Any, run: Callable[..., pytest.RunResult]) -> None:
     planned = {
         line["trial"]["profile"]["id"]
         for line in waves.events("trial-planned")
         if line["trial"]["stage"] == "wave3"
     }
-    run = waves.run_apart if "-n4" in args else waves.run
-    run(*args).assert_outcomes(passed=8)
+    run(*EARLY).assert_outcomes(passed=8)
     assert of_wave(waves, "wave3") == planned - {"baseline-deployed"} == set(STACKS)
     assert len(waves.submitted) == len(set(waves.submitted)) == (1 + 2) + (4 + 2) + (3 + 2)

@@ -137,7 +137,6 @@ SINGLES = {"good", "fair", "wide", "idle"}
 STACKS = ["good+fair", "good+fair+wide", "good+wide"]
 SCREEN = (1 + 2) + (4 + 2) + (3 + 2) + (3 + 2) + (1 + 2)
 BLOCKS = 3 * 3
-GATES = 2 * 4 * 2
 EARLY = ("-m", "wave1 or wave2 or wave3")
 
 

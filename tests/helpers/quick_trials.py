@@ -204,11 +204,15 @@ def _ask_node(argv: list[str], folder: Path) -> None:
 def _environment(
     spec: Mapping[str, Any], folder: Path, environment: Mapping[bytes, bytes]
 ) -> dict[str, Any]:
-    """Return what the probe tells of the node and of the trainer's interpreter and code."""
-    probe, paths = spec["probe"], spec.get("paths", ())
+    """Return what the probe tells of the node and of the trainer's interpreter and code.
+
+    JAX is not asked for devices: that costs two seconds a cell in each session.
+    """
+    probe = [word for word in spec["probe"] if word != payload._DEVICES]
+    paths = spec.get("paths", ())
     if Path(probe[1]).name == payload.PROBE:
         return _told([*probe[:2], "both", *probe[3:], *paths], folder, environment)
-    # a container stands around the interpreter: one asks outside of it and one inside
+    # a shell or a container stands around the interpreter: one asks outside of it and one inside
     node = [sys.executable, payload.PROBE, "node", *paths]
     found, inside = (_told(argv, folder, environment) for argv in (node, probe))
     return {**found, **inside, "problems": [*found["problems"], *inside["problems"]]}

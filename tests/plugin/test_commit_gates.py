@@ -408,15 +408,16 @@ tests = standard_tests(SWEEP)
 """
 
 
-def image_gate(folder: Any, deployed: str, of: str, *, program: str, args: Any = ()) -> Any:
-    """Run a gate of one image against another; one may set IMAGE_SPEED."""
+def write_image_gate(
+    folder: Any, deployed: str, of: str, *, program: str, args: tuple[str, ...] = ()
+) -> None:
+    """Write a gate of one image against another; one may set IMAGE_SPEED."""
     trainer = TRAINER.replace("from speed import SPEED", "import os")
     trainer = trainer.replace("SPEED *", "float(os.environ.get('IMAGE_SPEED', '1000')) *")
     (folder.path / "train.py").write_text(trainer.replace("NOISE", "0.004"), "utf-8")
     text = IMAGE_GATE.replace("DEPLOYED", repr(deployed)).replace("NEXT", repr(of))
     text = text.replace("PROGRAM", repr(program)).replace("ARGS", repr(args))
     (folder.path / "test_sweep.py").write_text(text, encoding="utf-8")
-    return folder.run()
 
 
 # sets what the second image would, and starts here what would be inside
@@ -434,12 +435,14 @@ def test_an_image_is_a_candidate(folder: Any) -> None:
     program.write_text(STAND_IN, "utf-8")
     program.chmod(0o755)
     now, slow = (f"rocm/jax:{name}@sha256:{at * 64}" for name, at in (("now", "0"), ("next", "1")))
-    red = image_gate(folder, now, slow, program=str(program))
+    write_image_gate(folder, now, slow, program=str(program))
+    red = folder.run()
     assert red.ret == 1
     red.stdout.fnmatch_lines(["*regression: next-image, delta -*"])
     record = json.loads(folder.read("reports/pretend/gate.json"))["record"]
     assert set(record["image"].split(", ")) == {slow, now}
-    assert image_gate(folder, now, now, program=str(program)).ret == pytest.ExitCode.USAGE_ERROR
+    write_image_gate(folder, now, now, program=str(program))
+    assert folder.run().ret == pytest.ExitCode.USAGE_ERROR
 
 
 @pytest.mark.part("sweeps")
@@ -448,7 +451,8 @@ def test_a_real_image_is_a_candidate(folder: Any, podman_site: PodmanSite) -> No
 
     def gate(of: str) -> Any:
         site = podman_site
-        return image_gate(folder, site.image, of, program=site.program, args=site.args)
+        write_image_gate(folder, site.image, of, program=site.program, args=site.args)
+        return folder.run_apart()
 
     with made_image("ENV IMAGE_SPEED=900") as slow:
         red = gate(slow)

@@ -18,7 +18,7 @@ import subprocess
 import sys
 import time
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,9 +27,13 @@ from pytest_xlatune.executors.folder import write_spec
 from pytest_xlatune.executors.local import _JOB, LocalExecutor, _read_job, _with_gpus
 from pytest_xlatune.model.errors import SubmissionError
 from pytest_xlatune.model.trial import LaunchSpec
+from pytest_xlatune.workers import probe_environment
 
 # a program with one of these words needs a process of its own
-NEEDS_A_PROCESS = ("jax", "subprocess", "multiprocessing", "threading", "signal.signal", "setsid")
+NEEDS_A_PROCESS = (
+    *("jax", "runpy", "subprocess", "multiprocessing", "threading"),
+    *("signal.signal", "setsid", "setrlimit"),
+)
 
 
 class QuickExecutor(LocalExecutor):
@@ -198,13 +202,48 @@ def _ask_node(argv: list[str], folder: Path) -> None:
 def _environment(
     spec: Mapping[str, Any], folder: Path, environment: Mapping[bytes, bytes]
 ) -> dict[str, Any]:
-    """Return what the probe tells of the node and of the trainer's interpreter and code."""
-    argv = [*spec["probe"][:2], "both", *spec["probe"][3:], *spec.get("paths", ())]
-    argv = [word.replace("{xlatune.folder}", str(folder)) for word in argv]
-    run = _run_here if argv[0] == sys.executable else _run_apart
-    said = run(argv, environment, folder, payload.PROBE_S)[1].splitlines()
-    told = [line for line in said if line.startswith(payload._PROBE_MARK)]
+    """Return what the probe tells of the node and of the trainer's interpreter and code.
+
+    JAX is not asked for devices: that costs two seconds a cell in each session.
+    """
+    probe = [word for word in spec["probe"] if word != payload._DEVICES]
+    paths = spec.get("paths", ())
+    if Path(probe[1]).name == payload.PROBE:
+        return _told([*probe[:2], "both", *probe[3:], *paths], folder, environment)
+    # a shell or a container stands around the interpreter: one asks outside of it and one inside
+    node = [sys.executable, payload.PROBE, "node", *paths]
+    found, inside = (_told(argv, folder, environment) for argv in (node, probe))
+    return {**found, **inside, "problems": [*found["problems"], *inside["problems"]]}
+
+
+def _told(argv: Sequence[str], folder: Path, environment: Mapping[bytes, bytes]) -> dict[str, Any]:
+    """Return what the probe answers; in this process where it is asked of our interpreter."""
+    words = [word.replace("{xlatune.folder}", str(folder)) for word in argv]
+    if words[0] == sys.executable and not environment.get(b"PYTHONPATH"):
+        heard = io.StringIO()
+        with _as_the_program(words[1:], environment, folder, heard):
+            probe_environment.main(words[2:])
+        said = heard.getvalue().encode("utf-8", "surrogateescape")
+    else:
+        _, said = _run_apart(words, environment, folder, payload.PROBE_S)
+    told = [line for line in said.splitlines() if line.startswith(payload._PROBE_MARK)]
     if not told:
-        return {"problems": [b"\n".join(said).decode("utf-8", "replace")]}
+        return {"problems": [said.decode("utf-8", "replace")]}
     found: dict[str, Any] = json.loads(told[-1][len(payload._PROBE_MARK) :])
     return found
+
+
+_OURS, _git = Path(__file__).parents[2], probe_environment._git
+
+
+def _git_but_once(top: Path, *words: str) -> str | None:
+    return _git_of_ours(*words) if top == _OURS else _git(top, *words)
+
+
+@functools.cache
+def _git_of_ours(*words: str) -> str | None:
+    return _git(_OURS, *words)
+
+
+# the tests' interpreter lies in our repository, which stays as it is while they run
+probe_environment._git = _git_but_once

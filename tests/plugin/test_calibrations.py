@@ -9,47 +9,42 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
-import numpy as np
 import pytest
-from scipy import special
 
+from pytest_xlatune import campaign
 from pytest_xlatune.cli import main
 from pytest_xlatune.executors import Request, slurm
-from pytest_xlatune.executors.local import LocalExecutor
 from pytest_xlatune.model.errors import Exit
 from pytest_xlatune.model.result import Outcome, Submission
 from pytest_xlatune.prepare import preflight
 from pytest_xlatune.tasks import runs
-
-# loaded before pytester remembers which modules there are: numpy cannot be loaded again
-assert np.__name__
-assert special.__name__
+from tests.helpers.quick_trials import QuickExecutor
 
 SLOTS = ("--nodelist", "node[001-004]", "--slots", "2")
 ONE = ("--nodelist", "node[001-002]")
 
 
-class OnNodes(LocalExecutor):
-    """Trials of one slot wait for each other; a step says in which allocation it was."""
+class OnNodes(QuickExecutor):
+    """Every node is this one; a step says in which allocation it was."""
 
     max_in_flight = 0
-    here = Path()
     asked: ClassVar[Mapping[str, Any]] = {}  # of the last one
     names: ClassVar[dict[str, str]] = {}  # by job, as their allocations are
-    turns: ClassVar[list[str] | None] = None  # trials that run one after the other, or as a pair
+    turns: ClassVar[list[str]] = []  # trials that run one after the other, or as a pair
+    handed_in: ClassVar[list[list[str]]] = [[]]  # trials, those between two polls together
 
     def submit(self, spec: Any, request: Request) -> str:
-        first = request.nodelist[0]
-        self._lock = self.here / f"{first}.lock"
-        spec = dataclasses.replace(spec, env={**spec.env, "FIRST_NODE": first})
-        spec = dataclasses.replace(spec, env={**spec.env, "ALLOCATION": request.allocation})
+        told = {"FIRST_NODE": request.nodelist[0], "ALLOCATION": request.allocation}
+        spec = dataclasses.replace(spec, env={**spec.env, **told})
         resources = dataclasses.replace(request.resources, nodes=1)
         here = dataclasses.replace(request, nodelist=(), resources=resources)
         job_id = super().submit(spec, here)
         self.names[job_id] = request.allocation
+        self.handed_in[-1].append(request.folder.name)
         return job_id
 
     def poll(self, submissions: Sequence[Submission], *, root: Path) -> Mapping[str, Outcome]:
+        self.handed_in.append([])
         trials = {each.job_id: each.trial_id for each in submissions}
         return {
             job_id: dataclasses.replace(
@@ -59,11 +54,9 @@ class OnNodes(LocalExecutor):
         }
 
     def _times(self, trial_id: str) -> dict[str, Any]:
-        """Say when a trial ran, where `turns` decides it: a busy machine starts programs late."""
-        if self.turns is None:
-            return {}
-        _, is_busy, rest = trial_id.partition("-busy.")
-        turn = f"pair {int(rest.partition('-')[0]) // 2}" if is_busy else trial_id
+        """Say when a trial ran: those of a pair side by side, all others one after the other."""
+        at = _busy_at(trial_id)
+        turn = trial_id if at < 0 else f"pair {at // 2}"
         if turn not in self.turns:
             self.turns.append(turn)
         start_s = 1e9 + 10 * self.turns.index(turn)
@@ -78,12 +71,13 @@ def cluster(folder: Any, sweep_file: str, monkeypatch: pytest.MonkeyPatch) -> An
         OnNodes.asked = {"name": name, **asked}
         return OnNodes()
 
-    OnNodes.here, OnNodes.names, OnNodes.turns = folder.path, {}, None
+    OnNodes.names, OnNodes.turns, OnNodes.handed_in = {}, [], [[]]
     monkeypatch.setattr(runs, "executor_named", named)
     monkeypatch.setattr(preflight, "_node_faults", lambda _site: ())
     monkeypatch.setattr(preflight, "_busy", lambda _site: [])
     monkeypatch.setattr(preflight, "_from_the_nodes", lambda *_: ([], []))
     monkeypatch.setattr(slurm, "expected_wait", lambda **_: 1800.0)
+    monkeypatch.setattr(campaign, "TURN_S", 0.0)
     text = sweep_file.replace('executor="local"', 'executor="slurm"')
     folder.write(text=text.replace('"FSDP=4",\n', '"FSDP=2",\n'))
     monkeypatch.chdir(folder.path)
@@ -106,34 +100,31 @@ def said(capsys: pytest.CaptureFixture[str]) -> str:
     return " ".join(capsys.readouterr().out.split())
 
 
-# two trials of a round wait for each other, and slow each other down
+# two trials of a round slow each other down
 BUSY = """\
-if "-busy" in sys.argv[2]:
-    at = int(sys.argv[2].partition("-busy.")[2].partition("-")[0])
-    here = os.path.dirname(os.path.abspath(__file__))
-    open(os.path.join(here, f"mark-{at}"), "w").close()
-    until_s = time.time() + 100
-    while not os.path.exists(os.path.join(here, f"mark-{at ^ 1}")) and time.time() < until_s:
-        time.sleep(0.02)
-    time.sleep(1.5)
-    speed *= 0.6
+speed *= 0.6 if "-busy" in sys.argv[2] else 1.0
 speed *= 0.7 if os.environ["FIRST_NODE"] == "node003" else 1.0
 """
+
+
+def _busy_at(trial: str) -> int:
+    """Return the number of a trial that runs beside another; -1 of one that runs alone."""
+    # baseline-deployed-busy.3-0a1b2c3d4e.1
+    return int(trial.partition("-busy.")[2].partition("-")[0] or -1)
 
 
 def test_slots_are_calibrated_alone_and_busy(
     cluster: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
     slowed(cluster, BUSY)
-    OnNodes.turns = []
     assert main(["calibrate", "test_sweep.py", *SLOTS, "--starts", "3"]) == 0
     text = said(capsys)
     # three rounds of both slots, two trials alone in each round
     assert len(cluster.submitted) == 3 * 2 + 3 * 2
-    told = r"slot 2 \(node\[003-004\]\) is slower than the others by (2|3)\d.\d %"
-    assert re.search(told, text), text
-    # how much depends on how long the trials really ran beside each other
-    assert re.search(r"neighbours slow each other down: -\d+", text), text
+    together = [{_busy_at(each) for each in batch} - {-1} for batch in OnNodes.handed_in]
+    assert [each for each in together if each] == [{0, 1}, {2, 3}, {4, 5}], "both slots of a round"
+    assert "slot 2 (node[003-004]) is slower than the others by 30.0 %" in text
+    assert "neighbours slow each other down: -40.0 % with all slots busy" in text
     found = kept(cluster)["slots"]
     assert found["busy_high"] < 0
     assert kept(cluster)["slot_nodes"] == ["node[001-002]", "node[003-004]"]

@@ -129,7 +129,7 @@ def test_a_commit_with_a_planted_loss_is_red_and_one_without_is_green(
     assert len(folder.submitted) == 8
 
     repository.commit(1000.0, note="the loss is gone")
-    green = folder.run("-n2")
+    green = folder.run()
     green.assert_outcomes(passed=1)
     assert green.ret == 0
     assert len(folder.submitted) == 16, "a new commit is measured beside its own baselines"
@@ -207,17 +207,6 @@ def test_a_checkout_that_is_gone_or_half_made_is_made_again(
     done = folder.run("--xlatune-fresh")
     done.assert_outcomes(passed=1)
     assert (first / "train.py").exists()
-
-
-def test_a_checkout_that_was_edited_is_no_commit(folder: Any, repository: Repository) -> None:
-    repository.commit(1000.0, note="same speed")
-    assert folder.run().ret == 0
-    made = repository.path / ".git" / "xlatune"
-    edited = next(each for each in made.iterdir() if each.is_dir())
-    (edited / "speed.py").write_text("SPEED = 2000.0\n", "utf-8")
-    done = folder.run("--xlatune-fresh")
-    done.assert_outcomes(errors=1)
-    done.stdout.fnmatch_lines(["*was changed: speed.py. What runs there is no commit any more*"])
 
 
 def test_an_editable_install_would_run_one_code_for_all(
@@ -347,25 +336,31 @@ def test_an_image_under_another_name_is_the_same_image() -> None:
         gate(f"mirror.local/rocm/jax@{sha}").resolve().check()
 
 
-@pytest.mark.parametrize("way", ["an untracked module", "a file that git does not look at"])
-def test_a_checkout_is_no_commit_by_what_git_does_not_show(
-    folder: Any, repository: Repository, way: str
-) -> None:
+def test_a_checkout_that_was_changed_is_no_commit(folder: Any, repository: Repository) -> None:
+    """Not by an edit, nor by what git does not show: a new module, a file it is told to pass by."""
     repository.commit(1000.0, note="same speed")
     assert folder.run().ret == 0
     made = repository.path / ".git" / "xlatune"
-    edited = next(each for each in made.iterdir() if each.is_dir())
-    if way == "an untracked module":
-        (edited / "hashlib.py").write_text("", "utf-8")
-        name = "hashlib.py"
-    else:
-        git = ["git", "-C", str(edited), "update-index"]
-        subprocess.run([*git, "--assume-unchanged", "speed.py"], check=True)
-        (edited / "speed.py").write_text("SPEED = 2000.0\n", "utf-8")
-        name = "speed.py"
-    done = folder.run("--xlatune-fresh")
-    done.assert_outcomes(errors=1)
-    done.stdout.fnmatch_lines([f"*was changed: {name}. What runs there is no commit any more*"])
+    changed = next(each for each in made.iterdir() if each.is_dir())
+    speed, module = changed / "speed.py", changed / "hashlib.py"
+
+    def is_refused(name: str) -> None:
+        done = folder.run("--xlatune-fresh")
+        done.assert_outcomes(errors=1)
+        said = f"*was changed: {name}. What runs there is no commit any more*"
+        done.stdout.fnmatch_lines([said])
+
+    before = speed.read_text("utf-8")
+    speed.write_text("SPEED = 2000.0\n", "utf-8")
+    is_refused("speed.py")
+    speed.write_text(before, "utf-8")
+    module.touch()
+    is_refused("hashlib.py")
+    module.unlink()
+    hide = ["git", "-C", str(changed), "update-index", "--assume-unchanged", "speed.py"]
+    subprocess.run(hide, check=True)
+    speed.write_text("SPEED = 2000.0\n", "utf-8")
+    is_refused("speed.py")
 
 
 def test_an_interpreter_is_a_candidate(folder: Any, repository: Repository) -> None:
@@ -417,18 +412,51 @@ tests = standard_tests(SWEEP)
 """
 
 
-def test_an_image_is_a_candidate(folder: Any, podman_site: PodmanSite) -> None:
-    """Both images run in real containers; what the next one sets makes its trainer slow."""
+def write_image_gate(
+    folder: Any, deployed: str, of: str, *, program: str, args: tuple[str, ...] = ()
+) -> None:
+    """Write a gate of one image against another; one may set IMAGE_SPEED."""
     trainer = TRAINER.replace("from speed import SPEED", "import os")
     trainer = trainer.replace("SPEED *", "float(os.environ.get('IMAGE_SPEED', '1000')) *")
     (folder.path / "train.py").write_text(trainer.replace("NOISE", "0.004"), "utf-8")
+    text = IMAGE_GATE.replace("DEPLOYED", repr(deployed)).replace("NEXT", repr(of))
+    text = text.replace("PROGRAM", repr(program)).replace("ARGS", repr(args))
+    (folder.path / "test_sweep.py").write_text(text, encoding="utf-8")
+
+
+# sets what the second image would, and starts here what would be inside
+STAND_IN = """\
+#!/bin/sh
+[ "$1" = run ] || exit 0
+case "$*" in *:next@*) export IMAGE_SPEED=900 ;; esac
+while [ "$1" != bash ]; do shift; done
+exec "$@"
+"""
+
+
+def test_an_image_is_a_candidate(folder: Any) -> None:
+    program = folder.path / "podman"
+    program.write_text(STAND_IN, "utf-8")
+    program.chmod(0o755)
+    now, slow = (f"rocm/jax:{name}@sha256:{at * 64}" for name, at in (("now", "0"), ("next", "1")))
+    write_image_gate(folder, now, slow, program=str(program))
+    red = folder.run()
+    assert red.ret == 1
+    red.stdout.fnmatch_lines(["*regression: next-image, delta -*"])
+    record = json.loads(folder.read("reports/pretend/gate.json"))["record"]
+    assert set(record["image"].split(", ")) == {slow, now}
+    write_image_gate(folder, now, now, program=str(program))
+    assert folder.run().ret == pytest.ExitCode.USAGE_ERROR
+
+
+@pytest.mark.part("sweeps")
+def test_a_real_image_is_a_candidate(folder: Any, podman_site: PodmanSite) -> None:
+    """Both images run in real containers; what the next one sets makes its trainer slow."""
 
     def gate(of: str) -> Any:
-        text = IMAGE_GATE.replace("DEPLOYED", repr(podman_site.image)).replace("NEXT", repr(of))
-        text = text.replace("PROGRAM", repr(podman_site.program))
-        text = text.replace("ARGS", repr(podman_site.args))
-        (folder.path / "test_sweep.py").write_text(text, encoding="utf-8")
-        return folder.run()
+        site = podman_site
+        write_image_gate(folder, site.image, of, program=site.program, args=site.args)
+        return folder.run_apart()
 
     with made_image("ENV IMAGE_SPEED=900") as slow:
         red = gate(slow)

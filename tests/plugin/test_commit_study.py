@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from pytest_xlatune.cli import main
 from pytest_xlatune.report.cell_documents import COMMIT_RATES
 
 SWEEP_FILE = """\
@@ -109,7 +109,9 @@ def record_of(folder: Any) -> dict[str, Any]:
     return record
 
 
-def test_the_slow_one_of_nine_commits_is_found(folder: Any, trainer: Trainer) -> None:
+def test_the_slow_one_of_nine_commits_is_found(
+    folder: Any, trainer: Trainer, capsys: pytest.CaptureFixture[str]
+) -> None:
     write(folder)
     hashes = [trainer.commit(f"change {at}", speed=1000.0 if at < 6 else 950.0) for at in range(9)]
     span = ("--xlatune-commits", f"{hashes[0]}..HEAD")
@@ -128,13 +130,9 @@ def test_the_slow_one_of_nine_commits_is_found(folder: Any, trainer: Trainer) ->
     assert f"| `{hashes[6][:12]}` change 6 | FIRST BAD |" in report
     assert COMMIT_RATES in report.partition("## Jobs")[0]
     assert trainer.git("status", "--porcelain") == "", "the user's tree is as it was"
-    command = [sys.executable, "-m", "pytest_xlatune", "study", "commits", "test_sweep.py"]
-    run = "import sys; from pytest_xlatune.cli import main; sys.exit(main(sys.argv[1:]))"
-    again = folder.pytester.run(
-        command[0], "-c", run, *command[3:], "--commits", span[1], timeout=240
-    )
-    assert again.ret == 1
-    assert f"FAILED FIRST BAD {hashes[6][:12]} change 6" in again.stdout.str()
+    capsys.readouterr()
+    assert main(["study", "commits", "test_sweep.py", "--commits", span[1]]) == 1
+    assert f"FAILED FIRST BAD {hashes[6][:12]} change 6" in capsys.readouterr().out
     assert len(folder.submitted) == jobs, "what was measured is used again"
 
 
@@ -180,7 +178,7 @@ def test_a_table_tells_new_breakage_from_old_and_a_slow_model(
     trainer.commit("one", broken="a")
     trainer.git("tag", "v1")
     new = trainer.commit("two", speed=940.0, loss="9.9", broken="a b")
-    done = folder.run("--xlatune-commits", "v1,main", "-v", "-n2")
+    done = folder.run("--xlatune-commits", "v1,main", "-v")
     words = {
         each["arm"]: each["word"]
         for each in json.loads(folder.read("reports/pretend/commits.json"))["conclusion"][
@@ -276,7 +274,7 @@ def test_a_table_goes_on_past_a_commit_that_cannot_be_checked_out(
     hashes = [trainer.commit("one"), with_a_submodule_that_is_gone(trainer, "two")]
     hashes.append(trainer.commit("three"))
     named = ",".join(hashes)
-    done = folder.run("--xlatune-commits", named, "-v", "-n2")
+    done = folder.run_with_workers("--xlatune-commits", named, "-v")  # both make checkouts
     verdicts, short = verdicts_of(folder), [each[:12] for each in hashes]
     for model in "ab":
         own = [verdicts[f"{model}-{each}"] for each in short]

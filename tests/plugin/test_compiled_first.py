@@ -76,7 +76,7 @@ def compiled(folder: Any) -> int:
 def test_what_compiling_decides_is_not_run_and_not_compiled_again(
     sweep: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    done = sweep.run("-m", "wave2", "-rx", "-n2")
+    done = sweep.run_with_workers("-m", "wave2", "-rx")
     done.assert_outcomes(passed=4, xfailed=4)
     said = {each["profile"]: each["cls"] for each in sweep.events("profile-compiled")}
     assert said == {

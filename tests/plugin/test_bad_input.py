@@ -7,8 +7,6 @@ from typing import Any
 
 import pytest
 
-WORKERS = pytest.mark.parametrize("workers", [(), ("-n2",)], ids=["alone", "two workers"])
-
 # (what is changed in the sweep file, options, what the message says)
 MISTAKES = {
     "a duplicate profile id": (
@@ -96,10 +94,19 @@ MISTAKES = {
 }
 
 
-@WORKERS
-@pytest.mark.parametrize("mistake", MISTAKES)
+# one that every worker finds when it collects, and one that ends the run before there are any
+TWO_WORKERS = ("a duplicate profile id", "a wave of -m that does not exist")
+
+
+@pytest.mark.parametrize(
+    ("mistake", "has_workers"),
+    [
+        *(pytest.param(each, False, id=each) for each in MISTAKES),
+        *(pytest.param(each, True, id=f"{each}, two workers") for each in TWO_WORKERS),
+    ],
+)
 def test_a_mistake_is_one_message_and_exit_code_4(
-    folder: Any, mistake: str, workers: tuple[str, ...]
+    folder: Any, mistake: str, *, has_workers: bool
 ) -> None:
     change, options, message = MISTAKES[mistake]
     text = folder.read("test_sweep.py")
@@ -107,7 +114,7 @@ def test_a_mistake_is_one_message_and_exit_code_4(
         assert change[0] in text
         text = text.replace(*change)
     (folder.path / "test_sweep.py").write_text(text, encoding="utf-8")
-    done = folder.run(*options, *workers)
+    done = (folder.run_with_workers if has_workers else folder.run)(*options)
     # what ends the run before collection stands on standard error
     assert done.ret == pytest.ExitCode.USAGE_ERROR
     (done.stderr if "-m" in options else done.stdout).fnmatch_lines([message])
@@ -131,34 +138,30 @@ def test_a_wrong_option_ends_the_run_before_collection(
     done.stderr.fnmatch_lines([f"ERROR: {option.partition('=')[0]}: {message}"])
 
 
-@WORKERS
+MINE = """\
+import pytest
+@pytest.mark.parametrize("number", [1, 2, 3])
+def test_mine(number):
+    pytest.fail("the same three times", pytrace=False)
+"""
+
+
+@pytest.mark.parametrize("has_workers", [False, True], ids=["alone", "two workers"])
 def test_what_keeps_all_tests_from_running_is_said_in_full_once(
-    folder: Any, workers: tuple[str, ...]
+    folder: Any, *, has_workers: bool
 ) -> None:
+    """Failures of other tests are left as they are, equal ones too."""
     text = folder.read("test_sweep.py").replace('"trainer.py"', '"trainr.py"')
     (folder.path / "test_sweep.py").write_text(text, encoding="utf-8")
-    done = folder.run(*workers)
+    (folder.path / "test_mine.py").write_text(MINE, encoding="utf-8")
+    done = (folder.run_with_workers if has_workers else folder.run)("test_mine.py")
     shown = done.stdout.str()
     # where CI is set, pytest's own summary cuts nothing off and has it again
     in_full = shown.split("= short test summary info =", maxsplit=1)[0]
     assert in_full.count("trainr.py does not exist on this machine") == 1
     assert shown.count("cannot begin, nothing was submitted (said in full for ") > 2
+    assert in_full.splitlines().count("the same three times") == 3
     assert not folder.submitted
-
-
-@WORKERS
-def test_failures_of_other_tests_are_left_as_they_are(
-    folder: Any, workers: tuple[str, ...]
-) -> None:
-    (folder.path / "test_mine.py").write_text(
-        "import pytest\n"
-        "@pytest.mark.parametrize('number', [1, 2, 3])\n"
-        "def test_mine(number):\n"
-        "    pytest.fail('the same three times', pytrace=False)\n",
-        encoding="utf-8",
-    )
-    done = folder.run("test_mine.py", "-k", "mine", *workers)
-    assert done.stdout.str().splitlines().count("the same three times") == 3
 
 
 def test_without_an_ini_file_the_ledger_lies_where_pytest_was_started(
@@ -174,8 +177,8 @@ def test_without_an_ini_file_the_ledger_lies_where_pytest_was_started(
     assert not (tmp_path / "reports").exists()
     assert (folder.path / "reports" / "pretend" / "leaderboard.md").exists()
 
-    done = folder.run("-k", "fast", "-n2", "--rootdir", str(far), "--xlatune-workdir", str(far))
-    done.assert_outcomes(passed=1)
+    below = ("--rootdir", str(far), "--xlatune-workdir", str(far))
+    folder.run_with_workers("-k", "fast", *below).assert_outcomes(passed=1)
     assert (far / "reports" / "pretend" / "leaderboard.md").exists()
 
 

@@ -108,21 +108,19 @@ def test_nothing_is_submitted_before_a_person_says_yes(
     assert "wave2, measured" in said
 
 
-@pytest.mark.parametrize("workers", [(), ("-n2",)], ids=["alone", "two workers"])
-def test_a_budget_that_can_only_rank_is_refused(folder: Any, workers: tuple[str, ...]) -> None:
+def test_a_budget_that_can_only_rank_is_refused(folder: Any) -> None:
     text = folder.read("test_sweep.py").replace(DESIGN, "        budget=8,\n")
     assert "budget=8" in text
     text = text.replace("def test_finalist", "def not_test_finalist")
     (folder.path / "test_sweep.py").write_text(text, encoding="utf-8")
-    refused = folder.run("-m", "wave2", *workers)
+    refused = folder.run("-m", "wave2")
     assert refused.ret == Exit.USAGE
     refused.stdout.fnmatch_lines(["*could only rank its profiles: 8 jobs screen 3 profiles*"])
     assert not folder.submitted
     plan = folder.run("--xlatune-plan")
     plan.stdout.fnmatch_lines(["*ranking only*"])
-    if not workers:
-        ranked = folder.run("-m", "wave2", "--xlatune-rank-only")
-        ranked.assert_outcomes(passed=2, xfailed=1)
+    ranked = folder.run("-m", "wave2", "--xlatune-rank-only")
+    ranked.assert_outcomes(passed=2, xfailed=1)
 
 
 def test_trials_measured_from_another_folder_are_told(

@@ -11,9 +11,11 @@ from typing import Any
 import pytest
 
 from pytest_xlatune import Sweep, profile
+from pytest_xlatune.cli import main
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.sweep.cvs_files import read_cvs_file
 from tests.helpers.cvs_written import CLUSTER, first, fourth, third, thresholds, write
+from tests.helpers.sessions import quick_trials, run_inside, run_with_workers
 from tests.helpers.tell_options import TELL_OPTIONS
 
 # MaxText's lines at 820 tokens/s and 0.475 TFLOP a token; step 9 of every job is 4 % slower
@@ -43,7 +45,9 @@ LOCAL = ("--xlatune-executor", "local", "--xlatune-container", "runtime=none")
 
 
 @pytest.fixture
-def folder(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+def folder(
+    loaded: None, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> Path:
     # these jobs measure nothing: they need not take turns with real ones on this machine
     monkeypatch.setenv("XLATUNE_MACHINE_LOCK", str(tmp_path / "machine.lock"))
     (pytester.path / "train.py").write_text(TRAINER)
@@ -55,10 +59,9 @@ def run(
 ) -> tuple[Any, dict[str, dict[str, str]]]:
     """Run a file; return what pytest said, and the properties of each metric."""
     python = ",".join(filter(None, (f"python={sys.executable}", launcher)))
-    done = pytester.runpytest_subprocess(
-        *("--cvs-config", name, *LOCAL, "--xlatune-launcher", python, "--junitxml", "junit.xml"),
-        *("-p", "no:cacheprovider", *args),
-    )
+    words = ("--cvs-config", name, *LOCAL, "--xlatune-launcher", python, "--junitxml", "junit.xml")
+    ran = run_with_workers if "-n2" in args else run_inside
+    done = ran(pytester, *words, "-p", "no:cacheprovider", *args)
     found = {}
     for case in ET.parse(pytester.path / "junit.xml").iter("testcase"):
         own = {each.get("name", ""): each.get("value", "") for each in case.iter("property")}
@@ -99,7 +102,7 @@ def test_generation_4_tells_each_metric_and_resumes(
     pytester: pytest.Pytester, folder: Path
 ) -> None:
     fourth_here(folder, tflops=500)
-    done, found = run(pytester, "gen4.json", "--cvs-strict", "-n", "2")
+    done, found = run(pytester, "gen4.json", "--cvs-strict", "-n2")
     done.assert_outcomes(passed=3, failed=1)
     assert done.ret == 1
     assert found["tflops_per_sec_per_gpu"]["cvs.verdict"] == "fail"
@@ -142,7 +145,7 @@ def test_open_items_end_the_run_before_anything_starts(
     pytester: pytest.Pytester, folder: Path
 ) -> None:
     write(folder, "multi.json", first(multi=True))
-    done = pytester.runpytest_subprocess("--cvs-config", "multi.json", *LOCAL)
+    done = run_inside(pytester, "--cvs-config", "multi.json", *LOCAL)
     assert done.ret == 4
     text = done.stdout.str() + done.stderr.str()
     for each in ("config.nnodes", "config.nccl_ib_hca", "config.nccl_socket_ifname", "--cvs-set"):
@@ -323,8 +326,8 @@ def test_the_winner_over_a_file_stands_in_the_patched_file(
     path.write_text(before)
     pytester.makepyfile(test_tuned=SWEEP)
     python = f"python={sys.executable}"
-    done = pytester.runpytest_subprocess(
-        "test_tuned.py", "--xlatune-launcher", python, "-p", "no:cacheprovider", timeout=240
+    done = run_inside(
+        pytester, "test_tuned.py", "--xlatune-launcher", python, "-p", "no:cacheprovider"
     )
     assert done.ret == 0, done.stdout.str()
     done.stdout.fnmatch_lines(["written: reports/cvs-gen4/gen4-recipe.json"])
@@ -342,14 +345,14 @@ def test_the_winner_over_a_file_stands_in_the_patched_file(
     assert list(data.items()) == list(json.loads(before).items()), "nothing else, in its order"
     # the patched file is what its trials ran: as deployed it is as fast
     run_with = ("--xlatune-launcher", python, "--cvs-jobs", "4")
-    done = pytester.runpytest_subprocess("--cvs-config", "new.json", *LOCAL, *run_with)
+    done = run_inside(pytester, "--cvs-config", "new.json", *LOCAL, *run_with)
     assert "tokens_per_sec_per_gpu is 90" in done.stdout.str()
 
 
-def calibrate(pytester: pytest.Pytester, *args: str) -> pytest.RunResult:
+def calibrate(*args: str) -> int:
     words = ("--executor", "local", "--container", "runtime=none", "--jobs", "5")
-    program = Path(sys.executable).with_name("xlatune")
-    return pytester.run(program, "cvs", "calibrate", *args, *words, timeout=240)
+    with quick_trials():
+        return main(["cvs", "calibrate", *args, *words])
 
 
 def test_calibrate_writes_floors_with_their_noise_and_runs_no_job_twice(
@@ -357,8 +360,7 @@ def test_calibrate_writes_floors_with_their_noise_and_runs_no_job_twice(
 ) -> None:
     fourth_here(folder, tflops=500)
     python = ("--launcher", f"python={sys.executable}")
-    done = calibrate(pytester, "gen4.json", "-o", "floors.json", *python)
-    assert done.ret == 0, done.stderr.str()
+    assert calibrate("gen4.json", "-o", "floors.json", *python) == 0
     text = (folder / "floors.json").read_text()
     cell = json.loads(text)["BS=2,PRECISION=BF16,SL=8192"]
     # mean 819.977 less three times 3.04; 0.475 TFLOP a token
@@ -371,8 +373,8 @@ def test_calibrate_writes_floors_with_their_noise_and_runs_no_job_twice(
     assert json.loads(text)["_comment"] == "of <changeme>", "the old file's own remark"
     (ledger,) = folder.glob(".xlatune/cvs-gen4/*/ledger.jsonl")
     assert ledger.read_text().count('"attempt-submitted"') == 5
-    assert calibrate(pytester, "gen4.json", "-o", "floors.json", *python).ret == 2
-    assert calibrate(pytester, "gen4.json", "-o", "again.json", *python).ret == 0
+    assert calibrate("gen4.json", "-o", "floors.json", *python) == 2
+    assert calibrate("gen4.json", "-o", "again.json", *python) == 0
     assert ledger.read_text().count('"attempt-submitted"') == 5
     # with these floors the file passes, by both rules
     data = json.loads((folder / "gen4.json").read_text())
@@ -382,13 +384,12 @@ def test_calibrate_writes_floors_with_their_noise_and_runs_no_job_twice(
     assert found["tflops_per_sec_per_gpu"]["cvs.verdict"] == "pass"
 
 
-def test_calibrate_patches_a_file_of_generation_1(pytester: pytest.Pytester, folder: Path) -> None:
+def test_calibrate_patches_a_file_of_generation_1(folder: Path) -> None:
     data = first()
     data["config"]["nnodes"] = "1"
     write(folder, "gen1.json", data)
     launcher = f"python={sys.executable},scripts={folder / 'train.py'}"
-    done = calibrate(pytester, "gen1.json", "-o", "new.json", "--launcher", launcher)
-    assert done.ret == 0, done.stderr.str()
+    assert calibrate("gen1.json", "-o", "new.json", "--launcher", launcher) == 0
     (old,), (new,) = (read_cvs_file(folder / name).cells for name in ("gen1.json", "new.json"))
     assert old.maxtext == new.maxtext
     assert new.thresholds["tflops_per_sec_per_gpu"].value == pytest.approx(385.1, abs=0.3)

@@ -29,13 +29,12 @@ from pytest_xlatune.model.errors import SubmissionError
 from pytest_xlatune.model.trial import LaunchSpec
 from pytest_xlatune.workers import probe_environment
 
+_OURS, _git = Path(__file__).parents[2], probe_environment._git
 # a program with one of these words needs a process of its own
 NEEDS_A_PROCESS = (
     *("jax", "runpy", "subprocess", "multiprocessing", "threading"),
     *("signal.signal", "setsid", "setrlimit"),
 )
-_OURS = Path(__file__).parents[2]
-_git = probe_environment._git
 
 
 class QuickExecutor(LocalExecutor):

@@ -337,26 +337,30 @@ def test_an_image_under_another_name_is_the_same_image() -> None:
 
 
 def test_a_checkout_that_was_changed_is_no_commit(folder: Any, repository: Repository) -> None:
-    """Not by an edit, nor by what git does not show: a new module, a file it is told to ignore."""
+    """Not by an edit, nor by what git does not show: a new module, a file it is told to pass by."""
     repository.commit(1000.0, note="same speed")
     assert folder.run().ret == 0
     made = repository.path / ".git" / "xlatune"
     changed = next(each for each in made.iterdir() if each.is_dir())
-    git = ("git", "-C", str(changed))
-    fast = "SPEED = 2000.0\n"
-    for name, text, words in (
-        ("speed.py", fast, ("status",)),
-        ("hashlib.py", "", ("status",)),
-        ("speed.py", fast, ("update-index", "--assume-unchanged", "speed.py")),
-    ):
-        subprocess.run([*git, *words], check=True, stdout=subprocess.DEVNULL)
-        (changed / name).write_text(text, "utf-8")
+    speed, module = changed / "speed.py", changed / "hashlib.py"
+
+    def is_refused(name: str) -> None:
         done = folder.run("--xlatune-fresh")
         done.assert_outcomes(errors=1)
         said = f"*was changed: {name}. What runs there is no commit any more*"
         done.stdout.fnmatch_lines([said])
-        subprocess.run([*git, "clean", "--quiet", "--force"], check=True)
-        subprocess.run([*git, "checkout", "--quiet", "--", "."], check=True)
+
+    before = speed.read_text("utf-8")
+    speed.write_text("SPEED = 2000.0\n", "utf-8")
+    is_refused("speed.py")
+    speed.write_text(before, "utf-8")
+    module.touch()
+    is_refused("hashlib.py")
+    module.unlink()
+    hide = ["git", "-C", str(changed), "update-index", "--assume-unchanged", "speed.py"]
+    subprocess.run(hide, check=True)
+    speed.write_text("SPEED = 2000.0\n", "utf-8")
+    is_refused("speed.py")
 
 
 def test_an_interpreter_is_a_candidate(folder: Any, repository: Repository) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import subprocess
 import sys
 from typing import Any
@@ -19,10 +17,11 @@ HOPELESS, RIVALS = "hopeless", ("r1", "r2", "fast")
 PROFILES = "".join(
     f'        profile("{name}", "--xla_{name}=1"),\n' for name in (*RIVALS, "hopeless")
 )
-# a slow trial goes no further than the first steps of its window, until the file `go` is there
+# a slow trial goes no further than the first steps of its window until the file `go` is there, or
+# a minute has passed
 HOLDS = """\
-    if step == 11 and "--xla_hopeless" in flags:
-        while not os.path.exists(os.path.join(os.path.dirname(__file__), "go")):
+    for _ in range(3000 if step == 11 and "--xla_hopeless" in flags else 0):
+        if not os.path.exists(os.path.join(os.path.dirname(__file__), "go")):
             time.sleep(0.02)
 """
 STEP = "for step in range(int(sys.argv[1])):\n"
@@ -102,8 +101,10 @@ def test_a_session_that_is_killed_after_it_said_so_loses_nothing(project: Any) -
     """The next one adopts the trial, ends it, and takes its first steps as they are."""
     command = (sys.executable, "-m", "pytest", "-p", "xlatune", "test_sweep.py", *ON)
     with subprocess.Popen(command, cwd=project.path, stdout=subprocess.DEVNULL) as session:
-        until(lambda: project.events("attempt-cut-short"))
-        os.kill(session.pid, signal.SIGKILL)
+        try:
+            until(lambda: project.events("attempt-cut-short"))
+        finally:
+            session.kill()
     project.run(*ON).assert_outcomes(passed=1 + 4)
     assert len([each for each in project.submitted if each.startswith(HOPELESS)]) == 1
     assert results(project)[HOPELESS]["score"]["window"] == [5, 10]

@@ -158,8 +158,10 @@ def test_ctrl_c_is_status_130_on_the_command_line(folder: Any) -> None:
         [sys.executable, "-c", COMMAND, "calibrate", "test_sweep.py", "--jobs", "4"],
         cwd=folder.path, env=env, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
     ) as running:  # fmt: skip
-        until(lambda: folder.events("attempt-submitted"))
-        running.send_signal(signal.SIGINT)
+        try:
+            until(lambda: folder.events("attempt-submitted"))
+        finally:
+            running.send_signal(signal.SIGINT)
         said, _ = running.communicate()
     assert running.returncode == 130, said
     assert "Traceback" not in said

@@ -82,6 +82,7 @@ def start(folder: Any) -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
         return process
 
     yield begin
+    (folder.path / "hold").unlink(missing_ok=True)
     for process in started:
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)

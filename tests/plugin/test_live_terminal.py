@@ -12,14 +12,20 @@ import pytest
 from tests.helpers.terminals import Terminal, screen
 
 LEFT = pytest.mark.part("sweeps")
-# the trainer takes its time between steps, and waits for a file before the first
-SLOW = 'for step in range(int(sys.argv[1])):\n    time.sleep(0.25 if "--xla_fast" in flags else 0)'
+# the trainer waits before its last step until the line was seen, a minute at most
+SLOW = """\
+for step in range(int(sys.argv[1])):
+    for _ in range(3000 if "--xla_fast" in flags and step == 11 else 0):
+        if not os.path.exists("SEEN"):
+            time.sleep(0.02)
+"""
 
 
 @pytest.fixture
 def slow(folder: Any) -> Any:
     path: Path = folder.path / "trainer.py"
-    text = folder.read("trainer.py").replace("for step in range(int(sys.argv[1])):", SLOW)
+    text = SLOW.replace("SEEN", str(folder.path / "seen"))
+    text = folder.read("trainer.py").replace("for step in range(int(sys.argv[1])):\n", text)
     path.write_text(text, encoding="utf-8")
     return folder
 
@@ -32,6 +38,8 @@ def test_a_terminal_shows_one_line_that_is_rewritten_and_taken_away(
 ) -> None:
     argv = [sys.executable, "-m", "pytest", "-p", "xlatune", "test_sweep.py", "-k", "fast"]
     seen = Terminal([*argv, *options], cwd=slow.path, env=os.environ)
+    seen.read_until(lambda text: "TGS so far" in text)
+    (slow.path / "seen").touch()
     text = seen.read_until(lambda _: False)
     assert seen.close() == 0, text
     assert text.count("\x1b[2K") > 2, "a line was rewritten"

@@ -141,7 +141,8 @@ def test_trials_are_steps_of_the_users_own_allocation_one_after_another(
     spans = steps.spans()
     assert len(spans) == 3
     assert all(one[1] <= other[0] for one, other in itertools.pairwise(spans))
-    assert slurm("squeue", "-h", "-t", "all", "-o", "%i").split() == before
+    # no job more; Slurm may have forgotten one of another test meanwhile
+    assert {*slurm("squeue", "-h", "-t", "all", "-o", "%i").split()} <= {*before}
     failed = steps.submit("bad", "exit 41")
     assert (steps.end(failed).state, steps.end(failed).exit_code) == (State.FAILED, 41)
 

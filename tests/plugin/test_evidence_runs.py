@@ -14,7 +14,7 @@ from tests.helpers.hlo_programs import text as hlo_text
 from tests.plugin.test_flagship_sweeps import TRAINER
 
 QUICKSTART = Path(__file__).parents[2] / "sweeps" / "quickstart"
-needs_jax = pytest.mark.jax  # other files still import it
+
 
 REAL = f"""\
 import sys

@@ -2,7 +2,7 @@
 
 The processes of the lab's nodes share this machine's cores with each other and with other tests.
 JAX, the flags, what is dumped and traced are real; only the seconds follow from what a trial sets,
-so that another load on the machine changes no verdict. It lies in a folder of its own: a sweep whose
+so that another load on the machine changes no verdict. It has a folder of its own: a sweep whose
 trainer has changed files beside it begins anew.
 """
 

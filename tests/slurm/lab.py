@@ -43,6 +43,8 @@ GETTEXT_PACKAGES = ("gettext",)
 # for the tests of the HTML pages
 CHROMIUM_PACKAGES = ("chromium", "fonts-dejavu-core")
 MIN_JOB_AGE_S = 10
+# for a test that kills a slurmd; the others are patient with a busy machine
+QUICK_TO_SEE_A_DEAD_NODE = {"SlurmdTimeout": 5}
 MEMORY_CGROUP = Path("/sys/fs/cgroup/memory/cgroup.procs")
 CGROUP_CONF = "CgroupPlugin=cgroup/v1\nCgroupAutomount=no\nConstrainRAMSpace=yes\n"
 USERS = "users"

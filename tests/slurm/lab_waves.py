@@ -2,7 +2,7 @@
 
 A pipeline of four stages over gloo, two on each of two nodes. What is deployed holds it back:
 an optimisation level left over from a hunt for a miscompilation, and bfloat16, which a CPU
-emulates. How much each costs is said by `lab_train.py`, so that no other load hides it. Beside
+emulates. How much each costs is said by `trainer/`, so that no other load hides it. Beside
 `lab_sweep.py`, and run the same way: by `test_slurm_waves.py`, and by you. FLAGSHIP_NODES=4 is a
 stage a node, and takes half as long again: each process imports JAX and compiles.
 
@@ -74,7 +74,7 @@ SWEEP = Sweep(
     ),
     launcher=MaxTextLauncher(
         python=sys.executable,
-        module=str(Path(__file__).with_name("lab_train.py")),
+        module=str(Path(__file__).parent / "trainer" / "train_quickly.py"),
         config=str(HERE / "configs" / "quickstart.yml"),
     ),
     profiles=(

@@ -23,6 +23,11 @@ BUSY = """\
 from pytest_xlatune.executors import slurm
 slurm._PATIENCE_S = 1
 """
+# a node that is resumed is given twelve seconds to answer; that of these tests is dead
+NO_HOPE = """\
+from pytest_xlatune.executors.slurm import nodes
+nodes._RESUME_WAITS_S = nodes._SILENT_WAITS_S = (0.5, 0.5)
+"""
 
 # Rank 0 prints MaxText's lines. HOLD: every rank waits for that file first. SAY: a line printed
 # after so many steps as UNTIL says, and the job fails with it; with STAYS it stands still instead.
@@ -114,7 +119,7 @@ def test_flag(measure, profile):
 class Faults:
     """A project with the sweep above, on two nodes."""
 
-    BUSY = BUSY
+    BUSY, NO_HOPE = BUSY, NO_HOPE
 
     def __init__(self, project: Project, wait_until: Wait) -> None:
         self.project = project

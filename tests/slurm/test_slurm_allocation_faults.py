@@ -41,16 +41,16 @@ class Allocation:
         self.faults, self.slurm = faults, slurm
         self.folder = Path()
 
-    def begin(self) -> None:
-        self.run(self.faults.profiles(HOLD=str(self.faults.go)))
+    def begin(self, *, conftest: str = "") -> None:
+        self.run(self.faults.profiles(HOLD=str(self.faults.go)), conftest=conftest)
 
     def begin_all(self, *more: str) -> None:
         """Let the first trial of the order wait for `go`, and all behind it."""
         names = ("victim", "after", *more)
         self.run(", ".join(f'profile("{name}", "--xla_{name}=1")' for name in names), "*")
 
-    def run(self, declared: str, which: str = "victim-*.1") -> None:
-        self.faults.write(declared)
+    def run(self, declared: str, which: str = "victim-*.1", *, conftest: str = "") -> None:
+        self.faults.write(declared, conftest=conftest)
         if which == "*":  # the baseline too
             sweep = self.faults.path / "test_sweep.py"
             deployed = '"--xla_deployed=1"'
@@ -176,8 +176,8 @@ def test_a_node_of_the_allocation_that_goes_down_is_resumed(
 def test_a_dead_node_of_the_allocation_stops_the_sweep_which_goes_on_later(
     allocation: Allocation, slurm: Slurm, lab: ModuleType
 ) -> None:
-    allocation.begin()
-    lab.change(SlurmdTimeout=5)
+    lab.change(**lab.QUICK_TO_SEE_A_DEAD_NODE)
+    allocation.begin(conftest=allocation.faults.NO_HOPE)
     lab.kill_node("node002")
     said = allocation.faults.finished(allocation.session)
     assert "[xla-tuning STOP] pretend FSDP=2 sweep halted" in said, said

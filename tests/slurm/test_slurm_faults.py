@@ -196,10 +196,10 @@ def test_a_node_drained_before_the_start_is_named_and_nothing_submitted(
 def test_a_dead_node_stops_the_sweep_with_a_message(
     faults: Faults, slurm: Callable[..., str], lab: ModuleType
 ) -> None:
-    faults.hold(conftest=NO_HOPE)
+    lab.change(**lab.QUICK_TO_SEE_A_DEAD_NODE)
+    faults.hold(conftest=faults.NO_HOPE)
     session = faults.start()
     faults.victim()
-    lab.change(SlurmdTimeout=5)
     lab.kill_node("node002")
     faults.wait_until(lambda: "down" in slurm("sinfo", "-h", "-n", "node002", "-o", "%T"))
     said = faults.finished(session)
@@ -212,13 +212,6 @@ def test_a_dead_node_stops_the_sweep_with_a_message(
     faults.go.touch()
     assert "2 passed" in faults.run()
     faults.assert_measured_once("victim")
-
-
-# what Slurm resumes is given twelve seconds to answer; this node is dead
-NO_HOPE = """\
-from pytest_xlatune.executors.slurm import nodes
-nodes._RESUME_WAITS_S = nodes._SILENT_WAITS_S = (0.5, 0.5)
-"""
 
 
 def test_a_cancel_from_outside_is_no_failure_and_measured_by_the_next_run(

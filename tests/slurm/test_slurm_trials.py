@@ -223,9 +223,9 @@ def test_a_node_that_goes_down_is_a_node_failure(trials: Trials, slurm: Callable
 
 
 def test_a_killed_slurmd_is_a_node_failure(trials: Trials, lab: ModuleType) -> None:
+    lab.change(**lab.QUICK_TO_SEE_A_DEAD_NODE)
     done = trials.submit("slurmd", "sleep 300")
     trials.running(done)
-    lab.change(SlurmdTimeout=5)
     lab.kill_node("node002")
     assert trials.end(done).state is State.NODE_FAIL
 
@@ -259,6 +259,7 @@ def test_kill_9_of_one_rank_ends_all_of_them(trials: Trials, lab: ModuleType, vi
 def test_kill_9_of_slurmctld_loses_nothing(
     trials: Trials, lab: ModuleType, slurm: Callable[..., str], wait_until: Callable[..., None]
 ) -> None:
+    lab.change(MessageTimeout=3)  # for which each command tries to reach it
     running = trials.submit("survives", "until [ -e go ]; do sleep 0.1; done; exit 5")
     trials.running(running)
     # what the controller has not saved yet (5 s at most) it does not know after a kill -9

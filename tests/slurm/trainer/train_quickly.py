@@ -2,7 +2,8 @@
 
 The processes of the lab's nodes share this machine's cores with each other and with other tests.
 JAX, the flags, what is dumped and traced are real; only the seconds follow from what a trial sets,
-so that another load on the machine changes no verdict.
+so that another load on the machine changes no verdict. It has a folder of its own: a sweep whose
+trainer has changed files beside it begins anew.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "sweeps" / "quickstart"))
+sys.path.insert(0, str(Path(__file__).parents[3] / "sweeps" / "quickstart"))
 
 import train  # type: ignore[import-not-found]
 

@@ -16,6 +16,7 @@ import pytest
 
 from tests.helpers.costs import note_session_inside
 from tests.helpers.quick_trials import QuickExecutor, git_but_once
+from tests.helpers.waiting import LIMIT_S
 
 
 def load_everything() -> None:
@@ -47,7 +48,8 @@ def run_inside(pytester: pytest.Pytester, *args: str, plugin: str = "xlatune") -
     with quick_trials(), warnings.catch_warnings(), pytest.MonkeyPatch.context() as patched:
         warnings.simplefilter("default")  # the filters of our own session are no user's
         patched.setattr(sys, "argv", ["pytest", "-p", plugin, *args])  # the record quotes it
-        return pytester.runpytest_inprocess("-p", plugin, *args)
+        # an alarm of the test's own limit would only fail the session's test that waits just then
+        return pytester.runpytest_inprocess("-p", plugin, f"--timeout={LIMIT_S:.0f}", *args)
 
 
 @contextlib.contextmanager

@@ -67,9 +67,13 @@ def quick_trials() -> Iterator[None]:
 
 def run_with_workers(pytester: pytest.Pytester, *args: str) -> pytest.RunResult:
     """Run pytest in a process of its own, for `-n 2`; a trial has run when it is submitted."""
-    root = str(Path(__file__).parents[2])
+    # a folder of its own, beside no `pytest_xlatune`: the installed one is what is tested
+    tests = pytester.path.parent / "path-of-the-tests" / "tests"
+    if not tests.exists():
+        tests.parent.mkdir()
+        tests.symlink_to(Path(__file__).parents[1])
     with pytest.MonkeyPatch.context() as patched:
-        patched.setenv("PYTHONPATH", root, prepend=os.pathsep)
+        patched.setenv("PYTHONPATH", str(tests.parent), prepend=os.pathsep)
         return pytester.runpytest_subprocess(
             *("-p", "xlatune", "-p", "tests.helpers.quick_plugin"), *args, timeout=240
         )

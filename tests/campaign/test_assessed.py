@@ -104,6 +104,27 @@ def test_a_metrics_file_counts_where_it_tells_as_much_as_the_log() -> None:
     assert (cut.score.window, cut.score.flags) == ((5, 14), ())
 
 
+def test_no_figure_of_a_run_to_its_end_makes_it_run_again() -> None:
+    """To run again what came out slow, or unsteady, would make winners of noise."""
+    quiet = assessed(log())
+    lines = log().splitlines(keepends=True)
+    for speeds in (
+        [10.0] * STEPS,  # a hundredth of the others'
+        [1000.0 + 400 * (step % 2) for step in range(STEPS)],
+        [1000.0 / (1 + step) for step in range(STEPS)],  # slower from step to step
+        [*[1000.0] * (STEPS - 3), *[100.0] * 3],
+    ):
+        text = lines[0] + "".join(
+            log(speed).splitlines(keepends=True)[1 + step] for step, speed in enumerate(speeds)
+        )
+        for earlier in ((), ("killed",)):
+            found = assessed(text, earlier=earlier)
+            assert found.decision == quiet.decision
+            assert found.score is not None
+            assert quiet.score is not None
+            assert found.score.tgs != quiet.score.tgs
+
+
 def test_seconds_alone_are_scored_by_the_tokens_that_the_cell_declares() -> None:
     text = log(1024.0).replace("Tokens/s/device: 1024.000, ", "")
     assert tgs(assessed(text)) == pytest.approx(1024.0)

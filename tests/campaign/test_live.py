@@ -10,9 +10,13 @@ from pathlib import Path
 import pytest
 
 from pytest_xlatune.campaign import Campaign
+from pytest_xlatune.ledger import LEDGER, Decided, Ledger
 from pytest_xlatune.ledger.now import NOW, Now, read_now, write_now
+from pytest_xlatune.model.redact import HIDDEN
+from pytest_xlatune.model.resources import Next
 from pytest_xlatune.model.result import Outcome, State, Submission
-from pytest_xlatune.tasks.live import Feed
+from pytest_xlatune.tasks.live import Feed, Landed
+from pytest_xlatune.tasks.publish import read_known
 from pytest_xlatune.tasks.running import Flights
 from tests.helpers.scripted import OK, STEPS, ScriptedExecutor, campaign, log
 
@@ -131,6 +135,27 @@ def test_a_job_that_a_person_holds_or_suspends_is_told_at_once(seen: Seen) -> No
     seen.executor.said = ON_NODE
     (line,) = seen.after()
     assert f"step 0/{STEPS} | " in line
+
+
+def test_nothing_reaches_people_with_the_password_of_an_address(
+    seen: Seen, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the ledger tells was hidden when it was written down: this is the last gate."""
+    said = "cannot reach http://ada:hunter2hunter2@proxy:3128"
+    told = Landed(line=said, sweep="pretend", messages=(said,))
+    with monkeypatch.context() as patched:
+        patched.setattr(seen.feed, "_landed", lambda: [told])
+        (landed,) = seen.feed.landed()
+    seen.after()
+    stop = Decided(
+        trial_id="t", attempt=1, next=Next.STOP, cls="network", detail=said, evidence=said
+    )
+    folder = seen.campaign.setup.folder
+    Ledger(folder / LEDGER).append(stop, at_s=1.0)
+    known = read_known(folder)
+    for text in (landed.line, *landed.messages, known.stop_reason, known.stopped):
+        assert f"cannot reach http://{HIDDEN}@proxy:3128" in text
+        assert "hunter2" not in text
 
 
 def test_changes_within_seconds_have_one_line(seen: Seen) -> None:

@@ -40,6 +40,9 @@ def finding(cls: str, action: Action = Action.RETRY, text: str = "the line") -> 
         ),
         pytest.param(FAILED, finding("hang-init"), (), Next.RETRY, id="a first init flake"),
         pytest.param(
+            FAILED, finding("hang-init"), ("hang-init",), Next.RETRY, id="and a second one"
+        ),
+        pytest.param(
             FAILED, finding("hang-init"), ("hang-init",) * 2, Next.DROP,
             id="a third init flake drops the profile",
         ),

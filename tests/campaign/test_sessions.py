@@ -125,19 +125,23 @@ class Stopped(BaseException):
     """The process is gone."""
 
 
+@pytest.mark.parametrize("last", ["cancel", "poll"])
 def test_killed_between_our_cancel_and_writing_it_down(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, last: str
 ) -> None:
     executor = ScriptedExecutor()
     executor.holds = True
     campaign(tmp_path, executor).turn()
     (folder,) = find_ledgers(tmp_path)
 
-    def gone(*_: object, **__: object) -> None:
+    asked = getattr(executor, last)
+
+    def gone(*args: object, **named: object) -> None:
+        asked(*args, **named)
         raise Stopped
 
     with monkeypatch.context() as patched:
-        patched.setattr(executor, "poll", gone)
+        patched.setattr(executor, last, gone)
         with pytest.raises(Stopped):
             cancel_unwaited(folder, executors=lambda _: executor)
     assert len(executor.cancelled) == 1

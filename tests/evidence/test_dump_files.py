@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_xlatune.evidence.hlo.dump import read_program
+from pytest_xlatune.evidence.hlo.dump import SeenOptions, keep_options, read_program, seen_options
 from pytest_xlatune.model.errors import ParseError
 from tests.helpers.hlo_programs import GATHER, entry
 
@@ -94,6 +94,35 @@ def test_a_dump_of_libtpu_has_its_build_in_every_name(tmp_path: Path) -> None:
     assert found.source.endswith(f"{step}.after_optimizations.txt")
     assert (found.target, found.options) == ("tpu", {"xla_a": "1"})
     assert found.memory_bytes == 4802560, "of the memory that a program runs out of"
+
+
+STEP_OPTIONS = "debug_options {\n  xla_step: 1\n  xla_list: 2\n  xla_list: 3\n}\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "is_whole"),
+    [
+        pytest.param("module_0008.jit_train_step.config.pbtxt", True, id="of a GPU"),
+        pytest.param("module_0008.jit_train_step/compile_options.textproto", True, id="of a CPU"),
+        pytest.param("module_0008.jit_train_step.debug_options", False, id="of an older XLA"),
+    ],
+)
+def test_the_options_of_the_step_are_those_of_a_trial(
+    tmp_path: Path, name: str, is_whole: bool
+) -> None:
+    """Another module is compiled later, and a file that tells less lies beside it."""
+    less = {"module_0008.jit_train_step.debug_options": "xla_less: 1\n"}
+    later = name.replace("8.jit_train_step", "9.jit_later")
+    for each, text in {**less, later: "  xla_later: 1\n", name: STEP_OPTIONS}.items():
+        path = tmp_path / each
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text if is_whole else text.replace("  ", ""))
+    found = seen_options(tmp_path)
+    expected = {"xla_step": "1", "xla_list": "2,3"}
+    assert found == SeenOptions(values=expected, is_whole=is_whole)
+    keep_options(tmp_path)
+    assert [each for each in tmp_path.rglob("*") if each.is_file()] == [tmp_path / name]
+    assert seen_options(tmp_path) == found
 
 
 def test_a_folder_without_a_program_says_why(tmp_path: Path) -> None:

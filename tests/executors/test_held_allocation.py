@@ -38,8 +38,13 @@ def told(said: str, *, nodelist: tuple[str, ...] = ("node002",), **options: int)
     return "; ".join(found)
 
 
-def test_an_allocation_that_is_fit_has_no_fault() -> None:
+ENDS_S = 1795173260.0  # EndTime of a job, as `scontrol` says it
+
+
+def test_an_allocation_that_is_fit_has_no_fault(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not told(ALLOCATION)
+    monkeypatch.setattr(time, "time", lambda: ENDS_S - 600)
+    assert not told(scontrol("RUNNING"), time_limit_s=600)
 
 
 @pytest.mark.parametrize(
@@ -48,14 +53,14 @@ def test_an_allocation_that_is_fit_has_no_fault() -> None:
         (scontrol("COMPLETED"), (), "allocation 31 .* does not run: "),
         (ALLOCATION, ("node002", "node009"), r"node009 is not in .* has node\[002-003\]"),
         (ALLOCATION.replace("Subscribe=NO", "Subscribe=OK"), (), "salloc --exclusive"),
-        (scontrol("RUNNING"), (), "ends in 0.* before a trial must be over"),
+        (scontrol("RUNNING"), (), "ends in 5 min, before a trial must be over"),
     ],
     ids=["over", "another node", "shared", "too short"],
 )
 def test_an_allocation_that_is_not_fit_is_told(
     monkeypatch: pytest.MonkeyPatch, said: str, nodelist: tuple[str, ...], expected: str
 ) -> None:
-    monkeypatch.setattr(time, "time", lambda: 1795173260.0)  # when the last one ends
+    monkeypatch.setattr(time, "time", lambda: ENDS_S - 300)
     with pytest.raises(AssertionError, match=expected):
         raise AssertionError(told(said, nodelist=nodelist))
 
@@ -190,6 +195,8 @@ def test_trials_of_another_name_get_an_allocation_of_their_own(tmp_path: Path) -
     assert all(each.asked_s > 0 for each in held_in(run))
     entries = [json.loads(each.read_text()) for each in sorted((run / driver.STEPS).iterdir())]
     assert [each["wanted"] for each in entries] == ["1", "1", "2", "2", ""]
+    # else a step whose one rank failed runs until its limit, and the queue waits
+    assert all("--kill-on-bad-exit=1" in each["srun"] for each in entries)
 
 
 def test_no_time_for_what_waits_is_told_once_what_runs_is_over(tmp_path: Path) -> None:

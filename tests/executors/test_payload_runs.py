@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from pytest_xlatune.executors import payload
 from pytest_xlatune.executors.folder import (
     log_files,
     node_findings,
@@ -130,6 +131,28 @@ def test_the_environment_is_what_the_spec_says_and_nothing_else(
     assert environment_of(tmp_path / "log.0.txt") == {
         name.encode(): value for name, value in expected.items()
     }
+
+
+def test_a_node_has_the_name_that_slurm_gives_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Trials are pinned by these names, and a host may call itself otherwise."""
+    monkeypatch.setenv("SLURMD_NODENAME", "node042")
+    assert payload._node() == "node042"
+    monkeypatch.delenv("SLURMD_NODENAME")
+    assert payload._node() == platform.node()
+
+
+def test_a_secret_is_in_no_part_of_the_spec_that_stays(tmp_path: Path) -> None:
+    secret = "hush-hush"
+    spec = LaunchSpec(
+        argv=("train", f"log in with {secret}", "steps=5"),
+        env={"HF_TOKEN": secret, "BANNER": f"welcome {secret}", "LEVEL": "4"},
+        files={"a.sh": f"echo {secret}\n", "b.sh": "true\n"},
+    )
+    write_spec(tmp_path, spec)
+    kept = (tmp_path / payload.SPEC).read_text()
+    assert secret not in kept
+    assert all(each in kept for each in ("steps=5", '"4"', "true")), "what is no secret stays"
+    assert (tmp_path / payload.SECRETS).read_text().count(secret) == 4
 
 
 def test_what_the_spec_sets_wins_over_what_is_inherited(tmp_path: Path, start: Start) -> None:

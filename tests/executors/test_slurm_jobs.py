@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from pytest_xlatune.executors import Executor, Request, SchedulerDown
-from pytest_xlatune.executors.slurm import SlurmExecutor
+from pytest_xlatune.executors.slurm import SlurmExecutor, driver
 from pytest_xlatune.executors.slurm._commands import run_command
 from pytest_xlatune.executors.slurm.nodes import check_nodes
 from pytest_xlatune.model.errors import SubmissionError
@@ -218,6 +218,19 @@ def test_submission_without_slurm_says_so(
     with pytest.raises(SubmissionError, match=r"sbatch.*No such file or directory"):
         submit(SlurmExecutor(), root, "true")
     assert run_command(["squeue"]).error == "squeue: command not found"
+
+
+@pytest.mark.parametrize("asks", ["a session", "a driver"])
+def test_a_command_of_slurms_finds_its_cluster_and_prints_what_is_read(
+    monkeypatch: pytest.MonkeyPatch, asks: str
+) -> None:
+    kept = ("SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_CLUSTERS")
+    for name in (*kept, "SLURM_TIME_FORMAT", "LC_ALL", "SQUEUE_FORMAT", "SLURM_JOB_ID"):
+        monkeypatch.setenv(name, "ours")
+    said = driver._run(["env"]) if asks == "a driver" else run_command(["env"]).out
+    found = dict(line.partition("=")[::2] for line in (said or "").splitlines())
+    assert (found["SLURM_TIME_FORMAT"], found["LC_ALL"]) == ("%s", "C")
+    assert {name for name, value in found.items() if value == "ours"} == {*kept}
 
 
 def test_the_fake_nodes_are_checked(fake: Path) -> None:

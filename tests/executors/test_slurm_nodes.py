@@ -98,8 +98,10 @@ def test_without_an_answer_no_node_is_picked() -> None:
 
 
 def test_sinfo_that_does_not_answer_is_a_fault() -> None:
-    (fault,) = check_nodes(["n1"], run=Scripted(sinfo=AWAY))
+    slurm = Scripted(sinfo=AWAY)
+    (fault,) = check_nodes(["n1"], run=slurm)
     assert "sinfo does not answer: " in fault
+    assert "-N" in slurm.asked[0], "without it one line is of all nodes that are alike"
 
 
 @pytest.mark.parametrize(

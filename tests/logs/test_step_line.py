@@ -72,6 +72,10 @@ SHAPES = {
         ABSL + step(7) + ", lm_loss: 7.125, perplexity: 1242.650, moe_lb_loss: 0.000000",
         {"step": 7, "step_s": 28.95, "tflops": 261.25, "tgs": 990.5, "loss": 7.125},
     ),
+    "another loss in front": (
+        "completed step: 7, seconds: 0.5, lm_loss: 1.5, moe_lb_loss: 0.5, loss: 9.25",
+        {"step": 7, "step_s": 0.5, "loss": 9.25},
+    ),
     "preference training, dpo_loss before another": (
         step(7) + ", dpo_loss: 0.693, reward_accuracy: 0.500",
         {"step": 7, "step_s": 28.95, "tflops": 261.25, "tgs": 990.5, "loss": 7.125},

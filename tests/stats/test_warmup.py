@@ -71,6 +71,11 @@ def test_a_slow_step_of_every_job_is_no_warm_up() -> None:
     assert steady_start([each.timings for each in scores]) == 4
 
 
+def test_level_steps_make_a_steady_state_only_in_a_row() -> None:
+    job = [(step, 45.0 if step in (0, 2, 5) else 30.0) for step in range(15)]
+    assert steady_start([job] * 12) == 6
+
+
 def test_a_cell_that_slows_down_has_no_warm_up() -> None:
     scores = [scored([30 * 1.004**at for at in range(25)], Protocol(steps=25))] * 12
     assert not common_window(scores, Protocol(steps=25)).is_moved

@@ -39,6 +39,7 @@ def finding(cls: str, action: Action = Action.RETRY, text: str = "the line") -> 
             id="NaN drops though the exit code is 0",
         ),
         pytest.param(FAILED, finding("hang-init"), (), Next.RETRY, id="a first init flake"),
+        pytest.param(FAILED, finding("hang-init"), ("hang-init",), Next.RETRY, id="and a second"),
         pytest.param(
             FAILED, finding("hang-init"), ("hang-init",), Next.RETRY, id="and a second one"
         ),

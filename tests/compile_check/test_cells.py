@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 
@@ -23,6 +25,7 @@ from pytest_xlatune.prepare import compilers as compiling
 from pytest_xlatune.prepare.compile_check import CellStep
 from pytest_xlatune.prepare.compilers import Compiler, compiler_of_cell, find_target
 from pytest_xlatune.sweep.declaration import CompileCheck
+from pytest_xlatune.workers import compile_program
 from tests.compile_check.test_step import PROGRAM, compiler
 
 SIZES = (4, 8, 16)
@@ -197,6 +200,35 @@ def test_the_limit_is_what_the_pool_of_a_device_has(
     assert found.memory_limit_bytes == wanted
     with pytest.raises(ConfigError, match="Name a program"):
         compiler_of_cell(SimpleNamespace(sweep=sweep), CompileCheck(), cell)  # type: ignore[arg-type]
+
+
+def test_a_function_is_handed_what_it_has_arguments_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """JAX is a stand-in here; the real one compiles in the test below."""
+    handed: list[dict[str, Any]] = []
+
+    def step(
+        devices: list[str], per_device_batch_size: int = 1, width: int = 64, remat: str = ""
+    ) -> tuple[Any, tuple[()]]:
+        handed.append({"size": per_device_batch_size, "width": width, "remat": remat})
+        return MagicMock(), ()
+
+    jax = SimpleNamespace(devices=lambda: ["cpu:0"])
+    monkeypatch.setitem(sys.modules, "jax", jax)
+    monkeypatch.setitem(sys.modules, "mine", SimpleNamespace(step=step))
+    monkeypatch.setenv("JAX_PLATFORMS", "cpu")
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    cell = dataclasses.replace(
+        CELLS[trial(16).cell_digest], overrides={"width": "512", "remat": "full", "other": "1"}
+    )
+    sweep = SimpleNamespace(
+        launcher=CommandLauncher(argv=("python", "/opt/train.py")),
+        site=SimpleNamespace(executor="slurm"),
+    )
+    check = CompileCheck(program="mine:step", target="cpu", memory_limit_gib=1)
+    way = compiler_of_cell(SimpleNamespace(sweep=sweep), check, cell).way  # type: ignore[arg-type]
+    words = way(BASELINE).argv
+    compile_program.main(*words[words.index("mine:step") :])
+    assert handed == [{"size": 16, "width": 512, "remat": "full"}]
 
 
 STEP = """

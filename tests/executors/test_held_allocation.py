@@ -259,9 +259,14 @@ def test_a_driver_takes_what_waits_and_ends_when_nothing_does(
     tmp_path: Path, said: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     said("RUNNING")
-    folder = drive(tmp_path / "run", tmp_path, monkeypatch)
+    monkeypatch.setenv("SLURM_CONF", "/etc/lab/slurm.conf")
+    monkeypatch.setenv("SRUN_PARTITION", "other")
+    folder = drive(tmp_path / "run", tmp_path, monkeypatch, text="#!/bin/sh\nenv\n")
     assert json.loads((folder / driver.TAKEN).read_text())["allocation"] == "31"
     assert json.loads((folder / driver.ENDED).read_text())["code"] == 0
+    seen = (folder / "submitit" / "31_0_log.err").read_text().splitlines()
+    assert "SLURM_CONF=/etc/lab/slurm.conf" in seen, "it asks the cluster of its allocation"
+    assert "SRUN_PARTITION=other" not in seen
 
 
 def test_a_driver_leaves_the_trials_of_another_allocation_alone(

@@ -74,6 +74,7 @@ def test_nodes_of_a_partition_are_picked_idle_ones_first_and_in_its_order() -> N
     assert pick_nodes(4, "lab", run=played) == ("n1", "n2", "n5", "n7")
     assert pick_nodes(5, "lab", run=played) == ("n1", "n2", "n5", "n6", "n7")
     assert pick_nodes(1, "other", run=played) == ("o1",)
+    assert all("-N" in words for words in played.asked), "sinfo has a row for each node"
 
 
 @pytest.mark.parametrize(

@@ -246,6 +246,7 @@ def test_when_a_job_would_start(said: str, wait: float | str) -> None:
     assert words[:2] == ["sbatch", "--test-only"], "it submits nothing"
     assert words[-1].startswith("--wrap="), "without a script sbatch waits for one, and says no"
     assert {"--nodelist=node[001-002]", "--time=240", "--partition=lab"} <= {*words}
+    assert words[-1].startswith("--wrap="), "sbatch looks at no job without a script"
 
 
 def test_a_refusal_says_why_no_start_is_known() -> None:

@@ -105,7 +105,7 @@ def test_a_candidate_that_cannot_run_fails_its_gate(gate: Any) -> None:
     done.stdout.fnmatch_lines(["*unknown is no regression: refused, the measurement is invalid*"])
 
 
-def test_a_calibration_is_kept_for_the_next_plan(gate: Any) -> None:
+def test_a_calibration_is_kept_for_the_next_plan(gate: Any, sweep_file: str) -> None:
     done = gate.run("-m", "calibrate")
     done.assert_outcomes(passed=1, deselected=3)
     (path,) = gate.path.glob(".xlatune/pretend/*/calibration.json")
@@ -114,3 +114,7 @@ def test_a_calibration_is_kept_for_the_next_plan(gate: Any) -> None:
     assert (noise["jobs"], noise["straggler_rate"]) == (4, 0)
     assert len(gate.submitted) == 4
     done.stdout.fnmatch_lines(["*job noise: * % (95 % interval *", "*65 jobs: *"])
+    gate.write(text=sweep_file, profiles=CANDIDATES)
+    planned = " ".join(gate.run("--xlatune-plan").stdout.str().split())
+    assert f"{100 * noise['sigma_job']:.2f} % job noise" in planned
+    assert "is assumed" not in planned

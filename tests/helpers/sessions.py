@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from pytest_xlatune.model.result import StudyRecord
+from pytest_xlatune.sweep.registry import KINDS
 from tests.helpers.costs import note_session_inside
 from tests.helpers.quick_trials import QuickExecutor, git_but_once
 from tests.helpers.waiting import LIMIT_S
@@ -81,12 +83,13 @@ def run_with_workers(pytester: pytest.Pytester, *args: str) -> pytest.RunResult:
 
 @contextlib.contextmanager
 def _kept_modules() -> Iterator[None]:
-    """Take back what a session puts into the modules of the product."""
+    """Take back what a session puts into the modules of the product, and into its registries."""
     ours = [each for name, each in sys.modules.items() if name.startswith("pytest_xlatune")]
-    before = [dict(vars(each)) for each in ours]
+    tables = [*map(vars, ours), KINDS, StudyRecord._kinds]
+    before = [dict(each) for each in tables]
     try:
         yield
     finally:
-        for module, names in zip(ours, before, strict=True):
-            vars(module).clear()
-            vars(module).update(names)
+        for table, names in zip(tables, before, strict=True):
+            table.clear()
+            table.update(names)

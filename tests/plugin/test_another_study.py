@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from pytest_xlatune.sweep.registry import KINDS
 from tests.helpers import toy
 
 CONFTEST = """\
@@ -24,10 +23,8 @@ DECLARED = """\
 
 
 @pytest.fixture
-def project(folder: Any, sweep_file: str, monkeypatch: pytest.MonkeyPatch) -> Any:
+def project(folder: Any, sweep_file: str) -> Any:
     """A sweep file of the toy study, which the package knows from a conftest alone."""
-    monkeypatch.setitem(KINDS, toy.KIND, toy.TOY)  # which takes it back afterwards
-    del KINDS[toy.KIND]
     (folder.path / "conftest.py").write_text(CONFTEST, encoding="utf-8")
     source = Path(toy.__file__).read_text(encoding="utf-8")
     (folder.path / "toy.py").write_text(source, encoding="utf-8")
@@ -56,7 +53,6 @@ def test_it_runs_by_its_marker_and_has_a_report(project: Any) -> None:
 def test_its_marker_is_listed_and_another_is_refused(project: Any) -> None:
     project.run("--markers").stdout.fnmatch_lines(["@pytest.mark.toy: which of the cells is *"])
     (project.path / "conftest.py").unlink()
-    del KINDS[toy.KIND]
     done = project.run()
     assert done.ret == pytest.ExitCode.USAGE_ERROR
     done.stdout.fnmatch_lines(["*study is Toy(rounds=2) (Toy), expected a study's declaration*"])

@@ -136,6 +136,8 @@ def test_a_signal_cancels_the_job(site: Site) -> None:
     assert process.wait(LIMIT_S) == 143
     assert "scancel 4711" in (site.state / "calls").read_text()
     assert site.record()["state"] == "CANCELLED"
+    group = int((site.state / "group").read_text())
+    until(lambda: not Path(f"/proc/{group}").exists())
 
 
 def test_a_job_that_an_earlier_attempt_left_in_the_queue_is_cancelled_first(site: Site) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import signal
 import sys
 from pathlib import Path
 
@@ -25,6 +27,9 @@ def main(name: str, argv: list[str]) -> int:
         code = read("exit_code")
         sys.stdout.write(f"JobId=4711 JobName=x ExitCode={code} NodeList=node[001-002] Other=1\n")
     elif name == "scancel":
+        if group := read("group"):
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(int(group), signal.SIGKILL)
         (HERE / "state").write_text("CANCELLED\n")
         (HERE / "exit_code").write_text("0:15\n")
     return 0

@@ -31,5 +31,6 @@ mkdir -p "$artifact"
 cp -r "$here/." "$artifact"
 setsid bash "$artifact/_job.sh" "$id" "$name" "$model" "$@" \
     > "$folder.log" 2>&1 < /dev/null &
+echo $! > "$SLURM_STANDIN/group" # setsid made it the leader of one; scancel ends it
 echo "JOB_NAME=$name"
 echo "Submitted batch job $id"

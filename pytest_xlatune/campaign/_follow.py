@@ -12,11 +12,13 @@ is told as a finding of it, and the others go on.
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypeVar
 
+from pytest_xlatune import owned
 from pytest_xlatune.executors.folder import log_files, node_findings
 from pytest_xlatune.executors.payload import log_name
 from pytest_xlatune.launchers.program import METRICS_FILE
@@ -82,7 +84,7 @@ class _Tail:
                 self._begin()
 
     def _read(self, path: Path) -> None:
-        with path.open("rb") as file:
+        with os.fdopen(owned.open_file(path), "rb") as file:
             file.seek(self.offset_bytes)
             while chunk := file.read(_CHUNK_BYTES):
                 self.reader.feed(chunk)
@@ -272,12 +274,12 @@ def _guarded(read: Callable[[], _T], path: Path, otherwise: _T) -> tuple[_T, Fin
 
 def _metrics(folder: Path) -> tuple[StepRecord, ...]:
     path = folder / METRICS_FILE
-    text = path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
+    text = owned.read_text(path) if path.exists() else ""
     return parse_metrics(text)
 
 
 def _figures(log: Path, metric: Metric) -> Logged:
-    with log.open("rb") as lines:
+    with os.fdopen(owned.open_file(log), "rb") as lines:
         return read_figures(lines, metric)
 
 

@@ -10,13 +10,13 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import logging
-import os
 import sys
 import warnings
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import IO
 
+from pytest_xlatune import owned
 from pytest_xlatune.model.redact import hide
 from pytest_xlatune.sweep.groups import LogLevel
 
@@ -59,10 +59,9 @@ class _LogFile(logging.FileHandler):
 
     def _open(self) -> IO[str]:  # type: ignore[override]
         """Open it to whom its folder is, and never more."""
-        mode = Path(self.baseFilename).parent.stat().st_mode & 0o666
 
         def opener(name: str, flags: int) -> int:
-            return os.open(name, flags, mode)
+            return owned.open_file(Path(name), flags)
 
         return open(self.baseFilename, self.mode, encoding=self.encoding, opener=opener)
 
@@ -89,7 +88,7 @@ def write_log(folder: Path, level: LogLevel) -> Iterator[Path]:
     """
     path = folder / LOG
     try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        owned.make_folder(folder)
         handler = _LogFile(path, encoding="utf-8")
     except OSError as error:
         _warn(path, error)

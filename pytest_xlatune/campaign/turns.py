@@ -19,6 +19,7 @@ from typing import IO
 
 from filelock import FileLock, Timeout
 
+from pytest_xlatune import owned
 from pytest_xlatune.model.errors import LedgerError
 
 SILENCE_S = 1.5  # after so long without a turn of the process that drives, another one drives
@@ -32,7 +33,7 @@ class Turns:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._lock = FileLock(folder / "turn.lock", fallback_to_soft=False)
+        self._lock: FileLock | None = None
         self._beat = folder / "turn.beat"  # id of the process that drives, written at each turn
         self._long = folder / "turn.long"  # there while a turn takes long
         self._told = _NONE  # which process was logged as the one that drives
@@ -48,7 +49,8 @@ class Turns:
             return
         try:
             with self._explained():
-                self._lock.acquire(blocking=False)
+                lock = self._turn()
+                lock.acquire(blocking=False)
         except Timeout:
             yield False
             return
@@ -58,7 +60,7 @@ class Turns:
             self._tell(os.getpid())
             yield True
         finally:
-            self._lock.release()
+            lock.release()
 
     @contextlib.contextmanager
     def mine(self, *, wait_s: float) -> Iterator[None]:
@@ -69,8 +71,9 @@ class Turns:
         """
         try:
             with self._explained():
-                self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-                self._lock.acquire(timeout=wait_s)
+                owned.make_folder(self._folder)
+                lock = self._turn()
+                lock.acquire(timeout=wait_s)
         except Timeout:
             raise LedgerError(
                 f"{self._folder} has been in use by another process for {wait_s:.0f} s; end it "
@@ -79,13 +82,21 @@ class Turns:
         try:
             yield
         finally:
-            self._lock.release()
+            lock.release()
+
+    def _turn(self) -> FileLock:
+        """Return the lock of the turn, whose file is ours and open to whom its folder is."""
+        path = owned.lock_path(self._folder / "turn.lock")
+        if self._lock is None:
+            mode = owned.mode_in(self._folder)
+            self._lock = FileLock(path, mode=mode, fallback_to_soft=False)
+        return self._lock
 
     @contextlib.contextmanager
     def taking_long(self) -> Iterator[None]:
         """Tell, in a turn of ours, that it takes minutes: a process that joins then waits."""
         with self._explained():
-            self._long.touch()
+            owned.write_bytes(self._long, b"")
         try:
             yield
         finally:
@@ -128,7 +139,8 @@ class Turns:
 
     def _waiters(self) -> IO[bytes]:
         with self._explained():
-            return (self._folder / "waiters.lock").open("ab")
+            append = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+            return os.fdopen(owned.open_file(self._folder / "waiters.lock", append), "ab")
 
     @contextlib.contextmanager
     def _explained(self) -> Iterator[None]:
@@ -136,6 +148,8 @@ class Turns:
             yield
         except Timeout:
             raise
+        except owned.NotOursError as error:
+            raise LedgerError(str(error)) from None
         except (OSError, NotImplementedError) as error:
             raise LedgerError(
                 f"{self._folder} cannot be used: {error}; choose a work directory that can be "
@@ -162,12 +176,14 @@ class Turns:
 
     def _driver(self) -> int:
         try:
-            return int(self._beat.read_text(encoding="utf-8"))
+            return int(owned.read_bytes(self._beat))
         except (OSError, ValueError):
             return _NONE
 
     def _say(self, driver: int) -> None:
-        self._beat.write_text(f"{driver}\n", encoding="utf-8")
+        cut = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
+        with os.fdopen(owned.open_file(self._beat, cut), "wb") as file:
+            file.write(b"%d\n" % driver)
 
 
 def _is_alone(waiters: IO[bytes], *, until_s: float) -> bool:

@@ -22,7 +22,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from pytest_xlatune import __version__
+from pytest_xlatune import __version__, owned
 from pytest_xlatune.model.errors import ConfigError, Exit, XlatuneError, help_lines, of_command
 
 if TYPE_CHECKING:
@@ -293,7 +293,9 @@ def options_of(arguments: argparse.Namespace) -> RunSettings:
     """
     from pytest_xlatune.sweep.settings import resolve_options
 
-    return resolve_options(vars(arguments), os.environ, {}, root=Path.cwd(), prefix="--")
+    options = resolve_options(vars(arguments), os.environ, {}, root=Path.cwd(), prefix="--")
+    owned.trust_group(options.workdir if options.access == "group" else None)
+    return options
 
 
 def resolved_sweep(path: Path, options: RunSettings) -> ResolvedSweep:

@@ -86,6 +86,7 @@ def _import(arguments: argparse.Namespace) -> int:
         no_ops=arguments.no_op,
         sweep=slug(arguments.name or path.stem).replace(".", "-").replace("+", "-"),
         workdir=options.workdir,
+        access=options.access,
         at_s=time.time(),
         tokens=arguments.tokens,
         context=context,

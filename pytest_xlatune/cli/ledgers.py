@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pytest_xlatune import owned
 from pytest_xlatune.cli import (
     add_html,
     add_json,
@@ -59,6 +60,7 @@ def add_conclude(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(run=_conclude)
 
 
+@owned.show_only()
 def _report(arguments: argparse.Namespace) -> int:
     options = options_of(arguments)
     folders = _named_folders(arguments, options)
@@ -95,6 +97,7 @@ def _report(arguments: argparse.Namespace) -> int:
     return complain(problems, status=Exit.INTERNAL)
 
 
+@owned.show_only()
 def _conclude(arguments: argparse.Namespace) -> int:
     from pytest_xlatune.tasks.publish import document_of, json_of, read_known
 
@@ -141,6 +144,7 @@ def _add_folder(parser: argparse.ArgumentParser) -> None:
     add_options(parser, only=("workdir", "config"))
 
 
+@owned.show_only()
 def _history(arguments: argparse.Namespace) -> int:
     from pytest_xlatune.report.history import by_date, by_load, history, loads_of
 
@@ -157,6 +161,7 @@ def _history(arguments: argparse.Namespace) -> int:
     return complain(problems, status=Exit.INTERNAL)
 
 
+@owned.show_only()
 def _show(arguments: argparse.Namespace) -> int:
     from pytest_xlatune.report.history import by_date, course
 
@@ -264,7 +269,7 @@ def add_jobs(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--cancel", action="store_true", help="end the jobs that no session waits for"
     )
-    _add_named_folders(parser)
+    _add_named_folders(parser, "access")
     parser.set_defaults(run=_jobs)
 
 

@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from pytest_xlatune import owned
 from pytest_xlatune.cli import add_options, options_of
 from pytest_xlatune.model.text import counted, interval, points
 from pytest_xlatune.report.lines import words
@@ -38,6 +39,7 @@ def add_watch(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(run=_watch)
 
 
+@owned.show_only()
 def _watch(arguments: argparse.Namespace) -> int:
     from rich.console import Console
 

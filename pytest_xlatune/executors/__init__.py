@@ -7,7 +7,7 @@ was submitted, cancelled and resumed, and at DEBUG what Slurm was asked.
 
 The folder of an attempt, written by the harness (<) and by the payload on the node (>):
 
-    < spec.json        the `LaunchSpec`
+    < spec.json        the `LaunchSpec`; its digest stands in the job's own script
     < secrets.json     what of it holds a secret; removed as soon as the attempt is over
     < cancel           asks for no start, or, beside a signal, for an end
     > claimed.json     host, process id and its start time, time: of the payload; run once only
@@ -18,6 +18,7 @@ The folder of an attempt, written by the harness (<) and by the payload on the n
 
 These are rank 0's; the other ranks have `claimed.<rank>.json`, and so on.
 
+All are opened by `owned`: below the folder's descriptor, without links, the user's own alone.
 Nodes are named one by one; `model.hosts` translates Slurm's notation of a list of them.
 """
 

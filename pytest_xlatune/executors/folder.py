@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
+import json
+import os
 import re
 import socket
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
+from pytest_xlatune import owned
 from pytest_xlatune.executors import payload
 from pytest_xlatune.model.environment import NodeEnvironment
 from pytest_xlatune.model.errors import LedgerError
 from pytest_xlatune.model.failure import FailureClass
-from pytest_xlatune.model.record import Json, Record, read_json
+from pytest_xlatune.model.record import LATER, Json, Record, read_json
 from pytest_xlatune.model.redact import (
     command_without_secrets,
     hide,
@@ -40,6 +43,8 @@ class ProcessRecord(Record):
     pid: int  # its id
     start_ticks: int  # when it started, in clock ticks since boot
     at_s: float  # seconds since the epoch when this was written down, by the host's clock
+    # of a trainer: what it has in its environment, and every process of its own
+    token: str = field(default="", metadata=LATER)
 
     @property
     def is_here(self) -> bool:
@@ -55,16 +60,30 @@ class ProcessRecord(Record):
         )
 
 
-def write_spec(folder: Path, spec: LaunchSpec) -> None:
-    """Create the folder with the `spec.json` that the payload reads.
+def write_spec(folder: Path, spec: LaunchSpec) -> str:
+    """Create the folder with the `spec.json` that the payload reads, and return their digest.
 
-    What holds a secret goes into a file of its own, which is gone when the attempt is over.
+    What holds a secret goes into a file of its own, which is gone when the attempt is over. Its
+    last text is random, so that the digest, which a process list shows, tells nothing of the
+    others. An equal spec that lies there already keeps its digest: its job may be accepted.
     """
     payload.make_folder(folder)
     plain, secrets = _apart(spec)
-    if secrets:
-        payload.write_json(folder / payload.SECRETS, secrets)
-    payload.write_json(folder / payload.SPEC, plain)
+    text, kept = json.dumps(plain).encode("ascii"), b""
+    with owned.Folder(folder) as opened:
+        if secrets:
+            kept = json.dumps([*secrets, _salt_in(opened, secrets)]).encode("ascii")
+            opened.write(payload.SECRETS, kept, mode=0o600)
+        opened.write(payload.SPEC, text)
+    return payload.digest_of(text, kept)
+
+
+def _salt_in(folder: owned.Folder, secrets: list[str]) -> str:
+    try:
+        *before, salt = read_json(folder.read(payload.SECRETS))
+    except (OSError, ValueError, TypeError):
+        return os.urandom(16).hex()
+    return str(salt) if before == secrets else os.urandom(16).hex()
 
 
 def _apart(spec: LaunchSpec) -> tuple[dict[str, Json], list[str]]:
@@ -141,7 +160,7 @@ def read_environments(folder: Path) -> tuple[NodeEnvironment, ...]:
     found = []
     for path in sorted(folder.glob("environment*.json")):
         try:
-            found.append(NodeEnvironment.from_json(read_json(path.read_bytes())))
+            found.append(NodeEnvironment.from_json(read_json(owned.read_bytes(path))))
         except (LedgerError, OSError, ValueError):  # a node's own fault costs no trial
             continue
     return tuple(sorted(found, key=lambda each: each.name))
@@ -163,7 +182,7 @@ def node_findings(folder: Path) -> tuple[Finding, ...]:
     found: list[Finding] = []
     for path in sorted(folder.glob("health*.json")):
         try:
-            data = read_json(path.read_bytes())
+            data = read_json(owned.read_bytes(path))
             told = data if isinstance(data, dict) else {}
             node, problem = str(told["name"]), str(told["problem"])
             lines = [str(each) for each in told["lines"]]
@@ -214,9 +233,11 @@ def _process(folder: Path, kind: str) -> ProcessRecord | None:
 
 def _read(path: Path) -> Json | None:
     try:
-        text = path.read_bytes()
+        text = owned.read_bytes(path)
     except FileNotFoundError:
         return None
+    except owned.NotOursError as error:
+        raise LedgerError(str(error)) from None
     try:
         return read_json(text)
     except ValueError:

@@ -26,6 +26,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from pytest_xlatune import owned
 from pytest_xlatune.executors import Request, Resumed, payload
 from pytest_xlatune.executors.folder import (
     ProcessRecord,
@@ -57,10 +58,16 @@ def machine_lock() -> Path:
     """Return the file whose lock lets one trial of this user run on this machine at a time.
 
     XLATUNE_MACHINE_LOCK names another, for a machine that is split and for our own tests.
+
+    Raises:
+        SubmissionError: its folder is not this user's own.
     """
-    # not below TMPDIR: sessions that differ in it still share the machine
-    default = f"/tmp/xlatune-{os.getuid()}/machine.lock"  # noqa: S108
-    return Path(os.environ.get(LOCK_VARIABLE) or default)
+    if said := os.environ.get(LOCK_VARIABLE):
+        return Path(said)
+    try:
+        return owned.runtime_folder() / "machine.lock"
+    except OSError as error:
+        raise SubmissionError(f"the machine's lock: {error}") from error
 
 
 class LocalExecutor:
@@ -70,7 +77,7 @@ class LocalExecutor:
     max_in_flight = 1
 
     def __init__(self, *, lock: Path | None = None) -> None:
-        self._lock = lock or machine_lock()
+        self._lock = lock
 
     def submit(self, spec: LaunchSpec, request: Request) -> str:
         """Start the payload; the job id is `<pid>.<start in ticks>`."""
@@ -83,8 +90,9 @@ class LocalExecutor:
             )
         known = _read_job(folder)
         if known is None:
-            write_spec(folder, _with_gpus(spec))
-            _submit(folder, comment=comment, lock=self._lock, inherit=spec.inherit)
+            lock = self._lock or machine_lock()
+            digest = write_spec(folder, _with_gpus(spec))
+            _submit(folder, digest, comment=comment, lock=lock, inherit=spec.inherit)
             known = _read_job(folder)
         if known is None:
             raise SubmissionError(f"{folder} was submitted but names no job; see {_NOTES} in it")
@@ -176,10 +184,11 @@ def _with_gpus(spec: LaunchSpec) -> LaunchSpec:
     return dataclasses.replace(spec, env={**spec.env, _GPUS: value})
 
 
-def _submit(folder: Path, *, comment: str, lock: Path, inherit: Sequence[str]) -> None:
-    argv = [sys.executable, "-m", __name__, str(folder.absolute()), str(lock.absolute()), comment]
+def _submit(folder: Path, digest: str, *, comment: str, lock: Path, inherit: Sequence[str]) -> None:
+    words = (str(folder.absolute()), str(lock.absolute()), digest, comment)
+    argv = [sys.executable, "-m", __name__, *words]
     notes = folder / _NOTES
-    with notes.open("wb") as file:
+    with os.fdopen(owned.open_file(notes, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), "wb") as file:
         try:
             done = subprocess.run(
                 argv,
@@ -195,7 +204,7 @@ def _submit(folder: Path, *, comment: str, lock: Path, inherit: Sequence[str]) -
             raise SubmissionError(f"{folder} could not be submitted: {error}") from error
     payload.close_files(folder)
     if done.returncode:
-        said = notes.read_text(encoding="utf-8", errors="replace").strip()
+        said = owned.read_text(notes).strip()
         raise SubmissionError(
             f"{folder} could not be submitted: exit status {done.returncode}, {said[-500:]!r}"
         )
@@ -203,13 +212,15 @@ def _submit(folder: Path, *, comment: str, lock: Path, inherit: Sequence[str]) -
 
 def _read_job(folder: Path) -> dict[str, str] | None:
     try:
-        job: dict[str, str] = read_json((folder / _JOB).read_text(encoding="ascii"))
+        job: dict[str, str] = read_json(owned.read_bytes(folder / _JOB))
     except FileNotFoundError:
         return None
+    except owned.NotOursError as error:
+        raise SubmissionError(str(error)) from None
     return job
 
 
-def _main(folder: str, lock: str, comment: str) -> None:
+def _main(folder: str, lock: str, digest: str, comment: str) -> None:
     """Submit one attempt and write down its job: what the short-lived process does.
 
     It outlives a killed session, whose successor submits the attempt again: the second waits for
@@ -217,14 +228,14 @@ def _main(folder: str, lock: str, comment: str) -> None:
     """
     import submitit
 
-    with (Path(folder) / _LOCK).open("a") as alone:
+    with os.fdopen(owned.open_lock(Path(folder) / _LOCK)) as alone:
         fcntl.flock(alone, fcntl.LOCK_EX)
         if _read_job(Path(folder)) is not None:
             return
         payload.make_folder(Path(folder) / "submitit")
         executor = submitit.LocalExecutor(Path(folder) / "submitit", max_num_timeout=0)
         executor.update_parameters(timeout_min=_FOR_EVER_MIN, stderr_to_stdout=True)
-        job = executor.submit(payload.run, folder, lock)
+        job = executor.submit(payload.run, folder, lock, digest)
         job_id = f"{job.job_id}.{payload.start_ticks(int(job.job_id)) or 0}"
         payload.write_json(Path(folder) / _JOB, {"job_id": job_id, "comment": comment})
 

@@ -1,9 +1,12 @@
 """Run one rank of one trial on its node: environment, process, log, deadline, outcome.
 
-This module is standard library only and imports nothing of ours: its file is all that a node needs,
-as a script or imported. It knows neither submitit nor Slurm beyond the variables that tell its rank
-and node, and it judges nothing: what a log says is read elsewhere. Whatever the workload does is
-data, never an exception.
+Standard library only, and of ours the file of `owned` alone: an interpreter and these two files are
+all that a node needs, as a script or imported. It knows neither submitit nor Slurm beyond the
+variables that tell its rank and node, and it judges nothing: what a log says is read elsewhere.
+Whatever the workload does is data, never an exception.
+
+It runs what was submitted and nothing else: its folder is opened once and must be this user's, and
+the digest of the spec, which stands in the job's own script, must be that of the file.
 
 The package's docstring lists the files. Only the node knows the attempt's folder and the rank, so
 `{xlatune.folder}` and `{xlatune.rank}` are replaced in `argv` and in the values of `env`; nothing
@@ -16,12 +19,12 @@ import collections
 import contextlib
 import ctypes
 import fcntl
+import importlib.util
 import json
 import os
 import resource
 import select
 import signal
-import stat
 import subprocess
 import sys
 import time
@@ -32,11 +35,24 @@ TYPE_CHECKING = False  # that of `typing`, whose import would make each trial wa
 if TYPE_CHECKING:
     from typing import Any
 
+    from pytest_xlatune import owned
+elif __name__.startswith("pytest_xlatune."):
+    from pytest_xlatune import owned
+else:  # a script, on a node that can import nothing of ours
+    _spec = importlib.util.spec_from_file_location("owned", Path(__file__).parents[1] / "owned.py")
+    owned = importlib.util.module_from_spec(_spec)
+    _spec.loader.exec_module(owned)
+
+Folder = owned.Folder
+NotOursError = owned.NotOursError
+make_folder, close_files, write_json = owned.make_folder, owned.close_files, owned.write_json
+
 SPEC = "spec.json"
 # what of the spec holds a secret: a list of texts, for which `{xlatune.secret}<place>` stands there
 SECRETS = "secrets.json"
 SECRET_MARK = "{xlatune.secret}"  # noqa: S105 - no password
 CANCEL = "cancel"
+TOKEN = "XLATUNE_START"  # noqa: S105 - no password: it tells the processes of one start
 PROBE = "xlatune_environment.py"  # tells what the trial ran on; in the folder where it is asked to
 PROBE_S = 60.0  # it may take so long, inside the trial's own deadline
 _PROBE_MARK = b"xlatune-environment: "  # what its one line of JSON begins with
@@ -48,6 +64,7 @@ _HEALTH_INHERITS = ("PATH", "HOME", "USER", "LOGNAME", "LANG", "SLURM_*", "SLURM
 _HEALTH_BYTES = 1 << 20  # it may write so much, and so much of it is read
 GRACE_S = 5.0  # between SIGTERM and SIGKILL
 _LOCK_POLL_S = 0.25
+_PATH_BYTES = 4096  # of a lock: the folder of the payload that holds it
 _REAP_POLL_S = 0.05
 _REAP_LIMIT_S = 10.0  # a process in an uninterruptible wait outlives SIGKILL
 _STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
@@ -65,43 +82,23 @@ def log_name(rank: int = 0) -> str:
     return f"log.{rank}.txt"
 
 
-def make_folder(folder: Path) -> None:
-    """Create a folder with those above it that are missing, open to whom the one above is."""
-    if not folder.is_dir():
-        make_folder(folder.parent)
-        folder.mkdir(exist_ok=True)
-        folder.chmod(_mode(folder.parent))
+def digest_of(spec: bytes, secrets: bytes) -> str:
+    """Return the digest of what a job was submitted with; `secrets` is b"" where it has none."""
+    import hashlib  # it loads OpenSSL, for which a process that only reads has no use
 
-
-def close_folder(folder: Path, mode: int) -> None:
-    """Create a folder of this mode; one that is there gets it, if it is ours."""
-    folder.mkdir(parents=True, exist_ok=True)
-    if _mode(folder) != mode:
-        with contextlib.suppress(PermissionError):
-            folder.chmod(mode)
-
-
-def close_files(folder: Path) -> None:
-    """Give the files in a folder, which other programs wrote, the mode that ours have in it."""
-    for path in folder.iterdir() if folder.is_dir() else ():
-        with contextlib.suppress(OSError):
-            if path.is_file() and not path.is_symlink():
-                path.chmod(stat.S_IMODE(path.stat().st_mode) & _mode(folder))
+    return hashlib.sha256(b"%d %b%b" % (len(spec), spec, secrets)).hexdigest()
 
 
 def forget_secrets(folder: Path) -> None:
     """Remove what only a trial that is still to run, or runs, has to know."""
-    try:
-        files = json.loads((folder / SPEC).read_bytes()).get("files", {}).items()
-    except (OSError, ValueError):
-        files = ()
-    for name in (SECRETS, *(name for name, text in files if text.startswith(SECRET_MARK))):
-        with contextlib.suppress(OSError):
-            (folder / name).unlink()
-
-
-def _mode(folder: Path) -> int:
-    return stat.S_IMODE(folder.stat().st_mode) & 0o2777
+    with contextlib.suppress(OSError), Folder(folder) as where:
+        try:
+            files = json.loads(where.read(SPEC)).get("files", {}).items()
+        except (OSError, ValueError):
+            files = ()
+        for name in (SECRETS, *(name for name, text in files if text.startswith(SECRET_MARK))):
+            with contextlib.suppress(OSError):
+                _place_of(where, name, lambda there, last: there.remove(last))
 
 
 def start_ticks(pid: int) -> int | None:
@@ -112,29 +109,34 @@ def start_ticks(pid: int) -> int | None:
     return found.start_ticks if (found := _stat(pid)) else None
 
 
-def run(folder: str, machine_lock: str = "") -> dict[str, Any]:
+def run(folder: str, machine_lock: str = "", digest: str = "") -> dict[str, Any]:
     """Run this rank's share of the attempt in `folder` and return its outcome.
 
     The process belongs to the trial from here on: signals, and all processes below it. With
-    `machine_lock`, a file, the trainer starts only while no other payload holds that lock.
+    `machine_lock`, a file, the trainer starts only while no other payload holds that lock. `digest`
+    is that of the spec that was submitted; a job that an older version submitted names none.
 
     Under Slurm an unsuccessful rank ends this process with the trainer's own status, so that
     `srun --kill-on-bad-exit` ends the other ranks and the scheduler's books say FAILED.
+
+    Raises:
+        NotOursError: the folder is not this user's; nothing was started.
     """
-    where = Path(folder).absolute()
+    where = Folder(Path(folder).absolute())
     rank = int(os.environ.get("SLURM_PROCID") or 0)
     stop = _Stop()
     # our files are open to whom their folder is; the trainer keeps its own umask
-    umask = os.umask(0o777 & ~_mode(where))
-    if not _claim(where, rank):
+    umask = os.umask(0o777 & ~where.mode)
+    claim = {**identity(os.getpid()), "at_s": time.time()}
+    if not where.create(name_of("claimed", rank), json.dumps(claim).encode("ascii")):
         return {"state": "failed", "reason": "another payload has claimed this attempt"}
     try:
-        outcome = _run(where, rank, machine_lock, stop, umask)
+        outcome = _run(where, rank, machine_lock, stop, umask, digest=digest)
     except Exception as error:  # noqa: BLE001 - an attempt without an outcome would be waited for
         outcome = _outcome("failed", reason=f"the payload failed: {type(error).__name__}: {error}")
     if rank == 0:
-        forget_secrets(where)
-    write_json(where / name_of("outcome", rank), outcome)
+        forget_secrets(where.path)
+    _write(where, name_of("outcome", rank), outcome)
     if outcome["state"] != "completed" and "SLURM_PROCID" in os.environ:
         sys.exit(outcome["exit_code"] or 128 + (outcome["signal"] or 0))
     return outcome
@@ -158,23 +160,43 @@ def inherited(names: Iterable[str]) -> dict[bytes, bytes]:
 def end_leftovers(started: Mapping[str, Any]) -> None:
     """Kill what a trainer left behind whose payload was killed outright, and wait for its end.
 
+    Only what is proved to be its own: the session still holds a process of this user that has the
+    token of this start in its environment, and none enters a session that did not begin in it.
+    Another boot or host is left alone, and so is a record without a token.
+
     Args:
         started: the content of its `started.json`. Its process id is the session id of all that it
-            started, as long as none left that session; another boot or host is left alone, and so
-            is the session of a later process of that id.
+            started, as long as none left that session.
     """
-    session, ticks = started["pid"], started["start_ticks"]
-    if boot() != (started["host"], started["boot_id"]):
+    session, ticks, token = started["pid"], started["start_ticks"], started.get("token", "")
+    if not token or boot() != (started["host"], started["boot_id"]):
         return
+    mark = _bytes(f"{TOKEN}={token}")
+    is_ours = False
     until_s = time.monotonic() + _REAP_LIMIT_S
     while start_ticks(session) in (None, ticks) and time.monotonic() < until_s:
         everyone = _processes().items()
         left = [pid for pid, it in everyone if it.session == session and it.start_ticks >= ticks]
-        if not left:
+        left = [pid for pid in left if _is_mine(pid)]
+        is_ours = is_ours or any(_has_variable(pid, mark) for pid in left)
+        if not left or not is_ours:
             return
         for pid in left:
             _kill(pid, signal.SIGKILL)
         time.sleep(_REAP_POLL_S)
+
+
+def _is_mine(pid: int) -> bool:
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}").stat().st_uid == os.geteuid()
+    return False
+
+
+def _has_variable(pid: int, variable: bytes) -> bool:
+    """Whether a process was started with a variable; False where that cannot be read."""
+    with contextlib.suppress(OSError):
+        return variable in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    return False
 
 
 class _Stop:
@@ -198,49 +220,65 @@ class _Stop:
                     self.reason = f"cancelled by {signal.Signals(number).name}"
 
 
-def _run(folder: Path, rank: int, machine_lock: str, stop: _Stop, umask: int) -> dict[str, Any]:
-    close_files(folder / "submitit")  # what the scheduler wrote before us
-    spec = _read_spec(folder)
+def _run(
+    folder: Folder, rank: int, machine_lock: str, stop: _Stop, umask: int, *, digest: str
+) -> dict[str, Any]:
+    close_files(folder.path / "submitit")  # what the scheduler wrote before us
+    spec = _read_spec(folder, digest)
     for name, text in spec.get("files", {}).items():
-        _write_file(folder, name, text)
+        _write_file(folder, name, text, is_secret=name in spec["secret_files"])
     for name in spec.get("folders", ()):
-        make_folder(Path(name))
+        make_folder(Path(name), folder.mode)
     with _machine(machine_lock, stop, folder) as held:
-        if not held or (folder / CANCEL).exists():
+        if not held or folder.has(CANCEL):
             return _outcome("cancelled", reason=stop.reason or "cancelled before the start")
         return _train(spec, folder, rank, stop, umask)
 
 
-def _read_spec(folder: Path) -> dict[str, Any]:
-    """Return the spec with its secrets in place."""
-    spec: dict[str, Any] = json.loads((folder / SPEC).read_text(encoding="utf-8"))
+def _read_spec(folder: Folder, digest: str = "") -> dict[str, Any]:
+    """Return the spec with its secrets in place, and in `secret_files` which files hold one.
+
+    Raises:
+        ValueError: it is not what was submitted.
+    """
+    plain, kept = folder.read(SPEC), b""
+    spec: dict[str, Any] = json.loads(plain)
     texts = (*spec["argv"], *spec.get("env", {}).values(), *spec.get("files", {}).values())
-    if not any(text.startswith(SECRET_MARK) for text in texts):
-        return spec
-    secrets = json.loads((folder / SECRETS).read_bytes())
+    if any(text.startswith(SECRET_MARK) for text in texts):
+        kept = folder.read(SECRETS)
+    if digest and digest_of(plain, kept) != digest:
+        raise ValueError(
+            f"{SPEC} is not the one that this job was submitted with, and was not run; find out "
+            "what wrote it since"
+        )
+    secrets = json.loads(kept or b"[]")
 
     def whole(text: str) -> str:
         is_mark = text.startswith(SECRET_MARK)
         return secrets[int(text.removeprefix(SECRET_MARK))] if is_mark else text
 
+    files = spec.get("files", {}).items()
+    spec["secret_files"] = {name for name, text in files if text.startswith(SECRET_MARK)}
     for kind in ("env", "files"):
         spec[kind] = {name: whole(text) for name, text in spec.get(kind, {}).items()}
     return spec | {"argv": [whole(word) for word in spec["argv"]]}
 
 
 def _train(
-    spec: Mapping[str, Any], folder: Path, rank: int, stop: _Stop, umask: int
+    spec: Mapping[str, Any], folder: Folder, rank: int, stop: _Stop, umask: int
 ) -> dict[str, Any]:
     start_s, began_s = time.time(), time.monotonic()
+    token = os.urandom(16).hex()
     try:
-        trainer = _start(spec, folder, rank, umask)
+        trainer = _start(spec, folder, rank, umask, token=token)
     except (OSError, ValueError, subprocess.SubprocessError) as error:
         program = (*spec["argv"], "no program")[0]
         shown = program if program.isprintable() else repr(program)
         reason = f"{shown} could not be started: {_why(error, program)}"
         return _outcome("failed", start_s=start_s, reason=reason, is_started=False)
     try:
-        write_json(folder / name_of("started", rank), {**identity(trainer.pid), "at_s": start_s})
+        known = {**identity(trainer.pid), "at_s": start_s, "token": token}
+        _write(folder, name_of("started", rank), known)
         deadline_s = began_s + spec["deadline_s"]
         stop.wait(min(_HEAD_START_S, deadline_s - time.monotonic()))
         asked = _ask_beside(spec, folder, rank, umask) if trainer.poll() is None else None
@@ -279,21 +317,21 @@ def _train(
     if state == "completed" and _is_asked(folder):
         with contextlib.suppress(OSError, ValueError, subprocess.SubprocessError):
             _tell_environment(spec, folder, rank, stop, umask, until_s=tell_by_s, in_s=tell_s)
-    _early_log(folder, rank).unlink(missing_ok=True)
+    folder.remove(_early_log(rank))
     return outcome
 
 
-def _is_asked(folder: Path) -> bool:
+def _is_asked(folder: Folder) -> bool:
     """Whether this rank is to tell what the trial ran on: the first one of each node is."""
-    return os.environ.get("SLURM_LOCALID", "0") == "0" and (folder / PROBE).exists()
+    return os.environ.get("SLURM_LOCALID", "0") == "0" and folder.has(PROBE)
 
 
-def _early_log(folder: Path, rank: int) -> Path:
-    return folder / f"{name_of('environment', rank).removesuffix('.json')}.early.txt"
+def _early_log(rank: int) -> str:
+    return f"{name_of('environment', rank).removesuffix('.json')}.early.txt"
 
 
 def _ask_beside(
-    spec: Mapping[str, Any], folder: Path, rank: int, umask: int
+    spec: Mapping[str, Any], folder: Folder, rank: int, umask: int
 ) -> subprocess.Popen[bytes] | None:
     """Ask what the trial runs on while its trainer starts up, after it where the CPU is short.
 
@@ -306,15 +344,15 @@ def _ask_beside(
         return None
     argv = [*probe[:2], "both", *probe[3:], *spec.get("paths", ())]
     with contextlib.suppress(OSError, ValueError, subprocess.SubprocessError):
-        log = _early_log(folder, rank)
-        return _start({**spec, "argv": argv}, folder, rank, umask, log=log, is_humble=True)
+        own = {**spec, "argv": argv}
+        return _start(own, folder, rank, umask, log=_early_log(rank), is_humble=True)
     return None
 
 
-def _said(log: Path, before: int = 0) -> bytes | None:
+def _said(folder: Folder, log: str, before: int = 0) -> bytes | None:
     """Return the last whole answer in a log from this byte on; None where there is none."""
     try:
-        lines = log.read_bytes()[before:].splitlines(keepends=True)
+        lines = folder.read(log)[before:].splitlines(keepends=True)
     except OSError:
         return None
     said = [each for each in lines if each.startswith(_PROBE_MARK) and each.endswith(b"\n")]
@@ -323,7 +361,7 @@ def _said(log: Path, before: int = 0) -> bytes | None:
 
 def _tell_environment(
     spec: Mapping[str, Any],
-    folder: Path,
+    folder: Folder,
     rank: int,
     stop: _Stop,
     umask: int,
@@ -337,17 +375,17 @@ def _tell_environment(
     """
     told: dict[str, Any] = {"name": _node(), "problems": []}
     name = name_of("environment", rank)
-    log = folder / f"{name.removesuffix('.json')}.txt"
-    node = [sys.executable, "-I", "-S", str(folder / PROBE), "node", *spec.get("paths", ())]
-    early = _said(_early_log(folder, rank))
+    log = f"{name.removesuffix('.json')}.txt"
+    node = [sys.executable, "-I", "-S", str(folder.path / PROBE), "node", *spec.get("paths", ())]
+    early = _said(folder, _early_log(rank))
     if early is not None:
-        write_json(folder / name, told | json.loads(early))
+        _write(folder, name, told | json.loads(early))
         return
     for argv in filter(None, (node, spec.get("probe"))):
-        before = log.stat().st_size if log.exists() else 0
+        before = len(folder.read(log)) if folder.has(log) else 0
         asked = _start({**spec, "argv": argv}, folder, rank, umask, log=log)
         was_late = _is_late(asked, stop, until_s)
-        said = _said(log, before)
+        said = _said(folder, log, before)
         if said is not None:
             found = json.loads(said)
             told["problems"] += found.pop("problems")
@@ -355,8 +393,8 @@ def _tell_environment(
             told |= {**found, "repositories": places}
         else:
             why = f"no answer in {in_s:.0f} s" if was_late else f"exit {asked.returncode}"
-            told["problems"].append(f"{' '.join(argv[:1])}: {why}; see {log.name}")
-    write_json(folder / name, told)
+            told["problems"].append(f"{' '.join(argv[:1])}: {why}; see {log}")
+    _write(folder, name, told)
 
 
 def _is_late(asked: subprocess.Popen[bytes], stop: _Stop, until_s: float) -> bool:
@@ -370,7 +408,7 @@ def _is_late(asked: subprocess.Popen[bytes], stop: _Stop, until_s: float) -> boo
 
 
 def _ask_node(
-    argv: list[str], folder: Path, rank: int, stop: _Stop, umask: int, *, left_s: float
+    argv: list[str], folder: Folder, rank: int, stop: _Stop, umask: int, *, left_s: float
 ) -> None:
     """Write down what the site's command tells of this node, once for each node.
 
@@ -380,7 +418,7 @@ def _ask_node(
     if os.environ.get("SLURM_LOCALID", "0") != "0":
         return
     name = name_of("health", rank)
-    log = folder / f"{name.removesuffix('.json')}.txt"
+    log = f"{name.removesuffix('.json')}.txt"
     told: dict[str, Any] = {"name": _node(), "lines": [], "problem": ""}
     try:
         own = {"argv": argv, "inherit": _HEALTH_INHERITS}
@@ -391,12 +429,12 @@ def _ask_node(
             told["problem"] = f"signal {-asked.returncode}"
         elif asked.returncode:
             told["problem"] = f"exit {asked.returncode}"
-        with log.open("rb") as file:
+        with os.fdopen(folder.open(log), "rb") as file:
             text = file.read(_HEALTH_BYTES).decode("utf-8", "replace")
         told["lines"] = [each for line in text.splitlines() if (each := line.strip())]
     except OSError as error:
         told["problem"] = f"{argv[0]} could not be started: {error.strerror or error}"
-    write_json(folder / name, told)
+    _write(folder, name, told)
 
 
 def _why(error: Exception, program: str) -> str:
@@ -420,14 +458,17 @@ def _was_told(code: int | None) -> bool:
 
 def _start(
     spec: Mapping[str, Any],
-    folder: Path,
+    folder: Folder,
     rank: int,
     umask: int,
     *,
-    log: Path | None = None,
+    log: str = "",
+    token: str = "",
     most_bytes: int = 0,
     is_humble: bool = False,
 ) -> subprocess.Popen[bytes]:
+    if not folder.is_in_place:  # its path stands in the command, and is the working directory
+        raise ValueError(f"another folder has taken the place of {folder.path}")
     libc = ctypes.CDLL(None, use_errno=True)
     # what leaves the trainer's process group comes back to us as a child instead of escaping
     libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
@@ -444,14 +485,18 @@ def _start(
             os._exit(1)
 
     def fill(text: str) -> bytes:
-        text = text.replace("{xlatune.folder}", str(folder))
+        text = text.replace("{xlatune.folder}", str(folder.path))
         return _bytes(text.replace("{xlatune.rank}", str(rank)))
 
-    with (log or folder / log_name(rank)).open("ab") as written:
+    environment = _environment(spec, fill, rank)
+    if token:
+        environment[_bytes(TOKEN)] = _bytes(token)
+    append = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+    with os.fdopen(folder.open(log or log_name(rank), append), "ab") as written:
         return subprocess.Popen(
             [fill(each) for each in spec["argv"]],
-            env=_environment(spec, fill, rank),
-            cwd=spec.get("cwd") or folder,
+            env=environment,
+            cwd=spec.get("cwd") or folder.path,
             stdin=subprocess.DEVNULL,
             stdout=written,
             stderr=subprocess.STDOUT,
@@ -533,29 +578,33 @@ def _processes() -> dict[int, _Process]:
 
 
 @contextlib.contextmanager
-def _machine(lock: str, stop: _Stop, folder: Path) -> Iterator[bool]:
+def _machine(lock: str, stop: _Stop, folder: Folder) -> Iterator[bool]:
     """Hold the machine's lock; give False when we were asked to stop before we had it.
 
     Its file names the folder of the payload that holds it. A holder that was killed outright could
-    neither clear that nor end all that its trainer had started, so the next one does.
+    neither clear that nor end all that its trainer had started, so the next one does. A file that
+    names none is no lock of ours, and nothing is written into it.
     """
     if not lock:
         yield True
         return
-    path = Path(lock)
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    with path.open("a+", encoding="utf-8") as file:
+    with os.fdopen(owned.open_lock(Path(lock)), "r+b") as file:
         while not _try_lock(file.fileno()):
             stop.wait(_LOCK_POLL_S)
             # a payload that was cancelled before its claim got no signal
-            if stop.reason or (folder / CANCEL).exists():
+            if stop.reason or folder.has(CANCEL):
                 yield False
                 return
-        file.seek(0)
-        with contextlib.suppress(OSError, ValueError, KeyError):
-            end_leftovers(json.loads((Path(file.read()) / name_of("started")).read_bytes()))
+        left = file.read(_PATH_BYTES)
+        if left and not left.startswith(b"/"):
+            raise NotOursError(f"{lock} holds {left[:60]!r}: it is no lock of ours; name another")
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+            if left:
+                held = Path(os.fsdecode(left)) / name_of("started")
+                end_leftovers(json.loads(owned.read_bytes(held)))
         file.truncate(0)
-        file.write(str(folder))
+        file.seek(0)
+        file.write(os.fsencode(folder.path))
         file.flush()
         yield True
         file.truncate(0)
@@ -608,47 +657,44 @@ def _node() -> str:
     return os.environ.get("SLURMD_NODENAME") or os.uname().nodename
 
 
-def _claim(folder: Path, rank: int) -> bool:
-    with contextlib.suppress(FileExistsError):
-        with (folder / name_of("claimed", rank)).open("x", encoding="ascii") as file:
-            json.dump({**identity(os.getpid()), "at_s": time.time()}, file)
-        return True
-    return False
+def _write_file(folder: Folder, name: str, text: str, *, is_secret: bool = False) -> None:
+    mode = 0o600 if is_secret else None
+
+    def write(there: Folder, last: str) -> None:
+        there.write(last, _bytes(text), mode=mode)
+
+    _place_of(folder, name, write)
 
 
-def _write_file(folder: Path, name: str, text: str) -> None:
-    path = (folder / name).resolve()
-    if not path.is_relative_to(folder.resolve()):
+def _place_of(folder: Folder, name: str, do: Callable[[Folder, str], None]) -> None:
+    """Do something with a file of a spec, in the folder below ours that its name says."""
+    *folders, last = Path(name).parts or ("",)
+    if Path(name).is_absolute() or ".." in (*folders, last) or not last:
         raise ValueError(f"files: {name!r} leads out of the attempt's folder")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    _replace(path, _bytes(text))
+    with contextlib.ExitStack() as opened:
+        for each in folders:
+            folder = opened.enter_context(folder.below(each))
+        do(folder, last)
 
 
-def write_json(path: Path, data: Mapping[str, Any] | list[str]) -> None:
-    """Write a file of JSON that a reader sees whole or not at all."""
-    _replace(path, json.dumps(data).encode("ascii"))
+def _write(folder: Folder, name: str, data: Mapping[str, Any]) -> None:
+    folder.write(name, json.dumps(data).encode("ascii"))
 
 
-def _replace(path: Path, content: bytes) -> None:
-    """Write a file that a reader sees whole or not at all; several ranks may write the same."""
-    part = path.with_name(f".{path.name}.{os.uname().nodename}.{os.getpid()}")
-    mode = _mode(path.parent) & 0o666
-    with open(part, "wb", opener=lambda name, flags: os.open(name, flags, mode)) as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    part.replace(path)
-
-
-def quick_words(folder: Path) -> list[str]:
+def quick_words(folder: Path, digest: str) -> list[str]:
     """Return the words that run this rank's share: as an imported module it is compiled already."""
     start = f"sys.path.append({str(Path(__file__).parent)!r}); import payload; payload.main()"
-    return [sys.executable, "-I", "-S", "-B", "-c", f"import sys; {start}", str(folder)]
+    return [sys.executable, "-I", "-S", "-B", "-c", f"import sys; {start}", str(folder), digest]
 
 
 def main() -> None:
-    """Run the share of the attempt whose folder is the first argument."""
-    run(*sys.argv[1:])
+    """Run the share of the attempt whose folder and spec's digest are the arguments."""
+    folder, *digest = sys.argv[1:]
+    try:
+        run(folder, "", *digest)
+    except OSError as error:
+        sys.stderr.write(f"the trial was not started: {error}\n")
+        sys.exit(1)
     os._exit(0)  # nothing is left to close, and the next trial waits for our end
 
 

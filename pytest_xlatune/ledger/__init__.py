@@ -23,6 +23,7 @@ from typing import ClassVar
 
 from filelock import FileLock, Timeout
 
+from pytest_xlatune import owned
 from pytest_xlatune.model.cell import Cell, DeployedFile
 from pytest_xlatune.model.environment import NodeEnvironment
 from pytest_xlatune.model.errors import LedgerError, UnreadableLedgerError, XlatuneError
@@ -36,6 +37,7 @@ from pytest_xlatune.model.result import (
     Shares,
     Submission,
     TrialResult,
+    check_below,
 )
 from pytest_xlatune.model.trial import Behind, CompiledMemory, Trial
 
@@ -337,6 +339,9 @@ class EvidenceRecorded(Event):
     problems: tuple[str, ...] = ()
     shares: Shares | None = None
 
+    def __post_init__(self) -> None:
+        check_below(*self.captures, *([self.dump] if self.dump else []), field="captures or dump")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EnvironmentSeen(Event):
@@ -483,7 +488,7 @@ class Ledger:
             self._inode = status.st_ino
             if status.st_size == self._offset_bytes:
                 return ()
-            with self.path.open("rb") as file:
+            with os.fdopen(owned.open_file(self.path), "rb") as file:
                 file.seek(self._offset_bytes)
                 return self._parse(file)
 
@@ -526,11 +531,12 @@ class Ledger:
     @contextlib.contextmanager
     def _lock(self) -> Iterator[None]:
         with self._explained("locked"):
-            self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            owned.make_folder(self.path.parent)
             # a lock by mere existence would outlive a killed writer: never fall back to it
             lock = FileLock(
-                self.path.with_name(self.path.name + ".lock"),
+                owned.lock_path(self.path.with_name(self.path.name + ".lock")),
                 timeout=_LOCK_TIMEOUT_S,
+                mode=owned.mode_in(self.path.parent),
                 fallback_to_soft=False,
             )
             lock.acquire()
@@ -548,6 +554,8 @@ class Ledger:
                 f"{self.path} is locked by another process for more than {_LOCK_TIMEOUT_S:.0f} s; "
                 "end the process that holds it (it may be stopped), then run again"
             ) from None
+        except owned.NotOursError as error:
+            raise LedgerError(str(error)) from None
         except (OSError, NotImplementedError) as error:
             raise LedgerError(
                 f"{self.path} cannot be {what}: {error}; the work directory must be writable, with "
@@ -594,8 +602,7 @@ def _entry(line: bytes, *, number: int, path: Path) -> LedgerEntry:
 
 def _append(path: Path, text: bytes) -> None:
     # open to whom its folder is, and never more
-    mode = path.parent.stat().st_mode & 0o666
-    descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, mode)
+    descriptor = owned.open_file(path, os.O_RDWR | os.O_APPEND | os.O_CREAT)
     try:
         size_bytes = os.fstat(descriptor).st_size
         if size_bytes and os.pread(descriptor, 1, size_bytes - 1) != b"\n":

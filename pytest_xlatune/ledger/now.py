@@ -8,11 +8,10 @@ read as absent then. The ledger alone says what was measured.
 from __future__ import annotations
 
 import contextlib
-import json
-import os
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from pytest_xlatune import owned
 from pytest_xlatune.model.errors import LedgerError
 from pytest_xlatune.model.record import Record, read_json
 from pytest_xlatune.model.result import Outcome
@@ -37,20 +36,12 @@ class Now(Record):
 def read_now(folder: Path) -> Now:
     """Return what stands beside the ledger of a folder; nothing where that cannot be read."""
     try:
-        return Now.from_json(read_json((folder / NOW).read_bytes()))
+        return Now.from_json(read_json(owned.read_bytes(folder / NOW)))
     except (OSError, ValueError, LedgerError):
         return Now()
 
 
 def write_now(folder: Path, now: Now) -> None:
     """Replace the file. One that cannot be written is left as it is: no figure is in it."""
-    aside = folder / f".{NOW}.{os.getpid()}"
     with contextlib.suppress(OSError):
-        try:
-            mode = folder.stat().st_mode & 0o666  # as the ledger: of the folder, without execute
-            descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
-            with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-                json.dump(now.to_json(), file)
-            aside.replace(folder / NOW)
-        finally:
-            aside.unlink(missing_ok=True)
+        owned.write_json(folder / NOW, now.to_json())

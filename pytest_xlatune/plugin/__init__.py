@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from pytest_xlatune import owned
 from pytest_xlatune.model.errors import ConfigError, help_lines
 from pytest_xlatune.plugin import cvs_items, fixtures, hooks
 from pytest_xlatune.plugin.controller import (
@@ -91,6 +92,7 @@ def pytest_configure(config: pytest.Config) -> None:
             check_exports(options.export)
     except ConfigError as error:
         raise pytest.UsageError(str(error)) from None
+    owned.trust_group(options.workdir if options.access == "group" else None)
     config.stash[OPTIONS_KEY] = options
     config.stash[OPENING_KEY] = []
     config.pluginmanager.register(fixtures, "xlatune-fixtures")

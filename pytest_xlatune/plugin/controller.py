@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
+from pytest_xlatune import owned
 from pytest_xlatune.model.errors import Exit, XlatuneError, worst
 from pytest_xlatune.sweep.groups import RunSettings
 from pytest_xlatune.tasks.notify import Notifier
@@ -400,7 +401,7 @@ class Controller:
         """Return the folders that the processes of this session use."""
         path = self._options.workdir / "sessions" / f"{self.session_id}.txt"
         try:
-            lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
+            lines = os.fsdecode(owned.read_bytes(path)).splitlines(keepends=True)
         except OSError:  # no process has named one, none could, or the work directory is away
             return list(self._feeds)
         # the last one may be half a name: its writer is at it

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from pytest_xlatune import owned
 from pytest_xlatune.campaign import Campaign
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.hosts import expand
@@ -254,6 +255,7 @@ class Session:
 
     def _sign(self, folder: Path) -> None:
         """Tell the controlling process which folder to follow."""
-        self.folders_file.parent.mkdir(parents=True, exist_ok=True)
-        with self.folders_file.open("a", encoding="utf-8") as file:
-            file.write(f"{folder}\n")
+        owned.make_folder(self.folders_file.parent)
+        append = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+        with os.fdopen(owned.open_file(self.folders_file, append), "ab") as file:
+            file.write(os.fsencode(f"{folder}\n"))

@@ -27,6 +27,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from pytest_xlatune import owned
 from pytest_xlatune.catalog.context import Shape, closes_ring, idle_variables
 from pytest_xlatune.catalog.entries import compiled_in
 from pytest_xlatune.evidence.hlo import Program
@@ -573,13 +574,12 @@ def run_in(folder: Path, spec: LaunchSpec, *, lock: Path | None = None) -> Outco
     """
     if folder.exists():
         raise ConfigError(f"{folder} exists; give a folder of its own to every compile check")
-    write_spec(folder, spec)
     held = lock or machine_lock()
-    held.parent.mkdir(parents=True, exist_ok=True)
+    digest = write_spec(folder, spec)
     # inside an allocation of Slurm the payload would take itself for one of its ranks
     own = {name: value for name, value in os.environ.items() if name != "SLURM_PROCID"}
     subprocess.run(
-        [sys.executable, "-c", _RUN, str(folder), str(held)],
+        [sys.executable, "-c", _RUN, str(folder), str(held), digest],
         env=own,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
@@ -598,7 +598,7 @@ def _said(folder: Path, outcome: Outcome) -> tuple[str, str]:
     """Return the root cause of a process that did not end well, and its class."""
     if outcome.state is State.COMPLETED:
         return "", ""
-    report = read_log(path.read_bytes() for path in log_files(folder).values())
+    report = read_log(owned.read_bytes(path) for path in log_files(folder).values())
     cause = primary(report.findings)
     if cause is not None:
         return _PREFIX.sub("", cause.text), cause.cls

@@ -18,7 +18,6 @@ validates against. Its interpreter is started once to find them, and runs nothin
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import shlex
 import shutil
@@ -29,6 +28,7 @@ from pathlib import Path
 from typing import Protocol as Interface
 from typing import runtime_checkable
 
+from pytest_xlatune import owned
 from pytest_xlatune.launchers import Check, Checked, Launcher
 from pytest_xlatune.launchers.checkout import CheckoutLauncher
 from pytest_xlatune.model.cell import Cell
@@ -73,7 +73,7 @@ def _sha256(path: Path, known: Path) -> str:
     stat = path.stat()
     seen = [str(path), stat.st_size, stat.st_mtime_ns]
     try:
-        kept = read_json(known.read_text(encoding="utf-8"))
+        kept = read_json(owned.read_bytes(known))
     except (OSError, ValueError):
         kept = None
     if isinstance(kept, dict) and kept.get("seen") == seen:
@@ -81,7 +81,7 @@ def _sha256(path: Path, known: Path) -> str:
     with path.open("rb") as file:
         found = hashlib.file_digest(file, "sha256").hexdigest()
     # a process that comes at the same time writes the same
-    known.write_text(json.dumps({"seen": seen, "sha256": found}), encoding="utf-8")
+    owned.write_json(known, {"seen": seen, "sha256": found})
     return found
 
 
@@ -174,8 +174,8 @@ def look(site: Site) -> Preflight:
 def _folder_faults(folder: Path) -> Iterator[str]:
     marker = folder / f"preflight.{os.getpid()}"
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        marker.write_text("written to see whether it can be\n", encoding="utf-8")
+        owned.make_folder(folder)
+        owned.write_bytes(marker, b"written to see whether it can be\n")
         marker.unlink(missing_ok=True)  # another host may have a process of our id
         free_bytes = shutil.disk_usage(folder).free
     except OSError as error:

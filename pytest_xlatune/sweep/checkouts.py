@@ -20,6 +20,7 @@ from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from pytest_xlatune import owned
 from pytest_xlatune.launchers import Launcher
 from pytest_xlatune.launchers.checkout import UNCOMMITTED, CheckoutLauncher, LauncherByCell
 from pytest_xlatune.model.cell import Cell
@@ -225,7 +226,7 @@ def make(launcher: Launcher, cells: Iterable[Cell]) -> None:
     paths = {Path(own.checkout_of(cell)) for cell in cells}
     folder = next(iter(paths)).parent
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        owned.make_folder(folder)
         with filelock.FileLock(folder / "making.lock", timeout=_LOCK_S):
             for path in sorted(paths):
                 _make(own.repository, path)

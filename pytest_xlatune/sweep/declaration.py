@@ -23,6 +23,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from pytest_xlatune import owned
 from pytest_xlatune.catalog.context import Context
 from pytest_xlatune.launchers import Launcher
 from pytest_xlatune.launchers.checkout import CheckoutLauncher, LauncherByCell, with_python
@@ -647,16 +648,14 @@ def _picked(site: SiteSettings, said: Said, where: str) -> tuple[str, ...]:
     folder = (said.root or Path()) / said.over(RunSettings()).workdir
     path = folder / f"{site.partition}-{site.slots}x{site.nodes}.nodes"
     try:
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        with filelock.FileLock(folder / "picking.lock", timeout=_PICKING_S):
+        owned.make_folder(folder)
+        lock = owned.lock_path(folder / "picking.lock")
+        with filelock.FileLock(lock, timeout=_PICKING_S, mode=owned.mode_in(folder)):
             if path.exists():
                 return nodes_in(path)
             names = pick_nodes(site.slots * site.nodes, site.partition)
-            aside = path.with_suffix(".new")
-            aside.write_text(
-                f"# {where}; remove this file to pick anew\n{','.join(names)}\n", "utf-8"
-            )
-            aside.replace(path)
+            said_text = f"# {where}; remove this file to pick anew\n{','.join(names)}\n"
+            owned.write_bytes(path, said_text.encode())
     except (OSError, ValueError, filelock.Timeout) as error:
         raise ConfigError(f"{where}: {path} cannot be read or written: {error}") from None
     except (ConfigError, SubmissionError) as error:

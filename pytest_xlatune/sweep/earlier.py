@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import json
 import math
-import os
-import socket
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from pytest_xlatune import owned
 from pytest_xlatune.model.cell import Cell, family_differences
 from pytest_xlatune.model.errors import ConfigError, LedgerError
 from pytest_xlatune.model.record import LATER, Record, read_json
@@ -97,11 +96,9 @@ def write_calibration(folder: Path, calibration: Calibration) -> Path:
         LedgerError: it cannot be written.
     """
     path = folder / CALIBRATION
-    aside = path.with_name(f".{path.name}.{socket.gethostname()}.{os.getpid()}")
     text = json.dumps(calibration.to_json(), indent=2, sort_keys=True, allow_nan=False)
     try:
-        aside.write_text(f"{text}\n", encoding="utf-8")
-        aside.replace(path)
+        owned.write_bytes(path, f"{text}\n".encode())
     except OSError as error:
         raise LedgerError(f"{path} cannot be written: {error}") from error
     return path
@@ -115,7 +112,7 @@ def read_calibration(folder: Path, cell: Cell) -> Calibration | None:
     """
     path = folder / CALIBRATION
     try:
-        found = Calibration.from_json(read_json(path.read_text(encoding="utf-8")))
+        found = Calibration.from_json(read_json(owned.read_bytes(path)))
     except FileNotFoundError:
         return None
     except (OSError, ValueError, LedgerError) as error:

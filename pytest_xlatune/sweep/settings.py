@@ -29,6 +29,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
+from pytest_xlatune import owned
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.sweep.groups import (
     ABOVE,
@@ -415,7 +416,8 @@ def check_folders(folders: Iterable[tuple[str, Path]]) -> None:
         folders: each with its option, e.g. "--xlatune-reports"; absolute, need not exist yet.
 
     Raises:
-        ConfigError: names the path, the file or folder in its way, and what to do.
+        ConfigError: names the path, the file or folder in its way, and what to do; on the way to a
+            work directory a folder in which another user could put one in the place of ours too.
     """
     for option, path in folders:
         there = next(each for each in (path, *path.parents) if each.exists() or each == each.parent)
@@ -428,3 +430,8 @@ def check_folders(folders: Iterable[tuple[str, Path]]) -> None:
                 f"{option}: {path} cannot be written, for {there} is not yours to write; name "
                 "another folder"
             )
+        if option.endswith("workdir"):
+            try:
+                owned.check_way(path, option=option)
+            except owned.NotOursError as error:
+                raise ConfigError(str(error)) from None

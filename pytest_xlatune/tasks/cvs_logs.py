@@ -8,12 +8,14 @@ and the way to a target are figures of each job, held against their limits as ev
 from __future__ import annotations
 
 import math
+import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
 
+from pytest_xlatune import owned
 from pytest_xlatune.campaign import Campaign
 from pytest_xlatune.executors.folder import log_files
 from pytest_xlatune.launchers.cvs import PREFIX, SLOPE, CvsCell, CvsFile
@@ -53,7 +55,7 @@ def steps_by_job(campaign: Campaign, file: CvsFile) -> dict[str, Steps]:
 
 def _steps(path: Path) -> Steps:
     try:
-        with path.open("rb") as log:
+        with os.fdopen(owned.open_file(path), "rb") as log:
             return [each for each in read_log(log).steps if each.kind == "step"]
     except OSError:
         return ()
@@ -112,7 +114,7 @@ def _sights(
 ) -> Iterator[MatchedLine]:
     seen, is_late = set(), False
     try:
-        with path.open(encoding="utf-8", errors="replace") as log:
+        with os.fdopen(owned.open_file(path), encoding="utf-8", errors="replace") as log:
             for number, line in enumerate(log, 1):
                 text = line[:_LINE_CHARS].rstrip()
                 for name, pattern in known.items():

@@ -27,6 +27,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 
+from pytest_xlatune import owned
 from pytest_xlatune.campaign import versions
 from pytest_xlatune.campaign.turns import Turns
 from pytest_xlatune.catalog.context import Context
@@ -39,6 +40,7 @@ from pytest_xlatune.model.record import digest
 from pytest_xlatune.model.result import Score, TrialResult, TrialStatus
 from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.studies.imported import CONTRADICTS, KIND, ImportedStudy
+from pytest_xlatune.sweep.groups import Access
 
 # column -> the names it goes by in published tables
 COLUMNS: Mapping[str, tuple[str, ...]] = {
@@ -175,6 +177,7 @@ def import_table(
     no_ops: Sequence[str],
     sweep: str,
     workdir: Path,
+    access: Access = "owner",
     at_s: float,
     tokens: float | None = None,
     context: Context | None = None,
@@ -187,6 +190,7 @@ def import_table(
         no_ops: ids of profiles that do nothing.
         sweep: name of the ledger's folder.
         workdir: the folder above the ledgers.
+        access: who may read the ledger.
         at_s: now, seconds since the epoch.
         tokens: of one device in a step; None takes the cell's, else the median of the rows.
         context: the settings that the profiles came on top of, where the table's author names them:
@@ -223,7 +227,8 @@ def import_table(
         idle=idle,
     )
     label = re.sub(r"[^A-Za-z0-9.=_-]+", "-", cell.label)
-    folder = workdir / sweep / f"{label}-{digest(study.to_json(), length=8)}"
+    name = f"{sweep}/{label}-{digest(study.to_json(), length=8)}"
+    folder = owned.open_to(workdir, name, access)
     opened = CampaignOpened(
         cells=(cell,),
         study=KIND,

@@ -477,7 +477,8 @@ def _ledger_at(path: Path) -> Path:
     if not path.exists():
         raise LedgerError(f"{path} does not exist; {_NAME_ONE}")
     if not path.is_dir() or (path / LEDGER).is_file():
-        return path / LEDGER if path.is_dir() else path
+        at = path / LEDGER if path.is_dir() else path
+        return at.resolve() if path.is_symlink() else at
     below = sorted(str(each.parent) for each in (*path.glob(_CELL), *path.glob(f"*/{_CELL}")))
     if not below:
         raise LedgerError(f"{path} holds no {LEDGER}; {_NAME_ONE}")

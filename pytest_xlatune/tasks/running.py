@@ -8,11 +8,13 @@ number of here decides anything: a trial's score is made when it is over.
 from __future__ import annotations
 
 import math
+import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from pytest_xlatune import owned
 from pytest_xlatune.executors.folder import log_files
 from pytest_xlatune.ledger import AttemptSubmitted, CampaignOpened, LedgerEntry, TrialEnded
 from pytest_xlatune.ledger.now import Now, read_now
@@ -215,7 +217,7 @@ class Flights:
             path = log_files(self._folder / submission.folder).get(0)
             if path is None:
                 return None
-            with path.open("rb") as file:
+            with os.fdopen(owned.open_file(path), "rb") as file:
                 file.seek(offset)
                 while offset < _MOST_BYTES and (chunk := file.read(_CHUNK_BYTES)):
                     reader.feed(chunk)

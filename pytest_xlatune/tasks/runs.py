@@ -13,21 +13,21 @@ import dataclasses
 import os
 import shlex
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 
+from pytest_xlatune import owned
 from pytest_xlatune.campaign import Campaign, Setup, by_digest, history_of, versions
 from pytest_xlatune.campaign.log import write_log
 from pytest_xlatune.campaign.playbook import Decision
 from pytest_xlatune.executors.named import executor_named
-from pytest_xlatune.executors.payload import close_folder
 from pytest_xlatune.ledger import LEDGER, Event, Ledger
 from pytest_xlatune.ledger.state import LedgerState
 from pytest_xlatune.model.cell import Cell
-from pytest_xlatune.model.errors import Exit, XlatuneError
+from pytest_xlatune.model.errors import ConfigError, Exit, XlatuneError
 from pytest_xlatune.model.failure import FailureClass
 from pytest_xlatune.model.hosts import compress
 from pytest_xlatune.model.profile import BASELINE, BASELINE_ID, Profile
@@ -48,14 +48,12 @@ from pytest_xlatune.studies.evidence_run import EvidenceStudy
 from pytest_xlatune.sweep import checkouts
 from pytest_xlatune.sweep.deployed import context_of, deployed_files, hidden_values
 from pytest_xlatune.sweep.earlier import Calibration, read_calibration, write_calibration
-from pytest_xlatune.sweep.groups import Access, RunSettings
+from pytest_xlatune.sweep.groups import RunSettings
 from pytest_xlatune.sweep.registry import KINDS
 from pytest_xlatune.sweep.resolved import ResolvedSweep, not_compiled
 from pytest_xlatune.tasks.artifacts import Recorded, as_recorded, read_new
 from pytest_xlatune.tasks.cost import cost_of, kept_elsewhere, refuse_unasked, ways_of
 
-# of the folder of a campaign and all below it, by who may read there
-_MODES: Mapping[Access, int] = {"owner": 0o700, "group": 0o750, "all": 0o755}
 Recover = Callable[[Decision, tuple[str, ...]], bool]
 
 
@@ -105,6 +103,19 @@ def look_at(
     return preflight.together([*looks, keys, rules])
 
 
+def open_folder(options: RunSettings, name: Path | str) -> Path:
+    """Make and return a folder below the work directory, open to whom the access says.
+
+    Raises:
+        ConfigError: another user could put a folder in its place.
+    """
+    try:
+        owned.check_way(options.workdir / name, option="--xlatune-workdir")
+        return owned.open_to(options.workdir, name, options.access)
+    except owned.NotOursError as error:
+        raise ConfigError(str(error)) from None
+
+
 class Runs(ExitStack):
     """The campaigns that one process drives, until the context ends: each folder has its log.
 
@@ -140,12 +151,11 @@ class Runs(ExitStack):
         mend stops the campaign. `looked` takes the place of our own look at the site.
 
         Raises:
-            ConfigError: the site is not ready, with all faults; or the ledger belongs to another
-                cell.
+            ConfigError: the site is not ready, with all faults; another user could put a folder in
+                the place of ours; or the ledger belongs to another cell.
             LedgerError: the ledger cannot be read or written.
         """
-        folder = self._options.workdir / resolved.folder
-        close_folder(folder, _MODES[self._options.access])
+        folder = open_folder(self._options, resolved.folder)
         if folder not in self._logged:
             self._logged.add(folder)
             self.enter_context(write_log(folder, self._options.log_level))

@@ -22,6 +22,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
+from pytest_xlatune import owned
 from pytest_xlatune.catalog.context import is_control, vendor_of
 from pytest_xlatune.catalog.entries import history, load
 from pytest_xlatune.evidence.hlo import Program
@@ -376,7 +377,7 @@ def _run(
         stage="shrink",
     )  # fmt: skip
     where, outcome = run(folder, trial, launcher.launch(trial, cell))
-    reports = {rank: read_log([path.read_bytes()]) for rank, path in log_files(where).items()}
+    reports = {rank: read_log([owned.read_bytes(path)]) for rank, path in log_files(where).items()}
     steps = reports[0].steps if 0 in reports else ()
     found = score(steps, protocol=cell.protocol, tokens_per_device_step=None)
     if isinstance(found, Score):

@@ -60,11 +60,12 @@ class QuickExecutor(LocalExecutor):
 
 
 def _run(folder: Path) -> dict[str, Any]:
-    spec = payload._read_spec(folder)
-    for name, text in spec.get("files", {}).items():
-        payload._write_file(folder, name, text)
-    for name in spec.get("folders", ()):
-        payload.make_folder(Path(name))
+    with payload.Folder(folder) as opened:
+        spec = payload._read_spec(opened)
+        for name, text in spec.get("files", {}).items():
+            payload._write_file(opened, name, text)
+        for name in spec.get("folders", ()):
+            payload.make_folder(Path(name), opened.mode)
 
     def fill(text: str) -> bytes:
         return payload._bytes(

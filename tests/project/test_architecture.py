@@ -21,6 +21,7 @@ STDLIB = sys.stdlib_module_names
 # package -> (layer, third parties it may import); docs/architecture.md says what each is for
 LAYERS: dict[str, tuple[int, set[str]]] = {
     "model": (1, set()),
+    "owned": (1, set()),
     # programs below another interpreter: what that has, and nothing of ours
     "workers": (1, {"jax", "jaxlib", "jax_plugins"}),
     "catalog": (2, set()),

@@ -15,6 +15,7 @@ import fcntl
 import getpass
 import logging
 import math
+import os
 import re
 import shlex
 import time
@@ -24,6 +25,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from pytest_xlatune import owned
 from pytest_xlatune.executors import (
     OWN_JOBS,
     QueueFull,
@@ -60,6 +62,7 @@ _log = logging.getLogger("pytest_xlatune.executors")
 # that a request still in the controller's queue has been worked off when we look
 RETRY_AFTER_S = (1.0, 2.0, 4.0, 8.0, 15.0)
 _ANOTHER_S = 30
+SHOWN_DIGEST = "DIGEST-OF-ITS-SPEC"  # in a script that is shown before there is a spec
 LOGIN = Path(__file__).with_name("login.sh")
 _LOOK_BACK = "now-14days"
 
@@ -124,21 +127,22 @@ class SlurmExecutor:
         arguments: Mapping[str, Any],
         *,
         program: str,
-        first: Callable[[], None],
+        first: Callable[[], str],
     ) -> str:
         """Submit a program of ours for the folder of a request, once; return the job's id.
 
-        `first` writes what the program reads. Raises as `submit` does.
+        `first` writes what the program reads, and returns its digest or "". Raises as `submit`
+        does.
         """
         folder, name = request.folder.resolve(), request.job_name
         if (folder / SCRIPTS).exists():
             self._wait_for_another(folder)
             if found := self.find(request):
                 return found
-        first()
+        digest = first()
         payload.make_folder(folder / SCRIPTS)
         where = compress(request.nodelist) or "any node"
-        reply = script.submit(folder, arguments, program)
+        reply = script.submit(folder, arguments, program, digest=digest)
         for wait_s in RETRY_AFTER_S:
             if not reply.trouble.is_passing or reply.trouble is Trouble.FULL:
                 break
@@ -146,7 +150,7 @@ class SlurmExecutor:
             self._sleep(wait_s)
             if found := self.find(request):
                 return found
-            reply = script.submit(folder, arguments, program)
+            reply = script.submit(folder, arguments, program, digest=digest)
         payload.close_files(folder / SCRIPTS)
         if reply.code == 0:
             _log.info("%s is job %s on %s", name, reply.out, where)
@@ -161,7 +165,8 @@ class SlurmExecutor:
 
     def script(self, request: Request) -> str:
         """Return the text that `submit` would hand to sbatch. Needs no Slurm; writes nothing."""
-        return script.render(request.folder.resolve(), arguments_of(request))
+        folder = request.folder.resolve()
+        return script.render(folder, arguments_of(request), digest=SHOWN_DIGEST)
 
     def find(self, request: Request) -> str:
         """Return the id of the job that was accepted for this attempt, "" if there is none.
@@ -234,7 +239,7 @@ class SlurmExecutor:
 
     def _wait_for_another(self, folder: Path) -> None:
         """Wait for the sbatch of a session that was killed: it outlives it, and may be accepted."""
-        with (folder / SCRIPTS / HELD).open("a") as held:
+        with os.fdopen(owned.open_lock(folder / SCRIPTS / HELD)) as held:
             for _ in range(_ANOTHER_S):
                 with contextlib.suppress(BlockingIOError):
                     fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)

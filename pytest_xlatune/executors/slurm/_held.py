@@ -9,6 +9,7 @@ from __future__ import annotations
 import fcntl
 import logging
 import math
+import os
 import re
 import time
 from collections.abc import Mapping, Sequence
@@ -16,9 +17,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pytest_xlatune import owned
 from pytest_xlatune.executors.folder import is_same_attempt
 from pytest_xlatune.executors.slurm import driver
 from pytest_xlatune.executors.slurm._commands import Run, SlurmJob, parse_scontrol, run_command
+from pytest_xlatune.model.errors import SubmissionError
 from pytest_xlatune.model.hosts import compress
 from pytest_xlatune.model.record import read_json
 from pytest_xlatune.model.resources import Resources
@@ -74,7 +77,7 @@ class Held:
     @property
     def is_driven(self) -> bool:
         """Whether a driver runs in it."""
-        with (self.folder / driver.DRIVING).open("a") as file:
+        with os.fdopen(owned.open_lock(self.folder / driver.DRIVING)) as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
@@ -238,8 +241,14 @@ def _end_of(text: str) -> float | None:
 
 
 def read(path: Path) -> Any:
-    """Return a file's JSON; None where there is none, or its writer is at it."""
+    """Return a file's JSON; None where there is none, or its writer is at it.
+
+    Raises:
+        SubmissionError: it is not ours.
+    """
     try:
-        return read_json(path.read_bytes())
+        return read_json(owned.read_bytes(path))
+    except owned.NotOursError as error:
+        raise SubmissionError(str(error)) from None
     except (OSError, ValueError):
         return None

@@ -25,23 +25,36 @@ HELD = "sbatch.lock"  # in it; held as long as an sbatch runs, by the session th
 SLURM_LOGS_IN = "NONE"
 
 
-def render(folder: Path, parameters: Mapping[str, Any], program: str = payload.__file__) -> str:
+def render(
+    folder: Path,
+    parameters: Mapping[str, Any],
+    program: str = payload.__file__,
+    *,
+    digest: str = "",
+) -> str:
     """Return the script of the attempt in a folder; starts nothing and writes nothing.
 
     `parameters` are submitit's; their `additional_parameters` have `export`. `program` is the file
-    that an isolated interpreter runs, with the folder as its argument.
+    that an isolated interpreter runs, with the folder and the `digest` of what it reads there as
+    its arguments; without a digest with the folder alone.
     """
-    executor = _executor(folder, parameters, program)
+    executor = _executor(folder, parameters, program, digest)
     command = executor._submitit_command_str  # noqa: SLF001
     return str(executor._make_submission_file_text(command, "dry-run"))  # noqa: SLF001
 
 
-def submit(folder: Path, parameters: Mapping[str, Any], program: str = payload.__file__) -> Reply:
+def submit(
+    folder: Path,
+    parameters: Mapping[str, Any],
+    program: str = payload.__file__,
+    *,
+    digest: str = "",
+) -> Reply:
     """Call sbatch once; return the job id as what it printed, or why there is none."""
     from submitit.core.utils import FailedJobError, FailedSubmissionError
 
     try:
-        executor = _executor(folder, parameters, program)
+        executor = _executor(folder, parameters, program, digest)
         # `submit` would pickle a function, and the node would have to import all it refers to
         job = executor._submit_command(executor._submitit_command_str)  # noqa: SLF001
     except FileNotFoundError:
@@ -51,14 +64,14 @@ def submit(folder: Path, parameters: Mapping[str, Any], program: str = payload._
     return Reply(code=0, out=str(job.job_id))
 
 
-def _executor(folder: Path, parameters: Mapping[str, Any], program: str) -> Any:
-    made = _script_executor(program)(folder=folder / SCRIPTS, max_num_timeout=0)
+def _executor(folder: Path, parameters: Mapping[str, Any], program: str, digest: str) -> Any:
+    made = _script_executor(program, digest)(folder=folder / SCRIPTS, max_num_timeout=0)
     made.update_parameters(**parameters)
     return made
 
 
-@functools.cache
-def _script_executor(program: str) -> Any:
+@functools.lru_cache(maxsize=8)
+def _script_executor(program: str, digest: str) -> Any:
     """Return submitit's executor, which runs a program of ours as a script.
 
     It calls sbatch without what would steer it behind our back.
@@ -73,7 +86,7 @@ def _script_executor(program: str) -> Any:
         @property
         def _submitit_command_str(self) -> str:
             # isolated and without site: it needs the standard library only
-            words = (program, str(Path(self.folder).parent))
+            words = (program, str(Path(self.folder).parent), *([digest] if digest else []))
             return f"{self.python} -I -S {shlex.join(words)}"
 
         def _make_submission_command(self, submission_file_path: Path) -> list[str]:

@@ -27,6 +27,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from pytest_xlatune import owned
 from pytest_xlatune.executors import OWN_JOBS, QueueFull, Request, Resumed, SchedulerDown, payload
 from pytest_xlatune.executors.folder import (
     read_claim,
@@ -34,7 +35,14 @@ from pytest_xlatune.executors.folder import (
     read_started,
     write_spec,
 )
-from pytest_xlatune.executors.slurm import LOGIN, SlurmExecutor, arguments_of, driver, site_options
+from pytest_xlatune.executors.slurm import (
+    LOGIN,
+    SHOWN_DIGEST,
+    SlurmExecutor,
+    arguments_of,
+    driver,
+    site_options,
+)
 from pytest_xlatune.executors.slurm._commands import (
     SEPARATOR,
     Run,
@@ -130,9 +138,9 @@ class AllocationExecutor:
         if (number := _place(queue, folder.name)) is not None:
             self._provide(folder.parent, request)
             return f"step-{number}"
-        entry = _entry(request)
+        _entry(request)  # raises where an option, or the name, cannot be
         self._provide(folder.parent, request)
-        write_spec(folder, spec)
+        entry = _entry(request, write_spec(folder, spec))
         payload.make_folder(folder / SCRIPTS)
         payload.make_folder(queue)
         number = 1 + max((_number(each) for each in queue.glob("[0-9]*-*.json")), default=0)
@@ -330,7 +338,7 @@ class AllocationExecutor:
             resources=asked,
         )
 
-        def tell(job_id: str) -> None:
+        def tell(job_id: str) -> str:
             payload.make_folder(folder)
             known = read(folder / driver.HELD_JSON) or {}
             payload.write_json(
@@ -346,6 +354,7 @@ class AllocationExecutor:
                     "resources": resources.to_json(),
                 },
             )
+            return ""  # the driver reads it when the job id stands in it too
 
         job_id = self._jobs.hand_in(
             request,
@@ -399,7 +408,7 @@ class AllocationExecutor:
             return
         said = held.folder / "driver.txt"
         if len(starts) >= _STARTS and not held.word.get("took"):
-            last = said.read_text(encoding="utf-8", errors="replace").strip()
+            last = owned.read_text(said).strip()
             raise SubmissionError(
                 f"the driver of allocation {held.job_id} ends as soon as it starts: "
                 f"{last[-500:]!r}; see {said}"
@@ -408,9 +417,10 @@ class AllocationExecutor:
         script = held.folder / "driver.sh"
         words = [sys.executable, "-I", "-S", driver.__file__, str(held.folder)]
         lines = (f". {shlex.quote(str(LOGIN))}", "unset SLURM_JWT", f"exec {shlex.join(words)}")
-        script.write_text("\n".join(("#!/bin/bash", *lines, "")), encoding="utf-8")
+        owned.write_bytes(script, "\n".join(("#!/bin/bash", *lines, "")).encode())
         dropped = set(unneeded_names(os.environ))
-        with said.open("ab") as file:
+        append = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+        with os.fdopen(owned.open_file(said, append), "ab") as file:
             # its parent is gone at once: the driver outlives the session, and warns none of its end
             subprocess.run(
                 ["/bin/sh", "-c", 'setsid /bin/bash "$1" &', "sh", str(script)],
@@ -520,7 +530,7 @@ def step_words(request: Request) -> tuple[str, ...]:
     return ("srun", *_entry(request)["srun"])
 
 
-def _entry(request: Request) -> dict[str, Any]:
+def _entry(request: Request, digest: str = SHOWN_DIGEST) -> dict[str, Any]:
     """Return what the driver has to know of a trial."""
     folder, resources, nodes = request.folder.resolve(), request.resources, request.nodelist
     arguments_of(request)  # raises where an option, or the name, cannot be
@@ -537,7 +547,7 @@ def _entry(request: Request) -> dict[str, Any]:
         "--kill-on-bad-exit=1",
         *([f"--nodelist={compress(nodes)}"] if nodes else []),
         *srun,
-        *payload.quick_words(folder),
+        *payload.quick_words(folder, digest),
     ]
     return {
         "folder": str(folder),
@@ -619,7 +629,8 @@ def _with_allocation(folder: Path, taken: Mapping[str, Any], said: Outcome) -> O
 
 def _said(folder: Path) -> Iterator[str]:
     for path in sorted((folder / SCRIPTS).glob("*_log.err")):
-        yield path.read_text(encoding="utf-8", errors="replace")
+        with contextlib.suppress(OSError):
+            yield owned.read_text(path)
 
 
 def _waits(folder: Path, outcome: Outcome) -> bool:

@@ -208,7 +208,7 @@ class Driver:
 
     def _has_srun(self, folder: Path) -> bool:
         """Whether the srun that a dead driver started here still runs."""
-        known = _read(folder / SRUN)
+        known = self._read(folder / SRUN)
         if known is None or [known["host"], known["boot_id"]] != [*self.payload.boot()]:
             return False
         return bool(self.payload.start_ticks(known["pid"]) == known["start_ticks"])
@@ -247,7 +247,7 @@ class Driver:
     def _adopt(self) -> None:
         """Take over what a driver that was killed had started here."""
         for name, entry in self._queue():
-            taken = _read(Path(entry["folder"]) / TAKEN)
+            taken = self._read(Path(entry["folder"]) / TAKEN)
             if taken is None:
                 continue
             self._over.add(name)
@@ -294,8 +294,12 @@ class Driver:
         for name in names:
             if name in self._over:
                 continue
-            entry = self._entries.get(name) or _read(self.held.parent / STEPS / name)
+            entry = self._entries.get(name) or self._read(self.held.parent / STEPS / name)
             if entry is not None:
+                if Path(entry["folder"]).parent != self.held.parent:
+                    sys.stderr.write(f"{name} is left out: its folder is not beside this queue\n")
+                    self._over.add(name)
+                    continue
                 self._entries[name] = entry  # it is written once
                 if entry.get("wanted", "") == self.wanted:
                     yield name, entry
@@ -330,7 +334,8 @@ class Driver:
     def _launch(self, name: str, entry: Mapping[str, Any]) -> _Step:
         folder = Path(entry["folder"])
         log = folder / "submitit" / f"{self.job_id}_0_log.err"
-        with log.open("ab") as said:
+        append = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+        with os.fdopen(self.payload.owned.open_file(log, append), "ab") as said:
             try:
                 srun = subprocess.Popen(
                     ["srun", f"--jobid={self.job_id}", *entry["srun"]],
@@ -380,6 +385,9 @@ class Driver:
         end = said.partition(" EndTime=")[2].partition(" ")[0]
         self.until_s = float(end) if end.isdecimal() else None
 
+    def _read(self, path: Path) -> Any:
+        return _read(path, self.payload)
+
     def _tell(self) -> None:
         word = {
             "until_s": self.until_s,
@@ -419,27 +427,30 @@ def _run(argv: list[str]) -> str | None:
     return done.stdout
 
 
-def _read(path: Path) -> Any:
-    """Return a file's JSON; None where there is none."""
+def _read(path: Path, payload: Any) -> Any:
+    """Return the JSON of a file of ours; None where there is none, or it is not ours."""
     try:
-        return json.loads(path.read_bytes())
+        return json.loads(payload.owned.read_bytes(path))
+    except payload.NotOursError as error:
+        sys.stderr.write(f"{error}\n")
+        return None
     except (OSError, ValueError):
         return None
 
 
 def main(held: str) -> None:
     """Drive the allocation of a folder, unless another driver does."""
-    folder = Path(held)
-    said = _read(folder / HELD_JSON) or {}
+    folder, payload = Path(held), _payload()
+    said = _read(folder / HELD_JSON, payload) or {}
     job_id = os.environ.get("SLURM_JOB_ID") or said["job_id"]
-    with (folder / DRIVING).open("a") as lock:
+    with os.fdopen(payload.owned.open_lock(folder / DRIVING)) as lock:
         until_s = time.monotonic() + _LOCK_S
         while not _locked(lock.fileno()):
             if time.monotonic() > until_s:
                 return
             time.sleep(_POLL_S)
         wanted = said.get("wanted", "")
-        Driver(held=folder, job_id=job_id, payload=_payload(), wanted=wanted).drive()
+        Driver(held=folder, job_id=job_id, payload=payload, wanted=wanted).drive()
 
 
 def _locked(descriptor: int) -> bool:

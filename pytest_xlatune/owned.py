@@ -1,0 +1,523 @@
+"""Open files and folders that are this user's own: through descriptors, and without links.
+
+A folder of ours holds what a job runs, so a file in it counts only where this user wrote it. Every
+reader and writer of the work directory comes through here: the folder is opened once, without
+following a link, and what lies in it is opened below that descriptor. Renaming the folder, or
+putting another in its place, changes nothing any more.
+
+Trusted are this user and root; with `trust_group` also the members of the work directory's group,
+which `--xlatune-access group` says. A command that only shows reads the files of others too, where
+their modes let it (`show_only`).
+
+Like the payload, which loads it from its file, this module is standard library only and imports
+nothing of ours. It knows no name of a file.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import functools
+import json
+import os
+import stat
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+TYPE_CHECKING = False  # that of `typing`, whose import would make each trial wait
+if TYPE_CHECKING:
+    from typing import Any, Self
+
+# of the folders of a campaign, by who may read there; members of the group may go on with it
+MODES: Mapping[str, int] = {"owner": 0o700, "group": 0o2770, "all": 0o2755}
+_CLOSED = MODES["owner"]
+_ACL = "system.posix_acl_access"
+_TRUST = "trust the members of its group (--xlatune-access group)"
+_LINKS = 40  # on one way, as the kernel has it
+_READ = os.O_RDONLY | os.O_NONBLOCK  # a pipe that another program made does not stop us
+
+
+class NotOursError(PermissionError):
+    """Another user could have made it, or it is no plain file: the message says what to do."""
+
+
+_shared: Path | None = None  # whose group's members are trusted
+_shows_only = False
+
+
+def trust_group(workdir: Path | None) -> None:
+    """Trust, in this process, the members of this folder's group; None trusts this user alone."""
+    global _shared  # noqa: PLW0603 - the word of the user, for the whole process
+    _shared = workdir
+
+
+@contextlib.contextmanager
+def show_only() -> Iterator[None]:
+    """Read the files of every user in this context, which acts on none of them."""
+    global _shows_only  # noqa: PLW0603 - as above
+    before, _shows_only = _shows_only, True
+    try:
+        yield
+    finally:
+        _shows_only = before
+
+
+def is_trusted(uid: int) -> bool:
+    """Whether what this user wrote counts as ours."""
+    return uid in (os.geteuid(), 0) or (_shared is not None and _is_member(uid, _group(_shared)))
+
+
+def _group(path: Path) -> int:
+    """Return the group of a folder; before there is one, that of the folder it is made in."""
+    there = next((each for each in (path, *path.parents) if each.exists()), Path("/"))
+    return there.stat().st_gid
+
+
+def _is_ours(gid: int) -> bool:
+    return gid in {os.getegid(), *os.getgroups()}
+
+
+@functools.cache
+def _is_member(uid: int, gid: int) -> bool:
+    """Whether this machine's user database lists a user in a group in which we are as well."""
+    import pwd
+
+    if not _is_ours(gid):
+        return False
+    try:
+        user = pwd.getpwuid(uid)
+    except KeyError:
+        return False
+    return gid in os.getgrouplist(user.pw_name, user.pw_gid)
+
+
+def _name_of(uid: int) -> str:
+    import pwd
+
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)
+
+
+class Folder:
+    """A folder of ours that is held open; what its path names later makes no difference.
+
+    Raises:
+        NotOursError: another user made it or may write in it, or a link stands there.
+        OSError: it cannot be opened.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.fd = _open_folder(path)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Give the descriptor back."""
+        if self.fd >= 0:
+            os.close(self.fd)
+        self.fd = -1
+
+    @property
+    def mode(self) -> int:
+        """The folder's mode, without the sticky bit."""
+        return stat.S_IMODE(os.fstat(self.fd).st_mode) & 0o2777
+
+    @property
+    def is_in_place(self) -> bool:
+        """Whether the folder's path still names it."""
+        there, ours = self.path.stat(), os.fstat(self.fd)
+        return (there.st_dev, there.st_ino) == (ours.st_dev, ours.st_ino)
+
+    def open(self, name: str, flags: int = _READ, *, mode: int | None = None) -> int:
+        """Return the descriptor of a regular file of ours in it; with O_CREAT it is made.
+
+        A file that is made gets `mode` whatever the umask: that of the folder without execution.
+
+        Raises:
+            NotOursError: a link, a pipe, a device, or the file of another user.
+            OSError: it cannot be opened.
+        """
+        path = self.path / name
+        wanted = flags | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+        if flags & os.O_CREAT:
+            with contextlib.suppress(FileExistsError):
+                made = os.open(name, wanted | os.O_EXCL, 0o600, dir_fd=self.fd)
+                os.set_blocking(made, True)
+                os.fchmod(made, self.mode & 0o666 if mode is None else mode)
+                return made
+            if flags & os.O_EXCL:
+                raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(path))
+            wanted &= ~os.O_CREAT
+        try:
+            # cut only once it is known whose it is
+            found = os.open(name, wanted & ~os.O_TRUNC, dir_fd=self.fd)
+        except OSError as error:
+            if error.errno in (errno.ELOOP, errno.ENXIO):
+                raise _no_file(path) from None
+            error.filename = str(path)
+            raise
+        try:
+            _check_file(os.fstat(found), path)
+            if flags & os.O_TRUNC:
+                os.ftruncate(found, 0)
+            os.set_blocking(found, True)
+        except BaseException:
+            os.close(found)
+            raise
+        return found
+
+    def read(self, name: str) -> bytes:
+        """Return the content of a file of ours in it. Raises as `open` does."""
+        with os.fdopen(self.open(name), "rb") as file:
+            return file.read()
+
+    def create(self, name: str, content: bytes) -> bool:
+        """Write a file that is not there yet; False where one is."""
+        try:
+            found = self.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+        except FileExistsError:
+            return False
+        with os.fdopen(found, "wb") as file:
+            file.write(content)
+        return True
+
+    def write(self, name: str, content: bytes, *, mode: int | None = None) -> None:
+        """Write a file that a reader sees whole or not at all; several ranks may write the same."""
+        part = f".{name}.{os.uname().nodename}.{os.getpid()}"
+        self.remove(part)
+        found = self.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode=mode)
+        with os.fdopen(found, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(part, name, src_dir_fd=self.fd, dst_dir_fd=self.fd)
+
+    def has(self, name: str) -> bool:
+        """Whether anything of this name lies in it."""
+        with contextlib.suppress(FileNotFoundError):
+            os.stat(name, dir_fd=self.fd, follow_symlinks=False)
+            return True
+        return False
+
+    def remove(self, name: str) -> None:
+        """Remove a file, if there is one."""
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(name, dir_fd=self.fd)
+
+    def below(self, name: str) -> Folder:
+        """Return a folder in it, which is made where there is none, of the same mode."""
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(name, 0o700, dir_fd=self.fd)
+            os.chmod(name, self.mode, dir_fd=self.fd)
+        made = Folder.__new__(Folder)
+        made.path, made.fd = self.path / name, -1
+        made.fd = _open_folder(made.path, name, self.fd)
+        return made
+
+    def close_files(self) -> None:
+        """Give the files in it, which other programs wrote, no mode that ours have not."""
+        for name in os.listdir(self.fd):  # noqa: PTH208 - below the descriptor
+            with contextlib.suppress(OSError):
+                found = self.open(name)
+                try:
+                    os.fchmod(found, stat.S_IMODE(os.fstat(found).st_mode) & self.mode)
+                finally:
+                    os.close(found)
+
+
+def _open_folder(path: Path, name: str | None = None, at: int | None = None) -> int:
+    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+    try:
+        found = os.open(
+            path if name is None else name,
+            flags if _shows_only else flags | os.O_NOFOLLOW,
+            dir_fd=at,
+        )
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.ENOTDIR) and path.is_symlink():
+            raise NotOursError(
+                f"{path} is a link, expected a folder of ours: remove the link, and find out who "
+                "made it"
+            ) from None
+        error.filename = str(path)
+        raise
+    try:
+        _check_folder(os.fstat(found), path)
+    except BaseException:
+        os.close(found)
+        raise
+    return found
+
+
+def _check_file(status: os.stat_result, path: Path) -> None:
+    if not stat.S_ISREG(status.st_mode):
+        raise _no_file(path)
+    if not (_shows_only or is_trusted(status.st_uid)):
+        raise _not_ours(path, status.st_uid)
+
+
+def _check_folder(status: os.stat_result, path: Path) -> None:
+    if _shows_only:
+        return
+    if not is_trusted(status.st_uid):
+        raise _not_ours(path, status.st_uid)
+    if status.st_mode & stat.S_IWOTH and not status.st_mode & stat.S_ISVTX:
+        raise NotOursError(
+            f"{path} may be written by every user, so that nothing in it is certain to be ours: "
+            f"chmod o-w {path}, or name another folder"
+        )
+
+
+def _not_ours(path: Path, uid: int) -> NotOursError:
+    return NotOursError(
+        f"{path} belongs to user {_name_of(uid)}, expected {_name_of(os.geteuid())}: nothing in it "
+        "is read. Where members of a group share a work directory say --xlatune-access group; else "
+        "find out who made it"
+    )
+
+
+def _no_file(path: Path) -> NotOursError:
+    return NotOursError(
+        f"{path} is a link, a pipe, a device or a folder, expected a file of ours: nothing is read "
+        "from it; find out who made it"
+    )
+
+
+# -- by path --------------------------------------------------------------------------------------
+
+
+def open_file(path: Path, flags: int = _READ, *, mode: int | None = None) -> int:
+    """Return the descriptor of a file of ours; see `Folder.open`."""
+    with Folder(path.parent) as folder:
+        return folder.open(path.name, flags, mode=mode)
+
+
+def read_bytes(path: Path) -> bytes:
+    """Return the content of a file of ours. Raises as `Folder` and its `open` do."""
+    with Folder(path.parent) as folder:
+        return folder.read(path.name)
+
+
+def read_text(path: Path) -> str:
+    """Return the text of a file of ours; what is no UTF-8 is replaced."""
+    return read_bytes(path).decode("utf-8", "replace")
+
+
+def write_bytes(path: Path, content: bytes) -> None:
+    """Write a file of ours that a reader sees whole or not at all."""
+    with Folder(path.parent) as folder:
+        folder.write(path.name, content)
+
+
+def write_json(path: Path, data: Mapping[str, Any] | list[str]) -> None:
+    """Write a file of JSON that a reader sees whole or not at all."""
+    write_bytes(path, json.dumps(data).encode("ascii"))
+
+
+def close_files(folder: Path) -> None:
+    """Give the files in a folder, which other programs wrote, no mode that ours have not."""
+    if folder.is_dir():
+        with Folder(folder) as opened:
+            opened.close_files()
+
+
+# -- folders that we make -------------------------------------------------------------------------
+
+
+def make_folder(folder: Path, mode: int | None = None) -> None:
+    """Make a folder with those above it that are missing, whatever the umask.
+
+    They get `mode`; without one that of the folder above, where that is one of ours by its mode,
+    and else they are closed to all other users.
+    """
+    if folder.is_dir():
+        return
+    make_folder(folder.parent, mode)
+    if mode is None:
+        above = stat.S_IMODE(folder.parent.stat().st_mode)
+        mode = above if above in MODES.values() else _CLOSED
+    with contextlib.suppress(FileExistsError):
+        folder.mkdir(mode=0o700)
+        folder.chmod(mode)
+
+
+def open_to(workdir: Path, name: Path | str, access: str) -> Path:
+    """Make and return the folder `name` below a work directory, open to whom the access says.
+
+    Those on the way are made too. One of ours that was there gets its mode; a work directory that
+    was there is opened as far as the access needs it, and never closed.
+    """
+    mode, folder = MODES[access], workdir / name
+    make_folder(folder, mode)
+    for each in (folder, *folder.parents):
+        status = each.stat()
+        had = stat.S_IMODE(status.st_mode)
+        is_top = each == workdir
+        wanted = (had if access == "owner" else had | mode) if is_top else mode
+        if status.st_uid == os.geteuid() and had != wanted:
+            each.chmod(wanted)
+        if is_top:
+            break
+    return folder
+
+
+# -- the way to a folder --------------------------------------------------------------------------
+
+
+def check_way(folder: Path, *, option: str) -> None:
+    """Refuse a way to a folder on which another user could put a folder in the place of ours.
+
+    Every folder from the root down is looked at, and where a link leads. It must be of a trusted
+    user, and writable by others only with the sticky bit, which lets them move nothing of ours.
+
+    Raises:
+        NotOursError: names the folder, and what to do.
+    """
+    left = list(folder.absolute().parts[1:])[::-1]
+    here, links = Path("/"), 0
+    _check_on_way(here, option)
+    while left:
+        name = left.pop()
+        if name == "..":
+            here = here.parent
+            continue
+        there = here / name
+        try:
+            status = there.lstat()
+        except FileNotFoundError:
+            return  # what we make is ours
+        if stat.S_ISLNK(status.st_mode):
+            links += 1
+            if links > _LINKS:
+                raise NotOursError(f"{option}: {folder}: more than {_LINKS} links; name its target")
+            if not is_trusted(status.st_uid):
+                raise _no_way(there, f"is a link of user {_name_of(status.st_uid)}", option, "")
+            target = there.readlink()
+            here = Path("/") if target.is_absolute() else here
+            left += [each for each in target.parts if each != "/"][::-1]
+            continue
+        _check_on_way(there, option)
+        here = there
+
+
+def _check_on_way(folder: Path, option: str) -> None:
+    status = folder.stat()
+    mode = status.st_mode
+    if not is_trusted(status.st_uid):
+        whose = f"belongs to user {_name_of(status.st_uid)}"
+        share = mode & stat.S_IWGRP and _is_ours(status.st_gid) and _shared is None
+        raise _no_way(folder, whose, option, _TRUST if share else "")
+    if mode & stat.S_ISVTX:
+        return
+    if mode & stat.S_IWOTH:
+        raise _no_way(folder, "may be written by every user", option, f"chmod o-w {folder}")
+    if mode & stat.S_IWGRP and not _is_private(folder, status.st_gid):
+        if _shared is not None and _is_ours(gid := status.st_gid) and gid == _group(_shared):
+            return
+        raise _no_way(
+            folder,
+            f"may be written by {_said_group(status.st_gid)}",
+            option,
+            f"chmod g-w {folder}, or {_TRUST}",
+        )
+
+
+def _is_private(folder: Path, gid: int) -> bool:
+    """Whether a group is root's, or has this user's name and no other member: a user's own one."""
+    import grp
+    import pwd
+
+    with contextlib.suppress(OSError):
+        os.getxattr(folder, _ACL)
+        return False  # its mode does not tell for whom else it is open
+    if gid == 0:
+        return True
+    try:
+        group, user = grp.getgrgid(gid), pwd.getpwuid(os.geteuid())
+    except KeyError:
+        return False
+    return group.gr_name == user.pw_name and set(group.gr_mem) <= {user.pw_name}
+
+
+def _said_group(gid: int) -> str:
+    import grp
+
+    try:
+        return f"group {grp.getgrgid(gid).gr_name}"
+    except KeyError:
+        return f"group {gid}"
+
+
+def _no_way(folder: Path, what: str, option: str, way_out: str) -> NotOursError:
+    mend = f"{way_out}, or " if way_out else ""
+    return NotOursError(
+        f"{option}: {folder} {what}, so that another user could put a folder in the place of yours "
+        f"and have your jobs run programs of theirs; {mend}keep the work directory elsewhere "
+        f"({option} DIR, such as a folder in your home)"
+    )
+
+
+# -- locks ----------------------------------------------------------------------------------------
+
+
+def runtime_folder() -> Path:
+    """Return this user's folder for what lives as long as the machine runs; it is made.
+
+    XDG_RUNTIME_DIR, else where logind keeps that: sessions that differ in the variable still share
+    the machine. Without both it lies below /tmp, and not below TMPDIR for the same reason.
+
+    Raises:
+        NotOursError: another user made it, or others may look into it.
+    """
+    uid = os.geteuid()
+    said, usual = os.environ.get("XDG_RUNTIME_DIR", ""), Path(f"/run/user/{uid}")
+    above = Path(said) if said else usual
+    if said or (usual.is_dir() and usual.stat().st_uid == uid):
+        with Folder(above):
+            folder = above / "xlatune"
+    else:
+        folder = Path(f"/tmp/xlatune-{uid}")  # noqa: S108 - it is checked below
+    with contextlib.suppress(FileExistsError):
+        folder.mkdir(mode=0o700)
+    with Folder(folder) as opened:
+        if os.fstat(opened.fd).st_uid != uid or opened.mode & 0o077:
+            raise NotOursError(
+                f"{folder} is open to other users, expected a folder of yours with mode 0700: "
+                f"chmod 700 {folder}, or name a lock of your own by XLATUNE_MACHINE_LOCK"
+            )
+    return folder
+
+
+def lock_path(path: Path) -> Path:
+    """Return the path of a lock file that another library opens, once it is certain to be ours.
+
+    Raises as `open_lock`.
+    """
+    os.close(open_file(path, os.O_RDWR | os.O_CREAT))
+    return path
+
+
+def mode_in(folder: Path) -> int:
+    """Return the mode of files in a folder of ours: its own, without execution."""
+    with Folder(folder) as opened:
+        return opened.mode & 0o666
+
+
+def open_lock(path: Path) -> int:
+    """Return the descriptor of a lock of ours, which is made where there is none; it is not locked.
+
+    What stands in it is left as it is.
+
+    Raises:
+        NotOursError: a link, the file of another user, or a folder in which others may write.
+        OSError: it cannot be opened.
+    """
+    make_folder(path.parent)
+    return open_file(path, os.O_RDWR | os.O_CREAT, mode=0o600)

@@ -474,7 +474,7 @@ def runtime_folder() -> Path:
     the machine. Without both it lies below /tmp, and not below TMPDIR for the same reason.
 
     Raises:
-        NotOursError: another user made it, or others may look into it.
+        NotOursError: another user made it, or others may write in it.
     """
     uid = os.geteuid()
     said, usual = os.environ.get("XDG_RUNTIME_DIR", ""), Path(f"/run/user/{uid}")
@@ -487,11 +487,13 @@ def runtime_folder() -> Path:
     with contextlib.suppress(FileExistsError):
         folder.mkdir(mode=0o700)
     with Folder(folder) as opened:
-        if os.fstat(opened.fd).st_uid != uid or opened.mode & 0o077:
+        if os.fstat(opened.fd).st_uid != uid or opened.mode & 0o022:
             raise NotOursError(
-                f"{folder} is open to other users, expected a folder of yours with mode 0700: "
-                f"chmod 700 {folder}, or name a lock of your own by XLATUNE_MACHINE_LOCK"
+                f"{folder} may be written by others, expected a folder of yours with mode 0700: "
+                f"look into it, then chmod 700 {folder}, or name a lock of your own by "
+                "XLATUNE_MACHINE_LOCK"
             )
+        os.fchmod(opened.fd, _CLOSED)  # an earlier version let others look in
     return folder
 
 

@@ -175,9 +175,15 @@ def test_a_trial_that_waits_for_the_machine_is_pending(machine: Machine) -> None
     assert not read_outcomes(machine.root / "a")
 
 
-def test_the_machines_lock_is_one_whatever_tmpdir_says(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_machines_lock_is_one_whatever_tmpdir_says(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.delenv(LOCK_VARIABLE, raising=False)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     monkeypatch.setenv("TMPDIR", "/var/tmp")
-    assert machine_lock() == Path(f"/tmp/xlatune-{os.getuid()}/machine.lock")
+    assert machine_lock() == tmp_path / "xlatune" / "machine.lock"
+    monkeypatch.delenv("XDG_RUNTIME_DIR")
+    if not Path(f"/run/user/{os.getuid()}").is_dir():
+        assert machine_lock() == Path(f"/tmp/xlatune-{os.getuid()}/machine.lock")
     monkeypatch.setenv(LOCK_VARIABLE, "/somewhere/gpu0.lock")
     assert machine_lock() == Path("/somewhere/gpu0.lock")

@@ -16,6 +16,7 @@ from pytest_xlatune.executors.folder import (
     log_files,
     node_findings,
     read_outcomes,
+    read_started,
     with_probe,
     write_spec,
 )
@@ -114,7 +115,7 @@ def test_a_spec_that_cannot_be_run_fails_with_its_reason(
     assert reason in outcome(tmp_path / "a").reason
 
 
-def test_the_environment_is_what_the_spec_says_and_nothing_else(
+def test_the_environment_is_what_the_spec_says_and_the_token_of_the_start(
     tmp_path: Path, start: Start
 ) -> None:
     spec = LaunchSpec(
@@ -128,9 +129,11 @@ def test_the_environment_is_what_the_spec_says_and_nothing_else(
     start(tmp_path, environ=ours).wait(LIMIT_S)
     expected = {name: value.encode("utf-8", "surrogateescape") for name, value in AWKWARD.items()}
     expected |= {"PATH": PATH["PATH"].encode(), "SITE_A": b"1, 2"}
-    assert environment_of(tmp_path / "log.0.txt") == {
-        name.encode(): value for name, value in expected.items()
-    }
+    found = environment_of(tmp_path / "log.0.txt")
+    started = read_started(tmp_path)
+    assert started is not None
+    assert found.pop(b"XLATUNE_START") == started.token.encode()
+    assert found == {name.encode(): value for name, value in expected.items()}
 
 
 def test_a_node_has_the_name_that_slurm_gives_it(monkeypatch: pytest.MonkeyPatch) -> None:

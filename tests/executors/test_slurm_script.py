@@ -15,7 +15,7 @@ import pytest
 
 import pytest_xlatune
 from pytest_xlatune.executors import Request, payload
-from pytest_xlatune.executors.slurm import LOGIN, SlurmExecutor
+from pytest_xlatune.executors.slurm import LOGIN, SHOWN_DIGEST, SlurmExecutor
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.resources import Resources
 from tests.helpers import golden
@@ -51,7 +51,7 @@ def test_the_script_says_all_that_keeps_trials_comparable(folder: Path) -> None:
     assert lines.index(f". {LOGIN}") < lines.index("unset SLURM_JWT")
     srun = next(line for line in lines if line.startswith("srun "))
     assert " --export=ALL --kill-on-bad-exit=1 " in srun
-    assert srun.endswith(f" /opt/venv/bin/python -I -S {payload.__file__} {folder}")
+    assert srun.endswith(f" /opt/venv/bin/python -I -S {payload.__file__} {folder} {SHOWN_DIGEST}")
     assert "USR2" not in script
     assert not list(folder.iterdir()), "a dry run writes nothing"
 

@@ -1,0 +1,311 @@
+"""What other users of a machine cannot do: run their program as us, empty our files, end our jobs.
+
+Each attack is made by a real user, in the way that worked once.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_xlatune import owned
+from pytest_xlatune.executors import payload
+from pytest_xlatune.executors.folder import read_outcomes, read_spec, write_spec
+from pytest_xlatune.executors.local import LOCK_VARIABLE, machine_lock
+from pytest_xlatune.ledger import LEDGER, Ledger, Noted
+from pytest_xlatune.model.trial import LaunchSpec
+from pytest_xlatune.sweep.groups import RunSettings
+from pytest_xlatune.tasks.runs import open_folder
+from tests.helpers import people as of_machine
+from tests.helpers.payloads import PATH
+from tests.helpers.people import People, Person
+
+CELL = "sweep/cell"
+
+
+@pytest.fixture(scope="module")
+def everyone() -> Iterator[People]:
+    with of_machine.made() as found:
+        yield found
+
+
+@pytest.fixture
+def people(everyone: People) -> Iterator[People]:
+    yield everyone
+    subprocess.run(["rm", "-rf", *map(str, everyone.root.iterdir())], check=True)
+
+
+@pytest.fixture(autouse=True)
+def alone() -> Iterator[None]:
+    yield
+    owned.trust_group(None)
+
+
+def opened(project: Path, access: str = "owner") -> Callable[[], Path]:
+    """Return the work of a session that begins: it makes its folders, or is refused."""
+
+    def work() -> Path:
+        settings = RunSettings(workdir=project / ".xlatune", access=access)  # type: ignore[arg-type]
+        owned.trust_group(settings.workdir if access == "group" else None)
+        return open_folder(settings, CELL)
+
+    return work
+
+
+def leaves(word: str, at: Path) -> LaunchSpec:
+    return LaunchSpec(argv=("sh", "-c", f"echo {word} >> {at}"), env=PATH)
+
+
+def ran(folder: Path, digest: str, lock: str = "") -> Callable[[], Any]:
+    return lambda: payload.run(str(folder), lock, digest)
+
+
+def modes(folder: Path) -> str:
+    status = folder.stat()
+    return f"{stat.S_IMODE(status.st_mode):o}"
+
+
+# -- a colleague in a folder that a group may write ------------------------------------------------
+
+
+def test_a_project_that_a_group_may_write_is_refused_with_the_ways_out(people: People) -> None:
+    project = people.project()
+    said = people.ann.does(opened(project))
+    assert said.startswith(f"ConfigError: --xlatune-workdir: {project} may be written by group ")
+    for way_out in ("chmod g-w", "--xlatune-access group", "--xlatune-workdir DIR"):
+        assert way_out in said
+    assert not list(project.iterdir()), "nothing was made"
+
+
+@pytest.mark.parametrize("mode", [0o2755, 0o3775, 0o1777], ids="{:o}".format)
+def test_what_others_may_not_move_is_no_danger_and_ours_are_closed(
+    people: People, mode: int
+) -> None:
+    cell = people.ann.does(opened(people.project(mode=mode)))
+    made = (cell, cell.parent, cell.parent.parent)
+    assert [modes(each)[-3:] for each in made] == ["700", "700", "700"], "whatever the umask"
+
+
+def test_a_group_with_no_other_member_is_the_user_s_own(people: People) -> None:
+    project = people.project(mode=0o775)
+    os.chown(project, people.ann.uid, people.ann.gid)
+    assert people.ann.does(opened(project)) == project / ".xlatune" / CELL
+
+
+def test_a_stranger_s_folder_and_link_on_the_way_are_refused(people: People) -> None:
+    shared = people.root / "scratch"
+    shared.mkdir()
+    shared.chmod(0o1777)
+    people.stranger.does(lambda: (shared / "theirs").mkdir(mode=0o777))
+    said = people.ann.does(opened(shared / "theirs"))
+    assert f"{shared / 'theirs'} belongs to user {people.stranger.name}" in said
+    people.stranger.does(lambda: (shared / "link").symlink_to("/tmp"))
+    said = people.ann.does(opened(shared / "link"))
+    assert f"{shared / 'link'} is a link of user {people.stranger.name}" in said
+
+
+def submitted(person: Person, cell: Path, word: str, at: Path) -> tuple[Path, str]:
+    """Return the folder of an attempt, and the digest that its job's script has."""
+    folder = cell / "session" / "trial.1"
+    digest = person.does(lambda: write_spec(folder, leaves(word, at)))
+    return folder, digest
+
+
+def test_a_colleague_who_puts_a_folder_in_the_place_of_ours_runs_nothing_as_us(
+    people: People,
+) -> None:
+    """The project was closed when the job was submitted, and is open while the job waits."""
+    project, said = people.project(mode=0o2755), people.root / "said"
+    said.touch()
+    said.chmod(0o666)
+    cell = people.ann.does(opened(project))
+    folder, digest = submitted(people.ann, cell, "ann", said)
+    project.chmod(0o2775)
+
+    def swap() -> None:
+        (project / ".xlatune").rename(project / "aside")
+        folder.mkdir(parents=True)
+        write_spec(folder, leaves("ben", said))
+
+    assert people.ben.does(swap) is None
+    answer = people.ann.does(ran(folder, digest))
+    assert answer.startswith(f"NotOursError: {folder} belongs to user {people.ben.name}")
+    assert said.read_text() == ""
+    assert [each.name for each in folder.iterdir()] == ["spec.json"], "nothing was written there"
+    assert people.ann.does(lambda: read_spec(folder)) is None
+    assert "belongs to user" in people.ann.does(lambda: read_outcomes(folder))
+    people.ben.does(lambda: (cell / LEDGER).write_text('{"schema":2}\n'))
+    assert "belongs to user" in people.ann.does(lambda: Ledger(cell / LEDGER).refresh())
+
+
+def test_a_folder_of_ours_behind_a_link_is_not_opened(people: People) -> None:
+    project, said = people.project(mode=0o2755), people.root / "said"
+    cell = people.ann.does(opened(project))
+    folder, digest = submitted(people.ann, cell, "ann", said)
+    project.chmod(0o2775)
+    link = project / "link"
+    people.ben.does(lambda: link.symlink_to(folder))
+    assert "is a link" in people.ann.does(ran(link, digest))
+
+
+@pytest.mark.parametrize("has_secret", [False, True], ids=["spec.json", "secrets.json"])
+def test_a_job_runs_what_was_submitted_and_nothing_else(
+    tmp_path: Path, *, has_secret: bool
+) -> None:
+    """Not even what this user's own other program wrote into its folder since."""
+    folder, at = tmp_path / "t.1", tmp_path / "said"
+    spec = LaunchSpec(argv=("sh", "-c", f"echo $API_KEY >> {at}"), env={**PATH, "API_KEY": "k-1"})
+    digest = write_spec(folder, spec)
+    assert write_spec(folder, spec) == digest, "a job that was accepted unseen still runs"
+    name = payload.SECRETS if has_secret else payload.SPEC
+    kept = (folder / name).read_text()
+    (folder / name).write_text(kept.replace("k-1", "k-2") if has_secret else f"{kept} ")
+    argv = [sys.executable, "-I", "-S", payload.__file__, str(folder), digest]
+    subprocess.run(argv, check=True)
+    outcome = read_outcomes(folder)[0]
+    assert outcome.state == "failed"
+    assert "spec.json is not the one that this job was submitted with" in outcome.reason
+    assert not at.exists()
+
+
+# -- a stranger at the machine's lock --------------------------------------------------------------
+
+
+def test_a_runtime_folder_that_a_stranger_made_is_refused(
+    people: People, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(LOCK_VARIABLE, raising=False)
+    monkeypatch.delenv("XDG_RUNTIME_DIR", raising=False)
+    place = Path(f"/tmp/xlatune-{people.ann.uid}")
+    people.stranger.does(lambda: place.mkdir(mode=0o777))
+    try:
+        said = people.ann.does(machine_lock)
+        assert f"{place} belongs to user {people.stranger.name}" in said
+    finally:
+        place.rmdir()
+    runtime = people.root / "runtime"
+    runtime.mkdir(mode=0o700)
+    os.chown(runtime, people.ann.uid, people.ann.gid)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(runtime))
+    assert people.ann.does(machine_lock) == runtime / "xlatune" / "machine.lock"
+    assert modes(runtime / "xlatune") == "700"
+    (runtime / "xlatune").chmod(0o755)
+    assert people.ann.does(machine_lock)
+    assert modes(runtime / "xlatune") == "700"
+    (runtime / "xlatune").chmod(0o770)
+    assert "may be written by others" in people.ann.does(machine_lock)
+
+
+def attempt_of(people: People, word: str = "ann") -> tuple[Path, str, Path]:
+    """Return the attempt of a job of Ann's, its digest, and the file that its trainer writes."""
+    said = people.root / "said"
+    said.touch()
+    said.chmod(0o666)
+    cell = people.ann.does(opened(people.project(mode=0o755)))
+    return *submitted(people.ann, cell, word, said), said
+
+
+def test_a_link_at_the_machine_s_lock_empties_no_file_of_ours(people: People) -> None:
+    folder, digest, said = attempt_of(people)
+    kept, shared = people.root / "diary", people.root / "shared"
+    kept.write_text("dear diary\n")
+    os.chown(kept, people.ann.uid, people.ann.gid)
+    shared.mkdir()
+    shared.chmod(0o1777)
+    lock = shared / "machine.lock"
+    people.stranger.does(lambda: lock.symlink_to(kept))
+    outcome = people.ann.does(ran(folder, digest, str(lock)))
+    assert "NotOursError" in outcome["reason"]
+    assert "is a link" in outcome["reason"]
+    assert kept.read_text() == "dear diary\n"
+    assert said.read_text() == ""
+
+
+def test_a_file_of_ours_that_is_no_lock_is_not_written(people: People) -> None:
+    folder, digest, _ = attempt_of(people)
+    notes = people.root / "notes"
+    notes.write_text("to do\n")
+    os.chown(notes, people.ann.uid, people.ann.gid)
+    assert "it is no lock of ours" in people.ann.does(ran(folder, digest, str(notes)))["reason"]
+    assert notes.read_text() == "to do\n"
+
+
+@pytest.mark.parametrize("forger", ["stranger", "ann"])
+def test_a_forged_start_ends_no_process_of_ours(people: People, forger: str) -> None:
+    """Behind a lock that names a folder of another user, or a record without a token of ours."""
+    folder, digest, said = attempt_of(people)
+    forged, lock = people.root / "forged", people.root / "lock"
+    with subprocess.Popen(["sleep", "300"], start_new_session=True, user=people.ann.uid) as ours:
+        host, boot_id = payload.boot()
+        record = {"host": host, "boot_id": boot_id, "pid": ours.pid, "at_s": 1.0, "token": "00ff"}
+        record["start_ticks"] = payload.start_ticks(ours.pid)
+        forged.mkdir(mode=0o755)
+        (forged / "started.json").write_text(json.dumps(record))
+        lock.write_text(str(forged))
+        owner: Person = getattr(people, forger)
+        for path, whose in ((forged, owner), (forged / "started.json", owner), (lock, people.ann)):
+            os.chown(path, whose.uid, whose.gid)
+        try:
+            outcome = people.ann.does(ran(folder, digest, str(lock)))
+            assert outcome["state"] == "completed", outcome
+            assert ours.poll() is None
+        finally:
+            ours.kill()
+    assert said.read_text() == "ann\n"
+
+
+# -- a group that shares a work directory ----------------------------------------------------------
+
+
+def test_members_of_a_group_read_and_go_on_and_the_group_is_kept(people: People) -> None:
+    project, said = people.project(), people.root / "said"
+    said.touch()
+    said.chmod(0o666)
+    cell = people.ann.does(opened(project, "group"), umask=0o077)
+    folder, digest = submitted(people.ann, cell, "ann", said)
+    people.ann.does(ran(folder, digest))
+    note = Noted(text="it began")
+    people.ann.does(lambda: Ledger(cell / LEDGER).append(note, at_s=1.0), umask=0o077)
+
+    def goes_on() -> tuple[int, str, Path]:
+        owned.trust_group(project / ".xlatune")
+        ledger = Ledger(cell / LEDGER)
+        ledger.append(Noted(text="it went on"), at_s=2.0)
+        other = cell / "another" / "trial.2"
+        payload.run(str(other), "", write_spec(other, leaves("ben", said)))
+        return len(ledger.refresh()), read_outcomes(folder)[0].state, other
+
+    lines, state, other = people.ben.does(goes_on, umask=0o077)
+    assert (lines, state) == (2, "completed")
+    assert said.read_text() == "ann\nben\n"
+    for each in (cell.parent.parent, cell.parent, cell, folder.parent, folder, other.parent, other):
+        assert (modes(each), each.stat().st_gid) == ("2770", people.team), each
+    for each in (cell / LEDGER, folder / "spec.json", folder / "log.0.txt", other / "outcome.json"):
+        assert (modes(each), each.stat().st_gid) == ("660", people.team), each
+    assert people.ann.does(lambda: read_outcomes(other)).startswith("LedgerError"), "no word given"
+    people.stranger.does(lambda: owned.trust_group(project / ".xlatune"))
+    assert people.stranger.does(lambda: Ledger(cell / LEDGER).refresh()).startswith("LedgerError")
+
+
+def test_without_the_word_a_colleague_s_ledger_is_shown_and_not_gone_on_with(
+    people: People,
+) -> None:
+    project = people.project(mode=0o2755)
+    cell = people.ann.does(opened(project, "all"))
+    people.ann.does(lambda: Ledger(cell / LEDGER).append(Noted(text="it began"), at_s=1.0))
+
+    def shows() -> int:
+        with owned.show_only():
+            return len(Ledger(cell / LEDGER).refresh())
+
+    assert people.stranger.does(shows) == 1
+    said = people.stranger.does(lambda: Ledger(cell / LEDGER).refresh())
+    assert said.startswith(f"LedgerError: {cell} belongs to user {people.ann.name}")

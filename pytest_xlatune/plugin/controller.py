@@ -406,7 +406,8 @@ class Controller:
             return list(self._feeds)
         # the last one may be half a name: its writer is at it
         names = [line.removesuffix("\n") for line in lines if line.endswith("\n")]
-        return [Path(name) for name in dict.fromkeys(names)]
+        paths, workdir = map(Path, dict.fromkeys(names)), self._options.workdir
+        return [each for each in paths if each.is_relative_to(workdir) and ".." not in each.parts]
 
     def _print(self, lines: Iterator[str] | list[str]) -> None:
         reporter = self._config.pluginmanager.getplugin("terminalreporter")

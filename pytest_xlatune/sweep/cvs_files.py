@@ -128,11 +128,13 @@ def thresholds_of(path: Path, file: CvsFile) -> Path | None:
 def _beside(path: Path, name: str) -> Path | None:
     if name:
         try:
-            return path.parent / name if (path.parent / name).is_file() else None
+            found = path.parent / name
+            is_out = Path(name).is_absolute() or ".." in Path(name).parts
+            return found if found.is_file() and not is_out else None
         except (OSError, ValueError):  # longer than a name may be, a NUL in it
             return None
-    found = sorted(path.parent.glob(_BESIDE))
-    return found[0] if len(found) == 1 else None
+    only = sorted(path.parent.glob(_BESIDE))
+    return only[0] if len(only) == 1 else None
 
 
 def text_of(path: Path) -> str:

@@ -215,6 +215,8 @@ def read_attempt(trial_id: str, folder: Path, attempt: str) -> EvidenceRecorded:
     drilled: Drill | None = None
     dump = f"{attempt}/{DUMP_FOLDER}"
     try:
+        if not _stays_below(folder / dump, folder / attempt):
+            raise ParseError(f"{folder / dump} leads out of its attempt")
         program = read_program(folder / dump)
         facts.append(program_fact(program))
     except XlatuneError as error:
@@ -222,7 +224,9 @@ def read_attempt(trial_id: str, folder: Path, attempt: str) -> EvidenceRecorded:
         dump = ""
     captures: tuple[Path, ...] = ()
     try:
-        captures = captures_below(folder / attempt)
+        below = captures_below(folder / attempt)
+        captures = tuple(each for each in below if _stays_below(each, folder / attempt))
+        problems += [f"{each} leads out of its attempt" for each in below if each not in captures]
         facts += _network_facts(captures)
         drilled, left_out = read_window(captures, CaptureWindow())
         facts.append(drill_fact(drilled))
@@ -237,6 +241,11 @@ def read_attempt(trial_id: str, folder: Path, attempt: str) -> EvidenceRecorded:
         problems=tuple(each.replace(f"{folder}/", "") for each in problems),
         shares=shares_of(drilled, program),
     )
+
+
+def _stays_below(path: Path, folder: Path) -> bool:
+    """Whether what a trainer left lies in its attempt: a link may lead elsewhere."""
+    return path.resolve().is_relative_to(folder.resolve())
 
 
 def _network_facts(captures: Sequence[Path]) -> list[str]:

@@ -130,7 +130,12 @@ def seen_options(folder: Path) -> SeenOptions | None:
 
 
 def keep_options(folder: Path) -> None:
-    """Delete all but the file that `seen_options` reads; it gives the same again."""
+    """Delete all but the file that `seen_options` reads; it gives the same again.
+
+    A trainer may have put a link there: what it leads to is left alone.
+    """
+    if folder.is_symlink():
+        return
     kept = _options_in(folder)
     for each in sorted(folder.rglob("*"), reverse=True):  # a folder comes after what it holds
         with contextlib.suppress(OSError):

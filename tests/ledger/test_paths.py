@@ -1,0 +1,105 @@
+"""A path that comes from a file stays below the folder that it is relative to."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from pytest_xlatune.cli import main
+from pytest_xlatune.executors import payload
+from pytest_xlatune.executors.slurm import driver
+from pytest_xlatune.ledger import LEDGER, AttemptSubmitted, EvidenceRecorded, Ledger
+from pytest_xlatune.model.errors import Exit, LedgerError
+from pytest_xlatune.model.result import Submission
+from pytest_xlatune.sweep.cvs_files import _beside
+from pytest_xlatune.tasks.artifacts import read_attempt
+
+SUBMITTED = {"trial_id": "t", "attempt": 1, "executor": "local", "job_id": "1.1", "folder": "s/t.1"}
+OUT = ["../../..", "s/../../t.1", "/etc", "", "s/\0"]
+OUT_IDS = ["up", "up after a folder", "absolute", "no name", "a NUL"]
+
+
+@pytest.mark.parametrize("said", OUT, ids=OUT_IDS)
+def test_an_attempt_s_folder_lies_below_its_ledger(said: str) -> None:
+    assert Submission.from_json(SUBMITTED).folder == "s/t.1"
+    with pytest.raises(LedgerError, match=r"folder: .* leads out of the ledger's folder"):
+        Submission.from_json({**SUBMITTED, "folder": said})
+
+
+def test_a_job_s_id_is_no_option_of_scancel() -> None:
+    with pytest.raises(LedgerError, match=r"job_id: found '--user=me', expected a job's id"):
+        Submission.from_json({**SUBMITTED, "job_id": "--user=me"})
+
+
+@pytest.mark.parametrize("said", OUT[:3], ids=OUT_IDS[:3])
+def test_recorded_evidence_lies_below_its_ledger(said: str) -> None:
+    for field in ({"dump": said}, {"captures": [said]}):
+        with pytest.raises(LedgerError, match="leads out of the ledger's folder"):
+            EvidenceRecorded.from_json({"trial_id": "t", **field})
+
+
+@pytest.mark.parametrize("command", ["jobs", "report"])
+def test_a_ledger_that_leads_elsewhere_is_told_and_not_followed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], command: str
+) -> None:
+    folder = tmp_path / "work" / "sweep" / "cell"
+    path = folder / LEDGER
+    Ledger(path).append(AttemptSubmitted(submission=Submission.from_json(SUBMITTED)), at_s=1.0)
+    line = json.loads(path.read_text())
+    line["submission"]["folder"] = "../../.."
+    path.write_text(f"{json.dumps(line)}\n".replace('"schema": ', '"schema":'))
+    assert main([command, "--workdir", str(tmp_path / "work")]) == Exit.INTERNAL
+    said = capsys.readouterr()
+    assert "'../../..' leads out of the ledger's folder" in said.out + said.err
+
+
+def test_a_queue_s_entry_lies_beside_the_queue(tmp_path: Path) -> None:
+    (tmp_path / driver.STEPS).mkdir()
+    (tmp_path / "held-1").mkdir()
+    entry = {"nodes": [], "step": "x", "limit_s": 1, "srun": []}
+    for number, folder in enumerate((tmp_path / "t.1", tmp_path.parent / "t.2"), 1):
+        text = json.dumps({**entry, "folder": str(folder)})
+        (tmp_path / driver.STEPS / f"00000{number}-t.json").write_text(text)
+    found = driver.Driver(held=tmp_path / "held-1", job_id="31", payload=payload)
+    assert [Path(each["folder"]).name for _, each in found._queue()] == ["t.1"]
+
+
+@pytest.mark.parametrize("name", ["../a", "/tmp/a", "a/../../b"])
+def test_a_spec_s_file_lies_in_its_attempt(tmp_path: Path, name: str) -> None:
+    with payload.Folder(tmp_path) as folder, pytest.raises(ValueError, match="leads out of"):
+        payload._write_file(folder, name, "text")
+
+
+def test_a_spec_s_file_goes_through_no_link(tmp_path: Path) -> None:
+    attempt, other = tmp_path / "attempt", tmp_path / "other"
+    attempt.mkdir()
+    other.mkdir()
+    (attempt / "configs").symlink_to(other)
+    with payload.Folder(attempt) as folder, pytest.raises(PermissionError, match="is a link"):
+        payload._write_file(folder, "configs/a.yml", "text")
+    assert list(other.iterdir()) == []
+
+
+def test_captures_and_a_dump_behind_a_link_are_told_and_not_read(tmp_path: Path) -> None:
+    attempt, other = tmp_path / "s" / "t.1", tmp_path / "other"
+    profile = attempt / "plugins" / "profile" / "1"
+    for each in (profile, other):
+        each.mkdir(parents=True)
+    (other / "a.xplane.pb").write_bytes(b"")
+    (profile / "a.xplane.pb").symlink_to(other / "a.xplane.pb")
+    (attempt / "xla_dump").symlink_to(other)
+    found = read_attempt("t", tmp_path, "s/t.1")
+    assert (found.dump, found.captures) == ("", ())
+    assert sum("leads out of its attempt" in each for each in found.problems) == 2
+
+
+def test_a_cvs_file_names_its_thresholds_beside_it(tmp_path: Path) -> None:
+    (tmp_path / "cvs").mkdir()
+    for place in (tmp_path, tmp_path / "cvs"):
+        (place / "thresholds.json").write_text("{}")
+    file = tmp_path / "cvs" / "run.json"
+    assert _beside(file, "thresholds.json") == tmp_path / "cvs" / "thresholds.json"
+    assert _beside(file, "../thresholds.json") is None
+    assert _beside(file, str(tmp_path / "thresholds.json")) is None

@@ -306,7 +306,7 @@ def read_bytes(path: Path) -> bytes:
 
 
 def read_text(path: Path) -> str:
-    """Return the text of a file of ours; what is no UTF-8 is replaced."""
+    """Return the text of a file of ours, with a sign in place of each byte that is no UTF-8."""
     return read_bytes(path).decode("utf-8", "replace")
 
 

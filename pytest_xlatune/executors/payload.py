@@ -1,9 +1,8 @@
 """Run one rank of one trial on its node: environment, process, log, deadline, outcome.
 
 Standard library only, and of ours the file of `owned` alone: an interpreter and these two files are
-all that a node needs, as a script or imported. It knows neither submitit nor Slurm beyond the
-variables that tell its rank and node, and it judges nothing: what a log says is read elsewhere.
-Whatever the workload does is data, never an exception.
+all that a node needs. It knows neither submitit nor Slurm beyond the variables that tell its rank
+and node, and it judges nothing: a log is read elsewhere. Whatever the workload does is data.
 
 It runs what was submitted and nothing else: its folder is opened once and must be this user's, and
 the digest of the spec, which stands in the job's own script, must be that of the file.
@@ -46,7 +45,6 @@ else:  # a script, on a node that can import nothing of ours
 Folder = owned.Folder
 NotOursError = owned.NotOursError
 make_folder, close_files, write_json = owned.make_folder, owned.close_files, owned.write_json
-
 SPEC = "spec.json"
 # what of the spec holds a secret: a list of texts, for which `{xlatune.secret}<place>` stands there
 SECRETS = "secrets.json"
@@ -160,8 +158,8 @@ def inherited(names: Iterable[str]) -> dict[bytes, bytes]:
 def end_leftovers(started: Mapping[str, Any]) -> None:
     """Kill what a trainer left behind whose payload was killed outright, and wait for its end.
 
-    Only what is proved to be its own: the session still holds a process of this user that has the
-    token of this start in its environment, and none enters a session that did not begin in it.
+    Only where they are proved to be its own: the session still holds a process of this user with
+    the token of this start in its environment, and no process enters a session from outside.
     Another boot or host is left alone, and so is a record without a token.
 
     Args:
@@ -581,9 +579,9 @@ def _processes() -> dict[int, _Process]:
 def _machine(lock: str, stop: _Stop, folder: Folder) -> Iterator[bool]:
     """Hold the machine's lock; give False when we were asked to stop before we had it.
 
-    Its file names the folder of the payload that holds it. A holder that was killed outright could
-    neither clear that nor end all that its trainer had started, so the next one does. A file that
-    names none is no lock of ours, and nothing is written into it.
+    Its file names the folder of the payload that holds it, or it is no lock of ours. A holder that
+    was killed outright could neither clear that nor end all that its trainer had started, so the
+    next one does.
     """
     if not lock:
         yield True

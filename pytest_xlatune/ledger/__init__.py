@@ -28,7 +28,7 @@ from pytest_xlatune.model.cell import Cell, DeployedFile
 from pytest_xlatune.model.environment import NodeEnvironment
 from pytest_xlatune.model.errors import LedgerError, UnreadableLedgerError, XlatuneError
 from pytest_xlatune.model.failure import CompileClass, FailureClass
-from pytest_xlatune.model.record import LATER, Json, Record, read_json
+from pytest_xlatune.model.record import BELOW, LATER, Json, Record, read_json
 from pytest_xlatune.model.resources import Next
 from pytest_xlatune.model.result import (
     Action,
@@ -37,7 +37,6 @@ from pytest_xlatune.model.result import (
     Shares,
     Submission,
     TrialResult,
-    check_below,
 )
 from pytest_xlatune.model.trial import Behind, CompiledMemory, Trial
 
@@ -333,14 +332,11 @@ class EvidenceRecorded(Event):
 
     kind: ClassVar[str] = "evidence-recorded"
     trial_id: str
-    dump: str = ""
-    captures: tuple[str, ...] = ()
+    dump: str = field(default="", metadata=BELOW)
+    captures: tuple[str, ...] = field(default=(), metadata=BELOW)
     facts: tuple[str, ...] = ()
     problems: tuple[str, ...] = ()
     shares: Shares | None = None
-
-    def __post_init__(self) -> None:
-        check_below(*self.captures, *([self.dump] if self.dump else []), field="captures or dump")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

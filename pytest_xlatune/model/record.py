@@ -19,6 +19,7 @@ import typing
 from collections.abc import Callable, Mapping
 from dataclasses import fields
 from enum import Enum
+from pathlib import PurePosixPath
 from types import MappingProxyType
 from typing import Any, Self, TypeVar
 
@@ -34,6 +35,13 @@ Json = Any  # None, bool, int, float, str, and lists and str-keyed dicts of them
 # of a field that came after the first records were written, `field(default=..., metadata=LATER)`:
 # left out at its default, so that what was written before it, digests too, stays the same
 LATER = {"is_later": True}
+
+# of a field that names a file or folder, `field(metadata=BELOW)`: relative to the record's own
+# folder, and it stays below that; one that does not is no record
+BELOW = {"is_below": True}
+# of a field that a command of the scheduler gets: a text that this takes for an option is none
+NO_OPTION = {"is_no_option": True}
+_MARKS = BELOW.keys() | NO_OPTION.keys()
 
 _NON_FINITE = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 
@@ -74,10 +82,25 @@ class Record:
             for name, kind in fields.items()
             if name in data
         }
+        _check_texts(cls, values)
         try:
             return cls(**values)
         except (TypeError, ConfigError) as error:
             raise LedgerError(f"{cls.__name__}: {error}") from None
+
+
+def _check_texts(cls: Any, values: Mapping[str, Any]) -> None:
+    """Refuse what leads out of the record's folder, or what a command takes for an option."""
+    for field in _marked(cls):
+        value = values.get(field.name, field.default)
+        for text in () if value == field.default else (value,) if isinstance(value, str) else value:
+            where, path = f"{cls.__name__}.{field.name}", PurePosixPath(text)
+            is_out = not path.parts or path.is_absolute() or ".." in path.parts or "\0" in text
+            if "is_below" in field.metadata and is_out:
+                raise LedgerError(f"{where}: {text!r:.80} leads out of the ledger's folder")
+            # of scancel it would end other jobs:  --user=me
+            if "is_no_option" in field.metadata and text.startswith("-"):
+                raise LedgerError(f"{where}: {text!r:.80} is no name of a job")
 
 
 def read_json(text: str | bytes) -> Json:
@@ -103,6 +126,11 @@ def digest(value: Json, *, length: int = 16) -> str:
     import hashlib  # OpenSSL is slow to load, and a command that reads needs no digest
 
     return hashlib.sha256(canonical(value).encode()).hexdigest()[:length]
+
+
+@functools.cache
+def _marked(cls: Any) -> tuple[dataclasses.Field[Any], ...]:
+    return tuple(each for each in dataclasses.fields(cls) if each.metadata.keys() & _MARKS)
 
 
 @functools.cache

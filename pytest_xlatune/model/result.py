@@ -10,12 +10,11 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from pathlib import PurePosixPath
 from typing import ClassVar, Self
 
-from pytest_xlatune.model.errors import ConfigError, LedgerError
+from pytest_xlatune.model.errors import LedgerError
 from pytest_xlatune.model.metric import TGS, Figure, Metric
-from pytest_xlatune.model.record import LATER, Json, Record
+from pytest_xlatune.model.record import BELOW, LATER, NO_OPTION, Json, Record
 from pytest_xlatune.model.trial import CompiledMemory, Trial
 
 
@@ -115,18 +114,6 @@ class State(StrEnum):
         return self not in (State.PENDING, State.RUNNING)
 
 
-def check_below(*paths: str, field: str) -> None:
-    """Refuse a path that leaves the folder it is relative to.
-
-    Raises:
-        ConfigError: it is absolute, empty, or has `..` in it.
-    """
-    for each in paths:
-        path = PurePosixPath(each)
-        if not path.parts or path.is_absolute() or ".." in path.parts or "\0" in each:
-            raise ConfigError(f"{field}: {each!r:.80} leads out of the ledger's folder")
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Submission(Record):
     """One submission of a trial, journalled before anyone waits for it.
@@ -142,14 +129,8 @@ class Submission(Record):
     trial_id: str
     attempt: int
     executor: str
-    job_id: str
-    folder: str
-
-    def __post_init__(self) -> None:
-        check_below(self.folder, field="folder")
-        # an option of scancel's would end other jobs:  --user=me    -A
-        if self.job_id.startswith("-"):
-            raise ConfigError(f"job_id: found {self.job_id!r}, expected a job's id such as 4711")
+    job_id: str = field(metadata=NO_OPTION)
+    folder: str = field(metadata=BELOW)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

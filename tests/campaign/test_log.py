@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from pytest_xlatune import owned
 from pytest_xlatune.campaign import Campaign
 from pytest_xlatune.campaign.log import LOG, write_log
 from pytest_xlatune.executors import SchedulerDown
@@ -130,13 +131,26 @@ def test_a_log_that_cannot_be_written_is_warned_of_once_and_the_sweep_goes_on(
     assert all(result.score for result in each.view().history)
 
 
-def test_a_disk_that_is_full_is_warned_of_once(tmp_path: Path) -> None:
-    (tmp_path / LOG).symlink_to("/dev/full")
+def test_a_disk_that_is_full_is_warned_of_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(owned, "open_file", lambda *_: os.open("/dev/full", os.O_WRONLY))
     logger = logging.getLogger("pytest_xlatune.campaign")
     with write_log(tmp_path, "info"):
         with pytest.warns(UserWarning, match=r"xlatune.log cannot be written: .*No space left"):
             logger.info("the first line")
         logger.info("the second line, which warns of nothing")
+
+
+def test_a_link_at_the_log_is_warned_of_and_not_written(tmp_path: Path) -> None:
+    (tmp_path / "diary").write_text("dear diary\n")
+    (tmp_path / LOG).symlink_to(tmp_path / "diary")
+    with (
+        pytest.warns(UserWarning, match=r"xlatune.log is a link"),
+        write_log(tmp_path, "info"),
+    ):
+        logging.getLogger("pytest_xlatune.campaign").info("a line")
+    assert (tmp_path / "diary").read_text() == "dear diary\n"
 
 
 class Shy(Cluster):

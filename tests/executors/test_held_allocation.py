@@ -172,7 +172,7 @@ def test_trials_of_another_name_get_an_allocation_of_their_own(tmp_path: Path) -
     executor = AllocationExecutor(hold_s=3600, environ={}, run=slurm)
     asked: list[Path] = []
 
-    def hand_in(request: Request, *_: object, first: Callable[[], None], **__: object) -> str:
+    def hand_in(request: Request, *_: object, first: Callable[[], str], **__: object) -> str:
         first()
         asked.append(request.folder)
         return f"{40 + len(asked)}"

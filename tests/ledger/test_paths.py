@@ -24,12 +24,12 @@ OUT_IDS = ["up", "up after a folder", "absolute", "no name", "a NUL"]
 @pytest.mark.parametrize("said", OUT, ids=OUT_IDS)
 def test_an_attempt_s_folder_lies_below_its_ledger(said: str) -> None:
     assert Submission.from_json(SUBMITTED).folder == "s/t.1"
-    with pytest.raises(LedgerError, match=r"folder: .* leads out of the ledger's folder"):
+    with pytest.raises(LedgerError, match=r"Submission.folder: .* leads out of the ledger"):
         Submission.from_json({**SUBMITTED, "folder": said})
 
 
 def test_a_job_s_id_is_no_option_of_scancel() -> None:
-    with pytest.raises(LedgerError, match=r"job_id: found '--user=me', expected a job's id"):
+    with pytest.raises(LedgerError, match=r"job_id: '--user=me' is no name of a job"):
         Submission.from_json({**SUBMITTED, "job_id": "--user=me"})
 
 

@@ -44,8 +44,8 @@ def test_a_site_opens_its_work_directory_to_the_group(sweep: Any) -> None:
     specs = list(ledger.parent.glob("*/*/spec.json"))
     assert specs
     for path in (ledger, *specs, *ledger.parent.glob("*/*/log.0.txt")):
-        assert path.stat().st_mode & 0o777 == 0o640, path
-        assert path.parent.stat().st_mode & 0o777 == 0o750, path.parent
+        assert path.stat().st_mode & 0o777 == 0o660, path
+        assert path.parent.stat().st_mode & 0o7777 == 0o2770, path.parent
 
 
 def test_an_env_file_that_fails_shows_no_secret(sweep: Any) -> None:

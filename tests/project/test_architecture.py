@@ -46,8 +46,8 @@ PURE = {"model", "stats", "catalog", "logs", "launchers", "report", "studies"}
 OUTSIDE_WORLD = {"os", "subprocess", "time", "socket", "tempfile", "shutil", "random", "threading"}
 MOST_LINES, MOST_FILES = (
     700,
-    226,
-)  # with the studies of batch size, network and commits, the page, held allocations
+    227,
+)  # with `owned`, the studies of batch size, network and commits, the page, held allocations
 
 
 @cache
@@ -205,8 +205,41 @@ def test_nothing_forbidden_is_called() -> None:
 
 
 def test_the_payload_runs_alone() -> None:
-    payload = PACKAGE / "executors" / "payload.py"
-    assert [name for _, name in imports(payload) if name.partition(".")[0] not in STDLIB] == []
+    """A node needs its file and that of `owned`, which it loads by its path."""
+    for name, may in (("executors/payload.py", {"pytest_xlatune.owned"}), ("owned.py", set())):
+        found = {full for _, full in imports(PACKAGE / name)}
+        assert {full for full in found if full.partition(".")[0] not in STDLIB} == may, name
+
+
+# what opens a file of the work directory; a file of another kind says so here
+OPENING = {"open", "read_bytes", "read_text", "write_bytes", "write_text", "mkdir"}
+OPENS = {
+    "executors/folder.py": 1,  # a program of the package
+    "executors/payload.py": 3,  # /proc
+    "campaign/log.py": 1,  # with `owned` as its opener
+}
+
+
+def test_files_of_the_work_directory_are_opened_in_one_place() -> None:
+    """`owned` looks whose they are, and follows no link; no reader of them goes past it."""
+    found: dict[str, int] = defaultdict(int)
+    for path in MODULES:
+        if package_of(path) in {"executors", "ledger", "campaign"}:
+            for node in nodes_of(path):
+                if isinstance(node, ast.Call) and _opens(node.func):
+                    found[said(path)] += 1
+    assert dict(found) == OPENS
+
+
+def _opens(called: ast.expr) -> bool:
+    if isinstance(called, ast.Name):
+        return called.id == "open"
+    if not isinstance(called, ast.Attribute) or called.attr not in OPENING:
+        return False
+    # owned.read_bytes    self.payload.owned.read_bytes    folder.open of a folder that is held open
+    of = called.value
+    name = of.attr if isinstance(of, ast.Attribute) else of.id if isinstance(of, ast.Name) else ""
+    return name not in {"owned", "folder", "where", "opened"}
 
 
 def test_the_page_of_the_architecture_names_every_package() -> None:

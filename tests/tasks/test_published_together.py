@@ -71,11 +71,12 @@ def controller(tmp_path: Path) -> Controller:
 
 def test_half_a_written_name_is_no_folder_yet(controller: Controller, tmp_path: Path) -> None:
     named = tmp_path / "sessions" / "me.txt"
-    named.write_text("/cells/one\n/cells/tw", encoding="utf-8")
-    assert controller._named_folders() == [Path("/cells/one")]
+    one, two = tmp_path / "s" / "one", tmp_path / "s" / "two"
+    named.write_text(f"{one}\n{two}"[:-1], encoding="utf-8")
+    assert controller._named_folders() == [one]
     with named.open("a", encoding="utf-8") as file:
-        file.write("o\n/cells/one\n")
-    assert controller._named_folders() == [Path("/cells/one"), Path("/cells/two")]
+        file.write(f"o\n{one}\n/elsewhere\n{tmp_path}/../up\n")
+    assert controller._named_folders() == [one, two], "what leads elsewhere is no folder of ours"
 
 
 def test_a_ledger_that_cannot_be_followed_is_said_once(

@@ -652,6 +652,7 @@ def _picked(site: SiteSettings, said: Said, where: str) -> tuple[str, ...]:
         lock = owned.lock_path(folder / "picking.lock")
         with filelock.FileLock(lock, timeout=_PICKING_S, mode=owned.mode_in(folder)):
             if path.exists():
+                os.close(owned.open_file(path))  # ours, or refused
                 return nodes_in(path)
             names = pick_nodes(site.slots * site.nodes, site.partition)
             said_text = f"# {where}; remove this file to pick anew\n{','.join(names)}\n"

@@ -17,10 +17,12 @@ from typing import Any
 import pytest
 
 from pytest_xlatune import owned
+from pytest_xlatune.campaign.turns import Turns
 from pytest_xlatune.executors import payload
 from pytest_xlatune.executors.folder import read_outcomes, read_spec, write_spec
 from pytest_xlatune.executors.local import LOCK_VARIABLE, machine_lock
 from pytest_xlatune.ledger import LEDGER, Ledger, Noted
+from pytest_xlatune.ledger.now import Now, write_now
 from pytest_xlatune.model.trial import LaunchSpec
 from pytest_xlatune.sweep.groups import RunSettings
 from pytest_xlatune.tasks.runs import open_folder
@@ -275,8 +277,19 @@ def test_members_of_a_group_read_and_go_on_and_the_group_is_kept(people: People)
     note = Noted(text="it began")
     people.ann.does(lambda: Ledger(cell / LEDGER).append(note, at_s=1.0), umask=0o077)
 
+    def takes_a_turn() -> None:
+        turns = Turns(cell)
+        with turns.attending(), turns.mine(wait_s=1.0), turns.taking_long():
+            write_now(cell, Now(at_s=1.0))
+        with turns.next() as is_mine:
+            assert is_mine
+
+    assert people.ann.does(takes_a_turn, umask=0o077) is None
+    (cell / "turn.beat").unlink()  # as if she had been silent for a while
+
     def goes_on() -> tuple[int, str, Path]:
         owned.trust_group(project / ".xlatune")
+        takes_a_turn()
         ledger = Ledger(cell / LEDGER)
         ledger.append(Noted(text="it went on"), at_s=2.0)
         other = cell / "another" / "trial.2"

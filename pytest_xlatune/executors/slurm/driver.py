@@ -294,15 +294,28 @@ class Driver:
         for name in names:
             if name in self._over:
                 continue
-            entry = self._entries.get(name) or self._read(self.held.parent / STEPS / name)
+            entry = self._entries.get(name) or self._entry(name)
             if entry is not None:
-                if Path(entry["folder"]).parent != self.held.parent:
-                    sys.stderr.write(f"{name} is left out: its folder is not beside this queue\n")
-                    self._over.add(name)
-                    continue
                 self._entries[name] = entry  # it is written once
                 if entry.get("wanted", "") == self.wanted:
                     yield name, entry
+
+    def _entry(self, name: str) -> Any:
+        """Return an entry of the queue; None where it is not ours, and then it is left out."""
+        path = self.held.parent / STEPS / name
+        try:
+            entry = json.loads(self.payload.owned.read_bytes(path))
+        except self.payload.NotOursError as error:
+            why = str(error)
+        except (OSError, ValueError):
+            return None
+        else:
+            if Path(entry["folder"]).parent == self.held.parent:
+                return entry
+            why = f"{path}: its folder does not lie beside the queue"
+        sys.stderr.write(f"left out: {why}\n")
+        self._over.add(name)
+        return None
 
     def _fits(self, limit_s: float) -> bool:
         """Whether a trial fits into the time that is left; a person may have given more."""

@@ -130,6 +130,11 @@ class Folder:
         return stat.S_IMODE(os.fstat(self.fd).st_mode) & 0o2777
 
     @property
+    def mode_of_files(self) -> int:
+        """The mode of files in it: its own, where it is one of ours, and else closed."""
+        return (self.mode if self.mode in MODES.values() else _CLOSED) & 0o666
+
+    @property
     def is_in_place(self) -> bool:
         """Whether the folder's path still names it."""
         there, ours = self.path.stat(), os.fstat(self.fd)
@@ -138,7 +143,7 @@ class Folder:
     def open(self, name: str, flags: int = _READ, *, mode: int | None = None) -> int:
         """Return the descriptor of a regular file of ours in it; with O_CREAT it is made.
 
-        A file that is made gets `mode` whatever the umask: that of the folder without execution.
+        A file that is made gets `mode` whatever the umask; see `mode_of_files`.
 
         Raises:
             NotOursError: a link, a pipe, a device, or the file of another user.
@@ -150,7 +155,7 @@ class Folder:
             with contextlib.suppress(FileExistsError):
                 made = os.open(name, wanted | os.O_EXCL, 0o600, dir_fd=self.fd)
                 os.set_blocking(made, True)
-                os.fchmod(made, self.mode & 0o666 if mode is None else mode)
+                os.fchmod(made, self.mode_of_files if mode is None else mode)
                 return made
             if flags & os.O_EXCL:
                 raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(path))
@@ -507,9 +512,9 @@ def lock_path(path: Path) -> Path:
 
 
 def mode_in(folder: Path) -> int:
-    """Return the mode of files in a folder of ours: its own, without execution."""
+    """Return the mode of files in a folder of ours; see `Folder.mode_of_files`."""
     with Folder(folder) as opened:
-        return opened.mode & 0o666
+        return opened.mode_of_files
 
 
 def open_lock(path: Path) -> int:
@@ -522,4 +527,4 @@ def open_lock(path: Path) -> int:
         OSError: it cannot be opened.
     """
     make_folder(path.parent)
-    return open_file(path, os.O_RDWR | os.O_CREAT, mode=0o600)
+    return open_file(path, os.O_RDWR | os.O_CREAT)

@@ -93,6 +93,7 @@ def pytest_configure(config: pytest.Config) -> None:
     except ConfigError as error:
         raise pytest.UsageError(str(error)) from None
     owned.trust_group(options.workdir if options.access == "group" else None)
+    config.add_cleanup(lambda: owned.trust_group(None))
     config.stash[OPTIONS_KEY] = options
     config.stash[OPENING_KEY] = []
     config.pluginmanager.register(fixtures, "xlatune-fixtures")

@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 from pytest_xlatune.executors import Request, SchedulerDown
+from pytest_xlatune.executors.slurm import SHOWN_DIGEST
 from pytest_xlatune.executors.slurm._poller import ALL_EMPTY_ROUNDS
 from pytest_xlatune.executors.slurm.nodes import check_nodes
 from pytest_xlatune.model.errors import SubmissionError
@@ -73,7 +74,9 @@ def test_the_dry_run_is_the_script_that_is_submitted(trials: Trials) -> None:
     shown = trials.executor.script(Request(**arguments))
     done = trials.submit("dry", "true", options={"partition": "half", "nice": "7"})
     script = trials.folder(done) / "submitit" / f"{done.job_id}_submission.sh"
-    assert shown == script.read_text()
+    words = script.read_text().split()
+    assert shown == script.read_text().replace(words[-1], SHOWN_DIGEST)
+    assert re.fullmatch("[0-9a-f]{64}", words[-1]), "of the spec that the job is to run"
     assert trials.end(done).state is State.COMPLETED
 
 
@@ -125,7 +128,7 @@ def test_the_login_of_our_script_is_the_login_of_slurm(
         assert trials.end(done).state is State.COMPLETED
         seen.append(json.loads(trials.log(done)))
     # the job's own, bash's own, and what other modules of PAM set than the one that reads files
-    others = ("SLURM_", "PWD", "SHLVL", "MAIL", "XDG_")
+    others = ("SLURM_", "PWD", "SHLVL", "MAIL", "XDG_", "XLATUNE_START")
     ours, theirs = (
         {key: value for key, value in each.items() if not key.startswith(others)} for each in seen
     )

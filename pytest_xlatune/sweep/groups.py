@@ -628,7 +628,7 @@ class RunSettings(Declared):
     )
     access: Access = _of_session(
         "owner",
-        "Who may read ledgers, specs and logs: owner, group (of the work directory) or all",
+        "Who may read ledgers and logs: owner, group (members may go on with a sweep) or all",
         metavar="WHO",
         choices=get_args(Access),
     )

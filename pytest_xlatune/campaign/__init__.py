@@ -457,8 +457,8 @@ class Campaign:
     def _take_turn(self) -> None:
         try:
             self.view()
+            self._look_after()  # first: what has ended is read, however long a submission takes
             self._hand_over()
-            self._look_after()
             self._read()
             if not self._check_by_compiling():
                 self._submit()

@@ -107,6 +107,7 @@ class State(StrEnum):
     PREEMPTED = "preempted"  # the scheduler took the nodes for another job
     OUT_OF_MEMORY = "out-of-memory"  # the scheduler ended it for want of host memory
     LOST = "lost"  # the scheduler knows it no more
+    REQUEUED = "requeued"  # put back into the queue after it had begun, and not run again
 
     @property
     def is_final(self) -> bool:
@@ -149,6 +150,9 @@ class Outcome(Record):
         is_suspended: whether the scheduler stopped its processes for a while.
         is_held: whether a person holds it in the queue.
         allocation: of the scheduler, in which it was a step; "" where it was a job of its own.
+        is_requeued: whether it was put back into the queue after it had begun.
+        never_starts: what to change where the scheduler will never start it as it was asked for;
+            "" where it may.
     """
 
     state: State
@@ -163,6 +167,8 @@ class Outcome(Record):
     is_suspended: bool = field(default=False, metadata=LATER)
     is_held: bool = field(default=False, metadata=LATER)
     allocation: str = field(default="", metadata=LATER)
+    is_requeued: bool = field(default=False, metadata=LATER)
+    never_starts: str = field(default="", metadata=LATER)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -378,3 +378,31 @@ def test_what_cannot_be_is_one_message_before_anything_is_submitted(
     assert said in found
     assert not faults.project.submitted
     assert not jobs_of(slurm)
+
+
+@pytest.mark.parametrize("how", ["forgotten", "its number is another job's"])
+def test_an_allocation_that_the_controller_forgot_is_lost_and_the_next_one_goes_on(
+    steps: Steps, slurm: Slurm, lab: ModuleType, tmp_path: Path, how: str
+) -> None:
+    asked = ("sbatch", "--parsable", "--nodelist=node[001-002]", "--exclusive",
+             "--output=/dev/null", f"--chdir={tmp_path}", "--wrap", "sleep 300")  # fmt: skip
+    slurm(*asked)
+    steps.new(hold_s=600, session="one")
+    done = steps.submit("t", "true")
+    (first,) = jobs_of(slurm)
+    assert steps.poll(done).state is State.PENDING
+    lab.kill_controller()
+    lab.forget_all()
+    lab.start_controller()
+    if how != "forgotten":
+        given = [slurm(*asked).strip() for _ in range(int(first))]
+        assert given[-1] == first
+        steps.wait(lambda: "unknown to Slurm" in steps.poll(done).reason)
+        slurm("scancel", *given)
+    outcome = steps.end(done)
+    assert outcome.state is State.COMPLETED, outcome
+    assert json.loads((steps.root / "run" / "held-1" / "over.json").read_text())["state"] == "lost"
+    assert (
+        outcome.allocation
+        == json.loads((steps.root / "run" / "held-2" / "held.json").read_text())["job_id"]
+    )

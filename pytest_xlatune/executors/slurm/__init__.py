@@ -32,7 +32,7 @@ from pytest_xlatune.executors import (
     SchedulerDown,
     payload,
 )
-from pytest_xlatune.executors.folder import is_same_attempt, write_spec
+from pytest_xlatune.executors.folder import write_spec
 from pytest_xlatune.executors.slurm import _script as script
 from pytest_xlatune.executors.slurm._commands import (
     SEPARATOR,
@@ -60,6 +60,7 @@ _log = logging.getLogger("pytest_xlatune.executors")
 # that a request still in the controller's queue has been worked off when we look
 RETRY_AFTER_S = (1.0, 2.0, 4.0, 8.0, 15.0)
 _ANOTHER_S = 30
+_NOT_THERE = (126, 127)  # a shell's exit codes of a program that is not there, or cannot be run
 LOGIN = Path(__file__).with_name("login.sh")
 _LOOK_BACK = "now-14days"
 
@@ -108,15 +109,26 @@ class SlurmExecutor:
         Raises:
             QueueFull: a limit on submitted jobs is reached.
             ConfigError: an option of the resources is ours to set, or a name is malformed.
-            SchedulerDown: the controller is away, or another session's sbatch still asks it.
-            SubmissionError: sbatch refused it for good.
+            SchedulerDown: the controller is away, sbatch does not answer, or that of another
+                session still asks.
+            SubmissionError: sbatch refused it for good. A job that was taken all the same starts
+                no trainer.
         """
-        return self.hand_in(
-            request,
-            arguments_of(request),
-            program=payload.__file__,
-            first=lambda: write_spec(request.folder.resolve(), spec),
-        )
+        folder = request.folder.resolve()
+        (folder / payload.CANCEL).unlink(missing_ok=True)
+        try:
+            return self.hand_in(
+                request,
+                arguments_of(request),
+                program=payload.__file__,
+                first=lambda: write_spec(folder, spec),
+            )
+        except (SchedulerDown, QueueFull):
+            raise
+        except SubmissionError:
+            with contextlib.suppress(OSError):
+                (folder / payload.CANCEL).touch()
+            raise
 
     def hand_in(
         self,
@@ -138,24 +150,31 @@ class SlurmExecutor:
         first()
         payload.make_folder(folder / SCRIPTS)
         where = compress(request.nodelist) or "any node"
-        reply = script.submit(folder, arguments, program)
-        for wait_s in RETRY_AFTER_S:
-            if not reply.trouble.is_passing or reply.trouble is Trouble.FULL:
-                break
-            _log.warning("%s is submitted again in %g s: %s", name, wait_s, reply.error)
-            self._sleep(wait_s)
-            if found := self.find(request):
+        waits = iter(RETRY_AFTER_S)
+        while (reply := script.submit(folder, arguments, program)).trouble is not Trouble.NONE:
+            is_again = reply.trouble.is_passing and reply.trouble is not Trouble.FULL
+            wait_s = next(waits, None) if is_again and not reply.is_late else None
+            if wait_s is not None:
+                _log.warning("%s is submitted again in %g s: %s", name, wait_s, reply.error)
+                self._sleep(wait_s)
+            # whatever sbatch says, or does not say, the controller may have taken the job
+            is_sure = reply.trouble is Trouble.FULL or reply.code in _NOT_THERE
+            if not is_sure and (found := self.find(request)):
                 return found
-            reply = script.submit(folder, arguments, program)
+            if wait_s is None:
+                break
         payload.close_files(folder / SCRIPTS)
-        if reply.code == 0:
+        if reply.trouble is Trouble.NONE:
             _log.info("%s is job %s on %s", name, reply.out, where)
             return reply.out
-        said = f"sbatch refused job {name} on {where}: {reply.error}"
         if reply.trouble is Trouble.AWAY:
-            raise SchedulerDown(said)
+            again = "; Slurm has no such job, it is submitted again" if reply.is_late else ""
+            raise SchedulerDown(f"job {name} on {where} is not submitted: {reply.error}{again}")
+        said = f"sbatch refused job {name} on {where}: {reply.error}"
         if reply.trouble is Trouble.FULL:
             raise QueueFull(said)
+        if reply.trouble is Trouble.UNCLEAR:
+            said = f"job {name} on {where} is not submitted, Slurm has no such job: {reply.error}"
         tries = f" (tried {1 + len(RETRY_AFTER_S)} times)" if reply.trouble.is_passing else ""
         raise SubmissionError(f"{said}{tries}; the script is in {folder / SCRIPTS}")
 
@@ -181,6 +200,9 @@ class SlurmExecutor:
         if answer.code:
             raise SchedulerDown(f"squeue does not say whether {job_name} runs: {answer.error}")
         jobs = parse_squeue(answer.out)
+        if answer.out.strip() and not jobs:
+            said = " ".join(answer.out.split())
+            raise SchedulerDown(f"squeue does not say whether {job_name} runs: {said!r:.80}")
         answer = self._run(sacct("-S", _LOOK_BACK, f"--name={job_name}"))
         if not answer.code:
             jobs = parse_sacct(answer.out) | jobs
@@ -223,7 +245,7 @@ class SlurmExecutor:
         job_id = submission.job_id
         known = parse_scontrol(self._run(["scontrol", "show", "job", "-o", job_id]).out)
         job = known.get(job_id)
-        if job is None or not job.folder or is_same_attempt(Path(job.folder), folder):
+        if job is None or job.is_in(folder):
             return True
         _log.warning("job %s is another's by now (%s): it is left alone", job_id, job.folder)
         return False
@@ -326,8 +348,7 @@ def _is_of(job: SlurmJob, comment: str, folder: Path) -> bool:
     """Whether a job is an attempt's, by its comment and its folder, as far as those are kept."""
     if not job.comment:
         return job.folder == str(folder)
-    is_there = not job.folder or is_same_attempt(Path(job.folder), folder)
-    return job.comment == comment and is_there
+    return job.comment == comment and job.is_in(folder)
 
 
 # sbatch: Job 4711 to start at 1795173260 using 16 processors on nodes node001 in partition p

@@ -28,7 +28,7 @@ from pytest_xlatune.campaign.jobs import end_jobs
 from pytest_xlatune.campaign.log import keep_secret, lines_about
 from pytest_xlatune.campaign.setup import Setup, by_digest
 from pytest_xlatune.campaign.turns import Turns
-from pytest_xlatune.executors import OWN_JOBS, SchedulerDown
+from pytest_xlatune.executors import OWN_JOBS, SchedulerDown, standing
 from pytest_xlatune.executors.named import executor_named
 from pytest_xlatune.ledger import (
     LEDGER,
@@ -534,7 +534,7 @@ class Campaign:
         self._tell_now(outcomes)
         self._packing.seen(outcomes)
         for submission in in_flight:
-            outcome = outcomes.get(submission.job_id)
+            outcome = standing(outcomes, submission)
             if outcome is not None:
                 self._write(
                     *self._attempts.look(self._state, submission, outcome, behind=self._behind)

@@ -31,6 +31,7 @@ from pytest_xlatune.executors import (
     Request,
     Resumed,
     SchedulerDown,
+    standing,
 )
 from pytest_xlatune.executors.folder import read_spec, with_probe
 from pytest_xlatune.executors.payload import forget_secrets, log_name
@@ -356,7 +357,7 @@ class Attempts:
         waiting: dict[tuple[str, ...], Submission] = {}  # the first in the queue of its nodes
         busy: set[str] = set()  # nodes on which something runs
         for each in state.in_flight():
-            trial, outcome = state.trials[each.trial_id].trial, outcomes.get(each.job_id)
+            trial, outcome = state.trials[each.trial_id].trial, standing(outcomes, each)
             nodes = state.nodes_of(self._setup.cell_of(trial, state))
             if outcome is None or state.trials[each.trial_id].ended is not None:
                 continue
@@ -364,19 +365,13 @@ class Attempts:
                 waiting.setdefault(nodes, each)
             else:
                 busy |= {*nodes} or {""}
-        stuck = {n: first for n, first in waiting.items() if busy.isdisjoint(n or ("",))}
-        since_s = self._queued_since_s
-        self._queued_since_s = {n: since_s.get(n, self._setup.ticks()) for n in stuck}
-        since_s = self._barred_since_s
-        self._barred_since_s = {
-            n: since_s.get(n, self._setup.ticks())
-            for n, first in stuck.items()
-            if outcomes[first.job_id].never_starts
-        }
-        events = (
-            self._wait_for(state, nodes, first, outcomes[first.job_id])
-            for nodes, first in stuck.items()
-        )
+        free = {n: first for n, first in waiting.items() if busy.isdisjoint(n or ("",))}
+        stuck = {n: (first, of) for n, first in free.items() if (of := standing(outcomes, first))}
+        now_s, since_s, barred_s = self._setup.ticks(), self._queued_since_s, self._barred_since_s
+        self._queued_since_s = {n: since_s.get(n, now_s) for n in stuck}
+        never = {n for n, (_, of) in stuck.items() if of.never_starts}
+        self._barred_since_s = {n: barred_s.get(n, now_s) for n in never}
+        events = (self._wait_for(state, n, first, of) for n, (first, of) in stuck.items())
         return tuple(chain.from_iterable(events))
 
     def _wait_for(

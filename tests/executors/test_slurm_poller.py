@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from pytest_xlatune.executors import Request, SchedulerDown, payload
+from pytest_xlatune.executors import Request, SchedulerDown, payload, standing
 from pytest_xlatune.executors.slurm import SlurmExecutor
 from pytest_xlatune.executors.slurm._commands import SEPARATOR, Reply
 from pytest_xlatune.executors.slurm._poller import Poller
 from pytest_xlatune.model.errors import SubmissionError
-from pytest_xlatune.model.result import Outcome, State
+from pytest_xlatune.model.result import Outcome, State, Submission
 from tests.helpers.played import (
     ARGUMENTS,
     AWAY,
@@ -362,6 +362,28 @@ def test_what_a_turn_asks_for_does_not_grow_with_the_jobs_of_others(
         executor.find(Request(folder=tmp_path / "none" / "1", **ARGUMENTS))
         answered[others] = slurm.bytes
     assert answered[1500] == answered[0] > 0
+
+
+@pytest.mark.parametrize("has_ended", [True, False])
+def test_a_number_that_a_later_job_of_ours_got_is_the_later_ones(
+    tmp_path: Path, *, has_ended: bool
+) -> None:
+    """Else the profile of the first, which left no step, would be dropped for the second's end."""
+    both = [
+        Submission(trial_id=each, attempt=1, executor="slurm", job_id="31",
+                   folder=f"pp8/cell/{each}/1") for each in ("t1", "t2")
+    ]  # fmt: skip
+    (tmp_path / both[0].folder).mkdir(parents=True)
+    if has_ended:
+        (tmp_path / both[0].folder / "outcome.json").write_text(json.dumps(OK.to_json()))
+    said = scontrol("RUNNING").replace("t1/1", "t2/1")
+    executor = SlurmExecutor(run=Scripted(scontrol=Reply(code=0, out=said)), round_s=0)
+    found = executor.poll(both, root=tmp_path)
+    first, second = (standing(found, each) for each in both)
+    assert second is not None
+    assert second.state is State.RUNNING
+    assert first is not None
+    assert first.state is (State.COMPLETED if has_ended else State.LOST)
 
 
 @pytest.mark.parametrize("in_books", ["PENDING", "RUNNING"])

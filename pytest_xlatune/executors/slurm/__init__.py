@@ -46,7 +46,7 @@ from pytest_xlatune.executors.slurm._commands import (
     sacct,
     squeue,
 )
-from pytest_xlatune.executors.slurm._poller import ROUND_S, Poller
+from pytest_xlatune.executors.slurm._poller import ROUND_S, Poller, given_away
 from pytest_xlatune.executors.slurm._script import HELD, SCRIPTS, SLURM_LOGS_IN
 from pytest_xlatune.executors.slurm.nodes import resume_nodes
 from pytest_xlatune.model.errors import ConfigError, SubmissionError
@@ -215,7 +215,12 @@ class SlurmExecutor:
 
     def poll(self, submissions: Sequence[Submission], *, root: Path) -> Mapping[str, Outcome]:
         """Ask Slurm once in a few seconds at most; see `Poller.poll`."""
-        return self._poller.poll({each.job_id: root / each.folder for each in submissions})
+        last = {each.job_id: each for each in submissions}
+        known = self._poller.poll({job_id: root / each.folder for job_id, each in last.items()})
+        earlier = (each for each in submissions if last[each.job_id] is not each)
+        return known | {
+            each.folder: given_away(root / each.folder, each.job_id) for each in earlier
+        }
 
     def cancel(self, submissions: Sequence[Submission], *, root: Path) -> None:
         """Call scancel; the nodes are free only when `poll` says so.

@@ -201,13 +201,8 @@ class Poller:
 
     def _unseen(self, job_id: str, folder: Path, most: int) -> Outcome:
         """Return the outcome of a job that no part of Slurm knows any more."""
-        ranks = list(read_outcomes(folder).values())
-        if ranks:
-            silent = _has_silent(folder, ranks)
-            gone = "Slurm has forgotten the job" + (", a rank ended without a word" * silent)
-            state = State.FAILED if silent else State.COMPLETED
-            job = SlurmJob(job_id=job_id, outcome=Outcome(state=state, reason=gone))
-            return _requeued(job, folder, ranks) or merge(job.outcome, ranks)
+        if (told := _told_by_ranks(folder, job_id)) is not None:
+            return told
         size_bytes = sum(path.stat().st_size for path in folder.glob("log.*.txt"))
         is_growing = size_bytes != self._grown.setdefault(folder, size_bytes)
         self._grown[folder] = size_bytes
@@ -259,6 +254,24 @@ def ended(job: SlurmJob, folder: Path) -> Outcome:
         # the cancel came after the trainer's end: what it measured stands
         return replace(outcome, state=State.COMPLETED)
     return outcome
+
+
+def given_away(folder: Path, job_id: str) -> Outcome:
+    """Return how an attempt ended whose job's number is by now that of a later job of ours."""
+    said = f"the controller forgot job {job_id} and gave its number to a later one"
+    return _told_by_ranks(folder, job_id) or Outcome(state=State.LOST, reason=said)
+
+
+def _told_by_ranks(folder: Path, job_id: str) -> Outcome | None:
+    """Return what the payloads wrote of a job that Slurm has forgotten; None where they did not."""
+    ranks = list(read_outcomes(folder).values())
+    if not ranks:
+        return None
+    silent = _has_silent(folder, ranks)
+    gone = "Slurm has forgotten the job" + (", a rank ended without a word" * silent)
+    state = State.FAILED if silent else State.COMPLETED
+    job = SlurmJob(job_id=job_id, outcome=Outcome(state=state, reason=gone))
+    return _requeued(job, folder, ranks) or merge(job.outcome, ranks)
 
 
 _TAKEN = frozenset({State.CANCELLED, State.PREEMPTED})  # by others, in the middle or just after

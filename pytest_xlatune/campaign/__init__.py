@@ -455,6 +455,7 @@ class Campaign:
             self._files_away_since_s = None
 
     def _take_turn(self) -> None:
+        began_s = self.setup.ticks()
         try:
             self.view()
             self._look_after()  # first: what has ended is read, however long a submission takes
@@ -465,7 +466,7 @@ class Campaign:
             self._tell_turn()
             self._tell_scheduler()
         except SchedulerDown as error:
-            self._tell_scheduler(error)
+            self._tell_scheduler(error, since_s=began_s)
 
     def _wait_for_files(self, error: LedgerError | OSError) -> None:
         """Wait a moment for a file system that is away, as long as for a controller; else raise."""
@@ -488,15 +489,18 @@ class Campaign:
         profiles, cells = profiles_in(self.study, history), self.setup.cells.values()
         return self.setup.hidden.union(*(secrets_in(cell, profiles) for cell in cells))
 
-    def _tell_scheduler(self, error: SchedulerDown | None = None) -> None:
-        """Log that the scheduler is away or back, once each; people are told of a longer time."""
+    def _tell_scheduler(self, error: SchedulerDown | None = None, *, since_s: float = 0.0) -> None:
+        """Log that the scheduler is away or back, once each; people are told of a longer time.
+
+        `since_s` is when it was asked what it does not answer.
+        """
         now_s = self.setup.ticks()
         if error is not None:
             said = f"the scheduler does not answer, all that needs it waits: {error}"
             if self._scheduler_away_since_s is None:
-                self._scheduler_away_since_s = now_s
+                self._scheduler_away_since_s = since_s
                 _LOG.warning("%s", said)
-            elif not self._is_away_told and now_s - self._scheduler_away_since_s >= _TELL_AWAY_S:
+            if not self._is_away_told and now_s - self._scheduler_away_since_s >= _TELL_AWAY_S:
                 self._is_away_told = True
                 self._write(Noted(about=NoteKind.WAITING, text=said))
         elif self._scheduler_away_since_s is not None:

@@ -262,7 +262,7 @@ def test_an_sbatch_that_hangs_is_ended_with_what_it_started_and_told(
     # as a shell's script does: what hangs is a child that keeps the pipe open
     front(tmp_path, monkeypatch, 'sleep 1000 &\necho $! > "${{0%/*}}/pid"\nwait\n')
     executor = SlurmExecutor(sleep=lambda _: pytest.fail("it waits in one turn"), round_s=0)
-    said = r"sbatch did not answer in \S+ s and was ended; Slurm has no such job, it is submitted"
+    said = r"sbatch did not answer in \S+ s and was ended; Slurm is asked for it before"
 
     def told() -> bool:
         with pytest.raises(SchedulerDown, match=said):

@@ -395,6 +395,8 @@ def is_lost_and_the_next_one_goes_on(
     done = steps.submit("t", "true")
     (first,) = jobs_of(slurm)
     assert steps.poll(done).state is State.PENDING
+    if lab.has_accounting():  # which the controller tells every five seconds
+        steps.wait(lambda: slurm("sacct", "-n", "-X", "-j", first, "-o", "State").strip() != "")
     lab.kill_controller()
     lab.forget_since()
     lab.start_controller()

@@ -110,7 +110,11 @@ def mute(path: Path, says: str, monkeypatch: pytest.MonkeyPatch) -> Path:
     return calls
 
 
-SHORT = "from pytest_xlatune.executors.slurm import _script\n_script.COMMAND_TIMEOUT_S = 5\n"
+SHORT = """\
+from pytest_xlatune import campaign
+from pytest_xlatune.executors.slurm import _script
+_script.COMMAND_TIMEOUT_S, campaign._TELL_AWAY_S = 5, 1
+"""
 
 
 @pytest.mark.parametrize("says", SAYS)
@@ -121,6 +125,7 @@ def test_a_sweep_whose_sbatch_hides_that_it_took_the_job_submits_it_once(
     faults.write(faults.profiles(), conftest=SHORT if says == "it hangs" else "")
     said = faults.run()
     assert "2 passed" in said, said
+    assert ("is not submitted: sbatch did not answer in 5 s" in said) is (says == "it hangs")
     assert faults.decided() == []
     faults.assert_measured_once("victim")
     assert len(faults.project.submitted) == TRIALS

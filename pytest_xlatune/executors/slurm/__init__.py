@@ -152,8 +152,10 @@ class SlurmExecutor:
         where = compress(request.nodelist) or "any node"
         waits = iter(RETRY_AFTER_S)
         while (reply := script.submit(folder, arguments, program)).trouble is not Trouble.NONE:
+            if reply.is_late:
+                break  # people are told, and the next call looks for the job first
             is_again = reply.trouble.is_passing and reply.trouble is not Trouble.FULL
-            wait_s = next(waits, None) if is_again and not reply.is_late else None
+            wait_s = next(waits, None) if is_again else None
             if wait_s is not None:
                 _log.warning("%s is submitted again in %g s: %s", name, wait_s, reply.error)
                 self._sleep(wait_s)
@@ -168,8 +170,8 @@ class SlurmExecutor:
             _log.info("%s is job %s on %s", name, reply.out, where)
             return reply.out
         if reply.trouble is Trouble.AWAY:
-            again = "; Slurm has no such job, it is submitted again" if reply.is_late else ""
-            raise SchedulerDown(f"job {name} on {where} is not submitted: {reply.error}{again}")
+            next_ = "; Slurm is asked for it before it is submitted again" if reply.is_late else ""
+            raise SchedulerDown(f"job {name} on {where} is not submitted: {reply.error}{next_}")
         said = f"sbatch refused job {name} on {where}: {reply.error}"
         if reply.trouble is Trouble.FULL:
             raise QueueFull(said)

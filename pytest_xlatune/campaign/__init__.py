@@ -28,7 +28,7 @@ from pytest_xlatune.campaign.jobs import end_jobs
 from pytest_xlatune.campaign.log import keep_secret, lines_about
 from pytest_xlatune.campaign.setup import Setup, by_digest
 from pytest_xlatune.campaign.turns import Turns
-from pytest_xlatune.executors import OWN_JOBS, SchedulerDown
+from pytest_xlatune.executors import OWN_JOBS, SchedulerDown, standing
 from pytest_xlatune.executors.named import executor_named
 from pytest_xlatune.ledger import (
     LEDGER,
@@ -455,17 +455,18 @@ class Campaign:
             self._files_away_since_s = None
 
     def _take_turn(self) -> None:
+        began_s = self.setup.ticks()
         try:
             self.view()
+            self._look_after()  # first: what has ended is read, however long a submission takes
             self._hand_over()
-            self._look_after()
             self._read()
             if not self._check_by_compiling():
                 self._submit()
             self._tell_turn()
             self._tell_scheduler()
         except SchedulerDown as error:
-            self._tell_scheduler(error)
+            self._tell_scheduler(error, since_s=began_s)
 
     def _wait_for_files(self, error: LedgerError | OSError) -> None:
         """Wait a moment for a file system that is away, as long as for a controller; else raise."""
@@ -488,15 +489,18 @@ class Campaign:
         profiles, cells = profiles_in(self.study, history), self.setup.cells.values()
         return self.setup.hidden.union(*(secrets_in(cell, profiles) for cell in cells))
 
-    def _tell_scheduler(self, error: SchedulerDown | None = None) -> None:
-        """Log that the scheduler is away or back, once each; people are told of a longer time."""
+    def _tell_scheduler(self, error: SchedulerDown | None = None, *, since_s: float = 0.0) -> None:
+        """Log that the scheduler is away or back, once each; people are told of a longer time.
+
+        `since_s` is when it was asked what it does not answer.
+        """
         now_s = self.setup.ticks()
         if error is not None:
             said = f"the scheduler does not answer, all that needs it waits: {error}"
             if self._scheduler_away_since_s is None:
-                self._scheduler_away_since_s = now_s
+                self._scheduler_away_since_s = since_s
                 _LOG.warning("%s", said)
-            elif not self._is_away_told and now_s - self._scheduler_away_since_s >= _TELL_AWAY_S:
+            if not self._is_away_told and now_s - self._scheduler_away_since_s >= _TELL_AWAY_S:
                 self._is_away_told = True
                 self._write(Noted(about=NoteKind.WAITING, text=said))
         elif self._scheduler_away_since_s is not None:
@@ -534,7 +538,7 @@ class Campaign:
         self._tell_now(outcomes)
         self._packing.seen(outcomes)
         for submission in in_flight:
-            outcome = outcomes.get(submission.job_id)
+            outcome = standing(outcomes, submission)
             if outcome is not None:
                 self._write(
                     *self._attempts.look(self._state, submission, outcome, behind=self._behind)

@@ -31,6 +31,7 @@ from pytest_xlatune.executors import (
     Request,
     Resumed,
     SchedulerDown,
+    standing,
 )
 from pytest_xlatune.executors.folder import read_spec, with_probe
 from pytest_xlatune.executors.payload import forget_secrets, log_name
@@ -77,6 +78,7 @@ _LOG = logging.getLogger("pytest_xlatune.campaign")
 
 _ASK_AGAIN_S = 30.0  # between two requests to end the same job
 _LOOK_AT_NODES_S = 30.0  # between two looks at the nodes of a trial that does not start
+_BARRED_S = 60.0  # so long the scheduler has to say that it will not start a job
 _FULL_S = 15.0  # between two tries to submit where a limit on jobs is reached
 _FULL_PATIENCE_S = 900.0  # with no job of ours in flight
 _REFUSALS = 2  # of node lists in the same words, while none works: a third one is the job's fault
@@ -135,6 +137,7 @@ class Attempts:
         self._revivals: dict[tuple[str, ...], int] = {}
         self._looked_at_nodes_s: dict[tuple[str, ...], float] = {}
         self._queued_since_s: dict[tuple[str, ...], float] = {}
+        self._barred_since_s: dict[tuple[str, ...], float] = {}
 
     def intend(self, state: LedgerState, trial: Trial) -> AttemptIntended:
         """Return the next attempt of a trial, to be journalled before it is handed over."""
@@ -295,7 +298,8 @@ class Attempts:
         if not is_running:
             return ()
         read_by, ticks_s = progress.trial.protocol, self._setup.ticks()
-        is_suspended = outcome.is_suspended
+        # the second start of a job that was put back runs nothing
+        is_suspended = outcome.is_suspended or outcome.is_requeued
         why = self._follower.look(
             submission,
             read_by,
@@ -347,12 +351,13 @@ class Attempts:
 
         Nodes that cannot take the next trial are brought back; one that stays away, or a queue that
         is longer than the user's patience, stops the sweep, or is the trial's result where the
-        study's policy says so.
+        study's policy says so. A job that the scheduler will never start as it was asked for stops
+        the sweep, because all others ask for the same.
         """
         waiting: dict[tuple[str, ...], Submission] = {}  # the first in the queue of its nodes
         busy: set[str] = set()  # nodes on which something runs
         for each in state.in_flight():
-            trial, outcome = state.trials[each.trial_id].trial, outcomes.get(each.job_id)
+            trial, outcome = state.trials[each.trial_id].trial, standing(outcomes, each)
             nodes = state.nodes_of(self._setup.cell_of(trial, state))
             if outcome is None or state.trials[each.trial_id].ended is not None:
                 continue
@@ -360,13 +365,13 @@ class Attempts:
                 waiting.setdefault(nodes, each)
             else:
                 busy |= {*nodes} or {""}
-        stuck = {n: first for n, first in waiting.items() if busy.isdisjoint(n or ("",))}
-        since_s = self._queued_since_s
-        self._queued_since_s = {n: since_s.get(n, self._setup.ticks()) for n in stuck}
-        events = (
-            self._wait_for(state, nodes, first, outcomes[first.job_id])
-            for nodes, first in stuck.items()
-        )
+        free = {n: first for n, first in waiting.items() if busy.isdisjoint(n or ("",))}
+        stuck = {n: (first, of) for n, first in free.items() if (of := standing(outcomes, first))}
+        now_s, since_s, barred_s = self._setup.ticks(), self._queued_since_s, self._barred_since_s
+        self._queued_since_s = {n: since_s.get(n, now_s) for n in stuck}
+        never = {n for n, (_, of) in stuck.items() if of.never_starts}
+        self._barred_since_s = {n: barred_s.get(n, now_s) for n in never}
+        events = (self._wait_for(state, n, first, of) for n, (first, of) in stuck.items())
         return tuple(chain.from_iterable(events))
 
     def _wait_for(
@@ -383,11 +388,26 @@ class Attempts:
         )
         if limit_s and now_s - self._queued_since_s[nodes] > limit_s:
             return self._away(state, dataclasses.replace(told, waited_s=limit_s), outcome)
-        if not outcome.lacks_nodes:
+        if outcome.lacks_nodes and self._is_look_due(nodes):
+            return self._look_at_nodes(state, nodes, told, outcome)
+        # a controller that restarts, or a site that changes a limit, may say it for a moment
+        if now_s - self._barred_since_s.get(nodes, now_s) <= _BARRED_S:
             return ()
+        cls, detail = FailureClass.NEVER_STARTS, f"{outcome.reason}: {outcome.never_starts}"
+        return (dataclasses.replace(told, cls=cls, detail=detail),)
+
+    def _is_look_due(self, nodes: tuple[str, ...]) -> bool:
+        """Whether the nodes of a waiting trial are to be looked at again; notes that they are."""
+        now_s = self._setup.ticks()
         if now_s - self._looked_at_nodes_s.get(nodes, float("-inf")) < _LOOK_AT_NODES_S:
-            return ()
+            return False
         self._looked_at_nodes_s[nodes] = now_s
+        return True
+
+    def _look_at_nodes(
+        self, state: LedgerState, nodes: tuple[str, ...], told: Decided, outcome: Outcome
+    ) -> tuple[Event, ...]:
+        """Bring the nodes of a waiting trial back; return what follows where they cannot be."""
         done = self._revive(nodes)
         if done.faults:
             sick = done.unfit or nodes
@@ -401,6 +421,7 @@ class Attempts:
             return self._away(state, told, outcome)
         if not done.nodes:
             return ()
+        self._barred_since_s.pop(nodes, None)
         return (
             EpochBegan(cause=EpochCause.RESUMED, cls=FailureClass.NODE_DRAIN, nodes=done.nodes),
         )
@@ -615,6 +636,7 @@ _OF_SLURM = frozenset(
         State.CANCELLED,
         State.LOST,
         State.PREEMPTED,
+        State.REQUEUED,
         State.OUT_OF_MEMORY,
     }
 )

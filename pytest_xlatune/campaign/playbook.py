@@ -48,6 +48,8 @@ CLASS_RULES: Mapping[str, RetryRule] = {
     FailureClass.KILLED: RetryRule(retries=2),
     # it comes again as long as others come first, and says nothing of the program
     FailureClass.PREEMPTED: RetryRule(retries=3),
+    # a person's word, which says nothing of the program
+    FailureClass.REQUEUED: RetryRule(retries=3),
     FailureClass.LOST: RetryRule(retries=1),
     # the profile's, where it comes again; see `decide`
     **dict.fromkeys(UNKNOWN_CLASSES, RetryRule(retries=1, then=Next.DROP)),
@@ -67,6 +69,7 @@ STATE_CLASSES: Mapping[State, tuple[FailureClass, Action]] = {
     State.NODE_FAIL: (FailureClass.NODE_FAIL, Action.RESUME_NODE),
     State.LOST: (FailureClass.LOST, Action.RETRY),
     State.PREEMPTED: (FailureClass.PREEMPTED, Action.RETRY),
+    State.REQUEUED: (FailureClass.REQUEUED, Action.RETRY),
     State.OUT_OF_MEMORY: (FailureClass.OOM_HOST, Action.RETRY),
     State.TIMEOUT: (FailureClass.TIME_LIMIT, Action.NONE),
     State.CANCELLED: (FailureClass.CANCELLED, Action.NONE),

@@ -105,6 +105,11 @@ class Resumed:
     unfit: tuple[str, ...] = ()  # the nodes that `faults` are about
 
 
+def standing(outcomes: Mapping[str, Outcome], submission: Submission) -> Outcome | None:
+    """Return where a submission stands by what `Executor.poll` returned; None is not known."""
+    return outcomes.get(submission.folder) or outcomes.get(submission.job_id)
+
+
 class Executor(Protocol):
     """Where trials run."""
 
@@ -135,8 +140,10 @@ class Executor(Protocol):
         ...
 
     def poll(self, submissions: Sequence[Submission], *, root: Path) -> Mapping[str, Outcome]:
-        """Return job id -> where it stands; never blocks for long.
+        """Return job id -> where it stands; never blocks for long. `standing` reads it.
 
+        A controller that lost its state gives numbers away again. Of two submissions of one job id
+        the job is the later one's, and the earlier one stands under its `folder`.
         A job that is left out is not known this time. An `Outcome` whose state is pending or
         running is not final. `root` is the work directory that `Submission.folder` is relative to.
         """

@@ -29,6 +29,7 @@ _OF_STATE = {
     State.CANCELLED: FailureClass.CANCELLED,
     State.NODE_FAIL: FailureClass.NODE_FAIL,
     State.PREEMPTED: FailureClass.PREEMPTED,
+    State.REQUEUED: FailureClass.REQUEUED,
     State.OUT_OF_MEMORY: FailureClass.OOM_HOST,
     State.LOST: FailureClass.LOST,
 }
@@ -37,11 +38,12 @@ _OF_SIGNAL = {
     _SIGTERM: FailureClass.CANCELLED,
     _SIGINT: FailureClass.CANCELLED,
 }
-_ENDED_BY_OTHERS = (State.TIMEOUT, State.CANCELLED)
+_ENDED_BY_OTHERS = (State.TIMEOUT, State.CANCELLED, State.REQUEUED)
 _ENDS = frozenset({FailureClass.CANCELLED, FailureClass.TIME_LIMIT})
 # the first that was seen names it
 _ENDED_BY = {
     FailureClass.PREEMPTED: "Slurm: another job took the nodes",
+    FailureClass.REQUEUED: "a requeue",
     FailureClass.TIME_LIMIT: "Slurm: the time limit",
     FailureClass.NODE_FAIL: "Slurm: a node failed",
     FailureClass.CANCELLED: "a cancel (scancel, or the scheduler)",

@@ -120,10 +120,12 @@ class FailureClass(_Told):
     NODE_FAIL = "node-fail", "the scheduler lost a node"
     NODE_DRAIN = "node-drain", "a node is drained and takes no job"
     QUEUE_LIMIT = "queue-limit", "a limit of the scheduler keeps the job in the queue"
+    NEVER_STARTS = "never-starts", "the scheduler will not start the job as it was asked for"
     PROLOG_KILL = "prolog-kill", "the job died before its script ran"
     SLURM_CONTROLLER_DOWN = "slurm-controller-down", "the scheduler does not answer"
     SUBMISSION_REFUSED = "submission-refused", "the scheduler refuses the job"
     PREEMPTED = "preempted", "another job took the nodes"
+    REQUEUED = "requeued", "the job was put back into the queue after it had begun"
     PREEMPTION_NOTICE = "preemption-notice", "the program was told that it will be ended"
     TIME_LIMIT = "time-limit", "a time limit ended the job"
     CANCELLED = "cancelled", "the job was cancelled"
@@ -163,7 +165,7 @@ SITE_CLASSES = frozenset(
         *(FailureClass.PULL_TIMEOUT, FailureClass.CONTAINER_FAIL, FailureClass.IMAGE_MISSING),
         *(FailureClass.PORT_FAIL, FailureClass.STAGE_TIMEOUT, FailureClass.JOB_SETUP),
         *(FailureClass.NODE_FAIL, FailureClass.NODE_DRAIN, FailureClass.PROLOG_KILL),
-        *(FailureClass.SLURM_CONTROLLER_DOWN, FailureClass.PREEMPTED),
+        *(FailureClass.SLURM_CONTROLLER_DOWN, FailureClass.PREEMPTED, FailureClass.REQUEUED),
         *(FailureClass.TPU_CHIP, FailureClass.ICI_ERROR, FailureClass.NETWORK_LINK),
         *(FailureClass.DATA_CORRUPTION, FailureClass.DATA_STALL, FailureClass.HOST_STUCK),
     }

@@ -107,6 +107,7 @@ class State(StrEnum):
     PREEMPTED = "preempted"  # the scheduler took the nodes for another job
     OUT_OF_MEMORY = "out-of-memory"  # the scheduler ended it for want of host memory
     LOST = "lost"  # the scheduler knows it no more
+    REQUEUED = "requeued"  # put back into the queue after it had begun, and not run again
 
     @property
     def is_final(self) -> bool:
@@ -139,8 +140,7 @@ class Outcome(Record):
 
     Attributes:
         state: where the attempt stands; final in the ledger.
-        exit_code: of the trainer; None where it never ran or died of a signal.
-        signal: number of the signal that killed it.
+        exit_code, signal: of the trainer's end; None where it never ran, or ended of the other.
         nodes: where it ran.
         start_s, end_s: seconds since the epoch, by the node's clock; None where unknown.
         reason: the executor's own words.
@@ -149,6 +149,8 @@ class Outcome(Record):
         is_suspended: whether the scheduler stopped its processes for a while.
         is_held: whether a person holds it in the queue.
         allocation: of the scheduler, in which it was a step; "" where it was a job of its own.
+        is_requeued: whether it was put back into the queue after it had begun.
+        never_starts: what to change where the scheduler will not start it as asked; "" it may.
     """
 
     state: State
@@ -163,6 +165,8 @@ class Outcome(Record):
     is_suspended: bool = field(default=False, metadata=LATER)
     is_held: bool = field(default=False, metadata=LATER)
     allocation: str = field(default="", metadata=LATER)
+    is_requeued: bool = field(default=False, metadata=LATER)
+    never_starts: str = field(default="", metadata=LATER)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -184,8 +188,7 @@ class Score(Record):
         timings: (step id, seconds) of every step of the job, the window's and those outside it, so
             that the job can be scored again in another window; () of another figure.
         figure: the scored figure, where it is not TGS.
-        tflops, mfu: TFLOP/s/device and percent of the device's peak at `tgs`, by their ratios to it
-            in the steps, if printed.
+        tflops, mfu: TFLOP/s/device, percent of the peak at `tgs`, by their ratios to it in steps.
         first_loss: loss of the first step, if printed.
         memory_gb: of one device as the compiled step takes it, if printed: 2^30 bytes.
     """
@@ -432,8 +435,7 @@ class Verdict(Record):
             that of its figure, or of 1 / figure where less is better; None if unknown.
         ci95: 95 % interval of `delta`; None at n = 1.
         n: trials behind it.
-        tgs: Tokens/s/device, the geometric mean over those trials; None where another figure is
-            scored.
+        tgs: Tokens/s/device, the geometric mean over those trials; None of another figure.
         step_s: seconds per step, over those trials; None likewise.
         mde80: smallest relative change that would be found with 80 % power; None if unknown.
         method: how it was decided.
@@ -567,8 +569,7 @@ class RecipePart(Record):
     """Settings of a recipe, or of what led before it, and what they gain.
 
     Attributes:
-        settings: names of flags (without dashes), variables and keys; several of them were only
-            measured together.
+        settings: names of flags (without dashes), variables, keys; several were measured together.
         need: whether they were shown to be needed.
         gain: relative change of the figure with them, against the same without; None if unknown.
         without: the arm without them that stood in the same blocks; "" where none did.
@@ -630,8 +631,7 @@ class Conclusion(Record):
         record: the study's own findings; None where it has none.
         alpha: spent of the sweep's 0.05.
         complete: whether every planned trial is final.
-        first_step: first step of the window that all trials were scored in, where the protocol's
-            begins before steady state; None where it is the protocol's.
+        first_step: of the window of all trials' scores, where it is not the protocol's; else None.
         notes: what a reader should know, one sentence each.
     """
 

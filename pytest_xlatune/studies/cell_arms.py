@@ -99,12 +99,13 @@ MAD = 1.4826  # median absolute deviations in a standard deviation of a normal d
 _NOT_THE_NODE = frozenset(
     {
         *(FailureClass.CANCELLED, FailureClass.PREEMPTED, FailureClass.LOST),
+        *(FailureClass.REQUEUED, FailureClass.NEVER_STARTS),
         *(FailureClass.HUB, FailureClass.GITHUB_5XX, FailureClass.SLURM_CONTROLLER_DOWN),
         *(FailureClass.QUEUE_LIMIT, FailureClass.SUBMISSION_REFUSED, FailureClass.BUDGET),
         *(FailureClass.LOG_UNREADABLE, FailureClass.UNKNOWN_FLAG, FailureClass.CONFIG_ERROR),
     }
 )
-_NOT_THE_NODE_STATES = (State.CANCELLED, State.PREEMPTED, State.LOST)
+_NOT_THE_NODE_STATES = (State.CANCELLED, State.PREEMPTED, State.LOST, State.REQUEUED)
 
 
 def is_excused(result: TrialResult) -> bool:

@@ -186,7 +186,9 @@ class Flights:
         trial = state.trials[submission.trial_id].trial
         reader = self._read(submission, trial.protocol.step_pattern)
         said = now.jobs.get(submission.job_id)
-        if said is None or (reader is not None and said.state is State.PENDING):
+        # one that was put back into the queue has a log and waits
+        is_old = said is not None and said.state is State.PENDING and not said.is_requeued
+        if said is None or (reader is not None and is_old):
             said = Outcome(state=State.PENDING if reader is None else State.RUNNING)
         is_pending = said.state is State.PENDING
         began_s = None if is_pending else said.start_s

@@ -274,7 +274,9 @@ def _compiles(compiler: Compiler, baseline: Program, folder: Path, lock: Path | 
 
 # folder of all runs, the trial, how it is launched -> where it ran, and how it ended
 Run = Callable[[Path, Trial, LaunchSpec], tuple[Path, Outcome]]
-_FROM_OUTSIDE = frozenset({State.CANCELLED, State.NODE_FAIL, State.PREEMPTED, State.LOST})
+_FROM_OUTSIDE = frozenset(
+    {State.CANCELLED, State.NODE_FAIL, State.PREEMPTED, State.LOST, State.REQUEUED}
+)
 _LOOK_S = 1.0
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -200,6 +201,68 @@ def test_the_queues_budget_is_the_users(tmp_path: Path) -> None:
     assert isinstance(stop, Decided)
     assert (stop.next, stop.cls) == ("stop", "queue-limit")
     assert stop.evidence == "PENDING (Priority)"
+
+
+NEVER = Outcome(
+    state=State.PENDING, reason="PENDING (PartitionTimeLimit)", never_starts="ask for less time"
+)
+
+
+def test_a_job_that_slurm_will_never_start_stops_the_sweep_with_the_remedy(tmp_path: Path) -> None:
+    case = Case(tmp_path)
+    behind = Outcome(state=State.PENDING, reason="PENDING (Priority)")
+    assert case.wait(NEVER) == ()
+    case.now_s = 59
+    assert case.wait(behind) == (), "a controller that restarts may say so for a moment"
+    case.now_s = 100
+    assert case.wait(NEVER) == ()
+    case.now_s = 161
+    (stop,) = case.wait(NEVER)
+    assert isinstance(stop, Decided)
+    assert (stop.next, stop.cls) == ("stop", "never-starts")
+    assert stop.reason == (
+        "never-starts (PENDING (PartitionTimeLimit): ask for less time): the sweep stops"
+    )
+
+
+def test_nodes_that_are_away_are_told_before_a_limit_that_may_be_none(tmp_path: Path) -> None:
+    unclear = replace(NEVER, reason="PENDING (PartitionNodeLimit)", lacks_nodes=True)
+    (stop,) = Case(tmp_path, DEAD).wait(unclear)
+    assert isinstance(stop, Decided)
+    assert stop.cls == "node-drain"
+    case = Case(tmp_path, BACK, FIT, FIT, FIT, FIT)
+    (began,) = case.wait(unclear)
+    assert isinstance(began, EpochBegan)
+    case.now_s = 61
+    assert case.wait(unclear) == (), "the node has just come back"
+    case.now_s = 123
+    assert case.wait(unclear) == (), "it is looked at first"
+    (stop,) = case.wait(unclear)
+    assert isinstance(stop, Decided)
+    assert stop.cls == "never-starts"
+
+
+BACK_IN_QUEUE = Outcome(
+    state=State.PENDING, reason="PENDING (BeginTime), put back", nodes=NODES, is_requeued=True
+)
+
+
+def test_a_job_that_was_put_back_is_waited_for_and_then_run_again(tmp_path: Path) -> None:
+    case = Case(tmp_path)
+    running(case, "Memstats: After params initialized:")
+    case.now_s += 50_000
+    assert case.look(BACK_IN_QUEUE) == case.wait(BACK_IN_QUEUE) == ()
+    again = replace(BACK_IN_QUEUE, state=State.RUNNING, reason="RUNNING")
+    assert case.look(again) == (), "its time does not count: nothing hangs"
+    assert case.site.cancelled == []
+    decided, ended = case.look(
+        replace(again, state=State.REQUEUED, reason="COMPLETED; put back into the queue")
+    )
+    assert isinstance(decided, Decided)
+    assert (decided.next, decided.cls) == ("retry", "requeued")
+    assert decided.evidence == "COMPLETED; put back into the queue; no step, compiling"
+    assert isinstance(ended, AttemptEnded)
+    assert ended.findings[0].cls == "requeued"
 
 
 @pytest.mark.parametrize(

@@ -135,6 +135,9 @@ def test_a_job_that_a_person_holds_or_suspends_is_told_at_once(seen: Seen) -> No
     seen.executor.said = ON_NODE
     (line,) = seen.after()
     assert f"step 0/{STEPS} | " in line
+    seen.executor.said = replace(QUEUED, reason="PENDING (BeginTime), put back", is_requeued=True)
+    (line,) = seen.after()
+    assert "(job 1) waits in the queue, PENDING (BeginTime), put back, start expected " in line
 
 
 def test_nothing_reaches_people_with_the_password_of_an_address(

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from pytest_xlatune.campaign import Campaign
-from pytest_xlatune.executors import QueueFull, Request
+from pytest_xlatune.executors import QueueFull, Request, SchedulerDown
 from pytest_xlatune.ledger import LEDGER, Ledger, Noted
 from pytest_xlatune.model.errors import ConfigError, SubmissionError
 from pytest_xlatune.model.result import TrialStatus
@@ -51,6 +51,29 @@ class Refusing(Cluster):
         if self.refused & {*request.nodelist}:
             raise SubmissionError(self.words)
         return super().submit(spec, request)
+
+
+class Hanging(Cluster):
+    """A cluster whose sbatch hangs once a job is in its queue."""
+
+    def submit(self, spec: LaunchSpec, request: Request) -> str:
+        if self.submitted:
+            self.now_s += 60
+            raise SchedulerDown("sbatch did not answer in 60 s and was ended")
+        return super().submit(spec, request)
+
+
+def test_what_runs_is_read_while_sbatch_hangs(tmp_path: Path) -> None:
+    cluster = Hanging()
+    each = campaign(tmp_path, cluster, CellsStudy(cells=FOUR[:1], rounds=2))
+    while not cluster.submitted:
+        each.turn()
+    each.turn()
+    (said,) = notes(each)
+    assert "sbatch did not answer in 60 s" in said, "told at once"
+    each.turn()
+    statuses = [result.status for result in each.view().history]
+    assert statuses == [TrialStatus.MEASURED, TrialStatus.RUNNING]
 
 
 class Limited(Cluster):

@@ -7,6 +7,7 @@ import json
 import re
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from threading import Timer
 
@@ -16,6 +17,7 @@ from pytest_xlatune.executors import Request, payload
 from pytest_xlatune.executors.slurm import driver
 from pytest_xlatune.executors.slurm._commands import Reply
 from pytest_xlatune.executors.slurm._held import OVER, Held, held_in, is_short
+from pytest_xlatune.executors.slurm._poller import ALL_EMPTY_ROUNDS
 from pytest_xlatune.executors.slurm.allocation import AllocationExecutor, faults
 from pytest_xlatune.model.errors import SubmissionError
 from pytest_xlatune.model.resources import Resources
@@ -88,10 +90,13 @@ def test_the_next_allocation_is_due_when_few_trials_fit_in(tmp_path: Path) -> No
     assert not is_short(allocation(tmp_path, 3, until_s=now_s + 20, longest_s=0))
 
 
-def test_two_allocations_that_ended_before_a_trial_began_end_the_sweep(tmp_path: Path) -> None:
+@pytest.mark.parametrize("state", [State.FAILED, State.LOST])
+def test_two_allocations_that_ended_before_a_trial_began_end_the_sweep(
+    tmp_path: Path, state: State
+) -> None:
     for number in (1, 2):
         held = allocation(tmp_path, number, took=0)
-        over = Outcome(state=State.FAILED, reason="prolog failed")
+        over = Outcome(state=state, reason="prolog failed")
         (held.folder / OVER).write_text(json.dumps(over.to_json()))
     executor = AllocationExecutor(hold_s=3600, environ={}, run=Scripted(sbatch=AWAY))
     request = Request(
@@ -394,3 +399,58 @@ def test_a_session_that_looks_whether_a_driver_runs_keeps_none_from_starting(
     Timer(0.3, lock.close).start()
     folder = drive(tmp_path / "run", tmp_path, monkeypatch)
     assert (folder / driver.TAKEN).exists()
+
+
+PUT_BACK = scontrol("PENDING", reason="BeginTime")
+
+
+def at(run: Path, said: str) -> str:
+    """What Slurm says of the allocation, in whose folder it stands."""
+    return re.sub(r"WorkDir=.* Comment", f"WorkDir={run / 'held-1'} Comment", said)
+
+
+def test_what_runs_in_an_allocation_that_a_person_puts_back_is_requeued(tmp_path: Path) -> None:
+    """Its steps have left the nodes; else they would be waited for until they are called a hang."""
+    run = tmp_path / "pp8" / "cell" / "s1"
+    held = allocation(run)
+    taken = {"held": "held-1", "allocation": "31", "step": "xlt-r", "at_s": 1.0}
+    runs, waits = submission(run, "r", taken=taken), submission(run, "w")
+    for name in (payload.name_of("started"), payload.name_of("claimed")):
+        (run / "r.1" / name).write_text(json.dumps({**payload.identity(1), "at_s": 2.0}))
+    slurm = Scripted(scontrol=Reply(code=0, out=at(run, scontrol("RUNNING"))))
+    executor = AllocationExecutor(hold_s=3600, environ={}, run=slurm, round_s=0.0)
+    of = [replace(each, folder=f"pp8/cell/{each.folder}") for each in (runs, waits)]
+    first, second = executor.poll(of, root=tmp_path).values()
+    assert (first.state, second.state) == (State.RUNNING, State.PENDING)
+    (held.folder / "submitit").mkdir()
+    (held.folder / "submitit" / "31_begun").touch()
+    slurm.answers["scontrol"] = [Reply(code=0, out=at(run, PUT_BACK))]
+    first, second = executor.poll(of, root=tmp_path).values()
+    assert first.state is State.REQUEUED
+    assert first.allocation == "31"
+    assert second.state is State.PENDING
+    said = "allocation 31: PENDING (BeginTime), put back into the queue after it had begun"
+    assert second.reason == said
+    assert not slurm.count("sbatch"), "it comes back: no other is asked for"
+
+
+@pytest.mark.parametrize(
+    ("changed", "expected"),
+    [
+        pytest.param("", State.RUNNING, id="itself"),
+        pytest.param("SubmitTime=1795173999", State.LOST, id="another job of the same folder"),
+    ],
+)
+def test_a_users_own_allocation_is_told_from_a_later_job_of_that_number(
+    tmp_path: Path, changed: str, expected: State
+) -> None:
+    answer = re.sub(r"WorkDir=.* Comment", "WorkDir=/home/ada Comment", ALLOCATION)
+    run = tmp_path / "run"
+    slurm = Scripted(scontrol=Reply(code=0, out=answer))
+    executor = AllocationExecutor(environ=INSIDE, run=slurm, round_s=0.0)
+    executor._enter(run, [], "31", Resources())
+    said = re.sub(r"SubmitTime=\d+", changed, answer) if changed else answer
+    slurm.answers["scontrol"] = [Reply(code=0, out=said)]
+    for _ in range(ALL_EMPTY_ROUNDS):
+        ((_, outcome),) = executor._look(run)
+    assert outcome.state is expected

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -16,9 +17,11 @@ from typing import Any
 
 import pytest
 
-from pytest_xlatune.executors import Executor, Request, SchedulerDown
-from pytest_xlatune.executors.slurm import SlurmExecutor, driver
+from pytest_xlatune.executors import Executor, Request, SchedulerDown, slurm
+from pytest_xlatune.executors.slurm import SlurmExecutor, _script, driver
 from pytest_xlatune.executors.slurm._commands import run_command
+from pytest_xlatune.executors.slurm._held import held_in, release
+from pytest_xlatune.executors.slurm.allocation import AllocationExecutor
 from pytest_xlatune.executors.slurm.nodes import check_nodes
 from pytest_xlatune.model.errors import SubmissionError
 from pytest_xlatune.model.resources import Resources
@@ -71,7 +74,11 @@ def root(tmp_path: Path) -> Path:
 
 
 def submit(
-    executor: SlurmExecutor, root: Path, *argv: str, name: str = "t1", **changed: Any
+    executor: SlurmExecutor | AllocationExecutor,
+    root: Path,
+    *argv: str,
+    name: str = "t1",
+    **changed: Any,
 ) -> Submission:
     arguments = {**ARGUMENTS, "job_name": f"xl-{name}", "comment": f"xlatune:{name}:1", **changed}
     job_id = executor.submit(
@@ -170,24 +177,144 @@ def test_a_controller_that_comes_back_takes_the_job_once(fake: Path, root: Path)
     assert len(list(fake.glob("*.json"))) == 1
 
 
-def test_a_lost_answer_is_looked_up_before_another_try(
+# what an sbatch does that is a site's own: {real} is the one that it calls
+ACCEPTED = {
+    "its answer is lost": '{real} "$@" >/dev/null\necho "sbatch: error: Batch job submission '
+    'failed: Socket timed out on send/recv operation" >&2\nexit 1\n',
+    "nothing": '{real} "$@" >/dev/null\n',
+    "garbage": '{real} "$@" >/dev/null\nprintf "\\001\\377 job 9 \\n"\n',
+    "a bare number": '{real} "$@" >/dev/null\necho 4711\n',
+    "an error of its own": '{real} "$@" >/dev/null\necho "wrapper: line 3: quota?" >&2\nexit 1\n',
+    "killed": '{real} "$@" >/dev/null\nkill -9 $$\n',
+    "it hangs": '{real} "$@" >/dev/null\nsleep 1000\n',
+    "it hangs once it has said it": '{real} "$@"\nsleep 1000\n',
+}
+
+
+def front(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> Path:
+    """Put an sbatch before the fake one on PATH; return it."""
+    wrapper = tmp_path / "wrapper" / "sbatch"
+    wrapper.parent.mkdir(exist_ok=True)
+    wrapper.write_text("#!/bin/bash\n" + text.format(real=tmp_path / "bin" / "sbatch"))
+    wrapper.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{wrapper.parent}:{os.environ['PATH']}")
+    return wrapper
+
+
+@pytest.mark.parametrize(
+    ("what", "says"),
+    [
+        *(("a trial", each) for each in ACCEPTED),
+        *(("an allocation", each) for each in ("nothing", "garbage", "it hangs")),
+    ],
+)
+def test_a_job_that_was_taken_is_found_whatever_sbatch_says(
+    fake: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str, says: str
+) -> None:
+    root = tmp_path / "work"
+    monkeypatch.setattr(_script, "COMMAND_TIMEOUT_S", 3.0 if "hangs" in says else 60.0)
+    front(tmp_path, monkeypatch, ACCEPTED[says])
+    waits: list[float] = []
+    executor: SlurmExecutor | AllocationExecutor
+    if what == "a trial":
+        executor = SlurmExecutor(sleep=waits.append, round_s=0)
+    else:
+        executor = AllocationExecutor(hold_s=3600, environ={}, sleep=waits.append)
+
+    def submitted() -> str | None:
+        with contextlib.suppress(SchedulerDown):  # on a busy machine it hangs before it asks
+            return submit(executor, root, "true").job_id
+        return None
+
+    found = until(submitted)
+    if isinstance(executor, AllocationExecutor):
+        (held,) = held_in(root / "t1")
+        release(root)
+        found = held.job_id
+    assert [path.stem for path in fake.glob("*.json")] == [found]
+    assert calls(fake, "sbatch") == 1
+    assert max(waits, default=1.0) == 1.0
+
+
+def test_an_sbatch_that_says_nothing_and_takes_nothing_is_told_and_nothing_trains_later(
     fake: Path, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    wrapper = tmp_path / "wrapper"
-    wrapper.mkdir()
-    (wrapper / "sbatch").write_text(
-        f'#!/bin/bash\n{tmp_path}/bin/sbatch "$@" >/dev/null\n'
-        'echo "sbatch: error: Batch job submission failed: Socket timed out on send/recv '
-        'operation" >&2\nexit 1\n'
-    )
-    (wrapper / "sbatch").chmod(0o755)
-    monkeypatch.setenv("PATH", f"{wrapper}:{os.environ['PATH']}")
-    waits: list[float] = []
-    executor = SlurmExecutor(sleep=waits.append, round_s=0)
-    done = submit(executor, root, "true")
-    assert end(executor, root, done).state is State.COMPLETED
+    wrapper = front(tmp_path, monkeypatch, "exit 0\n")
+    executor = SlurmExecutor(sleep=lambda _: None, round_s=0)
+    with pytest.raises(
+        SubmissionError,
+        match="Slurm has no such job: sbatch ended with 0 and named no job, it said",
+    ) as caught:
+        submit(executor, root, "true")
+    assert "(tried 6 times)" in str(caught.value)
+    assert not isinstance(caught.value, SchedulerDown)
+    # where it was taken after all, it starts no trainer beside the next attempt
+    assert (root / "t1" / "1" / "cancel").exists()
+    wrapper.unlink()
+    assert end(executor, root, submit(executor, root, "true")).state is State.COMPLETED
+    assert len(list(fake.glob("*.json"))) == 1
+
+
+def test_an_sbatch_that_hangs_is_ended_with_what_it_started_and_told(
+    fake: Path, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_script, "COMMAND_TIMEOUT_S", 0.5)
+    # as a shell's script does: what hangs is a child that keeps the pipe open
+    front(tmp_path, monkeypatch, 'sleep 1000 &\necho $! > "${{0%/*}}/pid"\nwait\n')
+    executor = SlurmExecutor(sleep=lambda _: pytest.fail("it waits in one turn"), round_s=0)
+    said = r"sbatch did not answer in \S+ s and was ended; Slurm is asked for it before"
+
+    def told() -> bool:
+        with pytest.raises(SchedulerDown, match=said):
+            submit(executor, root, "true")
+        return (tmp_path / "wrapper" / "pid").exists()
+
+    until(told)
+    pid = int((tmp_path / "wrapper" / "pid").read_text())
+    until(lambda: not Path(f"/proc/{pid}").exists() or "Z" in state_of(pid))
+    (tmp_path / "wrapper" / "sbatch").unlink()
+    monkeypatch.setattr(_script, "COMMAND_TIMEOUT_S", 60.0)
+    assert end(executor, root, submit(executor, root, "true")).state is State.COMPLETED
+
+
+def state_of(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return "Z"
+
+
+def test_a_queue_that_cannot_be_read_submits_nothing_again(
+    fake: Path, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wrapper = front(tmp_path, monkeypatch, ACCEPTED["nothing"])
+    blind = wrapper.with_name("squeue")
+    blind.write_text('#!/bin/sh\nprintf "\\001\\377 garbage"\n')
+    blind.chmod(0o755)
+    executor = SlurmExecutor(sleep=lambda _: None, round_s=0)
+    scripts = root / "t1" / "1" / "submitit"
+    monkeypatch.setattr(slurm, "_ACCEPTED", re.compile("never"))  # the folder tells nothing
+    with pytest.raises(SchedulerDown, match="squeue does not say whether xl-t1 runs"):
+        submit(executor, root, "true")
+    blind.unlink()
+    submit(executor, root, "true")
     assert calls(fake, "sbatch") == 1
-    assert waits == [1.0]
+    assert scripts.is_dir()
+
+
+def test_an_allocation_whose_session_was_killed_as_it_was_taken_is_found(
+    fake: Path, root: Path
+) -> None:
+    first = AllocationExecutor(hold_s=3600, environ={})
+    submit(first, root, "true")
+    (held,) = held_in(root / "t1")
+    path = held.folder / driver.HELD_JSON
+    said = json.loads(path.read_text())
+    path.write_text(json.dumps(said | {"job_id": ""}))  # as it was before sbatch was called
+    submit(AllocationExecutor(hold_s=3600, environ={}), root, "true")
+    assert held_in(root / "t1")[0].job_id == held.job_id
+    release(root)
+    assert calls(fake, "sbatch") == 1
 
 
 @pytest.mark.parametrize("keeps_comments", [True, False], ids=["with comments", "without comments"])

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import getpass
 import json
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
 
-from pytest_xlatune.executors import Request, SchedulerDown
+from pytest_xlatune.executors import Request, SchedulerDown, payload, standing
 from pytest_xlatune.executors.slurm import SlurmExecutor
 from pytest_xlatune.executors.slurm._commands import SEPARATOR, Reply
 from pytest_xlatune.executors.slurm._poller import Poller
 from pytest_xlatune.model.errors import SubmissionError
-from pytest_xlatune.model.result import Outcome, State
+from pytest_xlatune.model.result import Outcome, State, Submission
 from tests.helpers.played import (
     ARGUMENTS,
     AWAY,
@@ -23,6 +24,7 @@ from tests.helpers.played import (
     TOLD_TO_END,
     UNKNOWN,
     Scripted,
+    rank,
     row,
     scontrol,
 )
@@ -360,3 +362,130 @@ def test_what_a_turn_asks_for_does_not_grow_with_the_jobs_of_others(
         executor.find(Request(folder=tmp_path / "none" / "1", **ARGUMENTS))
         answered[others] = slurm.bytes
     assert answered[1500] == answered[0] > 0
+
+
+@pytest.mark.parametrize("has_ended", [True, False])
+def test_a_number_that_a_later_job_of_ours_got_is_the_later_ones(
+    tmp_path: Path, *, has_ended: bool
+) -> None:
+    """Else the profile of the first, which left no step, would be dropped for the second's end."""
+    both = [
+        Submission(trial_id=each, attempt=1, executor="slurm", job_id="31",
+                   folder=f"pp8/cell/{each}/1") for each in ("t1", "t2")
+    ]  # fmt: skip
+    (tmp_path / both[0].folder).mkdir(parents=True)
+    if has_ended:
+        (tmp_path / both[0].folder / "outcome.json").write_text(json.dumps(OK.to_json()))
+    said = scontrol("RUNNING").replace("t1/1", "t2/1")
+    executor = SlurmExecutor(run=Scripted(scontrol=Reply(code=0, out=said)), round_s=0)
+    found = executor.poll(both, root=tmp_path)
+    first, second = (standing(found, each) for each in both)
+    assert second is not None
+    assert second.state is State.RUNNING
+    assert first is not None
+    assert first.state is (State.COMPLETED if has_ended else State.LOST)
+
+
+@pytest.mark.parametrize("in_books", ["PENDING", "RUNNING"])
+def test_what_the_controller_lost_is_lost_whatever_stays_open_in_the_books(
+    clock: Clock, folder: Path, in_books: str
+) -> None:
+    """Killed before it saved the job: slurmdbd knows its begin, and never hears of an end."""
+    slurm = Scripted(
+        scontrol=[Reply(code=0, out=scontrol("PENDING")), UNKNOWN],
+        sacct=Reply(code=0, out=row(in_books)),
+    )
+    seen = rounds(Poller(run=slurm, clock=clock), clock, folder, 21)
+    assert [each.state for each in seen] == [State.PENDING] * 20 + [State.LOST]
+
+
+def test_open_books_alone_lose_no_job_in_three_rounds(clock: Clock, folder: Path) -> None:
+    """The end of a job may be on its way to slurmdbd."""
+
+    def slurm(argv: Sequence[str]) -> Reply:
+        if argv[0] == "sacct":
+            ended = "RUNNING" if clock.now < 1100 else "CANCELLED by 0"
+            return Reply(code=0, out=row(ended, JobID="32").replace("t1/1", "t2/1"))
+        return Reply(code=0, out=scontrol("RUNNING")) if argv[-1] == "31" else UNKNOWN
+
+    poller, states = Poller(run=slurm, clock=clock), []
+    for _ in range(12):
+        found = poller.poll({"31": folder, "32": folder.parents[1] / "t2" / "1"})
+        states.append(found["32"].state)
+        clock.now += 10
+    assert set(states[:10]) == {State.PENDING}
+    assert states[-1] is State.CANCELLED
+
+
+def begins(folder: Path, *, at_s: int) -> None:
+    """The job's script begins, and says so as it does whenever it begins."""
+    file = folder / "submitit" / "31_begun"
+    file.parent.mkdir(exist_ok=True)
+    file.touch()
+    os.utime(file, (at_s, at_s))
+
+
+def claims(folder: Path, *, at_s: int, ranks: int = 2) -> None:
+    for each in range(ranks):
+        claim = folder / payload.name_of("claimed", each)
+        claim.write_text("{}")
+        os.utime(claim, (at_s, at_s))
+
+
+def test_a_job_that_is_put_back_into_the_queue_is_told_and_its_second_start_is_requeued(
+    clock: Clock, folder: Path
+) -> None:
+    answers = [
+        scontrol("RUNNING"),
+        scontrol("PENDING", reason="BeginTime"),
+        scontrol("RUNNING"),
+        scontrol("COMPLETED"),
+    ]
+    slurm = Scripted(scontrol=[Reply(code=0, out=each) for each in answers])
+    poller = Poller(run=slurm, clock=clock)
+    begins(folder, at_s=100)
+    claims(folder, at_s=101)
+    first, waits = rounds(poller, clock, folder, 2)
+    assert (first.state, first.is_requeued) == (State.RUNNING, False)
+    assert (waits.state, waits.is_requeued) == (State.PENDING, True)
+    assert waits.reason == "PENDING (BeginTime), put back into the queue after it had begun"
+    (folder / "outcome.json").write_text(json.dumps(TOLD_TO_END.to_json()))
+    begins(folder, at_s=240)
+    again, ended = rounds(poller, clock, folder, 2)
+    assert (again.state, again.is_requeued) == (State.RUNNING, True)
+    assert ended.state is State.REQUEUED
+    assert "put back into the queue" in ended.reason
+
+
+@pytest.mark.parametrize(
+    ("claimed_s", "outcomes", "state"),
+    [
+        pytest.param(250, (OK, OK), State.COMPLETED, id="put back before a rank claimed it"),
+        pytest.param(101, (OK, OK), State.COMPLETED, id="put back after the last step"),
+        pytest.param(101, (rank(State.FAILED, code=41),), State.FAILED, id="failed by itself"),
+        pytest.param(101, (), State.REQUEUED, id="killed without a word"),
+    ],
+)
+def test_what_a_second_start_means_follows_from_the_first(
+    clock: Clock, folder: Path, claimed_s: int, outcomes: Sequence[Outcome], state: State
+) -> None:
+    claims(folder, at_s=claimed_s)
+    begins(folder, at_s=240)
+    for number, outcome in enumerate(outcomes):
+        name = payload.name_of("outcome", number)
+        (folder / name).write_text(json.dumps(outcome.to_json()))
+    slurm = Scripted(scontrol=Reply(code=0, out=scontrol("COMPLETED")))
+    assert Poller(run=slurm, clock=clock).poll({"31": folder})["31"].state is state
+    if outcomes:
+        gone = Scripted(scontrol=UNKNOWN, sacct=NO_ACCOUNTING)
+        assert Poller(run=gone, clock=clock).poll({"31": folder})["31"].state is state
+
+
+def test_a_job_that_begins_while_slurm_is_asked_was_not_put_back(
+    clock: Clock, folder: Path
+) -> None:
+    def slurm(_: Sequence[str]) -> Reply:
+        begins(folder, at_s=100)
+        return Reply(code=0, out=scontrol("PENDING", reason="Resources"))
+
+    assert not Poller(run=slurm, clock=clock).poll({"31": folder})["31"].is_requeued

@@ -77,6 +77,8 @@ def test_state_words(text: str, state: State) -> None:
         pytest.param(Reply(code=1, err="sbatch: error: Munge encode failed: Failed to access "
                            '"/run/munge/munge.socket.2": No such file or directory'),
                      Trouble.AWAY, id="munge"),
+        pytest.param(Reply(code=1, err="sbatch ended with 0 and named no job", is_unclear=True),
+                     Trouble.UNCLEAR, id="it says nothing that tells"),
         pytest.param(UNKNOWN, Trouble.UNKNOWN_JOB, id="a job that is over"),
         pytest.param(Reply(code=1, out="sbatch: error: Batch job submission failed: Invalid\n"
                            "account or account/partition combination specified"),
@@ -87,7 +89,8 @@ def test_state_words(text: str, state: State) -> None:
 )  # fmt: skip
 def test_why_a_command_failed(reply: Reply, trouble: Trouble) -> None:
     assert reply.trouble is trouble
-    assert trouble.is_passing is (trouble in (Trouble.AWAY, Trouble.FULL, Trouble.FOR_NOW))
+    for_good = (Trouble.NONE, Trouble.UNKNOWN_JOB, Trouble.FOR_GOOD)
+    assert trouble.is_passing is (trouble not in for_good)
 
 
 @pytest.mark.parametrize(
@@ -102,6 +105,8 @@ def test_why_a_command_failed(reply: Reply, trouble: Trouble) -> None:
         ),
         ("PENDING", "Nodes required for job are DOWN, DRAINED or reserved for jobs", True),
         ("PENDING", "NodeDown", True),
+        ("PENDING", "PartitionNodeLimit", True),
+        ("PENDING", "BadConstraints", True),
         ("PENDING", "Resources", False),
         ("PENDING", "None", False),
         ("NODE_FAIL", "NodeDown", False),
@@ -110,6 +115,58 @@ def test_why_a_command_failed(reply: Reply, trouble: Trouble) -> None:
 def test_a_job_that_waits_for_nodes_that_are_away(state: str, reason: str, *, lacks: bool) -> None:
     jobs = (parse_scontrol(scontrol(state, reason=reason)), parse_sacct(row(state, Reason=reason)))
     assert [job["31"].outcome.lacks_nodes for job in jobs] == [lacks, lacks]
+
+
+@pytest.mark.parametrize(
+    ("reason", "remedy"),
+    [
+        *((each, "ask for less time") for each in (
+            "PartitionTimeLimit", "QOSMaxWallDurationPerJobLimit",
+            "AssocMaxWallDurationPerJobLimit", "QOSMaxCpuMinutesPerJobLimit",
+            "AssocMaxGRESMinutesPerJob")),
+        *((each, "so many nodes") for each in (
+            "PartitionNodeLimit", "PartitionConfig", "QOSMaxNodePerJobLimit",
+            "AssocMaxNodePerJobLimit", "QOSMinNode")),
+        *((each, "change the options of Resources") for each in (
+            "QOSMaxCpuPerJobLimit", "QOSMaxMemoryPerNode", "QOSMinGRES", "QOSMinCpuNotSatisfied",
+            "AssocMaxGRESPerJob", "MaxMemPerLimit", "BadConstraints", "Constraints")),
+        *((each, "name another QOS") for each in ("InvalidQOS", "QOSNotAllowed")),
+        *((each, "name another account") for each in ("InvalidAccount", "AccountNotAllowed")),
+        ("DependencyNeverSatisfied", "option dependency"),
+        ("ReservationDeleted", "name another reservation"),
+        *((each, "") for each in (
+            "Priority", "Resources", "None", "BeginTime", "Dependency", "Reservation", "Licenses",
+            "ReqNodeNotAvail, UnavailableNodes:node002", "PartitionDown", "PartitionInactive",
+            "QOSMaxJobsPerUserLimit", "QOSMaxCpuPerUserLimit", "MaxGRESPerAccount",
+            "QOSMaxSubmitJobPerUserLimit", "QOSGrpNodeLimit", "AssocGrpCpuLimit",
+            "AssocMaxJobsLimit", "AssocGrpMemMinutes", "JobHeldUser", "NodeDown")),
+    ],
+)  # fmt: skip
+def test_what_never_starts_is_told_from_what_waits(reason: str, remedy: str) -> None:
+    jobs = (
+        parse_scontrol(scontrol("PENDING", reason=reason)),
+        parse_squeue(row("PENDING", Reason=reason).rpartition(SEPARATOR)[0]),
+    )
+    for job in jobs:
+        said = job["31"].outcome.never_starts
+        assert (remedy in said) if remedy else said == ""
+    assert not parse_scontrol(scontrol("RUNNING", reason=reason))["31"].outcome.never_starts
+
+
+@pytest.mark.parametrize(
+    ("reason", "held"),
+    [
+        ("JobHeldUser", True),
+        ("JobHeldAdmin", True),
+        ("job requeued in held state", True),
+        ("job_requeued_in_held_state", True),
+        ("JobHoldMaxRequeue", True),
+        ("BeginTime", False),
+    ],
+)
+def test_what_a_person_holds_is_told_from_what_waits(reason: str, *, held: bool) -> None:
+    job = parse_scontrol(scontrol("PENDING", reason=reason))["31"]
+    assert job.outcome.is_held is held
 
 
 UNFINISHED = sorted(word for word, state in STATES.items() if not state.is_final)

@@ -19,8 +19,8 @@ SCONTROL = (
     "JobId=31 JobName=xl-overlap-2 UserId=lab(1001) GroupId=lab(1001) MCS_label=N/A Priority=42 "
     "QOS=(null) JobState={state} Reason={reason} Dependency=(null) Requeue=0 Restarts=0 "
     "ExitCode={exit} RunTime=00:00:09 StartTime=1795173251 EndTime=1795173260 Deadline=N/A "
-    "AllocNode:Sid=login:77 ReqNodeList=node[002-003] ExcNodeList=(null) NodeList=node[002-003] "
-    "BatchHost=node002 NumNodes=2 TRES=cpu=4,node=2 OverSubscribe=NO "
+    "SubmitTime=1795173240 AllocNode:Sid=login:77 ReqNodeList=node[002-003] ExcNodeList=(null) "
+    "NodeList=node[002-003] BatchHost=node002 NumNodes=2 TRES=cpu=4,node=2 OverSubscribe=NO "
     "WorkDir=/lustre/my sweeps/pp8/cell/t1/1 Comment=xlatune:a b=c|d  StdErr=/dev/null Power= "
 )
 
@@ -34,7 +34,7 @@ def row(state: str, code: str = "0:0", **changed: str) -> str:
         "JobID": "31", "State": state, "NodeList": "node[002-003]", "Start": "1795173251",
         "End": "1795173260", "Reason": "None", "JobName": "xl-overlap-2",
         "WorkDir": "/lustre/my sweeps/pp8/cell/t1/1", "Comment": "xlatune:a b=c|d",
-        "ExitCode": code,
+        "Submit": "1795173240", "ExitCode": code,
     }  # fmt: skip
     return SEPARATOR.join({**values, **changed}[key] for key in SACCT_FIELDS)
 

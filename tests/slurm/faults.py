@@ -58,6 +58,20 @@ FAULTS: dict[str, tuple[str, str]] = {
     f"{_S}hitches.py::test_a_hitch_of_sbatch_is_tried_again": ("sbatch fails once", "tried again"),
     f"{_S}hitches.py::test_a_sweep_does_not_mind_a_hitch_at_every_submission":
         ("each sbatch fails once", "tried again"),
+    f"{_S}hitches.py::test_a_sweep_whose_sbatch_hides_that_it_took_the_job_submits_it_once":
+        ("sbatch takes the job and says", "found by its name: one job"),
+    f"{_S}hitches.py::test_an_allocation_that_sbatch_hides_is_asked_for_once":
+        ("allocation: sbatch takes it and says", "found by its name: one"),
+    f"{_S}hitches.py::test_a_session_killed_as_sbatch_took_its_job_leaves_it_to_the_next":
+        ("session killed as sbatch took its job", "found by the next"),
+    f"{_S}hitches.py::test_an_outcome_that_cannot_be_read_is_its_attempts_failure":
+        ("outcome.json unreadable, others run", "run again, others count"),
+    f"{_S}people.py::test_a_trial_that_a_person_puts_back_is_waited_for_and_run_again":
+        ("a person puts a running trial back", "waited for, told, run again"),
+    f"{_S}people.py::test_an_allocation_that_a_person_puts_back_goes_on":
+        ("allocation: a person puts it back", "waited for, told, goes on"),
+    f"{_S}people.py::test_a_job_that_never_starts_stops_the_sweep_with_the_remedy":
+        ("a limit that never lets it start", "STOP with the remedy"),
     f"{_S}people.py::test_a_job_that_a_person_holds_is_waited_for":
         ("a person holds a job", "waited for, told"),
     f"{_S}people.py::test_a_suspended_trial_is_told_and_its_time_does_not_count":
@@ -150,6 +164,10 @@ FAULTS: dict[str, tuple[str, str]] = {
         ("time limit of a trial, and of an allocation", "timeout; preempted"),
     f"{_S}allocation.py::test_an_allocation_that_has_ended_takes_no_trial":
         ("allocation: scancel of an idle salloc, another", "the other takes all"),
+    f"{_S}allocation.py::test_an_allocation_that_the_controller_forgot_is_lost_and_the_next_one_goes_on":
+        ("allocation: forgotten by the controller", "LOST, the next one goes on"),
+    f"{_S}allocation.py::test_an_allocation_is_lost_whose_books_stay_open":
+        ("allocation: forgotten, with slurmdbd", "LOST, the next one goes on"),
     f"{_S}allocation.py::test_a_killed_session_loses_and_doubles_nothing":
         ("allocation: kill -9 of the session", "the next one goes on in it"),
     # with a played Slurm, where the lab would take a quarter of an hour or cannot do it

@@ -50,6 +50,7 @@ CGROUP_CONF = "CgroupPlugin=cgroup/v1\nCgroupAutomount=no\nConstrainRAMSpace=yes
 USERS = "users"
 TEMPLATE = "slurm.conf.template"  # what the lab's own configuration was made from
 UNCHANGED = "slurm.conf.unchanged"  # its configuration, while a test has another
+KEPT_STATE = "state.kept"
 HOSTS = Path("/etc/hosts")
 HOSTS_LINE = f"127.0.0.1 {' '.join(NODES)} # xlatune slurm lab\n"
 # the daemons live here and are on no ordinary user's PATH
@@ -251,9 +252,24 @@ def forget_all() -> None:
     (FOLDER / "state").mkdir()
 
 
+def keep_state() -> None:
+    """Keep a copy of what the controller has saved, for `forget_since`."""
+    shutil.copytree(FOLDER / "state", FOLDER / KEPT_STATE, dirs_exist_ok=True)
+
+
+def forget_since() -> None:
+    """Give a dead controller back what it had saved then: it lost all that came later."""
+    shutil.rmtree(FOLDER / "state")
+    (FOLDER / KEPT_STATE).rename(FOLDER / "state")
+
+
 def state_saved_at() -> float:
-    """Return when the controller last saved what it knows of jobs, in seconds since the epoch."""
-    return (FOLDER / "state" / "job_state").stat().st_mtime
+    """Return when the controller last saved what it knows of jobs, in seconds since the epoch.
+
+    0 is before it has done so.
+    """
+    saved = FOLDER / "state" / "job_state"
+    return saved.stat().st_mtime if saved.exists() else 0.0
 
 
 def start_node(node: str) -> None:

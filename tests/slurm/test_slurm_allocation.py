@@ -378,3 +378,52 @@ def test_what_cannot_be_is_one_message_before_anything_is_submitted(
     assert said in found
     assert not faults.project.submitted
     assert not jobs_of(slurm)
+
+
+def is_lost_and_the_next_one_goes_on(
+    steps: Steps, slurm: Slurm, lab: ModuleType, *, is_given_away: bool
+) -> None:
+    """Kill the controller before it has saved that an allocation waits behind a stranger's job."""
+    asked = ("sbatch", "--parsable", "--nodelist=node[001-002]", "--exclusive",
+             "--output=/dev/null", f"--chdir={steps.root}", "--wrap", "sleep 300")  # fmt: skip
+    since_s = lab.state_saved_at()
+    strangers = [slurm(*asked).strip()]
+    steps.wait(lambda: slurm("squeue", "-h", "-t", "R", "-o", "%i").strip() == strangers[0])
+    steps.wait(lambda: lab.state_saved_at() > since_s)
+    lab.keep_state()
+    steps.new(hold_s=3600, session="one")
+    done = steps.submit("t", "true")
+    (first,) = jobs_of(slurm)
+    assert steps.poll(done).state is State.PENDING
+    if lab.has_accounting():  # which the controller tells every five seconds
+        steps.wait(lambda: slurm("sacct", "-n", "-X", "-j", first, "-o", "State").strip() != "")
+    lab.kill_controller()
+    lab.forget_since()
+    lab.start_controller()
+    if is_given_away:
+        strangers.append(slurm(*asked).strip())
+        assert strangers[-1] == first
+    over_json = steps.root / "run" / "held-1" / "over.json"
+    steps.wait(lambda: steps.poll(done).state.is_final or over_json.exists(), timeout_s=60)
+    slurm("scancel", *strangers)
+    outcome = steps.end(done)
+    assert outcome.state is State.COMPLETED, outcome
+    held_json = steps.root / "run" / "held-2" / "held.json"
+    over, held = (json.loads(each.read_text()) for each in (over_json, held_json))
+    assert over["state"] == "lost"
+    assert outcome.allocation == held["job_id"]
+
+
+@pytest.mark.parametrize("is_given_away", [False, True], ids=["forgotten", "its number given away"])
+def test_an_allocation_that_the_controller_forgot_is_lost_and_the_next_one_goes_on(
+    steps: Steps, slurm: Slurm, lab: ModuleType, *, is_given_away: bool
+) -> None:
+    is_lost_and_the_next_one_goes_on(steps, slurm, lab, is_given_away=is_given_away)
+
+
+@pytest.mark.usefixtures("accounting")
+@pytest.mark.parametrize("is_given_away", [False, True], ids=["forgotten", "its number given away"])
+def test_an_allocation_is_lost_whose_books_stay_open(
+    steps: Steps, slurm: Slurm, lab: ModuleType, *, is_given_away: bool
+) -> None:
+    is_lost_and_the_next_one_goes_on(steps, slurm, lab, is_given_away=is_given_away)

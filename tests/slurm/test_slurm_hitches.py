@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -79,3 +81,114 @@ def test_a_sweep_does_not_mind_a_hitch_at_every_submission(
     assert faults.decided() == []
     faults.assert_measured_once("victim")
     assert len(faults.project.submitted) == TRIALS
+
+
+# of each submission Slurm's own sbatch takes the job; then, once a trial, that is what is said
+SAYS = {
+    "nothing": "exit 0",
+    "garbage": 'printf "\\001\\377 garbage\\n"; exit 0',
+    "an error": 'echo "sbatch: error: wrapper failed" >&2; exit 1',
+    "it hangs": "echo $$ > {calls}.pid; exec sleep 1000",
+}
+MUTE = """\
+#!/bin/sh
+echo call >> {calls}
+{real} "$@" > /dev/null
+{says}
+"""
+
+
+def mute(path: Path, says: str, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Let sbatch hide that it took the job; return the file with a line for each of its calls."""
+    script, calls = path / "bin" / "sbatch", path / "calls"
+    script.parent.mkdir()
+    real = shutil.which("sbatch")
+    said = SAYS[says].format(calls=calls)
+    script.write_text(MUTE.format(calls=calls, real=real, says=said))
+    script.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{script.parent}:{os.environ['PATH']}")
+    return calls
+
+
+SHORT = """\
+from pytest_xlatune import campaign
+from pytest_xlatune.executors.slurm import _script
+_script.COMMAND_TIMEOUT_S, campaign._TELL_AWAY_S = 5, 1
+"""
+
+
+@pytest.mark.parametrize("says", SAYS)
+def test_a_sweep_whose_sbatch_hides_that_it_took_the_job_submits_it_once(
+    faults: Faults, lab: ModuleType, says: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = mute(faults.path, says, monkeypatch)
+    faults.write(faults.profiles(), conftest=SHORT if says == "it hangs" else "")
+    said = faults.run()
+    assert "2 passed" in said, said
+    assert ("is not submitted: sbatch did not answer in 5 s" in said) is (says == "it hangs")
+    assert faults.decided() == []
+    faults.assert_measured_once("victim")
+    assert len(faults.project.submitted) == TRIALS
+    assert calls.read_text().count("call") == TRIALS
+    assert faults.project.jobs(lab) == TRIALS
+
+
+@pytest.mark.parametrize("says", ["nothing", "it hangs"])
+def test_an_allocation_that_sbatch_hides_is_asked_for_once(
+    faults: Faults, lab: ModuleType, says: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = mute(faults.path, says, monkeypatch)
+    faults.write(faults.profiles(), conftest=SHORT if says == "it hangs" else "")
+    said = faults.run("--xlatune-executor", "allocation", "--xlatune-allocation", "1:00:00")
+    assert "2 passed" in said, said
+    assert faults.decided() == []
+    faults.assert_measured_once("victim")
+    assert calls.read_text() == "call\n"
+    assert faults.project.jobs(lab) == 1
+
+
+def test_a_session_killed_as_sbatch_took_its_job_leaves_it_to_the_next(
+    faults: Faults, lab: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        hung = mute(faults.path, "it hangs", patch).with_name("calls.pid")
+        faults.write(faults.profiles())
+        first = faults.start()
+        faults.wait_until(lambda: hung.exists() and hung.read_text().endswith("\n"))
+        os.killpg(first.pid, signal.SIGKILL)
+        os.kill(int(hung.read_text()), signal.SIGKILL)
+    said = faults.run()
+    assert "2 passed" in said, said
+    assert faults.decided() == []
+    faults.assert_measured_once("victim")
+    assert faults.project.jobs(lab) == TRIALS
+
+
+@pytest.mark.parametrize(
+    "left",
+    [
+        pytest.param('{"state": "compl', id="torn"),
+        pytest.param("", id="empty"),
+        pytest.param('{"state": "completed", "nodes": 7, "end_s": NaN}', id="wrong types"),
+        pytest.param("[" * 100_000, id="100,000 brackets"),
+    ],
+)
+def test_an_outcome_that_cannot_be_read_is_its_attempts_failure(faults: Faults, left: str) -> None:
+    """Others run meanwhile, and their results count."""
+    faults.hold()
+    session = faults.start()
+    folder = faults.victim()
+    faults.wait_until(lambda: len(faults.project.submitted) == TRIALS)
+    os.killpg(session.pid, signal.SIGSTOP)
+    try:
+        faults.go.touch()
+        files = [folder / "outcome.json", folder / "outcome.1.json"]
+        faults.wait_until(lambda: all(each.exists() for each in files))
+        files[0].write_text(left)
+    finally:
+        os.killpg(session.pid, signal.SIGCONT)
+    said = faults.finished(session)
+    assert "2 passed" in said, said
+    assert [following for following, _ in faults.decided()] == ["retry"]
+    assert faults.states()[-1] == "completed"
+    faults.assert_measured_once("victim")

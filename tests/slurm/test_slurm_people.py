@@ -71,6 +71,79 @@ def test_a_suspended_trial_is_told_and_its_time_does_not_count(
     assert len(faults.project.submitted) == TRIALS
 
 
+@pytest.mark.parametrize("verb", ["requeue", "requeuehold"])
+def test_a_trial_that_a_person_puts_back_is_waited_for_and_run_again(
+    faults: Faults, slurm: Slurm, verb: str
+) -> None:
+    faults.hold(patience="before_memstats_s=8")
+    session = faults.start()
+    faults.victim()
+    job = faults.job()
+    slurm("scontrol", "update", f"jobid={job}", "Requeue=1")  # ours ask not to be
+    slurm("scontrol", verb, job)
+    back = "put back into the queue after it had begun"
+    faults.wait_until(lambda: f"(job {job}) waits in the queue, PENDING (" in said_by(faults))
+    faults.wait_until(lambda: back in said_by(faults))
+    faults.go.touch()
+    if verb == "requeuehold":
+        assert "held" in slurm("squeue", "-h", "-j", job, "-o", "%r"), "it stands"
+        slurm("scontrol", "release", job)
+    slurm("scontrol", "update", f"jobid={job}", "StartTime=now")  # else in two minutes
+    said = faults.finished(session)
+    assert "2 passed" in said, said
+    assert faults.decided() == [("retry", "requeued")]
+    assert faults.project.events("attempt-cut-short") == []
+    assert faults.states() == ["requeued", "completed"]
+    faults.assert_measured_once("victim")
+    assert len(faults.project.submitted) == TRIALS + 1
+
+
+def test_an_allocation_that_a_person_puts_back_goes_on(faults: Faults, slurm: Slurm) -> None:
+    faults.hold(patience="before_memstats_s=8")
+    session = faults.start("--xlatune-executor", "allocation", "--xlatune-allocation", "1:00:00")
+    faults.victim()
+    (job,) = slurm("squeue", "-h", "-n", "xlt-allocation", "-o", "%i").split()
+    slurm("scontrol", "update", f"jobid={job}", "Requeue=1")
+    slurm("scontrol", "requeue", job)
+    faults.wait_until(lambda: faults.states() == ["requeued"])
+    back = f"allocation {job}: PENDING (BeginTime), put back into the queue after it had begun"
+    faults.wait_until(lambda: back in said_by(faults))
+    faults.go.touch()
+    slurm("scontrol", "update", f"jobid={job}", "StartTime=now")  # else in two minutes
+    said = faults.finished(session)
+    assert "2 passed" in said, said
+    assert faults.decided() == [("retry", "requeued")]
+    assert faults.states() == ["requeued", "completed"]
+    ended = faults.project.events("attempt-ended")
+    assert {each["outcome"]["allocation"] for each in ended} == {job}, "no other is asked for"
+    faults.assert_measured_once("victim")
+
+
+@pytest.mark.parametrize("reason", ["PartitionTimeLimit", "PartitionNodeLimit"])
+def test_a_job_that_never_starts_stops_the_sweep_with_the_remedy(
+    faults: Faults, slurm: Slurm, reason: str
+) -> None:
+    soon = "from pytest_xlatune.campaign import attempts\nattempts._BARRED_S = 1\n"
+    limit, none = {
+        "PartitionTimeLimit": ("MaxTime=1", "MaxTime=INFINITE"),
+        "PartitionNodeLimit": ("MaxNodes=1", "MaxNodes=UNLIMITED"),
+    }[reason]
+    faults.write(faults.profiles(), conftest=faults.BUSY + soon)
+    partition = ("--xlatune-partition", "half")
+    slurm("scontrol", "update", "partitionname=half", limit)
+    try:
+        said = faults.run(*partition)
+        jobs = slurm("squeue", "-h", "-o", "%i").split()
+    finally:
+        slurm("scontrol", "update", "partitionname=half", none)
+    assert f"never-starts (PENDING ({reason}): " in said, said
+    assert faults.decided()[0] == ("stop", "never-starts")
+    assert jobs == [], "none is left in the queue"
+    said = faults.run(*partition)
+    assert "2 passed" in said, said
+    faults.assert_measured_once("victim")
+
+
 def test_a_preempted_trial_is_run_again(faults: Faults, slurm: Slurm) -> None:
     faults.hold()
     session = faults.start()

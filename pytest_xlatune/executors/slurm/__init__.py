@@ -34,7 +34,7 @@ from pytest_xlatune.executors import (
     SchedulerDown,
     payload,
 )
-from pytest_xlatune.executors.folder import is_same_attempt, write_spec
+from pytest_xlatune.executors.folder import write_spec
 from pytest_xlatune.executors.slurm import _script as script
 from pytest_xlatune.executors.slurm._commands import (
     SEPARATOR,
@@ -48,7 +48,7 @@ from pytest_xlatune.executors.slurm._commands import (
     sacct,
     squeue,
 )
-from pytest_xlatune.executors.slurm._poller import ROUND_S, Poller
+from pytest_xlatune.executors.slurm._poller import ROUND_S, Poller, given_away
 from pytest_xlatune.executors.slurm._script import HELD, SCRIPTS, SLURM_LOGS_IN
 from pytest_xlatune.executors.slurm.nodes import resume_nodes
 from pytest_xlatune.model.errors import ConfigError, SubmissionError
@@ -63,6 +63,7 @@ _log = logging.getLogger("pytest_xlatune.executors")
 RETRY_AFTER_S = (1.0, 2.0, 4.0, 8.0, 15.0)
 _ANOTHER_S = 30
 SHOWN_DIGEST = "DIGEST-OF-ITS-SPEC"  # in a script that is shown before there is a spec
+_NOT_THERE = (126, 127)  # a shell's exit codes of a program that is not there, or cannot be run
 LOGIN = Path(__file__).with_name("login.sh")
 _LOOK_BACK = "now-14days"
 
@@ -111,15 +112,26 @@ class SlurmExecutor:
         Raises:
             QueueFull: a limit on submitted jobs is reached.
             ConfigError: an option of the resources is ours to set, or a name is malformed.
-            SchedulerDown: the controller is away, or another session's sbatch still asks it.
-            SubmissionError: sbatch refused it for good.
+            SchedulerDown: the controller is away, sbatch does not answer, or that of another
+                session still asks.
+            SubmissionError: sbatch refused it for good. A job that was taken all the same starts
+                no trainer.
         """
-        return self.hand_in(
-            request,
-            arguments_of(request),
-            program=payload.__file__,
-            first=lambda: write_spec(request.folder.resolve(), spec),
-        )
+        folder = request.folder.resolve()
+        (folder / payload.CANCEL).unlink(missing_ok=True)
+        try:
+            return self.hand_in(
+                request,
+                arguments_of(request),
+                program=payload.__file__,
+                first=lambda: write_spec(folder, spec),
+            )
+        except (SchedulerDown, QueueFull):
+            raise
+        except SubmissionError:
+            with contextlib.suppress(OSError):
+                (folder / payload.CANCEL).touch()
+            raise
 
     def hand_in(
         self,
@@ -142,24 +154,33 @@ class SlurmExecutor:
         digest = first()
         payload.make_folder(folder / SCRIPTS)
         where = compress(request.nodelist) or "any node"
-        reply = script.submit(folder, arguments, program, digest=digest)
-        for wait_s in RETRY_AFTER_S:
-            if not reply.trouble.is_passing or reply.trouble is Trouble.FULL:
-                break
-            _log.warning("%s is submitted again in %g s: %s", name, wait_s, reply.error)
-            self._sleep(wait_s)
-            if found := self.find(request):
+        waits = iter(RETRY_AFTER_S)
+        while (reply := script.submit(folder, arguments, program, digest=digest)).trouble is not Trouble.NONE:
+            if reply.is_late:
+                break  # people are told, and the next call looks for the job first
+            is_again = reply.trouble.is_passing and reply.trouble is not Trouble.FULL
+            wait_s = next(waits, None) if is_again else None
+            if wait_s is not None:
+                _log.warning("%s is submitted again in %g s: %s", name, wait_s, reply.error)
+                self._sleep(wait_s)
+            # whatever sbatch says, or does not say, the controller may have taken the job
+            is_sure = reply.trouble is Trouble.FULL or reply.code in _NOT_THERE
+            if not is_sure and (found := self.find(request)):
                 return found
-            reply = script.submit(folder, arguments, program, digest=digest)
+            if wait_s is None:
+                break
         payload.close_files(folder / SCRIPTS)
-        if reply.code == 0:
+        if reply.trouble is Trouble.NONE:
             _log.info("%s is job %s on %s", name, reply.out, where)
             return reply.out
-        said = f"sbatch refused job {name} on {where}: {reply.error}"
         if reply.trouble is Trouble.AWAY:
-            raise SchedulerDown(said)
+            next_ = "; Slurm is asked for it before it is submitted again" if reply.is_late else ""
+            raise SchedulerDown(f"job {name} on {where} is not submitted: {reply.error}{next_}")
+        said = f"sbatch refused job {name} on {where}: {reply.error}"
         if reply.trouble is Trouble.FULL:
             raise QueueFull(said)
+        if reply.trouble is Trouble.UNCLEAR:
+            said = f"job {name} on {where} is not submitted, Slurm has no such job: {reply.error}"
         tries = f" (tried {1 + len(RETRY_AFTER_S)} times)" if reply.trouble.is_passing else ""
         raise SubmissionError(f"{said}{tries}; the script is in {folder / SCRIPTS}")
 
@@ -186,6 +207,9 @@ class SlurmExecutor:
         if answer.code:
             raise SchedulerDown(f"squeue does not say whether {job_name} runs: {answer.error}")
         jobs = parse_squeue(answer.out)
+        if answer.out.strip() and not jobs:
+            said = " ".join(answer.out.split())
+            raise SchedulerDown(f"squeue does not say whether {job_name} runs: {said!r:.80}")
         answer = self._run(sacct("-S", _LOOK_BACK, f"--name={job_name}"))
         if not answer.code:
             jobs = parse_sacct(answer.out) | jobs
@@ -198,7 +222,12 @@ class SlurmExecutor:
 
     def poll(self, submissions: Sequence[Submission], *, root: Path) -> Mapping[str, Outcome]:
         """Ask Slurm once in a few seconds at most; see `Poller.poll`."""
-        return self._poller.poll({each.job_id: root / each.folder for each in submissions})
+        last = {each.job_id: each for each in submissions}
+        known = self._poller.poll({job_id: root / each.folder for job_id, each in last.items()})
+        earlier = (each for each in submissions if last[each.job_id] is not each)
+        return known | {
+            each.folder: given_away(root / each.folder, each.job_id) for each in earlier
+        }
 
     def cancel(self, submissions: Sequence[Submission], *, root: Path) -> None:
         """Call scancel; the nodes are free only when `poll` says so.
@@ -228,7 +257,7 @@ class SlurmExecutor:
         job_id = submission.job_id
         known = parse_scontrol(self._run(["scontrol", "show", "job", "-o", job_id]).out)
         job = known.get(job_id)
-        if job is None or not job.folder or is_same_attempt(Path(job.folder), folder):
+        if job is None or job.is_in(folder):
             return True
         _log.warning("job %s is another's by now (%s): it is left alone", job_id, job.folder)
         return False
@@ -331,8 +360,7 @@ def _is_of(job: SlurmJob, comment: str, folder: Path) -> bool:
     """Whether a job is an attempt's, by its comment and its folder, as far as those are kept."""
     if not job.comment:
         return job.folder == str(folder)
-    is_there = not job.folder or is_same_attempt(Path(job.folder), folder)
-    return job.comment == comment and is_there
+    return job.comment == comment and job.is_in(folder)
 
 
 # sbatch: Job 4711 to start at 1795173260 using 16 processors on nodes node001 in partition p

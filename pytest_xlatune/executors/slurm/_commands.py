@@ -18,7 +18,9 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from pathlib import Path
 
+from pytest_xlatune.executors.folder import is_same_attempt
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.hosts import expand
 from pytest_xlatune.model.result import Outcome, State
@@ -49,13 +51,14 @@ class Trouble(StrEnum):
     AWAY = "away"  # the controller is down or busy: the same question may be answered later
     FULL = "full"  # a limit of the site on jobs: the same job is taken when others have ended
     FOR_NOW = "for-now"  # a hitch: the same job may be taken in a moment
+    UNCLEAR = "unclear"  # it said nothing that tells whether it did what it was asked to
     UNKNOWN_JOB = "unknown-job"  # the controller answers, and has no such job
     FOR_GOOD = "for-good"
 
     @property
     def is_passing(self) -> bool:
         """Whether the same may be asked again later."""
-        return self in (Trouble.AWAY, Trouble.FULL, Trouble.FOR_NOW)
+        return self in (Trouble.AWAY, Trouble.FULL, Trouble.FOR_NOW, Trouble.UNCLEAR)
 
 
 # Slurm's words -> what they mean here; the first row with a match decides
@@ -99,6 +102,7 @@ class Reply:
     out: str = ""
     err: str = ""
     is_late: bool = False  # it was ended because it took too long
+    is_unclear: bool = False  # it ended, and nothing that it said tells what it did
 
     @property
     def error(self) -> str:
@@ -112,6 +116,8 @@ class Reply:
             return Trouble.NONE
         if self.is_late:
             return Trouble.AWAY
+        if self.is_unclear:
+            return Trouble.UNCLEAR
         error = self.error
         rows = (trouble for trouble, words in _TROUBLES if words.search(error))
         return next(rows, Trouble.FOR_GOOD)
@@ -177,11 +183,11 @@ def unneeded_names(environ: Mapping[str, str]) -> list[str]:
 
 # a column separator that no name, comment or path holds
 SEPARATOR = "\x1f"
-_SQUEUE_FIELDS = ("%i", "%T", "%N", "%S", "%e", "%r", "%Z", "%k")
+_SQUEUE_FIELDS = ("%i", "%T", "%N", "%S", "%e", "%r", "%Z", "%k", "%V")
 SACCT_FIELDS = ("JobID", "State", "NodeList", "Start", "End", "Reason", "WorkDir", "Comment",
-                "ExitCode")  # fmt: skip
+                "Submit", "ExitCode")  # fmt: skip
 _COLUMNS = ("JobId", "JobState", "NodeList", "StartTime", "EndTime", "Reason", "WorkDir", "Comment",
-            "ExitCode")  # fmt: skip
+            "SubmitTime", "ExitCode")  # fmt: skip
 
 # Every job state and job state flag of slurm.h, 22.05 to 25.05. Only a state without a flag that
 # says otherwise is over: after COMPLETING the nodes still run the job's processes.
@@ -215,7 +221,40 @@ _FIELD = re.compile(r"(?:^| )([A-Z][\w:/]*+)=")
 # NodeDown    ReqNodeNotAvail, UnavailableNodes:node002
 # Nodes_required_for_job_are_DOWN,_DRAINED_or_reserved_for_jobs_in_higher_priority_partitions
 _LACKS_NODES = re.compile(r"nodenotavail|nodes[ _]required|node_?down", re.IGNORECASE)
-_HELD = "JobHeld"  # JobHeldUser    JobHeldAdmin
+# JobHeldUser    JobHeldAdmin    job_requeued_in_held_state    JobHoldMaxRequeue
+_HELD = re.compile(r"^JobH(?:eld|old)|requeued[ _](?:in[ _])?held", re.IGNORECASE)
+_LESS_TIME = (
+    "ask for less time (Resources(time_limit_s=...), or --xlatune-allocation), or name a partition "
+    "or a QOS that gives so much"
+)
+_OTHER_SIZE = (
+    "change the options of Resources that ask for it (mem, gres, cpus-per-task, constraint), or "
+    "name nodes, or a QOS, that have so much"
+)
+_LIST = "`sacctmgr show assoc user=$USER format=account,partition,qos` lists those that you may use"
+# Why Slurm will not start a job as it was asked for -> what to change. These are limits on one job,
+# and what the job names; limits on all jobs of a user, an account or a QOS end with other jobs. The
+# reasons are those of slurm.schedmd.com/job_reason_codes.html; the first row with a match decides.
+_NEVER: tuple[tuple[re.Pattern[str], str], ...] = (
+    # PartitionTimeLimit    QOSMaxWallDurationPerJobLimit    AssocMaxCpuMinutesPerJobLimit
+    (re.compile(r"PartitionTimeLimit|(?:QOS|Assoc)Max\w*(?:Wall|Minutes)\w*PerJob"), _LESS_TIME),
+    # PartitionNodeLimit    PartitionConfig    QOSMaxNodePerJobLimit    QOSMinNode
+    (re.compile(r"PartitionNodeLimit|PartitionConfig|(?:QOS|Assoc)(?:MaxNodePerJob|MinNode)"),
+     "name a partition (--xlatune-partition) or a QOS that gives a job so many nodes"),
+    # QOSMaxGRESPerJob    AssocMaxCpuPerNode    QOSMinCpuNotSatisfied    MaxMemPerLimit
+    (re.compile(r"(?:QOS|Assoc)(?:Max\w+Per(?:Job|Node)|Min\w+)|MaxMemPerLimit"),
+     _OTHER_SIZE),
+    (re.compile(r"InvalidQOS|QOSNotAllowed"), f"name another QOS in the options (qos); {_LIST}"),
+    (re.compile(r"InvalidAccount|AccountNotAllowed"),
+     f"name another account in the options (account), or another partition; {_LIST}"),
+    # BadConstraints    Constraints
+    (re.compile(r"Constraints"), _OTHER_SIZE),
+    (re.compile(r"DependencyNeverSatisfied"), "take the option dependency out"),
+    # ReservationDeleted    ReservationInvalid
+    (re.compile(r"Reservation(?:Deleted|Invalid)"), "name another reservation, or none"),
+)  # fmt: skip
+# which of these Slurm says, too, while nodes of the job are away
+_OR_NODES = re.compile(r"PartitionNodeLimit|PartitionConfig|Constraints")
 _STANDS = re.compile(r"SUSPENDED|STOPPED")  # its processes are there and do nothing
 _SAYS_NOTHING = frozenset({"", "None", "(null)", "N/A", "Unknown", "none"})
 _SHELL_SIGNAL_BASE = 128
@@ -230,6 +269,11 @@ class SlurmJob:
     outcome: Outcome  # `reason` holds Slurm's state word and reason
     folder: str = ""  # its working directory
     comment: str = ""
+    submitted_s: float | None = None  # seconds since the epoch
+
+    def is_in(self, folder: Path) -> bool:
+        """Whether it may be the job of a folder of ours: its number is given away again."""
+        return not self.folder or is_same_attempt(Path(self.folder), folder)
 
 
 def squeue(*which: str) -> list[str]:
@@ -334,10 +378,14 @@ def _job(row: Mapping[str, str]) -> SlurmJob:
     state = to_state(row["JobState"])
     exit_code, signal = _exit(row.get("ExitCode", "")) if state.is_final else (None, None)
     said = _said(row, "Reason")
+    is_waiting = state is State.PENDING
+    never = next((remedy for words, remedy in _NEVER if words.search(said)), "")
+    may_lack = _LACKS_NODES.search(said) or _OR_NODES.search(said)
     return SlurmJob(
         job_id=row["JobId"],
         folder=_said(row, "WorkDir"),
         comment=_said(row, "Comment"),
+        submitted_s=_time(row.get("SubmitTime", "")),
         outcome=Outcome(
             state=state,
             exit_code=exit_code,
@@ -346,9 +394,10 @@ def _job(row: Mapping[str, str]) -> SlurmJob:
             start_s=_time(row.get("StartTime", "")),
             end_s=_time(row.get("EndTime", "")) if state.is_final else None,
             reason=f"{row['JobState'].strip()} ({said})" if said else row["JobState"].strip(),
-            lacks_nodes=state is State.PENDING and bool(_LACKS_NODES.search(said)),
+            lacks_nodes=is_waiting and bool(may_lack),
             is_suspended=bool(_STANDS.search(row["JobState"])),
-            is_held=state is State.PENDING and said.startswith(_HELD),
+            is_held=is_waiting and bool(_HELD.search(said)),
+            never_starts=never if is_waiting else "",
         ),
     )
 

@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any
 
 from pytest_xlatune import owned
-from pytest_xlatune.executors.folder import is_same_attempt
 from pytest_xlatune.executors.slurm import driver
 from pytest_xlatune.executors.slurm._commands import Run, SlurmJob, parse_scontrol, run_command
 from pytest_xlatune.model.errors import SubmissionError
@@ -47,6 +46,7 @@ class Held:
     resources: Resources  # of the allocation: its time limit, its options
     wanted: str = ""  # by which name a study asked for it; "" is any of them
     asked_s: float = 0.0  # when it was asked for, seconds since the epoch; 0 is unknown
+    submitted_s: float | None = None  # when a user's own was, by Slurm; it tells it from others
 
     @property
     def is_ours(self) -> bool:
@@ -227,10 +227,12 @@ def is_short(held: Held) -> bool:
 
 def is_of(job: SlurmJob, folder: Path) -> bool:
     """Whether a job is the allocation of a folder; numbers are given away again."""
-    work_dir = (read(folder / driver.HELD_JSON) or {}).get("work_dir")
-    if work_dir:
-        return job.folder in ("", work_dir)
-    return not job.folder or is_same_attempt(Path(job.folder), folder)
+    said = read(folder / driver.HELD_JSON) or {}
+    if not said.get("work_dir"):
+        return job.is_in(folder)
+    # a user's own jobs have one working directory
+    is_then = job.submitted_s is None or said.get("submitted_s") in (None, job.submitted_s)
+    return job.folder in ("", said["work_dir"]) and is_then
 
 
 def _end_of(text: str) -> float | None:

@@ -8,8 +8,13 @@ The controller comes first because it alone knows that a job is still COMPLETING
 job over while its processes hold the nodes.
 
 A job is lost that none of these knows in three rounds while they know others of ours; where none
-of ours is known, in twenty; and never while its log grows. A controller that does not answer, or
-that answers without a word of any of our jobs, is another matter: `SchedulerDown`.
+of ours is known, or slurmdbd alone says that it waits or runs, in twenty; and never while its log
+grows. A controller that does not answer, or that answers without a word of any of our jobs, is
+another matter: `SchedulerDown`.
+
+A job that had begun and waits again was put back into the queue: by a person, for ours ask not to
+be. It is waited for. Its second start runs nothing, because the first one claimed the trial: so it
+is told as requeued, and the next attempt is another job.
 
 The poller knows no trial and submits nothing. What it remembers may be lost with its process: it
 only spares questions.
@@ -28,7 +33,7 @@ from pathlib import Path
 
 from pytest_xlatune import owned
 from pytest_xlatune.executors import SchedulerDown
-from pytest_xlatune.executors.folder import is_same_attempt, read_outcomes
+from pytest_xlatune.executors.folder import read_outcomes
 from pytest_xlatune.executors.payload import CANCEL
 from pytest_xlatune.executors.slurm._commands import (
     Run,
@@ -65,9 +70,7 @@ class Poller:
     clock: Callable[[], float] = time.monotonic
     round_s: float = ROUND_S  # least time between two rounds of questions
     patience_s: float = PATIENCE_S  # without an answer of the controller, until it gives up
-    is_ours: Callable[[SlurmJob, Path], bool] = lambda job, folder: (
-        not job.folder or is_same_attempt(Path(job.folder), folder)
-    )
+    is_ours: Callable[[SlurmJob, Path], bool] = SlurmJob.is_in
     _asked_at: float | None = None
     _away_since: float | None = None
     _away: str = ""
@@ -120,18 +123,27 @@ class Poller:
         return folders
 
     def _round(self, folders: Mapping[str, Path], now: float) -> dict[str, Outcome]:
+        # looked at before Slurm is asked: what began meanwhile was not put back
+        begun = {job_id for job_id, folder in folders.items() if _begun(folder, job_id).exists()}
         found = self._controller(folders)
         if found is None:
             self._away_since = now if self._away_since is None else self._away_since
             return {}
         self._away_since = None
+        open_in_books = set[str]()
         if unseen := folders.keys() - found.keys():
-            found |= self._own(self._accounting(sorted(unseen), now), folders)
-        most = EMPTY_ROUNDS if found else ALL_EMPTY_ROUNDS
+            told = self._own(self._accounting(sorted(unseen), now), folders)
+            # the books of a job that the controller lost before its end are never closed
+            open_in_books = {each for each in told if not told[each].outcome.state.is_final}
+            found |= {each: job for each, job in told.items() if each not in open_in_books}
         return {
-            job_id: self._seen(found[job_id], folder)
+            job_id: self._seen(found[job_id], folder, was_begun=job_id in begun)
             if job_id in found
-            else self._unseen(folder, most)
+            else self._unseen(
+                job_id,
+                folder,
+                ALL_EMPTY_ROUNDS if job_id in open_in_books or not found else EMPTY_ROUNDS,
+            )
             for job_id, folder in folders.items()
         }
 
@@ -178,18 +190,20 @@ class Poller:
             return {}
         return parse_sacct(answer.out)
 
-    def _seen(self, job: SlurmJob, folder: Path) -> Outcome:
+    def _seen(self, job: SlurmJob, folder: Path, *, was_begun: bool) -> Outcome:
         self._empty.pop(folder, None)
-        return ended(job, folder) if job.outcome.state.is_final else job.outcome
+        outcome = job.outcome
+        if outcome.state.is_final:
+            return ended(job, folder)
+        if outcome.state is State.PENDING and was_begun:
+            said = f"{outcome.reason}, {_PUT_BACK}"
+            return replace(outcome, reason=said, is_requeued=True)
+        return replace(outcome, is_requeued=_has_restarted(folder, job.job_id))
 
-    def _unseen(self, folder: Path, most: int) -> Outcome:
+    def _unseen(self, job_id: str, folder: Path, most: int) -> Outcome:
         """Return the outcome of a job that no part of Slurm knows any more."""
-        ranks = list(read_outcomes(folder).values())
-        if ranks:
-            silent = _has_silent(folder, ranks)
-            gone = "Slurm has forgotten the job" + (", a rank ended without a word" * silent)
-            state = State.FAILED if silent else State.COMPLETED
-            return merge(Outcome(state=state, reason=gone), ranks)
+        if (told := _told_by_ranks(folder, job_id)) is not None:
+            return told
         size_bytes = sum(path.stat().st_size for path in folder.glob("log.*.txt"))
         is_growing = size_bytes != self._grown.setdefault(folder, size_bytes)
         self._grown[folder] = size_bytes
@@ -225,6 +239,8 @@ class Poller:
 def ended(job: SlurmJob, folder: Path) -> Outcome:
     """Return how an attempt ended, by Slurm's word of its job or step and by the payloads'."""
     ranks = list(read_outcomes(folder).values())
+    if (requeued := _requeued(job, folder, ranks)) is not None:
+        return requeued
     if job.outcome.state is State.FAILED and (said := _out_of_memory(folder, job)):
         # Slurm tells it of the step alone; the job failed with the signal that ended it
         job = replace(job, outcome=replace(job.outcome, state=State.OUT_OF_MEMORY, reason=said))
@@ -241,8 +257,56 @@ def ended(job: SlurmJob, folder: Path) -> Outcome:
     return outcome
 
 
+def given_away(folder: Path, job_id: str) -> Outcome:
+    """Return how an attempt ended whose job's number is by now that of a later job of ours."""
+    said = f"the controller forgot job {job_id} and gave its number to a later one"
+    return _told_by_ranks(folder, job_id) or Outcome(state=State.LOST, reason=said)
+
+
+def _told_by_ranks(folder: Path, job_id: str) -> Outcome | None:
+    """Return what the payloads wrote of a job that Slurm has forgotten; None where they did not."""
+    ranks = list(read_outcomes(folder).values())
+    if not ranks:
+        return None
+    silent = _has_silent(folder, ranks)
+    gone = "Slurm has forgotten the job" + (", a rank ended without a word" * silent)
+    state = State.FAILED if silent else State.COMPLETED
+    job = SlurmJob(job_id=job_id, outcome=Outcome(state=state, reason=gone))
+    return _requeued(job, folder, ranks) or merge(job.outcome, ranks)
+
+
 _TAKEN = frozenset({State.CANCELLED, State.PREEMPTED})  # by others, in the middle or just after
 _UNASKED = Outcome(state=State.PENDING, reason="not asked yet")
+_PUT_BACK = "put back into the queue after it had begun"
+
+
+def _begun(folder: Path, job_id: str) -> Path:
+    """Return the file that a job's script writes anew whenever it begins."""
+    return folder / SCRIPTS / f"{job_id}_begun"
+
+
+def _has_restarted(folder: Path, job_id: str) -> bool:
+    """Whether a job began again after a rank had claimed the trial, so that it runs nothing."""
+    try:
+        began_s = _begun(folder, job_id).stat().st_mtime_ns
+        return any(each.stat().st_mtime_ns < began_s for each in folder.glob("claimed*.json"))
+    except FileNotFoundError:
+        return False
+
+
+def _requeued(job: SlurmJob, folder: Path, ranks: Sequence[Outcome]) -> Outcome | None:
+    """Return how an attempt ended whose job was put back into the queue; None where it was not.
+
+    How the job ended says nothing of it then. What its ranks said of themselves before stands.
+    """
+    is_own = any(each.state in (State.FAILED, State.TIMEOUT) for each in ranks)
+    is_of_script = job.outcome.state in (State.COMPLETED, State.FAILED)
+    if not is_of_script or is_own or is_whole(folder, ranks):
+        return None
+    if not _has_restarted(folder, job.job_id):
+        return None
+    told = merge(replace(job.outcome, state=State.REQUEUED), ranks)
+    return replace(told, reason=f"{job.outcome.reason}; {_PUT_BACK}", exit_code=None, signal=None)
 
 
 def _has_silent(folder: Path, ranks: Sequence[Outcome]) -> bool:

@@ -1,23 +1,34 @@
 """The batch script of a trial and its submission: all that uses submitit's private names.
 
-submitit renders the script and calls sbatch. It has no public way to submit a script of its own
-making instead of a pickled function, nor to render one without Slurm, so that five private names of
-its 1.5 are used here and nowhere else; `pyproject.toml` pins that release for this module, and
-`tests/data/slurm/script.sh` holds the script that comes out. It knows no trial.
+submitit renders the script. It has no public way to render one for a command of ours instead of a
+pickled function, so that two private names of its 1.5 are used here and nowhere else;
+`pyproject.toml` pins that release for this module, and `tests/data/slurm/script.sh` holds the
+script that comes out. sbatch is called here: submitit waits for it without end, and takes all that
+it cannot read for a refusal. It knows no trial.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
+import re
 import shlex
 import shutil
-from collections.abc import Mapping
+import signal
+import subprocess
+import uuid
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from pytest_xlatune.executors import payload
-from pytest_xlatune.executors.slurm._commands import Reply, steering_names, unneeded_names
+from pytest_xlatune.executors.slurm._commands import (
+    COMMAND_TIMEOUT_S,
+    Reply,
+    steering_names,
+    unneeded_names,
+)
 
 SCRIPTS = "submitit"  # the folder of submitit's own files, inside the attempt's
 HELD = "sbatch.lock"  # in it; held as long as an sbatch runs, by the session that started it
@@ -50,18 +61,72 @@ def submit(
     *,
     digest: str = "",
 ) -> Reply:
-    """Call sbatch once; return the job id as what it printed, or why there is none."""
-    from submitit.core.utils import FailedJobError, FailedSubmissionError
+    """Call sbatch once; return the job id as what it printed, or why there is none.
 
+    Whatever else it says and however it ends: once it names a job, there is one. Where it neither
+    names one nor says why not, or does not answer in time, that is not known.
+    """
+    scripts = folder / SCRIPTS
+    path = scripts / f".submission_file_{uuid.uuid4().hex}.sh"
+    text = render(folder, parameters, program, digest=digest)
+    path.write_text(text, encoding="utf-8")
+    logs_in = parameters["additional_parameters"]["export"] == SLURM_LOGS_IN
+    names = steering_names(os.environ) if logs_in else unneeded_names(os.environ)
+    dropped = [word for name in names for word in ("-u", name)]
+    # flock itself holds it: what sbatch may leave running does not
+    held = ["flock", "-o", str(scripts / HELD)] if shutil.which("flock") else []
+    reply = _answer([*held, "env", *dropped, "sbatch", str(path)])
+    if (named := _NAMED.search(reply.out)) is None:
+        return reply
+    kept = scripts / f"{named['id']}_submission.sh"
+    path.replace(kept)
+    path.symlink_to(kept.name)
+    return Reply(code=0, out=named["id"])
+
+
+# Submitted batch job 4711    Submitted batch job 4711 on cluster c2
+_NAMED = re.compile(r"^(?:sbatch: )?Submitted batch job (?P<id>\d+)\b", re.MULTILINE)
+_CLOSE_S = 5.0  # for what a killed program printed last
+
+
+def _answer(argv: Sequence[str]) -> Reply:
+    """Run sbatch, with all that it starts, for so long as a command of Slurm's may take."""
     try:
-        executor = _executor(folder, parameters, program, digest)
-        # `submit` would pickle a function, and the node would have to import all it refers to
-        job = executor._submit_command(executor._submitit_command_str)  # noqa: SLF001
-    except FileNotFoundError:
-        return Reply(code=127, err="sbatch: command not found on this machine")
-    except (FailedJobError, FailedSubmissionError) as error:
-        return Reply(code=1, err=str(error).strip() or "sbatch said nothing")
-    return Reply(code=0, out=str(job.job_id))
+        process = subprocess.Popen(
+            argv,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            errors="replace",
+            start_new_session=True,
+        )
+    except FileNotFoundError as error:
+        return Reply(code=127, err=f"{error.filename}: command not found on this machine")
+    with process:
+        try:
+            out, err = process.communicate(timeout=COMMAND_TIMEOUT_S)
+            is_late = False
+        except subprocess.TimeoutExpired:
+            is_late = process.poll() is None
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            out, err = _rest(process)
+    if is_late:
+        said = f"sbatch did not answer in {COMMAND_TIMEOUT_S:.0f} s and was ended"
+        return Reply(code=1, out=out, err=said, is_late=True)
+    if process.returncode and (out.strip() or err.strip()):
+        return Reply(code=process.returncode, out=out, err=err)
+    said = f"sbatch ended with {process.returncode} and named no job, it said {out[:80]!r}"
+    return Reply(code=process.returncode or 1, out=out, err=said, is_unclear=True)
+
+
+def _rest(process: subprocess.Popen[str]) -> tuple[str, str]:
+    """Return what a program printed that was killed; "" where another one keeps its pipe open."""
+    try:
+        return process.communicate(timeout=_CLOSE_S)
+    except subprocess.TimeoutExpired:
+        return "", ""
 
 
 def _executor(folder: Path, parameters: Mapping[str, Any], program: str, digest: str) -> Any:
@@ -72,10 +137,7 @@ def _executor(folder: Path, parameters: Mapping[str, Any], program: str, digest:
 
 @functools.lru_cache(maxsize=8)
 def _script_executor(program: str, digest: str) -> Any:
-    """Return submitit's executor, which runs a program of ours as a script.
-
-    It calls sbatch without what would steer it behind our back.
-    """
+    """Return submitit's executor, which runs a program of ours as a script."""
     from submitit import SlurmExecutor
 
     class ScriptExecutor(SlurmExecutor):
@@ -88,13 +150,5 @@ def _script_executor(program: str, digest: str) -> Any:
             # isolated and without site: it needs the standard library only
             words = (program, str(Path(self.folder).parent), *([digest] if digest else []))
             return f"{self.python} -I -S {shlex.join(words)}"
-
-        def _make_submission_command(self, submission_file_path: Path) -> list[str]:
-            logs_in = self.parameters["additional_parameters"]["export"] == SLURM_LOGS_IN
-            names = steering_names(os.environ) if logs_in else unneeded_names(os.environ)
-            dropped = [word for name in names for word in ("-u", name)]
-            # flock itself holds it: what sbatch may leave running does not
-            held = ["flock", "-o", str(Path(self.folder) / HELD)] if shutil.which("flock") else []
-            return [*held, "env", *dropped, "sbatch", str(submission_file_path)]
 
     return ScriptExecutor

@@ -316,7 +316,7 @@ class AllocationExecutor:
             each
             for each in mine[-_IDLE_ENDS:]
             if each.over and not each.word.get("took") and not each.is_ending
-            and each.over.state in (State.FAILED, State.COMPLETED)
+            and each.over.state in (State.FAILED, State.COMPLETED, State.LOST)
         ]  # fmt: skip
         if len(idle) == _IDLE_ENDS and over is not None:
             ids = ", ".join(each.job_id for each in idle)
@@ -383,6 +383,7 @@ class AllocationExecutor:
         said = {
             "job_id": job_id,
             "work_dir": job.folder or "/",
+            "submitted_s": job.submitted_s,
             "session": self._session,
             "nodelist": list(job.outcome.nodes),
             "resources": resources.to_json(),
@@ -449,6 +450,8 @@ class AllocationExecutor:
             (pair for pair in allocations if pair[0].folder.name == taken["held"]),
             (None, Outcome(state=State.LOST, reason="its allocation is not known")),
         )
+        if said.state is State.PENDING and said.is_requeued:  # its steps are gone with the nodes
+            said = dataclasses.replace(said, state=State.REQUEUED)
         word = read(folder / driver.ENDED)
         now = self._ended(folder, taken, word, held, said) or _running(folder, said)
         return dataclasses.replace(now, allocation=taken["allocation"])
@@ -501,7 +504,8 @@ class AllocationExecutor:
             return ended(SlurmJob(job_id=job_id, outcome=done), folder)
         if said.state.is_final:
             until_s = said.end_s or math.inf
-            if word is None or word["end_s"] > until_s - _BEFORE_S:
+            ended_s = math.inf if word is None else word["end_s"]
+            if ended_s > until_s - _BEFORE_S or said.state is State.REQUEUED:
                 cut = _with_allocation(folder, taken, said)
                 is_begun = any(folder.glob("claimed*.json"))
                 if cut.state is State.CANCELLED and not is_begun and not self._stands(held, said):

@@ -164,13 +164,17 @@ class CommitPlan(Protocol):
 _NOT_THE_COMMIT = frozenset(
     {
         *(FailureClass.CANCELLED, FailureClass.PREEMPTED, FailureClass.LOST),
+        *(FailureClass.REQUEUED, FailureClass.NEVER_STARTS),
         *(FailureClass.HUB, FailureClass.GITHUB_5XX, FailureClass.SLURM_CONTROLLER_DOWN),
         *(FailureClass.QUEUE_LIMIT, FailureClass.SUBMISSION_REFUSED, FailureClass.BUDGET),
         *(FailureClass.LOG_UNREADABLE, FailureClass.NODE_FAIL, FailureClass.NODE_DRAIN),
         *(FailureClass.GPU_HARDWARE, FailureClass.GPU_ECC, FailureClass.NIC_FAULT),
     }
 )
-_NOT_THE_COMMIT_STATES = (State.CANCELLED, State.PREEMPTED, State.LOST, State.NODE_FAIL)
+_NOT_THE_COMMIT_STATES = (
+    *(State.CANCELLED, State.PREEMPTED, State.LOST, State.REQUEUED),
+    State.NODE_FAIL,
+)
 
 
 def is_of_the_site(result: TrialResult) -> bool:

@@ -62,6 +62,7 @@ def sbatch(argv: list[str]) -> int:
             "JobState": "RUNNING",
             "Reason": "None",
             "ExitCode": "0:0",
+            "SubmitTime": str(int(time.time())),
             "StartTime": str(int(time.time())),
             "EndTime": "Unknown",
             "NodeList": options.get("nodelist", NODES[0]),
@@ -139,9 +140,9 @@ def scontrol(argv: list[str]) -> int:
 
 
 def squeue(argv: list[str]) -> int:
-    columns = dict(zip("iTNSerjZk", (
+    columns = dict(zip("iTNSerjZkV", (
         "JobId", "JobState", "NodeList", "StartTime", "EndTime", "Reason", "JobName", "WorkDir",
-        "Comment"), strict=True))  # fmt: skip
+        "Comment", "SubmitTime"), strict=True))  # fmt: skip
     form = argv[argv.index("-o") + 1]
     name = argv[argv.index("-n") + 1] if "-n" in argv else ""
     for job in jobs().values():
@@ -160,7 +161,7 @@ def sacct(argv: list[str]) -> int:
     form = argv[argv.index("-o") + 1].split(",")
     for line in (HERE / "accounting").read_text().splitlines():
         job = json.loads(line)
-        sys.stdout.write("\x1f".join(job[keys.get(key, key)] for key in form) + "\n")
+        sys.stdout.write("\x1f".join(job.get(keys.get(key, key), "") for key in form) + "\n")
     return 0
 
 

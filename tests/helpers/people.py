@@ -103,7 +103,7 @@ def made() -> Iterator[People]:
         )
         team = grp.getgrnam(f"{stem}team").gr_gid
         for each in known:  # of an earlier user of this number
-            shutil.rmtree(f"/tmp/xlatune-{each.pw_uid}", ignore_errors=True)  # noqa: S108
+            shutil.rmtree(f"/tmp/xlatune-{each.pw_uid}", ignore_errors=True)
         yield People(ann=ann, ben=ben, stranger=stranger, team=team, root=root)
     finally:
         for name in names:

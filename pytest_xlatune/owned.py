@@ -198,11 +198,15 @@ class Folder:
         part = f".{name}.{os.uname().nodename}.{os.getpid()}"
         self.remove(part)
         found = self.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode=mode)
-        with os.fdopen(found, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(part, name, src_dir_fd=self.fd, dst_dir_fd=self.fd)
+        try:
+            with os.fdopen(found, "wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(part, name, src_dir_fd=self.fd, dst_dir_fd=self.fd)
+        except BaseException:
+            self.remove(part)  # the disk may be full
+            raise
 
     def has(self, name: str) -> bool:
         """Whether anything of this name lies in it."""

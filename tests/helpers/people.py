@@ -102,6 +102,8 @@ def made() -> Iterator[People]:
             Person(name=each.pw_name, uid=each.pw_uid, gid=each.pw_gid) for each in known
         )
         team = grp.getgrnam(f"{stem}team").gr_gid
+        for each in known:  # of an earlier user of this number
+            shutil.rmtree(f"/tmp/xlatune-{each.pw_uid}", ignore_errors=True)
         yield People(ann=ann, ben=ben, stranger=stranger, team=team, root=root)
     finally:
         for name in names:

@@ -78,7 +78,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     stop = _EndAsked()
     copy = copy_of(arguments.checkout, Path.cwd() / "checkout", model=arguments.model)
     end_strays(arguments.name)
-    job = submit(copy, given[at + 1 :], workspace=arguments.workspace)
+    job = submit(copy, given[at + 1 :], workspace=arguments.workspace, name=arguments.name)
     shutil.rmtree(copy, ignore_errors=True)  # the job runs from what submit.sh made of it
     if job is None:
         return 1
@@ -136,14 +136,22 @@ def copy_of(checkout: Path, copy: Path, *, model: str) -> Path:
 
 def end_strays(name: str) -> None:
     """Cancel jobs of this trial that an earlier attempt, killed outright, left in the queue."""
-    listed = _ask("squeue", "-h", "-u", getpass.getuser(), "-n", name, "-o", "%i")
-    for job in listed.split():
+    for job in jobs_named(name):
         sys.stdout.write(f"xlatune: job {job} of an earlier attempt is cancelled\n")
         _ask("scancel", job)
 
 
-def submit(copy: Path, arguments: Sequence[str], *, workspace: Path) -> str | None:
-    """Run `submit.sh` and return the id of the job; None where it made none."""
+def jobs_named(name: str) -> list[str]:
+    """Return the ids of the user's jobs of a name that are not over."""
+    return _ask("squeue", "-h", "-u", getpass.getuser(), "-n", name, "-o", "%i").split()
+
+
+def submit(copy: Path, arguments: Sequence[str], *, workspace: Path, name: str) -> str | None:
+    """Run `submit.sh` and return the id of the job; None where it made none.
+
+    Whatever it says and however it ends, a job of this `name` is the one that it made: none was
+    there before.
+    """
     done = subprocess.run(
         [str(copy / "submit.sh"), *arguments],
         env={**os.environ, "JOB_WORKSPACE": str(workspace), "GIT_OPTIONAL_LOCKS": "0"},
@@ -156,11 +164,13 @@ def submit(copy: Path, arguments: Sequence[str], *, workspace: Path) -> str | No
     )
     sys.stdout.write(done.stdout)
     sys.stdout.flush()
-    found = _SUBMITTED.search(done.stdout)
-    if done.returncode or found is None:
-        sys.stdout.write(f"xlatune: submit.sh ended with {done.returncode} and no running job\n")
-        return None
-    return found[1]
+    if (found := _SUBMITTED.search(done.stdout)) is not None:
+        return found[1]
+    if made := jobs_named(name):
+        sys.stdout.write(f"xlatune: submit.sh named no job; {made[-1]} is found by its name\n")
+        return made[-1]
+    sys.stdout.write(f"xlatune: submit.sh ended with {done.returncode} and no running job\n")
+    return None
 
 
 def follow(job: str, workspace: Path, stop: _EndAsked) -> str:

@@ -434,6 +434,18 @@ def test_what_runs_in_an_allocation_that_a_person_puts_back_is_requeued(tmp_path
     assert not slurm.count("sbatch"), "it comes back: no other is asked for"
 
 
+def test_an_allocation_whose_number_the_next_one_got_is_lost(tmp_path: Path) -> None:
+    run = tmp_path / "pp8" / "cell" / "s1"
+    for number in (1, 2):
+        folder = allocation(run, number).folder
+        said = {**json.loads((folder / driver.HELD_JSON).read_text()), "job_id": "31"}
+        (folder / driver.HELD_JSON).write_text(json.dumps(said))
+    answer = at(run, scontrol("RUNNING")).replace("held-1", "held-2")
+    slurm = Scripted(scontrol=Reply(code=0, out=answer))
+    executor = AllocationExecutor(hold_s=3600, environ={}, run=slurm, round_s=0.0)
+    assert [said.state for _, said in executor._look(run)] == [State.LOST, State.RUNNING]
+
+
 @pytest.mark.parametrize(
     ("changed", "expected"),
     [

@@ -334,6 +334,8 @@ def test_accounting_finds_what_the_controller_has_forgotten(
     assert executor.find(attempt) == "77"
     new = dataclasses.replace(attempt, folder=root / "t1" / "2", comment="new")
     assert executor.find(new) == ""
+    (fake / "accounting").write_text(json.dumps(job | {"Comment": "project 7"}))
+    assert executor.find(attempt) == "77", "a site may write comments of its own"
 
 
 def test_submission_without_slurm_says_so(

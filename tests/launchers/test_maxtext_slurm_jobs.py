@@ -129,6 +129,14 @@ def test_what_submit_says_when_it_fails_is_in_the_log(site: Site) -> None:
     assert not (site.attempt / RECORD).exists()
 
 
+@pytest.mark.parametrize("ends_with", ["0", "1"])
+def test_a_job_that_submit_does_not_name_is_found_by_its_name(site: Site, ends_with: str) -> None:
+    assert site.run(BASELINE, MUTE=ends_with) == 0
+    record = site.record()
+    assert (record["job_id"], record["state"]) == ("4711", "COMPLETED")
+    assert "scancel" not in (site.state / "calls").read_text()
+
+
 def test_a_signal_cancels_the_job(site: Site) -> None:
     process = site.start(BASELINE, HANG="1")
     until(lambda: "completed step: 3" in site.log.read_text(encoding="utf-8"))

@@ -208,6 +208,14 @@ def slurm_fixture(lab: ModuleType) -> Callable[..., str]:
     return slurm
 
 
+def is_whole(outcome: Path) -> bool:
+    """Whether a payload says that its trainer ran to its end; a damaged file says nothing."""
+    try:
+        return bool(json.loads(outcome.read_text(encoding="utf-8"))["state"] == "completed")
+    except (ValueError, TypeError, KeyError, RecursionError):
+        return False
+
+
 class Project:
     """A user's folder with one sweep in it, and what sessions of pytest left behind."""
 
@@ -276,7 +284,7 @@ class Project:
         """
         whole: dict[tuple[str, str], int] = {}  # two sweeps of one cell have the same trials
         for path in self.path.glob("work/*/*/*/*/outcome.json"):
-            if json.loads(path.read_text(encoding="utf-8"))["state"] == "completed":
+            if is_whole(path):
                 sweep = path.relative_to(self.path / "work").parts[0]
                 of = sweep, path.parent.name.rpartition(".")[0]
                 whole[of] = whole.get(of, 0) + 1

@@ -169,7 +169,7 @@ def test_a_session_killed_as_sbatch_took_its_job_leaves_it_to_the_next(
     [
         pytest.param('{"state": "compl', id="torn"),
         pytest.param("", id="empty"),
-        pytest.param('{"state": "completed", "nodes": 7, "end_s": NaN}', id="wrong types"),
+        pytest.param('{"state": 7, "nodes": 7, "end_s": NaN}', id="wrong types"),
         pytest.param("[" * 100_000, id="100,000 brackets"),
     ],
 )

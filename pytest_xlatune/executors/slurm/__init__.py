@@ -357,10 +357,11 @@ def _setup(scripts: Path, *, logs_in: bool) -> list[str]:
 
 
 def _is_of(job: SlurmJob, comment: str, folder: Path) -> bool:
-    """Whether a job is an attempt's, by its comment and its folder, as far as those are kept."""
-    if not job.comment:
-        return job.folder == str(folder)
-    return job.comment == comment and job.is_in(folder)
+    """Whether a job is an attempt's: by its folder, which no other has, else by its comment.
+
+    A site may write comments of its own.
+    """
+    return job.is_in(folder) if job.folder else job.comment == comment
 
 
 # sbatch: Job 4711 to start at 1795173260 using 16 processors on nodes node001 in partition p

@@ -34,7 +34,7 @@ from pathlib import Path
 from pytest_xlatune import owned
 from pytest_xlatune.executors import SchedulerDown
 from pytest_xlatune.executors.folder import read_outcomes
-from pytest_xlatune.executors.payload import CANCEL
+from pytest_xlatune.executors.payload import CANCEL, name_of
 from pytest_xlatune.executors.slurm._commands import (
     Run,
     SlurmJob,
@@ -286,10 +286,13 @@ def _begun(folder: Path, job_id: str) -> Path:
 
 
 def _has_restarted(folder: Path, job_id: str) -> bool:
-    """Whether a job began again after a rank had claimed the trial, so that it runs nothing."""
+    """Whether a job began again after its first rank had claimed the trial: it runs nothing.
+
+    Both files are of one node, and so of one clock.
+    """
     try:
-        began_s = _begun(folder, job_id).stat().st_mtime_ns
-        return any(each.stat().st_mtime_ns < began_s for each in folder.glob("claimed*.json"))
+        claimed = (folder / name_of("claimed")).stat()
+        return claimed.st_mtime_ns < _begun(folder, job_id).stat().st_mtime_ns
     except FileNotFoundError:
         return False
 

@@ -65,7 +65,7 @@ from pytest_xlatune.executors.slurm._held import (
     release,
     waits_in,
 )
-from pytest_xlatune.executors.slurm._poller import ROUND_S, Poller, ended, is_whole
+from pytest_xlatune.executors.slurm._poller import ROUND_S, Poller, ended, given_away, is_whole
 from pytest_xlatune.executors.slurm._script import SCRIPTS
 from pytest_xlatune.executors.slurm.nodes import resume_nodes
 from pytest_xlatune.model.errors import ConfigError, SubmissionError
@@ -228,6 +228,8 @@ class AllocationExecutor:
         found = []
         for each in known:
             said = each.over or answers.get(each.job_id, Outcome(state=State.PENDING))
+            if each.over is None and left.get(each.job_id, each.folder) != each.folder:
+                said = given_away(each.folder, each.job_id)
             if said.state.is_final and each.over is None:
                 payload.write_json(each.folder / OVER, said.to_json())
                 _log.info("allocation %s is over: %s", each.job_id, said.reason)

@@ -33,4 +33,8 @@ setsid bash "$artifact/_job.sh" "$id" "$name" "$model" "$@" \
     > "$folder.log" 2>&1 < /dev/null &
 echo $! > "$SLURM_STANDIN/group" # setsid made it the leader of one; scancel ends it
 echo "JOB_NAME=$name"
+if [[ -n $MUTE ]]; then
+    echo "$id" > "$SLURM_STANDIN/strays"
+    exit "$MUTE"
+fi
 echo "Submitted batch job $id"

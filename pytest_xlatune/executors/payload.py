@@ -6,8 +6,9 @@ and node, and it judges nothing: what a log says is read elsewhere. Whatever the
 data, never an exception.
 
 The package's docstring lists the files. Only the node knows the attempt's folder and the rank, so
-`{xlatune.folder}` and `{xlatune.rank}` are replaced in `argv` and in the values of `env`; nothing
-else is touched.
+`{xlatune.folder}` and `{xlatune.rank}` are replaced in `argv` and in the values of `env`, and
+`{xlatune.quoted_folder}` by the folder as XLA reads it between double quotes; nothing else is
+touched.
 """
 
 from __future__ import annotations
@@ -93,9 +94,10 @@ def forget_secrets(folder: Path) -> None:
     """Remove what only a trial that is still to run, or runs, has to know."""
     try:
         files = json.loads((folder / SPEC).read_bytes()).get("files", {}).items()
-    except (OSError, ValueError):
-        files = ()
-    for name in (SECRETS, *(name for name, text in files if text.startswith(SECRET_MARK))):
+        marked = [name for name, text in files if text.startswith(SECRET_MARK)]
+    except (OSError, ValueError, RecursionError, AttributeError):  # its content may be anything
+        marked = []
+    for name in (SECRETS, *marked):
         with contextlib.suppress(OSError):
             (folder / name).unlink()
 
@@ -444,8 +446,7 @@ def _start(
             os._exit(1)
 
     def fill(text: str) -> bytes:
-        text = text.replace("{xlatune.folder}", str(folder))
-        return _bytes(text.replace("{xlatune.rank}", str(rank)))
+        return filled(text, folder, rank)
 
     with (log or folder / log_name(rank)).open("ab") as written:
         return subprocess.Popen(
@@ -566,6 +567,14 @@ def _try_lock(descriptor: int) -> bool:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         return True
     return False
+
+
+def filled(text: str, folder: Path, rank: int) -> bytes:
+    """Return a word or a value with what only the node knows in it."""
+    escaped = str(folder).replace("\\", "\\\\").replace('"', '\\"')
+    text = text.replace("{xlatune.quoted_folder}", escaped)
+    text = text.replace("{xlatune.folder}", str(folder))
+    return _bytes(text.replace("{xlatune.rank}", str(rank)))
 
 
 def _environment(

@@ -101,7 +101,8 @@ _NOT_THE_NODE = frozenset(
         *(FailureClass.CANCELLED, FailureClass.PREEMPTED, FailureClass.LOST),
         *(FailureClass.HUB, FailureClass.GITHUB_5XX, FailureClass.SLURM_CONTROLLER_DOWN),
         *(FailureClass.QUEUE_LIMIT, FailureClass.SUBMISSION_REFUSED, FailureClass.BUDGET),
-        *(FailureClass.LOG_UNREADABLE, FailureClass.UNKNOWN_FLAG, FailureClass.CONFIG_ERROR),
+        *(FailureClass.LOG_UNREADABLE, FailureClass.OUTCOME_UNREADABLE),
+        *(FailureClass.UNKNOWN_FLAG, FailureClass.CONFIG_ERROR),
     }
 )
 _NOT_THE_NODE_STATES = (State.CANCELLED, State.PREEMPTED, State.LOST)

@@ -43,7 +43,18 @@ HELD_JSON, DRIVER_JSON, END, DRIVING = "held.json", "driver.json", "end", "drivi
 STEPS = "steps"  # the queue, beside the folders of its allocations
 TAKEN, SRUN, ENDED = "taken.json", "srun.json", "ended.json"
 STEERING = ("SBATCH_", "SQUEUE_", "SACCT_", "SINFO_", "SCONTROL_", "SCANCEL_", "SRUN_", "SLURM_")
+# without the token SLURM_JWT, which the session's own commands have: trainers inherit what srun is
+# given, and inside a job Slurm knows its user without one
 KEPT = frozenset({"SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_CLUSTERS"})
+Kinds = Mapping[str, type | tuple[type, ...]]  # name -> of which kind its value is
+_NUMBER = (int, float)
+_LAST_S = 1 << 37  # seconds since the epoch, of the year 6325
+TOOK: Kinds = {"held": str, "allocation": str, "step": str, "at_s": _NUMBER}
+CAME_TO: Kinds = {"code": int, "end_s": _NUMBER}
+WORD: Kinds = {"until_s": (*_NUMBER, type(None)), "longest_s": _NUMBER, "took": int,
+               "is_full": bool, "why": str}  # fmt: skip
+_ENTRY: Kinds = {"folder": str, "nodes": list, "step": str, "limit_s": _NUMBER, "srun": list}
+_PROCESS: Kinds = {"host": str, "boot_id": str, "pid": int, "start_ticks": int}
 IDLE_S = 300.0  # with nothing to run, until it gives the nodes back
 SPARE = 1.25  # times the longest step so far: what the next one may take
 SPARE_S = 20.0  # and the end of an allocation on top
@@ -208,7 +219,7 @@ class Driver:
 
     def _has_srun(self, folder: Path) -> bool:
         """Whether the srun that a dead driver started here still runs."""
-        known = _read(folder / SRUN)
+        known = _read(folder / SRUN, _PROCESS)
         if known is None or [known["host"], known["boot_id"]] != [*self.payload.boot()]:
             return False
         return bool(self.payload.start_ticks(known["pid"]) == known["start_ticks"])
@@ -247,7 +258,7 @@ class Driver:
     def _adopt(self) -> None:
         """Take over what a driver that was killed had started here."""
         for name, entry in self._queue():
-            taken = _read(Path(entry["folder"]) / TAKEN)
+            taken = _read(Path(entry["folder"]) / TAKEN, TOOK)
             if taken is None:
                 continue
             self._over.add(name)
@@ -294,7 +305,7 @@ class Driver:
         for name in names:
             if name in self._over:
                 continue
-            entry = self._entries.get(name) or _read(self.held.parent / STEPS / name)
+            entry = self._entries.get(name) or _read(self.held.parent / STEPS / name, _ENTRY)
             if entry is not None:
                 self._entries[name] = entry  # it is written once
                 if entry.get("wanted", "") == self.wanted:
@@ -419,18 +430,30 @@ def _run(argv: list[str]) -> str | None:
     return done.stdout
 
 
-def _read(path: Path) -> Any:
-    """Return a file's JSON; None where there is none."""
+def is_of(found: Any, kinds: Kinds) -> bool:
+    """Whether a value is a mapping that has each of these names, with a value of its kind."""
+    is_mapping = isinstance(found, dict) and all(
+        isinstance(found.get(name), kind) for name, kind in kinds.items()
+    )
+    times = ("at_s", "end_s")
+    return is_mapping and all(0 <= found[name] < _LAST_S for name in times if name in kinds)
+
+
+def _read(path: Path, kinds: Kinds) -> Any:
+    """Return a file's mapping; None where it has none with a value of each of these kinds."""
     try:
-        return json.loads(path.read_bytes())
-    except (OSError, ValueError):
+        found = json.loads(path.read_bytes())
+    except (OSError, ValueError, RecursionError):
         return None
+    return found if is_of(found, kinds) else None
 
 
 def main(held: str) -> None:
     """Drive the allocation of a folder, unless another driver does."""
     folder = Path(held)
-    said = _read(folder / HELD_JSON) or {}
+    said = _read(folder / HELD_JSON, {"job_id": str})
+    if said is None:
+        raise SystemExit(f"{folder / HELD_JSON} cannot be read: nothing is started here")
     job_id = os.environ.get("SLURM_JOB_ID") or said["job_id"]
     with (folder / DRIVING).open("a") as lock:
         until_s = time.monotonic() + _LOCK_S

@@ -178,10 +178,10 @@ class Folder:
             raise
         return found
 
-    def read(self, name: str) -> bytes:
-        """Return the content of a file of ours in it. Raises as `open` does."""
+    def read(self, name: str, most_bytes: int = -1) -> bytes:
+        """Return the content of a file of ours in it, or its first bytes. Raises as `open` does."""
         with os.fdopen(self.open(name), "rb") as file:
-            return file.read()
+            return file.read(most_bytes)
 
     def create(self, name: str, content: bytes) -> bool:
         """Write a file that is not there yet; False where one is."""
@@ -308,10 +308,10 @@ def open_file(path: Path, flags: int = _READ, *, mode: int | None = None) -> int
         return folder.open(path.name, flags, mode=mode)
 
 
-def read_bytes(path: Path) -> bytes:
-    """Return the content of a file of ours. Raises as `Folder` and its `open` do."""
+def read_bytes(path: Path, *, most_bytes: int = -1) -> bytes:
+    """Return a file of ours, or its first bytes. Raises as `Folder` and its `open` do."""
     with Folder(path.parent) as folder:
-        return folder.read(path.name)
+        return folder.read(path.name, most_bytes)
 
 
 def read_text(path: Path) -> str:

@@ -8,6 +8,7 @@ import os
 import secrets
 import shutil
 import signal
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -148,6 +149,14 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> OneWork
         return None
     config.option.loadscopereorder = False  # they are in order
     return OneWorkerForTheLab(config, log)
+
+
+@pytest.fixture(autouse=True)
+def _secrets_of_one_test() -> Iterator[None]:
+    """Forget after a test which values no message may show: another one's are words like others."""
+    yield
+    if (redact := sys.modules.get("pytest_xlatune.model.redact")) is not None:
+        redact._kept.clear()
 
 
 @pytest.fixture(scope="session")

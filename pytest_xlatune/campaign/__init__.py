@@ -24,8 +24,8 @@ from dataclasses import dataclass
 
 from pytest_xlatune.campaign._limits import Packing, Spending
 from pytest_xlatune.campaign.attempts import Attempts
-from pytest_xlatune.campaign.jobs import end_jobs
-from pytest_xlatune.campaign.log import keep_secret, lines_about
+from pytest_xlatune.campaign.jobs import end_jobs, lost_runs, refusal_of, with_shown_reason
+from pytest_xlatune.campaign.log import lines_about
 from pytest_xlatune.campaign.setup import Setup, by_digest
 from pytest_xlatune.campaign.turns import Turns
 from pytest_xlatune.executors import OWN_JOBS, SchedulerDown, standing
@@ -55,7 +55,7 @@ from pytest_xlatune.model.errors import (
 from pytest_xlatune.model.failure import FailureClass
 from pytest_xlatune.model.hosts import compress
 from pytest_xlatune.model.profile import SLUG
-from pytest_xlatune.model.redact import hide_quoted
+from pytest_xlatune.model.redact import hide_quoted, keep_secret
 from pytest_xlatune.model.resources import Next
 from pytest_xlatune.model.result import (
     Conclusion,
@@ -200,14 +200,16 @@ class Campaign:
         by_cell = {name: len(cell.nodelist) or asked for name, cell in cells}
         return Spending(nodes=asked, nodes_of_cell=by_cell)
 
-    def open(self, *, fresh: bool = False) -> None:
+    def open(self, *, fresh: bool = False, rebuild: bool = False) -> None:
         """Join the campaign of this session, or begin it. Call once, before anything else.
 
         With `fresh`, the first process of the session to come moves the ledger aside, after the
-        end of what still runs of it: no session could read its result.
+        end of what still runs of it: no session could read its result. With `rebuild` a new ledger
+        goes on with the attempts of one that was lost.
 
         Raises:
-            ConfigError: the ledger belongs to other cells, or the site is not ready.
+            ConfigError: the ledger belongs to other cells, or was lost beside its attempts, or the
+                site is not ready.
             LedgerError: it cannot be read or written, or is to be moved aside while another session
                 is at it.
         """
@@ -233,6 +235,10 @@ class Campaign:
                 self.study, self._view = agreed(self.study, declared=mine[0]), None
                 self._changes = -1
                 return
+            lost = () if opened else lost_runs(setup.folder)
+            if lost and not (fresh or rebuild):
+                raise ConfigError(refusal_of(setup.folder, lost))
+            again = lost[0] if lost and not fresh else None
             notes = setup.check(self._state) if setup.check is not None else ()
             secrets = self._secrets(self.view().history)
             self._write(
@@ -247,7 +253,9 @@ class Campaign:
                     settings={
                         name: hide_quoted(said, secrets) for name, said in setup.settings.items()
                     },
+                    run=again.name if again is not None else "",
                 ),
+                *(Noted(about=NoteKind.SITE, text=each.note(again=not fresh)) for each in lost[:1]),
                 *(
                     Noted(about=NoteKind.SITE, text=hide_quoted(note, secrets))
                     for note in (*left, *notes)
@@ -534,7 +542,8 @@ class Campaign:
         if not in_flight:
             self._tell_now({})
             return
-        outcomes = self.setup.executor.poll(in_flight, root=self.setup.folder)
+        polled = self.setup.executor.poll(in_flight, root=self.setup.folder)
+        outcomes = {job: with_shown_reason(each) for job, each in polled.items()}
         self._tell_now(outcomes)
         self._packing.seen(outcomes)
         for submission in in_flight:

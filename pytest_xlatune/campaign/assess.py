@@ -78,19 +78,19 @@ class Assessment:
     settings: tuple[TrialSetting, ...] = ()
 
 
+def finding_without_secrets(found: Finding, secrets: frozenset[str]) -> Finding:
+    """Return a finding as it may be written down."""
+    return replace(
+        found, text=hide_quoted(found.text, secrets), detail=hide_quoted(found.detail, secrets)
+    )
+
+
 def without_secrets(found: Assessment, secrets: frozenset[str]) -> Assessment:
     """Return what may be written down: a log quotes whatever it likes."""
     said, findings = found.decision, found.findings
     return replace(
         found,
-        findings=tuple(
-            replace(
-                each,
-                text=hide_quoted(each.text, secrets),
-                detail=hide_quoted(each.detail, secrets),
-            )
-            for each in findings
-        ),
+        findings=tuple(finding_without_secrets(each, secrets) for each in findings),
         settings=tuple(
             replace(each, asked=HIDDEN, seen="")
             if is_secret(each.name)

@@ -14,16 +14,17 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 
-from pytest_xlatune.campaign._follow import Follower, Judge, unreadable
+from pytest_xlatune.campaign._follow import Follower, Judge, LogProgress, unreadable
 from pytest_xlatune.campaign.assess import (
     STATUS,
     assess,
+    finding_without_secrets,
     said_of_settings,
     with_log,
     without_secrets,
 )
 from pytest_xlatune.campaign.epochs import asks_devices, parted
-from pytest_xlatune.campaign.jobs import interrupted
+from pytest_xlatune.campaign.jobs import interrupted, last_attempt
 from pytest_xlatune.campaign.playbook import Decision, decide
 from pytest_xlatune.campaign.setup import Setup
 from pytest_xlatune.executors import (
@@ -33,7 +34,7 @@ from pytest_xlatune.executors import (
     SchedulerDown,
     standing,
 )
-from pytest_xlatune.executors.folder import read_spec, with_probe
+from pytest_xlatune.executors.folder import keep_unreadable, read_spec, with_probe
 from pytest_xlatune.executors.payload import forget_secrets, log_name
 from pytest_xlatune.ledger import (
     AttemptEnded,
@@ -54,7 +55,13 @@ from pytest_xlatune.model.cell import (
     DUMP_FOLDER,
     OPTIONS_FOLDER,
 )
-from pytest_xlatune.model.errors import CheckoutError, ConfigError, LedgerError, SubmissionError
+from pytest_xlatune.model.errors import (
+    CheckoutError,
+    ConfigError,
+    LedgerError,
+    SubmissionError,
+    shown,
+)
 from pytest_xlatune.model.failure import FailureClass
 from pytest_xlatune.model.redact import HIDDEN, hide_quoted
 from pytest_xlatune.model.resources import Next
@@ -141,7 +148,9 @@ class Attempts:
 
     def intend(self, state: LedgerState, trial: Trial) -> AttemptIntended:
         """Return the next attempt of a trial, to be journalled before it is handed over."""
-        number = len(state.trials[trial.id].attempts) + 1
+        number = 1 + max(state.trials[trial.id].attempts, default=0)
+        if state.is_rebuilt and number == 1:
+            number = last_attempt(self._setup.folder / state.run, trial.id) or 1
         comment = self._setup.request_for(trial, number, state).comment
         return AttemptIntended(trial_id=trial.id, attempt=number, comment=comment)
 
@@ -284,6 +293,8 @@ class Attempts:
         attempt = progress.attempts[submission.attempt]
         if outcome.state.is_final:
             forget_secrets(self._setup.folder / submission.folder)
+        if outcome.is_unreadable:
+            keep_unreadable(self._setup.folder / submission.folder)
         is_let_go = attempt.state is AttemptState.LET_GO
         if outcome.state is State.CANCELLED and is_let_go and not _is_behind(attempt):
             return interrupted(submission, outcome)
@@ -310,6 +321,8 @@ class Attempts:
         )
         if why is None:
             return pinned
+        if why.fatal is not None:
+            why = dataclasses.replace(why, fatal=self._shown(why.fatal, state, progress.trial))
         if why.behind is not None:
             said = f"{why.trial_id} is {why.behind.words}"
             _LOG.info("job %s is to be ended early: %s", submission.job_id, said)
@@ -317,6 +330,12 @@ class Attempts:
         said = f"{why.still_s:.0f} s without a step" + (f", {why.fatal.cls}" if why.fatal else "")
         _LOG.info("job %s is to be ended: %s", submission.job_id, said)
         return (*pinned, why)
+
+    def _shown(self, finding: Finding, state: LedgerState, trial: Trial) -> Finding:
+        """Return a finding as it may be written down: a log quotes whatever it likes."""
+        whole = self._setup.whole(trial)
+        secrets = self._setup.secrets_of(self._setup.cell_of(trial, state), whole.profile)
+        return finding_without_secrets(finding, secrets)
 
     def _judge(
         self,
@@ -443,6 +462,7 @@ class Attempts:
             said = f"resumed {_REVIVALS} times without a measured trial since"
             return Resumed(faults=(said,), unfit=nodes)
         done = self._setup.executor.resume(nodes)
+        done = dataclasses.replace(done, faults=tuple(map(shown, done.faults)))
         _LOG.warning(
             "asked for %s to be resumed: resumed %s; %s",
             ",".join(nodes) or "this machine",
@@ -498,7 +518,7 @@ class Attempts:
                 if each.trial.arm == self._reference
             ),
         )
-        left = self._follower.finish(submission, trial.protocol)
+        left = self._left(state, submission, trial)
         try:
             options = dumped(trial, attempt_folder)
             found = assessed(left.report, metrics=left.metrics, logged=left.logged, options=options)
@@ -559,6 +579,15 @@ class Attempts:
             )
         # last: as long as its end is missing an attempt is looked after, and assessed again
         return (*events, end)
+
+    def _left(self, state: LedgerState, submission: Submission, trial: Trial) -> LogProgress:
+        """Return what an ended attempt left, with findings as they may be written down.
+
+        So is the one for which it was ended: it is found among them again.
+        """
+        left = self._follower.finish(submission, trial.protocol)
+        found = tuple(self._shown(each, state, trial) for each in left.report.findings)
+        return dataclasses.replace(left, report=dataclasses.replace(left.report, findings=found))
 
     def _evidence(
         self,
@@ -648,6 +677,7 @@ _WITHOUT_A_LINE = frozenset(
         FailureClass.KILLED,
         FailureClass.SIGNAL_KILL,
         FailureClass.UNKNOWN_DEATH,
+        FailureClass.OUTCOME_UNREADABLE,
         FailureClass.HANG_INIT,
         FailureClass.HANG_SILENT_OOM,
         FailureClass.HANG_MID_TRAINING,

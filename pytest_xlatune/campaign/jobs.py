@@ -1,29 +1,40 @@
-"""The jobs of a cell, listed and ended from its ledger alone.
+"""The jobs of a cell, listed and ended from its ledger alone; and attempts whose ledger is gone.
 
 Neither the sweep file nor the session that submitted them is needed, so a job outlives both. This
 module measures and decides nothing: a trial ended here has no result and is run again, and one that
 came to its own end first is left for the next session, which reads its result.
+
+Where a ledger was deleted or emptied, the folder of an attempt holds what was started, how each
+rank ended, and its logs: its result is read from them as it was the first time. What stood in the
+ledger alone is lost with it: which nodes were resumed or repaired, what compiling said, why an
+attempt was ended early.
 """
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pytest_xlatune.campaign.turns import Turns
 from pytest_xlatune.executors import Executor
-from pytest_xlatune.executors.folder import HELD
+from pytest_xlatune.executors.folder import HELD, read_outcomes
 from pytest_xlatune.executors.named import executor_named
-from pytest_xlatune.executors.payload import forget_secrets
+from pytest_xlatune.executors.payload import SPEC, forget_secrets
 from pytest_xlatune.ledger import LEDGER, AttemptEnded, AttemptLetGo, Decided, Event, Ledger
 from pytest_xlatune.ledger.state import replay
+from pytest_xlatune.model.errors import shown
 from pytest_xlatune.model.resources import Next
 from pytest_xlatune.model.result import Outcome, State, Submission
+from pytest_xlatune.model.text import counted
 
 _BY_US = frozenset({State.CANCELLED, State.LOST})  # how an attempt ends that was asked to
 _END_LIMIT_S = 60.0
 _LOOK_S = 0.25
+# the folder of an attempt:  overlap-2-wave2.0-3f9c01ab77.1
+_ATTEMPT = re.compile(r"(?P<trial>.+-[0-9a-f]{10})\.(?P<number>[1-9][0-9]{0,3})")
 
 
 def cancel_unwaited(
@@ -76,12 +87,17 @@ def _in_flight(folder: Path) -> tuple[Submission, ...]:
     return replay(Ledger(folder / LEDGER).refresh()).in_flight()
 
 
+def with_shown_reason(outcome: Outcome) -> Outcome:
+    """Return where a job stands as people may see it: a scheduler quotes what it was given."""
+    return replace(outcome, reason=shown(outcome.reason)) if outcome.reason else outcome
+
+
 def interrupted(submission: Submission, outcome: Outcome) -> tuple[Event, ...]:
     """Return the events of an attempt that was ended because no session waited for it."""
     trial_id, attempt = submission.trial_id, submission.attempt
     return (
         Decided(trial_id=trial_id, attempt=attempt, next=Next.INTERRUPTED),
-        AttemptEnded(trial_id=trial_id, attempt=attempt, outcome=outcome),
+        AttemptEnded(trial_id=trial_id, attempt=attempt, outcome=with_shown_reason(outcome)),
     )
 
 
@@ -95,3 +111,78 @@ def _until_over(
             if outcome.state.is_final:
                 yield left.pop(job_id), outcome
         time.sleep(_LOOK_S)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LostRun:
+    """The attempts of a ledger that is gone.
+
+    Attributes:
+        name: of the folder that they lie in, the id of the session that began the ledger.
+        finished: how many of them have an outcome.
+        others: how many have none; they may run.
+    """
+
+    name: str
+    finished: int
+    others: int
+
+    @property
+    def words(self) -> str:
+        """How many there are."""
+        others = f" and {counted(self.others, 'other')}" if self.others else ""
+        return f"{counted(self.finished, 'finished attempt')}{others} of session {self.name}"
+
+    def note(self, *, again: bool) -> str:
+        """Return what a reader of the results should know: they are read again, or left alone."""
+        if not again:
+            return f"the ledger before was lost; {self.words} are left alone, also those that run"
+        return (
+            f"the ledger before was lost; {self.words} are read again from their own files. Which "
+            "nodes were resumed or repaired meanwhile is not known, so that scores before and "
+            "after may be compared"
+        )
+
+
+def lost_runs(folder: Path) -> tuple[LostRun, ...]:
+    """Return what lies beside a ledger without a session, the last begun first.
+
+    Attempts that a ledger knows which was moved aside are not lost.
+
+    Args:
+        folder: of the ledger.
+    """
+    found: dict[Path, list[bool]] = {}
+    for path in folder.glob(f"*/*/{SPEC}"):
+        attempt = path.parent
+        if _ATTEMPT.fullmatch(attempt.name):
+            found.setdefault(attempt.parent, []).append(bool(read_outcomes(attempt)))
+    archives = folder.glob(f"{Path(LEDGER).stem}-*{Path(LEDGER).suffix}") if found else ()
+    known = [path.read_bytes() for path in archives]
+    lost = [
+        run
+        for run in found
+        if not any(f'"session":"{run.name}"'.encode() in text for text in known)
+    ]
+    lost.sort(key=lambda run: run.stat().st_mtime, reverse=True)
+    return tuple(
+        LostRun(name=run.name, finished=sum(found[run]), others=found[run].count(False))
+        for run in lost
+    )
+
+
+def refusal_of(folder: Path, lost: tuple[LostRun, ...]) -> str:
+    """Return the message where attempts lie beside no ledger: what was found, what can be done."""
+    more = f" (and of {counted(len(lost) - 1, 'earlier one')})" if len(lost) > 1 else ""
+    return (
+        f"{folder} holds {lost[0].words}{more}, and no {LEDGER} that knows them: it was deleted or "
+        "emptied. Put it back; or say --xlatune-rebuild to read their results again from their own "
+        "files and go on; or --xlatune-fresh to measure everything again. Nothing is deleted"
+    )
+
+
+def last_attempt(run: Path, trial_id: str) -> int:
+    """Return the number of the last attempt of a trial that has a folder; 0 without one."""
+    found = (_ATTEMPT.fullmatch(path.parent.name) for path in run.glob(f"*/{SPEC}"))
+    numbers = (int(each["number"]) for each in found if each and each["trial"] == trial_id)
+    return max(numbers, default=0)

@@ -12,12 +12,12 @@ import contextvars
 import logging
 import sys
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
 from pytest_xlatune import owned
-from pytest_xlatune.model.redact import hide
+from pytest_xlatune.model.redact import hide, kept_secrets
 from pytest_xlatune.sweep.groups import LogLevel
 
 LOG = "xlatune.log"
@@ -26,13 +26,7 @@ _ROOT = logging.getLogger("pytest_xlatune")
 _ROOT.addHandler(logging.NullHandler())
 
 
-_secrets: set[str] = set()  # of every campaign of this process: a line of one may quote another's
 _about: contextvars.ContextVar[Path | None] = contextvars.ContextVar("folder", default=None)
-
-
-def keep_secret(secrets: Iterable[str]) -> None:
-    """Hide these values from now on in each log of this process."""
-    _secrets.update(secrets)
 
 
 @contextlib.contextmanager
@@ -49,7 +43,7 @@ class _Hiding(logging.Formatter):
     """A line without the values that no text may show, a traceback included."""
 
     def format(self, record: logging.LogRecord) -> str:
-        return hide(super().format(record), _secrets)
+        return hide(super().format(record), kept_secrets())
 
 
 class _LogFile(logging.FileHandler):
@@ -83,8 +77,8 @@ def write_log(folder: Path, level: LogLevel) -> Iterator[Path]:
     """Append what this process does to the log of a campaign, as long as the context lasts.
 
     Processes of one session write into the same file, each line with its process id; lines below
-    `level` are left out, and no line shows a value of `keep_secret`. A file that cannot be written
-    is warned of, once.
+    `level` are left out, and no line shows a value of `redact.keep_secret`. A file that cannot be
+    written is warned of, once.
     """
     path = folder / LOG
     try:

@@ -119,7 +119,7 @@ class Setup:
         return request_for(
             trial,
             number,
-            run=state.opened[0].session,
+            run=state.run,
             folder=self.folder,
             nodelist=state.nodes_of(cell),
             resources=resources,

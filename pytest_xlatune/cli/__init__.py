@@ -23,7 +23,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from pytest_xlatune import __version__, owned
-from pytest_xlatune.model.errors import ConfigError, Exit, XlatuneError, help_lines, of_command
+from pytest_xlatune.model.errors import (
+    ConfigError,
+    Exit,
+    XlatuneError,
+    help_lines,
+    hide_secrets_of,
+    of_command,
+    shown,
+)
 
 if TYPE_CHECKING:
     from pytest_xlatune.model.record import Json
@@ -122,6 +130,7 @@ TRIAL = "SWEEP:PROFILE or a trial's id for one that `evidence` recorded"  # of `
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
     given = sys.argv[1:] if argv is None else list(argv)
+    hide_secrets_of(os.environ)
     name = given[0] if given else ""
     if name in _FORMER:
         return complain([f"`xlatune {name}` is called `xlatune {_FORMER[name]}` now"])
@@ -193,7 +202,7 @@ class _Commands(argparse.ArgumentParser):
             more = f"; `{self.prog} --help` lists them"
         # its usage, not that of all commands
         one = (self.command or self) if message.startswith("unrecognized") else self
-        argparse.ArgumentParser.error(one, message + more)
+        argparse.ArgumentParser.error(one, shown(message + more))
 
 
 def _parser(name: str) -> argparse.ArgumentParser:
@@ -423,6 +432,6 @@ def complain(problems: Iterable[str], *, status: Exit = Exit.USAGE) -> int:
     """Say on stderr what could not be done; return the exit code, 0 where there is nothing."""
     code = 0
     for problem in problems:
-        print(f"xlatune: {problem}", file=sys.stderr)
+        print(f"xlatune: {shown(problem)}", file=sys.stderr)
         code = of_command(status)
     return code

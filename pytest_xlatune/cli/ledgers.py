@@ -285,6 +285,10 @@ def _jobs(arguments: argparse.Namespace) -> int:
                 ended = cancel_unwaited(folder)
                 cancelled += len(ended)
             state = replay(Ledger(folder / LEDGER).refresh())
+            if not state.opened:
+                from pytest_xlatune.campaign.jobs import lost_runs, refusal_of
+
+                problems += [refusal_of(folder, lost)] if (lost := lost_runs(folder)) else []
         except LedgerError as error:  # the jobs of the other cells are ended all the same
             problems.append(str(error))
             continue

@@ -15,6 +15,7 @@ The folder of an attempt, written by the harness (<) and by the payload on the n
     > log.<rank>.txt   standard output and standard error of that rank, merged, streamed
     > environment.json what the trial ran on, of the first rank of each node; by rename
     > outcome.json     how rank 0 ended, by rename
+    < outcome.json.unreadable  an outcome that could not be read, as it was found
 
 These are rank 0's; the other ranks have `claimed.<rank>.json`, and so on.
 

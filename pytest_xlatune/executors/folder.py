@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import errno
 import json
 import os
 import re
@@ -14,9 +16,9 @@ from pathlib import Path
 from pytest_xlatune import owned
 from pytest_xlatune.executors import payload
 from pytest_xlatune.model.environment import NodeEnvironment
-from pytest_xlatune.model.errors import LedgerError
+from pytest_xlatune.model.errors import ConfigError, LedgerError
 from pytest_xlatune.model.failure import FailureClass
-from pytest_xlatune.model.record import LATER, Json, Record, read_json
+from pytest_xlatune.model.record import LATER, TIME, Json, Record, read_json
 from pytest_xlatune.model.redact import (
     command_without_secrets,
     hide,
@@ -24,7 +26,7 @@ from pytest_xlatune.model.redact import (
     secrets_of,
     without_secrets,
 )
-from pytest_xlatune.model.result import Action, Finding, Outcome
+from pytest_xlatune.model.result import Action, Finding, Outcome, State
 from pytest_xlatune.model.text import counted
 from pytest_xlatune.model.trial import LaunchSpec
 from pytest_xlatune.workers import probe_environment
@@ -32,6 +34,11 @@ from pytest_xlatune.workers import probe_environment
 HELD = "*/held-*"  # the folders of held allocations, below a ledger's
 DEVICES = "devices"  # the last word of a probe that asks JAX for them
 _PARTS = 4  # below the work directory: sweep, cell, session, attempt
+_MOST_BYTES = 1 << 24  # of a file that is read back; ours have some kilobytes
+# what the system says of a file that is none, or none of ours
+NO_FILE = frozenset(
+    {errno.EACCES, errno.EPERM, errno.EISDIR, errno.ELOOP, errno.ENOTDIR, errno.ENXIO}
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,9 +49,14 @@ class ProcessRecord(Record):
     boot_id: str  # of the kernel that it runs under
     pid: int  # its id
     start_ticks: int  # when it started, in clock ticks since boot
-    at_s: float  # seconds since the epoch when this was written down, by the host's clock
+    # seconds since the epoch when this was written down, by the host's clock
+    at_s: float = field(metadata=TIME)
     # of a trainer: what it has in its environment, and every process of its own
     token: str = field(default="", metadata=LATER)
+
+    def __post_init__(self) -> None:
+        if self.pid < 1:
+            raise ConfigError(f"pid is {self.pid}, expected the id of a process")
 
     @property
     def is_here(self) -> bool:
@@ -131,10 +143,53 @@ def read_started(folder: Path) -> ProcessRecord | None:
 
 
 def read_outcomes(folder: Path) -> Mapping[int, Outcome]:
-    """Return how each rank ended that has ended so far, by rank; 0 is the first."""
-    paths = {0: folder / payload.name_of("outcome")} | _by_rank(folder.glob("outcome.*.json"))
-    found = ((rank, _read(path)) for rank, path in sorted(paths.items()))
-    return {rank: Outcome.from_json(data) for rank, data in found if data is not None}
+    """Return how each rank ended that has ended so far, by rank; 0 is the first.
+
+    A rank whose file cannot be read has failed, whatever the file was to say: `is_unreadable`.
+    """
+    ranks = {0, *_by_rank(folder.glob("outcome.*.json*"))}
+    found = ((rank, _outcome(folder / payload.name_of("outcome", rank))) for rank in sorted(ranks))
+    return {rank: outcome for rank, outcome in found if outcome is not None}
+
+
+def _outcome(path: Path) -> Outcome | None:
+    """Return what a rank wrote of its end; of a file that cannot be read, why."""
+    at = _aside(path) if not os.path.lexists(path) and os.path.lexists(_aside(path)) else path
+    try:
+        data = _read(at)
+        told = None if data is None else Outcome.from_json(data)
+        if at == path:
+            return told
+        why = "it could not be read before"
+    except (LedgerError, OSError) as error:
+        why = _fault(error).removeprefix(f"{at}: ")
+    said = f"{path}: {why}; kept as {_aside(path).name}"
+    return Outcome(state=State.FAILED, reason=said, is_unreadable=True)
+
+
+def _fault(error: LedgerError | OSError) -> str:
+    """Return why a file is no good to anyone; other trouble is the file system's, and raised."""
+    if not isinstance(error, OSError):
+        return str(error)
+    if error.errno in NO_FILE:
+        return error.strerror or str(error)
+    raise error
+
+
+def keep_unreadable(folder: Path) -> None:
+    """Move each outcome of an attempt aside that cannot be read, so that a person can look at it.
+
+    One that cannot be moved stays where it is.
+    """
+    for rank, outcome in read_outcomes(folder).items():
+        path = folder / payload.name_of("outcome", rank)
+        if outcome.is_unreadable:
+            with contextlib.suppress(OSError):
+                path.rename(_aside(path))
+
+
+def _aside(path: Path) -> Path:
+    return path.with_name(f"{path.name}.unreadable")
 
 
 def with_probe(spec: LaunchSpec, *, devices: bool, health: tuple[str, ...] = ()) -> LaunchSpec:
@@ -160,8 +215,8 @@ def read_environments(folder: Path) -> tuple[NodeEnvironment, ...]:
     found = []
     for path in sorted(folder.glob("environment*.json")):
         try:
-            found.append(NodeEnvironment.from_json(read_json(owned.read_bytes(path))))
-        except (LedgerError, OSError, ValueError):  # a node's own fault costs no trial
+            found.append(NodeEnvironment.from_json(_read(path)))
+        except (LedgerError, OSError):  # a node's own fault costs no trial
             continue
     return tuple(sorted(found, key=lambda each: each.name))
 
@@ -227,22 +282,38 @@ def _by_rank(paths: Iterable[Path]) -> dict[int, Path]:
 
 
 def _process(folder: Path, kind: str) -> ProcessRecord | None:
-    data = _read(folder / payload.name_of(kind))
-    return None if data is None else ProcessRecord.from_json(data)
+    """Return the process that a file names; None where there is none, or it cannot be read.
+
+    A claim appears before its content. What became of the attempt its outcome tells, or the
+    scheduler.
+    """
+    try:
+        data = _read(folder / payload.name_of(kind))
+        return None if data is None else ProcessRecord.from_json(data)
+    except (LedgerError, OSError) as error:
+        _fault(error)
+        return None
 
 
 def _read(path: Path) -> Json | None:
+    """Return the JSON of a file; None where there is none.
+
+    Raises:
+        LedgerError: it is none of ours, or too large.
+        OSError: it cannot be read.
+    """
     try:
-        text = owned.read_bytes(path)
+        text = owned.read_bytes(path, most_bytes=_MOST_BYTES)
     except FileNotFoundError:
         return None
     except owned.NotOursError as error:
         raise LedgerError(str(error)) from None
     try:
-        return read_json(text)
-    except ValueError:
-        if path.name.startswith("claimed"):
-            return None  # its writer is at it: a claim appears before its content
+        data = read_json(text, is_ours=True)
+    except ValueError as error:
+        why = f" ({error})" if text else ""
         raise LedgerError(
-            f"{path}: found {text[:60]!r}, expected JSON; the file was damaged after it was written"
+            f"{path}: found {text[:60]!r}, expected JSON{why}; the file was damaged after it was "
+            "written"
         ) from None
+    return "null" if data is None else data  # None says that there is no file

@@ -16,19 +16,24 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import errno
 import fcntl
 import logging
 import os
+import pwd
+import re
 import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from pytest_xlatune import owned
 from pytest_xlatune.executors import Request, Resumed, payload
 from pytest_xlatune.executors.folder import (
+    NO_FILE,
     ProcessRecord,
     read_claim,
     read_outcomes,
@@ -38,6 +43,7 @@ from pytest_xlatune.executors.folder import (
 from pytest_xlatune.model.errors import SubmissionError
 from pytest_xlatune.model.record import read_json
 from pytest_xlatune.model.result import Outcome, State, Submission
+from pytest_xlatune.model.text import duration
 from pytest_xlatune.model.trial import LaunchSpec
 
 _log = logging.getLogger("pytest_xlatune.executors")
@@ -48,6 +54,8 @@ _LOCK = "submit.lock"  # held by the submitting process
 _SUBMIT_TIMEOUT_S = 120.0
 # the payload keeps the deadline; submitit's default is 2 minutes
 _FOR_EVER_MIN = 10 * 365 * 24 * 60
+_MINUTE_S = 60.0
+_SWEEP = 4  # which part of an attempt's folder names the sweep, from behind
 _GPUS = "CUDA_VISIBLE_DEVICES"
 _NEEDED = (
     "HOME", "LANG", "LC_*", "LD_LIBRARY_PATH", "PATH", "PYTHONHOME", "PYTHONPATH", "TMPDIR"
@@ -106,13 +114,16 @@ class LocalExecutor:
 
     def poll(self, submissions: Sequence[Submission], *, root: Path) -> Mapping[str, Outcome]:
         """Look into each folder, and at the processes named there."""
-        return {each.job_id: _standing(root / each.folder, each.job_id) for each in submissions}
+        return {
+            each.job_id: _standing(root / each.folder, each.job_id, self._lock)
+            for each in submissions
+        }
 
     def cancel(self, submissions: Sequence[Submission], *, root: Path) -> None:
         """End these jobs by SIGTERM; after a few seconds the payload kills the rest."""
         for each in submissions:
             folder = root / each.folder
-            if read_outcomes(folder):
+            if _told(folder) is not None:
                 continue
             _log.info("job %s is cancelled", each.job_id)
             # a full disk takes no mark, but it must not keep a job from its end
@@ -129,28 +140,67 @@ class LocalExecutor:
         return Resumed(faults=(f"{socket.gethostname()} has no scheduler that could resume it",))
 
 
-def _standing(folder: Path, job_id: str) -> Outcome:
+def _standing(folder: Path, job_id: str, lock: Path | None) -> Outcome:
     # a last look after the processes: the outcome may have been written in between
     return (
-        read_outcomes(folder).get(0)
-        or _unfinished(folder, job_id)
+        _told(folder)
+        or _unfinished(folder, job_id, lock)
         or read_outcomes(folder).get(0)
         or _lost(folder)
     )
 
 
-def _unfinished(folder: Path, job_id: str) -> Outcome | None:
+def _told(folder: Path) -> Outcome | None:
+    """Return how an attempt ended by its own word; None where that cannot be read."""
+    told = read_outcomes(folder).get(0)
+    return None if told is None or told.is_unreadable else told
+
+
+def _unfinished(folder: Path, job_id: str, lock: Path | None) -> Outcome | None:
     claim, trainer = read_claim(folder), read_started(folder)
     if claim is None:
         pid, _, ticks = job_id.partition(".")
-        is_coming = payload.start_ticks(int(pid)) == int(ticks)
-        return Outcome(state=State.PENDING, reason="starting") if is_coming else None
-    if claim.is_here and not claim.is_alive:
+        if payload.start_ticks(int(pid)) != int(ticks):
+            return None
+        if trainer is None:
+            return Outcome(state=State.PENDING, reason="starting")
+    elif claim.is_here and not claim.is_alive:
         return None
-    reason = "" if claim.is_here else f"runs on {claim.host}; only that machine can see if it lives"
+    reason = ""
+    if claim is not None and not claim.is_here:
+        reason = f"runs on {claim.host}; only that machine can see if it lives"
     if trainer is None:
-        return Outcome(state=State.PENDING, reason=reason or "waits for the machine")
+        since_s = claim.at_s if claim is not None else None
+        return Outcome(state=State.PENDING, reason=reason or _waits(lock, since_s))
     return Outcome(state=State.RUNNING, nodes=(trainer.host,), start_s=trainer.at_s, reason=reason)
+
+
+def _waits(lock: Path | None, since_s: float | None) -> str:
+    """Say how long a trial waits for the machine, and who has it, as far as the lock tells."""
+    said = f"waits for the machine{_so_long(since_s)}"
+    try:
+        holder = Path(owned.read_text(lock or machine_lock()))
+        claim = read_claim(holder)
+        if claim is None:
+            return said
+        uid = (holder / payload.name_of("claimed")).stat().st_uid
+    except (OSError, ValueError, SubmissionError):
+        return said
+    try:
+        user = pwd.getpwuid(uid).pw_name
+    except KeyError:
+        user = f"user {uid}"
+    # .xlatune/SWEEP/CELL/SESSION/ATTEMPT    another folder is of a profile that is compiled
+    is_trial = (holder / payload.SPEC).exists() and holder.name.rpartition(".")[2].isdecimal()
+    sweep = f" of sweep {holder.parts[-_SWEEP]}" if is_trial and len(holder.parts) > _SWEEP else ""
+    has = f"{holder.name}{sweep} (process {claim.pid} of {user})"
+    return f"{said}: {has} has it{_so_long(claim.at_s)}"
+
+
+def _so_long(since_s: float | None) -> str:
+    """Say how long ago a time was, in minutes: a reason that changed at each look would be told."""
+    passed_s = time.time() - since_s if since_s is not None else 0.0
+    return f", for {duration(passed_s)} already" if passed_s >= _MINUTE_S else ""
 
 
 def _lost(folder: Path) -> Outcome:
@@ -211,13 +261,22 @@ def _submit(folder: Path, digest: str, *, comment: str, lock: Path, inherit: Seq
 
 
 def _read_job(folder: Path) -> dict[str, str] | None:
+    """Return the job of an attempt; None where there is none, or its file cannot be read.
+
+    A payload that is submitted once more claims the attempt in vain where the first one did.
+    """
     try:
-        job: dict[str, str] = read_json(owned.read_bytes(folder / _JOB))
-    except FileNotFoundError:
-        return None
+        job = read_json(owned.read_bytes(folder / _JOB), is_ours=True)
+        found = {name: str(job[name]) for name in ("job_id", "comment")}
     except owned.NotOursError as error:
         raise SubmissionError(str(error)) from None
-    return job
+    except (ValueError, KeyError, TypeError):
+        return None
+    except OSError as error:
+        if error.errno in (errno.ENOENT, *NO_FILE):
+            return None
+        raise
+    return found if re.fullmatch(r"[0-9]+\.[0-9]+", found["job_id"]) else None
 
 
 def _main(folder: str, lock: str, digest: str, comment: str) -> None:

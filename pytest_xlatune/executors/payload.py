@@ -8,8 +8,9 @@ It runs what was submitted and nothing else: its folder is opened once and must 
 the digest of the spec, which stands in the job's own script, must be that of the file.
 
 The package's docstring lists the files. Only the node knows the attempt's folder and the rank, so
-`{xlatune.folder}` and `{xlatune.rank}` are replaced in `argv` and in the values of `env`; nothing
-else is touched.
+`{xlatune.folder}` and `{xlatune.rank}` are replaced in `argv` and in the values of `env`, and
+`{xlatune.quoted_folder}` by the folder as XLA reads it between double quotes; nothing else is
+touched.
 """
 
 from __future__ import annotations
@@ -92,10 +93,11 @@ def forget_secrets(folder: Path) -> None:
     with contextlib.suppress(OSError), Folder(folder) as where:
         try:
             files = json.loads(where.read(SPEC)).get("files", {}).items()
-        except (OSError, ValueError):
-            files = ()
-        for name in (SECRETS, *(name for name, text in files if text.startswith(SECRET_MARK))):
-            with contextlib.suppress(OSError):
+            marked = [name for name, text in files if text.startswith(SECRET_MARK)]
+        except (OSError, ValueError, RecursionError, AttributeError):  # its content may be anything
+            marked = []
+        for name in (SECRETS, *marked):
+            with contextlib.suppress(OSError, ValueError):
                 _place_of(where, name, lambda there, last: there.remove(last))
 
 
@@ -483,8 +485,7 @@ def _start(
             os._exit(1)
 
     def fill(text: str) -> bytes:
-        text = text.replace("{xlatune.folder}", str(folder.path))
-        return _bytes(text.replace("{xlatune.rank}", str(rank)))
+        return filled(text, folder.path, rank)
 
     environment = _environment(spec, fill, rank)
     if token:
@@ -613,6 +614,14 @@ def _try_lock(descriptor: int) -> bool:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         return True
     return False
+
+
+def filled(text: str, folder: Path, rank: int) -> bytes:
+    """Return a word or a value with what only the node knows in it."""
+    escaped = str(folder).replace("\\", "\\\\").replace('"', '\\"')
+    text = text.replace("{xlatune.quoted_folder}", escaped)
+    text = text.replace("{xlatune.folder}", str(folder))
+    return _bytes(text.replace("{xlatune.rank}", str(rank)))
 
 
 def _environment(

@@ -32,7 +32,7 @@ from pytest_xlatune.launchers.program import (
 from pytest_xlatune.model.cell import Cell
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.record import written
-from pytest_xlatune.model.redact import command_text_without_secrets
+from pytest_xlatune.model.redact import command_text_without_secrets, command_without_secrets
 from pytest_xlatune.model.trial import LaunchSpec, Trial
 
 OVERRIDES = "{overrides}"
@@ -66,9 +66,9 @@ class CommandLauncher(ProgramLauncher):
         ProgramLauncher.__post_init__(self)
         if not self.argv:
             raise ConfigError("command launcher: argv is empty; name the program to start")
-        for argument in self.argv:
+        for argument, shown in zip(self.argv, command_without_secrets(self.argv), strict=True):
             if argument != OVERRIDES:
-                _check(argument)
+                _check(argument, shown)
 
     def __repr__(self) -> str:
         return f"CommandLauncher({command_text_without_secrets(self.describe())!r})"
@@ -105,14 +105,15 @@ class CommandLauncher(ProgramLauncher):
         if overrides and OVERRIDES not in self.argv:
             raise ConfigError(
                 f"profile {trial.profile.id!r}: override {next(iter(overrides))!r} would be lost, "
-                f"because the command has no argument {OVERRIDES}: {shlex.join(self.argv)}"
+                f"because the command has no argument {OVERRIDES}: "
+                f"{shlex.join(command_without_secrets(self.argv))}"
             )
         argv: list[str] = []
-        for argument in self.argv:
+        for argument, shown in zip(self.argv, command_without_secrets(self.argv), strict=True):
             if argument == OVERRIDES:
                 argv += [f"{key}={value}" for key, value in overrides.items()]
             else:
-                argv.append(_fill(argument, trial, cell))
+                argv.append(_fill(argument, shown, trial, cell))
         is_written = any("metrics_file" in _names(each) for each in self.argv)
         metrics_file = metrics_file_of(cell) if is_written else ""
         return self.start(
@@ -139,7 +140,7 @@ def _number(value: float | None) -> str | None:
     return None if value is None else number(value)
 
 
-def _fill(argument: str, trial: Trial, cell: Cell) -> str:
+def _fill(argument: str, shown: str, trial: Trial, cell: Cell) -> str:
     filled = []
     for literal, name, _, _ in string.Formatter().parse(argument):
         filled.append(literal)
@@ -147,7 +148,7 @@ def _fill(argument: str, trial: Trial, cell: Cell) -> str:
             value = PLACEHOLDERS[name](trial, cell)
             if value is None:
                 raise ConfigError(
-                    f"command launcher: {argument!r} needs the cell's {name}, which is not set; "
+                    f"command launcher: {shown!r} needs the cell's {name}, which is not set; "
                     f"give Cell({name}=...)"
                 )
             filled.append(value)
@@ -158,8 +159,8 @@ def _names(argument: str) -> set[str]:
     return {name for _, name, _, _ in string.Formatter().parse(argument) if name is not None}
 
 
-def _check(argument: str) -> None:
-    where = f"the command's argument {argument!r}"
+def _check(argument: str, shown: str) -> None:
+    where = f"the command's argument {shown!r}"
     try:
         parts = list(string.Formatter().parse(argument))
     except ValueError as error:
@@ -171,6 +172,11 @@ def _check(argument: str) -> None:
             raise ConfigError(f"{where}: {OVERRIDES} must be an argument of its own")
         if name is not None and (name not in PLACEHOLDERS or spec or conversion):
             found = name + (f"!{conversion}" if conversion else "") + (f":{spec}" if spec else "")
+            if found not in shown:  # it is a part of a secret
+                raise ConfigError(
+                    f"{where}: a brace in the hidden part begins a placeholder that does not "
+                    "exist; write {{ and }} for braces that are no placeholder"
+                )
             raise ConfigError.unknown(
                 "placeholder", found, valid=(*PLACEHOLDERS, "overrides"), where=where
             )

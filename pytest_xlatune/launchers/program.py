@@ -12,6 +12,7 @@ This module must not know what the program is, nor read an env file.
 from __future__ import annotations
 
 import shlex
+import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -39,9 +40,11 @@ PROFILE_FILE = "profile.env.sh"
 METRICS_FILE = "metrics.jsonl"
 PROBE_FILE = "xlatune_environment.py"  # the text of `workers.probe_environment`
 
-# Stands for the attempt's folder until its path is known. The blanks make XLA's own quoting
-# enclose it: the path may hold some.
+# Stands for the attempt's folder until its path is known. The blanks have the value of a flag put
+# between XLA's double quotes, where the path then stands as XLA reads it there: it may hold blanks
+# and quotes.
 FOLDER = "<folder of the attempt>"
+QUOTED_WORD = "{xlatune.quoted_folder}"  # so the payload writes it, see `executors.payload`
 
 _EVIDENCE_FLAGS = (
     Flag(name="xla_dump_to", value=f"{FOLDER}/{DUMP_FOLDER}"),
@@ -70,6 +73,12 @@ _OF_A_DUMP = "xla_dump_"
 # NCCL and RCCL then print each variable that they read, once
 ASKS_NCCL = {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "ENV"}
 
+# The path of a folder between XLA's double quotes; the names keep bash from reading the signs.
+_QUOTED = """\
+xlatune_backslash='\\' xlatune_quote='"'
+xlatune_quoted=${{{folder}//"$xlatune_backslash"/"$xlatune_backslash$xlatune_backslash"}}
+xlatune_quoted=${{xlatune_quoted//"$xlatune_quote"/"$xlatune_backslash$xlatune_quote"}}
+"""
 # What env files come to is known on the node alone: the log tells what the program starts with.
 _SHOW = """\
 : "${XLA_FLAGS=}"  # a sourced file may have said `set -u`
@@ -78,7 +87,7 @@ printf 'XLA_FLAGS=%s\\n' "${XLA_FLAGS//$'\\n'/ }" >&2
 # Rank 0 tells the settings in effect. Where the text begins with a file's name XLA reads that file.
 _WITNESS = """\
 if [[ ${{SLURM_PROCID:-${{NODE_RANK:-0}}}} == 0 && -n ${{{folder}-}} ]]; then
-  [[ ${{XLA_FLAGS-}} == *{of_a_dump}* || ${{XLA_FLAGS-}} =~ ^[[:space:]]*[^-[:space:]] ]] ||
+{quoted}  [[ ${{XLA_FLAGS-}} == *{of_a_dump}* || ${{XLA_FLAGS-}} =~ ^[[:space:]]*[^-[:space:]] ]] ||
     export XLA_FLAGS={flags}"${{XLA_FLAGS:+ $XLA_FLAGS}}"
   [[ -v NCCL_DEBUG ]] || export {nccl}
 {channels}fi
@@ -209,7 +218,7 @@ class ProgramLauncher:
         found |= {name: to for name, to in asks_of(env).items() if name not in env}
         text = env.get("XLA_FLAGS", "")
         if _OF_A_DUMP not in text:
-            asks = format_flags(_ASKS_OPTIONS).replace(FOLDER, "{xlatune.folder}")
+            asks = format_flags(_ASKS_OPTIONS).replace(FOLDER, QUOTED_WORD)
             # in front: what XLA cannot read ends its reading
             found["XLA_FLAGS"] = " ".join(filter(None, (asks, text)))
         return found
@@ -268,7 +277,8 @@ def number(value: float) -> str:
 def _fragment(trial: Trial, flags: Sequence[Flag], env: dict[str, str]) -> str:
     exports = shell_exports(flags, env)
     # the token holds blanks, so it stands inside single quotes: close, expand, open again
-    exports = exports.replace(FOLDER, "'\"$xlatune_folder\"'")
+    quoted = _QUOTED.format(folder="xlatune_folder") if FOLDER in exports else ""
+    exports = quoted + exports.replace(FOLDER, "'\"$xlatune_quoted\"'")
     return f"# profile {trial.profile.id}, applied after every env file\n{exports}{_SHOW}"
 
 
@@ -282,7 +292,7 @@ def witness_script(folder: str = "xlatune_folder") -> str:
 
     `folder` names the variable of the folder that it writes to; without one nothing is asked.
     """
-    flags = shlex.quote(format_flags(_ASKS_OPTIONS)).replace(FOLDER, f"'\"${folder}\"'")
+    flags = shlex.quote(format_flags(_ASKS_OPTIONS)).replace(FOLDER, "'\"$xlatune_quoted\"'")
     nccl = " ".join(f"{name}={value}" for name, value in ASKS_NCCL.items())
     channels = "".join(
         f"  [[ ! -v {channel} || -v {name} ]] || export {name}={value}\n"
@@ -290,7 +300,12 @@ def witness_script(folder: str = "xlatune_folder") -> str:
         for name, value in asks_of([channel]).items()
     )
     return _WITNESS.format(
-        folder=folder, of_a_dump=_OF_A_DUMP, flags=flags, nccl=nccl, channels=channels
+        folder=folder,
+        quoted=textwrap.indent(_QUOTED.format(folder=folder), "  "),
+        of_a_dump=_OF_A_DUMP,
+        flags=flags,
+        nccl=nccl,
+        channels=channels,
     )
 
 

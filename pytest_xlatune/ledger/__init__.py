@@ -28,7 +28,7 @@ from pytest_xlatune.model.cell import Cell, DeployedFile
 from pytest_xlatune.model.environment import NodeEnvironment
 from pytest_xlatune.model.errors import LedgerError, UnreadableLedgerError, XlatuneError
 from pytest_xlatune.model.failure import CompileClass, FailureClass
-from pytest_xlatune.model.record import BELOW, LATER, Json, Record, read_json
+from pytest_xlatune.model.record import BELOW, LATER, Json, Record, check_time, read_json
 from pytest_xlatune.model.resources import Next
 from pytest_xlatune.model.result import (
     Action,
@@ -59,6 +59,8 @@ class CampaignOpened(Event):
         versions: of the software, by name.
         settings: what the user said, by name: where.
         command: the command line of the session, without secrets.
+        run: below which folder its attempts lie; "" is the session's. Another is of a ledger that
+            was lost: its attempts' files are read again.
     """
 
     kind: ClassVar[str] = "campaign-opened"
@@ -70,6 +72,7 @@ class CampaignOpened(Event):
     versions: dict[str, str] = field(default_factory=dict)
     settings: dict[str, str] = field(default_factory=dict)
     command: str = field(default="", metadata=LATER)
+    run: str = field(default="", metadata=LATER)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,6 +156,9 @@ _FOLLOWS = {
     Next.STOP: "the sweep stops",
     Next.INTERRUPTED: "ended because no session waits for it; to be run again",
 }
+
+
+_UNREADABLE = frozenset({FailureClass.LOG_UNREADABLE, FailureClass.OUTCOME_UNREADABLE})
 
 
 class Cannot(StrEnum):
@@ -245,8 +251,8 @@ class Decided(Event):
         times = f", {self.tried + 1} times in a row" if self.tried else ""
         if not self.cls:
             return follows if self.next is Next.INTERRUPTED else ""
-        if self.cls == FailureClass.LOG_UNREADABLE:
-            return f"{FailureClass.LOG_UNREADABLE.meaning}: {self.detail}{times}: {follows}"
+        if self.cls in _UNREADABLE:
+            return f"{FailureClass(self.cls).meaning}: {self.detail}{times}: {follows}"
         said = f"{self.cls}{detail}{times}: {follows}"
         if self.cannot is None:
             return said
@@ -567,7 +573,7 @@ def _line(event: Event, at_s: float) -> bytes:
 def _entry(line: bytes, *, number: int, path: Path) -> LedgerEntry:
     where = f"{path}:{number}"
     try:
-        data = read_json(line)
+        data = read_json(line, is_ours=True)
         schema, at_s, kind = data.pop("schema"), data.pop("at"), data.pop("event")
     except (ValueError, KeyError, AttributeError, TypeError):
         raise UnreadableLedgerError(
@@ -579,18 +585,19 @@ def _entry(line: bytes, *, number: int, path: Path) -> LedgerEntry:
         older = isinstance(schema, int) and schema < SCHEMA
         other = "an older version of pytest-xlatune reads it" if older else "upgrade pytest-xlatune"
         raise LedgerSchemaError(
-            f"{where}: found schema {schema!r}, this version reads schema {SCHEMA} only. Start "
+            f"{where}: found schema {schema!r:.40}, this version reads schema {SCHEMA} only. Start "
             f"over with --xlatune-fresh, which moves the file aside, deletes nothing and ends none "
             f"of its jobs, or {other}"
         )
     if not isinstance(kind, str) or kind not in EVENTS:
         raise UnreadableLedgerError(
-            f"{where}: unknown event {kind!r}; expected one of {', '.join(EVENTS)}; "
+            f"{where}: unknown event {kind!r:.40}; expected one of {', '.join(EVENTS)}; "
             f"{UnreadableLedgerError.ADVICE}"
         )
     try:
+        check_time("its time", at_s)
         return LedgerEntry(number=number, at_s=float(at_s), event=EVENTS[kind].from_json(data))
-    except (XlatuneError, OverflowError, TypeError, ValueError) as error:
+    except (XlatuneError, OverflowError, RecursionError, TypeError, ValueError) as error:
         raise UnreadableLedgerError(
             f"{where}: {kind}: {error}; {UnreadableLedgerError.ADVICE}"
         ) from None

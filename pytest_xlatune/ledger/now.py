@@ -13,7 +13,7 @@ from pathlib import Path
 
 from pytest_xlatune import owned
 from pytest_xlatune.model.errors import LedgerError
-from pytest_xlatune.model.record import Record, read_json
+from pytest_xlatune.model.record import TIME, Record, read_json
 from pytest_xlatune.model.result import Outcome
 
 NOW = "now.json"
@@ -29,7 +29,7 @@ class Now(Record):
             to start it, None where it does not say, and `reason` is why it waits.
     """
 
-    at_s: float = 0.0
+    at_s: float = field(default=0.0, metadata=TIME)
     jobs: dict[str, Outcome] = field(default_factory=dict)
 
 

@@ -226,6 +226,16 @@ class LedgerState:
             for each in self.remarks
         )
 
+    @property
+    def run(self) -> str:
+        """The name of the folder of the attempts; "" before a session has begun."""
+        return (self.opened[0].run or self.opened[0].session) if self.opened else ""
+
+    @property
+    def is_rebuilt(self) -> bool:
+        """Whether it goes on with attempts of a ledger that was lost."""
+        return bool(self.opened) and self.opened[0].run != ""
+
     def decided_on(self, trial_id: str) -> tuple[Decided, ...]:
         """Return the last session's decisions on a trial, the last one for each attempt."""
         return tuple(self.decided.get(trial_id, {}).values())

@@ -81,7 +81,7 @@ def diagnose(
         is_ended_by_us: whether the campaign ended it, for whatever reason.
     """
     complete = report.last_step is not None and report.last_step >= protocol.last_step
-    measured = complete and report.steps_after_cancel == 0
+    measured = complete and report.steps_after_cancel == 0 and not outcome.is_unreadable
     told = report.findings
     is_ours = is_ended_by_us or stalled_s is not None
     # Slurm's word for a preempted job is a cancelled one, too
@@ -237,6 +237,8 @@ def _class_of_end(outcome: Outcome) -> FailureClass:
         return _OF_STATE[outcome.state]
     if signal := outcome.signal or max((outcome.exit_code or 0) - _SHELL_BASE, 0):
         return _OF_SIGNAL.get(signal, FailureClass.SIGNAL_KILL)
+    if outcome.is_unreadable:
+        return FailureClass.OUTCOME_UNREADABLE
     if not outcome.is_started:
         return FailureClass.NOT_STARTED
     return FailureClass.EXIT_CODE if outcome.exit_code else FailureClass.UNKNOWN_DEATH
@@ -245,7 +247,7 @@ def _class_of_end(outcome: Outcome) -> FailureClass:
 def _how(outcome: Outcome) -> str:
     if outcome.signal:
         return f"signal {outcome.signal}"
-    if not outcome.is_started or outcome.state is State.LOST:
+    if not outcome.is_started or outcome.is_unreadable or outcome.state is State.LOST:
         return outcome.reason
     return f"exit {outcome.exit_code}" if outcome.exit_code is not None else outcome.state.value
 

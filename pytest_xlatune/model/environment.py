@@ -141,6 +141,7 @@ class RunRecord(Record):
         two_speeds: the arms whose runs fall in two groups, one sentence each.
         compiling: what first steps cost in the first trial of an arm and in later ones, and which
             folder keeps programs; "" where no arm has two scored trials.
+        is_rebuilt: whether the ledger before was lost, and its attempts' files were read again.
     """
 
     nodes: tuple[NodeEnvironment, ...] = ()
@@ -156,6 +157,7 @@ class RunRecord(Record):
     autotuning: str = ""
     two_speeds: tuple[str, ...] = ()
     compiling: str = field(default="", metadata=LATER)
+    is_rebuilt: bool = field(default=False, metadata=LATER)
 
     def facts(self, part: str) -> dict[str, str]:
         """Return a part of the environment on the first node that knows it."""

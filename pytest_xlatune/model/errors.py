@@ -10,7 +10,8 @@ with findings. This module knows nothing of pytest, of Slurm or of files.
     |-- SubmissionError   a trial could not be handed to an executor
     `-- LedgerError       the ledger cannot be read or written
 
-Each carries exactly one string, so that it survives the pickling between xdist's processes.
+Each carries exactly one string, so that it survives the pickling between xdist's processes. No
+message shows a secret, whatever it quotes: it is hidden where the error is made.
 
 The exit statuses, of pytest and of the command line, are declared here and nowhere else. A
 pipeline acts on them, so each answers one question: is it us, is it the site, or is it the change
@@ -19,7 +20,8 @@ that was measured?
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import functools
+from collections.abc import Iterable, Mapping
 from enum import IntEnum
 from typing import ClassVar
 
@@ -83,10 +85,39 @@ def help_lines(*, of_command_line: bool = False) -> list[str]:
     return [f"{numbers[each]:>5}  {each.meaning}" for each in listed]
 
 
+_environs: list[Mapping[str, str]] = []
+
+
+def hide_secrets_of(environ: Mapping[str, str]) -> None:
+    """Let no message show a secret of this environment, as it is when the message is made."""
+    _environs[:] = [environ]
+
+
+def shown(text: str) -> str:
+    """Return a text as a person may see it: without the secrets that this process knows or sees."""
+    from pytest_xlatune.model import redact  # few processes make a message
+
+    environs = (_secrets_of(frozenset(each.items())) for each in _environs)
+    return redact.hide_quoted(text, redact.kept_secrets().union(*environs))
+
+
+@functools.lru_cache(maxsize=4)
+def _secrets_of(environ: frozenset[tuple[str, str]]) -> frozenset[str]:
+    from pytest_xlatune.model import redact
+
+    return redact.secrets_of_environment(dict(environ))
+
+
 class XlatuneError(Exception):
-    """Base of every error of this package; `exit` is the status of a run that it ends."""
+    """Base of every error of this package; `exit` is the status of a run that it ends.
+
+    Its text is `shown`: messages quote arguments, values, files and what other programs say.
+    """
 
     exit: ClassVar[Exit] = Exit.INTERNAL
+
+    def __init__(self, said: str = "") -> None:
+        super().__init__(shown(said))
 
 
 _MANY = 8  # names in a message

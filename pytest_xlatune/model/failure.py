@@ -134,6 +134,7 @@ class FailureClass(_Told):
     # how an attempt ended
     UNFINISHED = "unfinished", "the log ends before the last step and tells no end"
     LOG_UNREADABLE = "log-unreadable", "its log cannot be read"
+    OUTCOME_UNREADABLE = "outcome-unreadable", "what it wrote of its end cannot be read"
     SOFT_SUCCESS = "soft-success", "the last step is logged although the job ended badly"
     STEPS_AFTER_CANCEL = "steps-after-cancel", "steps were printed after the job was told to end"
     RUNAWAY_LOG = "runaway-log", "more than 500 MB of log before the first step"

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from pytest_xlatune.model.channels import CHANNELS, appended, channel_of, normal
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.record import LATER, Json, Record, digest, written
-from pytest_xlatune.model.redact import HIDDEN, without_secrets
+from pytest_xlatune.model.redact import HIDDEN, brief, without_secrets
 
 BASELINE_ID = "baseline-deployed"
 NO_ENV_ID = "baseline-no-env"  # the profile that puts every deployed flag back to its default
@@ -233,7 +233,7 @@ class Profile(Record):
         for name, value in (*self.env.items(), *self.overrides.items()):
             if not isinstance(value, str):
                 raise ConfigError(
-                    f"profile {self.id!r}: {name} is {value!r:.80} ({type(value).__name__}), "
+                    f"profile {self.id!r}: {name} is {brief(value)} ({type(value).__name__}), "
                     f"expected a text: write {str(value)!r:.80}"
                 )
         for name, value in self.env.items():
@@ -448,7 +448,5 @@ def _quoted(value: str) -> str:
     """Quote a value where XLA would otherwise split it or strip a quote."""
     if not any(char in value for char in _SPACE) and value[:1] not in ("'", '"'):
         return value
-    if "'" not in value:
-        return f"'{value}'"
     escaped = value.replace("\\", "\\\\").replace('"', '\\"')
-    return f'"{escaped}"'
+    return f'"{escaped}"'  # which alone can hold any text

@@ -42,8 +42,11 @@ BELOW = {"is_below": True}
 # of a field that a command of the scheduler gets: a text that this takes for an option is none
 NO_OPTION = {"is_no_option": True}
 _MARKS = BELOW.keys() | NO_OPTION.keys()
+# of a field with seconds since the epoch, `field(metadata=TIME)`: another number is refused
+TIME = {"is_time": True}
 
 _NON_FINITE = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
+_LAST_S = float(1 << 37)  # seconds since the epoch, of the year 6325: no clock of ours says more
 
 
 class Record:
@@ -70,22 +73,24 @@ class Record:
             LedgerError: `data` is no mapping, lacks a field, has an unknown one or a wrong type.
         """
         if not isinstance(data, dict):
-            raise LedgerError(f"{cls.__name__}: expected a mapping, found {data!r:.80}")
+            raise LedgerError(f"{cls.__name__}: expected a mapping, found {_brief(data)}")
         fields = _field_types(typing.cast("Any", cls))
         unknown = sorted(data.keys() - fields.keys())
         if unknown:
             raise LedgerError(
                 f"{cls.__name__}: unknown field {unknown[0]!r}; written by a newer version?"
             )
-        values = {
+        values: dict[str, Any] = {
             name: _decode(kind, data[name], where=f"{cls.__name__}.{name}")
             for name, kind in fields.items()
             if name in data
         }
         _check_texts(cls, values)
         try:
+            for name in _times(typing.cast("Any", cls)):
+                check_time(name, values.get(name))
             return cls(**values)
-        except (TypeError, ConfigError) as error:
+        except (TypeError, ValueError, ConfigError) as error:
             raise LedgerError(f"{cls.__name__}: {error}") from None
 
 
@@ -103,17 +108,41 @@ def _check_texts(cls: Any, values: Mapping[str, Any]) -> None:
                 raise LedgerError(f"{where}: {text!r:.80} is no name of a job")
 
 
-def read_json(text: str | bytes) -> Json:
+def read_json(text: str | bytes, *, is_ours: bool = False) -> Json:
     """Return the value of a JSON text.
+
+    Args:
+        text: of a file, or a line of one.
+        is_ours: whether a record of ours is expected, which holds neither NaN nor Infinity.
 
     Raises:
         ValueError: it is no JSON, is nested deeper than a record ever is, or holds an integer of
             thousands of digits.
     """
     try:
-        return json.loads(text)
+        return json.loads(text, parse_constant=_refuse if is_ours else None)
     except RecursionError:
         raise ValueError("JSON that is nested too deeply") from None
+
+
+def _refuse(constant: str) -> Json:
+    raise ValueError(f"{constant}, which is no JSON")
+
+
+def check_time(what: str, value: float | None) -> None:
+    """Refuse a number that is no time in seconds since the epoch; None is an unknown time.
+
+    Raises:
+        ConfigError: it is not a number, negative, or beyond all calendars.
+    """
+    if value is not None and (isinstance(value, bool) or not 0 <= value < _LAST_S):
+        raise ConfigError(f"{what} is {value}, expected seconds since 1970")
+
+
+def _brief(value: object) -> str:
+    from pytest_xlatune.model.redact import brief  # of no use where all is well
+
+    return brief(value)
 
 
 def canonical(value: Json) -> str:
@@ -137,6 +166,12 @@ def _marked(cls: Any) -> tuple[dataclasses.Field[Any], ...]:
 def _field_types(cls: Any) -> dict[str, Any]:
     hints = typing.get_type_hints(cls)
     return {field.name: hints[field.name] for field in dataclasses.fields(typing.cast("Any", cls))}
+
+
+@functools.cache
+def _times(cls: Any) -> tuple[str, ...]:
+    """Return the names of the fields that hold a time."""
+    return tuple(each.name for each in dataclasses.fields(cls) if "is_time" in each.metadata)
 
 
 def _encode(value: object) -> Json:
@@ -164,9 +199,9 @@ def _decode(kind: Any, value: Json, *, where: str) -> object:
     try:
         if decode is not None:
             return decode(kind, value, where)
-    except (KeyError, OverflowError, TypeError, ValueError):
+    except (KeyError, OverflowError, RecursionError, TypeError, ValueError):
         pass
-    raise LedgerError(f"{where}: expected {kind}, found {value!r:.80}")
+    raise LedgerError(f"{where}: expected {kind}, found {_brief(value)}")
 
 
 @functools.cache
@@ -264,6 +299,8 @@ def written(what: str) -> Callable[[type[_T]], type[_T]]:
         def init(self: Any, *args: Any, **said: Any) -> None:
             try:
                 made(self, *args, **said)
+            except ConfigError as error:
+                raise told_without(error, *args, said) from None
             except (TypeError, AttributeError) as error:
                 declared: Any = fields(self)
                 names = [each.name for each in declared if each.init]
@@ -279,13 +316,24 @@ def written(what: str) -> Callable[[type[_T]], type[_T]]:
                     raise ConfigError(
                         f"{cls.__name__}(...): {name} is missing; write {name}=..."
                     ) from None
-                check_kinds(self, what=what)
+                try:
+                    check_kinds(self, what=what)
+                except ConfigError as told:
+                    raise told_without(told, *args, said) from None
                 raise
 
         cls.__init__ = init  # type: ignore[method-assign]
         return cls
 
     return telling
+
+
+def told_without(error: ConfigError, *said: object) -> ConfigError:
+    """Return an error about what a user said, without the secrets in it."""
+    from pytest_xlatune.model.redact import hide, secrets_said
+
+    secrets = frozenset[str]().union(*map(secrets_said, said))
+    return type(error)(hide(str(error), secrets))
 
 
 @functools.cache
@@ -346,6 +394,6 @@ def _fits(kind: Any, value: object) -> bool:
 
 def wrong_kind(where: str, value: object, expected: str) -> ConfigError:
     """Return the error of a value of another kind: where it stands, its kind, the expected one."""
-    found = f"{where} is {value!r:.80} ({type(value).__name__})"
+    found = f"{where} is {_brief(value)} ({type(value).__name__})"
     hint = f": write {str(value)!r}" if expected == _WORDS[str] and _fits(float, value) else ""
     return ConfigError(f"{found}, expected {expected}{hint}")

@@ -53,14 +53,18 @@ _SHAPE = re.compile(
 _QUERY = re.compile(r"[?&](?P<name>[A-Za-z_][\w.-]*+)=(?P<value>[^&\s\"'#<>]+)")
 _SIGNED = re.compile(r"(?:^|[_.-])(?:sig|signature)$", re.IGNORECASE)
 # what a log says of a setting, up to its value:  Config param hf_access_token:    'token': '
-# of a command:  --password
+# of a command:  --password    '--password', '    of a message of ours:  HF_TOKEN: found ['
+# deployed['HF_TOKEN'] is 12
 # Tried once for each unbroken run of a name's characters: from every one of them, a value of 32 KB
 # takes minutes. What a name cannot begin with is stepped over:  --token=x  2nd_key=x
 _SAID = re.compile(
     r"""
     (?<![\w.-]) (?: (?P<is_option>--)(?=[A-Za-z_]) | (?:[^\WA-Za-z_]|[.-])*+ )
-    (?P<name>[A-Za-z_][\w.-]*+) ["']?
-    (?: [ \t]* [:=] [ \t]* | (?(is_option)[ \t]+(?!-)|(?!)) ) ["']?
+    (?P<name>[A-Za-z_][\w.-]*+)
+    (?: ["']? [ \t]* [:=] [ \t]* (?:found[ \t]+)? (?:(?!\(hidden)[\[(])*+
+      | ["']?\]? [ ]is[ ] (?=["'\d\[({]) (?:(?!\(hidden)[\[(])*+
+      | (?(is_option) (?: [ \t]+ | ["'],[ \t]+(?=["']) ) (?!["']?-) | (?!)) )
+    ["']?
     """,
     re.VERBOSE,
 )
@@ -149,6 +153,66 @@ def command_without_secrets(words: Sequence[str]) -> list[str]:
     return shown
 
 
+_kept: set[str] = set()  # of every sweep of this process: a message of one may quote another's
+
+
+def keep_secret(secrets: Iterable[str]) -> None:
+    """Hide these values from now on in each message and each log of this process."""
+    _kept.update(secrets)
+
+
+def kept_secrets() -> frozenset[str]:
+    """Return the values that no message of this process may show, as far as they are known."""
+    return frozenset(_kept)
+
+
+def hide_kept(text: str) -> str:
+    """Return the text without the values that this process knows from its sweeps."""
+    return hide(text, _kept)
+
+
+def secrets_of_environment(environ: Mapping[str, str]) -> frozenset[str]:
+    """Return the values of an environment that no text may show."""
+    named = {name: value for name, value in environ.items() if is_secret(name)}
+    placed = (each for value in environ.values() for each in _open_ones(value))
+    return secrets_of(named) | {each for each in placed if len(each) >= SHORTEST}
+
+
+def secrets_said(value: object, name: str = "") -> frozenset[str]:
+    """Return the values in an argument of a user, of whatever kind, that no text may show."""
+    if isinstance(value, Mapping):
+        parts = (secrets_said(each, str(key)) for key, each in value.items())
+        return frozenset[str]().union(*parts)
+    if isinstance(value, list | tuple):
+        words = [each for each in value if isinstance(each, str)]
+        if len(words) < len(value) or is_secret(name):
+            return frozenset[str]().union(*(secrets_said(each, name) for each in value))
+        return _secrets_of_words(words)
+    if isinstance(value, str | bytes | int | float) and is_secret(name):
+        return secrets_of({name: str(value)})
+    return secrets_of({name: value}) if isinstance(value, str) else frozenset()
+
+
+def _secrets_of_words(words: Sequence[str]) -> frozenset[str]:
+    texts: set[str] = set()
+    for word, shown in zip(words, command_without_secrets(words), strict=True):
+        if shown == HIDDEN:
+            texts.add(word)
+        elif shown != word:
+            after = word.partition("=")[2]
+            is_all = shown.partition("=")[2] == HIDDEN
+            texts |= {*_inside(word), *_open_ones(word), *([after] if is_all else [])}
+    return frozenset(each for each in texts if len(each) >= SHORTEST)
+
+
+def brief(value: object, most: int = 80) -> str:
+    """Return the beginning of a value as Python writes it, without what no text may show."""
+    try:
+        return hide_quoted(repr(value), secrets_said(value))[:most]
+    except RecursionError:
+        return "a value that is nested too deeply"
+
+
 def secrets_of_command(text: str) -> frozenset[str]:
     """Return the values in a command that no text may show."""
     words = _COMMAND_WORD.findall(text)
@@ -196,7 +260,8 @@ def _said(text: str, *, but: frozenset[str] = frozenset()) -> Iterator[re.Match[
     at = 0
     for head in _SAID.finditer(text):
         name = head["name"]
-        if head.start() < at or not is_secret(name) or name.lower() in but:
+        is_word = name.lower() in but and not head["is_option"]
+        if head.start() < at or not is_secret(name) or is_word:
             continue
         value = _SAID_VALUE.match(text, head.end())
         if value and not value[0].rpartition(" ")[2].startswith(HIDDEN[:-1]):
@@ -246,8 +311,11 @@ def _spellings(value: str) -> tuple[str, ...]:
     return tuple(sorted(ways, key=lambda each: (-len(each), each)))
 
 
-def hide(text: str, secrets: Iterable[str]) -> str:
-    """Return the text without the values, in whichever way JSON or a shell spells them."""
+def hide(text: str, secrets: Iterable[str] = ()) -> str:
+    """Return the text without the values, in whichever way JSON or a shell spells them.
+
+    What says by its shape or its place that it is a secret is hidden in any case.
+    """
     # the longest first: one secret may hold another
     for value in sorted(secrets, key=lambda each: (-len(each), each)):
         for spelling in _spellings(value):

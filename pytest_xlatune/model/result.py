@@ -14,7 +14,7 @@ from typing import ClassVar, Self
 
 from pytest_xlatune.model.errors import LedgerError
 from pytest_xlatune.model.metric import TGS, Figure, Metric
-from pytest_xlatune.model.record import BELOW, LATER, NO_OPTION, Json, Record
+from pytest_xlatune.model.record import BELOW, LATER, NO_OPTION, TIME, Json, Record
 from pytest_xlatune.model.trial import CompiledMemory, Trial
 
 
@@ -151,14 +151,15 @@ class Outcome(Record):
         allocation: of the scheduler, in which it was a step; "" where it was a job of its own.
         is_requeued: whether it was put back into the queue after it had begun.
         never_starts: what to change where the scheduler will not start it as asked; "" it may.
+        is_unreadable: whether its payload's word of its end cannot be read; it has failed then.
     """
 
     state: State
     exit_code: int | None = None
     signal: int | None = None
     nodes: tuple[str, ...] = ()
-    start_s: float | None = None
-    end_s: float | None = None
+    start_s: float | None = field(default=None, metadata=TIME)
+    end_s: float | None = field(default=None, metadata=TIME)
     reason: str = ""
     lacks_nodes: bool = False
     is_started: bool = True
@@ -167,6 +168,7 @@ class Outcome(Record):
     allocation: str = field(default="", metadata=LATER)
     is_requeued: bool = field(default=False, metadata=LATER)
     never_starts: str = field(default="", metadata=LATER)
+    is_unreadable: bool = field(default=False, metadata=LATER)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,8 +176,7 @@ class Score(Record):
     """The steady state of one job: log of tokens over time on the kept steps.
 
     Attributes:
-        value: natural logarithm of `tgs`, or what the metric makes of `figure`; comparisons are of
-            it.
+        value: log of `tgs`, or what the metric makes of `figure`; comparisons are of it.
         tgs: tokens over time, Tokens/s/device; None where another figure is scored.
         step_s: seconds per kept step; None likewise.
         n_steps: kept steps, or lines behind another figure.
@@ -569,7 +570,7 @@ class RecipePart(Record):
     """Settings of a recipe, or of what led before it, and what they gain.
 
     Attributes:
-        settings: names of flags (without dashes), variables, keys; several were measured together.
+        settings: names of flags (without dashes), variables and keys; measured together if several.
         need: whether they were shown to be needed.
         gain: relative change of the figure with them, against the same without; None if unknown.
         without: the arm without them that stood in the same blocks; "" where none did.

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pytest_xlatune import owned
-from pytest_xlatune.model.errors import ConfigError, help_lines
+from pytest_xlatune.model.errors import ConfigError, help_lines, hide_secrets_of
 from pytest_xlatune.plugin import cvs_items, fixtures, hooks
 from pytest_xlatune.plugin.controller import (
     CONTROLLER,
@@ -76,6 +76,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Register the markers, read all options at once, and take this process's role."""
+    hide_secrets_of(os.environ)
     for name, text in markers().items():
         config.addinivalue_line("markers", f"{name}: {text} (pytest-xlatune)")
     try:

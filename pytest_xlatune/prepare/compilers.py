@@ -43,7 +43,7 @@ from pytest_xlatune.executors.folder import log_files, read_outcomes, write_spec
 from pytest_xlatune.executors.local import machine_lock
 from pytest_xlatune.launchers import Launcher
 from pytest_xlatune.launchers.maxtext import MaxTextLauncher
-from pytest_xlatune.launchers.program import INHERIT
+from pytest_xlatune.launchers.program import FOLDER, INHERIT, QUOTED_WORD
 from pytest_xlatune.logs import read_log
 from pytest_xlatune.logs.triage import primary
 from pytest_xlatune.model.cell import DUMP_FOLDER, Cell
@@ -365,15 +365,16 @@ def by_function(
 
     def spec(profile: Profile) -> LaunchSpec:
         dump = (
-            Flag(name="xla_dump_to", value=f"{{xlatune.folder}}/{DUMP_FOLDER}"),
+            Flag(name="xla_dump_to", value=f"{FOLDER}/{DUMP_FOLDER}"),
             Flag(name="xla_dump_hlo_as_text"),
         )
+        flags = append_flags(base.get("XLA_FLAGS", ""), (own, *profile.flags, *dump))
         where = str(target.path) if target else CPU
         return LaunchSpec(
             argv=(python, "-P", str(_WORKER), program, where, topology, *words),
             env={
                 **on_top(base, profile.env),
-                "XLA_FLAGS": append_flags(base.get("XLA_FLAGS", ""), (own, *profile.flags, *dump)),
+                "XLA_FLAGS": flags.replace(FOLDER, QUOTED_WORD),
                 "JAX_ENABLE_COMPILATION_CACHE": "false",
             },
             inherit=(*INHERIT, "PYTHONPATH"),

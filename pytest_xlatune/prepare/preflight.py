@@ -76,7 +76,7 @@ def _sha256(path: Path, known: Path) -> str:
         kept = read_json(owned.read_bytes(known))
     except (OSError, ValueError):
         kept = None
-    if isinstance(kept, dict) and kept.get("seen") == seen:
+    if isinstance(kept, dict) and kept.get("seen") == seen and "sha256" in kept:
         return str(kept["sha256"])
     with path.open("rb") as file:
         found = hashlib.file_digest(file, "sha256").hexdigest()

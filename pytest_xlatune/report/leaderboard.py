@@ -288,6 +288,11 @@ def record_lines(record: RunRecord, say: Say) -> Iterator[str]:
         yield say("Not recorded: no trial has told yet what it ran on")
     for each in record.changes:
         yield say("Changed on the way: {text}: nothing compares across it", text=plain(each))
+    if record.is_rebuilt:
+        yield say(
+            "The ledger before was lost, and its attempts were read again from their own files: "
+            "whether a node was resumed or repaired meanwhile is not known"
+        )
     yield from _of_programs(record, say)
     if record.commands:
         yield say("Command: {text}", text=literals(record.commands))

@@ -102,7 +102,8 @@ _NOT_THE_NODE = frozenset(
         *(FailureClass.REQUEUED, FailureClass.NEVER_STARTS),
         *(FailureClass.HUB, FailureClass.GITHUB_5XX, FailureClass.SLURM_CONTROLLER_DOWN),
         *(FailureClass.QUEUE_LIMIT, FailureClass.SUBMISSION_REFUSED, FailureClass.BUDGET),
-        *(FailureClass.LOG_UNREADABLE, FailureClass.UNKNOWN_FLAG, FailureClass.CONFIG_ERROR),
+        *(FailureClass.LOG_UNREADABLE, FailureClass.OUTCOME_UNREADABLE),
+        *(FailureClass.UNKNOWN_FLAG, FailureClass.CONFIG_ERROR),
     }
 )
 _NOT_THE_NODE_STATES = (State.CANCELLED, State.PREEMPTED, State.LOST, State.REQUEUED)

@@ -54,6 +54,19 @@ class Calibration(Record):
     slots: SlotNoise | None = field(default=None, metadata=LATER)
     slot_nodes: tuple[str, ...] = field(default=(), metadata=LATER)
 
+    def check(self) -> None:
+        """Refuse a noise that no jobs have.
+
+        Raises:
+            LedgerError: names it.
+        """
+        levels = {"noise.sigma_job": self.noise.sigma_job}
+        if self.allocations is not None:
+            levels["allocations.within"] = self.allocations.within
+        for name, level in levels.items():
+            if not 0 <= level < math.inf:
+                raise LedgerError(f"{name} is {level}, expected a fraction")
+
     def sigma_for(self, executor: str) -> float:
         """Return the noise of trials that are compared with each other there.
 
@@ -112,7 +125,8 @@ def read_calibration(folder: Path, cell: Cell) -> Calibration | None:
     """
     path = folder / CALIBRATION
     try:
-        found = Calibration.from_json(read_json(owned.read_bytes(path)))
+        found = Calibration.from_json(read_json(owned.read_bytes(path), is_ours=True))
+        found.check()
     except FileNotFoundError:
         return None
     except (OSError, ValueError, LedgerError) as error:

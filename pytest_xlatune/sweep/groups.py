@@ -39,8 +39,6 @@ SESSION = "option of the session"  # the same, but not for one sweep alone
 ABOVE = "option, not in xlatune.toml"
 SWITCH = "switch"  # on the command line alone
 _OPTIONS = (OPTION, SESSION, ABOVE)
-
-
 FLAG = "--xlatune-"  # before the name of an option, on pytest's command line
 _MISSING = dataclasses.MISSING
 
@@ -644,12 +642,13 @@ class RunSettings(Declared):
         xlatune_fresh="Start over: move the ledger aside and measure everything again",
         xlatune_new_baseline="The same: for a cell that moves to other nodes",
     )
+    rebuild: bool = _switch(
+        xlatune_rebuild="Go on where a ledger was lost: read its attempts' own files again"
+    )
     keep_jobs: bool = _switch(
         xlatune_keep_jobs="Leave running trials alone when the session ends early"
     )
-    yes: bool = _switch(
-        xlatune_yes="Run although it costs more node-hours than --xlatune-ask-above"
-    )
+    yes: bool = _switch(xlatune_yes="Run although it costs more than --xlatune-ask-above")
     rank_only: bool = _switch(
         xlatune_rank_only="Run although the budget can only rank profiles and decides nothing"
     )

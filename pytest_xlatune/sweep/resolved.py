@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING
 from pytest_xlatune.catalog.context import Context, is_control
 from pytest_xlatune.catalog.entries import load
 from pytest_xlatune.launchers.checkout import LauncherByCell
-from pytest_xlatune.model.cell import Cell, folder_of_family
+from pytest_xlatune.model.cell import Cell, folder_of_family, secrets_in
 from pytest_xlatune.model.channels import settings_in
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.profile import NO_ENV_ID, Profile, effective_values, parse_flags
 from pytest_xlatune.model.record import canonical
+from pytest_xlatune.model.redact import keep_secret
 from pytest_xlatune.model.text import same_value
 from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.stats.design import Refusal
@@ -53,6 +54,10 @@ class ResolvedSweep:
     others: Mapping[str, Cell] = field(default_factory=dict)
     commits: str = ""  # that are compared, as they were named
     context: Context | None = None  # what the profiles of derived waves are held against
+
+    def __post_init__(self) -> None:
+        for each in self.cells:  # an error of this sweep may quote them
+            keep_secret(secrets_in(each, self.sweep.profiles))
 
     @property
     def restores(self) -> bool:

@@ -410,6 +410,8 @@ def _table(key: str, value: Any, place: str, *, folder: Path) -> Mapping[str, An
 def check_folders(folders: Iterable[tuple[str, Path]]) -> None:
     """Refuse a folder that is a file, lies below one, or where this user may not write.
 
+    So is a path with a newline, or another sign that is not printable.
+
     Nothing is made here. A disk that fills up later is told when it does.
 
     Args:
@@ -420,6 +422,11 @@ def check_folders(folders: Iterable[tuple[str, Path]]) -> None:
             work directory a folder in which another user could put one in the place of ours too.
     """
     for option, path in folders:
+        if not str(path).isprintable():
+            raise ConfigError(
+                f"{option}: {str(path)!r} holds a sign that is not printable, which no list of "
+                "files and no script of Slurm can hold; name another folder"
+            )
         there = next(each for each in (path, *path.parents) if each.exists() or each == each.parent)
         if not there.is_dir():
             raise ConfigError(

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.hosts import compress
-from pytest_xlatune.model.redact import hide, without_secrets
+from pytest_xlatune.model.redact import hide_kept, without_secrets
 from pytest_xlatune.model.result import Comparison, relative
 from pytest_xlatune.report.document import mapped
 from pytest_xlatune.report.history import ArmThenNow, Difference, PastSweep, ThenNow
@@ -43,7 +43,6 @@ def compare_sweeps(a: Path, b: Path) -> ThenNow:
         raise ConfigError(
             f"{a} was scored by {metrics[0].head}, {b} by {metrics[1].head}: they do not compare"
         )
-    secrets = then.secrets | now.secrets
     settings = [{e.id: e.settings_text for e in each.profiles} for each in (then, now)]
     both = [each for each in now.conclusion.verdicts if then.conclusion.verdict(each.arm)]
     other = {each.arm for each in both if settings[0].get(each.arm) != settings[1].get(each.arm)}
@@ -62,7 +61,7 @@ def compare_sweeps(a: Path, b: Path) -> ThenNow:
         differs=tuple(_differences(then, now)),
         notes=tuple(_notes(then, now)),
     )
-    return mapped(found, lambda text: hide(text, secrets))
+    return mapped(found, hide_kept)
 
 
 def _is_measured(known: Known) -> bool:

@@ -31,9 +31,9 @@ from pytest_xlatune.ledger import (
     TrialEnded,
 )
 from pytest_xlatune.ledger.state import LedgerState, replay
-from pytest_xlatune.model.cell import Cell, secrets_in
+from pytest_xlatune.model.cell import Cell
 from pytest_xlatune.model.errors import LedgerError
-from pytest_xlatune.model.redact import hide
+from pytest_xlatune.model.redact import hide_kept
 from pytest_xlatune.model.resources import Next
 from pytest_xlatune.model.result import Conclusion, State, TrialResult, VerdictKind
 from pytest_xlatune.model.text import counted, duration
@@ -195,18 +195,20 @@ class Feed:
         self._studies: dict[str, Study] = {}
         self._pace = Pace()
         self._milestones: dict[str, Milestones] = {}
-        self._secrets: frozenset[str] = frozenset()
 
     def landed(self) -> Iterator[Landed]:
-        """Give the trials that landed since the last call; no line shows a secret.
+        """Give the trials that landed since the last call.
+
+        No line shows a secret: neither the ledger nor the file beside it has one, and what looks
+        like one is hidden here once more.
 
         Raises:
             LedgerError: the ledger cannot be read.
         """
         for each in self._landed():
-            line = hide(each.line, self._secrets)
-            told = tuple(hide(message, self._secrets) for message in each.messages)
-            yield replace(each, line=line, messages=told)
+            yield replace(
+                each, line=hide_kept(each.line), messages=tuple(map(hide_kept, each.messages))
+            )
 
     def _landed(self) -> Iterator[Landed]:
         if self._broken is not None:
@@ -222,8 +224,6 @@ class Feed:
             if isinstance(event, CampaignOpened) and event.session == self._session_id:
                 self._opened = event
                 study = self._studies[event.study] = study_of(event.study, event.declared)
-                for cell in study.cells:
-                    self._secrets |= secrets_in(cell, profiles_in(study, ()))
                 yield from self._reused(event)
                 milestones = self._milestones[event.study] = Milestones(study)
                 kickoff = milestones.begin(history_of(self._state, study))
@@ -352,7 +352,7 @@ class Feed:
         history = history_of(self._state, study)
         progress = self._progress(history, study)
         job = f"{first.trial.profile.id} (job {first.job_id})"
-        return hide(f"{job} {first.words}{more} | {progress}", self._secrets)
+        return hide_kept(f"{job} {first.words}{more} | {progress}")
 
     def _progress(self, history: tuple[TrialResult, ...], study: Study) -> str:
         left_s = self._left_s(history, study)

@@ -38,12 +38,12 @@ from pytest_xlatune.ledger import (
     LedgerEntry,
 )
 from pytest_xlatune.ledger.state import LedgerState, replay
-from pytest_xlatune.model.cell import Cell, DeployedFile, secrets_in
+from pytest_xlatune.model.cell import Cell, DeployedFile
 from pytest_xlatune.model.errors import LedgerError, UnreadableLedgerError
 from pytest_xlatune.model.failure import FailureClass
 from pytest_xlatune.model.hosts import compress
 from pytest_xlatune.model.profile import BASELINE_ID, Profile
-from pytest_xlatune.model.redact import hide
+from pytest_xlatune.model.redact import hide_kept
 from pytest_xlatune.model.resources import Next
 from pytest_xlatune.model.result import Comparison, Conclusion, TrialResult, Verdict, relative
 from pytest_xlatune.report import Slots, Subject
@@ -396,16 +396,11 @@ class Known:
             if each.trial.protocol.dump and trial_id not in own
         )
 
-    @cached_property
-    def secrets(self) -> frozenset[str]:
-        """The values that no text about the cell may show."""
-        return frozenset().union(*(secrets_in(each, self.profiles) for each in self.cells))
-
     @property
     def stop_reason(self) -> str:
         """Why the sweep was stopped, by the playbook or a budget; "" where it was not."""
         stop = self.state.stop
-        return hide(stop.reason, self.secrets) if stop is not None else ""
+        return hide_kept(stop.reason) if stop is not None else ""
 
     @property
     def stopped(self) -> str:
@@ -428,7 +423,7 @@ class Known:
             history=self.history,
             artifacts=str(self.folder),
         )
-        return hide(message, self.secrets)
+        return hide_kept(message)
 
     @property
     def written(self) -> datetime:
@@ -506,7 +501,7 @@ def document_of(known: Known) -> Document:
             bubbles(known.cell, known.profiles, files=files, conclusion=conclusion),
         )
         document = replace(document, sections=(*document.sections, *filter(None, shown_too)))
-    return mapped(document, lambda text: hide(text, known.secrets))
+    return mapped(document, hide_kept)
 
 
 def _patch_of_setting(known: Known) -> str:
@@ -568,7 +563,7 @@ def _evidence_runs(state: LedgerState) -> tuple[tuple[TrialResult, tuple[str, ..
 
 def json_of(known: Known) -> str:
     """Return the state of a cell as the text of one JSON document."""
-    return hide(leaderboard_json(_subject(known)), known.secrets)
+    return hide_kept(leaderboard_json(_subject(known)))
 
 
 def covered_by(known: Known) -> Covered:
@@ -599,7 +594,7 @@ def covered_by(known: Known) -> Covered:
             elsewhere=elsewhere(known.folder, known.study.cells[0], recipe) if recipe else (),
         )
     # a log line has no name that speaks of a secret, so the values themselves are searched for
-    return Covered.from_json(json.loads(hide(json.dumps(covered.to_json()), known.secrets)))
+    return Covered.from_json(json.loads(hide_kept(json.dumps(covered.to_json()))))
 
 
 def page_text(
@@ -614,7 +609,7 @@ def page_text(
     With its part of the tuning document, `covered`, it says why the winner wins.
     """
     page = page_of(document, _subject(known), covered=covered, remarks=known.remarks, files=files)
-    return html(mapped(page, lambda text: hide(text, known.secrets)))
+    return html(mapped(page, hide_kept))
 
 
 def publish(

@@ -87,6 +87,7 @@ def record_of(state: LedgerState, study: Study, *cells: Cell) -> RunRecord:
         else None,
         job_hours=_job_hours(state, digests) if timed else None,
         autotuning=autotuning,
+        is_rebuilt=state.is_rebuilt,
         compiling=_compiling(state, cells[0], digests),
         two_speeds=tuple(_two_speeds(state, study, digests, autotuning)),
     )

@@ -170,7 +170,7 @@ class Runs(ExitStack):
             options=self._options,
         )
         campaign = Campaign(setup, study)
-        campaign.open(fresh=self._options.fresh)
+        campaign.open(fresh=self._options.fresh, rebuild=self._options.rebuild)
         self.folders.add(folder)
         self.enter_context(campaign.attending())
         return campaign

@@ -31,6 +31,7 @@ from pytest_xlatune.executors.folder import log_files
 from pytest_xlatune.executors.named import executor_named
 from pytest_xlatune.executors.payload import forget_secrets
 from pytest_xlatune.launchers import Launcher
+from pytest_xlatune.launchers.program import QUOTED_WORD
 from pytest_xlatune.logs import read_log
 from pytest_xlatune.logs.triage import primary
 from pytest_xlatune.model.cell import Cell, secrets_in
@@ -563,7 +564,9 @@ def write_reproducer(
         "`reproducer/` holds the log, and the dump as far as the compiler came.",
         "",
     ]
-    text = hide("\n".join(lines), secrets_of(spec.env)).replace("{xlatune.folder}", "reproducer")
+    text = hide("\n".join(lines), secrets_of(spec.env))
+    for word in (QUOTED_WORD, "{xlatune.folder}"):
+        text = text.replace(word, "reproducer")
     (folder / "REPORT.md").write_text(text, encoding="utf-8")
     for source in compiler.sources:
         shutil.copy(source, folder / source.name)

@@ -28,7 +28,7 @@ from pytest_xlatune.ledger import (
 )
 from pytest_xlatune.ledger.now import read_now
 from pytest_xlatune.model.errors import ConfigError, XlatuneError
-from pytest_xlatune.model.redact import hide
+from pytest_xlatune.model.redact import hide_kept
 from pytest_xlatune.model.resources import Next
 from pytest_xlatune.model.result import TrialStatus, Verdict
 from pytest_xlatune.report.document import plain
@@ -172,13 +172,11 @@ class _Cell:
             label=known.cell.label,
             standing=stands,
             why=known.stop_reason if stands is Standing.STOPPED else "",
-            running=tuple(
-                replace(each, reason=hide(plain(each.reason), known.secrets)) for each in running
-            ),
+            running=tuple(replace(each, reason=hide_kept(plain(each.reason))) for each in running),
             ranking=tuple(ranked),
             progress=standing(known.history, left_s=left_s if is_alive else None),
             events=tuple(
-                (entry.at_s, hide(text, known.secrets))
+                (entry.at_s, hide_kept(text))
                 for entry in reversed(self._entries)
                 if (text := _said(entry))
             ),

@@ -30,10 +30,10 @@ import hashlib, os, sys
 trial = sys.argv[2].rpartition("-")[0]
 noise = int(hashlib.sha256(trial.encode()).hexdigest()[:8], 16) / 2**32 - 0.5
 flags = os.environ["XLA_FLAGS"]
-told = flags.partition("--xla_dump_to='")[2].partition("'")[0]
+told = flags.partition('--xla_dump_to="')[2].partition('"')[0]
 os.makedirs(told)
 with open(os.path.join(told, "module_0001.jit_train_step.config.pbtxt"), "w") as file:
-    for flag in flags.rpartition("'")[2].split():  # as XLA does: every option that it has read
+    for flag in flags.rpartition('"')[2].split():  # as XLA does: every option that it has read
         file.write("  {}: {}\\n".format(*flag[2:].split("=", 1)))
 figure = (0.9 if "--xla_less=1" in flags else 1.1 if "--xla_more=1" in flags else 1.0)
 figure *= 20 * (1 + 0.002 * noise)

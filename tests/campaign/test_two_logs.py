@@ -8,8 +8,9 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-from pytest_xlatune.campaign.log import keep_secret, write_log
+from pytest_xlatune.campaign.log import write_log
 from pytest_xlatune.model.profile import profile
+from pytest_xlatune.model.redact import keep_secret
 from pytest_xlatune.model.trial import Trial
 from tests.helpers.cluster import CellsStudy, Cluster, campaign, on, run
 

@@ -164,7 +164,7 @@ def test_diff_is_of_effective_options(run: Run) -> None:
 
 def test_words_are_flags_and_variables() -> None:
     found = text_profile(["--xla_a='x y'", "NCCL_ALGO=Ring", " --xla_b"])
-    assert [str(each) for each in found.flags] == ["--xla_a='x y'", "--xla_b"]
+    assert [str(each) for each in found.flags] == ['--xla_a="x y"', "--xla_b"]
     assert found.env == {"NCCL_ALGO": "Ring"}
     context = deployed_context("--xla_a='x y' --xla_c='' NCCL_ALGO=Tree")
     assert [(each.name, each.value) for each in context.deployed] == [

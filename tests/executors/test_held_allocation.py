@@ -460,7 +460,7 @@ def test_a_users_own_allocation_is_told_from_a_later_job_of_that_number(
     run = tmp_path / "run"
     slurm = Scripted(scontrol=Reply(code=0, out=answer))
     executor = AllocationExecutor(environ=INSIDE, run=slurm, round_s=0.0)
-    executor._enter(run, [], "31", Resources())
+    executor._enter(run, "31", Resources())
     said = re.sub(r"SubmitTime=\d+", changed, answer) if changed else answer
     slurm.answers["scontrol"] = [Reply(code=0, out=said)]
     for _ in range(ALL_EMPTY_ROUNDS):

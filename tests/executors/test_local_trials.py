@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import os
+import pwd
 import socket
 import sys
 import time
@@ -17,7 +18,7 @@ from pytest_xlatune.executors.folder import read_outcomes
 from pytest_xlatune.executors.local import LOCK_VARIABLE, LocalExecutor, machine_lock
 from pytest_xlatune.model.errors import SubmissionError
 from pytest_xlatune.model.resources import Resources
-from pytest_xlatune.model.result import State
+from pytest_xlatune.model.result import State, Submission
 from pytest_xlatune.model.trial import LaunchSpec
 from tests.helpers.machine import SLEEP, Machine, job_id_of, log, submitter
 from tests.helpers.payloads import PATH, TIMED
@@ -168,11 +169,46 @@ def test_a_trial_that_waits_for_the_machine_is_pending(machine: Machine) -> None
     first = machine.submit("a", SLEEP)
     machine.running(first)
     second = machine.submit("b", SLEEP)
-    until(lambda: machine.poll(second).reason == "waits for the machine")
+    until(lambda: machine.poll(second).reason.startswith("waits for the machine: a (process "))
     assert machine.poll(second).state is State.PENDING
     machine.cancel(second)
     assert machine.final(second).state is State.CANCELLED
     assert not read_outcomes(machine.root / "a")
+
+
+def test_who_has_the_machine_and_for_how_long_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Sweep, attempt, process and user of the trial that runs; a changed second is no news."""
+    holder = tmp_path / ".xlatune" / "nightly" / "cell" / "s1" / "fast-wave2.0-0123456789.1"
+    waiting, lock = tmp_path / "waiting", tmp_path / "machine.lock"
+    now_s = 1_790_000_000.0
+    monkeypatch.setattr(time, "time", lambda: now_s)
+    for folder, ago_s in ((holder, 3600.0), (waiting, 130.0)):
+        folder.mkdir(parents=True)
+        (folder / payload.SPEC).write_text("{}", encoding="utf-8")
+        claim = {**payload.identity(os.getpid()), "at_s": now_s - ago_s}
+        payload.write_json(folder / payload.name_of("claimed"), claim)
+    lock.write_text(str(holder), encoding="utf-8")
+
+    def said() -> str:
+        job = Submission(trial_id="w", attempt=1, executor="local", job_id="1.1", folder="waiting")
+        found = LocalExecutor(lock=lock).poll([job], root=tmp_path)["1.1"]
+        assert found.state is State.PENDING
+        return found.reason
+
+    user = pwd.getpwuid(os.getuid()).pw_name
+    assert said() == (
+        "waits for the machine, for 3 min already: fast-wave2.0-0123456789.1 of sweep nightly "
+        f"(process {os.getpid()} of {user}) has it, for 1 h already"
+    )
+    now_s += 20.0
+    assert said().startswith("waits for the machine, for 3 min already: ")
+    for content in ("", "/no/such/folder", "\0", "x" * 5000):
+        lock.write_text(content, encoding="utf-8")
+        assert said() == "waits for the machine, for 3 min already"
+    lock.unlink()
+    assert said() == "waits for the machine, for 3 min already"
 
 
 def test_the_machines_lock_is_one_whatever_tmpdir_says(

@@ -59,7 +59,7 @@ class Machine:
 
     def poll(self, of: Submission) -> Outcome:
         # a fresh executor each time: nothing may be kept in the object
-        return LocalExecutor().poll([of], root=self.root)[of.job_id]
+        return LocalExecutor(lock=self.root / "lock").poll([of], root=self.root)[of.job_id]
 
     def cancel(self, *these: Submission) -> None:
         LocalExecutor().cancel(these, root=self.root)

@@ -68,9 +68,7 @@ def _run(folder: Path) -> dict[str, Any]:
             payload.make_folder(Path(name), opened.mode)
 
     def fill(text: str) -> bytes:
-        return payload._bytes(
-            text.replace("{xlatune.folder}", str(folder)).replace("{xlatune.rank}", "0")
-        )
+        return payload.filled(text, folder, 0)
 
     argv = [os.fsdecode(fill(word)) for word in spec["argv"]]
     environment = payload._environment(spec, fill, 0)

@@ -70,7 +70,7 @@ def ordinary(trial_id: str, attempt: int) -> tuple[str, Outcome]:
 
 def tell_options(folder: Path, spec: LaunchSpec) -> None:
     """Write the options of a trial as its XLA does, where it is asked to."""
-    asked = spec.first_env.get("XLA_FLAGS", "").rpartition("'")[2]
+    asked = spec.first_env.get("XLA_FLAGS", "").rpartition('"')[2]
     if asked:
         (folder / OPTIONS_FOLDER).mkdir()
         lines = [f"  {flag.name}: {flag.value or 'true'}\n" for flag in parse_flags(asked)[1:]]

@@ -110,7 +110,7 @@ def test_the_environment_and_the_outcome(submit: Callable[..., Attempt]) -> None
     assert env["TRICKY"] == PROFILE.env["TRICKY"]
     assert env["EMPTY"] == ""
     told, *rest = env["XLA_FLAGS"].partition(" --xla_from_image=1 ")
-    assert told.startswith(f"--xla_dump_to='{done.folder}/xla_options' --xla_dump_hlo_module_re=")
+    assert told.startswith(f'--xla_dump_to="{done.folder}/xla_options" --xla_dump_hlo_module_re=')
     assert rest == [" --xla_from_image=1 ", "--xla_a=1,2"]
     assert pid < 20, "it has its own process ids"
     failed = submit("fails", "bash", "-c", "exit 7").end()

@@ -85,7 +85,7 @@ def test_without_env_files_no_shell_is_involved() -> None:
     assert spec.argv[0] == sys.executable
     assert spec.files == {}
     assert spec.env == {
-        "XLA_FLAGS": "--xla_a=1 --xla_b --xla_a=2 --xla_c='x y'",
+        "XLA_FLAGS": '--xla_a=1 --xla_b --xla_a=2 --xla_c="x y"',
         "NCCL_ALGO": "Tree",
         "X": "$Y",
     }

@@ -35,10 +35,10 @@ def test_a_profile_is_the_last_word_and_the_checkout_stays_as_it_is(site: Site) 
     read = read_one(site.log)
     assert read.report.xla_flags is not None
     asks, _, flags = read.report.xla_flags.partition(" --xla_of")
-    assert asks.startswith("--xla_dump_to='"), "the first rank is made to tell its options"
+    assert asks.startswith('--xla_dump_to="'), "the first rank is made to tell its options"
     assert f"--xla_of{flags}" == (
         "--xla_of_the_image=1 --xla_all_gather=8589934592 --xla_all_gather=1073741824 "
-        "--xla_all_gather=8 --xla_list='a b'"
+        '--xla_all_gather=8 --xla_list="a b"'
     )
     assert read.report.env["NCCL_PROTO"] == "it's"
     assert read.report.env["NCCL_NCHANNELS_PER_NET_PEER"] == "4"

@@ -25,7 +25,7 @@ if "--xla_killed" in flags and sys.argv[1] == "1":
     os.kill(os.getpid(), 9)
 if "--xla_broken" in flags:
     sys.exit("the compiler gives up")
-dump = re.search(r"--xla_dump_to='?([^' ]+)", flags)
+dump = re.search('--xla_dump_to="?([^" ]+)', flags)
 if dump and "--xla_bogus" not in flags:
     name = "fsdp-ag" if "combine_threshold" in flags else "fsdp"
     folder = pathlib.Path(dump.group(1)); folder.mkdir(parents=True)

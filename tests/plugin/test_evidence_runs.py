@@ -154,7 +154,7 @@ def test_evidence_is_recorded_once_and_found_by_name(
 
 DUMPING = """\
 import os, pathlib, re
-dump = re.search("--xla_dump_to='?([^' ]+)", os.environ["XLA_FLAGS"])
+dump = re.search('--xla_dump_to="?([^" ]+)', os.environ["XLA_FLAGS"])
 if dump:
     folder = pathlib.Path(dump.group(1)); folder.mkdir(parents=True)
     name = "module_1.jit_train_step.cpu_after_optimizations.txt"

@@ -38,7 +38,7 @@ if os.environ.get("NCCL_DEBUG") == "INFO":
 TRAINER += TELL_OPTIONS
 TRAINER += """\
 if keys.get("profiler") == "xplane":
-    dump = re.search("--xla_dump_to='?([^' ]+)", flags).group(1)
+    dump = re.search('--xla_dump_to="?([^" ]+)', flags).group(1)
     os.makedirs(dump, exist_ok=True)
     program = "module_0001.jit_train_step.sm_9.0_gpu_after_optimizations.txt"
     shutil.copy(here / "program.txt", pathlib.Path(dump, program))

@@ -53,3 +53,16 @@ def test_an_env_file_that_fails_shows_no_secret(sweep: Any) -> None:
     path.write_text("set -x\n" + path.read_text(encoding="utf-8") + "false_command\n")
     said = sweep.run(*RANK_ONLY)
     assert planted.shown_in(said.stdout.str() + said.stderr.str()) == []
+
+
+def test_a_mistake_in_the_command_shows_no_secret_anywhere(sweep: Any) -> None:
+    """What the terminal and junit quote of a placeholder that does not exist."""
+    path: Path = sweep.path / "test_sweep.py"
+    text = path.read_text(encoding="utf-8")
+    path.write_text(text.replace("plant-twelve-12", "plant-{twelve}-12"), encoding="utf-8")
+    refused = sweep.run(*RUN)
+    said = refused.stdout.str() + refused.stderr.str() + sweep.read("junit.xml")
+    assert refused.ret == 4
+    assert "the command's argument '(hidden)'" in said
+    assert "twelve" not in said
+    assert planted.shown_in(said) == []

@@ -106,7 +106,7 @@ def test_a_container_on_every_node_knows_its_rank_and_ends_with_its_job(
     wait_until(lambda: all("up" in log for log in logs()))
     first, second = logs()
     # the first rank alone is asked to tell what XLA has read
-    told = f"--xla_dump_to='{trials.folder(job)}/"
+    told = f'--xla_dump_to="{trials.folder(job)}/'
     assert re.search(rf"(?m)^0 of 2: {re.escape(told)}.* --xla_from_image=1 --xla_a=1$", first)
     assert "1 of 2: --xla_from_image=1 --xla_a=1" in second
     assert len(containers_of(trials.folder(job))) == 2

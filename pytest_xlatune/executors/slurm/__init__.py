@@ -155,7 +155,9 @@ class SlurmExecutor:
         payload.make_folder(folder / SCRIPTS)
         where = compress(request.nodelist) or "any node"
         waits = iter(RETRY_AFTER_S)
-        while (reply := script.submit(folder, arguments, program, digest=digest)).trouble is not Trouble.NONE:
+        while (
+            reply := script.submit(folder, arguments, program, digest=digest)
+        ).trouble is not Trouble.NONE:
             if reply.is_late:
                 break  # people are told, and the next call looks for the job first
             is_again = reply.trouble.is_passing and reply.trouble is not Trouble.FULL

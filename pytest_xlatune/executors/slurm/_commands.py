@@ -338,7 +338,9 @@ def merge(slurm: Outcome, ranks: Iterable[Outcome]) -> Outcome:
         return slurm
     failed = [word for word in words if word.state in (State.FAILED, State.TIMEOUT)]
     ended = [word for word in words if word.state is not State.COMPLETED]
-    word = min(failed, key=lambda each: each.end_s or 0.0) if failed else (ended or words)[0]
+    # what cannot be read explains less than any other word
+    first = min(failed, key=lambda each: (each.is_unreadable, each.end_s or 0.0), default=None)
+    word = first or (ended or words)[0]
     own = slurm.state not in (State.COMPLETED, State.FAILED)
     # Slurm saw a rank die that could write nothing; the others were only told to end
     silent = slurm.state is State.FAILED and not failed
@@ -354,6 +356,7 @@ def merge(slurm: Outcome, ranks: Iterable[Outcome]) -> Outcome:
         end_s=max(ends, default=slurm.end_s),
         reason="; ".join(part for part in (slurm.reason, "" if silent else word.reason) if part),
         is_started=silent or word.is_started,
+        is_unreadable=word.is_unreadable and not (own or silent),
     )
 
 
@@ -417,7 +420,8 @@ def _exit(text: str) -> tuple[int | None, int | None]:
 
 
 def _time(text: str) -> float | None:
-    return float(text) if text.strip().isdecimal() else None
+    # 1795173260    Unknown
+    return float(text) if re.fullmatch(r"\s*[0-9]{1,11}\s*", text) else None
 
 
 def _nodes(text: str) -> tuple[str, ...]:

@@ -15,12 +15,14 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from pytest_xlatune import owned
+from pytest_xlatune.executors.folder import NO_FILE
 from pytest_xlatune.executors.slurm import driver
 from pytest_xlatune.executors.slurm._commands import Run, SlurmJob, parse_scontrol, run_command
-from pytest_xlatune.model.errors import SubmissionError
+from pytest_xlatune.model.errors import LedgerError, SubmissionError
 from pytest_xlatune.model.hosts import compress
 from pytest_xlatune.model.record import read_json
 from pytest_xlatune.model.resources import Resources
@@ -31,6 +33,8 @@ _log = logging.getLogger("pytest_xlatune.executors")
 JOB_VARIABLE = "SLURM_JOB_ID"
 _HELD = re.compile(r"held-(\d+)")
 OVER = "over.json"  # how the allocation ended, once that is known
+# what the folder of an allocation says at least
+_SAID: driver.Kinds = MappingProxyType({"job_id": str, "work_dir": str, "session": str})
 _AHEAD = 3.0  # trials that must fit, or the next allocation is asked for
 
 
@@ -61,13 +65,17 @@ class Held:
     @property
     def over(self) -> Outcome | None:
         """How it ended; None as far as that is not known."""
-        said = read(self.folder / OVER)
-        return None if said is None else Outcome.from_json(said)
+        try:
+            said = read(self.folder / OVER)
+            return None if said is None else Outcome.from_json(said)
+        except LedgerError:  # Slurm is asked again
+            return None
 
     @property
     def word(self) -> Mapping[str, Any]:
         """What its driver said last."""
-        return read(self.folder / driver.DRIVER_JSON) or {}
+        said = read(self.folder / driver.DRIVER_JSON) or {}
+        return {name: of for name, of in said.items() if isinstance(of, driver.WORD.get(name, ()))}
 
     @property
     def takes(self) -> bool:
@@ -89,12 +97,35 @@ def held_in(run: Path) -> list[Held]:
     """Return the allocations of a run of a ledger, in the order they were asked for."""
     found = []
     for folder in run.glob("held-*"):
-        match, said = _HELD.fullmatch(folder.name), read(folder / driver.HELD_JSON)
-        if match and said is not None:
+        said = read(folder / driver.HELD_JSON, _SAID)
+        if said is None or not _HELD.fullmatch(folder.name):
+            continue
+        try:
             said["resources"] = Resources.from_json(said["resources"])
-            said["nodelist"] = tuple(said["nodelist"])
-            found.append((int(match[1]), Held(folder=folder, **said)))
+            said["nodelist"] = tuple(map(str, said["nodelist"]))
+            found.append((number_of(folder), Held(folder=folder, **said)))
+        except (LedgerError, TypeError):
+            continue
     return [each for _, each in sorted(found, key=lambda pair: pair[0])]
+
+
+def number_of(folder: Path) -> int:
+    """Return the number of an allocation by its folder's name; 0 where that has none."""
+    match = _HELD.fullmatch(folder.name)
+    return int(match[1]) if match else 0
+
+
+def let_go_unreadable(run: Path, known: Sequence[Held]) -> None:
+    """Have each allocation take no further step whose folder does not say what it is.
+
+    Its driver gives the nodes back once the steps that it has are over.
+    """
+    names = {each.folder.name for each in known}
+    for folder in run.glob("held-*"):
+        is_unknown = folder.name not in names and not (folder / driver.END).exists()
+        if is_unknown and is_damaged(folder / driver.HELD_JSON, _SAID):
+            _log.warning("%s cannot be read: it takes no further step", folder / driver.HELD_JSON)
+            (folder / driver.END).touch()
 
 
 def waits_in(root: Path) -> tuple[tuple[float, float, float], ...]:
@@ -107,7 +138,7 @@ def waits_in(root: Path) -> tuple[tuple[float, float, float], ...]:
     for run in {each.parent for each in root.glob("*/held-*")}:
         began: dict[str, float] = {}
         for path in run.glob(f"*/{driver.TAKEN}"):
-            if (taken := read(path)) is not None:
+            if (taken := read(path, driver.TOOK)) is not None:
                 first_s = began.get(taken["held"], math.inf)
                 began[taken["held"]] = min(first_s, taken["at_s"])
         for held in held_in(run):
@@ -212,7 +243,7 @@ def _has_step(run: Path, held: Held) -> bool:
     """Whether a trial was taken by an allocation and has not ended."""
     for path in run.glob(f"*/{driver.TAKEN}"):
         if not (path.parent / driver.ENDED).exists():
-            taken = read(path)
+            taken = read(path, driver.TOOK)
             if taken is not None and taken["held"] == held.folder.name:
                 return True
     return False
@@ -227,7 +258,7 @@ def is_short(held: Held) -> bool:
 
 def is_of(job: SlurmJob, folder: Path) -> bool:
     """Whether a job is the allocation of a folder; numbers are given away again."""
-    said = read(folder / driver.HELD_JSON) or {}
+    said = read(folder / driver.HELD_JSON, _SAID) or {}
     if not said.get("work_dir"):
         return job.is_in(folder)
     # a user's own jobs have one working directory
@@ -242,15 +273,29 @@ def _end_of(text: str) -> float | None:
     return float(match[1]) if match else None
 
 
-def read(path: Path) -> Any:
-    """Return a file's JSON; None where there is none, or its writer is at it.
+def read(path: Path, kinds: driver.Kinds = MappingProxyType({})) -> Any:
+    """Return a file's mapping; None where it has none with a value of each of these kinds.
+
+    So it is where there is no file, or its writer is at it.
 
     Raises:
         SubmissionError: it is not ours.
     """
     try:
-        return read_json(owned.read_bytes(path))
+        found = read_json(owned.read_bytes(path), is_ours=True)
     except owned.NotOursError as error:
         raise SubmissionError(str(error)) from None
     except (OSError, ValueError):
         return None
+    return found if driver.is_of(found, kinds) else None
+
+
+def is_damaged(path: Path, kinds: driver.Kinds) -> bool:
+    """Whether a file is there and does not hold what `read` wants; not where it cannot be told."""
+    try:
+        found = read_json(owned.read_bytes(path), is_ours=True)
+    except ValueError:
+        return True
+    except OSError as error:
+        return error.errno in NO_FILE
+    return not driver.is_of(found, kinds)

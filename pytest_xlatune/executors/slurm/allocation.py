@@ -59,8 +59,11 @@ from pytest_xlatune.executors.slurm._held import (
     faults,
     give_back,
     held_in,
+    is_damaged,
     is_of,
     is_short,
+    let_go_unreadable,
+    number_of,
     read,
     release,
     waits_in,
@@ -136,7 +139,8 @@ class AllocationExecutor:
         folder = request.folder.resolve()
         queue = folder.parent / driver.STEPS
         if (number := _place(queue, folder.name)) is not None:
-            self._provide(folder.parent, request)
+            if not (folder / driver.TAKEN).exists():
+                self._provide(folder.parent, request)
             return f"step-{number}"
         _entry(request)  # raises where an option, or the name, cannot be
         self._provide(folder.parent, request)
@@ -188,7 +192,7 @@ class AllocationExecutor:
             with contextlib.suppress(OSError):  # a full disk takes no mark
                 if not mark.exists():
                     mark.touch()
-            taken = read(folder / driver.TAKEN)
+            taken = read(folder / driver.TAKEN, driver.TOOK)
             if taken is not None and not (folder / driver.ENDED).exists():
                 steps[taken["allocation"]][taken["step"]] = was_asked
         for allocation, names in steps.items():
@@ -223,6 +227,7 @@ class AllocationExecutor:
     def _look(self, run: Path) -> list[tuple[Held, Outcome]]:
         """Return the allocations of a run and where each stands."""
         known = held_in(run)
+        let_go_unreadable(run, known)
         left = {each.job_id: each.folder for each in known if each.job_id and each.over is None}
         answers = self._poller.poll(left) if left else {}
         found = []
@@ -281,7 +286,7 @@ class AllocationExecutor:
             job_id = self._environ.get(JOB_VARIABLE, "")
             held = next((each for each in mine if each.job_id == job_id), None)
             if held is None:
-                held = self._enter(run, known, job_id, resources)
+                held = self._enter(run, job_id, resources)
             if held.over or held.word.get("is_full"):
                 why = held.word.get("why") or "no time is left for another trial"
                 left = held.over.reason if held.over else why
@@ -300,7 +305,7 @@ class AllocationExecutor:
             if last is not None and not is_another:
                 self._refuse_again(mine)
             is_asked = last is not None and not last.job_id and not is_another
-            folder = last.folder if last and is_asked else run / f"held-{len(known) + 1}"
+            folder = last.folder if last and is_asked else _next(run)
             self._ask(folder, nodes, resources, name=name)
 
     def _refuse_again(self, mine: list[Held]) -> None:
@@ -342,7 +347,7 @@ class AllocationExecutor:
 
         def tell(job_id: str) -> str:
             payload.make_folder(folder)
-            known = read(folder / driver.HELD_JSON) or {}
+            known = read(folder / driver.HELD_JSON, {"asked_s": (int, float)}) or {}
             payload.write_json(
                 folder / driver.HELD_JSON,
                 {
@@ -368,7 +373,7 @@ class AllocationExecutor:
         tell(job_id)
         _log.info("asked for allocation %s of %s", job_id, duration(self._hold_s))
 
-    def _enter(self, run: Path, known: list[Held], job_id: str, resources: Resources) -> Held:
+    def _enter(self, run: Path, job_id: str, resources: Resources) -> Held:
         """Take up the user's own allocation."""
         if not job_id:
             raise SubmissionError(
@@ -380,7 +385,7 @@ class AllocationExecutor:
         if job is None:
             kind = SchedulerDown if answer.trouble is Trouble.AWAY else SubmissionError
             raise kind(f"allocation {job_id} cannot be asked for: {answer.error}")
-        folder = run / f"held-{len(known) + 1}"
+        folder = _next(run)
         payload.make_folder(folder)
         said = {
             "job_id": job_id,
@@ -439,14 +444,14 @@ class AllocationExecutor:
     # -- where an attempt stands ------------------------------------------------------------------
 
     def _standing(self, folder: Path, allocations: Sequence[tuple[Held, Outcome]]) -> Outcome:
-        taken = read(folder / driver.TAKEN)
+        taken = read(folder / driver.TAKEN, driver.TOOK)
         if taken is None:
-            found = self._in_queue(folder, allocations)
+            found = _unreadable(folder) or self._in_queue(folder, allocations)
             if not found.state.is_final:
                 return found
             # no later allocation may run what has an outcome
             (folder / payload.CANCEL).touch()
-            if (taken := read(folder / driver.TAKEN)) is None:
+            if (taken := read(folder / driver.TAKEN, driver.TOOK)) is None:
                 return found
         held, said = next(
             (pair for pair in allocations if pair[0].folder.name == taken["held"]),
@@ -454,7 +459,7 @@ class AllocationExecutor:
         )
         if said.state is State.PENDING and said.is_requeued:  # its steps are gone with the nodes
             said = dataclasses.replace(said, state=State.REQUEUED)
-        word = read(folder / driver.ENDED)
+        word = _word(folder / driver.ENDED)
         now = self._ended(folder, taken, word, held, said) or _running(folder, said)
         return dataclasses.replace(now, allocation=taken["allocation"])
 
@@ -563,6 +568,28 @@ def _entry(request: Request, digest: str = SHOWN_DIGEST) -> dict[str, Any]:
         "wanted": request.allocation,
         "srun": words,
     }
+
+
+def _next(run: Path) -> Path:
+    """Return the folder of another allocation: of a number that none has, readable or not."""
+    return run / f"held-{1 + max(map(number_of, run.glob('held-*')), default=0)}"
+
+
+def _unreadable(folder: Path) -> Outcome | None:
+    """Return the failure of an attempt of which it cannot be read which allocation took it."""
+    path = folder / driver.TAKEN
+    if not is_damaged(path, driver.TOOK):
+        return None
+    said = f"{path}: it does not say which allocation took the attempt"
+    return Outcome(state=State.FAILED, reason=said, is_unreadable=True)
+
+
+def _word(path: Path) -> Mapping[str, Any] | None:
+    """Return how srun ended; of a word that cannot be read when it was said, and no good end."""
+    word: Mapping[str, Any] | None = read(path, driver.CAME_TO)
+    if word is None and is_damaged(path, driver.CAME_TO):
+        return {"code": -1, "end_s": path.lstat().st_mtime}
+    return word
 
 
 def _running(folder: Path, said: Outcome) -> Outcome:

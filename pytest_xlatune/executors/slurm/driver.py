@@ -43,7 +43,18 @@ HELD_JSON, DRIVER_JSON, END, DRIVING = "held.json", "driver.json", "end", "drivi
 STEPS = "steps"  # the queue, beside the folders of its allocations
 TAKEN, SRUN, ENDED = "taken.json", "srun.json", "ended.json"
 STEERING = ("SBATCH_", "SQUEUE_", "SACCT_", "SINFO_", "SCONTROL_", "SCANCEL_", "SRUN_", "SLURM_")
+# without the token SLURM_JWT, which the session's own commands have: trainers inherit what srun is
+# given, and inside a job Slurm knows its user without one
 KEPT = frozenset({"SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_CLUSTERS"})
+Kinds = Mapping[str, type | tuple[type, ...]]  # name -> of which kind its value is
+_NUMBER = (int, float)
+_LAST_S = 1 << 37  # seconds since the epoch, of the year 6325
+TOOK: Kinds = {"held": str, "allocation": str, "step": str, "at_s": _NUMBER}
+CAME_TO: Kinds = {"code": int, "end_s": _NUMBER}
+WORD: Kinds = {"until_s": (*_NUMBER, type(None)), "longest_s": _NUMBER, "took": int,
+               "is_full": bool, "why": str}  # fmt: skip
+_ENTRY: Kinds = {"folder": str, "nodes": list, "step": str, "limit_s": _NUMBER, "srun": list}
+_PROCESS: Kinds = {"host": str, "boot_id": str, "pid": int, "start_ticks": int}
 IDLE_S = 300.0  # with nothing to run, until it gives the nodes back
 SPARE = 1.25  # times the longest step so far: what the next one may take
 SPARE_S = 20.0  # and the end of an allocation on top
@@ -208,7 +219,7 @@ class Driver:
 
     def _has_srun(self, folder: Path) -> bool:
         """Whether the srun that a dead driver started here still runs."""
-        known = self._read(folder / SRUN)
+        known = self._read(folder / SRUN, _PROCESS)
         if known is None or [known["host"], known["boot_id"]] != [*self.payload.boot()]:
             return False
         return bool(self.payload.start_ticks(known["pid"]) == known["start_ticks"])
@@ -247,7 +258,7 @@ class Driver:
     def _adopt(self) -> None:
         """Take over what a driver that was killed had started here."""
         for name, entry in self._queue():
-            taken = self._read(Path(entry["folder"]) / TAKEN)
+            taken = self._read(Path(entry["folder"]) / TAKEN, TOOK)
             if taken is None:
                 continue
             self._over.add(name)
@@ -307,9 +318,11 @@ class Driver:
             entry = json.loads(self.payload.owned.read_bytes(path))
         except self.payload.NotOursError as error:
             why = str(error)
-        except (OSError, ValueError):
+        except (OSError, ValueError, RecursionError):
             return None
         else:
+            if not is_of(entry, _ENTRY):
+                return None
             if Path(entry["folder"]).parent == self.held.parent:
                 return entry
             why = f"{path}: its folder does not lie beside the queue"
@@ -398,8 +411,8 @@ class Driver:
         end = said.partition(" EndTime=")[2].partition(" ")[0]
         self.until_s = float(end) if end.isdecimal() else None
 
-    def _read(self, path: Path) -> Any:
-        return _read(path, self.payload)
+    def _read(self, path: Path, kinds: Kinds) -> Any:
+        return _read(path, kinds, self.payload)
 
     def _tell(self) -> None:
         word = {
@@ -440,21 +453,33 @@ def _run(argv: list[str]) -> str | None:
     return done.stdout
 
 
-def _read(path: Path, payload: Any) -> Any:
-    """Return the JSON of a file of ours; None where there is none, or it is not ours."""
+def is_of(found: Any, kinds: Kinds) -> bool:
+    """Whether a value is a mapping that has each of these names, with a value of its kind."""
+    is_mapping = isinstance(found, dict) and all(
+        isinstance(found.get(name), kind) for name, kind in kinds.items()
+    )
+    times = ("at_s", "end_s")
+    return is_mapping and all(0 <= found[name] < _LAST_S for name in times if name in kinds)
+
+
+def _read(path: Path, kinds: Kinds, payload: Any) -> Any:
+    """Return a file's mapping; None where it has none of these kinds, or is not ours."""
     try:
-        return json.loads(payload.owned.read_bytes(path))
+        found = json.loads(payload.owned.read_bytes(path))
     except payload.NotOursError as error:
         sys.stderr.write(f"{error}\n")
         return None
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return None
+    return found if is_of(found, kinds) else None
 
 
 def main(held: str) -> None:
     """Drive the allocation of a folder, unless another driver does."""
     folder, payload = Path(held), _payload()
-    said = _read(folder / HELD_JSON, payload) or {}
+    said = _read(folder / HELD_JSON, {"job_id": str}, payload)
+    if said is None:
+        raise SystemExit(f"{folder / HELD_JSON} cannot be read: nothing is started here")
     job_id = os.environ.get("SLURM_JOB_ID") or said["job_id"]
     with os.fdopen(payload.owned.open_lock(folder / DRIVING)) as lock:
         until_s = time.monotonic() + _LOCK_S

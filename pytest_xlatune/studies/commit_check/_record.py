@@ -167,7 +167,8 @@ _NOT_THE_COMMIT = frozenset(
         *(FailureClass.REQUEUED, FailureClass.NEVER_STARTS),
         *(FailureClass.HUB, FailureClass.GITHUB_5XX, FailureClass.SLURM_CONTROLLER_DOWN),
         *(FailureClass.QUEUE_LIMIT, FailureClass.SUBMISSION_REFUSED, FailureClass.BUDGET),
-        *(FailureClass.LOG_UNREADABLE, FailureClass.NODE_FAIL, FailureClass.NODE_DRAIN),
+        *(FailureClass.LOG_UNREADABLE, FailureClass.OUTCOME_UNREADABLE),
+        *(FailureClass.NODE_FAIL, FailureClass.NODE_DRAIN),
         *(FailureClass.GPU_HARDWARE, FailureClass.GPU_ECC, FailureClass.NIC_FAULT),
     }
 )

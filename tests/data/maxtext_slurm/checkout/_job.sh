@@ -38,7 +38,7 @@ if [[ $XLA_FLAGS == *xla_bogus* ]]; then
     exit 1
 fi
 # as XLA does: the options that it has read, the last value of each
-dump_to="--xla_dump_to='([^']+)'"
+dump_to='--xla_dump_to="([^"]+)"'
 if [[ $XLA_FLAGS =~ $dump_to ]]; then
     options=${BASH_REMATCH[1]}
     declare -A values

@@ -1,0 +1,222 @@
+"""No message shows a secret, whatever it quotes: it is hidden where the error is made."""
+
+from __future__ import annotations
+
+import ast
+import os
+import pickle
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import pytest_xlatune
+from pytest_xlatune import (
+    CellSettings,
+    CommandLauncher,
+    MaxTextLauncher,
+    Protocol,
+    Resources,
+    SiteSettings,
+    Sweep,
+    profile,
+)
+from pytest_xlatune.cli import complain, main
+from pytest_xlatune.executors import QueueFull, SchedulerDown
+from pytest_xlatune.launchers.container import ContainerLauncher, configured
+from pytest_xlatune.launchers.maxtext_slurm import MaxTextSlurmLauncher
+from pytest_xlatune.model import errors
+from pytest_xlatune.model.cell import Cell
+from pytest_xlatune.model.errors import ConfigError, LedgerError, SubmissionError, XlatuneError
+from pytest_xlatune.model.profile import Profile
+from pytest_xlatune.model.redact import HIDDEN, hide_quoted, keep_secret
+from pytest_xlatune.sweep.settings import resolve_options
+from tests.helpers.probes import make_cell, make_trial
+
+HUSH = "hush-Hush9hush"
+SOURCE = Path(pytest_xlatune.__file__).parent
+
+
+def everywhere(cls: type[BaseException] = XlatuneError) -> list[type[BaseException]]:
+    return [cls, *(each for sub in cls.__subclasses__() for each in everywhere(sub))]
+
+
+def launcher(*words: str) -> CommandLauncher:
+    return CommandLauncher(argv=("trainer", *words))
+
+
+def launched(*words: str) -> object:
+    cell = make_cell(per_device_batch_size=None, max_target_length=None)
+    return launcher(*words).launch(make_trial(cell), cell)
+
+
+def swept(**cell: Any) -> Sweep:
+    return Sweep(name="s", launcher=launcher(), profiles=(), cell=CellSettings(**cell))
+
+
+def file_with(text: str) -> Callable[[Path], object]:
+    def read(folder: Path) -> object:
+        path = folder / "xlatune.toml"
+        path.write_text(text, encoding="utf-8")
+        return resolve_options({}, {}, {}, root=folder)
+
+    return read
+
+
+MISTAKES: dict[str, Callable[[Path], object]] = {
+    "a placeholder in the value of an option": lambda _: launcher(f"--password={{{HUSH}}}"),
+    "a placeholder in the word after an option": lambda _: launcher("--password", f"{{{HUSH}}}"),
+    "a placeholder inside a secret": lambda _: launcher("--api-key", f"a{{{HUSH}}}b"),
+    "a stray brace in a header": lambda _: launcher("--header", f"X-Api-Key: {HUSH}{{"),
+    "a stray brace in an address": lambda _: launcher(f"https://me:{HUSH}}}@store/x"),
+    "overrides beside a secret": lambda _: launcher(f"--token={HUSH}{{overrides}}"),
+    "an argument that is no text": lambda _: launcher("--token", HUSH, 5),  # type: ignore[arg-type]
+    "arguments in one text": lambda _: Sweep(
+        name="s",
+        launcher=CommandLauncher(argv=f"t --token {HUSH}"),  # type: ignore[arg-type]
+        profiles=(),
+        cell=CellSettings(),
+    ),
+    "an unset batch size beside a secret": lambda _: launched(
+        "--token", f"{HUSH}{{per_device_batch_size}}"
+    ),
+    "another keyword": lambda _: CommandLauncher(argv=("t",), HF_TOKEN=HUSH),  # type: ignore[call-arg]
+    "an env file that is relative": lambda _: CommandLauncher(
+        argv=("t",), env_files=(f"a?token={HUSH}",)
+    ),
+    "a mount": lambda _: ContainerLauncher(inner=launcher(), mounts=(f"https://u:{HUSH}@x",)),
+    "a runtime": lambda _: ContainerLauncher(inner=launcher(), runtime=f"--password={HUSH}"),
+    "settings of a container": lambda _: configured(
+        launcher(), {}, {"args": {"REGISTRY_PASSWORD": HUSH}}, where="xlatune.toml"
+    ),
+    "keys of a module": lambda _: MaxTextLauncher(repo={"HF_TOKEN": HUSH}),  # type: ignore[call-arg]
+    "arguments of sbatch": lambda _: MaxTextSlurmLauncher(
+        checkout="/x", sbatch=("--comment", f"SITE_TOKEN={HUSH}")
+    ),
+    "a number": lambda _: profile("p", env={"HF_TOKEN": 31415926535}),  # type: ignore[dict-item]
+    "a list": lambda _: profile("p", env={"HF_TOKEN": [HUSH]}),  # type: ignore[dict-item]
+    "a name of a profile": lambda _: profile("A B", env={"HF_TOKEN": HUSH}),
+    "no name of a variable": lambda _: profile("p", env={"HF TOKEN": HUSH, "A_KEY": "x" + HUSH}),
+    "a variable with a NUL": lambda _: profile("p", env={"HF_TOKEN": f"{HUSH}\0"}),
+    "flags that end early": lambda _: profile("p", f"--xla_a=1 HF_TOKEN={HUSH}"),
+    "a flag of a channel": lambda _: profile("p", f"--xla_tpu_x='--token {HUSH}'"),
+    "deployed values of another kind": lambda _: swept(deployed={"HF_TOKEN": (HUSH,)}),
+    "overrides of another kind": lambda _: swept(overrides=[{"api_key": HUSH}]),
+    "a keyword that is misspelt": lambda _: CellSettings(depolyed={"HF_TOKEN": HUSH}),  # type: ignore[call-arg]
+    "a parallelism with a secret": lambda _: swept(parallelism=f"HF_TOKEN={HUSH}").resolve(),
+    "a command with a secret": lambda _: SiteSettings(node_health=f"look --token {HUSH}"),
+    "a sweep of another kind": lambda _: Sweep(
+        name="s",
+        launcher={"HF_TOKEN": HUSH},  # type: ignore[arg-type]
+        profiles=(),
+        cell=CellSettings(),
+    ),
+    "a metric of the protocol": lambda _: Protocol(metric=f"HF_TOKEN={HUSH}"),
+    "options of Slurm": lambda _: Sweep(
+        name="s",
+        launcher=launcher(),
+        profiles=(),
+        cell=CellSettings(),
+        site=SiteSettings(
+            resources=Resources(options=f"--comment=SITE_TOKEN={HUSH}")  # type: ignore[arg-type]
+        ),
+    ),
+    "a file's table": file_with(f'[deployed]\nHF_TOKEN = ["{HUSH}"]\n'),
+    "a file's value": file_with(f'deployed = "HF_TOKEN={HUSH}"\n'),
+    "a file's nodes": file_with(f'nodelist = "https://me:{HUSH}@x"\n'),
+    "a record": lambda _: Profile.from_json({"id": 5, "env": {"HF_TOKEN": [HUSH]}}),
+    "a record that is none": lambda _: Cell.from_json([{"HF_TOKEN": HUSH}]),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_mistake_is_told_without_the_secret(tmp_path: Path, mistake: str) -> None:
+    with pytest.raises(XlatuneError) as told:
+        MISTAKES[mistake](tmp_path)
+    for text in (str(told.value), repr(told.value), str(pickle.loads(pickle.dumps(told.value)))):
+        assert HUSH not in text
+        assert "31415926535" not in text
+        assert HUSH[:8] not in text
+    assert told.value.__cause__ is None or HUSH not in str(told.value.__cause__)
+
+
+@pytest.mark.parametrize("cls", everywhere(), ids=lambda each: each.__name__)
+def test_each_error_hides_what_this_process_knows(
+    cls: type[BaseException], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keep_secret([HUSH])
+    monkeypatch.setenv("SITE_PASSWORD", "from-the-login")
+    monkeypatch.setenv("PROXY", "http://me:of-an-address@proxy:3128")
+    errors.hide_secrets_of(os.environ)
+    said = f"sbatch: bad {HUSH} from-the-login of-an-address"
+    error = cls(Path("x"), said) if cls.__init__ is not XlatuneError.__init__ else cls(said)
+    assert str(error).endswith(f"sbatch: bad {HIDDEN} {HIDDEN} {HIDDEN}")
+
+
+def test_each_error_of_the_package_is_one_of_these() -> None:
+    """Who writes a new one derives it from `XlatuneError`, and quotes what it likes."""
+    known = {each.__name__ for each in everywhere()} | {"Exception"}
+    strange = [
+        f"{path.relative_to(SOURCE)}: {node.name}"
+        for path in SOURCE.rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.ClassDef)
+        and any(ast.unparse(each).endswith(("Error", "Exception")) for each in node.bases)
+        and not any(ast.unparse(each) in known - {"Exception"} for each in node.bases)
+    ]
+    # the other two are caught where they are raised
+    assert sorted(strange) == [
+        "evidence/protobuf.py: WireError",
+        "model/errors.py: XlatuneError",
+        "tasks/shrink.py: _SpentError",
+    ]
+
+
+def test_what_a_command_complains_of_is_hidden(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SITE_PASSWORD", "from-the-login")
+    errors.hide_secrets_of(os.environ)
+    assert complain([f"--password={HUSH} from-the-login is wrong"]) == 2
+    assert capsys.readouterr().err == f"xlatune: --password={HIDDEN} {HIDDEN} is wrong\n"
+
+
+def test_neither_does_an_option_that_does_not_exist_show_one(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with pytest.raises(SystemExit):
+        main(["plan", "sweep.py", f"--password={HUSH}"])
+    assert f"unrecognized arguments: --password={HIDDEN}" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("--token=abcdef", "--token=(hidden)"),
+        ("('--token', 'abc def')", "('--token', '(hidden)')"),
+        ("deployed['HF_TOKEN'] is 'abc def' (str)", "deployed['HF_TOKEN'] is '(hidden)' (str)"),
+        (
+            "HF_TOKEN: found ['abcdef'], expected text",
+            "HF_TOKEN: found ['(hidden)'], expected text",
+        ),
+        ("HF_TOKEN is missing", "HF_TOKEN is missing"),
+        ("Key: cuda:local_topology", "Key: cuda:local_topology"),
+        ("token: 1024", "token: 1024"),
+        ("the option --token, which", "the option --token, which"),
+    ],
+)
+def test_what_messages_say_of_a_secrets_name(text: str, shown: str) -> None:
+    assert hide_quoted(text) == shown
+
+
+def test_a_message_keeps_its_other_words() -> None:
+    for cls in (ConfigError, LedgerError, SubmissionError, SchedulerDown, QueueFull):
+        said = "profile 'fast': the key 'a.b' is unknown; did you mean 'a.c'? Known: a.c, tokens"
+        assert str(cls(said)) == said
+    with pytest.raises(
+        ConfigError, match=r"unknown placeholder 'stepz' in the command's arg.*'\{s"
+    ):
+        launcher("{stepz}")
+    assert sys.exception() is None

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from pytest_xlatune import owned
 from pytest_xlatune.campaign.turns import Turns
 from pytest_xlatune.executors import Executor
 from pytest_xlatune.executors.folder import HELD, read_outcomes
@@ -158,7 +159,7 @@ def lost_runs(folder: Path) -> tuple[LostRun, ...]:
         if _ATTEMPT.fullmatch(attempt.name):
             found.setdefault(attempt.parent, []).append(bool(read_outcomes(attempt)))
     archives = folder.glob(f"{Path(LEDGER).stem}-*{Path(LEDGER).suffix}") if found else ()
-    known = [path.read_bytes() for path in archives]
+    known = [owned.read_bytes(path) for path in archives]
     lost = [
         run
         for run in found

@@ -268,9 +268,7 @@ def _read_job(folder: Path) -> dict[str, str] | None:
     try:
         job = read_json(owned.read_bytes(folder / _JOB), is_ours=True)
         found = {name: str(job[name]) for name in ("job_id", "comment")}
-    except owned.NotOursError as error:
-        raise SubmissionError(str(error)) from None
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, owned.NotOursError):
         return None
     except OSError as error:
         if error.errno in (errno.ENOENT, *NO_FILE):

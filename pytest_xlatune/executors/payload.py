@@ -597,7 +597,7 @@ def _machine(lock: str, stop: _Stop, folder: Folder) -> Iterator[bool]:
         left = file.read(_PATH_BYTES)
         if left and not left.startswith(b"/"):
             raise NotOursError(f"{lock} holds {left[:60]!r}: it is no lock of ours; name another")
-        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError, RecursionError):
             if left:
                 held = Path(os.fsdecode(left)) / name_of("started")
                 end_leftovers(json.loads(owned.read_bytes(held)))

@@ -143,7 +143,7 @@ def test_a_colleague_who_puts_a_folder_in_the_place_of_ours_runs_nothing_as_us(
     assert said.read_text() == ""
     assert [each.name for each in folder.iterdir()] == ["spec.json"], "nothing was written there"
     assert people.ann.does(lambda: read_spec(folder)) is None
-    assert "belongs to user" in people.ann.does(lambda: read_outcomes(folder))
+    assert "belongs to user" in people.ann.does(lambda: read_outcomes(folder)[0].reason)
     people.ben.does(lambda: (cell / LEDGER).write_text('{"schema":2}\n'))
     assert "belongs to user" in people.ann.does(lambda: Ledger(cell / LEDGER).refresh())
 
@@ -303,7 +303,8 @@ def test_members_of_a_group_read_and_go_on_and_the_group_is_kept(people: People)
         assert (modes(each), each.stat().st_gid) == ("2770", people.team), each
     for each in (cell / LEDGER, folder / "spec.json", folder / "log.0.txt", other / "outcome.json"):
         assert (modes(each), each.stat().st_gid) == ("660", people.team), each
-    assert people.ann.does(lambda: read_outcomes(other)).startswith("LedgerError"), "no word given"
+    said_of = people.ann.does(lambda: read_outcomes(other)[0].reason)
+    assert f"belongs to user {people.ben.name}" in said_of, "no word given"
     people.stranger.does(lambda: owned.trust_group(project / ".xlatune"))
     assert people.stranger.does(lambda: Ledger(cell / LEDGER).refresh()).startswith("LedgerError")
 

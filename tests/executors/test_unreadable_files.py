@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from pytest_xlatune import owned
 from pytest_xlatune.executors import folder as folders
 from pytest_xlatune.executors import payload
 from pytest_xlatune.executors.folder import (
@@ -112,15 +113,13 @@ def test_a_file_that_may_not_be_read_is_told_by_the_systems_word(
     def refuse(*_: object, **__: object) -> None:
         raise PermissionError(13, "Permission denied", str(path))
 
-    monkeypatch.setattr(Path, "open", refuse)
-    monkeypatch.setattr(Path, "read_bytes", refuse)
+    monkeypatch.setattr(owned.Folder, "open", refuse)
     assert "outcome.json: Permission denied" in read_outcomes(tmp_path)[0].reason
 
     def away(*_: object, **__: object) -> None:
         raise OSError(116, "Stale file handle", str(path))
 
-    monkeypatch.setattr(Path, "open", away)
-    monkeypatch.setattr(Path, "read_bytes", away)
+    monkeypatch.setattr(owned.Folder, "open", away)
     with pytest.raises(OSError, match="Stale"):  # which is waited for
         read_outcomes(tmp_path)
 
@@ -191,11 +190,11 @@ def test_a_file_system_that_is_away_damages_nothing(
     path.parent.mkdir()
     path.write_text("{}", encoding="utf-8")
 
-    def away(*_: object) -> bytes:
+    def away(*_: object, **__: object) -> bytes:
         raise OSError(5, "Input/output error", str(path))
 
     with monkeypatch.context() as patched:
-        patched.setattr(Path, "read_bytes", away)
+        patched.setattr(owned.Folder, "open", away)
         let_go_unreadable(tmp_path, [])
         assert not is_damaged(path, driver.TOOK)
     assert not (path.parent / driver.END).exists()

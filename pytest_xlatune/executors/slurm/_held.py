@@ -6,6 +6,7 @@ trial.
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import logging
 import math
@@ -22,7 +23,7 @@ from pytest_xlatune import owned
 from pytest_xlatune.executors.folder import NO_FILE
 from pytest_xlatune.executors.slurm import driver
 from pytest_xlatune.executors.slurm._commands import Run, SlurmJob, parse_scontrol, run_command
-from pytest_xlatune.model.errors import LedgerError, SubmissionError
+from pytest_xlatune.model.errors import LedgerError
 from pytest_xlatune.model.hosts import compress
 from pytest_xlatune.model.record import read_json
 from pytest_xlatune.model.resources import Resources
@@ -125,7 +126,8 @@ def let_go_unreadable(run: Path, known: Sequence[Held]) -> None:
         is_unknown = folder.name not in names and not (folder / driver.END).exists()
         if is_unknown and is_damaged(folder / driver.HELD_JSON, _SAID):
             _log.warning("%s cannot be read: it takes no further step", folder / driver.HELD_JSON)
-            (folder / driver.END).touch()
+            with contextlib.suppress(owned.NotOursError), owned.Folder(folder) as opened:
+                opened.create(driver.END, b"")
 
 
 def waits_in(root: Path) -> tuple[tuple[float, float, float], ...]:
@@ -276,15 +278,10 @@ def _end_of(text: str) -> float | None:
 def read(path: Path, kinds: driver.Kinds = MappingProxyType({})) -> Any:
     """Return a file's mapping; None where it has none with a value of each of these kinds.
 
-    So it is where there is no file, or its writer is at it.
-
-    Raises:
-        SubmissionError: it is not ours.
+    So it is where there is no file of ours, or its writer is at it.
     """
     try:
         found = read_json(owned.read_bytes(path), is_ours=True)
-    except owned.NotOursError as error:
-        raise SubmissionError(str(error)) from None
     except (OSError, ValueError):
         return None
     return found if driver.is_of(found, kinds) else None
@@ -294,7 +291,7 @@ def is_damaged(path: Path, kinds: driver.Kinds) -> bool:
     """Whether a file is there and does not hold what `read` wants; not where it cannot be told."""
     try:
         found = read_json(owned.read_bytes(path), is_ours=True)
-    except ValueError:
+    except (ValueError, owned.NotOursError):
         return True
     except OSError as error:
         return error.errno in NO_FILE

@@ -125,7 +125,10 @@ def _overridden(request: pytest.FixtureRequest, name: str) -> Any:
 
 @pytest.fixture(scope="module")
 def baseline_deployed(request: pytest.FixtureRequest, campaign: Campaign) -> Measured:
-    """All baseline trials of the first wave: a set, never one job."""
+    """All baseline trials of the first waves that hold two or more: a set, never one job.
+
+    A run that selects only a wave with a single baseline has no other.
+    """
     from pytest_xlatune.tasks import answers as awaiting
 
     return guarded(request, lambda tick: awaiting.baseline(campaign, tick))

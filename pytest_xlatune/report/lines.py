@@ -79,7 +79,8 @@ def effect_words(verdict: Verdict) -> str:
     if verdict.effect is None:
         return ABSENT
     names = f": {', '.join(verdict.unproved)}" if verdict.unproved else ""
-    declared = " (declared unseen)" if not names and verdict.effect is not Effect.IN_EFFECT else ""
+    is_shown = verdict.effect in (Effect.IN_EFFECT, Effect.ACTS)
+    declared = "" if names or is_shown else " (declared unseen)"
     return f"{verdict.effect}{declared}{names}"
 
 
@@ -118,6 +119,11 @@ def paragraph(verdict: Verdict, *, reference: str = BASELINE_ID) -> str:
     if verdict.delta is not None and verdict.arm != reference:
         ends = f"95 % interval {interval(verdict.ci95)}" if verdict.ci95 else "no interval"
         sentences.append(f"Delta {percent(verdict.delta)} against {against}, {ends}")
+    if verdict.likely is not None:
+        sentences.append(
+            f"The best of several, so likely {percent(verdict.likely[0])}, 95 % interval "
+            f"{interval(verdict.likely[1:])}"
+        )
     if verdict.n:
         sentences.append(f"n = {verdict.n}" + (f" ({verdict.method})" if verdict.method else ""))
     if verdict.up_to:

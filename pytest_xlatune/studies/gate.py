@@ -63,10 +63,13 @@ from pytest_xlatune.studies.trials import (
     unlike_words,
     usable,
 )
+from pytest_xlatune.studies.tuning.derived import settings_of
 from pytest_xlatune.studies.verdicts import (
     Losses,
     OneCell,
+    acting,
     answered,
+    beside,
     compared,
     deployed,
     job_ids_of,
@@ -75,6 +78,7 @@ from pytest_xlatune.studies.verdicts import (
     score_flags,
     straggler_veto,
     unmeasured,
+    with_acting,
     with_comparison,
 )
 
@@ -162,12 +166,13 @@ class Gated:
 
 def conclusion(gated: Gated) -> Conclusion:
     """Return the verdicts in declared order."""
-    verdicts = tuple(_verdict(gated, each.id) for each in gated.study.profiles)
+    level = reference(gated.past)
+    verdicts = tuple(beside(_verdict(gated, each.id), level) for each in gated.study.profiles)
     seen = [each.mde80 for each in verdicts if each.mde80 is not None]
     fit, window = gated.fit, gated.past.window
     return Conclusion(
         verdicts=verdicts,
-        reference=reference(gated.past),
+        reference=level,
         record=NoiseRecord(
             mde80=max(seen, default=None),
             sigma=fit.sigma if fit is not None and fit.df >= MIN_DF else None,
@@ -207,6 +212,7 @@ def _verdict(gated: Gated, profile_id: str) -> Verdict:
 def _compared(gated: Gated, base: Verdict, trials: Sequence[TrialResult]) -> Verdict:
     found = gated.comparison(base.arm)
     missing = _missing(gated, base.arm)
+    base = _shown_to_act(gated, base, found)
     if isinstance(found, NoComparison):
         return _because(base, f"cannot tell: {found.reason}", *missing)
     claims = [
@@ -227,6 +233,15 @@ def _compared(gated: Gated, base: Verdict, trials: Sequence[TrialResult]) -> Ver
         method = f"{method}; stored baseline, a drift since then is not excluded"
     decided = with_comparison(base, found, kind=kind, reasons=(*reasons, *base.reasons))
     return replace(decided, n=base.n, method=method)
+
+
+def _shown_to_act(gated: Gated, base: Verdict, found: Comparison | NoComparison) -> Verdict:
+    """Return a candidate without the doubt that its blocks remove: see `acting`."""
+    profile = next(each for each in gated.study.profiles if each.id == base.arm)
+    if isinstance(found, NoComparison) or base.arm in gated.study.others:
+        return base
+    told = with_comparison(base, found, kind=base.kind, reasons=())
+    return with_acting(base, {name for _, name in acting(told, settings_of(profile))})
 
 
 def _because(verdict: Verdict, *reasons: str) -> Verdict:

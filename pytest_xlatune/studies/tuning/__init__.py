@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import accumulate
 
 from pytest_xlatune.catalog.context import Context
 from pytest_xlatune.model.cell import Cell
@@ -22,6 +23,7 @@ from pytest_xlatune.model.record import LATER
 from pytest_xlatune.model.result import Conclusion, TrialResult, TrialStatus, Verdict
 from pytest_xlatune.model.text import counted, size
 from pytest_xlatune.model.trial import Arm, Behind, Trial
+from pytest_xlatune.stats.compare import MIN_TRIALS
 from pytest_xlatune.stats.design import MIN_DF, SECOND_RUNS, Plan, Refusal, plan, screen_slots
 from pytest_xlatune.studies import (
     NOT_YET,
@@ -345,7 +347,7 @@ class TuningStudy(OneCell):
             return NOT_YET
         match question.about:
             case Ask.REFERENCE:
-                wave = self._first_wave(history)
+                wave = self._reference_wave(history)
                 found = told(self._screened(history, wave, BASELINE_ID))
             case Ask.SCREENED:
                 found = told(self._screened(history, question.wave, question.name))
@@ -368,19 +370,24 @@ class TuningStudy(OneCell):
         """Whether trials are still to come that the answer rests on."""
         pending = self.propose(history)
         if question.about is Ask.REFERENCE:
-            wave = self._first_wave(history)
-            return not wave or any(trial.stage == wave for trial in pending)
+            wave = self._reference_wave(history)
+            return not wave or any(_is_by(wave, trial) for trial in pending)
         if question.about in (Ask.SCREENED, Ask.SLOT):
             return any(_is_by(question.wave, trial) for trial in pending)
         return bool(pending)
 
-    def _first_wave(self, history: History) -> str:
-        """Return the first wave of this run; "" while an evidence run has to open it."""
+    def _reference_wave(self, history: History) -> str:
+        """Return the wave of this run up to which two baselines are planned, or its last one.
+
+        A small wave has one of its own. "" while an evidence run, or results, have to open it.
+        """
         moment = self._known(history).moment
-        found = wanted(moment)
-        if found or moment.opens:
-            return found[0].wave if found else ""
-        return moment.segments[0].wave
+        found = [segment.wave for segment in wanted(moment)]
+        if not found:
+            return "" if moment.opens else moment.segments[0].wave
+        planned = accumulate(self._baselines.get(wave, 1) for wave in found)
+        enough = next((w for w, n in zip(found, planned, strict=True) if n >= MIN_TRIALS), "")
+        return enough or ("" if moment.opens else found[-1])
 
     @remembered
     def _by_waves(self, _: History) -> dict[str, tuple[TrialResult, ...]]:

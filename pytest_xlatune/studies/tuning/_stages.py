@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from statistics import median
@@ -34,9 +34,8 @@ from pytest_xlatune.stats.blocks import (
     fit_lines,
     fit_slots,
     is_apart,
-    upper_bound,
 )
-from pytest_xlatune.stats.compare import NoComparison, decide, noise_of, winners
+from pytest_xlatune.stats.compare import NoComparison, decide, winners
 from pytest_xlatune.stats.design import (
     FIRST_STAGE_ALPHA,
     MIN_DF,
@@ -58,6 +57,7 @@ from pytest_xlatune.studies.trials import (
     unlike_warmups,
     usable,
 )
+from pytest_xlatune.studies.tuning._bounds import bounds
 from pytest_xlatune.studies.tuning._slots import ANOTHER_SESSION, second_shift
 from pytest_xlatune.studies.tuning.derived import entering
 from pytest_xlatune.studies.verdicts import Losses, compared
@@ -518,6 +518,7 @@ def confirm(
                 past,
                 ranking,
                 others,
+                kept=kept,
                 before=number,
                 free=free,
                 is_won=is_won,
@@ -554,6 +555,7 @@ def _spared(
     ranking: Ranking,
     others: Mapping[str, Profile],
     *,
+    kept: Collection[str],
     before: int,
     free: int,
     is_won: bool,
@@ -567,6 +569,7 @@ def _spared(
         past: what was measured.
         ranking: what the screen says.
         others: the profiles that it may hold, by id.
+        kept: the arms that stayed to the last deciding block.
         before: number of the block.
         free: for how many profiles.
         is_won: whether a profile is faster, so that nothing is left to rule out.
@@ -574,7 +577,7 @@ def _spared(
     """
     held = {key.arm for key in past.confirm if key.block == before} & others.keys()
     fit = fitted(past.scored_in_blocks(until=before - 1))
-    found = bounds(ranking, fit, others)
+    found = bounds(ranking, fit, others, kept=kept)
     high = [] if is_won else sorted(found, key=lambda arm: (-found[arm], arm))
     # one that lost its run in the screen has another here, and no third
     tried = {key.arm for key in past.confirm if key.block < before}
@@ -597,32 +600,6 @@ def _spared(
     wanted += [arm for _, arm in sorted(low)[:1] if has_worst]
     left = free - len(held)
     return [*sorted(held), *[arm for arm in wanted if arm not in held][: max(left, 0)]]
-
-
-def bounds(ranking: Ranking, fit: BlockFit | None, arms: Iterable[str]) -> dict[str, float]:
-    """Return by profile what its log ratio exceeds with 5 % probability; {} where noise is unknown.
-
-    The smaller of two bounds at 2.5 % each: from the screen, and from screen and blocks. The noise
-    is that of baselines and blocks, or an arm's own. An arm without any score may gain anything.
-    """
-    squares, df = ranking.squares, ranking.df
-    if fit is not None and fit.df > 0:
-        squares, df = squares + fit.sigma**2 * fit.df, df + fit.df
-    if df < MIN_DF or squares <= 0 or not math.isfinite(squares):
-        return {}
-    sigma = math.sqrt(squares / df)
-    found: dict[str, float] = {}
-    for arm in arms:
-        standing = ranking.standings.get(arm)
-        inside = fit.arms.get(arm) if fit else None
-        parts = [(standing.estimate, standing.variance)] if standing is not None else []
-        noise, its_df = noise_of(inside, sigma=sigma, df=df)
-        own = [upper_bound(*each, sigma=noise, df=its_df) for each in parts]
-        if inside is not None:
-            both = combine([*parts, (inside.estimate, inside.variance)])
-            own.append(upper_bound(*both, sigma=noise, df=its_df))
-        found[arm] = min(own, default=math.inf)
-    return found
 
 
 def _spent(known: Mapping[int, ConfirmDesign]) -> float:

@@ -421,8 +421,8 @@ def passed_over(conclusion: Conclusion, say: Say = ENGLISH) -> Iterator[str]:
     best, recipe = conclusion.winner, conclusion.tuning.recipe
     least = (best.delta if best is not None else None) or 0.0
     for each in conclusion.verdicts:
-        is_above = each.ci95 is not None and each.ci95[0] > 0 and (each.delta or 0.0) > least
-        if each is best or not is_above or each.kind is VerdictKind.INVALID:
+        is_above = each.kind is VerdictKind.FASTER or (each.ci95 is not None and each.ci95[0] > 0)
+        if each is best or not is_above or (each.delta or 0.0) <= least:
             continue
         figures = {
             "profile": literal(each.arm),

@@ -35,6 +35,7 @@ from pytest_xlatune.stats.compare import (
     MIN_TRIALS,
     VETO_P,
     NoComparison,
+    ToldWinner,
     compare,
     straggler_p,
 )
@@ -197,6 +198,7 @@ def acting(
         settings: (kind, name) -> value of all that it sets.
     """
     is_apart = found.n > 1 and found.ci95 is not None and not found.ci95[0] <= 0 <= found.ci95[1]
+    is_apart |= found.kind is VerdictKind.FASTER  # of which the low end may be 0
     if not (found.unproved and is_apart) or len(settings) != 1:
         return {}
     ((kind, name),) = settings
@@ -297,6 +299,15 @@ def with_comparison(
         method=found.method,
         reasons=tuple(reasons),
     )
+
+
+def as_winner(base: Verdict, told: ToldWinner) -> Verdict:
+    """Return a verdict with what is told of a winner, as relative changes."""
+    low, high = map(relative, told.ci95)
+    if told.likely is None:
+        return replace(base, ci95=(low, high))
+    mean, least, most = map(relative, told.likely)
+    return replace(base, ci95=(low, high), likely=(mean, least, most))
 
 
 def job_ids_of(trials: Sequence[TrialResult]) -> tuple[str, ...]:

@@ -194,7 +194,10 @@ class Views:
 
 
 def check_json(views: Views) -> None:
-    """Hold the verdicts of the JSON against its trials: one window, and means of the very jobs."""
+    """Hold the verdicts of the JSON against its trials: one window, and means of the very jobs.
+
+    A figure beside a change is the baseline's times that change, whatever its own jobs come to.
+    """
     conclusion, trials = views.conclusion, views.board["trials"]
     protocol = views.board["cell"]["protocol"]
     first = conclusion.first_step or protocol["first_step"]
@@ -206,6 +209,7 @@ def check_json(views: Views) -> None:
         if each.score.figure is None:
             assert low >= first, f"{name} is scored from step {low}, the sweep from {first}"
             assert high <= protocol["steps"] - 1
+    level = math.nan
     for verdict in (conclusion.baseline, *conclusion.verdicts):
         jobs = set(verdict.job_ids)
         own = [
@@ -220,6 +224,10 @@ def check_json(views: Views) -> None:
             continue
         assert len(own) == verdict.n, verdict
         mean = fmean(own)
+        if verdict is conclusion.baseline:
+            level = mean
+        elif verdict.delta is not None:
+            mean = level + math.log1p(verdict.delta)
         if verdict.figure is not None:
             assert math.isclose(verdict.figure.metric.figure(mean), verdict.figure.value)
         else:

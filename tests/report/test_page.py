@@ -306,7 +306,8 @@ def test_a_study_opens_with_a_sentence_once_it_is_over(
 def test_a_network_names_one_fault_or_none_in_its_sentence(
     kind: VerdictKind, record: NetworkRecord, said: str
 ) -> None:
-    verdicts = (Verdict(arm=CONCLUSION_ARM, kind=kind, n=4),)
+    word = "NO FAULT ABOVE 0.4 %" if kind is VerdictKind.EQUIVALENT else ""
+    verdicts = (Verdict(arm=CONCLUSION_ARM, kind=kind, word=word, n=4),)
     found = Conclusion(verdicts=verdicts, record=record, complete=True)
     first = network(replace(of_studies.network(), conclusion=found)).sections[0].blocks[0]
     assert (first.text if isinstance(first, Text) else "") == said

@@ -76,7 +76,7 @@ def test_what_the_first_look_decided_stays_decided() -> None:
     assert any(r.trial.design and r.trial.design.look == 2 for r in done)
     found = verdict(sweep.conclude(done), "p1")
     assert found.kind is VerdictKind.FASTER
-    assert found.reasons[0].startswith("faster: +")
+    assert found.reasons[0].startswith("faster: ")
     assert found.reasons[1] == "decided at the first look, with alpha 0.04"
 
 

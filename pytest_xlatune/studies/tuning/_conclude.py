@@ -26,7 +26,7 @@ from pytest_xlatune.model.result import (
 )
 from pytest_xlatune.model.text import counted, fine, percent, size
 from pytest_xlatune.stats.blocks import combine
-from pytest_xlatune.stats.compare import STOP_FLOOR, interval90, stops
+from pytest_xlatune.stats.compare import STOP_FLOOR, interval90, stops, told_as_winner
 from pytest_xlatune.stats.design import (
     MIN_DF,
     Plan,
@@ -61,6 +61,7 @@ from pytest_xlatune.studies.tuning.derived import Key, settings_of
 from pytest_xlatune.studies.verdicts import (
     Losses,
     acting,
+    as_winner,
     beside,
     compared,
     job_ids_of,
@@ -323,29 +324,33 @@ def _confirmed(
     told = _in_all_blocks(basis, base.arm, comparison, in_blocks) or comparison
     if told is not comparison:
         base = measured(base, in_blocks)
-    reasons = [_sentence(kind, told)]
-    if look is not last:
-        reasons.append(f"decided at the first look, with alpha {look.alpha:g}")
     past = basis.past
     baselines = [each for each in past.confirms_of(BASELINE_ID) if not is_spare(each.trial)]
-    veto = straggler_veto(
+    straggling = straggler_veto(
         comparison,
         (*past.screens_of(base.arm), *trials),
         (*past.screens_of(BASELINE_ID), *baselines),
         spare=comparison.lower,
         level=_VETO_P,
     )
-    survivors = survivor_veto(trials, baselines)
-    for why in (veto, survivors):
-        if kind is VerdictKind.FASTER and why:
-            kind = VerdictKind.INCONCLUSIVE
-            reasons = [why, f"else {reasons[0]}", *reasons[1:]]
+    found = (straggling, survivor_veto(trials, baselines))
+    vetoes = [why for why in found if why and kind is VerdictKind.FASTER]
+    winner = None
+    if kind is VerdictKind.FASTER and not vetoes and last.fit is not None:
+        winner = told_as_winner(last.fit, told, base.arm, family=last.family)
+    reasons = [_sentence(kind, told, ends=winner.ci95 if winner else told.ci95)]
+    if look is not last:
+        reasons.append(f"decided at the first look, with alpha {look.alpha:g}")
+    for why in vetoes:
+        kind = VerdictKind.INCONCLUSIVE
+        reasons = [why, f"else {reasons[0]}", *reasons[1:]]
     if base.lost is not None and not reasons[0].startswith(base.lost.words):
         reasons.append(base.lost.words)
     if base.arm in last.unlike:
         reasons.append(unlike_words(last.unlike[base.arm]))
     reasons = [*reasons, *base.reasons, *score_flags(in_blocks)]
-    return with_comparison(base, told, kind=kind, reasons=reasons)
+    decided = with_comparison(base, told, kind=kind, reasons=reasons)
+    return decided if winner is None else as_winner(decided, winner)
 
 
 def _in_all_blocks(
@@ -367,9 +372,9 @@ def _decides(look: Look, profile_id: str) -> bool:
     return look.kinds.get(profile_id) in (VerdictKind.FASTER, VerdictKind.SLOWER)
 
 
-def _sentence(kind: VerdictKind, comparison: Comparison) -> str:
-    # one interval is shown of an arm, its own; that of all at once decides, and is not shown
-    low, high = (percent(relative(end)) for end in comparison.ci95)
+def _sentence(kind: VerdictKind, comparison: Comparison, *, ends: tuple[float, float]) -> str:
+    # one interval is shown of an arm; the bound of all at once decides, and is not shown
+    low, high = (percent(relative(end)) for end in ends)
     narrow = " to ".join(percent(relative(end)) for end in interval90(comparison))
     return {
         VerdictKind.FASTER: f"faster: {low} to {high} (95 %)",

@@ -332,6 +332,7 @@ class Look:
 
     Attributes:
         alpha: shared by the family.
+        family: how many arms entered.
         fit: the blocks' least squares; None where no block holds a baseline and something else.
         comparisons: by arm, the alias included, dropped arms left out.
         kinds: the verdict of each.
@@ -339,6 +340,7 @@ class Look:
     """
 
     alpha: float
+    family: int
     fit: BlockFit | None
     comparisons: Mapping[str, Comparison | NoComparison]
     kinds: Mapping[str, VerdictKind]
@@ -666,6 +668,7 @@ def _look(
     }
     return Look(
         alpha=alpha,
+        family=family,
         fit=fit,
         comparisons=comparisons,
         kinds={**kinds, **dict.fromkeys(faster, VerdictKind.FASTER)},

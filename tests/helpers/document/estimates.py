@@ -35,6 +35,8 @@ class Fit:
     criticals: Mapping[tuple[str, int], float]  # arm, arms that share alpha
     methods: Mapping[str, str]
     alone: Mapping[str, float]  # arm that stands on its own noise -> its standard error
+    # arm -> critical values of the low ends of what is told of a winner, and of what is likely
+    selected: Mapping[str, tuple[float, float]]
 
     def reach(self, name: str, factor: float) -> float:
         pooled = self.sigma * math.sqrt(self.arms[name].variance)
@@ -53,6 +55,23 @@ class Fit:
     def interval(self, name: str, probability: float = 0.95) -> tuple[float, float]:
         reach = self.reach(name, t_quantile((1 + probability) / 2, self.freedom(name)))
         return self.arms[name].value - reach, self.arms[name].value + reach
+
+    def told(self, name: str) -> tuple[float, float]:
+        """The interval of a winner: the low end for the best of all, and never below 0."""
+        value = self.arms[name].value
+        low = value - self.reach(name, self.selected[name][0])
+        high = value + self.reach(name, t_quantile(0.95, self.freedom(name)))
+        return (max(low, 0.0) if value > 0 else low), high
+
+    def likely(self, name: str) -> tuple[float, float, float] | None:
+        """The posterior mean and ends, effects being N(0, 1 %) before; None far beyond those."""
+        value, error = self.arms[name].value, self.reach(name, 1.0)
+        if abs(value) > 3 * math.hypot(0.01, error):
+            return None
+        share = 1 / (1 + (error / 0.01) ** 2)
+        mean, spread = share * value, math.sqrt(share) * error
+        high = t_quantile(0.95, self.freedom(name))
+        return mean, mean - self.selected[name][1] * spread, mean + high * spread
 
     def mde80(self, name: str) -> float:
         factor = self.criticals[name, self.family] + t_quantile(0.8, self.freedom(name))
@@ -84,7 +103,7 @@ def t_quantile(probability: float, df: int) -> float:
 
 
 @functools.cache
-def dunnett(arms: int, df: int, *, weight: int) -> float:
+def dunnett(arms: int, df: int, *, weight: int, alpha: float = ALPHA) -> float:
     """One-sided, `arms` against one control with `weight` times their jobs.
 
     P(max T <= c) = E_s E_z Phi((c s - sqrt(rho) z) / sqrt(1 - rho))^arms, rho = 1 / (1 + weight),
@@ -100,7 +119,7 @@ def dunnett(arms: int, df: int, *, weight: int) -> float:
             scipy.stats.norm.cdf((c * s[:, None] - math.sqrt(rho) * z) / math.sqrt(1 - rho)) ** arms
         )
         by_s = np.trapezoid(inner * scipy.stats.norm.pdf(z), z, axis=1)
-        return float(np.trapezoid(by_s * density, s)) - (1 - ALPHA)
+        return float(np.trapezoid(by_s * density, s)) - (1 - alpha)
 
     return float(scipy.optimize.brentq(excess, 0.0, 60.0, xtol=1e-9))
 

@@ -198,15 +198,15 @@ def winners(
     return tuple(passed)
 
 
-SELECTED_ALPHA = 0.0125  # of the lower end of what is told of a winner
-LIKELY_ALPHA = 0.025  # of the lower end of what is likely
+SELECTED_ALPHA = 0.0125  # of the low end that is told of a winner
+LIKELY_ALPHA = 0.025  # of the low end of the likely change
 PRIOR = 0.01  # standard deviation of the effects of settings, as log ratios, around 0
 _PLAUSIBLE = 3.0  # standard deviations from which that prior does not hold
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToldWinner:
-    """What is told of an arm that won, as log ratios.
+    """The figures that are told of an arm that won, as log ratios.
 
     Attributes:
         ci95: its interval, the selection taken into account; it never reaches below 0.
@@ -219,13 +219,14 @@ class ToldWinner:
 
 
 def told_as_winner(fit: BlockFit, found: Comparison, arm: str, *, family: int) -> ToldWinner:
-    """Return what is told of a winner, the best of several, whose figure is rather too high.
+    """Return the figures to tell of a winner, the best of several, whose own is rather too high.
 
     The interval's low end is simultaneous over the `family` at 1.25 %, its high end one-sided at
     5 %: a plain interval holds the truth of the best winner in 79 to 92 % of sweeps whose effects
     are weak, this one in 97 % (`benchmarks/winner_figure.py`), and it is shorter than the one that
     conditions on having passed the critical value. That nothing below 0 is in it is what FASTER
-    says. What is likely is the mean of a normal posterior, effects being N(0, 1 %) before.
+    says. The likely
+    change is the mean of a normal posterior, effects being N(0, 1 %) before.
     """
     error, effect = standard_error(found), fit.arms[arm]
     above = t_quantile(0.95, found.df)

@@ -47,6 +47,7 @@ from pytest_xlatune.stats.compare import (
     deciding,
     gate,
     interval90,
+    is_within,
     two_samples,
 )
 from pytest_xlatune.stats.design import MIN_DF, SWEEP_ALPHA
@@ -232,6 +233,9 @@ def _compared(gated: Gated, base: Verdict, trials: Sequence[TrialResult]) -> Ver
     if gated.stored:
         method = f"{method}; stored baseline, a drift since then is not excluded"
     decided = with_comparison(base, found, kind=kind, reasons=(*reasons, *base.reasons))
+    if kind is VerdictKind.EQUIVALENT and not is_within(found, margin=gated.margin):
+        # a loss is excluded, a gain is not: it passes, and is not called the same
+        decided = replace(decided, word=NO_REGRESSION, against=BASELINE_ID)
     return replace(decided, n=base.n, method=method)
 
 
@@ -344,6 +348,7 @@ def _notes(gated: Gated) -> list[str]:
 
 
 KIND = "gate"
+NO_REGRESSION = "NO REGRESSION"
 
 
 @written("gate")

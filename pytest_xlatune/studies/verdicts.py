@@ -302,7 +302,7 @@ def with_comparison(
 
 
 def as_winner(base: Verdict, told: ToldWinner) -> Verdict:
-    """Return a verdict with what is told of a winner, as relative changes."""
+    """Return a verdict with the figures that are told of a winner, as relative changes."""
     low, high = map(relative, told.ci95)
     if told.likely is None:
         return replace(base, ci95=(low, high))

@@ -20,7 +20,7 @@ from pytest_xlatune.model.cell import Cell
 from pytest_xlatune.model.result import Conclusion, TrialResult
 from pytest_xlatune.studies import Asked, Study
 from pytest_xlatune.studies.batch_size import BatchSize
-from pytest_xlatune.studies.commit_check import Commits, CommitStudy
+from pytest_xlatune.studies.commit_check import CommitStudy
 from pytest_xlatune.studies.network_check import Network
 from pytest_xlatune.studies.node_check import Nodes
 from pytest_xlatune.studies.tuning import TuningStudy
@@ -129,7 +129,7 @@ def _place(result: TrialResult) -> tuple[str, str, int, int]:
 
 
 def written() -> Mapping[Path, str]:
-    """Return the committed JSON files with what is concluded today."""
+    """Return the committed JSON files with today's conclusions."""
     found = {}
     for study, run in runs():
         told = concluded(study, run).to_json()

@@ -71,9 +71,14 @@ def test_settings_that_nothing_shows_are_told_with_the_first_profile_that_has_on
     assert "★" not in folder.read("reports/pretend/leaderboard.md")
 
 
-def test_a_sweep_in_which_nothing_was_in_effect_is_no_success(folder: Folder) -> None:
+@pytest.mark.parametrize("is_alone", [False, True], ids=["beside another", "alone"])
+def test_what_nothing_shows_wins_where_its_fresh_blocks_show_it(
+    folder: Folder, *, is_alone: bool
+) -> None:
+    """One variable is all that differs; of two neither is known to have arrived."""
+    more = "" if is_alone else ', "OTHER": "1"'
     folder.write(
-        profiles='        profile("ring", env={"GAIN": "1"}),\n',
+        profiles=f'        profile("ring", env={{"GAIN": "1"{more}}}),\n',
         text=ONE,
     )
     trainer = folder.path / "trainer.py"
@@ -83,21 +88,32 @@ def test_a_sweep_in_which_nothing_was_in_effect_is_no_success(folder: Folder) ->
         encoding="utf-8",
     )
     done = folder.run("--junitxml=junit.xml")
-    assert done.ret == Exit.NOT_MEASURED, done.stdout.str()
     (path,) = folder.path.glob("reports/pretend/leaderboard.json")
     board = json.loads(path.read_text(encoding="utf-8"))
     (ring,) = board["conclusion"]["verdicts"]
-    assert (ring["kind"], ring["effect"], ring["unproved"]) == ("FASTER", "asked", ["GAIN"])
+    markdown = folder.read("reports/pretend/leaderboard.md")
+    if is_alone:
+        assert done.ret == Exit.OK, done.stdout.str()
+        assert ring["kind"] == "FASTER"
+        assert not ring.get("unproved")
+        assert ring["effect"] == "acts, by its fresh blocks"
+        assert "★ `ring`" in markdown
+        return
+    assert done.ret == Exit.NOT_MEASURED, done.stdout.str()
+    assert (ring["kind"], ring["effect"]) == ("FASTER", "asked")
+    assert ring["unproved"] == ["GAIN", "OTHER"]
     ours = [each for each in board["trials"] if each["trial"]["profile"]["id"] == "ring"]
     for trial in ours:
-        (setting,) = (each for each in trial["settings"] if not each["is_deployed"])
-        assert (setting["name"], setting["effect"]) == ("GAIN", "asked")
-    markdown = folder.read("reports/pretend/leaderboard.md")
+        own = [each for each in trial["settings"] if not each["is_deployed"]]
+        assert [(each["name"], each["effect"]) for each in own] == [
+            ("GAIN", "asked"), ("OTHER", "asked")
+        ]  # fmt: skip
     tuning = folder.read("reports/pretend-tuning.md")
     for view in (markdown, tuning, done.stdout.str(), folder.read("junit.xml")):
         assert "asked" in view
         assert "★" not in view
-    assert "nothing shows that `GAIN` was in effect" in markdown
+    assert "nothing shows that `GAIN`, `OTHER` was in effect" in markdown
+    assert "declare it with `SiteSettings(unseen=...)`" in markdown
     assert not (folder.path / "reports" / "pretend-tuning.patch").exists()
 
 

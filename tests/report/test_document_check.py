@@ -19,8 +19,9 @@ from pytest_xlatune.model.redact import hide_quoted
 from pytest_xlatune.model.result import Action, Finding, TrialResult, TrialStatus
 from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.tasks.publish import publish
+from tests.helpers.document.attempts import shares_of
 from tests.helpers.document.check import PERCENT, unaccounted
-from tests.helpers.document.figures import Books, shares_of
+from tests.helpers.document.figures import Books
 from tests.helpers.document.lines import rounds_to
 from tests.report.test_tuning_document import PP, PROFILES, SPEED, Measuring
 

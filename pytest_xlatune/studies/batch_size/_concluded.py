@@ -162,7 +162,7 @@ def conclusion(found: BatchFindings) -> Conclusion:
 
 
 def _at_the_best(verdicts: Sequence[Verdict]) -> Iterator[Verdict]:
-    """Yield the verdicts, each figure at the level of the best: what is beside a change agrees."""
+    """Yield the verdicts, each figure that of the best times the change beside it."""
     best = next((each for each in verdicts if each.word == SizeWord.BEST), None)
     for each in verdicts:
         yield beside(each, best) if each.against == _BEST else each

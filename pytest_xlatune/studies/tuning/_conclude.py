@@ -44,8 +44,7 @@ from pytest_xlatune.studies.trials import (
     unlike_words,
     usable,
 )
-from pytest_xlatune.studies.tuning._bounds import is_out, largest
-from pytest_xlatune.studies.tuning._recipe import recipe
+from pytest_xlatune.studies.tuning._recipe import is_out, largest, recipe
 from pytest_xlatune.studies.tuning._stages import (
     ALPHA,
     BOUND,

@@ -57,7 +57,7 @@ from pytest_xlatune.studies.trials import (
     unlike_warmups,
     usable,
 )
-from pytest_xlatune.studies.tuning._bounds import bounds
+from pytest_xlatune.studies.tuning._recipe import bounds
 from pytest_xlatune.studies.tuning._slots import ANOTHER_SESSION, second_shift
 from pytest_xlatune.studies.tuning.derived import entering
 from pytest_xlatune.studies.verdicts import Losses, compared

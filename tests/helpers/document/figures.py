@@ -13,7 +13,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import combinations, pairwise
+from itertools import pairwise
 from pathlib import Path
 from statistics import fmean, median
 from typing import Any
@@ -22,11 +22,11 @@ import numpy as np
 import scipy  # its parts are loaded where they are used
 
 from pytest_xlatune.model.cell import Cell, Protocol
-from pytest_xlatune.model.result import COLLECTIVES, Score
+from pytest_xlatune.model.result import Score
 from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.stats.score import rescore
 from pytest_xlatune.stats.window import Window, common_window
-from tests.helpers.document.attempts import remarks_of, results_of
+from tests.helpers.document.attempts import ran_in_of, remarks_of, results_of, shares_of
 from tests.helpers.document.estimates import (
     ALPHA,
     ENOUGH_DF,
@@ -94,24 +94,6 @@ class Row:
     reason: str = ""
     lost: tuple[int, ...] = ()  # confirming runs without a score, of how many
     likely: tuple[float, float, float] | None = None  # of one that is FASTER
-
-
-def shares_of(lines: Iterable[Mapping[str, Any]]) -> list[float]:
-    """Return the parts of a step by every evidence run, as fractions, and what they add up to.
-
-    A setting may act on several parts: on several collectives, or on several of the others.
-    """
-    found: list[float] = []
-    for line in lines:
-        if line["event"] != "evidence-recorded" or not line.get("shares"):
-            continue
-        told = line["shares"]["of_step"]
-        kinds = [share for part, share in told.items() if part in COLLECTIVES]
-        wide = [share for part, share in told.items() if part not in COLLECTIVES]
-        for some in (kinds, wide):
-            for number in range(1, len(some) + 1):
-                found += [sum(each) for each in combinations(some, number)]
-    return found
 
 
 class Books:
@@ -189,7 +171,7 @@ class Books:
         ran_in: dict[int, Any] = {}
         for slot in {each.slot if self.slots else "" for each in found}:
             own = [each for each in found if each.slot == slot or not self.slots]
-            ran_in |= zip(map(id, own), _ran_in(own), strict=True)
+            ran_in |= zip(map(id, own), ran_in_of(own), strict=True)
         return [replace(each, ran_in=ran_in[id(each)]) for each in found]
 
     @cached_property
@@ -652,34 +634,6 @@ def _parts(queue: Sequence[Job], slot: Mapping[int, float]) -> list[list[Job]]:
             parts.append([])
         parts[-1] += session
     return [part for part in parts if len(_baselines(part, slot)[0])]
-
-
-def _ran_in(jobs: Sequence[Job]) -> list[Any]:
-    """The block of each trial: where it began after most of a later one, that beside it."""
-    own = [e for e in jobs if e.study == "tuning" and e.block and e.score and _start(e) is not None]
-    at = {id(e): float(_start(e)) for e in own}
-    middles = {b: median(at[id(e)] for e in own if e.block == b) for b in {e.block for e in own}}
-    late = [e for e in own if any(b > e.block and m < at[id(e)] for b, m in middles.items())]
-    found: dict[int, Any] = {id(e): e.block for e in jobs}
-    if not late:
-        return list(found.values())
-    ordered = sorted(at.values())
-    reach = 2 * median(after - before for before, after in pairwise(ordered))
-    for each in late:
-        start = at[id(each)]
-        others = {b: [at[id(e)] for e in own if e.block == b and e not in late] for b in middles}
-        near = [
-            b
-            for b, times in others.items()
-            if times and b > each.block and min(times) - reach <= start <= max(times) + reach
-        ]
-        nearest = sorted(near, key=lambda b: abs(middles[b] - start))
-        found[id(each)] = nearest[0] if nearest else ("alone", id(each))
-    return list(found.values())
-
-
-def _start(job: Job) -> Any:
-    return (job.result["outcome"] or {}).get("start_s")
 
 
 def _job(result: Mapping[str, Any]) -> Job:

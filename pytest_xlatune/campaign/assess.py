@@ -352,7 +352,8 @@ def _silent(ran: Sequence[TrialResult], result: TrialResult) -> tuple[Event, ...
     return tuple(
         Noted(
             text=f"nothing shows that {', '.join(each.label for each in own)} of "
-            f"{result.trial.arm} was in effect ({own[0].effect}): such a profile wins nothing. "
+            f"{result.trial.arm} was in effect ({own[0].effect}): such a profile wins only where "
+            "it is all that the profile sets, and fresh blocks show a difference. "
             f"{_LOOK_AT[kind]}. If nothing can show it, the sweep may declare it: "
             f'SiteSettings(unseen=("{own[0].name}",))'
         )

@@ -68,6 +68,20 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str, Books]:
     return published(tmp_path_factory.mktemp("sweep"))
 
 
+class OnOtherNodes(Timed):
+    """From one job of the screen on the nodes are others, and slower: an epoch begins."""
+
+    first = 0
+
+    def _result(self, trial: Trial) -> TrialResult:
+        result = super()._result(trial)
+        if self.job - 14600 < self.first or result.score is None:
+            return replace(result, epoch=int(self.job - 14600 >= self.first))
+        tgs = (result.score.tgs or 0.0) * 0.97
+        score = replace(result.score, value=math.log(tgs), tgs=tgs, step_s=7 * 4096 / tgs)
+        return replace(result, epoch=1, score=score)
+
+
 class OnSlots(Timed):
     """Three node slots side by side: each runs the first of its trials, then all the next."""
 
@@ -384,6 +398,17 @@ def test_a_figure_is_right_where_it_is_the_value_rounded(
     value: float, shown: str, is_right: bool
 ) -> None:
     assert rounds_to(value, shown) == is_right
+
+
+@pytest.mark.parametrize("first", [3, 5, 7, 9])
+def test_an_epoch_that_begins_in_the_middle_of_the_screen_follows_from_its_ledger(
+    tmp_path: Path, first: int
+) -> None:
+    """A line is level past the baselines of its epoch."""
+    kind = type("Changed", (OnOtherNodes,), {"first": first})
+    tuning, board, books = published(tmp_path, kind=kind)
+    assert unaccounted(tuning, books) == []
+    assert unaccounted(board, books) == []
 
 
 def test_the_parts_of_every_evidence_run_may_be_named_alone_and_together() -> None:

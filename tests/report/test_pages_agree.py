@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from pytest_xlatune.report import Subject
+from pytest_xlatune.report.cell_documents import batch, commits, network, nodes
+from pytest_xlatune.report.document import Document
+from pytest_xlatune.report.page_plots import forest
+from pytest_xlatune.report.render import markdown
+from tests.helpers import of_studies
 from tests.helpers.document.agreement import disagreements
 
 ROOT = Path(__file__).parents[2]
@@ -90,3 +97,29 @@ def test_numbers_that_disagree_are_named(text: str, complaint: str) -> None:
     found = disagreements(text)
     assert complaint in "; ".join(found)
     assert bool(found) == bool(complaint), found
+
+
+@pytest.mark.parametrize(
+    ("document", "subject"),
+    [
+        pytest.param(batch, of_studies.batch, id="batch sizes"),
+        pytest.param(commits, of_studies.commit, id="commits"),
+        pytest.param(nodes, of_studies.nodes, id="nodes"),
+        pytest.param(network, of_studies.network, id="a network"),
+    ],
+)
+def test_no_two_numbers_of_a_studys_page_disagree(
+    document: Callable[[Subject], Document], subject: Callable[[], Subject]
+) -> None:
+    assert disagreements(markdown(document(subject()))) == []
+
+
+def test_a_plot_says_of_a_row_against_what_it_is_where_its_title_does_not() -> None:
+    found = of_studies.commit().conclusion
+    (first,) = (each for each in found.verdicts if each.word == "FIRST BAD")
+    plot = forest(found)
+    assert plot is not None
+    assert plot.title == "Change of TGS against the first commit"
+    names = [row.name for part in plot.parts for row in part.rows]
+    assert f"{first.arm} against its parent" in names
+    assert sum(" against " in each for each in names) == 1

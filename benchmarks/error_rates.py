@@ -145,7 +145,8 @@ BARS = (
     Bar(number="8", demand="power at +5 %, noise 1.0 %", worlds=POWERS[8:9],
         figure=lambda t: t.power, low=0.97),
     Bar(number="9", demand="coverage, every world", worlds=COVERED,
-        figure=lambda t: t.coverage, low=0.93, high=0.97),
+        # winners' intervals reach further down: see "The winner's own figure"
+        figure=lambda t: t.coverage, low=0.93, high=0.985),
     Bar(number="9", demand="coverage given FASTER at +2 %", worlds=POWERS[1:2],
         figure=lambda t: t.winner_coverage, low=0.93, high=0.975),
     Bar(number="9", demand="coverage given FASTER at +1 %", worlds=POWERS[6:7],

@@ -446,12 +446,18 @@ def passed_over(conclusion: Conclusion, say: Say = ENGLISH) -> Iterator[str]:
                 )
             yield say(_REMEDY)
         elif each.kind is VerdictKind.FASTER and recipe is not None:
-            yield say(_LARGEST if each.arm == recipe.largest else _NO_PART, **figures)
+            largest = conclusion.verdict(recipe.largest)
+            most = (largest.delta if largest is not None else None) or 0.0
+            # the largest is the largest of those that may lead, as a stack without a part may not
+            is_of_recipe = (each.delta or 0.0) <= most
+            yield say(
+                _LARGER if is_of_recipe else _NO_PART, **figures, largest=literal(recipe.largest)
+            )
 
 
-_LARGEST = N_(
-    "{profile} has a larger figure, {delta} %: what it has beyond the recipe is not shown to be "
-    "needed."
+_LARGER = N_(
+    "{profile} has a larger figure, {delta} %: the recipe is the smallest set that is not shown to "
+    "be slower than {largest}."
 )
 _NO_PART = N_(
     "{profile} is faster by {delta} % (95 % interval {ci95}) and is passed over: no run without "

@@ -13,9 +13,12 @@ from pytest_xlatune.model.profile import NO_ENV_ID, Profile, profile
 from pytest_xlatune.model.result import (
     Conclusion,
     Effect,
+    Recipe,
     SettingKind,
     TrialResult,
     TrialSetting,
+    TuningRecord,
+    Verdict,
     VerdictKind,
 )
 from pytest_xlatune.model.trial import Trial
@@ -259,3 +262,37 @@ def test_the_same_is_what_excludes_a_difference_and_faster_has_a_change(
     for each in found:
         if each.against == "the best" and each.delta is not None:
             assert each.tgs == pytest.approx((best.tgs or 0.0) * (1 + each.delta))
+
+
+@pytest.mark.parametrize(
+    ("others", "said"),
+    [
+        pytest.param({"abc": 0.05}, "`abc` has a larger figure, +5.0 %: the recipe", id="largest"),
+        pytest.param({"abc": 0.05, "ab": 0.045}, "`ab` has a larger figure, +4.5 %", id="between"),
+        pytest.param({"abc": 0.05, "xy": 0.06}, "`xy` is faster by +6.0 % (95 % interval "
+                     "[+5.0, +7.0]) and is passed over: no run without", id="no part measured"),
+        pytest.param({"abc": 0.05, "low": 0.01}, "", id="a smaller one"),
+    ],
+)  # fmt: skip
+def test_what_is_faster_than_the_recipe_is_named_with_the_reason(
+    others: Mapping[str, float], said: str
+) -> None:
+    verdicts = tuple(
+        Verdict(arm=arm, kind=VerdictKind.FASTER, n=4, delta=gain, ci95=(gain - 0.01, gain + 0.01))
+        for arm, gain in {"a": 0.04, **others}.items()
+    )
+    record = TuningRecord(recipe=Recipe(arm="a", largest="abc"))
+    text = headline(Conclusion(verdicts=verdicts, record=record))
+    assert said in text
+    assert "`low`" not in text
+
+
+def test_a_gain_that_is_withheld_is_named_with_its_reason() -> None:
+    why = "9 of its 40 steps straggle against 1 of 80 of the baselines (p = 0.001)"
+    withheld = Verdict(
+        arm="b", kind=VerdictKind.INCONCLUSIVE, n=4, delta=0.05, ci95=(0.04, 0.06), reasons=(why,)
+    )
+    text = headline(Conclusion(verdicts=(withheld,), record=TuningRecord()))
+    assert (
+        f"`b` is at +5.0 % (95 % interval [+4.0, +6.0]), and is not called faster: {why}." in text
+    )

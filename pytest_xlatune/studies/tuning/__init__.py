@@ -20,7 +20,6 @@ from pytest_xlatune.model.hosts import compress
 from pytest_xlatune.model.profile import BASELINE_ID, Profile, check_unique
 from pytest_xlatune.model.record import LATER
 from pytest_xlatune.model.result import Conclusion, TrialResult, TrialStatus, Verdict
-from pytest_xlatune.model.text import counted, size
 from pytest_xlatune.model.trial import Arm, Behind, Trial
 from pytest_xlatune.stats.design import MIN_DF, SECOND_RUNS, Plan, Refusal, plan, screen_slots
 from pytest_xlatune.studies import (
@@ -44,30 +43,26 @@ from pytest_xlatune.studies.trials import (
     wave_order,
 )
 from pytest_xlatune.studies.tuning._conclude import (
-    DEFAULT_SIGMA,
-    NOT_CALIBRATED,
     Basis,
     JobNoise,
     conclusion,
 )
-from pytest_xlatune.studies.tuning._finalists import FinalistChoice
-from pytest_xlatune.studies.tuning._slots import Slots, check_slots, follow, outlined, said
+from pytest_xlatune.studies.tuning._finalists import FinalistChoice, pending_blocks
+from pytest_xlatune.studies.tuning._outline import capacity, held
+from pytest_xlatune.studies.tuning._singles import evidence_of, kinds_of
+from pytest_xlatune.studies.tuning._slots import Slots, check_slots, follow, said
 from pytest_xlatune.studies.tuning._stages import (
     Confirmation,
     Ranking,
     behind,
     confirm,
     design,
-    pending_blocks,
     screen,
 )
 from pytest_xlatune.studies.tuning._waves import (
     Declaration,
     SweepMoment,
     check_rules,
-    evidence_of,
-    kinds_of,
-    known_when,
     pending_screen,
     wanted,
 )
@@ -81,8 +76,6 @@ from pytest_xlatune.studies.tuning.derived import (
 from pytest_xlatune.studies.verdicts import Losses, OneCell, best, deployed, named, told
 
 _CLEARLY = 1.5  # times the spread of a screen, which the noise hardly exceeds
-_SIGMAS = (0.003, 0.006, 0.010)  # job noise of a quiet, a usual and a noisy cell
-_ONCE = "in brackets: once it is a finalist"
 _EVIDENCE_WAVE = "wave1_5"  # where an evidence run stands that a wave waits for
 
 
@@ -279,58 +272,44 @@ class TuningStudy(OneCell):
         return replace(self, singles=tuple(replace(each, evidence=False) for each in self.singles))
 
     def ahead(self, history: History) -> tuple[Trial, ...]:
-        """Return the trials that are proposed, and those foreseen behind an evidence run."""
-        first, ahead = self.propose(history), self.foreseen(history)
-        if ahead is self:
-            return first
-        known = {each.id for each in first}
-        return (*first, *(each for each in ahead.propose(history) if each.id not in known))
+        """Return the trials that are proposed, and those that can be named and wait for others.
+
+        Those behind an evidence run are foreseen as if it said nothing. Profiles that the sweep
+        declares in a wave behind a derived one wait for that.
+        """
+        ahead = self.foreseen(history)
+        own = (*self.propose(history), *ahead.propose(history), *ahead.waiting(history))
+        return tuple({each.id: each for each in own}.values())
+
+    def waiting(self, history: History) -> tuple[Trial, ...]:
+        """Return the trials of declared profiles whose wave is behind one that is still open."""
+        known = self._known(history)
+        moment, declared = known.moment, {each.id for each in self.profiles}
+        later = moment.segments[len(moment.plannable) :]
+        return tuple(
+            trial
+            for segment in later
+            if any(each.arm in declared & moment.candidates for each in segment.trials)
+            for trial in segment.trials
+            if trial.is_baseline or trial.arm in moment.candidates
+            if not known.past.is_final(trial)
+        )
 
     def outline(self, history: History) -> tuple[str, ...]:
         """Return what a plan says of the sweep: trials, slots, and the smallest effect it finds."""
         said = self.foreseen(history).filled(history)
-        return (*self._capacity(history), *said, *self._held(history))
-
-    def _capacity(self, history: History) -> tuple[str, ...]:
-        screened = sum(trial.is_screened for trial in self.ahead(history))
-        slots = [
-            f"{rule.wave}: {counted(rule.slots, 'slot')} for {rule.words}; {known_when(rule)}"
-            for rule in self.rules
-        ]
-        more = ", then derived waves with their baselines" if self.policy.derives else ""
-        layout = self.layout
-        if not isinstance(layout, Plan):
-            return (f"{screened} trials{more}", *slots, f"{layout.what}: {layout.why}")
-        # of this cell where it is known
-        sigmas = _SIGMAS if self.sigma_prior is None else (self.sigma_prior,)
-        found = ((layout.from_start80(each), each) for each in sigmas)
-        seen = ", ".join(
-            f"{size(start)} ({size(layout.mde80(each))}) at {size(each)} job noise"
-            for start, each in found
+        evidence = evidence_of(history, self._declaration.evidence_trial)
+        known = held(self.rules, kinds_of(evidence)) if self.context is not None else ()
+        outlined = capacity(
+            self.cells,
+            self.layout,
+            self.rules,
+            screened=sum(trial.is_screened for trial in self.ahead(history)),
+            sigma=self.sigma_prior,
+            at_most=self.budget if self._may_spare else 0,
+            is_stated=self._is_stated,
         )
-        if self.sigma_prior is None:
-            seen += f"; {size(DEFAULT_SIGMA)} is assumed: {NOT_CALIBRATED}"
-        jobs = f"{layout.jobs} jobs of {self.budget}"
-        return (
-            f"{screened} trials of the screen{more}, then {layout.words}: {jobs}",
-            *outlined(self.cells, layout, self.rules, is_stated=self._is_stated),
-            *slots,
-            f"smallest effect of one winner that is found with 80 % power ({_ONCE}): {seen}",
-        )
-
-    def _held(self, history: History) -> tuple[str, ...]:
-        """Name the collectives of the program that derived profiles must act on."""
-        if not self.rules or self.context is None:
-            return ()
-        kinds = kinds_of(evidence_of(history, self._declaration.evidence_trial))
-        if kinds is not None:
-            kind_names = ", ".join(kinds) or "none"
-            must = "derived profiles must act on the collectives of the baseline's program"
-            return (f"{must}: {kind_names}",)
-        is_run = any(each.evidence for each in self.singles)
-        how = "" if is_run else ": `xlatune evidence SWEEP_FILE`"
-        unknown = "an evidence run of the baseline will show which derived settings do nothing"
-        return (f"{unknown} to its program{how}",)
+        return (*outlined, *said, *known)
 
     def answer(self, history: History, question: Question) -> Answer:
         """Return what a waiting test asks, the same in the run that measures and in every later.
@@ -415,8 +394,7 @@ class TuningStudy(OneCell):
                 if segment.wave not in ready
                 for trial in segment.trials
             )
-            slots = sum(rule.slots for rule in self.rules if rule.wave in moment.opens)
-            left += later + slots
+            left += later + moment.unfilled
         if not self.confirm:
             return left
         second = self._choice(known).second_runs()
@@ -427,6 +405,42 @@ class TuningStudy(OneCell):
             return left + layout.in_blocks + (0 if second or known.second else layout.again)
         confirmation = self._confirmation(history)
         return left + (confirmation.left if confirmation is not None else 0)
+
+    @property
+    def _may_spare(self) -> bool:
+        """Whether jobs that are left may become spare blocks: no blocks are stated."""
+        return not (self.finalists or self.blocks)
+
+    def at_most(self, history: History) -> int:
+        """Return how many trials may still come: what the budget has left, where blocks are added.
+
+        No block is added any more once every one is over and none was proposed.
+        """
+        left = self.left(history)
+        if not (left and self.confirm and self._may_spare) or isinstance(self.layout, Refusal):
+            return left
+        confirmation = self._confirmation(history) if not self._is_exploring(history) else None
+        if confirmation is not None and not confirmation.may_grow:
+            return left
+        known = self._known(history)
+        past, evidence = known.past, known.moment.evidence
+        spent = sum(
+            each.status.is_final and each.not_run is None
+            for each in (*past.screen.values(), *past.confirm.values())
+        )
+        return max(left, self.budget - spent + (evidence is not None))
+
+    def why_more(self, history: History) -> str:
+        """Say which spare block is planned, and for which profiles."""
+        if not self.confirm or self._is_exploring(history):
+            return ""
+        confirmation = self._confirmation(history)
+        return confirmation.added if confirmation is not None else ""
+
+    def _is_exploring(self, history: History) -> bool:
+        """Whether the screen is not over, so that no block can be planned."""
+        known = self._known(history)
+        return bool(known.pending or known.moment.opens or self._choice(known).second_runs())
 
     def rounds(self, history: History) -> int:
         """Return how many of the trials that are left follow one another; others run beside."""

@@ -15,8 +15,8 @@ from pytest_xlatune.model.profile import BASELINE_ID, Profile
 from pytest_xlatune.model.result import TrialStatus
 from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.stats.design import Plan, Refusal
-from pytest_xlatune.studies.trials import ALIAS, Orders
-from pytest_xlatune.studies.tuning._stages import Ranking, design, frozen_arms
+from pytest_xlatune.studies.trials import ALIAS, Orders, Past
+from pytest_xlatune.studies.tuning._stages import Confirmation, Ranking, design, frozen_arms
 from pytest_xlatune.studies.tuning._waves import SweepMoment
 from pytest_xlatune.studies.tuning.derived import entering
 from pytest_xlatune.studies.verdicts import Losses
@@ -138,3 +138,15 @@ class FinalistChoice:
         standing = ranking.standings[profile_id]
         reach = 2 * self.sigma * math.sqrt(standing.variance)
         return math.isfinite(standing.estimate) and standing.estimate + reach > 0
+
+
+def pending_blocks(
+    past: Past, confirmation: Confirmation | None, *, candidates: frozenset[str]
+) -> tuple[Trial, ...]:
+    """Return the trials of blocks that are not over, where a candidate of this run is in them."""
+    if confirmation is None:
+        return ()
+    arms = {trial.arm for trial in confirmation.trials}
+    if not arms & candidates:
+        return ()
+    return tuple(trial for trial in confirmation.trials if not past.is_final(trial))

@@ -315,6 +315,7 @@ def _slots(results: Sequence[TrialResult], planned: Mapping[Place, int]) -> Mapp
 
 
 _SECOND = 2  # look
+_NAMED = 4  # arms that a sentence lists by name
 _SPARE = 3  # no look: blocks in it decide nothing and spend no alpha
 BOUND = 0.02  # a sweep in which nothing can gain more is bounded
 FAR = 3.0  # standard deviations below the baselines, which noise hardly explains
@@ -356,6 +357,8 @@ class Confirmation:
         looks: taken so far; () while blocks are missing.
         left: trials of the first look that no cut has planned yet.
         alpha_spent: by trials that exist.
+        may_grow: whether spare blocks may follow those that are planned.
+        added: the last spare block and why it was added; "" without one.
     """
 
     trials: tuple[Trial, ...]
@@ -364,6 +367,8 @@ class Confirmation:
     looks: tuple[Look, ...]
     left: int
     alpha_spent: float
+    may_grow: bool = True
+    added: str = ""
 
 
 def begun(past: Past) -> Mapping[int, ConfirmDesign]:
@@ -375,25 +380,6 @@ def begun(past: Past) -> Mapping[int, ConfirmDesign]:
 def is_spare(trial: Trial) -> bool:
     """Whether a trial stands in a spare block, which bounds and ranks, and decides nothing."""
     return trial.design is not None and trial.design.look == _SPARE
-
-
-def without_gain(past: Past, *, equivalence: float) -> frozenset[str]:
-    """Return the arms that a confirmation showed to be level with the baseline, or slower.
-
-    None of them before all blocks of its last look are over.
-    """
-    known = begun(past)
-    first = known.get(1)
-    own = {key: each for key, each in past.confirm.items() if not is_spare(each.trial)}
-    last = max((key.block for key in own), default=0)
-    if first is None or last < sum(each.blocks for each in known.values()):
-        return frozenset()
-    if not all(each.status.is_final for each in own.values()):
-        return frozenset()
-    kept = frozen_arms(past, after=last - 1)
-    look = _look(past, tuple(known.values()), kept, equivalence)
-    level = (VerdictKind.EQUIVALENT, VerdictKind.SLOWER)
-    return frozenset(arm for arm, kind in look.kinds.items() if kind in level)
 
 
 def frozen_arms(past: Past, *, after: int = 0) -> tuple[str, ...]:
@@ -491,7 +477,7 @@ def confirm(
         trials += block(number, first)
     looks = []
     if are_over(trials):
-        looks.append(_look(past, (first,), kept, equivalence))
+        looks.append(look_at(past, (first,), kept, equivalence))
         second = known.get(_SECOND) or replace(
             first, look=_SECOND, blocks=second_blocks, widths=(len(kept),) * second_blocks
         )
@@ -502,7 +488,8 @@ def confirm(
                 more += block(number, second)
             trials += more
             if are_over(more):
-                looks.append(_look(past, (first, second), kept, equivalence))
+                looks.append(look_at(past, (first, second), kept, equivalence))
+    is_won, added = False, ""
     if looks and are_over(trials):
         found = (each for look in looks for each in _of_candidates(look))
         is_won = VerdictKind.FASTER in found
@@ -527,6 +514,7 @@ def confirm(
                 break
             more = orders.blocks([others[each] for each in chosen], [number], design=spare)
             trials += lay(more)
+            added = _why_spare(number, chosen, is_won=is_won)
     return Confirmation(
         trials=trials,
         blocks=len(widths),
@@ -534,19 +522,21 @@ def confirm(
         looks=tuple(looks),
         left=0,
         alpha_spent=_spent(known),
+        may_grow=jobs > 0 and not is_won,
+        added=added,
     )
 
 
-def pending_blocks(
-    past: Past, confirmation: Confirmation | None, *, candidates: frozenset[str]
-) -> tuple[Trial, ...]:
-    """Return the trials of blocks that are not over, where a candidate of this run is in them."""
-    if confirmation is None:
-        return ()
-    arms = {trial.arm for trial in confirmation.trials}
-    if not arms & candidates:
-        return ()
-    return tuple(trial for trial in confirmation.trials if not past.is_final(trial))
+def _why_spare(number: int, arms: Sequence[str], *, is_won: bool) -> str:
+    """Say which spare block was added, and why."""
+    more = f" and {len(arms) - _NAMED} more" if len(arms) > _NAMED else ""
+    names = ", ".join(arms[:_NAMED]) + more
+    if is_won:
+        return f"block {number} is added: {names} ran once, far below the baseline"
+    return (
+        f"block {number} is added: nothing is faster, and what {names} may gain or lose is not "
+        "narrow yet"
+    )
 
 
 def _spared(
@@ -660,7 +650,7 @@ def _of_candidates(look: Look) -> list[VerdictKind]:
     return [kind for arm, kind in look.kinds.items() if arm != ALIAS.id]
 
 
-def _look(
+def look_at(
     past: Past, designs: Sequence[ConfirmDesign], kept: Sequence[str], equivalence: float
 ) -> Look:
     cells = past.scored_in_blocks(designs=designs)

@@ -254,7 +254,8 @@ class Stacks(Record):
 
     Attributes:
         wave: the marker of the wave that measures them; it reads the waves before it.
-        slots: how many stacks at most; they are part of the budget from the start.
+        slots: how many stacks at most; they are part of the budget from the start. Half of them
+            are filled when the waves before are over, the others when these have run.
         of: 2 for pairs, 3 for pairs and triples in turn.
 
     Raises:
@@ -276,6 +277,20 @@ class Stacks(Record):
         """What fills the slots."""
         sizes = " or ".join(str(size) for size in range(2, self.of + 1))
         return f"stacks of {sizes} profiles that led the waves before"
+
+    @property
+    def first(self) -> int:
+        """How many slots are filled before any stack has run: half of them, one at least."""
+        return max(self.slots // 2, 1)
+
+    def again(self, leaders: Sequence[Leader], *, pool: Sequence[Profile]) -> Iterator[Profile]:
+        """Yield the stacks for a second look, where one fell short of its parts: the pairs first.
+
+        Which settings work against each other is told by pairs, and by nothing larger.
+        """
+        able = _stackable(leaders, pool=pool)
+        for many in range(2, self.of + 1):
+            yield from self._of_size(many, able, pool)
 
     def made(self, leaders: Sequence[Leader], *, pool: Sequence[Profile]) -> Iterator[Profile]:
         """Yield the stacks of leaders: sizes in turn, each size by its parts' summed estimates.

@@ -306,6 +306,7 @@ class TuningStudy(OneCell):
             self.rules,
             screened=sum(trial.is_screened for trial in self.ahead(history)),
             sigma=self.sigma_prior,
+            budget=self.budget,
             at_most=self.budget if self._may_spare else 0,
             is_stated=self._is_stated,
         )

@@ -13,7 +13,7 @@ from pytest_xlatune.studies.tuning.derived import DerivedRule, Singles
 
 _SIGMAS = (0.003, 0.006, 0.010)  # job noise of a quiet, a usual and a noisy cell
 _ONCE = "in brackets: once it is a finalist"
-_ADDED = "blocks are added where nothing is faster, to narrow what is ruled out"
+_ADDED = "the more where nothing is faster: blocks are added then, to narrow what is ruled out"
 
 
 def capacity(
@@ -23,6 +23,7 @@ def capacity(
     *,
     screened: int,
     sigma: float | None,
+    budget: int,
     at_most: int,
     is_stated: bool,
 ) -> tuple[str, ...]:
@@ -34,6 +35,7 @@ def capacity(
         rules: of the derived waves.
         screened: trials of the screen that can be named.
         sigma: job noise as it is known; None shows usual ones.
+        budget: of jobs.
         at_most: jobs where blocks are added.
         is_stated: whether the sweep states its blocks.
     """
@@ -52,9 +54,9 @@ def capacity(
     )
     if sigma is None:
         seen += f"; {size(DEFAULT_SIGMA)} is assumed: {NOT_CALIBRATED}"
-    jobs = f"{layout.jobs} jobs"
+    jobs = f"{layout.jobs} jobs of {budget}"
     if at_most > layout.jobs:
-        jobs = f"{layout.jobs} to {at_most} jobs: {_ADDED}"
+        jobs = f"{layout.jobs} to {at_most} jobs, {_ADDED}"
     return (
         f"{screened} trials of the screen{more}, then {layout.words}: {jobs}",
         *outlined(cells, layout, rules, is_stated=is_stated),

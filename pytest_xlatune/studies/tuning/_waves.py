@@ -14,7 +14,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from pytest_xlatune.catalog.context import Context, Shape
@@ -76,6 +76,23 @@ def pending_screen(moment: Moment, past: Past) -> tuple[Trial, ...]:
         if (trial.is_baseline or trial.arm in moment.candidates) and not past.is_final(trial)
     )
     return (*screened, *([] if moment.evidence is None else [moment.evidence]))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Offered:
+    """What may fill the slots of a rule at one moment.
+
+    Attributes:
+        most: how many slots at most, those that are filled included.
+        candidates: the best first; those that have trials among them.
+        objections: why -> the settings that no new profile may hold.
+        said: one sentence each.
+    """
+
+    most: int
+    candidates: Iterator[Profile]
+    objections: Mapping[str, Mapping[Key, str]] = field(default_factory=dict)
+    said: tuple[str, ...] = ()
 
 
 LEAD = 1.0  # standard errors above the baseline from which a profile leads
@@ -279,28 +296,15 @@ class Declaration:
         leaders = None if is_waiting else self._leaders(rule, pool, profiles, history)
         if leaders is None:
             return Filled(profiles=kept, slotted=kept, is_open=len(kept) < rule.slots)
-        most, candidates = rule.slots, rule.made(leaders, pool=pool)
-        free = rule.slots - len(kept)
-        objections: dict[str, Mapping[Key, str]] = {}
-        if free:
-            idle = self._useless(rule, history)
-            objections = {f"confirmed to gain nothing: {each}": idle[each] for each in idle}
-        is_first = isinstance(rule, Stacks) and self._is_first_look(rule, kept, history)
-        if isinstance(rule, Stacks) and is_first:
-            most, free = rule.first, rule.first - len(kept)
-        elif isinstance(rule, Stacks) and free:
-            short = self._short(rule, pool, kept, history)
-            objections |= {f"{each} fell short of its parts": short[each] for each in short}
-            if short:
-                ran = {each.id for each in kept}
-                own = (each for each in candidates if each.id in ran)
-                candidates = itertools.chain(own, rule.again(leaders, pool=pool))
+        offered = self._offered(rule, leaders, pool, kept, history)
+        most = offered.most
+        free = most - len(kept)
         made = []
         refused: dict[str, str] = {}
         ids = {each.id for each in profiles}
         seen = set(map(self._effective.key, (*profiles, ALIAS)))
         critic = self._critic(history)
-        for each in candidates:
+        for each in offered.candidates:
             as_kept = next((old for old in kept if old.id == each.id), None)
             if each.id in ids:
                 continue
@@ -308,7 +312,9 @@ class Declaration:
                 made.append(as_kept)
             elif free and self._effective.key(each) not in seen:
                 settings = settings_of(each)
-                against = (why for why, part in objections.items() if is_part(part, settings))
+                against = (
+                    why for why, part in offered.objections.items() if is_part(part, settings)
+                )
                 if why := "; ".join(against) or critic(each):
                     refused[each.id] = why
                     continue
@@ -322,14 +328,41 @@ class Declaration:
                 break
         # a profile that was measured and leads no longer comes last
         slotted = (*made, *(each for each in kept if each.id not in ids))
-        is_open = is_first and len(slotted) == most
+        is_open = most < rule.slots and len(slotted) == most
         return Filled(
             profiles=slotted,
             slotted=slotted,
             is_open=is_open,
             is_begun=is_open,
-            said=left_out(rule.wave, refused),
+            said=(*offered.said, *left_out(rule.wave, refused)),
         )
+
+    def _offered(
+        self,
+        rule: Stacks | Around | Crossed,
+        leaders: Sequence[Leader],
+        pool: Sequence[Profile],
+        kept: Sequence[Profile],
+        history: History,
+    ) -> Offered:
+        """Return the candidates for the slots that are free, and what none of them may hold."""
+        candidates = rule.made(leaders, pool=pool)
+        if len(kept) >= rule.slots:
+            return Offered(most=rule.slots, candidates=candidates)
+        if isinstance(rule, Stacks) and self._is_first_look(rule, kept, history):
+            return Offered(most=rule.first, candidates=candidates)
+        idle = self._useless(rule, history)
+        objections = {f"confirmed to gain nothing: {each}": idle[each] for each in idle}
+        short = self._short(rule, pool, kept, history) if isinstance(rule, Stacks) else {}
+        said: tuple[str, ...] = ()
+        if isinstance(rule, Stacks) and short:
+            ran = {each.id for each in kept}
+            own = (each for each in candidates if each.id in ran)
+            more = rule.again(leaders, pool=pool, short=short.values())
+            candidates = itertools.chain(own, more)
+            names = ", ".join(short)
+            said = (f"{rule.wave}: {names} fell short of its parts: no further stack holds all",)
+        return Offered(most=rule.slots, candidates=candidates, objections=objections, said=said)
 
     def _is_first_look(self, rule: Stacks, kept: Sequence[Profile], history: History) -> bool:
         """Whether the first stacks have to run before the others are chosen."""

@@ -229,6 +229,7 @@ def _listed(names: Sequence[str]) -> str:
 ID_LENGTH = 64
 _MIB, _GIB = 1 << 20, 1 << 30
 _SIZES = (2, 3)
+_AT_ONCE = 2  # stacks of a size that a second look begins with
 _LADDERS_NAMED = 3  # ladders that are listed by name
 
 Key = tuple[str, str]  # kind of setting, name
@@ -283,14 +284,32 @@ class Stacks(Record):
         """How many slots are filled before any stack has run: half of them, one at least."""
         return max(self.slots // 2, 1)
 
-    def again(self, leaders: Sequence[Leader], *, pool: Sequence[Profile]) -> Iterator[Profile]:
-        """Yield the stacks for a second look, where one fell short of its parts: the pairs first.
+    def again(
+        self,
+        leaders: Sequence[Leader],
+        *,
+        pool: Sequence[Profile],
+        short: Iterable[Mapping[Key, str]],
+    ) -> Iterator[Profile]:
+        """Yield the stacks for a second look: two pairs, two triples, then in turn as `made`.
 
-        Which settings work against each other is told by pairs, and by nothing larger.
+        None holds all settings of a stack that fell `short` of its parts. Two pairs, because of two
+        that spoil each other either may be the better one to go on with.
         """
+        parts = tuple(short)
         able = _stackable(leaders, pool=pool)
-        for many in range(2, self.of + 1):
-            yield from self._of_size(many, able, pool)
+        queues = [
+            (
+                each
+                for each in self._of_size(many, able, pool)
+                if not any(part.items() <= settings_of(each).items() for part in parts)
+            )
+            for many in range(2, self.of + 1)
+        ]
+        for queue in queues:
+            yield from itertools.islice(queue, _AT_ONCE)
+        for turn in itertools.zip_longest(*queues):
+            yield from filter(None, turn)
 
     def made(self, leaders: Sequence[Leader], *, pool: Sequence[Profile]) -> Iterator[Profile]:
         """Yield the stacks of leaders: sizes in turn, each size by its parts' summed estimates.

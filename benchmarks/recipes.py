@@ -24,17 +24,19 @@ from simcluster import World, sweep
 
 PART = "recipes"  # of the page
 PLAIN = World(name="", stacks=8, budget=65)
+AGAINST = replace(
+    PLAIN,
+    name="+4, +3, +2 %, the first two together +3.5 %",
+    effects=(0.04, 0.03, 0.02),
+    clashes=((0, 1, 0.0344),),
+)
 WORLDS = (
     replace(PLAIN, name="one at +4 %, others nil", effects=(0.04,)),
     replace(PLAIN, name="one at +2 %, others nil", effects=(0.02,)),
     replace(PLAIN, name="three at +2 %, others nil", effects=(0.02,) * 3),
     replace(PLAIN, name="three at +2 %, others at -0.5 %", effects=(0.02,) * 3, other=-0.005),
-    replace(
-        PLAIN,
-        name="+4, +3, +2 %, the first two together +3.5 %, others nil",
-        effects=(0.04, 0.03, 0.02),
-        clashes=((0, 1, 0.0344),),
-    ),
+    AGAINST,
+    replace(AGAINST, name=f"{AGAINST.name}, four slots", stacks=4),
 )
 MOST_USELESS, MOST_HARMFUL, LEAST_GAIN = 0.08, 0.02, 0.90
 _MOST_PARTS = 3  # of a stack

@@ -530,7 +530,7 @@ def confirm(
 def _why_spare(number: int, arms: Sequence[str], *, is_won: bool) -> str:
     """Say which spare block was added, and why."""
     more = f" and {len(arms) - _NAMED} more" if len(arms) > _NAMED else ""
-    names = ", ".join(arms[:_NAMED]) + more
+    names = ", ".join(sorted(arms)[:_NAMED]) + more
     if is_won:
         return f"block {number} is added: {names} ran once, far below the baseline"
     return (

@@ -17,11 +17,11 @@ from pytest_xlatune.catalog.context import Context
 from pytest_xlatune.model.cell import Cell
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.hosts import compress
-from pytest_xlatune.model.profile import BASELINE_ID, Profile, check_unique
+from pytest_xlatune.model.profile import BASELINE_ID, NO_ENV_ID, Profile, check_unique
 from pytest_xlatune.model.record import LATER
 from pytest_xlatune.model.result import Conclusion, TrialResult, TrialStatus, Verdict
 from pytest_xlatune.model.trial import Arm, Behind, Trial
-from pytest_xlatune.stats.design import MIN_DF, SECOND_RUNS, Plan, Refusal, plan, screen_slots
+from pytest_xlatune.stats.design import SECOND_RUNS, Plan, Refusal, plan, screen_slots
 from pytest_xlatune.studies import (
     NOT_YET,
     Answer,
@@ -47,8 +47,12 @@ from pytest_xlatune.studies.tuning._conclude import (
     JobNoise,
     conclusion,
 )
-from pytest_xlatune.studies.tuning._finalists import FinalistChoice, pending_blocks
-from pytest_xlatune.studies.tuning._outline import capacity, held
+from pytest_xlatune.studies.tuning._finalists import (
+    FinalistChoice,
+    beside_pair,
+    pending_blocks,
+)
+from pytest_xlatune.studies.tuning._outline import capacity, check_layout, held
 from pytest_xlatune.studies.tuning._singles import evidence_of, kinds_of
 from pytest_xlatune.studies.tuning._slots import Slots, check_slots, follow, said
 from pytest_xlatune.studies.tuning._stages import (
@@ -102,6 +106,7 @@ class TuningStudy(OneCell):
         loss_tolerance: relative distance from the baseline's loss that makes a trial invalid.
         slots: the nodes of each node slot, the cell's own first; () is the cell's alone.
         early_end: "on" ends a screened trial early that can be no finalist any more.
+        pair: "on" has `baseline-no-env` in every block, whatever its screen said.
     """
 
     cell: Cell
@@ -125,6 +130,7 @@ class TuningStudy(OneCell):
     loss_tolerance: float = 0.02
     slots: tuple[tuple[str, ...], ...] = field(default=(), metadata=LATER)
     early_end: str = field(default="off", metadata=LATER)
+    pair: str = field(default="off", metadata=LATER)
 
     def __post_init__(self) -> None:
         where = f"the sweep of {self.cell.label}"
@@ -138,20 +144,8 @@ class TuningStudy(OneCell):
                 "slots; give it another name, such as 'wave2'"
             )
         check_rules(self.rules, self.profiles, selected=self.selected, where=where)
-        layout = self.layout
         screened = self._count + sum(self._baselines.values())
-        jobs = layout.jobs if isinstance(layout, Plan) else screened
-        if jobs > self.budget:
-            raise ConfigError(
-                f"{where}: {self._count} profiles and their baselines need {jobs} jobs, "
-                f"the budget is {self.budget}; raise the budget or declare fewer"
-            )
-        if isinstance(layout, Plan) and layout.df < MIN_DF:
-            raise ConfigError(
-                f"{where}: {layout.blocks} blocks of {layout.finalists} finalists and "
-                f"{layout.block_baselines} baselines leave {layout.df} degrees of freedom, "
-                f"{MIN_DF} are needed; add a block or a baseline"
-            )
+        check_layout(self.layout, self._count, screened, budget=self.budget, where=where)
 
     @property
     def name(self) -> str:
@@ -187,6 +181,21 @@ class TuningStudy(OneCell):
         self, count: int, budget: int, sigma: float | None, *, baselines: int = 0
     ) -> Plan | Refusal:
         """Lay out so many profiles in so many jobs; `baselines` of the screen, where they ran."""
+        has_pair = self._no_env is not None and self.pair == "on"
+        return beside_pair(
+            lambda jobs: self._without_pair(count, jobs, sigma, baselines=baselines),
+            budget,
+            has_pair=has_pair,
+            reserved=self.second_blocks,
+        )
+
+    @cached_property
+    def _no_env(self) -> Profile | None:
+        return next((each for each in self.profiles if each.id == NO_ENV_ID), None)
+
+    def _without_pair(
+        self, count: int, budget: int, sigma: float | None, *, baselines: int
+    ) -> Plan | Refusal:
         in_screen = baselines or self.screen_baselines * len(self._waves)
         planned = plan(
             count,
@@ -336,7 +345,8 @@ class TuningStudy(OneCell):
                 arms = self.arms(history)
                 entered = self.conclude(history).tuning.finalists
                 # by the sweep file: a rank may change with the next trial, and a test's name stays
-                own = [each.id for each in arms if each.id in entered][question.number :]
+                pair = {NO_ENV_ID} if self.pair == "on" else set()
+                own = [each.id for each in arms if each.id in {*entered} - pair][question.number :]
                 found = named(own[0] if own else "", arms)
             case Ask.BEST:
                 found = best(self.conclude(history), self.arms(history))
@@ -403,7 +413,8 @@ class TuningStudy(OneCell):
             layout = self.layout
             if isinstance(layout, Refusal) or any(each.trial.block for each in history):
                 return left
-            return left + layout.in_blocks + (0 if second or known.second else layout.again)
+            more = layout.in_blocks + (layout.blocks if layout.pair else 0)
+            return left + more + (0 if second or known.second else layout.again)
         confirmation = self._confirmation(history)
         return left + (confirmation.left if confirmation is not None else 0)
 
@@ -476,12 +487,19 @@ class TuningStudy(OneCell):
                 past=past,
                 screen=known.ranking,
                 confirmation=confirmation,
-                finalists=tuple(arm.id for arm in arms if arm.id != ALIAS.id),
+                finalists=(
+                    *(arm.id for arm in arms if arm.id != ALIAS.id),
+                    *([NO_ENV_ID] if confirmation is not None and confirmation.has_pair else []),
+                ),
                 late=self._choice(known).late(),
                 layout=self._blocks(known),
                 noise=self._noise(known.ranking),
                 losses=self._losses,
-                said=(*moment.said, *(said(past, known.slots, self._nodes) if is_screened else ())),
+                said=(
+                    *moment.said,
+                    *(said(past, known.slots, self._nodes) if is_screened else ()),
+                    *self._choice(known).undecided_pair(),
+                ),
                 is_screened=is_screened,
                 is_complete=is_screened and not pending,
             )
@@ -570,6 +588,7 @@ class TuningStudy(OneCell):
             losses=self._losses,
             sigma=self._noise(known.ranking).value,
             at_most=self._at_most,
+            pair=self._no_env,
         )
 
     def _pending_blocks(self, known: SweepMoment, history: History) -> tuple[Trial, ...]:
@@ -590,6 +609,7 @@ class TuningStudy(OneCell):
             known.past,
             ranking=known.ranking,
             first=design(known.past, layout, arms=len(arms), second_blocks=self.second_blocks),
+            pair=self._choice(known).pair_in_blocks(),
             arms=arms,
             orders=self._orders,
             second_blocks=self.second_blocks,

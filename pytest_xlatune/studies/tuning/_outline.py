@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pytest_xlatune.model.cell import Cell
+from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.text import counted, size
-from pytest_xlatune.stats.design import Plan, Refusal
+from pytest_xlatune.stats.design import MIN_DF, Plan, Refusal
 from pytest_xlatune.studies.tuning._conclude import DEFAULT_SIGMA, NOT_CALIBRATED
 from pytest_xlatune.studies.tuning._slots import outlined
 from pytest_xlatune.studies.tuning.derived import DerivedRule, Singles
@@ -14,6 +15,28 @@ from pytest_xlatune.studies.tuning.derived import DerivedRule, Singles
 _SIGMAS = (0.003, 0.006, 0.010)  # job noise of a quiet, a usual and a noisy cell
 _ONCE = "in brackets: once it is a finalist"
 _ADDED = "the more where nothing is faster: blocks are added then, to narrow what is ruled out"
+
+
+def check_layout(
+    layout: Plan | Refusal, count: int, screened: int, *, budget: int, where: str
+) -> None:
+    """Refuse a sweep whose trials exceed its budget, or whose blocks cannot tell the noise.
+
+    Raises:
+        ConfigError: names the jobs, or the degrees of freedom.
+    """
+    jobs = layout.jobs if isinstance(layout, Plan) else screened
+    if jobs > budget:
+        raise ConfigError(
+            f"{where}: {count} profiles and their baselines need {jobs} jobs, "
+            f"the budget is {budget}; raise the budget or declare fewer"
+        )
+    if isinstance(layout, Plan) and layout.df < MIN_DF:
+        raise ConfigError(
+            f"{where}: {layout.blocks} blocks of {layout.finalists} finalists and "
+            f"{layout.block_baselines} baselines leave {layout.df} degrees of freedom, "
+            f"{MIN_DF} are needed; add a block or a baseline"
+        )
 
 
 def capacity(

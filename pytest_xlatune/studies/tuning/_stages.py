@@ -357,6 +357,7 @@ class Confirmation:
         looks: taken so far; () while blocks are missing.
         left: trials of the first look that no cut has planned yet.
         alpha_spent: by trials that exist.
+        has_pair: whether `baseline-no-env` stands in every block.
         may_grow: whether spare blocks may follow those that are planned.
         added: the last spare block and why it was added; "" without one.
     """
@@ -367,6 +368,7 @@ class Confirmation:
     looks: tuple[Look, ...]
     left: int
     alpha_spent: float
+    has_pair: bool = False
     may_grow: bool = True
     added: str = ""
 
@@ -402,6 +404,7 @@ def design(past: Past, plan: Plan, *, arms: int, second_blocks: int) -> ConfirmD
         blocks=plan.blocks,
         baselines=plan.block_baselines,
         widths=widths if is_narrowing else (),
+        pair=plan.pair,
     )
 
 
@@ -417,6 +420,7 @@ def confirm(
     equivalence: float,
     others: Mapping[str, Profile],
     jobs: int,
+    pair: Profile | None = None,
     lay: Callable[[Sequence[Trial]], tuple[Trial, ...]] = tuple,
 ) -> Confirmation:
     """Plan the blocks of `arms`, cut after each run of equal width, look when all are complete.
@@ -438,18 +442,20 @@ def confirm(
         equivalence: relative change that counts as none.
         others: the profiles that spare blocks may hold, by id.
         jobs: of all blocks at most.
+        pair: `baseline-no-env` where it stands in every block, beside the finalists and uncut.
         lay: puts blocks on their node slots.
     """
     known = begun(past)
-    dropped = past.dropped
     widths = first.widths or (first.arms,) * first.blocks
     named = {arm.id: arm for arm in arms}
     trials: tuple[Trial, ...] = ()
     kept = tuple(named)
+    decided = () if pair is None else (pair.id,)
 
     def block(number: int, design: ConfirmDesign) -> tuple[Trial, ...]:
-        own = [named[each] for each in kept if each not in dropped]
-        return lay(orders.blocks(own, [number], design=design))
+        own = [named[each] for each in kept if each not in past.dropped]
+        beside = [] if pair is None else [pair]
+        return lay(orders.blocks([*own, *beside], [number], design=design))
 
     def are_over(some: Sequence[Trial]) -> bool:
         return all(past.is_final(trial) for trial in some)
@@ -458,11 +464,12 @@ def confirm(
         if number > 1 and width < widths[number - 2]:
             if not are_over(trials):
                 at = number - 1
-                left = sum(widths[at:]) + len(widths[at:]) * first.baselines
+                left = sum(widths[at:]) + len(widths[at:]) * (first.baselines + len(decided))
                 return Confirmation(
                     trials=trials,
                     blocks=len(widths),
-                    kept=kept,
+                    kept=(*kept, *decided),
+                    has_pair=bool(decided),
                     looks=(),
                     left=left,
                     alpha_spent=_spent(known),
@@ -477,7 +484,7 @@ def confirm(
         trials += block(number, first)
     looks = []
     if are_over(trials):
-        looks.append(look_at(past, (first,), kept, equivalence))
+        looks.append(look_at(past, (first,), (*kept, *decided), equivalence))
         second = known.get(_SECOND) or replace(
             first, look=_SECOND, blocks=second_blocks, widths=(len(kept),) * second_blocks
         )
@@ -488,7 +495,7 @@ def confirm(
                 more += block(number, second)
             trials += more
             if are_over(more):
-                looks.append(look_at(past, (first, second), kept, equivalence))
+                looks.append(look_at(past, (first, second), (*kept, *decided), equivalence))
     is_won, added = False, ""
     if looks and are_over(trials):
         found = (each for look in looks for each in _of_candidates(look))
@@ -518,7 +525,8 @@ def confirm(
     return Confirmation(
         trials=trials,
         blocks=len(widths),
-        kept=kept,
+        kept=(*kept, *decided),
+        has_pair=bool(decided),
         looks=tuple(looks),
         left=0,
         alpha_spent=_spent(known),

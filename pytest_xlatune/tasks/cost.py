@@ -113,7 +113,7 @@ class Cost:
             basis = f"a trial takes {duration(self.trial_s)} at most, its limit; none has run here"
         said.append(f"{self.words}: {basis}")
         rounds = self.rounds or self.jobs
-        later = self.most / self.jobs  # what is added lies beside and behind as what is planned
+        later = self.most / self.jobs
         wall_s = rounds * self.trial_s
         about = "" if self.known else "at most "
         how = "one after the other"

@@ -179,7 +179,7 @@ def seen_by(folder: Path, cell: Cell, session: str, jaxlib: str) -> None:
         session=session, sweep="s", study="tuning", cells=(cell,), declared={}, command=""
     )
     node = NodeEnvironment(name="node001", packages={"jaxlib": jaxlib})
-    seen = EnvironmentSeen(cell_digest=cell.digest, nodes=(node,))
+    seen = EnvironmentSeen(trial_id="t", cell_digest=cell.digest, nodes=(node,))
     ledger.append(opened, seen, at_s=1e9)
 
 

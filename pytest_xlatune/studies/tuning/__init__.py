@@ -47,13 +47,13 @@ from pytest_xlatune.studies.tuning._conclude import (
     JobNoise,
     conclusion,
 )
+from pytest_xlatune.studies.tuning._filling import evidence_of, kinds_of
 from pytest_xlatune.studies.tuning._finalists import (
     FinalistChoice,
     beside_pair,
     pending_blocks,
 )
 from pytest_xlatune.studies.tuning._outline import capacity, check_layout, held
-from pytest_xlatune.studies.tuning._singles import evidence_of, kinds_of
 from pytest_xlatune.studies.tuning._slots import Slots, check_slots, follow, said
 from pytest_xlatune.studies.tuning._stages import (
     Confirmation,

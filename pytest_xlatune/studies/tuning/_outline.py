@@ -14,7 +14,7 @@ from pytest_xlatune.studies.tuning.derived import DerivedRule, Singles
 
 _SIGMAS = (0.003, 0.006, 0.010)  # job noise of a quiet, a usual and a noisy cell
 _ONCE = "in brackets: once it is a finalist"
-_ADDED = "the more where nothing is faster: blocks are added then, to narrow what is ruled out"
+_ADDED = "the more where nothing is faster: added blocks narrow the gain that is ruled out"
 
 
 def check_layout(

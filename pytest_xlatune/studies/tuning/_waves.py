@@ -35,9 +35,15 @@ from pytest_xlatune.studies.trials import (
     read,
     wave_order,
 )
-from pytest_xlatune.studies.tuning._singles import Filled, choose, evidence_of, kinds_of
+from pytest_xlatune.studies.tuning._filling import (
+    Filled,
+    choose,
+    evidence_of,
+    kinds_of,
+    short_of,
+    without_gain,
+)
 from pytest_xlatune.studies.tuning._slots import Slots
-from pytest_xlatune.studies.tuning._stacks import short_of, without_gain
 from pytest_xlatune.studies.tuning._stages import Ranking, screen
 from pytest_xlatune.studies.tuning.derived import (
     Around,

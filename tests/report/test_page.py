@@ -519,4 +519,4 @@ def test_an_arm_that_was_not_seen_in_effect_is_hollow_whatever_its_verdict() -> 
     plot = forest(Conclusion(verdicts=(won, unseen)))
     assert plot is not None
     looks = {each.name: each.looks for part in plot.parts for each in part.rows}
-    assert looks == {"won": "faster", "unseen": "screened"}
+    assert looks == {"won": "faster", "unseen": "faster hollow"}

@@ -355,10 +355,10 @@ class Declaration:
         candidates = rule.made(leaders, pool=pool)
         if len(kept) >= rule.slots:
             return Offered(most=rule.slots, candidates=candidates)
-        if isinstance(rule, Stacks) and self._is_first_look(rule, kept, history):
-            return Offered(most=rule.first, candidates=candidates)
         idle = self._useless(rule, history)
         objections = {f"confirmed to gain nothing: {each}": idle[each] for each in idle}
+        if isinstance(rule, Stacks) and self._is_first_look(rule, kept, history):
+            return Offered(most=rule.first, candidates=candidates, objections=objections)
         short = self._short(rule, pool, kept, history) if isinstance(rule, Stacks) else {}
         said: tuple[str, ...] = ()
         if isinstance(rule, Stacks) and short:

@@ -10,6 +10,7 @@ the true one of the recipe, as a share of that of the best set that could have b
 from __future__ import annotations
 
 import argparse
+import itertools
 import math
 import sys
 from collections.abc import Iterable
@@ -23,13 +24,22 @@ from simcluster import World, sweep
 
 PART = "recipes"  # of the page
 PLAIN = World(name="", stacks=8, budget=65)
+AGAINST = replace(
+    PLAIN,
+    name="+4, +3, +2 %, the first two together +3.5 %",
+    effects=(0.04, 0.03, 0.02),
+    clashes=((0, 1, 0.0344),),
+)
 WORLDS = (
     replace(PLAIN, name="one at +4 %, others nil", effects=(0.04,)),
     replace(PLAIN, name="one at +2 %, others nil", effects=(0.02,)),
     replace(PLAIN, name="three at +2 %, others nil", effects=(0.02,) * 3),
     replace(PLAIN, name="three at +2 %, others at -0.5 %", effects=(0.02,) * 3, other=-0.005),
+    AGAINST,
+    replace(AGAINST, name=f"{AGAINST.name}, four slots", stacks=4),
 )
 MOST_USELESS, MOST_HARMFUL, LEAST_GAIN = 0.08, 0.02, 0.90
+_MOST_PARTS = 3  # of a stack
 COLUMNS = ("world", "sweeps", "a recipe", "a useless setting", "a harmful one", "gain", "jobs", "")
 
 
@@ -49,12 +59,17 @@ def one(world: World, seed: int) -> Found:
     conclusion, history = sweep(world, seed)
     best = conclusion.winner
     truths = [world.truth(int(each[1:])) for each in best.arm.split("+")] if best else []
-    possible = math.prod(1 + each for each in world.effects) - 1
+    sets = (
+        "+".join(f"p{at:03d}" for at in parts)
+        for many in range(1, _MOST_PARTS + 1)
+        for parts in itertools.combinations(range(len(world.effects)), many)
+    )
+    possible = max(map(world.truth_of, sets))
     return Found(
         is_made=best is not None,
         is_useless=any(each == 0 for each in truths),
         is_harmful=any(each < 0 for each in truths),
-        share=(math.prod(1 + each for each in truths) - 1) / possible,
+        share=world.truth_of(best.arm) / possible if best else 0.0,
         jobs=len(history),
     )
 

@@ -74,6 +74,7 @@ class World:
         steps, profiles, budget, second_blocks: of the sweep.
         profiler: every trial is profiled.
         stacks: slots of a wave of stacks of what led; gains of parts multiply.
+        clashes: two profiles, and by what log ratio their gains together fall short of the sum.
         together: profiles of several settings, by the indices of theirs; after the others.
         is_apart: settings of the profiles are their own, as they are where any are combined.
         parallelism: of the cell.
@@ -118,6 +119,7 @@ class World:
     second_blocks: int = 0
     profiler: bool = False
     stacks: int = 0
+    clashes: tuple[tuple[int, int, float], ...] = ()
     together: tuple[tuple[int, ...], ...] = ()
     is_apart: bool = False
     parallelism: str = "FSDP=8"
@@ -134,7 +136,9 @@ class World:
 
     def truth_of(self, profile_id: str) -> float:
         """Return the true relative effect of a profile or a stack of several."""
-        return math.expm1(math.fsum(math.log1p(self.truth(at)) for at in _numbers(profile_id)))
+        own = _numbers(profile_id)
+        lost = math.fsum(each for *pair, each in self.clashes if {*pair} <= {*own})
+        return math.expm1(math.fsum(math.log1p(self.truth(at)) for at in own) - lost)
 
     def declared(self) -> tuple[Profile, ...]:
         """Return the profiles of the world, p000 first; settings of stacks are their own."""

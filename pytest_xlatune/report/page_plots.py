@@ -63,7 +63,8 @@ class Tick:
 class ForestRow:
     """An arm of a forest plot; `at`, `low`, `high` are percent, None without an interval.
 
-    `looks` is the verdict's kind in small letters: a page gives it a colour and a shape.
+    `looks` is the verdict's kind in small letters: a page gives it a colour and a shape. An arm
+    whose settings are not known to have been in effect is `hollow` too.
     """
 
     name: str
@@ -423,7 +424,7 @@ def _forest_row(name: str, verdict: Verdict, axis: PlotAxis, *, best: str) -> Fo
         ends=interval(verdict.ci95),
         n=str(verdict.n),
         said=words(verdict),
-        looks=verdict.kind.lower(),
+        looks=f"{verdict.kind.lower()}{' hollow' if verdict.unproved else ''}",
         is_best=bool(best) and verdict.arm == best,
     )
 

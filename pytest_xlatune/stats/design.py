@@ -219,6 +219,7 @@ class Plan:
     block_baselines: int  # baselines in each block
     jobs: int  # of the whole sweep
     again: int = 0  # the best of the screen that run a second time before the blocks
+    pair: bool = False  # whether one arm more stands in every block, to be decided
 
     @property
     def finalists(self) -> int:
@@ -252,7 +253,8 @@ class Plan:
             first = "the first block" if runs[0][1] == 1 else f"the first {runs[0][1]} blocks"
             blocks = f"{first}, {rest}"
         twice = f"the best {self.again} once more, then " if self.again else ""
-        return f"{twice}{head}{blocks}, {counted(self.block_baselines, 'baseline')} in each"
+        pair = " and the pair of wave 1" if self.pair else ""
+        return f"{twice}{head}{blocks}, {counted(self.block_baselines, 'baseline')}{pair} in each"
 
     def mde80(self, sigma: float, *, alpha: float = SWEEP_ALPHA) -> float:
         """Return the relative effect of a finalist that stays to the end, found with 80 % power."""

@@ -411,6 +411,15 @@ class Common(Record):
         """Return how many trials are proposed: no other will follow."""
         return len(self.propose(history))
 
+    def at_most(self, history: History) -> int:
+        """Return how many trials are left: no others can follow."""
+        return self.left(history)
+
+    def why_more(self, history: History) -> str:
+        """Return "": no trial is ever added to those that were planned."""
+        del history
+        return ""
+
     def whole(self) -> Self:
         """Return itself: nothing of it can be deselected."""
         return self

@@ -18,7 +18,7 @@ from pytest_xlatune.model.channels import settings_in
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.profile import NO_ENV_ID, Profile, effective_values, parse_flags
 from pytest_xlatune.model.record import canonical
-from pytest_xlatune.model.text import same_value
+from pytest_xlatune.model.text import duration, same_value, time_s
 from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.stats.design import Refusal
 from pytest_xlatune.studies import Asked, DeclaredStudy, Study
@@ -49,6 +49,7 @@ class ResolvedSweep:
     compile_check: CompileCheck | None = None  # as this run does it
     settings: Mapping[str, str] = field(default_factory=dict)  # name -> where it was said
     no_env: str = ""  # why there is no `baseline-no-env`, where one is asked for
+    jaxlib: str = ""  # that earlier trials recorded, where `baseline-no-env` rests on it
     # candidate -> its own cell; short hash and subject -> the cell at a commit that is compared
     others: Mapping[str, Cell] = field(default_factory=dict)
     commits: str = ""  # that are compared, as they were named
@@ -132,12 +133,28 @@ class ResolvedSweep:
         """
         self.cell.protocol.check_window()
         study = self.study()
+        self._refuse_short_allocation(study)
         self._refuse_no_change(study)
         own = {each.digest: each for each in study.cells}
         tagged = [self._cell_of(tag) for tag in self.sweep.config_tags]
         for trial in study.ahead(()):
             for cell in (own[trial.cell_digest], *tagged):
                 self.sweep.launcher.launch(trial, cell)
+
+    def _refuse_short_allocation(self, study: Study) -> None:
+        """Refuse an allocation that holds no trial; where it is the user's own, Slurm knows."""
+        site = self.sweep.site
+        hold_s = time_s(site.allocation)
+        if site.executor != "allocation" or not hold_s:
+            return
+        from pytest_xlatune.executors.slurm.allocation import too_short
+
+        if said := too_short(hold_s, site.resources):
+            most, limit_s = study.at_most(()), site.resources.time_limit_s
+            raise ConfigError(
+                f"sweep {self.sweep.name!r}: {said}. One allocation for all {most} trials, one "
+                f"after the other, takes {duration(most * limit_s)} at most"
+            )
 
     def _refuse_no_change(self, study: Study) -> None:
         """Refuse a candidate of a gate that equals the baseline: it would pass whatever changed.

@@ -132,3 +132,38 @@ def test_a_winner_shows_what_its_settings_rest_on(folder: Folder, *, is_declared
     assert 'name="xlatune.effect" value="asked"' in junit
     assert ('name="xlatune.unproved" value="HSA_X"' in junit) is not is_declared
     assert ("asked (declared unseen)" in markdown) is is_declared
+
+
+@pytest.mark.parametrize("is_told", [False, True], ids=["stops", "told to go on"])
+def test_a_sweep_whose_flags_no_xla_reads_stops_after_two_profiles(
+    folder: Folder, *, is_told: bool
+) -> None:
+    """XLA is asked to write its options down; where a trainer drops XLA_FLAGS it writes none."""
+    wrapper = 'exec env -i PATH="$PATH" "$@"'
+    between = f"argv=('bash', '-c', {wrapper!r}, 'wrapper', sys.executable, "
+    text = SWEEP_FILE.replace(PROGRAM, between)
+    if is_told:
+        text = text.replace('executor="local"', 'executor="local", unseen=("xla_*",)')
+    folder.write(profiles=PROFILES, text=text)
+    trainer = folder.read("trainer.py").replace('print(f"XLA_FLAGS={flags}", flush=True)\n', "")
+    (folder.path / "trainer.py").write_text(trainer, encoding="utf-8")
+    done = folder.run()
+    ended = [each["result"] for each in folder.events("trial-ended")]
+    arms = [each["trial"]["profile"]["id"] for each in ended]
+    stops = [each for each in folder.events("decided") if each["next"] == "stop"]
+    if is_told:
+        assert not stops
+        assert {"fast", "same", "other"} <= {*arms}
+        assert any(each["trial"]["block"] for each in ended)
+        return
+    assert done.ret == Exit.NOT_MEASURED
+    (stop,) = stops
+    assert stop["cls"] == "flags-unverified"
+    ran = [each for each in arms if each != "baseline-deployed"]
+    assert len(ran) == len({*ran}) == 2
+    for each in (*ran, "set XLA_FLAGS anew?", 'unseen=("xla_*",)'):
+        assert each in stop["detail"]
+    done.stdout.fnmatch_lines(["*flags-unverified*the sweep stops*"])
+    # a session that is started again looks at one trial more, and stops on it
+    folder.run()
+    assert len(folder.events("trial-ended")) <= len(ended) + 2

@@ -512,3 +512,12 @@ def test_a_step_and_its_kernels_stand_side_by_side_with_the_figures_of_the_evide
     assert widths == pytest.approx([100.0, 87.5, 100.0, 85.0], abs=0.02)
     bare = html(page_of(leaderboard(FINISHED), FINISHED, covered=COVERED))
     assert 'role="listitem"' not in bare, "evidence without figures has no bars"
+
+
+def test_an_arm_that_was_not_seen_in_effect_is_hollow_whatever_its_verdict() -> None:
+    won = Verdict(arm="won", kind=VerdictKind.FASTER, delta=0.03, ci95=(0.02, 0.04), n=4)
+    unseen = replace(won, arm="unseen", effect=Effect.NOT_SEEN, unproved=("--xla_a",))
+    plot = forest(Conclusion(verdicts=(won, unseen)))
+    assert plot is not None
+    looks = {each.name: each.looks for part in plot.parts for each in part.rows}
+    assert looks == {"won": "faster", "unseen": "faster hollow"}

@@ -40,7 +40,7 @@ from pytest_xlatune.stats.design import (
 )
 from pytest_xlatune.studies import History
 from pytest_xlatune.studies.trials import AGAIN, Past, Place, Segment, place, start_of, usable
-from pytest_xlatune.studies.tuning.derived import DerivedRule
+from pytest_xlatune.studies.tuning.derived import DerivedRule, Stacks
 
 # by these a slot is known to take no trial any more
 _DEADLY = NODE_CLASSES | {FailureClass.QUEUE_LIMIT, FailureClass.SUBMISSION_REFUSED}
@@ -247,11 +247,17 @@ def rounds(layout: Plan, slots: int, rules: Sequence[DerivedRule]) -> tuple[int,
 
 
 def _derived(rules: Sequence[DerivedRule]) -> tuple[int, ...]:
-    """Return the trials of each derived wave, which begins when those before are over."""
+    """Return the trials of each derived wave, which begins when those before are over.
+
+    Half of the stacks of a wave wait for the other half.
+    """
     counts: Counter[str] = Counter()
+    waiting: list[int] = []
     for rule in rules:
-        counts[rule.wave] += rule.slots
-    return tuple(count + 1 for count in counts.values())  # with a baseline
+        first = rule.first if isinstance(rule, Stacks) else rule.slots
+        counts[rule.wave] += first
+        waiting += [rule.slots - first] if rule.slots > first else []
+    return (*(count + 1 for count in counts.values()), *waiting)  # with a baseline
 
 
 def follow(sweep: _Swept, history: History) -> int:

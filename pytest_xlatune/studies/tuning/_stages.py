@@ -315,6 +315,7 @@ def _slots(results: Sequence[TrialResult], planned: Mapping[Place, int]) -> Mapp
 
 
 _SECOND = 2  # look
+_NAMED = 4  # arms that a sentence lists by name
 _SPARE = 3  # no look: blocks in it decide nothing and spend no alpha
 BOUND = 0.02  # a sweep in which nothing can gain more is bounded
 FAR = 3.0  # standard deviations below the baselines, which noise hardly explains
@@ -358,6 +359,9 @@ class Confirmation:
         looks: taken so far; () while blocks are missing.
         left: trials of the first look that no cut has planned yet.
         alpha_spent: by trials that exist.
+        has_pair: whether `baseline-no-env` stands in every block.
+        may_grow: whether spare blocks may follow those that are planned.
+        added: the last spare block and why it was added; "" without one.
     """
 
     trials: tuple[Trial, ...]
@@ -366,6 +370,9 @@ class Confirmation:
     looks: tuple[Look, ...]
     left: int
     alpha_spent: float
+    has_pair: bool = False
+    may_grow: bool = True
+    added: str = ""
 
 
 def begun(past: Past) -> Mapping[int, ConfirmDesign]:
@@ -377,25 +384,6 @@ def begun(past: Past) -> Mapping[int, ConfirmDesign]:
 def is_spare(trial: Trial) -> bool:
     """Whether a trial stands in a spare block, which bounds and ranks, and decides nothing."""
     return trial.design is not None and trial.design.look == _SPARE
-
-
-def without_gain(past: Past, *, equivalence: float) -> frozenset[str]:
-    """Return the arms that a confirmation showed to be level with the baseline, or slower.
-
-    None of them before all blocks of its last look are over.
-    """
-    known = begun(past)
-    first = known.get(1)
-    own = {key: each for key, each in past.confirm.items() if not is_spare(each.trial)}
-    last = max((key.block for key in own), default=0)
-    if first is None or last < sum(each.blocks for each in known.values()):
-        return frozenset()
-    if not all(each.status.is_final for each in own.values()):
-        return frozenset()
-    kept = frozen_arms(past, after=last - 1)
-    look = _look(past, tuple(known.values()), kept, equivalence)
-    level = (VerdictKind.EQUIVALENT, VerdictKind.SLOWER)
-    return frozenset(arm for arm, kind in look.kinds.items() if kind in level)
 
 
 def frozen_arms(past: Past, *, after: int = 0) -> tuple[str, ...]:
@@ -418,6 +406,7 @@ def design(past: Past, plan: Plan, *, arms: int, second_blocks: int) -> ConfirmD
         blocks=plan.blocks,
         baselines=plan.block_baselines,
         widths=widths if is_narrowing else (),
+        pair=plan.pair,
     )
 
 
@@ -433,6 +422,7 @@ def confirm(
     equivalence: float,
     others: Mapping[str, Profile],
     jobs: int,
+    pair: Profile | None = None,
     lay: Callable[[Sequence[Trial]], tuple[Trial, ...]] = tuple,
 ) -> Confirmation:
     """Plan the blocks of `arms`, cut after each run of equal width, look when all are complete.
@@ -454,18 +444,20 @@ def confirm(
         equivalence: relative change that counts as none.
         others: the profiles that spare blocks may hold, by id.
         jobs: of all blocks at most.
+        pair: `baseline-no-env` where it stands in every block, beside the finalists and uncut.
         lay: puts blocks on their node slots.
     """
     known = begun(past)
-    dropped = past.dropped
     widths = first.widths or (first.arms,) * first.blocks
     named = {arm.id: arm for arm in arms}
     trials: tuple[Trial, ...] = ()
     kept = tuple(named)
+    decided = () if pair is None else (pair.id,)
 
     def block(number: int, design: ConfirmDesign) -> tuple[Trial, ...]:
-        own = [named[each] for each in kept if each not in dropped]
-        return lay(orders.blocks(own, [number], design=design))
+        own = [named[each] for each in kept if each not in past.dropped]
+        beside = [] if pair is None else [pair]
+        return lay(orders.blocks([*own, *beside], [number], design=design))
 
     def are_over(some: Sequence[Trial]) -> bool:
         return all(past.is_final(trial) for trial in some)
@@ -474,11 +466,12 @@ def confirm(
         if number > 1 and width < widths[number - 2]:
             if not are_over(trials):
                 at = number - 1
-                left = sum(widths[at:]) + len(widths[at:]) * first.baselines
+                left = sum(widths[at:]) + len(widths[at:]) * (first.baselines + len(decided))
                 return Confirmation(
                     trials=trials,
                     blocks=len(widths),
-                    kept=kept,
+                    kept=(*kept, *decided),
+                    has_pair=bool(decided),
                     looks=(),
                     left=left,
                     alpha_spent=_spent(known),
@@ -493,7 +486,7 @@ def confirm(
         trials += block(number, first)
     looks = []
     if are_over(trials):
-        looks.append(_look(past, (first,), kept, equivalence))
+        looks.append(look_at(past, (first,), (*kept, *decided), equivalence))
         second = known.get(_SECOND) or replace(
             first, look=_SECOND, blocks=second_blocks, widths=(len(kept),) * second_blocks
         )
@@ -504,7 +497,8 @@ def confirm(
                 more += block(number, second)
             trials += more
             if are_over(more):
-                looks.append(_look(past, (first, second), kept, equivalence))
+                looks.append(look_at(past, (first, second), (*kept, *decided), equivalence))
+    is_won, added = False, ""
     if looks and are_over(trials):
         found = (each for look in looks for each in _of_candidates(look))
         is_won = VerdictKind.FASTER in found
@@ -530,26 +524,30 @@ def confirm(
                 break
             more = orders.blocks([others[each] for each in chosen], [number], design=spare)
             trials += lay(more)
+            added = _why_spare(number, chosen, is_won=is_won)
     return Confirmation(
         trials=trials,
         blocks=len(widths),
-        kept=kept,
+        kept=(*kept, *decided),
+        has_pair=bool(decided),
         looks=tuple(looks),
         left=0,
         alpha_spent=_spent(known),
+        may_grow=jobs > 0 and not is_won,
+        added=added,
     )
 
 
-def pending_blocks(
-    past: Past, confirmation: Confirmation | None, *, candidates: frozenset[str]
-) -> tuple[Trial, ...]:
-    """Return the trials of blocks that are not over, where a candidate of this run is in them."""
-    if confirmation is None:
-        return ()
-    arms = {trial.arm for trial in confirmation.trials}
-    if not arms & candidates:
-        return ()
-    return tuple(trial for trial in confirmation.trials if not past.is_final(trial))
+def _why_spare(number: int, arms: Sequence[str], *, is_won: bool) -> str:
+    """Say which spare block was added, and why."""
+    more = f" and {len(arms) - _NAMED} more" if len(arms) > _NAMED else ""
+    names = ", ".join(sorted(arms)[:_NAMED]) + more
+    if is_won:
+        return f"block {number} is added: {names} ran once, far below the baseline"
+    return (
+        f"block {number} is added: nothing is faster, and what {names} may gain or lose is not "
+        "narrow yet"
+    )
 
 
 def _spared(
@@ -639,7 +637,7 @@ def _of_candidates(look: Look) -> list[VerdictKind]:
     return [kind for arm, kind in look.kinds.items() if arm != ALIAS.id]
 
 
-def _look(
+def look_at(
     past: Past, designs: Sequence[ConfirmDesign], kept: Sequence[str], equivalence: float
 ) -> Look:
     cells = past.scored_in_blocks(designs=designs)

@@ -211,7 +211,7 @@ def test_a_quiet_cell_keeps_five_to_the_end() -> None:
 
 
 def test_jobs_that_are_left_become_further_blocks() -> None:
-    for budget, blocks in ((58, 5), (66, 5), (71, 6), (80, 6)):
+    for budget, blocks in ((58, 5), (66, 5), (70, 6), (80, 7)):
         layout = study(budget=budget).layout
         assert isinstance(layout, Plan)
         assert layout.blocks == blocks

@@ -22,7 +22,15 @@ from pytest_xlatune.model.record import LATER
 from pytest_xlatune.model.result import Conclusion, TrialResult, TrialStatus, Verdict
 from pytest_xlatune.model.text import counted, size
 from pytest_xlatune.model.trial import Arm, Behind, Trial
-from pytest_xlatune.stats.design import MIN_DF, SECOND_RUNS, Plan, Refusal, plan, screen_slots
+from pytest_xlatune.stats.design import (
+    MIN_DF,
+    SECOND_RUNS,
+    Plan,
+    Refusal,
+    plan,
+    screen_slots,
+    unused,
+)
 from pytest_xlatune.studies import (
     NOT_YET,
     Answer,
@@ -141,8 +149,8 @@ class TuningStudy(OneCell):
             raise ConfigError(f"{where}: the id {ALIAS.id!r} belongs to the A/A control arm")
         if any(each.wave == AGAIN for each in (*self.profiles, *self.rules)):
             raise ConfigError(
-                f"{where}: a wave is called {AGAIN!r}, which is the word for second runs on node "
-                "slots; give it another name, such as 'wave2'"
+                f"{where}: a wave is called {AGAIN!r}, which is the word for second runs of "
+                "the screen; give it another name, such as 'wave2'"
             )
         check_rules(self.rules, self.profiles, selected=self.selected, where=where)
         layout = self.layout
@@ -191,7 +199,13 @@ class TuningStudy(OneCell):
         return self._laid_out(self._count, self.budget, self.sigma_prior)
 
     def _laid_out(
-        self, count: int, budget: int, sigma: float | None, *, baselines: int = 0
+        self,
+        count: int,
+        budget: int,
+        sigma: float | None,
+        *,
+        baselines: int = 0,
+        may_repeat: bool = True,
     ) -> Plan | Refusal:
         """Lay out so many profiles in so many jobs; `baselines` of the screen, where they ran."""
         in_screen = baselines or self.screen_baselines * len(self._waves)
@@ -203,7 +217,7 @@ class TuningStudy(OneCell):
             waves=len(self._waves),
             sigma=sigma,
             slots=len(self.cells),
-            may_repeat=not self._is_stated,
+            may_repeat=may_repeat and not self._is_stated,
         )
         if not self._is_stated:
             return planned
@@ -311,8 +325,10 @@ class TuningStudy(OneCell):
         if self.sigma_prior is None:
             seen += f"; {size(DEFAULT_SIGMA)} is assumed: {NOT_CALIBRATED}"
         jobs = f"{layout.jobs} jobs of {self.budget}"
+        left = "" if self._is_stated else unused(layout, self.budget)
         return (
             f"{screened} trials of the screen{more}, then {layout.words}: {jobs}",
+            *([left] if left else []),
             *outlined(self.cells, layout, self.rules, is_stated=self._is_stated),
             *slots,
             f"smallest effect of one winner that is found with 80 % power ({_ONCE}): {seen}",
@@ -612,10 +628,11 @@ class TuningStudy(OneCell):
         found = self._laid_out(count, self.budget, sigma, baselines=baselines)
         if known.second and not (isinstance(found, Plan) and found.again):
             # a profile came since: second runs go on, and the blocks get the jobs that remain
-            left = self.budget - SECOND_RUNS
-            found = self._laid_out(count, left, sigma, baselines=baselines)
+            again = SECOND_RUNS if self.slots else len(known.second)
+            left = self.budget - again
+            found = self._laid_out(count, left, sigma, baselines=baselines, may_repeat=False)
             if isinstance(found, Plan):
-                return replace(found, again=SECOND_RUNS, jobs=found.jobs + SECOND_RUNS)
+                return replace(found, again=again, jobs=found.jobs + again)
             return self.layout if known.past.confirm else found
         return found if isinstance(found, Plan) else self.layout
 

@@ -301,15 +301,15 @@ _MANY = 10  # jobs whose spread tells the noise
 _ROUNDS = 5
 _HUBER = 1.345  # standard deviations from which a job counts less: 95 % as good on normal noise
 _FAR = 3.0  # standard deviations from which a job differs by what it sets, and not by noise
-_FIRST = 5.0  # times the distance of the nearest quarter of the jobs: where the search begins
+_REACH = 5.0  # times their noise, within which jobs may be of the group that tells it
 
 
 def main_group(groups: Sequence[Sequence[float]]) -> tuple[list[float], float]:
     """Return the centre of each group's values, and the standard deviation about them.
 
     They are of the values that differ by noise. Many settings of a catalog do harm and few help by
-    far, so the search begins at the upper quartile of each group, within a multiple of the distance
-    of the nearest quarter of all values; then it goes on with medians of those not far off.
+    far, so the search begins at the upper quartile of each group, within five times the distance of
+    the nearest quarter of all values; then it takes medians of those within five deviations.
 
     Raises:
         ValueError: a group is empty.
@@ -324,10 +324,10 @@ def main_group(groups: Sequence[Sequence[float]]) -> tuple[list[float], float]:
 
     centres = [sorted(group)[3 * len(group) // 4] for group in groups]
     off = distances(groups)
-    sd = max(_FIRST / _FAR * off[len(off) // 4], IDENTICAL)
+    sd = max(off[len(off) // 4], IDENTICAL)
     for _ in range(_ROUNDS):
         near = [
-            [value for value in group if abs(value - centre) <= _FAR * sd]
+            [value for value in group if abs(value - centre) <= _REACH * sd]
             for group, centre in zip(groups, centres, strict=True)
         ]
         centres = [median(own or [at]) for own, at in zip(near, centres, strict=True)]

@@ -139,7 +139,7 @@ def weights_in_group(values: Any, group: Any) -> Any:
     """How much each value counts: 0 off the main group, less beyond 1.345 of its deviations.
 
     The main group of all: by the upper quartile of each group, within five times the distance of
-    the nearest quarter; then five times the median of what lies within three deviations.
+    the nearest quarter; then five times the median of what lies within five deviations.
     """
     names, group = np.unique(group, return_inverse=True)
     own = [np.sort(values[group == g]) for g in range(len(names))]
@@ -150,9 +150,9 @@ def weights_in_group(values: Any, group: Any) -> Any:
         return found if len(found) else np.zeros(1)
 
     off = distances(np.ones(len(values), dtype=bool))
-    sd = max(float(off[len(off) // 4]) * 5 / 3, 1e-9)
+    sd = max(float(off[len(off) // 4]), 1e-9)
     for _ in range(5):
-        kept = np.abs(values - centres[group]) <= 3 * sd
+        kept = np.abs(values - centres[group]) <= 5 * sd
         for g in range(len(names)):
             inside = values[kept & (group == g)]
             centres[g] = np.median(inside) if len(inside) else centres[g]

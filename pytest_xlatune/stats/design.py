@@ -149,6 +149,7 @@ SECOND_STAGE_ALPHA = 0.01
 MIN_DF = 3
 MAX_BLOCKS = 6
 MOST_BLOCKS = 20  # of a large budget
+_USUAL_BUDGET = 65  # jobs up to which few profiles are not measured more often than need be
 
 MIN_BLOCKS = 3
 # jobs that stay for a last block of what may still gain 2 %, before the full layout is made longer
@@ -329,7 +330,8 @@ def plan(
             continue
         left -= _SPARE_JOBS if layout is _LAYOUTS[0] else 0
         most = found.most
-        if layout is _LAYOUTS[0] and not is_repeated and slots == 1 and not reserved_blocks:
+        is_plain = slots == 1 and not is_repeated and not reserved_blocks
+        if layout is _LAYOUTS[0] and is_plain and budget > _USUAL_BUDGET:
             most = MOST_BLOCKS  # few profiles, of which none runs twice
         more = max(min(left // block, most - len(found.widths)), 0)
         widths = found.widths + found.widths[-1:] * more

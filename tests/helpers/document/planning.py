@@ -147,7 +147,8 @@ def _fitting(
         if left >= 0 and found.df >= 3:
             left -= 8 if arms == TABLE[0][1] else 0  # they stay for a spare block
             most = min(slots, 6) if again and slots > 1 else MOST if again else 6
-            if arms == TABLE[0][1] and slots == 1 and not is_repeated and not reserve:
+            is_plain = slots == 1 and not is_repeated and not reserve
+            if arms == TABLE[0][1] and is_plain and budget > 65:
                 most = MOST
             more = min(left // (widths[-1] + controls), most - len(widths))
             widths += widths[-1:] * max(more, 0)

@@ -217,6 +217,14 @@ def test_jobs_that_are_left_become_further_blocks() -> None:
         assert layout.blocks == blocks
 
 
+def test_a_plan_says_what_it_leaves_of_the_budget() -> None:
+    said = study(budget=65).outline([])
+    assert said[1].startswith("8 jobs of 65 are kept for spare blocks")
+    assert not any("kept for spare" in each for each in study(budget=50).outline([]))
+    stated = study(budget=65, finalists=3).outline([])
+    assert not any("kept for spare" in each for each in stated), "stated blocks have no others"
+
+
 def test_finalists_are_frozen_once_one_was_planned() -> None:
     sweep, run = study(), cluster({"p7": 0.03, "p8": 0.03, "p9": 0.03})
     screened = [run(trial) for trial in sweep.propose([])]

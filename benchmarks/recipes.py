@@ -1,6 +1,7 @@
 """How good recommended recipes are, on simulated clusters whose truth is known.
 
     python benchmarks/recipes.py --sweeps 1000 --jobs 2 [--write docs/statistics.md]
+    python benchmarks/recipes.py --sweeps 200 --noise 1.0     # of another job noise, percent
 
 A sweep of 25 profiles and eight slots for stacks of what led, in 65 jobs, through the production
 code. A setting is useless where its true effect is nil, harmful where it is negative. The gain is
@@ -122,12 +123,15 @@ def main() -> int:
     parser.add_argument("--sweeps", type=int, default=1000, help="sweeps of every world")
     parser.add_argument("--jobs", type=int, default=1, help="processes")
     parser.add_argument("--only", default="", help="only worlds with this in their name")
+    parser.add_argument("--noise", type=float, help="job noise in percent; 0.6 is that of the page")
     parser.add_argument("--write", type=Path, help="file whose table of recipes is rewritten")
     options = parser.parse_args()
     worlds = [each for each in WORLDS if options.only in each.name]
+    if options.noise:
+        worlds = [replace(each, sigma_job=options.noise / 100) for each in worlds]
     text, good = tables(options.sweeps, options.jobs, worlds)
     print(text)
-    if options.write and not options.only:
+    if options.write and not options.only and not options.noise:
         pages.rewrite(options.write, text, PART)
     return 0 if good else 1
 

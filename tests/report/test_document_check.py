@@ -293,11 +293,18 @@ def test_what_is_said_of_slots_is_compared(
 TWICE = {**ON_SLOTS, **AS_PLANNED, "slots": FIVE, "profiles": (*PROFILES[:2], *MANY)}
 
 
-@pytest.mark.parametrize("kind", [OnSlots, NextDay], ids=["at once", "on the next day"])
+@pytest.mark.parametrize(
+    ("kind", "changes"),
+    [
+        pytest.param(OnSlots, {}, id="at once"),
+        pytest.param(NextDay, {}, id="on the next day"),
+        pytest.param(Timed, {"slots": (), "budget": 65}, id="on one slot, by a large budget"),
+    ],
+)
 def test_a_sweep_with_second_runs_follows_from_its_ledger(
-    tmp_path: Path, kind: type[OnSlots]
+    tmp_path: Path, kind: type[Timed], changes: dict[str, Any]
 ) -> None:
-    tuning, board, books = published(tmp_path, kind=kind, **TWICE)
+    tuning, board, books = published(tmp_path, kind=kind, **{**TWICE, **changes})
     again = {each.name for each in books.jobs if each.wave == "again"}
     assert len(again) == 8
     confirmed = {each.name for each in books.jobs if each.stage == "confirm"}

@@ -23,7 +23,15 @@ from pytest_xlatune.model.record import LATER
 from pytest_xlatune.model.result import Conclusion, TrialResult, TrialStatus, Verdict
 from pytest_xlatune.model.trial import Arm, Behind, Trial
 from pytest_xlatune.stats.compare import MIN_TRIALS
-from pytest_xlatune.stats.design import MIN_DF, SECOND_RUNS, Plan, Refusal, plan, screen_slots
+from pytest_xlatune.stats.design import (
+    MIN_DF,
+    SECOND_RUNS,
+    Plan,
+    Refusal,
+    plan,
+    screen_slots,
+    unused,
+)
 from pytest_xlatune.studies import (
     NOT_YET,
     Answer,
@@ -142,8 +150,8 @@ class TuningStudy(OneCell):
             raise ConfigError(f"{where}: the id {ALIAS.id!r} belongs to the A/A control arm")
         if any(each.wave == AGAIN for each in (*self.profiles, *self.rules)):
             raise ConfigError(
-                f"{where}: a wave is called {AGAIN!r}, which is the word for second runs on node "
-                "slots; give it another name, such as 'wave2'"
+                f"{where}: a wave is called {AGAIN!r}, which is the word for second runs of "
+                "the screen; give it another name, such as 'wave2'"
             )
         check_rules(self.rules, self.profiles, selected=self.selected, where=where)
         screened = self._count + sum(self._baselines.values())
@@ -180,12 +188,20 @@ class TuningStudy(OneCell):
         return self._laid_out(self._count, self.budget, self.sigma_prior)
 
     def _laid_out(
-        self, count: int, budget: int, sigma: float | None, *, baselines: int = 0
+        self,
+        count: int,
+        budget: int,
+        sigma: float | None,
+        *,
+        baselines: int = 0,
+        may_repeat: bool = True,
     ) -> Plan | Refusal:
         """Lay out so many profiles in so many jobs; `baselines` of the screen, where they ran."""
         has_pair = self._no_env is not None and self.pair == "on"
         return beside_pair(
-            lambda jobs: self._without_pair(count, jobs, sigma, baselines=baselines),
+            lambda jobs: self._without_pair(
+                count, jobs, sigma, baselines=baselines, may_repeat=may_repeat
+            ),
             budget,
             has_pair=has_pair,
             reserved=self.second_blocks,
@@ -196,7 +212,7 @@ class TuningStudy(OneCell):
         return next((each for each in self.profiles if each.id == NO_ENV_ID), None)
 
     def _without_pair(
-        self, count: int, budget: int, sigma: float | None, *, baselines: int
+        self, count: int, budget: int, sigma: float | None, *, baselines: int, may_repeat: bool
     ) -> Plan | Refusal:
         in_screen = baselines or self.screen_baselines * len(self._waves)
         planned = plan(
@@ -207,7 +223,7 @@ class TuningStudy(OneCell):
             waves=len(self._waves),
             sigma=sigma,
             slots=len(self.cells),
-            may_repeat=not self._is_stated,
+            may_repeat=may_repeat and not self._is_stated,
         )
         if not self._is_stated:
             return planned
@@ -654,10 +670,11 @@ class TuningStudy(OneCell):
         found = self._laid_out(count, self.budget, sigma, baselines=baselines)
         if known.second and not (isinstance(found, Plan) and found.again):
             # a profile came since: second runs go on, and the blocks get the jobs that remain
-            left = self.budget - SECOND_RUNS
-            found = self._laid_out(count, left, sigma, baselines=baselines)
+            again = SECOND_RUNS if self.slots else len(known.second)
+            left = self.budget - again
+            found = self._laid_out(count, left, sigma, baselines=baselines, may_repeat=False)
             if isinstance(found, Plan):
-                return replace(found, again=SECOND_RUNS, jobs=found.jobs + SECOND_RUNS)
+                return replace(found, again=again, jobs=found.jobs + again)
             return self.layout if known.past.confirm else found
         return found if isinstance(found, Plan) else self.layout
 

@@ -1,8 +1,8 @@
 """Which profiles of a screen go on: those that run a second time, and the finalists.
 
-On many node slots the best of the screen run once more, each on another slot, and the mean of both
-runs ranks them: one round more, for which fewer finalists do. Profiles that have trials stay,
-whatever is read since. Decides no verdict.
+On many node slots, and where the budget is large, the best of the screen run once more, and the
+mean of both runs ranks them. On slots each runs on another than before. Profiles that have trials
+stay, whatever is read since. Decides no verdict.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class FinalistChoice:
         Those that exist stay, and are filled up by what the first runs say.
         """
         known, slots, layout = self.known, self.known.slots, self.layout
-        if slots is None or not slots.alive or isinstance(layout, Refusal):
+        if isinstance(layout, Refusal) or (slots is not None and not slots.alive):
             return ()
         if known.pending or known.moment.opens or known.past.confirm:
             return ()
@@ -67,9 +67,11 @@ class FinalistChoice:
         more = [each for each in best if each not in known.second]
         arms = [*known.second, *more[: max(layout.again - len(known.second), 0)]]
         trials = self.orders.again([known.moment.profiles[each] for each in arms])
+        if slots is not None:
+            trials = slots.dealt_again(trials, at_most=self.at_most)
         return tuple(
             each
-            for each in slots.dealt_again(trials, at_most=self.at_most)
+            for each in trials
             if each.arm in known.moment.candidates and not known.past.is_final(each)
         )
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pytest_xlatune.model.cell import Cell
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.text import counted, size
-from pytest_xlatune.stats.design import MIN_DF, Plan, Refusal
+from pytest_xlatune.stats.design import MIN_DF, Plan, Refusal, unused
 from pytest_xlatune.studies.tuning._conclude import DEFAULT_SIGMA, NOT_CALIBRATED
 from pytest_xlatune.studies.tuning._slots import outlined
 from pytest_xlatune.studies.tuning.derived import DerivedRule, Singles
@@ -80,8 +80,10 @@ def capacity(
     jobs = f"{layout.jobs} jobs of {budget}"
     if at_most > layout.jobs:
         jobs = f"{layout.jobs} to {at_most} jobs, {_ADDED}"
+    left = "" if is_stated else unused(layout, budget)
     return (
         f"{screened} trials of the screen{more}, then {layout.words}: {jobs}",
+        *([left] if left else []),
         *outlined(cells, layout, rules, is_stated=is_stated),
         *slots,
         f"smallest effect of one winner that is found with 80 % power ({_ONCE}): {seen}",

@@ -366,6 +366,30 @@ def second_shift(placed: Sequence[tuple[TrialResult, float]]) -> float:
     return fmean(off) if off else 0.0
 
 
+def twice(past: Past, first: Mapping[str, tuple[float, float]]) -> dict[str, tuple[float, float]]:
+    """Return the profiles that ran a second time on one slot: the mean of their runs, its variance.
+
+    No baseline runs beside second runs: they are compared with each other, and on the mean they
+    stand where the first runs of the same profiles do, in each epoch. What the first runs are
+    measured from is in both, so that a second halves the variance of the job alone.
+
+    Args:
+        past: what was measured.
+        first: by profile what its first run says, and the variance of that in units of sigma^2.
+    """
+    again: dict[int, dict[str, float]] = defaultdict(dict)
+    for key, each in past.screen.items():
+        if key.stage == AGAIN and (score := usable(each)) is not None and key.arm in first:
+            again[each.epoch][key.arm] = score.value
+    found = {}
+    for own in again.values():
+        shift = fmean(value - first[arm][0] for arm, value in own.items())
+        for arm, value in own.items():
+            once, variance = first[arm]
+            found[arm] = (once + value - shift) / 2, variance - 1 / 2
+    return found
+
+
 _ALPHA = 0.05  # of calling any slot slower that is not
 
 

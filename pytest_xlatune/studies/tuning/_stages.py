@@ -34,6 +34,7 @@ from pytest_xlatune.stats.blocks import (
     fit_lines,
     fit_slots,
     is_apart,
+    main_group,
 )
 from pytest_xlatune.stats.compare import NoComparison, decide, winners
 from pytest_xlatune.stats.design import (
@@ -58,7 +59,7 @@ from pytest_xlatune.studies.trials import (
     usable,
 )
 from pytest_xlatune.studies.tuning._recipe import bounds
-from pytest_xlatune.studies.tuning._slots import ANOTHER_SESSION, second_shift
+from pytest_xlatune.studies.tuning._slots import ANOTHER_SESSION, second_shift, twice
 from pytest_xlatune.studies.tuning.derived import entering
 from pytest_xlatune.studies.verdicts import Losses, compared
 
@@ -94,24 +95,20 @@ class Ranking:
 
     @property
     def spread(self) -> float | None:
-        """The same from all profiles, most of which do next to nothing; None of a few.
-
-        The median distance from their median, which real effects raise and do not lower.
-        """
+        """The same from the profiles that do next to nothing; None where there are few profiles."""
         scaled = [each.estimate / math.sqrt(each.variance) for each in self.standings.values()]
         if len(scaled) < _ENOUGH:
             return None
-        middle = median(scaled)
-        return 1.4826 * median(abs(each - middle) for each in scaled) or None
+        return main_group([scaled])[1] or None
 
     @property
     def level(self) -> float:
-        """Where profiles that do nothing lie: the baselines, or the middle of all where lower.
+        """Where profiles that do nothing lie: the baselines, or the middle of those where lower.
 
-        Few baselines err together, and most profiles do next to nothing.
+        Few baselines err together, and the profiles that neither help nor harm do not.
         """
         found = [each.estimate for each in self.standings.values()]
-        return min(0.0, median(found)) if len(found) >= _ENOUGH else 0.0
+        return min(0.0, *main_group([found])[0]) if len(found) >= _ENOUGH else 0.0
 
 
 _ENOUGH = 10  # profiles whose spread tells the noise
@@ -138,6 +135,8 @@ def screen(past: Past, segments: Iterable[Segment], *, has_second: bool = False)
                 if not each.trial.is_baseline:
                     runs[each.trial.profile.id].append((value - line.at(at), line.leverage(at)))
     combined = {profile_id: combine(found) for profile_id, found in runs.items()}
+    if has_second:
+        combined |= twice(past, combined)
     return Ranking(
         standings={
             profile_id: Screened(estimate=estimate, variance=variance)

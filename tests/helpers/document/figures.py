@@ -36,6 +36,7 @@ from tests.helpers.document.estimates import (
     common_slope,
     dunnett,
     is_apart,
+    ran_twice,
     slope_of_all,
     t_quantile,
 )
@@ -214,6 +215,8 @@ class Books:
             for name, one in against_lines(queued(queue)):
                 found[name].append(one)
             return {name: combined(each) for name, each in found.items()}, 0.0, 0
+        second = [each for each in queue if each.wave == SECOND]
+        queue = [each for each in queue if each.wave != SECOND]
         slot = {id(each): float(at) for at, each in enumerate(queue)}
         squares, df = 0.0, 0
         for epoch in {each.epoch for each in queue}:
@@ -244,7 +247,8 @@ class Books:
                         value = each.value - (level + slope * on)
                         variance = 1 + 1 / len(x) + (way**2 / spread if spread else 0.0)
                         found[each.name].append(Estimate(value=value, variance=variance))
-        return {name: combined(each) for name, each in found.items()}, squares, df
+        once = {name: combined(each) for name, each in found.items()}
+        return once | ran_twice([(e.epoch, e.name, e.value) for e in second], once), squares, df
 
     @property
     def screened(self) -> Mapping[str, Estimate]:

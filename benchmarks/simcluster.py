@@ -44,6 +44,7 @@ from pytest_xlatune.studies.tuning.derived import Singles, Stacks
 
 _HANG = Finding(cls=FailureClass.HANG_MID_TRAINING, action=Action.RETRY, text="nothing since")
 BASE_STEP_S = 28.8
+ROUNDS = 10  # that a sweep on eight slots takes
 TOKENS = 28672.0
 
 
@@ -55,7 +56,8 @@ class World:
         effects: true relative effect of the first profiles; `other` is that of the rest.
         sigma_job: standard deviation of the job effect.
         heavy_tails: the job effect is a scaled t(4).
-        bad_jobs: share of jobs that are 2-5 % slow.
+        bad_jobs: share of jobs that are slow, by as much as `bad_size` says, each another.
+        bad_run: jobs that are slow in a row, on the mean: a node that comes and goes; 1 is chance.
         step_sd, phi: of the AR(1) noise inside a job.
         drift, drift_size: "none", "linear", "step", "walk" or "sine", over the budget of jobs.
         period: of the sine, in jobs; 0 is half the budget.
@@ -74,6 +76,7 @@ class World:
         steps, profiles, budget, second_blocks: of the sweep.
         profiler: every trial is profiled.
         stacks: slots of a wave of stacks of what led; gains of parts multiply.
+        clashes: two profiles, and by what log ratio their gains together fall short of the sum.
         together: profiles of several settings, by the indices of theirs; after the others.
         is_apart: settings of the profiles are their own, as they are where any are combined.
         parallelism: of the cell.
@@ -82,6 +85,8 @@ class World:
         node_slots: node slots that run side by side; 1 is one. Time is then counted in trials of
             equal length, `budget` of which the drift spans.
         slot_sd: standard deviation of what the slots differ by for good.
+        slot_noise: times the job noise by slot, from 0.
+        slot_drift: size of a drift that each slot has of its own, over the time of the budget.
         hold: trials that a held allocation takes one after the other, on each of its slots; 0 is a
             job of its own for each. One allocation holds all slots.
         share: of the variance of a job, what the trials of one allocation on one slot share.
@@ -94,6 +99,8 @@ class World:
     sigma_job: float = 0.006
     heavy_tails: bool = False
     bad_jobs: float = 0.0
+    bad_size: tuple[float, float] = (0.02, 0.05)
+    bad_run: int = 1
     step_sd: float = 0.005
     phi: float = 0.5
     drift: str = "linear"
@@ -118,12 +125,15 @@ class World:
     second_blocks: int = 0
     profiler: bool = False
     stacks: int = 0
+    clashes: tuple[tuple[int, int, float], ...] = ()
     together: tuple[tuple[int, ...], ...] = ()
     is_apart: bool = False
     parallelism: str = "FSDP=8"
     slots: int = 0
     node_slots: int = 1
     slot_sd: float = 0.0
+    slot_noise: dict[int, float] = field(default_factory=dict)
+    slot_drift: float = 0.0
     hold: int = 0
     share: float = 0.0
     early_end: bool = False
@@ -134,7 +144,9 @@ class World:
 
     def truth_of(self, profile_id: str) -> float:
         """Return the true relative effect of a profile or a stack of several."""
-        return math.expm1(math.fsum(math.log1p(self.truth(at)) for at in _numbers(profile_id)))
+        own = _numbers(profile_id)
+        lost = math.fsum(each for *pair, each in self.clashes if {*pair} <= {*own})
+        return math.expm1(math.fsum(math.log1p(self.truth(at)) for at in own) - lost)
 
     def declared(self) -> tuple[Profile, ...]:
         """Return the profiles of the world, p000 first; settings of stacks are their own."""
@@ -186,10 +198,12 @@ class Cluster:
         self.random = np.random.default_rng([seed, 20240917])
         self.jobs = 0
         self.last_block = 0
+        self.is_bad = False  # whether the last job was slow
         self.drift = _drift(world, self.random)
         self.rounds = 0  # of trials side by side, where there are several slots
         apart = np.random.default_rng([seed, 17])  # the jobs' own noise stays as it was
         self.of_slots = apart.normal(0, world.slot_sd, world.node_slots)
+        self.slot_slopes = apart.uniform(-world.slot_drift, world.slot_drift, world.node_slots)
         self.of_allocations: dict[tuple[int, int], float] = {}
         cells = study_of(world, seed).cells if world.node_slots > 1 else ()
         self.slots = {each.digest: at for at, each in enumerate(cells)}
@@ -282,14 +296,14 @@ class Cluster:
             job = self.random.standard_t(4, n) / math.sqrt(2) * world.sigma_job
         else:
             job = self.random.normal(0, world.sigma_job, n)
-        bad = self.random.random(n) < world.bad_jobs
+        bad = self._bad(n)
         times = np.array([world.noisy.get(_index(t) or 0, 1.0) if _index(t) is not None else 1.0
                           for t in trials])  # fmt: skip
         job *= times
         self.job = job / world.sigma_job if world.sigma_job else job
         if world.hold:
             job = job * math.sqrt(1 - world.share) + self._shared(trials)
-        levels = job - np.where(bad, self.random.uniform(0.02, 0.05, n), 0.0)
+        levels = job - np.where(bad, self.random.uniform(*world.bad_size, n), 0.0)
         for at, trial in enumerate(trials):
             if trial.profile.flags:
                 levels[at] += math.log1p(world.truth_of(trial.profile.id))
@@ -298,10 +312,27 @@ class Cluster:
             clock = self.rounds - 1 if self.rounds else self.jobs
             levels[at] += self.drift[clock % len(self.drift)]
             if self.slots:
-                levels[at] += self.of_slots[self.slots[trial.cell_digest]]
+                slot = self.slots[trial.cell_digest]
+                levels[at] += self.of_slots[slot]
+                # by its place among the rounds that eight slots take for the budget
+                levels[at] += self.slot_slopes[slot] * clock / ROUNDS
+                levels[at] += (world.slot_noise.get(slot, 1.0) - 1) * job[at]
             self.last_block = trial.block
             self.jobs += 1
         return levels
+
+    def _bad(self, n: int) -> np.ndarray:
+        """Return which of the next jobs are slow: by chance, or in a row."""
+        world = self.world
+        drawn = self.random.random(n)
+        if world.bad_run == 1:
+            return drawn < world.bad_jobs
+        begins = world.bad_jobs / (1 - world.bad_jobs) / world.bad_run
+        found = []
+        for each in drawn:
+            self.is_bad = bool(each >= 1 / world.bad_run if self.is_bad else each < begins)
+            found.append(self.is_bad)
+        return np.array(found)
 
     def _shared(self, trials: Sequence[Trial]) -> np.ndarray:
         """Return of each trial what it shares with the others of its allocation and slot."""

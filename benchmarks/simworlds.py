@@ -88,6 +88,41 @@ BOUNDS = (
 STRAGGLING = replace(
     NULL, name="one at +2 % that straggles 15 %", effects=(0.02,), straggling={0: 0.15}
 )
+# flags that harm, some by far: a third to three quarters of the profiles of real catalogs
+_SPREAD = tuple(-0.03 - 0.27 * at / 11 for at in range(12))
+HARMED = (
+    replace(THREE, name="three at +2 %, twelve at -10 %", effects=(0.02,) * 3 + (-0.10,) * 12),
+    replace(THREE, name="three at +2 %, twelve at -3 to -30 %", effects=(0.02,) * 3 + _SPREAD),
+    replace(THREE, name="three at +2 %, nine at -20 %", effects=(0.02,) * 3 + (-0.20,) * 9),
+    replace(THREE, name="three at +2 %, twelve at -30 %", effects=(0.02,) * 3 + (-0.30,) * 12),
+    replace(THREE, name="three at +2 %, twelve at -3 %", effects=(0.02,) * 3 + (-0.03,) * 12),
+    replace(THREE, name="three at +2 %, eighteen at -10 %", effects=(0.02,) * 3 + (-0.10,) * 18),
+    replace(THREE, name="three at +2 %, six at -10 %, 12 in 30", effects=(0.02,) * 3 + (-0.10,) * 6,
+            profiles=12, budget=30),
+)  # fmt: skip
+HARMED_NULLS = (
+    replace(NULL, name="twelve at -10 %", effects=(-0.10,) * 12),
+    replace(NULL, name="twelve at -3 to -30 %", effects=_SPREAD),
+)
+# jobs that are slow by the machine, whatever they run
+SLOW = replace(NULL, name="10 % of jobs 3 % slow", bad_jobs=0.10, bad_size=(0.03, 0.03))
+SLOWER = (
+    SLOW,
+    replace(SLOW, name="3 % of jobs 3 % slow", bad_jobs=0.03),
+    replace(SLOW, name="10 % of jobs 3 % slow, three in a row", bad_run=3),
+)
+SLOWED = tuple(
+    replace(each, name=f"three at +2 %, {each.name}", effects=(0.02,) * 3) for each in SLOWER
+)
+# budgets above that of six blocks, where noise is large
+LARGE = tuple(
+    replace(THREE, name=f"three at +2 %, noise 1.0 %, {jobs} jobs", sigma_job=0.010, budget=jobs)
+    for jobs in (80, 100, 150)
+)
+LARGE_NULLS = tuple(
+    replace(NULL, name=f"job noise 1.0 %, {jobs} jobs", sigma_job=0.010, budget=jobs)
+    for jobs in (80, 100, 150)
+)
 # as in the reference, but from where a power bar is taken
 ONE = replace(NULL, name="one at +2 %, noise 0.6 %", effects=(0.02,))
 THREE_FOUR = replace(THREE, name="three at +2 %, four waves", waves=4)

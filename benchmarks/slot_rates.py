@@ -2,6 +2,7 @@
 
     python benchmarks/slot_rates.py --sweeps 1000 --jobs 2
     python benchmarks/slot_rates.py --sweeps 300 --jobs 2 --held
+    python benchmarks/slot_rates.py --sweeps 300 --jobs 2 --unlike
 
 Every sweep goes through study.propose, stats.score and study.conclude. Trials are of equal length;
 wall time is counted in trials that follow one another, node-hours in trials. Job noise is 0.6 %,
@@ -27,6 +28,15 @@ from pytest_xlatune.stats.design import Plan, plan
 
 SLOTS, BUDGET = 8, 65  # 1.3 times the jobs of one slot
 WORLDS = (NULL, ONE, replace(THREE, name="three at +2 %"))
+# slots that differ by more than a level
+UNLIKE = tuple(
+    replace(each, name=f"{each.name}, {name}", **changes)
+    for each in (WORLDS[0], WORLDS[2])
+    for name, changes in (
+        ("slots drift by up to 3 % each", {"slot_drift": 0.03}),
+        ("one slot of 5x noise", {"slot_noise": {3: 5.0}}),
+    )
+)
 SPREADS = (0.0, 0.005, 0.010)
 SHARES = (0.25, 0.5, 0.75)  # of the variance, what belongs to an allocation
 HOLD = 20  # trials that one takes: four hours of 12 minutes
@@ -58,6 +68,7 @@ def main() -> None:
     parser.add_argument("--slots", type=int, default=SLOTS)
     parser.add_argument("--budget", type=int, default=BUDGET, help="trials, on several slots")
     parser.add_argument("--named", action="store_true", help="at the effect that a plan names")
+    parser.add_argument("--unlike", action="store_true", help="slots of own drift, or own noise")
     parser.add_argument("--held", action="store_true", help="in allocations of 20 trials in turn")
     options = parser.parse_args()
     print(f"{options.sweeps} sweeps a row; in brackets the Monte-Carlo standard error.\n")
@@ -73,10 +84,11 @@ def main() -> None:
                     found.update(part)
                 print(_row(world, found, found), flush=True)
             return
-        for base in worlds(WORLDS, SHARES if options.held else ()):
+        for base in UNLIKE if options.unlike else worlds(WORLDS, SHARES if options.held else ()):
             one: Counter[str] = Counter()
             found: Counter[str]
-            for slots, spread in ((1, 0.0), *((options.slots, each) for each in SPREADS)):
+            several = [(options.slots, each) for each in SPREADS]
+            for slots, spread in several[:1] if options.unlike else ((1, 0.0), *several):
                 world = replace(base, node_slots=slots, slot_sd=spread)
                 if slots > 1:
                     world = replace(world, budget=options.budget)

@@ -5,7 +5,8 @@
 
 The layers in the pipeline must be a multiple of the stages: MaxText refuses 58 or 126 over eight.
 Say how many are in it, here 56 of deepseek3-671b: `[sweeps.pp8.overrides]` of `xlatune.toml` with
-`pipeline_parallel_layers = 56`. The plan names the bubble, or why there is none.
+`pipeline_parallel_layers = 56`. The plan names the bubble, or why there is none; a session refuses
+such a cell before it begins.
 
 The cell, the launcher and the settings of the site are those of `maxtext/flagship.py`.
 """

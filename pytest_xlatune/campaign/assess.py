@@ -311,13 +311,16 @@ def said_of_settings(state: LedgerState, result: TrialResult) -> tuple[Event, ..
     """Return what the settings of a trial that is over say of the whole sweep.
 
     A stop where those of the first two profiles did not reach the program: something between us and
-    it drops or replaces them, and all further trials would measure the cell as it is. A note on the
-    first trial with a setting of some kind that nothing shows, before the night is spent.
+    it drops or replaces them, and all further trials would measure the cell as it is. The same
+    where XLA was asked to write its options down and wrote none in either. A note on the first
+    trial with a setting of some kind that nothing shows, before the night is spent.
     """
     others = (each.ended for each in state.trials.values())
     ran = [each for each in others if each is not None and each.own_settings]
     # a program that refused a flag, or ran out of memory, tells by itself why it wins nothing
     said = _silent(ran, result) if result.score is not None else ()
+    if unread := _unread(ran, result):
+        return (*said, unread)
     lost_here = contradictions(result.own_settings)
     if not lost_here:
         return said
@@ -342,6 +345,47 @@ def said_of_settings(state: LedgerState, result: TrialResult) -> tuple[Event, ..
     return (*said, told)
 
 
+def _unread(ran: Sequence[TrialResult], result: TrialResult) -> Decided | None:
+    """Return the stop where no flag of two profiles is seen, and XLA told none of any; else None.
+
+    What the sweep declares unseen, and a profile of variables and keys alone, stops nothing.
+    """
+    if not _is_unread(result):
+        return None
+    ran = [*ran, result]
+    lost = sorted({each.trial.arm for each in ran if _is_unread(each)})
+    flags = [each for of in ran for each in of.settings or () if each.kind is SettingKind.FLAG]
+    is_read = any(each.effect in (Effect.IN_EFFECT, Effect.CONTRADICTED) for each in flags)
+    if is_read or len(lost) < _LOST_PROFILES:
+        return None
+    told = Decided(
+        trial_id=result.trial.id,
+        attempt=0,
+        next=Next.STOP,
+        cls=FailureClass.FLAGS_UNVERIFIED,
+        detail=f"no flag of {', '.join(lost)} was seen in effect: XLA was asked to write its "
+        "options down, and wrote none. Does the trainer, or a wrapper around it, set XLA_FLAGS "
+        "anew? Such profiles win nothing. If nothing here can show a flag, the sweep says so, and "
+        'goes on: SiteSettings(unseen=("xla_*",))',
+        evidence=unproved(result.own_settings)[0],
+    )
+    _LOG.warning("%s", told.reason)
+    return told
+
+
+def _is_unread(result: TrialResult) -> bool:
+    """Whether a scored trial has flags of its own, and a witness that should show them is silent.
+
+    A program that ended early tells by itself why it wins nothing.
+    """
+    flags = [each for each in result.own_settings if each.kind is SettingKind.FLAG]
+    return (
+        bool(flags)
+        and result.score is not None
+        and all(each.effect is Effect.NOT_SEEN and not each.is_proved for each in flags)
+    )
+
+
 def _silent(ran: Sequence[TrialResult], result: TrialResult) -> tuple[Event, ...]:
     """Return a note for each kind of setting that nothing shows for the first time."""
     known = {each.kind for of in ran for each in of.own_settings if _is_silent(each)}
@@ -352,7 +396,8 @@ def _silent(ran: Sequence[TrialResult], result: TrialResult) -> tuple[Event, ...
     return tuple(
         Noted(
             text=f"nothing shows that {', '.join(each.label for each in own)} of "
-            f"{result.trial.arm} was in effect ({own[0].effect}): such a profile wins nothing. "
+            f"{result.trial.arm} was in effect ({own[0].effect}): such a profile wins only where "
+            "it is all that the profile sets, and fresh blocks show a difference. "
             f"{_LOOK_AT[kind]}. If nothing can show it, the sweep may declare it: "
             f'SiteSettings(unseen=("{own[0].name}",))'
         )

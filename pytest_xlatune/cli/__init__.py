@@ -315,7 +315,7 @@ def resolved_sweep(path: Path, options: RunSettings) -> ResolvedSweep:
     """
     from pytest_xlatune.sweep.declaration import load_sweep
 
-    return load_sweep(path).resolve(options.said)
+    return load_sweep(path).resolve(options.said, workdir=options.workdir)
 
 
 def show(lines: Iterable[str]) -> None:

@@ -57,6 +57,7 @@ def _plan(arguments: argparse.Namespace) -> int:
 
     options = options_of(arguments)
     resolved = resolved_sweep(arguments.sweep, options)
+    resolved.check()
     known = read_calibration(options.workdir / resolved.folder, resolved.cell)
     sigma = known.sigma_for(resolved.sweep.site.executor) if known else None
     show_document(plan_of(resolved, resolved.study(sigma=sigma), workdir=options.workdir))

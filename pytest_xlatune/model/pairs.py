@@ -32,7 +32,8 @@ class PairFound(Record):
     Attributes:
         nodes: both.
         delta: of its first run against the median of its round, a relative change.
-        fresh: of its fresh runs against the median of all first runs; None without any.
+        fresh: of its fresh runs against the median of all first runs; of the slowest pair, whose
+            runs have others beside them, against those. None without any.
         runs: that have a score.
     """
 
@@ -40,6 +41,11 @@ class PairFound(Record):
     delta: float | None = None
     fresh: float | None = None
     runs: int = 0
+
+    @property
+    def change(self) -> float | None:
+        """The one figure that is told: of fresh runs, for a first one chose them; else of it."""
+        return self.delta if self.fresh is None else self.fresh
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

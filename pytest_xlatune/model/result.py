@@ -186,10 +186,9 @@ class Score(Record):
         window_tgs: tokens over time on the whole window, stragglers included.
         loss: loss of the last step, if printed.
         flags: what a reader should know, e.g. "not-steady", "invariant-violated".
-        timings: (step id, seconds) of every step of the job, the window's and those outside it, so
-            that the job can be scored again in another window; () of another figure.
+        timings: (step id, seconds) of every step, to score it in another window; () likewise.
         figure: the scored figure, where it is not TGS.
-        tflops, mfu: TFLOP/s/device, percent of the peak at `tgs`, by their ratios to it in steps.
+        tflops, mfu: TFLOP/s/device and percent of the peak, at `tgs`, if printed.
         first_loss: loss of the first step, if printed.
         memory_gb: of one device as the compiled step takes it, if printed: 2^30 bytes.
     """
@@ -223,6 +222,7 @@ class Effect(StrEnum):
     """How well it is known that a setting was in effect, the best first."""
 
     IN_EFFECT = "in effect"  # the program, its framework or its runtime says so
+    ACTS = "acts, by its fresh blocks"  # nothing else changed, and the speed did
     ASKED = "asked"  # only we, or a list of the environment, say so
     NOT_SEEN = "not seen"  # a witness that should show it is silent
     CONTRADICTED = "contradicted"  # a witness shows another value
@@ -263,8 +263,8 @@ class TrialSetting(Record):
         effect: what the strongest witness says.
         witness: that one.
         seen: the value that it shows; "" where it shows none.
-        is_deployed: whether it is the cell's own, and not the profile's.
-        is_exempt: whether the sweep declares that nothing can show it.
+        is_deployed: it is the cell's own, and not the profile's.
+        is_exempt: the sweep declares that nothing can show it.
     """
 
     name: str
@@ -434,10 +434,11 @@ class Verdict(Record):
         kind: the verdict.
         delta: relative change of TGS against the reference, +0.034 is +3.4 %; of another metric
             that of its figure, or of 1 / figure where less is better; None if unknown.
-        ci95: 95 % interval of `delta`; None at n = 1.
+        ci95: 95 % interval of `delta`, of one that is FASTER with its selection; None at n = 1.
         n: trials behind it.
-        tgs: Tokens/s/device, the geometric mean over those trials; None of another figure.
-        step_s: seconds per step, over those trials; None likewise.
+        tgs: Tokens/s/device: the reference's times the change, where there is one, else the
+            geometric mean over those trials; None where another figure is scored.
+        step_s: seconds per step, likewise.
         mde80: smallest relative change that would be found with 80 % power; None if unknown.
         method: how it was decided.
         reasons: why this and not another verdict, in order.
@@ -450,11 +451,13 @@ class Verdict(Record):
         hangs: attempts that stood still, likewise.
         effect: the weakest known of a setting in a trial; None: it has none, or none was looked at.
         unproved: the settings, as people write them, of which no witness says that they were in
-            effect; those left out that the sweep declares unseen.
+            effect, and which the sweep does not declare unseen.
         is_likely_slower: it was measured once, more than three standard deviations below.
         word: what the study itself calls the verdict, e.g. `DEGRADED`; "" is the kind's own word.
         against: what `delta` is against, where that is not the reference, e.g. `the best`.
         up_to: the last wave that its figures rest on, where the study has later runs; "" is all.
+        likely: of one that is FASTER, what `delta` is likely to be and its 95 % interval: `delta`
+            is the best of several, so a little too large.
     """
 
     arm: str
@@ -480,6 +483,7 @@ class Verdict(Record):
     word: str = field(default="", metadata=LATER)
     against: str = field(default="", metadata=LATER)
     up_to: str = field(default="", metadata=LATER)
+    likely: tuple[float, float, float] | None = field(default=None, metadata=LATER)
 
     @property
     def wins(self) -> bool:
@@ -673,10 +677,7 @@ class Conclusion(Record):
 
     @property
     def winner(self) -> Verdict | None:
-        """The verdict on the recommended arm: the recipe's, else the first that wins.
-
-        None where what made it faster is not known to have been in effect.
-        """
+        """The verdict on the recommended arm: the recipe's, else the first that wins, if any."""
         recipe = self.tuning.recipe
         found = self.verdict(recipe.arm) if recipe is not None else None
         if found is not None:

@@ -57,6 +57,7 @@ class ConfirmDesign(Record):
         blocks: of this look.
         baselines: trials of the reference in each block.
         widths: arms of each block of this look in turn; () is `arms` in all of them.
+        pair: whether `baseline-no-env` stands in every block besides, to be decided.
     """
 
     look: int = 1
@@ -65,6 +66,7 @@ class ConfirmDesign(Record):
     blocks: int
     baselines: int
     widths: tuple[int, ...] = field(default=(), metadata=LATER)
+    pair: bool = field(default=False, metadata=LATER)
 
 
 # without slots, which leave no place for an identity that is worked out once

@@ -207,7 +207,7 @@ def _check_sweep(sweep: Sweep | None, config: pytest.Config, options: RunSetting
         check_folders(
             (("--xlatune-workdir", options.workdir), ("--xlatune-reports", options.reports))
         )
-    resolved = sweep.resolve(options.said)
+    resolved = sweep.resolve(options.said, workdir=options.workdir)
     if not (config.option.collectonly or options.rank_only) and (why := resolved.only_ranks):
         raise ConfigError(
             f"sweep {sweep.name!r} could only rank its profiles: {why}. Give it the jobs "

@@ -98,7 +98,9 @@ class Session:
         for item, sweep in sweeping.items():
             known = selections.get(sweep.name)
             if known is None:
-                resolved = sweep.resolve(self.options.said)
+                resolved = sweep.resolve(
+                    self.options.said, workdir=self.options.workdir, session=self.id
+                )
                 known = selections[sweep.name] = Selection(declared=sweep, sweep=resolved)
             elif known.declared is not sweep:
                 raise ConfigError(
@@ -153,7 +155,7 @@ class Session:
                 places={**said.places, **dict.fromkeys(("nodes", "nodelist"), _PINNED)},
                 sweeps={},
             )
-            known.sweep = known.declared.resolve(said)
+            known.sweep = known.declared.resolve(said, jaxlib=known.sweep.jaxlib)
         if retry_policy != known.sweep.sweep.site.retry_policy:
             own = known.sweep.sweep
             site = dataclasses.replace(own.site, retry_policy=retry_policy)

@@ -10,7 +10,8 @@ Its SHA-256 is computed once for each content (size and time of change), since t
 take a while to read, and kept beside the ledger.
 
 A key that a MaxText release does not know costs every trial its start: the job waits in the queue,
-imports for half a minute and dies. The release says what it knows in files that are read without
+imports for half a minute and dies; so it does where the layers do not divide into the stages of
+a pipeline. The release says what it knows in files that are read without
 importing it: `configs/base.yml`, and from 0.2 on the fields of `configs/types.py`, which it
 validates against. Its interpreter is started once to find them, and runs nothing of MaxText.
 """
@@ -31,12 +32,15 @@ from typing import runtime_checkable
 from pytest_xlatune import owned
 from pytest_xlatune.launchers import Check, Checked, Launcher
 from pytest_xlatune.launchers.checkout import CheckoutLauncher
-from pytest_xlatune.model.cell import Cell
+from pytest_xlatune.launchers.maxtext import MaxTextLauncher
+from pytest_xlatune.launchers.maxtext_slurm import MaxTextSlurmLauncher
+from pytest_xlatune.model.cell import Cell, DeployedFile
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.profile import BASELINE, Profile
 from pytest_xlatune.model.record import read_json
 from pytest_xlatune.model.resources import Resources
 from pytest_xlatune.model.trial import Trial
+from pytest_xlatune.report.bubble import NoPipeline, config_of, pipeline_of, stages_of
 from pytest_xlatune.workers import maxtext_keys as keys_worker
 
 _KNOWN = "images.json"
@@ -311,6 +315,34 @@ def _from_the_nodes(
         for path, nodes in sight.unseen.items()
     ]
     return [*unseen, *(f"{', '.join(nodes)}: {wrong}" for wrong, nodes in sight.unfit.items())], []
+
+
+def look_at_shape(
+    launcher: Launcher, cell: Cell, profiles: Iterable[Profile], *, files: Sequence[DeployedFile]
+) -> Preflight:
+    """Return a fault where MaxText refuses the pipeline of a cell, a note where a profile's.
+
+    Args:
+        launcher: one that starts no MaxText has nothing to look at.
+        cell: its parallelism, overrides and model.
+        profiles: each may have a pipeline of its own.
+        files: the deployed ones, the trainer's configuration among them where this machine has it.
+    """
+    inside = getattr(launcher, "inner", launcher)
+    if not isinstance(inside, MaxTextLauncher | MaxTextSlurmLauncher) or stages_of(cell) == 1:
+        return Preflight()
+    config = config_of(files)
+    found = pipeline_of(cell, BASELINE, config)
+    if isinstance(found, NoPipeline) and found.is_refused:
+        return Preflight(faults=(f"cell {cell.label!r} cannot run: {found.reason}",))
+    own = ((each, pipeline_of(cell, each, config)) for each in profiles)
+    return Preflight(
+        notes=tuple(
+            f"profile {each.id!r} cannot run: {its.reason}"
+            for each, its in own
+            if isinstance(its, NoPipeline) and its.is_refused
+        )
+    )
 
 
 @runtime_checkable

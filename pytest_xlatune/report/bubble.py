@@ -64,9 +64,10 @@ class Pipeline:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoPipeline:
-    """Why the bubble of a profile is unknown."""
+    """Why the bubble of a profile is unknown; `is_refused`: MaxText ends at the start for it."""
 
     reason: str
+    is_refused: bool = False
 
 
 def config_of(files: Iterable[DeployedFile]) -> dict[str, str]:
@@ -111,7 +112,7 @@ def pipeline_of(
         microbatches = delay * stages
     if microbatches < 1 or microbatches % stages:
         reason = f"{microbatches} microbatches are not a multiple of {stages} stages"
-        return NoPipeline(reason=reason)
+        return NoPipeline(reason=reason, is_refused=True)
     return Pipeline(stages=stages, microbatches=microbatches, repeats=repeats, delay=delay)
 
 
@@ -154,7 +155,7 @@ def _repeats(known: Mapping[str, int], stages: int, *, scale: str) -> int | NoPi
         reason = f"{layers} layers do not divide into {stages} stages of {per_stage}"
         inside = layers - layers % (stages * per_stage) if per_stage > 0 else 0
         hint = f", which MaxText refuses: set {PIPELINE_LAYERS}={inside}" if inside > 0 else ""
-        return NoPipeline(reason=f"{reason}{hint}")
+        return NoPipeline(reason=f"{reason}{hint}", is_refused=True)
     return layers // (stages * per_stage)
 
 

@@ -67,33 +67,42 @@ BATCH_RATES = (
 _BATCH_WAY = "A first run only chooses the sizes that are run again; blocks decide. "
 _AGAINST_BEST = (
     "Arms that ran in blocks are compared with the best in the same blocks, the others with its "
-    "first run. TGS is the mean of an arm's runs in blocks, so the ratio of two rows may differ."
+    "first run. TGS of the best is the mean of its runs in blocks; of another arm it is that times "
+    "its change."
 )
 _MOST_PAIRS = 40  # in the table: the slowest
 
 # the head of a further column, and what it says of a verdict
 _Column = tuple[str, Callable[[Verdict], str]]
+_AGAINST: _Column = (
+    "~against",
+    lambda each: ABSENT if each.delta is None else plain(each.against) or ABSENT,
+)
 
 
 def network(subject: Subject) -> Document:
     """Return the check of a network: the answer, every node, the slowest pairs, the jobs."""
     record = subject.conclusion.record
     found = record if isinstance(record, NetworkRecord) else NetworkRecord()
-    ordered = sorted(
-        found.pairs, key=lambda each: each.fresh if each.fresh is not None else each.delta or 0.0
-    )
+    ordered = sorted(found.pairs, key=lambda each: each.change or 0.0)
     pairs = tuple(
-        (literal("-".join(each.nodes)), points(each.delta), points(each.fresh), str(each.runs))
+        (
+            literal("-".join(each.nodes)),
+            points(each.change),
+            "its first run" if each.fresh is None else "fresh runs",
+            str(each.runs),
+        )
         for each in ordered[:_MOST_PAIRS]
     )
     about_pairs = section(
         "Pairs",
         Text(
             text=f"The slowest {len(pairs)} of {counted(len(found.pairs), 'pair')}; "
-            "network.json has all. A first run is held against the median of its round, fresh "
-            "runs against the median of all first runs."
+            "network.json has all. A first run is held against the median of its round; fresh "
+            "runs against the median of all first runs, those of the slowest pair against the "
+            "runs beside them."
         ),
-        Table(columns=columns("~Pair", ">first run %", ">fresh runs %", ">runs"), rows=pairs),
+        Table(columns=columns("~Pair", ">change %", "~by", ">runs"), rows=pairs),
     )
     rows = verdict_table(
         subject,
@@ -171,9 +180,6 @@ def commits(subject: Subject) -> Document:
         short = verdict.arm.rpartition("-")[2]
         return f"{literal(short)} {plain(subjects.get(short, ''))}".strip()
 
-    def against(verdict: Verdict) -> str:
-        return plain(verdict.against) or ABSENT
-
     uses = _use_columns(subject)
     return _document(
         subject,
@@ -192,7 +198,7 @@ def commits(subject: Subject) -> Document:
                     head="~Commit",
                     name=commit,
                     change=">change %",
-                    further=[("~against", against), *uses],
+                    further=[_AGAINST, *uses],
                 ),
             )
             for title, own in by_load.items()
@@ -208,8 +214,8 @@ def batch(subject: Subject) -> Document:
     rows = verdict_table(
         subject,
         head="~Arm",
-        change=">against the best %",
-        further=[step, *_use_columns(subject)],
+        change=">change %",
+        further=[_AGAINST, step, *_use_columns(subject)],
     )
     return _document(
         subject,
@@ -264,6 +270,7 @@ def _document(
     )
 
 
+_NO_FAULT, _HEALTHY = "NO FAULT", "HEALTHY"  # words of the studies
 _MOST_NAMED = 6  # in a headline: the table has all
 
 
@@ -272,7 +279,7 @@ def _of_network(conclusion: Conclusion, found: NetworkRecord) -> str:
     whole = conclusion.verdict(CONCLUSION)
     if whole is None:
         return ""
-    if whole.kind is VerdictKind.EQUIVALENT:
+    if whole.word.startswith(_NO_FAULT):
         return "No node and no link is shown to be slow."
     if whole.delta is not None and found.accused:
         return f"{literals(found.accused)} slows the network: {_changed(whole)}."
@@ -291,8 +298,11 @@ def _of_nodes(conclusion: Conclusion) -> str:
     said = f"{len(slow)} of {count} {verb} slower than the median node: {named}{more}."
     if not slow:
         said = f"None of {count} is shown to be slow."
-    judged = (VerdictKind.SLOWER, VerdictKind.EQUIVALENT)
-    others = Counter(words(each) for each in conclusion.verdicts if each.kind not in judged)
+    others = Counter(
+        words(each)
+        for each in conclusion.verdicts
+        if each.kind is not VerdictKind.SLOWER and each.word != _HEALTHY
+    )
     return " ".join((said, *(f"{number} {word}." for word, number in others.items())))
 
 

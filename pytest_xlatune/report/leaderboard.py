@@ -28,7 +28,16 @@ from pytest_xlatune.model.result import (
     Verdict,
     VerdictKind,
 )
-from pytest_xlatune.model.text import ABSENT, fine, interval, points, significant, size, whole
+from pytest_xlatune.model.text import (
+    ABSENT,
+    fine,
+    interval,
+    percent,
+    points,
+    significant,
+    size,
+    whole,
+)
 from pytest_xlatune.report import Slots, Subject, slot_numbers
 from pytest_xlatune.report.document import (
     Block,
@@ -357,7 +366,7 @@ _INVERSE = N_("; less is better: delta % is the change of 1 / figure")
 
 
 def headline(conclusion: Conclusion, say: Say = ENGLISH) -> str:
-    """Say in two sentences which profile won and how much a better one may gain."""
+    """Say which profile won, which were passed over, and how much a better one may gain."""
     best, bound = conclusion.winner, conclusion.tuning.bound
     unproved = next((v for v in conclusion.verdicts if v.kind is VerdictKind.FASTER), None)
     if best is None and unproved is not None:
@@ -378,8 +387,19 @@ def headline(conclusion: Conclusion, say: Say = ENGLISH) -> str:
             ci95=interval(best.ci95),
             n=best.n,
         )
+    said = [won]
+    if best is not None and best.likely is not None:
+        said.append(
+            say(
+                "It is the best of several, so its figure is rather too large: likely {delta} % "
+                "(95 % interval {ci95}).",
+                delta=points(best.likely[0]),
+                ci95=interval(best.likely[1:]),
+            )
+        )
+    said += passed_over(conclusion, say)
     if best is not None:
-        return won
+        return " ".join(said)
     if bound is None:
         excluded = say(
             "The sweep cannot tell yet how much better than the baseline a profile may be (M)."
@@ -389,7 +409,67 @@ def headline(conclusion: Conclusion, say: Say = ENGLISH) -> str:
             "We can rule out (95 %) that any tested setting gains more than {bound} (M).",
             bound=size(bound),
         )
-    return f"{won} {excluded}"
+    return " ".join((*said, excluded))
+
+
+_REMEDY = N_(
+    "To decide it, measure that setting alone, have the trainer's log print it, or declare it with "
+    "`SiteSettings(unseen=...)`, and run the sweep again."
+)
+
+
+def passed_over(conclusion: Conclusion, say: Say = ENGLISH) -> Iterator[str]:
+    """Yield why arms of larger figures than the recommended one are not recommended.
+
+    Those whose interval lies above 0; what would make them winners is said too.
+    """
+    best, recipe = conclusion.winner, conclusion.tuning.recipe
+    least = (best.delta if best is not None else None) or 0.0
+    for each in conclusion.verdicts:
+        is_above = each.kind is VerdictKind.FASTER or (each.ci95 is not None and each.ci95[0] > 0)
+        if each is best or not is_above or (each.delta or 0.0) <= least:
+            continue
+        figures = {
+            "profile": literal(each.arm),
+            "delta": points(each.delta),
+            "ci95": interval(each.ci95),
+        }
+        if each.kind is VerdictKind.INCONCLUSIVE:
+            yield say(
+                "{profile} is at {delta} % (95 % interval {ci95}), and is not called faster: "
+                "{reason}.",
+                **figures,
+                reason=plain(next(iter(each.reasons), "")).rstrip("."),
+            )
+        elif each.kind is VerdictKind.FASTER and each.unproved:
+            if best is not None:
+                yield say(
+                    "{profile} is faster by {delta} % (95 % interval {ci95}) and is passed over: "
+                    "nothing shows that {names} was in effect.",
+                    **figures,
+                    names=literals(each.unproved),
+                )
+            yield say(_REMEDY)
+        elif each.kind is VerdictKind.FASTER and recipe is not None:
+            largest = conclusion.verdict(recipe.largest)
+            most = (largest.delta if largest is not None else None) or 0.0
+            # the largest is the largest of those that may lead, as a stack without a part may not
+            is_of_recipe = (each.delta or 0.0) <= most
+            yield say(
+                _LARGER if is_of_recipe else _NO_PART, **figures, largest=literal(recipe.largest)
+            )
+
+
+_LARGER = N_(
+    "{profile} has a larger figure, {delta} %: the recipe is the smallest set that is not shown to "
+    "be slower than {largest}."
+)
+_NO_PART = N_(
+    "{profile} is faster by {delta} % (95 % interval {ci95}) and is passed over: no run without "
+    "some of its settings stands in the same blocks, so any of them may do nothing. A sweep of its "
+    "parts tells."
+)
+_LIKELY = "Likely: the winner's change, its selection taken into account"
 
 
 def sensitivity(conclusion: Conclusion) -> Table:
@@ -401,6 +481,11 @@ def sensitivity(conclusion: Conclusion) -> Table:
         *(
             [("M: any larger gain is ruled out, at 95 %", size(conclusion.tuning.bound))]
             if conclusion.winner is None
+            else []
+        ),
+        *(
+            [(_LIKELY, f"{percent(best.likely[0])}, 95 % {interval(best.likely[1:])}")]
+            if (best := conclusion.winner) is not None and best.likely is not None
             else []
         ),
         ("MDE80: the smallest effect of a finalist with 80 % power", size(conclusion.noise.mde80)),
@@ -460,8 +545,8 @@ def tables(
     yield Table(title="Confirmed", columns=titles, rows=rows((*confirmed, base)))
     if confirmed:
         yield say.text(
-            "delta % compares jobs of the same block; {figure} is the mean of all jobs of "
-            "a row, so the ratio of two rows may differ from it.",
+            "delta % compares jobs of the same block; {figure} of a profile is that of the "
+            "baseline times its change. The list of jobs has each job's own.",
             figure=plain(metric.title),
         )
     left_out = max(0, len(screened) - _TOP - _BOTTOM) if is_short else 0

@@ -79,7 +79,8 @@ def effect_words(verdict: Verdict) -> str:
     if verdict.effect is None:
         return ABSENT
     names = f": {', '.join(verdict.unproved)}" if verdict.unproved else ""
-    declared = " (declared unseen)" if not names and verdict.effect is not Effect.IN_EFFECT else ""
+    is_shown = verdict.effect in (Effect.IN_EFFECT, Effect.ACTS)
+    declared = "" if names or is_shown else " (declared unseen)"
     return f"{verdict.effect}{declared}{names}"
 
 
@@ -118,6 +119,11 @@ def paragraph(verdict: Verdict, *, reference: str = BASELINE_ID) -> str:
     if verdict.delta is not None and verdict.arm != reference:
         ends = f"95 % interval {interval(verdict.ci95)}" if verdict.ci95 else "no interval"
         sentences.append(f"Delta {percent(verdict.delta)} against {against}, {ends}")
+    if verdict.likely is not None:
+        sentences.append(
+            f"The best of several, so likely {percent(verdict.likely[0])}, 95 % interval "
+            f"{interval(verdict.likely[1:])}"
+        )
     if verdict.n:
         sentences.append(f"n = {verdict.n}" + (f" ({verdict.method})" if verdict.method else ""))
     if verdict.up_to:
@@ -139,14 +145,21 @@ def standing(
     history: Sequence[TrialResult],
     *,
     step: int | None = None,
-    left_s: float | None = None,
+    left_s: tuple[float, float] | None = None,
+    ahead: Sequence[Trial] = (),
+    left: tuple[int, int] = (0, 0),
     is_placed: bool = False,
 ) -> str:
     """Say where a sweep stands: trials over and running, and the time that is left.
 
-    `step` is the last step of the trial that runs, `left_s` the seconds that the rest may take;
-    None where unknown. With `is_placed` the study says itself what its rounds are: runs are
-    counted, and none is called a confirmation.
+    Args:
+        history: its trials.
+        step: the last one of the trial that runs; None where unknown.
+        left_s: seconds that the rest takes, as planned and at most; None where unknown.
+        ahead: the trials that can be named and are not over.
+        left: how many are, as planned and at most.
+        is_placed: whether the study says itself what its rounds are: runs are counted, and none is
+            called a confirmation.
     """
     screen = [each for each in history if each.trial.is_screened and not each.trial.is_baseline]
     confirm = [each for each in history if each.trial.block]
@@ -158,19 +171,34 @@ def standing(
     elif screen or not (confirm or left_s is not None):
         # an arm counts once; a second run of it is told apart
         over = Counter(each.trial.arm for each in screen if each.status.is_final)
-        arms = len({each.trial.arm for each in screen})
-        parts.append(f"{len(over)}/{arms} screened")
-        if more := len(screen) - arms:
+        own = {each.trial.arm for each in screen}
+        later = {each.arm for each in ahead if each.is_screened and not each.is_baseline}
+        parts.append(f"{len(over)}/{len(own | later)} screened")
+        if more := len(screen) - len(own):
             parts.append(f"{over.total() - len(over)}/{more} screened again")
     if confirm:
         done = sum(each.status.is_final for each in confirm)
-        parts.append(f"{done}/{len(confirm)} confirmation trials")
+        fewest, most = (max(done + each, len(confirm)) for each in left)
+        of = f"/{fewest}" if most == fewest else f" of {fewest} to {most}"
+        parts.append(f"{done}{of} confirmation trials")
     if running:
         at = "" if step is None else f" step {step}/{running[0].trial.protocol.steps}"
         parts.append(f"{len(running)} running{at}")
     if left_s is not None:
-        parts.append(f"about {duration(left_s)} left")
+        parts.append(f"{time_left(*left_s)} left")
     return ", ".join(parts)
+
+
+_CLOSE, _FAR = 1.25, 5.0  # times the shortest time: about that, or up to the longest
+
+
+def time_left(fewest_s: float, most_s: float) -> str:
+    """Say how long the rest of a sweep takes: as planned, and at most where trials may be added."""
+    if most_s <= _CLOSE * max(fewest_s, 1.0):
+        return f"about {duration(fewest_s)}"
+    if most_s > _FAR * fewest_s:
+        return f"up to {duration(most_s)}"
+    return f"about {duration(fewest_s)} to {duration(most_s)}"
 
 
 def live_line(

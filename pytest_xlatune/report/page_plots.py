@@ -63,7 +63,8 @@ class Tick:
 class ForestRow:
     """An arm of a forest plot; `at`, `low`, `high` are percent, None without an interval.
 
-    `looks` is the verdict's kind in small letters: a page gives it a colour and a shape.
+    `looks` is the verdict's kind in small letters: a page gives it a colour and a shape. An arm
+    whose settings are not known to have been in effect is `hollow` too.
     """
 
     name: str
@@ -294,17 +295,23 @@ def forest(conclusion: Conclusion, *, title: str = "") -> Forest | None:
         if each.arm != CONCLUSION
         or (each.kind in CONFIRMED and (each.delta, each.ci95) not in of_arms)
     ]
-    against = {each.against for each in shown} - {""}
-    if conclusion.reference is not None:
-        against = {conclusion.reference.arm}
-    told = f" against {_name(*against)}" if len(against) == 1 else ""
+    reference = "" if conclusion.reference is None else conclusion.reference.arm
+    held = {each.arm: each.against or reference for each in shown}
+    # the title says against what most rows are; another row says it itself
+    usual = max([*held.values(), ""], key=[*held.values()].count)
+    told = f" against {_name(usual)}" if usual else ""
+
+    def named(verdict: Verdict) -> str:
+        own = held[verdict.arm]
+        return verdict.arm if own == usual else f"{verdict.arm} against {own}"
+
     best = conclusion.winner
-    decided = [(each.arm, each) for each in shown if each.kind in CONFIRMED]
+    decided = [(named(each), each) for each in shown if each.kind in CONFIRMED]
     ranked = [each for each in shown if each.kind is VerdictKind.SCREENED]
     parts = {
         "Confirmed in blocks" if all(each.n > 1 for _, each in decided) else "Decided": decided,
         _SCREENED if any(each.ci95 is None for each in ranked) else _FIRST_RUNS: [
-            (each.arm, each) for each in ranked
+            (named(each), each) for each in ranked
         ],
     }
     return _forest(
@@ -417,7 +424,7 @@ def _forest_row(name: str, verdict: Verdict, axis: PlotAxis, *, best: str) -> Fo
         ends=interval(verdict.ci95),
         n=str(verdict.n),
         said=words(verdict),
-        looks=verdict.kind.lower(),
+        looks=f"{verdict.kind.lower()}{' hollow' if verdict.unproved else ''}",
         is_best=bool(best) and verdict.arm == best,
     )
 

@@ -271,20 +271,28 @@ def plan(
     capacity: Sequence[str],
     cost: Sequence[str] = (),
     measured: Collection[str] = (),
+    later: Collection[str] = (),
     scripts: Sequence[tuple[str, str]] = (),
     slots: Slots = (),
 ) -> Document:
     """Return the plan as a document.
 
-    `trials` are the first ones, in order: their results decide which ones confirm. `capacity` says
-    which effects the plan can find, `cost` what it takes. The trials whose ids are `measured` are
-    not run again. `scripts` are titles and texts for submission, `slots` see `Subject`.
+    `trials` are those that can be named, in order: their results decide which ones confirm, and
+    those whose ids are `later` wait for what an earlier one finds. `capacity` says which effects
+    the plan can find, `cost` what it takes. The trials whose ids are `measured` are not run again.
+    `scripts` are titles and texts for submission, `slots` see `Subject`.
     """
     numbers = slot_numbers(slots)
     rows = tuple(
         (
             str(number),
-            f"{trial.stage}, measured" if trial.id in measured else trial.stage,
+            ", ".join(
+                (
+                    trial.stage,
+                    *(["measured"] if trial.id in measured else []),
+                    *(["later"] if trial.id in later else []),
+                )
+            ),
             *([str(numbers[trial.cell_digest])] if numbers else []),
             literal(trial.id),
             literal(trial.profile.shown_text),

@@ -183,7 +183,7 @@ def batch_curve(subject: Subject) -> RunsPlot | None:
     told = "; ".join(f"{value_of[each.arm]}: {significant(each.tgs)} TGS" for each in means)
     return RunsPlot(
         caption=f"Across: {plain(key)}. Up: Tokens/s/device. Small dots: single jobs. Large dots: "
-        "their mean; filled: the recommended value."
+        "the figures of the table; filled: the recommended value."
         + (f" Red line: {plain(unfit)} did not fit." if unfit else ""),
         label=plain(f"{told}" + (f"; {unfit} did not fit" if unfit else "")),
         points=tuple(dots),
@@ -248,12 +248,14 @@ def node_strip(subject: Subject) -> RunsPlot | None:
     )
     if sigma:
         caption += f" Bands: one and two standard deviations of a run, {fine(sigma)}."
+    shown = {arm: each.delta for arm, each in verdicts.items() if each.delta is not None}
     told = "; ".join(
-        f"{node} {percent(relative(first[node] - level))}" for node in order[:_MOST_NAMES]
+        f"{node} {percent(shown.get(node, relative(first[node] - level)))}"
+        for node in order[:_MOST_NAMES]
     )
     return RunsPlot(
         caption=caption,
-        label=plain(f"first runs against the median, the slowest first: {told}"),
+        label=plain(f"nodes against the median, the slowest first run first: {told}"),
         points=tuple(dots),
         bands=tuple(bands),
         x_ticks=tuple(Tick(at=x.at(float(order.index(n))), text=plain(n)) for n in names),
@@ -265,6 +267,9 @@ def node_strip(subject: Subject) -> RunsPlot | None:
 
 def _looks(verdict: Verdict | None) -> str:
     return verdict.kind.lower() if verdict is not None else ""
+
+
+_FIRST = "the first commit"
 
 
 def commit_series(subject: Subject) -> RunsPlot | None:
@@ -294,15 +299,24 @@ def commit_series(subject: Subject) -> RunsPlot | None:
     )
     every = max(math.ceil(len(commits) / _MOST_NAMES), 1)
     by_commit: dict[int, list[float]] = {}
-    for at, _, _, off in offs:
-        by_commit.setdefault(at, []).append(off)
-    told = "; ".join(f"{commits[at]} {percent(fmean(by_commit[at]))}" for at in sorted(by_commit))
+    for at, _, score in runs:
+        by_commit.setdefault(at, []).append(score.value - fmean(base))
+    known = {
+        each.arm.rpartition("-")[2]: each.delta
+        for each in subject.conclusion.verdicts
+        if each.against == _FIRST and each.delta is not None
+    }
+    changes = {
+        commits[at]: known.get(commits[at], relative(fmean(own)))
+        for at, own in sorted(by_commit.items())
+    }
+    told = "; ".join(f"{name} {percent(change)}" for name, change in changes.items())
     return RunsPlot(
         caption="Across: the commits, the first to the left, by their number. Up: percent of the "
         "mean of the first commit. Each dot is a job."
         + (" Red line: the commit that is named." if marks else "")
         + (" Bars: how likely each commit is the first that changed it." if any(chances) else ""),
-        label=plain(f"mean change of the commits that were measured: {told}"),
+        label=plain(f"change of the commits that were measured against {_FIRST}: {told}"),
         points=tuple(
             Point(
                 x=x.at(float(at)),
@@ -370,10 +384,7 @@ def pair_matrix(subject: Subject) -> Matrix | None:
     record = subject.conclusion.record
     if not isinstance(record, NetworkRecord) or not record.pairs:
         return None
-    change = {
-        frozenset(each.nodes): each.delta if each.fresh is None else each.fresh
-        for each in record.pairs
-    }
+    change = {frozenset(each.nodes): each.change for each in record.pairs}
     told = sorted((each for each in change.items() if each[1] is not None), key=_by_change)
     slowest = dict.fromkeys(name for pair, _ in told for name in sorted(pair))
     kept = set(list(dict.fromkeys((*record.accused, *record.link, *slowest)))[:_MOST_NODES])
@@ -382,9 +393,8 @@ def pair_matrix(subject: Subject) -> Matrix | None:
     if not names:
         return None
     caption = (
-        "Change in percent of each pair of nodes: of its fresh runs against the median of all "
-        "first runs, where it has any, else of its first run against the median of its round. "
-        "Empty: the pair has no score."
+        "Change in percent of each pair of nodes, as the table has it: of its fresh runs where it "
+        "has any, else of its first run. Empty: the pair has no score."
     )
     if len(names) < len(record.nodes):
         caption += (

@@ -300,12 +300,54 @@ def fit_lines(groups: Sequence[_Points], *, beside: Sequence[_Points] = ()) -> t
 _MANY = 10  # jobs whose spread tells the noise
 _ROUNDS = 5
 _HUBER = 1.345  # standard deviations from which a job counts less: 95 % as good on normal noise
+_FAR = 3.0  # standard deviations from which a job differs by what it sets, and not by noise
+_REACH = 5.0  # times their noise, within which jobs may be of the group that tells it
+
+
+def main_group(groups: Sequence[Sequence[float]]) -> tuple[list[float], float]:
+    """Return the centre of each group's values, and the standard deviation about them.
+
+    They are of the values that differ by noise. Many settings of a catalog do harm and few help by
+    far, so the search begins at the upper quartile of each group, within five times the distance of
+    the nearest quarter of all values; then it takes medians of those within five deviations.
+
+    Raises:
+        ValueError: a group is empty.
+    """
+    if not all(groups):
+        raise ValueError("a group without values has no centre")
+
+    def distances(values: Sequence[Sequence[float]]) -> list[float]:
+        """Return them but for one of each group, which lies at its centre."""
+        found = (abs(x - at) for own, at in zip(values, centres, strict=True) for x in own)
+        return sorted(found)[len(groups) :] or [0.0]
+
+    centres = [sorted(group)[3 * len(group) // 4] for group in groups]
+    off = distances(groups)
+    sd = max(off[len(off) // 4], IDENTICAL)
+    for _ in range(_ROUNDS):
+        near = [
+            [value for value in group if abs(value - centre) <= _REACH * sd]
+            for group, centre in zip(groups, centres, strict=True)
+        ]
+        centres = [median(own or [at]) for own, at in zip(near, centres, strict=True)]
+        sd = max(1.4826 * median(distances(near)), IDENTICAL)
+    return centres, sd
+
+
+def weight(distance: float, sd: float) -> float:
+    """Return how much a job counts that lies off by noise of `sd`, or by what it sets."""
+    off = abs(distance)
+    if off > _FAR * sd:
+        return 0.0
+    return 1.0 if off <= _HUBER * sd else _HUBER * sd / off
 
 
 def _shared_slope(off: _Points, beside: Sequence[_Points], slope: float) -> tuple[float, float]:
     """Return the slope of all jobs, and the weighted spread of their slots.
 
-    By iterated weights (P. J. Huber, Annals of Mathematical Statistics 35, 1964).
+    By iterated weights (P. J. Huber, Annals of Mathematical Statistics 35, 1964) of the jobs of the
+    main group; the others do not count, for what they set may differ by any amount.
 
     Args:
         off: of the baselines, each less the mean of its group; they count in full.
@@ -314,17 +356,13 @@ def _shared_slope(off: _Points, beside: Sequence[_Points], slope: float) -> tupl
     """
     products = math.fsum(x * y for x, y in off)
     squares = math.fsum(x * x for x, _ in off)
-    levels = [median(y - slope * x for x, y in group) for group in beside]
     spread = squares
     for _ in range(_ROUNDS):
-        residuals = [
-            [y - level - slope * x for x, y in group]
-            for group, level in zip(beside, levels, strict=True)
-        ]
-        near = _HUBER * 1.4826 * median(abs(each) for own in residuals for each in own)
+        residuals = [[y - slope * x for x, y in group] for group in beside]
+        levels, sd = main_group(residuals)
         parts = []
-        for group, own in zip(beside, residuals, strict=True):
-            weights = [1.0 if abs(each) <= near else near / abs(each) for each in own]
+        for group, own, level in zip(beside, residuals, levels, strict=True):
+            weights = [weight(each - level, sd) for each in own]
             whole = math.fsum(weights) or 1.0
             x0 = math.fsum(w * x for w, (x, _) in zip(weights, group, strict=True)) / whole
             y0 = math.fsum(w * y for w, (_, y) in zip(weights, group, strict=True)) / whole
@@ -334,7 +372,6 @@ def _shared_slope(off: _Points, beside: Sequence[_Points], slope: float) -> tupl
             return 0.0, 0.0
         found = math.fsum(w * (x - x0) * (y - y0) for x0, y0, own in parts for w, (x, y) in own)
         slope = (products + found) / spread
-        levels = [y0 - slope * x0 for x0, y0, _ in parts]
     return slope, spread
 
 
@@ -377,7 +414,7 @@ def fit_slots(jobs: Sequence[SlotScore]) -> SlotLines | None:
     effects whose variance is estimated with the noise (restricted likelihood by expectation and
     maximisation: N. M. Laird and J. H. Ware, Biometrics 38, 1982), so that slots that are alike
     share a level, and slots that differ have their own. Most profiles do next to nothing and tell
-    the level of their slot too; those far off count less (P. J. Huber, 1964). The slope is that of
+    the level of their slot too; those off the main group count less, or not. The slope is that of
     all jobs where there are ten profiles or more: of a few a good one would pass for a drift. Then
     the baselines alone tell it, and one on each slot tells none.
     """
@@ -403,7 +440,9 @@ def fit_slots(jobs: Sequence[SlotScore]) -> SlotLines | None:
     values -= slope * places
     mean = float(values.mean())
     values -= mean
+    rows = [at for at, each in enumerate(jobs) if not each.is_baseline]
     weights, ratio = np.ones(len(jobs)), 1.0
+    weights[rows] = _weights(values[rows].tolist())
     for _ in range(_EM_ROUNDS):
         weighted = design * weights[:, None]
         normal = design.T @ weighted
@@ -418,9 +457,7 @@ def fit_slots(jobs: Sequence[SlotScore]) -> SlotLines | None:
         own = effects[fixed:]
         spread = (float(own @ own) + noise * float(np.trace(inverse[fixed:, fixed:]))) / len(slots)
         ratio = noise / max(spread, _LEAST_SPREAD * noise)
-        near = _HUBER * 1.4826 * float(np.median(np.abs(residual)))
-        far = np.maximum(np.abs(residual), near or 1.0)
-        weights = np.where(is_profile > 0, (near or 1.0) / far, 1.0)
+        weights[rows] = _weights(residual[rows].tolist())
     contrast = np.zeros((len(slots), len(effects)))
     contrast[:, 0] = 1.0
     contrast[range(len(slots)), range(fixed, fixed + len(slots))] = 1.0
@@ -434,6 +471,14 @@ def fit_slots(jobs: Sequence[SlotScore]) -> SlotLines | None:
         variances=dict(zip(slots, variances.tolist(), strict=True)),
         tilt=tilt,
     )
+
+
+def _weights(values: Sequence[float]) -> list[float]:
+    """Return how much each profile's job counts: those of the main group, and those near it."""
+    if not values:
+        return []
+    (centre,), sd = main_group([values])
+    return [weight(each - centre, sd) for each in values]
 
 
 def _slope_of_baselines(jobs: Sequence[SlotScore]) -> tuple[float, float]:

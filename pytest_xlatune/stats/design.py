@@ -148,6 +148,8 @@ FIRST_STAGE_ALPHA = 0.04  # where a second stage is held in reserve
 SECOND_STAGE_ALPHA = 0.01
 MIN_DF = 3
 MAX_BLOCKS = 6
+MOST_BLOCKS = 20  # of a large budget
+_USUAL_BUDGET = 65  # jobs up to which few profiles are not measured more often than need be
 
 MIN_BLOCKS = 3
 # jobs that stay for a last block of what may still gain 2 %, before the full layout is made longer
@@ -163,6 +165,7 @@ class SweepLayout:
     widths: tuple[int, ...]
     block_baselines: int = 2
     again: int = 0  # the best of the screen that run a second time before the blocks
+    most: int = MAX_BLOCKS  # blocks
 
     def of(self, profiles: int, *, slots: int = 1) -> SweepLayout:
         """Return it for so many profiles: no block has more arms than there are.
@@ -190,6 +193,7 @@ _LAYOUTS = (
     SweepLayout(screen_baselines=3, widths=(5, 3, 3, 3)),
     SweepLayout(screen_baselines=3, widths=(4, 3, 3, 3)),
     SweepLayout(screen_baselines=3, widths=(4, 3, 3)),
+    SweepLayout(screen_baselines=2, widths=(4, 3, 3)),
     SweepLayout(screen_baselines=3, widths=(3, 3, 3)),
     SweepLayout(screen_baselines=3, widths=(2, 2, 2)),
     SweepLayout(screen_baselines=1, widths=(2, 2, 2), block_baselines=1),
@@ -201,6 +205,14 @@ _SLOT_LAYOUTS = (SweepLayout(screen_baselines=3, widths=(6, 6, 6, 6)),)
 SECOND_RUNS = 8
 _TWICE = SweepLayout(
     screen_baselines=3, widths=(4, 4, 4, 4, 4), block_baselines=1, again=SECOND_RUNS
+)
+# a large budget: beyond six blocks one more run of a finalist tells less than a second run of those
+# that nearly became one. The share of the profiles that run twice, and arms of each block
+_LARGE = (
+    (1.0, (12, 8, 6, 5, 4, *[3] * 8)),
+    (2 / 3, (6, 5, 5, *[3] * 6)),
+    (1 / 2, (6, 5, 4, 3, 3, 3, 3)),
+    (1 / 2, (5, 5, 4, 3, 3, 3)),
 )
 # where the noise is small there may be more than three winners, and three runs show each of them
 _QUIET_LAYOUTS = (
@@ -219,6 +231,7 @@ class Plan:
     block_baselines: int  # baselines in each block
     jobs: int  # of the whole sweep
     again: int = 0  # the best of the screen that run a second time before the blocks
+    pair: bool = False  # whether one arm more stands in every block, to be decided
 
     @property
     def finalists(self) -> int:
@@ -252,7 +265,8 @@ class Plan:
             first = "the first block" if runs[0][1] == 1 else f"the first {runs[0][1]} blocks"
             blocks = f"{first}, {rest}"
         twice = f"the best {self.again} once more, then " if self.again else ""
-        return f"{twice}{head}{blocks}, {counted(self.block_baselines, 'baseline')} in each"
+        pair = " and the pair of wave 1" if self.pair else ""
+        return f"{twice}{head}{blocks}, {counted(self.block_baselines, 'baseline')}{pair} in each"
 
     def mde80(self, sigma: float, *, alpha: float = SWEEP_ALPHA) -> float:
         """Return the relative effect of a finalist that stays to the end, found with 80 % power."""
@@ -306,9 +320,8 @@ def plan(
     is_quiet = sigma is not None and sigma <= _QUIET and not reserved_blocks
     quiet = _QUIET_LAYOUTS if is_quiet else ()
     several = _SLOT_LAYOUTS if slots > 1 else ()
-    # the blocks all lie side by side, and second runs are of the better half at most
-    is_wide = slots >= len(_TWICE.widths) and profiles >= 2 * _TWICE.again
-    twice = (_TWICE,) if is_wide and may_repeat and not reserved_blocks else ()
+    is_repeated = may_repeat and not reserved_blocks and profiles >= 2 * SECOND_RUNS
+    twice = _with_second_runs(profiles, slots=slots) if is_repeated else ()
     for layout in (*twice, *quiet, *_LAYOUTS[:1], *several, *_LAYOUTS[1:]):
         found = layout.of(profiles, slots=slots)
         in_screen = screen_baselines or max(found.screen_baselines, waves, beside)
@@ -318,7 +331,10 @@ def plan(
         if left < 0 or found.df < MIN_DF:
             continue
         left -= _SPARE_JOBS if layout is _LAYOUTS[0] else 0
-        most = min(MAX_BLOCKS, slots) if layout is _TWICE else MAX_BLOCKS
+        most = found.most
+        is_plain = slots == 1 and not is_repeated and not reserved_blocks
+        if layout is _LAYOUTS[0] and is_plain and budget > _USUAL_BUDGET:
+            most = MOST_BLOCKS  # few profiles, of which none runs twice
         more = max(min(left // block, most - len(found.widths)), 0)
         widths = found.widths + found.widths[-1:] * more
         return Plan(
@@ -342,6 +358,45 @@ def jobs_for_second_runs(layout: Plan, *, slots: int) -> int:
     if layout.again or slots < len(_TWICE.widths) or layout.profiles < 2 * _TWICE.again:
         return 0
     return layout.profiles + layout.screen_baselines + _TWICE.again + _TWICE.in_blocks
+
+
+def _with_second_runs(profiles: int, *, slots: int) -> tuple[SweepLayout, ...]:
+    """Return the layouts in which the best of the screen run twice, in the order of their trial.
+
+    On one slot those of a large budget; the last two have as many second runs as fit, eight or
+    more. On several slots all blocks lie side by side.
+    """
+    if slots > 1:
+        is_wide = slots >= len(_TWICE.widths)
+        return (replace(_TWICE, most=min(MAX_BLOCKS, slots)),) if is_wide else ()
+    return tuple(
+        SweepLayout(screen_baselines=3, widths=widths, again=again, most=MOST_BLOCKS)
+        for share, widths in _LARGE
+        for again in range(int(share * profiles), _fewest(share, profiles) - 1, -1)
+    )
+
+
+def _fewest(share: float, profiles: int) -> int:
+    """Return how many second runs a layout has at least."""
+    return SECOND_RUNS if share <= 1 / 2 else int(share * profiles)
+
+
+def unused(layout: Plan, budget: int) -> str:
+    """Say why a plan leaves jobs of its budget, and what becomes of them; "" where none is left."""
+    left = budget - layout.jobs
+    if not left:
+        return ""
+    block = layout.widths[-1] + layout.block_baselines
+    if left < block:
+        why = f" (one more block takes {block})"
+    elif left < block + _SPARE_JOBS:
+        why = ""
+    else:
+        why = f" ({layout.blocks} blocks are the most planned here; `blocks=` asks for more)"
+    return (
+        f"{counted(left, 'job')} of {budget} {'is' if left == 1 else 'are'} kept for spare blocks, "
+        f"which run where nothing is faster and show what can be ruled out{why}"
+    )
 
 
 def screen_slots(slots: int, profiles: int) -> int:

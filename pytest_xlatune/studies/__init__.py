@@ -172,8 +172,16 @@ class Study(Protocol):
         """Return how many trials are likely still to come, those not planned yet included."""
         ...
 
+    def at_most(self, history: History) -> int:
+        """Return how many trials may still come at most; `left` where no more can follow."""
+        ...
+
+    def why_more(self, history: History) -> str:
+        """Say which trials were added to those that were planned, and why; "" where none were."""
+        ...
+
     def ahead(self, history: History) -> tuple[Trial, ...]:
-        """Return the trials that are proposed, and those foreseen behind an evidence run."""
+        """Return the trials that are proposed, and those that can be named and wait for others."""
         ...
 
     def outline(self, history: History) -> tuple[str, ...]:

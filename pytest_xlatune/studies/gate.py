@@ -47,6 +47,7 @@ from pytest_xlatune.stats.compare import (
     deciding,
     gate,
     interval90,
+    is_within,
     two_samples,
 )
 from pytest_xlatune.stats.design import MIN_DF, SWEEP_ALPHA
@@ -63,10 +64,13 @@ from pytest_xlatune.studies.trials import (
     unlike_words,
     usable,
 )
+from pytest_xlatune.studies.tuning.derived import settings_of
 from pytest_xlatune.studies.verdicts import (
     Losses,
     OneCell,
+    acting,
     answered,
+    beside,
     compared,
     deployed,
     job_ids_of,
@@ -75,6 +79,7 @@ from pytest_xlatune.studies.verdicts import (
     score_flags,
     straggler_veto,
     unmeasured,
+    with_acting,
     with_comparison,
 )
 
@@ -162,12 +167,13 @@ class Gated:
 
 def conclusion(gated: Gated) -> Conclusion:
     """Return the verdicts in declared order."""
-    verdicts = tuple(_verdict(gated, each.id) for each in gated.study.profiles)
+    level = reference(gated.past)
+    verdicts = tuple(beside(_verdict(gated, each.id), level) for each in gated.study.profiles)
     seen = [each.mde80 for each in verdicts if each.mde80 is not None]
     fit, window = gated.fit, gated.past.window
     return Conclusion(
         verdicts=verdicts,
-        reference=reference(gated.past),
+        reference=level,
         record=NoiseRecord(
             mde80=max(seen, default=None),
             sigma=fit.sigma if fit is not None and fit.df >= MIN_DF else None,
@@ -207,6 +213,7 @@ def _verdict(gated: Gated, profile_id: str) -> Verdict:
 def _compared(gated: Gated, base: Verdict, trials: Sequence[TrialResult]) -> Verdict:
     found = gated.comparison(base.arm)
     missing = _missing(gated, base.arm)
+    base = _shown_to_act(gated, base, found)
     if isinstance(found, NoComparison):
         return _because(base, f"cannot tell: {found.reason}", *missing)
     claims = [
@@ -226,7 +233,19 @@ def _compared(gated: Gated, base: Verdict, trials: Sequence[TrialResult]) -> Ver
     if gated.stored:
         method = f"{method}; stored baseline, a drift since then is not excluded"
     decided = with_comparison(base, found, kind=kind, reasons=(*reasons, *base.reasons))
+    if kind is VerdictKind.EQUIVALENT and not is_within(found, margin=gated.margin):
+        # a loss is excluded, a gain is not: it passes, and is not called the same
+        decided = replace(decided, word=NO_REGRESSION, against=BASELINE_ID)
     return replace(decided, n=base.n, method=method)
+
+
+def _shown_to_act(gated: Gated, base: Verdict, found: Comparison | NoComparison) -> Verdict:
+    """Return a candidate without the doubt that its blocks remove: see `acting`."""
+    profile = next(each for each in gated.study.profiles if each.id == base.arm)
+    if isinstance(found, NoComparison) or base.arm in gated.study.others:
+        return base
+    told = with_comparison(base, found, kind=base.kind, reasons=())
+    return with_acting(base, {name for _, name in acting(told, settings_of(profile))})
 
 
 def _because(verdict: Verdict, *reasons: str) -> Verdict:
@@ -329,6 +348,7 @@ def _notes(gated: Gated) -> list[str]:
 
 
 KIND = "gate"
+NO_REGRESSION = "NO REGRESSION"
 
 
 @written("gate")

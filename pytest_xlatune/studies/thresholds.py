@@ -296,7 +296,16 @@ class ThresholdStudy(OneCell):
             kind = VerdictKind.INCONCLUSIVE
         lost = [f"cannot tell: {short} of {self.jobs} jobs do not tell it"] if short else []
         method = f"mean of {len(values)} jobs against the threshold, one-sided 5 % either way"
-        return replace(_because(base, text, *lost), kind=kind, n=len(values), method=method)
+        told = _because(base, text, *lost)
+        return replace(told, kind=kind, word=WORDS[kind], n=len(values), method=method)
+
+
+# a demand that is met says nothing of a difference
+WORDS = {
+    VerdictKind.EQUIVALENT: "PASS",
+    VerdictKind.SLOWER: "FAIL",
+    VerdictKind.INCONCLUSIVE: "CANNOT TELL",
+}
 
 
 def _because(verdict: Verdict, *reasons: str) -> Verdict:

@@ -6,7 +6,7 @@ Nothing here plans a trial.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import Self
@@ -19,6 +19,7 @@ from pytest_xlatune.model.result import (
     Action,
     Comparison,
     Conclusion,
+    Effect,
     LostRuns,
     Score,
     TrialResult,
@@ -30,7 +31,14 @@ from pytest_xlatune.model.result import (
 from pytest_xlatune.model.text import percent
 from pytest_xlatune.model.trial import Arm, Trial
 from pytest_xlatune.stats.blocks import BlockFit
-from pytest_xlatune.stats.compare import VETO_P, NoComparison, compare, straggler_p
+from pytest_xlatune.stats.compare import (
+    MIN_TRIALS,
+    VETO_P,
+    NoComparison,
+    ToldWinner,
+    compare,
+    straggler_p,
+)
 from pytest_xlatune.stats.validity import different_loss
 from pytest_xlatune.studies import (
     NEVER,
@@ -173,6 +181,39 @@ def with_effect(base: Verdict, trials: Sequence[TrialResult]) -> Verdict:
     return replace(base, effect=weakest, unproved=tuple(open_ones))
 
 
+_OF_NCCL = ("NCCL_", "RCCL_")
+
+
+def acting(
+    found: Verdict, settings: Mapping[tuple[str, str], str]
+) -> Mapping[tuple[str, str], str]:
+    """Return the setting of an arm that its own fresh blocks show to act; {} where none do.
+
+    Where an arm sets one thing and nothing else, and the interval of its blocks holds no 0, that
+    thing acts, whatever a log says of it. Not so where its reader lists all that it read, as XLA
+    and NCCL do, and lacks it: it has not arrived, and the difference is chance.
+
+    Args:
+        found: the verdict on the arm.
+        settings: (kind, name) -> value of all that it sets.
+    """
+    is_apart = found.n > 1 and found.ci95 is not None and not found.ci95[0] <= 0 <= found.ci95[1]
+    is_apart |= found.kind is VerdictKind.FASTER  # of which the low end may be 0
+    if not (found.unproved and is_apart) or len(settings) != 1:
+        return {}
+    ((kind, name),) = settings
+    is_listed = kind not in ("env", "override") or name.startswith(_OF_NCCL)
+    return {} if found.effect is Effect.NOT_SEEN and is_listed else settings
+
+
+def with_acting(base: Verdict, names: Collection[str]) -> Verdict:
+    """Return a verdict on settings of which fresh blocks show some to act, by their names."""
+    left = tuple(each for each in base.unproved if each.removeprefix("--") not in names)
+    if len(left) == len(base.unproved):
+        return base
+    return replace(base, unproved=left, effect=base.effect if left else Effect.ACTS)
+
+
 def measured(base: Verdict, trials: Sequence[TrialResult]) -> Verdict:
     """Fill in the geometric means, the jobs and the settings in effect of the scored trials."""
     base = with_effect(base, trials)
@@ -189,6 +230,49 @@ def measured(base: Verdict, trials: Sequence[TrialResult]) -> Verdict:
         figure=figure and replace(figure, value=figure.metric.figure(mean)),
         job_ids=job_ids_of([each for each, _ in scored]),
     )
+
+
+def beside(base: Verdict, level: Verdict | None) -> Verdict:
+    """Return a verdict whose figures are those of another line times its change.
+
+    The runs of two lines are of other times: their plain means differ by more than the change. What
+    stands beside a change agrees with it; the figure of each job stands in the list of jobs.
+    """
+    if level is None or not (level.n and base.n):
+        return base
+    if level.figure is not None:
+        return at_level(base, level.figure.metric.score(level.figure.value))
+    return base if level.tgs is None else at_level(base, math.log(level.tgs))
+
+
+def at_level(base: Verdict, level: float) -> Verdict:
+    """Return a verdict whose figures are its change against a score of `level`."""
+    if base.delta is None or base.delta <= -1:
+        return base
+    value = level + math.log1p(base.delta)
+    if base.figure is not None:
+        figure = replace(base.figure, value=base.figure.metric.figure(value))
+        return replace(base, figure=figure)
+    if base.tgs is None:
+        return base
+    tgs = math.exp(value)
+    # the tokens of a step are its own: another batch size has others
+    return replace(base, tgs=tgs, step_s=base.step_s and base.step_s * base.tgs / tgs)
+
+
+EQUIVALENCE = 0.01  # relative change that counts as none, unless a sweep states another
+
+
+def level_kind(found: Verdict) -> VerdictKind:
+    """Return the kind of an arm that is not accused: EQUIVALENT where its interval shows that.
+
+    A single run, or one that nothing is beside, is SCREENED whatever its word; what may differ by
+    1 % or more is INCONCLUSIVE.
+    """
+    if found.n < MIN_TRIALS or found.ci95 is None:
+        return VerdictKind.SCREENED
+    is_inside = found.ci95[0] > -EQUIVALENCE and found.ci95[1] < EQUIVALENCE
+    return VerdictKind.EQUIVALENT if is_inside else VerdictKind.INCONCLUSIVE
 
 
 def compared(
@@ -215,6 +299,15 @@ def with_comparison(
         method=found.method,
         reasons=tuple(reasons),
     )
+
+
+def as_winner(base: Verdict, told: ToldWinner) -> Verdict:
+    """Return a verdict with the figures that are told of a winner, as relative changes."""
+    low, high = map(relative, told.ci95)
+    if told.likely is None:
+        return replace(base, ci95=(low, high))
+    mean, least, most = map(relative, told.likely)
+    return replace(base, ci95=(low, high), likely=(mean, least, most))
 
 
 def job_ids_of(trials: Sequence[TrialResult]) -> tuple[str, ...]:
@@ -317,6 +410,15 @@ class Common(Record):
     def left(self, history: History) -> int:
         """Return how many trials are proposed: no other will follow."""
         return len(self.propose(history))
+
+    def at_most(self, history: History) -> int:
+        """Return how many trials are left: no others can follow."""
+        return self.left(history)
+
+    def why_more(self, history: History) -> str:
+        """Return "": no trial is ever added to those that were planned."""
+        del history
+        return ""
 
     def whole(self) -> Self:
         """Return itself: nothing of it can be deselected."""

@@ -28,7 +28,7 @@ from pytest_xlatune.catalog.context import Context
 from pytest_xlatune.launchers import Launcher
 from pytest_xlatune.launchers.checkout import CheckoutLauncher, LauncherByCell, with_python
 from pytest_xlatune.launchers.container import configured
-from pytest_xlatune.model.cell import Cell, Parallelism, Protocol
+from pytest_xlatune.model.cell import Cell, Parallelism, Protocol, folder_of_family
 from pytest_xlatune.model.errors import ConfigError, SubmissionError
 from pytest_xlatune.model.hosts import MAX_RANGE, expand, parts
 from pytest_xlatune.model.profile import NO_ENV_ID, Profile, check_unique
@@ -48,6 +48,7 @@ from pytest_xlatune.studies.tuning.derived import (
     slots_of,
 )
 from pytest_xlatune.sweep.deployed import NoEnv, context_of, with_sourced
+from pytest_xlatune.sweep.earlier import recorded_jaxlib
 from pytest_xlatune.sweep.groups import (
     GROUPS,
     CellSettings,
@@ -334,8 +335,21 @@ class Sweep(Declared):
             raise ConfigError(text) from None
         return layout.finalists if isinstance(layout, Plan) else 0
 
-    def resolve(self, said: Said = NOTHING) -> ResolvedSweep:
+    def resolve(
+        self,
+        said: Said = NOTHING,
+        *,
+        workdir: Path | None = None,
+        session: str = "",
+        jaxlib: str = "",
+    ) -> ResolvedSweep:
         """Put over the declared settings what the user said, and return the sweep that can run.
+
+        Args:
+            said: by options, the environment and `xlatune.toml`.
+            workdir: of the ledgers, for the jaxlib that earlier trials recorded; None asks none.
+            session: whose own trials are not asked, so that all its processes find the same.
+            jaxlib: the target's, where it is known already.
 
         Raises:
             ConfigError: a setting is missing (all of them are named at once) or does not fit.
@@ -409,6 +423,11 @@ class Sweep(Declared):
             )
         cell = with_sourced(cell, launcher)
         restored = self.no_env.profile(launcher, cell) if self.no_env else None
+        if self.no_env and restored and restored.is_baseline and not self.no_env.jaxlib:
+            if workdir is not None and not jaxlib:
+                folder = folder_of_family(self.name, (cell, *others.values()))
+                jaxlib = recorded_jaxlib(workdir / folder, cell, session=session)
+            restored = replace(self.no_env, jaxlib=jaxlib).profile(launcher, cell)
         added = () if restored is None or restored.is_baseline else (restored,)
         return ResolvedSweep(
             sweep=replace(
@@ -421,6 +440,7 @@ class Sweep(Declared):
                 limits=said.over(self.limits),
             ),
             no_env="" if restored is None or added else restored.note,
+            jaxlib=jaxlib,
             context=_context(cell, launcher) if self.derived else None,
             cell=cell,
             slots=slots,

@@ -351,7 +351,8 @@ class NoEnv:
     """How deployed flags go back to their defaults.
 
     Attributes:
-        jaxlib: the target's release, e.g. "0.7.2"; "" takes only defaults that no release changed.
+        jaxlib: the target's release, e.g. "0.7.2"; "" takes defaults that no release changed, and
+            of others those of the release that earlier trials of the cell recorded.
         defaults: flag without dashes -> default, on top of the catalog: a vendor's fork may differ.
         keep: flags that stay as deployed because they are the cell, beside the number of devices
             of a CPU and CUDA's folder, which always are.
@@ -426,12 +427,16 @@ class NoEnv:
         missing = sorted(set(names) - known.keys())
         if missing:
             release = f"jaxlib {self.jaxlib}" if self.jaxlib else "every jaxlib"
+            later = "" if self.jaxlib else _RECORDED
             raise ConfigError(
                 f"the default of {', '.join(missing)} in {release} is not known; "
                 "state it in NoEnv(defaults={...}), name the target's jaxlib there, or list in "
-                "`keep` those that are part of the cell"
+                f"`keep` those that are part of the cell{later}"
             )
         return restore_default(flags, known)
+
+
+_RECORDED = ". Trials record their jaxlib: once one has run, the next session takes that"
 
 
 def _none(why: str) -> Profile:

@@ -117,6 +117,32 @@ def write_calibration(folder: Path, calibration: Calibration) -> Path:
     return path
 
 
+def recorded_jaxlib(folder: Path, cell: Cell, *, session: str = "") -> str:
+    """Return the release of jaxlib that the last trial of a cell ran with; "" where none told it.
+
+    Args:
+        folder: of the campaign; need not exist.
+        cell: whose trials.
+        session: whose own trials are left out; "" leaves none out.
+
+    Raises:
+        LedgerError: the ledger cannot be read.
+    """
+    from pytest_xlatune.ledger import LEDGER, CampaignOpened, EnvironmentSeen, Ledger
+
+    found = ""
+    for entry in Ledger(folder / LEDGER).refresh():
+        match entry.event:
+            case CampaignOpened(session=opened) if session and opened == session:
+                break
+            case EnvironmentSeen(cell_digest=seen, nodes=nodes) if seen == cell.digest:
+                told = (each.packages.get("jaxlib", "") for each in nodes)
+                found = next(filter(None, told), found)
+            case _:
+                pass
+    return found
+
+
 def read_calibration(folder: Path, cell: Cell) -> Calibration | None:
     """Return the calibration in a cell's folder; None where there is none of this very cell.
 

@@ -427,10 +427,7 @@ class DesignSettings(Declared):
         parse=_POSITIVE,
     )
     finalists: int = _setting(
-        0,
-        "Profiles that go into the first block; 0 is what the budget allows",
-        unit="profiles",
-        parse=_POSITIVE,
+        0, "Profiles of block 1; 0 is what the budget allows", unit="profiles", parse=_POSITIVE
     )
     blocks: int = _setting(
         0, "Blocks of the confirmation; 0 is what the budget allows", parse=_POSITIVE
@@ -455,6 +452,9 @@ class DesignSettings(Declared):
     )
     early_end: Literal["on", "off"] = _option(
         "off", "End hopeless screens early: on or off", metavar="HOW", choices=("on", "off")
+    )
+    pair: Literal["on", "off"] = _option(
+        "off", "Decide the pair of wave 1 in the blocks: on or off", choices=("on", "off")
     )
     loss_tolerance: float = _setting(
         0.02,

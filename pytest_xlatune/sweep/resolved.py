@@ -5,7 +5,7 @@ Made by `Sweep.resolve`. Nothing is submitted here, and no result is known.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,7 +19,7 @@ from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.profile import NO_ENV_ID, Profile, effective_values, parse_flags
 from pytest_xlatune.model.record import canonical
 from pytest_xlatune.model.redact import keep_secret
-from pytest_xlatune.model.text import same_value
+from pytest_xlatune.model.text import duration, same_value, time_s
 from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.stats.design import Refusal
 from pytest_xlatune.studies import Asked, DeclaredStudy, Study
@@ -50,6 +50,7 @@ class ResolvedSweep:
     compile_check: CompileCheck | None = None  # as this run does it
     settings: Mapping[str, str] = field(default_factory=dict)  # name -> where it was said
     no_env: str = ""  # why there is no `baseline-no-env`, where one is asked for
+    jaxlib: str = ""  # that earlier trials recorded, where `baseline-no-env` rests on it
     # candidate -> its own cell; short hash and subject -> the cell at a commit that is compared
     others: Mapping[str, Cell] = field(default_factory=dict)
     commits: str = ""  # that are compared, as they were named
@@ -137,12 +138,28 @@ class ResolvedSweep:
         """
         self.cell.protocol.check_window()
         study = self.study()
+        self._refuse_short_allocation(study)
         self._refuse_no_change(study)
         own = {each.digest: each for each in study.cells}
         tagged = [self._cell_of(tag) for tag in self.sweep.config_tags]
         for trial in study.ahead(()):
             for cell in (own[trial.cell_digest], *tagged):
                 self.sweep.launcher.launch(trial, cell)
+
+    def _refuse_short_allocation(self, study: Study) -> None:
+        """Refuse an allocation that holds no trial; where it is the user's own, Slurm knows."""
+        site = self.sweep.site
+        hold_s = time_s(site.allocation)
+        if site.executor != "allocation" or not hold_s:
+            return
+        from pytest_xlatune.executors.slurm.allocation import too_short
+
+        if said := too_short(hold_s, site.resources):
+            most, limit_s = study.at_most(()), site.resources.time_limit_s
+            raise ConfigError(
+                f"sweep {self.sweep.name!r}: {said}. One allocation for all {most} trials, one "
+                f"after the other, takes {duration(most * limit_s)} at most"
+            )
 
     def _refuse_no_change(self, study: Study) -> None:
         """Refuse a candidate of a gate that equals the baseline: it would pass whatever changed.
@@ -262,12 +279,16 @@ class ResolvedSweep:
         site = replace(site, executor="allocation", allocation=clock)
         return replace(self, sweep=replace(self.sweep, site=site), slots=())
 
-    def elsewhere(self, tag: str, winner: Profile, gate: DeclaredStudy) -> ResolvedSweep:
+    def elsewhere(
+        self, tag: str, winner: Profile, gate: DeclaredStudy, *, acting: Collection[str] = ()
+    ) -> ResolvedSweep:
         """Return the gate of a winner on another of the model's configurations.
 
-        It is another cell, with a ledger and a report of its own.
+        It is another cell, with a ledger and a report of its own. No log shows the settings named
+        by `acting`: the sweep's blocks showed that they reach the trainer, as they do there.
         """
         sweep = self.sweep
+        site = replace(sweep.site, unseen=(*sweep.site.unseen, *acting))
         return replace(
             self,
             sweep=replace(
@@ -279,6 +300,7 @@ class ResolvedSweep:
                 config_tags={},
                 study=gate,
                 gate=None,
+                site=site,
             ),
             cell=self._cell_of(tag),
             slots=(),

@@ -41,7 +41,8 @@ class Cost:
     """What a study will still cost.
 
     Attributes:
-        jobs: that are likely still to come.
+        jobs: that are still to come as planned.
+        at_most: that may come; 0 is as planned.
         measured: trials that are over and are used again.
         nodes: of each job; the mean where jobs have nodes of their own.
         trial_s: seconds of a trial; None where not even a limit is known.
@@ -61,21 +62,31 @@ class Cost:
     queued_s: float | None = None
     rounds: int = 0
     slots: int = 1
+    at_most: int = 0
+
+    @property
+    def most(self) -> int:
+        """How many jobs may still come."""
+        return max(self.jobs, self.at_most)
 
     @property
     def node_hours(self) -> float | None:
-        """Hours of trials times nodes; an upper bound where no trial is known."""
-        return None if self.trial_s is None else self.jobs * self.trial_s * self.nodes / _HOUR_S
+        """Hours of all jobs that may come, times nodes; a bound where no trial is known."""
+        return self._node_hours(self.most)
+
+    def _node_hours(self, jobs: int) -> float | None:
+        return None if self.trial_s is None else jobs * self.trial_s * self.nodes / _HOUR_S
 
     @property
     def words(self) -> str:
         """The node-hours in words; they name an upper bound as one."""
-        hours = self.node_hours
-        if hours is None:
+        fewest, most = (self._node_hours(each) for each in (self.jobs, self.most))
+        if fewest is None or most is None:
             return "unknown node-hours"
-        about = "about" if self.known else "at most"
-        digits = 0 if hours >= 10 else 1  # noqa: PLR2004 - two digits are enough
-        return f"{about} {math.ceil(hours * 10**digits) / 10**digits:.{digits}f} node-hours"
+        if not self.known:
+            return f"at most {_ceiled(most)} node-hours"
+        to = f" to {_ceiled(most)}" if self.most > self.jobs else ""
+        return f"about {_ceiled(fewest)}{to} node-hours"
 
     @property
     def lines(self) -> tuple[str, ...]:
@@ -88,7 +99,10 @@ class Cost:
         on = f"each on {counted(whole, 'node')}"
         if whole != self.nodes:
             on = f"on {self.nodes:.1f} nodes each on average"
-        said = [f"{counted(self.jobs, 'job')} to run, {on}{reused}"]
+        jobs = counted(self.jobs, "job")
+        if self.most > self.jobs:
+            jobs = f"{self.jobs} to {self.most} jobs"
+        said = [f"{jobs} to run, {on}{reused}"]
         if not self.jobs:
             return tuple(said)
         if self.trial_s is None:
@@ -99,6 +113,7 @@ class Cost:
             basis = f"a trial takes {duration(self.trial_s)} at most, its limit; none has run here"
         said.append(f"{self.words}: {basis}")
         rounds = self.rounds or self.jobs
+        later = self.most / self.jobs
         wall_s = rounds * self.trial_s
         about = "" if self.known else "at most "
         how = "one after the other"
@@ -108,11 +123,20 @@ class Cost:
                 if self.slots == 1
                 else f"on {self.slots} slots side by side"
             )
-        without = f"{about}{duration(wall_s)} {how}, without time in the queue"
+        most = f" to {duration(later * wall_s)}" if self.most > self.jobs else ""
+        wall = f"{duration(wall_s)}{most}" if self.known else duration(later * wall_s)
+        without = f"{about}{wall} {how}, without time in the queue"
         if self.queue_s is None or self.queued_s is None:
             return (*said, f"{without}, of which nothing is known yet")
         mean = duration(self.queue_s)
-        return (*said, f"{without}; {duration(self.queued_s)} with it (a mean of {mean} each)")
+        queued = duration(self.queued_s)
+        queued += f" to {duration(later * self.queued_s)}" if most else ""
+        return (*said, f"{without}; {queued} with it (a mean of {mean} each)")
+
+
+def _ceiled(hours: float) -> str:
+    digits = 0 if hours >= 10 else 1  # noqa: PLR2004 - two digits are enough
+    return f"{math.ceil(hours * 10**digits) / 10**digits:.{digits}f}"
 
 
 def cost_of(
@@ -152,6 +176,7 @@ def cost_of(
         queued_s=queued_s,
         rounds=rounds,
         slots=slots,
+        at_most=study.at_most(tuple(history)),
     )
 
 

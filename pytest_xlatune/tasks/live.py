@@ -36,7 +36,7 @@ from pytest_xlatune.model.errors import LedgerError
 from pytest_xlatune.model.redact import hide_kept
 from pytest_xlatune.model.resources import Next
 from pytest_xlatune.model.result import Conclusion, State, TrialResult, VerdictKind
-from pytest_xlatune.model.text import counted, duration
+from pytest_xlatune.model.text import counted
 from pytest_xlatune.report.lines import (
     best_lines,
     evidence_line,
@@ -45,6 +45,7 @@ from pytest_xlatune.report.lines import (
     running_line,
     standing,
     tally,
+    time_left,
 )
 from pytest_xlatune.studies import Study, place_in, profiles_in, says_where
 from pytest_xlatune.studies.trials import in_window
@@ -74,6 +75,8 @@ class Milestones:
         self._is_past_half = done >= left
         if not left:
             return ""
+        most = self.study.at_most(history)
+        to_run = counted(left, "trial") if most == left else f"{left} to {most} trials"
         cell = self.study.cells[0]
         names = dict.fromkeys(name for each in self.study.cells for name in each.nodelist)
         nodes = ",".join(names) or "this machine, or the scheduler's choice"
@@ -81,14 +84,18 @@ class Milestones:
         return "\n".join(
             [
                 f"{_TAG} kickoff: {cell.label}",
-                f"- {counted(left, 'trial')} to run{reused}",
+                f"- {to_run} to run{reused}",
                 f"- Profiles: {len(profiles_in(self.study, history))} and the baseline",
                 f"- Nodelist: {nodes}",
             ]
         )
 
     def landed(
-        self, history: Sequence[TrialResult], conclusion: Conclusion, *, left_s: float | None
+        self,
+        history: Sequence[TrialResult],
+        conclusion: Conclusion,
+        *,
+        left_s: tuple[float, float] | None,
     ) -> tuple[str, ...]:
         """Return the messages that a landed trial causes."""
         messages = []
@@ -105,8 +112,10 @@ class Milestones:
         total = done + self.study.left(history)
         if not self._is_past_half and 2 * done >= total:
             self._is_past_half = True
-            left = f", about {duration(left_s)} left" if left_s is not None else ""
-            head = f"{_TAG} half way: {label}: {done} of {counted(total, 'trial')}{left}"
+            left = f", {time_left(*left_s)} left" if left_s is not None else ""
+            most = done + self.study.at_most(history)
+            of = counted(total, "trial") if most == total else f"{total} to {most} trials"
+            head = f"{_TAG} half way: {label}: {done} of {of}{left}"
             lines = [head, f"- {tally(conclusion.verdicts)}", *best_lines(conclusion)]
             messages.append("\n".join(lines))
         return tuple(messages)
@@ -195,6 +204,7 @@ class Feed:
         self._studies: dict[str, Study] = {}
         self._pace = Pace()
         self._milestones: dict[str, Milestones] = {}
+        self._added: dict[str, str] = {}  # study -> what was told of trials that were added
 
     def landed(self) -> Iterator[Landed]:
         """Give the trials that landed since the last call.
@@ -284,6 +294,10 @@ class Feed:
             # a profile that needs no run has no job, so no trial has landed
             landed = result if result.not_run is None else None
             yield Landed(line=line, sweep=sweep, result=landed, messages=messages)
+            added = study.why_more(history)
+            if added and added != self._added.get(study.name):
+                self._added[study.name] = added
+                yield Landed(line=f"{study.cells[0].label}: {added}", sweep=sweep)
 
     def _reused(self, opened: CampaignOpened) -> Iterator[Landed]:
         done = sum(each.status.is_final for each in self._state.history(opened.study))
@@ -355,11 +369,17 @@ class Feed:
         return hide_kept(f"{job} {first.words}{more} | {progress}")
 
     def _progress(self, history: tuple[TrialResult, ...], study: Study) -> str:
-        left_s = self._left_s(history, study)
-        return standing(history, left_s=left_s, is_placed=says_where(study))
+        return standing(
+            history,
+            left_s=self._left_s(history, study),
+            ahead=study.ahead(history),
+            left=(study.left(history), study.at_most(history)),
+            is_placed=says_where(study),
+        )
 
-    def _left_s(self, history: tuple[TrialResult, ...], study: Study) -> float | None:
+    def _left_s(self, history: tuple[TrialResult, ...], study: Study) -> tuple[float, float] | None:
         # a job that has landed since the last look runs no more
         flying = {each.job_id for each in self._state.in_flight()}
         running = [each for each in self._running if each.job_id in flying]
-        return self._pace.left_s(study.left(history), self._now(), running=running)
+        left = study.left(history), study.at_most(history)
+        return self._pace.range_s(left, self._now(), running=running)

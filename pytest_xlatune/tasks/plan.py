@@ -15,12 +15,14 @@ from typing import TYPE_CHECKING
 
 from pytest_xlatune.ledger import LEDGER, Ledger, ProfileCompiled
 from pytest_xlatune.ledger.state import replay
+from pytest_xlatune.model.cell import DeployedFile
 from pytest_xlatune.model.hosts import compress
 from pytest_xlatune.model.profile import BASELINE_ID
 from pytest_xlatune.model.result import TrialResult
 from pytest_xlatune.model.text import counted
 from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.prepare.lint import look_at_rules
+from pytest_xlatune.prepare.preflight import look_at_shape
 from pytest_xlatune.report.bubble import bubbles
 from pytest_xlatune.report.document import (
     Bullets,
@@ -191,9 +193,11 @@ def plan_of(resolved: ResolvedSweep, study: Study, *, workdir: Path) -> Document
     sweep, cell = resolved.sweep, resolved.cell
     cells = {each.digest: each for each in study.cells}
     slots = tuple((name, compress(each.nodelist)) for name, each in cells.items())
+    now = {each.id for each in study.propose(recorded)}
     document = plan(
         cell=cell,
         trials=left,
+        later=frozenset(each.id for each in left if each.id not in now),
         launches=[
             (each.profile, sweep.launcher.launch(each, cells[each.cell_digest]))
             for each in firsts.values()
@@ -212,11 +216,21 @@ def plan_of(resolved: ResolvedSweep, study: Study, *, workdir: Path) -> Document
     return replace(
         document,
         sections=(
-            *(head, *_objections(resolved), *compiling, costs, *filter(None, [ways]), *others),
+            *(head, *_impossible(resolved, files), *_objections(resolved), *compiling, costs),
+            *(*filter(None, [ways]), *others),
             *filter(None, [bubble]),
             *_settings(resolved.settings),
         ),
     )
+
+
+def _impossible(resolved: ResolvedSweep, files: Sequence[DeployedFile]) -> tuple[Section, ...]:
+    """Say why the cell cannot run at all, as the preflight refuses it; () where it can."""
+    found = look_at_shape(
+        resolved.sweep.launcher, resolved.cell, resolved.sweep.profiles, files=files
+    )
+    lines = (*(f"refused: {each}" for each in found.faults), *found.notes)
+    return (section("What cannot run", bullets(*map(plain, lines))),) if lines else ()
 
 
 def _objections(resolved: ResolvedSweep) -> tuple[Section, ...]:
@@ -243,7 +257,7 @@ def _compiling(foreseen: Foreseen, study: Study, *, saved: int) -> list[str]:
     lines = []
     if foreseen.unknown:
         count = counted(len(foreseen.unknown), "profile")
-        lines.append(f"{foreseen.by} will compile {count} before the sweep queues a job")
+        lines.append(f"{foreseen.by} will compile {count} before the sweep queues them")
     if study.policy.derives:
         lines.append(
             "the profiles that later waves derive will be compiled before the sweep queues them"

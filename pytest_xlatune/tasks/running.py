@@ -119,6 +119,16 @@ class Pace:
             case _:
                 pass
 
+    def range_s(
+        self, left: tuple[int, int], now_s: float, *, running: Sequence[Running]
+    ) -> tuple[float, float] | None:
+        """Estimate the seconds of the trials that are left, as planned and at most; None likewise.
+
+        `left` is how many are, as planned and at most; `running` see `left_s`.
+        """
+        fewest, most = (self.left_s(each, now_s, running=running) for each in left)
+        return None if fewest is None or most is None else (fewest, most)
+
     def left_s(self, left: int, now_s: float, *, running: Sequence[Running]) -> float | None:
         """Estimate the seconds of the trials that are left; None where it cannot be told.
 

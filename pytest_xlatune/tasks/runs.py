@@ -37,7 +37,7 @@ from pytest_xlatune.model.text import time_s
 from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.prepare import preflight
 from pytest_xlatune.prepare.lint import COSTLY, look_at_rules
-from pytest_xlatune.prepare.preflight import look_at_keys
+from pytest_xlatune.prepare.preflight import look_at_keys, look_at_shape
 from pytest_xlatune.report import Subject
 from pytest_xlatune.report.document import Document
 from pytest_xlatune.stats.design import outlook
@@ -100,7 +100,11 @@ def look_at(
     profiles, launcher = resolved.sweep.profiles, resolved.sweep.launcher
     keys = look_at_keys(launcher, resolved.cell, profiles, environ=os.environ)
     rules = look_at_rules(profiles, context_of(resolved.cell, launcher), notes=COSTLY)
-    return preflight.together([*looks, keys, rules])
+    files = deployed_files(
+        launcher, resolved.cell, env_file=resolved.sweep.site.env_file, root=Path.cwd()
+    )
+    shape = look_at_shape(launcher, resolved.cell, profiles, files=files)
+    return preflight.together([*looks, keys, rules, shape])
 
 
 def open_folder(options: RunSettings, name: Path | str) -> Path:

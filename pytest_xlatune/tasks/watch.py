@@ -160,8 +160,8 @@ class _Cell:
             pace.note(entry)
         running = self._flights.look(known.state, pace.submitted_s)
         # what the last session asked for, which may be less than the whole study
-        left = known.study.left(known.history)
-        left_s = pace.left_s(left, now_s, running=running)
+        left = known.study.left(known.history), known.study.at_most(known.history)
+        left_s = pace.range_s(left, now_s, running=running)
         at_s = max(read_now(self._folder).at_s, known.at_s)
         ranked = [each for each in known.conclusion.verdicts if not is_pending(each)]
         stands = _standing(known, is_alive=now_s - at_s < _ALIVE_S)
@@ -174,7 +174,12 @@ class _Cell:
             why=known.stop_reason if stands is Standing.STOPPED else "",
             running=tuple(replace(each, reason=hide_kept(plain(each.reason))) for each in running),
             ranking=tuple(ranked),
-            progress=standing(known.history, left_s=left_s if is_alive else None),
+            progress=standing(
+                known.history,
+                left_s=left_s if is_alive else None,
+                ahead=known.study.ahead(known.history),
+                left=left,
+            ),
             events=tuple(
                 (entry.at_s, hide_kept(text))
                 for entry in reversed(self._entries)

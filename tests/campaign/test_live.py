@@ -12,13 +12,16 @@ import pytest
 from pytest_xlatune.campaign import Campaign
 from pytest_xlatune.ledger import LEDGER, Decided, Ledger
 from pytest_xlatune.ledger.now import NOW, Now, read_now, write_now
+from pytest_xlatune.model.profile import profile
+from pytest_xlatune.model.record import digest
 from pytest_xlatune.model.redact import HIDDEN
 from pytest_xlatune.model.resources import Next
 from pytest_xlatune.model.result import Outcome, State, Submission
+from pytest_xlatune.studies.tuning import TuningStudy
 from pytest_xlatune.tasks.live import Feed, Landed
 from pytest_xlatune.tasks.publish import read_known
 from pytest_xlatune.tasks.running import Flights
-from tests.helpers.scripted import OK, STEPS, ScriptedExecutor, campaign, log
+from tests.helpers.scripted import CELL, OK, STEPS, ScriptedExecutor, campaign, log
 
 QUEUED = Outcome(state=State.PENDING, reason="PENDING (Priority)", start_s=1_800_000_000.0)
 ON_NODE = Outcome(state=State.RUNNING, nodes=("node001", "node002"), start_s=100.0)
@@ -218,3 +221,40 @@ def test_a_log_tells_that_a_job_runs_though_the_last_word_of_it_is_old(seen: See
     assert (found.state, found.step) == (State.RUNNING, 8)
     assert found.tgs == pytest.approx(2000.0)
     assert found.left_s == pytest.approx(3 * 512 / 2000)
+
+
+NOTHING_HELPS = tuple(profile(f"p{at}", f"--xla_p{at}=1") for at in range(10))
+
+
+def test_counter_and_time_left_come_of_one_range_and_added_blocks_are_told(tmp_path: Path) -> None:
+    """A sweep without a winner gets blocks beyond its plan, and says so."""
+    study = TuningStudy(cell=CELL, profiles=NOTHING_HELPS, budget=50)
+
+    def noisy(trial_id: str, attempt: int) -> tuple[str, Outcome]:
+        off = int(digest([trial_id], length=4), 16) / 0xFFFF - 0.5
+        return log(1000.0 * (1 + 0.1 * off)), OK
+
+    clock = Clock()
+    each = campaign(tmp_path, ScriptedExecutor(noisy), study=study, clocks={"now": clock})
+    feed = Feed(each.setup.folder, session_id="first", now=clock)
+    lines: list[str] = []
+    while each.view().pending:
+        clock.at_s += 60
+        each.turn()
+        lines += [line for landed in feed.landed() if (line := landed.line)]
+    history = each.view().history
+    fewest, most = study.left(()), study.at_most(())
+    assert (most, len(history) > fewest) == (50, True), "the test wants blocks that are added"
+    added = [line for line in lines if "is added: nothing is faster" in line]
+    assert len(added) == len({trial.trial.block for trial in history}) - 1 - study.layout.blocks  # type: ignore[union-attr]
+    blocks = [line for line in lines if "confirmation trials" in line]
+    ranges = [re.search(r"(\d+) of (\d+) to (\d+) confirmation trials", line) for line in blocks]
+    told = [tuple(map(int, found.groups())) for found in ranges if found]
+    assert told
+    in_blocks = sum(bool(trial.trial.block) for trial in history)
+    for done, low, high in told:
+        assert done <= low <= in_blocks <= high
+    # while more may follow no line promises an end in a moment
+    for line in (each for each, found in zip(blocks, ranges, strict=True) if found):
+        left = re.search(r"(about|up to) (.*) left", line)
+        assert left is None or left[1] == "up to" or "min" in left[2], line

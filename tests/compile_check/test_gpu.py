@@ -153,6 +153,6 @@ def test_a_sweep_of_a_cluster_is_screened_where_it_is_declared(
     }
     assert found == {"ar-1g": "identical", "channels": "identical", "buffer": "unseen"}
     assert main(["plan", str(sweep), *slot]) == 0
-    assert "will compile 3 profiles before the sweep queues a job" in " ".join(
+    assert "will compile 3 profiles before the sweep queues them" in " ".join(
         capsys.readouterr().out.split()
     )

@@ -169,7 +169,7 @@ def test_blocks_too_few_for_an_interval_say_so_and_show_no_other_figure() -> Non
     concluded, _ = drive(study, lambda trial, _: scored(trial, values[trial.block, size_of(trial)]))
     said = {each.arm: each for each in concluded.verdicts}
     assert {arm: each.word for arm, each in said.items()} == {
-        "pdbs-4": "BEST", "pdbs-2": "SAME AS BEST", "pdbs-1": "WORSE"
+        "pdbs-4": "BEST", "pdbs-2": "CANNOT TELL", "pdbs-1": "WORSE"
     }  # fmt: skip
     second = said["pdbs-2"]
     assert second.delta == pytest.approx(math.expm1(-0.08 / 3)), "of the blocks, not of first runs"

@@ -143,7 +143,7 @@ def test_single(measure, derived):
 def test_the_plan_shows_what_compiling_said_of_derived_profiles(sweep: Any) -> None:
     (sweep.path / "test_sweep.py").write_text(sweep.read("test_sweep.py") + SINGLE, "utf-8")
     plan = sweep.run("--xlatune-plan", "-m", "wave3")
-    assert "will compile 2 profiles before the sweep queues a job" in flat(plan)
+    assert "will compile 2 profiles before the sweep queues them" in flat(plan)
     sweep.run("-m", "wave3").assert_outcomes(passed=2)
     plan = sweep.run("--xlatune-plan", "-m", "wave3")
     # in the order of the trials, which is drawn
@@ -160,7 +160,7 @@ def test_what_it_rests_on_is_compiled_again_when_it_changes(sweep: Any) -> None:
     sweep.run("-k", "unknown", "-m", "wave2").assert_outcomes(xfailed=1)
     assert compiled(sweep) == 1 + 2 + 1 + 1
     plan = sweep.run("--xlatune-plan", "-m", "wave2")
-    assert "will compile 7 profiles before the sweep queues a job" in flat(plan)
+    assert "will compile 7 profiles before the sweep queues them" in flat(plan)
 
 
 def test_another_profile_stands_only_where_it_is_measured(sweep: Any) -> None:

@@ -71,9 +71,14 @@ def test_settings_that_nothing_shows_are_told_with_the_first_profile_that_has_on
     assert "★" not in folder.read("reports/pretend/leaderboard.md")
 
 
-def test_a_sweep_in_which_nothing_was_in_effect_is_no_success(folder: Folder) -> None:
+@pytest.mark.parametrize("is_alone", [False, True], ids=["beside another", "alone"])
+def test_what_nothing_shows_wins_where_its_fresh_blocks_show_it(
+    folder: Folder, *, is_alone: bool
+) -> None:
+    """One variable is all that differs; of two neither is known to have arrived."""
+    more = "" if is_alone else ', "OTHER": "1"'
     folder.write(
-        profiles='        profile("ring", env={"GAIN": "1"}),\n',
+        profiles=f'        profile("ring", env={{"GAIN": "1"{more}}}),\n',
         text=ONE,
     )
     trainer = folder.path / "trainer.py"
@@ -83,21 +88,32 @@ def test_a_sweep_in_which_nothing_was_in_effect_is_no_success(folder: Folder) ->
         encoding="utf-8",
     )
     done = folder.run("--junitxml=junit.xml")
-    assert done.ret == Exit.NOT_MEASURED, done.stdout.str()
     (path,) = folder.path.glob("reports/pretend/leaderboard.json")
     board = json.loads(path.read_text(encoding="utf-8"))
     (ring,) = board["conclusion"]["verdicts"]
-    assert (ring["kind"], ring["effect"], ring["unproved"]) == ("FASTER", "asked", ["GAIN"])
+    markdown = folder.read("reports/pretend/leaderboard.md")
+    if is_alone:
+        assert done.ret == Exit.OK, done.stdout.str()
+        assert ring["kind"] == "FASTER"
+        assert not ring.get("unproved")
+        assert ring["effect"] == "acts, by its fresh blocks"
+        assert "★ `ring`" in markdown
+        return
+    assert done.ret == Exit.NOT_MEASURED, done.stdout.str()
+    assert (ring["kind"], ring["effect"]) == ("FASTER", "asked")
+    assert ring["unproved"] == ["GAIN", "OTHER"]
     ours = [each for each in board["trials"] if each["trial"]["profile"]["id"] == "ring"]
     for trial in ours:
-        (setting,) = (each for each in trial["settings"] if not each["is_deployed"])
-        assert (setting["name"], setting["effect"]) == ("GAIN", "asked")
-    markdown = folder.read("reports/pretend/leaderboard.md")
+        own = [each for each in trial["settings"] if not each["is_deployed"]]
+        assert [(each["name"], each["effect"]) for each in own] == [
+            ("GAIN", "asked"), ("OTHER", "asked")
+        ]  # fmt: skip
     tuning = folder.read("reports/pretend-tuning.md")
     for view in (markdown, tuning, done.stdout.str(), folder.read("junit.xml")):
         assert "asked" in view
         assert "★" not in view
-    assert "nothing shows that `GAIN` was in effect" in markdown
+    assert "nothing shows that `GAIN`, `OTHER` was in effect" in markdown
+    assert "declare it with `SiteSettings(unseen=...)`" in markdown
     assert not (folder.path / "reports" / "pretend-tuning.patch").exists()
 
 
@@ -116,3 +132,38 @@ def test_a_winner_shows_what_its_settings_rest_on(folder: Folder, *, is_declared
     assert 'name="xlatune.effect" value="asked"' in junit
     assert ('name="xlatune.unproved" value="HSA_X"' in junit) is not is_declared
     assert ("asked (declared unseen)" in markdown) is is_declared
+
+
+@pytest.mark.parametrize("is_told", [False, True], ids=["stops", "told to go on"])
+def test_a_sweep_whose_flags_no_xla_reads_stops_after_two_profiles(
+    folder: Folder, *, is_told: bool
+) -> None:
+    """XLA is asked to write its options down; where a trainer drops XLA_FLAGS it writes none."""
+    wrapper = 'exec env -i PATH="$PATH" "$@"'
+    between = f"argv=('bash', '-c', {wrapper!r}, 'wrapper', sys.executable, "
+    text = SWEEP_FILE.replace(PROGRAM, between)
+    if is_told:
+        text = text.replace('executor="local"', 'executor="local", unseen=("xla_*",)')
+    folder.write(profiles=PROFILES, text=text)
+    trainer = folder.read("trainer.py").replace('print(f"XLA_FLAGS={flags}", flush=True)\n', "")
+    (folder.path / "trainer.py").write_text(trainer, encoding="utf-8")
+    done = folder.run()
+    ended = [each["result"] for each in folder.events("trial-ended")]
+    arms = [each["trial"]["profile"]["id"] for each in ended]
+    stops = [each for each in folder.events("decided") if each["next"] == "stop"]
+    if is_told:
+        assert not stops
+        assert {"fast", "same", "other"} <= {*arms}
+        assert any(each["trial"]["block"] for each in ended)
+        return
+    assert done.ret == Exit.NOT_MEASURED
+    (stop,) = stops
+    assert stop["cls"] == "flags-unverified"
+    ran = [each for each in arms if each != "baseline-deployed"]
+    assert len(ran) == len({*ran}) == 2
+    for each in (*ran, "set XLA_FLAGS anew?", 'unseen=("xla_*",)'):
+        assert each in stop["detail"]
+    done.stdout.fnmatch_lines(["*flags-unverified*the sweep stops*"])
+    # a session that is started again looks at one trial more, and stops on it
+    folder.run()
+    assert len(folder.events("trial-ended")) <= len(ended) + 2

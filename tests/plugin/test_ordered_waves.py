@@ -175,8 +175,8 @@ def test_the_plan_says_what_may_fill_the_slots(ordered: Any) -> None:
             "*wave2: candidates in declared order: 1 ragged-off, 2 permute*",
             "*wave2: cut*2 slots*: fast, gather*",
             "*an evidence run of the baseline will show which derived settings do nothing*",
-            "*evidence  baseline-*",
-            "*wave2     permute-*",
+            "*evidence *baseline-*",
+            "*wave2, later*permute-*",
         ]
     )
     assert ordered.submitted == []

@@ -72,6 +72,8 @@ def test_the_contract_is_what_the_design_says() -> None:
         "conclude",
         "answer",
         "left",
+        "at_most",
+        "why_more",
         "ahead",
         "outline",
         "whole",

@@ -115,6 +115,15 @@ def test_documents_pages_readme_tutorial_and_picture_show_the_committed_example(
         assert path.read_text(encoding="utf-8") == text, f"{path.name}: say `make example`"
 
 
+def test_the_committed_json_has_what_the_code_of_today_concludes_of_its_trials() -> None:
+    concluding = script("concluded")
+    found = concluding.written()
+    assert len(found) == 8
+    for path, text in found.items():
+        told, wanted = json.loads(path.read_text(encoding="utf-8")), json.loads(text)
+        assert told == wanted, f"{path.name}: say `python sweeps/quickstart/concluded.py`"
+
+
 @pytest.mark.parametrize("name", ["batch", "commits", "nodes", "network"])
 def test_a_study_has_a_page_with_the_figures_of_its_committed_json(name: str) -> None:
     """A page that is committed is the one of today; none is needed to make one."""
@@ -131,8 +140,9 @@ def test_a_study_has_a_page_with_the_figures_of_its_committed_json(name: str) ->
         for each in told["conclusion"]["verdicts"]
         if each["delta"] is not None and each["kind"] != "INVALID"
     }
-    assert page.forest.keys() == changes.keys()
-    for arm, cells in page.forest.items():
+    shown = {name.partition(" against ")[0]: cells for name, cells in page.forest.items()}
+    assert shown.keys() == changes.keys()
+    for arm, cells in shown.items():
         assert float(cells["delta"]) == pytest.approx(100 * changes[arm], abs=0.05)
     jobs = {job for each in told["trials"] for job in each["job_ids"]}
     listed = next(rows for rows in page.tables if rows[0][:3] == ["Job", "Profile", "Stage"])
@@ -210,11 +220,12 @@ def test_the_committed_page_has_the_figures_of_its_json() -> None:
     }
 
 
-def script() -> ModuleType:
-    path = ROOT / "sweeps" / "quickstart" / "example.py"
-    spec = importlib.util.spec_from_file_location("example", path)
+def script(name: str = "example") -> ModuleType:
+    path = ROOT / "sweeps" / "quickstart" / f"{name}.py"
+    spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # a dataclass looks there
     spec.loader.exec_module(module)
     return module

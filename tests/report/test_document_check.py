@@ -19,8 +19,9 @@ from pytest_xlatune.model.redact import hide_quoted
 from pytest_xlatune.model.result import Action, Finding, TrialResult, TrialStatus
 from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.tasks.publish import publish
+from tests.helpers.document.attempts import shares_of
 from tests.helpers.document.check import PERCENT, unaccounted
-from tests.helpers.document.figures import Books, shares_of
+from tests.helpers.document.figures import Books
 from tests.helpers.document.lines import rounds_to
 from tests.report.test_tuning_document import PP, PROFILES, SPEED, Measuring
 
@@ -65,6 +66,20 @@ def published(
 def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str, Books]:
     """The tuning document, the leaderboard and the ledger of one sweep."""
     return published(tmp_path_factory.mktemp("sweep"))
+
+
+class OnOtherNodes(Timed):
+    """From one job of the screen on the nodes are others, and slower: an epoch begins."""
+
+    first = 0
+
+    def _result(self, trial: Trial) -> TrialResult:
+        result = super()._result(trial)
+        if self.job - 14600 < self.first or result.score is None:
+            return replace(result, epoch=int(self.job - 14600 >= self.first))
+        tgs = (result.score.tgs or 0.0) * 0.97
+        score = replace(result.score, value=math.log(tgs), tgs=tgs, step_s=7 * 4096 / tgs)
+        return replace(result, epoch=1, score=score)
 
 
 class OnSlots(Timed):
@@ -278,11 +293,18 @@ def test_what_is_said_of_slots_is_compared(
 TWICE = {**ON_SLOTS, **AS_PLANNED, "slots": FIVE, "profiles": (*PROFILES[:2], *MANY)}
 
 
-@pytest.mark.parametrize("kind", [OnSlots, NextDay], ids=["at once", "on the next day"])
+@pytest.mark.parametrize(
+    ("kind", "changes"),
+    [
+        pytest.param(OnSlots, {}, id="at once"),
+        pytest.param(NextDay, {}, id="on the next day"),
+        pytest.param(Timed, {"slots": (), "budget": 65}, id="on one slot, by a large budget"),
+    ],
+)
 def test_a_sweep_with_second_runs_follows_from_its_ledger(
-    tmp_path: Path, kind: type[OnSlots]
+    tmp_path: Path, kind: type[Timed], changes: dict[str, Any]
 ) -> None:
-    tuning, board, books = published(tmp_path, kind=kind, **TWICE)
+    tuning, board, books = published(tmp_path, kind=kind, **{**TWICE, **changes})
     again = {each.name for each in books.jobs if each.wave == "again"}
     assert len(again) == 8
     confirmed = {each.name for each in books.jobs if each.stage == "confirm"}
@@ -383,6 +405,17 @@ def test_a_figure_is_right_where_it_is_the_value_rounded(
     value: float, shown: str, is_right: bool
 ) -> None:
     assert rounds_to(value, shown) == is_right
+
+
+@pytest.mark.parametrize("first", [3, 5, 7, 9])
+def test_an_epoch_that_begins_in_the_middle_of_the_screen_follows_from_its_ledger(
+    tmp_path: Path, first: int
+) -> None:
+    """A line is level past the baselines of its epoch."""
+    kind = type("Changed", (OnOtherNodes,), {"first": first})
+    tuning, board, books = published(tmp_path, kind=kind)
+    assert unaccounted(tuning, books) == []
+    assert unaccounted(board, books) == []
 
 
 def test_the_parts_of_every_evidence_run_may_be_named_alone_and_together() -> None:

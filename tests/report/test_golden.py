@@ -50,7 +50,9 @@ def live_lines() -> str:
         if later and at % 3 == 0:
             later[0] = TrialResult(trial=later[0].trial, status=TrialStatus.RUNNING)
         progress = standing(
-            [*HISTORY[: at + 1], *later], step=8 if at % 2 == 0 else None, left_s=7800 - 190 * at
+            [*HISTORY[: at + 1], *later],
+            step=8 if at % 2 == 0 else None,
+            left_s=(7800 - 190 * at,) * 2,
         )
         verdict = CONCLUSION.verdict(result.trial.profile.id)
         if is_screening and result.score:

@@ -41,6 +41,7 @@ from pytest_xlatune.tasks.answers import Measured
 from pytest_xlatune.tasks.live import Feed
 from pytest_xlatune.tasks.publish import document_of, publish, read_known
 from tests.helpers import scripted
+from tests.helpers.document.agreement import disagreements
 from tests.helpers.document.lines import ABSENT, blocks, in_line, split
 from tests.helpers.pages import ReadPage, read
 
@@ -194,7 +195,10 @@ class Views:
 
 
 def check_json(views: Views) -> None:
-    """Hold the verdicts of the JSON against its trials: one window, and means of the very jobs."""
+    """Hold the verdicts of the JSON against its trials: one window, and means of the very jobs.
+
+    A figure beside a change is the baseline's times that change, whatever its own jobs come to.
+    """
     conclusion, trials = views.conclusion, views.board["trials"]
     protocol = views.board["cell"]["protocol"]
     first = conclusion.first_step or protocol["first_step"]
@@ -206,6 +210,7 @@ def check_json(views: Views) -> None:
         if each.score.figure is None:
             assert low >= first, f"{name} is scored from step {low}, the sweep from {first}"
             assert high <= protocol["steps"] - 1
+    level = math.nan
     for verdict in (conclusion.baseline, *conclusion.verdicts):
         jobs = set(verdict.job_ids)
         own = [
@@ -220,6 +225,10 @@ def check_json(views: Views) -> None:
             continue
         assert len(own) == verdict.n, verdict
         mean = fmean(own)
+        if verdict is conclusion.baseline:
+            level = mean
+        elif verdict.delta is not None:
+            mean = level + math.log1p(verdict.delta)
         if verdict.figure is not None:
             assert math.isclose(verdict.figure.metric.figure(mean), verdict.figure.value)
         else:
@@ -508,6 +517,7 @@ def check_views(world: World, *, has_two: bool, flips: bool) -> None:
             document = document_of(read_known(folder))
             text = (reports / "pretend" / "leaderboard.md").read_text(encoding="utf-8")
             assert text == markdown(document)
+            assert disagreements(text) == []
             check_tables(views, text, all_arms=True)
             check_sentences(views, text)
             html = (reports / "pretend" / "leaderboard.html").read_text(encoding="utf-8")
@@ -528,6 +538,7 @@ def check_views(world: World, *, has_two: bool, flips: bool) -> None:
         ]
         for name in ("pretend-tuning.md", "pretend-tuning.zh.md"):
             check_summary(boards, (reports / name).read_text(encoding="utf-8"))
+            assert disagreements((reports / name).read_text(encoding="utf-8")) == []
         for views in boards:
             others = [each for each in boards if each is not views]
             check_patch(views, reports / "pretend-tuning.patch", others=others)
@@ -560,7 +571,7 @@ def check_gate(views: Views, text: str) -> None:
         assert paragraph(verdict) in plain.replace("\\", ""), verdict.arm
     # one without a trial is counted as not measured yet
     counted = Counter(
-        str(each.kind)
+        each.word or str(each.kind)
         for each in views.conclusion.verdicts
         if each.n or each.kind != VerdictKind.INCONCLUSIVE
     )
@@ -594,6 +605,7 @@ def check_views_of_gate(world: World) -> None:
         document = document_of(read_known(folder))
         text = (where / "gate.md").read_text(encoding="utf-8")
         assert text == markdown(document)
+        assert disagreements(text) == []
         check_tables(views, text, all_arms=False)
         check_terminal(views, terminal(document, width=600))
         check_junit(views)

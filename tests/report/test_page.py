@@ -307,7 +307,8 @@ def test_a_study_opens_with_a_sentence_once_it_is_over(
 def test_a_network_names_one_fault_or_none_in_its_sentence(
     kind: VerdictKind, record: NetworkRecord, said: str
 ) -> None:
-    verdicts = (Verdict(arm=CONCLUSION_ARM, kind=kind, n=4),)
+    word = "NO FAULT ABOVE 0.4 %" if kind is VerdictKind.EQUIVALENT else ""
+    verdicts = (Verdict(arm=CONCLUSION_ARM, kind=kind, word=word, n=4),)
     found = Conclusion(verdicts=verdicts, record=record, complete=True)
     first = network(replace(of_studies.network(), conclusion=found)).sections[0].blocks[0]
     assert (first.text if isinstance(first, Text) else "") == said
@@ -512,3 +513,12 @@ def test_a_step_and_its_kernels_stand_side_by_side_with_the_figures_of_the_evide
     assert widths == pytest.approx([100.0, 87.5, 100.0, 85.0], abs=0.02)
     bare = html(page_of(leaderboard(FINISHED), FINISHED, covered=COVERED))
     assert 'role="listitem"' not in bare, "evidence without figures has no bars"
+
+
+def test_an_arm_that_was_not_seen_in_effect_is_hollow_whatever_its_verdict() -> None:
+    won = Verdict(arm="won", kind=VerdictKind.FASTER, delta=0.03, ci95=(0.02, 0.04), n=4)
+    unseen = replace(won, arm="unseen", effect=Effect.NOT_SEEN, unproved=("--xla_a",))
+    plot = forest(Conclusion(verdicts=(won, unseen)))
+    assert plot is not None
+    looks = {each.name: each.looks for part in plot.parts for each in part.rows}
+    assert looks == {"won": "faster", "unseen": "faster hollow"}

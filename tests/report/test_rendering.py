@@ -174,7 +174,7 @@ def test_progress_counts_profiles_in_the_screen_and_trials_in_the_confirmation()
         landed(TrialStatus.MEASURED, stage="confirm"),
         landed(TrialStatus.PLANNED, stage="confirm"),
     ]
-    assert standing(history, step=0, left_s=90) == (
+    assert standing(history, step=0, left_s=(90, 90)) == (
         "2/3 screened, 1/2 confirmation trials, 1 running step 0/20, about 2 min left"
     )
     assert standing([]) == "0/0 screened"

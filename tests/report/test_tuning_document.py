@@ -12,6 +12,7 @@ import math
 import re
 from dataclasses import replace
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import pytest
@@ -202,7 +203,7 @@ def test_every_job_of_the_appendix_is_a_line_of_a_ledger(
     assert [int(row[0]) for row in appendix] == sorted(int(each[0]) for each in recorded)
 
 
-def test_every_row_of_a_leaderboard_is_the_mean_of_its_jobs(
+def test_every_row_of_a_leaderboard_is_the_mean_of_the_baselines_jobs_times_its_change(
     both: tuple[Measuring, Measuring], tmp_path: Path
 ) -> None:
     text = (tmp_path / "reports/tiny-tuning.md").read_text(encoding="utf-8")
@@ -225,17 +226,17 @@ def test_every_row_of_a_leaderboard_is_the_mean_of_its_jobs(
                 assert row[4] == verdict.job_ids[0]
                 continue
             pairs = [scores[job] for job in verdict.job_ids]
-            logs = [[math.log(value) for value in each] for each in zip(*pairs, strict=True)]
-            means = [math.exp(sum(each) / len(each)) for each in logs]
-            assert row[2] == f"{means[0]:.1f}"
-            assert row[3] == f"{means[1]:#.4g}"
+            base = [scores[job] for job in conclusion.baseline.job_ids]
+            tgs, step_s = (math.exp(fmean(map(math.log, each))) for each in zip(*base, strict=True))
+            change = 1 + (verdict.delta or 0.0)
+            assert row[2] == f"{tgs * change:.1f}"
+            assert row[3] == f"{step_s / change:#.4g}"
             assert row[6] == str(len(pairs)) == str(verdict.n)
             if name != BASELINE_ID:
                 assert row[4] == figures.points(verdict.delta)
-                baseline = [scores[job][0] for job in conclusion.baseline.job_ids]
-                mean = math.exp(sum(map(math.log, baseline)) / len(baseline))
                 # the drift line moves a delta by less than the noise of a job
-                assert float(row[4]) == pytest.approx(100 * (means[0] / mean - 1), abs=0.6)
+                mean = math.exp(fmean(math.log(each) for each, _ in pairs))
+                assert float(row[4]) == pytest.approx(100 * (mean / tgs - 1), abs=0.6)
 
 
 def test_no_number_of_the_prose_comes_from_nowhere(

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
+from statistics import NormalDist
 
 import numpy as np
 import pytest
@@ -13,6 +15,7 @@ from hypothesis import strategies as st
 
 from pytest_xlatune.model.result import Comparison, VerdictKind
 from pytest_xlatune.stats.blocks import (
+    IDENTICAL,
     ArmFit,
     BlockFit,
     BlockScore,
@@ -21,6 +24,7 @@ from pytest_xlatune.stats.blocks import (
     fit_line,
     fit_lines,
     is_apart,
+    main_group,
     upper_bound,
 )
 from pytest_xlatune.stats.compare import (
@@ -474,6 +478,40 @@ def test_many_jobs_beside_a_few_baselines_tell_the_slope() -> None:
     (apart,) = fit_lines([baselines], beside=waves)
     assert apart.slope == pytest.approx(line.slope, abs=0.0002)
     assert fit_lines([baselines], beside=[jobs[:9]]) == (alone,), "nine jobs are too few"
+
+
+def _harmed(share: float, harm: Sequence[float]) -> list[tuple[float, float]]:
+    """25 jobs on a line of slope 0.0003 with noise of 0.4 %; a share is slower by `harm`."""
+    jobs = [(float(at), 7 + 0.0003 * at + 0.004 * math.sin(7.0 * at)) for at in range(25)]
+    many = round(share * 25)
+    # those at the end, as a random order may have them
+    return [
+        *jobs[: 25 - many],
+        *((at, value - harm[int(at) % len(harm)]) for at, value in jobs[25 - many :]),
+    ]
+
+
+@pytest.mark.parametrize("share", [0.25, 0.4, 0.5])
+@pytest.mark.parametrize("harm", [[0.1], [0.3], [0.03, 0.11, 0.2, 0.3]])
+def test_jobs_that_do_harm_do_not_bend_the_line(share: float, harm: list[float]) -> None:
+    """Twelve of 25 flags that cost 3 to 30 % once made a good one look like any other."""
+    baselines = [(0.0, 7.0), (13.0, 7.0039), (26.0, 7.0078)]
+    (line,) = fit_lines([baselines], beside=[_harmed(share, harm)])
+    assert line.slope == pytest.approx(0.0003, abs=0.00015)
+
+
+def test_the_main_group_is_where_most_of_what_does_no_harm_lies() -> None:
+    idle = [0.006 * NormalDist().inv_cdf((at + 0.5) / 13) for at in range(13)]
+    (centre,), sd = main_group([[*idle, *[-0.03 - 0.02 * at for at in range(12)]]])
+    assert centre == pytest.approx(0.0, abs=0.003)
+    assert sd == pytest.approx(0.006, rel=0.35)
+    # each group about a centre of its own
+    centres, sd = main_group([idle, [each + 0.5 for each in idle]])
+    assert centres == pytest.approx([0.0, 0.5], abs=0.001)
+    assert sd == pytest.approx(0.006, rel=0.2)
+    assert main_group([[1.0, 1.0, 1.0]]) == ([1.0], IDENTICAL)
+    with pytest.raises(ValueError, match="without values"):
+        main_group([[1.0], []])
 
 
 @pytest.mark.parametrize(

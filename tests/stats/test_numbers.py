@@ -22,6 +22,7 @@ from pytest_xlatune.stats.design import (
     plan,
     selected80,
     t_quantile,
+    unused,
 )
 
 # Dunnett's one-sided 5 % points for equal groups (JASA 50, 1955, table 1a)
@@ -115,7 +116,7 @@ def test_dunnett_lies_under_bonferroni() -> None:
 
 # profiles -> arms of each block at 36, 50, 60 and 65 jobs, beside two baselines; None refuses
 PLANNER: dict[int, list[tuple[int, ...] | None]] = {
-    17: [(4, 3, 3), (6, 4, 3, 3, 3), (6, 4, 3, 3, 3), (6, 4, 3, 3, 3, 3)],
+    17: [(4, 3, 3), (6, 4, 3, 3, 3), (6, 4, 3, 3, 3), (5, 5, 4, 3, 3, 3)],
     20: [(2, 2, 2), (5, 3, 3, 3, 3), (6, 4, 3, 3, 3), (6, 4, 3, 3, 3, 3)],
     25: [(2, 2, 2), (5, 3, 3, 3), (6, 4, 3, 3, 3), (6, 4, 3, 3, 3)],
     30: [None, (4, 3, 3), (5, 3, 3, 3, 3), (6, 4, 3, 3, 3)],
@@ -165,6 +166,49 @@ def test_a_plan_says_its_blocks() -> None:
     twice = plan(25, 65, slots=8)
     assert isinstance(twice, Plan)
     assert twice.words == "the best 8 once more, then 4 finalists in 5 blocks, 1 baseline in each"
+
+
+# profiles, budget -> second runs, arms of each block, jobs
+LARGE: dict[tuple[int, int], tuple[int, tuple[int, ...], int]] = {
+    (25, 70): (0, (6, 4, 3, 3, 3, 3), 62),
+    (25, 71): (8, (5, 5, 4, 3, 3, 3), 71),
+    (25, 78): (9, (6, 5, 4, 3, 3, 3, 3), 78),
+    (25, 80): (11, (6, 5, 4, 3, 3, 3, 3), 80),
+    (25, 100): (16, (6, 5, 5, 3, 3, 3, 3, 3, 3), 96),
+    (25, 141): (25, (12, 8, 6, 5, 4, *[3] * 8), 138),
+    (25, 150): (25, (12, 8, 6, 5, 4, *[3] * 10), 148),
+    (60, 120): (16, (6, 5, 4, 3, 3, 3, 3), 120),
+    (12, 60): (0, (6, 4, 3, 3, 3, 3), 49),
+    (12, 90): (0, (6, 4, *[3] * 10), 79),
+}
+
+
+@pytest.mark.parametrize("asked", LARGE)
+def test_a_large_budget_is_used(asked: tuple[int, int]) -> None:
+    """Where one run tells too little the best of the screen run twice, and blocks follow."""
+    profiles, budget = asked
+    found = plan(profiles, budget)
+    assert isinstance(found, Plan)
+    assert (found.again, found.widths, found.jobs) == LARGE[asked]
+    # the second stage and stated blocks have layouts of their own
+    assert plan(profiles, budget, may_repeat=False).again == 0  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ((25, 50), "0 jobs"),
+        ((25, 65), "8 jobs of 65 are kept for spare blocks"),
+        ((25, 150), "2 jobs of 150 are kept for spare blocks"),
+        ((25, 90), "one more block takes 5"),
+        ((25, 87), "1 job of 87 is kept for spare blocks"),
+        ((25, 300), "20 blocks are the most planned here; `blocks=` asks for more"),
+    ],
+)
+def test_what_a_plan_leaves_of_its_budget_is_said(asked: tuple[int, int], said: str) -> None:
+    found = plan(*asked)
+    assert isinstance(found, Plan)
+    assert said in (unused(found, asked[1]) or "0 jobs")
 
 
 # profiles, budget, slots -> baselines of the screen, second runs, arms of each block

@@ -99,7 +99,7 @@ def test_healthy_nodes_are_run_once_and_recommended() -> None:
         (-0.30, "DEGRADED", VerdictKind.SLOWER),
         (-0.08, "DEGRADED", VerdictKind.SLOWER),
         (-0.035, "MARGINAL", VerdictKind.SLOWER),
-        (-0.012, "HEALTHY", VerdictKind.EQUIVALENT),
+        (-0.012, "HEALTHY", VerdictKind.SCREENED),
     ],
 )
 @pytest.mark.parametrize("count", [4, 12])

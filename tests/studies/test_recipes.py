@@ -92,7 +92,8 @@ SPARE = tuple(profile(f"idle-{at}", f"--xla_idle={at}") for at in range(3))
 
 def test_what_the_largest_set_has_beyond_the_recipe_is_named_and_not_deployed() -> None:
     for seed in range(12):
-        _, _, conclusion = run((A, AB, *SPARE), {"a": 0.04, "b": 0.0003}, seed=seed)
+        gains = {"a": 0.04, "b": 0.0003}
+        _, _, conclusion = run((A, AB, *SPARE), gains, seed=seed, budget=45)
         found = recipe_of(conclusion)
         assert found.arm == "a"
         if found.largest == "a+b":

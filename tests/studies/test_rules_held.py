@@ -37,7 +37,7 @@ def test_a_stack_of_flags_that_exclude_each_other_is_passed_over() -> None:
     held = replace(sweep, context=Context())
     done = led(held, ["mem", "client-mem", "plain"])
     assert of_wave(done, "wave3") == {"mem+plain", "client-mem+plain"}
-    said = [each for each in held.conclude(done).notes if each.startswith("wave3: ")]
+    said = [each for each in held.conclude(done).notes if each.startswith("wave3: left out")]
     (sentence,) = said
     assert sentence.startswith("wave3: left out: mem+client-mem (XLA_PYTHON_CLIENT_MEM_FRACTION")
     assert "which JAX refuses" in sentence

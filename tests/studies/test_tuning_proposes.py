@@ -211,10 +211,18 @@ def test_a_quiet_cell_keeps_five_to_the_end() -> None:
 
 
 def test_jobs_that_are_left_become_further_blocks() -> None:
-    for budget, blocks in ((58, 5), (66, 5), (71, 6), (80, 6)):
+    for budget, blocks in ((58, 5), (66, 5), (70, 6), (80, 7)):
         layout = study(budget=budget).layout
         assert isinstance(layout, Plan)
         assert layout.blocks == blocks
+
+
+def test_a_plan_says_what_it_leaves_of_the_budget() -> None:
+    said = study(budget=65).outline([])
+    assert said[1].startswith("8 jobs of 65 are kept for spare blocks")
+    assert not any("kept for spare" in each for each in study(budget=50).outline([]))
+    stated = study(budget=65, finalists=3).outline([])
+    assert not any("kept for spare" in each for each in stated), "stated blocks have no others"
 
 
 def test_finalists_are_frozen_once_one_was_planned() -> None:

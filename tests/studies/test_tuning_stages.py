@@ -6,9 +6,10 @@ from dataclasses import replace
 
 import pytest
 
+from pytest_xlatune.model.profile import BASELINE_ID
 from pytest_xlatune.model.result import Outcome, State, TrialResult, TrialStatus, VerdictKind
 from pytest_xlatune.model.trial import Trial
-from pytest_xlatune.studies.trials import place
+from pytest_xlatune.studies.trials import AGAIN, place
 from pytest_xlatune.studies.tuning import TuningStudy
 from tests.helpers.answers import Answer, cluster, drive, study, verdict
 
@@ -76,7 +77,7 @@ def test_what_the_first_look_decided_stays_decided() -> None:
     assert any(r.trial.design and r.trial.design.look == 2 for r in done)
     found = verdict(sweep.conclude(done), "p1")
     assert found.kind is VerdictKind.FASTER
-    assert found.reasons[0].startswith("faster: +")
+    assert found.reasons[0].startswith("faster: ")
     assert found.reasons[1] == "decided at the first look, with alpha 0.04"
 
 
@@ -224,3 +225,31 @@ def test_a_profile_that_lost_its_run_in_the_screen_is_not_ruled_out(*, is_lost_a
         assert verdict(again, "p7").kind is VerdictKind.SCREENED
         assert again.tuning.bound is not None
         assert again.tuning.bound > 0.02, "it is not confirmed, and not ruled out"
+
+
+def test_with_a_large_budget_the_best_of_the_screen_run_twice_and_both_runs_rank_them() -> None:
+    sweep = study(25, budget=80)
+    run = cluster({"p1": 0.03, **{f"p{at}": -0.1 for at in range(8, 20)}}, sigma=0.004)
+    first = [run(trial) for trial in sweep.propose([])]
+    second = sweep.propose(first)
+    assert {each.stage for each in second} == {AGAIN}
+    assert 8 <= len(second) <= 11
+    assert len({each.arm for each in second}) == len(second)
+    # another hour in which all is 5 % slower moves no rank
+    slower = [
+        replace(each, score=replace(each.score, value=each.score.value - 0.05))
+        for trial in second
+        if (each := run(trial)).score is not None
+    ]
+    for shift, runs in ((0.0, [run(trial) for trial in second]), (0.05, slower)):
+        history = [*first, *runs]
+        blocks = sweep.propose(history)
+        inside = {each.arm for each in blocks} - {BASELINE_ID}
+        assert blocks[0].block == 1, shift
+        assert inside < {each.arm for each in second}, "only what ran twice enters"
+        done = drive(sweep, run, history)
+        assert len(done) <= 80
+        assert verdict(sweep.conclude(done), "p1").kind is VerdictKind.FASTER
+    # a cell with a profile more goes on with the second runs that there are
+    more = replace(study(26, budget=80), seed=sweep.seed)
+    assert {each.stage for each in more.propose([*first, *slower])} == {"wave2"}

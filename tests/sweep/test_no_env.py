@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from pytest_xlatune.launchers.command import CommandLauncher
 from pytest_xlatune.launchers.maxtext import MaxTextLauncher
+from pytest_xlatune.ledger import LEDGER, CampaignOpened, EnvironmentSeen, Ledger
 from pytest_xlatune.model.cell import Cell, Parallelism
+from pytest_xlatune.model.environment import NodeEnvironment
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.profile import NO_ENV_ID, Profile, effective_values, profile
 from pytest_xlatune.sweep.declaration import Sweep
@@ -167,3 +170,44 @@ def test_flags_that_are_the_cell_stay_as_deployed() -> None:
     alone = restored("--xla_force_host_platform_device_count=8", NoEnv(jaxlib="0.7.2"))
     assert alone.is_baseline
     assert "no XLA flag is deployed that could go back" in alone.note
+
+
+def seen_by(folder: Path, cell: Cell, session: str, jaxlib: str) -> None:
+    """Write the ledger of a session whose trial told what it ran with."""
+    ledger = Ledger(folder / LEDGER)
+    opened = CampaignOpened(
+        session=session, sweep="s", study="tuning", cells=(cell,), declared={}, command=""
+    )
+    node = NodeEnvironment(name="node001", packages={"jaxlib": jaxlib})
+    seen = EnvironmentSeen(trial_id="t", cell_digest=cell.digest, nodes=(node,))
+    ledger.append(opened, seen, at_s=1e9)
+
+
+def test_without_a_release_the_one_that_earlier_trials_recorded_is_taken(tmp_path: Path) -> None:
+    flag = "xla_gpu_all_gather_combine_threshold_bytes"
+    sweep = Sweep(
+        name="s",
+        launcher=COMMAND,
+        profiles=(profile("a", "--xla_a=1"),),
+        no_env=NoEnv(),
+        cell=CellSettings(deployed={"XLA_FLAGS": f"--{flag}=8589934592"}),
+        site=SiteSettings(executor="local"),
+    )
+    said = Said(values={"model_tag": "m", "parallelism": "FSDP=8"})
+    first = sweep.resolve(said, workdir=tmp_path)
+    assert not first.restores
+    assert "Trials record their jaxlib: once one has run, the next session takes that" in (
+        first.no_env
+    )
+    seen_by(tmp_path / first.folder, first.cell, "one", "0.7.2")
+    later = sweep.resolve(said, workdir=tmp_path)
+    assert (later.restores, later.jaxlib, later.no_env) == (True, "0.7.2", "")
+    assert effective_values(later.sweep.find(NO_ENV_ID).flags) == {flag: "31457287"}
+    # the processes of a session all find the same, whenever they look
+    own = sweep.resolve(said, workdir=tmp_path, session="one")
+    assert not own.restores
+    seen_by(tmp_path / first.folder, first.cell, "two", "0.4.30")
+    assert sweep.resolve(said, workdir=tmp_path, session="two").jaxlib == "0.7.2"
+    # a release that the sweep names stands
+    named = replace(sweep, no_env=NoEnv(jaxlib="0.7.2"))
+    assert named.resolve(said, workdir=tmp_path).jaxlib == ""

@@ -180,6 +180,19 @@ def give_back(held: Held, *, run: Run = run_command) -> bool:
     return True
 
 
+def too_short(hold_s: int, resources: Resources) -> str:
+    """Say that an allocation cannot hold a trial, and the time that it needs; "" where it can."""
+    limit_s = resources.time_limit_s
+    if hold_s >= limit_s:
+        return ""
+    minutes = math.ceil(limit_s / 60)
+    return (
+        f"an allocation of {duration(hold_s)} is shorter than a trial may take "
+        f"({duration(limit_s)}, time_limit_s); ask for {minutes // 60}:{minutes % 60:02d}:00 or "
+        "more by --xlatune-allocation, or limit trials by Resources(time_limit_s=...)"
+    )
+
+
 def faults(
     *,
     hold_s: int,
@@ -199,14 +212,8 @@ def faults(
     """
     limit_s = resources.time_limit_s
     if hold_s:
-        if hold_s >= limit_s:
-            return ()
-        said = (
-            f"an allocation of {duration(hold_s)} is shorter than a trial may take "
-            f"({duration(limit_s)}, time_limit_s); ask for more by --xlatune-allocation, or limit "
-            "trials by Resources(time_limit_s=...)"
-        )
-        return (said,)
+        said = too_short(hold_s, resources)
+        return (said,) if said else ()
     job_id = environ.get(JOB_VARIABLE, "")
     if not job_id:
         said = (

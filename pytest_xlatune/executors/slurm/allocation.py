@@ -66,6 +66,7 @@ from pytest_xlatune.executors.slurm._held import (
     number_of,
     read,
     release,
+    too_short,
     waits_in,
 )
 from pytest_xlatune.executors.slurm._poller import ROUND_S, Poller, ended, given_away, is_whole
@@ -78,7 +79,7 @@ from pytest_xlatune.model.result import Outcome, State, Submission
 from pytest_xlatune.model.text import duration
 from pytest_xlatune.model.trial import LaunchSpec
 
-__all__ = ["AllocationExecutor", "faults", "release", "waits_in"]
+__all__ = ["AllocationExecutor", "faults", "release", "too_short", "waits_in"]
 
 _log = logging.getLogger("pytest_xlatune.executors")
 _IDLE_ENDS = 2  # allocations in a row that ended without a trial

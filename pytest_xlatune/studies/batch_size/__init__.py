@@ -453,9 +453,9 @@ class BatchStudy(CellArms):
         if question.about is not Ask.PROVEN and self.propose(history):
             return NOT_YET
         found = self.conclude(history)
-        best = found.winner
         if question.about in (Ask.BEST, Ask.PROVEN):
-            arm = next((each for each in self.every_arm if best and each.id == best.arm), None)
+            best = found.record.arm if isinstance(found.record, BatchRecord) else ""
+            arm = next((each for each in self.every_arm if each.id == best), None)
             return Answer(state=Answered.YES, arm=arm)
         verdict = found.verdict(question.name)
         if verdict is None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import ClassVar
@@ -20,6 +20,7 @@ from pytest_xlatune.model.result import (
     relative,
 )
 from pytest_xlatune.model.text import counted, fine, interval, percent, size
+from pytest_xlatune.stats.compare import is_within
 from pytest_xlatune.studies.batch_size._findings import (
     ALPHA,
     CUT_AT,
@@ -29,6 +30,8 @@ from pytest_xlatune.studies.batch_size._findings import (
 )
 from pytest_xlatune.studies.trials import usable
 from pytest_xlatune.studies.verdicts import (
+    EQUIVALENCE,
+    beside,
     job_ids_of,
     lost_runs,
     measured,
@@ -37,6 +40,7 @@ from pytest_xlatune.studies.verdicts import (
 )
 
 KIND = "batch"
+_BEST = "the best"
 BEST_FILE = "batch.best"  # in the work directory: the setting, one line
 PER_DEVICE, TARGET_LENGTH = "per_device_batch_size", "max_target_length"
 
@@ -46,6 +50,7 @@ class SizeWord(StrEnum):
 
     BEST = "BEST"
     SAME = "SAME AS BEST"
+    CANNOT_TELL = "CANNOT TELL"
     WORSE = "WORSE"
     DOES_NOT_FIT = "DOES NOT FIT"
     NOT_TRIED = "NOT TRIED"
@@ -148,12 +153,19 @@ def conclusion(found: BatchFindings) -> Conclusion:
         peak_tflops=study.asked.peak_tflops,
     )
     return Conclusion(
-        verdicts=tuple(verdicts),
+        verdicts=tuple(_at_the_best(verdicts)),
         record=record,
         alpha=ALPHA if found.blocks else 0.0,
         complete=is_over,
         notes=tuple(_notes(found)) if is_over else (),
     )
+
+
+def _at_the_best(verdicts: Sequence[Verdict]) -> Iterator[Verdict]:
+    """Yield the verdicts, each figure that of the best times the change beside it."""
+    best = next((each for each in verdicts if each.word == SizeWord.BEST), None)
+    for each in verdicts:
+        yield beside(each, best) if each.against == _BEST else each
 
 
 def _sentence(found: BatchFindings, verdicts: Sequence[Verdict]) -> str:
@@ -172,7 +184,7 @@ def _sentence(found: BatchFindings, verdicts: Sequence[Verdict]) -> str:
     others = [
         each
         for each in verdicts
-        if each.word in (SizeWord.SAME, SizeWord.WORSE)
+        if each.word in (SizeWord.SAME, SizeWord.CANNOT_TELL, SizeWord.WORSE)
         and each.delta is not None
         and (in_blocks is None or each.arm in in_blocks)
     ]
@@ -193,7 +205,7 @@ def _verdict(found: BatchFindings, at: int) -> Verdict:
     study = found.study
     own = found.of(at)
     arm = study.every_arm[at].id
-    base = Verdict(arm=arm, kind=VerdictKind.INCONCLUSIVE, against="the best")
+    base = Verdict(arm=arm, kind=VerdictKind.INCONCLUSIVE, against=_BEST)
     base = replace(troubled(base, own), job_ids=job_ids_of(own))
     final = [each for each in own if each.status.is_final]
     if at in found.unfit:
@@ -235,11 +247,7 @@ def _of_speed(found: BatchFindings, base: Verdict, at: int) -> Verdict:
     else:
         base = replace(base, method="its first run")
     if at == found.lead:
-        why = () if is_block else (_ALONE,)
-        word, kind = SizeWord.BEST, VerdictKind.FASTER
-        if at != found.recommended:
-            why = (*why, "a smaller size cannot be told from it, and is recommended")
-        return _word(base, word, kind, *why)
+        return _leading(found, base, at, is_block=is_block)
     lead = found.lead
     pair = found.against_lead(at) if is_block else None
     if isinstance(pair, Comparison):
@@ -253,7 +261,7 @@ def _of_speed(found: BatchFindings, base: Verdict, at: int) -> Verdict:
     elif fit is not None and is_block:
         # the mean of the blocks is known, its error is not
         delta, few = relative(fit.arms[base.arm].estimate), pair.reason if pair is not None else ""
-        return _word(replace(base, delta=delta), SizeWord.SAME, _SAME, few)
+        return _word(replace(base, delta=delta), *_OPEN, few)
     elif lead is not None:
         gap = found.scores[at] - found.scores[lead]
         base = replace(base, delta=relative(gap))
@@ -263,11 +271,41 @@ def _of_speed(found: BatchFindings, base: Verdict, at: int) -> Verdict:
     if found.told_apart[at]:
         kind = VerdictKind.SLOWER if is_block else VerdictKind.SCREENED
         return _word(base, SizeWord.WORSE, kind)
+    if isinstance(pair, Comparison) and is_within(pair, margin=EQUIVALENCE):
+        same = f"a difference of {size(EQUIVALENCE)} is excluded"
+        return _word(base, SizeWord.SAME, VerdictKind.EQUIVALENT, same)
     why = (f"within {size(CUT_AT)} or three standard deviations of it",) if not is_block else ()
-    return _word(base, SizeWord.SAME, _SAME, *why)
+    return _word(base, *_OPEN, *why)
 
 
-_SAME = VerdictKind.EQUIVALENT
+def _leading(found: BatchFindings, base: Verdict, at: int, *, is_block: bool) -> Verdict:
+    """Return the verdict on the size of the largest figure: FASTER where it beats every other.
+
+    Its change is then against the next of its blocks. Where one of them cannot be told from it, or
+    it ran once, nothing is shown.
+    """
+    why = () if is_block else (_ALONE,)
+    if at != found.recommended:
+        why = (*why, "a smaller size cannot be told from it, and is recommended")
+    others = [each for each in found.compared if each != at and each in found.told_apart]
+    pairs = {each: found.against_lead(each) for each in others}
+    told = {each: pair for each, pair in pairs.items() if isinstance(pair, Comparison)}
+    if not is_block or not told or not all(found.told_apart.values()):
+        kind = VerdictKind.INCONCLUSIVE if is_block else VerdictKind.SCREENED
+        return _word(replace(base, against=""), SizeWord.BEST, kind, *why)
+    following = max(told, key=lambda each: told[each].estimate)
+    pair = told[following]
+    low, high = pair.ci95
+    base = replace(
+        base,
+        delta=relative(-pair.estimate),
+        ci95=(relative(-high), relative(-low)),
+        against=f"the next, {found.study.values[following]}",
+    )
+    return _word(base, SizeWord.BEST, VerdictKind.FASTER, *why)
+
+
+_OPEN = SizeWord.CANNOT_TELL, VerdictKind.INCONCLUSIVE
 _ALONE = "it leads by more than three standard deviations, so no block was run"
 _UNFIT_WORDS: Mapping[str, str] = {
     FailureClass.OOM_RCCL_HEADROOM: (

@@ -27,7 +27,13 @@ from pytest_xlatune.studies.commit_check._record import (
     loss_finding,
 )
 from pytest_xlatune.studies.trials import usable
-from pytest_xlatune.studies.verdicts import job_ids_of, measured, troubled
+from pytest_xlatune.studies.verdicts import (
+    beside,
+    job_ids_of,
+    level_kind,
+    measured,
+    troubled,
+)
 
 ENDS, STEP, CONFIRM = "ends", "search", "confirm"
 PAIRS = 4
@@ -38,6 +44,7 @@ JOBS_PER_DOUBLING = 6
 _CONFIRMED = 0.975  # two-sided 95 %
 _EXCLUDED = 0.95  # one-sided
 _MIN_EACH = 2  # scored runs of a side
+_PARENT = "its parent"
 _SLIGHT = "shown, but below 1 %: a search takes up no change that small"
 _LEAST_SIGMA = 1e-5  # runs that agree to this were hardly measured apart
 
@@ -385,10 +392,12 @@ def conclusion(search: Search) -> Conclusion:
     for each in search.results.values():
         by_place.setdefault(search.place(each.trial), []).append(each)
     reference = _reference(search, by_place.get(0, []))
-    verdicts = [
-        _verdict(search, at, by_place.get(at, []), reference)
-        for at in sorted({*by_place, search.count - 1} - {0})
-    ]
+    shown = {0: reference}
+    for at in sorted({*by_place, search.count - 1} - {0}):
+        found_there = _verdict(search, at, by_place.get(at, []), reference)
+        is_of_parent = found_there.against == _PARENT
+        shown[at] = beside(found_there, shown[search.parent if is_of_parent else 0])
+    verdicts = [each for at, each in shown.items() if at]
     known = search.of_ends
     ids = study.ids
     first, last, found = "", "", search.answer
@@ -506,7 +515,7 @@ def _verdict(search: Search, at: int, own: Sequence[TrialResult], reference: Ver
                 kind=kind,
                 word=str(CommitWord.FIRST_FASTER if search.sign > 0 else CommitWord.FIRST_BAD),
                 delta=relative(search.sign * estimate),
-                against="its parent",
+                against=_PARENT,
                 ci95=(low, high),
                 method=f"beside its parent {search.study.ids[search.parent]} in {PAIRS} fresh "
                 "pairs, noise pooled with the ends'",
@@ -518,8 +527,8 @@ def _verdict(search: Search, at: int, own: Sequence[TrialResult], reference: Ver
         if search.is_changed:
             word = CommitWord.FASTER if search.sign > 0 else CommitWord.SLOWER
         else:
-            kind, word = VerdictKind.EQUIVALENT, CommitWord.OK
-        return replace(
+            word = CommitWord.OK
+        told = replace(
             base,
             kind=kind,
             word=str(word),
@@ -528,6 +537,7 @@ def _verdict(search: Search, at: int, own: Sequence[TrialResult], reference: Ver
             ci95=(relative(middle - reach), relative(middle + reach)),
             method=f"beside the first commit in {len(sides.after)} interleaved pairs",
         )
+        return told if search.is_changed else replace(told, kind=level_kind(told))
     return replace(base, kind=VerdictKind.SCREENED, method="measured to halve the range")
 
 

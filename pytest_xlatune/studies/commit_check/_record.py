@@ -34,8 +34,8 @@ class CommitWord(StrEnum):
     FIRST_FASTER = "FIRST FASTER"
 
 
+# OK is no change that was found; whether it is EQUIVALENT its interval says
 KINDS: Mapping[CommitWord, VerdictKind] = {
-    CommitWord.OK: VerdictKind.EQUIVALENT,
     CommitWord.SLOWER: VerdictKind.SLOWER,
     CommitWord.FASTER: VerdictKind.FASTER,
     CommitWord.BROKEN: VerdictKind.INVALID,

@@ -27,7 +27,13 @@ from pytest_xlatune.studies.commit_check._record import (
     loss_finding,
 )
 from pytest_xlatune.studies.trials import usable
-from pytest_xlatune.studies.verdicts import job_ids_of, measured, troubled
+from pytest_xlatune.studies.verdicts import (
+    beside,
+    job_ids_of,
+    level_kind,
+    measured,
+    troubled,
+)
 
 CONFIRM = "confirm"
 PAIRS = 4
@@ -221,11 +227,14 @@ class CommitTable:
 def conclusion(table: CommitTable) -> Conclusion:
     """Return a verdict on every load on every commit, load by load."""
     study = table.study
-    verdicts = [
-        _verdict(table, load, commit)
-        for load in range(len(table.models))
-        for commit in range(study.commits)
-    ]
+    verdicts: list[Verdict] = []
+    for load in range(len(table.models)):
+        shown: dict[int, Verdict] = {}
+        for commit in range(study.commits):
+            before = table.before(load, commit) if commit else None
+            found = _verdict(table, load, commit)
+            shown[commit] = found if before is None else beside(found, shown[before])
+        verdicts += shown.values()
     losses = []
     for load in range(len(table.models)):
         for commit in range(1, study.commits):
@@ -362,7 +371,8 @@ def _suspect(table: CommitTable, base: Verdict, key: tuple[int, int]) -> Verdict
 
 
 def _word(verdict: Verdict, word: CommitWord, *reasons: str) -> Verdict:
-    return replace(verdict, kind=KINDS[word], word=str(word), reasons=(*reasons, *verdict.reasons))
+    kind = level_kind(verdict) if word is CommitWord.OK else KINDS[word]
+    return replace(verdict, kind=kind, word=str(word), reasons=(*reasons, *verdict.reasons))
 
 
 def _notes(table: CommitTable) -> Sequence[str]:

@@ -9,7 +9,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from statistics import fmean
+from statistics import fmean, median
 from typing import Protocol
 
 from pytest_xlatune.model.cell import Cell
@@ -36,7 +36,14 @@ from pytest_xlatune.studies.network_check._walk import (
     Walk,
 )
 from pytest_xlatune.studies.trials import usable
-from pytest_xlatune.studies.verdicts import job_ids_of, measured, troubled
+from pytest_xlatune.studies.verdicts import (
+    EQUIVALENCE,
+    at_level,
+    job_ids_of,
+    level_kind,
+    measured,
+    troubled,
+)
 
 
 class NetworkWord(StrEnum):
@@ -51,8 +58,8 @@ class NetworkWord(StrEnum):
     CLUSTER = "STOP: THE CLUSTER"
 
 
+# NO FAULT is what was not found; whether it is EQUIVALENT the losses say that are excluded
 _KINDS: Mapping[NetworkWord, VerdictKind] = {
-    NetworkWord.NO_FAULT: VerdictKind.EQUIVALENT,
     NetworkWord.NODE: VerdictKind.SLOWER,
     NetworkWord.LINK: VerdictKind.SLOWER,
     NetworkWord.SEVERAL: VerdictKind.SLOWER,
@@ -116,8 +123,9 @@ def conclusion(walk: Walk, *, study: Asking) -> Conclusion:
     nodes = study.arms(())
     known = walk.of_nodes()
     results = _by_node(walk)
+    level = median(value for _, value in walk.values.values()) if walk.values else math.nan
     verdicts = [
-        own.node(arm.id, name, results[name], known.get(name))
+        at_level(own.node(arm.id, name, results[name], known.get(name)), level)
         for arm, name in zip(nodes, study.cell.nodelist, strict=True)
     ]
     order = {str(word): at for at, word in enumerate(_ORDER)}
@@ -188,12 +196,13 @@ class _Verdicts:
             return _as(base, NetworkWord.CANNOT_TELL, self._unconfirmed(name))
         if known is None:
             return _as(base, NetworkWord.CANNOT_TELL, "too few of its pairs have a score")
+        kind = _level_kind(self.record.node_loss)
         if walk.is_link_accused and walk.link is not None and name in walk.link:
             return replace(
                 _as(base, NetworkWord.LINK, f"slow with one partner alone: {_dash(walk.link)}"),
-                kind=VerdictKind.EQUIVALENT,
+                kind=kind,
             )
-        return _as(base, NetworkWord.NO_FAULT, "not low over its pairs")
+        return replace(_as(base, NetworkWord.NO_FAULT, "not low over its pairs"), kind=kind)
 
     def _unconfirmed(self, name: str) -> str:
         if name in self.walk.unaffordable:
@@ -258,8 +267,8 @@ class _Verdicts:
             if shown is not None:
                 found = replace(found, delta=relative(shown.estimate), ci95=_ci(shown))
             return replace(found, word=f"{NetworkWord.NODE} {accused[0]}")
-        if walk.is_link_accused and walk.ends is not None:
-            shown = walk.loss or max(walk.ends, key=lambda each: each.estimate)
+        shown = _of_link(walk)
+        if walk.is_link_accused and shown is not None:
             found = _as(base, NetworkWord.LINK, link)
             return replace(found, word=f"{NetworkWord.LINK} {'-'.join(self.record.link)}",
                            delta=relative(shown.estimate), ci95=_ci(shown))  # fmt: skip
@@ -269,7 +278,8 @@ class _Verdicts:
         losses = [x for x in (self.record.node_loss, self.record.link_loss) if x is not None]
         found = _as(base, NetworkWord.NO_FAULT, "no node and no link is shown to be slow")
         most = math.ceil(1000 * max(losses) - 1e-9) / 10 if losses else math.nan
-        return replace(found, word=f"{NetworkWord.NO_FAULT} ABOVE {most:.1f} %")
+        kind = _level_kind(max(losses, default=None))
+        return replace(found, kind=kind, word=f"{NetworkWord.NO_FAULT} ABOVE {most:.1f} %")
 
     def _stopped(self) -> str:
         if self.walk.is_common:
@@ -282,9 +292,9 @@ class _Verdicts:
 
     def _link(self) -> str:
         walk = self.walk
-        if walk.link is None or walk.ends is None:
+        shown = _of_link(walk)
+        if walk.link is None or shown is None:
             return ""
-        shown = walk.loss or max(walk.ends, key=lambda each: each.estimate)
         both = f"slower than both of its ends elsewhere, {_at_least(shown)}"
         if self.record.link and set(self.record.link) != set(walk.link):
             return f"{_dash(walk.link)} and other pairs of the same two racks are {both}"
@@ -316,9 +326,16 @@ class _Verdicts:
 
 def _as(verdict: Verdict, word: NetworkWord, *reasons: str) -> Verdict:
     said = (*reasons, *verdict.reasons)
+    kind = level_kind(verdict) if word is NetworkWord.NO_FAULT else _KINDS[word]
     return replace(
-        verdict, kind=_KINDS[word], word=str(word), reasons=said, can_run=word not in _CANNOT_RUN
+        verdict, kind=kind, word=str(word), reasons=said, can_run=word not in _CANNOT_RUN
     )
+
+
+def _level_kind(excluded: float | None) -> VerdictKind:
+    """Return the kind of what shows no fault: EQUIVALENT where a loss of 1 % is excluded."""
+    is_level = excluded is not None and excluded < EQUIVALENCE
+    return VerdictKind.EQUIVALENT if is_level else VerdictKind.INCONCLUSIVE
 
 
 def _ci(shown: Slower) -> tuple[float, float]:
@@ -336,15 +353,30 @@ def _dash(pair: Sequence[str]) -> str:
     return "-".join(pair)
 
 
+def _of_link(walk: Walk) -> Slower | None:
+    """Return what the fresh runs of the slowest pair show; None before both its ends are known."""
+    if walk.ends is None:
+        return None
+    return walk.loss or max(walk.ends, key=lambda each: each.estimate)
+
+
 def _record(walk: Walk, study: Asking) -> NetworkRecord:
     centred = walk.centred()
     fresh = walk.fresh()
+    # of the slowest pair what accuses it, with as many runs: one number wherever it stands
+    shown = _of_link(walk)
     pairs = tuple(
         PairFound(
             nodes=pair,
             delta=relative(centred[pair][0]) if pair in centred else None,
-            fresh=relative(fmean(fresh[pair])) if pair in fresh else None,
-            runs=(pair in centred) + len(fresh.get(pair, ())),
+            fresh=relative(shown.estimate)
+            if shown is not None and pair == walk.link
+            else relative(fmean(fresh[pair]))
+            if pair in fresh
+            else None,
+            runs=(pair in centred)
+            + len(fresh.get(pair, ()))
+            + (shown.n if shown is not None and pair == walk.link else 0),
         )
         for pair in walk.layout.pairs
         if pair in centred or pair in fresh

@@ -35,7 +35,14 @@ from pytest_xlatune.studies import (
 )
 from pytest_xlatune.studies.cell_arms import is_excused, spread_of
 from pytest_xlatune.studies.trials import usable
-from pytest_xlatune.studies.verdicts import job_ids_of, measured, troubled, with_comparison
+from pytest_xlatune.studies.verdicts import (
+    beside,
+    job_ids_of,
+    level_kind,
+    measured,
+    troubled,
+    with_comparison,
+)
 
 KIND = "nodes"
 HEALTHY_FILE = "healthy.nodes"  # in the work directory; `--xlatune-nodelist=@healthy` reads it
@@ -67,8 +74,8 @@ class Word(StrEnum):
     CANNOT_TELL = "CANNOT TELL"
 
 
+# HEALTHY is no loss that counts; whether it is EQUIVALENT its interval says
 _KINDS: Mapping[Word, VerdictKind] = {
-    Word.HEALTHY: VerdictKind.EQUIVALENT,
     Word.MARGINAL: VerdictKind.SLOWER,
     Word.DEGRADED: VerdictKind.SLOWER,
     Word.UNHEALTHY: VerdictKind.INVALID,
@@ -377,7 +384,10 @@ def _own_log(*results: TrialResult) -> OwnLog:
 
 def conclusion(checked: NodeFindings) -> Conclusion:
     study = checked.study
-    verdicts = [_with_log(checked, _verdict(checked, arm.id)) for arm in study.arms(())]
+    median_line = _median_line(checked)
+    verdicts = [
+        _with_log(checked, beside(_verdict(checked, arm.id), median_line)) for arm in study.arms(())
+    ]
     by_arm = {each.nodelist[0].lower(): each.nodelist[0] for each in study.cells}
     good = {each.arm for each in verdicts if each.word == Word.HEALTHY}
     is_over = not checked.pending
@@ -405,7 +415,7 @@ def conclusion(checked: NodeFindings) -> Conclusion:
     order = {str(word): at for at, word in enumerate(WORDS)}
     verdicts.sort(key=lambda each: (order.get(each.word, len(order)), each.delta or 0.0))
     return Conclusion(
-        reference=_median_line(checked),
+        reference=median_line,
         verdicts=tuple(verdicts),
         record=record,
         alpha=ALPHA if checked.rounds else 0.0,
@@ -527,11 +537,12 @@ def _of_speed(checked: NodeFindings, base: Verdict, scored: Sequence[TrialResult
     df = max(_MAD_DF * (len(checked.values) - 1), 1.0)
     reach = t_quantile(0.975, df) * checked.sigma
     at = checked.values[name] - checked.level
-    return replace(
-        _word(base, Word.HEALTHY, "not low in its first run"),
+    base = replace(
+        base,
         ci95=(relative(at - reach), relative(at + reach)),
         method="first runs of all nodes, noise from their spread",
     )
+    return _word(base, Word.HEALTHY, "not low in its first run")
 
 
 def _suspect(checked: NodeFindings, base: Verdict, scored: Sequence[TrialResult]) -> Verdict:
@@ -611,7 +622,8 @@ def _beside_reference(checked: NodeFindings, verdict: Verdict) -> Verdict:
 def _word(verdict: Verdict, word: Word, *reasons: str) -> Verdict:
     said = (*reasons, *verdict.reasons)
     can_run = word is not Word.UNHEALTHY  # else its test would pass
-    return replace(verdict, kind=_KINDS[word], word=str(word), reasons=said, can_run=can_run)
+    kind = level_kind(verdict) if word is Word.HEALTHY else _KINDS[word]
+    return replace(verdict, kind=kind, word=str(word), reasons=said, can_run=can_run)
 
 
 def _unasked(checked: NodeFindings) -> list[str]:

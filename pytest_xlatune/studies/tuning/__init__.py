@@ -12,17 +12,24 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import accumulate
 
 from pytest_xlatune.catalog.context import Context
 from pytest_xlatune.model.cell import Cell
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.hosts import compress
-from pytest_xlatune.model.profile import BASELINE_ID, Profile, check_unique
+from pytest_xlatune.model.profile import BASELINE_ID, NO_ENV_ID, Profile, check_unique
 from pytest_xlatune.model.record import LATER
 from pytest_xlatune.model.result import Conclusion, TrialResult, TrialStatus, Verdict
-from pytest_xlatune.model.text import counted, size
 from pytest_xlatune.model.trial import Arm, Behind, Trial
-from pytest_xlatune.stats.design import MIN_DF, SECOND_RUNS, Plan, Refusal, plan, screen_slots
+from pytest_xlatune.stats.compare import MIN_TRIALS
+from pytest_xlatune.stats.design import (
+    SECOND_RUNS,
+    Plan,
+    Refusal,
+    plan,
+    screen_slots,
+)
 from pytest_xlatune.studies import (
     NOT_YET,
     Answer,
@@ -44,30 +51,30 @@ from pytest_xlatune.studies.trials import (
     wave_order,
 )
 from pytest_xlatune.studies.tuning._conclude import (
-    DEFAULT_SIGMA,
-    NOT_CALIBRATED,
     Basis,
     JobNoise,
     conclusion,
 )
-from pytest_xlatune.studies.tuning._finalists import FinalistChoice
-from pytest_xlatune.studies.tuning._slots import Slots, check_slots, follow, outlined, said
+from pytest_xlatune.studies.tuning._filling import evidence_of, kinds_of
+from pytest_xlatune.studies.tuning._finalists import (
+    FinalistChoice,
+    beside_pair,
+    pending_blocks,
+)
+from pytest_xlatune.studies.tuning._outline import capacity, check_layout, held
+from pytest_xlatune.studies.tuning._slots import Slots, check_slots, follow, said
 from pytest_xlatune.studies.tuning._stages import (
     Confirmation,
     Ranking,
     behind,
     confirm,
     design,
-    pending_blocks,
     screen,
 )
 from pytest_xlatune.studies.tuning._waves import (
     Declaration,
     SweepMoment,
     check_rules,
-    evidence_of,
-    kinds_of,
-    known_when,
     pending_screen,
     wanted,
 )
@@ -81,8 +88,6 @@ from pytest_xlatune.studies.tuning.derived import (
 from pytest_xlatune.studies.verdicts import Losses, OneCell, best, deployed, named, told
 
 _CLEARLY = 1.5  # times the spread of a screen, which the noise hardly exceeds
-_SIGMAS = (0.003, 0.006, 0.010)  # job noise of a quiet, a usual and a noisy cell
-_ONCE = "in brackets: once it is a finalist"
 _EVIDENCE_WAVE = "wave1_5"  # where an evidence run stands that a wave waits for
 
 
@@ -109,6 +114,7 @@ class TuningStudy(OneCell):
         loss_tolerance: relative distance from the baseline's loss that makes a trial invalid.
         slots: the nodes of each node slot, the cell's own first; () is the cell's alone.
         early_end: "on" ends a screened trial early that can be no finalist any more.
+        pair: "on" has `baseline-no-env` in every block, whatever its screen said.
     """
 
     cell: Cell
@@ -132,6 +138,7 @@ class TuningStudy(OneCell):
     loss_tolerance: float = 0.02
     slots: tuple[tuple[str, ...], ...] = field(default=(), metadata=LATER)
     early_end: str = field(default="off", metadata=LATER)
+    pair: str = field(default="off", metadata=LATER)
 
     def __post_init__(self) -> None:
         where = f"the sweep of {self.cell.label}"
@@ -141,24 +148,12 @@ class TuningStudy(OneCell):
             raise ConfigError(f"{where}: the id {ALIAS.id!r} belongs to the A/A control arm")
         if any(each.wave == AGAIN for each in (*self.profiles, *self.rules)):
             raise ConfigError(
-                f"{where}: a wave is called {AGAIN!r}, which is the word for second runs on node "
-                "slots; give it another name, such as 'wave2'"
+                f"{where}: a wave is called {AGAIN!r}, which is the word for second runs of "
+                "the screen; give it another name, such as 'wave2'"
             )
         check_rules(self.rules, self.profiles, selected=self.selected, where=where)
-        layout = self.layout
         screened = self._count + sum(self._baselines.values())
-        jobs = layout.jobs if isinstance(layout, Plan) else screened
-        if jobs > self.budget:
-            raise ConfigError(
-                f"{where}: {self._count} profiles and their baselines need {jobs} jobs, "
-                f"the budget is {self.budget}; raise the budget or declare fewer"
-            )
-        if isinstance(layout, Plan) and layout.df < MIN_DF:
-            raise ConfigError(
-                f"{where}: {layout.blocks} blocks of {layout.finalists} finalists and "
-                f"{layout.block_baselines} baselines leave {layout.df} degrees of freedom, "
-                f"{MIN_DF} are needed; add a block or a baseline"
-            )
+        check_layout(self.layout, self._count, screened, budget=self.budget, where=where)
 
     @property
     def name(self) -> str:
@@ -191,9 +186,32 @@ class TuningStudy(OneCell):
         return self._laid_out(self._count, self.budget, self.sigma_prior)
 
     def _laid_out(
-        self, count: int, budget: int, sigma: float | None, *, baselines: int = 0
+        self,
+        count: int,
+        budget: int,
+        sigma: float | None,
+        *,
+        baselines: int = 0,
+        may_repeat: bool = True,
     ) -> Plan | Refusal:
         """Lay out so many profiles in so many jobs; `baselines` of the screen, where they ran."""
+        has_pair = self._no_env is not None and self.pair == "on"
+        return beside_pair(
+            lambda jobs: self._without_pair(
+                count, jobs, sigma, baselines=baselines, may_repeat=may_repeat
+            ),
+            budget,
+            has_pair=has_pair,
+            reserved=self.second_blocks,
+        )
+
+    @cached_property
+    def _no_env(self) -> Profile | None:
+        return next((each for each in self.profiles if each.id == NO_ENV_ID), None)
+
+    def _without_pair(
+        self, count: int, budget: int, sigma: float | None, *, baselines: int, may_repeat: bool
+    ) -> Plan | Refusal:
         in_screen = baselines or self.screen_baselines * len(self._waves)
         planned = plan(
             count,
@@ -203,7 +221,7 @@ class TuningStudy(OneCell):
             waves=len(self._waves),
             sigma=sigma,
             slots=len(self.cells),
-            may_repeat=not self._is_stated,
+            may_repeat=may_repeat and not self._is_stated,
         )
         if not self._is_stated:
             return planned
@@ -279,58 +297,45 @@ class TuningStudy(OneCell):
         return replace(self, singles=tuple(replace(each, evidence=False) for each in self.singles))
 
     def ahead(self, history: History) -> tuple[Trial, ...]:
-        """Return the trials that are proposed, and those foreseen behind an evidence run."""
-        first, ahead = self.propose(history), self.foreseen(history)
-        if ahead is self:
-            return first
-        known = {each.id for each in first}
-        return (*first, *(each for each in ahead.propose(history) if each.id not in known))
+        """Return the trials that are proposed, and those that can be named and wait for others.
+
+        Those behind an evidence run are foreseen as if it said nothing. Profiles that the sweep
+        declares in a wave behind a derived one wait for that.
+        """
+        ahead = self.foreseen(history)
+        own = (*self.propose(history), *ahead.propose(history), *ahead.waiting(history))
+        return tuple({each.id: each for each in own}.values())
+
+    def waiting(self, history: History) -> tuple[Trial, ...]:
+        """Return the trials of declared profiles whose wave is behind one that is still open."""
+        known = self._known(history)
+        moment, declared = known.moment, {each.id for each in self.profiles}
+        later = moment.segments[len(moment.plannable) :]
+        return tuple(
+            trial
+            for segment in later
+            if any(each.arm in declared & moment.candidates for each in segment.trials)
+            for trial in segment.trials
+            if trial.is_baseline or trial.arm in moment.candidates
+            if not known.past.is_final(trial)
+        )
 
     def outline(self, history: History) -> tuple[str, ...]:
         """Return what a plan says of the sweep: trials, slots, and the smallest effect it finds."""
         said = self.foreseen(history).filled(history)
-        return (*self._capacity(history), *said, *self._held(history))
-
-    def _capacity(self, history: History) -> tuple[str, ...]:
-        screened = sum(trial.is_screened for trial in self.ahead(history))
-        slots = [
-            f"{rule.wave}: {counted(rule.slots, 'slot')} for {rule.words}; {known_when(rule)}"
-            for rule in self.rules
-        ]
-        more = ", then derived waves with their baselines" if self.policy.derives else ""
-        layout = self.layout
-        if not isinstance(layout, Plan):
-            return (f"{screened} trials{more}", *slots, f"{layout.what}: {layout.why}")
-        # of this cell where it is known
-        sigmas = _SIGMAS if self.sigma_prior is None else (self.sigma_prior,)
-        found = ((layout.from_start80(each), each) for each in sigmas)
-        seen = ", ".join(
-            f"{size(start)} ({size(layout.mde80(each))}) at {size(each)} job noise"
-            for start, each in found
+        evidence = evidence_of(history, self._declaration.evidence_trial)
+        known = held(self.rules, kinds_of(evidence)) if self.context is not None else ()
+        outlined = capacity(
+            self.cells,
+            self.layout,
+            self.rules,
+            screened=sum(trial.is_screened for trial in self.ahead(history)),
+            sigma=self.sigma_prior,
+            budget=self.budget,
+            at_most=self.budget if self._may_spare else 0,
+            is_stated=self._is_stated,
         )
-        if self.sigma_prior is None:
-            seen += f"; {size(DEFAULT_SIGMA)} is assumed: {NOT_CALIBRATED}"
-        jobs = f"{layout.jobs} jobs of {self.budget}"
-        return (
-            f"{screened} trials of the screen{more}, then {layout.words}: {jobs}",
-            *outlined(self.cells, layout, self.rules, is_stated=self._is_stated),
-            *slots,
-            f"smallest effect of one winner that is found with 80 % power ({_ONCE}): {seen}",
-        )
-
-    def _held(self, history: History) -> tuple[str, ...]:
-        """Name the collectives of the program that derived profiles must act on."""
-        if not self.rules or self.context is None:
-            return ()
-        kinds = kinds_of(evidence_of(history, self._declaration.evidence_trial))
-        if kinds is not None:
-            kind_names = ", ".join(kinds) or "none"
-            must = "derived profiles must act on the collectives of the baseline's program"
-            return (f"{must}: {kind_names}",)
-        is_run = any(each.evidence for each in self.singles)
-        how = "" if is_run else ": `xlatune evidence SWEEP_FILE`"
-        unknown = "an evidence run of the baseline will show which derived settings do nothing"
-        return (f"{unknown} to its program{how}",)
+        return (*outlined, *said, *known)
 
     def answer(self, history: History, question: Question) -> Answer:
         """Return what a waiting test asks, the same in the run that measures and in every later.
@@ -345,7 +350,7 @@ class TuningStudy(OneCell):
             return NOT_YET
         match question.about:
             case Ask.REFERENCE:
-                wave = self._first_wave(history)
+                wave = self._reference_wave(history)
                 found = told(self._screened(history, wave, BASELINE_ID))
             case Ask.SCREENED:
                 found = told(self._screened(history, question.wave, question.name))
@@ -356,7 +361,8 @@ class TuningStudy(OneCell):
                 arms = self.arms(history)
                 entered = self.conclude(history).tuning.finalists
                 # by the sweep file: a rank may change with the next trial, and a test's name stays
-                own = [each.id for each in arms if each.id in entered][question.number :]
+                pair = {NO_ENV_ID} if self.pair == "on" else set()
+                own = [each.id for each in arms if each.id in {*entered} - pair][question.number :]
                 found = named(own[0] if own else "", arms)
             case Ask.BEST:
                 found = best(self.conclude(history), self.arms(history))
@@ -368,19 +374,24 @@ class TuningStudy(OneCell):
         """Whether trials are still to come that the answer rests on."""
         pending = self.propose(history)
         if question.about is Ask.REFERENCE:
-            wave = self._first_wave(history)
-            return not wave or any(trial.stage == wave for trial in pending)
+            wave = self._reference_wave(history)
+            return not wave or any(_is_by(wave, trial) for trial in pending)
         if question.about in (Ask.SCREENED, Ask.SLOT):
             return any(_is_by(question.wave, trial) for trial in pending)
         return bool(pending)
 
-    def _first_wave(self, history: History) -> str:
-        """Return the first wave of this run; "" while an evidence run has to open it."""
+    def _reference_wave(self, history: History) -> str:
+        """Return the wave of this run up to which two baselines are planned, or its last one.
+
+        A small wave has one of its own. "" while an evidence run, or results, have to open it.
+        """
         moment = self._known(history).moment
-        found = wanted(moment)
-        if found or moment.opens:
-            return found[0].wave if found else ""
-        return moment.segments[0].wave
+        found = [segment.wave for segment in wanted(moment)]
+        if not found:
+            return "" if moment.opens else moment.segments[0].wave
+        planned = accumulate(self._baselines.get(wave, 1) for wave in found)
+        enough = next((w for w, n in zip(found, planned, strict=True) if n >= MIN_TRIALS), "")
+        return enough or ("" if moment.opens else found[-1])
 
     @remembered
     def _by_waves(self, _: History) -> dict[str, tuple[TrialResult, ...]]:
@@ -415,8 +426,7 @@ class TuningStudy(OneCell):
                 if segment.wave not in ready
                 for trial in segment.trials
             )
-            slots = sum(rule.slots for rule in self.rules if rule.wave in moment.opens)
-            left += later + slots
+            left += later + moment.unfilled
         if not self.confirm:
             return left
         second = self._choice(known).second_runs()
@@ -424,9 +434,46 @@ class TuningStudy(OneCell):
             layout = self.layout
             if isinstance(layout, Refusal) or any(each.trial.block for each in history):
                 return left
-            return left + layout.in_blocks + (0 if second or known.second else layout.again)
+            more = layout.in_blocks + (layout.blocks if layout.pair else 0)
+            return left + more + (0 if second or known.second else layout.again)
         confirmation = self._confirmation(history)
         return left + (confirmation.left if confirmation is not None else 0)
+
+    @property
+    def _may_spare(self) -> bool:
+        """Whether jobs that are left may become spare blocks: no blocks are stated."""
+        return not (self.finalists or self.blocks)
+
+    def at_most(self, history: History) -> int:
+        """Return how many trials may still come: what the budget has left, where blocks are added.
+
+        No block is added any more once every one is over and none was proposed.
+        """
+        left = self.left(history)
+        if not (left and self.confirm and self._may_spare) or isinstance(self.layout, Refusal):
+            return left
+        confirmation = self._confirmation(history) if not self._is_exploring(history) else None
+        if confirmation is not None and not confirmation.may_grow:
+            return left
+        known = self._known(history)
+        past, evidence = known.past, known.moment.evidence
+        spent = sum(
+            each.status.is_final and each.not_run is None
+            for each in (*past.screen.values(), *past.confirm.values())
+        )
+        return max(left, self.budget - spent + (evidence is not None))
+
+    def why_more(self, history: History) -> str:
+        """Say which spare block is planned, and for which profiles."""
+        if not self.confirm or self._is_exploring(history):
+            return ""
+        confirmation = self._confirmation(history)
+        return confirmation.added if confirmation is not None else ""
+
+    def _is_exploring(self, history: History) -> bool:
+        """Whether the screen is not over, so that no block can be planned."""
+        known = self._known(history)
+        return bool(known.pending or known.moment.opens or self._choice(known).second_runs())
 
     def rounds(self, history: History) -> int:
         """Return how many of the trials that are left follow one another; others run beside."""
@@ -461,12 +508,19 @@ class TuningStudy(OneCell):
                 past=past,
                 screen=known.ranking,
                 confirmation=confirmation,
-                finalists=tuple(arm.id for arm in arms if arm.id != ALIAS.id),
+                finalists=(
+                    *(arm.id for arm in arms if arm.id != ALIAS.id),
+                    *([NO_ENV_ID] if confirmation is not None and confirmation.has_pair else []),
+                ),
                 late=self._choice(known).late(),
                 layout=self._blocks(known),
                 noise=self._noise(known.ranking),
                 losses=self._losses,
-                said=(*moment.said, *(said(past, known.slots, self._nodes) if is_screened else ())),
+                said=(
+                    *moment.said,
+                    *(said(past, known.slots, self._nodes) if is_screened else ()),
+                    *self._choice(known).undecided_pair(),
+                ),
                 is_screened=is_screened,
                 is_complete=is_screened and not pending,
             )
@@ -555,6 +609,7 @@ class TuningStudy(OneCell):
             losses=self._losses,
             sigma=self._noise(known.ranking).value,
             at_most=self._at_most,
+            pair=self._no_env,
         )
 
     def _pending_blocks(self, known: SweepMoment, history: History) -> tuple[Trial, ...]:
@@ -575,6 +630,7 @@ class TuningStudy(OneCell):
             known.past,
             ranking=known.ranking,
             first=design(known.past, layout, arms=len(arms), second_blocks=self.second_blocks),
+            pair=self._choice(known).pair_in_blocks(),
             arms=arms,
             orders=self._orders,
             second_blocks=self.second_blocks,
@@ -612,10 +668,11 @@ class TuningStudy(OneCell):
         found = self._laid_out(count, self.budget, sigma, baselines=baselines)
         if known.second and not (isinstance(found, Plan) and found.again):
             # a profile came since: second runs go on, and the blocks get the jobs that remain
-            left = self.budget - SECOND_RUNS
-            found = self._laid_out(count, left, sigma, baselines=baselines)
+            again = SECOND_RUNS if self.slots else len(known.second)
+            left = self.budget - again
+            found = self._laid_out(count, left, sigma, baselines=baselines, may_repeat=False)
             if isinstance(found, Plan):
-                return replace(found, again=SECOND_RUNS, jobs=found.jobs + SECOND_RUNS)
+                return replace(found, again=again, jobs=found.jobs + again)
             return self.layout if known.past.confirm else found
         return found if isinstance(found, Plan) else self.layout
 

@@ -26,7 +26,7 @@ from pytest_xlatune.model.result import (
 )
 from pytest_xlatune.model.text import counted, fine, percent, size
 from pytest_xlatune.stats.blocks import combine
-from pytest_xlatune.stats.compare import STOP_FLOOR, interval90, stops
+from pytest_xlatune.stats.compare import STOP_FLOOR, interval90, stops, told_as_winner
 from pytest_xlatune.stats.design import (
     MIN_DF,
     Plan,
@@ -44,7 +44,7 @@ from pytest_xlatune.studies.trials import (
     unlike_words,
     usable,
 )
-from pytest_xlatune.studies.tuning._recipe import recipe
+from pytest_xlatune.studies.tuning._recipe import is_out, largest, recipe
 from pytest_xlatune.studies.tuning._stages import (
     ALPHA,
     BOUND,
@@ -54,11 +54,15 @@ from pytest_xlatune.studies.tuning._stages import (
     Ranking,
     Screened,
     begun,
-    bounds,
     is_spare,
 )
+from pytest_xlatune.studies.tuning.derived import Key, settings_of
 from pytest_xlatune.studies.verdicts import (
     Losses,
+    acting,
+    as_winner,
+    beside,
+    compared,
     job_ids_of,
     lost_runs,
     measured,
@@ -68,6 +72,7 @@ from pytest_xlatune.studies.verdicts import (
     survivor_veto,
     troubled,
     unmeasured,
+    with_acting,
     with_comparison,
     with_effect,
 )
@@ -158,7 +163,10 @@ class Basis:
 
 
 def verdict(basis: Basis, profile_id: str) -> Verdict | None:
-    """Return the verdict on a profile; None where it is neither selected nor measured."""
+    """Return the verdict on a profile; None where it is neither selected nor measured.
+
+    Its figures and the settings that blocks show to act follow from all verdicts: `verdicts`.
+    """
     past = basis.past
     screened = past.screens_of(profile_id)
     in_blocks = past.confirms_of(profile_id)
@@ -186,7 +194,7 @@ def verdict(basis: Basis, profile_id: str) -> Verdict | None:
     if differs:
         return replace(measured(base, everything), reasons=(differs, *base.reasons))
     if profile_id in basis.kept and confirmed and basis.looks:
-        return _confirmed(basis, measured(base, confirmed), confirmed)
+        return _confirmed(basis, base, confirmed, in_blocks)
     is_spared = any(usable(each) for each in in_blocks) and not confirmed
     if profile_id in basis.cut or is_spared:
         return _cut(basis, base, everything)
@@ -294,8 +302,15 @@ def _mean(basis: Basis, arm: str) -> Screened | None:
 _VETO_P = 0.02  # with the steps of screen and blocks it finds what blocks alone find at 0.05
 
 
-def _confirmed(basis: Basis, base: Verdict, trials: Sequence[TrialResult]) -> Verdict:
+def _confirmed(
+    basis: Basis,
+    base: Verdict,
+    trials: Sequence[TrialResult],
+    in_blocks: Sequence[TrialResult],
+) -> Verdict:
+    """Return the verdict on an arm: its deciding `trials` decide, all `in_blocks` give figures."""
     last = basis.looks[-1]
+    base = measured(base, trials)
     comparison = last.comparisons.get(base.arm)
     if not base.n:
         return replace(base, reasons=(unmeasured(trials), *base.reasons))
@@ -304,40 +319,61 @@ def _confirmed(basis: Basis, base: Verdict, trials: Sequence[TrialResult]) -> Ve
         kind = VerdictKind.INCONCLUSIVE
         return replace(base, kind=kind, reasons=(why, *base.reasons, *score_flags(trials)))
     look = next((each for each in basis.looks if _decides(each, base.arm)), last)
-    decider = look.comparisons.get(base.arm)
     kind = look.kinds[base.arm]
-    reasons = [_sentence(kind, decider if isinstance(decider, Comparison) else comparison)]
-    if look is not last:
-        reasons.append(f"decided at the first look, with alpha {look.alpha:g}")
+    told = _in_all_blocks(basis, base.arm, comparison, in_blocks) or comparison
+    if told is not comparison:
+        base = measured(base, in_blocks)
     past = basis.past
     baselines = [each for each in past.confirms_of(BASELINE_ID) if not is_spare(each.trial)]
-    veto = straggler_veto(
+    straggling = straggler_veto(
         comparison,
         (*past.screens_of(base.arm), *trials),
         (*past.screens_of(BASELINE_ID), *baselines),
         spare=comparison.lower,
         level=_VETO_P,
     )
-    survivors = survivor_veto(trials, baselines)
-    for why in (veto, survivors):
-        if kind is VerdictKind.FASTER and why:
-            kind = VerdictKind.INCONCLUSIVE
-            reasons = [why, f"else {reasons[0]}", *reasons[1:]]
+    found = (straggling, survivor_veto(trials, baselines))
+    vetoes = [why for why in found if why and kind is VerdictKind.FASTER]
+    winner = None
+    if kind is VerdictKind.FASTER and not vetoes and last.fit is not None:
+        winner = told_as_winner(last.fit, told, base.arm, family=last.family)
+    reasons = [_sentence(kind, told, ends=winner.ci95 if winner else told.ci95)]
+    if look is not last:
+        reasons.append(f"decided at the first look, with alpha {look.alpha:g}")
+    for why in vetoes:
+        kind = VerdictKind.INCONCLUSIVE
+        reasons = [why, f"else {reasons[0]}", *reasons[1:]]
     if base.lost is not None and not reasons[0].startswith(base.lost.words):
         reasons.append(base.lost.words)
     if base.arm in last.unlike:
         reasons.append(unlike_words(last.unlike[base.arm]))
-    reasons = [*reasons, *base.reasons, *score_flags(trials)]
-    return with_comparison(base, comparison, kind=kind, reasons=reasons)
+    reasons = [*reasons, *base.reasons, *score_flags(in_blocks)]
+    decided = with_comparison(base, told, kind=kind, reasons=reasons)
+    return decided if winner is None else as_winner(decided, winner)
+
+
+def _in_all_blocks(
+    basis: Basis, arm: str, decided: Comparison, in_blocks: Sequence[TrialResult]
+) -> Comparison | None:
+    """Return an arm's figures from all blocks; None where it stands in no spare one.
+
+    A spare block spends no alpha: what decides stays as it was, its power likewise.
+    """
+    spare = sum(is_spare(each.trial) for each in in_blocks if usable(each))
+    found = compared(fitted(basis.past.scored_in_blocks()), arm, family=1, alpha=ALPHA[1, 1])
+    if not spare or not isinstance(found, Comparison):
+        return None
+    method = f"{decided.method}; its figures with {counted(spare, 'spare block')}"
+    return replace(found, lower=decided.lower, mde80=decided.mde80, method=method)
 
 
 def _decides(look: Look, profile_id: str) -> bool:
     return look.kinds.get(profile_id) in (VerdictKind.FASTER, VerdictKind.SLOWER)
 
 
-def _sentence(kind: VerdictKind, comparison: Comparison) -> str:
-    # one interval is shown of an arm, its own; that of all at once decides, and is not shown
-    low, high = (percent(relative(end)) for end in comparison.ci95)
+def _sentence(kind: VerdictKind, comparison: Comparison, *, ends: tuple[float, float]) -> str:
+    # one interval is shown of an arm; the bound of all at once decides, and is not shown
+    low, high = (percent(relative(end)) for end in ends)
     narrow = " to ".join(percent(relative(end)) for end in interval90(comparison))
     return {
         VerdictKind.FASTER: f"faster: {low} to {high} (95 %)",
@@ -366,10 +402,26 @@ _CONFIRMED = (
 )
 
 
+def _verdicts(basis: Basis, level: Verdict) -> Iterator[Verdict]:
+    """Yield the verdicts: figures at the level of the reference, settings that blocks show to act.
+
+    What one profile alone shows to act acts in the stacks that hold it too.
+    """
+    found = [each for name in basis.declared if (each := verdict(basis, name)) is not None]
+    shown: set[tuple[Key, str]] = set()
+    for each in found:
+        profile = basis.declared[each.arm]
+        if not profile.is_control:
+            shown |= acting(each, settings_of(profile)).items()
+    for each in found:
+        own = settings_of(basis.declared[each.arm]).items() & shown
+        yield beside(with_acting(each, {name for (_, name), _ in own}), level)
+
+
 def conclusion(basis: Basis) -> Conclusion:
     """Return the verdicts, confirmed ones first, each group by delta."""
-    verdicts = [verdict(basis, profile_id) for profile_id in basis.declared]
-    shown = [each for each in verdicts if each is not None]
+    level = reference(basis.past)
+    shown = list(_verdicts(basis, level))
     fit = basis.looks[-1].fit if basis.looks else None
     if fit is not None and fit.df >= MIN_DF:
         sigma: float | None = fit.sigma
@@ -380,7 +432,7 @@ def conclusion(basis: Basis) -> Conclusion:
     window = basis.past.window
     return Conclusion(
         verdicts=tuple(sorted(shown, key=_standing)),
-        reference=reference(basis.past),
+        reference=level,
         record=TuningRecord(
             finalists=basis.finalists,
             bound=bound,
@@ -409,32 +461,15 @@ def _standing(verdict: Verdict) -> tuple[int, float]:
 
 
 def _bound(basis: Basis, verdicts: Sequence[Verdict]) -> tuple[float, str] | None:
-    """Return M, and whose bound it is: no selected and scored profile beats the baseline by more.
-
-    None where a profile is FASTER: then there is nothing to rule out. Profiles that cannot run, or
-    train to another loss, do not count, nor those not known to have been in effect: what did not
-    reach the program excludes nothing. One that could run and has no score may gain anything, so
-    that M is infinite. At 95 %: the largest over profiles of their bounds, spare blocks included.
-    No multiplicity factor: the claim is of all.
-    """
-    if any(each.kind is VerdictKind.FASTER for each in verdicts):
-        return None
-    out = {each.arm for each in verdicts if _is_out(each) or each.unproved}
+    """Return M and whose bound it is; None before screen and blocks are over, and see `largest`."""
     if not basis.is_screened or (basis.finalists and basis.confirmation and not basis.looks):
         return None
     fit = fitted(basis.past.scored_in_blocks()) if basis.looks else None
-    wanted = [each for each in basis.declared if each in basis.selected - out]
-    found = bounds(basis.screen, fit, wanted)
-    if not found:
+    found = largest(basis.screen, fit, verdicts, arms=basis.selected, kept=basis.kept)
+    if found is None:
         return None
-    widest = max(found, key=lambda each: found[each])
-    high = found[widest]
+    high, widest = found
     return (relative(high) if math.isfinite(high) else math.inf), widest
-
-
-def _is_out(verdict: Verdict) -> bool:
-    """Whether nothing is to be ruled out of a profile: it cannot run, or not with these numbers."""
-    return verdict.kind is VerdictKind.INVALID and (not verdict.can_run or verdict.n > 0)
 
 
 def _mde80(basis: Basis) -> float | None:
@@ -481,12 +516,15 @@ def _notes(
             f"with {basis.noise.words} this plan ({basis.layout.jobs} jobs) finds one winner of "
             f"{percent(start)} with 80 % power; once it is a finalist, one of {percent(planned)}"
         )
+    may_win = {
+        each.arm for each in verdicts if each.wins and not basis.declared[each.arm].is_control
+    }
     for look in basis.looks[-1:]:
         notes += [
             f"stop rule reached: {each} is at {percent(relative(found.estimate))}, and less than "
             f"{percent(STOP_FLOOR)} is ruled out"
             for each, found in look.comparisons.items()
-            if each != ALIAS.id and isinstance(found, Comparison) and stops(found)
+            if each in may_win and isinstance(found, Comparison) and stops(found)
         ]
         control = look.comparisons.get(ALIAS.id)
         notes += _tie(look)
@@ -502,7 +540,7 @@ def _notes(
             if is_bounded
             else f"{text}: so far reaches the interval of {widest}{once}"
         )
-        unseen = [each.arm for each in verdicts if each.unproved and not _is_out(each)]
+        unseen = [each.arm for each in verdicts if each.unproved and not is_out(each)]
         if unseen:
             notes.append(
                 f"of {', '.join(unseen)} nothing is ruled out: not known to have been in effect"
@@ -511,7 +549,7 @@ def _notes(
         if spare:
             notes.append(
                 f"{counted(len(spare), 'spare block')} followed those that decide: they count in "
-                "M, and in no interval"
+                "M and in the figures of the profiles that ran in them, and decide no verdict"
             )
     elif widest:
         notes.append(

@@ -1,22 +1,29 @@
 """Which profiles of a screen go on: those that run a second time, and the finalists.
 
-On many node slots the best of the screen run once more, each on another slot, and the mean of both
-runs ranks them: one round more, for which fewer finalists do. Profiles that have trials stay,
-whatever is read since. Decides no verdict.
+On many node slots, and where the budget is large, the best of the screen run once more, and the
+mean of both runs ranks them. On slots each runs on another than before. Profiles that have trials
+stay, whatever is read since. Decides no verdict.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 
-from pytest_xlatune.model.profile import BASELINE_ID, Profile
+from pytest_xlatune.model.profile import BASELINE_ID, NO_ENV_ID, Profile
 from pytest_xlatune.model.result import TrialStatus
+from pytest_xlatune.model.text import counted
 from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.stats.design import Plan, Refusal
-from pytest_xlatune.studies.trials import ALIAS, Orders
-from pytest_xlatune.studies.tuning._stages import Ranking, design, frozen_arms
+from pytest_xlatune.studies.trials import ALIAS, Orders, Past
+from pytest_xlatune.studies.tuning._stages import (
+    Confirmation,
+    Ranking,
+    design,
+    frozen_arms,
+    is_spare,
+)
 from pytest_xlatune.studies.tuning._waves import SweepMoment
 from pytest_xlatune.studies.tuning.derived import entering
 from pytest_xlatune.studies.verdicts import Losses
@@ -33,6 +40,7 @@ class FinalistChoice:
         losses: with what a trial's loss is compared.
         sigma: job noise, to plan with.
         at_most: on how many node slots the screen lies.
+        pair: `baseline-no-env`; None where the sweep has none.
     """
 
     known: SweepMoment
@@ -41,6 +49,7 @@ class FinalistChoice:
     losses: Losses
     sigma: float
     at_most: int
+    pair: Profile | None = None
 
     def second_runs(self) -> tuple[Trial, ...]:
         """Return the second runs that the best of the screen lack; none once there are blocks.
@@ -48,7 +57,7 @@ class FinalistChoice:
         Those that exist stay, and are filled up by what the first runs say.
         """
         known, slots, layout = self.known, self.known.slots, self.layout
-        if slots is None or not slots.alive or isinstance(layout, Refusal):
+        if isinstance(layout, Refusal) or (slots is not None and not slots.alive):
             return ()
         if known.pending or known.moment.opens or known.past.confirm:
             return ()
@@ -58,11 +67,54 @@ class FinalistChoice:
         more = [each for each in best if each not in known.second]
         arms = [*known.second, *more[: max(layout.again - len(known.second), 0)]]
         trials = self.orders.again([known.moment.profiles[each] for each in arms])
+        if slots is not None:
+            trials = slots.dealt_again(trials, at_most=self.at_most)
         return tuple(
             each
-            for each in slots.dealt_again(trials, at_most=self.at_most)
+            for each in trials
             if each.arm in known.moment.candidates and not known.past.is_final(each)
         )
+
+    def _has_pair(self) -> bool:
+        """Whether `baseline-no-env` stands in every block, as they began or as they are planned."""
+        layout = self.layout
+        if self.pair is None or isinstance(layout, Refusal):
+            return False
+        return design(self.known.past, layout, arms=0, second_blocks=0).pair
+
+    def pair_in_blocks(self) -> Profile | None:
+        """Return `baseline-no-env` where it is in every block and can run; else None."""
+        past, pair = self.known.past, self.pair
+        if pair is None or not self._has_pair():
+            return None
+        trials = past.screens_of(pair.id)
+        is_dropped = any(each.status is TrialStatus.DROPPED for each in trials)
+        is_repeat = self.known.moment.repeats.get(pair.id) == BASELINE_ID
+        is_out = is_dropped or is_repeat or pair.id in past.dropped
+        return None if is_out or self.losses.reason(past, pair.id) else pair
+
+    def undecided_pair(self) -> tuple[str, ...]:
+        """Say what it would cost to decide the pair of wave 1, where the blocks do not."""
+        layout, past = self.layout, self.known.past
+        standing = None
+        if self.pair is not None:
+            standing = self.known.ranking.standings.get(self.pair.id)
+        if standing is None or isinstance(layout, Refusal) or self._has_pair():
+            return ()
+        ids = {each.id for each in self.finalists()}
+        decided = any(not is_spare(each.trial) for each in past.confirms_of(NO_ENV_ID))
+        if NO_ENV_ID in ids or decided:
+            return ()
+        of = "a sweep of its own (--xlatune-fresh)" if past.confirm else "this sweep"
+        jobs = counted(layout.blocks, "more job")
+        cost = f"{jobs}, one in each block, would decide it: --xlatune-pair on, for {of}"
+        what = f"whether the deployed flags help is not decided: {NO_ENV_ID} was only screened"
+        return (f"{what}. {cost}",)
+
+    def _frozen(self) -> tuple[str, ...]:
+        """Return the arms with confirming trials, the pair left out: it has a place of its own."""
+        beside = {self.pair.id} if self.pair is not None and self._has_pair() else set()
+        return tuple(each for each in frozen_arms(self.known.past) if each not in beside)
 
     def finalists(self) -> tuple[Profile, ...]:
         """Return the finalists in rank order, then the alias if it runs; none before second runs.
@@ -79,7 +131,7 @@ class FinalistChoice:
         interesting = self._ranked(known.ranking, most=most, among=known.second)
         if interesting and len(interesting) < layout.finalists:
             interesting.append(ALIAS.id)
-        frozen = frozen_arms(past)
+        frozen = self._frozen()
         if frozen:
             interesting = [each for each in interesting if each not in frozen]
             interesting = [*frozen, *interesting[: max(size - len(frozen), 0)]]
@@ -94,7 +146,7 @@ class FinalistChoice:
     def late(self) -> tuple[str, ...]:
         """Return what would be a finalist by now, had the finalists not been fixed before."""
         known, layout = self.known, self.layout
-        frozen = frozen_arms(known.past)
+        frozen = self._frozen()
         if not frozen or isinstance(layout, Refusal):
             return ()
         size = design(known.past, layout, arms=0, second_blocks=0).arms
@@ -135,6 +187,45 @@ class FinalistChoice:
             return False
         if self.losses.reason(past, profile_id):
             return False
+        if self.pair is not None and profile_id == self.pair.id and self._has_pair():
+            return False  # it is in the blocks in any case
         standing = ranking.standings[profile_id]
         reach = 2 * self.sigma * math.sqrt(standing.variance)
         return math.isfinite(standing.estimate) and standing.estimate + reach > 0
+
+
+def pending_blocks(
+    past: Past, confirmation: Confirmation | None, *, candidates: frozenset[str]
+) -> tuple[Trial, ...]:
+    """Return the trials of blocks that are not over, where a candidate of this run is in them."""
+    if confirmation is None:
+        return ()
+    arms = {trial.arm for trial in confirmation.trials}
+    if not arms & candidates:
+        return ()
+    return tuple(trial for trial in confirmation.trials if not past.is_final(trial))
+
+
+_MOST_BLOCKS = 64  # of any layout
+
+
+def beside_pair(
+    layout_of: Callable[[int], Plan | Refusal], budget: int, *, has_pair: bool, reserved: int
+) -> Plan | Refusal:
+    """Return the layout in so many jobs, with one trial more in each block for the pair.
+
+    Args:
+        layout_of: returns the layout without it.
+        budget: jobs of both.
+        has_pair: whether there is one to decide.
+        reserved: blocks kept back for a second stage.
+    """
+    if not has_pair:
+        return layout_of(budget)
+    for blocks in range(1, min(budget, _MOST_BLOCKS)):
+        found = layout_of(budget - blocks - reserved)
+        if isinstance(found, Refusal) or found.blocks <= blocks:
+            break
+    if isinstance(found, Refusal):
+        return found
+    return replace(found, pair=True, jobs=found.jobs + found.blocks + reserved)

@@ -1,25 +1,44 @@
-"""Which confirmed arm is recommended: the smallest set of settings that is shown to be needed.
+"""Which confirmed arm is recommended, and what a sweep rules out.
+
+The recipe is the smallest set of settings that is shown to be needed.
 
 The arm of the largest estimate may carry settings that do nothing: where one setting helps, every
 stack that holds it looks as good. So the parts of a stack stand in the same blocks. The recipe is
 the smallest confirmed set that is not shown to be worse than the largest, and of each of its
 settings it is said whether it was shown to be needed. Contrasts are differences within blocks,
-one-sided at 5 %, by Holm over the parts. This module plans no trial and makes no verdict.
+one-sided at 5 %, by Holm over the parts.
+
+M, the largest of what profiles may gain, stands on a page beside intervals and single runs: it
+excludes nothing that one of them allows. This module plans no trial and makes no verdict.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, stdev
+from typing import TYPE_CHECKING
 
 from pytest_xlatune.model.profile import BASELINE_ID, Profile
-from pytest_xlatune.model.result import Needed, Recipe, RecipePart, Verdict, VerdictKind, relative
-from pytest_xlatune.stats.blocks import BlockFit
-from pytest_xlatune.stats.design import MIN_DF, t_quantile
+from pytest_xlatune.model.result import (
+    Comparison,
+    Needed,
+    Recipe,
+    RecipePart,
+    Verdict,
+    VerdictKind,
+    relative,
+)
+from pytest_xlatune.stats.blocks import BlockFit, combine, upper_bound
+from pytest_xlatune.stats.compare import noise_of
+from pytest_xlatune.stats.design import MIN_DF, SWEEP_ALPHA, t_quantile
 from pytest_xlatune.studies.trials import ScoredTrial
 from pytest_xlatune.studies.tuning.derived import Key, is_part, settings_of
+from pytest_xlatune.studies.verdicts import compared
+
+if TYPE_CHECKING:
+    from pytest_xlatune.studies.tuning._stages import Ranking
 
 ALPHA = 0.05  # one-sided, over the parts of one set
 _OWN = 3  # blocks from which the differences' own spread counts
@@ -224,3 +243,81 @@ def _ties(
     found = contrasts(arm, others, cells=cells, fit=fit)
     beaten = {each.without for each in found if each.t > t_quantile(1 - ALPHA, fit.df)}
     return tuple(sorted(set(others) - beaten, key=lambda each: -faster[each]))
+
+
+def bounds(
+    ranking: Ranking, fit: BlockFit | None, arms: Iterable[str], *, kept: Collection[str] = ()
+) -> dict[str, float]:
+    """Return by profile what its log ratio exceeds with 5 % probability; {} where noise is unknown.
+
+    Of arms that were `kept` to the last block it is the upper end of their 95 % interval. Of others
+    it is the smaller of two bounds at 2.5 % each: from the screen, and from screen and blocks. The
+    noise is that of baselines and blocks, or an arm's own. An arm without any score may gain
+    anything.
+    """
+    squares, df = ranking.squares, ranking.df
+    if fit is not None and fit.df > 0:
+        squares, df = squares + fit.sigma**2 * fit.df, df + fit.df
+    if df < MIN_DF or squares <= 0 or not math.isfinite(squares):
+        return {}
+    sigma = math.sqrt(squares / df)
+    found: dict[str, float] = {}
+    for arm in arms:
+        standing = ranking.standings.get(arm)
+        inside = fit.arms.get(arm) if fit else None
+        shown = compared(fit, arm, family=1, alpha=SWEEP_ALPHA) if arm in kept else None
+        if isinstance(shown, Comparison):
+            found[arm] = shown.ci95[1]
+            continue
+        parts = [(standing.estimate, standing.variance)] if standing is not None else []
+        noise, its_df = noise_of(inside, sigma=sigma, df=df)
+        own = [upper_bound(*each, sigma=noise, df=its_df) for each in parts]
+        if inside is not None:
+            both = combine([*parts, (inside.estimate, inside.variance)])
+            own.append(upper_bound(*both, sigma=noise, df=its_df))
+        found[arm] = min(own, default=math.inf)
+    return found
+
+
+def largest(
+    ranking: Ranking,
+    fit: BlockFit | None,
+    verdicts: Sequence[Verdict],
+    *,
+    arms: Collection[str],
+    kept: Collection[str],
+) -> tuple[float, str] | None:
+    """Return M as a log ratio, and whose bound it is: no scored profile beats the baseline by more.
+
+    None where a profile is FASTER: then there is nothing to rule out. Profiles that cannot run, or
+    train to another loss, do not count. One that could run and has no score may gain anything, so
+    that M is infinite. A profile that is not known to have been in effect excludes nothing: alone
+    it makes no M, but no M lies below its interval. At 95 %: the largest over profiles of their
+    bounds, spare blocks included. No multiplicity factor: the claim is of all.
+
+    Args:
+        ranking: what the screen says.
+        fit: of all blocks; None before they tell.
+        verdicts: as they are shown.
+        arms: what the claim is about.
+        kept: the arms that stayed to the last deciding block.
+    """
+    if any(each.kind is VerdictKind.FASTER for each in verdicts):
+        return None
+    claimed = {each.arm: each for each in verdicts if each.arm in arms and not is_out(each)}
+    proved = [arm for arm, each in claimed.items() if not each.unproved]
+    found = bounds(ranking, fit, proved, kept=kept)
+    if not found:
+        return None
+    for arm, each in claimed.items():
+        if each.ci95 is not None:
+            found[arm] = math.log1p(each.ci95[1])
+        elif each.delta is not None and arm in found:
+            found[arm] = max(found[arm], math.log1p(each.delta))
+    widest = max(found, key=lambda each: found[each])
+    return found[widest], widest
+
+
+def is_out(verdict: Verdict) -> bool:
+    """Whether nothing is to be ruled out of a profile: it cannot run, or not with these numbers."""
+    return verdict.kind is VerdictKind.INVALID and (not verdict.can_run or verdict.n > 0)

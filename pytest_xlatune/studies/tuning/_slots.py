@@ -40,7 +40,7 @@ from pytest_xlatune.stats.design import (
 )
 from pytest_xlatune.studies import History
 from pytest_xlatune.studies.trials import AGAIN, Past, Place, Segment, place, start_of, usable
-from pytest_xlatune.studies.tuning.derived import DerivedRule
+from pytest_xlatune.studies.tuning.derived import DerivedRule, Stacks
 
 # by these a slot is known to take no trial any more
 _DEADLY = NODE_CLASSES | {FailureClass.QUEUE_LIMIT, FailureClass.SUBMISSION_REFUSED}
@@ -247,11 +247,17 @@ def rounds(layout: Plan, slots: int, rules: Sequence[DerivedRule]) -> tuple[int,
 
 
 def _derived(rules: Sequence[DerivedRule]) -> tuple[int, ...]:
-    """Return the trials of each derived wave, which begins when those before are over."""
+    """Return the trials of each derived wave, which begins when those before are over.
+
+    Half of the stacks of a wave wait for the other half.
+    """
     counts: Counter[str] = Counter()
+    waiting: list[int] = []
     for rule in rules:
-        counts[rule.wave] += rule.slots
-    return tuple(count + 1 for count in counts.values())  # with a baseline
+        first = rule.first if isinstance(rule, Stacks) else rule.slots
+        counts[rule.wave] += first
+        waiting += [rule.slots - first] if rule.slots > first else []
+    return (*(count + 1 for count in counts.values()), *waiting)  # with a baseline
 
 
 def follow(sweep: _Swept, history: History) -> int:
@@ -358,6 +364,30 @@ def second_shift(placed: Sequence[tuple[TrialResult, float]]) -> float:
         if each.trial.stage == AGAIN and each.trial.arm in first
     ]
     return fmean(off) if off else 0.0
+
+
+def twice(past: Past, first: Mapping[str, tuple[float, float]]) -> dict[str, tuple[float, float]]:
+    """Return the profiles that ran a second time on one slot: the mean of their runs, its variance.
+
+    No baseline runs beside second runs: they are compared with each other, and on the mean they
+    stand where the first runs of the same profiles do, in each epoch. What the first runs are
+    measured from is in both, so that a second halves the variance of the job alone.
+
+    Args:
+        past: what was measured.
+        first: by profile what its first run says, and the variance of that in units of sigma^2.
+    """
+    again: dict[int, dict[str, float]] = defaultdict(dict)
+    for key, each in past.screen.items():
+        if key.stage == AGAIN and (score := usable(each)) is not None and key.arm in first:
+            again[each.epoch][key.arm] = score.value
+    found = {}
+    for own in again.values():
+        shift = fmean(value - first[arm][0] for arm, value in own.items())
+        for arm, value in own.items():
+            once, variance = first[arm]
+            found[arm] = (once + value - shift) / 2, variance - 1 / 2
+    return found
 
 
 _ALPHA = 0.05  # of calling any slot slower that is not

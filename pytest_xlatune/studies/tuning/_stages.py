@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from statistics import median
@@ -34,9 +34,9 @@ from pytest_xlatune.stats.blocks import (
     fit_lines,
     fit_slots,
     is_apart,
-    upper_bound,
+    main_group,
 )
-from pytest_xlatune.stats.compare import NoComparison, decide, noise_of, winners
+from pytest_xlatune.stats.compare import NoComparison, decide, winners
 from pytest_xlatune.stats.design import (
     FIRST_STAGE_ALPHA,
     MIN_DF,
@@ -58,7 +58,8 @@ from pytest_xlatune.studies.trials import (
     unlike_warmups,
     usable,
 )
-from pytest_xlatune.studies.tuning._slots import ANOTHER_SESSION, second_shift
+from pytest_xlatune.studies.tuning._recipe import bounds
+from pytest_xlatune.studies.tuning._slots import ANOTHER_SESSION, second_shift, twice
 from pytest_xlatune.studies.tuning.derived import entering
 from pytest_xlatune.studies.verdicts import Losses, compared
 
@@ -94,24 +95,20 @@ class Ranking:
 
     @property
     def spread(self) -> float | None:
-        """The same from all profiles, most of which do next to nothing; None of a few.
-
-        The median distance from their median, which real effects raise and do not lower.
-        """
+        """The same from the profiles that do next to nothing; None where there are few profiles."""
         scaled = [each.estimate / math.sqrt(each.variance) for each in self.standings.values()]
         if len(scaled) < _ENOUGH:
             return None
-        middle = median(scaled)
-        return 1.4826 * median(abs(each - middle) for each in scaled) or None
+        return main_group([scaled])[1] or None
 
     @property
     def level(self) -> float:
-        """Where profiles that do nothing lie: the baselines, or the middle of all where lower.
+        """Where profiles that do nothing lie: the baselines, or the middle of those where lower.
 
-        Few baselines err together, and most profiles do next to nothing.
+        Few baselines err together, and the profiles that neither help nor harm do not.
         """
         found = [each.estimate for each in self.standings.values()]
-        return min(0.0, median(found)) if len(found) >= _ENOUGH else 0.0
+        return min(0.0, *main_group([found])[0]) if len(found) >= _ENOUGH else 0.0
 
 
 _ENOUGH = 10  # profiles whose spread tells the noise
@@ -138,6 +135,8 @@ def screen(past: Past, segments: Iterable[Segment], *, has_second: bool = False)
                 if not each.trial.is_baseline:
                     runs[each.trial.profile.id].append((value - line.at(at), line.leverage(at)))
     combined = {profile_id: combine(found) for profile_id, found in runs.items()}
+    if has_second:
+        combined |= twice(past, combined)
     return Ranking(
         standings={
             profile_id: Screened(estimate=estimate, variance=variance)
@@ -315,6 +314,7 @@ def _slots(results: Sequence[TrialResult], planned: Mapping[Place, int]) -> Mapp
 
 
 _SECOND = 2  # look
+_NAMED = 4  # arms that a sentence lists by name
 _SPARE = 3  # no look: blocks in it decide nothing and spend no alpha
 BOUND = 0.02  # a sweep in which nothing can gain more is bounded
 FAR = 3.0  # standard deviations below the baselines, which noise hardly explains
@@ -332,6 +332,7 @@ class Look:
 
     Attributes:
         alpha: shared by the family.
+        family: how many arms entered.
         fit: the blocks' least squares; None where no block holds a baseline and something else.
         comparisons: by arm, the alias included, dropped arms left out.
         kinds: the verdict of each.
@@ -339,6 +340,7 @@ class Look:
     """
 
     alpha: float
+    family: int
     fit: BlockFit | None
     comparisons: Mapping[str, Comparison | NoComparison]
     kinds: Mapping[str, VerdictKind]
@@ -356,6 +358,9 @@ class Confirmation:
         looks: taken so far; () while blocks are missing.
         left: trials of the first look that no cut has planned yet.
         alpha_spent: by trials that exist.
+        has_pair: whether `baseline-no-env` stands in every block.
+        may_grow: whether spare blocks may follow those that are planned.
+        added: the last spare block and why it was added; "" without one.
     """
 
     trials: tuple[Trial, ...]
@@ -364,6 +369,9 @@ class Confirmation:
     looks: tuple[Look, ...]
     left: int
     alpha_spent: float
+    has_pair: bool = False
+    may_grow: bool = True
+    added: str = ""
 
 
 def begun(past: Past) -> Mapping[int, ConfirmDesign]:
@@ -375,25 +383,6 @@ def begun(past: Past) -> Mapping[int, ConfirmDesign]:
 def is_spare(trial: Trial) -> bool:
     """Whether a trial stands in a spare block, which bounds and ranks, and decides nothing."""
     return trial.design is not None and trial.design.look == _SPARE
-
-
-def without_gain(past: Past, *, equivalence: float) -> frozenset[str]:
-    """Return the arms that a confirmation showed to be level with the baseline, or slower.
-
-    None of them before all blocks of its last look are over.
-    """
-    known = begun(past)
-    first = known.get(1)
-    own = {key: each for key, each in past.confirm.items() if not is_spare(each.trial)}
-    last = max((key.block for key in own), default=0)
-    if first is None or last < sum(each.blocks for each in known.values()):
-        return frozenset()
-    if not all(each.status.is_final for each in own.values()):
-        return frozenset()
-    kept = frozen_arms(past, after=last - 1)
-    look = _look(past, tuple(known.values()), kept, equivalence)
-    level = (VerdictKind.EQUIVALENT, VerdictKind.SLOWER)
-    return frozenset(arm for arm, kind in look.kinds.items() if kind in level)
 
 
 def frozen_arms(past: Past, *, after: int = 0) -> tuple[str, ...]:
@@ -416,6 +405,7 @@ def design(past: Past, plan: Plan, *, arms: int, second_blocks: int) -> ConfirmD
         blocks=plan.blocks,
         baselines=plan.block_baselines,
         widths=widths if is_narrowing else (),
+        pair=plan.pair,
     )
 
 
@@ -431,6 +421,7 @@ def confirm(
     equivalence: float,
     others: Mapping[str, Profile],
     jobs: int,
+    pair: Profile | None = None,
     lay: Callable[[Sequence[Trial]], tuple[Trial, ...]] = tuple,
 ) -> Confirmation:
     """Plan the blocks of `arms`, cut after each run of equal width, look when all are complete.
@@ -452,18 +443,20 @@ def confirm(
         equivalence: relative change that counts as none.
         others: the profiles that spare blocks may hold, by id.
         jobs: of all blocks at most.
+        pair: `baseline-no-env` where it stands in every block, beside the finalists and uncut.
         lay: puts blocks on their node slots.
     """
     known = begun(past)
-    dropped = past.dropped
     widths = first.widths or (first.arms,) * first.blocks
     named = {arm.id: arm for arm in arms}
     trials: tuple[Trial, ...] = ()
     kept = tuple(named)
+    decided = () if pair is None else (pair.id,)
 
     def block(number: int, design: ConfirmDesign) -> tuple[Trial, ...]:
-        own = [named[each] for each in kept if each not in dropped]
-        return lay(orders.blocks(own, [number], design=design))
+        own = [named[each] for each in kept if each not in past.dropped]
+        beside = [] if pair is None else [pair]
+        return lay(orders.blocks([*own, *beside], [number], design=design))
 
     def are_over(some: Sequence[Trial]) -> bool:
         return all(past.is_final(trial) for trial in some)
@@ -472,11 +465,12 @@ def confirm(
         if number > 1 and width < widths[number - 2]:
             if not are_over(trials):
                 at = number - 1
-                left = sum(widths[at:]) + len(widths[at:]) * first.baselines
+                left = sum(widths[at:]) + len(widths[at:]) * (first.baselines + len(decided))
                 return Confirmation(
                     trials=trials,
                     blocks=len(widths),
-                    kept=kept,
+                    kept=(*kept, *decided),
+                    has_pair=bool(decided),
                     looks=(),
                     left=left,
                     alpha_spent=_spent(known),
@@ -491,7 +485,7 @@ def confirm(
         trials += block(number, first)
     looks = []
     if are_over(trials):
-        looks.append(_look(past, (first,), kept, equivalence))
+        looks.append(look_at(past, (first,), (*kept, *decided), equivalence))
         second = known.get(_SECOND) or replace(
             first, look=_SECOND, blocks=second_blocks, widths=(len(kept),) * second_blocks
         )
@@ -502,7 +496,8 @@ def confirm(
                 more += block(number, second)
             trials += more
             if are_over(more):
-                looks.append(_look(past, (first, second), kept, equivalence))
+                looks.append(look_at(past, (first, second), (*kept, *decided), equivalence))
+    is_won, added = False, ""
     if looks and are_over(trials):
         found = (each for look in looks for each in _of_candidates(look))
         is_won = VerdictKind.FASTER in found
@@ -518,6 +513,7 @@ def confirm(
                 past,
                 ranking,
                 others,
+                kept=kept,
                 before=number,
                 free=free,
                 is_won=is_won,
@@ -527,26 +523,30 @@ def confirm(
                 break
             more = orders.blocks([others[each] for each in chosen], [number], design=spare)
             trials += lay(more)
+            added = _why_spare(number, chosen, is_won=is_won)
     return Confirmation(
         trials=trials,
         blocks=len(widths),
-        kept=kept,
+        kept=(*kept, *decided),
+        has_pair=bool(decided),
         looks=tuple(looks),
         left=0,
         alpha_spent=_spent(known),
+        may_grow=jobs > 0 and not is_won,
+        added=added,
     )
 
 
-def pending_blocks(
-    past: Past, confirmation: Confirmation | None, *, candidates: frozenset[str]
-) -> tuple[Trial, ...]:
-    """Return the trials of blocks that are not over, where a candidate of this run is in them."""
-    if confirmation is None:
-        return ()
-    arms = {trial.arm for trial in confirmation.trials}
-    if not arms & candidates:
-        return ()
-    return tuple(trial for trial in confirmation.trials if not past.is_final(trial))
+def _why_spare(number: int, arms: Sequence[str], *, is_won: bool) -> str:
+    """Say which spare block was added, and why."""
+    more = f" and {len(arms) - _NAMED} more" if len(arms) > _NAMED else ""
+    names = ", ".join(sorted(arms)[:_NAMED]) + more
+    if is_won:
+        return f"block {number} is added: {names} ran once, far below the baseline"
+    return (
+        f"block {number} is added: nothing is faster, and what {names} may gain or lose is not "
+        "narrow yet"
+    )
 
 
 def _spared(
@@ -554,6 +554,7 @@ def _spared(
     ranking: Ranking,
     others: Mapping[str, Profile],
     *,
+    kept: Collection[str],
     before: int,
     free: int,
     is_won: bool,
@@ -567,6 +568,7 @@ def _spared(
         past: what was measured.
         ranking: what the screen says.
         others: the profiles that it may hold, by id.
+        kept: the arms that stayed to the last deciding block.
         before: number of the block.
         free: for how many profiles.
         is_won: whether a profile is faster, so that nothing is left to rule out.
@@ -574,7 +576,7 @@ def _spared(
     """
     held = {key.arm for key in past.confirm if key.block == before} & others.keys()
     fit = fitted(past.scored_in_blocks(until=before - 1))
-    found = bounds(ranking, fit, others)
+    found = bounds(ranking, fit, others, kept=kept)
     high = [] if is_won else sorted(found, key=lambda arm: (-found[arm], arm))
     # one that lost its run in the screen has another here, and no third
     tried = {key.arm for key in past.confirm if key.block < before}
@@ -597,32 +599,6 @@ def _spared(
     wanted += [arm for _, arm in sorted(low)[:1] if has_worst]
     left = free - len(held)
     return [*sorted(held), *[arm for arm in wanted if arm not in held][: max(left, 0)]]
-
-
-def bounds(ranking: Ranking, fit: BlockFit | None, arms: Iterable[str]) -> dict[str, float]:
-    """Return by profile what its log ratio exceeds with 5 % probability; {} where noise is unknown.
-
-    The smaller of two bounds at 2.5 % each: from the screen, and from screen and blocks. The noise
-    is that of baselines and blocks, or an arm's own. An arm without any score may gain anything.
-    """
-    squares, df = ranking.squares, ranking.df
-    if fit is not None and fit.df > 0:
-        squares, df = squares + fit.sigma**2 * fit.df, df + fit.df
-    if df < MIN_DF or squares <= 0 or not math.isfinite(squares):
-        return {}
-    sigma = math.sqrt(squares / df)
-    found: dict[str, float] = {}
-    for arm in arms:
-        standing = ranking.standings.get(arm)
-        inside = fit.arms.get(arm) if fit else None
-        parts = [(standing.estimate, standing.variance)] if standing is not None else []
-        noise, its_df = noise_of(inside, sigma=sigma, df=df)
-        own = [upper_bound(*each, sigma=noise, df=its_df) for each in parts]
-        if inside is not None:
-            both = combine([*parts, (inside.estimate, inside.variance)])
-            own.append(upper_bound(*both, sigma=noise, df=its_df))
-        found[arm] = min(own, default=math.inf)
-    return found
 
 
 def _spent(known: Mapping[int, ConfirmDesign]) -> float:
@@ -660,7 +636,7 @@ def _of_candidates(look: Look) -> list[VerdictKind]:
     return [kind for arm, kind in look.kinds.items() if arm != ALIAS.id]
 
 
-def _look(
+def look_at(
     past: Past, designs: Sequence[ConfirmDesign], kept: Sequence[str], equivalence: float
 ) -> Look:
     cells = past.scored_in_blocks(designs=designs)
@@ -689,6 +665,7 @@ def _look(
     }
     return Look(
         alpha=alpha,
+        family=family,
         fit=fit,
         comparisons=comparisons,
         kinds={**kinds, **dict.fromkeys(faster, VerdictKind.FASTER)},

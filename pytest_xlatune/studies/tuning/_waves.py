@@ -3,22 +3,25 @@
 Of a wave of single settings a candidate that has a trial stays; one that needs no run, that repeats
 another or that the catalog objects to gives its slot to the next. A derived wave is filled from the
 screen of the waves before it, once that is over, or from what an evidence run of the baseline
-shows, and from nothing else: what comes later moves no slot. Profiles that have trials stay,
-whatever is read since; the rest of the slots are filled by the rule. Decides no verdict.
+shows, and from nothing else: what comes later moves no slot. Half of the stacks run before the
+others are chosen: settings that work against each other are in no further one. Profiles that have
+trials stay, whatever is read since; the rest of the slots are filled by the rule. Decides no
+verdict.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from pytest_xlatune.catalog.context import Context, Shape
 from pytest_xlatune.catalog.rules import why_not
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.profile import BASELINE, BASELINE_ID, Profile
-from pytest_xlatune.model.result import EvidenceResult, TrialResult, TrialStatus
+from pytest_xlatune.model.result import TrialResult, TrialStatus
 from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.studies import History
 from pytest_xlatune.studies.evidence_run import EvidenceStudy
@@ -32,8 +35,16 @@ from pytest_xlatune.studies.trials import (
     read,
     wave_order,
 )
+from pytest_xlatune.studies.tuning._filling import (
+    Filled,
+    choose,
+    evidence_of,
+    kinds_of,
+    short_of,
+    without_gain,
+)
 from pytest_xlatune.studies.tuning._slots import Slots
-from pytest_xlatune.studies.tuning._stages import Ranking, screen, without_gain
+from pytest_xlatune.studies.tuning._stages import Ranking, screen
 from pytest_xlatune.studies.tuning.derived import (
     Around,
     Crossed,
@@ -41,138 +52,15 @@ from pytest_xlatune.studies.tuning.derived import (
     Effective,
     Key,
     Leader,
-    Placed,
     Singles,
     Slot,
     Stacks,
     is_part,
     left_out,
-    placed,
-    sentences,
     settings_of,
     slots_of,
 )
 from pytest_xlatune.studies.verdicts import Losses
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Filled:
-    """What a rule comes to at one moment.
-
-    Attributes:
-        profiles: that it adds, in order; those that a compile check took out included.
-        slotted: those of them that have a slot.
-        is_open: whether more could come.
-        awaits_evidence: whether an evidence run has to say so.
-        said: one sentence each.
-    """
-
-    profiles: tuple[Profile, ...]
-    slotted: tuple[Profile, ...]
-    is_open: bool = False
-    awaits_evidence: bool = False
-    said: tuple[str, ...] = ()
-
-
-def choose(
-    rule: Singles,
-    *,
-    evidence: EvidenceResult | None,
-    planned: Mapping[str, TrialResult],
-    profiles: Sequence[Profile],
-    effective: Effective,
-    why_not: Callable[[Profile], str],
-) -> Filled:
-    """Return the candidates that have a slot, in their order, and those that need none.
-
-    Args:
-        rule: of the wave.
-        evidence: of the baseline; None where there is none yet.
-        planned: profile -> its trial in the wave.
-        profiles: those that the sweep has besides.
-        effective: of the cell.
-        why_not: says why a candidate is not worth a trial; "" where nothing says so.
-    """
-    order = placed(rule, evidence)
-    kept = {
-        each.profile.id: planned[each.profile.id]
-        for each in order
-        if each.profile.id in planned
-        and each.profile.same_as(planned[each.profile.id].trial.profile)
-    }
-    # a compile check took them out: the next ones take their places
-    unrun = {name for name, each in kept.items() if each.not_run is not None}
-    free = rule.slots - len(kept.keys() - unrun)
-    if rule.evidence and evidence is None and free > 0:
-        own = tuple(each.trial.profile for each in kept.values())
-        return Filled(profiles=own, slotted=own, is_open=True, awaits_evidence=True)
-    ids = {each.id for each in profiles}
-    seen = {effective.key(each): each.id for each in (BASELINE, *profiles)}
-    refused: dict[str, str] = {}
-    chosen: list[Profile] = []
-    for number, each in enumerate(order, start=1):
-        profile, key = each.profile, effective.key(each.profile)
-        if profile.id in kept:
-            chosen.append(kept[profile.id].trial.profile)
-        else:
-            if profile.id in ids:
-                why = "the sweep declares it itself"
-            else:
-                why = f"the same settings as {seen[key]}" if key in seen else why_not(profile)
-            if why:
-                refused[profile.id] = why
-                continue
-            if free <= 0:
-                continue
-            free -= 1
-            chosen.append(_noted(each, number=number, of=len(order)))
-        seen.setdefault(key, profile.id)
-    said = sentences(
-        rule, order, evidence=evidence, chosen=[each.id for each in chosen], refused=refused
-    )
-    slotted = tuple(each for each in chosen if each.id not in unrun)[: rule.slots]
-    return Filled(profiles=tuple(chosen), slotted=slotted, said=said)
-
-
-def evidence_of(history: History, run: Trial) -> EvidenceResult | None:
-    """Return the latest evidence of the baseline that was read, or that could not be recorded.
-
-    Args:
-        history: with the evidence trials among it.
-        run: the evidence run of the cell as deployed.
-    """
-    own = [
-        each
-        for each in history
-        if isinstance(each, EvidenceResult)
-        and each.trial.is_baseline
-        and each.trial.cell_digest == run.cell_digest
-    ]
-    read = [each for each in own if each.is_read]
-    told = [each for each in read if each.shares is not None]
-    lost = [
-        each
-        for each in own
-        if each.trial.id == run.id
-        and each.status.is_final
-        and each.status is not TrialStatus.MEASURED
-    ]
-    return next(reversed([*lost, *read, *told]), None)
-
-
-def kinds_of(evidence: EvidenceResult | None) -> tuple[str, ...] | None:
-    """Return the collectives of the program, as evidence names them; None where none does."""
-    shares = evidence.shares if evidence is not None else None
-    return None if shares is None else shares.kinds
-
-
-def _noted(placed: Placed, *, number: int, of: int) -> Profile:
-    """Return a candidate with its place in its note; without evidence as it was declared."""
-    profile = placed.profile
-    if not placed.why:
-        return profile
-    place = f"number {number} of {of} by the evidence ({placed.why})"
-    return replace(profile, note="; ".join(filter(None, (profile.note, place))))
 
 
 def wanted(moment: Moment) -> tuple[Segment, ...]:
@@ -196,6 +84,23 @@ def pending_screen(moment: Moment, past: Past) -> tuple[Trial, ...]:
     return (*screened, *([] if moment.evidence is None else [moment.evidence]))
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Offered:
+    """What may fill the slots of a rule at one moment.
+
+    Attributes:
+        most: how many slots at most, those that are filled included.
+        candidates: the best first; those that have trials among them.
+        objections: why -> the settings that no new profile may hold.
+        said: one sentence each.
+    """
+
+    most: int
+    candidates: Iterator[Profile]
+    objections: Mapping[str, Mapping[Key, str]] = field(default_factory=dict)
+    said: tuple[str, ...] = ()
+
+
 LEAD = 1.0  # standard errors above the baseline from which a profile leads
 
 
@@ -210,6 +115,8 @@ class Moment:
         repeats: profile -> what has the same effective settings.
         segments: the queue of each wave in the order they run.
         opens: waves that this run asks for and whose slots cannot be filled yet, in order.
+        begun: those of them of which a part runs first.
+        unfilled: how many slots of them are not filled.
         evidence: the run of the baseline that they wait for; None where they wait for none.
         said: how slots were filled, what was passed over and why, one sentence each.
     """
@@ -220,6 +127,8 @@ class Moment:
     repeats: Mapping[str, str]
     segments: tuple[Segment, ...]
     opens: tuple[str, ...]
+    begun: frozenset[str] = frozenset()
+    unfilled: int = 0
     evidence: Trial | None = None
     said: tuple[str, ...] = ()
 
@@ -228,7 +137,7 @@ class Moment:
         """The queues that can be planned now: those before the first wave that is still open."""
         for at, segment in enumerate(self.segments):
             if segment.wave in self.opens:
-                return self.segments[:at]
+                return self.segments[: at + (segment.wave in self.begun)]
         return self.segments
 
 
@@ -269,20 +178,31 @@ class Declaration:
         opens: list[str] = []
         said: list[str] = []
         evidence: Trial | None = None
-        is_waiting = False
+        begun: set[str] = set()
+        unfilled = 0
+        waits: list[str] = []
         for rule in self.rules:
+            is_waiting = any(wave_order(wave) < wave_order(rule.wave) for wave in waits)
             found = self._filled(rule, profiles, history, is_waiting=is_waiting)
             named = zip(self.slots[rule], found.slotted, strict=False)
             slots |= {slot.name: each for slot, each in named}
             profiles += found.profiles
             said += found.said
-            is_waiting = is_waiting or found.is_open
+            waits += [rule.wave] * found.is_open
             if found.is_open and self._asks_for(rule):
                 opens.append(rule.wave)
+                begun |= {rule.wave} if found.is_begun else set()
+                unfilled += rule.slots - (len(found.slotted) if found.is_begun else 0)
                 if found.awaits_evidence:
                     evidence = self.evidence_trial
         moment = self._moment(profiles, slots, tuple(opens))
-        return replace(moment, evidence=evidence, said=tuple(said))
+        return replace(
+            moment,
+            begun=frozenset(begun),
+            unfilled=unfilled,
+            evidence=evidence,
+            said=tuple(said),
+        )
 
     @cached_property
     def slots(self) -> Mapping[DerivedRule, tuple[Slot, ...]]:
@@ -309,10 +229,14 @@ class Declaration:
     def _effective(self) -> Effective:
         return Effective(self.orders.cell.deployed)
 
-    def _segments(self, profiles: Sequence[Profile], *, before: str = "") -> Iterator[Segment]:
+    def _segments(
+        self, profiles: Sequence[Profile], *, before: str = "", until: str = ""
+    ) -> Iterator[Segment]:
         waves = sorted(self.baselines, key=wave_order)
         for at, wave in enumerate(waves):
             if before and wave_order(wave) >= wave_order(before):
+                return
+            if until and wave_order(wave) > wave_order(until):
                 return
             own = [each for each in profiles if each.wave == wave]
             # one line goes through the baselines of all waves: they lie far apart
@@ -342,7 +266,23 @@ class Declaration:
             reads = not isinstance(rule, Singles)
             if reads and any(slot.name in self.selected for slot in self.slots[rule]):
                 chosen |= {each.id for each in _before(rule.wave, profiles)}
+            if isinstance(rule, Stacks) and self._asks_again(rule):
+                first = self.slots[rule][: rule.first]
+                chosen |= {slots[each.name].id for each in first if each.name in slots}
         return frozenset(chosen)
+
+    def _asks_again(self, rule: Stacks) -> bool:
+        """Whether a slot is selected that is filled by a second look, or one of a later wave."""
+        if self.selected is None:
+            return True
+        own = {slot.name for slot in self.slots[rule][rule.first :]}
+        later = {
+            slot.name
+            for other, slots in self.slots.items()
+            if wave_order(other.wave) > wave_order(rule.wave)
+            for slot in slots
+        }
+        return bool((own | later) & self.selected)
 
     def _filled(
         self, rule: DerivedRule, profiles: Sequence[Profile], history: History, *, is_waiting: bool
@@ -362,22 +302,26 @@ class Declaration:
         leaders = None if is_waiting else self._leaders(rule, pool, profiles, history)
         if leaders is None:
             return Filled(profiles=kept, slotted=kept, is_open=len(kept) < rule.slots)
+        offered = self._offered(rule, leaders, pool, kept, history)
+        most = offered.most
+        free = most - len(kept)
         made = []
         refused: dict[str, str] = {}
         ids = {each.id for each in profiles}
         seen = set(map(self._effective.key, (*profiles, ALIAS)))
-        why_not = self._critic(history)
-        free = rule.slots - len(kept)
-        useless = self._useless(rule, history) if free else {}
-        for each in rule.made(leaders, pool=pool):
+        critic = self._critic(history)
+        for each in offered.candidates:
             as_kept = next((old for old in kept if old.id == each.id), None)
+            if each.id in ids:
+                continue
             if as_kept is not None:
                 made.append(as_kept)
-            elif free and each.id not in ids and self._effective.key(each) not in seen:
-                own = settings_of(each)
-                idle = [name for name, part in useless.items() if is_part(part, own)]
-                why = f"confirmed to gain nothing: {', '.join(idle)}" if idle else why_not(each)
-                if why:
+            elif free and self._effective.key(each) not in seen:
+                settings = settings_of(each)
+                against = (
+                    why for why, part in offered.objections.items() if is_part(part, settings)
+                )
+                if why := "; ".join(against) or critic(each):
                     refused[each.id] = why
                     continue
                 made.append(each)
@@ -386,11 +330,71 @@ class Declaration:
                 continue
             ids.add(each.id)
             seen.add(self._effective.key(each))
-            if len(made) == rule.slots:
+            if len(made) == most:
                 break
         # a profile that was measured and leads no longer comes last
-        found = (*made, *(each for each in kept if each.id not in ids))
-        return Filled(profiles=found, slotted=found, said=left_out(rule.wave, refused))
+        slotted = (*made, *(each for each in kept if each.id not in ids))
+        is_open = most < rule.slots and len(slotted) == most
+        return Filled(
+            profiles=slotted,
+            slotted=slotted,
+            is_open=is_open,
+            is_begun=is_open,
+            said=(*offered.said, *left_out(rule.wave, refused)),
+        )
+
+    def _offered(
+        self,
+        rule: Stacks | Around | Crossed,
+        leaders: Sequence[Leader],
+        pool: Sequence[Profile],
+        kept: Sequence[Profile],
+        history: History,
+    ) -> Offered:
+        """Return the candidates for the slots that are free, and what none of them may hold."""
+        candidates = rule.made(leaders, pool=pool)
+        if len(kept) >= rule.slots:
+            return Offered(most=rule.slots, candidates=candidates)
+        idle = self._useless(rule, history)
+        objections = {f"confirmed to gain nothing: {each}": idle[each] for each in idle}
+        if isinstance(rule, Stacks) and self._is_first_look(rule, kept, history):
+            return Offered(most=rule.first, candidates=candidates, objections=objections)
+        short = self._short(rule, pool, kept, history) if isinstance(rule, Stacks) else {}
+        said: tuple[str, ...] = ()
+        if isinstance(rule, Stacks) and short:
+            ran = {each.id for each in kept}
+            own = (each for each in candidates if each.id in ran)
+            more = rule.again(leaders, pool=pool, short=short.values())
+            candidates = itertools.chain(own, more)
+            names = ", ".join(short)
+            said = (f"{rule.wave}: {names} fell short of its parts: no further stack holds all",)
+        return Offered(most=rule.slots, candidates=candidates, objections=objections, said=said)
+
+    def _is_first_look(self, rule: Stacks, kept: Sequence[Profile], history: History) -> bool:
+        """Whether the first stacks have to run before the others are chosen."""
+        if rule.first == rule.slots or len(kept) > rule.first or not self._asks_again(rule):
+            return False
+        ids = {each.id for each in kept}
+        over = {
+            each.trial.arm
+            for each in history
+            if each.trial.stage == rule.wave and each.status.is_final and each.trial.arm in ids
+        }
+        return len(over) < rule.first
+
+    def _short(
+        self,
+        rule: Stacks,
+        pool: Sequence[Profile],
+        kept: Sequence[Profile],
+        history: History,
+    ) -> dict[str, Mapping[Key, str]]:
+        """Return the settings of the stacks that ran and fell short of their parts, by id."""
+        declared = {each.id: each for each in (*pool, *kept)}
+        own = [each for each in history if _is_before(rule.wave, each.trial, or_in=True)]
+        segments = self._segments(tuple(declared.values()), until=rule.wave)
+        standings = screen(self._read(own, declared), _measured(segments)).standings
+        return short_of(kept, pool, {name: each.estimate for name, each in standings.items()})
 
     def _useless(self, rule: DerivedRule, history: History) -> Mapping[str, Mapping[Key, str]]:
         """Return the settings of arms that no new stack may hold: confirmed to gain nothing."""
@@ -471,12 +475,7 @@ class Declaration:
         """Return what led the waves before, best first; None while they are not over."""
         declared = {each.id: each for each in pool}
         past = self._read([each for each in history if _is_before(rule.wave, each.trial)], declared)
-        segments = tuple(
-            each
-            for each in self._segments(profiles, before=rule.wave)
-            # the baselines of a wave that stayed empty are never run
-            if not all(trial.is_baseline for trial in each.trials)
-        )
+        segments = _measured(self._segments(profiles, before=rule.wave))
         if not all(past.is_final(trial) for each in segments for trial in each.trials):
             return None
         ranked = screen(past, segments)
@@ -551,18 +550,15 @@ def _before(wave: str, profiles: Sequence[Profile]) -> list[Profile]:
     return [each for each in profiles if wave_order(each.wave) < wave_order(wave)]
 
 
-def _is_before(wave: str, trial: Trial) -> bool:
+def _is_before(wave: str, trial: Trial, *, or_in: bool = False) -> bool:
     is_of_wave = trial.is_screened and trial.stage != AGAIN
-    return is_of_wave and wave_order(trial.stage) < wave_order(wave)
+    is_in = or_in and trial.stage == wave
+    return is_of_wave and (is_in or wave_order(trial.stage) < wave_order(wave))
 
 
-def known_when(rule: DerivedRule) -> str:
-    """Say when it is known what fills the slots of a rule."""
-    if not isinstance(rule, Singles):
-        return "their results decide which profiles"
-    if not rule.evidence:
-        return "a profile that is left out, or needs no run, gives its slot to the next"
-    return "until that evidence run, one more job, they are in declared order"
+def _measured(segments: Iterable[Segment]) -> tuple[Segment, ...]:
+    """Return the queues that run: the baselines of a wave that stayed empty never do."""
+    return tuple(each for each in segments if not all(trial.is_baseline for trial in each.trials))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import combinations, pairwise
 from statistics import median
 from typing import Any
 
 from pytest_xlatune.ledger import Decided
+from pytest_xlatune.model.result import COLLECTIVES
 from pytest_xlatune.model.trial import Trial
 
 LET_GO = "let go: no session waits for it"
@@ -136,3 +138,49 @@ def _reason(line: Mapping[str, Any]) -> str:
 def _is_open(result: Mapping[str, Any]) -> bool:
     is_needless = result["status"] == "dropped" and not result["job_ids"]
     return is_needless or result["status"] == "unmeasured"
+
+
+def shares_of(lines: Iterable[Mapping[str, Any]]) -> list[float]:
+    """Return the parts of a step by every evidence run, as fractions, and what they add up to.
+
+    A setting may act on several parts: on several collectives, or on several of the others.
+    """
+    found: list[float] = []
+    for line in lines:
+        if line["event"] != "evidence-recorded" or not line.get("shares"):
+            continue
+        told = line["shares"]["of_step"]
+        kinds = [share for part, share in told.items() if part in COLLECTIVES]
+        wide = [share for part, share in told.items() if part not in COLLECTIVES]
+        for some in (kinds, wide):
+            for number in range(1, len(some) + 1):
+                found += [sum(each) for each in combinations(some, number)]
+    return found
+
+
+def ran_in_of(jobs: Sequence[Any]) -> list[Any]:
+    """The block of each trial: where it began after most of a later one, that beside it."""
+    own = [e for e in jobs if e.study == "tuning" and e.block and e.score and _start(e) is not None]
+    at = {id(e): float(_start(e)) for e in own}
+    middles = {b: median(at[id(e)] for e in own if e.block == b) for b in {e.block for e in own}}
+    late = [e for e in own if any(b > e.block and m < at[id(e)] for b, m in middles.items())]
+    found: dict[int, Any] = {id(e): e.block for e in jobs}
+    if not late:
+        return list(found.values())
+    ordered = sorted(at.values())
+    reach = 2 * median(after - before for before, after in pairwise(ordered))
+    for each in late:
+        start = at[id(each)]
+        others = {b: [at[id(e)] for e in own if e.block == b and e not in late] for b in middles}
+        near = [
+            b
+            for b, times in others.items()
+            if times and b > each.block and min(times) - reach <= start <= max(times) + reach
+        ]
+        nearest = sorted(near, key=lambda b: abs(middles[b] - start))
+        found[id(each)] = nearest[0] if nearest else ("alone", id(each))
+    return list(found.values())
+
+
+def _start(job: Any) -> Any:
+    return (job.result["outcome"] or {}).get("start_s")

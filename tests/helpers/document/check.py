@@ -160,6 +160,8 @@ class _Check:
         shown = re.findall(NUMBER, re.sub("`[^`]*`", "", text))
         wanted = [best.delta, 0.95, *(best.ci95 or ()), best.n / 100]
         wanted += [] if bound is None else [bound]  # there is none beside a winner
+        if best.likely is not None:
+            wanted += [best.likely[0], 0.95, *best.likely[1:]]
         for own, value in zip(shown, wanted, strict=False):
             self.found.change(own, value)
 
@@ -169,7 +171,7 @@ class _Check:
         books, fit = self.books, self.books.fit
         found: list[float | None] = [0.95, 0.80, BOUNDED, books.bound, books.mde80, books.sigma]
         for row in books.rows.values():
-            found += [row.delta, row.mde80, *(row.ci95 or ())]
+            found += [row.delta, row.mde80, *(row.ci95 or ()), *(row.likely or ())]
         found += [math.expm1(each.value) for each in books.screened.values()]
         found += self.evidence.fractions
         found += books.shares
@@ -421,26 +423,31 @@ class _Check:
 
     def figures(self, rows: Sequence[list[str]]) -> None:
         books = self.books
+        known = {
+            "M": books.bound,
+            "MDE80": books.mde80,
+            "From the start": books.from_start80,
+            "Sigma": books.sigma,
+        }
         for name, value in rows:
             label = name.partition(":")[0]
             if re.findall("[0-9]+", name) != OF_NAMES.get(label, []):
                 self.found.wrong(f"the figures of {name!r}")
-            if label == "M":
-                self.found.change(value.removesuffix(" %"), books.bound)
-            elif label == "MDE80":
-                self.found.change(value.removesuffix(" %"), books.mde80)
-            elif label == "From the start":
-                self.found.change(value.removesuffix(" %"), books.from_start80)
-            elif label == "Sigma":
-                self.found.change(value.removesuffix(" %"), books.sigma)
+            if label in known:
+                self.found.change(value.removesuffix(" %"), known[label])
+            elif label == "Likely":
+                likely = self.books.rows[books.winner].likely or ()
+                shown = re.findall(NUMBER, value)
+                for own, wanted in zip(shown, (*likely[:1], 0.95, *likely[1:]), strict=True):
+                    self.found.change(own, wanted)
             elif name == "Alpha spent":
                 spent, _, whole = value.partition(" of ")
                 self.found.number(spent, books.alpha_spent)
                 self.found.number(whole, ALPHA)
             elif name == "Method":
                 methods = books.fit.methods.values() if books.fit else ()
-                known = "|".join(re.escape(each) for each in methods)
-                if re.search("[0-9]", re.sub(known, "", value) if known else value):
+                told = "|".join(re.escape(each) for each in methods)
+                if re.search("[0-9]", re.sub(told, "", value) if told else value):
                     self.found.wrong(f"method {value!r}, but it is {books.fit}")
             elif name == "Note":
                 self.sentences(value)

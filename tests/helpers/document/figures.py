@@ -13,7 +13,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import combinations, pairwise
+from itertools import pairwise
 from pathlib import Path
 from statistics import fmean, median
 from typing import Any
@@ -22,11 +22,11 @@ import numpy as np
 import scipy  # its parts are loaded where they are used
 
 from pytest_xlatune.model.cell import Cell, Protocol
-from pytest_xlatune.model.result import COLLECTIVES, Score
+from pytest_xlatune.model.result import Score
 from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.stats.score import rescore
 from pytest_xlatune.stats.window import Window, common_window
-from tests.helpers.document.attempts import remarks_of, results_of
+from tests.helpers.document.attempts import ran_in_of, remarks_of, results_of, shares_of
 from tests.helpers.document.estimates import (
     ALPHA,
     ENOUGH_DF,
@@ -36,6 +36,7 @@ from tests.helpers.document.estimates import (
     common_slope,
     dunnett,
     is_apart,
+    ran_twice,
     slope_of_all,
     t_quantile,
 )
@@ -93,24 +94,7 @@ class Row:
     can_run: bool = True
     reason: str = ""
     lost: tuple[int, ...] = ()  # confirming runs without a score, of how many
-
-
-def shares_of(lines: Iterable[Mapping[str, Any]]) -> list[float]:
-    """Return the parts of a step by every evidence run, as fractions, and what they add up to.
-
-    A setting may act on several parts: on several collectives, or on several of the others.
-    """
-    found: list[float] = []
-    for line in lines:
-        if line["event"] != "evidence-recorded" or not line.get("shares"):
-            continue
-        told = line["shares"]["of_step"]
-        kinds = [share for part, share in told.items() if part in COLLECTIVES]
-        wide = [share for part, share in told.items() if part not in COLLECTIVES]
-        for some in (kinds, wide):
-            for number in range(1, len(some) + 1):
-                found += [sum(each) for each in combinations(some, number)]
-    return found
+    likely: tuple[float, float, float] | None = None  # of one that is FASTER
 
 
 class Books:
@@ -188,7 +172,7 @@ class Books:
         ran_in: dict[int, Any] = {}
         for slot in {each.slot if self.slots else "" for each in found}:
             own = [each for each in found if each.slot == slot or not self.slots]
-            ran_in |= zip(map(id, own), _ran_in(own), strict=True)
+            ran_in |= zip(map(id, own), ran_in_of(own), strict=True)
         return [replace(each, ran_in=ran_in[id(each)]) for each in found]
 
     @cached_property
@@ -231,6 +215,8 @@ class Books:
             for name, one in against_lines(queued(queue)):
                 found[name].append(one)
             return {name: combined(each) for name, each in found.items()}, 0.0, 0
+        second = [each for each in queue if each.wave == SECOND]
+        queue = [each for each in queue if each.wave != SECOND]
         slot = {id(each): float(at) for at, each in enumerate(queue)}
         squares, df = 0.0, 0
         for epoch in {each.epoch for each in queue}:
@@ -247,16 +233,22 @@ class Books:
                 for wave in {e.wave for e in part}
                 if (own := [e for e in part if e.wave == wave and e.name != BASELINE])
             ]
+            told = [x for x, _ in points]
             if sum(len(x) for x, _ in beside) >= 10:
                 slope, spread = slope_of_all(points, beside, slope)
+                told += [x for x, _ in beside]
+            first, last = (float(end(np.concatenate(told))) for end in (np.min, np.max))
             for part, (x, _), level in zip(parts, points, levels, strict=True):
                 for each in part:
                     if each.name != BASELINE:
                         way = slot[id(each)] - float(x.mean())
-                        value = each.value - (level + slope * way)
+                        # a line is level past the jobs that tell it
+                        on = min(max(slot[id(each)], first), last) - float(x.mean())
+                        value = each.value - (level + slope * on)
                         variance = 1 + 1 / len(x) + (way**2 / spread if spread else 0.0)
                         found[each.name].append(Estimate(value=value, variance=variance))
-        return {name: combined(each) for name, each in found.items()}, squares, df
+        once = {name: combined(each) for name, each in found.items()}
+        return once | ran_twice([(e.epoch, e.name, e.value) for e in second], once), squares, df
 
     @property
     def screened(self) -> Mapping[str, Estimate]:
@@ -339,15 +331,25 @@ class Books:
         }
         alone = {
             name: excess
-            for name in kept
+            for name in arms
             if (excess := _own_noise([e for e in own if e.name == name], own, blocks)) is not None
         }
         critical |= {
             (name, size): dunnett(size, min(df, 10), weight=max(controls))
             if name in whole
             else t_quantile(1 - ALPHA / size, min(df, 10))
-            for name in alone
+            for name in kept & alone.keys()
             for size in range(1, family + 1)
+        }
+        freedom = {name: min(df, 10) if name in alone else df for name in kept}
+        ends = {
+            name: [
+                dunnett(family, freedom[name], weight=max(controls), alpha=share)
+                if name in whole
+                else t_quantile(1 - share / family, freedom[name])
+                for share in (0.0125, 0.025)
+            ]
+            for name in kept
         }
         methods = {
             name: f"{'Dunnett' if name in whole else 'Bonferroni, cells missing'}, K={family}, "
@@ -363,6 +365,7 @@ class Books:
             df=df,
             criticals=critical,
             methods=methods,
+            selected={name: (low, likely) for name, (low, likely) in ends.items()},
             alone={
                 name: max(sigma * math.sqrt(found[name].variance), error)
                 for name, error in alone.items()
@@ -375,8 +378,12 @@ class Books:
     @cached_property
     def rows(self) -> Mapping[str, Row]:
         found = {name: self._row(name) for name in self.profiles}
+        base = self._baseline()
         with_lost = {name: replace(row, lost=self._lost(name)) for name, row in found.items()}
-        return {BASELINE: self._baseline(), **with_lost}
+        return {
+            BASELINE: base,
+            **{name: _at_level(row, base) for name, row in with_lost.items()},
+        }
 
     def _lost(self, name: str) -> tuple[int, ...]:
         over = [e for e in self.of(name, "confirm") if e.result["status"] != "running"]
@@ -431,13 +438,20 @@ class Books:
             return _measured(scored, kind="INVALID")
         fit = self.fit
         if confirmed and fit is not None and name in fit.kept:
-            row = _measured([e for e in confirmed if e.score], kind=self._kind(name))
-            low, high = fit.interval(name)
+            kind = self._kind(name)
+            likely = fit.likely(name) if kind == "FASTER" else None
+            # all that was run of it tells its figures, spare blocks too; they decide nothing
+            own = self.of(name, "confirm", "spare")
+            has_spare = any(e.stage == "spare" and e.score for e in own)
+            of_all = self.whole_fit if has_spare and self.whole_fit else fit
+            low, high = fit.told(name) if kind == "FASTER" else of_all.interval(name)
             return replace(
-                row,
-                delta=math.expm1(fit.arms[name].value),
+                _measured([e for e in own if e.score], kind=kind),
+                delta=math.expm1(of_all.arms[name].value),
                 ci95=(math.expm1(low), math.expm1(high)),
                 mde80=fit.mde80(name),
+                likely=likely
+                and (math.expm1(likely[0]), math.expm1(likely[1]), math.expm1(likely[2])),
             )
         if not scored:
             is_over = any(e.result["status"] != "running" for e in every)
@@ -517,7 +531,10 @@ class Books:
                 ways.append(combined([*ways, fit.arms[name]]))
             if not ways:  # it could run, and has no score
                 return None
-            highest.append(min(each.value + reach * math.sqrt(each.variance) for each in ways))
+            most = min(each.value + reach * math.sqrt(each.variance) for each in ways)
+            # what the page shows of it is not excluded
+            shown = math.log1p(row.ci95[1] if row.ci95 else row.delta or 0.0)
+            highest.append(shown if row.ci95 else max(most, shown))
         return math.expm1(max(highest))
 
     @cached_property
@@ -623,34 +640,6 @@ def _parts(queue: Sequence[Job], slot: Mapping[int, float]) -> list[list[Job]]:
     return [part for part in parts if len(_baselines(part, slot)[0])]
 
 
-def _ran_in(jobs: Sequence[Job]) -> list[Any]:
-    """The block of each trial: where it began after most of a later one, that beside it."""
-    own = [e for e in jobs if e.study == "tuning" and e.block and e.score and _start(e) is not None]
-    at = {id(e): float(_start(e)) for e in own}
-    middles = {b: median(at[id(e)] for e in own if e.block == b) for b in {e.block for e in own}}
-    late = [e for e in own if any(b > e.block and m < at[id(e)] for b, m in middles.items())]
-    found: dict[int, Any] = {id(e): e.block for e in jobs}
-    if not late:
-        return list(found.values())
-    ordered = sorted(at.values())
-    reach = 2 * median(after - before for before, after in pairwise(ordered))
-    for each in late:
-        start = at[id(each)]
-        others = {b: [at[id(e)] for e in own if e.block == b and e not in late] for b in middles}
-        near = [
-            b
-            for b, times in others.items()
-            if times and b > each.block and min(times) - reach <= start <= max(times) + reach
-        ]
-        nearest = sorted(near, key=lambda b: abs(middles[b] - start))
-        found[id(each)] = nearest[0] if nearest else ("alone", id(each))
-    return list(found.values())
-
-
-def _start(job: Job) -> Any:
-    return (job.result["outcome"] or {}).get("start_s")
-
-
 def _job(result: Mapping[str, Any]) -> Job:
     trial = result["trial"]
     score = Score.from_json(dict(result["score"])) if result["score"] else None
@@ -677,6 +666,14 @@ def _stage(trial: Mapping[str, Any]) -> str:
     if (trial["design"] or {}).get("look") == 3:
         return "spare"
     return "confirm" if trial["block"] else "screen"
+
+
+def _at_level(row: Row, base: Row) -> Row:
+    """The figures of a row at the level of the baseline's: what is beside a change agrees."""
+    if row.delta is None or row.tgs is None or not base.tgs:
+        return row
+    tgs = base.tgs * (1 + row.delta)
+    return replace(row, tgs=tgs, step_s=(row.step_s or 0.0) * row.tgs / tgs)
 
 
 def _measured(jobs: Iterable[Job], *, kind: str) -> Row:

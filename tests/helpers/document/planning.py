@@ -20,6 +20,7 @@ TABLE: Sequence[tuple[int, tuple[int, ...], int]] = (
     (3, (5, 3, 3, 3), 2),
     (3, (4, 3, 3, 3), 2),
     (3, (4, 3, 3), 2),
+    (2, (4, 3, 3), 2),
     (3, (3, 3, 3), 2),
     (3, (2, 2, 2), 2),
     (1, (2, 2, 2), 1),
@@ -28,6 +29,15 @@ TABLE: Sequence[tuple[int, tuple[int, ...], int]] = (
 WIDE = (3, (6, 6, 6, 6), 2)
 # before all, with slots for all blocks and profiles for two times as many second runs
 TWICE, AGAIN = (3, (4, 4, 4, 4, 4), 1), 8
+# on one slot, first of all, where the budget is large: of so many profiles this share runs twice,
+# or where no share is given eight up to half of them
+LARGE: Sequence[tuple[float | None, tuple[int, ...]]] = (
+    (1.0, (12, 8, 6, 5, 4, 3, 3, 3, 3, 3, 3, 3, 3)),
+    (2 / 3, (6, 5, 5, 3, 3, 3, 3, 3, 3)),
+    (None, (6, 5, 4, 3, 3, 3, 3)),
+    (None, (5, 5, 4, 3, 3, 3)),
+)
+MOST = 20  # blocks
 QUIET: Sequence[tuple[int, tuple[int, ...], int]] = ((3, (6, 6, 6), 2), (3, (5, 5, 5), 2))
 _RULES = ("stacks", "around", "singles")
 
@@ -111,24 +121,35 @@ def _fitting(
     used = min(slots, max(count // 2, 1))
     spared = [each for each in range(used // 8 + 1) if (count + used - each) % used == 0]
     of_slots = used - max(spared, default=0)
-    rows = [*(QUIET if is_quiet else ()), *TABLE]
+    rows = [(*each, 0) for each in (*(QUIET if is_quiet else ()), *TABLE)]
     if slots > 1:
-        rows.insert(rows.index(TABLE[0]) + 1, WIDE)
-    if may_repeat and not reserve and slots >= len(TWICE[1]) and count >= 2 * AGAIN:
-        rows.insert(0, TWICE)
-    for of_screen, arms, controls in rows:
+        rows.insert(rows.index((*TABLE[0], 0)) + 1, (*WIDE, 0))
+    is_repeated = may_repeat and not reserve and count >= 2 * AGAIN
+    if is_repeated and slots >= len(TWICE[1]):
+        rows.insert(0, (*TWICE, AGAIN))
+    if is_repeated and slots == 1:
+        rows[:0] = [
+            (3, arms, 2, second)
+            for share, arms in LARGE
+            for second in (
+                range(count // 2, AGAIN - 1, -1) if share is None else [int(share * count)]
+            )
+        ]
+    for of_screen, arms, controls, again in rows:
         # as many blocks as there are slots begin at once, before any cut
         widths = tuple(
             min(arms[0] if at < slots else each, max(count, 1)) for at, each in enumerate(arms)
         )
         screened = settled or max(of_screen, waves, of_slots)
-        again = AGAIN if (of_screen, arms, controls) == TWICE else 0
         before = count + screened + again + reserve * (widths[-1] + controls)
         found = Layout(count=count, widths=widths, controls=controls, jobs=0)
         left = budget - before - sum(widths) - len(widths) * controls
         if left >= 0 and found.df >= 3:
             left -= 8 if arms == TABLE[0][1] else 0  # they stay for a spare block
-            most = min(slots, 6) if again else 6
+            most = min(slots, 6) if again and slots > 1 else MOST if again else 6
+            is_plain = slots == 1 and not is_repeated and not reserve
+            if arms == TABLE[0][1] and is_plain and budget > 65:
+                most = MOST
             more = min(left // (widths[-1] + controls), most - len(widths))
             widths += widths[-1:] * max(more, 0)
             jobs = before + sum(widths) + len(widths) * controls

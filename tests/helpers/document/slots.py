@@ -20,11 +20,10 @@ import numpy as np
 import scipy  # its parts are loaded where they are used
 
 from pytest_xlatune.model.profile import BASELINE_ID as BASELINE
-from tests.helpers.document.estimates import ALPHA, ENOUGH_DF, Estimate
+from tests.helpers.document.estimates import ALPHA, ENOUGH_DF, Estimate, weights_in_group
 from tests.helpers.document.lines import rounds_to
 
 ROUNDS = 30
-HUBER = 1.345 * 1.4826
 SECOND = "again"  # the stage of the second runs
 LEAST_RATIO = 1e-3  # of the variance of slots to that of a job
 
@@ -138,8 +137,8 @@ def against_lines(every: Sequence[Screened]) -> list[tuple[str, Estimate]]:
 
     score = level + slope x place + (what profiles have in common) + slot + error. Slots vary with a
     variance that restricted likelihood tells: thirty rounds of expectation and maximisation, from
-    the variance of a job on. A profile's job far off counts less (Huber). With less than ten
-    profiles the slope is that of the baselines.
+    the variance of a job on. A profile's job off the main group counts less or not. With less than
+    ten profiles the slope is that of the baselines.
     """
     jobs = [each for each in every if not each.is_second]
     if not any(each.is_baseline for each in jobs):
@@ -163,9 +162,9 @@ def against_lines(every: Sequence[Screened]) -> list[tuple[str, Estimate]]:
         ]
     )
     z = np.array([[float(each.queue == queue) for queue in queues] for each in jobs])
-    weights, of_slots = np.ones(len(jobs)), 1.0  # the variance of slots in units of a job's
+    weights, of_slots = _weights(y, profiles), 1.0  # the variance of slots in units of a job's
     for _ in range(ROUNDS):
-        precision = np.linalg.inv(np.diag(1 / weights) + of_slots * z @ z.T)
+        precision = np.linalg.inv(np.diag(1 / np.maximum(weights, 1e-12)) + of_slots * z @ z.T)
         spread = np.linalg.pinv(x.T @ precision @ x, hermitian=True)
         fixed = spread @ x.T @ precision @ y
         slots = of_slots * z.T @ precision @ (y - x @ fixed)
@@ -175,11 +174,10 @@ def against_lines(every: Sequence[Screened]) -> list[tuple[str, Estimate]]:
         noise = float(y @ projected @ y) / max(float(weights.sum()) - x.shape[1], 1.0)
         if noise <= 1e-18:
             break
-        residuals = np.abs(y - x @ fixed - z @ slots)
-        far = HUBER * float(np.median(residuals)) or 1.0
+        residuals = y - x @ fixed - z @ slots
         of_slots = (float(slots @ slots) / noise + float(np.trace(left))) / len(queues)
         of_slots = max(of_slots, LEAST_RATIO)
-        weights = np.where(profiles, np.minimum(far / np.maximum(residuals, far), 1.0), 1.0)
+        weights = _weights(residuals, profiles)
     found: list[tuple[Screened, Estimate]] = []
     for each in every:
         if each.is_baseline or each.queue not in queues:
@@ -196,6 +194,12 @@ def against_lines(every: Sequence[Screened]) -> list[tuple[str, Estimate]]:
         (each.name, replace(one, value=one.value - off) if each.is_second else one)
         for each, one in found
     ]
+
+
+def _weights(values: Any, profiles: Any) -> Any:
+    found = np.ones(len(values))
+    found[profiles] = weights_in_group(values[profiles], np.zeros(int(profiles.sum()), dtype=int))
+    return found
 
 
 def _slope_of_baselines(jobs: Sequence[Screened]) -> tuple[float, float]:

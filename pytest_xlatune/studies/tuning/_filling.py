@@ -1,0 +1,213 @@
+"""What may fill the slots of a wave: candidates by evidence, and no stack that cannot be worth it.
+
+Of single settings a candidate that has a trial stays. One that needs no run, that repeats another
+or that the catalog objects to gives its slot to the next. What a confirmation showed to gain
+nothing is in no new stack, nor is all of a stack that ran and fell short of its parts: half of the
+slots for stacks wait until the first half has run. Spends no error rate: all this is read off
+evidence, off the screen, or off blocks that are over.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from pytest_xlatune.model.profile import BASELINE, Profile
+from pytest_xlatune.model.result import EvidenceResult, TrialResult, TrialStatus, VerdictKind
+from pytest_xlatune.model.trial import Trial
+from pytest_xlatune.studies import History
+from pytest_xlatune.studies.trials import Past
+from pytest_xlatune.studies.tuning._stages import begun, frozen_arms, is_spare, look_at
+from pytest_xlatune.studies.tuning.derived import (
+    Effective,
+    Key,
+    Placed,
+    Singles,
+    is_part,
+    placed,
+    sentences,
+    settings_of,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Filled:
+    """What a rule comes to at one moment.
+
+    Attributes:
+        profiles: that it adds, in order; those that a compile check took out included.
+        slotted: those of them that have a slot.
+        is_open: whether more could come.
+        is_begun: whether those that there are run before more can come.
+        awaits_evidence: whether an evidence run has to say so.
+        said: one sentence each.
+    """
+
+    profiles: tuple[Profile, ...]
+    slotted: tuple[Profile, ...]
+    is_open: bool = False
+    is_begun: bool = False
+    awaits_evidence: bool = False
+    said: tuple[str, ...] = ()
+
+
+def choose(
+    rule: Singles,
+    *,
+    evidence: EvidenceResult | None,
+    planned: Mapping[str, TrialResult],
+    profiles: Sequence[Profile],
+    effective: Effective,
+    why_not: Callable[[Profile], str],
+) -> Filled:
+    """Return the candidates that have a slot, in their order, and those that need none.
+
+    Args:
+        rule: of the wave.
+        evidence: of the baseline; None where there is none yet.
+        planned: profile -> its trial in the wave.
+        profiles: those that the sweep has besides.
+        effective: of the cell.
+        why_not: says why a candidate is not worth a trial; "" where nothing says so.
+    """
+    order = placed(rule, evidence)
+    kept = {
+        each.profile.id: planned[each.profile.id]
+        for each in order
+        if each.profile.id in planned
+        and each.profile.same_as(planned[each.profile.id].trial.profile)
+    }
+    # a compile check took them out: the next ones take their places
+    unrun = {name for name, each in kept.items() if each.not_run is not None}
+    free = rule.slots - len(kept.keys() - unrun)
+    if rule.evidence and evidence is None and free > 0:
+        own = tuple(each.trial.profile for each in kept.values())
+        return Filled(profiles=own, slotted=own, is_open=True, awaits_evidence=True)
+    ids = {each.id for each in profiles}
+    seen = {effective.key(each): each.id for each in (BASELINE, *profiles)}
+    refused: dict[str, str] = {}
+    chosen: list[Profile] = []
+    for number, each in enumerate(order, start=1):
+        profile, key = each.profile, effective.key(each.profile)
+        if profile.id in kept:
+            chosen.append(kept[profile.id].trial.profile)
+        else:
+            if profile.id in ids:
+                why = "the sweep declares it itself"
+            else:
+                why = f"the same settings as {seen[key]}" if key in seen else why_not(profile)
+            if why:
+                refused[profile.id] = why
+                continue
+            if free <= 0:
+                continue
+            free -= 1
+            chosen.append(_noted(each, number=number, of=len(order)))
+        seen.setdefault(key, profile.id)
+    said = sentences(
+        rule, order, evidence=evidence, chosen=[each.id for each in chosen], refused=refused
+    )
+    slotted = tuple(each for each in chosen if each.id not in unrun)[: rule.slots]
+    return Filled(profiles=tuple(chosen), slotted=slotted, said=said)
+
+
+def evidence_of(history: History, run: Trial) -> EvidenceResult | None:
+    """Return the latest evidence of the baseline that was read, or that could not be recorded.
+
+    Args:
+        history: with the evidence trials among it.
+        run: the evidence run of the cell as deployed.
+    """
+    own = [
+        each
+        for each in history
+        if isinstance(each, EvidenceResult)
+        and each.trial.is_baseline
+        and each.trial.cell_digest == run.cell_digest
+    ]
+    read = [each for each in own if each.is_read]
+    told = [each for each in read if each.shares is not None]
+    lost = [
+        each
+        for each in own
+        if each.trial.id == run.id
+        and each.status.is_final
+        and each.status is not TrialStatus.MEASURED
+    ]
+    return next(reversed([*lost, *read, *told]), None)
+
+
+def kinds_of(evidence: EvidenceResult | None) -> tuple[str, ...] | None:
+    """Return the collectives of the program, as evidence names them; None where none does."""
+    shares = evidence.shares if evidence is not None else None
+    return None if shares is None else shares.kinds
+
+
+def _noted(placed: Placed, *, number: int, of: int) -> Profile:
+    """Return a candidate with its place in its note; without evidence as it was declared."""
+    profile = placed.profile
+    if not placed.why:
+        return profile
+    place = f"number {number} of {of} by the evidence ({placed.why})"
+    return replace(profile, note="; ".join(filter(None, (profile.note, place))))
+
+
+def without_gain(past: Past, *, equivalence: float) -> frozenset[str]:
+    """Return the arms that a confirmation showed to be level with the baseline, or slower.
+
+    None of them before all blocks of its last look are over.
+    """
+    known = begun(past)
+    first = known.get(1)
+    own = {key: each for key, each in past.confirm.items() if not is_spare(each.trial)}
+    last = max((key.block for key in own), default=0)
+    if first is None or last < sum(each.blocks for each in known.values()):
+        return frozenset()
+    if not all(each.status.is_final for each in own.values()):
+        return frozenset()
+    kept = frozen_arms(past, after=last - 1)
+    look = look_at(past, tuple(known.values()), kept, equivalence)
+    level = (VerdictKind.EQUIVALENT, VerdictKind.SLOWER)
+    return frozenset(arm for arm, kind in look.kinds.items() if kind in level)
+
+
+_ADDS = 0.5  # of what the other parts promise: less, and a stack falls short of its parts
+
+
+def falls_short(whole: float, parts: Sequence[float]) -> bool:
+    """Whether a stack gains less over its best part than half of what the others promise.
+
+    All are log ratios to the baseline. Half lies in the middle between parts that add up and parts
+    of which the others do nothing beside the best.
+    """
+    if not parts:
+        return False
+    best = max(parts)
+    return whole - best < _ADDS * (math.fsum(parts) - best)
+
+
+def short_of(
+    stacks: Sequence[Profile], pool: Sequence[Profile], estimates: Mapping[str, float]
+) -> dict[str, Mapping[Key, str]]:
+    """Return the settings of the stacks that fell short of their parts, by id.
+
+    Args:
+        stacks: that ran.
+        pool: the profiles that parts are taken from.
+        estimates: log ratios to the baseline, by id; a stack without all of its own is not judged.
+    """
+    settings = {each.id: settings_of(each) for each in (*pool, *stacks)}
+    single = [
+        each.id
+        for each in pool
+        if not any(is_part(settings[other.id], settings[each.id]) for other in pool)
+    ]
+    found: dict[str, Mapping[Key, str]] = {}
+    for each in stacks:
+        parts = [name for name in single if is_part(settings[name], settings[each.id])]
+        if estimates.keys() >= {each.id, *parts} and falls_short(
+            estimates[each.id], [estimates[name] for name in parts]
+        ):
+            found[each.id] = settings[each.id]
+    return found

@@ -1,0 +1,123 @@
+"""A plan tells what will be: every declared profile, how many jobs, and what cannot run."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_xlatune.cli import main
+from pytest_xlatune.launchers.command import CommandLauncher
+from pytest_xlatune.model.errors import Exit, of_command
+from pytest_xlatune.model.profile import profile
+from pytest_xlatune.prepare.preflight import look_at_shape
+from pytest_xlatune.report.render import markdown
+from pytest_xlatune.stats.design import Plan
+from pytest_xlatune.studies.tuning import TuningStudy
+from pytest_xlatune.sweep.declaration import Sweep, load_sweep
+from pytest_xlatune.sweep.groups import CellSettings
+from pytest_xlatune.sweep.resolved import ResolvedSweep
+from pytest_xlatune.sweep.settings import Said
+from pytest_xlatune.tasks.cost import cost_of
+from pytest_xlatune.tasks.plan import plan_of
+from pytest_xlatune.tasks.runs import look_at
+from tests.helpers.knobs import CELL, SINGLES
+
+SWEEPS = Path(__file__).parents[2] / "sweeps"
+FLAGS = {"XLA_FLAGS": "--xla_gpu_enable_latency_hiding_scheduler=true"}
+
+
+def flagship(name: str = "pp8", **said: Any) -> ResolvedSweep:
+    values = {"model_tag": "mixtral-8x22b", "executor": "local", "deployed": FLAGS}
+    return load_sweep(SWEEPS / f"test_{name}.py").resolve(Said(values=values | said))
+
+
+def planned(resolved: ResolvedSweep, folder: Path) -> str:
+    return markdown(plan_of(resolved, resolved.study(), workdir=folder))
+
+
+@pytest.mark.parametrize("name", ["pp8", "fsdp8", "tp8", "hybrid"])
+def test_all_declared_profiles_stand_in_the_plan_of_a_sweep_with_derived_waves(
+    name: str, tmp_path: Path
+) -> None:
+    resolved = flagship(name)
+    text = planned(resolved, tmp_path)
+    trials, _, commands = text.partition("## Trials")[2].partition("## Commands")
+    for each in resolved.sweep.profiles:
+        rows = [line for line in trials.splitlines() if f"| `{each.id}-{each.wave}." in line]
+        assert len(rows) == 1, each.id
+        assert f"`{each.id}`" in commands
+        # of the waves behind the stacks nothing is known yet but these
+        assert (f"{each.wave}, later |" in rows[0]) == (each.wave != "wave1"), rows[0]
+
+
+def test_a_plan_tells_the_jobs_as_planned_and_at_most() -> None:
+    study = TuningStudy(cell=CELL, profiles=SINGLES[:9], budget=50)
+    assert isinstance(study.layout, Plan)
+    fewest = study.layout.jobs
+    assert (study.left(()), study.at_most(())) == (fewest, 50)
+    assert fewest < 50
+    assert f"{fewest} to 50 jobs, the more where nothing is faster" in study.outline(())[0]
+    # a sweep that states its blocks has no others
+    stated = replace(study, finalists=2, blocks=4)
+    assert stated.at_most(()) == stated.left(())
+    declared = Sweep(
+        name="s",
+        launcher=CommandLauncher(argv=("train.sh", "{steps}")),
+        profiles=SINGLES[:9],
+        cell=CellSettings(model_tag="m", parallelism="PP=8"),
+    )
+    found = declared.resolve(Said(values={"nodelist": ("node001", "node002")}))
+    cost = cost_of(found, found.study(), (), [])
+    assert (cost.jobs, cost.most) == (fewest, 50)
+    assert cost.lines[0] == f"{fewest} to 50 jobs to run, each on 2 nodes"
+    assert cost.node_hours == pytest.approx(50 * 2 * 0.75), "a person is asked about the most"
+    known = replace(cost, known=3)
+    assert known.lines[1].startswith(f"about {math.ceil(fewest * 1.5)} to 75 node-hours")
+    assert " to 1 d 13 h one after the other" in known.lines[2]
+
+
+PIPELINE = {"model_name": "deepseek3-671b"}  # 58 layers in the pipeline
+
+
+def test_a_cell_whose_layers_do_not_divide_is_refused_before_it_begins(tmp_path: Path) -> None:
+    refused = "58 layers do not divide into 8 stages of 1, which MaxText refuses"
+    resolved = flagship(model_tag="deepseek3-671b", overrides=PIPELINE)
+    found = look_at(resolved, tmp_path, is_first=True, is_busy=False, cells=())
+    (fault,) = found.faults
+    assert fault.startswith(f"cell {resolved.cell.label!r} cannot run: {refused}")
+    assert "set pipeline_parallel_layers=56" in fault
+    assert f"refused: {fault}" in " ".join(planned(resolved, tmp_path).split())
+    mended = flagship(
+        model_tag="deepseek3-671b", overrides=PIPELINE | {"pipeline_parallel_layers": "56"}
+    )
+    assert not look_at(mended, tmp_path, is_first=True, is_busy=False, cells=()).faults
+    assert "What cannot run" not in planned(mended, tmp_path)
+    # a profile of another shape is told, and keeps no other from running
+    odd = profile("m-12", overrides={"num_pipeline_microbatches": "12"})
+    said = look_at_shape(mended.sweep.launcher, mended.cell, [odd], files=())
+    assert said.faults == ()
+    assert said.notes == (
+        "profile 'm-12' cannot run: 12 microbatches are not a multiple of 8 stages",
+    )
+    # keys of a trainer of one's own may mean something else
+    other = look_at_shape(CommandLauncher(argv=("t",)), resolved.cell, [odd], files=())
+    assert (other.faults, other.notes) == ((), ())
+
+
+def test_a_plan_refuses_an_allocation_that_holds_no_trial(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    line = ["plan", str(SWEEPS / "test_pp8.py"), "--model", "mixtral-8x22b", "--executor"]
+    line += ["allocation", "--nodes", "8", "--workdir", str(tmp_path / "w"), "--allocation"]
+    assert main([*line, "0:10:00"]) == of_command(Exit.USAGE)
+    said = capsys.readouterr()
+    text = " ".join((said.out + said.err).split())
+    assert "an allocation of 10 min is shorter than a trial may take (46 min" in text
+    assert "ask for 0:46:00 or more by --allocation" in text
+    assert "One allocation for all 71 trials, one after the other, takes 2 d 6 h at most" in text
+    assert main([*line, "4:00:00"]) == 0

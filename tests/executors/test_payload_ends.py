@@ -234,6 +234,8 @@ def test_leftovers_are_sought_only_where_they_can_be(other: dict[str, object]) -
             ticks = payload.start_ticks(stranger.pid)
             mine = {"host": host, "boot_id": boot_id, "pid": stranger.pid, "start_ticks": ticks}
             mine["token"] = "c0ffee"
+            # the kernel shows a program's environment a moment after its start
+            until(lambda: payload._has_variable(stranger.pid, b"XLATUNE_START=c0ffee"))
             payload.end_leftovers({**mine, **other})
             assert stranger.poll() is None
             payload.end_leftovers(mine)

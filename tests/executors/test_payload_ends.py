@@ -197,8 +197,9 @@ def test_the_next_trial_ends_what_a_killed_payload_left_before_it_starts(
     family(tmp_path / "first", deaf=DEAF)
     running = start(tmp_path / "first", lock=lock)
     near, far = relatives(tmp_path / "first")
+    first = trainer(tmp_path / "first").pid  # on a busy machine it is told after its children run
     running.kill()
-    until(lambda: is_gone(trainer(tmp_path / "first").pid))
+    until(lambda: is_gone(first))
     assert not is_gone(near)
     # a zombie whose new parent is slow to reap it is no company
     argv = ("sh", "-c", f"grep -qs '^State:.[^Z]' /proc/{near}/status || echo alone")
@@ -233,6 +234,8 @@ def test_leftovers_are_sought_only_where_they_can_be(other: dict[str, object]) -
             ticks = payload.start_ticks(stranger.pid)
             mine = {"host": host, "boot_id": boot_id, "pid": stranger.pid, "start_ticks": ticks}
             mine["token"] = "c0ffee"
+            # the kernel shows a program's environment a moment after its start
+            until(lambda: payload._has_variable(stranger.pid, b"XLATUNE_START=c0ffee"))
             payload.end_leftovers({**mine, **other})
             assert stranger.poll() is None
             payload.end_leftovers(mine)

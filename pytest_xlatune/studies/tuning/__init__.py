@@ -309,15 +309,14 @@ class TuningStudy(OneCell):
     def waiting(self, history: History) -> tuple[Trial, ...]:
         """Return the trials of declared profiles whose wave is behind one that is still open."""
         known = self._known(history)
-        moment, declared = known.moment, {each.id for each in self.profiles}
-        later = moment.segments[len(moment.plannable) :]
+        moment = known.moment
+        own = {each.id for each in self.profiles} & moment.candidates
         return tuple(
             trial
-            for segment in later
-            if any(each.arm in declared & moment.candidates for each in segment.trials)
+            for segment in moment.segments[len(moment.plannable) :]
+            if any(each.arm in own for each in segment.trials)
             for trial in segment.trials
-            if trial.is_baseline or trial.arm in moment.candidates
-            if not known.past.is_final(trial)
+            if (trial.is_baseline or trial.arm in own) and not known.past.is_final(trial)
         )
 
     def outline(self, history: History) -> tuple[str, ...]:

@@ -164,7 +164,7 @@ def _row(row: ForestRow, plot: Forest, y: int) -> Iterator[str]:
     yield _text(_NAMES + _PLOT + 92, y, row.delta, "right")
     yield _text(_NAMES + _PLOT + 104, y, row.ends, "")
     yield _text(_VERDICT - 8, y, row.n, "right")
-    yield _text(_VERDICT, y, row.looks.upper(), "quiet")
+    yield _text(_VERDICT, y, row.looks.removesuffix(" hollow").upper(), "quiet")
 
 
 def _x(at: float) -> float:

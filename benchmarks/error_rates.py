@@ -38,6 +38,7 @@ from simworlds import (
     LATE,
     LONG,
     LOSING,
+    MORE,
     NOISY,
     NULL,
     NULLS,
@@ -136,8 +137,6 @@ BARS = (
         low=0.92, errors=1, of=_winners),
     Bar(number="5", demand="power, noise 1.0 %, 80 jobs", worlds=LARGE[:1],
         figure=lambda t: t.power, low=0.84, errors=1, of=_winners),
-    Bar(number="5", demand="power, noise 1.0 %, 100 jobs", worlds=LARGE[1:2],
-        figure=lambda t: t.power, low=0.90, errors=1, of=_winners),
     Bar(number="5", demand="power, noise 1.0 %, 150 jobs", worlds=LARGE[2:],
         figure=lambda t: t.power, low=0.96, errors=1, of=_winners),
     Bar(number="5", demand="FASTER without a word of lost runs", worlds=(*HANGING, LOSING),
@@ -211,7 +210,7 @@ def run(
     known = json.loads(keep.read_text("utf-8")) if keep and keep.exists() else {}
     tallies = {}
     with ProcessPoolExecutor(jobs, initializer=hold_window if is_held else None) as pool:
-        for world in ALL:
+        for world in (*ALL, *MORE) if only else ALL:
             if only and not any(each in world.name for each in only):
                 continue
             n = 4 * sweeps if world is NULL else sweeps // 2 if world is LONG else sweeps
@@ -293,7 +292,7 @@ def _row(rows: Mapping[Any, str], key: str | tuple[str, str]) -> str:
 def worlds(tallies: dict[str, Tally]) -> list[str]:
     """Return the lines of the table of worlds, those that were measured."""
     lines = [f"| {' | '.join(COLUMNS)} |", f"|{'---|' * len(COLUMNS)}"]
-    for world in ALL:
+    for world in (*ALL, *MORE):
         if world.name not in tallies:
             continue
         tally = tallies[world.name]

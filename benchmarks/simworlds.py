@@ -95,8 +95,6 @@ HARMED = (
     replace(THREE, name="three at +2 %, twelve at -3 to -30 %", effects=(0.02,) * 3 + _SPREAD),
     replace(THREE, name="three at +2 %, nine at -20 %", effects=(0.02,) * 3 + (-0.20,) * 9),
     replace(THREE, name="three at +2 %, twelve at -30 %", effects=(0.02,) * 3 + (-0.30,) * 12),
-    replace(THREE, name="three at +2 %, twelve at -3 %", effects=(0.02,) * 3 + (-0.03,) * 12),
-    replace(THREE, name="three at +2 %, eighteen at -10 %", effects=(0.02,) * 3 + (-0.10,) * 18),
     replace(THREE, name="three at +2 %, six at -10 %, 12 in 30", effects=(0.02,) * 3 + (-0.10,) * 6,
             profiles=12, budget=30),
 )  # fmt: skip
@@ -131,5 +129,15 @@ THREE_SETTLED = replace(THREE, name="three at +2 %, 17 of 25 after compile check
 ALL = (
     *NULLS, *PERIODIC, FOUR, SETTLED, SPARE, *NOISY, LOSING, SLOW_LOST, LONG, FAILING, TWICE,
     STACKED, CHOSEN, HARMFUL, *POWERS, ONE, THREE_FOUR, THREE_SETTLED, *STOPS, *BOUNDS, STRAGGLING,
-    *HANGING,
+    *HANGING, *HARMED, LARGE[0], LARGE[2],
 )  # fmt: skip
+# those that are measured by name alone
+MORE = (
+    *HARMED_NULLS,
+    replace(THREE, name="three at +2 %, twelve at -3 %", effects=(0.02,) * 3 + (-0.03,) * 12),
+    replace(THREE, name="three at +2 %, eighteen at -10 %", effects=(0.02,) * 3 + (-0.10,) * 18),
+    *SLOWER,
+    *SLOWED,
+    LARGE[1],
+    *LARGE_NULLS,
+)

@@ -88,12 +88,16 @@ def pipeline_of(
 
     The profile's overrides go on top of the cell's, and these on top of `config`, the settings of
     the trainer's configuration. In between come the layers of the model that all this names, for
-    MaxText takes them over those of its base configuration.
+    MaxText takes them over those of its base configuration; not over the layers of the pipeline
+    that a configuration states.
     """
     asked = {**cell.overrides, **profile.overrides}
     model = asked.get(_MODEL, (config or {}).get(_MODEL, "")).replace("{model_tag}", cell.model_tag)
     own = {} if asked.keys() & {*LAYERS} else layers_of(model)
     said = {**(config or {}), **own, **asked}
+    in_pipeline = (config or {}).get(PIPELINE_LAYERS, str(_UNSET))
+    if PIPELINE_LAYERS not in asked and whole(in_pipeline) != _UNSET:
+        said[PIPELINE_LAYERS] = in_pipeline  # the model's own number stands for the default alone
     stages = stages_of(cell)
     if stages == 1:
         return NoPipeline(reason=f"{cell.parallelism} has no pipeline")

@@ -46,7 +46,8 @@ def swept(folder: Any, fault: str, version: str, *, end: str, once: bool = False
     text = text.replace("    Protocol,\n", "    Patience,\n    Protocol,\n    Resources,\n")
     text = text.replace(
         'executor="local"',
-        'executor="local", resources=Resources(patience=Patience(after_fatal_s=1))',
+        'executor="local", unseen=("xla_*",), '
+        "resources=Resources(patience=Patience(after_fatal_s=1))",
     )
     (folder.path / "test_sweep.py").write_text(text, encoding="utf-8")
     Path(folder.path, "trainer.py").write_text(TRAINER, encoding="utf-8")

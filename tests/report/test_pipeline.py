@@ -120,6 +120,10 @@ def test_a_model_whose_layers_do_not_divide_is_told_before_the_sweep_with_the_ke
             f"{layers} layers do not divide into 8 stages of 1, which MaxText refuses: "
             f"set pipeline_parallel_layers={fewer}"
         )
+        stated = pipeline_of(own, BASELINE, {"pipeline_parallel_layers": str(fewer)})
+        assert isinstance(stated, Pipeline), "its configuration leaves layers out of the pipeline"
+        of_base = pipeline_of(own, BASELINE, {"pipeline_parallel_layers": "-1"})
+        assert isinstance(of_base, NoPipeline)
 
 
 @pytest.mark.parametrize(

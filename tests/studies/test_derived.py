@@ -435,14 +435,14 @@ def test_half_of_the_stacks_run_before_the_others_are_chosen() -> None:
     assert len(second) == 2
     assert sweep.left(done) == left - len(ahead)
     # where the parts add up the order is that of their sums, as it was
-    assert {each.arm for each in second} == {"overlap-4+ag-1g", "overlap-2+ag-1g+tree"}
+    assert {each.arm for each in second} == {"overlap-2+double", "overlap-2+ag-1g+tree"}
 
 
 def test_a_selected_stack_of_the_second_look_brings_those_of_the_first() -> None:
     alone = study(selected=frozenset({"stack-3"}), confirm=False)
     done = run(alone, cluster(sigma=0.0001))
     assert of_wave(done, "wave3") == {
-        "overlap-2+ag-1g", "overlap-2+ag-1g+double", "overlap-4+ag-1g"
+        "overlap-2+ag-1g", "overlap-2+ag-1g+double", "overlap-2+double"
     }  # fmt: skip
 
 

@@ -427,7 +427,8 @@ def check_folders(folders: Iterable[tuple[str, Path]]) -> None:
                 f"{option}: {str(path)!r} holds a sign that is not printable, which no list of "
                 "files and no script of Slurm can hold; name another folder"
             )
-        there = next(each for each in (path, *path.parents) if each.exists() or each == each.parent)
+        # a folder that we may not look into is in the way, and `Path.exists` would raise
+        there = next(each for each in (path, *path.parents) if os.path.exists(each))  # noqa: PTH110
         if not there.is_dir():
             raise ConfigError(
                 f"{option}: {path} cannot be made, for {there} is a file; name another folder"

@@ -416,8 +416,8 @@ def check_way(folder: Path, *, option: str) -> None:
         there = here / name
         try:
             status = there.lstat()
-        except FileNotFoundError:
-            return  # what we make is ours
+        except (FileNotFoundError, PermissionError):
+            return  # what we make is ours, and where we may not look we make nothing
         if stat.S_ISLNK(status.st_mode):
             links += 1
             if links > _LINKS:

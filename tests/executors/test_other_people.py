@@ -155,12 +155,28 @@ def test_a_group_that_may_not_write_in_a_scratch_is_not_let_into_a_folder_there(
     assert cell.stat().st_gid == people.ann.gid, "all users of a machine may be in the other one"
 
 
-def test_a_folder_that_we_may_not_enter_is_told_as_such(people: People) -> None:
+@pytest.mark.parametrize(
+    ("owner", "why"), [("ben", "belongs to user"), ("root", "is not yours to write")]
+)
+def test_a_folder_that_we_may_not_enter_is_told_as_such(
+    people: People, owner: str, why: str
+) -> None:
     project = people.project(mode=0o700)
-    os.chown(project, people.ben.uid, people.ben.gid)
+    uid = people.ben.uid if owner == "ben" else 0
+    os.chown(project, uid, people.team)
     inside = project / "ann" / ".xlatune"
     said = people.ann.does(lambda: check_folders([("--xlatune-workdir", inside)]))
-    assert said.startswith(f"ConfigError: --xlatune-workdir: {inside} cannot be written, for ")
+    assert said.startswith("ConfigError: --xlatune-workdir: ")
+    assert f"{project} {why}" in said
+
+
+def test_a_link_whose_target_is_gone_is_told_as_such(people: People) -> None:
+    """As where a scratch was emptied."""
+    project = people.project(mode=0o755)
+    people.ann.does(lambda: (project / ".xlatune").symlink_to("/gone/scratch"))
+    said = people.ann.does(opened(project))
+    assert said.startswith("ConfigError: --xlatune-workdir: ")
+    assert f"{project / '.xlatune'} is a link to /gone/scratch, which is not there" in said
 
 
 def submitted(person: Person, cell: Path, word: str, at: Path) -> tuple[Path, str]:

@@ -21,7 +21,7 @@ import functools
 import json
 import os
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 TYPE_CHECKING = False  # that of `typing`, whose import would make each trial wait
@@ -68,9 +68,23 @@ def is_trusted(uid: int) -> bool:
 
 
 def _group(path: Path) -> int:
-    """Return the group of a folder; before there is one, that of the folder it is made in."""
-    there = next((each for each in (path, *path.parents) if each.exists()), Path("/"))
-    return there.stat().st_gid
+    """Return the group of a work directory; before there is one, the group that it will have."""
+    if os.path.exists(path):  # noqa: PTH110 - it raises where we may not look
+        return path.stat().st_gid
+    above = (each for each in path.parents if os.path.exists(each))  # noqa: PTH110
+    return _group_in(next(above, Path("/")))
+
+
+def _group_in(folder: Path) -> int:
+    """Return the group of a shared folder that is made in this one: that of those who share it.
+
+    It is kept without the setgid bit too where its members may write. In a folder such as a
+    scratch, where all users may make some, it is our own.
+    """
+    status = folder.stat()
+    is_shared = status.st_mode & stat.S_IWGRP and not status.st_mode & stat.S_ISVTX
+    is_kept = status.st_mode & stat.S_ISGID or (is_shared and _is_ours(status.st_gid))
+    return status.st_gid if is_kept else os.getegid()
 
 
 def _is_ours(gid: int) -> bool:
@@ -354,6 +368,8 @@ def make_folder(folder: Path, mode: int | None = None) -> None:
         mode = above if above in MODES.values() else _CLOSED
     with contextlib.suppress(FileExistsError):
         folder.mkdir(mode=0o700)
+        if mode == MODES["group"] and folder.stat().st_gid != (gid := _group_in(folder.parent)):
+            os.chown(folder, -1, gid)
         folder.chmod(mode)
 
 
@@ -400,14 +416,14 @@ def check_way(folder: Path, *, option: str) -> None:
         there = here / name
         try:
             status = there.lstat()
-        except FileNotFoundError:
-            return  # what we make is ours
+        except (FileNotFoundError, PermissionError):
+            return  # what we make is ours, and where we may not look we make nothing
         if stat.S_ISLNK(status.st_mode):
             links += 1
             if links > _LINKS:
                 raise NotOursError(f"{option}: {folder}: more than {_LINKS} links; name its target")
             if not is_trusted(status.st_uid):
-                raise _no_way(there, f"is a link of user {_name_of(status.st_uid)}", option, "")
+                raise _no_way(there, f"is a link of user {_name_of(status.st_uid)}", option, [])
             target = there.readlink()
             here = Path("/") if target.is_absolute() else here
             left += [each for each in target.parts if each != "/"][::-1]
@@ -421,21 +437,27 @@ def _check_on_way(folder: Path, option: str) -> None:
     mode = status.st_mode
     if not is_trusted(status.st_uid):
         whose = f"belongs to user {_name_of(status.st_uid)}"
-        share = mode & stat.S_IWGRP and _is_ours(status.st_gid) and _shared is None
-        raise _no_way(folder, whose, option, _TRUST if share else "")
+        is_theirs = mode & stat.S_IWGRP and _is_member(status.st_uid, status.st_gid)
+        raise _no_way(folder, whose, option, [_trusting(status.st_gid)] if is_theirs else [])
     if mode & stat.S_ISVTX:
         return
+    is_own = status.st_uid == os.geteuid()  # another user's mode is not ours to change
     if mode & stat.S_IWOTH:
-        raise _no_way(folder, "may be written by every user", option, f"chmod o-w {folder}")
-    if mode & stat.S_IWGRP and not _is_private(folder, status.st_gid):
-        if _shared is not None and _is_ours(gid := status.st_gid) and gid == _group(_shared):
+        ways = [f"chmod o-w {folder}"] * is_own
+        raise _no_way(folder, "may be written by every user", option, ways)
+    if mode & stat.S_IWGRP and not _is_private(folder, gid := status.st_gid):
+        if _shared is not None and _is_ours(gid) and gid == _group(_shared):
             return
-        raise _no_way(
-            folder,
-            f"may be written by {_said_group(status.st_gid)}",
-            option,
-            f"chmod g-w {folder}, or {_TRUST}",
-        )
+        ways = [f"chmod g-w {folder}"] * is_own + [_trusting(gid)] * _is_ours(gid)
+        raise _no_way(folder, f"may be written by {_said_group(gid)}", option, ways)
+
+
+def _trusting(gid: int) -> str:
+    """Say how the members of this group come to be trusted."""
+    if _shared is None:
+        return _TRUST
+    name = _said_group(gid).removeprefix("group ")
+    return f"give the work directory that group (mkdir -p {_shared}; chgrp -R {name} {_shared})"
 
 
 def _is_private(folder: Path, gid: int) -> bool:
@@ -464,8 +486,8 @@ def _said_group(gid: int) -> str:
         return f"group {gid}"
 
 
-def _no_way(folder: Path, what: str, option: str, way_out: str) -> NotOursError:
-    mend = f"{way_out}, or " if way_out else ""
+def _no_way(folder: Path, what: str, option: str, ways_out: Sequence[str]) -> NotOursError:
+    mend = "".join(f"{each}, or " for each in ways_out)
     return NotOursError(
         f"{option}: {folder} {what}, so that another user could put a folder in the place of yours "
         f"and have your jobs run programs of theirs; {mend}keep the work directory elsewhere "
@@ -480,19 +502,18 @@ def runtime_folder() -> Path:
     """Return this user's folder for what lives as long as the machine runs; it is made.
 
     XDG_RUNTIME_DIR, else where logind keeps that: sessions that differ in the variable still share
-    the machine. Without both it lies below /tmp, and not below TMPDIR for the same reason.
+    the machine. Jobs, `su` and containers have the variable of another session, whose folder is
+    gone or another user's, and it says nothing then. Without both the folder lies below /tmp, and
+    not below TMPDIR for the same reason.
 
     Raises:
         NotOursError: another user made it, or others may write in it.
     """
     uid = os.geteuid()
-    said, usual = os.environ.get("XDG_RUNTIME_DIR", ""), Path(f"/run/user/{uid}")
-    above = Path(said) if said else usual
-    if said or (usual.is_dir() and usual.stat().st_uid == uid):
-        with Folder(above):
-            folder = above / "xlatune"
-    else:
-        folder = Path(f"/tmp/xlatune-{uid}")  # noqa: S108 - it is checked below
+    places = map(Path, (os.environ.get("XDG_RUNTIME_DIR", ""), f"/run/user/{uid}"))
+    above = next(filter(_is_for_us_alone, places), None)
+    # below /tmp it is checked as the others are
+    folder = above / "xlatune" if above else Path(f"/tmp/xlatune-{uid}")  # noqa: S108
     with contextlib.suppress(FileExistsError):
         folder.mkdir(mode=0o700)
     with Folder(folder) as opened:
@@ -504,6 +525,17 @@ def runtime_folder() -> Path:
             )
         os.fchmod(opened.fd, _CLOSED)  # an earlier version let others look in
     return folder
+
+
+def _is_for_us_alone(folder: Path) -> bool:
+    """Whether a folder is there, is this user's own, and only this user may write in it."""
+    try:
+        status = folder.lstat()
+    except OSError:
+        return False
+    is_own = stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid()
+    is_closed = not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+    return folder.is_absolute() and is_own and is_closed and os.access(folder, os.W_OK | os.X_OK)
 
 
 def lock_path(path: Path) -> Path:

@@ -319,6 +319,16 @@ def _revealed(kept: dict[str, str], known: Sequence[Mapping[str, str]]) -> dict[
 BASELINE = Profile(id=BASELINE_ID, wave="wave1", note="the cell as deployed")
 
 
+def _table(name: str, kind: str, said: Mapping[str, str] | None) -> dict[str, str]:
+    try:
+        return dict(said or {})
+    except (TypeError, ValueError):
+        raise ConfigError(
+            f"profile {name!r}: {kind} is {brief(said)} ({type(said).__name__}), expected a "
+            "mapping of names to texts"
+        ) from None
+
+
 def profile(
     id: str,  # noqa: A002 - the word of the field
     flags: str = "",
@@ -338,14 +348,14 @@ def profile(
         ConfigError: a malformed id, flag or variable.
     """
     of_xla, channels = by_channel(parse_flags(flags, where=f"profile {id!r}"))
-    variables = dict(env or {})
+    variables = _table(id, "env", env)
     for name, text in channels.items():
         variables[name] = appended(variables.get(name, ""), text)
     return Profile(
         id=id,
         flags=of_xla,
         env=variables,
-        overrides=dict(overrides or {}),
+        overrides=_table(id, "overrides", overrides),
         wave=wave,
         note=note,
         is_control=is_control,

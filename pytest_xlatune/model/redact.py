@@ -16,6 +16,10 @@ from functools import lru_cache
 HIDDEN = "(hidden)"
 _LINE = 16  # characters; a shorter line of a value is no secret by itself
 _WORDS = frozenset({"key", "token"})  # of any program: Key: cuda:local_topology  token: 1024
+# what a setting of a secret's name may say that is no secret:  CACHE_KEY=default  AUTH=disabled
+_SAY_NOTHING = frozenset(
+    {"default", "disable", "disabled", "enable", "enabled", "optional", "required"}
+)
 SHORTEST = 6  # characters; a shorter value is part of too many words that are no secret
 
 # the end of one part of a name:  HF_TOKEN  AWS_SECRET_ACCESS_KEY  hf-access-token  WANDB_APIKEY
@@ -184,6 +188,8 @@ def secrets_said(value: object, name: str = "") -> frozenset[str]:
         parts = (secrets_said(each, str(key)) for key, each in value.items())
         return frozenset[str]().union(*parts)
     if isinstance(value, list | tuple):
+        if len(value) == 2 and isinstance(value[0], str) and is_secret(value[0]):  # noqa: PLR2004
+            return secrets_said(value[1], value[0])  # of a mapping's items
         words = [each for each in value if isinstance(each, str)]
         if len(words) < len(value) or is_secret(name):
             return frozenset[str]().union(*(secrets_said(each, name) for each in value))
@@ -245,6 +251,7 @@ def secrets_of(*settings: Mapping[str, str]) -> frozenset[str]:
             found |= {value, *(each for each in value.splitlines() if len(each) > _LINE)}
         else:
             found |= {*_open_ones(value), *_inside(value)}
+    found = {each for each in found if each.lower() not in _SAY_NOTHING}
     return frozenset(each for each in found if len(each) >= SHORTEST and HIDDEN[:-1] not in each)
 
 
@@ -261,7 +268,10 @@ def _said(text: str, *, but: frozenset[str] = frozenset()) -> Iterator[re.Match[
     for head in _SAID.finditer(text):
         name = head["name"]
         is_word = name.lower() in but and not head["is_option"]
-        if head.start() < at or not is_secret(name) or is_word:
+        # another program's trouble with a file:  /etc/munge/munge.key: Permission denied
+        start = head.start("name")
+        is_file = "." in name and text[start - 1 : start] == "/" and head[0].endswith(": ")
+        if head.start() < at or not is_secret(name) or is_word or is_file:
             continue
         value = _SAID_VALUE.match(text, head.end())
         if value and not value[0].rpartition(" ")[2].startswith(HIDDEN[:-1]):

@@ -427,18 +427,28 @@ def check_folders(folders: Iterable[tuple[str, Path]]) -> None:
                 f"{option}: {str(path)!r} holds a sign that is not printable, which no list of "
                 "files and no script of Slurm can hold; name another folder"
             )
-        there = next(each for each in (path, *path.parents) if each.exists() or each == each.parent)
+        # a folder that we may not look into is in the way, and `Path.exists` would raise
+        there = next(each for each in (path, *path.parents) if os.path.exists(each))  # noqa: PTH110
+        if link := next((each for each in (path, *path.parents) if _leads_nowhere(each)), None):
+            raise ConfigError(
+                f"{option}: {link} is a link to {link.readlink()}, which is not there, or closed "
+                "to you; make that folder, or remove the link"
+            )
         if not there.is_dir():
             raise ConfigError(
                 f"{option}: {path} cannot be made, for {there} is a file; name another folder"
-            )
-        if not os.access(there, os.W_OK | os.X_OK):
-            raise ConfigError(
-                f"{option}: {path} cannot be written, for {there} is not yours to write; name "
-                "another folder"
             )
         if option.endswith("workdir"):
             try:
                 owned.check_way(path, option=option)
             except owned.NotOursError as error:
                 raise ConfigError(str(error)) from None
+        if not os.access(there, os.W_OK | os.X_OK):
+            raise ConfigError(
+                f"{option}: {path} cannot be written, for {there} is not yours to write; name "
+                "another folder"
+            )
+
+
+def _leads_nowhere(path: Path) -> bool:
+    return os.path.islink(path) and not os.path.exists(path)  # noqa: PTH110, PTH114 - as above

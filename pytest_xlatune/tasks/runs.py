@@ -51,6 +51,7 @@ from pytest_xlatune.sweep.earlier import Calibration, read_calibration, write_ca
 from pytest_xlatune.sweep.groups import RunSettings
 from pytest_xlatune.sweep.registry import KINDS
 from pytest_xlatune.sweep.resolved import ResolvedSweep, not_compiled
+from pytest_xlatune.sweep.settings import check_folders
 from pytest_xlatune.tasks.artifacts import Recorded, as_recorded, read_new
 from pytest_xlatune.tasks.cost import cost_of, kept_elsewhere, refuse_unasked, ways_of
 
@@ -111,10 +112,10 @@ def open_folder(options: RunSettings, name: Path | str) -> Path:
     """Make and return a folder below the work directory, open to whom the access says.
 
     Raises:
-        ConfigError: another user could put a folder in its place.
+        ConfigError: it cannot be made, or another user could put a folder in its place.
     """
+    check_folders([("--xlatune-workdir", options.workdir / name)])
     try:
-        owned.check_way(options.workdir / name, option="--xlatune-workdir")
         return owned.open_to(options.workdir, name, options.access)
     except owned.NotOursError as error:
         raise ConfigError(str(error)) from None

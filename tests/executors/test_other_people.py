@@ -25,6 +25,7 @@ from pytest_xlatune.ledger import LEDGER, Ledger, Noted
 from pytest_xlatune.ledger.now import Now, write_now
 from pytest_xlatune.model.trial import LaunchSpec
 from pytest_xlatune.sweep.groups import RunSettings
+from pytest_xlatune.sweep.settings import check_folders
 from pytest_xlatune.tasks.runs import open_folder
 from tests.helpers import people as of_machine
 from tests.helpers.payloads import PATH
@@ -112,6 +113,70 @@ def test_a_stranger_s_folder_and_link_on_the_way_are_refused(people: People) -> 
     people.stranger.does(lambda: (shared / "link").symlink_to("/tmp"))
     said = people.ann.does(opened(shared / "link"))
     assert f"{shared / 'link'} is a link of user {people.stranger.name}" in said
+
+
+@pytest.mark.parametrize("mode", [0o770, 0o2770, 0o775], ids="{:o}".format)
+def test_a_project_s_folder_names_ways_out_that_are_open_and_the_group_s_word_holds(
+    people: People, mode: int
+) -> None:
+    """A site's administrators made it: its mode is not ours to change, and it may lack setgid."""
+    project = people.project(mode=mode)
+    os.chown(project, 0, people.team)
+    said = people.ann.does(opened(project))
+    assert "may be written by group" in said
+    assert "chmod" not in said
+    assert "--xlatune-access group" in said
+    assert "--xlatune-access group" not in people.stranger.does(opened(project))
+    cell = project / ".xlatune" / CELL
+    for person in (people.ann, people.ann, people.ben):  # the first one makes the folders
+        assert person.does(opened(project, "group")) == cell
+    for each in (cell, cell.parent, cell.parent.parent):
+        assert (modes(each), each.stat().st_gid) == ("2770", people.team)
+
+
+def test_a_work_directory_of_another_group_is_given_the_group_that_is_trusted(
+    people: People,
+) -> None:
+    project = people.project(mode=0o755)
+    cell = people.ann.does(opened(project))
+    project.chmod(0o775)
+    os.chown(cell.parent.parent, people.ann.uid, people.ann.gid)
+    said = people.ann.does(opened(project, "group"))
+    command = said.partition("give the work directory that group (")[2].partition(")")[0]
+    assert people.ann.does(lambda: subprocess.run(command, shell=True, check=True).returncode) == 0
+    assert people.ann.does(opened(project, "group")) == cell
+
+
+def test_a_group_that_may_not_write_in_a_scratch_is_not_let_into_a_folder_there(
+    people: People,
+) -> None:
+    scratch = people.project(mode=0o1777)
+    cell = people.ann.does(opened(scratch, "group"))
+    assert cell.stat().st_gid == people.ann.gid, "all users of a machine may be in the other one"
+
+
+@pytest.mark.parametrize(
+    ("owner", "why"), [("ben", "belongs to user"), ("root", "is not yours to write")]
+)
+def test_a_folder_that_we_may_not_enter_is_told_as_such(
+    people: People, owner: str, why: str
+) -> None:
+    project = people.project(mode=0o700)
+    uid = people.ben.uid if owner == "ben" else 0
+    os.chown(project, uid, people.team)
+    inside = project / "ann" / ".xlatune"
+    said = people.ann.does(lambda: check_folders([("--xlatune-workdir", inside)]))
+    assert said.startswith("ConfigError: --xlatune-workdir: ")
+    assert f"{project} {why}" in said
+
+
+def test_a_link_whose_target_is_gone_is_told_as_such(people: People) -> None:
+    """As where a scratch was emptied."""
+    project = people.project(mode=0o755)
+    people.ann.does(lambda: (project / ".xlatune").symlink_to("/gone/scratch"))
+    said = people.ann.does(opened(project))
+    assert said.startswith("ConfigError: --xlatune-workdir: ")
+    assert f"{project / '.xlatune'} is a link to /gone/scratch, which is not there" in said
 
 
 def submitted(person: Person, cell: Path, word: str, at: Path) -> tuple[Path, str]:
@@ -204,6 +269,31 @@ def test_a_runtime_folder_that_a_stranger_made_is_refused(
     assert modes(runtime / "xlatune") == "700"
     (runtime / "xlatune").chmod(0o770)
     assert "may be written by others" in people.ann.does(machine_lock)
+
+
+def test_a_runtime_folder_of_another_session_stops_no_trial(
+    people: People, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Slurm, cron, su and containers hand its name on; a logout removes the folder itself."""
+    monkeypatch.delenv(LOCK_VARIABLE, raising=False)
+    monkeypatch.chdir(people.root)
+    places = {name: people.root / name for name in ("of_ben", "of_root", "open", "relative")}
+    owners = {"of_ben": people.ben.uid, "of_root": 0}
+    for name, place in places.items():
+        place.mkdir()
+        os.chown(place, owners.get(name, people.ann.uid), people.team)
+        place.chmod(0o770 if name == "open" else 0o700)
+    places |= {
+        "gone": people.root / "gone",
+        "link": people.root / "link",
+        "file": Path("/etc/hosts"),
+    }
+    places["link"].symlink_to(places["relative"])
+    own = Path(f"/tmp/xlatune-{people.ann.uid}")
+    for name, place in places.items():
+        monkeypatch.setenv("XDG_RUNTIME_DIR", "relative" if name == "relative" else str(place))
+        assert people.ann.does(machine_lock) == own / "machine.lock", name
+    own.rmdir()
 
 
 def attempt_of(people: People, word: str = "ann") -> tuple[Path, str, Path]:

@@ -56,6 +56,10 @@ def swept(**cell: Any) -> Sweep:
     return Sweep(name="s", launcher=launcher(), profiles=(), cell=CellSettings(**cell))
 
 
+def declared(**settings: Any) -> Profile:
+    return profile("p", **settings)
+
+
 def file_with(text: str) -> Callable[[Path], object]:
     def read(folder: Path) -> object:
         path = folder / "xlatune.toml"
@@ -99,6 +103,9 @@ MISTAKES: dict[str, Callable[[Path], object]] = {
     "a list": lambda _: profile("p", env={"HF_TOKEN": [HUSH]}),  # type: ignore[dict-item]
     "a name of a profile": lambda _: profile("A B", env={"HF_TOKEN": HUSH}),
     "no name of a variable": lambda _: profile("p", env={"HF TOKEN": HUSH, "A_KEY": "x" + HUSH}),
+    "variables as one text": lambda _: declared(env=f"HF_TOKEN={HUSH}"),
+    "overrides as a text": lambda _: declared(overrides=f"api_key={HUSH}"),
+    "deployed pairs": lambda _: swept(deployed=[("HF_TOKEN", HUSH), ("A_KEY", "x" + HUSH)]),
     "a variable with a NUL": lambda _: profile("p", env={"HF_TOKEN": f"{HUSH}\0"}),
     "flags that end early": lambda _: profile("p", f"--xla_a=1 HF_TOKEN={HUSH}"),
     "a flag of a channel": lambda _: profile("p", f"--xla_tpu_x='--token {HUSH}'"),
@@ -206,6 +213,12 @@ def test_neither_does_an_option_that_does_not_exist_show_one(
         ("Key: cuda:local_topology", "Key: cuda:local_topology"),
         ("token: 1024", "token: 1024"),
         ("the option --token, which", "the option --token, which"),
+        (
+            "Failed to open /etc/munge/munge.key: Permission denied",
+            "Failed to open /etc/munge/munge.key: Permission denied",
+        ),
+        ("/etc/app/password: hunter22", "/etc/app/password: (hidden)"),
+        ("/run/x.token=abcdef", "/run/x.token=(hidden)"),
     ],
 )
 def test_what_messages_say_of_a_secrets_name(text: str, shown: str) -> None:

@@ -61,6 +61,12 @@ def test_short_values_are_hidden_by_name_and_not_by_value() -> None:
     assert hide("1 of 10", secrets_of({"API_KEY": "1"})) == "1 of 10"
 
 
+def test_a_word_of_every_message_is_no_secret_whatever_its_variable_is_called() -> None:
+    said = {"CACHE_KEY": "default", "GPU_AUTH": "Disabled", "HF_TOKEN": SECRET}
+    assert redact.secrets_of_environment(said) == {SECRET}
+    assert redact.without_secrets(said) == dict.fromkeys(said, HIDDEN)
+
+
 def test_one_secret_inside_another_leaves_nothing() -> None:
     assert hide("abcdefgh-ijkl", {"abcdefgh", "abcdefgh-ijkl"}) == HIDDEN
 

@@ -180,6 +180,8 @@ class Folder:
         except OSError as error:
             if error.errno in (errno.ELOOP, errno.ENXIO):
                 raise _no_file(path) from None
+            if error.errno == errno.EACCES:
+                _refuse_closed(path, name, self.fd)
             error.filename = str(path)
             raise
         try:
@@ -269,6 +271,8 @@ def _open_folder(path: Path, name: str | None = None, at: int | None = None) -> 
                 f"{path} is a link, expected a folder of ours: remove the link, and find out who "
                 "made it"
             ) from None
+        if error.errno == errno.EACCES:
+            _refuse_closed(path, name, at)
         error.filename = str(path)
         raise
     try:
@@ -304,6 +308,19 @@ def _not_ours(path: Path, uid: int) -> NotOursError:
         "is read. Where members of a group share a work directory say --xlatune-access group; else "
         "find out who made it"
     )
+
+
+def _refuse_closed(path: Path, name: str | None, at: int | None) -> None:
+    """Say whose it is that was not let be opened, where it is another user's."""
+    try:
+        uid = os.stat(path if name is None else name, dir_fd=at, follow_symlinks=False).st_uid
+    except OSError:
+        return
+    if uid != os.geteuid():
+        raise NotOursError(
+            f"{path} is closed to you: user {_name_of(uid)} made it, and not for the group; name a "
+            "work directory that is used with --xlatune-access group from its beginning"
+        ) from None
 
 
 def _no_file(path: Path) -> NotOursError:
@@ -376,21 +393,38 @@ def make_folder(folder: Path, mode: int | None = None) -> None:
 def open_to(workdir: Path, name: Path | str, access: str) -> Path:
     """Make and return the folder `name` below a work directory, open to whom the access says.
 
-    Those on the way are made too. One of ours that was there gets its mode; a work directory that
-    was there is opened as far as the access needs it, and never closed.
+    Those on the way are made too. One of ours that was there gets its mode, and for a group that of
+    the work directory, but not where a link leads; a work directory that was there is opened as far
+    as the access needs it, and never closed.
     """
     mode, folder = MODES[access], workdir / name
     make_folder(folder, mode)
     for each in (folder, *folder.parents):
-        status = each.stat()
-        had = stat.S_IMODE(status.st_mode)
         is_top = each == workdir
-        wanted = (had if access == "owner" else had | mode) if is_top else mode
-        if status.st_uid == os.geteuid() and had != wanted:
-            each.chmod(wanted)
+        is_link = not is_top and each.is_symlink()  # a member may have put it there
+        if not is_link and each.stat().st_uid == os.geteuid():
+            _open_one(each, mode, workdir, access=access)
         if is_top:
             break
     return folder
+
+
+def _open_one(folder: Path, mode: int, workdir: Path, *, access: str) -> None:
+    is_top = folder == workdir
+    no_link = 0 if is_top else os.O_NOFOLLOW
+    found = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | no_link)
+    try:
+        status, gid = os.fstat(found), workdir.stat().st_gid
+        had = stat.S_IMODE(status.st_mode)
+        wanted = (had if access == "owner" else had | mode) if is_top else mode
+        if status.st_uid != os.geteuid():
+            return
+        if access == "group" and status.st_gid != gid and _is_ours(gid):
+            os.fchown(found, -1, gid)
+        if had != wanted:
+            os.fchmod(found, wanted)
+    finally:
+        os.close(found)
 
 
 # -- the way to a folder --------------------------------------------------------------------------

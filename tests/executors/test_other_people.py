@@ -399,6 +399,40 @@ def test_members_of_a_group_read_and_go_on_and_the_group_is_kept(people: People)
     assert people.stranger.does(lambda: Ledger(cell / LEDGER).refresh()).startswith("LedgerError")
 
 
+def test_a_member_s_link_opens_no_other_folder_of_ours_to_the_group(people: People) -> None:
+    project, private = people.project(), people.root / "private"
+    people.ann.does(opened(project, "group"))
+    private.mkdir(mode=0o700)
+    os.chown(private, people.ann.uid, people.ann.gid)
+    sweep = project / ".xlatune" / "sweep"
+
+    def swap() -> None:
+        sweep.rename(project / "aside")
+        sweep.symlink_to(private)
+
+    assert people.ben.does(swap) is None
+    people.ann.does(opened(project, "group"))
+    assert (modes(private), private.stat().st_gid) == ("700", people.ann.gid)
+
+
+def test_a_ledger_that_was_begun_without_the_word_stays_closed_and_that_is_said(
+    people: People,
+) -> None:
+    project = people.project(mode=0o2755)
+    cell = people.ann.does(opened(project))
+    people.ann.does(lambda: Turns(cell).attending().__enter__())
+    assert people.ann.does(opened(project, "group")) == cell
+    assert (modes(cell), cell.stat().st_gid) == ("2770", people.team)
+
+    def goes_on() -> None:
+        owned.trust_group(project / ".xlatune")
+        Turns(cell).attending().__enter__()
+
+    said = people.ben.does(goes_on)
+    assert f"{cell / 'waiters.lock'} is closed to you: user {people.ann.name} made it" in said
+    assert "free space" not in said
+
+
 def test_without_the_word_a_colleague_s_ledger_is_shown_and_not_gone_on_with(
     people: People,
 ) -> None:

@@ -5,6 +5,7 @@ Each attack is made by a real user, in the way that worked once.
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import stat
@@ -50,6 +51,9 @@ def people(everyone: People) -> Iterator[People]:
 def alone() -> Iterator[None]:
     yield
     owned.trust_group(None)
+
+
+_PR_SET_DUMPABLE, _CLONE_NEWUSER = 4, 0x10000000
 
 
 def opened(project: Path, access: str = "owner") -> Callable[[], Path]:
@@ -168,6 +172,27 @@ def test_a_folder_that_we_may_not_enter_is_told_as_such(
     said = people.ann.does(lambda: check_folders([("--xlatune-workdir", inside)]))
     assert said.startswith("ConfigError: --xlatune-workdir: ")
     assert f"{project} {why}" in said
+
+
+def test_a_user_namespace_that_shows_root_as_nobody_refuses_no_session(people: People) -> None:
+    """As apptainer and rootless podman make one: all but this user are one stranger there."""
+    home = people.root / "home"
+    home.mkdir()
+    os.chown(home, people.ann.uid, people.ann.gid)
+
+    def goes_apart() -> int:
+        libc = ctypes.CDLL(None, use_errno=True)
+        libc.prctl(_PR_SET_DUMPABLE, 1, 0, 0, 0)
+        if libc.unshare(_CLONE_NEWUSER):
+            return 0
+        Path("/proc/self/uid_map").write_text(f"{people.ann.uid} {people.ann.uid} 1")
+        owned.check_way(home, option="here")
+        return Path("/").stat().st_uid
+
+    shown = people.ann.does(goes_apart)
+    if shown == 0:
+        pytest.skip("users may make no user namespace on this machine")
+    assert shown == int(Path("/proc/sys/kernel/overflowuid").read_text())
 
 
 def test_a_link_whose_target_is_gone_is_told_as_such(people: People) -> None:

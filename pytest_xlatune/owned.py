@@ -469,12 +469,12 @@ def check_way(folder: Path, *, option: str) -> None:
 def _may_be_roots(uid: int) -> bool:
     """Whether a user namespace hides who this is: the host's root then looks like all strangers."""
     try:
-        nobody = int(Path("/proc/sys/kernel/overflowuid").read_text(encoding="ascii"))
+        hidden = int(Path("/proc/sys/kernel/overflowuid").read_text(encoding="ascii"))
         mapped = Path("/proc/self/uid_map").read_text(encoding="ascii").splitlines()
     except (OSError, ValueError):
         return False
     # what it is inside, outside, and how many follow:  1001 1001 1
-    return uid == nobody and not any(line.split()[1] == "0" for line in mapped)
+    return uid == hidden and not any(line.split()[1] == "0" for line in mapped)
 
 
 def _check_on_way(folder: Path, option: str) -> None:

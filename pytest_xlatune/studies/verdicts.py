@@ -266,13 +266,13 @@ EQUIVALENCE = 0.01  # relative change that counts as none, unless a sweep states
 def level_kind(found: Verdict) -> VerdictKind:
     """Return the kind of an arm that is not accused: EQUIVALENT where its interval shows that.
 
-    A single run, or one that nothing is beside, is SCREENED whatever its word; what may differ by
-    1 % or more is INCONCLUSIVE.
+    Else it is SCREENED, whatever its word: it was looked at and is not low, and that is all. It is
+    not INCONCLUSIVE, for there was no suspicion that its trials could not decide.
     """
     if found.n < MIN_TRIALS or found.ci95 is None:
         return VerdictKind.SCREENED
     is_inside = found.ci95[0] > -EQUIVALENCE and found.ci95[1] < EQUIVALENCE
-    return VerdictKind.EQUIVALENT if is_inside else VerdictKind.INCONCLUSIVE
+    return VerdictKind.EQUIVALENT if is_inside else VerdictKind.SCREENED
 
 
 def compared(

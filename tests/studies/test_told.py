@@ -25,6 +25,7 @@ from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.report.leaderboard import headline
 from pytest_xlatune.studies import Answered, Ask, Question
 from pytest_xlatune.studies.gate import Gate, GateStudy
+from pytest_xlatune.studies.verdicts import level_kind
 from tests.helpers.answers import CELL, Answer, cluster, drive, knobs, study, verdict
 from tests.studies import test_batch_size as batch
 
@@ -262,6 +263,22 @@ def test_the_same_is_what_excludes_a_difference_and_faster_has_a_change(
     for each in found:
         if each.against == "the best" and each.delta is not None:
             assert each.tgs == pytest.approx((best.tgs or 0.0) * (1 + each.delta))
+
+
+@pytest.mark.parametrize(
+    ("n", "ci95", "kind"),
+    [
+        pytest.param(5, (-0.004, 0.006), VerdictKind.EQUIVALENT, id="a difference of 1 % excluded"),
+        pytest.param(5, (-0.03, 0.035), VerdictKind.SCREENED, id="a control that is not low"),
+        pytest.param(1, None, VerdictKind.SCREENED, id="a single run"),
+    ],
+)
+def test_what_is_not_accused_passes_and_is_the_same_only_where_that_is_shown(
+    n: int, ci95: tuple[float, float] | None, kind: VerdictKind
+) -> None:
+    """A check of nodes that accuses one must not end as one that cannot tell of the others."""
+    found = Verdict(arm="n1", kind=VerdictKind.SCREENED, n=n, delta=0.001, ci95=ci95)
+    assert level_kind(found) is kind
 
 
 @pytest.mark.parametrize(

@@ -335,7 +335,7 @@ def _as(verdict: Verdict, word: NetworkWord, *reasons: str) -> Verdict:
 def _level_kind(excluded: float | None) -> VerdictKind:
     """Return the kind of what shows no fault: EQUIVALENT where a loss of 1 % is excluded."""
     is_level = excluded is not None and excluded < EQUIVALENCE
-    return VerdictKind.EQUIVALENT if is_level else VerdictKind.INCONCLUSIVE
+    return VerdictKind.EQUIVALENT if is_level else VerdictKind.SCREENED
 
 
 def _ci(shown: Slower) -> tuple[float, float]:

@@ -266,8 +266,8 @@ EQUIVALENCE = 0.01  # relative change that counts as none, unless a sweep states
 def level_kind(found: Verdict) -> VerdictKind:
     """Return the kind of an arm that is not accused: EQUIVALENT where its interval shows that.
 
-    Else it is SCREENED, whatever its word: it was looked at and is not low, and that is all. It is
-    not INCONCLUSIVE, for there was no suspicion that its trials could not decide.
+    Else it is SCREENED, whatever its word: it was looked at and is not low, and that is all. No
+    suspicion was left that its trials could not decide, so it is not INCONCLUSIVE.
     """
     if found.n < MIN_TRIALS or found.ci95 is None:
         return VerdictKind.SCREENED

@@ -104,7 +104,7 @@ def test_every_demand_on_the_engine_is_met_by_a_figure_of_the_page(measured: str
         assert int(sweeps) >= 1000, world.name
         assert first(false) <= most + 200 * (most / 100 * (1 - most / 100) / int(sweeps)) ** 0.5
     for world in rates.COVERED:
-        assert 93 <= first(worlds[world.name][5]) <= 97, world.name
+        assert 93 <= first(worlds[world.name][5]) <= 98.5, world.name
     bars = [line for line in measured.splitlines() if line.startswith(("| 5 |", "| 15 |"))]
     (wordless,) = (each for each in bars if "without a word of lost runs" in each)
     assert "| 0.0 % to 0.0 % | ok |" in wordless

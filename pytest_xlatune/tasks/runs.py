@@ -12,9 +12,11 @@ from __future__ import annotations
 import dataclasses
 import os
 import shlex
+import signal
 import sys
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -121,6 +123,30 @@ def open_folder(options: RunSettings, name: Path | str) -> Path:
         raise ConfigError(str(error)) from None
 
 
+@contextmanager
+def interrupts_kept() -> Iterator[None]:
+    """Deliver Ctrl-C again that came while Python ran a finalizer, where an exception is lost.
+
+    Seen in one of 180 runs: it came in `__del__` of a lock of filelock, and the session waited on.
+    """
+    before = sys.unraisablehook
+
+    def again(lost: sys.UnraisableHookArgs) -> None:
+        if issubclass(lost.exc_type, KeyboardInterrupt):
+            # from another thread and later: here it would be lost in the same way
+            main = threading.main_thread().ident or 0
+            threading.Timer(0.01, signal.pthread_kill, (main, signal.SIGINT)).start()
+        else:
+            before(lost)
+
+    sys.unraisablehook = again
+    try:
+        yield
+    finally:
+        if sys.unraisablehook is again:
+            sys.unraisablehook = before
+
+
 class Runs(ExitStack):
     """The campaigns that one process drives, until the context ends: each folder has its log.
 
@@ -161,6 +187,8 @@ class Runs(ExitStack):
             LedgerError: the ledger cannot be read or written.
         """
         folder = open_folder(self._options, resolved.folder)
+        if not self._logged:
+            self.enter_context(interrupts_kept())
         if folder not in self._logged:
             self._logged.add(folder)
             self.enter_context(write_log(folder, self._options.log_level))

@@ -169,6 +169,27 @@ def test_ctrl_c_is_status_130_on_the_command_line(folder: Any) -> None:
     assert "xlatune: ended " in said
 
 
+LOST_IN_A_FINALIZER = """
+import time
+
+class Lock:
+    def __del__(self):
+        raise KeyboardInterrupt
+
+def test_interrupted(baseline_deployed):
+    Lock()
+    with pytest.raises(KeyboardInterrupt):
+        time.sleep(100)
+"""
+
+
+def test_ctrl_c_that_comes_in_a_finalizer_is_not_lost(folder: Any) -> None:
+    """Python passes what a finalizer raises to no caller."""
+    text = folder.read("test_sweep.py") + LOST_IN_A_FINALIZER
+    (folder.path / "test_sweep.py").write_text(text, encoding="utf-8")
+    folder.run("-k", "interrupted").assert_outcomes(passed=1)
+
+
 def test_a_second_ctrl_c_leaves_the_jobs_of_a_command_running(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

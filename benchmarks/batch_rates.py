@@ -1,6 +1,6 @@
 """How much a batch size study loses, and what it costs: simulated studies of random curves.
 
-    python benchmarks/batch_rates.py --write docs/batch.md
+    python benchmarks/batch_rates.py --write docs/reference/error_rates.md
 
 Drives the production study (propose, conclude) over curves of known truth. The ceiling M is
 log-uniform in 2 .. 40; TGS is b / (b + c) with c = M U(.05, .6); in 55 % of the curves it falls
@@ -243,7 +243,7 @@ def main() -> None:
     print(text)
     print(f"{time.process_time() - began:.0f} s of processor time")
     if arguments.write:
-        pages.rewrite(arguments.write, text)
+        pages.rewrite(arguments.write, text, "batch sizes")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """How often a study of commits is right: simulated searches and tables.
 
-    python benchmarks/commit_rates.py --write docs/commits.md
+    python benchmarks/commit_rates.py --write docs/reference/error_rates.md
 
 Drives the production study (propose, conclude) over worlds of known truth: jobs differ by `sigma`,
 and in worlds with bad jobs 3 % of all jobs are 2 to 5 % slow. Random numbers repeat.
@@ -186,7 +186,7 @@ def main() -> None:
     text = "\n".join(lines)
     print(f"{time.process_time() - began:.0f} s of processor time")
     if arguments.write:
-        pages.rewrite(arguments.write, text)
+        pages.rewrite(arguments.write, text, "commits")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """What ending hopeless screens early saves and costs: steps, false winners and power by simulation.
 
-    python benchmarks/early_end.py --sweeps 1000 [--write docs/statistics.md]
+    python benchmarks/early_end.py --sweeps 1000 [--write docs/reference/error_rates.md]
 
 Every sweep goes through study.propose, study.behind, stats.score and study.conclude, with and
 without `--xlatune-early-end on` on the same jobs. Of 25 profiles six are at -5, -10 and -20 %, two

@@ -2,8 +2,8 @@
 
     python benchmarks/error_rates.py                     # prints the tables, minutes
     python benchmarks/error_rates.py --only "two stages" # only worlds of this name, no bars
-    python benchmarks/error_rates.py --sweeps 4000 --write docs/statistics.md
-    python benchmarks/error_rates.py --only evidence --write docs/statistics.md  # only their rows
+    python benchmarks/error_rates.py --sweeps 4000 --write docs/reference/error_rates.md
+    python benchmarks/error_rates.py --only evidence --write docs/reference/error_rates.md
     python benchmarks/error_rates.py --keep tallies.json  # goes on where it was stopped
 
 Same seeds, same digits. Every sweep goes through study.propose, stats.score and study.conclude.

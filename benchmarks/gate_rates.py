@@ -1,6 +1,6 @@
 """How often a gate passes what it should not, and tells what it could: simulated gates.
 
-    python benchmarks/gate_rates.py --write docs/gates.md
+    python benchmarks/gate_rates.py --write docs/reference/error_rates.md
 
 Drives the production study with the simulated cluster: linear drift of 1 %, 3 % of steps slow, step
 noise 0.5 %. One candidate, margin 1 %. Random numbers repeat.
@@ -79,7 +79,7 @@ def main() -> None:
     text = table(arguments.gates)
     print(text)
     if arguments.write:
-        pages.rewrite(arguments.write, text)
+        pages.rewrite(arguments.write, text, "gates")
 
 
 if __name__ == "__main__":

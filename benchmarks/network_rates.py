@@ -1,6 +1,6 @@
 """How often a check of a network names the right fault, and accuses in error: simulated checks.
 
-    python benchmarks/network_rates.py --write docs/network_check.md
+    python benchmarks/network_rates.py --write docs/reference/error_rates.md
 
 Drives the production study (propose, conclude) over worlds of known truth: jobs differ by `sigma`,
 in worlds with bad jobs 3 % of all jobs are 2 to 5 % slow, nodes differ for good by `spread`; a pair
@@ -217,7 +217,7 @@ def main() -> None:
     text = table(arguments.checks, arguments.larger_checks, arguments.only)
     print(f"{time.process_time() - began:.0f} s of processor time")
     if arguments.write:
-        pages.rewrite(arguments.write, text)
+        pages.rewrite(arguments.write, text, "network")
 
 
 if __name__ == "__main__":

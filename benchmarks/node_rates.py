@@ -1,6 +1,6 @@
 """How often a check of nodes accuses a healthy one, and finds a slow one: simulated checks.
 
-    python benchmarks/node_rates.py --write docs/nodes.md
+    python benchmarks/node_rates.py --write docs/reference/error_rates.md
 
 Drives the production study (propose, conclude) over worlds of known truth: nodes differ for good by
 `spread`, jobs by `sigma`, and in worlds with bad jobs 3 % of all jobs are 2 to 5 % slow. Everything
@@ -156,7 +156,7 @@ def main() -> None:
     print(text)
     print(f"{time.process_time() - began:.0f} s of processor time")
     if arguments.write:
-        pages.rewrite(arguments.write, text)
+        pages.rewrite(arguments.write, text, "nodes")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """How good recommended recipes are, on simulated clusters whose truth is known.
 
-    python benchmarks/recipes.py --sweeps 1000 --jobs 2 [--write docs/statistics.md]
+    python benchmarks/recipes.py --sweeps 1000 --jobs 2 [--write docs/reference/error_rates.md]
     python benchmarks/recipes.py --sweeps 200 --noise 1.0     # of another job noise, percent
 
 A sweep of 25 profiles and eight slots for stacks of what led, in 65 jobs, through the production

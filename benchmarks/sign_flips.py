@@ -1,6 +1,6 @@
 """What a patch does to two cells of a model, where settings gain on one and lose on the other.
 
-    python benchmarks/sign_flips.py --pairs 1000 --keep pairs.json [--write docs/statistics.md]
+    python benchmarks/sign_flips.py --keep pairs.json --write docs/reference/error_rates.md
 
 Both cells, PP=8 and FSDP=8, are swept on simulated clusters whose truth is known. The patch of both
 recipes is made, given to `git apply`, and the file sourced on either parallelism, all by the code

@@ -1,7 +1,7 @@
 """What node slots cost and gain: wall time, node-hours, false winners and power by simulation.
 
-    python benchmarks/slot_rates.py --sweeps 1000 --jobs 2
-    python benchmarks/slot_rates.py --sweeps 300 --jobs 2 --held
+    python benchmarks/slot_rates.py --sweeps 1000 --jobs 2 [--write docs/reference/error_rates.md]
+    python benchmarks/slot_rates.py --sweeps 300 --jobs 2 --held [--write ...]
     python benchmarks/slot_rates.py --sweeps 300 --jobs 2 --unlike
 
 Every sweep goes through study.propose, stats.score and study.conclude. Trials are of equal length;
@@ -15,11 +15,14 @@ from __future__ import annotations
 import argparse
 import math
 from collections import Counter
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from statistics import fmean
 
+import pages
 from simcluster import Cluster, World, drive, study_of
 from simworlds import NULL, ONE, THREE
 
@@ -39,6 +42,7 @@ UNLIKE = tuple(
 )
 SPREADS = (0.0, 0.005, 0.010)
 SHARES = (0.25, 0.5, 0.75)  # of the variance, what belongs to an allocation
+PART, HELD = "node slots", "held slots"
 HOLD = 20  # trials that one takes: four hours of 12 minutes
 
 
@@ -70,10 +74,17 @@ def main() -> None:
     parser.add_argument("--named", action="store_true", help="at the effect that a plan names")
     parser.add_argument("--unlike", action="store_true", help="slots of own drift, or own noise")
     parser.add_argument("--held", action="store_true", help="in allocations of 20 trials in turn")
+    parser.add_argument("--write", type=Path, help="a page with the two comments to write between")
     options = parser.parse_args()
-    print(f"{options.sweeps} sweeps a row; in brackets the Monte-Carlo standard error.\n")
-    print("| slots, spread | profiles | wall time | node-hours | false winner | power | told |")
-    print("|---|---|---|---|---|---|---|")
+    if options.write and (options.named or options.unlike):
+        parser.error("--write is for the table of slots, and with --held for that of allocations")
+    lines = [
+        f"{options.sweeps} sweeps a row; in brackets the Monte-Carlo standard error.\n",
+        "| slots, spread | profiles | wall time | node-hours | false winner | power | told |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    print(*lines, sep="\n")
+    measured: list[tuple[World, Counter[str], Counter[str]]] = []
     end = options.first + options.sweeps
     chunks = [range(at, min(at + 25, end)) for at in range(options.first, end, 25)]
     with ProcessPoolExecutor(options.jobs) as pool:
@@ -96,7 +107,13 @@ def main() -> None:
                 for part in pool.map(partial(measure, world), chunks):
                     found.update(part)
                 one = one or found
-                print(_row(world, found, one), flush=True)
+                lines.append(_row(world, found, one))
+                print(lines[-1], flush=True)
+                measured.append((world, found, one))
+    if options.write and options.held:
+        pages.rewrite(options.write, "\n".join([*lines[:1], *_held(measured)]), HELD)
+    elif options.write:
+        pages.rewrite(options.write, "\n".join(lines), PART)
 
 
 def worlds(known: tuple[World, ...], shares: tuple[float, ...]) -> tuple[World, ...]:
@@ -135,6 +152,29 @@ def _row(world: World, found: Counter[str], one: Counter[str]) -> str:
         "-" if slots == 1 else _rate(found["slower"], found["sweeps"]),
     ]
     return f"| {' | '.join(cells)} |"
+
+
+def _held(measured: Iterable[tuple[World, Counter[str], Counter[str]]]) -> Iterator[str]:
+    """Yield a row for each share and number of slots, with what it does in each world."""
+    yield (
+        "| share | slots, spread | wall time | node-hours | false winner, nothing helps "
+        "| the same, one at +2 % | power, one at +2 % | power, three at +2 % |"
+    )
+    yield "|---|---|---|---|---|---|---|---|"
+    by_row: dict[tuple[float, int, float], list[tuple[Counter[str], Counter[str]]]] = {}
+    for world, found, one in measured:
+        by_row.setdefault((world.share, world.node_slots, world.slot_sd), []).append((found, one))
+    for (share, slots, spread), ((nil, first), (single, _), (three, _)) in by_row.items():
+        cells = [
+            f"{100 * share:g} %",
+            "one" if slots == 1 else f"{slots}, {100 * spread:g} %",
+            f"{nil['rounds'] / first['rounds']:.2f}",
+            f"{nil['jobs'] / first['jobs']:.2f}",
+            _rate(nil["false"], nil["sweeps"]),
+            _rate(single["false"], single["sweeps"]),
+            *(_rate(each["found"], each["winners"]) for each in (single, three)),
+        ]
+        yield f"| {' | '.join(cells)} |"
 
 
 def _rate(count: int, of: int) -> str:

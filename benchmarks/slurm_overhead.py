@@ -1,7 +1,7 @@
 """What does the harness cost on a cluster? 40 one-second jobs through it, and as a plain chain.
 
-    python benchmarks/slurm_overhead.py [--trials 40] [--rounds 1] [--write docs/slurm.md]
-    python benchmarks/slurm_overhead.py --held [--rounds 3] [--write docs/slurm.md]
+    python benchmarks/slurm_overhead.py [--trials 40] --write docs/reference/slurm_jobs.md
+    python benchmarks/slurm_overhead.py --held [--rounds 3] [--write docs/reference/slurm_jobs.md]
     python benchmarks/slurm_overhead.py --slots 4 --trials 12 [--rounds 1]
 
 It needs root, and starts the lab of the tests. What is compared, in turn, on the same two nodes:
@@ -348,7 +348,7 @@ def main() -> None:
                 lab.stop()
     print(text)
     if arguments.write:
-        pages.rewrite(arguments.write, text, "held" if arguments.held else "measured")
+        pages.rewrite(arguments.write, text, "held" if arguments.held else "overhead")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Whether a sweep finds what its plan says that it finds with 80 % power, selection included.
 
-    python benchmarks/sweep_power.py --sweeps 1000 [--write docs/statistics.md]
+    python benchmarks/sweep_power.py --sweeps 1000 [--write docs/reference/error_rates.md]
 
 Profiles whose effect is what `Plan.from_start80` says, on simulated clusters, through the
 production code: one of them among profiles that do nothing, and three of them.

@@ -1,7 +1,7 @@
 """Which way of running ends first: jobs on one slot, on several, or a held allocation; simulated.
 
-    python benchmarks/ways_of_running.py --sweeps 10 [--write docs/slurm.md]
-    python benchmarks/ways_of_running.py --calibrations 2000 [--write docs/slurm.md]
+    python benchmarks/ways_of_running.py --sweeps 10 [--write docs/how-to/slurm.md]
+    python benchmarks/ways_of_running.py --calibrations 2000 [--write docs/how-to/slurm.md]
 
 Every sweep goes through study.propose and study.conclude: 25 profiles, one at +2 %, job noise
 0.6 %, trials of 12 minutes, one slot with 50 jobs or eight with 65. Each job, and each allocation,

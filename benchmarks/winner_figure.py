@@ -1,6 +1,6 @@
 """What is told of a winner, against the truth: the error of its figure, and what its ends hold.
 
-    python benchmarks/winner_figure.py --sweeps 1000 [--write docs/statistics.md]
+    python benchmarks/winner_figure.py --sweeps 1000 [--write docs/reference/error_rates.md]
 
 Sweeps of 25 profiles in 50 jobs with weak effects, through the production code. Of each sweep with
 a winner the recommended one counts: the best of several, whose figure is rather too large.

@@ -24,15 +24,17 @@ from pathlib import Path
 from typing import Any
 
 DOCS = Path(__file__).parent
-sys.path.insert(0, str(DOCS.parent / "benchmarks"))
+sys.path[:0] = [str(DOCS.parent / "benchmarks"), str(DOCS.parent)]
 
 import pages  # noqa: E402 - it lies in benchmarks/, which is no package
 
 from pytest_xlatune import cli, executors, ledger  # noqa: E402
 from pytest_xlatune.campaign.playbook import CLASS_RULES, rule_for  # noqa: E402
+from pytest_xlatune.catalog.rules import RULES  # noqa: E402
 from pytest_xlatune.executors.folder import ProcessRecord  # noqa: E402
 from pytest_xlatune.ledger.now import Now  # noqa: E402
 from pytest_xlatune.logs import _signatures as signatures  # noqa: E402
+from pytest_xlatune.logs.megascale.digest import causes  # noqa: E402
 from pytest_xlatune.model.errors import Exit, of_command  # noqa: E402
 from pytest_xlatune.model.failure import SITE_CLASSES, FailureClass  # noqa: E402
 from pytest_xlatune.model.record import Record  # noqa: E402
@@ -40,6 +42,12 @@ from pytest_xlatune.model.resources import Next, RetryPolicy, RetryRule  # noqa:
 from pytest_xlatune.model.result import Action, Finding, StudyRecord  # noqa: E402
 from pytest_xlatune.model.trial import LaunchSpec  # noqa: E402
 from pytest_xlatune.plugin import cvs_items  # noqa: E402
+from pytest_xlatune.report.cell_documents import (  # noqa: E402
+    BATCH_RATES,
+    COMMIT_RATES,
+    NETWORK_RATES,
+    NODE_RATES,
+)
 from pytest_xlatune.report.covered import Covered  # noqa: E402
 from pytest_xlatune.report.leaderboard import leaderboard_json  # noqa: E402
 from pytest_xlatune.sweep.groups import (  # noqa: E402
@@ -52,6 +60,7 @@ from pytest_xlatune.sweep.groups import (  # noqa: E402
     RunSettings,
 )
 from pytest_xlatune.sweep.registry import KINDS, markers  # noqa: E402
+from tests.slurm.faults import FAULTS  # noqa: E402
 
 Lines = Iterator[str]
 
@@ -220,6 +229,27 @@ def _follows(cls: FailureClass, action: Action) -> str:
     return _said(rule_for(RetryPolicy(), Finding(cls=cls, action=action)))
 
 
+def rules() -> Lines:
+    """Yield what the rules of the catalog find, and what follows."""
+    yield from _head("rule", "finds", "result")
+    for each in RULES:
+        deployed = "; deployed: fault" if each.name == "unknown-flag" else ""
+        yield _row(f"`{each.name}`", each.says, f"{each.level}{deployed}")
+
+
+def hangs() -> Lines:
+    """Yield the causes that a digest of Megascale names, and what each asks for."""
+    yield from _head("cause", "class", "means", "what to do")
+    for each in causes():
+        yield _row(each.words[0], f"`{each.cls}`", each.means, " ".join(each.action))
+
+
+def faults() -> Lines:
+    """Yield what each fault on a cluster ends in, as the tests of the lab expect it."""
+    yield from _head("fault", "what it ends in")
+    yield from (_row(fault, expected) for fault, expected in FAULTS.values())
+
+
 # files
 
 
@@ -319,20 +349,33 @@ def catalog() -> Lines:
     yield from ("", *said.getvalue().strip().splitlines(), "")
 
 
+def _rates(sentence: str, heading: str) -> Callable[[], Lines]:
+    """Return the lines of a report's sentence on error rates, which a test holds to its table."""
+    there = "../reference/error_rates.md"
+    return lambda: iter([sentence.replace(f"docs/{there[3:]}", f"[table]({there}#{heading})")])
+
+
 # name -> the page that holds it, and its lines
 PARTS: Mapping[str, tuple[str, Callable[[], Lines]]] = {
-    "settings": ("settings.md", settings),
-    "switches": ("settings.md", switches),
-    "markers": ("settings.md", marker_table),
-    "commands": ("commands.md", commands),
-    "exit statuses": ("commands.md", exits),
-    "failure classes": ("failures.md", failures),
-    "lines of logs": ("failures.md", signatures.markdown),
-    "files of an attempt": ("formats.md", attempt_files),
-    "leaderboard.json": ("formats.md", leaderboard),
-    "events": ("formats.md", events),
-    "records": ("formats.md", records),
-    "catalog": ("flags.md", catalog),
+    "settings": ("reference/settings.md", settings),
+    "switches": ("reference/settings.md", switches),
+    "markers": ("reference/settings.md", marker_table),
+    "commands": ("reference/commands.md", commands),
+    "exit statuses": ("reference/commands.md", exits),
+    "failure classes": ("reference/failures.md", failures),
+    "lines of logs": ("reference/failures.md", signatures.markdown),
+    "rules": ("reference/flags.md", rules),
+    "causes of a hang": ("how-to/megascale.md", hangs),
+    "faults of a cluster": ("reference/slurm_jobs.md", faults),
+    "files of an attempt": ("reference/formats.md", attempt_files),
+    "leaderboard.json": ("reference/formats.md", leaderboard),
+    "events": ("reference/formats.md", events),
+    "records": ("reference/formats.md", records),
+    "catalog": ("reference/catalog.md", catalog),
+    "rates of batch sizes": ("how-to/batch.md", _rates(BATCH_RATES, "batch-sizes")),
+    "rates of commits": ("how-to/commits.md", _rates(COMMIT_RATES, "commits")),
+    "rates of nodes": ("how-to/nodes.md", _rates(NODE_RATES, "nodes")),
+    "rates of a network": ("how-to/network_check.md", _rates(NETWORK_RATES, "network")),
 }
 
 

@@ -1,7 +1,7 @@
 """What `make docs` does beside mkdocs: files outside of docs/ that a document links are copied.
 
-`[example](../reports/example/x.md)` holds where the repository is read; in the site the file lies
-at the same path below its root, as it is.
+`[example](../../reports/example/x.md)` holds where the repository is read; in the site the file
+lies at the same path below its root, as it is. Pages lie in a folder below docs/.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from typing import Any
 from mkdocs.structure.files import File, Files
 
 ROOT = Path(__file__).parents[1]
-# [text](../reports/example/x.md)    but not  [text](tuning.md)  nor  [text](https://...)
-OUTSIDE = re.compile(r"\]\(\.\./([^)#\s]+)")
+# [text](../../reports/example/x.md)   but not  [text](../how-to/tuning.md)  nor  [text](https://...)
+OUTSIDE = re.compile(r"\]\(\.\./\.\./([^)#\s]+)")
 
 
 def on_files(files: Files, config: Any) -> Files:
@@ -36,6 +36,6 @@ def on_page_markdown(markdown: str, **_: Any) -> str:
 
     def inside(found: re.Match[str]) -> str:
         path = found.group(1)
-        return f"]({path}.txt" if path.endswith(".md") else f"]({path}"
+        return f"](../{path}.txt" if path.endswith(".md") else f"](../{path}"
 
     return OUTSIDE.sub(inside, markdown)

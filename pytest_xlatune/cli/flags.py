@@ -66,7 +66,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         "--axis", metavar="AXIS", help="e.g. FSDP or PP=4,FSDP=2: the settings worth a trial there"
     )
     _add_context(listed)
-    listed.add_argument("--markdown", action="store_true", help="the tables of docs/flags.md")
+    listed.add_argument("--markdown", action="store_true", help="as docs/reference/catalog.md")
     add_json(listed)
     listed.set_defaults(run=_list)
 

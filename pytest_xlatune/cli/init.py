@@ -292,7 +292,7 @@ def _cwd_of(words: Sequence[str]) -> str:
     return str(Path.cwd()) if Path(top).is_dir() or Path(f"{top}.py").is_file() else ""
 
 
-# as docs/trainer.md says; a person with another trainer has to find them here
+# as docs/how-to/trainer.md says; a person with another trainer has to find them here
 _OF_STEP_LINES = (
     "        # where its step lines are no `completed step: 7, seconds: 0.512, ...`:",
     '        # step_pattern=r"iter (?P<step>\\d+).* took (?P<ms>[\\d.]+) ms",',

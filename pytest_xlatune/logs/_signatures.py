@@ -233,7 +233,7 @@ def _is_fatal(text: str, signature: Signature, *, evidence: str) -> bool:
 
 
 def markdown() -> Iterator[str]:
-    """Yield the lines of the table of `docs/failures.md`."""
+    """Yield the lines of the table of `docs/reference/failures.md`."""
     yield "| class | phase | action | fatal | the line |"
     yield "|---|---|---|---|---|"
     for each in table().signatures:

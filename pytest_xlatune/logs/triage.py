@@ -54,7 +54,7 @@ _ENDED_BY = {
 _EXPECTED = (
     "it ran but printed no step line that can be read; expected e.g. `completed step: 7, seconds: "
     "0.510, Tokens/s/device: 990.5, loss: 7.125`, or step_pattern= in CellSettings "
-    "or xlatune.toml for another form, see docs/trainer.md"
+    "or xlatune.toml for another form, see docs/how-to/trainer.md"
 )
 _WITHOUT_REASON = (FailureClass.EXIT_CODE, FailureClass.UNKNOWN_DEATH)
 # ConnectionResetError: [Errno 104] Connection reset by peer      RuntimeError: collective failed

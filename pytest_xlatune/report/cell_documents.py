@@ -38,7 +38,7 @@ NETWORK_RATES = (
     "In simulated checks of 4 to 128 nodes an innocent node or link was accused in at most 1.0 "
     "% of the checks of a kind, and a slow one called healthy in at most 1.7 %; a node 5 % "
     "slower was named in 99.2 to 100.0 %, a link 5 % slower in 96.6 to 100.0 %, by the noise of "
-    "a job (docs/network_check.md)."
+    "a job (docs/reference/error_rates.md)."
 )
 _NETWORK_WAY = (
     "A pair's single run proves nothing: a node or link is accused by fresh runs beside others "
@@ -47,13 +47,13 @@ _NETWORK_WAY = (
 NODE_RATES = (
     "In simulated checks of 4 to 128 nodes a healthy node was accused in at most 0.1 % of the "
     "checks of a kind; a node 5 % slower was found in 90.6 to 100.0 %, one 3 % slower in 30.8 to "
-    "99.9 %, by the noise of a job (docs/nodes.md)."
+    "99.9 %, by the noise of a job (docs/reference/error_rates.md)."
 )
 _NODE_WAY = "Single runs prove nothing, so a node is accused by fresh runs beside controls alone. "
 COMMIT_RATES = (
     "In simulated searches at most 0.3 % named a wrong commit, and at most 0.0 % named one where "
     "nothing changed; a loss of 3 % was found in 85.0 to 99.9 %, by the noise of a job. At most "
-    "0.3 % of simulated tables accused a load falsely (docs/commits.md)."
+    "0.3 % of simulated tables accused a load falsely (docs/reference/error_rates.md)."
 )
 _COMMIT_WAY = (
     "Single runs prove nothing: a commit is accused by fresh pairs with the one before it alone. "
@@ -62,7 +62,7 @@ BATCH_RATES = (
     "In simulated studies of random curves the recommended size lost 0.02 % of TGS on average, and "
     "more than 1 % in 0.0 % of them, and the best size was recommended or in the set in 99.5 % "
     "(a job's noise 0.6 %); with noise of 1.0 % and bad jobs 0.07 %, 1.6 % and 97.0 % "
-    "(docs/batch.md)."
+    "(docs/reference/error_rates.md)."
 )
 _BATCH_WAY = "A first run only chooses the sizes that are run again; blocks decide. "
 _AGAINST_BEST = (

@@ -411,7 +411,7 @@ def by_load(past: Sequence[PastStudy]) -> Document:
     if not loads:
         raise ConfigError(
             f"none of {counted(len(past), 'ledger')} measured a commit; a study of commits does, "
-            "or a sweep whose launcher is a CheckoutLauncher (docs/commits.md)"
+            "or a sweep whose launcher is a CheckoutLauncher (docs/how-to/commits.md)"
         )
     titles = columns(
         "When (UTC)", "~Sweep", "~commit", "~verdict", ">TGS", ">against the row above %", ">runs",

@@ -143,7 +143,7 @@ def change_of_delta(then: Verdict, now: Verdict) -> tuple[float, float, float] |
 
 # An arm whose jobs vary more than this many times as much as all else stands on its own variance,
 # with critical values at so many degrees of freedom. Of ten settings tried these keep the error
-# rate with arms of 2 to 5 times the noise, and cost the least power: docs/statistics.md.
+# rate with arms of 2 to 5 times the noise, and cost the least power.
 OWN_EXCESS = 3.0
 OWN_DF = 10
 

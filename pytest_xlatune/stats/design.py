@@ -187,7 +187,7 @@ class SweepLayout:
         return narrowed_df(self.widths, self.block_baselines)
 
 
-# in the order in which they are tried; statistics of all of them: docs/statistics.md
+# in the order in which they are tried; statistics of all of them: docs/explanation/statistics.md
 _LAYOUTS = (
     SweepLayout(screen_baselines=3, widths=(6, 4, 3, 3, 3)),
     SweepLayout(screen_baselines=3, widths=(5, 3, 3, 3)),

@@ -1,8 +1,8 @@
 """The settings of a sweep, each declared once: its name, default, unit, help, where it may be said.
 
 A field below is the declaration. From it come the option, the environment variable, the ini key and
-the key of `xlatune.toml` (`OPTIONS`), the table of docs/settings.md, and the keyword of a sweep
-file. `settings.py` reads what was said and puts it over a group, field by field.
+the key of `xlatune.toml` (`OPTIONS`), the table of docs/reference/settings.md, and the keyword of a
+sweep file. `settings.py` reads what was said and puts it over a group, field by field.
 
 Standard library only, and nothing of ours but errors: every pytest run loads this module.
 """

@@ -4,7 +4,7 @@
 their parallelism asks for. The model and the nodes are asked of the user. The rest of the site
 (where MaxText is on the nodes, its interpreter, the model's config, the env files that are
 deployed, a container) has defaults here and is said in `xlatune.toml` or by options, see
-docs/site.md:
+docs/how-to/site.md:
 
     [sweeps.pp8.launcher]
     python = "/opt/venv/bin/python"

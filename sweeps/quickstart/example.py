@@ -5,9 +5,9 @@
 From each run's JSON alone it writes the documents of reports/example and their pages as the code
 of today shows them: the quickstart, MaxText on this machine, and the studies of batch sizes,
 commits, nodes and a network. It puts the quickstart's finding and its table into README.md and the
-whole leaderboard into docs/tutorial.md, and draws docs/quickstart.svg with the positions of the
-page's own plot. A test compares all of them: a change of an example or of a page without them does
-not pass.
+whole leaderboard into docs/how-to/tutorial.md, and draws docs/quickstart.svg with the positions of
+the page's own plot. A test compares all of them: a change of an example or of a page without them
+does not pass.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ DATA = EXAMPLE / "quickstart-tuning.json"
 MAXTEXT = EXAMPLE / "tiny-cpu-tuning.json", EXAMPLE / "maxtext-cpu" / "leaderboard.md"
 STUDIES = ("batch", "commits", "nodes", "network")
 README = ROOT / "README.md"
-TUTORIAL = ROOT / "docs" / "tutorial.md"
+TUTORIAL = ROOT / "docs" / "how-to" / "tutorial.md"
 PICTURE = ROOT / "docs" / "quickstart.svg"
 # the part that is written:  <!-- leaderboard: from FILE --> ... <!-- end of leaderboard -->
 _PART = re.compile(

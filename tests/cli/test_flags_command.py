@@ -16,7 +16,7 @@ from pytest_xlatune.evidence.hlo import Collective, Loop, Program
 from pytest_xlatune.prepare.compilers import shape_of
 from tests.helpers.as_xla import xla  # noqa: F401 - a fixture
 
-DOCS = Path(__file__).parents[2] / "docs" / "flags.md"
+DOCS = Path(__file__).parents[2] / "docs" / "reference" / "flags.md"
 DATA = Path(__file__).parents[1] / "data" / "evidence"
 SWEEPS = Path(__file__).parents[2] / "sweeps"
 Run = Callable[..., tuple[int, str, str]]

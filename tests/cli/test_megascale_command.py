@@ -215,8 +215,8 @@ def test_steps_after_a_digest_refute_it() -> None:
 
 
 def shown_in_docs(command: str) -> list[str]:
-    """The lines that docs/megascale.md shows behind a command, up to an ellipsis."""
-    page = Path(__file__).parents[2] / "docs" / "megascale.md"
+    """The lines that docs/how-to/megascale.md shows behind a command, up to an ellipsis."""
+    page = Path(__file__).parents[2] / "docs" / "how-to" / "megascale.md"
     lines = page.read_text(encoding="utf-8").splitlines()
     begin = lines.index(f"    $ {command}") + 1
     block = itertools.takewhile(lambda each: not each or each.startswith("    "), lines[begin:])
@@ -239,7 +239,7 @@ def test_the_worked_examples_of_the_page_are_what_the_commands_say(
     assert main(["network", "host-0.xplane.pb"]) == 0
     network = "\n".join(shown_in_docs("xlatune network host-0.xplane.pb")).strip()
     assert capsys.readouterr().out.startswith(network.removesuffix("..."))
-    assert len(network.splitlines()) > 25
+    assert len(network.splitlines()) > 7
 
 
 AFTER_ONE_AND_TWO = {

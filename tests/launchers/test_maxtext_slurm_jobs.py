@@ -172,10 +172,12 @@ def test_the_program_of_a_job_is_found_in_its_folder(tmp_path: Path) -> None:
 
 
 def test_the_sweep_of_the_documentation_is_one() -> None:
-    text = (Path(__file__).parents[2] / "docs" / "maxtext.md").read_text(encoding="utf-8")
+    text = (Path(__file__).parents[2] / "docs" / "how-to" / "maxtext.md").read_text(
+        encoding="utf-8"
+    )
     (block,) = [part.partition("```")[0] for part in text.split("```python\n")[1:]]
     names: dict[str, Any] = {}
-    exec(compile(block, "docs/maxtext.md", "exec"), names)
+    exec(compile(block, "docs/how-to/maxtext.md", "exec"), names)
     resolved = names["SWEEP"].resolve()
     resolved.check()
     (trial,) = [each for each in resolved.study().propose(()) if not each.is_baseline]

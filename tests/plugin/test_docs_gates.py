@@ -1,4 +1,4 @@
-"""The walk of docs/gates.md, command by command; and what `xlatune gate init` refuses."""
+"""The walk of docs/how-to/gates.md, command by command; and what `xlatune gate init` refuses."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ruamel.yaml import YAML
 from pytest_xlatune.cli import main
 from tests.helpers.sessions import run_inside
 
-PAGE = (Path(__file__).parents[2] / "docs" / "gates.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[2] / "docs" / "how-to" / "gates.md").read_text(encoding="utf-8")
 WALK = PAGE.partition("### From an empty folder")[2].partition("\n### ")[0]
 STEPS = re.findall(r"```bash\n(.*?)```\n\n(?:Exit status (\d+))?", WALK, re.DOTALL)
 LEFT = pytest.mark.part("sweeps")

@@ -1,4 +1,4 @@
-"""The sweep file of docs/trainer.md runs, over a trainer that prints what the page asks for."""
+"""The sweep file of docs/how-to/trainer.md runs over a trainer that prints what it asks for."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from pytest_xlatune.plugin import fixtures
 from pytest_xlatune.sweep.registry import markers
 
-PAGE = (Path(__file__).parents[2] / "docs" / "trainer.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[2] / "docs" / "how-to" / "trainer.md").read_text(encoding="utf-8")
 LINE = "    completed step: 7, seconds: 0.5120, Tokens/s/device: 1000.0, loss: 7.103\n"
 TRAINER = """\
 import os, sys
@@ -53,7 +53,7 @@ def test_every_fixture_is_on_the_page_and_none_besides() -> None:
 
 
 def test_markers_that_pages_name_exist() -> None:
-    for page in sorted((Path(__file__).parents[2] / "docs").glob("*.md")):
+    for page in sorted((Path(__file__).parents[2] / "docs").rglob("*.md")):
         text = page.read_text(encoding="utf-8")
         builtin = {"parametrize", "skip", "skipif", "xfail"}
         assert set(re.findall(r"pytest\.mark\.(\w+)", text)) <= {*markers(), *builtin}, page

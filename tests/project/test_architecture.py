@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[2]
 MODULES = sorted(PACKAGE.rglob("*.py"))
 STDLIB = sys.stdlib_module_names
 
-# package -> (layer, third parties it may import); docs/architecture.md says what each is for
+# package -> (layer, third parties it may import); architecture.md says what each is for
 LAYERS: dict[str, tuple[int, set[str]]] = {
     "model": (1, set()),
     "owned": (1, set()),
@@ -232,7 +232,7 @@ def _opens(called: ast.expr) -> bool:
 
 
 def test_the_page_of_the_architecture_names_every_package() -> None:
-    page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "explanation" / "architecture.md").read_text(encoding="utf-8")
     assert [name for name in LAYERS if name != "__init__" and f"`{name}`" not in page] == []
 
 

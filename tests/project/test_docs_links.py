@@ -11,7 +11,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 PAGES = [
     *(ROOT / name for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md")),
-    *sorted((ROOT / "docs").glob("*.md")),
+    *sorted((ROOT / "docs").rglob("*.md")),
     *sorted((ROOT / "sweeps").rglob("*.md")),
 ]
 
@@ -51,16 +51,17 @@ def test_every_link_leads_to_a_file_and_a_heading() -> None:
 
 def test_every_page_is_on_the_list_of_pages() -> None:
     listed = (ROOT / "docs" / "README.md").read_text(encoding="utf-8")
-    for page in (ROOT / "docs").glob("*.md"):
-        assert page.name == "README.md" or f"]({page.name})" in listed, page.name
+    for page in (ROOT / "docs").rglob("*.md"):
+        named = page.relative_to(ROOT / "docs")
+        assert page.name == "README.md" or f"]({named})" in listed, page.name
 
 
 @pytest.mark.parametrize(
     ("text", "dead"),
     [
-        ("[a](docs/site.md) and [b](docs/site.md#containers)", 0),
-        ("[a](docs/sight.md)", 1),
-        ("[a](docs/site.md#container)", 1),
+        ("[a](docs/how-to/site.md) and [b](docs/how-to/site.md#containers)", 0),
+        ("[a](docs/how-to/sight.md)", 1),
+        ("[a](docs/how-to/site.md#container)", 1),
         ("[a](../elsewhere.md)", 1),
         ("[a](https://example.org/nothing)", 0),
         ("`[a](nothing.md)`", 0),
@@ -86,4 +87,5 @@ def test_every_document_has_its_place_in_the_site() -> None:
                     yield from files(each)
 
     placed = list(files(site["nav"]))
-    assert sorted(placed) == sorted(each.name for each in (ROOT / "docs").glob("*.md"))
+    pages = (each.relative_to(ROOT / "docs") for each in (ROOT / "docs").rglob("*.md"))
+    assert sorted(placed) == sorted(map(str, pages))

@@ -1,4 +1,4 @@
-"""The example of docs/waves.md is a sweep that can be planned."""
+"""The example of docs/how-to/waves.md is a sweep that can be planned."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pytest_xlatune.report.render import markdown
 from pytest_xlatune.sweep.settings import Said
 from pytest_xlatune.tasks.plan import plan_of
 
-PAGE = Path(__file__).parents[2] / "docs" / "waves.md"
+PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "waves.md"
 
 
 def test_the_example_is_a_sweep(tmp_path: Path) -> None:

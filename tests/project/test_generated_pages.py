@@ -14,7 +14,7 @@ from tests.helpers.benchmarks import load
 from tests.project.test_architecture import LAYERS, PACKAGE
 
 DOCS = Path(__file__).parents[2] / "docs"
-PAGES = [DOCS.parent / "README.md", *sorted(DOCS.glob("*.md"))]
+PAGES = [DOCS.parent / "README.md", *sorted(DOCS.rglob("*.md"))]
 KNOWN = {*(each.flag for each in OPTIONS), *(f"--{name}" for name in SWITCHES)}
 generate, pages = load("generate", DOCS), load("pages")
 
@@ -26,10 +26,10 @@ def test_a_table_is_what_the_code_says(name: str) -> None:
 
 
 def test_every_option_and_event_is_on_its_page_and_every_field_has_a_type() -> None:
-    settings = (DOCS / "settings.md").read_text(encoding="utf-8")
+    settings = (DOCS / "reference" / "settings.md").read_text(encoding="utf-8")
     named = set(re.findall(r"`(--(?:no-)?xlatune[a-z-]*)`", settings))
     assert named == KNOWN
-    records = pages.part(DOCS / "formats.md", "records")
+    records = pages.part(DOCS / "reference" / "formats.md", "records")
     for word in ("Cell", "Score", "Verdict", "TrialResult", "VerdictKind"):
         assert f"### `{word}`\n" in records
 
@@ -56,13 +56,13 @@ def test_the_options_and_commands_that_a_page_names_exist() -> None:
 
 
 def test_the_glossary_has_each_verdict_and_each_word_of_effect() -> None:
-    text = (DOCS / "glossary.md").read_text(encoding="utf-8")
+    text = (DOCS / "reference" / "glossary.md").read_text(encoding="utf-8")
     for each in (*VerdictKind, *Effect):
         assert f"| {each.value} |" in text
 
 
 def test_the_page_of_the_architecture_names_each_layer_and_files_that_exist() -> None:
-    text = (DOCS / "architecture.md").read_text(encoding="utf-8")
+    text = (DOCS / "explanation" / "architecture.md").read_text(encoding="utf-8")
     named = {
         name: int(layer)
         for layer, names in re.findall(r"(?m)^\| (\d) \| ([^|]+) \|", text)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest_xlatune
 
 ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 SWEEPS = sorted((ROOT / "sweeps").glob("test_*.py"))
 
 

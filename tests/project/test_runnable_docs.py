@@ -7,7 +7,7 @@ A comment stands in the line before the block, fenced or indented:
     <!-- runnable: as a plan -->        pytest shows what it would run, and submits nothing
 
 `make test` leaves those that start pytest or ask an XLA to `make test-all`. The folder holds what a
-page takes for granted: `sweeps/` of this repository, with the sweep file of docs/trainer.md as
+page takes for granted: `sweeps/` of this repository, with the sweep file of how-to/trainer.md as
 `sweeps/test_mine.py`, a `train.py`, and the log of a job, `slurm-4711.out`.
 """
 
@@ -31,7 +31,7 @@ from tests.helpers.pages import read
 from tests.helpers.tell_options import TELL_OPTIONS
 
 ROOT = Path(__file__).parents[2]
-PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
+PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
 LOG = """\
 Config param steps: 15
 Memstats: After params initialized:
@@ -75,7 +75,7 @@ def prepared(tmp_path: Path) -> Path:
     shutil.copytree(
         ROOT / "sweeps", tmp_path / "sweeps", ignore=shutil.ignore_patterns("__pycache__")
     )
-    page = (ROOT / "docs" / "trainer.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "how-to" / "trainer.md").read_text(encoding="utf-8")
     code = re.findall(r"```python\n(.*?)```", page, re.DOTALL)[0]
     (tmp_path / "sweeps" / "test_mine.py").write_text(code, encoding="utf-8")
     for folder in (tmp_path, tmp_path / "sweeps"):

@@ -24,7 +24,7 @@ DOCUMENTS = [
     ROOT / "README.md",
     ROOT / "CHANGELOG.md",
     ROOT / "CONTRIBUTING.md",
-    *(ROOT / "docs").glob("*.md"),
+    *(ROOT / "docs").rglob("*.md"),
     *(ROOT / "sweeps").rglob("*.md"),
     ROOT / "Makefile",
     ROOT / "tox.ini",
@@ -67,13 +67,13 @@ class Honest(NamedTuple):
 HONEST = (
     Honest(
         "floors?",
-        r"studies/(gate|node_check)|stats/compare|tasks/answers|plugin/options|docs/(gates|nodes|trainer)",
+        r"studies/(gate|node_check)|stats/compare|tasks/answers|plugin/options|docs/.*/(gates|nodes|trainer)",
         "the least TGS that a gate accepts is its floor: `floor_tgs`",
     ),
     Honest(
         "seeds?",
         r"pytest_xlatune/(studies|sweep|stats|model/environment|tasks/run_record|report/leaderboard)"
-        r"|docs/(gates|statistics|settings|tuning|formats)|sweeps/quickstart|CHANGELOG",
+        r"|docs/.*/(gates|statistics|settings|tuning|formats)|sweeps/quickstart|CHANGELOG",
         "a random order and a training's random numbers have a seed",
     ),
     Honest("screening", "sweep/groups", "an option's name of old, which a message explains"),

@@ -12,7 +12,7 @@ from tests.helpers.benchmarks import load
 
 load("simcluster")
 flips: Any = load("sign_flips")
-PAGE = Path(__file__).parents[2] / "docs" / "statistics.md"
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "error_rates.md"
 LEAST = 100  # pairs of sweeps of a row
 
 

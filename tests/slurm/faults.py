@@ -30,13 +30,13 @@ _S, _E, _C, _P = (
 # the test that injects it -> the fault, what is expected
 FAULTS: dict[str, tuple[str, str]] = {
     f"{_S}faults.py::test_what_the_log_says_drops_the_profile":
-        ("OOM line, unknown flag, NaN", "profile dropped, once"),
+        ("OOM line, unknown flag, NaN", "profile dropped, never tried again"),
     f"{_S}faults.py::test_a_node_that_goes_down_is_resumed_and_the_trial_run_again":
-        ("node down while a trial runs", "resumed, run again, new epoch"),
+        ("node down while a trial runs", "node resumed, run again, a new epoch"),
     f"{_S}faults.py::test_a_persons_drain_stands_and_stops_the_sweep":
-        ("a person drains a node", "STOP with it, node stays drained"),
+        ("a person drains a node", "the sweep stops with the reason, the drain stands"),
     f"{_S}faults.py::test_a_limit_on_submitted_jobs_is_full_and_not_refused":
-        ("submit limit of so many jobs", "full: polled on"),
+        ("submit limit of so many jobs", "waited for, every trial measured"),
     f"{_S}faults.py::test_blindness_is_waited_out":
         ("Slurm answers nonsense for 15 s", "waited out"),
     f"{_S}faults.py::test_a_node_drained_by_slurm_under_the_queue_is_resumed":
@@ -44,24 +44,25 @@ FAULTS: dict[str, tuple[str, str]] = {
     f"{_S}faults.py::test_a_node_drained_before_the_start_is_named_and_nothing_submitted":
         ("node drained before the start", "named, nothing submitted"),
     f"{_S}faults.py::test_a_dead_node_stops_the_sweep_with_a_message":
-        ("slurmd killed", "STOP; goes on later"),
+        ("slurmd killed", "the sweep stops; run again, it goes on"),
     f"{_S}faults.py::test_a_cancel_from_outside_is_no_failure_and_measured_by_the_next_run":
-        ("scancel by a person", "stands; next run measures"),
+        ("scancel by a person", "stands; the next run measures"),
     f"{_S}faults.py::test_a_killed_rank_is_run_again": ("kill -9 of a rank", "run again"),
-    f"{_S}faults.py::test_a_nic_fault_needs_the_site": ("NIC fault", "hook, or STOP"),
+    f"{_S}faults.py::test_a_nic_fault_needs_the_site":
+        ("NIC fault", "the site's hook, else the sweep stops"),
     f"{_S}faults.py::test_the_controller_may_die_and_come_back":
-        ("kill -9 of slurmctld", "waited out, no job more"),
+        ("kill -9 of slurmctld", "waited out, no further job"),
     f"{_S}faults.py::test_killed_workers_controllers_and_rivals_lose_and_double_nothing":
-        ("kill -9 of worker and session, rivals", "jobs adopted"),
+        ("kill -9 of worker and session, two sessions", "jobs adopted"),
     f"{_S}faults.py::test_the_nodes_of_the_first_trial_are_those_of_all":
         ("other nodes in the next session", "refused, or begun anew"),
     f"{_S}hitches.py::test_a_hitch_of_sbatch_is_tried_again": ("sbatch fails once", "tried again"),
     f"{_S}hitches.py::test_a_sweep_does_not_mind_a_hitch_at_every_submission":
         ("each sbatch fails once", "tried again"),
     f"{_S}hitches.py::test_a_sweep_whose_sbatch_hides_that_it_took_the_job_submits_it_once":
-        ("sbatch takes the job and says", "found by its name: one job"),
+        ("sbatch takes the job and hides it", "found by its name: one job"),
     f"{_S}hitches.py::test_an_allocation_that_sbatch_hides_is_asked_for_once":
-        ("allocation: sbatch takes it and says", "found by its name: one"),
+        ("allocation: sbatch takes it and hides it", "found by its name: one"),
     f"{_S}hitches.py::test_a_session_killed_as_sbatch_took_its_job_leaves_it_to_the_next":
         ("session killed as sbatch took its job", "found by the next"),
     f"{_S}hitches.py::test_an_outcome_that_cannot_be_read_is_its_attempts_failure":
@@ -71,7 +72,7 @@ FAULTS: dict[str, tuple[str, str]] = {
     f"{_S}people.py::test_an_allocation_that_a_person_puts_back_goes_on":
         ("allocation: a person puts it back", "waited for, told, goes on"),
     f"{_S}people.py::test_a_job_that_never_starts_stops_the_sweep_with_the_remedy":
-        ("a limit that never lets it start", "STOP with the remedy"),
+        ("a limit that never lets it start", "the sweep stops with the remedy"),
     f"{_S}people.py::test_a_job_that_a_person_holds_is_waited_for":
         ("a person holds a job", "waited for, told"),
     f"{_S}people.py::test_a_suspended_trial_is_told_and_its_time_does_not_count":
@@ -102,7 +103,7 @@ FAULTS: dict[str, tuple[str, str]] = {
     f"{_S}accounting.py::test_slurmdbd_that_goes_away_in_the_middle_is_not_missed":
         ("slurmdbd killed under a trial", "not missed"),
     f"{_S}accounting.py::test_a_real_limit_on_submitted_jobs_is_full_and_not_refused":
-        ("MaxSubmitJobs of the accounting", "full: polled on, told"),
+        ("MaxSubmitJobs of the accounting", "waited for, told"),
     f"{_S}accounting.py::test_a_sweep_does_not_miss_slurmdbd":
         ("slurmdbd killed under a sweep", "not missed"),
     f"{_S}secrets.py::test_no_record_of_slurm_and_no_file_of_a_run_shows_a_secret":
@@ -149,11 +150,11 @@ FAULTS: dict[str, tuple[str, str]] = {
     f"{_S}allocation_faults.py::test_a_node_of_the_allocation_that_goes_down_is_resumed":
         ("allocation: node set down", "resumed, run again, next one"),
     f"{_S}allocation_faults.py::test_a_dead_node_of_the_allocation_stops_the_sweep_which_goes_on_later":
-        ("allocation: slurmd killed", "STOP; goes on later"),
+        ("allocation: slurmd killed", "the sweep stops; run again, it goes on"),
     f"{_S}allocation_faults.py::test_the_controller_may_die_and_come_back":
         ("allocation: kill -9 of slurmctld", "waited out, all measured"),
     f"{_S}allocation_faults.py::test_a_cancelled_allocation_stays_so_and_the_next_run_measures":
-        ("allocation: scancel by a person", "stands; next run measures"),
+        ("allocation: scancel by a person", "stands; the next run measures"),
     f"{_S}allocation_faults.py::test_a_time_limit_is_an_error_of_a_trial_and_its_allocations_preempts_it":
         ("a trial's time limit; allocation: its own", "error; run again, in the next one"),
     f"{_S}allocation_faults.py::test_the_next_allocation_takes_over_before_the_limit":

@@ -1,7 +1,7 @@
 """Faults of a held allocation, seen through whole sweeps: nothing lost, nothing doubled.
 
 Each trainer holds a lock of its node while it lives, so that two at once on a node are told. The
-trainer only pretends; `docs/slurm.md` holds the same list as a table.
+trainer only pretends; `docs/reference/slurm_jobs.md` holds the same list as a table.
 """
 
 from __future__ import annotations

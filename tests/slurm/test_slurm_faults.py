@@ -1,7 +1,7 @@
 """Faults on a real cluster, seen through whole sessions: what each ends in, and nothing twice.
 
 The trainer only pretends, so that a trial takes a second; pytest, the campaign, Slurm and the
-faults are real. `docs/slurm.md` holds the same list as a table.
+faults are real. `docs/reference/slurm_jobs.md` holds the same list as a table.
 """
 
 from __future__ import annotations

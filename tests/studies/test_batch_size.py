@@ -520,7 +520,7 @@ def test_a_test_waits_until_everything_is_over() -> None:
 
 
 def test_simulated_studies_keep_the_promised_rates() -> None:
-    """A thirtieth of `benchmarks/batch_rates.py`, which has the figures of docs/batch.md."""
+    """A thirtieth of `benchmarks/batch_rates.py`, whose figures are in error_rates.md."""
     rough = rates.rates(rates.WORLDS[1], 33)
     assert rough["above 3"] == 0
     assert rough["above 1"] <= 2

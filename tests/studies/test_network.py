@@ -439,7 +439,7 @@ def test_a_test_waits_until_everything_is_over() -> None:
 
 
 def test_simulated_checks_keep_the_promised_rates() -> None:
-    """A fiftieth of `benchmarks/network_rates.py`, which writes docs/network_check.md."""
+    """A fiftieth of `benchmarks/network_rates.py`, which writes error_rates.md."""
     noise = rates.NOISES[1]
     none = rates.rates(noise, 20)
     assert none["accusing"] <= 1

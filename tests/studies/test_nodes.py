@@ -416,7 +416,7 @@ def test_a_node_list_that_compares_nothing_is_refused(names: tuple[str, ...], wh
 
 
 def test_simulated_checks_keep_the_promised_rates() -> None:
-    """A fiftieth of `benchmarks/node_rates.py`, which has the figures of docs/nodes.md."""
+    """A fiftieth of `benchmarks/node_rates.py`, whose figures are in error_rates.md."""
     healthy = rates.rates(rates.NOISES[2], 20)
     assert healthy["false"] <= 1
     slow = rates.rates(replace(rates.NOISES[2], slow=1, loss=0.05), 20)

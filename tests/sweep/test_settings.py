@@ -245,7 +245,7 @@ def test_every_option_can_be_set_in_the_file(root: Path) -> None:
 
 
 def test_the_example_of_the_docs_is_read(tmp_path: Path) -> None:
-    text = (Path(__file__).parents[2] / "docs" / "site.md").read_text(encoding="utf-8")
+    text = (Path(__file__).parents[2] / "docs" / "how-to" / "site.md").read_text(encoding="utf-8")
     (tmp_path / ".git").mkdir()
     (tmp_path / "xlatune.toml").write_text(text.split("```toml\n")[1].split("```")[0])
     found = resolved(tmp_path, sweep())

@@ -55,7 +55,7 @@ _SAME = (
 )
 _TUNED = (
     f"{Change.TUNED}: autotuning measured again and chose otherwise, as it may in any run; "
-    "docs/evidence.md says how to pin its choice"
+    "docs/how-to/kernels.md says how to pin its choice"
 )
 
 

@@ -126,7 +126,7 @@ class BatchSize(Record):
         if self.blocks < MIN_BLOCKS:
             raise ConfigError(
                 f"batch size: {self.blocks} blocks, expected at least {MIN_BLOCKS}; 4 have the "
-                "error rates of docs/batch.md"
+                "error rates of docs/reference/error_rates.md"
             )
         listed: tuple[float | str, ...] = self.sizes or self.values
         if len(set(listed)) < len(listed):

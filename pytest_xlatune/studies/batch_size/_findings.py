@@ -1,6 +1,6 @@
 """What a history says of sizes: which one is tried next, and which are compared in blocks.
 
-Plans no trial of its own: the study names them. The reference note is docs/batch.md.
+Plans no trial of its own: the study names them. The reference note is docs/how-to/batch.md.
 """
 
 from __future__ import annotations

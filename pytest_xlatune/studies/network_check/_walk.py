@@ -1,7 +1,7 @@
 """One walk through a check of a network: which runs are due, and what the finished ones show.
 
 Rounds of pairs choose the suspects; fresh runs side by side accuse. The walk ends where a
-result that it needs is missing; the trials up to there are due. See docs/network_check.md.
+result that it needs is missing; the trials up to there are due. See docs/how-to/network_check.md.
 """
 
 from __future__ import annotations

@@ -83,7 +83,8 @@ class Nodes(Record):
         if self.rounds < MIN_ROUNDS or self.controls < 1:
             raise ConfigError(
                 f"nodes: {self.rounds} rounds with {self.controls} controls, expected at least "
-                f"{MIN_ROUNDS} rounds and 1 control; 4 and 4 have the error rates of docs/nodes.md"
+                f"{MIN_ROUNDS} rounds and 1 control; 4 and 4 have the error rates of "
+                "docs/reference/error_rates.md"
             )
         refuse_unless_positive(
             "nodes",

@@ -1,6 +1,6 @@
 """What a history says of nodes: who is run again beside whom, and the verdict on each.
 
-Plans no trial of its own: the study names them. The reference note is docs/nodes.md.
+Plans no trial of its own: the study names them. The reference note is docs/how-to/nodes.md.
 """
 
 from __future__ import annotations
@@ -355,7 +355,7 @@ def spread_in(scores: Sequence[BlockScore]) -> float | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnLog:
-    """What a node's own log says, as the site's command tells it: see docs/nodes.md.
+    """What a node's own log says, as the site's command tells it: see docs/how-to/nodes.md.
 
     Attributes:
         hard: hard errors.

@@ -1,7 +1,8 @@
 """The figures of a tuning document, computed again from the lines of its ledger.
 
-Written from docs/statistics.md, apart from the code that makes the document: nothing of `studies`,
-`report` or `tasks` is used, and of `stats` only what turns the steps of a job into its score.
+Written from docs/explanation/statistics.md, apart from the code that makes the document: nothing of
+`studies`, `report` or `tasks` is used, and of `stats` only what turns the steps of a job into its
+score.
 `check.py` compares a document with it.
 """
 

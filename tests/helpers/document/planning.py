@@ -1,4 +1,4 @@
-"""What a sweep that has confirmed nothing yet could confirm: the layouts of docs/statistics.md."""
+"""What a sweep that has confirmed nothing yet could confirm: the layouts of statistics.md."""
 
 from __future__ import annotations
 

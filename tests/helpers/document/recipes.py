@@ -1,4 +1,4 @@
-"""Which arm a sweep recommends, and what of its settings is needed: docs/statistics.md, again.
+"""Which arm a sweep recommends, and what of its settings is needed: statistics.md, again.
 
 An arm is compared with its parts in the blocks that hold both, one-sided at 5 %, by Holm over all
 such pairs. The recipe is the smallest confirmed set that is not shown to be worse than the largest.

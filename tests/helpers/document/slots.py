@@ -1,8 +1,8 @@
 """A sweep on several node slots, computed again: where trials lie, and what the slots differ by.
 
-Written from docs/statistics.md ("Several node slots") and docs/slurm.md ("Node slots"). The
-screen's model is worked out from the covariance of the scores: the package solves mixed-model
-equations.
+Written from docs/explanation/statistics.md ("Several node slots") and docs/how-to/slurm.md ("Node
+slots"). The screen's model is worked out from the covariance of the scores: the package solves
+mixed-model equations.
 """
 
 from __future__ import annotations

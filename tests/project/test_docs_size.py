@@ -1,0 +1,77 @@
+"""Pages stay short: what is written by hand has at most so many words, and so has the changelog.
+
+    python tests/project/test_docs_size.py    # the words of each page: by hand, and by a command
+
+Words are those of `wc -w`, bars of tables included. What stands between the comments of a part that
+a command writes (`make reference`, `make example`, a benchmark with `--write`) does not count.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+DOCS = sorted((ROOT / "docs").rglob("*.md"))
+MOST = 45_000
+# <!-- measured: begin --> ... <!-- measured: end -->, and what `make example` writes
+WRITTEN = re.compile(
+    r"<!-- (?P<name>[^\n]+?): begin -->.*?<!-- (?P=name): end -->"
+    r"|<!-- leaderboard: from [^\n]+ -->.*?<!-- end of leaderboard -->",
+    re.DOTALL,
+)
+
+
+def by_hand(text: str) -> int:
+    """The words that no command writes."""
+    return len(WRITTEN.sub("", text).split())
+
+
+def counted() -> dict[str, tuple[int, int]]:
+    """Page -> its words by hand, and those that a command writes."""
+    found = {}
+    for page in DOCS:
+        text = page.read_text(encoding="utf-8")
+        hand = by_hand(text)
+        found[str(page.relative_to(ROOT))] = hand, len(text.split()) - hand
+    return found
+
+
+def test_the_pages_have_at_most_so_many_words_by_hand() -> None:
+    total = sum(hand for hand, _ in counted().values())
+    assert total <= MOST, f"{total} words by hand: say a thing once, or let a command write it"
+
+
+def test_the_changelog_is_short_before_the_first_release() -> None:
+    assert len((ROOT / "CHANGELOG.md").read_text(encoding="utf-8").split()) <= 1_500
+
+
+def test_the_pages_lie_in_the_three_folders_of_the_sites_menu() -> None:
+    folders = {each.parent.relative_to(ROOT / "docs").as_posix() for each in DOCS}
+    assert folders == {".", "how-to", "explanation", "reference"}
+    assert [each.name for each in DOCS if each.parent == ROOT / "docs"] == ["README.md"]
+
+
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [
+        pytest.param("two words", 2, id="words"),
+        pytest.param("a <!-- x: begin -->\nb c\n<!-- x: end --> d", 2, id="a part of a command"),
+        pytest.param("a <!-- x: begin --> b", 6, id="a part without an end counts"),
+        pytest.param(
+            "a <!-- leaderboard: from f.md -->\nb\n<!-- end of leaderboard -->", 1, id="an example"
+        ),
+    ],
+)
+def test_what_a_command_writes_does_not_count(text: str, count: int) -> None:
+    assert by_hand(text) == count
+
+
+if __name__ == "__main__":
+    pages = counted()
+    for name, (hand, made) in pages.items():
+        sys.stdout.write(f"{hand:7} {made:7}  {name}\n")
+    sys.stdout.write(f"{sum(hand for hand, _ in pages.values()):7} by hand in all\n")

@@ -45,6 +45,9 @@ _MARKS = BELOW.keys() | NO_OPTION.keys()
 # of a field with seconds since the epoch, `field(metadata=TIME)`: another number is refused
 TIME = {"is_time": True}
 
+_COLUMNS = 120
+_COLUMNS_OF_ELEMENT = 10_000  # of a list: a trial with its steps, and no cell with its trials
+
 _NON_FINITE = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 _LAST_S = float(1 << 37)  # seconds since the epoch, of the year 6325: no clock of ours says more
 
@@ -143,6 +146,36 @@ def _brief(value: object) -> str:
     from pytest_xlatune.model.redact import brief  # of no use where all is well
 
     return brief(value)
+
+
+def laid_out(value: Json) -> str:
+    """Return JSON text for people and for `diff`, one newline at its end; keys are sorted.
+
+    What fits on a line stands on one, and so does each element of a list, e.g. a trial.
+
+    Raises:
+        ValueError: a number is not finite.
+    """
+    return _laid_out(value, depth=0, columns=_COLUMNS) + "\n"
+
+
+def _laid_out(value: Json, *, depth: int, columns: int) -> str:
+    line = json.dumps(value, sort_keys=True, allow_nan=False)
+    is_flat = isinstance(value, list) and not any(isinstance(x, list | dict) for x in value)
+    if not isinstance(value, list | dict) or is_flat or len(line) + 2 * depth <= columns:
+        return line
+    if isinstance(value, dict):
+        opening, closing = "{}"
+        parts = [
+            f"{json.dumps(key)}: {_laid_out(value[key], depth=depth + 1, columns=_COLUMNS)}"
+            for key in sorted(value)
+        ]
+    else:
+        opening, closing = "[]"
+        parts = [_laid_out(each, depth=depth + 1, columns=_COLUMNS_OF_ELEMENT) for each in value]
+    inner, outer = "  " * (depth + 1), "  " * depth
+    lines = f",\n{inner}".join(parts)
+    return f"{opening}\n{inner}{lines}\n{outer}{closing}"
 
 
 def canonical(value: Json) -> str:

@@ -6,7 +6,6 @@ are those of the ledgers. Values whose names speak of a secret are hidden before
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -16,7 +15,7 @@ from pytest_xlatune.model.channels import on_top
 from pytest_xlatune.model.environment import RunRecord
 from pytest_xlatune.model.errors import LedgerError
 from pytest_xlatune.model.profile import Profile, parse_flags, settings_digest
-from pytest_xlatune.model.record import LATER, Record, read_json
+from pytest_xlatune.model.record import LATER, Record, laid_out, read_json
 from pytest_xlatune.model.redact import is_secret
 from pytest_xlatune.model.result import Conclusion, TrialResult, Verdict, VerdictKind
 from pytest_xlatune.report import Subject
@@ -258,8 +257,7 @@ def extended(kept: Sequence[Covered], new: Covered) -> tuple[Covered, ...]:
 
 def write_cells(cells: Sequence[Covered]) -> str:
     """Return the JSON text, one newline at its end; keys are sorted, figures as recorded."""
-    data = {"schema": SCHEMA, "cells": [each.to_json() for each in cells]}
-    return json.dumps(data, indent=1, sort_keys=True, allow_nan=False) + "\n"
+    return laid_out({"schema": SCHEMA, "cells": [each.to_json() for each in cells]})
 
 
 def read_cells(text: str, *, where: str) -> tuple[Covered, ...]:

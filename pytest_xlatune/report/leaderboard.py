@@ -9,7 +9,6 @@ no delta, interval or verdict.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -18,6 +17,7 @@ from pytest_xlatune.model.cell import Cell
 from pytest_xlatune.model.environment import RunRecord
 from pytest_xlatune.model.metric import BUSBW, FIRST_STEP, TGS, Metric
 from pytest_xlatune.model.profile import BASELINE_ID, Profile
+from pytest_xlatune.model.record import laid_out
 from pytest_xlatune.model.redact import without_secrets
 from pytest_xlatune.model.result import (
     Action,
@@ -688,8 +688,7 @@ def leaderboard_json(subject: Subject) -> str:
         **({"slots": slots} if slots else {}),
         "trials": sorted(trials, key=lambda each: str(each["id"])),
     }
-    text = json.dumps(document, indent=2, sort_keys=True, allow_nan=False)
-    return f"{text}\n"
+    return laid_out(document)
 
 
 def shown_cell(cell: Cell) -> Cell:

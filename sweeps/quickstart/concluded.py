@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_xlatune.model.cell import Cell
+from pytest_xlatune.model.record import laid_out
 from pytest_xlatune.model.result import Conclusion, TrialResult
 from pytest_xlatune.studies import Asked, Study
 from pytest_xlatune.studies.batch_size import BatchSize
@@ -135,12 +136,12 @@ def written() -> Mapping[Path, str]:
         told = concluded(study, run).to_json()
         for path in run.boards:
             data = json.loads(path.read_text(encoding="utf-8"))
-            found[path] = json.dumps({**data, "conclusion": told}, indent=2, sort_keys=True) + "\n"
+            found[path] = laid_out({**data, "conclusion": told})
         for path in run.documents:
             data = json.loads(path.read_text(encoding="utf-8"))
             cells: Sequence[Mapping[str, Any]] = data["cells"]
             data["cells"] = [{**each, "conclusion": told} for each in cells]
-            found[path] = json.dumps(data, indent=1, sort_keys=True) + "\n"
+            found[path] = laid_out(data)
     return found
 
 

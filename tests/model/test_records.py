@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from pytest_xlatune.model import errors
 from pytest_xlatune.model.errors import ConfigError, LedgerError
-from pytest_xlatune.model.record import Record, canonical, digest
+from pytest_xlatune.model.record import Record, canonical, digest, laid_out
 
 
 class Colour(StrEnum):
@@ -121,6 +121,27 @@ def test_digest_ignores_order_and_sees_values() -> None:
     assert canonical({"b": "é", "a": [1.5]}) == '{"a":[1.5],"b":"\\u00e9"}'
     with pytest.raises(ValueError, match="Out of range"):
         canonical(math.nan)
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text() | st.floats(width=32, allow_nan=False),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+).filter(lambda value: "Infinity" not in json.dumps(value))
+
+
+@given(JSON)
+def test_json_that_is_laid_out_is_the_same_json(value: object) -> None:
+    assert json.loads(laid_out(value)) == value
+
+
+def test_a_trial_stands_on_one_line() -> None:
+    trials = [{"id": at, "steps": [[each, 0.5] for each in range(99)]} for at in range(3)]
+    lines = laid_out({"trials": trials, "cell": {"model": "m"}}).splitlines()
+    assert lines[:3] == ["{", '  "cell": {"model": "m"},', '  "trials": [']
+    assert [json.loads(each.strip(" ,")) for each in lines[3:6]] == trials
+    assert lines[6:] == ["  ]", "}"]
+    with pytest.raises(ValueError, match="Out of range"):
+        laid_out({"found": math.nan})
 
 
 @pytest.mark.parametrize("name", ["ConfigError", "SubmissionError", "LedgerError"])

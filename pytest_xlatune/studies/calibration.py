@@ -12,6 +12,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import ClassVar
 
 from pytest_xlatune.model.cell import Cell
 from pytest_xlatune.model.errors import ConfigError
@@ -32,7 +33,15 @@ from pytest_xlatune.stats.noise import (
     estimate_noise,
     slot_noise,
 )
-from pytest_xlatune.studies import Answer, History, OnNodeFailure, Policy, Question, Study
+from pytest_xlatune.studies import (
+    Answer,
+    History,
+    OnNodeFailure,
+    Policy,
+    Question,
+    Study,
+    Traits,
+)
 from pytest_xlatune.studies.trials import Past, read, usable
 from pytest_xlatune.studies.verdicts import OneCell, answered, reference
 
@@ -56,6 +65,7 @@ class CalibrationStudy(OneCell):
         slots: the nodes of each node slot, the cell's own first; () is the cell's alone.
     """
 
+    traits: ClassVar[Traits] = Traits(about_cell=True)
     cell: Cell
     jobs: int = JOBS
     allocations: int = field(default=0, metadata=LATER)

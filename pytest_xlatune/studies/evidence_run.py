@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import ClassVar
 
 from pytest_xlatune.model.cell import Cell, Protocol
 from pytest_xlatune.model.profile import BASELINE_ID, Profile
@@ -21,7 +22,7 @@ from pytest_xlatune.model.result import (
     VerdictKind,
 )
 from pytest_xlatune.model.trial import Trial
-from pytest_xlatune.studies import Answer, History, LossRule, Policy, Question
+from pytest_xlatune.studies import Answer, History, LossRule, Policy, Question, Traits
 from pytest_xlatune.studies.verdicts import OneCell, answered
 
 KIND = "evidence"
@@ -34,6 +35,7 @@ _AFTER = 2  # steps behind the window: the profiler writes in the first, the sec
 class EvidenceStudy(OneCell):
     """One evidence run of one profile, the baseline included."""
 
+    traits: ClassVar[Traits] = Traits(about_cell=True)
     cell: Cell
     profile: Profile
 

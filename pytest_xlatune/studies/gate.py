@@ -51,7 +51,17 @@ from pytest_xlatune.stats.compare import (
     two_samples,
 )
 from pytest_xlatune.stats.design import MIN_DF, SWEEP_ALPHA
-from pytest_xlatune.studies import Answer, Asked, Candidate, History, Question, remembered
+from pytest_xlatune.studies import (
+    Aim,
+    Answer,
+    Asked,
+    Candidate,
+    DeclaredStudy,
+    History,
+    Question,
+    Traits,
+    remembered,
+)
 from pytest_xlatune.studies.trials import (
     Orders,
     Past,
@@ -353,7 +363,7 @@ NO_REGRESSION = "NO REGRESSION"
 
 @written("gate")
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Gate(Record):
+class Gate(DeclaredStudy):
     """What a gate demands.
 
     Attributes:
@@ -470,6 +480,7 @@ class GateStudy(OneCell):
         loss_tolerance: relative distance from the baseline's loss that makes a trial invalid.
     """
 
+    traits: ClassVar[Traits] = Traits(aim=Aim.GATES, compares_settings=True)
     cell: Cell
     profiles: tuple[Profile, ...]
     others: dict[str, Cell] = field(default_factory=dict)

@@ -25,7 +25,15 @@ from pytest_xlatune.model.text import counted
 from pytest_xlatune.model.trial import Arm, Trial
 from pytest_xlatune.stats.compare import above, reach_of
 from pytest_xlatune.stats.design import MIN_DF, t_quantile
-from pytest_xlatune.studies import Answer, Asked, History, Policy, Question
+from pytest_xlatune.studies import (
+    Aim,
+    Answer,
+    Asked,
+    DeclaredStudy,
+    History,
+    Question,
+    Traits,
+)
 from pytest_xlatune.studies.trials import Past, read, usable
 from pytest_xlatune.studies.verdicts import (
     OneCell,
@@ -134,7 +142,7 @@ def _figure(metric: str, score: Score, cell: Cell) -> float | None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Thresholds(Record):
+class Thresholds(DeclaredStudy):
     """A sweep's question: does the cell as deployed meet these demands?
 
     Attributes:
@@ -178,6 +186,7 @@ class Thresholds(Record):
 class ThresholdStudy(OneCell):
     """So many jobs of a cell as deployed, and a verdict for each metric."""
 
+    traits: ClassVar[Traits] = Traits(aim=Aim.GATES)
     cell: Cell
     demands: tuple[Demand, ...]
     jobs: int = JOBS
@@ -187,11 +196,6 @@ class ThresholdStudy(OneCell):
     def name(self) -> str:
         """The study's word and which jobs it has; a changed threshold asks the same jobs."""
         return f"{KIND}-{digest([self.key, self.jobs], length=8)}"
-
-    @property
-    def policy(self) -> Policy:
-        """What it wants of its campaign."""
-        return Policy()
 
     def arms(self, history: History) -> tuple[Arm, ...]:
         """Return the cell as deployed, then one arm for each metric: a name for its verdict."""

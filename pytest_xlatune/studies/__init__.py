@@ -127,13 +127,12 @@ NEVER = Answer(state=Answered.NEVER)
 
 
 class Aim(StrEnum):
-    """What a kind of study does with its arms, and so on what their tests fail."""
+    """What a kind of study does with its arms, which says when the test of an arm fails."""
 
-    EXPLORES = "explores"  # on one that is slower; one that cannot run is expected to fail
-    ACCUSES = "accuses"  # on one that cannot run as well: it is a finding about it
-    # on none: one that is worse, or cannot run, is an answer. They are cells, which share nodes
-    RANKS = "ranks"
-    GATES = "gates"  # on one that is not shown to be no worse, and on what cannot be told
+    EXPLORES = "explores"  # when it is slower; one that cannot run is an expected failure
+    ACCUSES = "accuses"  # when it is slower, or cannot run: both are findings about it
+    RANKS = "ranks"  # never: every place is an answer. Its arms are cells, which share their nodes
+    GATES = "gates"  # when it is not shown to be no worse
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,9 +16,9 @@ from pytest_xlatune.model.result import Conclusion, StudyRecord, Verdict, Verdic
 from pytest_xlatune.model.text import rate
 from pytest_xlatune.model.trial import Arm, Trial
 from pytest_xlatune.report import Subject
-from pytest_xlatune.report.document import Column, Document, Section, Table
+from pytest_xlatune.report.document import Document, Table, columns, section
 from pytest_xlatune.studies import Asked, DeclaredStudy, History, LossRule, OnNodeFailure, Policy
-from pytest_xlatune.studies.cell_arms import RankedCells, trial_of
+from pytest_xlatune.studies.cell_arms import RankedCells, results_of, trial_of
 from pytest_xlatune.studies.trials import usable
 from pytest_xlatune.studies.verdicts import job_ids_of, measured, unmeasured
 from pytest_xlatune.sweep.registry import StudyKind
@@ -69,7 +69,12 @@ class ToyStudy(RankedCells):
 
     def propose(self, history: History) -> tuple[Trial, ...]:
         over = {each.trial.id for each in history if each.status.is_final}
-        return tuple(trial for trial in self._trials() if trial.id not in over)
+        planned = (
+            trial_of(arm, cell, study=KIND, stage="round", block=number)
+            for number in range(1, self.repeats + 1)
+            for arm, cell in zip(self.arms(()), self.cells, strict=True)
+        )
+        return tuple(trial for trial in planned if trial.id not in over)
 
     def outline(self, history: History) -> tuple[str, ...]:
         return (f"{self.repeats} rounds of {len(self.cells)} cells, one trial each",)
@@ -88,43 +93,24 @@ class ToyStudy(RankedCells):
     def best(self, conclusion: Conclusion) -> str:
         return conclusion.found(ToyRecord).best if conclusion.complete else ""
 
-    def _trials(self) -> tuple[Trial, ...]:
-        return tuple(
-            trial_of(arm, cell, study=KIND, stage="round", block=number)
-            for number in range(1, self.repeats + 1)
-            for arm, cell in zip(self.arms(()), self.cells, strict=True)
-        )
-
     def _verdict(self, arm: Arm, history: History) -> Verdict:
-        own = [
-            each
-            for each in history
-            if each.trial.study == KIND and each.trial.cell_digest == arm.cell_digest
-        ]
-        scores = [score for each in own if (score := usable(each))]
-        verdict = Verdict(arm=arm.id, kind=VerdictKind.INCONCLUSIVE, job_ids=job_ids_of(own))
-        if not scores:
-            final = [each for each in own if each.status.is_final]
-            if not final:
-                return verdict
-            return Verdict(
-                arm=arm.id,
-                kind=VerdictKind.INVALID,
-                reasons=(unmeasured(final),),
-                job_ids=verdict.job_ids,
-            )
-        kind, method = VerdictKind.SCREENED, "mean of equal trials"
-        return measured(replace(verdict, kind=kind, method=method), own)
+        own = [each for each in results_of(self, history).values() if each.trial.arm == arm.id]
+        base = Verdict(arm=arm.id, kind=VerdictKind.INCONCLUSIVE, job_ids=job_ids_of(own))
+        if any(map(usable, own)):
+            kind, method = VerdictKind.SCREENED, "mean of equal trials"
+            return measured(replace(base, kind=kind, method=method), own)
+        if over := [each for each in own if each.status.is_final]:
+            return replace(base, kind=VerdictKind.INVALID, reasons=(unmeasured(over),))
+        return base
 
 
 def document(subject: Subject) -> Document:
     """Return the arms and their means as a document of one table."""
     rows = tuple((each.arm, rate(each.tgs), str(each.n)) for each in subject.conclusion.verdicts)
-    columns = (Column(title="Arm"), Column(title="TGS"), Column(title="n"))
     return Document(
-        title=f"{subject.cells[0].model_tag}: toy",
+        title=f"{subject.cell.model_tag}: toy",
         header=(f"{subject.now:%Y-%m-%d}",),
-        sections=(Section(title="Arms", blocks=(Table(columns=columns, rows=rows),)),),
+        sections=(section("Arms", Table(columns=columns("Arm", "TGS", "n"), rows=rows)),),
     )
 
 

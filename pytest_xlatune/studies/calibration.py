@@ -34,16 +34,14 @@ from pytest_xlatune.stats.noise import (
     slot_noise,
 )
 from pytest_xlatune.studies import (
-    Answer,
     History,
     OnNodeFailure,
     Policy,
-    Question,
     Study,
     Traits,
 )
 from pytest_xlatune.studies.trials import Past, read, usable
-from pytest_xlatune.studies.verdicts import OneCell, answered, reference
+from pytest_xlatune.studies.verdicts import OneCell, reference
 
 KIND = "calibration"
 JOBS = 12  # gives the noise to within a quarter
@@ -108,10 +106,6 @@ class CalibrationStudy(OneCell):
         """A slot that cannot run is told; the others go on."""
         is_told = OnNodeFailure.VERDICT if self.slots else OnNodeFailure.STOP
         return Policy(on_node_failure=is_told)
-
-    def answer(self, history: History, question: Question) -> Answer:
-        """Return what a waiting test asks, once all jobs are over."""
-        return answered(self, history, question)
 
     def outline(self, history: History) -> tuple[str, ...]:
         """Return what a plan says of it."""

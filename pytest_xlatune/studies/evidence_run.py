@@ -22,8 +22,8 @@ from pytest_xlatune.model.result import (
     VerdictKind,
 )
 from pytest_xlatune.model.trial import Trial
-from pytest_xlatune.studies import Answer, History, LossRule, Policy, Question, Traits
-from pytest_xlatune.studies.verdicts import OneCell, answered
+from pytest_xlatune.studies import History, LossRule, Policy, Traits
+from pytest_xlatune.studies.verdicts import OneCell
 
 KIND = "evidence"
 PROFILER = "xplane"  # where the protocol names none
@@ -63,10 +63,6 @@ class EvidenceStudy(OneCell):
     @property
     def _compared(self) -> tuple[Profile, ...]:
         return () if self.profile.id == BASELINE_ID else (self.profile,)
-
-    def answer(self, history: History, question: Question) -> Answer:
-        """Return what a waiting test asks, once the run is over."""
-        return answered(self, history, question)
 
     def outline(self, history: History) -> tuple[str, ...]:
         """Return what a plan says of it."""

@@ -53,12 +53,10 @@ from pytest_xlatune.stats.compare import (
 from pytest_xlatune.stats.design import MIN_DF, SWEEP_ALPHA
 from pytest_xlatune.studies import (
     Aim,
-    Answer,
     Asked,
     Candidate,
     DeclaredStudy,
     History,
-    Question,
     Traits,
     remembered,
 )
@@ -79,7 +77,6 @@ from pytest_xlatune.studies.verdicts import (
     Losses,
     OneCell,
     acting,
-    answered,
     beside,
     compared,
     deployed,
@@ -553,13 +550,6 @@ class GateStudy(OneCell):
     def losses(self) -> Losses:
         """With what a trial's loss is compared."""
         return Losses(tolerance=self.loss_tolerance, rule=self.policy.loss)
-
-    def answer(self, history: History, question: Question) -> Answer:
-        """Return what a waiting test asks, once all trials are over.
-
-        A candidate with another loss was measured: its gate fails on it.
-        """
-        return answered(self, history, question, fails_told=True)
 
     def outline(self, history: History) -> tuple[str, ...]:  # noqa: ARG002 - as above
         """Return what a plan says of the gate: its trials, and what it can see."""

@@ -27,17 +27,14 @@ from pytest_xlatune.stats.compare import above, reach_of
 from pytest_xlatune.stats.design import MIN_DF, t_quantile
 from pytest_xlatune.studies import (
     Aim,
-    Answer,
     Asked,
     DeclaredStudy,
     History,
-    Question,
     Traits,
 )
 from pytest_xlatune.studies.trials import Past, read, usable
 from pytest_xlatune.studies.verdicts import (
     OneCell,
-    answered,
     deployed,
     job_ids_of,
     measured,
@@ -202,10 +199,6 @@ class ThresholdStudy(OneCell):
         del history
         own = deployed(self.cell)
         return (own, *(replace(own, id=each.metric) for each in self.demands))
-
-    def answer(self, history: History, question: Question) -> Answer:
-        """Return what a waiting test asks, once all jobs are over."""
-        return answered(self, history, question, fails_told=True)
 
     def outline(self, history: History) -> tuple[str, ...]:
         """Return what a plan says of it."""

@@ -41,6 +41,7 @@ from pytest_xlatune.stats.validity import different_loss
 from pytest_xlatune.studies import (
     NEVER,
     NOT_YET,
+    Aim,
     Answer,
     Answered,
     Ask,
@@ -369,21 +370,6 @@ def named(arm: str, arms: Sequence[Arm]) -> Answer:
     return Answer(state=Answered.YES, arm=found)
 
 
-def answered(
-    study: Study, history: History, question: Question, *, fails_told: bool = False
-) -> Answer:
-    """Answer for a study whose verdicts all come at once, when its last trial is over."""
-    if question.about is not Ask.PROVEN and study.propose(history):
-        return NOT_YET
-    if question.about in (Ask.SLOT, Ask.RANKED):
-        return Answer(state=Answered.YES)
-    conclusion = study.conclude(history)
-    if question.about in (Ask.BEST, Ask.PROVEN):
-        return best(conclusion, study.arms(history))
-    arm = study.reference if question.about is Ask.REFERENCE else question.name
-    return told(conclusion.verdict(arm), fails_told=fails_told)
-
-
 class OneCell(Study):
     """A study of profiles in one cell, compared with that cell as deployed."""
 
@@ -408,3 +394,19 @@ class OneCell(Study):
         """Return the cell as deployed, then the others."""
         del history
         return tuple(deployed(self.cell, each) for each in (BASELINE, *self._compared))
+
+    def answer(self, history: History, question: Question) -> Answer:
+        """Return what a waiting test asks: all verdicts come at once, with the last trial.
+
+        A gate fails on a candidate that was measured and is not valid, such as one of another loss.
+        """
+        if question.about is not Ask.PROVEN and self.propose(history):
+            return NOT_YET
+        if question.about in (Ask.SLOT, Ask.RANKED):
+            return Answer(state=Answered.YES)
+        conclusion = self.conclude(history)
+        if question.about in (Ask.BEST, Ask.PROVEN):
+            return best(conclusion, self.arms(history))
+        arm = self.reference if question.about is Ask.REFERENCE else question.name
+        is_gate = self.traits.aim is Aim.GATES
+        return told(conclusion.verdict(arm), fails_told=is_gate)

@@ -186,6 +186,26 @@ def test_no_code_outside_knows_more_than_the_contract() -> None:
     assert found == {}
 
 
+def test_a_record_is_read_by_the_document_of_its_study_alone() -> None:
+    own = {kind.document.partition(":")[0] for kind in KINDS.values()}
+    found = {
+        name: taken
+        for path in MODULES
+        if (name := ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts)) not in own
+        and not name.startswith("pytest_xlatune.model.")
+        and (
+            taken := [
+                each.name
+                for node in ast.walk(tree_of(path))
+                if isinstance(node, ast.ImportFrom)
+                for each in node.names
+                if each.name in RECORDS
+            ]
+        )
+    }
+    assert found == {}
+
+
 @pytest.mark.parametrize("path", sorted(MAKERS))
 def test_who_may_make_a_study_does(path: str) -> None:
     assert [*faults(tree_of(PACKAGE / path))]

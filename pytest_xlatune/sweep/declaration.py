@@ -167,9 +167,9 @@ class Sweep(Declared):
         what = f"sweep {self.name!r}"
         if self.study is not None:
             check_declared(self.study, kinds=KINDS, what=f"{what}: study")
-        check_kinds(self, what=what, named=_NAMED)
         if self.launcher is None:
             raise ConfigError(f"{what}: launcher is None; say how a trial is started")
+        check_kinds(self, what=what, named=_NAMED)
         for part in ("launcher", *GROUPS):
             check_kinds(getattr(self, part), what=f"{what}, {part}", named=_NAMED)
         check_kinds(self.cell.protocol, what=f"{what}, protocol")

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from pytest_xlatune.model.cell import Cell, secrets_in, varied_fields
+from pytest_xlatune.model.pairs import ThresholdRecord
 from pytest_xlatune.model.profile import BASELINE_ID, Profile
 from pytest_xlatune.model.redact import (
     command_without_secrets,
@@ -122,6 +123,7 @@ def thresholds(subject: Subject) -> Document:
     )
     table = jobs_table([("", subject.history, {})])
     measured = [f"{own.n} jobs: {speed(own)}{step(own, ', ')}"] if own and own.n else []
+    metrics = conclusion.found(ThresholdRecord).metrics
     return Document(
         title=f"{subject.cell.label}: thresholds",
         header=header(subject),
@@ -137,7 +139,7 @@ def thresholds(subject: Subject) -> Document:
                 *([table] if table else []),
             ),
         ),
-        drawn=drawn("Values against their limits", limits_plot(subject)),
+        drawn=drawn("Values against their limits", limits_plot(subject, metrics)),
     )
 
 

@@ -137,7 +137,7 @@ def deployed_files(
         *(_read(root / path, root, is_shell=True) for path in shells),
         *(_read(root / path, root, is_shell=False) for path in configs[:1]),
     ]
-    inner = getattr(launcher, "inner", launcher)
+    inner = launcher.inside
     if isinstance(inner, CvsLauncher) and inner.source:
         source = _read(Path(inner.source), root, is_shell=False)
         read.append(source and replace(source, cvs_cell=inner.source_cell))
@@ -253,7 +253,7 @@ def hidden_values(
 
     Those are in env files, and in variables of the login that the launcher lets through.
     """
-    names = getattr(getattr(launcher, "inner", launcher), "inherit", ())
+    names = launcher.inside.inherit
     found = secrets_of(
         {
             name: value

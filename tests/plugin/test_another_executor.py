@@ -1,4 +1,4 @@
-"""An executor of another distribution, that of docs/explanation/architecture.md, runs a sweep by its name."""
+"""An executor of another distribution, that of architecture.md, runs a sweep by its name."""
 
 from __future__ import annotations
 

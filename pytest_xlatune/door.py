@@ -16,7 +16,7 @@ from __future__ import annotations
 import functools
 import importlib
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -47,6 +47,18 @@ class Door:
         found = _guests(self.group, tuple(sys.path))
         known = {name: first.value for name, (first, *_) in found.items()} | dict(self.ours)
         return dict(sorted(known.items()))
+
+    def __contains__(self, name: object) -> bool:
+        """Whether there is something of this name; one of ours asks no other distribution."""
+        return name in self.ours or name in _guests(self.group, tuple(sys.path))
+
+    def __iter__(self) -> Iterator[str]:
+        """Give all names."""
+        return iter(self.names())
+
+    def __len__(self) -> int:
+        """Return how many there are."""
+        return len(self.names())
 
     def source(self, name: str) -> str:
         """Return the distribution that brings a name; "" where none does."""

@@ -18,18 +18,23 @@ import logging
 import platform
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
 from pytest_xlatune.campaign._limits import Packing, Spending
 from pytest_xlatune.campaign.attempts import Attempts
-from pytest_xlatune.campaign.jobs import end_jobs, lost_runs, refusal_of, with_shown_reason
+from pytest_xlatune.campaign.jobs import (
+    by_executor,
+    end_jobs,
+    lost_runs,
+    refusal_of,
+    with_shown_reason,
+)
 from pytest_xlatune.campaign.log import lines_about
 from pytest_xlatune.campaign.setup import Setup, by_digest
 from pytest_xlatune.campaign.turns import Turns
 from pytest_xlatune.executors import OWN_JOBS, SchedulerDown, standing
-from pytest_xlatune.executors.named import executor_named
 from pytest_xlatune.ledger import (
     LEDGER,
     CampaignOpened,
@@ -61,6 +66,7 @@ from pytest_xlatune.model.result import (
     Conclusion,
     EvidenceResult,
     Outcome,
+    Submission,
     TrialResult,
     TrialStatus,
 )
@@ -277,7 +283,7 @@ class Campaign:
 
     def _start_over(self) -> tuple[str, ...]:
         """End what still runs of the ledger and move it aside; return what a reader should know."""
-        ours, left = self.setup.executor, tuple[str, ...]()
+        left = tuple[str, ...]()
         with self._turns.none_waits() as alone:
             if not alone:
                 raise LedgerError(
@@ -285,10 +291,7 @@ class Campaign:
                     "to its end, before you start over"
                 )
             try:
-                end_jobs(
-                    self.setup.folder,
-                    executors=lambda name: ours if name == ours.name else executor_named(name),
-                )
+                end_jobs(self.setup.folder, executors=self.setup.executor_of)
             except UnreadableLedgerError:
                 left = (_UNREAD,)
             aside = self.ledger.archive(at_s=self.setup.now())
@@ -542,8 +545,7 @@ class Campaign:
         if not in_flight:
             self._tell_now({})
             return
-        polled = self.setup.executor.poll(in_flight, root=self.setup.folder)
-        outcomes = {job: with_shown_reason(each) for job, each in polled.items()}
+        outcomes = {job: with_shown_reason(each) for job, each in self._poll(in_flight)}
         self._tell_now(outcomes)
         self._packing.seen(outcomes)
         for submission in in_flight:
@@ -553,6 +555,17 @@ class Campaign:
                     *self._attempts.look(self._state, submission, outcome, behind=self._behind)
                 )
         self._write(*self._attempts.wait_in_queue(self._state, outcomes))
+
+    def _poll(self, in_flight: Sequence[Submission]) -> Iterator[tuple[str, Outcome]]:
+        """Ask each executor for its own jobs; another session may have had another one."""
+        for name, mine in by_executor(in_flight).items():
+            polled = self.setup.executor_of(name).poll(mine, root=self.setup.folder)
+            if name == self.setup.executor.name:
+                yield from polled.items()
+                continue
+            for each in mine:  # a number of theirs may be one of ours too
+                if (outcome := standing(polled, each)) is not None:
+                    yield each.folder, outcome
 
     def _behind(self, running: TrialResult) -> Behind | None:
         """Return how far behind a running trial is, where the study has it ended early."""

@@ -31,7 +31,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from pytest_xlatune import owned
-from pytest_xlatune.executors import Request, Resumed, payload
+from pytest_xlatune.executors import Executor, Request, Resumed, payload
 from pytest_xlatune.executors.folder import (
     NO_FILE,
     ProcessRecord,
@@ -78,10 +78,11 @@ def machine_lock() -> Path:
         raise SubmissionError(f"the machine's lock: {error}") from error
 
 
-class LocalExecutor:
+class LocalExecutor(Executor):
     """An `Executor` for this machine."""
 
     name = "local"
+    is_here = True
     max_in_flight = 1
 
     def __init__(self, *, lock: Path | None = None) -> None:

@@ -10,7 +10,6 @@ from pathlib import Path
 
 from pytest_xlatune.door import Door
 from pytest_xlatune.executors import Executor
-from pytest_xlatune.executors.folder import HELD
 from pytest_xlatune.model.errors import ConfigError, LedgerError
 
 EXECUTORS = Door(
@@ -24,14 +23,7 @@ EXECUTORS = Door(
 )
 
 
-def known() -> Door:
-    """Return the names of all executors, as a door."""
-    return EXECUTORS
-
-
-def default_name() -> str:
-    """Return the executor of a sweep that names none."""
-    return "slurm"
+DEFAULT = "slurm"  # where a sweep names none
 
 
 def class_named(name: str, *, where: str = "the sweep") -> type[Executor]:
@@ -104,6 +96,8 @@ def release(folder: Path, used: Iterable[str]) -> None:
 
     `used` are the executors that the ledger names. Ours may hold nodes before it names them.
     """
+    from pytest_xlatune.executors.folder import HELD
+
     if not any(folder.glob(HELD)):
         return
     for name in dict.fromkeys((*EXECUTORS.ours, *sorted(used))):

@@ -25,7 +25,6 @@ from typing import Any
 
 from pytest_xlatune import owned
 from pytest_xlatune.catalog.context import Context
-from pytest_xlatune.executors.named import one_of_ours
 from pytest_xlatune.launchers import Launcher
 from pytest_xlatune.launchers.checkout import CheckoutLauncher, LauncherByCell, with_python
 from pytest_xlatune.launchers.container import configured
@@ -58,6 +57,7 @@ from pytest_xlatune.sweep.groups import (
     Limits,
     RunSettings,
     SiteSettings,
+    saying_executor,
 )
 from pytest_xlatune.sweep.registry import KINDS
 from pytest_xlatune.sweep.resolved import ResolvedSweep
@@ -171,6 +171,9 @@ class Sweep(Declared):
             raise ConfigError(f"{what}: launcher is None; say how a trial is started")
         for part in ("launcher", *GROUPS):
             check_kinds(getattr(self, part), what=f"{what}, {part}", named=_NAMED)
+        from pytest_xlatune.executors.named import EXECUTORS
+
+        EXECUTORS.check(self.site.executor, where=f"{what}, site")
         check_kinds(self.cell.protocol, what=f"{what}, protocol")
         check_kinds(self.site.resources, what=f"{what}, resources")
         check_kinds(self.site.resources.patience, what=f"{what}, patience")
@@ -365,7 +368,7 @@ class Sweep(Declared):
             raise ConfigError(
                 f"sweep {self.name!r}: an allocation of {site.allocation} was asked for "
                 f"({said.places.get('allocation', 'the sweep file')}), but trials run by "
-                f"{site.executor}; say --xlatune-executor {_holder()} too"
+                f"{site.executor}; say {saying_executor(lambda each: each.holds_nodes)} too"
             )
         nodelist = tuple(site.nodelist or ())
         if not (site.allocation or nodelist or site.nodes):
@@ -465,10 +468,10 @@ class Sweep(Declared):
                 "leave them out, or say them for one sweep, in xlatune.toml: [sweeps.NAME]"
             )
         if not site.runs_by.names_nodes:
-            named = one_of_ours(lambda each: each.names_nodes)
             raise ConfigError(
                 f"{where}: one machine is one slot, and this sweep runs by the {site.executor} "
-                f"executor; leave the slots out, or say --xlatune-executor {named}"
+                "executor; leave the slots out, or say "
+                f"{saying_executor(lambda each: each.names_nodes)}"
             )
         is_in_own = site.runs_by.holds_nodes and not site.allocation
         if not nodelist and site.partition and site.nodes and not is_in_own:
@@ -477,8 +480,8 @@ class Sweep(Declared):
             raise ConfigError(
                 f"{where}: name the nodes of all slots (--xlatune-nodelist 'node[001-064]'), or "
                 "their partition and how many a slot has (--xlatune-partition gpu --xlatune-nodes "
-                "8), or start the sweep inside an salloc of all of them (--xlatune-executor "
-                f"{_holder()})"
+                "8), or start the sweep inside an salloc of all of them "
+                f"({saying_executor(lambda each: each.holds_nodes)})"
             )
         try:
             return parts(nodelist, site.slots)
@@ -649,15 +652,11 @@ def load_sweep(path: Path | str) -> Sweep:
     return found
 
 
-def _holder() -> str:
-    return one_of_ours(lambda each: each.holds_nodes)
-
-
 def _nodes_of(site: SiteSettings) -> str:
-    scheduler, here = site.runs_by.scheduler, one_of_ours(lambda each: each.is_here)
+    scheduler, here = site.runs_by.scheduler, saying_executor(lambda each: each.is_here)
     return (
         f"the nodes{scheduler and f' in {scheduler}'} (--xlatune-nodelist 'node[001-008]', or "
-        f"--xlatune-nodes N; this machine alone is --xlatune-executor {here})"
+        f"--xlatune-nodes N; this machine alone is {here})"
     )
 
 

@@ -468,10 +468,10 @@ class SiteSettings(Declared):
     """Where trials run, and how they get there."""
 
     executor: str = _option(
-        _default("executors.named", "default_name"),
+        _default("executors.named", "DEFAULT"),
         "Where trials run: slurm, allocation (steps of one that is held), local (this machine)",
         metavar="NAME",
-        choices=_default("executors.named", "known"),
+        choices=_default("executors.named", "EXECUTORS"),
     )
     allocation: str = _option(
         "",
@@ -674,6 +674,13 @@ class RunSettings(Declared):
     said: Said = dataclasses.field(
         default_factory=_default("sweep.settings", "NOTHING")
     )  # of the sweeps
+
+
+def saying_executor(which: Callable[[type[Executor]], bool]) -> str:
+    """Return the option with the first executor of ours of which a fact holds, for messages."""
+    from pytest_xlatune.executors.named import one_of_ours
+
+    return f"{FLAG}executor {one_of_ours(which)}"
 
 
 # keyword of `Sweep` -> what it takes

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 
 from pytest_xlatune.catalog.context import Context, is_control
 from pytest_xlatune.catalog.entries import load
-from pytest_xlatune.executors.named import one_of_ours
 from pytest_xlatune.launchers.checkout import LauncherByCell
 from pytest_xlatune.model.cell import Cell, folder_of_family, secrets_in
 from pytest_xlatune.model.channels import settings_in
@@ -30,6 +29,7 @@ from pytest_xlatune.studies.tuning.derived import Around, Crossed, Singles, Stac
 from pytest_xlatune.sweep.checkouts import of_commits, same_files
 from pytest_xlatune.sweep.deployed import with_sourced
 from pytest_xlatune.sweep.earlier import read_baselines, read_reference
+from pytest_xlatune.sweep.groups import saying_executor
 from pytest_xlatune.sweep.registry import kind_of
 
 if TYPE_CHECKING:
@@ -264,13 +264,13 @@ class ResolvedSweep:
             place = "this machine" if runs_by.is_here else f"executor {site.executor}"
             raise ConfigError(
                 f"sweep {self.sweep.name!r}: {place} has no allocations to compare; say "
-                f"--xlatune-executor {one_of_ours(lambda each: bool(each.held_by))}"
+                f"{saying_executor(lambda each: bool(each.held_by))}"
             )
         if runs_by.holds_nodes and not site.allocation:
-            asks = one_of_ours(lambda each: each.has_queue)
+            asks = saying_executor(lambda each: each.has_queue)
             raise ConfigError(
                 f"sweep {self.sweep.name!r}: trials run in an allocation of your own, which is "
-                f"one; start it outside of salloc with --xlatune-executor {asks}, and each will be "
+                f"one; start it outside of salloc with {asks}, and each will be "
                 "asked for"
             )
         limit_s = trials * site.resources.time_limit_s + _SPARE_S

@@ -28,17 +28,20 @@ Nodes are named one by one; `model.hosts` translates Slurm's notation of a list 
 from __future__ import annotations
 
 import abc
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar, Self
 
+from pytest_xlatune import owned
 from pytest_xlatune.model.errors import ConfigError, SubmissionError
 from pytest_xlatune.model.resources import Resources
 from pytest_xlatune.model.result import Outcome, Submission
 from pytest_xlatune.model.trial import LaunchSpec, Trial
 
 OWN_JOBS = "xlt-"  # how the names of our jobs begin
+LOCK_VARIABLE = "XLATUNE_MACHINE_LOCK"
 
 
 class SchedulerDown(SubmissionError):  # noqa: N818 - a state of the world, to be waited out
@@ -114,6 +117,22 @@ def standing(outcomes: Mapping[str, Outcome], submission: Submission) -> Outcome
     return outcomes.get(submission.folder) or outcomes.get(submission.job_id)
 
 
+def machine_lock() -> Path:
+    """Return the file whose lock lets one trial of this user run on this machine at a time.
+
+    XLATUNE_MACHINE_LOCK names another, for a machine that is split and for our own tests.
+
+    Raises:
+        SubmissionError: its folder is not this user's own.
+    """
+    if said := os.environ.get(LOCK_VARIABLE):
+        return Path(said)
+    try:
+        return owned.runtime_folder() / "machine.lock"
+    except OSError as error:
+        raise SubmissionError(f"the machine's lock: {error}") from error
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sight:
     """What the nodes see."""
@@ -122,6 +141,19 @@ class Sight:
     # why a check failed -> the nodes where it did
     unfit: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     why_not: str = ""  # why the nodes could not be asked, "" where they were
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Foreseen:
+    """How long jobs will wait in the queue.
+
+    Attributes:
+        waits: seconds; () is not known.
+        said: the program that says so; else why it is not known, a sentence without its full stop.
+    """
+
+    waits: tuple[float, ...] = ()
+    said: str = ""
 
 
 class Executor(abc.ABC):
@@ -261,17 +293,17 @@ class Executor(abc.ABC):
 
     # -- where there is a queue: asked by a cost, in seconds ---------------------------------------
 
-    def pending_waits(self, job_ids: Sequence[str]) -> tuple[float, ...]:
-        """Return how long jobs of ours that wait will have waited; () where none is foreseen."""
+    def pending_waits(self, job_ids: Sequence[str]) -> Foreseen:
+        """Return how long jobs of ours that wait will have waited."""
         del job_ids
-        return ()
+        return Foreseen()
 
     def expected_wait(
         self, *, nodelist: Sequence[str], resources: Resources, now_s: float
-    ) -> float | str:
-        """Return how long a job submitted now would wait; else why that is not known."""
+    ) -> Foreseen:
+        """Return how long a job that is submitted now would wait."""
         del nodelist, resources, now_s
-        return f"executor {self.name} foresees no wait"
+        return Foreseen(said=f"executor {self.name} foresees none")
 
     def held_waits(self, folder: Path) -> tuple[tuple[float, float, float], ...]:
         """Return when nodes held for the ledger in a folder were asked for, began, and were over.

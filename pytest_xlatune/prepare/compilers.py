@@ -39,8 +39,8 @@ from pytest_xlatune.evidence.hlo.difference import (
     prove_each,
 )
 from pytest_xlatune.evidence.hlo.dump import read_program
+from pytest_xlatune.executors import machine_lock
 from pytest_xlatune.executors.folder import log_files, read_outcomes, write_spec
-from pytest_xlatune.executors.local import machine_lock
 from pytest_xlatune.executors.named import class_named
 from pytest_xlatune.launchers import Launcher
 from pytest_xlatune.launchers.maxtext import MaxTextLauncher

@@ -547,7 +547,7 @@ class _Expected:
         self._resolved, self._folder, self._entries = resolved, folder, entries
         self._runs_by = resolved.sweep.site.runs_by
         self._hold_s = hold_s
-        self._why_not = ""  # what sbatch said that cannot be asked: it is asked once
+        self._why_not = ""  # what a scheduler said that cannot be asked: it is asked once
 
     def of_jobs(self) -> Waits | str:
         measured = _waits_of(each for each in _ran(self._entries) if each.is_job)
@@ -569,23 +569,23 @@ class _Expected:
                     ids.pop((trial_id, attempt), None)
                 case _:
                     pass
-        waits = self._runs_by.pending_waits([*ids.values()])
-        if not waits:
+        found = self._runs_by.pending_waits([*ids.values()])
+        if not found.waits:
             return None
-        jobs = counted(len(waits), "job")
-        return Waits(mean_s=fmean(waits), source=f"squeue --start of {jobs} of ours that waits")
+        jobs = counted(len(found.waits), "job")
+        source = f"{found.said} of {jobs} of ours that waits"
+        return Waits(mean_s=fmean(found.waits), source=source)
 
     def _asked(self, resources: Resources) -> Waits | str:
-        nodelist = self._resolved.cell.nodelist
-        said: float | str = self._why_not
-        if not said:
-            said = self._runs_by.expected_wait(
-                nodelist=nodelist, resources=resources, now_s=time.time()
+        if not self._why_not:
+            found = self._runs_by.expected_wait(
+                nodelist=self._resolved.cell.nodelist, resources=resources, now_s=time.time()
             )
-        if isinstance(said, str):
-            self._why_not = said
-            return f"none was measured here, and sbatch --test-only does not say ({said[:160]})"
-        return Waits(mean_s=said, source="sbatch --test-only expects it now; none was measured")
+            if found.waits:
+                source = f"{found.said} expects it now; none was measured"
+                return Waits(mean_s=fmean(found.waits), source=source)
+            self._why_not = found.said
+        return f"none was measured here, and {self._why_not}"
 
 
 def _nodes_of(study: Study, history: Sequence[TrialResult]) -> float:

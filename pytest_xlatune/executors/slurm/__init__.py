@@ -28,6 +28,7 @@ from pytest_xlatune import owned
 from pytest_xlatune.executors import (
     OWN_JOBS,
     Executor,
+    Foreseen,
     QueueFull,
     Request,
     Resumed,
@@ -73,6 +74,7 @@ SHOWN_DIGEST = "DIGEST-OF-ITS-SPEC"  # in a script that is shown before there is
 _NOT_THERE = (126, 127)  # a shell's exit codes of a program that is not there, or cannot be run
 LOGIN = Path(__file__).with_name("login.sh")
 _LOOK_BACK = "now-14days"
+_TEST_ONLY = "sbatch --test-only"
 
 # What the harness decides for every trial: measured trials stay comparable, and ours to find.
 _OURS = frozenset(
@@ -146,15 +148,18 @@ class OnSlurm(Executor):
         """Ask the nodes by one short srun; see `look`."""
         return look(paths, checks=checks, nodelist=nodelist, options=options, run=self._run)
 
-    def pending_waits(self, job_ids: Sequence[str]) -> tuple[float, ...]:
+    def pending_waits(self, job_ids: Sequence[str]) -> Foreseen:
         """Ask squeue; see `pending_waits`."""
-        return pending_waits(job_ids, run=self._run)
+        return Foreseen(waits=pending_waits(job_ids, run=self._run), said="squeue --start")
 
     def expected_wait(
         self, *, nodelist: Sequence[str], resources: Resources, now_s: float
-    ) -> float | str:
+    ) -> Foreseen:
         """Ask sbatch; see `expected_wait`."""
-        return expected_wait(nodelist=nodelist, resources=resources, now_s=now_s, run=self._run)
+        found = expected_wait(nodelist=nodelist, resources=resources, now_s=now_s, run=self._run)
+        if isinstance(found, str):
+            return Foreseen(said=f"{_TEST_ONLY} does not say ({found[:160]})")
+        return Foreseen(waits=(found,), said=_TEST_ONLY)
 
     def held_waits(self, folder: Path) -> tuple[tuple[float, float, float], ...]:
         """Read the folders of allocations; see `_held.waits_in`."""

@@ -18,7 +18,7 @@ import logging
 import platform
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
@@ -545,7 +545,8 @@ class Campaign:
         if not in_flight:
             self._tell_now({})
             return
-        outcomes = {job: with_shown_reason(each) for job, each in self._poll(in_flight)}
+        polled = self._poll(in_flight)
+        outcomes = {job: with_shown_reason(each) for job, each in polled.items()}
         self._tell_now(outcomes)
         self._packing.seen(outcomes)
         for submission in in_flight:
@@ -556,16 +557,19 @@ class Campaign:
                 )
         self._write(*self._attempts.wait_in_queue(self._state, outcomes))
 
-    def _poll(self, in_flight: Sequence[Submission]) -> Iterator[tuple[str, Outcome]]:
-        """Ask each executor for its own jobs; another session may have had another one."""
+    def _poll(self, in_flight: Sequence[Submission]) -> Mapping[str, Outcome]:
+        """Ask each executor for its own jobs: another session may have had another one.
+
+        Of two executors' jobs of one id the second one stands under its folder.
+        """
+        found: dict[str, Outcome] = {}
         for name, mine in by_executor(in_flight).items():
             polled = self.setup.executor_of(name).poll(mine, root=self.setup.folder)
-            if name == self.setup.executor.name:
-                yield from polled.items()
-                continue
-            for each in mine:  # a number of theirs may be one of ours too
-                if (outcome := standing(polled, each)) is not None:
-                    yield each.folder, outcome
+            taken = found.keys() & {each.job_id for each in mine}
+            told = ((each, standing(polled, each)) for each in mine if each.job_id in taken)
+            found |= {key: each for key, each in polled.items() if key not in taken}
+            found |= {each.folder: outcome for each, outcome in told if outcome is not None}
+        return found
 
     def _behind(self, running: TrialResult) -> Behind | None:
         """Return how far behind a running trial is, where the study has it ended early."""

@@ -144,7 +144,7 @@ class Sight:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Foreseen:
+class QueueTime:
     """How long jobs will wait in the queue.
 
     Attributes:
@@ -293,17 +293,17 @@ class Executor(abc.ABC):
 
     # -- where there is a queue: asked by a cost, in seconds ---------------------------------------
 
-    def pending_waits(self, job_ids: Sequence[str]) -> Foreseen:
+    def pending_waits(self, job_ids: Sequence[str]) -> QueueTime:
         """Return how long jobs of ours that wait will have waited."""
         del job_ids
-        return Foreseen()
+        return QueueTime()
 
     def expected_wait(
         self, *, nodelist: Sequence[str], resources: Resources, now_s: float
-    ) -> Foreseen:
+    ) -> QueueTime:
         """Return how long a job that is submitted now would wait."""
         del nodelist, resources, now_s
-        return Foreseen(said=f"executor {self.name} foresees none")
+        return QueueTime(said=f"executor {self.name} foresees none")
 
     def held_waits(self, folder: Path) -> tuple[tuple[float, float, float], ...]:
         """Return when nodes held for the ledger in a folder were asked for, began, and were over.

@@ -21,8 +21,6 @@ EXECUTORS = Door(
         "allocation": "pytest_xlatune.executors.slurm.allocation:AllocationExecutor",
     },
 )
-
-
 DEFAULT = "slurm"  # where a sweep names none
 
 
@@ -68,13 +66,13 @@ def executor_in(folder: Path, name: str) -> Executor:
     """Return the executor that looks after jobs of a ledger.
 
     Raises:
-        LedgerError: it is not installed here.
+        LedgerError: it is not installed here, or cannot be loaded.
     """
     try:
         return executor_named(name, where=f"the ledger in {folder}")
     except ConfigError as error:
         raise LedgerError(
-            f"{error}. Jobs of it are in flight: install what brings it, or end them yourself"
+            f"{error}. Its jobs cannot be asked for: install what brings it, or end them yourself"
         ) from None
 
 
@@ -95,11 +93,14 @@ def release(folder: Path, used: Iterable[str]) -> None:
     """Give back all nodes that are held for the ledger in a folder, whichever executor has them.
 
     `used` are the executors that the ledger names. Ours may hold nodes before it names them.
+
+    Raises:
+        LedgerError: one of them cannot be loaded; ours have given back theirs.
     """
     from pytest_xlatune.executors.folder import HELD
 
     if not any(folder.glob(HELD)):
         return
     for name in dict.fromkeys((*EXECUTORS.ours, *sorted(used))):
-        if name in EXECUTORS and class_named(name).holds_nodes:
-            executor_named(name).release(folder)
+        if name in EXECUTORS and (executor := executor_in(folder, name)).holds_nodes:
+            executor.release(folder)

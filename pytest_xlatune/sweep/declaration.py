@@ -495,10 +495,11 @@ class Sweep(Declared):
             for is_absent, text in (
                 (not cell.model_tag, "the model (--xlatune-model)"),
                 (not cell.parallelism, "the parallelism (--xlatune-parallelism, e.g. PP=8)"),
-                (site.runs_by.names_nodes and not nodes, _nodes_of(site)),
             )
             if is_absent
         ]
+        if site.runs_by.names_nodes and not nodes:
+            missing.append(_nodes_of(site))
         if missing:
             raise ConfigError(
                 f"sweep {self.name!r} is missing {'; '.join(missing)}. These are never guessed: "

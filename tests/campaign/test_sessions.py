@@ -268,7 +268,7 @@ def test_a_finalists_number_means_the_same_profile_whatever_its_rank(tmp_path: P
 class Foreign(ScriptedExecutor):
     """An executor of another distribution, with a job that runs."""
 
-    name = "pool"  # type: ignore[misc] - another one's
+    name = "pool"
 
     def __init__(self) -> None:
         super().__init__(max_in_flight=2)
@@ -304,8 +304,8 @@ def test_jobs_of_an_executor_that_is_not_installed_end_in_one_message(tmp_path: 
     campaign(tmp_path, Foreign()).turn()
     (folder,) = find_ledgers(tmp_path)
     said = (
-        rf"unknown executor 'pool' in the ledger in {folder}.*Jobs of it are in flight: install "
-        "what brings it, or end them yourself"
+        rf"unknown executor 'pool' in the ledger in {folder}.*Its jobs cannot be asked for: "
+        "install what brings it, or end them yourself"
     )
     with pytest.raises(LedgerError, match=said):
         campaign(tmp_path, ScriptedExecutor(), session="second").turn()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -107,3 +109,14 @@ def test_the_walk_sees_each_way_to_know_a_name(code: str, said: str) -> None:
 def test_the_walk_lets_facts_and_docstrings_pass() -> None:
     code = '"""As `slurm` does."""\nif site.runs_by.is_here and a.executor == b.executor: ...\n'
     assert not list(faults(ast.parse(code), "tasks/new.py"))
+
+
+def test_facts_are_had_without_what_is_slow_to_import() -> None:
+    theirs = ("numpy", "scipy", "submitit", "importlib.metadata")
+    code = (
+        "import sys; from pytest_xlatune.executors.named import EXECUTORS, class_named; "
+        "print([(name, class_named(name).is_here) for name in EXECUTORS.ours], "
+        f"[each for each in {theirs} if each in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == ("[('local', True), ('slurm', False), ('allocation', False)] []")

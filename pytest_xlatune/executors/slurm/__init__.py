@@ -28,8 +28,8 @@ from pytest_xlatune import owned
 from pytest_xlatune.executors import (
     OWN_JOBS,
     Executor,
-    Foreseen,
     QueueFull,
+    QueueTime,
     Request,
     Resumed,
     SchedulerDown,
@@ -148,18 +148,18 @@ class OnSlurm(Executor):
         """Ask the nodes by one short srun; see `look`."""
         return look(paths, checks=checks, nodelist=nodelist, options=options, run=self._run)
 
-    def pending_waits(self, job_ids: Sequence[str]) -> Foreseen:
+    def pending_waits(self, job_ids: Sequence[str]) -> QueueTime:
         """Ask squeue; see `pending_waits`."""
-        return Foreseen(waits=pending_waits(job_ids, run=self._run), said="squeue --start")
+        return QueueTime(waits=pending_waits(job_ids, run=self._run), said="squeue --start")
 
     def expected_wait(
         self, *, nodelist: Sequence[str], resources: Resources, now_s: float
-    ) -> Foreseen:
+    ) -> QueueTime:
         """Ask sbatch; see `expected_wait`."""
         found = expected_wait(nodelist=nodelist, resources=resources, now_s=now_s, run=self._run)
         if isinstance(found, str):
-            return Foreseen(said=f"{_TEST_ONLY} does not say ({found[:160]})")
-        return Foreseen(waits=(found,), said=_TEST_ONLY)
+            return QueueTime(said=f"{_TEST_ONLY} does not say ({found[:160]})")
+        return QueueTime(waits=(found,), said=_TEST_ONLY)
 
     def held_waits(self, folder: Path) -> tuple[tuple[float, float, float], ...]:
         """Read the folders of allocations; see `_held.waits_in`."""

@@ -168,8 +168,9 @@ class Executor(abc.ABC):
         holds_nodes: trials are steps on nodes that are held, for a time that a sweep may name.
         held_by: the executor that holds nodes of the same scheduler; "" is none.
         scheduler: its name, as messages write it; "" is none.
-        max_in_flight: how many submissions may be unfinished at a time; 0 leaves it to the nodes.
-            The campaign keeps no more than two ahead of what runs on a node, whatever it is.
+        max_in_flight: how many submissions may be unfinished at a time; 0 where a scheduler has
+            those that share a node wait for each other. The campaign keeps no more than two ahead
+            of what runs on a node, whatever it is.
     """
 
     name: ClassVar[str]

@@ -76,12 +76,16 @@ def executor_in(folder: Path, name: str) -> Executor:
         ) from None
 
 
-def has_queue(name: str) -> bool:
-    """Whether the jobs of an executor wait in a queue; not where it is not installed here."""
+def is_queued(name: str, runs_by: Executor) -> bool:
+    """Whether jobs of an executor wait in the queue of another one's scheduler, or of its own.
+
+    Not where it is not installed here: its jobs tell nothing of this queue.
+    """
     try:
-        return class_named(name).has_queue
+        found = class_named(name)
     except ConfigError:
         return False
+    return found.has_queue and found.scheduler == runs_by.scheduler
 
 
 def one_of_ours(which: Callable[[type[Executor]], bool]) -> str:

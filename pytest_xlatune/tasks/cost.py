@@ -19,7 +19,8 @@ from pathlib import Path
 from random import Random
 from statistics import fmean
 
-from pytest_xlatune.executors.named import has_queue
+from pytest_xlatune.executors import Executor
+from pytest_xlatune.executors.named import is_queued
 from pytest_xlatune.ledger import LEDGER, AttemptEnded, AttemptSubmitted, LedgerEntry
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.resources import Resources
@@ -147,10 +148,10 @@ def cost_of(
     entries: Sequence[LedgerEntry],
 ) -> Cost:
     """Return what a study will still cost, given its results and the ledger of its cell."""
-    ran = _ran(entries)
-    took_s = [each.end_s - each.start_s for each in ran]
     site, protocol = resolved.sweep.site, resolved.cell.protocol
     runs_by, limits = site.runs_by, [protocol.deadline_s]
+    ran = _ran(entries, runs_by)
+    took_s = [each.end_s - each.start_s for each in ran]
     if not runs_by.is_here:
         limits.append(site.resources.time_limit_s)
     known = len(took_s)
@@ -192,14 +193,17 @@ class _Ran:
     is_job: bool = True  # of its own; no step of an allocation
 
 
-def _ran(entries: Sequence[LedgerEntry]) -> list[_Ran]:
-    """Return the attempts of a ledger that have begun and are over, in the order they began."""
+def _ran(entries: Sequence[LedgerEntry], runs_by: Executor) -> list[_Ran]:
+    """Return the attempts of a ledger that have begun and are over, in the order they began.
+
+    A job is one that waited in the queue of this executor's scheduler.
+    """
     asked: dict[tuple[str, int], tuple[float, bool]] = {}
     found = []
     for entry in entries:
         match entry.event:
             case AttemptSubmitted(submission=of):
-                asked[of.trial_id, of.attempt] = entry.at_s, has_queue(of.executor)
+                asked[of.trial_id, of.attempt] = entry.at_s, is_queued(of.executor, runs_by)
             case AttemptEnded(trial_id=trial_id, attempt=attempt, outcome=outcome):
                 if outcome.start_s is None or outcome.end_s is None:
                     continue
@@ -550,7 +554,7 @@ class _Expected:
         self._why_not = ""  # what a scheduler said that cannot be asked: it is asked once
 
     def of_jobs(self) -> Waits | str:
-        measured = _waits_of(each for each in _ran(self._entries) if each.is_job)
+        measured = _waits_of(each for each in _ran(self._entries, self._runs_by) if each.is_job)
         return measured or self._foreseen() or self._asked(self._resolved.sweep.site.resources)
 
     def of_allocations(self) -> Waits | str:
@@ -563,7 +567,7 @@ class _Expected:
         ids: dict[tuple[str, int], str] = {}
         for entry in self._entries:
             match entry.event:
-                case AttemptSubmitted(submission=of) if has_queue(of.executor):
+                case AttemptSubmitted(submission=of) if is_queued(of.executor, self._runs_by):
                     ids[of.trial_id, of.attempt] = of.job_id
                 case AttemptEnded(trial_id=trial_id, attempt=attempt):
                     ids.pop((trial_id, attempt), None)

@@ -114,7 +114,9 @@ def test_the_walk_lets_facts_and_docstrings_pass() -> None:
 def test_facts_are_had_without_what_is_slow_to_import() -> None:
     theirs = ("numpy", "scipy", "submitit", "importlib.metadata")
     code = (
-        "import sys; from pytest_xlatune.executors.named import EXECUTORS, class_named; "
+        "import sys; from pathlib import Path; from pytest_xlatune.sweep import settings; "
+        "settings.resolve_options({'xlatune_executor': 'slurm'}, {}, {}, root=Path('/')); "
+        "from pytest_xlatune.executors.named import EXECUTORS, class_named; "
         "print([(name, class_named(name).is_here) for name in EXECUTORS.ours], "
         f"[each for each in {theirs} if each in sys.modules])"
     )

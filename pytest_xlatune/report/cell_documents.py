@@ -31,6 +31,7 @@ from pytest_xlatune.report.document import (
 from pytest_xlatune.report.leaderboard import can_tell, header, jobs
 from pytest_xlatune.report.lines import figure, speed, words
 from pytest_xlatune.report.study_plots import batch_curve, commit_series, node_strip, pair_matrix
+from pytest_xlatune.report.words import joined, plainly, sentence
 
 # tests/report/test_error_rates.py holds the figures of *_RATES to the measured table of the page
 # that they name, and says what to write here once that is measured anew
@@ -76,7 +77,7 @@ _MOST_PAIRS = 40  # in the table: the slowest
 _Column = tuple[str, Callable[[Verdict], str]]
 _AGAINST: _Column = (
     "~against",
-    lambda each: ABSENT if each.delta is None else plain(each.against) or ABSENT,
+    lambda each: ABSENT if each.delta is None else plainly(each.against) or ABSENT,
 )
 
 
@@ -118,7 +119,7 @@ def network(subject: Subject) -> Document:
         plot=("Every pair", pair_matrix(subject)),
         nodes=found.nodes,
         headline=_of_network(subject.conclusion, found),
-        said=(*found.said, _NETWORK_WAY + NETWORK_RATES),
+        said=(*map(sentence, found.summary), _NETWORK_WAY + NETWORK_RATES),
         middle=(section("Nodes", rows), about_pairs),
     )
 
@@ -149,7 +150,7 @@ def nodes(subject: Subject) -> Document:
         nodes=_all_nodes(subject),
         headline=_of_nodes(conclusion),
         said=(
-            *(record.said if record is not None else ()),
+            *map(sentence, record.summary if record is not None else ()),
             *([f"The median node: {speed(median)}"] if median is not None else []),
             _NODE_WAY + NODE_RATES,
         ),
@@ -188,7 +189,10 @@ def commits(subject: Subject) -> Document:
         plot=("From commit to commit", commit_series(subject)),
         nodes=_all_nodes(subject),
         headline=_of_commits(conclusion, subjects),
-        said=(*(record.said if record is not None else ()), _COMMIT_WAY + COMMIT_RATES),
+        said=(
+            *map(sentence, record.summary if record is not None else ()),
+            _COMMIT_WAY + COMMIT_RATES,
+        ),
         middle=[
             section(
                 title,
@@ -223,7 +227,10 @@ def batch(subject: Subject) -> Document:
         noun="study",
         plot=("The curve", batch_curve(subject)),
         headline=_of_batch(conclusion),
-        said=(*(record.said if record is not None else ()), _BATCH_WAY + BATCH_RATES),
+        said=(
+            *map(sentence, record.summary if record is not None else ()),
+            _BATCH_WAY + BATCH_RATES,
+        ),
         middle=(section("Sizes", rows, Text(text=_AGAINST_BEST)), *_setting(subject)),
     )
 
@@ -380,7 +387,7 @@ def verdict_table(
             interval(each.ci95) if each.ci95 else ABSENT,
             *(value(each) for _, value in further),
             str(each.n),
-            "; ".join(map(plain, each.reasons)) or ABSENT,
+            joined(each.reasons) or ABSENT,
             *([", ".join(each.job_ids) or ABSENT] if has_jobs else []),
         )
         for each in (conclusion.verdicts if verdicts is None else verdicts)

@@ -29,6 +29,7 @@ from pytest_xlatune.report.document import (
 )
 from pytest_xlatune.report.lines import figure, tally, words
 from pytest_xlatune.report.study_plots import course_plot
+from pytest_xlatune.report.words import plainly
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,15 +68,15 @@ class PastStudy:
     @property
     def best(self) -> Verdict | None:
         """The verdict on the recommended arm; None where the study recommends none."""
-        said = self.conclusion.record.said if self.conclusion.record is not None else ()
-        return None if said else self.conclusion.winner
+        record = self.conclusion.record
+        return None if record is not None and record.summary else self.conclusion.winner
 
     @property
     def answer(self) -> str:
         """The finding in a few words: the study's own, the winner, or how many of each verdict."""
-        said = self.conclusion.record.said if self.conclusion.record is not None else ()
-        if said:
-            return plain(said[0])
+        record = self.conclusion.record
+        if record is not None and record.summary:
+            return plainly(record.summary[0])
         if self.best is not None:
             best = self.best
             ends = f" {interval(best.ci95)}" if best.ci95 else ""

@@ -16,6 +16,7 @@ from typing import ClassVar, Protocol, TypeVar, runtime_checkable
 
 from pytest_xlatune.model.cell import Cell
 from pytest_xlatune.model.profile import BASELINE_ID, Profile
+from pytest_xlatune.model.reason import Reason
 from pytest_xlatune.model.record import Json, Record
 from pytest_xlatune.model.resources import RetryRule
 from pytest_xlatune.model.result import Conclusion, TrialResult, Verdict
@@ -176,16 +177,16 @@ class Study(Protocol):
         """Return how many trials may still come at most; `left` where no more can follow."""
         ...
 
-    def why_more(self, history: History) -> str:
-        """Say which trials were added to those that were planned, and why; "" where none were."""
+    def why_more(self, history: History) -> Reason | None:
+        """Return which trials were added to those that were planned, and why; None: none were."""
         ...
 
     def ahead(self, history: History) -> tuple[Trial, ...]:
         """Return the trials that are proposed, and those that can be named and wait for others."""
         ...
 
-    def outline(self, history: History) -> tuple[str, ...]:
-        """Return what a plan says of the study: its trials, and what they can show, in lines."""
+    def outline(self, history: History) -> tuple[Reason, ...]:
+        """Return what a plan says of the study: its trials, and what they can show."""
         ...
 
     def whole(self) -> Study:
@@ -199,7 +200,7 @@ class Study(Protocol):
 
 @runtime_checkable
 class _SaysWhere(Protocol):
-    def place(self, trial: Trial) -> str: ...
+    def place(self, trial: Trial) -> Reason | None: ...
 
 
 def says_where(study: Study) -> bool:
@@ -207,9 +208,9 @@ def says_where(study: Study) -> bool:
     return isinstance(study, _SaysWhere)
 
 
-def place_in(study: Study, trial: Trial) -> str:
-    """Return where a trial stands in words, e.g. `round 3 of about 7, 4 pairs`; "" of most."""
-    return study.place(trial) if isinstance(study, _SaysWhere) else ""
+def place_in(study: Study, trial: Trial) -> Reason | None:
+    """Return where a trial stands, e.g. `round 3 of about 7, 4 pairs`; None of most."""
+    return study.place(trial) if isinstance(study, _SaysWhere) else None
 
 
 @runtime_checkable

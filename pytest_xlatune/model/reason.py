@@ -237,6 +237,14 @@ class Why(StrEnum):
     BLOCK_FOR_WORST = auto()
     BLOCK_FOR_BOUND = auto()
 
+    # why a study made a profile
+    LEADER = auto()
+    STACKED = auto()
+    BESIDE_LEADER = auto()
+    CROSSED = auto()
+    PLACED_BY_EVIDENCE = auto()
+    AA_ALIAS = auto()
+
     # gates
     TOO_EARLY = auto()
     CANNOT_TELL_FOR = auto()

@@ -412,6 +412,13 @@ WORDS: Mapping[Why, str] = {
         "block {block} is added: nothing is faster, and what {arms:first 4} may gain or lose "
         "is not narrow yet"
     ),
+    # why a study made a profile
+    Why.LEADER: N_("{profile} {change:percent}"),
+    Why.STACKED: N_("stacked, for the screen showed {leaders:, }"),
+    Why.BESIDE_LEADER: N_("beside {setting} of {leader} in the screen"),
+    Why.CROSSED: N_("flags and shape together: {leaders: and } in the screen"),
+    Why.PLACED_BY_EVIDENCE: N_("number {number} of {of} by the evidence ({why})"),
+    Why.AA_ALIAS: N_("the baseline under an alias: an A/A control"),
     # gates
     Why.TOO_EARLY: N_("cannot tell yet: {over} of {trials} trials are over"),
     Why.CANNOT_TELL_FOR: N_("cannot tell: {why}"),

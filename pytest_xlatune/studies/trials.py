@@ -45,9 +45,7 @@ STUDY = "tuning"
 CONFIRM = "confirm"  # the stage of every trial in a block
 AGAIN = "again"  # the stage of a second run in the screen
 CANNOT_RUN = Reason(Why.CANNOT_RUN)
-ALIAS = Profile(
-    id="baseline-aa", wave="confirm", note="the baseline under an alias: an A/A control"
-)
+ALIAS = Profile(id="baseline-aa", wave="confirm", origin=Reason(Why.AA_ALIAS))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,6 +12,7 @@ from typing import ClassVar
 
 from pytest_xlatune.model.cell import Cell
 from pytest_xlatune.model.profile import BASELINE
+from pytest_xlatune.model.reason import Reason, verbatim
 from pytest_xlatune.model.result import Conclusion, StudyRecord, Verdict, VerdictKind
 from pytest_xlatune.model.text import rate
 from pytest_xlatune.model.trial import Arm, Trial
@@ -86,8 +87,8 @@ class ToyStudy(Common):
         over = {each.trial.id for each in history if each.status.is_final}
         return tuple(trial for trial in self._trials() if trial.id not in over)
 
-    def outline(self, history: History) -> tuple[str, ...]:
-        return (f"{self.rounds} rounds of {len(self.cells)} cells, one trial each",)
+    def outline(self, history: History) -> tuple[Reason, ...]:
+        return (verbatim(f"{self.rounds} rounds of {len(self.cells)} cells, one trial each"),)
 
     def conclude(self, history: History) -> Conclusion:
         verdicts = [self._verdict(arm, history) for arm in self.arms(history)]
@@ -148,7 +149,7 @@ class ToyStudy(Common):
                 job_ids=verdict.job_ids,
             )
         kind, method = VerdictKind.SCREENED, "mean of equal trials"
-        return measured(replace(verdict, kind=kind, method=method), own)
+        return measured(replace(verdict, kind=kind, method=verbatim(method)), own)
 
 
 def document(subject: Subject) -> Document:

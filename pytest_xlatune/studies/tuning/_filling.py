@@ -148,12 +148,11 @@ def kinds_of(evidence: EvidenceResult | None) -> tuple[str, ...] | None:
 
 
 def _noted(placed: Placed, *, number: int, of: int) -> Profile:
-    """Return a candidate with its place in its note; without evidence as it was declared."""
-    profile = placed.profile
-    if not placed.why:
-        return profile
-    place = f"number {number} of {of} by the evidence ({placed.why})"
-    return replace(profile, note="; ".join(filter(None, (profile.note, place))))
+    """Return a candidate with its place; without evidence as it was declared."""
+    if placed.why is None:
+        return placed.profile
+    place = Reason(Why.PLACED_BY_EVIDENCE, number=number, of=of, why=placed.why)
+    return replace(placed.profile, origin=place)
 
 
 def without_gain(past: Past, *, equivalence: float) -> frozenset[str]:

@@ -37,7 +37,7 @@ from pytest_xlatune.model.profile import (
 from pytest_xlatune.model.reason import Reason, Why
 from pytest_xlatune.model.record import Record, canonical, digest, written
 from pytest_xlatune.model.result import COLLECTIVES, EvidenceResult, Shares, relative
-from pytest_xlatune.model.text import percent, whole
+from pytest_xlatune.model.text import whole
 
 # An assumption, and a mild one: time that nothing hides may be hidden; kernels stay what they are
 COMPUTE_COUNTS = 0.1
@@ -244,9 +244,9 @@ class Leader:
     estimate: float
 
     @property
-    def words(self) -> str:
+    def told(self) -> Reason:
         """The profile and what the screen said, e.g. `overlap-2 +3.1 %`."""
-        return f"{self.profile.id} {percent(relative(self.estimate))}"
+        return Reason(Why.LEADER, profile=self.profile.id, change=relative(self.estimate))
 
 
 @written("stacks")
@@ -334,8 +334,8 @@ class Stacks(Record):
             ordered = sorted(parts, key=lambda part: place[part.profile.id])
             found = _stack([part.profile for part in ordered], wave=self.wave)
             if found is not None:
-                words = ", ".join(part.words for part in ordered)
-                yield replace(found, note=f"stacked, for the screen showed {words}")
+                told = [part.told for part in ordered]
+                yield replace(found, origin=Reason(Why.STACKED, leaders=told))
 
     def kept(self, planned: Mapping[str, Profile], *, pool: Sequence[Profile]) -> Iterator[Profile]:
         """Yield those of the planned profiles that are stacks of `pool`, overtaken or not."""
@@ -397,7 +397,8 @@ class Around(Record):
         del pool  # a leader stands by itself
         for leader in leaders:
             for found, name in self._beside(leader.profile):
-                yield replace(found, note=f"beside {name} of {leader.words} in the screen")
+                origin = Reason(Why.BESIDE_LEADER, setting=name, leader=leader.told)
+                yield replace(found, origin=origin)
 
     def kept(self, planned: Mapping[str, Profile], *, pool: Sequence[Profile]) -> Iterator[Profile]:
         """Yield those of the planned profiles that are neighbours of `pool`, overtaken or not."""
@@ -457,8 +458,8 @@ class Crossed(Record):
         ):
             found = _stack([each.profile for each in parts], wave=self.wave)
             if found is not None:
-                words = " and ".join(each.words for each in parts)
-                yield replace(found, note=f"flags and shape together: {words} in the screen")
+                told = [each.told for each in parts]
+                yield replace(found, origin=Reason(Why.CROSSED, leaders=told))
 
     def kept(self, planned: Mapping[str, Profile], *, pool: Sequence[Profile]) -> Iterator[Profile]:
         """Yield those of the planned profiles that are such pairs, overtaken or not."""
